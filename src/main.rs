@@ -1,0 +1,7 @@
+//! The binary: hands over to the command line and does nothing else.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    fabricgate::cli::main()
+}

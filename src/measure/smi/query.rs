@@ -1,0 +1,15 @@
+//! Stub.
+
+use crate::measure::Confidence;
+use crate::measure::Input;
+use crate::model::parsed::Parsed;
+
+/// Stub.
+pub fn recognises(_input: &Input<'_>) -> Confidence {
+    0
+}
+
+/// Stub.
+pub fn parse(_input: &Input<'_>) -> Parsed {
+    Parsed::default()
+}

@@ -1,0 +1,109 @@
+//! Names of things: nodes, domains, GPUs. Cheap to clone, ordered for output.
+//!
+//! No parsing of host lists here (that is `inventory::hostlist`).
+
+use std::fmt;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+/// Declares a name: a string that is cheap to clone and orders naturally.
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        #[serde(from = "String", into = "String")]
+        #[schemars(with = "String")]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(Arc::from(text))
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self(Arc::from(text))
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0.as_ref().to_owned()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    };
+}
+
+name! {
+    /// A node, as the scheduler names it.
+    NodeName
+}
+
+name! {
+    /// A claimed domain: the nodes somebody says share one fabric.
+    DomainName
+}
+
+impl NodeName {
+    /// Whether `host`, as a tool printed it, means this node: the same name,
+    /// or the same first label where either side carries a DNS suffix.
+    pub fn matches_host(&self, host: &str) -> bool {
+        fn first(name: &str) -> &str {
+            name.split('.').next().unwrap_or(name)
+        }
+        self.as_str() == host || first(self.as_str()) == first(host)
+    }
+}
+
+/// One GPU: the node it sits in and its index there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GpuId {
+    /// The node.
+    pub node: NodeName,
+    /// The device index on that node, as CUDA counts.
+    pub gpu: u32,
+}
+
+impl GpuId {
+    /// The GPU `gpu` of `node`.
+    pub fn new(node: NodeName, gpu: u32) -> Self {
+        Self { node, gpu }
+    }
+}
+
+impl fmt::Display for GpuId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.node, self.gpu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_name_matches_with_and_without_its_dns_suffix() {
+        let node = NodeName::from("node0001");
+        assert!(node.matches_host("node0001"));
+        assert!(node.matches_host("node0001.cluster.local"));
+        assert!(!node.matches_host("node00011"));
+        assert!(NodeName::from("node0001.a").matches_host("node0001"));
+    }
+}

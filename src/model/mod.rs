@@ -1,0 +1,15 @@
+//! The vocabulary: what the stages hand to each other.
+//!
+//! Plain serialisable values with public fields. Nothing here does I/O, reads
+//! a clock, or knows of a stage.
+
+pub mod action;
+pub mod cell;
+pub mod claims;
+pub mod facts;
+pub mod id;
+pub mod measurement;
+pub mod parsed;
+pub mod run;
+pub mod unit;
+pub mod verdict;

@@ -1,0 +1,39 @@
+//! One run: everything a report shows, as one value.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::action::ActionPlan;
+use super::cell::Cell;
+use super::claims::Claims;
+use super::verdict::Verdicts;
+
+/// What the run was, apart from what it found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunInfo {
+    /// Its id, unique and ordered by time.
+    pub id: String,
+    /// When it was made, RFC 3339.
+    pub created: String,
+    /// What was asked for: `audit`, `judge`, ...
+    pub profile: String,
+    /// Where the measurements came from, for people.
+    pub source: String,
+    /// Version of fabricgate.
+    pub version: String,
+}
+
+/// One run with all that a report can show.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// What it was.
+    pub info: RunInfo,
+    /// What was claimed.
+    pub claims: Claims,
+    /// Every cell, in the direction of the data.
+    pub cells: Vec<Cell>,
+    /// What the judge says.
+    pub verdicts: Verdicts,
+    /// What is proposed, where an action plan was made.
+    pub actions: Option<ActionPlan>,
+}

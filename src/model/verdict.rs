@@ -1,0 +1,279 @@
+//! What the judge says: outcomes, findings, nodes, and what is not known.
+//!
+//! These types are `verdicts.json` (`fabricgate.verdicts/1`). A finding names
+//! its evidence: the measurement, the expectation, the rule, the file, and the
+//! smallest degradation this sweep could have seen.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::id::DomainName;
+use super::id::NodeName;
+use super::unit::Unit;
+
+/// How a part came out. The order is the order of severity.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Everything that had to be measured was, completely, and is as expected.
+    Pass,
+    /// Not measured, not complete, not verified, or nothing to compare with.
+    Unknown,
+    /// It works, below what it must deliver.
+    Degraded,
+    /// It cannot be used as claimed.
+    Failed,
+}
+
+impl Outcome {
+    /// The name used in documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Unknown => "unknown",
+            Self::Degraded => "degraded",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What kind of part a finding is about.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum LocusKind {
+    /// One GPU, both directions.
+    Gpu,
+    /// One node.
+    Node,
+    /// Two GPUs (or nodes) that are slow only with each other.
+    Pair,
+    /// One direction of one GPU.
+    Direction,
+    /// A compute tray of a rack-scale domain.
+    Tray,
+    /// One rail.
+    Rail,
+    /// One leaf switch.
+    Leaf,
+    /// One switch plane.
+    Plane,
+    /// A whole domain.
+    Domain,
+    /// The measurement itself.
+    Instrument,
+}
+
+impl LocusKind {
+    /// The name used in documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Node => "node",
+            Self::Pair => "pair",
+            Self::Direction => "direction",
+            Self::Tray => "tray",
+            Self::Rail => "rail",
+            Self::Leaf => "leaf",
+            Self::Plane => "plane",
+            Self::Domain => "domain",
+            Self::Instrument => "instrument",
+        }
+    }
+}
+
+/// Which way the data moved, seen from the part that is blamed.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// Out of the GPU, over the fabric.
+    Tx,
+    /// Into the GPU, over the fabric.
+    Rx,
+    /// From host memory to the GPU.
+    H2d,
+    /// From the GPU to host memory.
+    D2h,
+}
+
+impl Direction {
+    /// The name used in documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tx => "tx",
+            Self::Rx => "rx",
+            Self::H2d => "h2d",
+            Self::D2h => "d2h",
+        }
+    }
+}
+
+/// The part a finding is about. What does not apply is absent.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Locus {
+    /// What kind of part.
+    pub kind: LocusKind,
+    /// Its domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainName>,
+    /// Its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeName>,
+    /// Its GPU, by index on the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// The other end of a pair, as `node` or `node:gpu`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Its rail or NIC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rail: Option<String>,
+    /// The direction, where only one is concerned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direction: Option<Direction>,
+}
+
+impl Locus {
+    /// A part of this kind, nothing else said yet.
+    pub fn of(kind: LocusKind) -> Self {
+        Self { kind, domain: None, node: None, gpu: None, peer: None, rail: None, direction: None }
+    }
+}
+
+impl fmt::Display for Locus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind.as_str())?;
+        match (&self.node, self.gpu) {
+            (Some(node), Some(gpu)) => write!(f, " {node}:{gpu}")?,
+            (Some(node), None) => write!(f, " {node}")?,
+            (None, _) => {
+                if let Some(domain) = &self.domain {
+                    write!(f, " {domain}")?;
+                }
+            }
+        }
+        if let Some(peer) = &self.peer {
+            write!(f, " - {peer}")?;
+        }
+        if let Some(rail) = &self.rail {
+            write!(f, " rail {rail}")?;
+        }
+        if let Some(direction) = self.direction {
+            write!(f, " {}", direction.as_str())?;
+        }
+        Ok(())
+    }
+}
+
+/// One piece of evidence behind a finding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Evidence {
+    /// The file it came from.
+    pub file: String,
+    /// The test, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub testcase: Option<String>,
+    /// What was seen there, in words and numbers.
+    pub detail: String,
+}
+
+/// One thing that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// Stable for the same locus and class, so that runs can be compared.
+    pub id: String,
+    /// How bad.
+    pub outcome: Outcome,
+    /// What it is, such as `nvlink-low`.
+    pub class: String,
+    /// Whose it is.
+    pub locus: Locus,
+    /// What was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<f64>,
+    /// What it was compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<f64>,
+    /// The unit of both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Unit>,
+    /// measured / expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// Whether a second, independent measurement agreed.
+    pub confirmed: bool,
+    /// The smallest relative degradation this sweep could have seen here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detectable: Option<f64>,
+    /// The rule that decided.
+    pub rule: String,
+    /// One sentence for a person.
+    pub summary: String,
+    /// What it rests on.
+    pub evidence: Vec<Evidence>,
+}
+
+/// One node's verdict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeVerdict {
+    /// The node.
+    pub node: NodeName,
+    /// Its domain, where one is claimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainName>,
+    /// How it came out.
+    pub outcome: Outcome,
+    /// Why, in one sentence.
+    pub reason: String,
+    /// The smallest relative degradation this sweep could have seen here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detectable: Option<f64>,
+}
+
+/// Something that is not known, and why.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Unknown {
+    /// What is not known.
+    pub what: String,
+    /// Why not.
+    pub why: String,
+}
+
+/// Everything the judge says about one set of measurements.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Verdicts {
+    /// `fabricgate.verdicts/1`.
+    pub format: String,
+    /// The platform, where all parts share one.
+    pub platform: Option<String>,
+    /// Digest of the expectations in force.
+    pub thresholds_digest: String,
+    /// The worst of the parts.
+    pub outcome: Outcome,
+    /// What is not as it must be, worst first.
+    pub findings: Vec<Finding>,
+    /// Every node, in order of name.
+    pub nodes: Vec<NodeVerdict>,
+    /// What is not known, and why.
+    pub unknown: Vec<Unknown>,
+    /// Remarks that change no outcome: single dips, a level above expectation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// The format of `verdicts.json`.
+pub const VERDICTS_FORMAT: &str = "fabricgate.verdicts/1";
