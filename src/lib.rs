@@ -7,6 +7,7 @@
 //! enforces them. Nothing in this file does work.
 
 pub mod cli;
+pub mod judge;
 pub mod measure;
 pub mod model;
 pub mod thresholds;

@@ -10,6 +10,7 @@ pub mod facts;
 pub mod id;
 pub mod measurement;
 pub mod parsed;
+pub mod recording;
 pub mod run;
 pub mod unit;
 pub mod verdict;
