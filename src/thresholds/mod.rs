@@ -112,6 +112,9 @@ pub struct NvLinks {
     pub rate: f64,
     /// Line rate as `nvidia-smi nvlink -s` prints it, in GB/s.
     pub line_rate: Option<f64>,
+    /// Every pair of GPUs has the full rate (through switches); bridges and
+    /// meshes do not.
+    pub switched: bool,
     /// Where both come from.
     pub source: String,
 }
