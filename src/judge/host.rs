@@ -60,7 +60,70 @@ pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
         let Shape::Host(direction) = testcase::shape(testcase) else { continue };
         low.extend(judge_test(testcase, direction, &copies, ledger));
     }
-    convict(low, ledger);
+    convict(low, &acquittals(domains), ledger);
+}
+
+/// The best that each GPU showed in any other host test of the same direction,
+/// relative to what its peers showed there. A link at half rate is slow in all
+/// of them.
+fn acquittals(domains: &[Domain<'_>]) -> BTreeMap<(GpuId, Direction), f64> {
+    let mut tests: BTreeMap<(&str, &str), Vec<(GpuId, f64)>> = BTreeMap::new();
+    for domain in domains {
+        let platform = domain.platform.map_or("", |p| p.name.as_str());
+        for (testcase, gpu, value, _) in host_cells(domain) {
+            let is_judged =
+                matches!(testcase::shape(testcase), Shape::Host(_)) && testcase.ends_with("_ce");
+            if !is_judged {
+                tests.entry((platform, testcase)).or_default().push((gpu, value));
+            }
+        }
+    }
+    let mut best: BTreeMap<(GpuId, Direction), f64> = BTreeMap::new();
+    for ((_, testcase), values) in tests {
+        let (Shape::Host(direction) | Shape::LoadedHost(direction)) = testcase::shape(testcase)
+        else {
+            continue;
+        };
+        let mut all: Vec<f64> = values.iter().map(|(_, v)| *v).collect();
+        let Some(level) = robust::median(&mut all).filter(|_| SMALLEST_FLEET <= values.len())
+        else {
+            continue;
+        };
+        for (gpu, value) in values {
+            let share = best.entry((gpu, direction)).or_insert(0.0);
+            *share = share.max(value / level);
+        }
+    }
+    best
+}
+
+/// Every number between host memory and a GPU of this domain: test case, GPU,
+/// value, file.
+fn host_cells<'a>(domain: &'a Domain<'a>) -> Vec<(&'a str, GpuId, f64, &'a str)> {
+    let mut cells = Vec::new();
+    for (node, recordings) in &domain.own {
+        for recording in recordings {
+            for measurement in &recording.parsed.measurements {
+                let Measurement::Matrix(matrix) = measurement else { continue };
+                let Some(name) = matrix.testcase.as_deref() else { continue };
+                if !testcase::shape(name).is_host() {
+                    continue;
+                }
+                for (_, col, value) in matrix.numbers() {
+                    let Some(gpu) = matrix.cols.get(col).and_then(|c| c.parse().ok()) else {
+                        continue;
+                    };
+                    cells.push((
+                        name,
+                        GpuId::new(node.clone(), gpu),
+                        value,
+                        recording.file.as_str(),
+                    ));
+                }
+            }
+        }
+    }
+    cells
 }
 
 /// A low part: the finding, and how many readings stand behind it.
@@ -70,12 +133,18 @@ struct Low {
 }
 
 /// Enters what is low: as findings where more than one reading says so or one
-/// is deeper than dips go, else as something to read again.
-fn convict(low: Vec<Low>, ledger: &mut Ledger) {
+/// is deeper than dips go, as a remark where another test clears the link, else
+/// as something to read again.
+fn convict(low: Vec<Low>, acquittals: &BTreeMap<(GpuId, Direction), f64>, ledger: &mut Ledger) {
     for low in merge_directions(low) {
         let Low { finding, readings } = low;
         if 1 < readings || ratio(&finding) < DEEPEST_DIP {
             ledger.find(finding);
+        } else if is_acquitted(&finding.locus, acquittals) {
+            ledger.notes.push(format!(
+                "{}; once, other copies over the same link are fine",
+                finding.summary
+            ));
         } else if let Some(node) = finding.locus.node.clone() {
             ledger.doubt(&node, format!("{}; read once, read it again", finding.summary));
         }
@@ -85,23 +154,9 @@ fn convict(low: Vec<Low>, ledger: &mut Ledger) {
 /// Host copies of a domain, by test case.
 fn copies_of<'a>(domain: &'a Domain<'a>) -> BTreeMap<&'a str, Vec<Copies<'a>>> {
     let mut readings: BTreeMap<(&str, GpuId), (Vec<f64>, &str)> = BTreeMap::new();
-    for (node, recordings) in &domain.own {
-        for recording in recordings {
-            for measurement in &recording.parsed.measurements {
-                let Measurement::Matrix(matrix) = measurement else { continue };
-                let Some(name) = matrix.testcase.as_deref() else { continue };
-                let by_engine = name.ends_with("_ce");
-                if !matches!(testcase::shape(name), Shape::Host(_)) || !by_engine {
-                    continue;
-                }
-                for (_, col, value) in matrix.numbers() {
-                    let Some(gpu) = matrix.cols.get(col).and_then(|c| c.parse().ok()) else {
-                        continue;
-                    };
-                    let key = (name, GpuId::new(node.clone(), gpu));
-                    readings.entry(key).or_insert((Vec::new(), &recording.file)).0.push(value);
-                }
-            }
+    for (testcase, gpu, value, file) in host_cells(domain) {
+        if matches!(testcase::shape(testcase), Shape::Host(_)) && testcase.ends_with("_ce") {
+            readings.entry((testcase, gpu)).or_insert((Vec::new(), file)).0.push(value);
         }
     }
     let mut tests: BTreeMap<&str, Vec<Copies<'_>>> = BTreeMap::new();
@@ -111,6 +166,14 @@ fn copies_of<'a>(domain: &'a Domain<'a>) -> BTreeMap<&'a str, Vec<Copies<'a>>> {
         tests.entry(testcase).or_default().push(Copies { domain, gpu, value, readings, file });
     }
     tests
+}
+
+fn is_acquitted(locus: &Locus, acquittals: &BTreeMap<(GpuId, Direction), f64>) -> bool {
+    let (Some(node), Some(gpu), Some(direction)) = (&locus.node, locus.gpu, locus.direction) else {
+        return false;
+    };
+    let best = acquittals.get(&(GpuId::new(node.clone(), gpu), direction));
+    best.is_some_and(|share| 1.0 - LINE <= *share)
 }
 
 fn judge_test(

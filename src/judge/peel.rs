@@ -424,10 +424,11 @@ fn low_pairs(
 
 /// Whether low readings of one pair are a fault and not dips. Healthy readings
 /// dip by 5 to 40 % about once in 200: three in a row are no dips, two that
-/// agree hardly are, and a single one only when it is deeper than dips go.
+/// agree within their noise hardly are, and a single one only when it is
+/// deeper than dips go.
 fn convicts(readings: usize, span: f64, ratio: f64, sigma: f64) -> bool {
     const DEEPEST_DIP: f64 = 0.55;
-    const AGREEMENT: f64 = 0.02;
+    const AGREEMENT: f64 = 0.006;
     match readings {
         0 => false,
         1 => ratio < DEEPEST_DIP,
