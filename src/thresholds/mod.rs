@@ -2,7 +2,21 @@
 //!
 //! The types here are what the judge compares with. `file` turns the text of
 //! one TOML file into them, `builtin` holds the files of `thresholds/` that
-//! are compiled in. No file is opened here: the caller hands in text.
+//! are compiled in, `overlay` lays a site's file over those, and `lint` says
+//! what is legal but looks wrong. No file is opened here: the caller hands in
+//! text.
+
+pub mod builtin;
+mod entry;
+pub mod fault;
+pub mod file;
+pub mod lint;
+pub mod overlay;
+mod reader;
+pub mod testcase;
+
+#[cfg(test)]
+mod shipped_tests;
 
 use std::collections::BTreeMap;
 
@@ -74,6 +88,9 @@ pub struct Expectation {
     pub confidence: Confidence,
     /// Where it comes from.
     pub source: String,
+    /// The threshold file it was read from, as shown to people.
+    #[serde(default)]
+    pub origin: String,
 }
 
 /// What a collective must show, and under which conditions that holds.
@@ -101,6 +118,9 @@ pub struct CollectiveExpectation {
     pub confidence: Confidence,
     /// Where it comes from.
     pub source: String,
+    /// The threshold file it was read from, as shown to people.
+    #[serde(default)]
+    pub origin: String,
 }
 
 /// The NVLinks of one GPU.
@@ -140,6 +160,48 @@ pub struct Platform {
     pub collectives: Vec<CollectiveExpectation>,
     /// The file it was read from, as shown to people.
     pub origin: String,
+}
+
+impl Confidence {
+    /// The name used in files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::VendorDocument => "vendor-document",
+            Self::VendorCode => "vendor-code",
+            Self::OperatorDocument => "operator-document",
+            Self::ThirdParty => "third-party",
+            Self::SingleReport => "single-report",
+            Self::Derived => "derived",
+            Self::Site => "site",
+        }
+    }
+
+    /// All of them, best first.
+    pub const ALL: [Self; 7] = [
+        Self::VendorDocument,
+        Self::VendorCode,
+        Self::OperatorDocument,
+        Self::ThirdParty,
+        Self::SingleReport,
+        Self::Derived,
+        Self::Site,
+    ];
+}
+
+impl Path {
+    /// The name used in files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nvlink => "nvlink",
+            Self::Pcie => "pcie",
+            Self::Host => "host",
+            Self::Local => "local",
+            Self::Nic => "nic",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Nvlink, Self::Pcie, Self::Host, Self::Local, Self::Nic];
 }
 
 impl Platform {
@@ -185,7 +247,7 @@ impl Catalogue {
 }
 
 /// Whether `text` fits `pattern`, in which `*` stands for any text.
-fn matches(pattern: &str, text: &str) -> bool {
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|head| text.strip_prefix(head)) else {
         return false;
