@@ -17,6 +17,7 @@ use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::measurement::Matrix;
 use crate::model::measurement::Measurement;
+use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
 use crate::model::unit::Unit;
 use crate::thresholds::Expectation;
@@ -55,6 +56,8 @@ pub(super) struct Island<'a> {
     pub(super) directed: Vec<PairReading>,
     /// Both directions at once; source and destination are interchangeable.
     pub(super) both_ways: Vec<PairReading>,
+    /// Some of them were taken with nvbandwidth's small buffer.
+    pub(super) small_buffer: bool,
     /// Files that pair readings came from, for evidence.
     pub(super) files: BTreeMap<Arc<str>, Vec<String>>,
 }
@@ -70,6 +73,12 @@ impl<'a> Island<'a> {
         let e = self.expectation(group)?;
         let between_gpus = matches!(e.path, Path::Nvlink | Path::Pcie);
         e.value.filter(|_| between_gpus && e.unit == Unit::GigabytesPerSecond).map(|v| (v, e))
+    }
+
+    /// How far below an expectation a healthy island may be.
+    pub(super) fn tolerance(&self, expectation: &Expectation) -> f64 {
+        let small = expectation.tolerance_small_buffer.filter(|_| self.small_buffer);
+        small.map_or(expectation.tolerance, |t| t.max(expectation.tolerance))
     }
 
     /// Whether every pair of GPUs must show the same bandwidth.
@@ -150,6 +159,13 @@ pub(super) fn islands<'a>(domain: &Domain<'a>) -> Vec<Island<'a>> {
     }
 }
 
+/// nvbandwidth's default buffer is 64 MiB up to v0.6 and 512 MiB since.
+fn copies_small_buffers(recording: &Recording) -> bool {
+    let minor = |version: &str| version.strip_prefix("0.")?.split('.').next()?.parse::<u32>().ok();
+    recording.parsed.tool == Some(Tool::Nvbandwidth)
+        && recording.parsed.tool_version.as_deref().and_then(minor).is_some_and(|minor| minor < 7)
+}
+
 /// The pair matrices of a recording.
 pub(super) fn pair_matrices(recording: &Recording) -> Vec<(&Matrix, &str, Shape)> {
     let matrices = recording.parsed.measurements.iter().filter_map(|m| match m {
@@ -170,6 +186,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
     let mut gpus: BTreeMap<GpuId, usize> = BTreeMap::new();
     let mut pairs: Vec<(GpuId, GpuId, GroupKey, f64, bool)> = Vec::new();
     let mut files: BTreeMap<Arc<str>, Vec<String>> = BTreeMap::new();
+    let mut small_buffer = false;
 
     let own = domain.own.iter().filter(|(node, _)| only.is_none_or(|only| *node == only));
     let own = own.flat_map(|(node, recordings)| recordings.iter().map(move |r| (Some(node), *r)));
@@ -177,6 +194,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
     for (node, recording) in own.chain(across) {
         let label = labels(domain, recording, node);
         for (matrix, name, shape) in pair_matrices(recording) {
+            small_buffer |= copies_small_buffers(recording);
             let testcase: Arc<str> = Arc::from(name);
             let seen_in = files.entry(testcase.clone()).or_default();
             if !seen_in.contains(&recording.file) {
@@ -231,6 +249,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
         groups: groups.into_keys().collect(),
         directed,
         both_ways,
+        small_buffer,
         files,
     }
 }

@@ -97,9 +97,12 @@ pub(super) fn judge(
         compared.iter().map(|(_, level, reference)| level / reference).collect();
     let relative = robust::median(&mut ratios);
 
-    let tolerance = expected.iter().map(|(_, _, _, e)| e.tolerance).fold(peel::LINE, f64::max);
+    // Each test has its own tolerance; most of them must agree.
+    let line = |e: &Expectation| 1.0 - island.tolerance(e).max(peel::LINE);
+    let mut shares: Vec<f64> =
+        expected.iter().map(|(_, level, value, e)| level / value / line(e)).collect();
     let below_fleet = relative.is_some_and(|r| r < 1.0 - peel::LINE);
-    let below_expected = absolute.is_some_and(|r| r < 1.0 - tolerance);
+    let below_expected = robust::median(&mut shares).is_some_and(|share| share < 1.0);
     let under_floor = expected.iter().find(|(_, level, _, e)| e.floor.is_some_and(|f| *level < f));
 
     if below_fleet && let Some((group, level, reference)) = nearest(&compared, relative) {
@@ -117,7 +120,7 @@ pub(super) fn judge(
         let against = format!(
             "the expectation ({}, tolerance {}; {})",
             e.derivation,
-            percent(e.tolerance),
+            percent(island.tolerance(e)),
             e.source
         );
         findings.push(low(island, *group, *level, *value, &against));

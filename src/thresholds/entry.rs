@@ -32,6 +32,7 @@ const TEST_KEYS: &[&str] = &[
     "value",
     "efficiency",
     "tolerance",
+    "tolerance_small_buffer",
     "floor",
     "floor_ratio",
     "derivation",
@@ -80,6 +81,7 @@ struct Entry {
     value: Option<f64>,
     efficiency: Option<f64>,
     tolerance: Option<f64>,
+    tolerance_small_buffer: Option<f64>,
     floor: Option<f64>,
     floor_ratio: Option<f64>,
     derivation: Option<String>,
@@ -183,6 +185,7 @@ impl Entries<'_> {
             unit: entry.unit.unwrap_or(Unit::GigabytesPerSecond),
             value,
             tolerance: entry.tolerance.unwrap_or(0.0),
+            tolerance_small_buffer: entry.tolerance_small_buffer,
             floor: entry.floor.or_else(|| Some(hundredths(value? * entry.floor_ratio?))),
             derivation,
             confidence: confidence?,
@@ -336,6 +339,8 @@ impl Entry {
             self.derivation = None;
         }
         self.derivation = reader.string(section, "derivation").or(self.derivation.take());
+        let small = reader.number(section, "tolerance_small_buffer", 0.0, HIGHEST_TOLERANCE);
+        self.tolerance_small_buffer = small.or(self.tolerance_small_buffer);
         self.fill_common(reader, section);
     }
 

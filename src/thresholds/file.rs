@@ -228,7 +228,7 @@ fn links<'t>(
     reader.only_keys(&section, &names);
     for path in Path::ALL {
         let Some(link) = reader.table(&section, path.as_str()) else { continue };
-        reader.only_keys(&link, &["count", "rate", "line_rate", "source"]);
+        reader.only_keys(&link, &["count", "rate", "line_rate", "switched", "source"]);
         for key in ["count", "rate", "source"] {
             if link.get(key).is_none() {
                 reader.missing(&link, key, "a link has count, rate and source");
@@ -237,11 +237,12 @@ fn links<'t>(
         let count = reader.whole(&link, "count", 1, 1024);
         let rate = reader.number(&link, "rate", 0.001, HIGHEST_VALUE);
         let line_rate = reader.number(&link, "line_rate", 0.001, HIGHEST_VALUE);
+        let switched = reader.flag(&link, "switched").unwrap_or(false);
         let source = reader.string(&link, "source");
         let (Some(count), Some(rate), Some(source)) = (count, rate, source) else { continue };
         links.insert(path, Links { count, rate });
         if path == Path::Nvlink {
-            nvlink = Some(NvLinks { links: count, rate, line_rate, source });
+            nvlink = Some(NvLinks { links: count, rate, line_rate, switched, source });
         }
     }
     (nvlink, links)

@@ -80,6 +80,9 @@ pub struct Expectation {
     /// How far below `value` a healthy machine may still be, as a fraction:
     /// the uncertainty of the expectation, not of the measurement.
     pub tolerance: f64,
+    /// The same for nvbandwidth up to v0.6, which copies 64 MiB where later
+    /// versions copy 512: there the start of a copy weighs more.
+    pub tolerance_small_buffer: Option<f64>,
     /// Below this it is broken, whatever the neighbours show.
     pub floor: Option<f64>,
     /// How the value was made, such as `18 links x 25 GB/s x 0.88`.

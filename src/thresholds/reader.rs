@@ -167,6 +167,15 @@ impl<'t> Reader<'t> {
         }
     }
 
+    /// This key as true or false.
+    pub(super) fn flag(&mut self, section: &Section<'_, 't>, key: &str) -> Option<bool> {
+        let value = section.get(key)?;
+        match value.get_ref() {
+            DeValue::Boolean(flag) => Some(*flag),
+            other => self.mistyped(value.span(), key, "true or false", other),
+        }
+    }
+
     /// A whole number that lies in the range, its ends included.
     pub(super) fn whole(
         &mut self,

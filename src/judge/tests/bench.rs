@@ -51,10 +51,12 @@ pub(super) fn platform(name: &str, gpus: u32, nodes: u32, level: f64) -> Platfor
             unit: Unit::GigabytesPerSecond,
             value: Some(value),
             tolerance: 0.04,
+            tolerance_small_buffer: None,
             floor: Some(value * 0.8),
             derivation: "made up".to_owned(),
             confidence: Confidence::Derived,
             source: "test".to_owned(),
+            origin: "test".to_owned(),
         };
         (testcase.to_owned(), e)
     };
@@ -90,6 +92,7 @@ pub(super) fn platform(name: &str, gpus: u32, nodes: u32, level: f64) -> Platfor
             floor: None,
             confidence: Confidence::Derived,
             source: "test".to_owned(),
+            origin: "test".to_owned(),
         }],
         origin: "test".to_owned(),
     }
