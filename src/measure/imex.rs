@@ -108,7 +108,7 @@ fn truncated(parsed: &mut Parsed, detail: impl Into<String>, line: Option<u32>) 
 
 fn daemon_state<'a>(input: &Input<'a>) -> Option<&'a str> {
     let word = input.text.trim();
-    DAEMON_STATES.iter().any(|s| *s == word).then_some(word)
+    DAEMON_STATES.contains(&word).then_some(word)
 }
 
 /// The JSON of `-N -j`. Its `nodes` is an object of objects, unlike the lists

@@ -66,7 +66,7 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
     }
     if 0 < attached && (0 < gpus || 0 < failed) {
         CERTAIN
-    } else if (0 < gpus && 1 < leaves) || (2 < fabric && 1 < leaves) {
+    } else if 1 < leaves && (0 < gpus || 2 < fabric) {
         LIKELY
     } else if 0 < failed || 0 < attached {
         POSSIBLE

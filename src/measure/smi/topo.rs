@@ -189,9 +189,7 @@ impl Heading {
         while let Some(word) = words.next_if(|w| is_device(w)) {
             columns.push(text::clean(word));
         }
-        if !columns.first()?.strip_prefix("GPU").is_some_and(|n| text::integer(n).is_some()) {
-            return None;
-        }
+        columns.first()?.strip_prefix("GPU").and_then(text::integer)?;
         let mut elided = false;
         for word in words {
             let dots = matches!(word, "..." | "…" | "....");
