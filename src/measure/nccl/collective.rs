@@ -115,8 +115,8 @@ impl Collective {
         // Later sendrecv loops over reductions and prints them without using any.
         let redop = self.reduces || (seen.modern && self.name == "sendrecv_perf");
         // Before 2.13 each test had its own columns; alltoall left redop blank.
-        let column = seen.modern
-            || seen.redop_column == (self.reduces || self.name == "alltoall_perf");
+        let column =
+            seen.modern || seen.redop_column == (self.reduces || self.name == "alltoall_perf");
         let one =
             seen.ranks.exact == Some(1) || (seen.ranks.exact.is_none() && seen.factor.low == 0.0);
         let spread = match (seen.spread, self.split) {

@@ -65,7 +65,11 @@ pub(super) fn read(text: &str) -> Outcome {
 fn is_document(map: &Map<String, Value>) -> bool {
     let results = || map.get("results").is_some_and(Value::is_array);
     let config = || map.get("config").is_some_and(|c| c.get("nthreads").is_some());
-    map.contains_key("nccl_version") || config() || (map.contains_key("out_of_bounds") && results())
+    let head = || ["start_time", "args", "env"].iter().all(|key| map.contains_key(*key));
+    map.contains_key("nccl_version")
+        || head()
+        || config()
+        || (map.contains_key("out_of_bounds") && results())
 }
 
 /// Where an object ends: at its closing brace, where the next file begins (a

@@ -90,7 +90,10 @@ mod tests {
             [("12.34", 12.335, 12.345), ("13552", 13551.5, 13552.5), ("1.5e+06", 1.45e6, 1.55e6)]
         {
             let range = Printed::read(word).expect("a number").range();
-            assert!((range.low - low).abs() < 1e-3 && (range.high - high).abs() < 1e-3, "{word}");
+            assert!(
+                (range.low / low - 1.0).abs() < 1e-6 && (range.high / high - 1.0).abs() < 1e-6,
+                "{word}"
+            );
         }
         assert_eq!(Printed::read("inf"), None);
     }

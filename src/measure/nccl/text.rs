@@ -175,7 +175,8 @@ impl Reader {
 
     /// A line, or what is left of it beside NCCL's records.
     fn piece(&mut self, piece: &str, line: &Line<'_>) {
-        if piece.trim().is_empty() {
+        // A `-J` file beside the text holds an environment: nothing for us.
+        if piece.trim().is_empty() || piece.trim_start().starts_with('{') {
             return;
         }
         if let Some(failure) = errors::of_test(piece) {
