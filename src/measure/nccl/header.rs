@@ -254,7 +254,8 @@ fn lead(words: &[&str], line: u32) -> Option<Row> {
     Some(Row {
         line,
         bytes: text::integer(size)?,
-        count: text::integer(count)?,
+        // People shorten large counts to 2.7e+08; such a count is only not used.
+        count: text::integer(count).or_else(|| text::number(count).map(|_| 0))?,
         type_name: (*kind).to_owned(),
         ..Row::default()
     })

@@ -330,6 +330,23 @@ fn an_elision_is_truncated_and_the_average_is_not_recomputed() {
 }
 
 #[test]
+fn a_row_or_footer_with_dots_for_numbers_is_an_elision() {
+    let output = Output::new(Release::Wrong);
+    let text = output.text();
+    let dotted =
+        "        8192          2048     float     sum      -1   ...  ...  ...  0  ...  ...  ...  0";
+    let row = text.lines().find(|l| l.contains(" 8192 ")).expect("a row");
+    let parsed = read(&text.replace(row, dotted));
+    assert_eq!(kinds(&parsed), [ProblemKind::Truncated]);
+    assert_eq!(series(&parsed, 0).points.len(), 6);
+    let average = format!("{:.4}", output.average());
+    let parsed = read(&text.replace(&average, "..."));
+    assert_eq!(kinds(&parsed), [ProblemKind::Truncated]);
+    let short = read(&text.replace("          2048  ", "        2.0e+3  "));
+    assert!(short.complete, "{:?}", short.problems);
+}
+
+#[test]
 fn several_runs_in_one_file_are_told_apart() {
     let one = Output::new(Release::Wrong).text();
     let bare = Output::new(Release::Wrong);

@@ -380,6 +380,10 @@ impl Reader {
     fn row_words(&mut self, words: &[&str], gap: bool, line: u32) -> bool {
         if let Some(start) = header::row_start(words) {
             self.enter(Stage::Rows, line);
+            if words.iter().any(|word| matches!(*word, "..." | "…")) {
+                self.elision(line);
+                return true;
+            }
             let mut words = &words[start..];
             if self.open_line == Some(line) {
                 // The last number may have lost digits.
