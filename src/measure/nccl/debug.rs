@@ -108,8 +108,10 @@ pub(super) fn note(message: &str, facts: &mut Facts) {
 /// `NCCL version 2.26.2+cuda12.8`.
 pub(super) fn note_version(version: &str, facts: &mut Facts) {
     let Some(version) = version.split_whitespace().next() else { return };
-    if version.starts_with(|c: char| c.is_ascii_digit()) {
-        facts.nccl.get_or_insert_with(|| text::clean(version));
+    let known = facts.nccl.as_deref().unwrap_or_default();
+    // The library's own line says more (`+cuda12.8`) than a version code.
+    if version.starts_with(|c: char| c.is_ascii_digit()) && version.starts_with(known) {
+        facts.nccl = Some(text::clean(version));
     }
 }
 

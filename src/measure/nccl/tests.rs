@@ -474,6 +474,17 @@ fn a_cuda_failure_in_the_middle_of_a_row_names_its_host() {
     assert_eq!(errors[1].testcase.as_deref(), Some("all_reduce_perf"));
     assert_eq!(series(&parsed, 0).points.len(), 6);
     assert!(parsed.has(ProblemKind::Truncated));
+    // A process with two GPUs is no rank.
+    let parsed = read(&broken.replace("nGpus 1", "nGpus 2"));
+    assert!(parsed.problems.iter().all(|p| p.rank.is_none()), "{:?}", parsed.problems);
+}
+
+#[test]
+fn the_librarys_own_version_line_is_kept_over_a_version_code() {
+    let text = Output::new(Release::Wrong)
+        .text()
+        .replace("#  size", "NCCL version 2.27.3+cuda12.9\n#  size");
+    assert_eq!(read(&text).facts.nccl.as_deref(), Some("2.27.3+cuda12.9"));
 }
 
 #[test]

@@ -232,7 +232,11 @@ impl Reader {
     }
 
     fn report(&mut self, failure: errors::Failure, line: &Line<'_>) {
-        let rank = failure.rank.or(line.label);
+        // A launcher counts processes, which are ranks only with one GPU each.
+        let counts = self.out.parameters.last().map(|(_, named)| {
+            ["nThread", "nGpus"].iter().all(|name| named.get(*name).is_some_and(|n| n == "1"))
+        });
+        let rank = failure.rank.or(line.label).filter(|_| counts != Some(false));
         let run = self.out.runs.len();
         self.out.failures.push(Reported { rank, failure, line: line.number, run });
     }
