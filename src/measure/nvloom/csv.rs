@@ -1,9 +1,12 @@
 //! The CSV of `csv_pattern`: one copy or latency a line, with its result last.
 //!
 //! Lines of one `measurement_id` ran at the same time. Those of one kind make
-//! a matrix named `csv_pattern_ID_COMMENT`, with the source (or the memory that
-//! is read) as column and the destination (or the rank that reads) as row, as
-//! in the tool's other tables. A line without a result is input, no result.
+//! a matrix named `csv_pattern_ID_COMMENT` of one column, with a row for each
+//! line labelled `source->destination`, as in the tool's bisect tests; for a
+//! latency these are the rank whose memory is read and the rank that reads. A
+//! line without a result is input, no result.
+
+use std::collections::BTreeMap;
 
 use super::text;
 use crate::model::measurement::Matrix;
@@ -30,8 +33,7 @@ struct Entry {
     group: Vec<String>,
     name: String,
     unit: Unit,
-    source: String,
-    destination: String,
+    label: String,
     value: Option<f64>,
 }
 
@@ -84,15 +86,14 @@ impl Rows {
             group,
             name: text::clean(&format!("csv_pattern_{}{comment}{}", fields[0], fields[10])),
             unit: if latency { Unit::Nanoseconds } else { Unit::GigabytesPerSecond },
-            source: fields[2].to_owned(),
-            destination: fields[3].to_owned(),
+            label: format!("{}->{}", fields[2], fields[3]),
             value,
         });
         true
     }
 
     /// Makes matrices of the lines.
-    pub(super) fn finish(self, parsed: &mut Parsed) {
+    pub(super) fn finish(self, runs: &mut BTreeMap<String, u32>, parsed: &mut Parsed) {
         let mut problem = |kind, detail: String| {
             let problem = Problem::new(kind, detail).at(self.line);
             parsed.problems.push(problem.in_test(Some("csv_pattern")));
@@ -104,50 +105,26 @@ impl Rows {
         if 0 < self.damaged {
             problem(ProblemKind::Unrecognised, format!("{} lines cannot be read", self.damaged));
         }
-        let mut open: Vec<&Entry> = Vec::new();
-        for entry in &self.entries {
-            let pair_is_there = open.iter().any(|known| {
-                known.source == entry.source && known.destination == entry.destination
-            });
-            if open.first().is_some_and(|first| first.group != entry.group) || pair_is_there {
-                push(&open, parsed);
-                open.clear();
+        let mut entries = self.entries.into_iter().peekable();
+        while let Some(first) = entries.next() {
+            let mut rows = vec![first.label];
+            let mut cells = vec![vec![first.value]];
+            while let Some(next) = entries.next_if(|next| next.group == first.group) {
+                rows.push(next.label);
+                cells.push(vec![next.value]);
             }
-            open.push(entry);
-        }
-        push(&open, parsed);
-    }
-}
-
-fn push(entries: &[&Entry], parsed: &mut Parsed) {
-    let Some(first) = entries.first() else { return };
-    let distinct = |label: fn(&Entry) -> &String| {
-        let mut labels: Vec<String> = Vec::new();
-        for entry in entries {
-            if !labels.contains(label(entry)) {
-                labels.push(label(entry).clone());
-            }
-        }
-        labels
-    };
-    let (rows, cols) = (distinct(|entry| &entry.destination), distinct(|entry| &entry.source));
-    let mut cells = vec![vec![None; cols.len()]; rows.len()];
-    for entry in entries {
-        let row = rows.iter().position(|label| *label == entry.destination);
-        let col = cols.iter().position(|label| *label == entry.source);
-        if let (Some(row), Some(col)) = (row, col) {
-            cells[row][col] = entry.value;
+            let run = runs.entry(first.name.clone()).or_default();
+            parsed.measurements.push(Measurement::Matrix(Matrix {
+                run: *run,
+                testcase: Some(first.name),
+                unit: Some(first.unit),
+                rows,
+                cols: vec!["result".to_owned()],
+                cells,
+                sum: None,
+                coefficient_of_variation: None,
+            }));
+            *run += 1;
         }
     }
-    let run = parsed.measurements.iter().filter(|m| m.testcase() == Some(&first.name)).count();
-    parsed.measurements.push(Measurement::Matrix(Matrix {
-        run: u32::try_from(run).unwrap_or(u32::MAX),
-        testcase: Some(first.name.clone()),
-        unit: Some(first.unit),
-        rows,
-        cols,
-        cells,
-        sum: None,
-        coefficient_of_variation: None,
-    }));
 }

@@ -6,7 +6,7 @@ use crate::model::parsed::ProblemKind;
 
 /// The failure that this line reports, if it does.
 pub(super) fn read(line: &str) -> Option<Problem> {
-    let (place, text) = place(line);
+    let (place, text) = place(from_message(line));
     let kind = if is_wrong_data(text) { ProblemKind::Corrupt } else { ProblemKind::Error };
     let code = text.strip_prefix('[').and_then(|rest| rest.split_once("] "));
     let failed_call = code.is_some() && text.contains(" in expression ");
@@ -35,6 +35,17 @@ pub(super) fn read(line: &str) -> Option<Problem> {
         problem.rank = rank.and_then(|rank| u32::try_from(rank).ok());
     }
     Some(problem)
+}
+
+/// The line from where its message begins: cells are printed one by one, so a
+/// failure can follow half a row.
+fn from_message(line: &str) -> &str {
+    let placed = ["]: [", "]: ASSERT in expression "].iter().find_map(|mark| line.find(mark));
+    let start = match placed {
+        Some(at) => line[..at].rfind('['),
+        None => line.find("Error running testcase "),
+    };
+    start.map_or(line, |start| &line[start..])
 }
 
 /// The comparison of the destination with what was written to the source.

@@ -41,6 +41,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
 use self::csv::Rows;
 use self::table::Statistic;
 use self::table::Table;
@@ -102,7 +105,13 @@ fn is_test(name: &str) -> bool {
 
 /// What the output says.
 pub fn parse(input: &Input<'_>) -> Parsed {
-    let mut reader = Reader { parsed: Parsed::of(Tool::Nvloom), test: None, csv: None };
+    let mut reader = Reader {
+        parsed: Parsed::of(Tool::Nvloom),
+        test: None,
+        csv: None,
+        runs: BTreeMap::new(),
+        known_ranks: BTreeSet::new(),
+    };
     let cut =
         if input.text.ends_with('\n') { None } else { input.lines.last().map(|line| line.number) };
     for line in &input.lines {
@@ -149,6 +158,9 @@ struct Reader {
     parsed: Parsed,
     test: Option<Test>,
     csv: Option<Rows>,
+    /// How often each test has been measured.
+    runs: BTreeMap<String, u32>,
+    known_ranks: BTreeSet<(u32, String, u32)>,
 }
 
 impl Reader {
@@ -213,7 +225,7 @@ impl Reader {
     /// Ends the test that is open; `done` when it said so itself.
     fn finish(&mut self, done: bool) {
         if let Some(rows) = self.csv.take() {
-            rows.finish(&mut self.parsed);
+            rows.finish(&mut self.runs, &mut self.parsed);
         }
         let Some(test) = self.test.take() else { return };
         let testcase = test.name().to_owned();
@@ -228,10 +240,12 @@ impl Reader {
         if test.waived || test.csv {
             return;
         }
-        let run = self.parsed.measurements.iter().filter(|m| m.testcase() == Some(&testcase));
-        let run = u32::try_from(run.count()).unwrap_or(u32::MAX);
-        match test.table.finish(run, &mut self.parsed.problems) {
-            Some(matrix) => self.parsed.measurements.push(Measurement::Matrix(matrix)),
+        let run = self.runs.entry(testcase.clone()).or_default();
+        match test.table.finish(*run, &mut self.parsed.problems) {
+            Some(matrix) => {
+                *run += 1;
+                self.parsed.measurements.push(Measurement::Matrix(matrix));
+            }
             None if done => {
                 let problem = Problem::new(ProblemKind::Truncated, "the test printed no table");
                 self.parsed.problems.push(problem.at(test.line).in_test(Some(&testcase)));
@@ -282,7 +296,7 @@ impl Reader {
         let facts = &mut self.parsed.facts;
         facts.add_host(&rank.host);
         let members = facts.parameters.entry(format!("rack {rack}")).or_default();
-        if !facts.ranks.contains(&rank) {
+        if self.known_ranks.insert((rank.rank, rank.host.clone(), rank.device)) {
             if !members.is_empty() {
                 members.push(' ');
             }

@@ -193,7 +193,10 @@ impl Table {
         }
         if is_square(&self.testcase) {
             let read = rows.len();
-            rows = squared(rows, &columns);
+            // A header alone is not worth a square of empty cells.
+            if columns.len() <= read * 2 {
+                rows = squared(rows, &columns);
+            }
             if read != columns.len() {
                 problem(ProblemKind::Truncated, "the table has not as many rows as columns");
             }

@@ -162,8 +162,9 @@ impl<'p> Reader<'p> {
             self.failure(text, line.number);
         } else if let Some(device) = device(text) {
             self.begun = true;
-            if !self.parsed.facts.devices.contains(&device) {
-                self.parsed.facts.devices.push(device);
+            let devices = &mut self.parsed.facts.devices;
+            if !devices.iter().rev().take(table::MOST_COLUMNS).any(|known| *known == device) {
+                devices.push(device);
             }
         } else if let Some((from, can, to)) = peer_access(text) {
             self.begun = true;

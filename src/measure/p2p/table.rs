@@ -14,8 +14,9 @@ use crate::model::unit::Unit;
 /// How far the end of a hand-moved cell may be from the end of its label.
 const FURTHEST: usize = 3;
 
-/// A table of more GPUs than one process can see is no table of this tool.
-const MOST_COLUMNS: usize = 1024;
+/// A table of more GPUs than any node has is no table of this tool; sixteen is
+/// the most that NVIDIA put in one (HGX-2).
+pub(super) const MOST_COLUMNS: usize = 128;
 
 /// What stands above the row labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -53,6 +53,9 @@ use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
 
+/// Bytes kept of one option's different values.
+const MOST_KEPT: usize = 2_000;
+
 /// Whether this tool wrote the output.
 pub fn recognises(input: &Input<'_>) -> Confidence {
     if document::is_one(input.text) {
@@ -206,6 +209,10 @@ fn remember(facts: &mut Facts, key: &str, value: &str) {
         return;
     }
     let kept = facts.parameters.entry(key.to_owned()).or_default();
+    // More values than a node has devices are no facts about it.
+    if MOST_KEPT < kept.len() {
+        return;
+    }
     if kept.is_empty() {
         *kept = value;
     } else if !kept.split(", ").any(|known| known == value) {

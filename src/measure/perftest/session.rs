@@ -1,5 +1,6 @@
 //! One test as one side printed it, and what two sides make together.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::banner::Banner;
@@ -11,6 +12,10 @@ use crate::model::measurement::Series;
 use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+
+/// How far back the other side of a block or of a row is looked for: a sweep
+/// has 23 sizes, and a file of every NIC of a node a few dozen blocks.
+const LOOK_BACK: usize = 256;
 
 /// One block of output: banner, options, addresses, table.
 #[derive(Debug)]
@@ -143,7 +148,13 @@ impl Session {
     fn drop_second_prints(&mut self) {
         let mut once: Vec<(Point, bool)> = Vec::with_capacity(self.points.len());
         for point in self.points.drain(..) {
-            match once.iter_mut().find(|(known, open)| *open && *known == point) {
+            match once
+                .iter_mut()
+                .rev()
+                .take(LOOK_BACK)
+                .rev()
+                .find(|(known, open)| *open && *known == point)
+            {
                 Some((_, open)) => *open = false,
                 None => once.push((point, true)),
             }
@@ -180,7 +191,7 @@ pub(super) fn conclude(blocks: Vec<Session>, parsed: &mut Parsed) {
     let mut sessions: Vec<Session> = Vec::new();
     let mut both_sides = false;
     for block in blocks {
-        let joined = sessions.iter_mut().rev().find(|s| s.is_other_side_of(&block));
+        let joined = sessions.iter_mut().rev().take(LOOK_BACK).find(|s| s.is_other_side_of(&block));
         match joined {
             Some(first) => {
                 both_sides = true;
@@ -191,6 +202,7 @@ pub(super) fn conclude(blocks: Vec<Session>, parsed: &mut Parsed) {
             None => sessions.push(block),
         }
     }
+    let mut runs: BTreeMap<Option<String>, u32> = BTreeMap::new();
     for mut session in sessions {
         if session.has_both_sides() {
             both_sides = true;
@@ -204,9 +216,11 @@ pub(super) fn conclude(blocks: Vec<Session>, parsed: &mut Parsed) {
         if session.points.is_empty() {
             continue;
         }
-        let earlier = parsed.measurements.iter().filter(|m| m.testcase() == testcase.as_deref());
+        let next = runs.entry(testcase.clone()).or_default();
+        let run = *next;
+        *next += 1;
         parsed.measurements.push(Measurement::Series(Series {
-            run: u32::try_from(earlier.count()).unwrap_or(u32::MAX),
+            run,
             testcase,
             unit: session.columns.and_then(|columns| columns.unit),
             points: session.points,

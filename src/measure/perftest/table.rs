@@ -113,7 +113,7 @@ impl Columns {
         if !first || words.len() < 2 || numbers * 2 < words.len() {
             return Row::Other;
         }
-        if words.len() != self.columns.len() || (cut && words.last().is_some_and(|w| !printed(w))) {
+        if words.len() != self.columns.len() || (cut && self.lost_digits(&words)) {
             return Row::Short;
         }
         if numbers < words.len() {
@@ -140,6 +140,16 @@ impl Columns {
         }
         Row::Whole(point)
     }
+
+    /// Whether the last number has fewer decimals than its column, and with
+    /// them may have lost digits at the end of the text.
+    fn lost_digits(&self, words: &[&str]) -> bool {
+        let decimals = words.last().and_then(|word| word.split_once('.')).map(|(_, d)| d.len());
+        match (self.columns.last(), decimals) {
+            (Some(Column::MessageRate), decimals) => decimals != Some(6),
+            (_, decimals) => !matches!(decimals, Some(2 | 6)),
+        }
+    }
 }
 
 /// `peak[MB/sec]` as name and unit.
@@ -165,10 +175,4 @@ fn latency(unit: &str) -> Option<Unit> {
 /// A number, or what C prints where there is none.
 fn reads(word: &str) -> bool {
     text::number(word).is_some() || matches!(word, "inf" | "-inf" | "nan" | "-nan")
-}
-
-/// Whether the number has the decimals of this tool's formats: two, or six.
-/// At the end of the text one with other decimals has lost some.
-fn printed(word: &str) -> bool {
-    word.split_once('.').is_some_and(|(_, decimals)| matches!(decimals.len(), 2 | 6))
 }
