@@ -139,6 +139,7 @@ struct Test {
     printed: String,
     table: Table,
     waived: bool,
+    failed: bool,
     csv: bool,
     line: u32,
 }
@@ -146,7 +147,7 @@ struct Test {
 impl Test {
     fn new(printed: &str, line: u32) -> Self {
         let table = Table::new(base(printed));
-        Self { printed: printed.to_owned(), table, waived: false, csv: false, line }
+        Self { printed: printed.to_owned(), table, waived: false, failed: false, csv: false, line }
     }
 
     fn name(&self) -> &str {
@@ -172,6 +173,9 @@ impl Reader {
         } else if let Some(name) = text.strip_prefix("Done ") {
             self.done(name.trim(), line.number);
         } else if let Some(failure) = failure::read(text) {
+            if let Some(test) = &mut self.test {
+                test.failed = true;
+            }
             let testcase = self.test.as_ref().map(Test::name);
             self.parsed.problems.push(failure.at(line.number).in_test(testcase));
         } else if csv::is_header(text) {
@@ -229,11 +233,7 @@ impl Reader {
         }
         let Some(test) = self.test.take() else { return };
         let testcase = test.name().to_owned();
-        let failed = self.parsed.problems.iter().any(|problem| {
-            matches!(problem.kind, ProblemKind::Error | ProblemKind::Corrupt)
-                && problem.testcase.as_ref() == Some(&testcase)
-        });
-        if !done && !failed {
+        if !done && !test.failed {
             let problem = Problem::new(ProblemKind::Truncated, "the test began and did not end");
             self.parsed.problems.push(problem.at(test.line).in_test(Some(&testcase)));
         }

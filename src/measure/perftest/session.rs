@@ -117,7 +117,7 @@ impl Session {
 
     /// Whether the other block is the other side of this test.
     fn is_other_side_of(&self, other: &Self) -> bool {
-        if self.testcase() != other.testcase() || self.testcase().is_none() {
+        if self.banner.is_none() || self.banner != other.banner || self.part != other.part {
             return false;
         }
         let answers = |a: &Self, b: &Self| !a.locals.is_empty() && a.locals.is_subset(&b.remotes);
