@@ -15,7 +15,7 @@ use crate::model::parsed::ProblemKind;
 
 /// How far back the other side of a block or of a row is looked for: a sweep
 /// has 23 sizes, and a file of every NIC of a node a few dozen blocks.
-const LOOK_BACK: usize = 256;
+const LOOK_BACK: usize = 64;
 
 /// One block of output: banner, options, addresses, table.
 #[derive(Debug)]
