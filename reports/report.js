@@ -20,8 +20,7 @@ for (const figure of document.querySelectorAll("figure[data-values]")) {
     const at = row * cols.length + col;
     const value = values[at] === "-" ? "no number" : values[at] + " " + figure.dataset.unit;
     const ratio = ratios[at] === "-" ? "" : ", ratio " + (Number(ratios[at]) / 1000).toFixed(3);
-    const joint = figure.dataset.pairs === "true" ? " \u2192 " : ", ";
-    out.textContent = rows[row] + joint + cols[col] + ": " + value + ratio;
+    out.textContent = rows[row] + figure.dataset.joint + cols[col] + ": " + value + ratio;
   });
   svg.addEventListener("pointerleave", () => { out.textContent = idle; });
 }

@@ -135,7 +135,7 @@ impl Grid {
                 *kept = Some(kept.map_or(*spot, |kept| worse(kept, *spot)));
             }
         }
-        let summed = Some("the lowest GPU pair of two nodes");
+        let summed = Some("the worst GPU pair of two nodes");
         Self { rows, cols, spots, summed, inside: Vec::new(), ..self.clone() }
     }
 
@@ -195,6 +195,11 @@ fn worse(a: Spot, b: Spot) -> Spot {
 /// What tells one grid from another, in the order grids are shown.
 type Key<'a> = (Option<&'a DomainName>, &'a str, Option<&'a str>, Unit);
 
+/// Ends of a square that is held whole: 640,000 spots.
+const MOST_ENDS: usize = 800;
+/// Ends that are kept of a larger one.
+const KEPT_ENDS: usize = 144;
+
 /// All grids of a run, by domain, test and rail.
 pub(super) fn grids(run: &Run) -> Vec<Grid> {
     let mut index: BTreeMap<Key<'_>, usize> = BTreeMap::new();
@@ -231,10 +236,15 @@ fn grid(cells: &[&Cell], claims: &Claims) -> Grid {
     if one_ended {
         return table(cells, claims, Shape::PerGpu);
     }
-    let mut whole = table(cells, claims, Shape::Pairs);
     if !local || nodes.len() < 2 {
-        return whole;
+        return pairs(cells, claims);
     }
+    // One square over all nodes would be empty but for its diagonal, and on a
+    // fleet too large to hold. Only what it is compared with is needed here.
+    let whole = Grid {
+        reference: reference(cells, &mut cells.iter().filter_map(|c| c.value).collect::<Vec<_>>()),
+        ..table(cells, claims, Shape::PerGpu)
+    };
     let mut by_node: BTreeMap<&NodeName, Vec<&Cell>> = BTreeMap::new();
     for cell in cells {
         if let Some(node) = &cell.src_node {
@@ -253,9 +263,37 @@ fn grid(cells: &[&Cell], claims: &Claims) -> Grid {
         })
         .collect();
     let overview = overview(&whole, &inside);
-    whole = overview;
-    whole.inside = inside;
-    whole
+    Grid { inside, ..overview }
+}
+
+/// Pairs as a square. Where it would be too large to hold, only the ends of
+/// the worst cells are kept.
+fn pairs(cells: &[&Cell], claims: &Claims) -> Grid {
+    let ends = |c: &Cell| [(c.src_node.clone(), c.src_gpu), (c.dst_node.clone(), c.dst_gpu)];
+    let all: BTreeSet<_> = cells.iter().flat_map(|c| ends(c)).collect();
+    if all.len() <= MOST_ENDS {
+        return table(cells, claims, Shape::Pairs);
+    }
+    let mut worst: Vec<&Cell> = cells.to_vec();
+    let ratio = |c: &Cell| c.ratio.filter(|r| r.is_finite()).unwrap_or(f64::INFINITY);
+    worst.sort_by(|a, b| b.outcome.cmp(&a.outcome).then(ratio(a).total_cmp(&ratio(b))));
+    let mut kept = BTreeSet::new();
+    for cell in worst {
+        if KEPT_ENDS <= kept.len() {
+            break;
+        }
+        kept.extend(ends(cell));
+    }
+    let cells: Vec<&Cell> =
+        cells.iter().filter(|c| ends(c).iter().all(|end| kept.contains(end))).copied().collect();
+    let gone = all.len() - kept.len();
+    Grid {
+        left_out: Some(format!(
+            "the {} ends of the worst cells; {gone} others left out",
+            kept.len()
+        )),
+        ..table(&cells, claims, Shape::Pairs)
+    }
 }
 
 /// Whether both ends are GPUs. A host copy has one, a local copy one twice.
@@ -263,11 +301,11 @@ fn both_gpus(cell: &Cell) -> bool {
     cell.src_gpu.is_some() && cell.dst_gpu.is_some()
 }
 
-/// One line per node and one column per GPU: the lower of the medians of what
+/// One line per node and one column per GPU: the worse of the medians of what
 /// the GPU sends and what it receives inside its node.
 fn overview(whole: &Grid, inside: &[Grid]) -> Grid {
-    let gpus: BTreeSet<Option<u32>> =
-        whole.rows.iter().chain(&whole.cols).map(|end| end.gpu).collect();
+    let ends = inside.iter().flat_map(|grid| grid.rows.iter().chain(&grid.cols));
+    let gpus: BTreeSet<Option<u32>> = ends.map(|end| end.gpu).collect();
     let cols: Vec<End> = gpus.iter().map(|&gpu| End { node: None, gpu }).collect();
     let mut spots = Vec::with_capacity(inside.len() * cols.len());
     for grid in inside {
@@ -290,7 +328,7 @@ fn overview(whole: &Grid, inside: &[Grid]) -> Grid {
         rows,
         cols,
         spots,
-        summed: Some("the lower of a GPU's medians, sending and receiving, inside its node"),
+        summed: Some("the worse of a GPU's medians, sending and receiving, inside its node"),
         ..whole.clone()
     }
 }
@@ -362,18 +400,8 @@ fn table(cells: &[&Cell], claims: &Claims, shape: Shape) -> Grid {
         })
         .collect();
     let unit = cells.first().map_or(Unit::Count, |c| c.unit);
-    let expected: Vec<f64> =
-        cells.iter().filter_map(|c| c.expected).filter(|e| e.is_finite()).collect();
-    let reference = match (
-        expected.iter().copied().reduce(f64::min),
-        expected.iter().copied().reduce(f64::max),
-    ) {
-        (Some(low), Some(high)) => Reference::Expectation(low, high),
-        _ => {
-            let mut values: Vec<f64> = spots.iter().flatten().filter_map(|s| s.value).collect();
-            median(&mut values).map_or(Reference::Nothing, Reference::Median)
-        }
-    };
+    let mut values: Vec<f64> = spots.iter().flatten().filter_map(|s| s.value).collect();
+    let reference = reference(cells, &mut values);
     relate(&mut spots, reference, unit);
     Grid {
         domain,
@@ -388,6 +416,16 @@ fn table(cells: &[&Cell], claims: &Claims, shape: Shape) -> Grid {
         summed: None,
         left_out: None,
         inside: Vec::new(),
+    }
+}
+
+/// What numbers of these cells are compared with: what is expected, or else
+/// the median of `values`.
+fn reference(cells: &[&Cell], values: &mut [f64]) -> Reference {
+    let expected = || cells.iter().filter_map(|c| c.expected).filter(|e| e.is_finite());
+    match (expected().reduce(f64::min), expected().reduce(f64::max)) {
+        (Some(low), Some(high)) => Reference::Expectation(low, high),
+        _ => median(values).map_or(Reference::Nothing, Reference::Median),
     }
 }
 
@@ -491,6 +529,43 @@ mod tests {
         assert_eq!((small.rows.len(), small.cols.len()), (5, 5));
         assert!(small.rows.iter().any(|end| end.name() == "node0007:2"));
         assert!(small.left_out.expect("a note").contains("67 others"));
+    }
+
+    #[test]
+    fn a_square_too_large_to_hold_keeps_the_ends_of_its_worst_cells() {
+        let test: Arc<str> = Arc::from("ib_write_bw");
+        let node = |i: usize| NodeName::from(format!("n{i:05}").as_str());
+        let mut run = fixture::empty();
+        run.cells = (0..5_000)
+            .map(|i| {
+                let value = if i == 4_321 { 20.0 } else { 48.0 };
+                let (src, dst) = (node(i), node(i + 1));
+                fixture::cell("all", &test, (&src, None), (&dst, None), Some(value), Some(48.0))
+            })
+            .collect();
+        let grid = &grids(&run)[0];
+        assert!(grid.rows.len() <= KEPT_ENDS + 1, "{}", grid.rows.len());
+        assert!(grid.rows.iter().any(|end| end.name() == "n04321"));
+        assert!(grid.left_out.as_ref().is_some_and(|note| note.contains("others left out")));
+    }
+
+    #[test]
+    fn a_fleet_of_nodes_is_an_overview_and_not_a_square_of_all_gpus() {
+        let mut run = fixture::hgx();
+        let cells = std::mem::take(&mut run.cells);
+        for i in 0..400 {
+            run.cells.extend(cells.iter().filter(|c| c.expected.is_some()).cloned().map(
+                |mut c| {
+                    let node = NodeName::from(
+                        format!("{}-{i}", c.src_node.as_ref().expect("a node")).as_str(),
+                    );
+                    (c.src_node, c.dst_node) = (Some(node.clone()), Some(node));
+                    c
+                },
+            ));
+        }
+        let grid = &grids(&run)[0];
+        assert_eq!((grid.rows.len(), grid.cols.len(), grid.inside.len()), (800, 8, 800));
     }
 
     #[test]

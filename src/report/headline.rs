@@ -139,8 +139,9 @@ fn unknown(run: &Run) -> String {
         },
         [node] => {
             let all = run.verdicts.nodes.len();
-            let of = if all == 1 { String::new() } else { format!("1 of {all} nodes, ") };
-            format!("{of}{}: {}", clip(node.node.as_str(), 60), clip(&node.reason, 160))
+            let of = if all == 1 { String::new() } else { format!(" (1 of {all} nodes)") };
+            let (name, why) = (clip(node.node.as_str(), 60), clip(&node.reason, 160));
+            format!("{name}{of} is not known to be good: {why}")
         }
         many => {
             let all = run.verdicts.nodes.len();
@@ -315,7 +316,8 @@ mod tests {
     fn not_knowing_names_the_node_and_the_reason() {
         assert_eq!(
             line(&fixture::hgx()),
-            "UNKNOWN  su01 (hgx-h100): 1 of 2 nodes, hgx0102: host_to_device_memcpy_ce was waived"
+            "UNKNOWN  su01 (hgx-h100): hgx0102 (1 of 2 nodes) is not known to be good: \
+             host_to_device_memcpy_ce was waived"
         );
         assert_eq!(line(&fixture::empty()), "UNKNOWN  nothing was measured");
     }

@@ -85,7 +85,7 @@ fn draw(run: &Run, grid: Grid, width: usize) -> Heat {
             let (style, glyph) = glyph(grid.at(row, col));
             let text: String = std::iter::repeat_n(glyph, if wide { 2 } else { 1 }).collect();
             match line.last_mut() {
-                Some((last, before)) if *last == style && 1 < col => before.push_str(&text),
+                Some((last, before)) if *last == style && 0 < col => before.push_str(&text),
                 _ => line.push((style, text)),
             }
         }
@@ -159,7 +159,7 @@ fn glyph(spot: Option<&Spot>) -> (Style, char) {
         Some(band) => {
             let style = match band.from {
                 from if 1.05 <= from => colour(AnsiColor::Cyan),
-                from if 0.98 <= from => colour(AnsiColor::Blue),
+                from if 0.98 <= from => Style::new(),
                 from if 0.96 <= from => colour(AnsiColor::Magenta),
                 from if 0.70 <= from => colour(AnsiColor::Yellow),
                 _ => colour(AnsiColor::Red).bold(),

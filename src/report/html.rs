@@ -46,6 +46,10 @@ const SCRIPT: &str = include_str!("../../reports/report.js");
 const HEALTHY_DOMAINS: usize = 2;
 /// Figures of one domain.
 const DOMAIN_FIGURES: usize = 8;
+/// Up to this many nodes get their own matrices even where nothing is low.
+const FEW_NODES: usize = 2;
+/// From this ratio on a cell is as expected, as the colours have it.
+const CALM: f64 = 0.98;
 /// Figures of one page.
 const FIGURES: usize = 32;
 /// No figure is begun once all together have this many bytes.
@@ -159,7 +163,7 @@ struct FigureText {
     ratios: String,
     unit: &'static str,
     cells: String,
-    pairs: bool,
+    joint: &'static str,
     wide: bool,
 }
 
@@ -273,19 +277,24 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
         None => "not known for every node".to_owned(),
     };
     let platform = verdicts.platform.as_deref().map_or("no single platform".to_owned(), shown);
-    vec![
+    let cited =
+        (!files.is_empty()).then(|| ("Evidence cited", counted(files.len(), "file", "files")));
+    let mut facts = vec![
         ("Run", shown(&info.id)),
         ("Made", shown(&info.created)),
         ("Profile", shown(&info.profile)),
         ("Source", clip(&info.source, LONGEST)),
         ("Claimed", claimed),
         ("Measured", format!("{} of {} cells hold a number", values, run.cells.len())),
-        ("Evidence cited", counted(files.len(), "file", "files")),
+    ];
+    facts.extend(cited);
+    facts.extend([
         ("Platform", platform),
         ("Thresholds", shown(&verdicts.thresholds_digest)),
         ("Detectable loss", detectable),
         ("Made by", format!("fabricgate {}", plain(&info.version))),
-    ]
+    ]);
+    facts
 }
 
 fn finding((index, finding): (usize, &Finding)) -> FindingText {
@@ -348,7 +357,9 @@ fn domains(run: &Run, grids: &[Grid]) -> Result<(Vec<Domain>, Vec<String>), Repo
     let severity = |name: Option<&str>| {
         let of = |d: Option<&crate::model::id::DomainName>| d.map(|d| d.as_str()) == name;
         let findings = run.verdicts.findings.iter().filter(|f| of(f.locus.domain.as_ref()));
-        findings.map(|f| f.outcome).max()
+        let nodes = run.verdicts.nodes.iter().filter(|n| of(n.domain.as_ref()));
+        let outcomes = findings.map(|f| f.outcome).chain(nodes.map(|n| n.outcome));
+        outcomes.filter(|o| Outcome::Degraded <= *o).max()
     };
     let mut order: Vec<(Option<&str>, Option<Outcome>)> =
         by_domain.keys().map(|name| (*name, severity(*name))).collect();
@@ -408,7 +419,7 @@ fn domain(
         for inside in &grid.inside {
             let blame = blame(findings, inside);
             let low = inside.spots.iter().flatten().any(|s| Outcome::Degraded <= s.outcome);
-            if low || !blame.is_empty() {
+            if low || !blame.is_empty() || grid.inside.len() <= FEW_NODES {
                 wanted.push((inside, blame));
             } else {
                 quiet += 1;
@@ -416,7 +427,8 @@ fn domain(
         }
     }
     wanted.sort_by(|(a, a_blame), (b, b_blame)| {
-        let lowest = |g: &Grid| g.lowest().unwrap_or(f64::INFINITY);
+        // Calm grids keep the order of their tests, overviews first.
+        let lowest = |g: &Grid| g.lowest().filter(|low| *low < CALM).unwrap_or(CALM);
         (a_blame.is_empty().cmp(&b_blame.is_empty())).then(lowest(a).total_cmp(&lowest(b)))
     });
     let mut figures = Vec::new();
@@ -547,7 +559,7 @@ fn figure(
         ratios: data(grid, |s| s.ratio.map(|r| format!("{:.0}", (r * 1000.0).clamp(0.0, 1e6)))),
         unit: grid.unit.as_str(),
         cells: drawn.cells.map(|n| n.to_string()).join(" "),
-        pairs: grid.shape == Shape::Pairs,
+        joint: if grid.shape == Shape::Pairs { " → " } else { ", " },
         wide: 40 < grid.cols.len(),
     })
 }

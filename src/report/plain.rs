@@ -47,6 +47,8 @@ fn steers(c: char) -> bool {
                 | '\u{2060}'..='\u{206f}'
                 | '\u{feff}'
                 | '\u{fff9}'..='\u{fffb}'
+                | '\u{fffe}'
+                | '\u{ffff}'
                 | '\u{e0000}'..='\u{e007f}'
         )
 }
