@@ -70,11 +70,15 @@ pub fn explain(run: &Run, query: &str) -> Option<String> {
     seen(&mut out, run, &part);
     missing(&mut out, run, &part);
     let verdict = run.verdicts.nodes.iter().find(|n| Some(&n.node) == part.node);
-    if let Some(detectable) = verdict.and_then(|n| n.detectable) {
-        out.push_str("\nWhat would change this\n");
+    let Some(verdict) = verdict else { return Some(out) };
+    out.push_str("\nWhat would change this\n");
+    if verdict.outcome == Outcome::Unknown {
+        out.push_str("  - complete, verified measurements of what is not known: they decide\n");
+    }
+    if let Some(detectable) = verdict.detectable {
         let _ = writeln!(
             out,
-            "  - a loss of {} or more; a smaller one would not have been seen",
+            "  - a loss of {} or more; that is the smallest that could have been seen",
             percent(detectable)
         );
     }
@@ -382,11 +386,11 @@ fn changes(out: &mut String, finding: &Finding) {
         Some(detectable) => {
             let _ = writeln!(
                 out,
-                "  - nothing smaller than {}: a smaller loss could not have been seen here",
+                "  - no loss below {}: that is the smallest that could have been seen here",
                 percent(detectable)
             );
         }
-        None => out.push_str("  - how small a loss could have been seen here is not known\n"),
+        None => out.push_str("  - the smallest loss that could have been seen here is not known\n"),
     }
 }
 

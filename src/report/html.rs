@@ -512,6 +512,10 @@ fn figure(
         Some(smaller) => (smaller, blame(findings, smaller)),
         None => (grid, marked),
     };
+    let per_node = grid.rows.chunk_by(|a, b| a.node == b.node).map(<[_]>::len).max();
+    if grid.shape == Shape::Pairs && per_node.is_some_and(|n| 1 < n && n < grid.rows.len()) {
+        notes.push("Thin lines separate nodes; between them are their GPUs in order.".to_owned());
+    }
     if let Some(summed) = grid.summed {
         notes.push(format!("Each cell: {summed}."));
     }
