@@ -1,7 +1,6 @@
 use std::path::Path;
 
 use super::*;
-use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::report::fixture;
 
