@@ -10,4 +10,5 @@ pub mod cli;
 pub mod judge;
 pub mod measure;
 pub mod model;
+pub mod sim;
 pub mod thresholds;

@@ -6,6 +6,7 @@
 pub mod exit;
 pub mod input;
 pub mod parse;
+pub mod sim;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Parse(parse::Args),
+    Sim(sim::Args),
 }
 
 /// Parses the command line, runs the command, and gives its exit code.
@@ -42,6 +44,7 @@ pub fn main() -> ExitCode {
     };
     let result = match &cli.command {
         Command::Parse(args) => parse::run(args, cli.json),
+        Command::Sim(args) => sim::run(args),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -1,0 +1,340 @@
+//! A scenario: what the hardware really is, what is claimed, what is wrong,
+//! and which tools record it.
+//!
+//! Reading checks everything that can be checked without physics, so that a
+//! typo ends in one clear sentence and not in a strange recording.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use super::fault::Fault;
+use super::hostlist;
+use super::noise::Noise;
+use super::platform;
+use super::platform::Hardware;
+
+/// One scenario file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What it shows, in one line.
+    pub title: String,
+    /// Seed of all noise.
+    #[serde(default = "first_seed")]
+    pub seed: u64,
+    /// How often every measuring tool is run.
+    #[serde(default = "once")]
+    pub readings: u32,
+    /// How readings scatter.
+    #[serde(default)]
+    pub noise: Noise,
+    /// The tools and their versions.
+    #[serde(default)]
+    pub tools: Tools,
+    /// The domains as they really are.
+    #[serde(rename = "domain")]
+    pub domains: Vec<Domain>,
+    /// The domains as claimed; the real ones when absent.
+    #[serde(rename = "claim", default)]
+    pub claims: Vec<Domain>,
+    /// What is wrong.
+    #[serde(rename = "fault", default)]
+    pub faults: Vec<Fault>,
+}
+
+/// One domain, real or claimed.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Domain {
+    /// Its name; with `per_node` the nodes' names are used instead.
+    #[serde(default)]
+    pub name: String,
+    /// Folded list of its nodes.
+    pub nodes: String,
+    /// The platform.
+    pub platform: String,
+    /// GPUs per node, where it is not the platform's usual number.
+    pub gpus_per_node: Option<u32>,
+    /// Every node is a domain of its own.
+    #[serde(default)]
+    pub per_node: bool,
+}
+
+/// The tools of a scenario.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tools {
+    /// Version of nvbandwidth.
+    pub nvbandwidth: Nvbandwidth,
+    /// Its output format.
+    pub nvbandwidth_format: Format,
+    /// Tests run on each node; all when empty.
+    pub node_tests: Vec<String>,
+    /// Tests run across a domain.
+    pub domain_tests: Vec<String>,
+    /// Version of nccl-tests.
+    pub nccl_tests: NcclTests,
+    /// Its output format.
+    pub nccl_format: Format,
+    /// The collectives.
+    pub collectives: Vec<String>,
+    /// Smallest and largest message in bytes.
+    pub bytes: [u64; 2],
+    /// Output format of nvidia-imex-ctl.
+    pub imex_format: Format,
+    /// What a copy between GPUs that share no fabric does.
+    pub cross_domain: CrossDomain,
+    /// Two GPUs use only planes that are up at both ends. When false each end
+    /// limits for itself.
+    pub shared_planes: bool,
+    /// What is recorded.
+    pub record: Vec<Recorded>,
+}
+
+impl Default for Tools {
+    fn default() -> Self {
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+        Self {
+            nvbandwidth: Nvbandwidth::V0_8,
+            nvbandwidth_format: Format::Text,
+            node_tests: Vec::new(),
+            domain_tests: names(&[
+                "multinode_device_to_device_memcpy_read_ce",
+                "multinode_device_to_device_memcpy_write_ce",
+            ]),
+            nccl_tests: NcclTests::V2_17,
+            nccl_format: Format::Text,
+            collectives: names(&["all_reduce_perf"]),
+            bytes: [8, 16 << 30],
+            imex_format: Format::Text,
+            cross_domain: CrossDomain::Nic,
+            shared_planes: true,
+            record: vec![
+                Recorded::Nvbandwidth,
+                Recorded::NvlinkStatus,
+                Recorded::NvbandwidthDomain,
+                Recorded::Collectives,
+                Recorded::Imex,
+            ],
+        }
+    }
+}
+
+/// A layout of nvbandwidth's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub enum Nvbandwidth {
+    /// The layout of v0.2.
+    #[serde(rename = "0.2")]
+    V0_2,
+    /// The layout of v0.5.
+    #[serde(rename = "0.5")]
+    V0_5,
+    /// The layout of v0.6.
+    #[serde(rename = "0.6")]
+    V0_6,
+    /// The layout of v0.8.
+    #[serde(rename = "0.8")]
+    V0_8,
+    /// The layout of v0.10.
+    #[serde(rename = "0.10")]
+    V0_10,
+}
+
+/// A layout of nccl-tests' output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub enum NcclTests {
+    /// The layout of 2.13.
+    #[serde(rename = "2.13")]
+    V2_13,
+    /// The layout of 2.17 and later.
+    #[serde(rename = "2.17")]
+    V2_17,
+}
+
+/// How a tool prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// What a copy between GPUs that share no fabric does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CrossDomain {
+    /// It reads the rate of a NIC.
+    Nic,
+    /// The import of the handle fails and the run ends.
+    Error,
+}
+
+/// One kind of output to record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Recorded {
+    /// nvbandwidth on each node.
+    Nvbandwidth,
+    /// nvbandwidth across each claimed domain of several nodes.
+    NvbandwidthDomain,
+    /// nccl-tests across each claimed domain.
+    Collectives,
+    /// p2pBandwidthLatencyTest on each node.
+    P2p,
+    /// `nvidia-smi nvlink -s` on each node.
+    NvlinkStatus,
+    /// `nvidia-smi topo -m` on each node.
+    Topo,
+    /// `nvidia-smi -q` on each node.
+    Query,
+    /// `nvidia-imex-ctl -N` across each claimed domain of several nodes.
+    Imex,
+    /// `ib_write_bw` of each node's first NIC.
+    IbWriteBw,
+}
+
+/// A domain with its nodes unfolded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Its nodes.
+    pub nodes: Vec<String>,
+    /// What they are built of.
+    pub hardware: &'static Hardware,
+    /// GPUs each of them has.
+    pub gpus: u32,
+}
+
+/// Why a scenario cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// It is no TOML, or not of this shape.
+    #[error("{0}")]
+    Shape(#[from] toml::de::Error),
+    /// It contradicts itself.
+    #[error("{0}")]
+    Sense(String),
+}
+
+impl Scenario {
+    /// Reads a scenario and checks it.
+    pub fn read(text: &str) -> Result<Self, ScenarioError> {
+        let scenario: Self = toml::from_str(text)?;
+        scenario.check().map_err(ScenarioError::Sense)?;
+        Ok(scenario)
+    }
+
+    /// The domains as they really are.
+    pub fn real(&self) -> Result<Vec<Group>, String> {
+        unfold("domain", &self.domains)
+    }
+
+    /// The domains as claimed.
+    pub fn claimed(&self) -> Result<Vec<Group>, String> {
+        match self.claims.is_empty() {
+            true => self.real(),
+            false => unfold("claim", &self.claims),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let real = self.real()?;
+        let known: BTreeSet<&String> = real.iter().flat_map(|group| &group.nodes).collect();
+        for group in self.claimed()? {
+            if let Some(node) = group.nodes.iter().find(|node| !known.contains(node)) {
+                return Err(format!(
+                    "claim `{}` names {node}, which no [[domain]] has",
+                    group.name
+                ));
+            }
+        }
+        if self.readings == 0 {
+            return Err("readings = 0: expected at least 1".to_owned());
+        }
+        let [least, most] = self.tools.bytes;
+        if least == 0 || most < least {
+            return Err(format!("tools.bytes = [{least}, {most}]: expected smallest, largest"));
+        }
+        let noise = &self.noise;
+        if !(0.0..0.5).contains(&noise.sigma) || !(0.0..=1.0).contains(&noise.dip_rate) {
+            return Err("noise: expected sigma below 0.5 and dip_rate from 0 to 1".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn unfold(section: &str, domains: &[Domain]) -> Result<Vec<Group>, String> {
+    let mut groups = Vec::new();
+    let mut seen = BTreeSet::new();
+    for domain in domains {
+        let at = format!("[[{section}]] `{}`", domain.name);
+        let hardware = platform::hardware(&domain.platform).ok_or_else(|| {
+            let known = platform::names().join(", ");
+            format!("{at}: no platform `{}`; known are {known}", domain.platform)
+        })?;
+        let nodes = hostlist::expand(&domain.nodes).map_err(|why| format!("{at}: {why}"))?;
+        if let Some(node) = nodes.iter().find(|node| !seen.insert((*node).clone())) {
+            return Err(format!("{at}: {node} is in two places"));
+        }
+        let gpus = domain.gpus_per_node.unwrap_or(hardware.gpus);
+        if gpus == 0 || hardware.gpus < gpus {
+            return Err(format!("{at}: {gpus} GPUs per node, expected 1 to {}", hardware.gpus));
+        }
+        let group = |name: &str, nodes| Group { name: name.to_owned(), nodes, hardware, gpus };
+        if domain.per_node {
+            groups.extend(nodes.iter().map(|node| group(node, vec![node.clone()])));
+        } else if domain.name.is_empty() {
+            return Err(format!("[[{section}]] {}: a name or per_node = true", domain.nodes));
+        } else {
+            groups.push(group(&domain.name, nodes));
+        }
+    }
+    if groups.is_empty() {
+        return Err(format!("no [[{section}]]"));
+    }
+    Ok(groups)
+}
+
+fn first_seed() -> u64 {
+    1
+}
+
+fn once() -> u32 {
+    1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RACK: &str =
+        "title = \"t\"\n[[domain]]\nname = \"r\"\nnodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n";
+
+    #[test]
+    fn what_is_claimed_is_what_is_unless_said_otherwise() {
+        let scenario = Scenario::read(RACK).expect("a good scenario");
+        assert_eq!(scenario.claimed(), scenario.real());
+        assert_eq!(scenario.real().expect("groups")[0].gpus, 4);
+    }
+
+    #[test]
+    fn mistakes_end_in_one_sentence_that_names_them() {
+        let says = |text: &str, what: &str| {
+            let message = Scenario::read(text).expect_err(text).to_string();
+            assert!(message.contains(what), "{message}");
+        };
+        says(&RACK.replace("gb200-nvl72", "gb2000"), "no platform `gb2000`");
+        says(&RACK.replace("n[1-2]", "n[1-"), "never closed");
+        says(&RACK.replace("n[1-2]", "n1,n1"), "n1 is in two places");
+        says(&RACK.replace("title", "tittle"), "unknown field `tittle`");
+        says(
+            &format!("{RACK}[[claim]]\nname=\"c\"\nnodes=\"m\"\nplatform=\"gb200-nvl72\"\n"),
+            "names m, which no [[domain]] has",
+        );
+        says(&format!("{RACK}[[fault]]\nkind=\"lost-link\"\n"), "unknown variant `lost-link`");
+    }
+}
