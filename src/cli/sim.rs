@@ -3,12 +3,11 @@
 //! Reads scenarios, writes recordings, answers as a tool. What it answers is
 //! made in `crate::sim`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
-
-use anyhow::Context;
 
 use super::exit;
 use super::input;
@@ -110,6 +109,9 @@ fn record(args: &RecordArgs) -> anyhow::Result<u8> {
         Err(why) => return refuse(&format!("{}: {why}", args.scenario.display())),
     };
     let target = &args.directory;
+    let Some(name) = target.file_name() else {
+        return refuse(&format!("{}: expected a directory with a name", target.display()));
+    };
     let occupied = match fs::read_dir(target) {
         Ok(mut entries) => entries.next().is_some(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
@@ -118,28 +120,35 @@ fn record(args: &RecordArgs) -> anyhow::Result<u8> {
     if occupied && !args.force {
         return refuse(&format!("{}: is not empty; --force replaces it", target.display()));
     }
-    // Everything is written beside and moved in one step, so that a judge
-    // never meets half a recording.
+    // --force is for recordings, not for whatever a typo points at.
+    if occupied && !target.join("claims.toml").is_file() {
+        return refuse(&format!(
+            "{}: holds no claims.toml, so it is no recording and is not replaced",
+            target.display()
+        ));
+    }
     let beside = |suffix: &str| {
-        let mut name = target.file_name().unwrap_or_default().to_owned();
+        let mut name = name.to_owned();
         name.push(suffix);
         target.with_file_name(name)
     };
+    // Everything is written beside and moved in one step, so that a judge
+    // never meets half a recording.
     let fresh = beside(&format!(".new-{}", std::process::id()));
-    let context = || format!("writing {}", fresh.display());
-    for (path, text) in &recording.files {
-        let file = fresh.join(path);
-        if let Some(folder) = file.parent() {
-            fs::create_dir_all(folder).with_context(context)?;
+    let written = write_files(&fresh, &recording.files).and_then(|()| {
+        if target.exists() {
+            fs::remove_dir_all(target)?;
         }
-        fs::write(&file, text).with_context(context)?;
+        fs::rename(&fresh, target)
+    });
+    if written.is_err() {
+        let _ = fs::remove_dir_all(&fresh);
     }
-    if target.exists() {
-        fs::remove_dir_all(target).with_context(|| format!("replacing {}", target.display()))?;
-    }
-    fs::rename(&fresh, target).with_context(context)?;
     let truth = beside(".truth.toml");
-    fs::write(&truth, &recording.truth).with_context(|| format!("writing {}", truth.display()))?;
+    if let Err(error) = written.and_then(|()| fs::write(&truth, &recording.truth)) {
+        anstream::eprintln!("fabricgate: writing {}: {error}", target.display());
+        return Ok(exit::ENVIRONMENT);
+    }
     anstream::eprintln!(
         "{}: {} files; what is really wrong: {}",
         target.display(),
@@ -147,6 +156,17 @@ fn record(args: &RecordArgs) -> anyhow::Result<u8> {
         truth.display()
     );
     Ok(exit::PASS)
+}
+
+fn write_files(root: &Path, files: &BTreeMap<String, String>) -> std::io::Result<()> {
+    for (path, text) in files {
+        let file = root.join(path);
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(&file, text)?;
+    }
+    Ok(())
 }
 
 fn answer(args: &ToolArgs) -> anyhow::Result<u8> {
@@ -173,6 +193,12 @@ fn answer(args: &ToolArgs) -> anyhow::Result<u8> {
     let Some(answer) = tool::run(&bench, &args.name, &args.args) else {
         return refuse(&format!("no simulated tool `{}`", args.name));
     };
+    if let Some((path, text)) = &answer.file
+        && let Err(error) = fs::write(path, text)
+    {
+        anstream::eprintln!("fabricgate: {path}: {error}");
+        return Ok(exit::ENVIRONMENT);
+    }
     let mut out = anstream::stdout().lock();
     out.write_all(answer.stdout.as_bytes())?;
     out.flush()?;

@@ -135,10 +135,14 @@ impl CollectiveRun {
 }
 
 impl Bench<'_> {
-    /// Runs one program of nccl-tests; `None` where there is none of this name.
-    pub fn collective(&self, program: &str, bytes: [u64; 2]) -> Option<CollectiveRun> {
+    /// Runs one program of nccl-tests over these GPUs; `None` where there is none of this name.
+    pub fn collective(
+        &self,
+        program: &str,
+        bytes: [u64; 2],
+        gpus: Vec<GpuIndex>,
+    ) -> Option<CollectiveRun> {
         let collective = Collective::of(program)?;
-        let gpus = self.gpus();
         let failure = self.collective_failure(&gpus);
         let mut rows = Vec::new();
         let mut size = bytes[0];

@@ -110,7 +110,7 @@ pub enum Fault {
     Truncated {
         /// On this node or across this claimed domain.
         scope: String,
-        /// The tool, as in `record`.
+        /// The tool, by the name of its recording: `nvbandwidth`, `all_reduce_perf`.
         tool: String,
         /// What is left of the output.
         #[serde(default = "half")]

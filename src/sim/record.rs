@@ -60,10 +60,7 @@ pub fn claims(fabric: &Fabric) -> String {
     let one = |claim: &Group| {
         format!(
             "[[domain]]\nname = {:?}\nnodes = {:?}\nplatform = {:?}\ngpus_per_node = {}\n",
-            claim.name,
-            claim.nodes.join(","),
-            claim.hardware.platform,
-            claim.gpus
+            claim.name, claim.folded, claim.hardware.platform, claim.gpus
         )
     };
     fabric.claims.iter().map(one).collect::<Vec<_>>().join("\n")
@@ -118,7 +115,9 @@ fn outputs(bench: &Bench<'_>, what: Recorded) -> Vec<(String, Answer)> {
         Recorded::Collectives => tools
             .collectives
             .iter()
-            .filter_map(|program| Some((program, bench.collective(program, tools.bytes)?)))
+            .filter_map(|program| {
+                Some((program, bench.collective(program, tools.bytes, bench.gpus())?))
+            })
             .map(|(program, run)| match tools.nccl_format {
                 Format::Text => (format!("{program}.txt"), render::nccl::text(bench, &run)),
                 Format::Json => {

@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
+use super::cases;
+use super::collective::Collective;
 use super::fault::Fault;
 use super::hostlist;
 use super::noise::Noise;
@@ -203,6 +205,8 @@ pub struct Group {
     pub name: String,
     /// Its nodes.
     pub nodes: Vec<String>,
+    /// Its nodes as the scenario writes them.
+    pub folded: String,
     /// What they are built of.
     pub hardware: &'static Hardware,
     /// GPUs each of them has.
@@ -259,6 +263,12 @@ impl Scenario {
         if least == 0 || most < least {
             return Err(format!("tools.bytes = [{least}, {most}]: expected smallest, largest"));
         }
+        if let Some(name) = self.tools.collectives.iter().find(|n| Collective::of(n).is_none()) {
+            return Err(format!("tools.collectives: no program `{name}` in nccl-tests"));
+        }
+        for (number, fault) in self.faults.iter().enumerate() {
+            self.check_fault(fault).map_err(|why| format!("fault {}: {why}", number + 1))?;
+        }
         let noise = &self.noise;
         if !(0.0..0.5).contains(&noise.sigma) || !(0.0..=1.0).contains(&noise.dip_rate) {
             return Err("noise: expected sigma below 0.5 and dip_rate from 0 to 1".to_owned());
@@ -266,6 +276,43 @@ impl Scenario {
         Ok(())
     }
 }
+
+impl Scenario {
+    /// What a fault says about tools; hardware is checked by the fabric.
+    fn check_fault(&self, fault: &Fault) -> Result<(), String> {
+        match fault {
+            Fault::Waived { tests, .. } => {
+                let known = cases::list(Nvbandwidth::V0_10, true);
+                let strange = tests.iter().find(|name| known.iter().all(|c| c.name != **name));
+                strange.map_or(Ok(()), |name| Err(format!("nvbandwidth has no test `{name}`")))
+            }
+            Fault::Truncated { tool, .. } => {
+                let tools = &self.tools.collectives;
+                match PROGRAMS.contains(&tool.as_str()) || tools.contains(tool) {
+                    true => Ok(()),
+                    false => Err(format!("no tool `{tool}`; known are {}", PROGRAMS.join(", "))),
+                }
+            }
+            Fault::MissingCells { share, .. } | Fault::Dips { rate: share, .. }
+                if !(0.0..=1.0).contains(share) =>
+            {
+                Err(format!("{share}: expected 0 to 1"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What recordings are named after, apart from collectives.
+const PROGRAMS: &[&str] = &[
+    "nvbandwidth",
+    "nvidia-smi-nvlink",
+    "nvidia-smi-topo",
+    "nvidia-smi-q",
+    "nvidia-imex-ctl",
+    "p2pBandwidthLatencyTest",
+    "ib_write_bw",
+];
 
 fn unfold(section: &str, domains: &[Domain]) -> Result<Vec<Group>, String> {
     let mut groups = Vec::new();
@@ -284,13 +331,19 @@ fn unfold(section: &str, domains: &[Domain]) -> Result<Vec<Group>, String> {
         if gpus == 0 || hardware.gpus < gpus {
             return Err(format!("{at}: {gpus} GPUs per node, expected 1 to {}", hardware.gpus));
         }
-        let group = |name: &str, nodes| Group { name: name.to_owned(), nodes, hardware, gpus };
+        let group = |name: &str, nodes, folded: &str| Group {
+            name: name.to_owned(),
+            nodes,
+            folded: folded.to_owned(),
+            hardware,
+            gpus,
+        };
         if domain.per_node {
-            groups.extend(nodes.iter().map(|node| group(node, vec![node.clone()])));
+            groups.extend(nodes.iter().map(|node| group(node, vec![node.clone()], node)));
         } else if domain.name.is_empty() {
             return Err(format!("[[{section}]] {}: a name or per_node = true", domain.nodes));
         } else {
-            groups.push(group(&domain.name, nodes));
+            groups.push(group(&domain.name, nodes, &domain.nodes));
         }
     }
     if groups.is_empty() {
@@ -334,6 +387,10 @@ mod tests {
         says(
             &format!("{RACK}[[claim]]\nname=\"c\"\nnodes=\"m\"\nplatform=\"gb200-nvl72\"\n"),
             "names m, which no [[domain]] has",
+        );
+        says(
+            &format!("{RACK}[[fault]]\nkind=\"truncated\"\nscope=\"r\"\ntool=\"nvband\"\n"),
+            "no tool `nvband`",
         );
         says(&format!("{RACK}[[fault]]\nkind=\"lost-link\"\n"), "unknown variant `lost-link`");
     }

@@ -47,6 +47,9 @@ fn nvbandwidth(bench: &Bench<'_>, args: &[String]) -> Answer {
         version = version.max(Nvbandwidth::V0_8);
     }
     let known = cases::list(version, bench.across);
+    if args.iter().any(|arg| arg == "-l" || arg == "--list") {
+        return render::nvbandwidth::list(version, &known);
+    }
     let mut tests = wanted;
     if !prefixes.is_empty() {
         let fits = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
@@ -76,20 +79,28 @@ fn nccl(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
     // 32 MiB is the tools' own default for both.
     let least = size(&["-b", "--minbytes"]).unwrap_or(32 << 20).max(1);
     let most = size(&["-e", "--maxbytes"]).unwrap_or(32 << 20);
-    let mut run = bench.collective(name, [least, most.max(least)])?;
-    let gpus = values(args, &["-g", "--ngpus"]).first().and_then(|text| text.parse().ok());
-    if !bench.across
-        && let Some(wanted) = gpus.filter(|wanted| run.gpus.len() < *wanted)
-    {
-        let have = run.gpus.len();
-        let stderr = format!(
-            "Invalid number of GPUs: {wanted} requested but only {have} were found.\n\
-             Please check the number of processes and GPUs per process.\n"
-        );
-        return Some(Answer { stderr, code: 5, ..Answer::default() });
+    let mut gpus = bench.gpus();
+    // Across a domain every rank has one GPU; on one node one process has -g.
+    if !bench.across {
+        let wanted = values(args, &["-g", "--ngpus"]).first().and_then(|text| text.parse().ok());
+        let wanted: usize = wanted.unwrap_or(1);
+        if gpus.len() < wanted {
+            let stderr = format!(
+                "Invalid number of GPUs: {wanted} requested but only {} were found.\n\
+                 Please check the number of processes and GPUs per process.\n",
+                gpus.len()
+            );
+            return Some(Answer { stderr, code: 5, ..Answer::default() });
+        }
+        gpus.truncate(wanted);
     }
-    run.program = name.to_owned();
-    Some(render::nccl::text(bench, &run))
+    let run = bench.collective(name, [least, most.max(least)], gpus)?;
+    let mut answer = render::nccl::text(bench, &run);
+    if let Some(path) = values(args, &["-J", "--output_file"]).into_iter().next() {
+        answer.stdout = format!("# Writing JSON output to {path}\n{}", answer.stdout);
+        answer.file = Some((path, render::nccl_json::json(bench, &run)));
+    }
+    Some(answer)
 }
 
 fn nvidia_smi(bench: &Bench<'_>, args: &[String]) -> Answer {

@@ -24,12 +24,19 @@ pub struct Answer {
     pub stderr: String,
     /// Exit code.
     pub code: u8,
+    /// A file the tool writes besides: its path and contents.
+    pub file: Option<(String, String)>,
 }
 
 impl Answer {
     /// A successful answer.
     pub fn of(stdout: String) -> Self {
         Self { stdout, ..Self::default() }
+    }
+
+    /// An answer that ends with this code.
+    pub fn ended(stdout: String, stderr: String, code: u8) -> Self {
+        Self { stdout, stderr, code, file: None }
     }
 
     /// Both streams as a terminal or `2>&1` shows them.
@@ -94,7 +101,7 @@ mod tests {
             (395.081_234, 6, "395.081"),
             (1_234_567.0, 6, "1.23457e+06"),
             (0.000_012_34, 3, "1.23e-05"),
-            (12.396_361_291_250_001, 17, "12.396361291250001"),
+            (12.396_361_291_25, 17, "12.396361291250001"),
             (745.53, 6, "745.53"),
             (100.0, 6, "100"),
             (999_999.9, 6, "1e+06"),

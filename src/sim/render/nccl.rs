@@ -42,7 +42,7 @@ pub fn text(bench: &Bench<'_>, run: &CollectiveRun) -> Answer {
         out.push_str(&format!(
             "{host}: {what}\n .. {host} pid 21000: Test failure common.cu:401\n"
         ));
-        return Answer { stdout: out, stderr: String::new(), code: exit_of(what) };
+        return Answer::ended(out, String::new(), exit_of(what));
     }
     out.push_str("NCCL version 2.26.2+cuda12.8\n");
     table(&mut out, run, modern);
@@ -59,7 +59,7 @@ pub fn text(bench: &Bench<'_>, run: &CollectiveRun) -> Answer {
         out.push_str(&format!(" .. {host} pid 21000: Test failure common.cu:1127\n"));
     }
     // 7 is wrong data; the run itself finished.
-    Answer { stdout: out, stderr: String::new(), code: if wrong == 0 { 0 } else { 7 } }
+    Answer::ended(out, String::new(), if wrong == 0 { 0 } else { 7 })
 }
 
 fn exit_of(what: &str) -> u8 {

@@ -8,6 +8,7 @@ use crate::sim::bench::Failure;
 use crate::sim::bench::Outcome;
 use crate::sim::bench::Run;
 use crate::sim::bench::Table;
+use crate::sim::cases::Case;
 use crate::sim::scenario::Nvbandwidth;
 
 /// How a version names itself.
@@ -45,8 +46,8 @@ pub fn text(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
     if let Some(failure) = run.failure() {
         let line = failure_line(failure);
         return match Nvbandwidth::V0_8 <= version {
-            true => Answer { stdout: out, stderr: line, code: 1 },
-            false => Answer { stdout: out + &line, stderr: String::new(), code: 1 },
+            true => Answer::ended(out, line, 1),
+            false => Answer::ended(out + &line, String::new(), 1),
         };
     }
     if Nvbandwidth::V0_6 <= version {
@@ -54,6 +55,20 @@ pub fn text(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
             "NOTE: The reported results may not reflect the full capabilities of the platform.\n\
              Performance can vary with software drivers, hardware clocks, and system topology.\n\n",
         );
+    }
+    Answer::of(out)
+}
+
+/// What `--list` prints.
+pub fn list(version: Nvbandwidth, cases: &[&Case]) -> Answer {
+    let name = version_name(version);
+    let mut out = format!(
+        "nvbandwidth Version: {name}\nBuilt from Git version: {name}\n\n\
+         Index, Name:\n\tDescription\n=======================\n"
+    );
+    for (number, case) in cases.iter().enumerate() {
+        let what = case.description(version, "");
+        out.push_str(&format!("{number}, {}:\n\t{what}\n\n", case.name));
     }
     Answer::of(out)
 }

@@ -45,7 +45,7 @@ pub fn json(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
     print(&document, 0, &mut stdout);
     // One newline is JsonCpp's, one the tool's.
     stdout.push_str("\n\n");
-    Answer { stdout, stderr: String::new(), code }
+    Answer::ended(stdout, String::new(), code)
 }
 
 fn testcase(version: Nvbandwidth, name: &str, outcome: &Outcome) -> Value {

@@ -8,7 +8,7 @@ pub fn write_bandwidth(bench: &Bench<'_>, gbits: bool) -> Answer {
     let rule = "-".repeat(87);
     let (key, number) = (bench.key("ib_write_bw"), bench.gpus().first().copied());
     let Some(first) = number else {
-        return Answer { stderr: "Couldn't get device\n".to_owned(), code: 1, ..Answer::default() };
+        return Answer::ended(String::new(), "Couldn't get device\n".to_owned(), 1);
     };
     let node = bench.fabric.home(first);
     let unit = if gbits { "Gb/sec" } else { "MB/sec" };
