@@ -13,9 +13,9 @@ use super::fabric::Route;
 use super::fault::Fault;
 use super::noise::Key;
 use super::noise::Noise;
-use super::scenario::CrossDomain;
-use super::scenario::Nvbandwidth;
 use super::scenario::Scenario;
+use super::tooling::CrossDomain;
+use super::tooling::Nvbandwidth;
 
 /// One run of a tool: where, and the how-many-eth reading.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@
 //! its sources v0.2 to v0.8.
 
 use super::fabric::Engine;
-use super::scenario::Nvbandwidth;
+use super::tooling::Nvbandwidth;
 
 /// What one test measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

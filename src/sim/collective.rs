@@ -8,7 +8,7 @@ use super::bench::Bench;
 use super::fabric::GpuIndex;
 use super::fabric::Route;
 use super::fault::Fault;
-use super::scenario::NcclTests;
+use super::tooling::NcclTests;
 
 /// One collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,6 +20,7 @@ pub mod record;
 pub mod render;
 pub mod scenario;
 pub mod tool;
+pub mod tooling;
 pub mod truth;
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use super::fabric::Fabric;
 use super::fault::Fault;
 use super::render;
 use super::render::Answer;
-use super::scenario::Format;
 use super::scenario::Group;
-use super::scenario::Recorded;
 use super::scenario::Scenario;
+use super::tooling::Format;
+use super::tooling::Recorded;
 use super::truth;
 
 /// A recording.

@@ -9,9 +9,9 @@ use super::fabric::Fabric;
 use super::fabric::Route;
 use super::record;
 use super::render;
-use super::scenario::Nvbandwidth;
 use super::scenario::Scenario;
 use super::tool;
+use super::tooling::Nvbandwidth;
 
 fn scenario(more: &str) -> Scenario {
     let text = format!(

@@ -8,7 +8,7 @@ use super::cases;
 use super::record;
 use super::render;
 use super::render::Answer;
-use super::scenario::Nvbandwidth;
+use super::tooling::Nvbandwidth;
 
 /// Runs the tool of this name with these arguments; `None` where there is no
 /// such tool.

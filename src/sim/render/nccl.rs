@@ -5,7 +5,7 @@ use super::general;
 use crate::sim::bench::Bench;
 use crate::sim::collective::CollectiveRun;
 use crate::sim::collective::Half;
-use crate::sim::scenario::NcclTests;
+use crate::sim::tooling::NcclTests;
 
 /// The whole output.
 pub fn text(bench: &Bench<'_>, run: &CollectiveRun) -> Answer {

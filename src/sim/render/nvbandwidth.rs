@@ -9,7 +9,7 @@ use crate::sim::bench::Outcome;
 use crate::sim::bench::Run;
 use crate::sim::bench::Table;
 use crate::sim::cases::Case;
-use crate::sim::scenario::Nvbandwidth;
+use crate::sim::tooling::Nvbandwidth;
 
 /// How a version names itself.
 pub fn version_name(version: Nvbandwidth) -> &'static str {

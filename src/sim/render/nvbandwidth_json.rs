@@ -11,7 +11,7 @@ use super::nvbandwidth::version_name;
 use crate::sim::bench::Bench;
 use crate::sim::bench::Outcome;
 use crate::sim::bench::Run;
-use crate::sim::scenario::Nvbandwidth;
+use crate::sim::tooling::Nvbandwidth;
 
 /// The whole output.
 pub fn json(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
