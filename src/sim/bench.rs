@@ -236,8 +236,13 @@ impl Bench<'_> {
                 vec![table("", gpus.len(), cells)]
             }
             Kind::Pairs { read, bidirectional: true } => {
-                let first = self.pairs(case, key.with(1), gpus, read);
-                let second = self.pairs(case, key.with(2), gpus, !read);
+                let mut first = self.pairs(case, key.with(1), gpus, read);
+                let mut second = self.pairs(case, key.with(2), gpus, !read);
+                // v0.10 runs each pair once and shows it in both triangles.
+                if version == Nvbandwidth::V0_10 {
+                    mirror(&mut first, gpus.len());
+                    mirror(&mut second, gpus.len());
+                }
                 let total = first.iter().zip(&second).map(|(a, b)| a + b).collect();
                 if Nvbandwidth::V0_6 <= version {
                     let verb = if read { "Read" } else { "Write" };
@@ -349,6 +354,15 @@ impl Bench<'_> {
                     *cell.1 = None;
                 }
             }
+        }
+    }
+}
+
+/// Copies the upper triangle over the lower one.
+fn mirror(cells: &mut [f64], columns: usize) {
+    for row in 0..columns {
+        for column in 0..row {
+            cells[row * columns + column] = cells[column * columns + row];
         }
     }
 }

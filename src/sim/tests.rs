@@ -240,6 +240,44 @@ fn a_recording_has_the_layout_of_the_contract_and_hides_the_truth() {
     assert_eq!(Ok(recording), record::record(&scenario, None, Some(2)));
 }
 
+#[test]
+fn the_newest_nvbandwidth_mirrors_its_bidirectional_matrices_and_older_ones_do_not() {
+    let scenario = scenario("");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let symmetric = |version| {
+        let test = "device_to_device_bidirectional_memcpy_write_ce".to_owned();
+        let run = bench(&scenario, &fabric, "n1").nvbandwidth(version, &[test]);
+        match &run.tests[0].1 {
+            Outcome::Measured(tables) => {
+                tables.iter().all(|table| table.cells[1] == table.cells[4] && table.columns == 4)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(symmetric(Nvbandwidth::V0_10) && !symmetric(Nvbandwidth::V0_8));
+}
+
+#[test]
+fn a_missing_imex_peer_ends_runs_across_the_domain_and_shows_in_its_table() {
+    let scenario = scenario("[[fault]]\nkind = \"imex-peer-missing\"\nnode = \"n2\"\n");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let bench = bench(&scenario, &fabric, "r");
+    let run = |name, args: &[&str]| {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        tool::run(&bench, name, &args).expect("known")
+    };
+    assert_eq!(run("all_reduce_perf", &[]).code, 3);
+    assert!(run("nvbandwidth", &["-p", "multinode"]).stderr.contains("INVALID_HANDLE"));
+    let table = run("nvidia-imex-ctl", &["-N"]).stdout;
+    assert!(
+        table.contains("UNAVAILABLE") && table.ends_with("Domain State: DEGRADED\n"),
+        "{table}"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&run("nvidia-imex-ctl", &["-N", "-j"]).stdout).expect("JSON");
+    assert_eq!(json["nodes"]["0"]["connections"]["1"]["status"], "INVALID");
+}
+
 proptest! {
     #[test]
     fn no_fault_makes_anything_faster(

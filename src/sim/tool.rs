@@ -13,6 +13,10 @@ use super::tooling::Nvbandwidth;
 /// Runs the tool of this name with these arguments; `None` where there is no
 /// such tool.
 pub fn run(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
+    if bench.across && ["nvidia-smi", "p2pBandwidthLatencyTest", "ib_write_bw"].contains(&name) {
+        let why = format!("{name}: runs on one node, not across {}\n", bench.scope);
+        return Some(Answer::ended(String::new(), why, 1));
+    }
     let mut answer = match name {
         "nvbandwidth" => nvbandwidth(bench, args),
         "p2pBandwidthLatencyTest" => {
