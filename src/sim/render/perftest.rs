@@ -34,10 +34,11 @@ pub fn write_bandwidth(bench: &Bench<'_>, gbits: bool) -> Answer {
         out.push_str(&format!(" {option}\n"));
     }
     let id = key.value();
+    out.push_str(&format!("{rule}\n"));
     for side in ["local", "remote"] {
         let qp = id & 0xffff;
         out.push_str(&format!(
-            "{rule}\n {side} address: LID 0x{:02x} QPN {qp:#06x} PSN {:#08x} RKey {:#08x} VAddr 0x007f{:012x}\n",
+            " {side} address: LID 0x{:02x} QPN {qp:#06x} PSN {:#08x} RKey {:#08x} VAddr 0x007f{:012x}\n",
             id & 0xff,
             (id >> 16) & 0x00ff_ffff,
             (id >> 24) & 0x00ff_ffff,
