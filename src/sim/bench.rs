@@ -227,17 +227,26 @@ impl Bench<'_> {
         };
         let hardware = |gpu: GpuIndex| self.fabric.home(gpu).hardware;
         let mut tables = match case.kind {
-            Kind::Host { to_device, bidirectional, .. } => row(&|gpu| {
-                let left = hardware(gpu).host_bidirectional[usize::from(!to_device)];
-                self.fabric.host_copy(gpu, to_device) * if bidirectional { left } else { 1.0 }
+            Kind::Host { to_device, bidirectional, all } => row(&|gpu| {
+                let (hardware, way) = (hardware(gpu), usize::from(!to_device));
+                let left = match (bidirectional, all) {
+                    (false, false) => 1.0,
+                    (true, false) => hardware.host_bidirectional[way],
+                    (false, true) => hardware.host_all[way],
+                    (true, true) => hardware.host_all_bidirectional,
+                };
+                let kernel = case.engine == Engine::Kernel;
+                let engine = if kernel { hardware.host_kernel[way] } else { 1.0 };
+                self.fabric.host_copy(gpu, to_device) * left * engine
             }),
             Kind::Pairs { read, bidirectional: false } => {
                 let cells = self.pairs(case, key, gpus, read);
                 vec![table("", gpus.len(), cells)]
             }
             Kind::Pairs { read, bidirectional: true } => {
+                // The second stream of a pair runs the other way round.
                 let mut first = self.pairs(case, key.with(1), gpus, read);
-                let mut second = self.pairs(case, key.with(2), gpus, !read);
+                let mut second = self.opposite(case, key.with(2), gpus, read);
                 // v0.10 runs each pair once and shows it in both triangles.
                 if version == Nvbandwidth::V0_10 {
                     mirror(&mut first, gpus.len());
@@ -298,9 +307,27 @@ impl Bench<'_> {
     fn pairs(&self, case: &Case, key: Key, gpus: &[GpuIndex], read: bool) -> Vec<f64> {
         self.matrix(gpus, key, &|row, column| match read {
             // A read pulls: the data moves from the column to the row.
-            true => self.fabric.copy(column, row, case.engine),
+            true => self.fabric.copy(column, row, case.engine) * self.read_share(row, column, case),
             false => self.fabric.copy(row, column, case.engine),
         })
+    }
+
+    fn opposite(&self, case: &Case, key: Key, gpus: &[GpuIndex], read: bool) -> Vec<f64> {
+        self.matrix(gpus, key, &|row, column| match read {
+            true => self.fabric.copy(row, column, case.engine) * self.read_share(column, row, case),
+            false => self.fabric.copy(column, row, case.engine),
+        })
+    }
+
+    /// How a read over NVLink compares with a write.
+    fn read_share(&self, row: GpuIndex, column: GpuIndex, case: &Case) -> f64 {
+        match self.fabric.route(column, row) {
+            Route::NvLink(_) => {
+                let reads = self.fabric.home(row).hardware.reads;
+                reads[usize::from(case.engine == Engine::Kernel)]
+            }
+            Route::Pcie | Route::Nic => 1.0,
+        }
     }
 
     /// All to one or one to all at once: the one's own links are the limit,

@@ -74,6 +74,9 @@ impl Collective {
     }
 }
 
+/// Bytes' worth of time that filling the pipeline costs per doubling of ranks.
+const RAMP: f64 = 30e6;
+
 /// One half of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Half {
@@ -172,7 +175,13 @@ impl Bench<'_> {
             let key = self.key(program).with(bytes).with(place);
             let start = 9.0 + 3.4 * f64::from(gpus.len().ilog2());
             // GB/s is 1,000 bytes a microsecond.
-            let transfer = if factor == 0.0 { 0.0 } else { size * factor / (bus * 1e3) };
+            // Pipelines fill slowly: half the rate is reached at about 30 MB
+            // for each doubling of the ranks (72 GB200: 681 of 850 at 1 GiB).
+            let filling = RAMP * (size / (size + RAMP)) * f64::from(gpus.len().ilog2());
+            let transfer = match factor == 0.0 {
+                true => 0.0,
+                false => (size + filling) * factor / (bus * 1e3),
+            };
             let time = (start + transfer) / self.read(1.0, key, [gpus[0], gpus[0]]);
             let algbw = size / time / 1e3;
             let checked = place == 0 || !collective.unchecked_in_place();
@@ -199,7 +208,9 @@ impl Bench<'_> {
             return hardware.nic * f64::from(hardware.gpus) * power;
         }
         let nvlink = match collective {
-            Collective::AllReduce if 2 < gpus.len() => hardware.all_reduce,
+            // Four GPUs are served by a ring, more by reduction in the switch.
+            Collective::AllReduce if 4 < gpus.len() => hardware.all_reduce,
+            Collective::AllToAll => hardware.ring * 0.93,
             _ => hardware.ring,
         };
         if all || fabric.nodes.iter().any(|n| !n.fabric_up && self.is_here(&n.name, gpus)) {

@@ -22,11 +22,13 @@ pub struct Hardware {
     pub link_rate: f64,
     /// Line rate of one link as `nvidia-smi nvlink -s` prints it.
     pub line_rate: &'static str,
-    /// Share of the link rate a copy engine delivers.
+    /// Share of the link rate a copy engine delivers when it writes.
     pub copy_engine: f64,
     /// The same for kernels.
     pub kernel: f64,
-    /// The same for p2pBandwidthLatencyTest.
+    /// How reads compare with writes, for copy engines and kernels.
+    pub reads: [f64; 2],
+    /// The share for p2pBandwidthLatencyTest.
     pub peer_copy: f64,
     /// Host to device with a copy engine.
     pub h2d: f64,
@@ -34,6 +36,12 @@ pub struct Hardware {
     pub d2h: f64,
     /// Share of h2d and d2h that is left while the other direction runs.
     pub host_bidirectional: [f64; 2],
+    /// How kernels compare with copy engines, host to device and back.
+    pub host_kernel: [f64; 2],
+    /// Share of h2d and d2h that is left while all GPUs copy.
+    pub host_all: [f64; 2],
+    /// Share that is left while all GPUs copy both ways.
+    pub host_all_bidirectional: f64,
     /// GPU to GPU without NVLink.
     pub pcie_peer: f64,
     /// What one NIC delivers.
@@ -78,10 +86,14 @@ const A100: Hardware = Hardware {
     line_rate: "25",
     copy_engine: 0.92,
     kernel: 0.87,
+    reads: [1.0, 1.0],
     peer_copy: 0.91,
     h2d: 26.0,
     d2h: 26.1,
-    host_bidirectional: [0.92, 0.90],
+    host_bidirectional: [0.74, 0.72],
+    host_kernel: [0.99, 0.99],
+    host_all: [1.0, 1.0],
+    host_all_bidirectional: 0.7,
     pcie_peer: 17.5,
     nic: 24.4,
     local: 1320.0,
@@ -105,6 +117,8 @@ const H100: Hardware = Hardware {
     h2d: 55.4,
     d2h: 55.1,
     host_bidirectional: [0.95, 0.93],
+    host_kernel: [0.92, 0.944],
+    host_all_bidirectional: 0.9,
     pcie_peer: 37.0,
     nic: 48.6,
     local: 1270.0,
@@ -125,8 +139,9 @@ const B200: Hardware = Hardware {
     product: "NVIDIA B200",
     link_rate: 50.0,
     line_rate: "53.125",
-    copy_engine: 0.856,
-    kernel: 0.85,
+    copy_engine: 0.861,
+    kernel: 0.797,
+    reads: [0.991, 1.095],
     peer_copy: 0.829,
     h2d: 55.6,
     d2h: 55.2,
@@ -156,7 +171,10 @@ const GB200: Hardware = Hardware {
     spans_nodes: true,
     h2d: 201.0,
     d2h: 193.0,
-    host_bidirectional: [0.86, 0.84],
+    host_bidirectional: [0.82, 0.84],
+    host_kernel: [1.0, 1.0],
+    host_all: [0.84, 0.945],
+    host_all_bidirectional: 0.42,
     all_reduce: 844.0,
     ring: 681.0,
     host_latency: 770.0,
@@ -167,8 +185,13 @@ const GB200: Hardware = Hardware {
 const GB300: Hardware = Hardware {
     platform: "gb300-nvl72",
     product: "NVIDIA GB300",
+    h2d: 211.5,
+    d2h: 193.5,
+    host_bidirectional: [0.815, 0.885],
+    host_all: [0.887, 0.956],
+    host_all_bidirectional: 0.45,
     nic: 97.2,
-    all_reduce: 890.0,
+    all_reduce: 935.0,
     driver: "580.95.05",
     cuda: 13000,
     ..GB200
@@ -178,9 +201,10 @@ const GH200: Hardware = Hardware {
     platform: "gh200",
     product: "NVIDIA GH200 480GB",
     gpus: 1,
-    h2d: 368.0,
+    h2d: 345.0,
     d2h: 296.0,
-    host_bidirectional: [0.48, 0.63],
+    host_bidirectional: [0.513, 0.633],
+    host_kernel: [1.0, 1.19],
     bus_ids: &["00000009:01:00"],
     driver: "550.127.05",
     cuda: 12040,

@@ -32,8 +32,8 @@ pub fn text(bench: &Bench<'_>, reads: bool) -> Answer {
         }
     }
     out.push_str(
-        "\n***NOTE: where a device cannot access a peer, the copy takes the way through the host.\n\
-         The numbers of such pairs can be lower.\n\nP2P Connectivity Matrix\n     D\\D",
+        "\n***NOTE: In case a device doesn't have P2P access to other one, the copy takes the way\n\
+         through the host, and the numbers of such pairs can be lower.\n\nP2P Connectivity Matrix\n     D\\D",
     );
     for column in 0..gpus.len() {
         out.push_str(&format!("{column:>6}"));
@@ -69,7 +69,7 @@ pub fn text(bench: &Bench<'_>, reads: bool) -> Answer {
     if reads {
         latency(bench, &mut out, "P2P=Enabled Latency (P2P Reads) Matrix (us)", &gpus, 2.6);
     }
-    out.push_str("\nNOTE: results can vary while GPU Boost is on.\n");
+    out.push_str("\nNOTE: The CUDA Samples are not meant for performance measurements. GPU Boost may change results.\n");
     Answer::of(out)
 }
 
