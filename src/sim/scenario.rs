@@ -15,6 +15,7 @@ use super::hostlist;
 use super::noise::Noise;
 use super::platform;
 use super::platform::Hardware;
+use super::tooling::Format;
 use super::tooling::Nvbandwidth;
 use super::tooling::Tools;
 
@@ -129,6 +130,10 @@ impl Scenario {
         let [least, most] = self.tools.bytes;
         if least == 0 || most < least {
             return Err(format!("tools.bytes = [{least}, {most}]: expected smallest, largest"));
+        }
+        let tools = &self.tools;
+        if tools.nvbandwidth_format == Format::Json && !tools.nvbandwidth.has_json() {
+            return Err("tools.nvbandwidth_format = \"json\": known for 0.5 to 0.8 only".to_owned());
         }
         if let Some(name) = self.tools.collectives.iter().find(|n| Collective::of(n).is_none()) {
             return Err(format!("tools.collectives: no program `{name}` in nccl-tests"));

@@ -72,7 +72,12 @@ fn nvbandwidth(bench: &Bench<'_>, args: &[String]) -> Answer {
     }
     let run = bench.nvbandwidth(version, &tests);
     let as_json = args.iter().any(|arg| arg == "-j" || arg == "--json");
-    match as_json && version != Nvbandwidth::V0_2 {
+    match as_json {
+        true if !version.has_json() => Answer::ended(
+            format!("ERROR: Invalid Arguments \nnvbandwidth {} \n\n", args.join(" ")),
+            String::new(),
+            1,
+        ),
         true => render::nvbandwidth_json::json(&bench, version, &run),
         false => render::nvbandwidth::text(&bench, version, &run),
     }

@@ -83,6 +83,14 @@ pub enum Nvbandwidth {
     V0_10,
 }
 
+impl Nvbandwidth {
+    /// Whether the JSON of this version is known: v0.2 had none, and that of
+    /// v0.10 was never seen.
+    pub fn has_json(self) -> bool {
+        matches!(self, Self::V0_5 | Self::V0_6 | Self::V0_8)
+    }
+}
+
 /// A layout of nccl-tests' output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum NcclTests {
