@@ -74,9 +74,6 @@ impl Collective {
     }
 }
 
-/// Bytes' worth of time that filling the pipeline costs per doubling of ranks.
-const RAMP: f64 = 30e6;
-
 /// One half of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Half {
@@ -175,9 +172,9 @@ impl Bench<'_> {
             let key = self.key(program).with(bytes).with(place);
             let start = 9.0 + 3.4 * f64::from(gpus.len().ilog2());
             // GB/s is 1,000 bytes a microsecond.
-            // Pipelines fill slowly: half the rate is reached at about 30 MB
-            // for each doubling of the ranks (72 GB200: 681 of 850 at 1 GiB).
-            let filling = RAMP * (size / (size + RAMP)) * f64::from(gpus.len().ilog2());
+            // Small messages never fill the pipeline and so do not wait for it.
+            let full = self.fabric.home(gpus[0]).hardware.filling;
+            let filling = full * (size / (size + full)) * f64::from(gpus.len().ilog2());
             let transfer = match factor == 0.0 {
                 true => 0.0,
                 false => (size + filling) * factor / (bus * 1e3),
@@ -210,7 +207,7 @@ impl Bench<'_> {
         let nvlink = match collective {
             // Four GPUs are served by a ring, more by reduction in the switch.
             Collective::AllReduce if 4 < gpus.len() => hardware.all_reduce,
-            Collective::AllToAll => hardware.ring * 0.93,
+            Collective::AllToAll => hardware.ring * 0.96,
             _ => hardware.ring,
         };
         if all || fabric.nodes.iter().any(|n| !n.fabric_up && self.is_here(&n.name, gpus)) {

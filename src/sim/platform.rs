@@ -28,6 +28,8 @@ pub struct Hardware {
     pub kernel: f64,
     /// How reads compare with writes, for copy engines and kernels.
     pub reads: [f64; 2],
+    /// Share left to kernels while both directions of a pair run.
+    pub kernel_both: f64,
     /// The share for p2pBandwidthLatencyTest.
     pub peer_copy: f64,
     /// Host to device with a copy engine.
@@ -52,6 +54,9 @@ pub struct Hardware {
     pub all_reduce: f64,
     /// The same for collectives that no switch reduces.
     pub ring: f64,
+    /// Bytes' worth of time that a collective loses to filling its pipeline,
+    /// for every doubling of the ranks.
+    pub filling: f64,
     /// Latency from SM to host memory in nanoseconds.
     pub host_latency: f64,
     /// Latency from SM to a peer's memory in nanoseconds.
@@ -87,6 +92,7 @@ const A100: Hardware = Hardware {
     copy_engine: 0.92,
     kernel: 0.87,
     reads: [1.0, 1.0],
+    kernel_both: 0.81,
     peer_copy: 0.91,
     h2d: 26.0,
     d2h: 26.1,
@@ -97,8 +103,9 @@ const A100: Hardware = Hardware {
     pcie_peer: 17.5,
     nic: 24.4,
     local: 1320.0,
-    all_reduce: 232.0,
-    ring: 228.0,
+    all_reduce: 234.5,
+    ring: 229.0,
+    filling: 5e6,
     host_latency: 880.0,
     peer_latency: 820.0,
     bus_ids: BOARD,
@@ -113,6 +120,7 @@ const H100: Hardware = Hardware {
     line_rate: "26.562",
     copy_engine: 0.88,
     kernel: 0.747,
+    kernel_both: 1.0,
     peer_copy: 0.836,
     h2d: 55.4,
     d2h: 55.1,
@@ -124,6 +132,7 @@ const H100: Hardware = Hardware {
     local: 1270.0,
     all_reduce: 479.0,
     ring: 364.0,
+    filling: 30e6,
     host_latency: 790.0,
     peer_latency: 760.0,
     driver: "560.35.05",
@@ -142,6 +151,7 @@ const B200: Hardware = Hardware {
     copy_engine: 0.861,
     kernel: 0.797,
     reads: [0.991, 1.095],
+    kernel_both: 0.87,
     peer_copy: 0.829,
     h2d: 55.6,
     d2h: 55.2,
