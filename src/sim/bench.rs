@@ -248,10 +248,10 @@ impl Bench<'_> {
                 let mut first = self.pairs(case, key.with(1), gpus, read);
                 let mut second = self.opposite(case, key.with(2), gpus, read);
                 if case.engine == Engine::Kernel {
-                    let left = gpus.first().map_or(1.0, |gpu| hardware(*gpu).kernel_both);
+                    let left = gpus.first().map_or([1.0; 2], |gpu| hardware(*gpu).kernel_both);
                     let both = first.iter_mut().chain(&mut second);
                     // A negative cell is no cell and must stay negative.
-                    both.for_each(|cell| *cell *= left);
+                    both.for_each(|cell| *cell *= left[usize::from(read)]);
                 }
                 // v0.10 runs each pair once and shows it in both triangles.
                 if version == Nvbandwidth::V0_10 {

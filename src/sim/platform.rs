@@ -28,8 +28,9 @@ pub struct Hardware {
     pub kernel: f64,
     /// How reads compare with writes, for copy engines and kernels.
     pub reads: [f64; 2],
-    /// Share left to kernels while both directions of a pair run.
-    pub kernel_both: f64,
+    /// Share left to kernels while both directions of a pair run, for writes
+    /// and reads.
+    pub kernel_both: [f64; 2],
     /// The share for p2pBandwidthLatencyTest.
     pub peer_copy: f64,
     /// Host to device with a copy engine.
@@ -92,7 +93,7 @@ const A100: Hardware = Hardware {
     copy_engine: 0.92,
     kernel: 0.87,
     reads: [1.0, 1.0],
-    kernel_both: 0.81,
+    kernel_both: [0.81, 0.81],
     peer_copy: 0.91,
     h2d: 26.0,
     d2h: 26.1,
@@ -120,7 +121,7 @@ const H100: Hardware = Hardware {
     line_rate: "26.562",
     copy_engine: 0.88,
     kernel: 0.747,
-    kernel_both: 1.0,
+    kernel_both: [1.0, 1.0],
     peer_copy: 0.836,
     h2d: 55.4,
     d2h: 55.1,
@@ -151,7 +152,7 @@ const B200: Hardware = Hardware {
     copy_engine: 0.861,
     kernel: 0.797,
     reads: [0.991, 1.095],
-    kernel_both: 0.87,
+    kernel_both: [0.985, 0.857],
     peer_copy: 0.829,
     h2d: 55.6,
     d2h: 55.2,
