@@ -11,4 +11,5 @@ pub mod judge;
 pub mod measure;
 pub mod model;
 pub mod report;
+pub mod sim;
 pub mod thresholds;

@@ -6,6 +6,7 @@
 pub mod exit;
 pub mod input;
 pub mod parse;
+pub mod sim;
 pub mod thresholds;
 
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ pub struct Cli {
 enum Command {
     Parse(parse::Args),
     Thresholds(thresholds::Args),
+    Sim(sim::Args),
 }
 
 /// Parses the command line, runs the command, and gives its exit code.
@@ -45,6 +47,7 @@ pub fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Parse(args) => parse::run(args, cli.json),
         Command::Thresholds(args) => thresholds::run(args, cli.json),
+        Command::Sim(args) => sim::run(args),
     };
     match result {
         Ok(code) => ExitCode::from(code),
