@@ -18,4 +18,6 @@ pub mod model;
 pub mod plan;
 pub mod probe;
 pub mod record;
+pub mod report;
+pub mod sim;
 pub mod thresholds;

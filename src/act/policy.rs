@@ -292,5 +292,5 @@ fn reason(finding: &Finding) -> String {
 }
 
 #[cfg(test)]
-#[path = "policy_tests.rs"]
+#[path = "tests.rs"]
 mod tests;

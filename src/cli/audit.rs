@@ -84,8 +84,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
         other => anyhow::Error::from(other),
     })?;
-    for (name, bytes) in show::kept(&done.run) {
-        done.folder.write(name, &bytes?).map_err(Failure::environment)?;
+    for (name, bytes) in show::kept(&done.run)? {
+        done.folder.write(name, &bytes).map_err(Failure::environment)?;
     }
     if globals.json {
         stdout::bytes(&show::render(&done.run, show::Format::Json)?)?;

@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 
+use super::exit;
 use super::failure::Failure;
-use crate::record;
+use super::stdout::note;
+use super::thresholds::Overrides;
+use super::thresholds::unknown_platform;
 use crate::thresholds::Catalogue;
+use crate::thresholds::builtin;
 
 /// Expectations with their digest.
 #[derive(Debug)]
@@ -15,23 +19,25 @@ pub struct InForce {
     pub digest: String,
 }
 
-/// Reads what is in force; `files` are a site's own, later ones win.
+/// Reads what is in force; `files` are a site's own, later ones win. What
+/// looks wrong without being an error is told.
 pub fn load(files: &[PathBuf]) -> Result<InForce, Failure> {
-    if let Some(file) = files.first() {
-        let text = format!("{}: this build cannot read threshold files", file.display());
-        return Err(Failure::Usage(text));
+    let overrides = Overrides { files: files.to_vec() };
+    let (catalogue, warnings) = overrides.in_force().map_err(|error| match error.code() {
+        exit::USAGE => Failure::usage(error),
+        _ => Failure::environment(error),
+    })?;
+    for warning in warnings {
+        note(&warning.to_string());
     }
-    let catalogue = Catalogue::default();
-    let digest = record::digest(&catalogue);
+    let digest = builtin::digest(&catalogue);
     Ok(InForce { catalogue, digest })
 }
 
-/// Checks that a platform a person named exists.
+/// Checks that a platform a person named exists; `place` is where they did.
 pub fn check_platform(catalogue: &Catalogue, name: &str, place: &str) -> Result<(), Failure> {
-    if catalogue.platform(name).is_some() {
-        return Ok(());
+    match catalogue.platform(name) {
+        Some(_) => Ok(()),
+        None => Err(Failure::Usage(format!("{place}: {}", unknown_platform(catalogue, name)))),
     }
-    let names: Vec<&str> = catalogue.platforms.keys().map(String::as_str).collect();
-    let known = if names.is_empty() { "none is known".to_owned() } else { names.join(", ") };
-    Err(Failure::Usage(format!("{place}: there is no platform {name:?}, expected one of: {known}")))
 }

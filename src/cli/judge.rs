@@ -18,6 +18,7 @@ use super::failure::Failure;
 use super::input;
 use super::show;
 use super::stdout::note;
+use super::thresholds::Overrides;
 use crate::coordinator;
 use crate::coordinator::gaps;
 use crate::coordinator::gaps::Gap;
@@ -46,9 +47,8 @@ pub struct Args {
     /// The platform, a name in `fabricgate thresholds list`; wins over claims and devices.
     #[arg(long, value_name = "NAME")]
     platform: Option<String>,
-    /// A threshold file of this site, laid over those that ship (repeatable).
-    #[arg(long, value_name = "FILE")]
-    thresholds: Vec<PathBuf>,
+    #[command(flatten)]
+    overrides: Overrides,
     #[command(flatten)]
     files: show::Files,
 }
@@ -80,7 +80,7 @@ struct Inputs {
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let in_force = expectations::load(&args.thresholds)?;
+    let in_force = expectations::load(&args.overrides.files)?;
     if let Some(name) = &args.platform {
         expectations::check_platform(&in_force.catalogue, name, "--platform")?;
     }

@@ -20,8 +20,10 @@ pub mod probes;
 pub mod replay;
 pub mod report;
 pub mod show;
+pub mod sim;
 pub mod stdout;
 pub mod stored;
+pub mod thresholds;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -83,6 +85,8 @@ enum Command {
     Explain(explain::Args),
     Replay(replay::Args),
     Probes(probes::Args),
+    Thresholds(thresholds::Args),
+    Sim(sim::Args),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
@@ -112,9 +116,11 @@ pub fn main() -> ExitCode {
         Command::Audit(args) => audit::run(args, globals),
         Command::Apply(args) => apply::run(args, globals),
         Command::Report(args) => report::run(args, globals),
-        Command::Explain(args) => explain::run(args, globals),
+        Command::Explain(args) => explain::run(args),
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
+        Command::Thresholds(args) => thresholds::run(args, globals.json),
+        Command::Sim(args) => sim::run(args),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };

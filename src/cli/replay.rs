@@ -9,6 +9,7 @@ use super::judge;
 use super::show;
 use super::stdout::note;
 use super::stored;
+use super::thresholds::Overrides;
 
 /// Read and judge a stored run again with today's expectations.
 #[derive(Debug, clap::Args)]
@@ -16,9 +17,8 @@ pub struct Args {
     /// The run folder.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// A threshold file of this site, laid over those that ship (repeatable).
-    #[arg(long, value_name = "FILE")]
-    thresholds: Vec<PathBuf>,
+    #[command(flatten)]
+    overrides: Overrides,
     #[command(flatten)]
     files: show::Files,
 }
@@ -26,7 +26,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let stored = stored::open(&args.run)?;
-    let in_force = expectations::load(&args.thresholds)?;
+    let in_force = expectations::load(&args.overrides.files)?;
     let run = stored::rejudged(&stored, stored::reread(&stored)?, &in_force)?;
     match stored.verdicts().map_err(stored::failure)? {
         None => note("this run was never judged"),

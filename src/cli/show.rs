@@ -13,7 +13,14 @@ use crate::model::run::Run;
 use crate::model::run::RunInfo;
 use crate::model::verdict::Verdicts;
 use crate::model::words;
+use crate::record::file;
 use crate::record::folder;
+use crate::report::csv;
+use crate::report::html;
+use crate::report::json;
+use crate::report::junit;
+use crate::report::terminal;
+use crate::report::terminal::TerminalStyle;
 
 /// A form of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -56,10 +63,10 @@ struct ReportDocument<'a> {
     actions: Option<&'a ActionPlan>,
 }
 
-/// A run in one form.
+/// A run in one form; the terminal's as this terminal is.
 pub fn render(run: &Run, format: Format) -> anyhow::Result<Vec<u8>> {
-    match format {
-        Format::Terminal => Ok(plainly(run).into_bytes()),
+    Ok(match format {
+        Format::Terminal => terminal::render(run, &style()).into_bytes(),
         Format::Json => {
             let document = ReportDocument {
                 format: REPORT_FORMAT,
@@ -69,22 +76,32 @@ pub fn render(run: &Run, format: Format) -> anyhow::Result<Vec<u8>> {
             };
             let mut bytes = serde_json::to_vec_pretty(&document)?;
             bytes.push(b'\n');
-            Ok(bytes)
+            bytes
         }
-        Format::Csv | Format::Junit | Format::Html => {
-            Err(Failure::usage(format!("{format:?}: this build does not write this form")).into())
-        }
-    }
+        Format::Csv => csv::matrix(run),
+        Format::Junit => junit::render(run).into_bytes(),
+        Format::Html => html::render(run)?.into_bytes(),
+    })
+}
+
+/// How the terminal behind standard output wants its report.
+fn style() -> TerminalStyle {
+    /// Columns where standard output is no terminal.
+    const WIDTH: u16 = 100;
+    let out = std::io::stdout();
+    let columns = rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col);
+    let width = columns.filter(|columns| 0 < *columns).unwrap_or(WIDTH);
+    let colour = anstream::AutoStream::choice(&out) != anstream::ColorChoice::Never;
+    TerminalStyle { width: usize::from(width), colour }
 }
 
 /// The forms that every run folder holds, with their names.
-pub fn kept(run: &Run) -> Vec<(&'static str, anyhow::Result<Vec<u8>>)> {
-    let _ = run;
-    Vec::new()
+pub fn kept(run: &Run) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
+    Ok(vec![(file::MATRIX, render(run, Format::Csv)?), (file::REPORT, render(run, Format::Html)?)])
 }
 
 /// Writes the files that were asked for, then shows the run.
-pub fn run(run: &Run, files: &Files, json: bool) -> anyhow::Result<()> {
+pub fn run(run: &Run, files: &Files, as_json: bool) -> anyhow::Result<()> {
     for (path, format) in
         [(&files.html, Format::Html), (&files.csv, Format::Csv), (&files.junit, Format::Junit)]
     {
@@ -92,7 +109,11 @@ pub fn run(run: &Run, files: &Files, json: bool) -> anyhow::Result<()> {
             write(path, &render(run, format)?)?;
         }
     }
-    if json { stdout::json(&run.verdicts) } else { stdout::bytes(&render(run, Format::Terminal)?) }
+    if as_json {
+        stdout::bytes(&json::verdicts(&run.verdicts))
+    } else {
+        stdout::bytes(&render(run, Format::Terminal)?)
+    }
 }
 
 /// Writes a file a person named.
@@ -117,32 +138,6 @@ pub fn actions(actions: &ActionPlan) -> String {
     }
     for withheld in &actions.withheld {
         let _ = writeln!(text, "withheld: {}: {}", withheld.what, withheld.why);
-    }
-    text
-}
-
-/// Outcome and findings without any layout.
-fn plainly(run: &Run) -> String {
-    let verdicts = &run.verdicts;
-    let mut text = format!("{}: {}\n", run.info.id, verdicts.outcome);
-    for finding in &verdicts.findings {
-        let _ = writeln!(
-            text,
-            "{} {} {}: {}",
-            finding.outcome, finding.class, finding.locus, finding.summary
-        );
-    }
-    for node in &verdicts.nodes {
-        let _ = writeln!(text, "node {} {}: {}", node.node, node.outcome, node.reason);
-    }
-    for unknown in &verdicts.unknown {
-        let _ = writeln!(text, "not known: {}: {}", unknown.what, unknown.why);
-    }
-    for note in &verdicts.notes {
-        let _ = writeln!(text, "note: {note}");
-    }
-    if let Some(plan) = &run.actions {
-        text.push_str(&actions(plan));
     }
     text
 }

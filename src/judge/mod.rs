@@ -4,10 +4,36 @@
 //! unverified data end as unknown by a named rule; they never count for or
 //! against a node.
 
+mod arrange;
+mod cells;
+mod collective;
+mod coverage;
+mod fabric;
+mod finding;
+mod host;
+mod island;
+mod ledger;
+mod level;
+mod membership;
+mod nodes;
+mod peel;
+mod problems;
+pub mod robust;
+mod severed;
+mod state;
+mod testcase;
+#[cfg(test)]
+mod tests;
+
+use arrange::Domain;
+use fabric::Fabric;
+use island::Island;
+use ledger::Ledger;
+
 use crate::model::cell::Cell;
 use crate::model::claims::Claims;
 use crate::model::recording::Recording;
-use crate::model::verdict::Outcome;
+use crate::model::verdict::Finding;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 use crate::thresholds::Catalogue;
@@ -40,18 +66,114 @@ pub struct Judgement {
 
 /// Judges a case.
 pub fn judge(case: &Case<'_>) -> Judgement {
-    Judgement {
-        claims: case.claims.clone(),
-        cells: Vec::new(),
-        verdicts: Verdicts {
-            format: VERDICTS_FORMAT.to_owned(),
-            platform: None,
-            thresholds_digest: case.thresholds_digest.to_owned(),
-            outcome: Outcome::Unknown,
-            findings: Vec::new(),
-            nodes: Vec::new(),
-            unknown: Vec::new(),
-            notes: Vec::new(),
-        },
+    let (domains, claims) = arrange::arrange(case);
+    let mut ledger = Ledger::default();
+    for domain in &domains {
+        ledger.unknown.extend(domain.doubts.iter().cloned());
+        problems::judge(domain, &mut ledger);
+        state::judge(domain, &mut ledger);
+    }
+    let judged = fabrics(&domains, &mut ledger);
+    host::judge(&domains, &mut ledger);
+    for domain in &domains {
+        collective::judge(domain, &mut ledger);
+        coverage::judge(domain, &mut ledger);
+    }
+    if domains.is_empty() {
+        ledger.unknown("everything", "nothing was measured and nothing is claimed");
+    }
+    let nodes = nodes::verdicts(&domains, &ledger);
+    let outcome = nodes::overall(&nodes, &ledger);
+    let cells = domains
+        .iter()
+        .zip(&judged)
+        .flat_map(|(domain, islands)| cells::cells(domain, islands, &ledger.findings))
+        .collect();
+    let mut findings = ledger.findings;
+    findings.sort_by(|a, b| {
+        let severity =
+            |f: &Finding| (std::cmp::Reverse(f.outcome), f.locus.clone(), f.class.clone());
+        severity(a).cmp(&severity(b))
+    });
+    let verdicts = Verdicts {
+        format: VERDICTS_FORMAT.to_owned(),
+        platform: one_platform(&domains),
+        thresholds_digest: case.thresholds_digest.to_owned(),
+        outcome,
+        findings,
+        nodes,
+        unknown: ledger.unknown,
+        notes: ledger.notes,
+    };
+    Judgement { claims, cells, verdicts }
+}
+
+/// The platform that all domains share.
+fn one_platform(domains: &[Domain<'_>]) -> Option<String> {
+    let mut names = domains.iter().map(|d| d.platform.map(|p| p.name.clone()));
+    let first = names.next()??;
+    names.all(|name| name.as_ref() == Some(&first)).then_some(first)
+}
+
+/// Judges the islands of every domain; returns them for the cells.
+fn fabrics<'a>(domains: &[Domain<'a>], ledger: &mut Ledger) -> Vec<Vec<(Island<'a>, Fabric)>> {
+    let islands: Vec<Vec<Island<'a>>> = domains.iter().map(island::islands).collect();
+    let fleet = level::Fleet::of(islands.iter().flatten());
+    islands
+        .into_iter()
+        .map(|islands| {
+            islands
+                .into_iter()
+                .map(|island| {
+                    let mut fabric = fabric::judge(&island, &fleet);
+                    enter(&island, &mut fabric, ledger);
+                    coverage::pairs(&island, &fabric, ledger);
+                    (island, fabric)
+                })
+                .collect()
+        })
+        .collect()
+}
+
+/// Enters what was found out about an island.
+fn enter(island: &Island<'_>, fabric: &mut Fabric, ledger: &mut Ledger) {
+    std::mem::take(&mut fabric.findings).into_iter().for_each(|f| ledger.find(f));
+    ledger.notes.append(&mut fabric.notes);
+    for (what, why) in std::mem::take(&mut fabric.unknown) {
+        if let Some(node) = what.strip_prefix("node ") {
+            ledger.doubt(&node.into(), why);
+        } else {
+            ledger.unknown(what, why);
+        }
+    }
+    let read: std::collections::BTreeSet<usize> =
+        island.directed.iter().chain(&island.both_ways).flat_map(|r| [r.src, r.dst]).collect();
+    for gpu in read {
+        let id = &island.gpus[gpu];
+        ledger.measure(&id.node);
+        if fabric.level.is_some_and(|l| l.absolute) {
+            ledger.compare(&id.node);
+        }
+        let Some(detectable) = fabric.peeled.detectable[gpu] else { continue };
+        ledger.could_have_seen(&id.node, detectable);
+        too_noisy(island, gpu, detectable, ledger);
+    }
+}
+
+/// A sweep that could not have seen the loss of one link says so.
+fn too_noisy(island: &Island<'_>, gpu: usize, detectable: f64, ledger: &mut Ledger) {
+    let links =
+        island.platform.and_then(|p| p.nvlink.as_ref()).filter(|n| n.switched).map(|n| n.links);
+    let Some(one_link) = links.map(|links| 1.0 / f64::from(links.max(1))) else { return };
+    if one_link < detectable {
+        let node = &island.gpus[gpu].node;
+        ledger.doubt(
+            node,
+            format!(
+                "too noisy: a loss of less than {} could not have been seen, one link is {}",
+                finding::percent(detectable),
+                finding::percent(one_link)
+            ),
+        );
     }
 }

@@ -197,3 +197,43 @@ impl Parsed {
         self.complete && !self.has(ProblemKind::Error) && !self.has(ProblemKind::Corrupt)
     }
 }
+
+/// The format of one line of `parse --json`.
+pub const PARSE_FORMAT: &str = "fabricgate.parse/1";
+
+/// One line of `parse --json`.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ParseDocument {
+    /// `fabricgate.parse/1`.
+    pub format: String,
+    /// The file as it was named.
+    pub file: String,
+    /// The tool that wrote it, when it can be told.
+    pub tool: Option<Tool>,
+    /// The tool's version, without a leading v.
+    pub tool_version: Option<String>,
+    /// The tool's own end was seen and nothing is missing.
+    pub complete: bool,
+    /// What was measured.
+    pub measurements: Vec<Measurement>,
+    /// What the output tells about the machine.
+    pub facts: Facts,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+}
+
+impl ParseDocument {
+    /// What was read from this file.
+    pub fn new(file: String, parsed: Parsed) -> Self {
+        Self {
+            format: PARSE_FORMAT.to_owned(),
+            file,
+            tool: parsed.tool,
+            tool_version: parsed.tool_version,
+            complete: parsed.complete,
+            measurements: parsed.measurements,
+            facts: parsed.facts,
+            problems: parsed.problems,
+        }
+    }
+}

@@ -45,6 +45,10 @@ pub mod file {
     pub const CELLS: &str = "cells.jsonl";
     /// What is proposed.
     pub const ACTIONS: &str = "actions.json";
+    /// Every measured cell, for spreadsheets.
+    pub const MATRIX: &str = "matrix.csv";
+    /// The report as a page.
+    pub const REPORT: &str = "report.html";
 }
 
 /// How far a run came.

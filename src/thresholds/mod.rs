@@ -2,7 +2,21 @@
 //!
 //! The types here are what the judge compares with. `file` turns the text of
 //! one TOML file into them, `builtin` holds the files of `thresholds/` that
-//! are compiled in. No file is opened here: the caller hands in text.
+//! are compiled in, `overlay` lays a site's file over those, and `lint` says
+//! what is legal but looks wrong. No file is opened here: the caller hands in
+//! text.
+
+pub mod builtin;
+mod entry;
+pub mod fault;
+pub mod file;
+pub mod lint;
+pub mod overlay;
+mod reader;
+pub mod testcase;
+
+#[cfg(test)]
+mod shipped_tests;
 
 use std::collections::BTreeMap;
 
@@ -66,6 +80,9 @@ pub struct Expectation {
     /// How far below `value` a healthy machine may still be, as a fraction:
     /// the uncertainty of the expectation, not of the measurement.
     pub tolerance: f64,
+    /// The same for nvbandwidth up to v0.6, which copies 64 MiB where later
+    /// versions copy 512: there the start of a copy weighs more.
+    pub tolerance_small_buffer: Option<f64>,
     /// Below this it is broken, whatever the neighbours show.
     pub floor: Option<f64>,
     /// How the value was made, such as `18 links x 25 GB/s x 0.88`.
@@ -74,6 +91,9 @@ pub struct Expectation {
     pub confidence: Confidence,
     /// Where it comes from.
     pub source: String,
+    /// The threshold file it was read from, as shown to people.
+    #[serde(default)]
+    pub origin: String,
 }
 
 /// What a collective must show, and under which conditions that holds.
@@ -101,6 +121,9 @@ pub struct CollectiveExpectation {
     pub confidence: Confidence,
     /// Where it comes from.
     pub source: String,
+    /// The threshold file it was read from, as shown to people.
+    #[serde(default)]
+    pub origin: String,
 }
 
 /// The NVLinks of one GPU.
@@ -112,6 +135,9 @@ pub struct NvLinks {
     pub rate: f64,
     /// Line rate as `nvidia-smi nvlink -s` prints it, in GB/s.
     pub line_rate: Option<f64>,
+    /// Every pair of GPUs has the full rate (through switches); bridges and
+    /// meshes do not.
+    pub switched: bool,
     /// Where both come from.
     pub source: String,
 }
@@ -137,6 +163,48 @@ pub struct Platform {
     pub collectives: Vec<CollectiveExpectation>,
     /// The file it was read from, as shown to people.
     pub origin: String,
+}
+
+impl Confidence {
+    /// The name used in files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::VendorDocument => "vendor-document",
+            Self::VendorCode => "vendor-code",
+            Self::OperatorDocument => "operator-document",
+            Self::ThirdParty => "third-party",
+            Self::SingleReport => "single-report",
+            Self::Derived => "derived",
+            Self::Site => "site",
+        }
+    }
+
+    /// All of them, best first.
+    pub const ALL: [Self; 7] = [
+        Self::VendorDocument,
+        Self::VendorCode,
+        Self::OperatorDocument,
+        Self::ThirdParty,
+        Self::SingleReport,
+        Self::Derived,
+        Self::Site,
+    ];
+}
+
+impl Path {
+    /// The name used in files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nvlink => "nvlink",
+            Self::Pcie => "pcie",
+            Self::Host => "host",
+            Self::Local => "local",
+            Self::Nic => "nic",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Nvlink, Self::Pcie, Self::Host, Self::Local, Self::Nic];
 }
 
 impl Platform {
@@ -182,7 +250,7 @@ impl Catalogue {
 }
 
 /// Whether `text` fits `pattern`, in which `*` stands for any text.
-fn matches(pattern: &str, text: &str) -> bool {
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|head| text.strip_prefix(head)) else {
         return false;

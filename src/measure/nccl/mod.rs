@@ -1,15 +1,67 @@
-//! Stub.
+//! nccl-tests: the text of every release since 2.0, and the file `-J` writes.
+//!
+//! `text` and `json` find the runs, `run` says what each one gives, and
+//! `consistency` whether its numbers can be true. How fast is fast enough is
+//! decided elsewhere.
 
-use crate::measure::Confidence;
-use crate::measure::Input;
+mod collective;
+mod consistency;
+mod debug;
+mod errors;
+mod header;
+mod json;
+mod outcome;
+mod preamble;
+mod printed;
+mod run;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use super::CERTAIN;
+use super::Confidence;
+use super::Input;
+use super::LIKELY;
+use super::POSSIBLE;
 use crate::model::parsed::Parsed;
 
-/// Stub.
-pub fn recognises(_input: &Input<'_>) -> Confidence {
-    0
+/// How sure this is an output of nccl-tests.
+pub fn recognises(input: &Input<'_>) -> Confidence {
+    let mut best = if json::is_likely(input.text) { CERTAIN } else { 0 };
+    let (mut program, mut failed) = (false, false);
+    for line in &input.lines {
+        if best == CERTAIN {
+            break;
+        }
+        let text = line.text;
+        let own = ["# Collective test starting: ", "# nccl-tests version "];
+        if own.iter().any(|mark| text.contains(mark))
+            || preamble::parameters(text).is_some()
+            || text::is_header(line)
+        {
+            best = CERTAIN;
+        } else if best < LIKELY
+            && (errors::of_test(text).is_some()
+                || text.contains("# Out of bounds values")
+                || header::Layout::of_row(&line.words().collect::<Vec<_>>()).is_some())
+        {
+            best = LIKELY;
+        }
+        program = program || line.words().any(|word| collective::by_name(word).is_some());
+        failed = failed || errors::around_test(text).is_some();
+    }
+    if program && failed { best.max(POSSIBLE) } else { best }
 }
 
-/// Stub.
-pub fn parse(_input: &Input<'_>) -> Parsed {
-    Parsed::default()
+/// Reads an output of nccl-tests.
+pub fn parse(input: &Input<'_>) -> Parsed {
+    // A log that holds a table holds the same numbers as the file beside it.
+    let table = input.lines.iter().any(text::is_header);
+    let outcome = if !table && json::is_likely(input.text) {
+        json::read(input.text)
+    } else {
+        text::read(input)
+    };
+    outcome.close()
 }

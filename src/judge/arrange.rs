@@ -1,0 +1,238 @@
+//! Recordings laid out by domain and node, and the platform of each domain.
+//!
+//! A claim says where a node belongs; where nothing is claimed, the recordings
+//! themselves say it. Ambiguity is kept as a doubt, never settled by a guess.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::Case;
+use crate::model::claims::ClaimedDomain;
+use crate::model::claims::Claims;
+use crate::model::id::DomainName;
+use crate::model::id::GpuId;
+use crate::model::id::NodeName;
+use crate::model::parsed::Parsed;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
+use crate::model::verdict::Unknown;
+use crate::thresholds::Platform;
+
+/// One domain with everything recorded of it.
+#[derive(Debug)]
+pub(super) struct Domain<'a> {
+    pub(super) name: DomainName,
+    /// Its nodes, as claimed or as recorded.
+    pub(super) nodes: Vec<NodeName>,
+    pub(super) platform: Option<&'a Platform>,
+    pub(super) gpus_per_node: Option<u32>,
+    /// What ran on one node.
+    pub(super) own: BTreeMap<NodeName, Vec<&'a Recording>>,
+    /// What ran across the domain.
+    pub(super) across: Vec<&'a Recording>,
+    /// What could not be settled.
+    pub(super) doubts: Vec<Unknown>,
+}
+
+impl Domain<'_> {
+    /// Whether GPUs of different nodes share NVLink here.
+    pub(super) fn spans_nodes(&self) -> bool {
+        self.platform.is_some_and(Platform::spans_nodes) && 1 < self.nodes.len()
+    }
+
+    /// The node a host name means: one of ours where it fits, else itself.
+    pub(super) fn node_of_host(&self, host: &str) -> NodeName {
+        let ours = self.nodes.iter().find(|n| n.as_str() == host);
+        ours.or_else(|| self.nodes.iter().find(|n| n.matches_host(host)))
+            .cloned()
+            .unwrap_or_else(|| NodeName::from(host))
+    }
+
+    /// Rank to GPU, from what the output says. Where several ranks of a host
+    /// show the same device (each saw only its own), they count by rank.
+    pub(super) fn gpus_of_ranks(&self, parsed: &Parsed) -> BTreeMap<u32, GpuId> {
+        let mut by_host: BTreeMap<&str, Vec<(u32, u32)>> = BTreeMap::new();
+        for rank in &parsed.facts.ranks {
+            by_host.entry(&rank.host).or_default().push((rank.rank, rank.device));
+        }
+        let mut gpus = BTreeMap::new();
+        for (host, mut ranks) in by_host {
+            let node = self.node_of_host(host);
+            ranks.sort_unstable();
+            let distinct: BTreeSet<u32> = ranks.iter().map(|(_, device)| *device).collect();
+            for (at, (rank, device)) in (0u32..).zip(&ranks) {
+                let gpu = if distinct.len() == ranks.len() { *device } else { at };
+                gpus.insert(*rank, GpuId::new(node.clone(), gpu));
+            }
+        }
+        gpus
+    }
+}
+
+/// Lays out the recordings of a case.
+pub(super) fn arrange<'a>(case: &Case<'a>) -> (Vec<Domain<'a>>, Claims) {
+    let mut claims = case.claims.clone();
+    let mut placed: Vec<(DomainName, &'a Recording)> = Vec::new();
+
+    // What ran across nodes comes first: it says which nodes belong together.
+    for recording in case.recordings {
+        let Scope::Domain(folder) = &recording.scope else { continue };
+        let name = place_domain(&mut claims, case.claims, folder, recording);
+        placed.push((name, recording));
+    }
+    for recording in case.recordings {
+        let Scope::Node(node) = &recording.scope else { continue };
+        if claims.domain_of(node).is_none() {
+            claims.domains.push(unclaimed(DomainName::from(node.as_str()), vec![node.clone()]));
+        }
+        let name = claims.domain_of(node).map(|d| d.name.clone());
+        placed.extend(name.map(|name| (name, recording)));
+    }
+
+    let domains = claims
+        .domains
+        .iter()
+        .map(|claimed| {
+            let recordings =
+                placed.iter().filter(|(name, _)| *name == claimed.name).map(|(_, r)| *r);
+            domain(case, claimed, recordings)
+        })
+        .collect();
+    (domains, claims)
+}
+
+fn unclaimed(name: DomainName, nodes: Vec<NodeName>) -> ClaimedDomain {
+    ClaimedDomain { name, nodes, platform: None, gpus_per_node: None, nic: None }
+}
+
+/// The domain that a recording across nodes belongs to: the one of that name,
+/// else the claimed one most of its hosts are in, else a new one.
+fn place_domain(
+    claims: &mut Claims,
+    given: &Claims,
+    folder: &DomainName,
+    recording: &Recording,
+) -> DomainName {
+    let hosts: BTreeSet<&str> =
+        recording.parsed.facts.ranks.iter().map(|r| r.host.as_str()).collect();
+    if let Some(known) = claims.domains.iter_mut().find(|d| d.name == *folder) {
+        // A claim is what is tested: hosts beyond it are a finding, not members.
+        if given.domains.iter().all(|d| d.name != *folder) {
+            for host in hosts {
+                if !known.nodes.iter().any(|n| n.matches_host(host)) {
+                    known.nodes.push(NodeName::from(host));
+                }
+            }
+        }
+        return folder.clone();
+    }
+    let members = |d: &ClaimedDomain| {
+        hosts.iter().filter(|h| d.nodes.iter().any(|n| n.matches_host(h))).count()
+    };
+    let most = given.domains.iter().max_by_key(|d| members(d));
+    if let Some(most) = most.filter(|d| hosts.len() < 2 * members(d)) {
+        return most.name.clone();
+    }
+    let nodes = hosts.iter().map(|h| NodeName::from(*h)).collect();
+    claims.domains.push(unclaimed(folder.clone(), nodes));
+    folder.clone()
+}
+
+fn domain<'a>(
+    case: &Case<'a>,
+    claimed: &ClaimedDomain,
+    recordings: impl Iterator<Item = &'a Recording>,
+) -> Domain<'a> {
+    let mut own: BTreeMap<NodeName, Vec<&'a Recording>> = BTreeMap::new();
+    let mut across = Vec::new();
+    for recording in recordings {
+        match &recording.scope {
+            Scope::Node(node) => own.entry(node.clone()).or_default().push(recording),
+            Scope::Domain(_) => across.push(recording),
+        }
+    }
+    let mut doubts = Vec::new();
+    let all = own.values().flatten().chain(&across).copied();
+    let platform = platform(case, claimed, all, &mut doubts);
+    Domain {
+        name: claimed.name.clone(),
+        nodes: claimed.nodes.clone(),
+        gpus_per_node: claimed.gpus_per_node.or(platform.and_then(|p| p.gpus_per_node)),
+        platform,
+        own,
+        across,
+        doubts,
+    }
+}
+
+/// The platform a person named, else the claimed one, else the one whose GPUs
+/// were recorded.
+fn platform<'a>(
+    case: &Case<'a>,
+    claimed: &ClaimedDomain,
+    recordings: impl Iterator<Item = &'a Recording>,
+    doubts: &mut Vec<Unknown>,
+) -> Option<&'a Platform> {
+    let products = products(recordings);
+    let what = format!("domain {}", claimed.name);
+    if let Some(name) = case.platform.or(claimed.platform.as_deref()) {
+        let Some(platform) = case.catalogue.platform(name) else {
+            let why = format!("no expectations are known for platform {name}");
+            doubts.push(Unknown { what, why });
+            return None;
+        };
+        let strange =
+            products.iter().find(|p| !platform.devices.is_empty() && !platform.has_device(p));
+        // A product of another platform contradicts the claim; one that nobody
+        // knows may be a new spelling.
+        if let Some(product) = strange
+            && let Some(other) = case.catalogue.platforms.values().find(|p| p.has_device(product))
+        {
+            let why =
+                format!("it is claimed to be {name}, but the tools saw {product} ({})", other.name);
+            doubts.push(Unknown { what, why });
+        }
+        return Some(platform);
+    }
+    let mut found: BTreeMap<&str, &Platform> = BTreeMap::new();
+    let mut nameless = Vec::new();
+    for product in &products {
+        match case.catalogue.for_device(product, claimed.gpus_per_node) {
+            Some(platform) => {
+                found.insert(&platform.name, platform);
+            }
+            None => nameless.push(product.clone()),
+        }
+    }
+    let why = match (found.len(), nameless.is_empty()) {
+        (1, true) => return found.into_values().next(),
+        (0, true) => {
+            "no output names its GPUs; say which platform it is with --platform or in claims.toml"
+                .to_owned()
+        }
+        (0, false) => format!("no expectations are known for {}", nameless.join(", ")),
+        (_, true) => format!(
+            "GPUs of several platforms: {}",
+            found.into_keys().collect::<Vec<_>>().join(", ")
+        ),
+        (_, false) => format!("GPUs of several kinds, among them {}", nameless.join(", ")),
+    };
+    doubts.push(Unknown { what, why });
+    None
+}
+
+/// Product names of all GPUs that the recordings list.
+fn products<'a>(recordings: impl Iterator<Item = &'a Recording>) -> BTreeSet<String> {
+    let mut products = BTreeSet::new();
+    for recording in recordings {
+        let facts = &recording.parsed.facts;
+        let names = facts.devices.iter().map(|d| &d.name);
+        let names = names.chain(facts.ranks.iter().map(|r| &r.name));
+        let names = names.chain(facts.nvlinks.iter().map(|l| &l.name));
+        let names = names.chain(facts.fabric.iter().map(|f| &f.name));
+        products.extend(names.flatten().cloned());
+    }
+    // NCCL and old drivers print this for boards they do not know yet.
+    products.retain(|p| p != "NVIDIA Graphics Device");
+    products
+}

@@ -1,0 +1,199 @@
+//! Every measured cell in the direction of the data, for `matrix.csv` and the
+//! pictures, with what it was compared with and how it came out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::arrange::Domain;
+use super::fabric::Fabric;
+use super::island;
+use super::island::Island;
+use super::testcase;
+use super::testcase::Shape;
+use crate::model::cell::Cell;
+use crate::model::id::GpuId;
+use crate::model::id::NodeName;
+use crate::model::measurement::Matrix;
+use crate::model::measurement::Measurement;
+use crate::model::recording::Recording;
+use crate::model::unit::Unit;
+use crate::model::verdict::Direction;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Outcome;
+
+/// A cell closer to its reference than this is as expected.
+const LINE: f64 = super::peel::LINE;
+
+/// What a cell is compared with, and who is guilty.
+struct Scale<'j> {
+    domain: &'j Domain<'j>,
+    islands: &'j [(Island<'j>, Fabric)],
+    findings: &'j [Finding],
+    /// Per island: GPU to its place.
+    places: Vec<BTreeMap<&'j GpuId, usize>>,
+}
+
+/// All cells of a domain.
+pub(super) fn cells(
+    domain: &Domain<'_>,
+    islands: &[(Island<'_>, Fabric)],
+    findings: &[Finding],
+) -> Vec<Cell> {
+    let places = islands.iter().map(|(i, _)| i.gpus.iter().zip(0..).collect()).collect();
+    let scale = Scale { domain, islands, findings, places };
+    let mut cells = Vec::new();
+    let mut readings: BTreeMap<(Option<NodeName>, String), u32> = BTreeMap::new();
+    let own = domain.own.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
+    let across = domain.across.iter().map(|r| (None, *r));
+    for (node, recording) in own.chain(across) {
+        for measurement in &recording.parsed.measurements {
+            let Measurement::Matrix(matrix) = measurement else { continue };
+            let Some(name) = matrix.testcase.as_deref() else { continue };
+            let reading = readings.entry((node.cloned(), name.to_owned())).or_insert(0);
+            scale.matrix(node, recording, matrix, name, *reading, &mut cells);
+            *reading += 1;
+        }
+    }
+    cells
+}
+
+impl Scale<'_> {
+    fn matrix(
+        &self,
+        node: Option<&NodeName>,
+        recording: &Recording,
+        matrix: &Matrix,
+        name: &str,
+        reading: u32,
+        cells: &mut Vec<Cell>,
+    ) {
+        let shape = testcase::shape(name);
+        let testcase: Arc<str> = Arc::from(name);
+        let unit = matrix.unit.unwrap_or(Unit::GigabytesPerSecond);
+        let blank = Cell {
+            domain: Some(self.domain.name.clone()),
+            testcase: testcase.clone(),
+            src_node: None,
+            src_gpu: None,
+            dst_node: None,
+            dst_gpu: None,
+            rail: None,
+            reading,
+            value: None,
+            unit,
+            expected: None,
+            ratio: None,
+            outcome: Outcome::Unknown,
+        };
+        if shape.is_pair() {
+            let label = island::labels(self.domain, recording, node);
+            let reference = self.references(&testcase, node.is_none());
+            island::pairs_of(matrix, shape, &*label, |src, dst, value| {
+                let between = src.node != dst.node;
+                let expected = reference[usize::from(between)];
+                let guilty = self.is_guilty(&src, &dst);
+                let (src_gpu, dst_gpu) = (Some(src.gpu), Some(dst.gpu));
+                let cell = Cell {
+                    src_node: Some(src.node),
+                    src_gpu,
+                    dst_node: Some(dst.node),
+                    dst_gpu,
+                    value,
+                    ..blank.clone()
+                };
+                cells.push(compare(cell, expected, guilty));
+            });
+            return;
+        }
+        let Some(node) = node else { return };
+        let expected = self.domain.platform.and_then(|p| p.expectation(name)).and_then(|e| e.value);
+        for row in &matrix.cells {
+            for (col, value) in matrix.cols.iter().zip(row) {
+                let Ok(gpu) = col.parse::<u32>() else { continue };
+                let mut cell = Cell { value: *value, ..blank.clone() };
+                let to_gpu = match shape {
+                    Shape::Host(d) | Shape::LoadedHost(d) | Shape::Fan(d) => {
+                        matches!(d, Direction::H2d | Direction::Rx)
+                    }
+                    _ => true,
+                };
+                // Host memory has a node and no GPU; a fan's other end is everybody.
+                let host = shape.is_host().then(|| node.clone());
+                if to_gpu {
+                    (cell.dst_node, cell.dst_gpu, cell.src_node) =
+                        (Some(node.clone()), Some(gpu), host);
+                } else {
+                    (cell.src_node, cell.src_gpu, cell.dst_node) =
+                        (Some(node.clone()), Some(gpu), host);
+                }
+                let guilty = self.host_guilty(node, gpu, shape);
+                // Only tests that are judged can be low.
+                let expected = expected.filter(|_| unit.is_bandwidth());
+                cells.push(compare(cell, expected, guilty));
+            }
+        }
+    }
+
+    /// What pairs of a test are compared with: inside nodes, between nodes.
+    /// The platform's expectation where there is one, else the island's level.
+    fn references(&self, testcase: &Arc<str>, across: bool) -> [Option<f64>; 2] {
+        [false, true].map(|between| {
+            let mut found = None;
+            for (island, fabric) in self.islands {
+                let at = island.groups.iter().position(|g| {
+                    g.testcase == *testcase && g.across == across && g.between_nodes == between
+                });
+                let Some(at) = at else { continue };
+                let level = [&fabric.peeled, &fabric.both_ways]
+                    .iter()
+                    .filter_map(|p| p.levels.get(at).copied())
+                    .find(|l| l.is_finite());
+                found = found.or(island.expected_level(at).map(|(value, _)| value)).or(level);
+            }
+            found
+        })
+    }
+
+    /// Whether a finding explains that this cell is low.
+    fn is_guilty(&self, src: &GpuId, dst: &GpuId) -> bool {
+        for ((_, fabric), places) in self.islands.iter().zip(&self.places) {
+            let (Some(s), Some(d)) = (places.get(src), places.get(dst)) else { continue };
+            let cut = !fabric.active[*s] || !fabric.active[*d];
+            let ends = [&fabric.peeled, &fabric.both_ways]
+                .iter()
+                .any(|p| p.blames(*s, Direction::Tx) || p.blames(*d, Direction::Rx));
+            let pair =
+                fabric.peeled.pairs.iter().any(|p| {
+                    (p.src, p.dst) == (*s, *d) || (p.both_ways && (p.dst, p.src) == (*s, *d))
+                });
+            return cut || ends || pair || fabric.level.is_some_and(|l| l.low);
+        }
+        false
+    }
+
+    fn host_guilty(&self, node: &NodeName, gpu: u32, shape: Shape) -> bool {
+        shape.is_host()
+            && self.findings.iter().any(|f| {
+                f.class == "host-link-low"
+                    && f.locus.node.as_ref() == Some(node)
+                    && f.locus.gpu.is_none_or(|g| g == gpu)
+            })
+    }
+}
+
+/// Fills in ratio and outcome.
+fn compare(mut cell: Cell, expected: Option<f64>, guilty: bool) -> Cell {
+    cell.expected = expected.map(super::finding::round);
+    cell.ratio = match (cell.value, expected) {
+        (Some(value), Some(expected)) if 0.0 < expected => {
+            Some(super::finding::round(value / expected))
+        }
+        _ => None,
+    };
+    cell.outcome = match (cell.value, cell.ratio) {
+        (None, _) | (_, None) => Outcome::Unknown,
+        (Some(_), Some(ratio)) if guilty && ratio < 1.0 - LINE => Outcome::Degraded,
+        (Some(_), Some(_)) => Outcome::Pass,
+    };
+    cell
+}

@@ -1,0 +1,171 @@
+//! What had to be measured and was not: nodes, GPUs, pairs.
+//!
+//! A missing piece is attributed to as few parts as possible (a GPU nobody
+//! measured does not make all its partners unknown), and it is never evidence
+//! against anybody, with one exception: a complete output that lists fewer
+//! GPUs than the node must have says that GPUs are missing.
+
+use std::collections::BTreeSet;
+
+use super::arrange::Domain;
+use super::fabric::Fabric;
+use super::finding::finding;
+use super::finding::of_node;
+use super::island::Island;
+use super::ledger::Ledger;
+use crate::model::id::NodeName;
+use crate::model::measurement::Measurement;
+use crate::model::parsed::ProblemKind;
+use crate::model::parsed::Tool;
+use crate::model::recording::Recording;
+use crate::model::unit::Unit;
+use crate::model::verdict::Outcome;
+
+/// Nodes and GPUs of a domain that were not, or not wholly, measured.
+pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
+    if domain.own.is_empty() && domain.across.is_empty() {
+        ledger.unknown(format!("domain {}", domain.name), "nothing was measured");
+    }
+    for node in &domain.nodes {
+        let own = domain.own.get(node);
+        let measured = own.is_some_and(|rs| rs.iter().any(|r| has_bandwidth(r)));
+        if !measured {
+            ledger.doubt(node, "its own links were not measured");
+        } else {
+            ledger.measure(node);
+        }
+        if let Some(must) = domain.gpus_per_node {
+            count_gpus(domain, node, must, ledger);
+        }
+        if 1 < domain.nodes.len()
+            && !domain.across.iter().any(|r| took_part(domain, r, node) && has_numbers(r))
+        {
+            ledger.doubt(node, "it was not measured against other nodes of its domain");
+        }
+    }
+    for node in strangers(domain) {
+        ledger.unknown(
+            format!("node {node}"),
+            format!("it took part in a run across {}, which does not claim it", domain.name),
+        );
+    }
+}
+
+/// Hosts in a run across the domain that nobody claims for it.
+fn strangers(domain: &Domain<'_>) -> BTreeSet<NodeName> {
+    let hosts = domain.across.iter().flat_map(|r| domain.gpus_of_ranks(&r.parsed).into_values());
+    hosts.map(|gpu| gpu.node).filter(|node| !domain.nodes.contains(node)).collect()
+}
+
+fn took_part(domain: &Domain<'_>, recording: &Recording, node: &NodeName) -> bool {
+    domain.gpus_of_ranks(&recording.parsed).values().any(|gpu| gpu.node == *node)
+}
+
+fn has_numbers(recording: &Recording) -> bool {
+    recording.parsed.measurements.iter().any(|m| match m {
+        Measurement::Matrix(matrix) => matrix.numbers().next().is_some(),
+        Measurement::Series(series) => !series.points.is_empty(),
+        Measurement::Scalar(_) => true,
+    })
+}
+
+/// Whether a recording holds a bandwidth of the node's own links.
+fn has_bandwidth(recording: &Recording) -> bool {
+    recording.parsed.measurements.iter().any(|m| match m {
+        Measurement::Matrix(matrix) => {
+            matrix.unit.is_none_or(Unit::is_bandwidth) && matrix.numbers().next().is_some()
+        }
+        // One rank has busbw 0: no measurement of a link.
+        Measurement::Series(series) => {
+            series.points.iter().any(|p| p.busbw.or(p.algbw).is_some_and(|bw| 0.0 < bw))
+        }
+        Measurement::Scalar(_) => false,
+    })
+}
+
+/// How many GPUs the complete outputs of a node show.
+fn count_gpus(domain: &Domain<'_>, node: &NodeName, must: u32, ledger: &mut Ledger) {
+    for recording in domain.own.get(node).into_iter().flatten() {
+        let Some(has) = gpus_shown(recording) else { continue };
+        if has < must {
+            let said = format!("{node} shows {has} GPUs of {must}");
+            let rule = "inventory: a complete output lists fewer GPUs than the node must have";
+            let found = finding(Outcome::Failed, "gpu-missing", of_node(&domain.name, node), rule)
+                .numbers(f64::from(has), f64::from(must), Unit::Count)
+                .saying(said.clone());
+            ledger.find(found.because(&recording.file, None, said));
+        } else if must < has {
+            ledger.doubt(node, format!("it shows {has} GPUs, the claim says {must}"));
+        }
+    }
+}
+
+/// The number of GPUs an output shows, where it shows all a node has.
+fn gpus_shown(recording: &Recording) -> Option<u32> {
+    let parsed = &recording.parsed;
+    let cut = parsed.has(ProblemKind::Truncated) || parsed.has(ProblemKind::Error);
+    let facts = &parsed.facts;
+    let count = match parsed.tool? {
+        Tool::Nvbandwidth | Tool::P2pBandwidthLatencyTest if !cut => {
+            let widest = parsed.measurements.iter().filter_map(|m| match m {
+                Measurement::Matrix(matrix) => Some(matrix.cols.len()),
+                _ => None,
+            });
+            widest.max().unwrap_or(0).max(facts.devices.len())
+        }
+        Tool::NvidiaSmiTopo if !cut => {
+            let rows = facts.topology.iter().flat_map(|t| &t.rows);
+            rows.filter(|row| row.device.starts_with("GPU")).count()
+        }
+        _ => 0,
+    };
+    u32::try_from(count).ok().filter(|n| 0 < *n)
+}
+
+/// Pairs of an island that were not read: charged to as few GPUs as possible.
+pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) {
+    let n = island.gpus.len();
+    let measured = !island.directed.is_empty() || !island.both_ways.is_empty();
+    if !measured || n < 2 {
+        return;
+    }
+    let mut read = vec![false; n * n];
+    for r in &island.directed {
+        read[r.src * n + r.dst] = true;
+    }
+    if island.directed.is_empty() {
+        for r in &island.both_ways {
+            read[r.src * n + r.dst] = true;
+            read[r.dst * n + r.src] = true;
+        }
+    }
+    let missing = |gpu: usize, left: &[bool]| {
+        let others = (0..n).filter(|o| *o != gpu && left[*o]);
+        others.filter(|o| !read[gpu * n + o] || !read[o * n + gpu]).count()
+    };
+    // GPUs that are cut off are found guilty already.
+    let mut left: Vec<bool> = fabric.active.clone();
+    loop {
+        let remaining = left.iter().filter(|l| **l).count();
+        let worst = (0..n).filter(|g| left[*g]).map(|g| (missing(g, &left), g)).max();
+        let Some((holes, gpu)) = worst.filter(|(holes, _)| 0 < *holes) else { break };
+        let id = &island.gpus[gpu];
+        let why = if holes + 1 == remaining {
+            format!("GPU {id} was not measured")
+        } else {
+            format!("GPU {id} was not measured with {holes} of its {} partners", remaining - 1)
+        };
+        ledger.doubt(&id.node, why);
+        // With few holes either end may be the cause: both stay unknown.
+        if holes * 2 < remaining {
+            for other in (0..n).filter(|o| *o != gpu && left[*o]) {
+                if !read[gpu * n + other] || !read[other * n + gpu] {
+                    let other = &island.gpus[other];
+                    ledger
+                        .doubt(&other.node, format!("GPU {other} was not measured with GPU {id}"));
+                }
+            }
+        }
+        left[gpu] = false;
+    }
+}

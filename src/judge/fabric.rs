@@ -1,0 +1,334 @@
+//! One island judged: who is cut off, whose row or column is low, which pairs,
+//! and whether the whole level is what the platform must deliver.
+
+use super::finding::finding;
+use super::finding::of_gpu;
+use super::finding::of_node;
+use super::finding::percent;
+use super::island::Island;
+use super::island::PairReading;
+use super::level;
+use super::level::Level;
+use super::peel;
+use super::peel::Blame;
+use super::peel::LowPair;
+use super::peel::Peeled;
+use super::peel::Statistic;
+use super::robust;
+use super::severed;
+use crate::model::unit::Unit;
+use crate::model::verdict::Direction;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+
+/// Class of a GPU, direction, tray or node whose fabric bandwidth is low.
+pub(super) const LOW: &str = "nvlink-low";
+/// The same where the fabric is PCIe.
+const PCIE_LOW: &str = "pcie-p2p-low";
+
+/// More unexplained low cells than this are no dips of healthy noise, which
+/// touch about one reading in 200.
+const MOST_DIPS: f64 = 0.01;
+
+/// What was found out about one island.
+#[derive(Debug)]
+pub(super) struct Fabric {
+    pub(super) findings: Vec<Finding>,
+    pub(super) unknown: Vec<(String, String)>,
+    pub(super) notes: Vec<String>,
+    /// Directed readings, peeled.
+    pub(super) peeled: Peeled,
+    /// Readings of both directions at once, peeled.
+    pub(super) both_ways: Peeled,
+    /// GPUs that took part in the comparison.
+    pub(super) active: Vec<bool>,
+    /// What this island's level is against what it was compared with.
+    pub(super) level: Option<Level>,
+}
+
+/// Judges one island. `fleet` holds the levels of comparable islands.
+pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
+    let mut out = Fabric {
+        findings: Vec::new(),
+        unknown: Vec::new(),
+        notes: Vec::new(),
+        peeled: Peeled::default(),
+        both_ways: Peeled::default(),
+        active: vec![true; island.gpus.len()],
+        level: None,
+    };
+    if island.directed.is_empty() && island.both_ways.is_empty() {
+        out.peeled.detectable = vec![None; island.gpus.len()];
+        out.both_ways.detectable = vec![None; island.gpus.len()];
+        return out;
+    }
+    severed::judge(island, &mut out);
+    if out.findings.iter().any(|f| f.class == severed::NO_MULTI_NODE) {
+        // Cells between nodes are not the fabric's, and nothing else is new.
+        out.peeled.detectable = vec![None; island.gpus.len()];
+        out.both_ways.detectable = vec![None; island.gpus.len()];
+        return out;
+    }
+    let statistic = if island.is_uniform() { Statistic::Median } else { Statistic::Best };
+    out.peeled = peel::peel(island, &island.directed, &out.active, statistic);
+    let both: Vec<PairReading> = symmetric(&island.both_ways);
+    out.both_ways = peel::peel(island, &both, &out.active, statistic);
+    blamed(island, &mut out);
+    out.level = level::judge(island, &out.peeled, fleet, &mut out.findings, &mut out.notes);
+    low_pairs(island, &mut out);
+    out
+}
+
+/// A cell that holds both directions says the same of either.
+fn symmetric(readings: &[PairReading]) -> Vec<PairReading> {
+    let turned = readings.iter().map(|r| PairReading { src: r.dst, dst: r.src, ..*r });
+    readings.iter().copied().chain(turned).collect()
+}
+
+/// Adds the files that the island's tests came from.
+pub(super) fn evidence(island: &Island<'_>, mut found: Finding) -> Finding {
+    const MOST_FILES: usize = 6;
+    for (testcase, files) in &island.files {
+        for file in files.iter().take(MOST_FILES) {
+            found = found.because(file, Some(testcase), "pair matrix");
+        }
+    }
+    found.evidence.truncate(MOST_FILES);
+    found
+}
+
+/// Findings from blamed ends: GPUs, directions, whole trays.
+fn blamed(island: &Island<'_>, out: &mut Fabric) {
+    let mut taken: Vec<usize> = Vec::new();
+    for (peeled, both_ways) in [(&out.peeled, false), (&out.both_ways, true)] {
+        let mut gpus: Vec<usize> = peeled.blames.iter().map(|b| b.gpu).collect();
+        gpus.sort_unstable();
+        gpus.dedup();
+        gpus.retain(|gpu| !taken.contains(gpu));
+        for (node, mates) in island.nodes() {
+            let here: Vec<usize> = mates.iter().copied().filter(|g| gpus.contains(g)).collect();
+            let active = mates.iter().filter(|g| out.active[**g]).count();
+            if island.node.is_none()
+                && 1 < here.len()
+                && here.len() == active
+                && alike(peeled, &here)
+            {
+                let found = tray(island, peeled, &here, both_ways);
+                let locus = Locus { kind: LocusKind::Tray, ..of_node(&island.domain, node) };
+                out.findings.push(Finding {
+                    id: finding(found.outcome, &found.class, locus.clone(), "").id,
+                    locus,
+                    ..found
+                });
+            } else {
+                out.findings
+                    .extend(here.iter().map(|gpu| gpu_finding(island, peeled, *gpu, both_ways)));
+            }
+            taken.extend(here);
+        }
+    }
+}
+
+/// Whether these GPUs are low by the same ratio: one cause rather than several.
+fn alike(peeled: &Peeled, gpus: &[usize]) -> bool {
+    let ratios: Vec<f64> = gpus.iter().map(|g| worst(peeled, *g).ratio).collect();
+    let (low, high) = ratios.iter().fold((f64::MAX, f64::MIN), |(l, h), r| (l.min(*r), h.max(*r)));
+    high - low <= 0.015_f64.max(3.0 * peeled.sigma)
+}
+
+fn worst(peeled: &Peeled, gpu: usize) -> Blame {
+    let blames = peeled.blames.iter().filter(|b| b.gpu == gpu);
+    *blames.min_by(|a, b| a.ratio.total_cmp(&b.ratio)).expect("the GPU is blamed")
+}
+
+fn class(island: &Island<'_>) -> &'static str {
+    let pcie = island.platform.is_some_and(|p| p.nvlink.is_none());
+    if pcie { PCIE_LOW } else { LOW }
+}
+
+fn tray(island: &Island<'_>, peeled: &Peeled, gpus: &[usize], both_ways: bool) -> Finding {
+    let lowest = gpus
+        .iter()
+        .copied()
+        .min_by(|a, b| worst(peeled, *a).ratio.total_cmp(&worst(peeled, *b).ratio));
+    let lowest = lowest.expect("a tray has GPUs");
+    let mut found = gpu_finding(island, peeled, lowest, both_ways);
+    let node = &island.gpus[lowest].node;
+    found.summary = format!(
+        "all {} GPUs of {node} are low by the same share ({}): one cause in the tray, not in a GPU",
+        gpus.len(),
+        percent(1.0 - worst(peeled, lowest).ratio)
+    );
+    found
+}
+
+/// The finding against one GPU, or one direction of it.
+fn gpu_finding(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool) -> Finding {
+    let id = &island.gpus[gpu];
+    let blame = worst(peeled, gpu);
+    let tx = peeled.blames(gpu, Direction::Tx);
+    let rx = peeled.blames(gpu, Direction::Rx);
+    let one_way = (tx != rx && !both_ways).then_some(blame.direction);
+    let mut locus = of_gpu(&island.domain, id);
+    if one_way.is_some() {
+        locus.kind = LocusKind::Direction;
+        locus.direction = one_way;
+    }
+    let readings = if both_ways { &island.both_ways } else { &island.directed };
+    let (group, measured) = shown(readings, peeled, gpu, blame.direction);
+    let level = peeled.levels[group];
+    let which = match one_way {
+        Some(Direction::Tx) => "what it sends",
+        Some(_) => "what it receives",
+        None => "its row and column",
+    };
+    let rule = format!(
+        "endpoint: the median over {} partners that are not blamed lies more than max({}, 5 robust standard errors) \
+         below the level of its own {}",
+        blame.partners,
+        percent(peel::LINE),
+        if island.node.is_some() { "node" } else { "domain" },
+    );
+    let quantised = quantised(island, blame.ratio)
+        .map_or(String::new(), |links| format!(", as with {links} lost"));
+    let said = format!(
+        "GPU {id}: {which} at {measured:.1} of {level:.1} GB/s, {} low{quantised}; its partners are fine with each other",
+        percent(1.0 - blame.ratio)
+    );
+    let mut found = finding(Outcome::Degraded, class(island), locus, &rule)
+        .numbers(measured, level, Unit::GigabytesPerSecond)
+        .saying(said);
+    found.detectable = Some(super::finding::round(blame.detectable));
+    for (at, key) in island.groups.iter().enumerate() {
+        let of = |direction| robust::median(&mut of_end(readings, gpu, direction, at, peeled));
+        let (Some(sent), Some(received)) = (of(Direction::Tx), of(Direction::Rx)) else { continue };
+        let files =
+            island.files.get(&key.testcase).and_then(|f| f.first()).map_or("", String::as_str);
+        let place = if key.between_nodes { "to other nodes" } else { "inside the node" };
+        let detail = format!(
+            "{place}: sends {sent:.2}, receives {received:.2} GB/s (medians), level {:.2}",
+            peeled.levels[at]
+        );
+        found = found.because(files, Some(&key.testcase), detail);
+    }
+    found
+}
+
+/// Readings of one end in one group, partners that are blamed left out.
+fn of_end(
+    readings: &[PairReading],
+    gpu: usize,
+    direction: Direction,
+    group: usize,
+    peeled: &Peeled,
+) -> Vec<f64> {
+    let here = readings.iter().filter(|r| r.group == group);
+    let mine = here.filter(|r| match direction {
+        Direction::Rx => r.dst == gpu && !peeled.blames(r.src, Direction::Tx),
+        _ => r.src == gpu && !peeled.blames(r.dst, Direction::Rx),
+    });
+    mine.map(|r| r.value).collect()
+}
+
+/// The group that shows a GPU's fault best (most readings), and its median.
+fn shown(
+    readings: &[PairReading],
+    peeled: &Peeled,
+    gpu: usize,
+    direction: Direction,
+) -> (usize, f64) {
+    let groups = 0..peeled.levels.len();
+    let values = groups.map(|g| (g, of_end(readings, gpu, direction, g, peeled)));
+    let best =
+        values.filter(|(_, v)| !v.is_empty()).max_by_key(|(g, v)| (v.len(), std::cmp::Reverse(*g)));
+    let (group, mut values) = best.expect("a blamed end has readings");
+    (group, robust::median(&mut values).unwrap_or(0.0))
+}
+
+/// "1 of 18 links" where the ratio fits within 1 %.
+pub(super) fn quantised(island: &Island<'_>, ratio: f64) -> Option<String> {
+    const FITS: f64 = 0.01;
+    let links = island.platform?.nvlink.as_ref()?.links;
+    let lost = (1..=links / 2)
+        .find(|m| (ratio - f64::from(links - m) / f64::from(links)).abs() <= FITS)?;
+    Some(format!("{lost} of {links} links"))
+}
+
+/// Pairs that are low with nobody to blame, and what cannot be told.
+fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
+    let cells = out.active.iter().filter(|a| **a).count();
+    #[expect(clippy::cast_precision_loss, reason = "a count of GPUs")]
+    let pairs = (cells * cells.saturating_sub(1) / 2) as f64;
+    let (src_dst, dips) = (out.peeled.pairs.clone(), out.peeled.dips.len());
+    for pair in &src_dst {
+        out.findings.push(pair_finding(island, &out.peeled, pair));
+    }
+    // The same pair shows in the bidirectional tests; report it once.
+    for pair in &out.both_ways.pairs.clone() {
+        let known = src_dst.iter().any(|p| {
+            (p.src, p.dst) == (pair.src, pair.dst) || (p.dst, p.src) == (pair.src, pair.dst)
+        });
+        if !known && 2 < pair.readings {
+            out.findings.push(pair_finding(island, &out.both_ways, pair));
+        }
+    }
+    if dips == 0 {
+        return;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a count of cells")]
+    let share = dips as f64 / pairs.max(1.0);
+    let list: Vec<String> = out
+        .peeled
+        .dips
+        .iter()
+        .take(3)
+        .map(|d| {
+            format!(
+                "{} to {} ({} low)",
+                island.gpus[d.src],
+                island.gpus[d.dst],
+                percent(1.0 - d.ratio)
+            )
+        })
+        .collect();
+    let list = list.join(", ");
+    let said =
+        format!("{dips} pairs of {} read low once and were not read again: {list}", island.domain);
+    if MOST_DIPS < share && 1 < dips {
+        let why =
+            format!("{said}; that is more than healthy noise shows and no single part explains it");
+        out.unknown.push((format!("domain {}", island.domain), why));
+    } else {
+        out.notes.push(format!(
+            "{said}; readings dip by chance about once in 200, a second sweep would tell"
+        ));
+    }
+}
+
+fn pair_finding(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding {
+    let (src, dst) = (&island.gpus[pair.src], &island.gpus[pair.dst]);
+    let mut locus = of_gpu(&island.domain, src);
+    locus.kind = LocusKind::Pair;
+    locus.peer = Some(dst.to_string());
+    locus.direction = (!pair.both_ways).then_some(Direction::Tx);
+    let rule = format!(
+        "pair: all {} readings lie below the level by more than the noise of all cells allows, \
+         while both ends are fine with everybody else",
+        pair.readings
+    );
+    let between = |r: &&PairReading| (r.src, r.dst) == (pair.src, pair.dst);
+    let group =
+        island.directed.iter().chain(&island.both_ways).find(between).map_or(0, |r| r.group);
+    let level = peeled.levels.get(group).copied().filter(|l| l.is_finite()).unwrap_or(0.0);
+    let ways = if pair.both_ways { "with each other" } else { "in this direction" };
+    let said = format!(
+        "GPUs {src} and {dst} are {} low {ways} and fine with everybody else",
+        percent(1.0 - pair.ratio)
+    );
+    let found = finding(Outcome::Degraded, class(island), locus, &rule)
+        .numbers(level * pair.ratio, level, Unit::GigabytesPerSecond)
+        .saying(said);
+    evidence(island, found)
+}

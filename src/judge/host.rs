@@ -1,0 +1,307 @@
+//! Copies between host memory and each GPU.
+//!
+//! A lost PCIe generation or half the lanes halves the rate, so the line is
+//! coarse: NUMA placement alone moves healthy host copies by some percent.
+//! Only copies of one GPU at a time by a copy engine are judged; what GPUs get
+//! under load depends on the CPU and is shown, not judged.
+
+use std::collections::BTreeMap;
+
+use super::arrange::Domain;
+use super::finding::finding;
+use super::finding::of_gpu;
+use super::finding::of_node;
+use super::finding::percent;
+use super::ledger::Ledger;
+use super::robust;
+use super::testcase;
+use super::testcase::Shape;
+use crate::model::id::GpuId;
+use crate::model::measurement::Measurement;
+use crate::model::unit::Unit;
+use crate::model::verdict::Direction;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
+use crate::model::verdict::Outcome;
+use crate::thresholds::Expectation;
+use crate::thresholds::Platform;
+
+/// Closer than this to the reference is placement, not a fault.
+const LINE: f64 = 0.15;
+
+/// Healthy readings dip by up to 40 % about once in 200. A single reading that
+/// is lower than that is no dip.
+const DEEPEST_DIP: f64 = 0.58;
+
+/// Fewer readings than this show no level of their own.
+const SMALLEST_FLEET: usize = 4;
+
+/// One GPU's copies in one direction. The best reading counts: a good one
+/// acquits.
+struct Copies<'a> {
+    domain: &'a Domain<'a>,
+    gpu: GpuId,
+    value: f64,
+    readings: usize,
+    file: &'a str,
+}
+
+/// Judges all host copies of a case.
+pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
+    let mut tests: BTreeMap<(&str, &str), Vec<Copies<'_>>> = BTreeMap::new();
+    for domain in domains {
+        for (testcase, copies) in copies_of(domain) {
+            let platform = domain.platform.map_or("", |p| p.name.as_str());
+            tests.entry((platform, testcase)).or_default().extend(copies);
+        }
+    }
+    let mut low = Vec::new();
+    for ((_, testcase), copies) in tests {
+        let Shape::Host(direction) = testcase::shape(testcase) else { continue };
+        low.extend(judge_test(testcase, direction, &copies, ledger));
+    }
+    convict(low, &acquittals(domains), ledger);
+}
+
+/// The best that each GPU showed in any other host test of the same direction,
+/// relative to what its peers showed there. A link at half rate is slow in all
+/// of them.
+fn acquittals(domains: &[Domain<'_>]) -> BTreeMap<(GpuId, Direction), f64> {
+    let mut tests: BTreeMap<(&str, &str), Vec<(GpuId, f64)>> = BTreeMap::new();
+    for domain in domains {
+        let platform = domain.platform.map_or("", |p| p.name.as_str());
+        for (testcase, gpu, value, _) in host_cells(domain) {
+            let is_judged =
+                matches!(testcase::shape(testcase), Shape::Host(_)) && testcase.ends_with("_ce");
+            if !is_judged {
+                tests.entry((platform, testcase)).or_default().push((gpu, value));
+            }
+        }
+    }
+    let mut best: BTreeMap<(GpuId, Direction), f64> = BTreeMap::new();
+    for ((_, testcase), values) in tests {
+        let (Shape::Host(direction) | Shape::LoadedHost(direction)) = testcase::shape(testcase)
+        else {
+            continue;
+        };
+        let mut all: Vec<f64> = values.iter().map(|(_, v)| *v).collect();
+        let Some(level) = robust::median(&mut all).filter(|_| SMALLEST_FLEET <= values.len())
+        else {
+            continue;
+        };
+        for (gpu, value) in values {
+            let share = best.entry((gpu, direction)).or_insert(0.0);
+            *share = share.max(value / level);
+        }
+    }
+    best
+}
+
+/// Every number between host memory and a GPU of this domain: test case, GPU,
+/// value, file.
+fn host_cells<'a>(domain: &'a Domain<'a>) -> Vec<(&'a str, GpuId, f64, &'a str)> {
+    let mut cells = Vec::new();
+    for (node, recordings) in &domain.own {
+        for recording in recordings {
+            for measurement in &recording.parsed.measurements {
+                let Measurement::Matrix(matrix) = measurement else { continue };
+                let Some(name) = matrix.testcase.as_deref() else { continue };
+                if !testcase::shape(name).is_host() {
+                    continue;
+                }
+                for (_, col, value) in matrix.numbers() {
+                    let Some(gpu) = matrix.cols.get(col).and_then(|c| c.parse().ok()) else {
+                        continue;
+                    };
+                    cells.push((
+                        name,
+                        GpuId::new(node.clone(), gpu),
+                        value,
+                        recording.file.as_str(),
+                    ));
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// A low part: the finding, and how many readings stand behind it.
+struct Low {
+    finding: Finding,
+    readings: usize,
+}
+
+/// Enters what is low: as findings where more than one reading says so or one
+/// is deeper than dips go, as a remark where another test clears the link, else
+/// as something to read again.
+fn convict(low: Vec<Low>, acquittals: &BTreeMap<(GpuId, Direction), f64>, ledger: &mut Ledger) {
+    for low in merge_directions(low) {
+        let Low { finding, readings } = low;
+        if 1 < readings || ratio(&finding) < DEEPEST_DIP {
+            ledger.find(finding);
+        } else if is_acquitted(&finding.locus, acquittals) {
+            ledger.notes.push(format!(
+                "{}; once, other copies over the same link are fine",
+                finding.summary
+            ));
+        } else if let Some(node) = finding.locus.node.clone() {
+            ledger.doubt(&node, format!("{}; read once, read it again", finding.summary));
+        }
+    }
+}
+
+/// Host copies of a domain, by test case.
+fn copies_of<'a>(domain: &'a Domain<'a>) -> BTreeMap<&'a str, Vec<Copies<'a>>> {
+    let mut readings: BTreeMap<(&str, GpuId), (Vec<f64>, &str)> = BTreeMap::new();
+    for (testcase, gpu, value, file) in host_cells(domain) {
+        if matches!(testcase::shape(testcase), Shape::Host(_)) && testcase.ends_with("_ce") {
+            readings.entry((testcase, gpu)).or_insert((Vec::new(), file)).0.push(value);
+        }
+    }
+    let mut tests: BTreeMap<&str, Vec<Copies<'_>>> = BTreeMap::new();
+    for ((testcase, gpu), (values, file)) in readings {
+        let readings = values.len();
+        let Some(value) = values.into_iter().reduce(f64::max) else { continue };
+        tests.entry(testcase).or_default().push(Copies { domain, gpu, value, readings, file });
+    }
+    tests
+}
+
+fn is_acquitted(locus: &Locus, acquittals: &BTreeMap<(GpuId, Direction), f64>) -> bool {
+    let (Some(node), Some(gpu), Some(direction)) = (&locus.node, locus.gpu, locus.direction) else {
+        return false;
+    };
+    let best = acquittals.get(&(GpuId::new(node.clone(), gpu), direction));
+    best.is_some_and(|share| 1.0 - LINE <= *share)
+}
+
+fn judge_test(
+    testcase: &str,
+    direction: Direction,
+    copies: &[Copies<'_>],
+    ledger: &mut Ledger,
+) -> Vec<Low> {
+    let platform: Option<&Platform> = copies.first().and_then(|c| c.domain.platform);
+    let expectation = platform.and_then(|p| p.expectation(testcase));
+    let expected = expectation.and_then(|e| e.value);
+    let mut values: Vec<f64> = copies.iter().map(|c| c.value).collect();
+    let enough = SMALLEST_FLEET <= values.len();
+    let peers = robust::median(&mut values).filter(|m| enough && 0.0 < *m);
+    let spread = peers.map_or(0.0, |m| robust::spread(&values, m).unwrap_or(0.0) / m);
+    for copy in copies {
+        ledger.measure(&copy.gpu.node);
+        if expected.is_some() {
+            ledger.compare(&copy.gpu.node);
+        }
+    }
+    let line = LINE.max(5.0 * spread);
+    let guilty = copies.iter().filter_map(|c| {
+        let finding = low(c, testcase, direction, peers, line, expectation)?;
+        Some(Low { finding, readings: c.readings })
+    });
+    let mut by_node: BTreeMap<_, Vec<Low>> = BTreeMap::new();
+    for low in guilty {
+        by_node.entry(low.finding.locus.node.clone()).or_default().push(low);
+    }
+    let mut out = Vec::new();
+    for (node, found) in by_node {
+        let here = copies.iter().filter(|c| Some(&c.gpu.node) == node.as_ref());
+        let all = here.clone().count();
+        let whole_node = 1 < all && found.len() == all;
+        let Some(one) = here.into_iter().next().filter(|_| whole_node) else {
+            out.extend(found);
+            continue;
+        };
+        let locus =
+            Locus { direction: Some(direction), ..of_node(&one.domain.name, &one.gpu.node) };
+        let readings = found.iter().map(|l| l.readings).sum();
+        let worst = found.into_iter().map(|l| l.finding);
+        let mut worst = worst.min_by(|a, b| ratio(a).total_cmp(&ratio(b))).expect("all are low");
+        let id = finding(worst.outcome, &worst.class, locus.clone(), "").id;
+        worst.summary = format!(
+            "all {all} GPUs of {}: {testcase} is low, at worst {:.1} of {:.1} GB/s: look at the host, not at a GPU",
+            one.gpu.node,
+            worst.measured.unwrap_or(0.0),
+            worst.expected.unwrap_or(0.0)
+        );
+        out.push(Low { finding: Finding { id, locus, ..worst }, readings });
+    }
+    out
+}
+
+fn ratio(finding: &Finding) -> f64 {
+    finding.ratio.unwrap_or(1.0)
+}
+
+/// The finding against one GPU's copies, if they are low.
+fn low(
+    copy: &Copies<'_>,
+    testcase: &str,
+    direction: Direction,
+    peers: Option<f64>,
+    line: f64,
+    expectation: Option<&Expectation>,
+) -> Option<Finding> {
+    let expected = expectation.and_then(|e| e.value.map(|v| (v, e)));
+    let below_peers = peers.filter(|p| copy.value < p * (1.0 - line));
+    let below_expected =
+        expected.filter(|(v, e)| copy.value < v * (1.0 - e.tolerance.max(LINE))).map(|(v, _)| v);
+    let below_floor = expectation.and_then(|e| e.floor).filter(|f| copy.value < *f);
+    let (reference, rule) = if let Some(peers) = below_peers {
+        (peers, format!("host copy: more than {} below the median of its peers", percent(line)))
+    } else if let Some(value) = below_expected {
+        (value, format!("host copy: more than {} below the expectation", percent(LINE)))
+    } else if let Some(floor) = below_floor {
+        (
+            expected.map_or(floor, |(v, _)| v),
+            format!("host copy: below the floor of {floor:.1} GB/s"),
+        )
+    } else {
+        return None;
+    };
+    let gpu = &copy.gpu;
+    let locus = Locus { direction: Some(direction), ..of_gpu(&copy.domain.name, gpu) };
+    let share = copy.value / reference;
+    // 50 % and 25 % are lanes or generations; anything else is something else.
+    let hint = [
+        (0.5, "half the lanes or one PCIe generation down"),
+        (0.25, "a quarter of the lanes, or two generations down"),
+    ]
+    .iter()
+    .find(|(quantum, _)| (share / quantum - 1.0).abs() < 0.08)
+    .map_or(String::new(), |(_, text)| format!(": as with {text}"));
+    let said = format!("GPU {gpu}: {testcase} at {:.1} of {reference:.1} GB/s{hint}", copy.value);
+    let detail = format!("{:.2} GB/s", copy.value);
+    let found = finding(Outcome::Degraded, "host-link-low", locus, &rule)
+        .numbers(copy.value, reference, Unit::GigabytesPerSecond)
+        .saying(said)
+        .because(copy.file, Some(testcase), detail);
+    Some(Finding { detectable: Some(super::finding::round(line)), ..found })
+}
+
+/// The same part low both ways is one finding without a direction.
+fn merge_directions(low: Vec<Low>) -> Vec<Low> {
+    let mut merged: Vec<Low> = Vec::new();
+    for low in low {
+        let part = |l: &Locus| (l.node.clone(), l.gpu, l.kind);
+        let twin = merged.iter_mut().find(|m| {
+            part(&m.finding.locus) == part(&low.finding.locus)
+                && m.finding.locus.direction != low.finding.locus.direction
+        });
+        let Some(twin) = twin else {
+            merged.push(low);
+            continue;
+        };
+        let both = Locus { direction: None, ..twin.finding.locus.clone() };
+        let evidence = twin.finding.evidence.iter().chain(&low.finding.evidence).cloned().collect();
+        let worst =
+            [&low.finding, &twin.finding].into_iter().min_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+        let worst = worst.expect("one of two").clone();
+        let id = finding(worst.outcome, &worst.class, both.clone(), "").id;
+        let summary = format!("{} (both directions are low)", worst.summary);
+        twin.finding = Finding { id, locus: both, evidence, summary, ..worst };
+        twin.readings += low.readings;
+    }
+    merged
+}

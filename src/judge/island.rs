@@ -1,0 +1,255 @@
+//! Islands: sets of GPUs that must all reach each other over one fabric, and
+//! the pair readings taken inside them.
+//!
+//! In a rack-scale domain the island is the domain; elsewhere it is the node.
+//! Readings are put into the direction the data moved, and grouped with those
+//! they may be compared with: same test, same launch (on the node or across
+//! nodes), same side of the node's edge.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::arrange::Domain;
+use super::testcase;
+use super::testcase::Shape;
+use crate::model::id::DomainName;
+use crate::model::id::GpuId;
+use crate::model::id::NodeName;
+use crate::model::measurement::Matrix;
+use crate::model::measurement::Measurement;
+use crate::model::parsed::Tool;
+use crate::model::recording::Recording;
+use crate::model::unit::Unit;
+use crate::thresholds::Expectation;
+use crate::thresholds::Path;
+use crate::thresholds::Platform;
+
+/// Readings that may be compared with each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct GroupKey {
+    pub(super) testcase: Arc<str>,
+    /// Launched across nodes (other overheads than on one node).
+    pub(super) across: bool,
+    /// Source and destination sit in different nodes.
+    pub(super) between_nodes: bool,
+}
+
+/// One number between two GPUs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PairReading {
+    pub(super) src: usize,
+    pub(super) dst: usize,
+    pub(super) group: usize,
+    pub(super) value: f64,
+}
+
+/// A set of GPUs that must all reach each other.
+#[derive(Debug)]
+pub(super) struct Island<'a> {
+    pub(super) domain: DomainName,
+    /// The one node it lies in; `None` when it spans nodes.
+    pub(super) node: Option<NodeName>,
+    pub(super) platform: Option<&'a Platform>,
+    pub(super) gpus: Vec<GpuId>,
+    pub(super) groups: Vec<GroupKey>,
+    /// One direction at a time.
+    pub(super) directed: Vec<PairReading>,
+    /// Both directions at once; source and destination are interchangeable.
+    pub(super) both_ways: Vec<PairReading>,
+    /// Some of them were taken with nvbandwidth's small buffer.
+    pub(super) small_buffer: bool,
+    /// Files that pair readings came from, for evidence.
+    pub(super) files: BTreeMap<Arc<str>, Vec<String>>,
+}
+
+impl<'a> Island<'a> {
+    /// What the test of this group must show here.
+    pub(super) fn expectation(&self, group: usize) -> Option<&'a Expectation> {
+        self.platform?.expectation(&self.groups[group].testcase)
+    }
+
+    /// The expectation of a group that states a value for a path between GPUs.
+    pub(super) fn expected_level(&self, group: usize) -> Option<(f64, &'a Expectation)> {
+        let e = self.expectation(group)?;
+        let between_gpus = matches!(e.path, Path::Nvlink | Path::Pcie);
+        e.value.filter(|_| between_gpus && e.unit == Unit::GigabytesPerSecond).map(|v| (v, e))
+    }
+
+    /// How far below an expectation a healthy island may be.
+    pub(super) fn tolerance(&self, expectation: &Expectation) -> f64 {
+        let small = expectation.tolerance_small_buffer.filter(|_| self.small_buffer);
+        small.map_or(expectation.tolerance, |t| t.max(expectation.tolerance))
+    }
+
+    /// Whether every pair of GPUs must show the same bandwidth.
+    pub(super) fn is_uniform(&self) -> bool {
+        self.platform.is_some_and(|p| p.nvlink.as_ref().is_some_and(|n| n.switched))
+    }
+
+    /// GPUs by node.
+    pub(super) fn nodes(&self) -> BTreeMap<&NodeName, Vec<usize>> {
+        let mut nodes: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
+        for (at, gpu) in self.gpus.iter().enumerate() {
+            nodes.entry(&gpu.node).or_default().push(at);
+        }
+        nodes
+    }
+}
+
+/// A pair matrix in the direction of the data: calls `take` with source,
+/// destination and the cell for every pair of different GPUs.
+pub(super) fn pairs_of(
+    matrix: &Matrix,
+    shape: Shape,
+    gpu_of: &dyn Fn(&str) -> Option<GpuId>,
+    mut take: impl FnMut(GpuId, GpuId, Option<f64>),
+) {
+    if shape == Shape::LabelledPair {
+        for (label, row) in matrix.rows.iter().zip(&matrix.cells) {
+            let Some((from, to)) = label.split_once("->") else { continue };
+            if let (Some(src), Some(dst)) = (gpu_of(from.trim()), gpu_of(to.trim())) {
+                take(src, dst, row.first().copied().flatten());
+            }
+        }
+        return;
+    }
+    let rows: Vec<Option<GpuId>> = matrix.rows.iter().map(|label| gpu_of(label)).collect();
+    let cols: Vec<Option<GpuId>> = matrix.cols.iter().map(|label| gpu_of(label)).collect();
+    for (row, cells) in rows.iter().zip(&matrix.cells) {
+        for (col, cell) in cols.iter().zip(cells) {
+            let (Some(row), Some(col)) = (row, col) else { continue };
+            if row == col {
+                continue;
+            }
+            if shape == Shape::ColumnToRow {
+                take(col.clone(), row.clone(), *cell);
+            } else {
+                take(row.clone(), col.clone(), *cell);
+            }
+        }
+    }
+}
+
+/// From a matrix label to the GPU it means.
+pub(super) type Labels<'d> = Box<dyn Fn(&str) -> Option<GpuId> + 'd>;
+
+/// The GPU that a label of this recording's matrices means.
+pub(super) fn labels<'d>(
+    domain: &'d Domain<'_>,
+    recording: &Recording,
+    node: Option<&'d NodeName>,
+) -> Labels<'d> {
+    match node {
+        Some(node) => Box::new(move |label| Some(GpuId::new(node.clone(), label.parse().ok()?))),
+        None => {
+            let ranks = domain.gpus_of_ranks(&recording.parsed);
+            Box::new(move |label| ranks.get(&label.parse().ok()?).cloned())
+        }
+    }
+}
+
+/// The islands of a domain, with their readings.
+pub(super) fn islands<'a>(domain: &Domain<'a>) -> Vec<Island<'a>> {
+    // Without a platform, pair tests that ran across nodes say what it is.
+    let pairs_across = domain.across.iter().any(|r| !pair_matrices(r).is_empty());
+    if domain.spans_nodes() || (pairs_across && domain.platform.is_none()) {
+        vec![island(domain, None)]
+    } else {
+        domain.nodes.iter().map(|node| island(domain, Some(node))).collect()
+    }
+}
+
+/// nvbandwidth's default buffer is 64 MiB up to v0.6 and 512 MiB since.
+fn copies_small_buffers(recording: &Recording) -> bool {
+    let minor = |version: &str| version.strip_prefix("0.")?.split('.').next()?.parse::<u32>().ok();
+    recording.parsed.tool == Some(Tool::Nvbandwidth)
+        && recording.parsed.tool_version.as_deref().and_then(minor).is_some_and(|minor| minor < 7)
+}
+
+/// The pair matrices of a recording.
+pub(super) fn pair_matrices(recording: &Recording) -> Vec<(&Matrix, &str, Shape)> {
+    let matrices = recording.parsed.measurements.iter().filter_map(|m| match m {
+        Measurement::Matrix(matrix) => Some(matrix),
+        _ => None,
+    });
+    matrices
+        .filter_map(|matrix| {
+            let name = matrix.testcase.as_deref()?;
+            let shape = testcase::shape(name);
+            (shape.is_pair() && matrix.unit.is_none_or(Unit::is_bandwidth))
+                .then_some((matrix, name, shape))
+        })
+        .collect()
+}
+
+fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
+    let mut gpus: BTreeMap<GpuId, usize> = BTreeMap::new();
+    let mut pairs: Vec<(GpuId, GpuId, GroupKey, f64, bool)> = Vec::new();
+    let mut files: BTreeMap<Arc<str>, Vec<String>> = BTreeMap::new();
+    let mut small_buffer = false;
+
+    let own = domain.own.iter().filter(|(node, _)| only.is_none_or(|only| *node == only));
+    let own = own.flat_map(|(node, recordings)| recordings.iter().map(move |r| (Some(node), *r)));
+    let across = domain.across.iter().map(|r| (None, *r)).filter(|_| only.is_none());
+    for (node, recording) in own.chain(across) {
+        let label = labels(domain, recording, node);
+        for (matrix, name, shape) in pair_matrices(recording) {
+            small_buffer |= copies_small_buffers(recording);
+            let testcase: Arc<str> = Arc::from(name);
+            let seen_in = files.entry(testcase.clone()).or_default();
+            if !seen_in.contains(&recording.file) {
+                seen_in.push(recording.file.clone());
+            }
+            pairs_of(matrix, shape, &*label, |src, dst, cell| {
+                let between_nodes = src.node != dst.node;
+                gpus.entry(src.clone()).or_default();
+                gpus.entry(dst.clone()).or_default();
+                let key =
+                    GroupKey { testcase: testcase.clone(), across: node.is_none(), between_nodes };
+                if let Some(value) = cell {
+                    pairs.push((src, dst, key, value, shape == Shape::BothWays));
+                }
+            });
+        }
+    }
+    // GPUs that ought to be there are members even when nothing was read of them.
+    let members = domain.nodes.iter().filter(|node| only.is_none_or(|only| *node == only));
+    for node in members {
+        for gpu in 0..domain.gpus_per_node.unwrap_or(0) {
+            gpus.entry(GpuId::new(node.clone(), gpu)).or_default();
+        }
+    }
+    for (at, index) in gpus.values_mut().enumerate() {
+        *index = at;
+    }
+    let mut groups: BTreeMap<GroupKey, usize> = BTreeMap::new();
+    for (_, _, key, _, _) in &pairs {
+        if !groups.contains_key(key) {
+            groups.insert(key.clone(), 0);
+        }
+    }
+    for (at, index) in groups.values_mut().enumerate() {
+        *index = at;
+    }
+    let mut directed = Vec::with_capacity(pairs.len());
+    let mut both_ways = Vec::new();
+    for (src, dst, key, value, both) in pairs {
+        let reading = PairReading { src: gpus[&src], dst: gpus[&dst], group: groups[&key], value };
+        if both {
+            both_ways.push(reading);
+        } else {
+            directed.push(reading);
+        }
+    }
+    Island {
+        domain: domain.name.clone(),
+        node: only.cloned(),
+        platform: domain.platform,
+        gpus: gpus.into_keys().collect(),
+        groups: groups.into_keys().collect(),
+        directed,
+        both_ways,
+        small_buffer,
+        files,
+    }
+}

@@ -1,0 +1,73 @@
+//! What has been said so far: findings, what is not known, and remarks.
+//!
+//! Every stage of the judge writes here; `nodes` reads it at the end.
+
+use std::collections::BTreeMap;
+
+use crate::model::id::NodeName;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Unknown;
+
+/// What has been said so far about one case.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) findings: Vec<Finding>,
+    pub(super) unknown: Vec<Unknown>,
+    pub(super) notes: Vec<String>,
+    /// Why a node cannot pass, first reason first.
+    pub(super) doubts: BTreeMap<NodeName, Vec<String>>,
+    /// Smallest degradation that would have been seen on a node.
+    pub(super) detectable: BTreeMap<NodeName, f64>,
+    /// Whether anything of a node was compared with an expectation.
+    pub(super) compared: BTreeMap<NodeName, bool>,
+}
+
+impl Ledger {
+    /// Adds a finding, unless the same part is already found guilty of the
+    /// same; then its evidence joins the first.
+    pub(super) fn find(&mut self, finding: Finding) {
+        if let Some(known) = self.findings.iter_mut().find(|f| f.id == finding.id) {
+            known.outcome = known.outcome.max(finding.outcome);
+            for evidence in finding.evidence {
+                if !known.evidence.contains(&evidence) {
+                    known.evidence.push(evidence);
+                }
+            }
+            return;
+        }
+        self.findings.push(finding);
+    }
+
+    /// Something is not known.
+    pub(super) fn unknown(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        let unknown = Unknown { what: what.into(), why: why.into() };
+        if !self.unknown.contains(&unknown) {
+            self.unknown.push(unknown);
+        }
+    }
+
+    /// A node cannot pass, for this reason.
+    pub(super) fn doubt(&mut self, node: &NodeName, why: impl Into<String>) {
+        let why = why.into();
+        let reasons = self.doubts.entry(node.clone()).or_default();
+        if !reasons.contains(&why) {
+            reasons.push(why);
+        }
+    }
+
+    /// Something of this node was compared with an expectation.
+    pub(super) fn compare(&mut self, node: &NodeName) {
+        self.compared.insert(node.clone(), true);
+    }
+
+    /// Something of this node was measured, whatever it was compared with.
+    pub(super) fn measure(&mut self, node: &NodeName) {
+        self.compared.entry(node.clone()).or_insert(false);
+    }
+
+    /// The worst degradation that this node could have hidden.
+    pub(super) fn could_have_seen(&mut self, node: &NodeName, detectable: f64) {
+        let worst = self.detectable.entry(node.clone()).or_insert(detectable);
+        *worst = worst.max(detectable);
+    }
+}

@@ -1,0 +1,233 @@
+//! Whether a whole island is as fast as it must be: against comparable islands
+//! where there are some, and against the platform's expectation.
+//!
+//! Inside an island everything is relative, so a fault that hits all cells
+//! alike (a switch plane, clocks, a power cap) shows only here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::fabric;
+use super::finding::finding;
+use super::finding::of_domain;
+use super::finding::of_node;
+use super::finding::percent;
+use super::island::GroupKey;
+use super::island::Island;
+use super::peel;
+use super::peel::Peeled;
+use super::robust;
+use crate::model::unit::Unit;
+use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+use crate::thresholds::Expectation;
+
+/// Fewer islands than this are no fleet.
+const SMALLEST_FLEET: usize = 3;
+
+/// Levels of comparable islands: platform and group to one level per island.
+#[derive(Debug, Default)]
+pub(super) struct Fleet {
+    levels: BTreeMap<(Arc<str>, GroupKey), Vec<f64>>,
+}
+
+impl Fleet {
+    /// Levels of all islands, each the median of its readings per group.
+    pub(super) fn of<'i>(islands: impl Iterator<Item = &'i Island<'i>>) -> Self {
+        let mut fleet = Self::default();
+        for island in islands {
+            let Some(platform) = island.platform else { continue };
+            let platform: Arc<str> = Arc::from(platform.name.as_str());
+            let mut values: Vec<Vec<f64>> = vec![Vec::new(); island.groups.len()];
+            for reading in &island.directed {
+                values[reading.group].push(reading.value);
+            }
+            for (key, mut values) in island.groups.iter().zip(values) {
+                if let Some(level) = robust::median(&mut values) {
+                    fleet.levels.entry((platform.clone(), key.clone())).or_default().push(level);
+                }
+            }
+        }
+        fleet
+    }
+
+    fn reference(&self, island: &Island<'_>, group: usize) -> Option<f64> {
+        let platform: Arc<str> = Arc::from(island.platform?.name.as_str());
+        let levels = self.levels.get(&(platform, island.groups[group].clone()))?;
+        let mut levels = levels.clone();
+        if levels.len() < SMALLEST_FLEET { None } else { robust::median(&mut levels) }
+    }
+}
+
+/// An island's level and what it was compared with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Level {
+    /// Level over reference, the median over all groups that have one.
+    pub(super) ratio: f64,
+    /// Compared with an expectation (and not only with other islands).
+    pub(super) absolute: bool,
+    /// Low enough to be a finding.
+    pub(super) low: bool,
+}
+
+/// Compares an island's level; adds findings and notes.
+pub(super) fn judge(
+    island: &Island<'_>,
+    peeled: &Peeled,
+    fleet: &Fleet,
+    findings: &mut Vec<Finding>,
+    notes: &mut Vec<String>,
+) -> Option<Level> {
+    let levels = || {
+        let groups = peeled.levels.iter().copied().enumerate().filter(|(_, l)| l.is_finite());
+        groups
+            .map(|(g, level)| (g, if island.is_uniform() { level } else { best_level(island, g) }))
+    };
+    let expected: Vec<(usize, f64, f64, &Expectation)> = levels()
+        .filter_map(|(g, level)| island.expected_level(g).map(|(value, e)| (g, level, value, e)))
+        .collect();
+    let compared: Vec<(usize, f64, f64)> = levels()
+        .filter_map(|(g, level)| fleet.reference(island, g).map(|r| (g, level, r)))
+        .collect();
+
+    let mut ratios: Vec<f64> = expected.iter().map(|(_, level, value, _)| level / value).collect();
+    let absolute = robust::median(&mut ratios);
+    let mut ratios: Vec<f64> =
+        compared.iter().map(|(_, level, reference)| level / reference).collect();
+    let relative = robust::median(&mut ratios);
+
+    // Each test has its own tolerance; most of them must agree.
+    let line = |e: &Expectation| 1.0 - island.tolerance(e).max(peel::LINE);
+    let mut shares: Vec<f64> =
+        expected.iter().map(|(_, level, value, e)| level / value / line(e)).collect();
+    let below_fleet = relative.is_some_and(|r| r < 1.0 - peel::LINE);
+    let below_expected = robust::median(&mut shares).is_some_and(|share| share < 1.0);
+    let under_floor = expected.iter().find(|(_, level, _, e)| e.floor.is_some_and(|f| *level < f));
+
+    if below_fleet && let Some((group, level, reference)) = nearest(&compared, relative) {
+        findings.push(low(
+            island,
+            group,
+            level,
+            reference,
+            "the median of the other islands of its platform",
+        ));
+    } else if (below_expected || under_floor.is_some())
+        && let Some((group, level, value, e)) = under_floor
+            .or_else(|| expected.iter().min_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2))))
+    {
+        let against = format!(
+            "the expectation ({}, tolerance {}; {})",
+            e.derivation,
+            percent(island.tolerance(e)),
+            e.source
+        );
+        findings.push(low(island, *group, *level, *value, &against));
+    }
+    too_fast(island, &expected, findings, notes);
+    let ratio = relative.or(absolute)?;
+    Some(Level {
+        ratio,
+        absolute: absolute.is_some(),
+        low: below_fleet || below_expected || under_floor.is_some(),
+    })
+}
+
+/// Where path classes differ, what each GPU reaches with its best partner is
+/// the level: the median over GPUs.
+fn best_level(island: &Island<'_>, group: usize) -> f64 {
+    let mut best = vec![0.0_f64; island.gpus.len()];
+    for reading in island.directed.iter().filter(|r| r.group == group) {
+        best[reading.src] = best[reading.src].max(reading.value);
+    }
+    best.retain(|b| 0.0 < *b);
+    robust::median(&mut best).unwrap_or(0.0)
+}
+
+/// The group whose ratio is closest to the median one.
+fn nearest(compared: &[(usize, f64, f64)], ratio: Option<f64>) -> Option<(usize, f64, f64)> {
+    let ratio = ratio?;
+    let distance = |c: &(usize, f64, f64)| (c.1 / c.2 - ratio).abs();
+    compared.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b)))
+}
+
+/// The finding that a whole island is low.
+fn low(island: &Island<'_>, group: usize, level: f64, reference: f64, against: &str) -> Finding {
+    let ratio = level / reference;
+    let links = fabric::quantised(island, ratio);
+    let (locus, what) = match &island.node {
+        Some(node) => (of_node(&island.domain, node), format!("all pairs of {node}")),
+        None if links.is_some() => {
+            (of_domain(LocusKind::Plane, &island.domain), format!("all pairs of {}", island.domain))
+        }
+        None => (
+            of_domain(LocusKind::Domain, &island.domain),
+            format!("all pairs of {}", island.domain),
+        ),
+    };
+    let class = match (&island.node, &links) {
+        (Some(_), _) => fabric::LOW,
+        (None, Some(_)) => "plane-low",
+        (None, None) => "domain-low",
+    };
+    let hint = match links {
+        Some(links) => format!("; that fits {links} missing everywhere, as with a switch plane out"),
+        None => "; no whole number of links fits: look at clocks, power limits, and whether the expectation is right".to_owned(),
+    };
+    let key = &island.groups[group];
+    let said =
+        format!("{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}", percent(1.0 - ratio));
+    let rule = format!("level: the median of all pairs against {against}");
+    let mut found = finding(Outcome::Degraded, class, locus, &rule)
+        .numbers(level, reference, Unit::GigabytesPerSecond)
+        .saying(said);
+    for file in island.files.get(&key.testcase).into_iter().flatten().take(4) {
+        found = found.because(
+            file,
+            Some(&key.testcase),
+            format!("median of all pairs {level:.2} GB/s"),
+        );
+    }
+    found
+}
+
+/// A level above what the links can carry is no health: the platform is
+/// another one, or the numbers are.
+fn too_fast(
+    island: &Island<'_>,
+    expected: &[(usize, f64, f64, &Expectation)],
+    findings: &mut Vec<Finding>,
+    notes: &mut Vec<String>,
+) {
+    const NOTEWORTHY: f64 = 1.1;
+    const ROUNDING: f64 = 1.02;
+    let nominal =
+        island.platform.and_then(|p| p.nvlink.as_ref()).map(|n| f64::from(n.links) * n.rate);
+    let Some((group, level, value, e)) =
+        expected.iter().max_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2)))
+    else {
+        return;
+    };
+    let testcase = &island.groups[*group].testcase;
+    let platform = island.platform.map_or("", |p| p.name.as_str());
+    if let Some(nominal) =
+        nominal.filter(|n| n * ROUNDING < *level && e.path == crate::thresholds::Path::Nvlink)
+    {
+        let locus = of_domain(LocusKind::Instrument, &island.domain);
+        let said = format!(
+            "{testcase} reads {level:.1} GB/s in {}, more than the {nominal:.0} GB/s that the links of {platform} carry: \
+             another platform, or wrong numbers",
+            island.domain
+        );
+        let rule = "ceiling: no copy is faster than links x rate";
+        let found = finding(Outcome::Unknown, "above-nominal", locus, rule);
+        findings.push(found.numbers(*level, nominal, Unit::GigabytesPerSecond).saying(said));
+    } else if value * NOTEWORTHY < *level {
+        notes.push(format!(
+            "{testcase} in {} reads {level:.1} GB/s, {} above what is expected of {platform} ({value:.1})",
+            island.domain,
+            percent(level / value - 1.0)
+        ));
+    }
+}

@@ -1,0 +1,438 @@
+//! Whose fault a low cell is: collect acquittals, then peel.
+//!
+//! A reading is `min(tx of the source, rx of the destination, path)`, so a
+//! good one clears both ends and a low one accuses neither. Each end is judged
+//! by the median over its partners that are not blamed; the lowest is blamed,
+//! its row or column leaves, and everything is compared again. What is low
+//! afterwards belongs to a pair.
+
+use super::island::Island;
+use super::island::PairReading;
+use super::robust;
+use crate::model::verdict::Direction;
+
+/// Effects below this are inside the natural spread of healthy fabrics: half
+/// the loss of one link of 18. They are reported, never blamed.
+pub(super) const LINE: f64 = 0.028;
+
+/// A median this many standard errors low is no chance.
+const ERRORS: f64 = 5.0;
+
+/// Further standard errors for a fault of the printed size to be seen 999
+/// times in 1,000: Phi^-1(0.999).
+const POWER: f64 = 3.09;
+
+/// Relative spread assumed where an island is too small to show its own:
+/// generous for copy engines (0.1 to 0.3 % seen), usual for NCCL and NICs.
+const ASSUMED_SIGMA: f64 = 0.01;
+
+/// No instrument here repeats better than this.
+const LEAST_SIGMA: f64 = 0.000_5;
+
+/// Chance that any innocent pair of an island looks low.
+const FAMILY_ERROR: f64 = 1e-3;
+
+/// How an end's partners are summed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Statistic {
+    /// Their median: all pairs share one path class.
+    Median,
+    /// The best of them: path classes differ and are not known, so one good
+    /// reading acquits.
+    Best,
+}
+
+/// One end in one direction, blamed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Blame {
+    pub(super) gpu: usize,
+    pub(super) direction: Direction,
+    /// Over partners that are not blamed themselves, relative to the level.
+    pub(super) ratio: f64,
+    pub(super) partners: usize,
+    pub(super) detectable: f64,
+}
+
+/// Two ends that are slow only with each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct LowPair {
+    pub(super) src: usize,
+    pub(super) dst: usize,
+    /// Both directions are low.
+    pub(super) both_ways: bool,
+    pub(super) ratio: f64,
+    pub(super) readings: usize,
+}
+
+/// What peeling gave.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Peeled {
+    pub(super) blames: Vec<Blame>,
+    pub(super) pairs: Vec<LowPair>,
+    /// Cells that are low with too few readings to tell a dip from a fault.
+    pub(super) dips: Vec<LowPair>,
+    /// Level of each group without the blamed.
+    pub(super) levels: Vec<f64>,
+    /// Relative standard deviation of one reading.
+    pub(super) sigma: f64,
+    /// Smallest degradation that would have been seen, per GPU; `None` where
+    /// the GPU was not measured.
+    pub(super) detectable: Vec<Option<f64>>,
+}
+
+impl Peeled {
+    /// Whether this end is blamed.
+    pub(super) fn blames(&self, gpu: usize, direction: Direction) -> bool {
+        self.blames.iter().any(|b| b.gpu == gpu && b.direction == direction)
+    }
+}
+
+/// Cells of one island, relative to the level of their group.
+struct Cells {
+    n: usize,
+    /// Per ordered pair: where its readings start in `ratios`.
+    starts: Vec<u32>,
+    ratios: Vec<f64>,
+}
+
+impl Cells {
+    fn new(n: usize, readings: &[PairReading], levels: &[f64]) -> Self {
+        let mut starts = vec![0u32; n * n + 1];
+        for r in readings {
+            starts[r.src * n + r.dst + 1] += 1;
+        }
+        for at in 1..starts.len() {
+            starts[at] += starts[at - 1];
+        }
+        let mut next = starts.clone();
+        let mut ratios = vec![0.0; readings.len()];
+        for r in readings {
+            let slot = &mut next[r.src * n + r.dst];
+            ratios[*slot as usize] = r.value / levels[r.group];
+            *slot += 1;
+        }
+        Self { n, starts, ratios }
+    }
+
+    fn readings(&self, src: usize, dst: usize) -> &[f64] {
+        let at = src * self.n + dst;
+        &self.ratios[self.starts[at] as usize..self.starts[at + 1] as usize]
+    }
+
+    fn cell(&self, src: usize, dst: usize) -> Option<f64> {
+        match self.readings(src, dst) {
+            [] => None,
+            [one] => Some(*one),
+            many => robust::median(&mut many.to_vec()),
+        }
+    }
+}
+
+/// Peels the readings of an island. `active` says which GPUs take part: those
+/// that are cut off are judged elsewhere.
+pub(super) fn peel(
+    island: &Island<'_>,
+    readings: &[PairReading],
+    active: &[bool],
+    statistic: Statistic,
+) -> Peeled {
+    let n = island.gpus.len();
+    let readings: Vec<PairReading> =
+        readings.iter().copied().filter(|r| active[r.src] && active[r.dst]).collect();
+    let mut out = Peeled { detectable: vec![None; n], ..Peeled::default() };
+    let mut blamed = Blamed::none(n);
+    // Levels depend on who is blamed and the other way round: a few turns do.
+    for _ in 0..4 {
+        out.levels = levels(island.groups.len(), &readings, &blamed, n);
+        let cells = Cells::new(n, &readings, &out.levels);
+        let matrix: Vec<Option<f64>> = (0..n * n).map(|at| cells.cell(at / n, at % n)).collect();
+        out.sigma = sigma(&cells, &matrix, n);
+        let before = blamed.clone();
+        blamed = blame(&matrix, &cells, n, out.sigma, statistic);
+        let settled = before == blamed;
+        out.blames = describe(&matrix, &cells, &blamed, out.sigma, n, statistic);
+        out.detectable = detectable(&cells, &blamed, out.sigma, n, statistic);
+        if settled {
+            (out.pairs, out.dips) = low_pairs(&matrix, &cells, &blamed, out.sigma, n, statistic);
+            break;
+        }
+    }
+    out
+}
+
+/// Ends taken out of the comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Blamed {
+    tx: Vec<bool>,
+    rx: Vec<bool>,
+}
+
+impl Blamed {
+    fn none(n: usize) -> Self {
+        Self { tx: vec![false; n], rx: vec![false; n] }
+    }
+
+    fn clears(&self, src: usize, dst: usize) -> bool {
+        !self.tx[src] && !self.rx[dst]
+    }
+}
+
+/// The level of each group among ends that are not blamed. One bad GPU of four
+/// touches half of all cells, so small islands start from their upper end.
+fn levels(groups: usize, readings: &[PairReading], blamed: &Blamed, n: usize) -> Vec<f64> {
+    const SMALL: usize = 6;
+    const UPPER: f64 = 0.8;
+    let mut values: Vec<Vec<f64>> = vec![Vec::new(); groups];
+    let mut parts: Vec<std::collections::BTreeSet<usize>> = vec![Default::default(); groups];
+    for r in readings.iter().filter(|r| blamed.clears(r.src, r.dst)) {
+        values[r.group].push(r.value);
+        if n <= SMALL || parts[r.group].len() <= SMALL {
+            parts[r.group].insert(r.src);
+        }
+    }
+    let nobody = !blamed.tx.iter().chain(&blamed.rx).any(|b| *b);
+    values
+        .iter_mut()
+        .zip(&parts)
+        .map(|(v, ends)| {
+            let level = if nobody && ends.len() <= SMALL {
+                robust::quantile(v, UPPER)
+            } else {
+                robust::median(v)
+            };
+            level.filter(|l| 0.0 < *l).unwrap_or(f64::INFINITY)
+        })
+        .collect()
+}
+
+/// Relative spread of one reading: what is left when every end has its own
+/// rate. With few readings per end the fit swallows noise; scale it back.
+fn sigma(cells: &Cells, matrix: &[Option<f64>], n: usize) -> f64 {
+    let ends = end_medians(matrix, n, &Blamed::none(n), Statistic::Median);
+    let mut residuals = Vec::with_capacity(cells.ratios.len());
+    let mut used = 0usize;
+    for src in 0..n {
+        used += usize::from(ends.tx[src].is_some()) + usize::from(ends.rx[src].is_some());
+        for dst in 0..n {
+            let (Some(tx), Some(rx)) = (ends.tx[src], ends.rx[dst]) else { continue };
+            let fit = tx.min(rx);
+            if 0.0 < fit {
+                residuals.extend(cells.readings(src, dst).iter().map(|r| r / fit));
+            }
+        }
+    }
+    let free = residuals.len().saturating_sub(used);
+    if residuals.len() < 12 || free * 4 < residuals.len() {
+        return ASSUMED_SIGMA;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a count of readings")]
+    let swallowed = (residuals.len() as f64 / free as f64).sqrt();
+    let spread = robust::spread(&residuals, 1.0).unwrap_or(ASSUMED_SIGMA);
+    (spread * swallowed).max(LEAST_SIGMA)
+}
+
+/// Level of every end, by direction.
+struct Ends {
+    tx: Vec<Option<f64>>,
+    rx: Vec<Option<f64>>,
+}
+
+fn end_medians(matrix: &[Option<f64>], n: usize, blamed: &Blamed, statistic: Statistic) -> Ends {
+    let sum_up = |mut values: Vec<f64>| match statistic {
+        Statistic::Median => robust::median(&mut values),
+        Statistic::Best => values.into_iter().reduce(f64::max),
+    };
+    let mut ends = Ends { tx: vec![None; n], rx: vec![None; n] };
+    for gpu in 0..n {
+        let partners = |other: &usize| *other != gpu;
+        let row = (0..n).filter(partners).filter(|d| !blamed.rx[*d]);
+        ends.tx[gpu] = sum_up(row.filter_map(|d| matrix[gpu * n + d]).collect());
+        let col = (0..n).filter(partners).filter(|s| !blamed.tx[*s]);
+        ends.rx[gpu] = sum_up(col.filter_map(|s| matrix[s * n + gpu]).collect());
+    }
+    ends
+}
+
+/// How many readings stand behind each end.
+fn support(
+    cells: &Cells,
+    blamed: &Blamed,
+    n: usize,
+    gpu: usize,
+    direction: Direction,
+) -> (usize, usize) {
+    let partners = (0..n).filter(|other| *other != gpu).filter_map(|other| {
+        let (used, readings) = match direction {
+            Direction::Rx => (!blamed.tx[other], cells.readings(other, gpu).len()),
+            _ => (!blamed.rx[other], cells.readings(gpu, other).len()),
+        };
+        (used && 0 < readings).then_some(readings)
+    });
+    partners.fold((0, 0), |(p, r), readings| (p + 1, r + readings))
+}
+
+/// Standard error of an end's statistic.
+fn error(sigma: f64, readings: usize, statistic: Statistic) -> f64 {
+    match statistic {
+        Statistic::Median => robust::median_error(sigma, readings),
+        Statistic::Best => sigma,
+    }
+}
+
+/// Blames the lowest end until none is low.
+fn blame(
+    matrix: &[Option<f64>],
+    cells: &Cells,
+    n: usize,
+    sigma: f64,
+    statistic: Statistic,
+) -> Blamed {
+    let mut blamed = Blamed::none(n);
+    for _ in 0..2 * n {
+        let ends = end_medians(matrix, n, &blamed, statistic);
+        let mut worst: Option<(f64, usize, Direction)> = None;
+        for gpu in 0..n {
+            let both = [
+                (Direction::Tx, ends.tx[gpu], blamed.tx[gpu]),
+                (Direction::Rx, ends.rx[gpu], blamed.rx[gpu]),
+            ];
+            for (direction, value, already) in both {
+                let Some(value) = value.filter(|_| !already) else { continue };
+                let (partners, readings) = support(cells, &blamed, n, gpu, direction);
+                // One partner cannot tell whose fault it is.
+                if partners < 2 {
+                    continue;
+                }
+                let line = LINE.max(ERRORS * error(sigma, readings, statistic));
+                if value < 1.0 - line && worst.is_none_or(|(w, _, _)| value < w) {
+                    worst = Some((value, gpu, direction));
+                }
+            }
+        }
+        let Some((_, gpu, direction)) = worst else { break };
+        match direction {
+            Direction::Rx => blamed.rx[gpu] = true,
+            _ => blamed.tx[gpu] = true,
+        }
+    }
+    blamed
+}
+
+fn describe(
+    matrix: &[Option<f64>],
+    cells: &Cells,
+    blamed: &Blamed,
+    sigma: f64,
+    n: usize,
+    statistic: Statistic,
+) -> Vec<Blame> {
+    let ends = end_medians(matrix, n, blamed, statistic);
+    let mut blames = Vec::new();
+    for gpu in 0..n {
+        let both = [
+            (Direction::Tx, ends.tx[gpu], blamed.tx[gpu]),
+            (Direction::Rx, ends.rx[gpu], blamed.rx[gpu]),
+        ];
+        for (direction, ratio, is_blamed) in both {
+            let Some(ratio) = ratio.filter(|_| is_blamed) else { continue };
+            let (partners, readings) = support(cells, blamed, n, gpu, direction);
+            let se = error(sigma, readings, statistic);
+            blames.push(Blame { gpu, direction, ratio, partners, detectable: smallest(se) });
+        }
+    }
+    blames
+}
+
+/// The smallest degradation that the rule sees with 99.9 % power.
+fn smallest(se: f64) -> f64 {
+    LINE.max(ERRORS * se) + POWER * se
+}
+
+fn detectable(
+    cells: &Cells,
+    blamed: &Blamed,
+    sigma: f64,
+    n: usize,
+    statistic: Statistic,
+) -> Vec<Option<f64>> {
+    (0..n)
+        .map(|gpu| {
+            let ends = [Direction::Tx, Direction::Rx].map(|d| support(cells, blamed, n, gpu, d));
+            if ends.iter().any(|(partners, _)| *partners < 2) {
+                return None;
+            }
+            let worst = ends
+                .iter()
+                .map(|(_, readings)| error(sigma, *readings, statistic))
+                .fold(0.0, f64::max);
+            Some(smallest(worst))
+        })
+        .collect()
+}
+
+/// What is low between ends that are not blamed: pairs where the readings
+/// agree, dips where they are too few to tell.
+fn low_pairs(
+    matrix: &[Option<f64>],
+    cells: &Cells,
+    blamed: &Blamed,
+    sigma: f64,
+    n: usize,
+    statistic: Statistic,
+) -> (Vec<LowPair>, Vec<LowPair>) {
+    // Where path classes differ, a slow pair is a path class, not a fault.
+    if statistic == Statistic::Best {
+        return (Vec::new(), Vec::new());
+    }
+    let measured = matrix.iter().flatten().count();
+    let line = LINE.max(robust::family_z(measured, FAMILY_ERROR) * sigma);
+    let low = |src: usize, dst: usize| {
+        let readings = cells.readings(src, dst);
+        let usable = blamed.clears(src, dst) && !readings.is_empty();
+        // One good reading acquits the pair in this direction.
+        let best = readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        usable.then_some((best < 1.0 - line, readings))
+    };
+    let (mut pairs, mut dips) = (Vec::new(), Vec::new());
+    for a in 0..n {
+        for b in a + 1..n {
+            let ways = [(a, b), (b, a)];
+            let seen = ways.map(|(s, d)| low(s, d));
+            let mut found: Vec<f64> = Vec::new();
+            let mut from: Vec<(usize, usize)> = Vec::new();
+            for (way, seen) in ways.iter().zip(&seen) {
+                if let Some((true, readings)) = seen {
+                    found.extend_from_slice(readings);
+                    from.push(*way);
+                }
+            }
+            let Some((src, dst)) = from.first().copied() else { continue };
+            let readings = found.len();
+            let span = found.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+                - found.iter().copied().fold(f64::INFINITY, f64::min);
+            let ratio = robust::median(&mut found).unwrap_or(1.0);
+            let pair = LowPair { src, dst, both_ways: from.len() == 2, ratio, readings };
+            if convicts(readings, span, ratio, sigma) {
+                pairs.push(pair);
+            } else {
+                dips.push(pair);
+            }
+        }
+    }
+    (pairs, dips)
+}
+
+/// Whether low readings of one pair are a fault and not dips. Healthy readings
+/// dip by 5 to 40 % about once in 200: three in a row are no dips, two that
+/// agree within their noise hardly are, and a single one only when it is
+/// deeper than dips go.
+fn convicts(readings: usize, span: f64, ratio: f64, sigma: f64) -> bool {
+    const DEEPEST_DIP: f64 = 0.55;
+    const AGREEMENT: f64 = 0.006;
+    match readings {
+        0 => false,
+        1 => ratio < DEEPEST_DIP,
+        2 => span <= AGREEMENT.max(4.0 * sigma) || ratio < DEEPEST_DIP,
+        _ => true,
+    }
+}

@@ -1,0 +1,304 @@
+//! States that tools report: links, fabric registration, IMEX, diagnostics.
+//!
+//! Link state alone is no proof of a working fabric (links train before the
+//! fabric is configured), so a good state passes nothing; a bad one is a
+//! finding. What a tool does not support is not known, never bad.
+
+use std::collections::BTreeMap;
+
+use super::arrange::Domain;
+use super::finding::finding;
+use super::finding::of_domain;
+use super::finding::of_gpu;
+use super::finding::of_node;
+use super::ledger::Ledger;
+use crate::model::facts::Diagnostic;
+use crate::model::facts::GpuFabric;
+use crate::model::facts::GpuLinks;
+use crate::model::facts::Imex;
+use crate::model::id::GpuId;
+use crate::model::id::NodeName;
+use crate::model::recording::Recording;
+use crate::model::unit::Unit;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+use crate::thresholds::NvLinks;
+
+/// A printed line rate within this share of the nominal one is the same rate.
+const SAME_RATE: f64 = 0.98;
+
+/// Judges all reported states of a domain.
+pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
+    for (node, recordings) in &domain.own {
+        for recording in recordings {
+            let facts = &recording.parsed.facts;
+            if let Some(expected) = domain.platform.and_then(|p| p.nvlink.as_ref()) {
+                for links in &facts.nvlinks {
+                    nvlinks(domain, node, recording, links, expected, ledger);
+                }
+            }
+            for fabric in &facts.fabric {
+                registration(domain, node, recording, fabric, ledger);
+            }
+            for diagnostic in &facts.diagnostics {
+                diagnosed(domain, node, recording, diagnostic, ledger);
+            }
+            if let Some(state) = &facts.imex {
+                imex(domain, recording, state, ledger);
+            }
+        }
+    }
+    for recording in &domain.across {
+        if let Some(state) = &recording.parsed.facts.imex {
+            imex(domain, recording, state, ledger);
+        }
+    }
+    cliques(domain, ledger);
+}
+
+fn nvlinks(
+    domain: &Domain<'_>,
+    node: &NodeName,
+    recording: &Recording,
+    links: &GpuLinks,
+    expected: &NvLinks,
+    ledger: &mut Ledger,
+) {
+    let gpu = GpuId::new(node.clone(), links.gpu);
+    let counted = links.links.iter().filter(|l| l.active.is_some()).count();
+    if counted == 0 && !links.all_inactive {
+        return;
+    }
+    let active = links.links.iter().filter(|l| l.active == Some(true)).count();
+    let (has, must) =
+        (f64::from(u32::try_from(active).unwrap_or(u32::MAX)), f64::from(expected.links));
+    if links.all_inactive || active == 0 {
+        let said = format!("GPU {gpu}: all NVLinks are inactive");
+        let rule = "links: a GPU without any active NVLink is not attached to the fabric";
+        let found = finding(Outcome::Failed, "nvlink-absent", of_gpu(&domain.name, &gpu), rule);
+        let found = found.numbers(0.0, must, Unit::Count).saying(said);
+        ledger.find(found.because(&recording.file, None, "no active NVLink"));
+    } else if has < must && (counted == active || active < counted) && is_whole(recording) {
+        let down: Vec<String> = links
+            .links
+            .iter()
+            .filter(|l| l.active == Some(false))
+            .map(|l| l.link.to_string())
+            .collect();
+        let which = if down.is_empty() {
+            String::new()
+        } else {
+            format!("; inactive: {}", down.join(", "))
+        };
+        let said = format!("GPU {gpu}: {active} of {} NVLinks are active{which}", expected.links);
+        let rule = "links: fewer active NVLinks than the platform has";
+        let found = finding(Outcome::Degraded, "nvlink-inactive", of_gpu(&domain.name, &gpu), rule);
+        let found = found.numbers(has, must, Unit::Count).saying(said.clone());
+        ledger.find(found.because(&recording.file, None, said));
+    }
+    let Some(line_rate) = expected.line_rate else { return };
+    for link in &links.links {
+        let Some(rate) = link.rate.filter(|r| *r < line_rate * SAME_RATE) else { continue };
+        let said = format!("GPU {gpu}: NVLink {} runs at {rate} of {line_rate} GB/s", link.link);
+        let rule = "links: a link that trained below the platform's line rate";
+        let found = finding(Outcome::Degraded, "nvlink-rate", of_gpu(&domain.name, &gpu), rule);
+        let found = found.numbers(rate, line_rate, Unit::GigabytesPerSecond).saying(said.clone());
+        ledger.find(found.because(&recording.file, None, said));
+    }
+}
+
+/// Missing links in a cut file are missing lines.
+fn is_whole(recording: &Recording) -> bool {
+    !recording.parsed.has(crate::model::parsed::ProblemKind::Truncated)
+}
+
+/// Whether a value says nothing: absent, N/A, or not supported.
+fn says_nothing(value: Option<&str>) -> bool {
+    value.is_none_or(|v| {
+        let v = v.trim();
+        v.is_empty() || v.eq_ignore_ascii_case("n/a") || v.eq_ignore_ascii_case("not supported")
+    })
+}
+
+fn registration(
+    domain: &Domain<'_>,
+    node: &NodeName,
+    recording: &Recording,
+    fabric: &GpuFabric,
+    ledger: &mut Ledger,
+) {
+    let gpu = GpuId::new(node.clone(), fabric.gpu);
+    let (state, status) = (fabric.state.as_deref(), fabric.status.as_deref());
+    if says_nothing(state) {
+        return;
+    }
+    let state = state.unwrap_or("").trim();
+    let status_bad =
+        !says_nothing(status) && !status.unwrap_or("").trim().eq_ignore_ascii_case("success");
+    let rule = "fabric: a GPU takes part once its registration is Completed with Success";
+    if state.eq_ignore_ascii_case("in progress") {
+        ledger.doubt(node, format!("GPU {gpu}: fabric registration is in progress; look again"));
+    } else if !state.eq_ignore_ascii_case("completed") || status_bad {
+        let status = status.unwrap_or("no status");
+        let said = format!("GPU {gpu}: fabric state {state}, status {status}");
+        let found = finding(Outcome::Failed, "fabric-state", of_gpu(&domain.name, &gpu), rule)
+            .saying(said.clone());
+        ledger.find(found.because(&recording.file, None, said));
+    }
+    for (key, value) in &fabric.health {
+        let (class, outcome) =
+            match (key.to_ascii_lowercase().as_str(), value.to_ascii_lowercase().as_str()) {
+                ("bandwidth", "degraded") => ("fabric-health", Outcome::Degraded),
+                ("route unhealthy", "true" | "yes") => ("fabric-health", Outcome::Failed),
+                ("incorrect configuration", v)
+                    if !matches!(v, "none" | "n/a" | "no" | "false" | "not supported") =>
+                {
+                    ("fabric-configuration", Outcome::Failed)
+                }
+                ("route recovery in progress" | "access timeout recovery", "true" | "yes") => {
+                    ledger.doubt(node, format!("GPU {gpu}: {key}: {value}; look again"));
+                    continue;
+                }
+                _ => continue,
+            };
+        let said = format!("GPU {gpu}: the driver reports {key}: {value}");
+        let found = finding(
+            outcome,
+            class,
+            of_gpu(&domain.name, &gpu),
+            "fabric: the driver's own health mask",
+        );
+        ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
+    }
+}
+
+/// The clique of every node of a rack-scale domain must be the same, UUID and
+/// clique id together: two upstream bugs come from keying on only one half.
+fn cliques(domain: &Domain<'_>, ledger: &mut Ledger) {
+    if !domain.spans_nodes() {
+        return;
+    }
+    let mut nodes: BTreeMap<String, Vec<(&NodeName, &str)>> = BTreeMap::new();
+    for (node, recordings) in &domain.own {
+        for recording in recordings {
+            let mut here: Vec<String> =
+                recording.parsed.facts.fabric.iter().filter_map(clique).collect();
+            here.sort();
+            here.dedup();
+            match here.as_slice() {
+                [] => {}
+                [one] => nodes.entry(one.clone()).or_default().push((node, &recording.file)),
+                several => {
+                    let said = format!(
+                        "the GPUs of {node} are in several cliques: {}",
+                        several.join(", ")
+                    );
+                    let rule = "clique: all GPUs of a node share one ClusterUUID and CliqueId";
+                    let found =
+                        finding(Outcome::Failed, "clique-mixed", of_node(&domain.name, node), rule);
+                    ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
+                }
+            }
+        }
+    }
+    let all: usize = nodes.values().map(Vec::len).sum();
+    let Some((main, members)) = nodes.iter().max_by_key(|(_, members)| members.len()) else {
+        return;
+    };
+    if nodes.len() < 2 {
+        return;
+    }
+    let rule = "clique: all nodes of a domain share one ClusterUUID and CliqueId";
+    if members.len() * 2 <= all {
+        let said = format!(
+            "{} spans {} cliques and none holds most of its nodes",
+            domain.name,
+            nodes.len()
+        );
+        let locus = of_domain(LocusKind::Domain, &domain.name);
+        ledger.find(finding(Outcome::Failed, "split-domain", locus, rule).saying(said));
+        return;
+    }
+    for (other, members) in nodes.iter().filter(|(clique, _)| *clique != main) {
+        for (node, file) in members {
+            let said = format!("{node} is in clique {other}, the domain is {main}");
+            let found = finding(Outcome::Failed, "wrong-domain", of_node(&domain.name, node), rule);
+            ledger.find(found.saying(said.clone()).because(file, None, said));
+        }
+    }
+}
+
+fn clique(fabric: &GpuFabric) -> Option<String> {
+    let (uuid, id) = (fabric.cluster_uuid.as_deref()?, fabric.clique_id.as_deref()?);
+    let usable = !says_nothing(Some(uuid)) && !says_nothing(Some(id));
+    usable.then(|| format!("{uuid}.{id}"))
+}
+
+/// An IMEX domain: peers by address, which need not be a node we know.
+fn imex(domain: &Domain<'_>, recording: &Recording, state: &Imex, ledger: &mut Ledger) {
+    let up = state.status.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("up"));
+    let rule = "imex: handles can be exported only between nodes that are READY and CONNECTED";
+    let mut missing = Vec::new();
+    for member in &state.nodes {
+        let ready = member.status.as_deref().is_none_or(|s| s.eq_ignore_ascii_case("ready"));
+        if ready {
+            continue;
+        }
+        let name = member.host_name.as_deref().or(member.host.as_deref()).unwrap_or("?");
+        let status = member.status.as_deref().unwrap_or("?");
+        let said = format!("IMEX: {name} is {status}");
+        let node = domain.node_of_host(name);
+        if domain.nodes.contains(&node) {
+            let found =
+                finding(Outcome::Failed, "imex-peer-missing", of_node(&domain.name, &node), rule);
+            ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
+        } else {
+            missing.push(format!("{name} ({status})"));
+        }
+    }
+    if !missing.is_empty() || (state.status.is_some() && !up) {
+        let status = state.status.as_deref().unwrap_or("?");
+        let who =
+            if missing.is_empty() { String::new() } else { format!(": {}", missing.join(", ")) };
+        let said = format!("the IMEX domain of {} is {status}{who}", domain.name);
+        let outcome =
+            if status.eq_ignore_ascii_case("down") { Outcome::Failed } else { Outcome::Degraded };
+        let locus = of_domain(LocusKind::Domain, &domain.name);
+        let found = finding(outcome, "imex-domain", locus, rule);
+        ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
+    }
+}
+
+/// Tests of dcgmi that look at the software around the GPU, not at the GPU.
+fn is_deployment(diagnostic: &Diagnostic) -> bool {
+    diagnostic.category.as_deref().is_some_and(|c| c.eq_ignore_ascii_case("deployment"))
+}
+
+fn diagnosed(
+    domain: &Domain<'_>,
+    node: &NodeName,
+    recording: &Recording,
+    diagnostic: &Diagnostic,
+    ledger: &mut Ledger,
+) {
+    if diagnostic.status != "fail" {
+        return;
+    }
+    let messages = diagnostic.messages.join("; ");
+    let said = format!(
+        "dcgmi: {} failed{}{messages}",
+        diagnostic.test,
+        if messages.is_empty() { "" } else { ": " }
+    );
+    if is_deployment(diagnostic) {
+        ledger.doubt(node, said);
+        return;
+    }
+    let locus = match diagnostic.gpu {
+        Some(gpu) => of_gpu(&domain.name, &GpuId::new(node.clone(), gpu)),
+        None => of_node(&domain.name, node),
+    };
+    let rule = "diagnostic: dcgmi reports a failed hardware test";
+    let found = finding(Outcome::Failed, "diagnostic-failed", locus, rule).saying(said.clone());
+    ledger.find(found.because(&recording.file, Some(&diagnostic.test), said));
+}

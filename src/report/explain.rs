@@ -1,0 +1,478 @@
+//! One verdict in words: what was measured, against what, by which rule, on
+//! which evidence, and what would change it.
+//!
+//! Only what the run holds is told. Where a reason is not recorded, that is
+//! said instead of guessed.
+
+use std::fmt::Write as _;
+
+use super::grid::median;
+use super::plain::clip;
+use super::plain::counted;
+use super::plain::percent;
+use super::plain::plain;
+use super::plain::quantity;
+use super::shell;
+use crate::model::cell::Cell;
+use crate::model::id::NodeName;
+use crate::model::run::Run;
+use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::NodeVerdict;
+use crate::model::verdict::Outcome;
+
+/// Longest text taken over from a file.
+const LONGEST: usize = 2_000;
+/// Entries of one list.
+const MOST: usize = 20;
+
+/// What `query` may name: a finding by id, or a part of the fabric.
+#[derive(Debug)]
+struct Part<'a> {
+    domain: Option<&'a str>,
+    node: Option<&'a NodeName>,
+    gpu: Option<u32>,
+}
+
+/// Explains a finding (by its id) or a part (`node0007:2`, `node0007`,
+/// `block01`, or a locus as reports print it). `None` where the run knows
+/// nothing by that name.
+pub fn explain(run: &Run, query: &str) -> Option<String> {
+    let query = query.trim();
+    let named: Vec<&Finding> = run
+        .verdicts
+        .findings
+        .iter()
+        .filter(|f| f.id == query || f.locus.to_string() == query)
+        .collect();
+    if !named.is_empty() {
+        return Some(findings(run, &named));
+    }
+    let part = part(run, query)?;
+    let about: Vec<&Finding> = run.verdicts.findings.iter().filter(|f| touches(f, &part)).collect();
+    let mut out = String::new();
+    match (part.node, part.gpu) {
+        (Some(node), gpu) => {
+            if let Some(verdict) = run.verdicts.nodes.iter().find(|n| n.node == *node) {
+                of_node(&mut out, verdict, gpu);
+            } else {
+                let _ = writeln!(out, "{}: the run has no verdict for this node.", plain(query));
+            }
+        }
+        (None, _) => of_domain(&mut out, run, part.domain.unwrap_or(query)),
+    }
+    if !about.is_empty() {
+        out.push('\n');
+        out.push_str(&findings(run, &about));
+        return Some(out);
+    }
+    out.push_str("\nNothing here was found to be other than expected.\n");
+    seen(&mut out, run, &part);
+    missing(&mut out, run, &part);
+    let verdict = run.verdicts.nodes.iter().find(|n| Some(&n.node) == part.node);
+    let Some(verdict) = verdict else { return Some(out) };
+    out.push_str("\nWhat would change this\n");
+    if verdict.outcome == Outcome::Unknown {
+        out.push_str("  - complete, verified measurements of what is not known: they decide\n");
+    }
+    if let Some(detectable) = verdict.detectable {
+        let _ = writeln!(
+            out,
+            "  - a loss of {} or more; that is the smallest that could have been seen",
+            percent(detectable)
+        );
+    }
+    Some(out)
+}
+
+fn part<'a>(run: &'a Run, query: &'a str) -> Option<Part<'a>> {
+    let known = |name: &str| -> Option<&'a NodeName> {
+        let verdicts = run.verdicts.nodes.iter().map(|n| &n.node);
+        let claimed = run.claims.domains.iter().flat_map(|d| &d.nodes);
+        let found = run.verdicts.findings.iter().filter_map(|f| f.locus.node.as_ref());
+        verdicts.chain(claimed).chain(found).find(|n| n.as_str() == name).or_else(|| {
+            let ends = |c: &'a Cell| [c.src_node.as_ref(), c.dst_node.as_ref()];
+            run.cells.iter().flat_map(ends).flatten().find(|n| n.as_str() == name)
+        })
+    };
+    if let Some(node) = known(query) {
+        return Some(Part { domain: None, node: Some(node), gpu: None });
+    }
+    if let Some((name, gpu)) = query.rsplit_once(':')
+        && let (Some(node), Ok(gpu)) = (known(name), gpu.parse::<u32>())
+    {
+        let part = Part { domain: None, node: Some(node), gpu: Some(gpu) };
+        let there = run.cells.iter().any(|c| of_part(c, &part))
+            || run.verdicts.findings.iter().any(|f| touches(f, &part) && f.locus.gpu.is_some());
+        return there.then_some(part);
+    }
+    let domains = run.claims.domains.iter().map(|d| &d.name);
+    let domains = domains.chain(run.verdicts.nodes.iter().filter_map(|n| n.domain.as_ref()));
+    let domains =
+        domains.chain(run.verdicts.findings.iter().filter_map(|f| f.locus.domain.as_ref()));
+    let mut domains = domains.chain(run.cells.iter().filter_map(|c| c.domain.as_ref()));
+    domains.any(|d| d.as_str() == query).then_some(Part {
+        domain: Some(query),
+        node: None,
+        gpu: None,
+    })
+}
+
+/// Whether a finding is about a part, or about something that contains it or
+/// lies in it.
+fn touches(finding: &Finding, part: &Part<'_>) -> bool {
+    let locus = &finding.locus;
+    if let Some(domain) = part.domain {
+        return locus.domain.as_ref().is_some_and(|d| d.as_str() == domain);
+    }
+    let Some(node) = part.node else { return false };
+    let peer = locus.peer.as_deref().is_some_and(|peer| match part.gpu {
+        Some(gpu) => peer == node.as_str() || peer == format!("{node}:{gpu}"),
+        None => {
+            peer == node.as_str() || peer.rsplit_once(':').is_some_and(|p| p.0 == node.as_str())
+        }
+    });
+    let own = locus.node.as_ref() == Some(node)
+        && (part.gpu.is_none() || locus.gpu.is_none() || locus.gpu == part.gpu);
+    peer || own
+}
+
+/// Whether a cell begins or ends at a part.
+fn of_part(cell: &Cell, part: &Part<'_>) -> bool {
+    if let Some(domain) = part.domain {
+        return cell.domain.as_ref().is_some_and(|d| d.as_str() == domain);
+    }
+    [(&cell.src_node, cell.src_gpu), (&cell.dst_node, cell.dst_gpu)]
+        .iter()
+        .any(|(node, gpu)| node.as_ref() == part.node && (part.gpu.is_none() || *gpu == part.gpu))
+}
+
+fn of_node(out: &mut String, verdict: &NodeVerdict, gpu: Option<u32>) {
+    let node = plain(verdict.node.as_str());
+    let domain = match &verdict.domain {
+        Some(domain) => format!(" in {}", plain(domain.as_str())),
+        None => String::new(),
+    };
+    let reason = clip(&verdict.reason, LONGEST);
+    match gpu {
+        Some(gpu) => {
+            let _ = writeln!(
+                out,
+                "{node}:{gpu} is GPU {gpu} of {node}{domain}. The node is {}: {reason}",
+                verdict.outcome
+            );
+        }
+        None => {
+            let _ = writeln!(out, "{node}{domain} is {}: {reason}", verdict.outcome);
+        }
+    }
+}
+
+fn of_domain(out: &mut String, run: &Run, domain: &str) {
+    let nodes: Vec<&NodeVerdict> = run
+        .verdicts
+        .nodes
+        .iter()
+        .filter(|n| n.domain.as_ref().is_some_and(|d| d.as_str() == domain))
+        .collect();
+    let claim = run.claims.domains.iter().find(|d| d.name.as_str() == domain);
+    let platform = claim.and_then(|c| c.platform.as_deref()).unwrap_or("no platform claimed");
+    let counts = [Outcome::Failed, Outcome::Degraded, Outcome::Unknown, Outcome::Pass].map(|o| {
+        let count = nodes.iter().filter(|n| n.outcome == o).count();
+        (0 < count).then(|| format!("{count} {o}"))
+    });
+    let counts: Vec<String> = counts.into_iter().flatten().collect();
+    let _ = writeln!(
+        out,
+        "{} ({}) has {}{}{}.",
+        plain(domain),
+        plain(platform),
+        counted(nodes.len(), "judged node", "judged nodes"),
+        if counts.is_empty() { "" } else { ": " },
+        counts.join(", ")
+    );
+    for node in nodes.iter().filter(|n| n.outcome != Outcome::Pass).take(MOST) {
+        let (name, reason) = (plain(node.node.as_str()), clip(&node.reason, LONGEST));
+        let _ = writeln!(out, "  {name} is {}: {reason}", node.outcome);
+    }
+}
+
+fn findings(run: &Run, findings: &[&Finding]) -> String {
+    let mut out = String::new();
+    for (i, finding) in findings.iter().take(MOST).enumerate() {
+        if 0 < i {
+            out.push('\n');
+        }
+        chain(&mut out, run, finding);
+    }
+    if MOST < findings.len() {
+        let _ = writeln!(out, "\nand {} more findings here", findings.len() - MOST);
+    }
+    out
+}
+
+/// The whole chain behind one finding.
+fn chain(out: &mut String, run: &Run, finding: &Finding) {
+    let locus = finding.locus.to_string();
+    let _ = writeln!(
+        out,
+        "{} is {}: {}  [{}]",
+        plain(&locus),
+        finding.outcome,
+        plain(&finding.class),
+        plain(&finding.id)
+    );
+    let _ = writeln!(out, "  {}\n", clip(&finding.summary, LONGEST));
+    let quantity = |v: Option<f64>, otherwise: &str| {
+        v.map_or_else(|| otherwise.to_owned(), |v| quantity(v, finding.unit))
+    };
+    let _ = writeln!(out, "measured    {}", quantity(finding.measured, "no number"));
+    let _ = writeln!(out, "expected    {}", quantity(finding.expected, "no number"));
+    if let Some(ratio) = finding.ratio {
+        let distance = match ratio - 1.0 {
+            d if d < 0.0 => format!("{} below", percent(-d)),
+            d => format!("{} above", percent(d)),
+        };
+        let _ = writeln!(out, "ratio       {ratio:.3}, {distance}");
+    }
+    let against = run.verdicts.platform.as_deref().unwrap_or("no single platform");
+    let digest = clip(&run.verdicts.thresholds_digest, 80);
+    let _ = writeln!(out, "against     {}, thresholds {digest}", plain(against));
+    let _ = writeln!(out, "rule        {}", plain(&finding.rule));
+    let seen_again = if finding.confirmed {
+        "yes, a second, independent measurement agreed"
+    } else {
+        "no, no second, independent measurement has agreed"
+    };
+    let _ = writeln!(out, "confirmed   {seen_again}");
+    evidence(out, finding);
+    let locus = &finding.locus;
+    let part = Part { domain: None, node: locus.node.as_ref(), gpu: locus.gpu };
+    let part = match (&part.node, &locus.domain) {
+        (None, Some(domain)) => Part { domain: Some(domain.as_str()), ..part },
+        _ => part,
+    };
+    seen(out, run, &part);
+    missing(out, run, &part);
+    changes(out, finding);
+    consequences(out, run, finding);
+}
+
+fn evidence(out: &mut String, finding: &Finding) {
+    out.push_str("\nEvidence\n");
+    if finding.evidence.is_empty() {
+        out.push_str("  none is recorded\n");
+    }
+    for evidence in finding.evidence.iter().take(MOST) {
+        let test = match &evidence.testcase {
+            Some(test) => format!(" ({})", plain(test)),
+            None => String::new(),
+        };
+        let _ = writeln!(out, "  {}{test}", plain(&evidence.file));
+        let _ = writeln!(out, "    {}", clip(&evidence.detail, LONGEST));
+    }
+    if MOST < finding.evidence.len() {
+        let _ = writeln!(out, "  and {} more", finding.evidence.len() - MOST);
+    }
+}
+
+/// The cells of a part beside those of the rest of its domain, test by test.
+fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
+    if part.node.is_none() && part.domain.is_none() {
+        return;
+    }
+    let mut tests: Vec<(&Cell, Vec<f64>, Vec<f64>, usize)> = Vec::new();
+    let home: Vec<_> =
+        run.cells.iter().filter(|c| of_part(c, part)).map(|c| &c.domain).take(1).collect();
+    for cell in run.cells.iter().filter(|c| home.contains(&&c.domain)) {
+        let at = tests.iter().rposition(|(first, ..)| {
+            first.testcase == cell.testcase && first.unit == cell.unit && first.rail == cell.rail
+        });
+        let at = at.unwrap_or_else(|| {
+            tests.push((cell, Vec::new(), Vec::new(), 0));
+            tests.len() - 1
+        });
+        let own = of_part(cell, part);
+        let (_, mine, others, blank) = &mut tests[at];
+        match cell.value.filter(|v| v.is_finite()) {
+            Some(value) if own => mine.push(value),
+            Some(value) => others.push(value),
+            None if own => *blank += 1,
+            None => {}
+        }
+    }
+    tests.retain(|(_, mine, _, blank)| !mine.is_empty() || 0 < *blank);
+    if tests.is_empty() {
+        return;
+    }
+    out.push_str("\nMeasured cells\n");
+    for (first, mut mine, mut others, blank) in tests.into_iter().take(MOST) {
+        let unit = Some(first.unit);
+        let test = plain(&first.testcase).into_owned();
+        let all = mine.len() + blank;
+        match median(&mut mine) {
+            Some(middle) => {
+                let _ = write!(
+                    out,
+                    "  {test}: {}, median {}, from {} to {}",
+                    counted(all, "cell", "cells"),
+                    quantity(middle, unit),
+                    quantity(mine.first().copied().unwrap_or(middle), unit),
+                    quantity(mine.last().copied().unwrap_or(middle), unit),
+                );
+                if 0 < blank {
+                    let _ = write!(out, ", {blank} without a number");
+                }
+            }
+            None => {
+                let _ = write!(out, "  {test}: {}, no number", counted(all, "cell", "cells"));
+            }
+        }
+        if let Some(rest) = median(&mut others) {
+            let _ = write!(out, "; all others: median {}", quantity(rest, unit));
+        }
+        out.push('\n');
+    }
+}
+
+/// What is not known about a part or where it sits.
+fn missing(out: &mut String, run: &Run, part: &Part<'_>) {
+    let Some(name) = part.node.map(|n| n.as_str()).or(part.domain) else { return };
+    let about: Vec<_> = run.verdicts.unknown.iter().filter(|u| mentions(&u.what, name)).collect();
+    if about.is_empty() {
+        return;
+    }
+    out.push_str("\nNot known\n");
+    for unknown in about.iter().take(MOST) {
+        let _ = writeln!(out, "  - {}: {}", plain(&unknown.what), clip(&unknown.why, LONGEST));
+    }
+    if MOST < about.len() {
+        let _ = writeln!(out, "  and {} more", about.len() - MOST);
+    }
+}
+
+/// Whether a text names something, and not only something longer.
+fn mentions(text: &str, name: &str) -> bool {
+    let inside = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    text.match_indices(name).any(|(at, _)| {
+        !text[..at].ends_with(inside) && !text[at + name.len()..].starts_with(inside)
+    })
+}
+
+fn changes(out: &mut String, finding: &Finding) {
+    out.push_str("\nWhat would change this\n");
+    if !finding.confirmed {
+        out.push_str(
+            "  - a second, independent measurement: it would confirm the finding or clear the part\n",
+        );
+    }
+    if let Some(expected) = finding.expected {
+        let _ = writeln!(
+            out,
+            "  - measurements near {}; how near, says the rule {}",
+            quantity(expected, finding.unit),
+            plain(&finding.rule)
+        );
+        out.push_str(
+            "  - another expectation: a platform or threshold file that fits this machine better\n",
+        );
+    } else {
+        out.push_str("  - measurements here that are complete and free of errors\n");
+    }
+    if finding.locus.kind == LocusKind::Instrument {
+        out.push_str("  - the same measurement by another tool or run\n");
+    }
+    match finding.detectable {
+        Some(detectable) => {
+            let _ = writeln!(
+                out,
+                "  - no loss below {}: that is the smallest that could have been seen here",
+                percent(detectable)
+            );
+        }
+        None => out.push_str("  - the smallest loss that could have been seen here is not known\n"),
+    }
+}
+
+fn consequences(out: &mut String, run: &Run, finding: &Finding) {
+    let Some(plan) = &run.actions else { return };
+    let actions: Vec<_> =
+        plan.actions.iter().filter(|a| a.findings.contains(&finding.id)).collect();
+    let node = finding.locus.node.as_ref().map(|n| n.as_str());
+    let withheld: Vec<_> = plan
+        .withheld
+        .iter()
+        .filter(|w| w.what == finding.id || node.is_some_and(|n| mentions(&w.what, n)))
+        .collect();
+    if actions.is_empty() && withheld.is_empty() {
+        return;
+    }
+    out.push_str(if plan.dry_run { "\nProposed, not carried out\n" } else { "\nProposed\n" });
+    for action in actions.iter().take(MOST) {
+        let _ = writeln!(out, "  $ {}", shell::line(&action.command));
+        let _ = writeln!(out, "    {}", clip(&action.why, LONGEST));
+    }
+    for withheld in withheld.iter().take(MOST) {
+        let (what, why) = (plain(&withheld.what), clip(&withheld.why, LONGEST));
+        let _ = writeln!(out, "  withheld: {what}: {why}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fixture;
+
+    #[test]
+    fn a_finding_is_explained_from_verdict_to_evidence() {
+        let run = fixture::rack();
+        insta::assert_snapshot!(
+            "finding",
+            explain(&run, "nvlink-low-block01-node0007-2").expect("known")
+        );
+    }
+
+    #[test]
+    fn the_same_finding_is_reached_by_gpu_node_and_domain() {
+        let run = fixture::rack();
+        for query in ["node0007:2", "node0007", "block01", "gpu node0007:2", " node0007 "] {
+            let text = explain(&run, query).expect(query);
+            assert!(text.contains("[nvlink-low-block01-node0007-2]"), "{query}: {text}");
+            assert!(text.contains("domains/block01/read-1.txt"), "{query}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_healthy_gpu_of_a_guilty_node_is_not_accused() {
+        let text = explain(&fixture::rack(), "node0007:1").expect("known");
+        assert!(text.contains("Nothing here was found"), "{text}");
+        assert!(!text.contains("nvlink-low-block01"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_node_says_what_is_missing() {
+        insta::assert_snapshot!("unknown", explain(&fixture::rack(), "node0012").expect("known"));
+    }
+
+    #[test]
+    fn a_passing_node_says_what_would_not_have_been_seen() {
+        insta::assert_snapshot!("passing", explain(&fixture::rack(), "node0001").expect("known"));
+    }
+
+    #[test]
+    fn a_name_that_the_run_does_not_hold_explains_nothing() {
+        let run = fixture::rack();
+        for query in ["", "node00", "node0007:9", "node9999", "block", "node0001:x"] {
+            assert_eq!(explain(&run, query), None, "{query}");
+        }
+        assert_eq!(explain(&fixture::empty(), "node0001"), None);
+    }
+
+    #[test]
+    fn hostile_names_steer_nothing() {
+        let run = fixture::hostile();
+        let node = run.verdicts.nodes[2].node.to_string();
+        let text = explain(&run, &node).expect("known");
+        assert!(!fixture::steers(&text), "{text:?}");
+    }
+}

@@ -1,0 +1,352 @@
+//! The one sentence that every report opens with: outcome, where, what.
+//!
+//! Only words here; the outcome itself was decided by the judge.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::plain::clip;
+use super::plain::counted;
+use super::plain::listed;
+use super::plain::percent;
+use crate::model::id::DomainName;
+use crate::model::run::Run;
+use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+
+/// Outcome, place and matter of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Headline {
+    /// The run's outcome.
+    pub(super) outcome: Outcome,
+    /// Where: the domains concerned.
+    pub(super) place: String,
+    /// What, in a clause.
+    pub(super) what: String,
+}
+
+impl Headline {
+    /// The outcome in capitals.
+    pub(super) fn word(&self) -> String {
+        self.outcome.as_str().to_uppercase()
+    }
+
+    /// Place and matter without the outcome.
+    pub(super) fn rest(&self) -> String {
+        if self.place.is_empty() {
+            self.what.clone()
+        } else {
+            format!("{}: {}", self.place, self.what)
+        }
+    }
+}
+
+/// The headline of a run.
+pub(super) fn headline(run: &Run) -> Headline {
+    let verdicts = &run.verdicts;
+    let outcome = verdicts.outcome;
+    let guilty: Vec<&Finding> = match outcome {
+        Outcome::Degraded | Outcome::Failed => {
+            verdicts.findings.iter().filter(|f| f.outcome == outcome).collect()
+        }
+        Outcome::Pass | Outcome::Unknown => Vec::new(),
+    };
+    let domains: BTreeSet<&DomainName> = match outcome {
+        Outcome::Pass => domains(run),
+        // Where what is unknown belongs to nodes, name their domains.
+        Outcome::Unknown => verdicts
+            .nodes
+            .iter()
+            .filter(|n| n.outcome == outcome)
+            .filter_map(|n| n.domain.as_ref())
+            .collect(),
+        _ => guilty.iter().filter_map(|f| f.locus.domain.as_ref()).collect(),
+    };
+    let what = match outcome {
+        Outcome::Pass => passed(run),
+        Outcome::Unknown => unknown(run),
+        Outcome::Degraded | Outcome::Failed => found(run, &guilty, &domains),
+    };
+    Headline { outcome, place: place(run, &domains, &guilty), what }
+}
+
+fn domains(run: &Run) -> BTreeSet<&DomainName> {
+    let claimed = run.claims.domains.iter().map(|d| &d.name);
+    claimed.chain(run.verdicts.nodes.iter().filter_map(|n| n.domain.as_ref())).collect()
+}
+
+fn place(run: &Run, concerned: &BTreeSet<&DomainName>, guilty: &[&Finding]) -> String {
+    let names: Vec<&str> = concerned.iter().map(|d| d.as_str()).collect();
+    let all = domains(run).len();
+    let (place, platform) = match names.as_slice() {
+        [] => {
+            let nodes: BTreeSet<&str> = if guilty.is_empty() {
+                run.verdicts.nodes.iter().map(|n| n.node.as_str()).collect()
+            } else {
+                guilty.iter().filter_map(|f| f.locus.node.as_ref()).map(|n| n.as_str()).collect()
+            };
+            (listed(&nodes.into_iter().collect::<Vec<_>>(), 3), None)
+        }
+        [one] => {
+            let claimed = run.claims.domains.iter().find(|d| d.name.as_str() == *one);
+            (clip(one, 60), claimed.and_then(|d| d.platform.as_deref()))
+        }
+        few if few.len() <= 3 => (listed(few, 3), None),
+        many if many.len() == all => (format!("all {all} domains"), None),
+        many => (format!("{} of {all} domains", many.len()), None),
+    };
+    match platform.or(run.verdicts.platform.as_deref()) {
+        Some(platform) if !place.is_empty() => format!("{place} ({})", clip(platform, 40)),
+        Some(platform) => clip(platform, 40),
+        None => place,
+    }
+}
+
+fn passed(run: &Run) -> String {
+    let gpus = gpus(run, &domains(run));
+    let mut parts = vec![counted(run.verdicts.nodes.len(), "node", "nodes")];
+    if 0 < gpus {
+        parts.push(counted(gpus, "GPU", "GPUs"));
+    }
+    let verb = if run.verdicts.nodes.len() == 1 { "is" } else { "are" };
+    let mut what = format!("{} {verb} as expected", parts.join(" with "));
+    if let Some(worst) = worst_detectable(run) {
+        what.push_str(&format!("; a loss of {} or more would have been seen", percent(worst)));
+    }
+    what
+}
+
+/// The smallest degradation that would have been seen on every node.
+pub(super) fn worst_detectable(run: &Run) -> Option<f64> {
+    let nodes = run.verdicts.nodes.iter();
+    let each: Option<Vec<f64>> = nodes.map(|n| n.detectable).collect();
+    each?.into_iter().reduce(f64::max)
+}
+
+fn unknown(run: &Run) -> String {
+    let measured = run.cells.iter().any(|c| c.value.is_some());
+    let nodes: Vec<_> =
+        run.verdicts.nodes.iter().filter(|n| n.outcome == Outcome::Unknown).collect();
+    match nodes.as_slice() {
+        [] if !measured => "nothing was measured".to_owned(),
+        [] => match run.verdicts.unknown.first() {
+            Some(first) => {
+                let first = format!("{}: {}", first.what, first.why);
+                format!("not everything is known; {}", clip(&first, 160))
+            }
+            None => "not everything is known".to_owned(),
+        },
+        [node] => {
+            let all = run.verdicts.nodes.len();
+            let of = if all == 1 { String::new() } else { format!(" (1 of {all} nodes)") };
+            let (name, why) = (clip(node.node.as_str(), 60), clip(&node.reason, 160));
+            format!("{name}{of} is not known to be good: {why}")
+        }
+        many => {
+            let all = run.verdicts.nodes.len();
+            let reasons: BTreeSet<&str> = many.iter().map(|n| n.reason.as_str()).collect();
+            let why = match reasons.len() {
+                1 => clip(&many[0].reason, 160),
+                n => format!("{n} different reasons, such as: {}", clip(&many[0].reason, 120)),
+            };
+            format!("{} of {all} nodes are not known to be good ({why})", many.len())
+        }
+    }
+}
+
+fn found(run: &Run, guilty: &[&Finding], domains: &BTreeSet<&DomainName>) -> String {
+    let outcome = run.verdicts.outcome;
+    let mut groups: BTreeMap<(LocusKind, &str), BTreeSet<String>> = BTreeMap::new();
+    let mut order = Vec::new();
+    for finding in guilty {
+        let key = (finding.locus.kind, finding.class.as_str());
+        if !order.contains(&key) {
+            order.push(key);
+        }
+        // Tx and rx of one GPU, or its two tests, are still one GPU.
+        let locus = &finding.locus;
+        let part = match locus.kind {
+            LocusKind::Gpu | LocusKind::Node | LocusKind::Domain => format!(
+                "{}/{}/{}",
+                locus.domain.as_ref().map_or("", |d| d.as_str()),
+                locus.node.as_ref().map_or("", |n| n.as_str()),
+                locus.gpu.map(|g| g.to_string()).unwrap_or_default()
+            ),
+            _ => finding.id.clone(),
+        };
+        groups.entry(key).or_default().insert(part);
+    }
+    let clauses: Vec<String> = order
+        .iter()
+        .take(2)
+        .map(|key| {
+            let count = groups.get(key).map_or(0, BTreeSet::len);
+            format!(
+                "{}{} {}",
+                parts(key.0, count),
+                of_all(run, key.0, count, domains),
+                matter(key.1, outcome, count)
+            )
+        })
+        .collect();
+    let mut what = if clauses.is_empty() {
+        let nodes = run.verdicts.nodes.iter().filter(|n| n.outcome == outcome).count();
+        format!("{} {outcome}", counted(nodes, "node is", "nodes are"))
+    } else {
+        clauses.join(", ")
+    };
+    if 2 < order.len() {
+        what.push_str(&format!(", and {} more", counted(order.len() - 2, "kind", "kinds")));
+    }
+    let lesser = run.verdicts.findings.len() - guilty.len();
+    if 0 < lesser && outcome == Outcome::Failed {
+        what.push_str(&format!(
+            "; {} besides",
+            counted(lesser, "lesser finding", "lesser findings")
+        ));
+    }
+    what
+}
+
+/// `1 GPU`, `3 pairs`.
+fn parts(kind: LocusKind, count: usize) -> String {
+    let (one, many) = match kind {
+        LocusKind::Gpu => ("GPU", "GPUs"),
+        LocusKind::Node => ("node", "nodes"),
+        LocusKind::Pair => ("pair", "pairs"),
+        LocusKind::Direction => ("direction of a GPU", "directions of GPUs"),
+        LocusKind::Tray => ("tray", "trays"),
+        LocusKind::Rail => ("rail", "rails"),
+        LocusKind::Leaf => ("leaf switch", "leaf switches"),
+        LocusKind::Plane => ("switch plane", "switch planes"),
+        LocusKind::Domain => ("domain", "domains"),
+        LocusKind::Instrument => ("measurement", "measurements"),
+    };
+    counted(count, one, many)
+}
+
+/// ` of 72`, where the whole is known and larger.
+fn of_all(run: &Run, kind: LocusKind, count: usize, domains: &BTreeSet<&DomainName>) -> String {
+    let whole = match kind {
+        LocusKind::Gpu => gpus(run, domains),
+        LocusKind::Node => run
+            .verdicts
+            .nodes
+            .iter()
+            .filter(|n| {
+                domains.is_empty() || n.domain.as_ref().is_some_and(|d| domains.contains(d))
+            })
+            .count(),
+        _ => 0,
+    };
+    if count < whole { format!(" of {whole}") } else { String::new() }
+}
+
+/// GPUs of these domains (of everything, when none is named): as claimed, or
+/// as many as appear in cells where no claim says.
+fn gpus(run: &Run, domains: &BTreeSet<&DomainName>) -> usize {
+    let within =
+        |d: Option<&DomainName>| domains.is_empty() || d.is_some_and(|d| domains.contains(d));
+    let claimed: Option<Vec<usize>> = run
+        .claims
+        .domains
+        .iter()
+        .filter(|d| within(Some(&d.name)))
+        .map(|d| Some(d.nodes.len() * usize::try_from(d.gpus_per_node?).ok()?))
+        .collect();
+    if let Some(claimed) = claimed.filter(|c| !c.is_empty()) {
+        return claimed.iter().sum();
+    }
+    let mut seen = BTreeSet::new();
+    for cell in run.cells.iter().filter(|c| within(c.domain.as_ref())) {
+        for (node, gpu) in [(&cell.src_node, cell.src_gpu), (&cell.dst_node, cell.dst_gpu)] {
+            if let (Some(node), Some(gpu)) = (node, gpu) {
+                seen.insert((node, gpu));
+            }
+        }
+    }
+    seen.len()
+}
+
+/// What is the matter, from the class of a finding.
+fn matter(class: &str, outcome: Outcome, count: usize) -> String {
+    let one = count == 1;
+    let below = |what: &str| {
+        let (verb, whose) = if one { ("is", "its") } else { ("are", "their") };
+        format!("{verb} below what {whose} {what} must deliver")
+    };
+    match class.strip_suffix("-low") {
+        Some("nvlink") => below("NVLinks"),
+        Some("pcie") => below(if one { "PCIe link" } else { "PCIe links" }),
+        Some("host" | "h2d" | "d2h") => below(if one { "host link" } else { "host links" }),
+        Some("nic" | "rail") => below(if one { "NIC" } else { "NICs" }),
+        Some("local") => below("memory"),
+        _ => {
+            let verb = match (outcome, one) {
+                (Outcome::Failed, true) => "has failed",
+                (Outcome::Failed, false) => "have failed",
+                (_, true) => "is degraded",
+                (_, false) => "are degraded",
+            };
+            format!("{verb} ({})", clip(class, 60).replace('-', " "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fixture;
+
+    fn line(run: &Run) -> String {
+        let headline = headline(run);
+        format!("{}  {}", headline.word(), headline.rest())
+    }
+
+    #[test]
+    fn one_bad_gpu_of_a_rack_is_said_in_one_sentence() {
+        assert_eq!(
+            line(&fixture::rack()),
+            "DEGRADED  block01 (gb200-nvl72): 1 GPU of 72 is below what its NVLinks must deliver"
+        );
+    }
+
+    #[test]
+    fn not_knowing_names_the_node_and_the_reason() {
+        assert_eq!(
+            line(&fixture::hgx()),
+            "UNKNOWN  su01 (hgx-h100): hgx0102 (1 of 2 nodes) is not known to be good: \
+             host_to_device_memcpy_ce was waived"
+        );
+        assert_eq!(line(&fixture::empty()), "UNKNOWN  nothing was measured");
+    }
+
+    #[test]
+    fn a_pass_says_how_small_a_loss_it_would_have_seen() {
+        let mut run = fixture::rack();
+        run.verdicts.outcome = Outcome::Pass;
+        run.verdicts.findings.clear();
+        assert_eq!(
+            line(&run),
+            "PASS  block01 (gb200-nvl72): 18 nodes with 72 GPUs are as expected; a loss of 3.1 % \
+             or more would have been seen"
+        );
+    }
+
+    #[test]
+    fn several_kinds_of_findings_are_counted_apart() {
+        let mut run = fixture::rack();
+        let mut other = run.verdicts.findings[0].clone();
+        other.locus.gpu = Some(3);
+        run.verdicts.findings.push(other.clone());
+        other.class = "no-path".to_owned();
+        other.locus.kind = LocusKind::Node;
+        other.locus.gpu = None;
+        run.verdicts.findings.push(other);
+        assert_eq!(
+            headline(&run).what,
+            "2 GPUs of 72 are below what their NVLinks must deliver, 1 node of 18 is degraded (no path)"
+        );
+    }
+}

@@ -1,0 +1,40 @@
+//! Telling people and machines what a run found: a [`Run`] in, text out.
+//!
+//! One exporter per file, all pure: no I/O, no clock, no environment. Nothing
+//! here decides an outcome; a report shows what the judge said, and where it
+//! leaves something out it says so. Text from outside (node names, details)
+//! reaches a reader without control characters.
+//!
+//! [`Run`]: crate::model::run::Run
+
+pub mod csv;
+pub mod explain;
+pub mod html;
+pub mod json;
+pub mod junit;
+pub mod terminal;
+
+mod blame;
+mod grid;
+mod headline;
+mod heat;
+mod plain;
+mod plot;
+mod scale;
+mod shell;
+mod xml;
+
+#[cfg(test)]
+mod fixture;
+
+/// Why a page could not be rendered. Either is a bug of this crate, never of
+/// the run: every run has a page.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The template and its data do not fit together.
+    #[error("the report template cannot be rendered")]
+    Template(#[from] minijinja::Error),
+    /// A figure could not be drawn.
+    #[error("a figure cannot be drawn: {0}")]
+    Figure(String),
+}

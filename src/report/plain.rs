@@ -1,0 +1,176 @@
+//! Text and numbers as people get to see them.
+//!
+//! Names and details come from files that anybody may have written. What would
+//! steer a terminal or reorder a line is shown as an escape instead. No
+//! layout here, and no markup.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use crate::model::unit::Unit;
+
+/// `text` with everything invisible or steering spelled out (`\x1b`, `\n`,
+/// `\u{202e}`), so that it stays on its line and means what it shows.
+pub(super) fn plain(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if !steers(c) => out.push(c),
+            c if c.is_ascii() => {
+                let _ = write!(out, "\\x{:02x}", u32::from(c));
+            }
+            c => {
+                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+            }
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Control characters, line separators, and the invisible format characters
+/// that reorder or hide text (UAX #9 explicit formatting, zero width, tags).
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{fffe}'
+                | '\u{ffff}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// `text` made [`plain`] and cut to `most` characters, with an ellipsis.
+pub(super) fn clip(text: &str, most: usize) -> String {
+    let text = plain(text);
+    if text.chars().count() <= most {
+        return text.into_owned();
+    }
+    let mut out: String = text.chars().take(most.saturating_sub(1)).collect();
+    out.push('…');
+    out
+}
+
+/// A measured number with four or so significant digits.
+pub(super) fn number(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() {
+        "not a number".to_owned()
+    } else if 1e7 <= size || (size < 1e-3 && 0.0 < size) {
+        format!("{value:.3e}")
+    } else if 100.0 <= size {
+        format!("{value:.1}")
+    } else if 10.0 <= size {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+/// A number with its unit, where it has one.
+pub(super) fn quantity(value: f64, unit: Option<Unit>) -> String {
+    match unit {
+        Some(Unit::Count) | None => number(value),
+        Some(unit) => format!("{} {unit}", number(value)),
+    }
+}
+
+/// A fraction as a percentage.
+pub(super) fn percent(fraction: f64) -> String {
+    if fraction.is_finite() {
+        format!("{:.1} %", fraction * 100.0)
+    } else {
+        "not a number".to_owned()
+    }
+}
+
+/// `1 node`, `18 nodes`.
+pub(super) fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// The first `most` of some names, and how many more there are.
+pub(super) fn listed<T: AsRef<str>>(names: &[T], most: usize) -> String {
+    let shown: Vec<Cow<'_, str>> = names.iter().take(most).map(|n| plain(n.as_ref())).collect();
+    let mut out = shown.join(", ");
+    if most < names.len() {
+        let _ = write!(out, " and {} more", names.len() - most);
+    }
+    out
+}
+
+/// Breaks `text` at spaces so that no line exceeds `width` where a word fits.
+/// Words longer than a line are cut.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(8);
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    let mut used = 0;
+    for word in text.split(' ').filter(|w| !w.is_empty()) {
+        let chars: Vec<char> = word.chars().collect();
+        if 0 < used && width < used + 1 + chars.len() {
+            lines.push(std::mem::take(&mut line));
+            used = 0;
+        }
+        if 0 < used {
+            line.push(' ');
+            used += 1;
+        }
+        for c in chars {
+            if used == width {
+                lines.push(std::mem::take(&mut line));
+                used = 0;
+            }
+            line.push(c);
+            used += 1;
+        }
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_spelled_out() {
+        assert_eq!(plain("node0001"), "node0001");
+        assert_eq!(plain("a\x1b[31mb\r\nc\u{202e}d\u{9b}"), "a\\x1b[31mb\\r\\nc\\u{202e}d\\u{9b}");
+        assert_eq!(plain("größe 節点"), "größe 節点");
+    }
+
+    #[test]
+    fn numbers_keep_their_significant_digits() {
+        assert_eq!(number(728.123), "728.1");
+        assert_eq!(number(54.321), "54.32");
+        assert_eq!(number(1.0), "1.000");
+        assert_eq!(number(0.0), "0.000");
+        assert_eq!(number(f64::NAN), "not a number");
+        assert_eq!(number(1e300), "1.000e300");
+    }
+
+    #[test]
+    fn wrapped_lines_keep_to_the_width_and_lose_no_word() {
+        let text = "one two three four a_word_that_is_longer_than_any_line five";
+        let lines = wrap(text, 12);
+        assert!(lines.iter().all(|l| l.chars().count() <= 12), "{lines:?}");
+        let joined: String = lines.concat().replace(' ', "");
+        assert_eq!(joined, text.replace(' ', ""));
+    }
+}

@@ -1,0 +1,375 @@
+//! The report of a terminal: the verdict first, then what it rests on.
+//!
+//! Width and colour are arguments; whoever calls knows about pipes and
+//! `NO_COLOR`. Without colour there is not one escape sequence in the text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anstyle::AnsiColor;
+use anstyle::Style;
+
+use super::headline::headline;
+use super::headline::worst_detectable;
+use super::heat;
+use super::plain::clip;
+use super::plain::counted;
+use super::plain::listed;
+use super::plain::number;
+use super::plain::percent;
+use super::plain::plain;
+use super::plain::wrap;
+use super::shell;
+use crate::model::action::ActionPlan;
+use crate::model::run::Run;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::Unknown;
+
+/// How to render for a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TerminalStyle {
+    /// Columns to stay within (at least 72); only commands are longer.
+    pub width: usize,
+    /// Whether to use colours.
+    pub colour: bool,
+}
+
+/// Entries of one list that are shown before the rest is only counted.
+const MOST: usize = 20;
+/// Longest text taken over from a file.
+const LONGEST: usize = 600;
+
+/// The report.
+pub fn render(run: &Run, style: &TerminalStyle) -> String {
+    let width = style.width.clamp(72, 200);
+    let mut page = Page { out: String::new(), width, colour: style.colour };
+    opening(&mut page, run);
+    findings(&mut page, &run.verdicts.findings);
+    if let Some(heat) = heat::worst(run, width) {
+        page.section("Matrix");
+        page.paragraph("", &heat.title, 2);
+        page.out.push('\n');
+        for line in &heat.lines {
+            page.out.push_str("  ");
+            for (style, text) in line {
+                page.styled(*style, text);
+            }
+            page.end();
+        }
+    }
+    unknown(&mut page, &run.verdicts.unknown);
+    notes(&mut page, &run.verdicts.notes);
+    if let Some(plan) = &run.actions {
+        actions(&mut page, plan);
+    }
+    detectable(&mut page, run);
+    page.out
+}
+
+/// Text under construction.
+struct Page {
+    out: String,
+    width: usize,
+    colour: bool,
+}
+
+impl Page {
+    fn styled(&mut self, style: Style, text: &str) {
+        if self.colour && style != Style::new() {
+            let _ = write!(self.out, "{style}{text}{style:#}");
+        } else {
+            self.out.push_str(text);
+        }
+    }
+
+    /// Ends a line, without blanks nobody sees.
+    fn end(&mut self) {
+        let kept = self.out.trim_end_matches(' ').len();
+        self.out.truncate(kept);
+        self.out.push('\n');
+    }
+
+    fn section(&mut self, title: &str) {
+        self.out.push('\n');
+        self.styled(Style::new().bold(), title);
+        self.end();
+    }
+
+    /// `text` behind `lead`, wrapped, continued at the depth of the text.
+    fn paragraph(&mut self, lead: &str, text: &str, indent: usize) {
+        let depth = indent + lead.chars().count();
+        let room = self.width.saturating_sub(depth);
+        for (i, line) in wrap(&clip(text, LONGEST), room).iter().enumerate() {
+            let lead = if i == 0 { lead } else { "" };
+            let _ = write!(self.out, "{:indent$}{lead:<fill$}{line}", "", fill = depth - indent);
+            self.end();
+        }
+    }
+}
+
+fn colour_of(outcome: Outcome) -> Style {
+    let colour = match outcome {
+        Outcome::Pass => AnsiColor::Green,
+        Outcome::Unknown => AnsiColor::Cyan,
+        Outcome::Degraded => AnsiColor::Yellow,
+        Outcome::Failed => AnsiColor::Red,
+    };
+    Style::new().bold().fg_color(Some(colour.into()))
+}
+
+fn opening(page: &mut Page, run: &Run) {
+    let headline = headline(run);
+    let word = headline.word();
+    let depth = word.chars().count() + 2;
+    let lines = wrap(&headline.rest(), page.width.saturating_sub(depth));
+    page.styled(colour_of(headline.outcome), &word);
+    for (i, line) in lines.iter().enumerate() {
+        let indent = if i == 0 { 2 } else { depth };
+        let _ = write!(page.out, "{:indent$}", "");
+        page.styled(Style::new().bold(), line);
+        page.end();
+    }
+    page.out.push('\n');
+    let mut counts: BTreeMap<Outcome, usize> = BTreeMap::new();
+    for node in &run.verdicts.nodes {
+        *counts.entry(node.outcome).or_default() += 1;
+    }
+    let parts: Vec<String> =
+        counts.iter().rev().map(|(outcome, count)| format!("{count} {outcome}")).collect();
+    let nodes = match parts.as_slice() {
+        [] => "none".to_owned(),
+        parts => format!("{}: {}", run.verdicts.nodes.len(), parts.join(", ")),
+    };
+    page.paragraph("nodes    ", &nodes, 0);
+    let info = &run.info;
+    page.paragraph("run      ", &format!("{}, {}, {}", info.id, info.profile, info.created), 0);
+    page.paragraph("source   ", &info.source, 0);
+    let platform = run.verdicts.platform.as_deref().unwrap_or("no single platform");
+    let digest = clip(&run.verdicts.thresholds_digest, 19);
+    page.paragraph("against  ", &format!("{platform}, thresholds {digest}"), 0);
+}
+
+fn findings(page: &mut Page, findings: &[Finding]) {
+    if findings.is_empty() {
+        return;
+    }
+    page.section(&format!("Findings ({})", findings.len()));
+    let shown = &findings[..findings.len().min(MOST)];
+    // The class moves in front of the summary where it would not fit.
+    let narrow = page.width < 104;
+    let place = if narrow { page.width.saturating_sub(NUMBERS_WIDTH) } else { 32 };
+    let rows: Vec<[String; 8]> = shown
+        .iter()
+        .map(|f| {
+            let cell = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), number);
+            [
+                f.outcome.to_string(),
+                clip(&f.locus.to_string(), place),
+                if narrow { String::new() } else { clip(&f.class, 18) },
+                cell(f.measured),
+                cell(f.expected),
+                f.unit.map_or("", |u| u.as_str()).to_owned(),
+                f.ratio.map_or_else(|| "-".to_owned(), |r| format!("{r:.3}")),
+                if f.confirmed { "confirmed" } else { "once" }.to_owned(),
+            ]
+        })
+        .collect();
+    let class = if narrow { "" } else { "class" };
+    let titles = ["outcome", "where", class, "measured", "expected", "unit", "ratio", "seen"];
+    let mut widths = titles.map(|title| title.chars().count());
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    table_line(page, &titles.map(str::to_owned), &widths, None);
+    for (row, finding) in rows.iter().zip(shown) {
+        table_line(page, row, &widths, Some(finding.outcome));
+        let class = if narrow { format!("{}: ", finding.class) } else { String::new() };
+        page.paragraph("", &format!("{class}{}", finding.summary), 4);
+    }
+    more(page, findings.len());
+}
+
+/// What a line of the findings takes beside its place: indent, outcome, two
+/// numbers of at most 9 digits, unit, ratio, "confirmed", and gaps.
+const NUMBERS_WIDTH: usize = 2 + 8 + 2 + 9 + 2 + 9 + 1 + 5 + 2 + 5 + 2 + 9 + 2;
+
+fn table_line(page: &mut Page, row: &[String; 8], widths: &[usize; 8], outcome: Option<Outcome>) {
+    page.out.push_str("  ");
+    let last = row.len() - 1;
+    for (i, (cell, &width)) in row.iter().zip(widths).enumerate().filter(|(_, (_, w))| 0 < **w) {
+        let text = match i {
+            // Numbers line up at their end, next to their unit.
+            3 | 4 | 6 => format!("{cell:>width$}"),
+            i if i == last => cell.clone(),
+            _ => format!("{cell:<width$}"),
+        };
+        match outcome {
+            Some(outcome) if i == 0 => page.styled(colour_of(outcome), &text),
+            Some(_) => page.out.push_str(&text),
+            None => page.styled(Style::new().dimmed(), &text),
+        }
+        page.out.push_str(if i == 4 { " " } else { "  " });
+    }
+    page.end();
+}
+
+fn more(page: &mut Page, all: usize) {
+    if MOST < all {
+        let text = format!("and {} more; --json and the page list all", all - MOST);
+        page.paragraph("", &text, 2);
+    }
+}
+
+/// What is not known, put together by reason.
+fn unknown(page: &mut Page, unknown: &[Unknown]) {
+    if unknown.is_empty() {
+        return;
+    }
+    page.section(&format!("Not known ({})", unknown.len()));
+    let reasons = by_reason(unknown);
+    for (why, whats) in reasons.iter().take(MOST) {
+        let text = format!("{}: {}", listed(whats, 4), plain(why));
+        page.paragraph("- ", &text, 2);
+    }
+    if MOST < reasons.len() {
+        let text = format!("and {} more reasons; --json lists all", reasons.len() - MOST);
+        page.paragraph("", &text, 2);
+    }
+}
+
+/// What is not known under each reason, in the order they first appear.
+pub(super) fn by_reason(unknown: &[Unknown]) -> Vec<(&str, Vec<&str>)> {
+    let mut at: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut out: Vec<(&str, Vec<&str>)> = Vec::new();
+    for one in unknown {
+        let index = *at.entry(&one.why).or_insert_with(|| {
+            out.push((&one.why, Vec::new()));
+            out.len() - 1
+        });
+        out[index].1.push(&one.what);
+    }
+    out
+}
+
+fn notes(page: &mut Page, notes: &[String]) {
+    if notes.is_empty() {
+        return;
+    }
+    page.section(&format!("Notes ({})", notes.len()));
+    for note in notes.iter().take(MOST) {
+        page.paragraph("- ", note, 2);
+    }
+    more(page, notes.len());
+}
+
+fn actions(page: &mut Page, plan: &ActionPlan) {
+    let kind = if plan.dry_run { " (dry run: nothing is carried out)" } else { "" };
+    page.section(&format!("Proposed{kind}"));
+    if plan.actions.is_empty() {
+        page.paragraph("", "nothing", 2);
+    }
+    for action in plan.actions.iter().take(MOST) {
+        // Commands are never wrapped: they are there to be copied.
+        let _ = writeln!(page.out, "  $ {}", shell::line(&action.command));
+        page.paragraph("", &action.why, 4);
+    }
+    more(page, plan.actions.len());
+    if !plan.withheld.is_empty() {
+        page.section("Withheld");
+        for withheld in plan.withheld.iter().take(MOST) {
+            page.paragraph("- ", &format!("{}: {}", withheld.what, withheld.why), 2);
+        }
+        more(page, plan.withheld.len());
+    }
+}
+
+/// What this sweep could have seen at all.
+fn detectable(page: &mut Page, run: &Run) {
+    let nodes = &run.verdicts.nodes;
+    if nodes.is_empty() {
+        return;
+    }
+    let blind = nodes.iter().filter(|n| n.detectable.is_none()).count();
+    let text = match (worst_detectable(run), blind) {
+        (Some(worst), _) => {
+            format!("a loss of {} or more would have been seen on every node", percent(worst))
+        }
+        (None, blind) if blind == nodes.len() => {
+            "how small a loss would have been seen is not known for any node".to_owned()
+        }
+        (None, blind) => format!(
+            "how small a loss would have been seen is not known for {}",
+            counted(blind, "node", "nodes")
+        ),
+    };
+    page.section("Detectable");
+    page.paragraph("", &text, 2);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fixture;
+
+    fn at(run: &Run, width: usize) -> String {
+        render(run, &TerminalStyle { width, colour: false })
+    }
+
+    #[test]
+    fn a_rack_with_one_bad_gpu() {
+        insta::assert_snapshot!("rack_80", at(&fixture::rack(), 80));
+        insta::assert_snapshot!("rack_120", at(&fixture::rack(), 120));
+    }
+
+    #[test]
+    fn two_nodes_with_a_waived_test() {
+        insta::assert_snapshot!("hgx_80", at(&fixture::hgx(), 80));
+    }
+
+    #[test]
+    fn nothing_measured() {
+        insta::assert_snapshot!("empty_80", at(&fixture::empty(), 80));
+    }
+
+    #[test]
+    fn hostile_names_are_shown_and_steer_nothing() {
+        let text = at(&fixture::hostile(), 80);
+        assert!(!fixture::steers(&text));
+        insta::assert_snapshot!("hostile_80", text);
+    }
+
+    #[test]
+    fn without_colour_there_is_no_escape_and_with_colour_the_words_are_the_same() {
+        for run in fixture::all() {
+            let plain = at(&run, 100);
+            assert!(!plain.contains('\x1b'));
+            let coloured = render(&run, &TerminalStyle { width: 100, colour: true });
+            assert!(coloured.contains("\x1b["));
+            assert_eq!(anstream::adapter::strip_str(&coloured).to_string(), plain);
+        }
+    }
+
+    #[test]
+    fn lines_keep_to_the_width_except_commands() {
+        for run in fixture::all() {
+            for width in [80, 100, 120] {
+                for line in at(&run, width).lines().filter(|l| !l.starts_with("  $ ")) {
+                    assert!(line.chars().count() <= width, "{width}: {line}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn many_unknowns_of_one_reason_are_one_line() {
+        let mut run = fixture::hgx();
+        run.verdicts.unknown = (0..500)
+            .map(|i| Unknown { what: format!("test {i}"), why: "waived".to_owned() })
+            .collect();
+        let text = at(&run, 80);
+        assert!(text.contains("test 0, test 1, test 2, test 3 and 496 more: waived"), "{text}");
+    }
+}

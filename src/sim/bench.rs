@@ -1,0 +1,416 @@
+//! What nvbandwidth would measure on a simulated fabric, as numbers.
+//!
+//! This asks the physics and adds noise and the tool's own ways of failing.
+//! It prints nothing.
+
+use super::cases;
+use super::cases::Case;
+use super::cases::Kind;
+use super::fabric::Engine;
+use super::fabric::Fabric;
+use super::fabric::GpuIndex;
+use super::fabric::Route;
+use super::fault::Fault;
+use super::noise::Key;
+use super::noise::Noise;
+use super::scenario::Scenario;
+use super::tooling::CrossDomain;
+use super::tooling::Nvbandwidth;
+
+/// One run of a tool: where, and the how-many-eth reading.
+#[derive(Clone, Copy, Debug)]
+pub struct Bench<'a> {
+    /// The scenario.
+    pub scenario: &'a Scenario,
+    /// Its fabric.
+    pub fabric: &'a Fabric,
+    /// Name of the node or claimed domain it runs on.
+    pub scope: &'a str,
+    /// It runs across a domain, one rank per GPU.
+    pub across: bool,
+    /// Seed of the noise.
+    pub seed: u64,
+    /// Which reading, from 0.
+    pub reading: u32,
+}
+
+/// One matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// Its key: the test, and the part of a three-part test.
+    pub key: String,
+    /// Its headline.
+    pub description: String,
+    /// Labels of the rows; counted from 0 when empty.
+    pub row_labels: Vec<String>,
+    /// Number of columns.
+    pub columns: usize,
+    /// Cells, row by row.
+    pub cells: Vec<Option<f64>>,
+}
+
+/// How one test came out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// One matrix, or the three of a bidirectional test.
+    Measured(Vec<Table>),
+    /// It does not apply here.
+    Waived,
+    /// There is no test of this name.
+    NotFound,
+    /// It failed and ended the run.
+    Failed(Failure),
+}
+
+/// Why a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// `[NAME] text`, or `ASSERT`.
+    pub what: String,
+    /// The expression that failed.
+    pub expression: String,
+    /// Where it happened, when the run has several ranks.
+    pub rank: Option<(String, usize)>,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// The tests in order; a failure is the last.
+    pub tests: Vec<(String, Outcome)>,
+    /// GPUs in the order of rows and columns.
+    pub gpus: Vec<GpuIndex>,
+}
+
+impl Run {
+    /// The failure that ended it.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self.tests.last() {
+            Some((_, Outcome::Failed(failure))) => Some(failure),
+            _ => None,
+        }
+    }
+}
+
+impl Bench<'_> {
+    /// The GPUs this run uses.
+    pub fn gpus(&self) -> Vec<GpuIndex> {
+        let fabric = self.fabric;
+        match fabric.claims.iter().find(|claim| self.across && claim.name == self.scope) {
+            Some(claim) => fabric.gpus_of(&claim.nodes),
+            None => fabric.gpus_of([&self.scope.to_owned()]),
+        }
+    }
+
+    /// The key of everything this tool reads here and now.
+    pub fn key(&self, what: &str) -> Key {
+        Key::of(self.seed).named(self.scope).named(what).with(u64::from(self.reading))
+    }
+
+    /// A reading of `truth` between two GPUs (or one and itself).
+    pub fn read(&self, truth: f64, key: Key, ends: [GpuIndex; 2]) -> f64 {
+        let key = key.with(ends[0] as u64).with(ends[1] as u64);
+        let mut value = truth * self.scenario.noise.factor(key);
+        for (number, end) in ends.iter().enumerate() {
+            if let Some((rate, depth)) = self.fabric.gpus[*end].dips {
+                let dips = Noise { sigma: 0.0, dip_rate: rate, dip_depth: depth };
+                value *= dips.factor(key.with(number as u64 + 1_000_000));
+            }
+        }
+        value
+    }
+
+    /// Runs nvbandwidth.
+    pub fn nvbandwidth(&self, version: Nvbandwidth, tests: &[String]) -> Run {
+        let gpus = self.gpus();
+        let known = cases::list(version, self.across);
+        let wanted: Vec<(String, Option<&Case>)> = match tests.is_empty() {
+            true => known.iter().map(|case| (case.name.to_owned(), Some(*case))).collect(),
+            false => tests
+                .iter()
+                .map(|name| (name.clone(), known.iter().find(|c| c.name == *name).copied()))
+                .collect(),
+        };
+        let mut run = Run { tests: Vec::new(), gpus };
+        for (name, case) in wanted {
+            let outcome = match case {
+                None => Outcome::NotFound,
+                Some(case) if self.waives(case, &run.gpus) => Outcome::Waived,
+                Some(case) => match self.failure(case, &run.gpus) {
+                    Some(failure) => Outcome::Failed(failure),
+                    None => Outcome::Measured(self.measure(version, case, &run.gpus)),
+                },
+            };
+            let ended = matches!(outcome, Outcome::Failed(_));
+            run.tests.push((name, outcome));
+            if ended {
+                break;
+            }
+        }
+        run
+    }
+
+    /// Names of the nodes that take part.
+    pub fn node_names(&self, gpus: &[GpuIndex]) -> Vec<&str> {
+        let mut names: Vec<&str> =
+            gpus.iter().map(|gpu| self.fabric.home(*gpu).name.as_str()).collect();
+        names.dedup();
+        names
+    }
+
+    fn waives(&self, case: &Case, gpus: &[GpuIndex]) -> bool {
+        let alone = case.needs_peer() && gpus.len() < 2;
+        let nodes = self.node_names(gpus);
+        alone
+            || self.scenario.faults.iter().any(|fault| match fault {
+                Fault::Waived { node, tests } => {
+                    nodes.contains(&node.as_str()) && tests.iter().any(|test| test == case.name)
+                }
+                _ => false,
+            })
+    }
+
+    fn failure(&self, case: &Case, gpus: &[GpuIndex]) -> Option<Failure> {
+        let place = |gpu: GpuIndex| {
+            let rank = gpus.iter().position(|other| *other == gpu).unwrap_or(0);
+            self.across.then(|| (self.fabric.home(gpu).name.clone(), rank))
+        };
+        for fault in &self.scenario.faults {
+            let Fault::ToolError { node, testcase, error } = fault else { continue };
+            let here = gpus.iter().find(|gpu| self.fabric.home(**gpu).name == *node);
+            if let Some(gpu) = here
+                && testcase.as_ref().is_none_or(|test| test == case.name)
+            {
+                return Some(Failure {
+                    what: format!("[{error}] {}", meaning(error)),
+                    expression: "cuStreamSynchronize(stream)".to_owned(),
+                    rank: place(*gpu),
+                });
+            }
+        }
+        if case.is_multinode() {
+            let unreachable = gpus.iter().find(|gpu| !self.fabric.home(**gpu).imex);
+            let stranger = gpus.iter().find(|gpu| self.fabric.route(gpus[0], **gpu) == Route::Nic);
+            let refused = self.scenario.tools.cross_domain == CrossDomain::Error;
+            if let Some(gpu) = unreachable.or(stranger.filter(|_| refused)) {
+                let name = "CUDA_ERROR_INVALID_HANDLE";
+                return Some(Failure {
+                    what: format!("[{name}] {}", meaning(name)),
+                    expression: "cuMemImportFromShareableHandle(&handle, fabric, type)".to_owned(),
+                    rank: place(*gpu),
+                });
+            }
+        }
+        let corrupt = gpus.iter().find(|gpu| self.fabric.gpus[**gpu].corrupt)?;
+        (!matches!(case.kind, Kind::HostLatency | Kind::PeerLatency)).then(|| Failure {
+            what: "ASSERT".to_owned(),
+            expression: "h_errorFlag == 0".to_owned(),
+            rank: place(*corrupt),
+        })
+    }
+
+    fn measure(&self, version: Nvbandwidth, case: &Case, gpus: &[GpuIndex]) -> Vec<Table> {
+        let key = self.key(case.name);
+        let table = |part: &str, columns: usize, cells: Vec<f64>| Table {
+            key: match part {
+                "" => case.name.to_owned(),
+                part => format!("{}_{}", case.name, part.to_lowercase()),
+            },
+            description: case.description(version, part),
+            row_labels: Vec::new(),
+            columns,
+            cells: cells.into_iter().map(|cell| (0.0 <= cell).then_some(cell)).collect(),
+        };
+        let row = |each: &dyn Fn(GpuIndex) -> f64| {
+            let cells = gpus.iter().map(|gpu| self.read(each(*gpu), key, [*gpu, *gpu])).collect();
+            vec![table("", gpus.len(), cells)]
+        };
+        let hardware = |gpu: GpuIndex| self.fabric.home(gpu).hardware;
+        let mut tables = match case.kind {
+            Kind::Host { to_device, bidirectional, all } => row(&|gpu| {
+                let (hardware, way) = (hardware(gpu), usize::from(!to_device));
+                let left = match (bidirectional, all) {
+                    (false, false) => 1.0,
+                    (true, false) => hardware.host_bidirectional[way],
+                    (false, true) => hardware.host_all[way],
+                    (true, true) => hardware.host_all_bidirectional,
+                };
+                let kernel = case.engine == Engine::Kernel;
+                let engine = if kernel { hardware.host_kernel[way] } else { 1.0 };
+                self.fabric.host_copy(gpu, to_device) * left * engine
+            }),
+            Kind::Pairs { read, bidirectional: false } => {
+                let cells = self.pairs(case, key, gpus, read);
+                vec![table("", gpus.len(), cells)]
+            }
+            Kind::Pairs { read, bidirectional: true } => {
+                // The second stream of a pair runs the other way round.
+                let mut first = self.pairs(case, key.with(1), gpus, read);
+                let mut second = self.opposite(case, key.with(2), gpus, read);
+                if case.engine == Engine::Kernel {
+                    let left = gpus.first().map_or([1.0; 2], |gpu| hardware(*gpu).kernel_both);
+                    let both = first.iter_mut().chain(&mut second);
+                    // A negative cell is no cell and must stay negative.
+                    both.for_each(|cell| *cell *= left[usize::from(read)]);
+                }
+                // v0.10 runs each pair once and shows it in both triangles.
+                if version == Nvbandwidth::V0_10 {
+                    mirror(&mut first, gpus.len());
+                    mirror(&mut second, gpus.len());
+                }
+                let total = first.iter().zip(&second).map(|(a, b)| a + b).collect();
+                if Nvbandwidth::V0_6 <= version {
+                    let verb = if read { "Read" } else { "Write" };
+                    vec![
+                        table(&format!("{verb}1"), gpus.len(), first),
+                        table(&format!("{verb}2"), gpus.len(), second),
+                        table("Total", gpus.len(), total),
+                    ]
+                } else {
+                    // Kernels report both directions, copy engines the first.
+                    let shown = if case.engine == Engine::Kernel { total } else { first };
+                    vec![table("", gpus.len(), shown)]
+                }
+            }
+            Kind::Star { inbound, .. } => row(&|gpu| self.star(gpu, gpus, inbound, case.engine)),
+            Kind::HostLatency => row(&|gpu| hardware(gpu).host_latency),
+            Kind::PeerLatency => {
+                let cells = self.matrix(gpus, key, &|from, to| self.peer_latency(from, to));
+                vec![table("", gpus.len(), cells)]
+            }
+            Kind::Local => row(&|gpu| hardware(gpu).local),
+            Kind::Broadcast => row(&|gpu| self.star(gpu, gpus, false, case.engine)),
+            Kind::BroadcastAll => {
+                let slowest = gpus.iter().map(|gpu| self.star(*gpu, gpus, true, case.engine));
+                let truth = slowest.fold(f64::INFINITY, f64::min);
+                vec![table("", 1, vec![self.read(truth, key, [gpus[0], gpus[0]])])]
+            }
+            Kind::Bisect => self.bisect(case, key, gpus, &|cells| table("", 1, cells)),
+        };
+        self.drop_cells(&mut tables, key);
+        tables
+    }
+
+    /// Cells by row and column; the row's GPU issues the copy. -1 is no cell.
+    fn matrix(
+        &self,
+        gpus: &[GpuIndex],
+        key: Key,
+        truth: &dyn Fn(GpuIndex, GpuIndex) -> f64,
+    ) -> Vec<f64> {
+        let mut cells = Vec::with_capacity(gpus.len() * gpus.len());
+        for row in gpus {
+            for column in gpus {
+                cells.push(match row == column {
+                    true => -1.0,
+                    false => self.read(truth(*row, *column), key, [*row, *column]),
+                });
+            }
+        }
+        cells
+    }
+
+    fn pairs(&self, case: &Case, key: Key, gpus: &[GpuIndex], read: bool) -> Vec<f64> {
+        self.matrix(gpus, key, &|row, column| match read {
+            // A read pulls: the data moves from the column to the row.
+            true => self.fabric.copy(column, row, case.engine) * self.read_share(row, column, case),
+            false => self.fabric.copy(row, column, case.engine),
+        })
+    }
+
+    fn opposite(&self, case: &Case, key: Key, gpus: &[GpuIndex], read: bool) -> Vec<f64> {
+        self.matrix(gpus, key, &|row, column| match read {
+            true => self.fabric.copy(row, column, case.engine) * self.read_share(column, row, case),
+            false => self.fabric.copy(column, row, case.engine),
+        })
+    }
+
+    /// How a read over NVLink compares with a write.
+    fn read_share(&self, row: GpuIndex, column: GpuIndex, case: &Case) -> f64 {
+        match self.fabric.route(column, row) {
+            Route::NvLink(_) => {
+                let reads = self.fabric.home(row).hardware.reads;
+                reads[usize::from(case.engine == Engine::Kernel)]
+            }
+            Route::Pcie | Route::Nic => 1.0,
+        }
+    }
+
+    /// All to one or one to all at once: the one's own links are the limit,
+    /// or what all the others together bring.
+    fn star(&self, one: GpuIndex, gpus: &[GpuIndex], inbound: bool, engine: Engine) -> f64 {
+        let rates = gpus.iter().filter(|gpu| **gpu != one).map(|other| match inbound {
+            true => self.fabric.copy(*other, one, engine),
+            false => self.fabric.copy(one, *other, engine),
+        });
+        let (best, sum) = rates.fold((0.0_f64, 0.0), |(best, sum), r| (best.max(r), sum + r));
+        best.min(sum)
+    }
+
+    fn peer_latency(&self, from: GpuIndex, to: GpuIndex) -> f64 {
+        let base = self.fabric.home(from).hardware.peer_latency;
+        match self.fabric.route(from, to) {
+            Route::NvLink(_) => base,
+            Route::Pcie => base * 2.5,
+            Route::Nic => base * 8.0,
+        }
+    }
+
+    fn bisect(
+        &self,
+        case: &Case,
+        key: Key,
+        gpus: &[GpuIndex],
+        table: &dyn Fn(Vec<f64>) -> Table,
+    ) -> Vec<Table> {
+        let width = (gpus.len() - 1).to_string().len();
+        let peer = |rank: usize| (rank + gpus.len() / 2) % gpus.len();
+        let cells = (0..gpus.len())
+            .map(|rank| {
+                let (from, to) = (gpus[rank], gpus[peer(rank)]);
+                self.read(self.fabric.copy(from, to, case.engine), key, [from, to])
+            })
+            .collect();
+        let row_labels =
+            (0..gpus.len()).map(|r| format!("{r:>width$}->{:>width$}", peer(r))).collect();
+        vec![Table { row_labels, ..table(cells) }]
+    }
+
+    fn drop_cells(&self, tables: &mut [Table], key: Key) {
+        for fault in &self.scenario.faults {
+            let Fault::MissingCells { scope, share } = fault else { continue };
+            if scope != self.scope {
+                continue;
+            }
+            for cell in tables.iter_mut().flat_map(|table| table.cells.iter_mut().enumerate()) {
+                if key.named("missing").with(cell.0 as u64).fraction() < *share {
+                    *cell.1 = None;
+                }
+            }
+        }
+    }
+}
+
+/// Copies the upper triangle over the lower one.
+fn mirror(cells: &mut [f64], columns: usize) {
+    for row in 0..columns {
+        for column in 0..row {
+            cells[row * columns + column] = cells[column * columns + row];
+        }
+    }
+}
+
+/// What the driver says about an error.
+pub fn meaning(error: &str) -> &'static str {
+    match error {
+        "CUDA_ERROR_ECC_UNCORRECTABLE" => "uncorrectable ECC error encountered",
+        "CUDA_ERROR_INVALID_HANDLE" => "invalid resource handle",
+        "CUDA_ERROR_NOT_PERMITTED" => "operation not permitted",
+        "CUDA_ERROR_SYSTEM_NOT_READY" => "system not yet initialized",
+        "CUDA_ERROR_OUT_OF_MEMORY" => "out of memory",
+        "CUDA_ERROR_NVLINK_UNCORRECTABLE" => {
+            "uncorrectable NVLink error detected during the execution"
+        }
+        _ => "unknown error",
+    }
+}

@@ -1,0 +1,240 @@
+//! What nccl-tests would measure on a simulated fabric, as numbers.
+//!
+//! A collective is as fast as its slowest member: one GPU with a lost link
+//! slows all. Its time is a start-up that grows with the ranks plus bytes over
+//! the bandwidth, which gives the curve that saturates.
+
+use super::bench::Bench;
+use super::fabric::GpuIndex;
+use super::fabric::Route;
+use super::fault::Fault;
+use super::tooling::NcclTests;
+
+/// One collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    /// `all_reduce_perf`
+    AllReduce,
+    /// `all_gather_perf`
+    AllGather,
+    /// `reduce_scatter_perf`
+    ReduceScatter,
+    /// `alltoall_perf`
+    AllToAll,
+    /// `broadcast_perf`
+    Broadcast,
+    /// `reduce_perf`
+    Reduce,
+    /// `sendrecv_perf`
+    SendRecv,
+}
+
+impl Collective {
+    /// The collective of this program.
+    pub fn of(program: &str) -> Option<Self> {
+        Some(match program {
+            "all_reduce_perf" => Self::AllReduce,
+            "all_gather_perf" => Self::AllGather,
+            "reduce_scatter_perf" => Self::ReduceScatter,
+            "alltoall_perf" => Self::AllToAll,
+            "broadcast_perf" => Self::Broadcast,
+            "reduce_perf" => Self::Reduce,
+            "sendrecv_perf" => Self::SendRecv,
+            _ => return None,
+        })
+    }
+
+    /// busbw over algbw with `n` ranks (nccl-tests, doc/PERFORMANCE.md).
+    pub fn factor(self, n: f64) -> f64 {
+        match self {
+            Self::AllReduce => 2.0 * (n - 1.0) / n,
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll => (n - 1.0) / n,
+            Self::Broadcast | Self::Reduce | Self::SendRecv => 1.0,
+        }
+    }
+
+    /// The printed reduction and root.
+    pub fn labels(self) -> (&'static str, i32) {
+        match self {
+            Self::AllReduce | Self::ReduceScatter => ("sum", -1),
+            Self::Reduce => ("sum", 0),
+            Self::Broadcast => ("none", 0),
+            Self::AllGather | Self::AllToAll | Self::SendRecv => ("none", -1),
+        }
+    }
+
+    /// Elements are counted per rank.
+    fn splits(self) -> bool {
+        matches!(self, Self::AllGather | Self::ReduceScatter | Self::AllToAll)
+    }
+
+    /// The tool cannot check its in-place run.
+    fn unchecked_in_place(self) -> bool {
+        matches!(self, Self::AllToAll | Self::SendRecv)
+    }
+}
+
+/// One half of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Half {
+    /// Microseconds.
+    pub time: f64,
+    /// GB/s.
+    pub algbw: f64,
+    /// GB/s.
+    pub busbw: f64,
+    /// Wrong elements; `None` where not checked.
+    pub wrong: Option<u64>,
+}
+
+/// One row: a message size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// Bytes.
+    pub bytes: u64,
+    /// Elements of four bytes.
+    pub count: u64,
+    /// Out of place and in place.
+    pub halves: [Half; 2],
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CollectiveRun {
+    /// The program.
+    pub program: String,
+    /// The collective.
+    pub collective: Collective,
+    /// Its ranks.
+    pub gpus: Vec<GpuIndex>,
+    /// Smallest and largest size.
+    pub bytes: [u64; 2],
+    /// One row per size.
+    pub rows: Vec<Row>,
+    /// The layout.
+    pub version: NcclTests,
+    /// It failed on this host, with this text.
+    pub failure: Option<(String, String)>,
+}
+
+impl CollectiveRun {
+    /// Halves with wrong data.
+    pub fn out_of_bounds(&self) -> usize {
+        self.halves().filter(|half| half.wrong.is_some_and(|wrong| 0 < wrong)).count()
+    }
+
+    /// Mean bus bandwidth of all halves.
+    pub fn average(&self) -> f64 {
+        let (sum, count) = self.halves().fold((0.0, 0.0), |(s, n), h| (s + h.busbw, n + 1.0));
+        if count == 0.0 { 0.0 } else { sum / count }
+    }
+
+    fn halves(&self) -> impl Iterator<Item = &Half> {
+        self.rows.iter().flat_map(|row| &row.halves)
+    }
+}
+
+impl Bench<'_> {
+    /// Runs one program of nccl-tests over these GPUs; `None` where there is none of this name.
+    pub fn collective(
+        &self,
+        program: &str,
+        bytes: [u64; 2],
+        gpus: Vec<GpuIndex>,
+    ) -> Option<CollectiveRun> {
+        let collective = Collective::of(program)?;
+        let failure = self.collective_failure(&gpus);
+        let mut rows = Vec::new();
+        let mut size = bytes[0];
+        while size <= bytes[1] && failure.is_none() && !gpus.is_empty() {
+            rows.push(self.row(program, collective, &gpus, size));
+            match size.checked_mul(2) {
+                Some(next) => size = next,
+                None => break,
+            }
+        }
+        let version = self.scenario.tools.nccl_tests;
+        let program = program.to_owned();
+        Some(CollectiveRun { program, collective, gpus, bytes, rows, version, failure })
+    }
+
+    fn row(&self, program: &str, collective: Collective, gpus: &[GpuIndex], bytes: u64) -> Row {
+        let (ranks, size) = (gpus.len() as f64, bytes as f64);
+        let elements = bytes / 4;
+        let count = match collective.splits() {
+            true => elements / gpus.len() as u64,
+            false => elements,
+        };
+        let factor = collective.factor(ranks);
+        let bus = self.bus_bandwidth(collective, gpus);
+        let wrong = gpus.iter().any(|gpu| self.fabric.gpus[*gpu].corrupt);
+        let halves = [0_u64, 1].map(|place| {
+            let key = self.key(program).with(bytes).with(place);
+            let start = 9.0 + 3.4 * f64::from(gpus.len().ilog2());
+            // GB/s is 1,000 bytes a microsecond.
+            // Small messages never fill the pipeline and so do not wait for it.
+            let full = self.fabric.home(gpus[0]).hardware.filling;
+            let filling = full * (size / (size + full)) * f64::from(gpus.len().ilog2());
+            let transfer = match factor == 0.0 {
+                true => 0.0,
+                false => (size + filling) * factor / (bus * 1e3),
+            };
+            let time = (start + transfer) / self.read(1.0, key, [gpus[0], gpus[0]]);
+            let algbw = size / time / 1e3;
+            let checked = place == 0 || !collective.unchecked_in_place();
+            let amount = if wrong { count / 1000 + 1 } else { 0 };
+            Half { time, algbw, busbw: algbw * factor, wrong: checked.then_some(amount) }
+        });
+        Row { bytes, count, halves }
+    }
+
+    /// What large messages reach.
+    fn bus_bandwidth(&self, collective: Collective, gpus: &[GpuIndex]) -> f64 {
+        let fabric = self.fabric;
+        let hardware = fabric.home(gpus[0]).hardware;
+        let fallback = self.scenario.faults.iter().any(
+            |fault| matches!(fault, Fault::CollectiveFallback { scope } if scope == self.scope),
+        );
+        let all = fallback
+            || gpus.iter().any(|gpu| fabric.route(gpus[0], *gpu) == Route::Nic)
+            || gpus.iter().any(|gpu| fabric.link_share(*gpu) == 0.0);
+        let power = gpus.iter().map(|g| fabric.home(*g).power).fold(1.0, f64::min);
+        let hosts = u32::try_from(self.node_names(gpus).len()).unwrap_or(u32::MAX);
+        if all && 1 < hosts {
+            // Every node sends and receives once around the ring, over all NICs.
+            return hardware.nic * f64::from(hardware.gpus) * power;
+        }
+        let nvlink = match collective {
+            // Four GPUs are served by a ring, more by reduction in the switch.
+            Collective::AllReduce if 4 < gpus.len() => hardware.all_reduce,
+            Collective::AllToAll => hardware.ring * 0.96,
+            _ => hardware.ring,
+        };
+        if all || fabric.nodes.iter().any(|n| !n.fabric_up && self.is_here(&n.name, gpus)) {
+            return hardware.pcie_peer * 0.6 * power;
+        }
+        let slowest = gpus.iter().map(|gpu| fabric.link_share(*gpu)).fold(1.0, f64::min);
+        nvlink * slowest * power
+    }
+
+    fn is_here(&self, node: &str, gpus: &[GpuIndex]) -> bool {
+        self.node_names(gpus).contains(&node)
+    }
+
+    fn collective_failure(&self, gpus: &[GpuIndex]) -> Option<(String, String)> {
+        for fault in &self.scenario.faults {
+            if let Fault::ToolError { node, testcase: None, error } = fault
+                && self.is_here(node, gpus)
+            {
+                let what = super::bench::meaning(error);
+                return Some((node.clone(), format!("Test CUDA failure common.cu:303 '{what}'")));
+            }
+        }
+        let alone = self.node_names(gpus).len() < 2;
+        let missing = gpus.iter().map(|gpu| self.fabric.home(*gpu)).find(|node| !node.imex)?;
+        (!alone).then(|| {
+            let what = "unhandled cuda error / import of a fabric handle failed";
+            (missing.name.clone(), format!("Test NCCL failure common.cu:961 '{what}'"))
+        })
+    }
+}

@@ -1,0 +1,369 @@
+//! The physics: how fast data moves between two places of a scenario.
+//!
+//! A directed copy gets the least of what its source can send, its
+//! destination can take, and the path between them can carry. No noise and no
+//! tool here.
+
+use std::collections::BTreeMap;
+
+use super::fault::Fault;
+use super::fault::HostWay;
+use super::fault::Way;
+use super::platform::Hardware;
+use super::scenario::Group;
+use super::scenario::Scenario;
+
+/// Index of a GPU in [`Fabric::gpus`].
+pub type GpuIndex = usize;
+
+/// Everything that exists, with its faults.
+#[derive(Clone, Debug)]
+pub struct Fabric {
+    /// All nodes, by domain and in the order of their lists.
+    pub nodes: Vec<Node>,
+    /// All GPUs.
+    pub gpus: Vec<Gpu>,
+    /// What is claimed.
+    pub claims: Vec<Group>,
+    /// Share of the rate left between two GPUs.
+    pairs: BTreeMap<(GpuIndex, GpuIndex), f64>,
+    shared_planes: bool,
+}
+
+/// One node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Number of the domain it is really in.
+    pub domain: usize,
+    /// What it is built of.
+    pub hardware: &'static Hardware,
+    /// GPUs that are there, in the order CUDA counts.
+    pub gpus: Vec<GpuIndex>,
+    /// Its links are up and the fabric is configured.
+    pub fabric_up: bool,
+    /// Its IMEX daemon can be reached.
+    pub imex: bool,
+    /// Share of every rate left to it.
+    pub power: f64,
+}
+
+/// One GPU.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    /// Index of its node.
+    pub node: usize,
+    /// Its slot, which is its CUDA index while none before it is missing.
+    pub slot: u32,
+    /// Links it can send on, one bit each.
+    pub tx: u64,
+    /// Links it can receive on.
+    pub rx: u64,
+    /// Links that nvidia-smi shows as active.
+    pub shown: u64,
+    /// Share of the host link left, host to device and device to host.
+    pub host: [f64; 2],
+    /// It delivers wrong data.
+    pub corrupt: bool,
+    /// It is there.
+    pub present: bool,
+    /// Share of its readings that dip, and how deep.
+    pub dips: Option<(f64, [f64; 2])>,
+}
+
+/// What a copy runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// This many links that both ends can use.
+    NvLink(u32),
+    /// PCIe inside the node.
+    Pcie,
+    /// NICs between nodes.
+    Nic,
+}
+
+/// Who moves the data; each gets another share of the link rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// The copy engine.
+    Copy,
+    /// A kernel.
+    Kernel,
+    /// The copies of p2pBandwidthLatencyTest.
+    Peer,
+}
+
+impl Engine {
+    fn share(self, hardware: &Hardware) -> f64 {
+        match self {
+            Self::Copy => hardware.copy_engine,
+            Self::Kernel => hardware.kernel,
+            Self::Peer => hardware.peer_copy,
+        }
+    }
+}
+
+impl Fabric {
+    /// The fabric of a scenario, faults applied.
+    pub fn build(scenario: &Scenario) -> Result<Self, String> {
+        let real = scenario.real()?;
+        let mut fabric = Self {
+            nodes: Vec::new(),
+            gpus: Vec::new(),
+            claims: scenario.claimed()?,
+            pairs: BTreeMap::new(),
+            shared_planes: scenario.tools.shared_planes,
+        };
+        for (domain, group) in real.iter().enumerate() {
+            for name in &group.nodes {
+                fabric.add_node(name, domain, group);
+            }
+        }
+        for (number, fault) in scenario.faults.iter().enumerate() {
+            fabric.apply(fault, &real).map_err(|why| format!("fault {}: {why}", number + 1))?;
+        }
+        for node in 0..fabric.nodes.len() {
+            let gpus = &fabric.gpus;
+            fabric.nodes[node].gpus.retain(|gpu| gpus[*gpu].present);
+        }
+        Ok(fabric)
+    }
+
+    fn add_node(&mut self, name: &str, domain: usize, group: &Group) {
+        let hardware = group.hardware;
+        let (node, first) = (self.nodes.len(), self.gpus.len());
+        let all = hardware.all_links();
+        self.gpus.extend((0..group.gpus).map(|slot| Gpu {
+            node,
+            slot,
+            tx: all,
+            rx: all,
+            shown: all,
+            host: [1.0; 2],
+            corrupt: false,
+            present: true,
+            dips: None,
+        }));
+        self.nodes.push(Node {
+            name: name.to_owned(),
+            domain,
+            hardware,
+            gpus: (first..self.gpus.len()).collect(),
+            fabric_up: true,
+            imex: true,
+            power: 1.0,
+        });
+    }
+
+    /// The node of this name.
+    pub fn node(&self, name: &str) -> Result<usize, String> {
+        self.nodes
+            .iter()
+            .position(|node| node.name == name)
+            .ok_or_else(|| format!("no node `{name}`"))
+    }
+
+    /// The GPU written `node:slot`.
+    pub fn gpu(&self, name: &str) -> Result<GpuIndex, String> {
+        let wrong = || format!("no GPU `{name}`: expected node:slot, such as node0001:2");
+        let (node, slot) = name.rsplit_once(':').ok_or_else(wrong)?;
+        let node = self.node(node)?;
+        let slot: u32 = slot.parse().map_err(|_| wrong())?;
+        self.gpus.iter().position(|gpu| gpu.node == node && gpu.slot == slot).ok_or_else(wrong)
+    }
+
+    /// GPUs of the nodes of a claim, or of one node: the ranks of a run.
+    pub fn gpus_of<'a>(&self, nodes: impl IntoIterator<Item = &'a String>) -> Vec<GpuIndex> {
+        nodes
+            .into_iter()
+            .filter_map(|name| self.node(name).ok())
+            .flat_map(|node| self.nodes[node].gpus.iter().copied())
+            .collect()
+    }
+
+    /// The node of a GPU.
+    pub fn home(&self, gpu: GpuIndex) -> &Node {
+        &self.nodes[self.gpus[gpu].node]
+    }
+
+    /// The index CUDA gives this GPU: its place among those that are there.
+    pub fn device(&self, gpu: GpuIndex) -> u32 {
+        let before = self.home(gpu).gpus.iter().take_while(|other| **other != gpu).count();
+        u32::try_from(before).unwrap_or(u32::MAX)
+    }
+
+    /// What a copy from one GPU to another runs over.
+    pub fn route(&self, from: GpuIndex, to: GpuIndex) -> Route {
+        let (source, sink) = (self.home(from), self.home(to));
+        let same_node = self.gpus[from].node == self.gpus[to].node;
+        let without = if same_node { Route::Pcie } else { Route::Nic };
+        let one_fabric = same_node || (source.domain == sink.domain && source.hardware.spans_nodes);
+        if !one_fabric || !source.fabric_up || !sink.fabric_up {
+            return without;
+        }
+        let (tx, rx) = (self.gpus[from].tx, self.gpus[to].rx);
+        let links = match self.shared_planes {
+            true => (tx & rx).count_ones(),
+            false => tx.count_ones().min(rx.count_ones()),
+        };
+        if links == 0 { without } else { Route::NvLink(links) }
+    }
+
+    /// GB/s from one GPU to another, without noise.
+    pub fn copy(&self, from: GpuIndex, to: GpuIndex, engine: Engine) -> f64 {
+        let hardware = self.home(from).hardware;
+        let rate = match self.route(from, to) {
+            Route::NvLink(links) => f64::from(links) * hardware.link_rate * engine.share(hardware),
+            Route::Pcie => hardware.pcie_peer,
+            Route::Nic => hardware.nic.min(self.home(to).hardware.nic),
+        };
+        let pair = self.pairs.get(&(from, to)).copied().unwrap_or(1.0);
+        rate * pair * self.home(from).power.min(self.home(to).power)
+    }
+
+    /// GB/s between host memory and a GPU of the same node, without noise.
+    pub fn host_copy(&self, gpu: GpuIndex, to_device: bool) -> f64 {
+        let node = self.home(gpu);
+        let (rate, way) = match to_device {
+            true => (node.hardware.h2d, 0),
+            false => (node.hardware.d2h, 1),
+        };
+        rate * self.gpus[gpu].host[way] * node.power
+    }
+
+    /// Share of its links a GPU can still use both ways, for collectives.
+    pub fn link_share(&self, gpu: GpuIndex) -> f64 {
+        let state = &self.gpus[gpu];
+        let up = state.tx.count_ones().min(state.rx.count_ones());
+        f64::from(up) / f64::from(self.home(gpu).hardware.links)
+    }
+
+    fn apply(&mut self, fault: &Fault, real: &[Group]) -> Result<(), String> {
+        match fault {
+            Fault::LostLinks { gpu, count, first, direction } => {
+                let gpu = self.gpu(gpu)?;
+                let lost = self.planes(gpu, *first, *count)?;
+                self.lose(gpu, lost, *direction);
+            }
+            Fault::GpuParked { gpu } => {
+                let gpu = self.gpu(gpu)?;
+                self.lose(gpu, u64::MAX, Way::Both);
+            }
+            Fault::GpuMissing { gpu } => {
+                let gpu = self.gpu(gpu)?;
+                self.gpus[gpu].present = false;
+            }
+            Fault::PlaneOut { domain, count, first } => {
+                let group = real
+                    .iter()
+                    .find(|group| group.name == *domain)
+                    .ok_or_else(|| format!("no [[domain]] `{domain}`"))?;
+                self.lose_planes(&group.nodes, *first, *count)?;
+            }
+            Fault::PlaneOutForNode { node, count, first } => {
+                self.lose_planes(std::slice::from_ref(node), *first, *count)?;
+            }
+            Fault::SlowPair { a, b, share, one_way } => {
+                let (a, b) = (self.gpu(a)?, self.gpu(b)?);
+                self.pairs.insert((a, b), fraction(*share)?);
+                if !one_way {
+                    self.pairs.insert((b, a), *share);
+                }
+            }
+            Fault::HostLink { gpu, share, direction } => {
+                let gpu = self.gpu(gpu)?;
+                let share = fraction(*share)?;
+                let host = &mut self.gpus[gpu].host;
+                if *direction != HostWay::D2h {
+                    host[0] = share;
+                }
+                if *direction != HostWay::H2d {
+                    host[1] = share;
+                }
+            }
+            Fault::FabricDown { node } => {
+                let node = self.node(node)?;
+                self.nodes[node].fabric_up = false;
+            }
+            Fault::PowerCap { node, share } => {
+                let node = self.node(node)?;
+                self.nodes[node].power = fraction(*share)?;
+            }
+            Fault::Corrupt { gpu } => {
+                let gpu = self.gpu(gpu)?;
+                self.gpus[gpu].corrupt = true;
+            }
+            Fault::ShownInactive { gpu, link } => {
+                let gpu = self.gpu(gpu)?;
+                let hidden = self.planes(gpu, *link, 1)?;
+                self.gpus[gpu].shown &= !hidden;
+            }
+            Fault::ImexPeerMissing { node } => {
+                let node = self.node(node)?;
+                self.nodes[node].imex = false;
+            }
+            Fault::Dips { gpu, rate, depth } => {
+                let gpu = self.gpu(gpu)?;
+                self.gpus[gpu].dips = Some((*rate, *depth));
+            }
+            // These are about tools, not hardware; only their names are checked.
+            Fault::ToolError { node, .. } | Fault::Waived { node, .. } => {
+                self.node(node)?;
+            }
+            Fault::Truncated { scope, .. }
+            | Fault::CollectiveFallback { scope }
+            | Fault::MissingCells { scope, .. } => {
+                let claimed = self.claims.iter().any(|claim| claim.name == *scope);
+                if !claimed && self.node(scope).is_err() {
+                    return Err(format!("no claimed domain and no node `{scope}`"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bits of `count` links of a GPU from `first` on.
+    fn planes(&self, gpu: GpuIndex, first: u32, count: u32) -> Result<u64, String> {
+        let links = self.home(gpu).hardware.links;
+        if count == 0 || links < first.saturating_add(count) {
+            return Err(format!(
+                "links {first} to {} of {links}",
+                u64::from(first) + u64::from(count)
+            ));
+        }
+        Ok((first..first + count).map(|link| 1_u64 << link).sum())
+    }
+
+    fn lose(&mut self, gpu: GpuIndex, links: u64, direction: Way) {
+        let gpu = &mut self.gpus[gpu];
+        if direction != Way::Rx {
+            gpu.tx &= !links;
+        }
+        if direction != Way::Tx {
+            gpu.rx &= !links;
+        }
+        // A link that fails one way only stays trained, so it is still shown.
+        if direction == Way::Both {
+            gpu.shown &= !links;
+        }
+    }
+
+    fn lose_planes(&mut self, nodes: &[String], first: u32, count: u32) -> Result<(), String> {
+        for name in nodes {
+            let node = self.node(name)?;
+            for gpu in self.nodes[node].gpus.clone() {
+                let lost = self.planes(gpu, first, count)?;
+                self.lose(gpu, lost, Way::Both);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn fraction(share: f64) -> Result<f64, String> {
+    match (0.0..=1.0).contains(&share) {
+        true => Ok(share),
+        false => Err(format!("share = {share}: expected 0 to 1")),
+    }
+}

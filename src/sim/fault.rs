@@ -1,0 +1,202 @@
+//! What can be wrong with simulated hardware, and with the tools on it.
+//!
+//! Faults are data: what each does to the fabric is in `fabric`, what it does
+//! to a tool's run in `bench`. Nodes in the wrong domain and split domains are
+//! no faults but differences between what is and what is claimed.
+
+use serde::Deserialize;
+
+/// One fault. GPUs are named `node:slot`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Fault {
+    /// A GPU lost NVLinks.
+    LostLinks {
+        /// Which GPU.
+        gpu: String,
+        /// How many links.
+        #[serde(default = "one")]
+        count: u32,
+        /// The first one lost; the following ones go with it.
+        #[serde(default)]
+        first: u32,
+        /// Which direction.
+        #[serde(default)]
+        direction: Way,
+    },
+    /// A GPU is up without any NVLink.
+    GpuParked {
+        /// Which GPU.
+        gpu: String,
+    },
+    /// A GPU is not there.
+    GpuMissing {
+        /// Which GPU.
+        gpu: String,
+    },
+    /// Switch planes of a domain are out: one plane, or a whole switch tray.
+    PlaneOut {
+        /// The domain, as it really is.
+        domain: String,
+        /// How many planes.
+        #[serde(default = "one")]
+        count: u32,
+        /// The first one.
+        #[serde(default)]
+        first: u32,
+    },
+    /// Switch planes are out for the GPUs of one node.
+    PlaneOutForNode {
+        /// Which node.
+        node: String,
+        /// How many planes.
+        #[serde(default = "one")]
+        count: u32,
+        /// The first one.
+        #[serde(default)]
+        first: u32,
+    },
+    /// Two GPUs are slow only with each other.
+    SlowPair {
+        /// One GPU.
+        a: String,
+        /// The other.
+        b: String,
+        /// What is left of the rate.
+        share: f64,
+        /// Only from a to b.
+        #[serde(default)]
+        one_way: bool,
+    },
+    /// The host link of a GPU has half its width or generation (0.5), or a
+    /// quarter (0.25).
+    HostLink {
+        /// Which GPU.
+        gpu: String,
+        /// What is left of the rate.
+        share: f64,
+        /// Which direction.
+        #[serde(default)]
+        direction: HostWay,
+    },
+    /// All links of a node are up and none is used.
+    FabricDown {
+        /// Which node.
+        node: String,
+    },
+    /// Everything on a node is slower.
+    PowerCap {
+        /// Which node.
+        node: String,
+        /// What is left of every rate.
+        share: f64,
+    },
+    /// A GPU delivers wrong data.
+    Corrupt {
+        /// Which GPU.
+        gpu: String,
+    },
+    /// A tool fails with a CUDA error on a node.
+    ToolError {
+        /// Which node.
+        node: String,
+        /// In which test; the first that runs when absent.
+        testcase: Option<String>,
+        /// Name of the error.
+        #[serde(default = "ecc")]
+        error: String,
+    },
+    /// The output of a tool ends early.
+    Truncated {
+        /// On this node or across this claimed domain.
+        scope: String,
+        /// The tool, by the name of its recording: `nvbandwidth`, `all_reduce_perf`.
+        tool: String,
+        /// What is left of the output.
+        #[serde(default = "half")]
+        share: f64,
+    },
+    /// A tool waives these tests on a node.
+    Waived {
+        /// Which node.
+        node: String,
+        /// The tests.
+        tests: Vec<String>,
+    },
+    /// nvidia-smi shows a link inactive that copies do not miss.
+    ShownInactive {
+        /// Which GPU.
+        gpu: String,
+        /// Which link.
+        link: u32,
+    },
+    /// The IMEX daemon of a node is not reachable.
+    ImexPeerMissing {
+        /// Which node.
+        node: String,
+    },
+    /// Collectives silently take the NICs.
+    CollectiveFallback {
+        /// The domain as claimed, or a node.
+        scope: String,
+    },
+    /// Cells the tool did not fill in.
+    MissingCells {
+        /// On this node or across this claimed domain.
+        scope: String,
+        /// Share of the cells.
+        share: f64,
+    },
+    /// Readings of a GPU dip.
+    Dips {
+        /// Which GPU.
+        gpu: String,
+        /// Share of readings that dip.
+        rate: f64,
+        /// Smallest and largest dip.
+        #[serde(default = "depth")]
+        depth: [f64; 2],
+    },
+}
+
+/// Which way of a fabric link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Both.
+    #[default]
+    Both,
+    /// Out of the GPU.
+    Tx,
+    /// Into the GPU.
+    Rx,
+}
+
+/// Which way of a host link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostWay {
+    /// Both.
+    #[default]
+    Both,
+    /// Host to device.
+    H2d,
+    /// Device to host.
+    D2h,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn half() -> f64 {
+    0.5
+}
+
+fn ecc() -> String {
+    "CUDA_ERROR_ECC_UNCORRECTABLE".to_owned()
+}
+
+fn depth() -> [f64; 2] {
+    [0.05, 0.40]
+}

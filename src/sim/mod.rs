@@ -1,0 +1,27 @@
+//! A simulated fabric that answers as the real tools do.
+//!
+//! Three layers, apart on purpose. A [`scenario`] says what the hardware
+//! really is, what is wrong with it, and what is claimed. [`fabric`] is the
+//! physics: how fast data moves from one GPU to another. [`bench`] asks the
+//! physics what each tool would measure, and [`render`] prints it in that
+//! tool's own format, so that parsers and judge are tested through the same
+//! door as real data. Nothing here reads a clock or a file: the command line
+//! does, and a seed decides all noise.
+
+pub mod bench;
+pub mod cases;
+pub mod collective;
+pub mod fabric;
+pub mod fault;
+pub mod hostlist;
+pub mod noise;
+pub mod platform;
+pub mod record;
+pub mod render;
+pub mod scenario;
+pub mod tool;
+pub mod tooling;
+pub mod truth;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! A recording of a scenario: the files that the tools would have left.
+//!
+//! Makes values; the command line writes them.
+
+use std::collections::BTreeMap;
+
+use super::bench::Bench;
+use super::fabric::Fabric;
+use super::fault::Fault;
+use super::render;
+use super::render::Answer;
+use super::scenario::Group;
+use super::scenario::Scenario;
+use super::tooling::Format;
+use super::tooling::Recorded;
+use super::truth;
+
+/// A recording.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recording {
+    /// Contents by path, relative to the recording.
+    pub files: BTreeMap<String, String>,
+    /// What is really wrong, as TOML. It goes beside the recording.
+    pub truth: String,
+}
+
+/// Records a scenario with its own seed and readings or with others.
+pub fn record(
+    scenario: &Scenario,
+    seed: Option<u64>,
+    readings: Option<u32>,
+) -> Result<Recording, String> {
+    let fabric = Fabric::build(scenario)?;
+    let seed = seed.unwrap_or(scenario.seed);
+    let readings = readings.unwrap_or(scenario.readings);
+    let mut files = BTreeMap::from([("claims.toml".to_owned(), claims(&fabric))]);
+    for what in &scenario.tools.record {
+        for (scope, across) in scopes(&fabric, *what) {
+            let repeats = if is_measurement(*what) { readings } else { 1 };
+            for reading in 0..repeats {
+                let bench = Bench { scenario, fabric: &fabric, scope, across, seed, reading };
+                for (name, answer) in outputs(&bench, *what) {
+                    let folder = folder(&fabric, scope, across);
+                    let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, "txt"));
+                    let number =
+                        if repeats == 1 { String::new() } else { format!("-{}", reading + 1) };
+                    let path = format!("{folder}/{stem}{number}.{extension}");
+                    files.insert(path, cut(&bench, stem, answer.both()));
+                }
+            }
+        }
+    }
+    let truth = truth::of(scenario, &fabric, seed);
+    let truth = toml::to_string(&truth).map_err(|error| error.to_string())?;
+    Ok(Recording { files, truth })
+}
+
+/// `claims.toml`.
+pub fn claims(fabric: &Fabric) -> String {
+    let one = |claim: &Group| {
+        format!(
+            "[[domain]]\nname = {:?}\nnodes = {:?}\nplatform = {:?}\ngpus_per_node = {}\n",
+            claim.name, claim.folded, claim.hardware.platform, claim.gpus
+        )
+    };
+    fabric.claims.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+fn is_measurement(what: Recorded) -> bool {
+    !matches!(what, Recorded::NvlinkStatus | Recorded::Topo | Recorded::Query | Recorded::Imex)
+}
+
+/// Where this output is taken: nodes or claimed domains, and whether across.
+fn scopes(fabric: &Fabric, what: Recorded) -> Vec<(&str, bool)> {
+    let several = fabric.claims.iter().filter(|c| 1 < c.nodes.len() && c.hardware.spans_nodes);
+    match what {
+        Recorded::NvbandwidthDomain | Recorded::Imex => {
+            several.map(|claim| (claim.name.as_str(), true)).collect()
+        }
+        Recorded::Collectives => {
+            fabric.claims.iter().map(|claim| (claim.name.as_str(), true)).collect()
+        }
+        _ => {
+            let named = fabric.claims.iter().flat_map(|claim| &claim.nodes);
+            named.map(|node| (node.as_str(), false)).collect()
+        }
+    }
+}
+
+fn folder(fabric: &Fabric, scope: &str, across: bool) -> String {
+    let single = fabric.claims.iter().any(|c| c.name == scope && c.nodes == [scope.to_owned()]);
+    match across && !single {
+        true => format!("domains/{scope}"),
+        false => format!("nodes/{scope}"),
+    }
+}
+
+fn outputs(bench: &Bench<'_>, what: Recorded) -> Vec<(String, Answer)> {
+    let tools = &bench.scenario.tools;
+    let one = |name: &str, answer| vec![(name.to_owned(), answer)];
+    match what {
+        Recorded::Nvbandwidth | Recorded::NvbandwidthDomain => {
+            let tests = if bench.across { &tools.domain_tests } else { &tools.node_tests };
+            let version = tools.nvbandwidth;
+            let run = bench.nvbandwidth(version, tests);
+            match tools.nvbandwidth_format {
+                Format::Text => {
+                    one("nvbandwidth.txt", render::nvbandwidth::text(bench, version, &run))
+                }
+                Format::Json => {
+                    one("nvbandwidth.json", render::nvbandwidth_json::json(bench, version, &run))
+                }
+            }
+        }
+        Recorded::Collectives => tools
+            .collectives
+            .iter()
+            .filter_map(|program| {
+                Some((program, bench.collective(program, tools.bytes, bench.gpus())?))
+            })
+            .map(|(program, run)| match tools.nccl_format {
+                Format::Text => (format!("{program}.txt"), render::nccl::text(bench, &run)),
+                Format::Json => {
+                    let document = render::nccl_json::json(bench, &run);
+                    (format!("{program}.json"), Answer::of(document))
+                }
+            })
+            .collect(),
+        Recorded::P2p => one("p2pBandwidthLatencyTest.txt", render::p2p::text(bench, false)),
+        Recorded::NvlinkStatus => one("nvidia-smi-nvlink.txt", render::smi::nvlink_status(bench)),
+        Recorded::Topo => one("nvidia-smi-topo.txt", render::smi::topology(bench)),
+        Recorded::Query => one("nvidia-smi-q.txt", render::smi::query(bench)),
+        Recorded::Imex => match tools.imex_format {
+            Format::Text => one("nvidia-imex-ctl.txt", render::imex::text(bench)),
+            Format::Json => one("nvidia-imex-ctl.json", render::imex::json(bench)),
+        },
+        Recorded::IbWriteBw => {
+            one("ib_write_bw.txt", render::perftest::write_bandwidth(bench, true))
+        }
+    }
+}
+
+/// What is left of an output that a fault truncates.
+pub fn cut(bench: &Bench<'_>, tool: &str, mut text: String) -> String {
+    for fault in &bench.scenario.faults {
+        if let Fault::Truncated { scope, tool: name, share } = fault
+            && scope == bench.scope
+            && name == tool
+        {
+            let length = text.len();
+            let left = (0..=length)
+                .rev()
+                .find(|at| *at as f64 <= length as f64 * share && text.is_char_boundary(*at));
+            text.truncate(left.unwrap_or(0));
+        }
+    }
+    text
+}

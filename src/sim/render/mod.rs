@@ -1,0 +1,113 @@
+//! Printing what was measured as each tool prints it.
+//!
+//! One file per tool. The fixed words and columns are the tools' interface;
+//! nothing here knows why a number is what it is.
+
+pub mod imex;
+pub mod nccl;
+pub mod nccl_json;
+pub mod nvbandwidth;
+pub mod nvbandwidth_json;
+pub mod p2p;
+pub mod perftest;
+pub mod smi;
+
+use super::fabric::Fabric;
+use super::noise::Key;
+
+/// What a tool printed, and how it ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+    /// Exit code.
+    pub code: u8,
+    /// A file the tool writes besides: its path and contents.
+    pub file: Option<(String, String)>,
+}
+
+impl Answer {
+    /// A successful answer.
+    pub fn of(stdout: String) -> Self {
+        Self { stdout, ..Self::default() }
+    }
+
+    /// An answer that ends with this code.
+    pub fn ended(stdout: String, stderr: String, code: u8) -> Self {
+        Self { stdout, stderr, code, file: None }
+    }
+
+    /// Both streams as a terminal or `2>&1` shows them.
+    pub fn both(&self) -> String {
+        format!("{}{}", self.stdout, self.stderr)
+    }
+}
+
+/// printf's `%.*g`: the shorter of fixed and exponent notation, trailing zeros
+/// taken away.
+pub fn general(value: f64, digits: usize) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let scientific = format!("{value:.*e}", digits.saturating_sub(1));
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let trim = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    let whole = i32::try_from(digits).unwrap_or(i32::MAX);
+    if exponent < -4 || whole <= exponent {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{}e{sign}{:02}", trim(mantissa), exponent.abs());
+    }
+    let decimals = usize::try_from(whole - 1 - exponent).unwrap_or(0);
+    trim(&format!("{value:.decimals$}"))
+}
+
+/// A GPU's UUID: made from its node and slot, the same in every output.
+pub fn uuid(fabric: &Fabric, gpu: usize) -> String {
+    let key = Key::of(0x6770_7520).named(&fabric.home(gpu).name);
+    format!("GPU-{}", hyphenated(key.with(u64::from(fabric.gpus[gpu].slot))))
+}
+
+/// Sixteen bytes of a key in the form of a UUID.
+pub fn hyphenated(key: Key) -> String {
+    let (high, low) = (key.value(), key.with(1).value());
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        high >> 32,
+        (high >> 16) & 0xffff,
+        high & 0xffff,
+        low >> 48,
+        low & 0xffff_ffff_ffff
+    )
+}
+
+/// The address of a node, made from its place.
+pub fn address(number: usize) -> String {
+    format!("10.40.{}.{}", number / 200, number % 200 + 11)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_printf_does() {
+        let cases = [
+            (395.081_234, 6, "395.081"),
+            (1_234_567.0, 6, "1.23457e+06"),
+            (0.000_012_34, 3, "1.23e-05"),
+            (12.396_361_291_25, 17, "12.396361291250001"),
+            (745.53, 6, "745.53"),
+            (100.0, 6, "100"),
+            (999_999.9, 6, "1e+06"),
+        ];
+        for (value, digits, text) in cases {
+            assert_eq!(general(value, digits), text);
+        }
+    }
+}

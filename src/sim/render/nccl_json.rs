@@ -1,0 +1,68 @@
+//! The file nccl-tests writes with -J, document version 1.
+//!
+//! One line without an end; booleans are strings, doubles have six decimals.
+//! The environment is left empty: a real one may hold secrets.
+
+use crate::sim::bench::Bench;
+use crate::sim::collective::CollectiveRun;
+use crate::sim::collective::Half;
+
+/// The whole document. A failed run is cut where the results would start.
+pub fn json(bench: &Bench<'_>, run: &CollectiveRun) -> String {
+    let [least, most] = run.bytes;
+    let mut out = format!(
+        "{{\"version\":1,\"start_time\":\"2026-01-15 08:00:00\",\"args\":[\"{}\",\"-b\",\"{least}\",\"-e\",\"{most}\",\"-f\",\"2\"],\
+         \"env\":[],\"nccl_version\":22602,\"config\":{{\"nthreads\":1,\"ngpus\":1,\"minimum_bytes\":{least},\
+         \"maximum_bytes\":{most},\"step_factor\":2,\"warmup_iters\":5,\"iterations\":20,\"aggregated_iterations\":1,\
+         \"validation\":1,\"graph\":0,\"blocking_collectives\":\"false\",\"parallel_init\":\"false\"",
+        run.program
+    );
+    let devices: Vec<String> = run.gpus.iter().enumerate().map(|(rank, gpu)| {
+        let node = bench.fabric.home(*gpu);
+        let bus = node.hardware.bus_id(bench.fabric.gpus[*gpu].slot);
+        format!(
+            "{{\"rank\":{rank},\"group\":0,\"pid\":{},\"hostname\":\"{}\",\"device\":{},\"device_hex\":\"{}\",\"device_info\":\"{}\"}}",
+            21_000 + rank,
+            node.name,
+            bench.fabric.device(*gpu),
+            bus.get(4..).unwrap_or(bus),
+            node.hardware.product
+        )
+    }).collect();
+    out.push_str(&format!(",\"devices\":[{}]}},\"results\":[", devices.join(",")));
+    if run.failure.is_some() {
+        return out;
+    }
+    let (op, root) = run.collective.labels();
+    let rows: Vec<String> = run
+        .rows
+        .iter()
+        .map(|row| {
+            let [out_of_place, in_place] = row.halves.map(|placed| half(&placed));
+            format!(
+                "{{\"size\":{},\"count\":{},\"type\":\"float\",\"redop\":\"{op}\",\"root\":\"{root:>6}\",\
+                 \"out_of_place\":{out_of_place},\"in_place\":{in_place},\"actual_iterations\":20,\
+                 \"experiment_name\":\"{}\"}}",
+                row.bytes, row.count, run.program
+            )
+        })
+        .collect();
+    let wrong = run.out_of_bounds();
+    // The misspelling is the tool's, in 2.17.3 to 2.17.8.
+    out.push_str(&format!(
+        "{}],\"out_of_bounds\":{{\"count\":{wrong},\"okay\":\"{}\"}},\"average_bus_bandwidith\":\
+         {{\"bandwidith\":{:.6},\"okay\":\"unchecked\"}},\"errors\":[],\"end_time\":\"2026-01-15 08:04:00\"}}",
+        rows.join(","),
+        wrong == 0,
+        run.average()
+    ));
+    out
+}
+
+fn half(half: &Half) -> String {
+    let wrong = half.wrong.map_or("null".to_owned(), |wrong| format!("{:.6}", wrong as f64));
+    format!(
+        "{{\"time\":{:.6},\"alg_bw\":{:.6},\"bus_bw\":{:.6},\"nwrong\":{wrong}}}",
+        half.time, half.algbw, half.busbw
+    )
+}

@@ -1,0 +1,187 @@
+//! nvbandwidth's text output, layouts v0.2 to v0.10.
+
+use std::fmt::Write;
+
+use super::Answer;
+use crate::sim::bench::Bench;
+use crate::sim::bench::Failure;
+use crate::sim::bench::Outcome;
+use crate::sim::bench::Run;
+use crate::sim::bench::Table;
+use crate::sim::cases::Case;
+use crate::sim::tooling::Nvbandwidth;
+
+/// How a version names itself.
+pub fn version_name(version: Nvbandwidth) -> &'static str {
+    match version {
+        Nvbandwidth::V0_2 => "v0.2",
+        Nvbandwidth::V0_5 => "v0.5",
+        Nvbandwidth::V0_6 => "v0.6",
+        Nvbandwidth::V0_8 => "v0.8",
+        Nvbandwidth::V0_10 => "v0.10.0",
+    }
+}
+
+/// The whole output.
+pub fn text(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
+    let mut out = header(bench, version, run);
+    for (name, outcome) in &run.tests {
+        match outcome {
+            Outcome::Waived if version < Nvbandwidth::V0_5 => {
+                out.push_str(&format!("Waiving {name}.\n\n"));
+            }
+            Outcome::Waived => out.push_str("Waived: \n"),
+            Outcome::NotFound => {
+                out.push_str(&format!("ERROR: Testcase {name} not found!\n"));
+            }
+            Outcome::Failed(_) => out.push_str(&format!("Running {name}.\n")),
+            Outcome::Measured(tables) => {
+                out.push_str(&format!("Running {name}.\n"));
+                for table in tables {
+                    print_table(&mut out, version, table);
+                }
+            }
+        }
+    }
+    if let Some(failure) = run.failure() {
+        let line = failure_line(failure);
+        return match Nvbandwidth::V0_8 <= version {
+            true => Answer::ended(out, line, 1),
+            false => Answer::ended(out + &line, String::new(), 1),
+        };
+    }
+    if Nvbandwidth::V0_6 <= version {
+        out.push_str(
+            "NOTE: The reported results may not reflect the full capabilities of the platform.\n\
+             Performance can vary with software drivers, hardware clocks, and system topology.\n\n",
+        );
+    }
+    Answer::of(out)
+}
+
+/// What `--list` prints.
+pub fn list(version: Nvbandwidth, cases: &[&Case]) -> Answer {
+    let name = version_name(version);
+    let mut out = format!(
+        "nvbandwidth Version: {name}\nBuilt from Git version: {name}\n\n\
+         Index, Name:\n\tDescription\n=======================\n"
+    );
+    for (number, case) in cases.iter().enumerate() {
+        let what = case.description(version, "");
+        out.push_str(&format!("{number}, {}:\n\t{what}\n\n", case.name));
+    }
+    Answer::of(out)
+}
+
+/// The line a failing call prints.
+pub fn failure_line(failure: &Failure) -> String {
+    let place = match &failure.rank {
+        Some((host, rank)) => format!(" on {host}, rank = {rank}"),
+        None => String::new(),
+    };
+    format!(
+        "{} in expression {}{place} in virtual double MemcpyOperation::doMemcpy() : memcpy.cpp:341\n",
+        failure.what, failure.expression
+    )
+}
+
+fn header(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> String {
+    let fabric = bench.fabric;
+    let mut out = String::new();
+    let name = version_name(version);
+    out.push_str(&format!("nvbandwidth Version: {name}\nBuilt from Git version: {name}\n\n"));
+    if bench.across {
+        out.push_str("MPI version: Open MPI v4.1.7, simulated\n");
+    }
+    if version < Nvbandwidth::V0_6 {
+        out.push_str(
+            "NOTE: This tool reports current measured bandwidth on your system.\n\
+             Additional system-specific tuning may be required to achieve maximal peak bandwidth.\n\n",
+        );
+    }
+    let Some(first) = run.gpus.first() else { return out };
+    let hardware = fabric.home(*first).hardware;
+    let (cuda, driver) = (hardware.cuda, hardware.driver);
+    let lines = match version {
+        Nvbandwidth::V0_10 => {
+            let dotted = format!("{}.{} ({cuda})", cuda / 1000, cuda % 1000 / 10);
+            format!("CUDA Runtime Version: {dotted}\nCUDA Driver Version (API): {dotted}\n")
+        }
+        _ => format!("CUDA Runtime Version: {cuda}\nCUDA Driver Version: {cuda}\n"),
+    };
+    out.push_str(&format!("{lines}Driver Version: {driver}\n\n"));
+    if version == Nvbandwidth::V0_10 && !bench.across {
+        return out;
+    }
+    if Nvbandwidth::V0_8 <= version && !bench.across {
+        out.push_str(&format!("{}\n", fabric.home(*first).name));
+    }
+    let width = (run.gpus.len() - 1).to_string().len();
+    for (rank, gpu) in run.gpus.iter().enumerate() {
+        let (node, device) = (fabric.home(*gpu), fabric.device(*gpu));
+        let product = node.hardware.product;
+        let bus = node.hardware.bus_id(fabric.gpus[*gpu].slot);
+        let written = if bench.across {
+            writeln!(
+                out,
+                "Process {rank:>width$} ({}): device {device}: {product} ({bus})",
+                node.name
+            )
+        } else if version < Nvbandwidth::V0_6 {
+            writeln!(out, "Device {device}: {product}")
+        } else {
+            writeln!(out, "Device {device}: {product} ({bus})")
+        };
+        debug_assert!(written.is_ok(), "writing to a string does not fail");
+    }
+    out.push('\n');
+    out
+}
+
+fn print_table(out: &mut String, version: Nvbandwidth, table: &Table) {
+    let least = if version < Nvbandwidth::V0_5 { 1 } else { 2 };
+    let width = table.row_labels.iter().map(String::len).fold(least, usize::max);
+    out.push_str(&table.description);
+    out.push('\n');
+    out.push_str(&" ".repeat(width));
+    for column in 0..table.columns {
+        out.push_str(&format!("{column:>10}"));
+    }
+    out.push('\n');
+    for (row, cells) in table.cells.chunks(table.columns.max(1)).enumerate() {
+        match table.row_labels.get(row) {
+            Some(label) => out.push_str(&format!("{label:>width$}")),
+            None => out.push_str(&format!("{row:>least$}")),
+        }
+        for cell in cells {
+            match cell {
+                Some(value) => out.push_str(&format!("{value:>10.2}")),
+                None => out.push_str("       N/A"),
+            }
+        }
+        out.push('\n');
+    }
+    let values: Vec<f64> = table.cells.iter().copied().flatten().collect();
+    let sum: f64 = values.iter().sum();
+    out.push_str(&format!("\nSUM {} {sum:.2}\n", table.key));
+    let is_part = table.key.ends_with('1') || table.key.ends_with('2');
+    if version == Nvbandwidth::V0_10 && !is_part {
+        out.push_str(&format!(
+            "COEFFICIENT_OF_VARIATION {} {:.2}\n",
+            table.key,
+            variation(&values)
+        ));
+    }
+    out.push('\n');
+}
+
+/// Standard deviation over mean.
+fn variation(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    if values.is_empty() {
+        return 0.0;
+    }
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count;
+    variance.sqrt() / mean
+}

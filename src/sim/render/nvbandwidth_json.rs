@@ -1,0 +1,119 @@
+//! nvbandwidth's JSON output, v0.5 to v0.8, in the look of JsonCpp: tabs,
+//! sorted keys, a blank before the colon.
+
+use serde_json::Map;
+use serde_json::Value;
+
+use super::Answer;
+use super::general;
+use super::nvbandwidth::failure_line;
+use super::nvbandwidth::version_name;
+use crate::sim::bench::Bench;
+use crate::sim::bench::Outcome;
+use crate::sim::bench::Run;
+use crate::sim::tooling::Nvbandwidth;
+
+/// The whole output.
+pub fn json(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
+    let fabric = bench.fabric;
+    let name = version_name(version);
+    let mut root = Map::new();
+    root.insert("version".to_owned(), name.into());
+    root.insert("git_version".to_owned(), name.into());
+    if let Some(first) = run.gpus.first() {
+        let hardware = fabric.home(*first).hardware;
+        root.insert("CUDA Runtime Version".to_owned(), hardware.cuda.into());
+        root.insert("Driver Version".to_owned(), hardware.driver.into());
+    }
+    if Nvbandwidth::V0_8 <= version && !bench.across {
+        let list = run.gpus.iter().map(|gpu| {
+            let (node, device) = (fabric.home(*gpu), fabric.device(*gpu));
+            let bus = node.hardware.bus_id(fabric.gpus[*gpu].slot);
+            Value::from(format!("{device}: {} ({bus}): ({})", node.hardware.product, node.name))
+        });
+        root.insert("GPU Device list".to_owned(), list.collect());
+    }
+    let tests: Vec<Value> =
+        run.tests.iter().map(|(name, outcome)| testcase(version, name, outcome)).collect();
+    root.insert("testcases".to_owned(), tests.into());
+    let code = u8::from(run.failure().is_some());
+    if let Some(failure) = run.failure() {
+        root.insert("error".to_owned(), failure_line(failure).into());
+    }
+    let document = Value::Object(Map::from_iter([("nvbandwidth".to_owned(), root.into())]));
+    let mut stdout = String::new();
+    print(&document, 0, &mut stdout);
+    // One newline is JsonCpp's, one the tool's.
+    stdout.push_str("\n\n");
+    Answer::ended(stdout, String::new(), code)
+}
+
+fn testcase(version: Nvbandwidth, name: &str, outcome: &Outcome) -> Value {
+    let mut entry = Map::new();
+    entry.insert("name".to_owned(), name.into());
+    let status = match outcome {
+        Outcome::Measured(_) => "Passed",
+        Outcome::Waived => "Waived",
+        Outcome::NotFound => "ERROR",
+        Outcome::Failed(_) => "Running",
+    };
+    entry.insert("status".to_owned(), status.into());
+    if let Outcome::Measured(tables) = outcome
+        && let Some(last) = tables.last()
+    {
+        // The parts of a bidirectional test are appended to one another.
+        let rows = tables.iter().flat_map(|table| table.cells.chunks(table.columns.max(1)));
+        let rows: Vec<Value> = rows
+            .map(|row| {
+                row.iter().map(|cell| cell.map_or("N/A".to_owned(), |v| general(v, 6))).collect()
+            })
+            .collect();
+        entry.insert("bandwidth_matrix".to_owned(), rows.into());
+        let blank = if version == Nvbandwidth::V0_5 { " " } else { "" };
+        let description = format!("{}{blank}", last.description);
+        entry.insert("bandwidth_description".to_owned(), description.into());
+        entry.insert("sum".to_owned(), last.cells.iter().flatten().sum::<f64>().into());
+    }
+    entry.into()
+}
+
+/// One value as JsonCpp's styled writer prints it.
+fn print(value: &Value, depth: usize, out: &mut String) {
+    let indent = "\t".repeat(depth);
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            out.push_str("{\n");
+            let mut keys: Vec<&String> = map.keys().collect();
+            keys.sort();
+            for (number, key) in keys.iter().enumerate() {
+                let comma = if number + 1 < keys.len() { "," } else { "" };
+                let below = &map[*key];
+                let nested = below.is_object() || below.is_array();
+                out.push_str(&format!("{indent}\t{} :", Value::from(key.as_str())));
+                out.push_str(&if nested { format!("\n{indent}\t") } else { " ".to_owned() });
+                print(below, depth + 1, out);
+                out.push_str(&format!("{comma}\n"));
+            }
+            out.push_str(&format!("{indent}}}"));
+        }
+        Value::Array(items) if !items.is_empty() => {
+            out.push_str("[\n");
+            for (number, item) in items.iter().enumerate() {
+                let comma = if number + 1 < items.len() { "," } else { "" };
+                out.push_str(&format!("{indent}\t"));
+                print(item, depth + 1, out);
+                out.push_str(&format!("{comma}\n"));
+            }
+            out.push_str(&format!("{indent}]"));
+        }
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(double) => {
+                let text = general(double, 17);
+                let whole = !text.contains(['.', 'e']);
+                out.push_str(&if whole { format!("{text}.0") } else { text });
+            }
+            None => out.push_str(&number.to_string()),
+        },
+        other => out.push_str(&other.to_string()),
+    }
+}

@@ -1,0 +1,104 @@
+//! p2pBandwidthLatencyTest's output.
+
+use super::Answer;
+use crate::sim::bench::Bench;
+use crate::sim::fabric::Engine;
+use crate::sim::fabric::GpuIndex;
+
+/// The whole output; with `reads` the matrices of --p2p_read as well.
+pub fn text(bench: &Bench<'_>, reads: bool) -> Answer {
+    let gpus = bench.gpus();
+    let fabric = bench.fabric;
+    let mut out = String::from("[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n");
+    for (index, gpu) in gpus.iter().enumerate() {
+        let hardware = fabric.home(*gpu).hardware;
+        let bus = hardware.bus_id(fabric.gpus[*gpu].slot);
+        let trim = |text: &str| match text.trim_start_matches('0') {
+            "" => "0".to_owned(),
+            rest => rest.to_owned(),
+        };
+        let part = |range| trim(bus.get(range).unwrap_or("0"));
+        out.push_str(&format!(
+            "Device: {index}, {}, pciBusID: {}, pciDeviceID: {}, pciDomainID:{}\n",
+            hardware.product,
+            part(9..11),
+            part(12..14),
+            part(0..8)
+        ));
+    }
+    for from in 0..gpus.len() {
+        for to in (0..gpus.len()).filter(|to| *to != from) {
+            out.push_str(&format!("Device={from} CAN Access Peer Device={to}\n"));
+        }
+    }
+    out.push_str(
+        "\n***NOTE: In case a device doesn't have P2P access to other one, the copy takes the way\n\
+         through the host, and the numbers of such pairs can be lower.\n\nP2P Connectivity Matrix\n     D\\D",
+    );
+    for column in 0..gpus.len() {
+        out.push_str(&format!("{column:>6}"));
+    }
+    out.push('\n');
+    for row in 0..gpus.len() {
+        out.push_str(&format!("{row:>6}\t{}\n", "     1".repeat(gpus.len())));
+    }
+    let hardware = |gpu: GpuIndex| fabric.home(gpu).hardware;
+    let peer = |from: GpuIndex, to: GpuIndex| fabric.copy(from, to, Engine::Peer);
+    let off = |from: GpuIndex, _: GpuIndex| hardware(from).pcie_peer;
+    let title = |way: &str, state: &str| format!("{way} P2P={state} Bandwidth");
+    // The diagonal is a local copy, counted for reading and writing.
+    let mut table = |title: &str, truth: &dyn Fn(GpuIndex, GpuIndex) -> f64| {
+        print(bench, &mut out, title, "D\\D", &gpus, &|row, column| match row == column {
+            true => hardware(row).local * 2.0,
+            false => truth(row, column),
+        });
+    };
+    table(&(title("Unidirectional", "Disabled") + " Matrix (GB/s)"), &off);
+    table(&(title("Unidirectional", "Enabled") + " (P2P Writes) Matrix (GB/s)"), &peer);
+    if reads {
+        table(&(title("Unidirectional", "Enabled") + " (P2P Reads) Matrix (GB/s)"), &|a, b| {
+            peer(b, a)
+        });
+    }
+    table(&(title("Bidirectional", "Disabled") + " Matrix (GB/s)"), &|a, b| off(a, b) * 1.3);
+    table(&(title("Bidirectional", "Enabled") + " Matrix (GB/s)"), &|a, b| {
+        (peer(a, b) + peer(b, a)) * 0.99
+    });
+    latency(bench, &mut out, "P2P=Disabled Latency Matrix (us)", &gpus, 11.5);
+    latency(bench, &mut out, "P2P=Enabled Latency (P2P Writes) Matrix (us)", &gpus, 2.4);
+    if reads {
+        latency(bench, &mut out, "P2P=Enabled Latency (P2P Reads) Matrix (us)", &gpus, 2.6);
+    }
+    out.push_str("\nNOTE: The CUDA Samples are not meant for performance measurements. GPU Boost may change results.\n");
+    Answer::of(out)
+}
+
+fn latency(bench: &Bench<'_>, out: &mut String, title: &str, gpus: &[GpuIndex], gpu_us: f64) {
+    let apart = |far: f64| move |a: GpuIndex, b: GpuIndex| if a == b { 2.1 } else { far };
+    print(bench, out, title, "GPU", gpus, &apart(gpu_us));
+    print(bench, out, "", "CPU", gpus, &apart(1.7));
+}
+
+fn print(
+    bench: &Bench<'_>,
+    out: &mut String,
+    title: &str,
+    corner: &str,
+    gpus: &[GpuIndex],
+    truth: &dyn Fn(GpuIndex, GpuIndex) -> f64,
+) {
+    let key = bench.key("p2pBandwidthLatencyTest").named(title).named(corner);
+    out.push_str(&format!("{title}\n   {corner}"));
+    for column in 0..gpus.len() {
+        out.push_str(&format!("{column:>6} "));
+    }
+    out.push('\n');
+    for (number, row) in gpus.iter().enumerate() {
+        out.push_str(&format!("{number:>6} "));
+        for column in gpus {
+            let value = bench.read(truth(*row, *column), key, [*row, *column]);
+            out.push_str(&format!("{value:>6.2} "));
+        }
+        out.push('\n');
+    }
+}

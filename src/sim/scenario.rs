@@ -1,0 +1,269 @@
+//! A scenario: what the hardware really is, what is claimed, what is wrong,
+//! and which tools record it.
+//!
+//! Reading checks everything that can be checked without physics, so that a
+//! typo ends in one clear sentence and not in a strange recording.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use super::cases;
+use super::collective::Collective;
+use super::fault::Fault;
+use super::hostlist;
+use super::noise::Noise;
+use super::platform;
+use super::platform::Hardware;
+use super::tooling::Format;
+use super::tooling::Nvbandwidth;
+use super::tooling::Tools;
+
+/// One scenario file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What it shows, in one line.
+    pub title: String,
+    /// Seed of all noise.
+    #[serde(default = "first_seed")]
+    pub seed: u64,
+    /// How often every measuring tool is run.
+    #[serde(default = "once")]
+    pub readings: u32,
+    /// How readings scatter.
+    #[serde(default)]
+    pub noise: Noise,
+    /// The tools and their versions.
+    #[serde(default)]
+    pub tools: Tools,
+    /// The domains as they really are.
+    #[serde(rename = "domain")]
+    pub domains: Vec<Domain>,
+    /// The domains as claimed; the real ones when absent.
+    #[serde(rename = "claim", default)]
+    pub claims: Vec<Domain>,
+    /// What is wrong.
+    #[serde(rename = "fault", default)]
+    pub faults: Vec<Fault>,
+}
+
+/// One domain, real or claimed.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Domain {
+    /// Its name; with `per_node` the nodes' names are used instead.
+    #[serde(default)]
+    pub name: String,
+    /// Folded list of its nodes.
+    pub nodes: String,
+    /// The platform.
+    pub platform: String,
+    /// GPUs per node, where it is not the platform's usual number.
+    pub gpus_per_node: Option<u32>,
+    /// Every node is a domain of its own.
+    #[serde(default)]
+    pub per_node: bool,
+}
+
+/// A domain with its nodes unfolded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Its nodes.
+    pub nodes: Vec<String>,
+    /// Its nodes as the scenario writes them.
+    pub folded: String,
+    /// What they are built of.
+    pub hardware: &'static Hardware,
+    /// GPUs each of them has.
+    pub gpus: u32,
+}
+
+/// Why a scenario cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// It is no TOML, or not of this shape.
+    #[error("{0}")]
+    Shape(#[from] toml::de::Error),
+    /// It contradicts itself.
+    #[error("{0}")]
+    Sense(String),
+}
+
+impl Scenario {
+    /// Reads a scenario and checks it.
+    pub fn read(text: &str) -> Result<Self, ScenarioError> {
+        let scenario: Self = toml::from_str(text)?;
+        scenario.check().map_err(ScenarioError::Sense)?;
+        Ok(scenario)
+    }
+
+    /// The domains as they really are.
+    pub fn real(&self) -> Result<Vec<Group>, String> {
+        unfold("domain", &self.domains)
+    }
+
+    /// The domains as claimed.
+    pub fn claimed(&self) -> Result<Vec<Group>, String> {
+        match self.claims.is_empty() {
+            true => self.real(),
+            false => unfold("claim", &self.claims),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let real = self.real()?;
+        let known: BTreeSet<&String> = real.iter().flat_map(|group| &group.nodes).collect();
+        for group in self.claimed()? {
+            if let Some(node) = group.nodes.iter().find(|node| !known.contains(node)) {
+                return Err(format!(
+                    "claim `{}` names {node}, which no [[domain]] has",
+                    group.name
+                ));
+            }
+        }
+        if self.readings == 0 {
+            return Err("readings = 0: expected at least 1".to_owned());
+        }
+        let [least, most] = self.tools.bytes;
+        if least == 0 || most < least {
+            return Err(format!("tools.bytes = [{least}, {most}]: expected smallest, largest"));
+        }
+        let tools = &self.tools;
+        if tools.nvbandwidth_format == Format::Json && !tools.nvbandwidth.has_json() {
+            return Err("tools.nvbandwidth_format = \"json\": known for 0.5 to 0.8 only".to_owned());
+        }
+        if let Some(name) = self.tools.collectives.iter().find(|n| Collective::of(n).is_none()) {
+            return Err(format!("tools.collectives: no program `{name}` in nccl-tests"));
+        }
+        for (number, fault) in self.faults.iter().enumerate() {
+            self.check_fault(fault).map_err(|why| format!("fault {}: {why}", number + 1))?;
+        }
+        let noise = &self.noise;
+        if !(0.0..0.5).contains(&noise.sigma) || !(0.0..=1.0).contains(&noise.dip_rate) {
+            return Err("noise: expected sigma below 0.5 and dip_rate from 0 to 1".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Scenario {
+    /// What a fault says about tools; hardware is checked by the fabric.
+    fn check_fault(&self, fault: &Fault) -> Result<(), String> {
+        match fault {
+            Fault::Waived { tests, .. } => {
+                let known = cases::list(Nvbandwidth::V0_10, true);
+                let strange = tests.iter().find(|name| known.iter().all(|c| c.name != **name));
+                strange.map_or(Ok(()), |name| Err(format!("nvbandwidth has no test `{name}`")))
+            }
+            Fault::Truncated { tool, .. } => {
+                let tools = &self.tools.collectives;
+                match PROGRAMS.contains(&tool.as_str()) || tools.contains(tool) {
+                    true => Ok(()),
+                    false => Err(format!("no tool `{tool}`; known are {}", PROGRAMS.join(", "))),
+                }
+            }
+            Fault::MissingCells { share, .. } | Fault::Dips { rate: share, .. }
+                if !(0.0..=1.0).contains(share) =>
+            {
+                Err(format!("{share}: expected 0 to 1"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What recordings are named after, apart from collectives.
+const PROGRAMS: &[&str] = &[
+    "nvbandwidth",
+    "nvidia-smi-nvlink",
+    "nvidia-smi-topo",
+    "nvidia-smi-q",
+    "nvidia-imex-ctl",
+    "p2pBandwidthLatencyTest",
+    "ib_write_bw",
+];
+
+fn unfold(section: &str, domains: &[Domain]) -> Result<Vec<Group>, String> {
+    let mut groups = Vec::new();
+    let mut seen = BTreeSet::new();
+    for domain in domains {
+        let at = format!("[[{section}]] `{}`", domain.name);
+        let hardware = platform::hardware(&domain.platform).ok_or_else(|| {
+            let known = platform::names().join(", ");
+            format!("{at}: no platform `{}`; known are {known}", domain.platform)
+        })?;
+        let nodes = hostlist::expand(&domain.nodes).map_err(|why| format!("{at}: {why}"))?;
+        if let Some(node) = nodes.iter().find(|node| !seen.insert((*node).clone())) {
+            return Err(format!("{at}: {node} is in two places"));
+        }
+        let gpus = domain.gpus_per_node.unwrap_or(hardware.gpus);
+        if gpus == 0 || hardware.gpus < gpus {
+            return Err(format!("{at}: {gpus} GPUs per node, expected 1 to {}", hardware.gpus));
+        }
+        let group = |name: &str, nodes, folded: &str| Group {
+            name: name.to_owned(),
+            nodes,
+            folded: folded.to_owned(),
+            hardware,
+            gpus,
+        };
+        if domain.per_node {
+            groups.extend(nodes.iter().map(|node| group(node, vec![node.clone()], node)));
+        } else if domain.name.is_empty() {
+            return Err(format!("[[{section}]] {}: a name or per_node = true", domain.nodes));
+        } else {
+            groups.push(group(&domain.name, nodes, &domain.nodes));
+        }
+    }
+    if groups.is_empty() {
+        return Err(format!("no [[{section}]]"));
+    }
+    Ok(groups)
+}
+
+fn first_seed() -> u64 {
+    1
+}
+
+fn once() -> u32 {
+    1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RACK: &str =
+        "title = \"t\"\n[[domain]]\nname = \"r\"\nnodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n";
+
+    #[test]
+    fn what_is_claimed_is_what_is_unless_said_otherwise() {
+        let scenario = Scenario::read(RACK).expect("a good scenario");
+        assert_eq!(scenario.claimed(), scenario.real());
+        assert_eq!(scenario.real().expect("groups")[0].gpus, 4);
+    }
+
+    #[test]
+    fn mistakes_end_in_one_sentence_that_names_them() {
+        let says = |text: &str, what: &str| {
+            let message = Scenario::read(text).expect_err(text).to_string();
+            assert!(message.contains(what), "{message}");
+        };
+        says(&RACK.replace("gb200-nvl72", "gb2000"), "no platform `gb2000`");
+        says(&RACK.replace("n[1-2]", "n[1-"), "never closed");
+        says(&RACK.replace("n[1-2]", "n1,n1"), "n1 is in two places");
+        says(&RACK.replace("title", "tittle"), "unknown field `tittle`");
+        says(
+            &format!("{RACK}[[claim]]\nname=\"c\"\nnodes=\"m\"\nplatform=\"gb200-nvl72\"\n"),
+            "names m, which no [[domain]] has",
+        );
+        says(
+            &format!("{RACK}[[fault]]\nkind=\"truncated\"\nscope=\"r\"\ntool=\"nvband\"\n"),
+            "no tool `nvband`",
+        );
+        says(&format!("{RACK}[[fault]]\nkind=\"lost-link\"\n"), "unknown variant `lost-link`");
+    }
+}

@@ -1,0 +1,312 @@
+//! Laws of the physics, and the shape of what is rendered.
+
+use proptest::prelude::*;
+
+use super::bench::Bench;
+use super::bench::Outcome;
+use super::fabric::Engine;
+use super::fabric::Fabric;
+use super::fabric::Route;
+use super::record;
+use super::render;
+use super::scenario::Scenario;
+use super::tool;
+use super::tooling::Nvbandwidth;
+
+fn scenario(more: &str) -> Scenario {
+    let text = format!(
+        "title = \"t\"\n[[domain]]\nname = \"r\"\nnodes = \"n[1-3]\"\nplatform = \"gb200-nvl72\"\n{more}"
+    );
+    Scenario::read(&text).expect("a good scenario")
+}
+
+fn fabric(more: &str) -> Fabric {
+    Fabric::build(&scenario(more)).expect("a fabric")
+}
+
+fn bench<'a>(scenario: &'a Scenario, fabric: &'a Fabric, scope: &'a str) -> Bench<'a> {
+    let across = fabric.node(scope).is_err();
+    Bench { scenario, fabric, scope, across, seed: 1, reading: 0 }
+}
+
+const HEALTHY: f64 = 18.0 * 50.0 * 0.861;
+
+#[test]
+fn a_lost_link_costs_its_share_in_row_and_column_and_nowhere_else() {
+    let fabric = fabric("[[fault]]\nkind = \"lost-links\"\ngpu = \"n2:1\"\n");
+    let bad = fabric.gpu("n2:1").expect("the GPU");
+    for from in 0..fabric.gpus.len() {
+        for to in (0..fabric.gpus.len()).filter(|to| *to != from) {
+            let share = if from == bad || to == bad { 17.0 / 18.0 } else { 1.0 };
+            let rate = fabric.copy(from, to, Engine::Copy);
+            assert!((rate / HEALTHY - share).abs() < 1e-9, "{from} {to} {rate}");
+        }
+    }
+}
+
+#[test]
+fn a_fault_in_one_direction_leaves_the_other() {
+    let fabric =
+        fabric("[[fault]]\nkind = \"lost-links\"\ngpu = \"n1:0\"\ncount = 9\ndirection = \"rx\"\n");
+    assert!((fabric.copy(4, 0, Engine::Copy) / HEALTHY - 0.5).abs() < 1e-9);
+    assert!((fabric.copy(0, 4, Engine::Copy) / HEALTHY - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn two_gpus_that_lost_different_links_share_what_both_have() {
+    let lost = "[[fault]]\nkind = \"lost-links\"\ngpu = \"n1:0\"\nfirst = 3\n\
+                [[fault]]\nkind = \"lost-links\"\ngpu = \"n2:0\"\nfirst = 7\n";
+    assert_eq!(fabric(lost).route(0, 4), Route::NvLink(16));
+    let apart = fabric(&format!("[tools]\nshared_planes = false\n{lost}"));
+    assert_eq!(apart.route(0, 4), Route::NvLink(17));
+}
+
+#[test]
+fn a_plane_out_costs_every_cell_the_same() {
+    let fabric = fabric("[[fault]]\nkind = \"plane-out\"\ndomain = \"r\"\ncount = 2\n");
+    assert!((fabric.copy(0, 11, Engine::Copy) / HEALTHY - 16.0 / 18.0).abs() < 1e-9);
+    assert!((fabric.copy(1, 2, Engine::Copy) / HEALTHY - 16.0 / 18.0).abs() < 1e-9);
+}
+
+#[test]
+fn without_a_common_fabric_copies_take_pcie_or_the_nic() {
+    let text = "title = \"t\"\n\
+        [[domain]]\nname=\"a\"\nnodes=\"n1\"\nplatform=\"gb200-nvl72\"\n\
+        [[domain]]\nname=\"b\"\nnodes=\"n2\"\nplatform=\"gb200-nvl72\"\n\
+        [[claim]]\nname=\"c\"\nnodes=\"n[1-2]\"\nplatform=\"gb200-nvl72\"\n\
+        [[fault]]\nkind=\"gpu-parked\"\ngpu=\"n1:3\"\n";
+    let fabric = Fabric::build(&Scenario::read(text).expect("good")).expect("a fabric");
+    assert_eq!(fabric.route(0, 4), Route::Nic);
+    assert_eq!(fabric.route(0, 3), Route::Pcie);
+    assert_eq!(fabric.route(0, 1), Route::NvLink(18));
+}
+
+#[test]
+fn a_missing_gpu_shifts_the_devices_after_it() {
+    let fabric = fabric("[[fault]]\nkind = \"gpu-missing\"\ngpu = \"n1:1\"\n");
+    let last = fabric.gpu("n1:3").expect("the GPU");
+    assert_eq!(fabric.device(last), 2);
+    assert_eq!(fabric.gpus_of([&"n1".to_owned()]).len(), 3);
+}
+
+#[test]
+fn faults_that_name_nothing_are_refused_by_number() {
+    let wrong = |fault: &str| {
+        let error = Fabric::build(&scenario(&format!("[[fault]]\n{fault}\n"))).expect_err(fault);
+        assert!(error.starts_with("fault 1: "), "{error}");
+    };
+    wrong("kind = \"gpu-parked\"\ngpu = \"n9:0\"");
+    wrong("kind = \"gpu-parked\"\ngpu = \"n1:4\"");
+    wrong("kind = \"lost-links\"\ngpu = \"n1:0\"\ncount = 19");
+    wrong("kind = \"slow-pair\"\na = \"n1:0\"\nb = \"n1:1\"\nshare = 1.5");
+    wrong("kind = \"plane-out\"\ndomain = \"q\"");
+    wrong("kind = \"missing-cells\"\nscope = \"q\"\nshare = 0.5");
+}
+
+#[test]
+fn a_read_shows_the_data_direction_transposed_against_a_write() {
+    let scenario = scenario(
+        "[noise]\nsigma = 0.0\n\
+         [[fault]]\nkind = \"lost-links\"\ngpu = \"n1:0\"\ncount = 9\ndirection = \"tx\"\n",
+    );
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let node = "n1".to_owned();
+    let cells = |test: &str| {
+        let run =
+            bench(&scenario, &fabric, &node).nvbandwidth(Nvbandwidth::V0_8, &[test.to_owned()]);
+        match &run.tests[0].1 {
+            Outcome::Measured(tables) => tables[0].cells.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (low, pull) = (HEALTHY / 2.0, 0.991);
+    // GPU 0 sends slowly: it pushes along its row, others pull along its column.
+    let (write, read) =
+        (cells("device_to_device_memcpy_write_ce"), cells("device_to_device_memcpy_read_ce"));
+    assert!((write[1].expect("a cell") - low).abs() < 1e-6);
+    assert!((write[4].expect("a cell") - HEALTHY).abs() < 1e-6);
+    assert!((read[4].expect("a cell") - low * pull).abs() < 1e-6);
+    assert!((read[1].expect("a cell") - HEALTHY * pull).abs() < 1e-6);
+}
+
+#[test]
+fn every_version_runs_its_own_list_of_tests() {
+    let scenario = scenario("");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let count = |version| bench(&scenario, &fabric, "n1").nvbandwidth(version, &[]).tests.len();
+    assert_eq!(count(Nvbandwidth::V0_2), 30);
+    assert_eq!(count(Nvbandwidth::V0_5), 34);
+    assert_eq!(count(Nvbandwidth::V0_8), 35);
+    let across = bench(&scenario, &fabric, "r").nvbandwidth(Nvbandwidth::V0_8, &[]);
+    assert_eq!(across.tests.len(), 48);
+}
+
+#[test]
+fn one_gpu_alone_waives_what_needs_a_peer() {
+    let text = "title=\"t\"\n[[domain]]\nnodes=\"g1\"\nplatform=\"gh200\"\nper_node=true\n";
+    let scenario = Scenario::read(text).expect("good");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let run = bench(&scenario, &fabric, "g1").nvbandwidth(Nvbandwidth::V0_5, &[]);
+    let waived = run.tests.iter().filter(|(_, outcome)| *outcome == Outcome::Waived).count();
+    // The same number that DCGM's recorded run of one GPU shows.
+    assert_eq!((run.tests.len() - waived, waived), (17, 17));
+}
+
+#[test]
+fn the_json_of_a_three_part_test_appends_its_rows() {
+    let scenario = scenario("");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let bench = bench(&scenario, &fabric, "n1");
+    let test = "device_to_device_bidirectional_memcpy_read_ce".to_owned();
+    let run = bench.nvbandwidth(Nvbandwidth::V0_6, &[test]);
+    let answer = render::nvbandwidth_json::json(&bench, Nvbandwidth::V0_6, &run);
+    let value: serde_json::Value = serde_json::from_str(&answer.stdout).expect("valid JSON");
+    let entry = &value["nvbandwidth"]["testcases"][0];
+    assert_eq!(entry["bandwidth_matrix"].as_array().map(Vec::len), Some(12));
+    assert_eq!(entry["bandwidth_matrix"][0][0], "N/A");
+    assert!(entry["bandwidth_description"].as_str().expect("text").contains("Total"));
+    assert!(
+        answer
+            .stdout
+            .starts_with("{\n\t\"nvbandwidth\" :\n\t{\n\t\t\"CUDA Runtime Version\" : 12080,")
+    );
+}
+
+#[test]
+fn an_error_ends_the_run_and_names_host_and_rank() {
+    let scenario = scenario("[[fault]]\nkind = \"tool-error\"\nnode = \"n2\"\n");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let args = ["-p", "multinode"].map(str::to_owned);
+    let answer = tool::run(&bench(&scenario, &fabric, "n1"), "nvbandwidth", &args).expect("known");
+    assert_eq!(answer.code, 1);
+    assert!(answer.stdout.ends_with("Running multinode_device_to_device_memcpy_read_ce.\n"));
+    assert!(answer.stderr.contains("[CUDA_ERROR_ECC_UNCORRECTABLE]"), "{}", answer.stderr);
+    assert!(answer.stderr.contains(" on n2, rank = 4 in "), "{}", answer.stderr);
+}
+
+#[test]
+fn wrong_data_is_counted_and_ends_with_code_seven() {
+    let scenario = scenario("[[fault]]\nkind = \"corrupt\"\ngpu = \"n3:3\"\n");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let args = ["-b", "1M", "-e", "2M"].map(str::to_owned);
+    let bench = bench(&scenario, &fabric, "r");
+    let answer = tool::run(&bench, "all_reduce_perf", &args).expect("known");
+    assert_eq!(answer.code, 7);
+    assert!(answer.stdout.contains("# Out of bounds values : 4 FAILED"), "{}", answer.stdout);
+}
+
+#[test]
+fn too_few_gpus_and_unknown_tools_are_refused_as_the_tools_do() {
+    let scenario = scenario("");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let bench = bench(&scenario, &fabric, "n1");
+    let args = ["-g", "8"].map(str::to_owned);
+    assert_eq!(tool::run(&bench, "all_reduce_perf", &args).expect("known").code, 5);
+    assert_eq!(tool::run(&bench, "nosuchtool", &[]), None);
+}
+
+#[test]
+fn a_collective_is_as_fast_as_its_slowest_member() {
+    let rate = |more: &str| {
+        let scenario = scenario(&format!("[noise]\nsigma = 0.0\n{more}"));
+        let fabric = Fabric::build(&scenario).expect("a fabric");
+        let bench = bench(&scenario, &fabric, "r");
+        let run = bench.collective("all_reduce_perf", [16 << 30, 16 << 30], bench.gpus());
+        run.expect("known").rows[0].halves[0].busbw
+    };
+    let healthy = rate("");
+    assert!((800.0..844.0).contains(&healthy), "{healthy}");
+    let lost = rate("[[fault]]\nkind = \"lost-links\"\ngpu = \"n1:1\"\ncount = 9\n");
+    assert!((lost / healthy - 0.5).abs() < 0.01, "{lost}");
+    let fallback = rate("[[fault]]\nkind = \"collective-fallback\"\nscope = \"r\"\n");
+    assert!((180.0..200.0).contains(&fallback), "{fallback}");
+}
+
+#[test]
+fn a_recording_has_the_layout_of_the_contract_and_hides_the_truth() {
+    let scenario = scenario(
+        "[[fault]]\nkind = \"lost-links\"\ngpu = \"n2:1\"\n\
+         [[fault]]\nkind = \"truncated\"\nscope = \"n3\"\ntool = \"nvbandwidth\"\n",
+    );
+    let recording = record::record(&scenario, None, Some(2)).expect("a recording");
+    let has = |path: &str| recording.files.contains_key(path);
+    assert!(has("claims.toml") && has("nodes/n1/nvbandwidth-2.txt"));
+    assert!(has("nodes/n1/nvidia-smi-nvlink.txt") && has("domains/r/all_reduce_perf-1.txt"));
+    assert!(!recording.files.keys().any(|path| path.contains("truth")));
+    assert!(recording.truth.contains("class = \"lost-links\""));
+    let whole = &recording.files["nodes/n1/nvbandwidth-1.txt"];
+    let cut = &recording.files["nodes/n3/nvbandwidth-1.txt"];
+    assert!(cut.len() <= whole.len() / 2 + 1 && !cut.is_empty());
+    assert_eq!(Ok(recording), record::record(&scenario, None, Some(2)));
+}
+
+#[test]
+fn the_newest_nvbandwidth_mirrors_its_bidirectional_matrices_and_older_ones_do_not() {
+    let scenario = scenario("");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let symmetric = |version| {
+        let test = "device_to_device_bidirectional_memcpy_write_ce".to_owned();
+        let run = bench(&scenario, &fabric, "n1").nvbandwidth(version, &[test]);
+        match &run.tests[0].1 {
+            Outcome::Measured(tables) => {
+                tables.iter().all(|table| table.cells[1] == table.cells[4] && table.columns == 4)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(symmetric(Nvbandwidth::V0_10) && !symmetric(Nvbandwidth::V0_8));
+}
+
+#[test]
+fn a_missing_imex_peer_ends_runs_across_the_domain_and_shows_in_its_table() {
+    let scenario = scenario("[[fault]]\nkind = \"imex-peer-missing\"\nnode = \"n2\"\n");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let bench = bench(&scenario, &fabric, "r");
+    let run = |name, args: &[&str]| {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        tool::run(&bench, name, &args).expect("known")
+    };
+    assert_eq!(run("all_reduce_perf", &[]).code, 3);
+    assert!(run("nvbandwidth", &["-p", "multinode"]).stderr.contains("INVALID_HANDLE"));
+    let table = run("nvidia-imex-ctl", &["-N"]).stdout;
+    assert!(
+        table.contains("UNAVAILABLE") && table.ends_with("Domain State: DEGRADED\n"),
+        "{table}"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&run("nvidia-imex-ctl", &["-N", "-j"]).stdout).expect("JSON");
+    assert_eq!(json["nodes"]["0"]["connections"]["1"]["status"], "INVALID");
+}
+
+proptest! {
+    #[test]
+    fn no_fault_makes_anything_faster(
+        gpu in 0_usize..12, count in 1_u32..=18, way in 0_usize..3, power in 0.1_f64..1.0,
+    ) {
+        let way = ["both", "tx", "rx"][way];
+        let name = format!("n{}:{}", gpu / 4 + 1, gpu % 4);
+        let fabric = fabric(&format!(
+            "[[fault]]\nkind = \"lost-links\"\ngpu = \"{name}\"\ncount = {count}\ndirection = \"{way}\"\n\
+             [[fault]]\nkind = \"power-cap\"\nnode = \"n1\"\nshare = {power}\n"
+        ));
+        for from in 0..12 {
+            for to in (0..12).filter(|to| *to != from) {
+                let rate = fabric.copy(from, to, Engine::Copy);
+                let limit = |links: u64| {
+                    // A GPU without links still has PCIe and a NIC.
+                    if links == 0 { 50.0 } else { f64::from(links.count_ones()) * 50.0 * 0.861 }
+                };
+                let ends = limit(fabric.gpus[from].tx).min(limit(fabric.gpus[to].rx));
+                prop_assert!(0.0 < rate && rate <= ends.max(50.0) + 1e-9);
+            }
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_recording_every_time(seed in 0_u64..1000) {
+        let scenario = scenario("[tools]\nrecord = [\"nvbandwidth\"]\nnode_tests = [\"device_to_device_memcpy_read_ce\"]\n");
+        let once = record::record(&scenario, Some(seed), None);
+        prop_assert_eq!(&once, &record::record(&scenario, Some(seed), None));
+        prop_assert_ne!(&once, &record::record(&scenario, Some(seed + 1), None));
+    }
+}

@@ -1,0 +1,182 @@
+//! What is really wrong in a scenario, for tests to compare a judge with.
+//!
+//! Written beside a recording, never into it: the judge must not see it.
+
+use serde::Serialize;
+
+use super::fabric::Fabric;
+use super::fault::Fault;
+use super::fault::HostWay;
+use super::fault::Way;
+use super::scenario::Scenario;
+
+/// Everything that is wrong.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Truth {
+    /// The scenario's title.
+    pub title: String,
+    /// The seed used.
+    pub seed: u64,
+    /// What is wrong, in the order of the scenario.
+    #[serde(rename = "wrong")]
+    pub wrongs: Vec<Wrong>,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Wrong {
+    /// The kind of fault, or `foreign-node`.
+    pub class: String,
+    /// Kind of the guilty part: a locus kind of `verdicts.json`.
+    pub locus: String,
+    /// Its claimed domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// Its node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Its slot; the CUDA index while no GPU before it is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// The other end of a pair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Which way, where only one is concerned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direction: Option<String>,
+    /// What is left of the rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+    /// What the guilty part is: `degraded`, `failed`, `unknown`; absent where
+    /// the fault changes nothing a measurement shows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+}
+
+/// The truth about a scenario.
+pub fn of(scenario: &Scenario, fabric: &Fabric, seed: u64) -> Truth {
+    let mut wrongs: Vec<Wrong> =
+        scenario.faults.iter().map(|fault| from_fault(fault, fabric)).collect();
+    wrongs.extend(strangers(fabric));
+    for wrong in &mut wrongs {
+        if wrong.domain.is_none() {
+            let claim = fabric
+                .claims
+                .iter()
+                .find(|claim| wrong.node.as_ref().is_some_and(|node| claim.nodes.contains(node)));
+            wrong.domain = claim.map(|claim| claim.name.clone());
+        }
+    }
+    Truth { title: scenario.title.clone(), seed, wrongs }
+}
+
+/// Nodes claimed together that really are apart: all but those of the largest
+/// part, or the domain as a whole where no part is the largest.
+fn strangers(fabric: &Fabric) -> Vec<Wrong> {
+    let mut wrongs = Vec::new();
+    for claim in &fabric.claims {
+        let mut parts: std::collections::BTreeMap<usize, Vec<&String>> = Default::default();
+        for name in &claim.nodes {
+            if let Ok(node) = fabric.node(name) {
+                parts.entry(fabric.nodes[node].domain).or_default().push(name);
+            }
+        }
+        let largest = parts.values().map(Vec::len).max().unwrap_or(0);
+        let halves = 1 < parts.values().filter(|part| part.len() == largest).count();
+        if halves {
+            wrongs.push(Wrong {
+                class: "split-domain".to_owned(),
+                locus: "domain".to_owned(),
+                domain: Some(claim.name.clone()),
+                outcome: Some("failed".to_owned()),
+                ..Wrong::default()
+            });
+            continue;
+        }
+        for name in parts.values().filter(|part| part.len() < largest).flatten() {
+            wrongs.push(Wrong {
+                class: "foreign-node".to_owned(),
+                locus: "node".to_owned(),
+                node: Some((*name).clone()),
+                outcome: Some("failed".to_owned()),
+                ..Wrong::default()
+            });
+        }
+    }
+    wrongs
+}
+
+fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
+    let wrong = |class: &str, locus: &str, outcome: &str| Wrong {
+        class: class.to_owned(),
+        locus: locus.to_owned(),
+        outcome: (!outcome.is_empty()).then(|| outcome.to_owned()),
+        ..Wrong::default()
+    };
+    let at_gpu = |wrong: Wrong, gpu: &str| {
+        let (node, slot) = gpu.rsplit_once(':').unwrap_or((gpu, ""));
+        Wrong { node: Some(node.to_owned()), gpu: slot.parse().ok(), ..wrong }
+    };
+    let at_node = |wrong: Wrong, node: &str| Wrong { node: Some(node.to_owned()), ..wrong };
+    let at_scope = |wrong: Wrong, scope: &str| match fabric.node(scope) {
+        Ok(_) => Wrong { locus: "node".to_owned(), node: Some(scope.to_owned()), ..wrong },
+        Err(_) => Wrong { domain: Some(scope.to_owned()), ..wrong },
+    };
+    match fault {
+        Fault::LostLinks { gpu, count, direction, .. } => {
+            let links = fabric.gpu(gpu).map_or(1, |gpu| fabric.home(gpu).hardware.links);
+            let share = 1.0 - f64::from(*count) / f64::from(links);
+            let (locus, way) = match direction {
+                Way::Both => ("gpu", None),
+                Way::Tx => ("direction", Some("tx".to_owned())),
+                Way::Rx => ("direction", Some("rx".to_owned())),
+            };
+            let lost = wrong("lost-links", locus, "degraded");
+            at_gpu(Wrong { share: Some(share), direction: way, ..lost }, gpu)
+        }
+        Fault::GpuParked { gpu } => at_gpu(wrong("gpu-parked", "gpu", "failed"), gpu),
+        Fault::GpuMissing { gpu } => at_gpu(wrong("gpu-missing", "gpu", "failed"), gpu),
+        Fault::PlaneOut { domain, .. } => {
+            Wrong { domain: Some(domain.clone()), ..wrong("plane-out", "plane", "degraded") }
+        }
+        Fault::PlaneOutForNode { node, .. } => {
+            at_node(wrong("plane-out-for-node", "tray", "degraded"), node)
+        }
+        Fault::SlowPair { a, b, share, .. } => {
+            let pair = Wrong {
+                peer: Some(b.clone()),
+                share: Some(*share),
+                ..wrong("slow-pair", "pair", "degraded")
+            };
+            at_gpu(pair, a)
+        }
+        Fault::HostLink { gpu, share, direction } => {
+            let (locus, way) = match direction {
+                HostWay::Both => ("gpu", None),
+                HostWay::H2d => ("direction", Some("h2d".to_owned())),
+                HostWay::D2h => ("direction", Some("d2h".to_owned())),
+            };
+            let slow = wrong("host-link", locus, "degraded");
+            at_gpu(Wrong { share: Some(*share), direction: way, ..slow }, gpu)
+        }
+        Fault::FabricDown { node } => at_node(wrong("fabric-down", "node", "failed"), node),
+        Fault::PowerCap { node, share } => {
+            at_node(Wrong { share: Some(*share), ..wrong("power-cap", "node", "degraded") }, node)
+        }
+        Fault::Corrupt { gpu } => at_gpu(wrong("corrupt", "gpu", "failed"), gpu),
+        Fault::ToolError { node, .. } => at_node(wrong("tool-error", "node", "failed"), node),
+        Fault::Truncated { scope, .. } => at_scope(wrong("truncated", "domain", "unknown"), scope),
+        Fault::Waived { node, .. } => at_node(wrong("waived", "node", "unknown"), node),
+        Fault::ShownInactive { gpu, .. } => at_gpu(wrong("shown-inactive", "gpu", ""), gpu),
+        Fault::ImexPeerMissing { node } => {
+            at_node(wrong("imex-peer-missing", "node", "failed"), node)
+        }
+        Fault::CollectiveFallback { scope } => {
+            at_scope(wrong("collective-fallback", "domain", "degraded"), scope)
+        }
+        Fault::MissingCells { scope, .. } => {
+            at_scope(wrong("missing-cells", "domain", "unknown"), scope)
+        }
+        Fault::Dips { gpu, .. } => at_gpu(wrong("dips", "gpu", ""), gpu),
+    }
+}

@@ -1,0 +1,164 @@
+//! The names of the tests that tools print, and what each of them runs over.
+//!
+//! Only names: no number is expected here. A name that is missing in this list
+//! is a warning in a threshold file, never an error, since tools grow tests.
+
+use super::Path;
+use super::fault;
+
+/// nvbandwidth v0.8 (its test case classes) and v0.10 (its `--list`).
+const NVBANDWIDTH: &[&str] = &[
+    "all_to_host_bidirectional_memcpy_ce",
+    "all_to_host_bidirectional_memcpy_sm",
+    "all_to_host_memcpy_ce",
+    "all_to_host_memcpy_sm",
+    "all_to_one_read_ce",
+    "all_to_one_read_sm",
+    "all_to_one_write_ce",
+    "all_to_one_write_sm",
+    "device_local_copy",
+    "device_local_copy_sm",
+    "device_local_copy_tma",
+    "device_local_read_sm",
+    "device_local_write_sm",
+    "device_to_device_bidirectional_memcpy_read_ce",
+    "device_to_device_bidirectional_memcpy_read_sm",
+    "device_to_device_bidirectional_memcpy_write_ce",
+    "device_to_device_bidirectional_memcpy_write_sm",
+    "device_to_device_latency_sm",
+    "device_to_device_latency_tma",
+    "device_to_device_memcpy_read_ce",
+    "device_to_device_memcpy_read_sm",
+    "device_to_device_memcpy_write_ce",
+    "device_to_device_memcpy_write_sm",
+    "device_to_host_bidirectional_memcpy_ce",
+    "device_to_host_bidirectional_memcpy_sm",
+    "device_to_host_memcpy_ce",
+    "device_to_host_memcpy_sm",
+    "host_device_latency_sm",
+    "host_to_all_bidirectional_memcpy_ce",
+    "host_to_all_bidirectional_memcpy_sm",
+    "host_to_all_memcpy_ce",
+    "host_to_all_memcpy_sm",
+    "host_to_device_bidirectional_memcpy_ce",
+    "host_to_device_bidirectional_memcpy_sm",
+    "host_to_device_memcpy_ce",
+    "host_to_device_memcpy_sm",
+    "multinode_bisect_write_ce",
+    "multinode_device_to_device_all_from_one_read_sm",
+    "multinode_device_to_device_all_to_one_write_sm",
+    "multinode_device_to_device_bidirectional_memcpy_read_ce",
+    "multinode_device_to_device_bidirectional_memcpy_read_sm",
+    "multinode_device_to_device_bidirectional_memcpy_write_ce",
+    "multinode_device_to_device_bidirectional_memcpy_write_sm",
+    "multinode_device_to_device_broadcast_all_to_all_sm",
+    "multinode_device_to_device_broadcast_one_to_all_sm",
+    "multinode_device_to_device_memcpy_read_ce",
+    "multinode_device_to_device_memcpy_read_sm",
+    "multinode_device_to_device_memcpy_write_ce",
+    "multinode_device_to_device_memcpy_write_sm",
+    "one_to_all_read_ce",
+    "one_to_all_read_sm",
+    "one_to_all_write_ce",
+    "one_to_all_write_sm",
+];
+
+/// The parts that v0.6 and later print for device-to-device bidirectional tests.
+const PARTS: &[&str] = &["_read1", "_read2", "_write1", "_write2", "_total"];
+
+/// Our names for the matrices of p2pBandwidthLatencyTest.
+const P2P: &[&str] = &[
+    "p2p_unidirectional_write_enabled",
+    "p2p_unidirectional_read_enabled",
+    "p2p_unidirectional_disabled",
+    "p2p_bidirectional_enabled",
+    "p2p_bidirectional_disabled",
+];
+
+/// perftest, each also with `_bidirectional` behind it.
+const PERFTEST: &[&str] = &["ib_write_bw", "ib_read_bw", "ib_send_bw"];
+
+/// nccl-tests.
+pub const COLLECTIVES: &[&str] = &[
+    "all_gather_perf",
+    "all_reduce_perf",
+    "alltoall_perf",
+    "alltoallv_perf",
+    "broadcast_perf",
+    "gather_perf",
+    "hypercube_perf",
+    "reduce_perf",
+    "reduce_scatter_perf",
+    "scatter_perf",
+    "sendrecv_perf",
+];
+
+/// Whether some tool prints a test of this name.
+pub fn is_known(name: &str) -> bool {
+    NVBANDWIDTH.contains(&without_part(name))
+        || P2P.contains(&name)
+        || name.starts_with("p2p_latency_")
+        || PERFTEST.contains(&name.strip_suffix("_bidirectional").unwrap_or(name))
+}
+
+/// The known name that was probably meant.
+pub fn nearest(name: &str) -> Option<&'static str> {
+    fault::nearest(name, NVBANDWIDTH.iter().chain(P2P).chain(PERFTEST).copied())
+}
+
+/// What the test runs over; `pairs` is the path between two GPUs here.
+pub fn path(name: &str, pairs: Path) -> Option<Path> {
+    let starts = |heads: &[&str]| heads.iter().any(|head| name.starts_with(head));
+    if starts(&["host_", "device_to_host", "all_to_host"]) {
+        Some(Path::Host)
+    } else if starts(&["device_local"]) {
+        Some(Path::Local)
+    } else if starts(&["ib_"]) {
+        Some(Path::Nic)
+    } else if starts(&["device_to_device", "all_to_one", "one_to_all", "multinode_", "p2p_"]) {
+        Some(pairs)
+    } else {
+        None
+    }
+}
+
+/// Whether the number is the sum of both directions.
+pub fn sums_directions(name: &str) -> bool {
+    name.ends_with("_total")
+        || name.starts_with("p2p_bidirectional")
+        || (name.starts_with("ib_") && name.ends_with("_bidirectional"))
+}
+
+/// Whether the number is a time.
+pub fn is_latency(name: &str) -> bool {
+    name.contains("latency") || name.ends_with("_lat")
+}
+
+fn without_part(name: &str) -> &str {
+    if !name.contains("device_to_device_bidirectional") {
+        return name;
+    }
+    PARTS.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_belong_to_bidirectional_tests_only() {
+        assert!(is_known("device_to_device_bidirectional_memcpy_write_ce_total"));
+        assert!(is_known("multinode_device_to_device_bidirectional_memcpy_read_ce_read2"));
+        assert!(!is_known("device_to_device_memcpy_write_ce_total"));
+        assert!(is_known("ib_read_bw_bidirectional"));
+    }
+
+    #[test]
+    fn the_path_follows_from_the_name() {
+        assert_eq!(path("device_to_host_memcpy_ce", Path::Nvlink), Some(Path::Host));
+        assert_eq!(path("multinode_bisect_write_ce", Path::Nvlink), Some(Path::Nvlink));
+        assert_eq!(path("p2p_bidirectional_enabled", Path::Pcie), Some(Path::Pcie));
+        assert_eq!(path("ib_send_bw", Path::Nvlink), Some(Path::Nic));
+        assert_eq!(path("whatever", Path::Nvlink), None);
+    }
+}

@@ -1,0 +1,221 @@
+//! The rules of the house, as tests: what the architecture says about the
+//! sources is read from the sources. No rule here is a matter of taste; each
+//! guards an invariant of ARCHITECTURE.md and its message says which.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+/// The stages in the order data moves through them.
+const STAGES: &[&str] = &["inventory", "plan", "probe", "measure", "judge", "act", "report"];
+
+/// What a stage may use besides `model`, itself and earlier stages. Both hold
+/// values and text, no work: expectations, and the catalogue of probes.
+const SHARED: &[(&str, &[&str])] =
+    &[("plan", &["probe"]), ("judge", &["thresholds"]), ("report", &["thresholds"])];
+
+/// Folders (or files) that are pure: values in, values out.
+const PURE: &[&str] = &[
+    "src/model",
+    "src/plan",
+    "src/measure",
+    "src/thresholds",
+    "src/judge",
+    "src/act",
+    "src/report",
+];
+
+/// What a pure folder must not mention: files, sockets, processes, clocks, the
+/// environment, anything asynchronous.
+const IMPURE: &[&str] = &[
+    "std::fs",
+    "std::net",
+    "std::env",
+    "std::process",
+    "std::time",
+    "std::thread",
+    "tokio",
+    "rustix",
+    "jiff",
+    "async fn",
+    ".await",
+    "stdin()",
+    "stdout()",
+    "stderr()",
+    "println!",
+];
+
+/// No file is longer: above 600 lines there is a seam to look for.
+const LONGEST_FILE: usize = 1_000;
+const MEDIAN_FILE: usize = 300;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files below `folder` with this extension, in order.
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries {
+            let path = entry.expect("a readable folder").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn name(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+/// A source without its tests, comments and doc comments.
+fn code(path: &Path) -> String {
+    let is_test = path.components().any(|c| c.as_os_str() == "tests")
+        || path.file_name().is_some_and(|f| f == "tests.rs" || f == "fixture.rs");
+    if is_test {
+        return String::new();
+    }
+    let text = fs::read_to_string(path).expect("a readable source");
+    // By the house rule tests close a file.
+    let body = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(&text);
+    body.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// The top-level modules of this crate that a source names.
+fn uses(code: &str) -> Vec<&str> {
+    code.match_indices("crate::")
+        .map(|(at, found)| {
+            let rest = &code[at + found.len()..];
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            &rest[..end]
+        })
+        .collect()
+}
+
+#[test]
+fn data_flows_one_way_through_the_stages() {
+    let mut wrong = Vec::new();
+    for (at, stage) in STAGES.iter().enumerate() {
+        let shared = SHARED.iter().find(|(s, _)| s == stage).map_or(&[][..], |(_, s)| s);
+        for path in files(&format!("src/{stage}"), "rs") {
+            for used in uses(&code(&path)) {
+                let earlier = STAGES[..=at].contains(&used);
+                if used != "model" && !earlier && !shared.contains(&used) {
+                    wrong.push(format!("{} uses crate::{used}", name(&path)));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "invariant 1 (stage direction):\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_vocabulary_knows_no_stage() {
+    let mut wrong = Vec::new();
+    for folder in ["src/model", "src/thresholds"] {
+        for path in files(folder, "rs") {
+            let own = if folder == "src/model" { "model" } else { "thresholds" };
+            let source = code(&path);
+            let strange = uses(&source).into_iter().filter(|u| *u != "model" && *u != own);
+            wrong.extend(strange.map(|u| format!("{} uses crate::{u}", name(&path))));
+        }
+    }
+    assert!(wrong.is_empty(), "invariant 1 (vocabulary):\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn pure_stages_do_no_io_and_read_no_clock() {
+    let mut wrong = Vec::new();
+    for folder in PURE {
+        for path in files(folder, "rs") {
+            let source = code(&path);
+            let found = IMPURE.iter().filter(|word| source.contains(**word));
+            wrong.extend(found.map(|word| format!("{} mentions {word}", name(&path))));
+        }
+    }
+    assert!(wrong.is_empty(), "invariant 2 (pure stages):\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn only_exec_spawns_and_only_ffi_is_unsafe() {
+    let mut wrong = Vec::new();
+    for path in files("src", "rs") {
+        let (file, source) = (name(&path), code(&path));
+        let spawns = source.contains("process::Command") || source.contains("Command::new(");
+        if spawns && !file.starts_with("src/exec") {
+            wrong.push(format!("{file} spawns a process"));
+        }
+        let is_unsafe = source.contains("unsafe ") || source.contains("unsafe{");
+        if is_unsafe && !file.starts_with("src/ffi") {
+            wrong.push(format!("{file} is unsafe"));
+        }
+    }
+    assert!(wrong.is_empty(), "invariant 3 (exec, ffi):\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_source_says_what_it_is_for() {
+    let folders = ["src", "tests", "benches"];
+    let sources = folders.iter().flat_map(|f| files(f, "rs"));
+    let silent: Vec<String> = sources
+        .filter(|path| !fs::read_to_string(path).expect("a readable source").starts_with("//! "))
+        .map(|path| name(&path))
+        .collect();
+    assert!(silent.is_empty(), "these files do not open with //!:\n{}", silent.join("\n"));
+}
+
+#[test]
+fn files_stay_short() {
+    let lines = |path: &PathBuf| fs::read_to_string(path).expect("a source").lines().count();
+    let mut sizes: Vec<(usize, String)> =
+        files("src", "rs").iter().map(|path| (lines(path), name(path))).collect();
+    sizes.sort();
+    let long: Vec<String> = sizes
+        .iter()
+        .filter(|(size, _)| LONGEST_FILE < *size)
+        .map(|(size, file)| format!("{file}: {size} lines"))
+        .collect();
+    assert!(long.is_empty(), "over {LONGEST_FILE} lines, look for the seam:\n{}", long.join("\n"));
+    let median = sizes[sizes.len() / 2].0;
+    assert!(median <= MEDIAN_FILE, "the median source has {median} lines, over {MEDIAN_FILE}");
+}
+
+#[test]
+fn the_map_names_every_folder_of_the_machine() {
+    let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let folders = fs::read_dir(root().join("src")).expect("src");
+    let missing: Vec<String> = folders
+        .map(|entry| entry.expect("a readable folder").path())
+        .filter(|path| path.is_dir())
+        .map(|path| format!("{}/", path.file_name().expect("a name").to_string_lossy()))
+        .filter(|folder| !map.contains(folder.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md does not name src/{}", missing.join(", src/"));
+}
+
+#[test]
+fn exit_codes_are_the_documented_ones() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
+    let codes = fs::read_to_string(root().join("src/cli/exit.rs")).expect("exit.rs");
+    let constants: Vec<&str> = codes
+        .lines()
+        .filter_map(|l| l.strip_prefix("pub const ")?.split_once(": u8 = "))
+        .map(|(_, v)| v)
+        .collect();
+    assert_eq!(constants.len(), 7, "one constant per documented code");
+    for value in constants {
+        let code = value.trim_end_matches(';');
+        assert!(
+            readme.contains(&format!("| {code} |")),
+            "README.md does not document exit code {code}"
+        );
+    }
+}
