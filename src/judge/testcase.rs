@@ -89,7 +89,8 @@ fn device_to_device(rest: &str) -> Shape {
 fn p2p(rest: &str) -> Shape {
     if !rest.ends_with("enabled") {
         Shape::Other
-    } else if rest.starts_with("unidirectional_read") {
+    } else if rest.starts_with("unidirectional_read") || rest == "unidirectional_enabled" {
+        // The release of CUDA 8 names no method and pulls.
         Shape::ColumnToRow
     } else if rest.starts_with("unidirectional") {
         Shape::RowToColumn

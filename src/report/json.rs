@@ -42,9 +42,9 @@ mod tests {
     use schemars::generate::SchemaSettings;
 
     use super::*;
-    use crate::cli::parse::PARSE_FORMAT;
-    use crate::cli::parse::ParseDocument;
     use crate::model::action::ACTIONS_FORMAT;
+    use crate::model::parsed::PARSE_FORMAT;
+    use crate::model::parsed::ParseDocument;
     use crate::model::verdict::VERDICTS_FORMAT;
     use crate::report::fixture;
     use crate::thresholds::Platform;
