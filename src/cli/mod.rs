@@ -3,12 +3,29 @@
 //! This is the shell around the stages: it opens files, reads the clock,
 //! prints, and turns outcomes into exit codes. It decides nothing else.
 
+pub mod apply;
+pub mod audit;
+pub mod claims;
+pub mod completions;
+pub mod config;
 pub mod exit;
+pub mod expectations;
+pub mod explain;
+pub mod failure;
 pub mod input;
+pub mod judge;
 pub mod parse;
+pub mod plan;
+pub mod probes;
+pub mod replay;
+pub mod report;
+pub mod show;
 pub mod sim;
+pub mod stdout;
+pub mod stored;
 pub mod thresholds;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -18,19 +35,60 @@ use clap::Subcommand;
 #[derive(Debug, Parser)]
 #[command(name = "fabricgate", version, about, max_term_width = 100)]
 pub struct Cli {
-    /// Print one JSON document (or JSON lines) on stdout and nothing else there.
-    #[arg(long, global = true)]
-    json: bool,
+    #[command(flatten)]
+    globals: Globals,
 
     #[command(subcommand)]
     command: Command,
 }
 
+/// Options of every command.
+#[derive(Debug, clap::Args)]
+pub struct Globals {
+    /// Print one JSON document (or JSON lines) on stdout and nothing else there.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The configuration file.
+    #[arg(long, global = true, value_name = "FILE", env = "FABRICGATE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// When to use colours.
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub color: Color,
+    /// Do not tell on stderr how far a run is.
+    #[arg(long, global = true)]
+    pub no_progress: bool,
+    /// Say more about errors.
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Color {
+    /// In a terminal that wants them (`NO_COLOR` is respected).
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     Parse(parse::Args),
+    Judge(judge::Args),
+    Claims(claims::Args),
+    Plan(plan::Args),
+    Audit(audit::Args),
+    Apply(apply::Args),
+    Report(report::Args),
+    Explain(explain::Args),
+    Replay(replay::Args),
+    Probes(probes::Args),
     Thresholds(thresholds::Args),
     Sim(sim::Args),
+    Completions(completions::CompletionsArgs),
+    Man(completions::ManArgs),
 }
 
 /// Parses the command line, runs the command, and gives its exit code.
@@ -44,16 +102,44 @@ pub fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    let globals = &cli.globals;
+    match globals.color {
+        Color::Auto => {}
+        Color::Always => anstream::ColorChoice::Always.write_global(),
+        Color::Never => anstream::ColorChoice::Never.write_global(),
+    }
     let result = match &cli.command {
-        Command::Parse(args) => parse::run(args, cli.json),
-        Command::Thresholds(args) => thresholds::run(args, cli.json),
+        Command::Parse(args) => parse::run(args, globals.json),
+        Command::Judge(args) => judge::run(args, globals),
+        Command::Claims(args) => claims::run(args, globals),
+        Command::Plan(args) => plan::run(args, globals),
+        Command::Audit(args) => audit::run(args, globals),
+        Command::Apply(args) => apply::run(args, globals),
+        Command::Report(args) => report::run(args, globals),
+        Command::Explain(args) => explain::run(args),
+        Command::Replay(args) => replay::run(args, globals),
+        Command::Probes(args) => probes::run(args, globals),
+        Command::Thresholds(args) => thresholds::run(args, globals.json),
         Command::Sim(args) => sim::run(args),
+        Command::Completions(args) => completions::completions(args),
+        Command::Man(args) => completions::man(args),
     };
     match result {
         Ok(code) => ExitCode::from(code),
+        // Nobody reads on. What was left to say is lost, so nothing is known.
+        Err(error) if failure::is_broken_pipe(&error) => ExitCode::from(exit::INCONCLUSIVE),
         Err(error) => {
-            anstream::eprintln!("fabricgate: {error:#}");
-            ExitCode::from(exit::INTERNAL)
+            let told = if globals.verbose { format!("{error:?}") } else { format!("{error:#}") };
+            stdout::note(&told);
+            ExitCode::from(failure::code(&error))
         }
     }
+}
+
+/// A number that differs between two starts of the program, for names.
+#[expect(clippy::disallowed_methods, reason = "the command line is where the clock is read")]
+pub(crate) fn entropy() -> u64 {
+    let nanos = jiff::Timestamp::now().as_nanosecond().unsigned_abs();
+    let low = u64::try_from(nanos & u128::from(u64::MAX)).unwrap_or(0);
+    low ^ (u64::from(std::process::id()) << 40)
 }

@@ -1,0 +1,43 @@
+//! The expectations in force: what ships, and what a site lays over it.
+
+use std::path::PathBuf;
+
+use super::exit;
+use super::failure::Failure;
+use super::stdout::note;
+use super::thresholds::Overrides;
+use super::thresholds::unknown_platform;
+use crate::thresholds::Catalogue;
+use crate::thresholds::builtin;
+
+/// Expectations with their digest.
+#[derive(Debug)]
+pub struct InForce {
+    /// The expectations.
+    pub catalogue: Catalogue,
+    /// Their digest.
+    pub digest: String,
+}
+
+/// Reads what is in force; `files` are a site's own, later ones win. What
+/// looks wrong without being an error is told.
+pub fn load(files: &[PathBuf]) -> Result<InForce, Failure> {
+    let overrides = Overrides { files: files.to_vec() };
+    let (catalogue, warnings) = overrides.in_force().map_err(|error| match error.code() {
+        exit::USAGE => Failure::usage(error),
+        _ => Failure::environment(error),
+    })?;
+    for warning in warnings {
+        note(&warning.to_string());
+    }
+    let digest = builtin::digest(&catalogue);
+    Ok(InForce { catalogue, digest })
+}
+
+/// Checks that a platform a person named exists; `place` is where they did.
+pub fn check_platform(catalogue: &Catalogue, name: &str, place: &str) -> Result<(), Failure> {
+    match catalogue.platform(name) {
+        Some(_) => Ok(()),
+        None => Err(Failure::Usage(format!("{place}: {}", unknown_platform(catalogue, name)))),
+    }
+}

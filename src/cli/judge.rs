@@ -1,0 +1,230 @@
+//! `fabricgate judge`: recorded outputs against a platform's expectations.
+//!
+//! An input that cannot be read makes the outcome at least unknown, and the
+//! rest is still judged. The exit code is that of the outcome, except that 5
+//! stands for "unknown" where an input could not be read.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+
+use super::Globals;
+use super::config;
+use super::exit;
+use super::expectations;
+use super::failure::Failure;
+use super::input;
+use super::show;
+use super::stdout::note;
+use super::thresholds::Overrides;
+use crate::coordinator;
+use crate::coordinator::gaps;
+use crate::coordinator::gaps::Gap;
+use crate::inventory::recorded;
+use crate::judge;
+use crate::judge::Case;
+use crate::measure;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::parsed::Parsed;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
+use crate::model::run::Run;
+use crate::model::run::RunInfo;
+use crate::model::verdict::Outcome;
+use crate::record::file;
+use crate::record::id::run_id;
+use crate::record::outputs;
+
+/// Judge recorded outputs against a platform's expectations.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Outputs, or folders with nodes/NODE/FILE, domains/DOMAIN/FILE and claims.toml.
+    #[arg(required = true, value_name = "FILE|DIR")]
+    inputs: Vec<PathBuf>,
+    /// The platform, a name in `fabricgate thresholds list`; wins over claims and devices.
+    #[arg(long, value_name = "NAME")]
+    platform: Option<String>,
+    #[command(flatten)]
+    overrides: Overrides,
+    #[command(flatten)]
+    files: show::Files,
+}
+
+/// The exit code of an outcome.
+pub fn code(outcome: Outcome, out_of_reach: bool) -> u8 {
+    match outcome {
+        Outcome::Degraded | Outcome::Failed => exit::GATE_CLOSED,
+        Outcome::Pass | Outcome::Unknown if out_of_reach => exit::ENVIRONMENT,
+        Outcome::Unknown => exit::INCONCLUSIVE,
+        Outcome::Pass => exit::PASS,
+    }
+}
+
+/// One output to read, with its place where its folder gives one.
+struct Found {
+    path: PathBuf,
+    scope: Option<Scope>,
+}
+
+/// Everything the command line names, before any output is read.
+#[derive(Default)]
+struct Inputs {
+    claims: Claims,
+    found: Vec<Found>,
+    gaps: Vec<Gap>,
+    unread: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let in_force = expectations::load(&args.overrides.files)?;
+    if let Some(name) = &args.platform {
+        expectations::check_platform(&in_force.catalogue, name, "--platform")?;
+    }
+    let mut inputs = Inputs::default();
+    for path in &args.inputs {
+        if path.is_dir() {
+            folder(path, &mut inputs)?;
+        } else {
+            inputs.found.push(Found { path: path.clone(), scope: None });
+        }
+    }
+    let recordings = read_all(&mut inputs);
+    let mut judgement = judge::judge(&Case {
+        claims: &inputs.claims,
+        recordings: &recordings,
+        catalogue: &in_force.catalogue,
+        thresholds_digest: &in_force.digest,
+        platform: args.platform.as_deref(),
+    });
+    gaps::close(&mut judgement.verdicts, &inputs.claims, &inputs.gaps);
+    let now = coordinator::now();
+    let shown: Vec<String> = args.inputs.iter().map(|p| p.display().to_string()).collect();
+    let run = Run {
+        info: RunInfo {
+            id: run_id(now, super::entropy()),
+            created: coordinator::shown(now),
+            profile: "judge".to_owned(),
+            source: shown.join(" "),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
+        claims: judgement.claims,
+        cells: judgement.cells,
+        verdicts: judgement.verdicts,
+        actions: None,
+    };
+    show::run(&run, &args.files, globals.json)?;
+    Ok(code(run.verdicts.outcome, inputs.unread))
+}
+
+/// Lists a folder of recorded outputs and reads its claims.
+fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
+    // The raw outputs of a run lie in this layout one level deeper.
+    let raw = root.join("raw");
+    let root = if root.join(file::RUN).is_file() && raw.is_dir() { &raw } else { root };
+    let outputs = outputs::list(root);
+    if let Some(path) = &outputs.claims {
+        merge(&mut inputs.claims, config::claims(path)?, path)?;
+    }
+    for path in &outputs.misplaced {
+        note(&format!(
+            "{}: not read, expected nodes/NODE/FILE or domains/DOMAIN/FILE",
+            path.display()
+        ));
+    }
+    for (path, error) in &outputs.unlisted {
+        let why = format!("cannot be listed: {error}");
+        note(&format!("{}: {why}", path.display()));
+        inputs.unread = true;
+        inputs.gaps.push(Gap { node: None, what: path.display().to_string(), why });
+    }
+    for scope in &outputs.empty {
+        let (node, what) = match scope {
+            Scope::Node(node) => (Some(node.clone()), format!("node {node}")),
+            Scope::Domain(domain) => (None, format!("domain {domain}")),
+        };
+        inputs.gaps.push(Gap { node, what, why: "its folder holds no output".to_owned() });
+    }
+    if outputs.files.is_empty() && outputs.unlisted.is_empty() {
+        let what = root.display().to_string();
+        note(&format!("{what}: holds no outputs, expected nodes/NODE/FILE or domains/DOMAIN/FILE"));
+        inputs.gaps.push(Gap { node: None, what, why: "holds no outputs".to_owned() });
+    }
+    let found = outputs.files.into_iter();
+    inputs.found.extend(found.map(|(path, scope)| Found { path, scope: Some(scope) }));
+    Ok(())
+}
+
+/// Adds the claims of one more folder.
+fn merge(claims: &mut Claims, more: Claims, path: &Path) -> Result<(), Failure> {
+    for domain in more.domains {
+        let wrong = |what: String| {
+            Failure::Usage(format!("{}: {what} is claimed by another folder too", path.display()))
+        };
+        if claims.domains.iter().any(|d| d.name == domain.name) {
+            return Err(wrong(format!("domain {}", domain.name)));
+        }
+        if let Some(node) = domain.nodes.iter().find(|n| claims.domain_of(n).is_some()) {
+            return Err(wrong(format!("node {node}")));
+        }
+        claims.domains.push(domain);
+    }
+    Ok(())
+}
+
+/// Reads every output, several at a time, and gives each its place. What
+/// cannot be read becomes a gap.
+fn read_all(inputs: &mut Inputs) -> Vec<Recording> {
+    let parsed = parse_all(&inputs.found);
+    let mut recordings = Vec::new();
+    let mut taken = BTreeSet::new();
+    for (found, parsed) in inputs.found.iter().zip(parsed) {
+        let file = found.path.display().to_string();
+        match parsed {
+            Ok(parsed) => {
+                let scope = found.scope.clone().unwrap_or_else(|| {
+                    let stem = found.path.file_stem().unwrap_or_default().to_string_lossy();
+                    recorded::stand_alone(&stem, &parsed, &mut taken)
+                });
+                recordings.push(Recording { scope, file, parsed });
+            }
+            Err(error) => {
+                note(&error);
+                inputs.unread = true;
+                let node: Option<NodeName> = match &found.scope {
+                    Some(Scope::Node(node)) => Some(node.clone()),
+                    _ => None,
+                };
+                inputs.gaps.push(Gap { node, what: file, why: format!("cannot be read: {error}") });
+            }
+        }
+    }
+    recordings
+}
+
+fn parse_all(found: &[Found]) -> Vec<Result<Parsed, String>> {
+    let next = AtomicUsize::new(0);
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(found.len());
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(found) = found.get(index) else { return done };
+            let parsed = input::read(&found.path).map(|bytes| measure::read(&bytes));
+            done.push((index, parsed.map_err(|error| error.to_string())));
+        }
+    };
+    let mut all: Vec<(usize, Result<Parsed, String>)> = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let join = |handle: std::thread::ScopedJoinHandle<'_, _>| match handle.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        handles.into_iter().flat_map(join).collect()
+    });
+    all.sort_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, parsed)| parsed).collect()
+}

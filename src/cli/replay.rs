@@ -1,0 +1,48 @@
+//! `fabricgate replay`: a stored run, read and judged again with today's
+//! expectations. The folder is not changed.
+
+use std::path::PathBuf;
+
+use super::Globals;
+use super::expectations;
+use super::judge;
+use super::show;
+use super::stdout::note;
+use super::stored;
+use super::thresholds::Overrides;
+
+/// Read and judge a stored run again with today's expectations.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The run folder.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    #[command(flatten)]
+    overrides: Overrides,
+    #[command(flatten)]
+    files: show::Files,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let stored = stored::open(&args.run)?;
+    let in_force = expectations::load(&args.overrides.files)?;
+    let run = stored::rejudged(&stored, stored::reread(&stored)?, &in_force)?;
+    match stored.verdicts().map_err(stored::failure)? {
+        None => note("this run was never judged"),
+        Some(then) if then == run.verdicts => note("the verdicts are those of then"),
+        Some(then) => {
+            let expectations = if then.thresholds_digest == run.verdicts.thresholds_digest {
+                "the expectations are the same"
+            } else {
+                "the expectations differ"
+            };
+            note(&format!(
+                "the verdicts differ from those of then ({} then, {} now); {expectations}",
+                then.outcome, run.verdicts.outcome
+            ));
+        }
+    }
+    show::run(&run, &args.files, globals.json)?;
+    Ok(judge::code(run.verdicts.outcome, false))
+}

@@ -1,0 +1,38 @@
+//! `fabricgate report`: a stored run again, in any form.
+
+use std::path::PathBuf;
+
+use super::Globals;
+use super::exit;
+use super::show;
+use super::show::Format;
+use super::stdout;
+use super::stored;
+
+/// Show a stored run again, in any form.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The run folder.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// The form; --json means json.
+    #[arg(long, value_enum, value_name = "FORM", default_value = "terminal")]
+    format: Format,
+    /// Write to this file instead of standard output.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Runs the command. Showing a run is no verdict: the exit code says only
+/// whether it could be shown.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let stored = stored::open(&args.run)?;
+    let run = stored::run(&stored)?;
+    let format = if globals.json { Format::Json } else { args.format };
+    let bytes = show::render(&run, format)?;
+    match &args.output {
+        Some(path) => show::write(path, &bytes)?,
+        None => stdout::bytes(&bytes)?,
+    }
+    Ok(exit::PASS)
+}

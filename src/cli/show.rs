@@ -1,0 +1,143 @@
+//! Where reports are plugged in: a run in, bytes out, and where they go.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::failure::Failure;
+use super::stdout;
+use crate::model::action::ActionPlan;
+use crate::model::run::Run;
+use crate::model::run::RunInfo;
+use crate::model::verdict::Verdicts;
+use crate::model::words;
+use crate::record::file;
+use crate::record::folder;
+use crate::report::csv;
+use crate::report::html;
+use crate::report::json;
+use crate::report::junit;
+use crate::report::terminal;
+use crate::report::terminal::TerminalStyle;
+
+/// A form of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people, in a terminal.
+    Terminal,
+    /// One JSON document with verdicts and proposals.
+    Json,
+    /// The matrix, one measured cell a line.
+    Csv,
+    /// JUnit XML, for pipelines.
+    Junit,
+    /// One self-contained page.
+    Html,
+}
+
+/// Files to write a report to, besides the terminal.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Files {
+    /// Write the report as a self-contained page.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write every measured cell as CSV.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write the verdicts as JUnit XML.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+/// The format of a run as JSON.
+pub const REPORT_FORMAT: &str = "fabricgate.report/1";
+
+/// A run as one JSON document.
+#[derive(Debug, Serialize)]
+struct ReportDocument<'a> {
+    format: &'static str,
+    run: &'a RunInfo,
+    verdicts: &'a Verdicts,
+    actions: Option<&'a ActionPlan>,
+}
+
+/// A run in one form; the terminal's as this terminal is.
+pub fn render(run: &Run, format: Format) -> anyhow::Result<Vec<u8>> {
+    Ok(match format {
+        Format::Terminal => terminal::render(run, &style()).into_bytes(),
+        Format::Json => {
+            let document = ReportDocument {
+                format: REPORT_FORMAT,
+                run: &run.info,
+                verdicts: &run.verdicts,
+                actions: run.actions.as_ref(),
+            };
+            let mut bytes = serde_json::to_vec_pretty(&document)?;
+            bytes.push(b'\n');
+            bytes
+        }
+        Format::Csv => csv::matrix(run),
+        Format::Junit => junit::render(run).into_bytes(),
+        Format::Html => html::render(run)?.into_bytes(),
+    })
+}
+
+/// How the terminal behind standard output wants its report.
+fn style() -> TerminalStyle {
+    /// Columns where standard output is no terminal.
+    const WIDTH: u16 = 100;
+    let out = std::io::stdout();
+    let columns = rustix::termios::tcgetwinsize(&out).ok().map(|size| size.ws_col);
+    let width = columns.filter(|columns| 0 < *columns).unwrap_or(WIDTH);
+    let colour = anstream::AutoStream::choice(&out) != anstream::ColorChoice::Never;
+    TerminalStyle { width: usize::from(width), colour }
+}
+
+/// The forms that every run folder holds, with their names.
+pub fn kept(run: &Run) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
+    Ok(vec![(file::MATRIX, render(run, Format::Csv)?), (file::REPORT, render(run, Format::Html)?)])
+}
+
+/// Writes the files that were asked for, then shows the run.
+pub fn run(run: &Run, files: &Files, as_json: bool) -> anyhow::Result<()> {
+    for (path, format) in
+        [(&files.html, Format::Html), (&files.csv, Format::Csv), (&files.junit, Format::Junit)]
+    {
+        if let Some(path) = path {
+            write(path, &render(run, format)?)?;
+        }
+    }
+    if as_json {
+        stdout::bytes(&json::verdicts(&run.verdicts))
+    } else {
+        stdout::bytes(&render(run, Format::Terminal)?)
+    }
+}
+
+/// Writes a file a person named.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    // A pipe or a terminal cannot be replaced by renaming.
+    let special = path.metadata().is_ok_and(|meta| !meta.is_file());
+    let written = if special { std::fs::write(path, bytes) } else { folder::replace(path, bytes) };
+    written.map_err(|error| Failure::Environment(format!("{}: {error}", path.display())))
+}
+
+/// The proposals: the exact lines, and why.
+pub fn actions(actions: &ActionPlan) -> String {
+    let mut text = String::new();
+    if actions.actions.is_empty() {
+        text.push_str("nothing is proposed to the scheduler\n");
+    } else {
+        text.push_str("proposed, not carried out:\n");
+    }
+    for action in &actions.actions {
+        let _ = writeln!(text, "  {}", words::line(&action.command));
+        let _ = writeln!(text, "      # {}", action.why);
+    }
+    for withheld in &actions.withheld {
+        let _ = writeln!(text, "withheld: {}: {}", withheld.what, withheld.why);
+    }
+    text
+}

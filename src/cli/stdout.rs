@@ -1,0 +1,33 @@
+//! Writing the answer of a command.
+
+use std::io;
+use std::io::Write;
+
+use serde::Serialize;
+
+/// Writes bytes to standard output. That nobody reads on (`| head`) is fine:
+/// the exit code still tells the outcome.
+pub fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = anstream::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Writes text.
+pub fn text(text: &str) -> anyhow::Result<()> {
+    bytes(text.as_bytes())
+}
+
+/// Writes a value as one JSON document.
+pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    let mut document = serde_json::to_vec_pretty(value)?;
+    document.push(b'\n');
+    bytes(&document)
+}
+
+/// Tells people something on standard error, where that still exists.
+pub fn note(text: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "fabricgate: {text}");
+}

@@ -1,0 +1,90 @@
+//! A stored run as the value that reports show.
+
+use std::path::Path;
+
+use super::expectations;
+use super::failure::Failure;
+use super::stdout::note;
+use crate::act::policy;
+use crate::coordinator;
+use crate::coordinator::Judged;
+use crate::judge::Judgement;
+use crate::model::run::Run;
+use crate::record::RecordError;
+use crate::record::State;
+use crate::record::stored;
+use crate::record::stored::Stored;
+
+/// Opens a run folder; tells people when the run did not come to its end.
+pub fn open(path: &Path) -> Result<Stored, Failure> {
+    let stored = stored::open(path).map_err(failure)?;
+    let shown = path.display();
+    match stored.record.state {
+        State::Complete => {}
+        State::Partial => note(&format!("{shown}: this run was interrupted and is partial")),
+        State::Running => note(&format!(
+            "{shown}: this run is under way or was ended without notice, and is partial"
+        )),
+    }
+    Ok(stored)
+}
+
+/// The exit code of an error while reading a run folder: a file that is not
+/// there is the environment's, one that says something wrong is the user's.
+pub fn failure(error: RecordError) -> Failure {
+    match error {
+        RecordError::Io { .. } => Failure::environment(error),
+        _ => Failure::usage(error),
+    }
+}
+
+/// The run as it was judged then. One that never got so far is judged now.
+pub fn run(stored: &Stored) -> Result<Run, Failure> {
+    let verdicts = stored.verdicts().map_err(failure)?;
+    let actions = stored.actions().map_err(failure)?;
+    let (Some(verdicts), Some(actions)) = (verdicts, actions) else {
+        let in_force = expectations::load(&[])?;
+        let recordings = stored.recordings().map_err(failure)?;
+        return rejudged(stored, recordings, &in_force);
+    };
+    Ok(Run {
+        info: stored.record.info.clone(),
+        claims: stored.claims.clone(),
+        cells: stored.cells().map_err(failure)?,
+        verdicts,
+        actions: Some(actions),
+    })
+}
+
+/// The run judged again with these expectations.
+pub fn rejudged(
+    stored: &Stored,
+    recordings: Vec<crate::model::recording::Recording>,
+    in_force: &expectations::InForce,
+) -> Result<Run, Failure> {
+    let results = stored.results().map_err(failure)?;
+    let Judgement { claims, cells, verdicts } = coordinator::judged(Judged {
+        claims: &stored.claims,
+        plan: &stored.plan,
+        results: &results,
+        recordings,
+        catalogue: &in_force.catalogue,
+        thresholds_digest: &in_force.digest,
+        platform: stored.record.platform.as_deref(),
+    });
+    let coverage = coordinator::coverage(&stored.plan, &stored.record.launcher, &results);
+    let actions = policy::propose(&verdicts, &stored.claims, &stored.record.policy, Some(coverage));
+    let info = stored.record.info.clone();
+    Ok(Run { info, claims, cells, verdicts, actions: Some(actions) })
+}
+
+/// The stored raw outputs, read again.
+pub fn reread(stored: &Stored) -> Result<Vec<crate::model::recording::Recording>, Failure> {
+    let mut recordings = Vec::new();
+    for result in stored.results().map_err(failure)? {
+        let Some(name) = &result.stdout else { continue };
+        let bytes = stored.raw(name).map_err(failure)?;
+        recordings.extend(coordinator::recording(&result, &bytes));
+    }
+    Ok(recordings)
+}

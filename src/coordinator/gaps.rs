@@ -1,0 +1,150 @@
+//! What was planned and did not come back is unknown, whatever the judge says
+//! of the rest.
+//!
+//! Pure. The judge sees outputs only; that one is missing, and why, is known
+//! here. A gap never makes anything better, and never accuses anybody.
+
+use std::collections::BTreeMap;
+
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::raw::RawResult;
+use crate::model::recording::Recording;
+use crate::model::verdict::NodeVerdict;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::Unknown;
+use crate::model::verdict::Verdicts;
+use crate::plan::Plan;
+
+/// Something that should be known and is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The node that is not wholly measured because of it.
+    pub node: Option<NodeName>,
+    /// What is not known.
+    pub what: String,
+    /// Why not.
+    pub why: String,
+}
+
+/// The gaps of a run: steps without a usable result.
+pub fn of_run(plan: &Plan, results: &[RawResult], recordings: &[Recording]) -> Vec<Gap> {
+    let results: BTreeMap<usize, &RawResult> = results.iter().map(|r| (r.step, r)).collect();
+    let read: BTreeMap<&str, &Recording> =
+        recordings.iter().map(|r| (r.file.as_str(), r)).collect();
+    let mut gaps = Vec::new();
+    for skipped in plan.skipped.iter().filter(|s| !s.not_applicable) {
+        gaps.push(Gap {
+            node: Some(skipped.node.clone()),
+            what: format!("{} on {}", skipped.probe, skipped.node),
+            why: skipped.why.clone(),
+        });
+    }
+    for step in &plan.steps {
+        let why = match results.get(&step.step) {
+            None => Some("not run: the run ended before".to_owned()),
+            Some(result) => result.gap().or_else(|| {
+                let recording = read.get(result.stdout.as_deref()?)?;
+                let tool = recording.parsed.tool;
+                // What nobody recognises is the judge's to say.
+                let other = tool.filter(|tool| *tool != step.parser)?;
+                Some(format!("printed an output of {other}, expected one of {}", step.parser))
+            }),
+        };
+        if let Some(why) = why {
+            let mut what = format!("{} on {}", step.probe, step.node);
+            if 0 < step.reading {
+                what.push_str(&format!(", reading {}", step.reading + 1));
+            }
+            gaps.push(Gap { node: Some(step.node.clone()), what, why });
+        }
+    }
+    gaps.sort_by(|a, b| (&a.node, &a.what).cmp(&(&b.node, &b.what)));
+    gaps
+}
+
+/// Puts gaps into verdicts: each is listed, and a node with one cannot pass.
+pub fn close(verdicts: &mut Verdicts, claims: &Claims, gaps: &[Gap]) {
+    for gap in gaps {
+        verdicts.outcome = verdicts.outcome.max(Outcome::Unknown);
+        let unknown = Unknown { what: gap.what.clone(), why: gap.why.clone() };
+        if !verdicts.unknown.contains(&unknown) {
+            verdicts.unknown.push(unknown);
+        }
+        let Some(node) = &gap.node else { continue };
+        let reason = format!("{}: {}", gap.what, gap.why);
+        match verdicts.nodes.iter_mut().find(|v| v.node == *node) {
+            Some(verdict) if verdict.outcome == Outcome::Pass => {
+                verdict.outcome = Outcome::Unknown;
+                verdict.reason = reason;
+            }
+            Some(_) => {}
+            None => verdicts.nodes.push(NodeVerdict {
+                node: node.clone(),
+                domain: claims.domain_of(node).map(|d| d.name.clone()),
+                outcome: Outcome::Unknown,
+                reason,
+                detectable: None,
+            }),
+        }
+    }
+    verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::verdict::VERDICTS_FORMAT;
+
+    fn verdicts(outcome: Outcome) -> Verdicts {
+        Verdicts {
+            format: VERDICTS_FORMAT.to_owned(),
+            platform: None,
+            thresholds_digest: String::new(),
+            outcome,
+            findings: Vec::new(),
+            nodes: vec![NodeVerdict {
+                node: "n2".into(),
+                domain: None,
+                outcome,
+                reason: "as judged".to_owned(),
+                detectable: None,
+            }],
+            unknown: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    fn gap(node: &str) -> Gap {
+        Gap { node: Some(node.into()), what: "x".to_owned(), why: "y".to_owned() }
+    }
+
+    #[test]
+    fn a_gap_makes_a_pass_unknown_and_a_failure_stays() {
+        let mut passed = verdicts(Outcome::Pass);
+        close(&mut passed, &Claims::default(), &[gap("n2")]);
+        assert_eq!((passed.outcome, passed.nodes[0].outcome), (Outcome::Unknown, Outcome::Unknown));
+        let mut failed = verdicts(Outcome::Failed);
+        close(&mut failed, &Claims::default(), &[gap("n2")]);
+        assert_eq!((failed.outcome, failed.nodes[0].outcome), (Outcome::Failed, Outcome::Failed));
+        assert_eq!(failed.nodes[0].reason, "as judged");
+        assert_eq!(failed.unknown.len(), 1);
+    }
+
+    #[test]
+    fn a_node_nobody_judged_is_there_as_unknown_and_in_order() {
+        let mut verdicts = verdicts(Outcome::Pass);
+        close(&mut verdicts, &Claims::default(), &[gap("n1"), gap("n1")]);
+        let nodes: Vec<(&str, Outcome)> =
+            verdicts.nodes.iter().map(|v| (v.node.as_str(), v.outcome)).collect();
+        assert_eq!(nodes, [("n1", Outcome::Unknown), ("n2", Outcome::Pass)]);
+        assert_eq!(verdicts.unknown.len(), 1);
+    }
+
+    #[test]
+    fn without_gaps_nothing_changes() {
+        let mut passed = verdicts(Outcome::Pass);
+        close(&mut passed, &Claims::default(), &[]);
+        assert_eq!(passed, verdicts(Outcome::Pass));
+    }
+}

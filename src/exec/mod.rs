@@ -1,0 +1,285 @@
+//! Starting processes. The only place that does.
+//!
+//! Every process gets a group of its own, a time limit, and bounded buffers
+//! for what it prints. When its time is up the whole group is asked to end and
+//! then ended. Nothing here knows what is run or what the output means.
+
+use std::os::unix::process::ExitStatusExt;
+use std::pin::pin;
+use std::process::ExitStatus;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use rustix::process::Pid;
+use rustix::process::Signal;
+use tokio::io::AsyncRead;
+use tokio::io::AsyncReadExt;
+use tokio::process::Child;
+use tokio::process::Command;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio::time::timeout;
+
+use crate::model::raw::Ending;
+
+/// How long a group may take to end after it was asked to, before it is ended.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// How long pipes may stay open after the process itself has ended: a
+/// grandchild that keeps them must not keep the sweep.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Bytes of each stream that are kept. The largest output known is nccl-tests'
+/// JSON with every iteration of 1,440 ranks, 40 MB.
+pub const CAPTURE: usize = 64 * 1024 * 1024;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// When it is given up.
+    pub limit: Duration,
+    /// Bytes of each stream that are kept.
+    pub capture: usize,
+}
+
+/// What a stream carried.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// The beginning, as far as it is kept.
+    pub bytes: Vec<u8>,
+    /// Bytes beyond that.
+    pub dropped: u64,
+}
+
+/// A process that was started and has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// How it ended.
+    pub ending: Ending,
+    /// Its standard output.
+    pub stdout: Stream,
+    /// Its standard error.
+    pub stderr: Stream,
+    /// From start to end.
+    pub duration: Duration,
+}
+
+/// Why a process was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    /// The argument list is empty.
+    #[error("there is no program to start")]
+    Empty,
+    /// There is no such executable, here or on PATH.
+    #[error("{program}: not found")]
+    Missing {
+        /// The program.
+        program: String,
+    },
+    /// The system refused.
+    #[error("{program} cannot be started")]
+    Refused {
+        /// The program.
+        program: String,
+        /// What the system says.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Runs a process to its end. `stop` turning true ends it early.
+pub async fn run(
+    request: &Request,
+    mut stop: watch::Receiver<bool>,
+) -> Result<Finished, ExecError> {
+    let Some((program, arguments)) = request.argv.split_first() else {
+        return Err(ExecError::Empty);
+    };
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true);
+    let start = Instant::now();
+    let mut child = command.spawn().map_err(|source| {
+        let program = program.clone();
+        match source.kind() {
+            std::io::ErrorKind::NotFound => ExecError::Missing { program },
+            _ => ExecError::Refused { program, source },
+        }
+    })?;
+    // Known until the child is reaped; it leads the group.
+    let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+
+    let mut stdout = Stream::default();
+    let mut stderr = Stream::default();
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let ending = {
+        let mut drained = pin!(async {
+            tokio::join!(
+                drain(out, &mut stdout, request.capture),
+                drain(err, &mut stderr, request.capture)
+            )
+        });
+        let mut open = true;
+        let mut limit = pin!(sleep(request.limit));
+        let ending = loop {
+            tokio::select! {
+                _ = &mut drained, if open => open = false,
+                status = child.wait() => break ended(status),
+                () = &mut limit => break Ending::TimedOut,
+                () = stopped(&mut stop) => break Ending::Interrupted,
+            }
+        };
+        if matches!(ending, Ending::TimedOut | Ending::Interrupted) {
+            end(&mut child, group, &mut drained, &mut open).await;
+        }
+        if open && timeout(LINGER, &mut drained).await.is_err() {
+            signal(group, Signal::KILL);
+            // A process that left the group may hold the pipe even now; what
+            // was read until here is what there is.
+            let _ = timeout(LINGER, &mut drained).await;
+        }
+        ending
+    };
+    Ok(Finished { ending, stdout, stderr, duration: start.elapsed() })
+}
+
+/// Ends a group: asks, waits, insists.
+async fn end<D: Future>(
+    child: &mut Child,
+    group: Option<Pid>,
+    drained: &mut std::pin::Pin<&mut D>,
+    open: &mut bool,
+) {
+    signal(group, Signal::TERM);
+    let mut grace = pin!(sleep(GRACE));
+    loop {
+        tokio::select! {
+            _ = &mut *drained, if *open => *open = false,
+            _ = child.wait() => break,
+            () = &mut grace => break,
+        }
+    }
+    signal(group, Signal::KILL);
+    let _ = child.wait().await;
+}
+
+/// Sends a signal to a group; that it is gone already is fine.
+fn signal(group: Option<Pid>, signal: Signal) {
+    if let Some(group) = group {
+        let _ = rustix::process::kill_process_group(group, signal);
+    }
+}
+
+fn ended(status: std::io::Result<ExitStatus>) -> Ending {
+    match status {
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => Ending::Exited { code },
+            (None, Some(signal)) => Ending::Signalled { signal },
+            (None, None) => Ending::NotStarted { why: format!("ended strangely: {status}") },
+        },
+        Err(error) => Ending::NotStarted { why: format!("cannot be waited for: {error}") },
+    }
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        // Nobody is left who could stop it.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Reads a pipe to its end and keeps the beginning: a writer must never block
+/// on a full pipe, and memory must not grow with what it writes.
+async fn drain(pipe: Option<impl AsyncRead + Unpin>, into: &mut Stream, most: usize) {
+    let Some(mut pipe) = pipe else { return };
+    let mut buffer = vec![0u8; 64 * 1024];
+    loop {
+        match pipe.read(&mut buffer).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => {
+                let kept = count.min(most - into.bytes.len());
+                into.bytes.extend_from_slice(&buffer[..kept]);
+                into.dropped += (count - kept) as u64;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_now(argv: &[&str], limit: Duration, capture: usize) -> Result<Finished, ExecError> {
+        let argv = argv.iter().map(|w| (*w).to_owned()).collect();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let (_sender, stop) = watch::channel(false);
+        runtime.block_on(run(&Request { argv, limit, capture }, stop))
+    }
+
+    fn shell(script: &str, limit_ms: u64) -> Finished {
+        run_now(&["sh", "-c", script], Duration::from_millis(limit_ms), CAPTURE).expect("started")
+    }
+
+    #[test]
+    fn both_streams_and_the_exit_code_come_back() {
+        let got = shell("echo out; echo err >&2; exit 3", 10_000);
+        assert_eq!(got.ending, Ending::Exited { code: 3 });
+        assert_eq!(
+            (got.stdout.bytes.as_slice(), got.stderr.bytes.as_slice()),
+            (&b"out\n"[..], &b"err\n"[..])
+        );
+    }
+
+    #[test]
+    fn a_signal_is_no_exit_code() {
+        assert_eq!(shell("kill -9 $$", 10_000).ending, Ending::Signalled { signal: 9 });
+    }
+
+    #[test]
+    fn a_missing_program_is_its_own_error() {
+        let got = run_now(&["no-such-tool-here"], Duration::from_secs(1), CAPTURE);
+        assert!(matches!(got, Err(ExecError::Missing { .. })), "{got:?}");
+    }
+
+    #[test]
+    fn a_time_out_ends_the_grandchildren_too_and_keeps_what_was_printed() {
+        let got = shell("echo begun; sleep 30 & wait", 300);
+        assert_eq!(got.ending, Ending::TimedOut);
+        assert_eq!(got.stdout.bytes, b"begun\n");
+        // The pipe closes only when the grandchild is gone as well.
+        assert!(got.duration < Duration::from_secs(3), "{:?}", got.duration);
+    }
+
+    #[test]
+    fn a_process_that_ignores_term_is_killed() {
+        let got = shell("trap '' TERM; while :; do sleep 1; done", 200);
+        assert_eq!(got.ending, Ending::TimedOut);
+        assert!(got.duration < GRACE + Duration::from_secs(3), "{:?}", got.duration);
+    }
+
+    #[test]
+    fn a_flood_is_counted_and_not_kept() {
+        let script = "dd if=/dev/zero bs=65536 count=64 2>/dev/null";
+        let got = run_now(&["sh", "-c", script], Duration::from_secs(20), 1000).expect("started");
+        assert_eq!(got.ending, Ending::Exited { code: 0 });
+        assert_eq!(got.stdout.bytes.len(), 1000);
+        assert_eq!(got.stdout.dropped, 64 * 65_536 - 1000);
+    }
+
+    #[test]
+    fn a_grandchild_that_keeps_the_pipe_does_not_keep_us() {
+        let got = shell("sleep 30 & echo done", 60_000);
+        assert_eq!(got.ending, Ending::Exited { code: 0 });
+        assert!(got.duration < LINGER + LINGER + Duration::from_secs(2), "{:?}", got.duration);
+    }
+}

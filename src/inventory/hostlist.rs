@@ -1,0 +1,387 @@
+//! Slurm host lists: `node[0001-0018,0020],login1`, expanded and folded.
+//!
+//! Several brackets, ranges that keep their padding, lists, steps
+//! (`[0-8:2]`), and a size limit, because `n[0-9][0-9][0-9][0-9][0-9][0-9]`
+//! is short to write and a million names long.
+
+use std::collections::BTreeMap;
+
+/// The most names one list may stand for.
+pub const MOST: usize = 100_000;
+
+/// Digits beyond this are a name, not a number: they might not fit 64 bits.
+const MOST_DIGITS: usize = 18;
+
+/// Why a host list cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("character {}: {message}", offset + 1)]
+pub struct HostlistError {
+    /// Byte offset into the list.
+    pub offset: usize,
+    /// What is wrong there.
+    pub message: String,
+}
+
+fn error<T>(offset: usize, message: impl Into<String>) -> Result<T, HostlistError> {
+    Err(HostlistError { offset, message: message.into() })
+}
+
+/// One stretch of a bracket: `lo-hi:step`, printed with `width` digits.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    lo: u64,
+    hi: u64,
+    step: u64,
+    width: usize,
+}
+
+impl Range {
+    fn len(self) -> u64 {
+        ((self.hi - self.lo) / self.step).saturating_add(1)
+    }
+}
+
+/// A piece of one element: text as it stands, or a bracket.
+#[derive(Debug)]
+enum Piece<'a> {
+    Text(&'a str),
+    Ranges(Vec<Range>),
+}
+
+/// All names of a host list, in its order. Names are separated by commas or
+/// blanks. A name given twice is there twice.
+pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
+    let mut names = Vec::new();
+    for (start, element) in elements(list)? {
+        let pieces = pieces(start, element)?;
+        let count = pieces.iter().try_fold(1u64, |count, piece| match piece {
+            Piece::Text(_) => Some(count),
+            Piece::Ranges(ranges) => {
+                let of_bracket = ranges.iter().try_fold(0u64, |n, r| n.checked_add(r.len()))?;
+                count.checked_mul(of_bracket)
+            }
+        });
+        let room = (MOST - names.len()) as u64;
+        if count.is_none_or(|count| room < count) {
+            return error(start, format!("stands for more than {MOST} names"));
+        }
+        let first = names.len();
+        names.push(String::new());
+        for piece in &pieces {
+            append(&mut names, first, piece);
+        }
+    }
+    Ok(names)
+}
+
+/// Puts every value of `piece` behind every name from `first` on.
+fn append(names: &mut Vec<String>, first: usize, piece: &Piece<'_>) {
+    match piece {
+        Piece::Text(text) => names[first..].iter_mut().for_each(|name| name.push_str(text)),
+        Piece::Ranges(ranges) => {
+            let stems = names.split_off(first);
+            for stem in stems {
+                for range in ranges {
+                    let mut at = range.lo;
+                    while at <= range.hi {
+                        names.push(format!("{stem}{at:0width$}", width = range.width));
+                        at += range.step;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The elements between commas and blanks outside brackets, with offsets.
+fn elements(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
+    let mut elements = Vec::new();
+    let mut start: Option<usize> = None;
+    let mut open: Option<usize> = None;
+    let mut comma: Option<usize> = None;
+    for (at, c) in list.char_indices() {
+        if open.is_none() && (c == ',' || c.is_whitespace()) {
+            if let Some(from) = start.take() {
+                elements.push((from, &list[from..at]));
+            } else if c == ',' && (comma.is_some() || elements.is_empty()) {
+                return error(at, "a name is missing before this comma");
+            }
+            if c == ',' {
+                comma = Some(at);
+            }
+            continue;
+        }
+        if start.is_none() {
+            start = Some(at);
+            comma = None;
+        }
+        match (c, open) {
+            ('[', None) => open = Some(at),
+            ('[', Some(_)) => return error(at, "brackets cannot be nested"),
+            (']', None) => return error(at, "this ] has no ["),
+            (']', Some(_)) => open = None,
+            (_, Some(_)) if c.is_ascii_digit() || matches!(c, '-' | ',' | ':') => {}
+            (_, Some(_)) => {
+                return error(at, format!("{c:?} inside brackets, expected digits, -, : or ,"));
+            }
+            (_, None) if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') => {}
+            (_, None) => {
+                return error(at, format!("{c:?} cannot be part of a node name"));
+            }
+        }
+    }
+    if let Some(at) = open {
+        return error(at, "this [ is never closed");
+    }
+    if let Some(from) = start {
+        elements.push((from, &list[from..]));
+    } else if let Some(at) = comma {
+        return error(at, "a name is missing after this comma");
+    }
+    if elements.is_empty() {
+        return error(0, "the list is empty, expected node names such as node[0001-0018]");
+    }
+    Ok(elements)
+}
+
+fn pieces(start: usize, element: &str) -> Result<Vec<Piece<'_>>, HostlistError> {
+    // A name becomes an argument of a launcher and a folder of a run: it must
+    // look neither like an option nor like `..`.
+    if element.starts_with(['-', '.']) {
+        return error(start, format!("{element:?}: a node name begins with a letter or a digit"));
+    }
+    let mut pieces = Vec::new();
+    let mut rest = element;
+    let mut at = start;
+    while let Some(open) = rest.find('[') {
+        let close = rest[open..].find(']').map_or(rest.len(), |i| open + i);
+        if 0 < open {
+            pieces.push(Piece::Text(&rest[..open]));
+        }
+        pieces.push(Piece::Ranges(ranges(at + open + 1, &rest[open + 1..close])?));
+        at += close + 1;
+        rest = &rest[close + 1..];
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest));
+    }
+    Ok(pieces)
+}
+
+fn ranges(start: usize, inside: &str) -> Result<Vec<Range>, HostlistError> {
+    let mut ranges = Vec::new();
+    let mut at = start;
+    for part in inside.split(',') {
+        ranges.push(range(at, part)?);
+        at += part.len() + 1;
+    }
+    Ok(ranges)
+}
+
+fn range(at: usize, part: &str) -> Result<Range, HostlistError> {
+    let (bounds, step) = match part.split_once(':') {
+        Some((bounds, step)) => (bounds, number(at + bounds.len() + 1, step)?),
+        None => (part, 1),
+    };
+    if step == 0 {
+        return error(at + bounds.len() + 1, "a step of 0 never ends");
+    }
+    let (low, high) = match bounds.split_once('-') {
+        Some((low, high)) => (low, Some(high)),
+        None => (bounds, None),
+    };
+    let lo = number(at, low)?;
+    let Some(high) = high else {
+        if bounds.len() < part.len() {
+            return error(at, format!("{part:?}: a step needs a range such as 0-8:2"));
+        }
+        return Ok(Range { lo, hi: lo, step: 1, width: low.len() });
+    };
+    let high_at = at + low.len() + 1;
+    let hi = number(high_at, high)?;
+    if hi < lo {
+        return error(at, format!("{bounds:?} runs backwards"));
+    }
+    if high.starts_with('0') && 1 < high.len() && high.len() != low.len() {
+        return error(high_at, format!("{bounds:?}: the two ends are padded differently"));
+    }
+    Ok(Range { lo, hi, step, width: low.len() })
+}
+
+fn number(at: usize, digits: &str) -> Result<u64, HostlistError> {
+    if digits.is_empty() {
+        return error(at, "a number is missing here");
+    }
+    if MOST_DIGITS < digits.len() {
+        return error(at, format!("{digits:?} has more than {MOST_DIGITS} digits"));
+    }
+    match digits.parse() {
+        Ok(number) if digits.bytes().all(|b| b.is_ascii_digit()) => Ok(number),
+        _ => error(at, format!("{digits:?} is no number")),
+    }
+}
+
+/// A name around its last number: what stands before and behind it.
+type Frame<'a> = (&'a str, &'a str);
+
+/// A short host list for these names, each once. Names that
+/// differ only in their last number share a bracket; order follows the first
+/// name of each group.
+pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let mut order: Vec<Result<Frame<'a>, &'a str>> = Vec::new();
+    let mut groups: BTreeMap<Frame<'a>, Vec<(u64, &'a str)>> = BTreeMap::new();
+    for name in names {
+        match split(name) {
+            Some((frame, digits)) => {
+                let group = groups.entry(frame).or_insert_with(|| {
+                    order.push(Ok(frame));
+                    Vec::new()
+                });
+                group.push((digits.parse().unwrap_or(u64::MAX), digits));
+            }
+            None if order.contains(&Err(name)) => {}
+            None => order.push(Err(name)),
+        }
+    }
+    let mut parts = Vec::new();
+    for entry in order {
+        match entry {
+            Err(name) => parts.push(name.to_owned()),
+            Ok(frame) => {
+                let mut numbers = groups.remove(&frame).unwrap_or_default();
+                numbers.sort_unstable_by_key(|(number, digits)| (*number, digits.len()));
+                numbers.dedup();
+                parts.push(folded(frame, &numbers));
+            }
+        }
+    }
+    parts.join(",")
+}
+
+fn folded((before, behind): Frame<'_>, numbers: &[(u64, &str)]) -> String {
+    if let [(_, only)] = numbers {
+        return format!("{before}{only}{behind}");
+    }
+    let mut ranges: Vec<(&str, &str)> = Vec::new();
+    let mut next = String::new();
+    for (number, digits) in numbers {
+        match ranges.last_mut() {
+            // Expanding a range pads every number like its first one, so only
+            // a number that would come out exactly like this may join it.
+            Some((_, last)) if next == *digits => *last = digits,
+            _ => ranges.push((digits, digits)),
+        }
+        let width = ranges.last().map_or(0, |(first, _)| first.len());
+        next = format!("{:0width$}", number.saturating_add(1));
+    }
+    let inside: Vec<String> = ranges
+        .iter()
+        .map(|(lo, hi)| if lo == hi { (*lo).to_owned() } else { format!("{lo}-{hi}") })
+        .collect();
+    format!("{before}[{}]{behind}", inside.join(","))
+}
+
+/// A name at its last run of digits; `None` where it has none or too long a one.
+fn split(name: &str) -> Option<(Frame<'_>, &str)> {
+    let end = name.rfind(|c: char| c.is_ascii_digit())? + 1;
+    let start = name[..end]
+        .rfind(|c: char| !c.is_ascii_digit())
+        .map_or(0, |at| at + name[at..].chars().next().map_or(1, char::len_utf8));
+    let digits = &name[start..end];
+    (digits.len() <= MOST_DIGITS).then_some(((&name[..start], &name[end..]), digits))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names(list: &str) -> Vec<String> {
+        expand(list).expect("a good list")
+    }
+
+    fn complaint(list: &str) -> String {
+        expand(list).expect_err("a bad list").to_string()
+    }
+
+    #[test]
+    fn ranges_keep_their_padding() {
+        assert_eq!(names("n[008-011]"), ["n008", "n009", "n010", "n011"]);
+        assert_eq!(names("n[8-11]"), ["n8", "n9", "n10", "n11"]);
+        assert_eq!(names("n[098-101]"), ["n098", "n099", "n100", "n101"]);
+        assert_eq!(names("n[0001-3]"), ["n0001", "n0002", "n0003"]);
+        assert_eq!(names("[1-2]"), ["1", "2"]);
+    }
+
+    #[test]
+    fn lists_steps_suffixes_and_several_brackets() {
+        assert_eq!(names("a1, b[2,4-5]-ib  c"), ["a1", "b2-ib", "b4-ib", "b5-ib", "c"]);
+        assert_eq!(names("n[0-7:3]"), ["n0", "n3", "n6"]);
+        assert_eq!(names("rack[1-2]u[01,03]"), ["rack1u01", "rack1u03", "rack2u01", "rack2u03"]);
+    }
+
+    #[test]
+    fn every_mistake_is_named_at_its_place() {
+        assert_eq!(complaint("n[1-3"), "character 2: this [ is never closed");
+        assert_eq!(complaint("n1]"), "character 3: this ] has no [");
+        assert_eq!(complaint("n[1[2]]"), "character 4: brackets cannot be nested");
+        assert_eq!(complaint("n[]"), "character 3: a number is missing here");
+        assert_eq!(complaint("n[1,]"), "character 5: a number is missing here");
+        assert_eq!(complaint("n[5-2]"), "character 3: \"5-2\" runs backwards");
+        assert_eq!(
+            complaint("n[1-x]"),
+            "character 5: 'x' inside brackets, expected digits, -, : or ,"
+        );
+        assert_eq!(complaint("n[1-5:0]"), "character 7: a step of 0 never ends");
+        assert_eq!(complaint("a,,b"), "character 3: a name is missing before this comma");
+        assert_eq!(complaint("a,"), "character 2: a name is missing after this comma");
+        assert_eq!(complaint(",a"), "character 1: a name is missing before this comma");
+        assert_eq!(complaint("a/b"), "character 2: '/' cannot be part of a node name");
+        assert!(complaint("").contains("empty"));
+        assert!(complaint("ok,-oProxyCommand").starts_with("character 4:"));
+        assert!(complaint("..").contains("begins with"));
+        assert!(complaint("n[1-0010]").contains("padded differently"));
+        assert!(complaint("n[1:2]").contains("needs a range"));
+        assert!(complaint("n[1-2-3]").contains("no number"));
+    }
+
+    #[test]
+    fn a_bomb_is_refused_without_being_built() {
+        assert!(complaint("n[0-9][0-9][0-9][0-9][0-9][0-9]").contains("more than 100000"));
+        assert!(complaint("n[0-999999999999999999][0-999999999999999999]").contains("more than"));
+        assert!(complaint("n[1-100000],m").contains("more than"));
+        assert_eq!(names("n[1-100000]").len(), MOST);
+    }
+
+    #[test]
+    fn folding_joins_neighbours_and_leaves_the_rest() {
+        assert_eq!(fold(["n0001", "n0003", "n0002", "login", "n0002"]), "n[0001-0003],login");
+        assert_eq!(fold(["n9", "n10", "n010"]), "n[9-10,010]");
+        assert_eq!(fold(["a7"]), "a7");
+        assert_eq!(fold(["r1u1-ib", "r1u2-ib", "r2u1-ib"]), "r1u[1-2]-ib,r2u1-ib");
+        assert_eq!(fold([]), "");
+    }
+
+    proptest! {
+        #[test]
+        fn folding_and_expanding_gives_the_same_names(
+            set in prop::collection::btree_set("[a-c]{0,2}[0-9]{1,4}(-[a-b]{1}|[a-b][0-9]{1,2})?", 1..60)
+        ) {
+            let folded = fold(set.iter().map(String::as_str));
+            let back: Vec<String> = expand(&folded).expect("what fold writes can be read");
+            prop_assert_eq!(back.len(), set.len(), "{}", folded);
+            prop_assert_eq!(back.into_iter().collect::<BTreeSet<_>>(), set);
+        }
+
+        #[test]
+        fn no_text_panics_and_every_error_points_inside(list in "[a-b0-9\\[\\],:. -]{0,24}|\\PC{0,12}") {
+            match expand(&list) {
+                Ok(names) => prop_assert!(!names.is_empty() && names.len() <= MOST),
+                Err(error) => prop_assert!(error.offset <= list.len()),
+            }
+        }
+    }
+}

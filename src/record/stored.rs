@@ -1,0 +1,223 @@
+//! Reading a run folder back, also one whose run did not come to its end.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::CLAIMS_FORMAT;
+use super::ClaimsRecord;
+use super::MEASUREMENT_FORMAT;
+use super::MeasurementRecord;
+use super::RUN_FORMAT;
+use super::RecordError;
+use super::RunRecord;
+use super::file;
+use super::folder::io_error;
+use crate::model::action::ACTIONS_FORMAT;
+use crate::model::action::ActionPlan;
+use crate::model::cell::Cell;
+use crate::model::claims::Claims;
+use crate::model::raw::RESULT_FORMAT;
+use crate::model::raw::RawResult;
+use crate::model::recording::Recording;
+use crate::model::verdict::VERDICTS_FORMAT;
+use crate::model::verdict::Verdicts;
+use crate::plan::PLAN_FORMAT;
+use crate::plan::Plan;
+
+/// A run folder that was opened. What the run did not get to is absent.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    path: PathBuf,
+    /// What the run was.
+    pub record: RunRecord,
+    /// What was claimed of the nodes it covers.
+    pub claims: Claims,
+    /// What was planned.
+    pub plan: Plan,
+}
+
+/// Opens a run folder.
+pub fn open(path: &Path) -> Result<Stored, RecordError> {
+    let Some(record) = json(&path.join(file::RUN), RUN_FORMAT)? else {
+        return match fs::metadata(path) {
+            Ok(_) => Err(RecordError::NoRun { path: path.to_owned() }),
+            Err(source) => Err(io_error(path, source)),
+        };
+    };
+    let must = |name: &str| {
+        let path = path.join(name);
+        io_error(&path, io::Error::from(io::ErrorKind::NotFound))
+    };
+    let claims: ClaimsRecord =
+        json(&path.join(file::CLAIMS), CLAIMS_FORMAT)?.ok_or_else(|| must(file::CLAIMS))?;
+    let plan: Plan = json(&path.join(file::PLAN), PLAN_FORMAT)?.ok_or_else(|| must(file::PLAN))?;
+    Ok(Stored { path: path.to_owned(), record, claims: claims.claims, plan })
+}
+
+impl Stored {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The steps that ended.
+    pub fn results(&self) -> Result<Vec<RawResult>, RecordError> {
+        lines(&self.path.join(file::RESULTS), Some(RESULT_FORMAT))
+    }
+
+    /// The outputs that were read, as they were read then.
+    pub fn recordings(&self) -> Result<Vec<Recording>, RecordError> {
+        let path = self.path.join(file::MEASUREMENTS);
+        let records: Vec<MeasurementRecord> = lines(&path, Some(MEASUREMENT_FORMAT))?;
+        Ok(records.into_iter().map(|record| record.recording).collect())
+    }
+
+    /// What the judge said.
+    pub fn verdicts(&self) -> Result<Option<Verdicts>, RecordError> {
+        json(&self.path.join(file::VERDICTS), VERDICTS_FORMAT)
+    }
+
+    /// The measured cells.
+    pub fn cells(&self) -> Result<Vec<Cell>, RecordError> {
+        lines(&self.path.join(file::CELLS), None)
+    }
+
+    /// What was proposed.
+    pub fn actions(&self) -> Result<Option<ActionPlan>, RecordError> {
+        json(&self.path.join(file::ACTIONS), ACTIONS_FORMAT)
+    }
+
+    /// The bytes of a file that a result names.
+    pub fn raw(&self, name: &str) -> Result<Vec<u8>, RecordError> {
+        let path = self.path.join(name);
+        // The name comes from a file; it must not lead out of the folder.
+        if Path::new(name).components().any(|c| !matches!(c, std::path::Component::Normal(_))) {
+            return Err(io_error(&path, io::Error::from(io::ErrorKind::InvalidFilename)));
+        }
+        fs::read(&path).map_err(|source| io_error(&path, source))
+    }
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    format: String,
+}
+
+/// Whether a document's format can be read here.
+fn check(path: &Path, line: usize, text: &str, known: &'static str) -> Result<(), RecordError> {
+    let malformed = |why: String| RecordError::Malformed { path: path.to_owned(), line, why };
+    let found: Versioned = serde_json::from_str(text)
+        .map_err(|error| malformed(format!("no {known} document: {error}")))?;
+    let (kind, version) = split(known);
+    let (found_kind, found_version) = split(&found.format);
+    if found_kind == kind && version < found_version {
+        return Err(RecordError::Newer { path: path.to_owned(), found: found.format, known });
+    }
+    if found_kind != kind || found_version.is_none() {
+        return Err(malformed(format!("format {:?}, expected {known:?}", found.format)));
+    }
+    Ok(())
+}
+
+fn split(format: &str) -> (&str, Option<u32>) {
+    match format.rsplit_once('/') {
+        Some((kind, version)) => (kind, version.parse().ok()),
+        None => (format, None),
+    }
+}
+
+/// A JSON document; `None` where the file is not there.
+fn json<T: DeserializeOwned>(path: &Path, known: &'static str) -> Result<Option<T>, RecordError> {
+    let Some(text) = text(path)? else { return Ok(None) };
+    check(path, 1, &text, known)?;
+    match serde_json::from_str(&text) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => Err(RecordError::Malformed {
+            path: path.to_owned(),
+            line: error.line(),
+            why: error.to_string(),
+        }),
+    }
+}
+
+/// JSON lines; none where the file is not there. A last line without its end
+/// was being written when the run was ended, and is left out.
+fn lines<T: DeserializeOwned>(
+    path: &Path,
+    known: Option<&'static str>,
+) -> Result<Vec<T>, RecordError> {
+    let Some(text) = text(path)? else { return Ok(Vec::new()) };
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let mut values = Vec::new();
+    for (number, line) in (1..).zip(whole.lines()) {
+        if let Some(known) = known {
+            check(path, number, line, known)?;
+        }
+        values.push(serde_json::from_str(line).map_err(|error| RecordError::Malformed {
+            path: path.to_owned(),
+            line: number,
+            why: error.to_string(),
+        })?);
+    }
+    Ok(values)
+}
+
+/// The text of a file; `None` where it is not there.
+fn text(path: &Path) -> Result<Option<String>, RecordError> {
+    match fs::read(path) {
+        // A torn last line may end inside a character.
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(io_error(path, source)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a folder");
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).expect("written");
+        }
+        dir
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_and_named() {
+        let dir = folder(&[("run.json", "{\"format\": \"fabricgate.run/2\", \"new\": 1}")]);
+        let said = open(dir.path()).expect_err("newer").to_string();
+        assert!(said.contains("newer fabricgate (fabricgate.run/2)"), "{said}");
+    }
+
+    #[test]
+    fn what_is_no_run_folder_is_said_to_be_none() {
+        let empty = folder(&[]);
+        assert!(matches!(open(empty.path()), Err(RecordError::NoRun { .. })));
+        let other = folder(&[("run.json", "{\"format\": \"else/1\"}")]);
+        let said = open(other.path()).expect_err("other").to_string();
+        assert!(said.contains("expected \"fabricgate.run/1\""), "{said}");
+        let gone = open(Path::new("/no/such/folder")).expect_err("gone");
+        assert!(matches!(gone, RecordError::Io { .. }));
+    }
+
+    #[test]
+    fn a_torn_last_line_is_left_out_and_a_damaged_one_is_named() {
+        let cell = "{\"a\": 1}";
+        let dir = folder(&[
+            ("ok.jsonl", &format!("{cell}\n{cell}\n{{\"a\": ")),
+            ("bad.jsonl", "{\"a\": 1}\n{\n"),
+        ]);
+        let read = |name| lines::<serde_json::Value>(&dir.path().join(name), None);
+        assert_eq!(read("ok.jsonl").expect("readable").len(), 2);
+        let said = read("bad.jsonl").expect_err("damaged").to_string();
+        assert!(said.contains("bad.jsonl:2:"), "{said}");
+        assert_eq!(read("none.jsonl").expect("absent").len(), 0);
+    }
+}

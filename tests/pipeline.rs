@@ -1,0 +1,517 @@
+//! The whole pipeline from outside, with fake tools as executables on PATH.
+//!
+//! Nodes are reached through the command launcher (`env NODE=...`), so one
+//! script can behave differently on every node. What these tests assert holds
+//! whatever the expectations in force are.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Output;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use serde_json::Value;
+
+/// A cluster of fake nodes in a folder of its own.
+struct Cluster {
+    dir: tempfile::TempDir,
+}
+
+/// What the fake nvbandwidth prints on a good node: our own numbers in the
+/// grammar of the tool.
+const NVBANDWIDTH: &str = r#"cat <<END
+nvbandwidth Version: v0.8
+Built from Git version: v0.8
+
+CUDA Runtime Version: 12080
+CUDA Driver Version: 12080
+Driver Version: 570.26
+
+$NODE
+Device 0: NVIDIA H100 80GB HBM3 (00000000:1b:00)
+Device 1: NVIDIA H100 80GB HBM3 (00000000:2b:00)
+
+Running device_to_device_memcpy_read_ce.
+memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)
+           0         1
+ 0       N/A    391.37
+ 1    390.85       N/A
+
+SUM device_to_device_memcpy_read_ce 782.22
+
+NOTE: The reported results may not reflect the full capabilities of the platform.
+Performance can vary with software drivers, hardware clocks, and system topology.
+END
+"#;
+
+impl Cluster {
+    /// `nodes` claimed as one domain, measured by one probe.
+    fn new(nodes: &str) -> Self {
+        let cluster = Self { dir: tempfile::tempdir().expect("a folder") };
+        cluster.put(
+            "claims.toml",
+            &format!("[[domain]]\nname = \"rack1\"\nnodes = \"{nodes}\"\ngpus_per_node = 2\n"),
+        );
+        cluster.config(&["nvbandwidth"], "");
+        cluster.probe("nvbandwidth", 20.0);
+        cluster
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("inside")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+
+    fn config(&self, probes: &[&str], rest: &str) {
+        self.put(
+            "fabricgate.toml",
+            &format!(
+                "claims = \"claims.toml\"\nrun_dir = \"runs\"\n[launcher]\nkind = \"command\"\n\
+                 template = [\"env\", \"NODE={{node}}\"]\n[probes]\ndir = \"probes\"\nrun = {probes:?}\n{rest}"
+            ),
+        );
+    }
+
+    /// The probe `name` with a time limit of its own; it runs a tool of that name.
+    fn probe(&self, name: &str, timeout_s: f64) {
+        self.put(
+            &format!("probes/{name}.toml"),
+            &format!(
+                "name = \"{name}\"\ntitle = \"{name}\"\nparser = \"nvbandwidth\"\nargv = [\"{name}\"]\n\
+                 scope = \"node\"\nstage = 1\ncost_s = 0.1\ntimeout_s = {timeout_s:?}\ndisturbs = \"gpus\"\n"
+            ),
+        );
+    }
+
+    /// Installs a shell script as a tool.
+    fn tool(&self, name: &str, script: &str) {
+        let name = format!("bin/{name}");
+        self.put(&name, &format!("#!/bin/sh\n{script}"));
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(self.path(&name), mode).expect("executable");
+    }
+
+    fn command(&self, args: &[&str]) -> std::process::Command {
+        let mut command = program();
+        let path = std::env::var("PATH").unwrap_or_default();
+        command
+            .args(args)
+            .env("PATH", format!("{}:{path}", self.path("bin").display()))
+            .env("FABRICGATE_CONFIG", self.path("fabricgate.toml"))
+            .env("NO_COLOR", "1")
+            .current_dir(self.dir.path());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the program starts")
+    }
+
+    /// The one run folder.
+    fn folder(&self) -> PathBuf {
+        let mut folders: Vec<PathBuf> = fs::read_dir(self.path("runs"))
+            .expect("runs are there")
+            .map(|entry| entry.expect("readable").path())
+            .collect();
+        assert_eq!(folders.len(), 1, "{folders:?}");
+        folders.remove(0)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
+fn program() -> std::process::Command {
+    std::process::Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"))
+}
+
+fn json(path: &Path) -> Value {
+    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Why something is not known, by its name in the verdicts.
+fn unknown(verdicts: &Value, what: &str) -> String {
+    let list = verdicts["unknown"].as_array().expect("a list");
+    let entry = list.iter().find(|u| u["what"] == what);
+    entry.unwrap_or_else(|| panic!("{what} in {list:?}"))["why"].as_str().expect("text").to_owned()
+}
+
+fn node_outcome(verdicts: &Value, node: &str) -> String {
+    let nodes = verdicts["nodes"].as_array().expect("a list");
+    let entry = nodes.iter().find(|n| n["node"] == node);
+    entry.unwrap_or_else(|| panic!("{node} in {nodes:?}"))["outcome"]
+        .as_str()
+        .expect("text")
+        .to_owned()
+}
+
+#[test]
+fn every_node_is_measured_and_everything_is_kept() {
+    let cluster = Cluster::new("n[1-3]");
+    cluster.tool("nvbandwidth", NVBANDWIDTH);
+    let output = cluster.run(&["audit", "--json"]);
+    let told = stderr(&output);
+    assert!(told.contains("[3/3]") && told.contains("nvbandwidth: "), "{told}");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    assert_eq!(document["format"], "fabricgate.report/1");
+
+    let folder = cluster.folder();
+    assert!(told.contains(&folder.display().to_string()), "{told}");
+    assert_eq!(json(&folder.join("run.json"))["state"], "complete");
+    assert_eq!(json(&folder.join("run.json"))["format"], "fabricgate.run/1");
+    assert_eq!(json(&folder.join("plan.json"))["steps"].as_array().expect("steps").len(), 3);
+    assert_eq!(json(&folder.join("claims.json"))["claims"]["domains"][0]["name"], "rack1");
+    for node in ["n1", "n2", "n3"] {
+        let raw = fs::read_to_string(folder.join(format!("raw/nodes/{node}/nvbandwidth.0.txt")));
+        assert!(raw.expect("kept").contains(&format!("\n{node}\n")), "{node} ran as itself");
+    }
+    let lines = |name: &str| fs::read_to_string(folder.join(name)).expect("kept").lines().count();
+    assert_eq!((lines("results.jsonl"), lines("measurements.jsonl")), (3, 3));
+    assert_eq!(json(&folder.join("verdicts.json")), document["verdicts"]);
+    assert_eq!(json(&folder.join("actions.json")), document["actions"]);
+    assert_eq!(document["actions"]["dry_run"], true);
+}
+
+#[test]
+fn one_bad_node_is_unknown_with_its_reason_and_stops_nobody_else() {
+    let cluster = Cluster::new("n[1-7]");
+    cluster.probe("nvbandwidth", 1.0);
+    cluster.tool(
+        "nvbandwidth",
+        &format!(
+            "case $NODE in\n n2) exec no-such-tool-at-all ;;\n n3) echo half; sleep 60 ;;\n \
+             n4) echo 'no device here' >&2; exit 1 ;;\n n5) head -c 5000 /dev/urandom; exit 0 ;;\n \
+             n6) kill -9 $$ ;;\nesac\n{NVBANDWIDTH}"
+        ),
+    );
+    let start = Instant::now();
+    let output = cluster.run(&["audit", "--no-progress", "--json"]);
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    let told = stderr(&output);
+    assert!(told.starts_with("fabricgate: run folder"), "only that with --no-progress: {told}");
+    // A tool that cannot be reached, and nothing worse: the environment's code.
+    assert_eq!(output.status.code(), Some(5), "{told}");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    let verdicts = &document["verdicts"];
+    assert_eq!(verdicts["outcome"], "unknown");
+    let why = |node: &str| unknown(verdicts, &format!("nvbandwidth on {node}"));
+    assert!(why("n2").starts_with("exit code 127: the tool was not found"), "{}", why("n2"));
+    assert_eq!(why("n3"), "ran past its time limit and was ended");
+    assert_eq!(why("n4"), "exit code 1; its last words: no device here");
+    assert_eq!(why("n6"), "killed by signal 9");
+    for node in ["n2", "n3", "n4", "n6"] {
+        assert_eq!(node_outcome(verdicts, node), "unknown", "{node}");
+    }
+    for node in ["n1", "n7"] {
+        let listed = verdicts["unknown"].as_array().expect("a list");
+        let what = format!("nvbandwidth on {node}");
+        assert!(listed.iter().all(|u| u["what"] != what.as_str()), "{node} came back whole");
+    }
+    assert_eq!(document["actions"]["actions"].as_array().map(Vec::len), Some(0));
+    let raw = cluster.folder().join("raw/nodes/n3/nvbandwidth.0.txt");
+    assert_eq!(fs::read_to_string(raw).expect("kept"), "half\n");
+}
+
+#[test]
+fn a_flood_is_cut_and_its_node_is_unknown() {
+    let cluster = Cluster::new("n[1-2]");
+    // 80 MiB, of which 64 are kept.
+    cluster.tool(
+        "nvbandwidth",
+        &format!("[ $NODE = n1 ] && {{ yes flood | head -c 83886080; exit 0; }}\n{NVBANDWIDTH}"),
+    );
+    let output = cluster.run(&["audit", "--json", "--no-progress"]);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    let why = unknown(&document["verdicts"], "nvbandwidth on n1");
+    assert_eq!(why, "printed 16777216 bytes more than are kept");
+    let kept = fs::metadata(cluster.folder().join("raw/nodes/n1/nvbandwidth.0.txt")).expect("kept");
+    assert_eq!(kept.len(), 64 * 1024 * 1024);
+}
+
+#[test]
+fn a_launcher_that_is_not_there_is_the_environment() {
+    let cluster = Cluster::new("n[1-2]");
+    let config = fs::read_to_string(cluster.path("fabricgate.toml")).expect("there");
+    cluster.put("fabricgate.toml", &config.replace("\"env\"", "\"no-such-launcher\""));
+    let output = cluster.run(&["audit", "--json"]);
+    assert_eq!(output.status.code(), Some(5));
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    assert_eq!(unknown(&document["verdicts"], "nvbandwidth on n2"), "no-such-launcher: not found");
+}
+
+#[test]
+fn an_unreachable_node_is_tried_once() {
+    let cluster = Cluster::new("n[1-2]");
+    cluster.probe("second", 20.0);
+    cluster.config(&["nvbandwidth", "second"], "");
+    let config = fs::read_to_string(cluster.path("fabricgate.toml")).expect("there");
+    cluster
+        .put("fabricgate.toml", &config.replace("\"env\", \"NODE={node}\"", "\"ssh\", \"{node}\""));
+    cluster.tool(
+        "ssh",
+        "echo $1 >> tried\n[ $1 = n1 ] && { echo 'No route to host' >&2; exit 255; }\nshift\nexec \"$@\"\n",
+    );
+    cluster.tool("nvbandwidth", NVBANDWIDTH);
+    cluster.tool("second", NVBANDWIDTH);
+    let output = cluster.run(&["audit", "--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    let why = unknown(&document["verdicts"], "nvbandwidth on n1");
+    assert_eq!(why, "exit code 255; its last words: No route to host");
+    assert!(unknown(&document["verdicts"], "second on n1").contains("could not be reached"));
+    let mut tried: Vec<String> = fs::read_to_string(cluster.path("tried"))
+        .expect("tried")
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    tried.sort();
+    assert_eq!(tried, ["n1", "n2", "n2"]);
+}
+
+#[test]
+fn a_stored_run_shows_and_judges_the_same_again() {
+    let cluster = Cluster::new("n[1-3]");
+    cluster.tool("nvbandwidth", &format!("[ $NODE = n2 ] && exit 3\n{NVBANDWIDTH}"));
+    let audited = cluster.run(&["audit", "--json"]);
+    let folder = cluster.folder().display().to_string();
+    let reported = cluster.run(&["report", &folder, "--json"]);
+    assert_eq!(reported.status.code(), Some(0));
+    assert_eq!(stdout(&reported), stdout(&audited), "a report is the run again, byte for byte");
+
+    let replayed = cluster.run(&["replay", &folder, "--json"]);
+    assert!(stderr(&replayed).contains("the verdicts are those of then"), "{}", stderr(&replayed));
+    let verdicts: Value = serde_json::from_slice(&replayed.stdout).expect("verdicts");
+    assert_eq!(verdicts, json(&cluster.folder().join("verdicts.json")));
+
+    let told = cluster.run(&["explain", &folder, "n2"]);
+    assert!(stdout(&told).contains("nvbandwidth on n2: exit code 3"), "{}", stdout(&told));
+    let none = cluster.run(&["explain", &folder, "n99"]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(stderr(&none).contains("LOCUS \"n99\""), "{}", stderr(&none));
+
+    let applied = cluster.run(&["apply", &folder]);
+    assert_eq!(applied.status.code(), Some(0));
+    assert!(stdout(&applied).contains("proposed"), "{}", stdout(&applied));
+    let raw = cluster.folder().join("raw").display().to_string();
+    let judged = cluster.run(&["judge", &raw, "--json"]);
+    assert!(judged.status.code().is_some_and(|code| code != 1), "{}", stderr(&judged));
+}
+
+#[test]
+fn a_run_that_was_killed_can_be_read_up_to_there() {
+    let cluster = Cluster::new("n[1-4]");
+    cluster.tool("nvbandwidth", &format!("[ $NODE = n3 ] && exec sleep 15\n{NVBANDWIDTH}"));
+    let mut child = cluster
+        .command(&["audit"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let done = || {
+        let folder = fs::read_dir(cluster.path("runs")).ok()?.next()?.ok()?.path();
+        let lines = fs::read_to_string(folder.join("measurements.jsonl")).ok()?.lines().count();
+        (lines == 3).then_some(())
+    };
+    wait_for(done);
+    child.kill().expect("kill -9");
+    child.wait().expect("ended");
+
+    let folder = cluster.folder();
+    assert_eq!(json(&folder.join("run.json"))["state"], "running");
+    let output = cluster.run(&["report", &folder.display().to_string(), "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("is partial"), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    let why = unknown(&document["verdicts"], "nvbandwidth on n3");
+    assert_eq!(why, "not run: the run ended before");
+    assert_eq!(node_outcome(&document["verdicts"], "n3"), "unknown");
+
+    // A line that was being written is not read as a whole one.
+    let torn =
+        fs::read_to_string(folder.join("results.jsonl")).expect("there") + "{\"format\": \"fab";
+    fs::write(folder.join("results.jsonl"), torn).expect("written");
+    let output = cluster.run(&["replay", &folder.display().to_string()]);
+    assert_ne!(output.status.code(), Some(1), "{}", stderr(&output));
+}
+
+#[test]
+fn an_interrupt_ends_the_tools_and_leaves_a_partial_run() {
+    let cluster = Cluster::new("n[1-3]");
+    let script = "[ $NODE = n2 ] && { echo $$ > pid; sleep 60; }\n";
+    cluster.tool("nvbandwidth", &format!("{script}{NVBANDWIDTH}"));
+    let child = cluster
+        .command(&["audit", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let tool = wait_for(|| {
+        let folder = fs::read_dir(cluster.path("runs")).ok()?.next()?.ok()?.path();
+        let lines = fs::read_to_string(folder.join("results.jsonl")).ok()?.lines().count();
+        let pid: i32 = fs::read_to_string(cluster.path("pid")).ok()?.trim().parse().ok()?;
+        (lines == 2).then_some(pid)
+    });
+    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(pid.expect("a pid"), rustix::process::Signal::INT)
+        .expect("still there");
+    let output = child.wait_with_output().expect("ended");
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stderr(&output).contains("interrupted"), "{}", stderr(&output));
+    assert_eq!(json(&cluster.folder().join("run.json"))["state"], "partial");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    assert_eq!(unknown(&document["verdicts"], "nvbandwidth on n2"), "the run was interrupted");
+    let tool = rustix::process::Pid::from_raw(tool).expect("a pid");
+    assert!(rustix::process::test_kill_process(tool).is_err(), "the tool is gone");
+}
+
+/// Polls until there is an answer.
+fn wait_for<T>(mut poll: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = poll() {
+            return answer;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_plan_says_what_would_run_and_runs_nothing() {
+    let cluster = Cluster::new("n[1-4]");
+    cluster.tool("nvbandwidth", "touch ran");
+    let shown = cluster.run(&["plan", "audit", "n[2-3]"]);
+    assert_eq!(shown.status.code(), Some(0), "{}", stderr(&shown));
+    assert!(stdout(&shown).contains("2 steps on 2 nodes"), "{}", stdout(&shown));
+    assert!(stdout(&shown).contains("on n[2-3]"), "{}", stdout(&shown));
+    let plan: Value = serde_json::from_slice(&cluster.run(&["plan", "audit", "--json"]).stdout)
+        .expect("one document");
+    assert_eq!(plan["format"], "fabricgate.plan/1");
+    assert!(!cluster.path("ran").exists() && !cluster.path("runs").exists());
+}
+
+#[test]
+fn usage_errors_name_what_is_wrong_and_end_with_2() {
+    let cluster = Cluster::new("n[1-4]");
+    let complaint = |args: &[&str]| {
+        let output = cluster.run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{args:?}");
+        stderr(&output)
+    };
+    assert!(complaint(&["audit", "n9"]).contains("NODE \"n9\": no domain claims n9"));
+    assert!(complaint(&["audit", "n[1-"]).contains("never closed"));
+    let said = complaint(&["audit", "--seed", "many"]);
+    assert!(said.contains("--seed") && said.contains("many"), "{said}");
+    let said = complaint(&["report", "x", "--format", "pdf"]);
+    assert!(said.contains("pdf") && said.contains("html"), "{said}");
+    assert!(complaint(&["judge", "--platform", "no-such", "."]).contains("no-such"));
+    assert!(complaint(&["probes", "show", "nvbandwith"]).contains("expected one of"));
+
+    cluster.put("fabricgate.toml", "claims = \"claims.toml\"\n[launcher]\nkind = \"local\"\n");
+    assert!(complaint(&["audit"]).contains("measures this machine only"));
+    cluster.put("fabricgate.toml", "claims = \"claims.toml\"\nclaim = 1\n");
+    assert!(complaint(&["audit"]).contains("fabricgate.toml:2:1: unknown field"));
+    cluster.put("fabricgate.toml", "claims = \"claims.toml\"\n");
+    cluster.put("claims.toml", "[[domain]]\nname = \"a\"\nnodes = \"n[1-\"\n");
+    assert!(complaint(&["audit"]).contains("claims.toml:3:11"));
+    fs::remove_file(cluster.path("claims.toml")).expect("removed");
+    let output = cluster.run(&["audit"]);
+    assert_eq!(output.status.code(), Some(5), "a file that is not there: {}", stderr(&output));
+    let output = cluster.command(&["audit"]).env_remove("FABRICGATE_CONFIG").output();
+    assert!(stderr(&output.expect("started")).contains("expected --config FILE"));
+}
+
+#[test]
+fn the_local_launcher_measures_this_machine() {
+    let cluster = Cluster::new("here");
+    cluster.put("fabricgate.toml", "claims = \"claims.toml\"\n[probes]\nrun = [\"nvbandwidth\"]\n");
+    cluster.tool("nvbandwidth", NVBANDWIDTH);
+    let output = cluster.run(&["audit"]);
+    assert!(stderr(&output).contains("is measured as node here"), "{}", stderr(&output));
+    let result = fs::read_to_string(cluster.folder().join("results.jsonl")).expect("kept");
+    let result: Value = serde_json::from_str(result.trim()).expect("one line");
+    assert_eq!(result["argv"], serde_json::json!(["nvbandwidth"]));
+    assert_eq!(result["ending"], serde_json::json!({"how": "exited", "code": 0}));
+}
+
+#[test]
+fn recorded_outputs_are_judged_and_what_cannot_be_read_is_unknown() {
+    let cluster = Cluster::new("n1");
+    cluster.put("rec/nodes/n1/a.txt", "garbage\n");
+    cluster.put("rec/nodes/n2/.hidden", "x");
+    cluster.put("rec/nodes/stray", "x");
+    cluster.put("rec/claims.toml", "[[domain]]\nname = \"r\"\nnodes = \"n[1-2]\"\n");
+    std::os::unix::fs::symlink("nowhere", cluster.path("rec/nodes/n1/b.txt")).expect("linked");
+    let output = cluster.run(&["judge", "rec", "missing.txt", "--json"]);
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    let verdicts: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    assert_eq!(verdicts["format"], "fabricgate.verdicts/1");
+    assert_eq!(verdicts["outcome"], "unknown");
+    assert!(unknown(&verdicts, "rec/nodes/n1/b.txt").contains("cannot be read"));
+    assert!(unknown(&verdicts, "missing.txt").contains("cannot be read"));
+    assert_eq!(unknown(&verdicts, "node n2"), "its folder holds no output");
+    assert_eq!(node_outcome(&verdicts, "n1"), "unknown");
+    assert!(stderr(&output).contains("rec/nodes/stray: not read"), "{}", stderr(&output));
+
+    let output = cluster.run(&["judge", "rec/nodes/n1/a.txt", "--json"]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_internal_error() {
+    let cluster = Cluster::new("n[1-3]");
+    for args in [&["completions", "bash"][..], &["probes", "list"], &["judge", "claims.toml"]] {
+        let mut child = cluster
+            .command(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("ended");
+        assert_ne!(output.status.code(), Some(1), "{args:?}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("panicked"), "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn probes_are_listed_shown_and_checked() {
+    let cluster = Cluster::new("n1");
+    let shown = cluster.run(&["probes", "show", "nccl-all-reduce"]);
+    assert!(stdout(&shown).contains("all_reduce_perf"), "{}", stdout(&shown));
+    let listed: Value =
+        serde_json::from_slice(&cluster.run(&["probes", "list", "--json"]).stdout).expect("json");
+    assert_eq!(listed["format"], "fabricgate.probes/1");
+    cluster.put("bad.toml", "name = \"x\"\nparser = \"nvbw\"\n");
+    let checked = cluster.run(&["probes", "check", "probes/nvbandwidth.toml", "bad.toml"]);
+    assert_eq!(checked.status.code(), Some(2));
+    assert!(stdout(&checked).contains("probes/nvbandwidth.toml: good"), "{}", stdout(&checked));
+    assert!(stderr(&checked).contains("bad.toml:2:10"), "{}", stderr(&checked));
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    let cluster = Cluster::new("n1");
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(stdout(&cluster.run(&["completions", shell])).contains("audit"), "{shell}");
+    }
+    fs::create_dir(cluster.path("man")).expect("made");
+    assert_eq!(cluster.run(&["man", "man"]).status.code(), Some(0));
+    assert!(cluster.path("man/fabricgate-audit.1").exists());
+    assert!(stdout(&cluster.run(&["man"])).contains(".TH"));
+}
