@@ -10,6 +10,8 @@
 mod errors;
 mod header;
 mod json;
+mod run;
+mod surroundings;
 mod table;
 mod testcases;
 mod text;

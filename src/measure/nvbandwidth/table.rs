@@ -371,10 +371,12 @@ impl<'a> Table<'a> {
             row.cells.pop();
             row.unreadable.retain(|at| *at < row.cells.len());
         }
-        // Words that ran together move what follows them to the left, and a
-        // second damage can hide that.
-        let is_shifted =
-            is_short || is_last || self.columns.is_none() || (1 < row.damaged && !row.is_aligned);
+        // A word too many and a cell too few look like one unreadable cell, and
+        // move what follows. Only where the line is as long as it must be, or its
+        // blanks were folded and the tool can have printed that word, is the
+        // place of the cells behind it known.
+        let is_folded = self.layout.is_none() && self.columns.is_some() && row.damaged == 0;
+        let is_shifted = is_short || is_last || !(row.is_aligned || is_folded);
         if is_shifted && let Some(first) = row.unreadable.first() {
             row.cells.truncate(*first);
             row.unreadable.truncate(1);

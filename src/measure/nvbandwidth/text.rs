@@ -5,12 +5,13 @@
 //! between those lines is noise of other programs and is passed over; only what
 //! reports a failure is kept. Numbers are read in `table` and nowhere else.
 
-use std::collections::BTreeSet;
-
 use super::errors;
 use super::errors::Ends;
 use super::header;
 use super::header::Said;
+use super::run::Run;
+use super::run::Test;
+use super::surroundings;
 use super::table;
 use super::table::Fit;
 use super::table::Table;
@@ -49,56 +50,6 @@ pub(super) fn parse(input: &Input<'_>) -> Parsed {
     }
     reader.parsed.complete = reader.measured && reader.complete;
     reader.parsed
-}
-
-/// The test that is running.
-#[derive(Debug)]
-struct Test {
-    /// `None` where the name is damaged.
-    name: Option<String>,
-    line: u32,
-    /// Its last sum was seen, or it reported an error: nothing more is due.
-    is_settled: bool,
-    /// A problem says already that it is not whole.
-    is_reported: bool,
-}
-
-/// One run of the tool.
-#[derive(Debug, Default)]
-struct Run {
-    index: u32,
-    /// A version line opened it.
-    has_head: bool,
-    minor: Option<u32>,
-    is_multinode: bool,
-    is_listing: bool,
-    /// It got as far as asking the driver.
-    has_machine: bool,
-    host: Option<String>,
-    events: Vec<Event>,
-    /// Where in the problems the nameless waived tests are.
-    waived: Vec<usize>,
-    /// Tests that were announced.
-    started: BTreeSet<String>,
-    /// Tests, or parts, with a matrix.
-    printed: BTreeSet<String>,
-    /// Line of its head, or where it starts without one.
-    line: u32,
-    has_closing_note: bool,
-    has_failed: bool,
-    /// Something is missing.
-    is_broken: bool,
-}
-
-impl Run {
-    fn has_tests(&self) -> bool {
-        !self.events.is_empty() || !self.printed.is_empty()
-    }
-
-    /// v0.6 moved the note from the head to the end (`printInfo`).
-    fn needs_closing_note(&self) -> bool {
-        self.minor.is_some_and(|minor| 6 <= minor)
-    }
 }
 
 #[derive(Debug)]
@@ -162,7 +113,7 @@ impl<'a> Reader<'a> {
             b'n' | b'B' | b'M' | b'C' | b'D' | b'P' if self.fact(line, text, lone_word) => return,
             _ => {}
         }
-        if is_cut_out(line, text) {
+        if surroundings::is_cut_out(line, text) {
             self.cut_out(line);
         } else if table::is_description(text) && !text.starts_with("Sample ") {
             self.close_table(None);
@@ -283,13 +234,18 @@ impl<'a> Reader<'a> {
 
     /// `SUM key value`, `&&&& PERF key value unit`, and what v0.9 adds.
     fn total(&mut self, line: &Line<'a>, text: &'a str) -> bool {
+        // Two words behind the keyword, and a unit behind those of PERF: anything
+        // else is another program's, or its name or number fell apart.
         let mut words = text.split_whitespace();
-        let is_spread = match words.next() {
-            Some("SUM") => false,
-            Some("COEFFICIENT_OF_VARIATION") => true,
-            Some("&&&&") if words.next() == Some("PERF") => false,
+        let (is_spread, most) = match words.next() {
+            Some("SUM") => (false, 3),
+            Some("COEFFICIENT_OF_VARIATION") => (true, 3),
+            Some("&&&&") if words.next() == Some("PERF") => (false, 5),
             _ => return false,
         };
+        if most < text.split_whitespace().count() {
+            return false;
+        }
         let is_last = self.end == Some(line.number);
         let key = words.next().filter(|key| testcases::is_name(key));
         let word = words.next().filter(|word| !is_last || table::has_two_decimals(word));
@@ -644,40 +600,12 @@ impl<'a> Reader<'a> {
 
     /// A command line in front of the output.
     fn command(&mut self, line: &Line<'a>, text: &str) {
-        let mut words = text.split_whitespace().skip_while(|word| {
-            let program = word.rsplit('/').next().unwrap_or(word);
-            program != "nvbandwidth"
-        });
-        let Some(program) = words.next() else { return };
-        let options: Vec<&str> = words.collect();
-        if !options.iter().all(|o| o.bytes().all(|b| b.is_ascii_graphic())) {
-            return;
-        }
-        let is_command = options.first().is_none_or(|o| o.starts_with('-'))
-            && (program.contains('/') || text.starts_with(['$', '#', '>']) || text.contains("$ "));
-        if !is_command {
-            return;
-        }
-        let options_text = options.join(" ");
-        header::keep(&mut self.parsed.facts, "options", &options_text);
-        if options.iter().any(|o| matches!(*o, "-s" | "--skipVerification")) {
+        let Some(options) = surroundings::options(text) else { return };
+        header::keep(&mut self.parsed.facts, "options", &options.join(" "));
+        if options.iter().any(|option| matches!(*option, "-s" | "--skipVerification")) {
             let detail = "run with --skipVerification: the copied data was not checked";
             let problem = Problem::new(ProblemKind::Unverified, detail);
             self.parsed.problems.push(problem.at(line.number));
         }
     }
-}
-
-/// Whether a person cut something out here, in more ways than a bare ellipsis.
-fn is_cut_out(line: &Line<'_>, text: &str) -> bool {
-    if line.is_elision() {
-        return true;
-    }
-    let inner = text.trim_start_matches(['#', '/', '-', '*', ' ']);
-    let inner = inner.trim_start_matches(['[', '(', '<', '{']);
-    inner.starts_with("...")
-        || inner.starts_with('…')
-        || ["snip", "truncated", "output truncated", "omitted", "output omitted"]
-            .iter()
-            .any(|word| inner.len() < 60 && inner.to_ascii_lowercase().starts_with(word))
 }

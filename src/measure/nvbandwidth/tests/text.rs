@@ -369,8 +369,8 @@ fn a_second_sum_is_passed_over_when_equal_and_reported_when_not() {
 fn cells_that_are_no_plain_numbers_are_null_and_reported() {
     let printed = square(READ_CE, READ, 4);
     let right = format!("{:.2}", printed.cells[1][2].expect("a number"));
-    for wrong in ["nan", "-inf", "39x.00", "-1.00", "4.5e2", "12", "39\u{fffd}4.07", "1.2.3"] {
-        let text = printed.test(2).replacen(&format!(" {right}"), &format!(" {wrong}"), 1);
+    for wrong in ["nan", "-inf", "39x.00", "-1.00", "4.5e2", "12", "39..07", "1.2.3"] {
+        let text = printed.test(2).replacen(&format!(" {right}"), &format!(" {wrong:>6}"), 1);
         let parsed = read(&format!("{}{text}{NOTE}", head("v0.8", DEVICES)));
         let got = matrix(&parsed, READ_CE);
         assert_eq!(got.cells[1][2], None, "{wrong}");
@@ -378,6 +378,19 @@ fn cells_that_are_no_plain_numbers_are_null_and_reported() {
         assert_eq!(problems(&parsed), [(Unrecognised, Some(READ_CE))], "{wrong}");
         assert!(!parsed.complete, "{wrong}");
     }
+}
+
+#[test]
+fn behind_a_word_that_moved_the_row_no_cell_is_trusted() {
+    let printed = square(READ_CE, READ, 4);
+    let right = format!("{:.2}", printed.cells[3][1].expect("a number"));
+    // A word more, and the last cell gone: four words under four labels.
+    let text = printed.test(2).replacen(&right, &format!("{right} \u{fffd}"), 1);
+    let text = text.replacen("       N/A\n\nSUM", "\n\nSUM", 1);
+    let parsed = read(&format!("{}{text}{NOTE}", head("v0.8", DEVICES)));
+    let (got, want) = (&matrix(&parsed, READ_CE).cells[3], &printed.cells[3]);
+    assert_eq!(*got, [want[0], want[1], None, None]);
+    assert!(parsed.has(Unrecognised) && !parsed.complete);
 }
 
 #[test]
