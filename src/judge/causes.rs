@@ -27,6 +27,7 @@ const SHARED: &[&str] =
 /// the class that says it in bandwidth.
 const EXPLAINS: &[(&str, &str)] = &[
     ("nvlink-inactive", fabric::LOW),
+    ("nvlink-inactive", "plane-low"),
     ("nvlink-rate", fabric::LOW),
     ("fabric-health", fabric::LOW),
     ("fabric-state", "nvlink-absent"),
@@ -159,7 +160,6 @@ fn explains(state: &Finding, effect: &Finding) -> bool {
     let part = |l: &Locus| (l.domain.clone(), l.node.clone());
     let whole_node = effect.locus.kind == LocusKind::Node;
     known
-        && state.locus.node.is_some()
         && part(&state.locus) == part(&effect.locus)
         && (state.locus.gpu == effect.locus.gpu || whole_node)
         && state.outcome <= effect.outcome
