@@ -13,7 +13,6 @@ pub mod cases;
 pub mod collective;
 pub mod fabric;
 pub mod fault;
-pub mod hostlist;
 pub mod noise;
 pub mod platform;
 pub mod record;

@@ -11,13 +11,13 @@ use serde::Deserialize;
 use super::cases;
 use super::collective::Collective;
 use super::fault::Fault;
-use super::hostlist;
 use super::noise::Noise;
 use super::platform;
 use super::platform::Hardware;
 use super::tooling::Format;
 use super::tooling::Nvbandwidth;
 use super::tooling::Tools;
+use crate::inventory::hostlist;
 
 /// One scenario file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
