@@ -79,7 +79,9 @@ fn name(path: &Path) -> String {
 /// A source without its tests, comments and doc comments.
 fn code(path: &Path) -> String {
     let is_test = path.components().any(|c| c.as_os_str() == "tests")
-        || path.file_name().is_some_and(|f| f == "tests.rs" || f == "fixture.rs");
+        || path.file_name().is_some_and(|f| {
+            f == "fixture.rs" || f == "tests.rs" || f.to_string_lossy().ends_with("_tests.rs")
+        });
     if is_test {
         return String::new();
     }

@@ -27,8 +27,14 @@ impl Ledger {
     /// same; then its evidence joins the first.
     pub(super) fn find(&mut self, finding: Finding) {
         if let Some(known) = self.findings.iter_mut().find(|f| f.id == finding.id) {
-            known.outcome = known.outcome.max(finding.outcome);
-            for evidence in finding.evidence {
+            let outcome = known.outcome.max(finding.outcome);
+            // What was measured says more than what was reported.
+            let mut second = finding;
+            if known.measured.is_none() && second.measured.is_some() {
+                std::mem::swap(known, &mut second);
+            }
+            known.outcome = outcome;
+            for evidence in second.evidence {
                 if !known.evidence.contains(&evidence) {
                     known.evidence.push(evidence);
                 }

@@ -5,6 +5,7 @@
 //! against a node.
 
 mod arrange;
+mod causes;
 mod cells;
 mod collective;
 mod coverage;
@@ -79,6 +80,7 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         collective::judge(domain, &mut ledger);
         coverage::judge(domain, &mut ledger);
     }
+    causes::merge(&domains, &mut ledger);
     if domains.is_empty() {
         ledger.unknown("everything", "nothing was measured and nothing is claimed");
     }

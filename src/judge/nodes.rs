@@ -67,7 +67,9 @@ fn verdict(domain: &Domain<'_>, node: &NodeName, ledger: &Ledger) -> NodeVerdict
     if let Some(doubt) = domain.doubts.first() {
         return say(Outcome::Unknown, doubt.why.clone());
     }
-    if let Some(finding) = ledger.findings.iter().find(|f| touches(f, domain, node)) {
+    let explained = ledger.findings.iter().any(|f| is_part(f) && in_domain(f, domain));
+    let touched = |f: &&Finding| touches(f, domain, node) && !(explained && is_collective(f));
+    if let Some(finding) = ledger.findings.iter().find(touched) {
         return say(Outcome::Unknown, format!("nothing against it, but {}", finding.summary));
     }
     match ledger.compared.get(node) {
@@ -77,9 +79,28 @@ fn verdict(domain: &Domain<'_>, node: &NodeName, ledger: &Ledger) -> NodeVerdict
     }
 }
 
+/// A collective is as fast as its slowest member: where a part of the domain is
+/// found guilty, a low collective says nothing of the others.
+fn is_collective(finding: &Finding) -> bool {
+    finding.class.starts_with("collective-")
+}
+
+fn in_domain(finding: &Finding, domain: &Domain<'_>) -> bool {
+    finding.locus.domain.as_ref() == Some(&domain.name)
+}
+
+/// A finding about a part of a node, or a node, that is guilty of something.
+fn is_part(finding: &Finding) -> bool {
+    let part = matches!(
+        finding.locus.kind,
+        LocusKind::Gpu | LocusKind::Node | LocusKind::Direction | LocusKind::Tray | LocusKind::Pair
+    );
+    part && Outcome::Unknown < finding.outcome
+}
+
 /// Whether a finding about something larger, or a pair, keeps this node from passing.
 fn touches(finding: &Finding, domain: &Domain<'_>, node: &NodeName) -> bool {
-    if finding.locus.domain.as_ref() != Some(&domain.name) {
+    if !in_domain(finding, domain) {
         return false;
     }
     match finding.locus.kind {

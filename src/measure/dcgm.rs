@@ -63,6 +63,8 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     parsed
 }
 
+/// The diagnostic in the file: a status line, and log lines of a launcher, may
+/// stand around it.
 fn document(input: &Input<'_>) -> Option<Document> {
     // Looking for the object costs more than looking for its key.
     if !KEYS.iter().any(|key| input.text.contains(key)) {
@@ -244,6 +246,7 @@ fn parts(result: &Map<String, Value>) -> (Vec<u32>, Option<String>) {
     (gpus, ids.first().map(|id| format!("{name} {id}")))
 }
 
+/// Ids come as "0,1,2", as a number, or as a list of either.
 fn add_ids(value: &Value, ids: &mut Vec<u32>) {
     let mut add = |id: Option<u64>| {
         if let Some(id) = id.and_then(|id| u32::try_from(id).ok())

@@ -51,6 +51,10 @@ const LETTERS: &[(&str, &str)] = &[
     ("!M!", "NODE_MAP_MISMATCH"),
 ];
 
+/// Node numbers are below this; a domain is one rack of 18 nodes, 72 at most.
+/// Lists are searched in order, so a made-up file must not make them long.
+const MOST_NODES: u32 = 1024;
+
 const LEGEND: &str = "Connectivity Table Legend:";
 const TABLE: &str = "Nodes From\\To";
 const STATE: &str = "Domain State:";
@@ -106,6 +110,8 @@ fn truncated(parsed: &mut Parsed, detail: impl Into<String>, line: Option<u32>) 
     parsed.problems.push(problem);
 }
 
+/// The word of `-q`, where the file is nothing else: one word alone could be
+/// anybody's.
 fn daemon_state<'a>(input: &Input<'a>) -> Option<&'a str> {
     let word = input.text.trim();
     DAEMON_STATES.contains(&word).then_some(word)
@@ -132,6 +138,8 @@ fn document(input: &Input<'_>) -> Option<Document> {
     })
 }
 
+/// Reads the document of `-N -j`. Its nodes stand in no order that means
+/// anything, and their numbers may have gaps.
 fn read_json(document: &Document, parsed: &mut Parsed) {
     let empty = Map::new();
     let root = document.value.as_object().unwrap_or(&empty);
@@ -187,8 +195,9 @@ fn string(map: &Map<String, Value>, key: &str) -> Option<String> {
     map.get(key).and_then(Value::as_str).map(text::clean).filter(|t| !t.is_empty())
 }
 
+/// The number of a node.
 fn index(word: &str) -> Option<u32> {
-    text::integer(word).and_then(|n| u32::try_from(n).ok())
+    text::integer(word).and_then(|n| u32::try_from(n).ok()).filter(|n| *n < MOST_NODES)
 }
 
 fn index_and(word: &str, status: Option<String>) -> Option<(u32, String)> {
@@ -204,6 +213,8 @@ fn node_line(text: &str) -> Option<(u32, &str)> {
     Some((index(number)?, rest))
 }
 
+/// The node of one line, and whether it is the queried one. An unavailable node
+/// has an empty version; releases before 580 print neither version nor name.
 fn read_node(index: u32, rest: &str) -> (ImexNode, bool) {
     let local = rest.trim_start().starts_with('*');
     let mut node = ImexNode { index, ..ImexNode::default() };
@@ -242,6 +253,7 @@ struct Listing {
 }
 
 impl Listing {
+    /// Reads the whole text.
     fn read(input: &Input<'_>, parsed: &mut Parsed) {
         let mut listing = Self::default();
         for line in &input.lines {
@@ -318,6 +330,7 @@ impl Listing {
         self.in_legend = false;
         let words = heading.split_whitespace().map(|w| index(w.trim_matches('*')));
         let columns: Option<Vec<u32>> = words.collect();
+        let columns = columns.filter(|c| c.len() <= MOST_NODES as usize);
         if columns.is_none() {
             let detail = "the columns of the table cannot be read";
             truncated(parsed, detail, Some(line.number));
@@ -326,6 +339,7 @@ impl Listing {
         self.in_table = true;
     }
 
+    /// One row of the table: what this node says of every other.
     fn row(&mut self, text: &str, line: &Line<'_>, parsed: &mut Parsed) {
         let columns = self.columns.as_deref().unwrap_or_default();
         let mut words = text.split_whitespace();
@@ -366,11 +380,13 @@ impl Listing {
         }
     }
 
+    /// What a letter of the table means, by this file's own legend first.
     fn meaning(&self, letter: &str) -> Option<String> {
         let known = || LETTERS.iter().find(|(l, _)| *l == letter).map(|(_, s)| (*s).to_owned());
         self.legend.get(letter).cloned().or_else(known)
     }
 
+    /// Nodes and table must name each other.
     fn finish(self, parsed: &mut Parsed) {
         match &self.columns {
             None if !self.imex.nodes.is_empty() => {
@@ -412,6 +428,8 @@ fn is_timestamp(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'/' | b':' | b'.' | b' '))
 }
 
+/// Whether the tool says that it could not ask. Its sentences are not
+/// documented, so their openings are all that is known.
 fn is_failure(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     ["error", "failed to", "unable to", "cannot "].iter().any(|w| text.starts_with(w))

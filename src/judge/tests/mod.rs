@@ -390,3 +390,53 @@ fn cells_point_the_way_the_data_moved() {
     );
     let _: &Arc<str> = &low[0].testcase;
 }
+
+/// What `nvidia-smi nvlink -s` shows on every node, some links inactive.
+fn with_links(
+    recordings: &mut Vec<Recording>,
+    nodes: u32,
+    inactive: impl Fn(u32, u32, u32) -> bool,
+) {
+    for node in 0..nodes {
+        let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NvidiaSmiNvlink) };
+        let link =
+            |gpu, link| Link { link, active: Some(!inactive(node, gpu, link)), ..Link::default() };
+        let gpus = 0..4;
+        parsed.facts.nvlinks = gpus
+            .map(|gpu| GpuLinks {
+                gpu,
+                links: (0..18).map(|l| link(gpu, l)).collect(),
+                ..GpuLinks::default()
+            })
+            .collect();
+        let node = Bench::node(node);
+        let file = format!("nodes/{node}/nvlink.txt");
+        recordings.push(Recording { scope: Scope::Node(node), file, parsed });
+    }
+}
+
+#[test]
+fn links_missing_on_all_gpus_are_one_plane_and_a_further_one_is_its_gpu() {
+    let mut bench = Bench::rack().capacity(|_, _| Some(share(2)));
+    let mut recordings = bench.record();
+    with_links(&mut recordings, 18, |node, gpu, link| {
+        link == 10 || link == 11 || (node, gpu, link) == (3, 1, 5)
+    });
+    let judged = bench.judge_these(&recordings);
+    let found = ["degraded nvlink-inactive gpu node0004:1", "degraded plane-low plane block01"];
+    assert_eq!(loci(&judged), found);
+    assert_eq!(outcome_of(&judged, "node0001"), Outcome::Unknown);
+}
+
+#[test]
+fn an_inactive_link_and_the_bandwidth_it_costs_are_one_finding() {
+    let bad = (6, 1);
+    let mut bench =
+        Bench::rack().capacity(move |s, d| Some(if s == bad || d == bad { share(1) } else { 1.0 }));
+    let mut recordings = bench.record();
+    with_links(&mut recordings, 18, |node, gpu, link| (node, gpu, link) == (6, 1, 9));
+    let judged = bench.judge_these(&recordings);
+    assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0007:1"]);
+    let evidence = &judged.verdicts.findings[0].evidence;
+    assert!(evidence.iter().any(|e| e.file.ends_with("nvlink.txt")), "{evidence:?}");
+}

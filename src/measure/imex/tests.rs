@@ -148,6 +148,14 @@ fn a_daemon_state_alone_is_no_domain() {
     assert_eq!(measure::read(b"SOMETHING\n").tool, None);
 }
 
+#[test]
+fn a_made_up_file_of_many_nodes_ends_in_time() {
+    let nodes: String = (0..100_000).map(|n| format!("Node #{n} - 10.0.0.1 - READY\n")).collect();
+    let parsed = read(&format!("{LEGEND_TEXT}Nodes:\n{nodes}Domain State: UP\n"));
+    assert!(!parsed.complete);
+    assert_eq!(imex(&parsed).nodes.len(), MOST_NODES as usize);
+}
+
 proptest! {
     #[test]
     fn what_was_rendered_is_read_back(

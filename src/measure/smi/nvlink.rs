@@ -27,6 +27,13 @@ use crate::model::parsed::Tool;
 /// with two error rates each are 2,592.
 const MOST_PARAMETERS: usize = 4096;
 
+/// Links are numbered below this: NVLink 5 has 18, NVML's headers allow 36.
+const MOST_LINKS: u32 = 128;
+
+/// GPUs in one file, all tasks together: a rack of 72 many times over. Lists
+/// are searched in order, so a made-up file must not make them long.
+const MOST_GPUS: usize = 1024;
+
 /// How sure it is that this is `nvidia-smi nvlink`.
 pub fn recognises(input: &Input<'_>) -> Confidence {
     let (mut headings, mut identified, mut links, mut rates) = (0, 0, 0, 0);
@@ -169,6 +176,8 @@ enum Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
+    /// Only what is positively known becomes a state or a count; a link is never
+    /// up because nothing says that it is down.
     fn of(rest: &'a str) -> Self {
         if rest.eq_ignore_ascii_case("<inactive>") {
             return Self::State { active: Some(false), rate: None };
@@ -231,6 +240,7 @@ struct Block {
     answered: bool,
 }
 
+/// Everything read so far; a line at a time goes in.
 struct Reading {
     parsed: Parsed,
     blocks: Vec<Block>,
@@ -244,6 +254,10 @@ struct Reading {
 impl Reading {
     fn line(&mut self, line: &Line<'_>, first: usize, current: &mut Option<usize>) {
         match Item::of(line.trimmed()) {
+            Item::Gpu { .. } if self.blocks.len() == MOST_GPUS => {
+                *current = None;
+                self.unreadable(line.number);
+            }
             Item::Gpu { index, name, uuid, verdict } => {
                 let at = self.block(index, name, uuid, first, line.number);
                 *current = Some(at);
@@ -299,6 +313,8 @@ impl Reading {
         self.blocks.len() - 1
     }
 
+    /// Keeps a verdict on the GPU above it. The error is named here, since the
+    /// tool itself prints it as one; whether it matters is the judge's.
     fn verdict(&mut self, verdict: Verdict, at: Option<usize>, line: u32) {
         self.answered = true;
         let gpu = at.map(|at| {
@@ -317,9 +333,10 @@ impl Reading {
         self.parsed.problems.push(problem);
     }
 
+    /// Keeps what one `Link` line says of the current GPU.
     fn link(&mut self, number: u32, rest: &str, at: Option<usize>, line: u32) {
         let answer = Answer::of(rest);
-        if let Answer::Unreadable = answer {
+        if MOST_LINKS <= number || matches!(answer, Answer::Unreadable) {
             return self.unreadable(line);
         }
         let Some(at) = at else {
@@ -377,6 +394,7 @@ impl Reading {
         self.parsed.problems.push(problem);
     }
 
+    /// Checks what can only be seen at the end, and hands over the facts.
     fn finish(mut self) -> Parsed {
         for (detail, line) in missing_gpus(&self.blocks, &self.parsed.problems) {
             self.truncated(detail, line);

@@ -43,6 +43,10 @@ const KEPT: &[(&str, &str)] = &[
 /// More parameters than this are no log of one machine: 16 GPUs of 64.
 const MOST_PARAMETERS: usize = 1024;
 
+/// GPUs in one file, all logs together. Lists are searched in order, so a
+/// made-up file must not make them long.
+const MOST_GPUS: usize = 1024;
+
 /// Headings deeper than this are no `nvidia-smi` output; it uses five levels.
 const DEEPEST: usize = 8;
 
@@ -127,6 +131,7 @@ fn slug(key: &str) -> String {
     out
 }
 
+/// A value that says something.
 fn said(value: &str) -> Option<String> {
     Some(text::clean(value)).filter(|v| !matches!(v.as_str(), "" | "N/A" | "Not Found"))
 }
@@ -146,6 +151,7 @@ struct Block {
 }
 
 impl Block {
+    /// Keeps one `key : value` under its headings.
     fn leaf(&mut self, path: &[&str], key: &str, value: &str) {
         let full = path.iter().copied().chain([key]).collect::<Vec<_>>().join("/");
         self.last_path = if path.first() == Some(&"Processes") || key == "Processes" {
@@ -171,6 +177,7 @@ impl Block {
         }
     }
 
+    /// Keeps one line of the Fabric block as printed: `N/A` there says something.
     fn fabric_leaf(&mut self, path: &[&str], key: &str, value: &str) {
         let fabric = self.fabric.get_or_insert_default();
         let value = text::clean(value);
@@ -212,6 +219,7 @@ struct Log {
     blocks: Vec<Block>,
 }
 
+/// Everything read so far; a line at a time goes in.
 struct Reading {
     parsed: Parsed,
     log: Log,
@@ -244,6 +252,10 @@ impl Reading {
             self.log.begun = true;
         } else if let Some(id) = bus_id(text) {
             self.path.clear();
+            if self.log.blocks.len() == MOST_GPUS {
+                self.truncated("more GPUs than are read", Some(line.number));
+                return;
+            }
             let device = Device { bus_id: Some(text::clean(id)), ..Device::default() };
             self.log.blocks.push(Block { line: line.number, device, ..Block::default() });
         } else if line.is_elision() || text == "--" {
@@ -291,6 +303,7 @@ impl Reading {
         }
     }
 
+    /// A line without a value: the heading of what is indented below it.
     fn heading(&mut self, line: &Line<'_>) {
         let text = line.trimmed();
         let indentation = indentation(line.text);
@@ -298,7 +311,10 @@ impl Reading {
         if line.number == self.last_line && 0 < indentation {
             self.truncated("the last line breaks off", Some(line.number));
         }
-        if text == "Fabric" && self.log.blocks.last().is_none_or(|b| b.device.bus_id.is_none()) {
+        if text == "Fabric"
+            && self.log.blocks.len() < MOST_GPUS
+            && self.log.blocks.last().is_none_or(|b| b.device.bus_id.is_none())
+        {
             // Cut out of the log with grep: whose block it is was lost.
             self.log.blocks.push(Block { line: line.number, ..Block::default() });
         }
@@ -350,6 +366,10 @@ impl Reading {
             self.truncated(detail, Some(line));
         }
         for (index, block) in (0u32..).zip(log.blocks) {
+            if self.parsed.facts.devices.len().max(self.parsed.facts.fabric.len()) == MOST_GPUS {
+                self.truncated("more GPUs than are read", Some(block.line));
+                break;
+            }
             self.keep(index, block);
         }
         self.logs += 1;
@@ -394,6 +414,7 @@ impl Reading {
         }
     }
 
+    /// A file of nothing but errors holds no log and is not complete.
     fn finish(mut self) -> Parsed {
         self.parsed.complete = 0 < self.logs
             && !self.parsed.has(ProblemKind::Truncated)

@@ -25,6 +25,10 @@ const PATHS: &[&str] = &["X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB", 
 /// Answers of `-p2p`, as its legend lists them.
 const PEER_ANSWERS: &[&str] = &["OK", "CNS", "GNS", "TNS", "NS", "DR", "U"];
 
+/// Devices in one matrix: 16 GPUs and their NICs many times over. Rows and
+/// columns are searched in order, so a made-up file must not make them long.
+const MOST_DEVICES: usize = 256;
+
 /// The words of the affinity headings.
 const AFFINITY_WORDS: &[&str] = &["CPU", "Affinity", "NUMA", "GPU", "ID"];
 
@@ -81,6 +85,8 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     parsed
 }
 
+/// Reads the matrices of one task. Text that is neither heading, row nor legend
+/// stands between them and means nothing.
 fn read_task(
     lines: &[&Line<'_>],
     last_line: u32,
@@ -105,7 +111,11 @@ fn read_task(
             // The blank line behind the heading of `-p2p` ends nothing.
             in_rows = matrix.topology.rows.is_empty();
         } else if let Some(label) = row_label(line.text).filter(|_| in_rows) {
-            matrix.row(label, line);
+            if matrix.topology.rows.len() < MOST_DEVICES {
+                matrix.row(label, line);
+            } else {
+                matrix.elided = true;
+            }
         } else if let Some((nic, name)) = nic_name(text) {
             let (nic, name) = (text::clean(nic), text::clean(name));
             matrix.topology.nics.insert(nic, name);
@@ -190,6 +200,9 @@ impl Heading {
             columns.push(text::clean(word));
         }
         columns.first()?.strip_prefix("GPU").and_then(text::integer)?;
+        if MOST_DEVICES < columns.len() {
+            return None;
+        }
         let mut elided = false;
         for word in words {
             let dots = matches!(word, "..." | "…" | "....");
@@ -211,6 +224,7 @@ fn place(text: &str, name: &str) -> Option<Place> {
     Some(Place { field: before.matches('\t').count(), offset: before.chars().count() })
 }
 
+/// One matrix as far as it was read.
 struct Matrix {
     heading: Heading,
     line: u32,
@@ -226,6 +240,8 @@ impl Matrix {
         Self { elided: heading.elided, heading, line, topology, uneven: Vec::new() }
     }
 
+    /// Adds one row. What is missing in it stays empty, so that every row has
+    /// one entry for each column.
     fn row(&mut self, label: &str, line: &Line<'_>) {
         let words = words_at(line.text);
         let columns = self.heading.columns.len();
@@ -279,6 +295,7 @@ impl Matrix {
         self.heading.offsets.iter().copied().min_by_key(|o| o.abs_diff(at))
     }
 
+    /// Whether this is `-p2p`; its answers share no word with the paths of `-m`.
     fn is_peer_matrix(&self) -> bool {
         let mut cells = self.topology.rows.iter().flat_map(|r| &r.connections);
         cells.any(|c| PEER_ANSWERS.contains(&c.as_str()))

@@ -1,3 +1,5 @@
+//! The page against fixture runs: what it says, what it escapes, how large it is.
+
 use std::path::Path;
 
 use super::*;

@@ -186,6 +186,16 @@ fn labelled_lines_of_two_nodes_do_not_mix() {
     assert_eq!(kinds(&parsed), [ProblemKind::Inconsistent]);
 }
 
+#[test]
+fn a_made_up_file_of_many_gpus_and_links_ends_in_time() {
+    let mut text = String::new();
+    for number in 0..60_000 {
+        writeln!(text, "GPU {number}: X (UUID: GPU-{number})\n\t Link {number}: 25 GB/s").unwrap();
+    }
+    let parsed = read(&text);
+    assert!(!parsed.complete && parsed.facts.nvlinks.len() == MOST_GPUS);
+}
+
 proptest! {
     #[test]
     fn what_was_rendered_is_read_back(

@@ -172,6 +172,14 @@ fn paths_win_over_peer_access_in_one_capture() {
     assert!(parsed.complete && parsed.facts.parameters.is_empty());
 }
 
+#[test]
+fn a_made_up_file_of_many_rows_ends_in_time() {
+    let rows: String = (0..100_000).map(|row| format!("GPU{row} X\n")).collect();
+    let parsed = read(&format!("GPU0 CPU Affinity\n{rows}"));
+    assert!(!parsed.complete);
+    assert_eq!(connections(&parsed).len(), MOST_DEVICES);
+}
+
 proptest! {
     #[test]
     fn what_was_rendered_with_tabs_is_read_back(

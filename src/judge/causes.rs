@@ -1,0 +1,166 @@
+//! Fewer causes: findings that say the same thing of the same part are one, and
+//! what nearly all GPUs of a domain show alike has one cause above them.
+//!
+//! Works on findings alone; it measures nothing and blames nobody new.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::arrange::Domain;
+use super::fabric;
+use super::finding::finding;
+use super::finding::of_domain;
+use super::finding::of_node;
+use super::ledger::Ledger;
+use crate::model::id::NodeName;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+
+/// States of single GPUs that a switch, a partition or a host can cause in all
+/// of them at once.
+const SHARED: &[&str] =
+    &["nvlink-inactive", "nvlink-rate", "nvlink-absent", "fabric-state", "fabric-health"];
+
+/// Reported states that explain a bandwidth measured low on the same GPU, and
+/// the class that says it in bandwidth.
+const EXPLAINS: &[(&str, &str)] = &[
+    ("nvlink-inactive", fabric::LOW),
+    ("nvlink-inactive", "plane-low"),
+    ("nvlink-rate", fabric::LOW),
+    ("fabric-health", fabric::LOW),
+    ("fabric-state", "nvlink-absent"),
+    ("fabric-state", "fabric-not-configured"),
+    ("nvlink-absent", "fabric-not-configured"),
+];
+
+/// This share of all GPUs alike is no coincidence of single faults.
+const NEARLY_ALL: f64 = 0.75;
+
+/// Fewer GPUs than this cannot be told from single faults.
+const SMALLEST_DOMAIN: usize = 4;
+
+/// Merges what has one cause.
+pub(super) fn merge(domains: &[Domain<'_>], ledger: &mut Ledger) {
+    for domain in domains {
+        for class in SHARED {
+            if domain.spans_nodes() {
+                lift_to_domain(domain, class, ledger);
+            }
+            for node in &domain.nodes {
+                lift_to_node(domain, node, class, ledger);
+            }
+        }
+    }
+    join_states(ledger);
+}
+
+fn is_gpu_finding(finding: &Finding, domain: &Domain<'_>, class: &str) -> bool {
+    finding.class == class
+        && finding.locus.kind == LocusKind::Gpu
+        && finding.locus.domain.as_ref() == Some(&domain.name)
+}
+
+/// The findings of this class against nearly all GPUs of a domain become one
+/// about the domain (a plane, where it is links that are missing).
+fn lift_to_domain(domain: &Domain<'_>, class: &str, ledger: &mut Ledger) {
+    let all = domain.nodes.len() * domain.gpus_per_node.unwrap_or(0) as usize;
+    let alike: Vec<&Finding> =
+        ledger.findings.iter().filter(|f| is_gpu_finding(f, domain, class)).collect();
+    let nodes: BTreeSet<&NodeName> = alike.iter().filter_map(|f| f.locus.node.as_ref()).collect();
+    if all < SMALLEST_DOMAIN || nodes.len() < 2 || !nearly_all(alike.len(), all) {
+        return;
+    }
+    let Some(typical) = most_common(&alike) else { return };
+    let kind = if class == "nvlink-inactive" { LocusKind::Plane } else { LocusKind::Domain };
+    let said = format!(
+        "{} of {all} GPUs of {} show the same: {}; one cause above them, such as a switch",
+        alike.len(),
+        domain.name,
+        without_gpu(&typical.summary)
+    );
+    let lifted = lift(typical, of_domain(kind, &domain.name), said);
+    // Whoever shows more than the common cause keeps a finding of its own.
+    let (measured, outcome) = (typical.measured, typical.outcome);
+    ledger.findings.retain(|f| {
+        !is_gpu_finding(f, domain, class)
+            || outcome < f.outcome
+            || f.measured.zip(measured).is_some_and(|(own, common)| own < common)
+    });
+    ledger.find(lifted);
+}
+
+/// The same for all GPUs of one node.
+fn lift_to_node(domain: &Domain<'_>, node: &NodeName, class: &str, ledger: &mut Ledger) {
+    let here =
+        |f: &Finding| is_gpu_finding(f, domain, class) && f.locus.node.as_ref() == Some(node);
+    let alike: Vec<&Finding> = ledger.findings.iter().filter(|f| here(f)).collect();
+    let all = domain.gpus_per_node.unwrap_or(0) as usize;
+    if all < 2 || alike.len() < all {
+        return;
+    }
+    let Some(typical) = most_common(&alike) else { return };
+    let said = format!("all {all} GPUs of {node}: {}", without_gpu(&typical.summary));
+    let lifted = lift(typical, of_node(&domain.name, node), said);
+    ledger.findings.retain(|f| !here(f));
+    ledger.find(lifted);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of GPUs")]
+fn nearly_all(some: usize, all: usize) -> bool {
+    NEARLY_ALL <= some as f64 / all.max(1) as f64
+}
+
+/// The finding whose numbers most of them share.
+fn most_common<'f>(findings: &[&'f Finding]) -> Option<&'f Finding> {
+    let mut counts: BTreeMap<(Outcome, Option<u64>), (usize, &Finding)> = BTreeMap::new();
+    for finding in findings {
+        let key = (finding.outcome, finding.measured.map(f64::to_bits));
+        counts.entry(key).or_insert((0, finding)).0 += 1;
+    }
+    counts.into_values().max_by_key(|(count, _)| *count).map(|(_, finding)| finding)
+}
+
+fn lift(typical: &Finding, locus: Locus, summary: String) -> Finding {
+    let id = finding(typical.outcome, &typical.class, locus.clone(), "").id;
+    Finding { id, locus, summary, ..typical.clone() }
+}
+
+/// A summary of a GPU's state without the name of the GPU.
+fn without_gpu(summary: &str) -> &str {
+    summary.strip_prefix("GPU ").and_then(|s| s.split_once(": ")).map_or(summary, |(_, rest)| rest)
+}
+
+/// A reported state and the bandwidth it explains are one finding: the one in
+/// bandwidth, with the state among its evidence.
+fn join_states(ledger: &mut Ledger) {
+    let findings = std::mem::take(&mut ledger.findings);
+    let (states, mut kept): (Vec<Finding>, Vec<Finding>) =
+        findings.into_iter().partition(|f| EXPLAINS.iter().any(|(state, _)| *state == f.class));
+    let mut left = Vec::new();
+    for state in states {
+        match kept.iter_mut().find(|f| explains(&state, f)) {
+            Some(effect) => effect.evidence.extend(state.evidence),
+            None => left.push(state),
+        }
+    }
+    // Among the states themselves: a GPU without links is not registered either.
+    for state in left {
+        match kept.iter_mut().find(|f| explains(&state, f)) {
+            Some(effect) => effect.evidence.extend(state.evidence),
+            None => kept.push(state),
+        }
+    }
+    ledger.findings = kept;
+}
+
+fn explains(state: &Finding, effect: &Finding) -> bool {
+    let known = EXPLAINS.iter().any(|(s, e)| *s == state.class && *e == effect.class);
+    let part = |l: &Locus| (l.domain.clone(), l.node.clone());
+    let whole_node = effect.locus.kind == LocusKind::Node;
+    known
+        && part(&state.locus) == part(&effect.locus)
+        && (state.locus.gpu == effect.locus.gpu || whole_node)
+        && state.outcome <= effect.outcome
+}

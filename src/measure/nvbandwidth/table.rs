@@ -1,0 +1,548 @@
+//! One printed matrix: title, column labels, rows, and what is wrong with it.
+//!
+//! Source: `PeerValueMatrix` of v0.1 to v0.8. Cells are right-aligned in 10
+//! and always carry two decimals, row labels are the row's number or, for the
+//! bisection test, `rank->peer`. A cell that may have lost digits is no number.
+
+use std::collections::BTreeMap;
+
+use super::testcases;
+use crate::measure::text;
+use crate::measure::text::Line;
+use crate::model::measurement::Matrix;
+use crate::model::parsed::Problem;
+use crate::model::parsed::ProblemKind;
+
+/// Characters of a cell (`setw(10)`).
+const CELL: usize = 10;
+
+/// The largest row number that is believed after a gap: the largest NVLink
+/// domain announced has 576 GPUs.
+const MOST_ROWS: usize = 4096;
+
+/// A matrix while its lines come in.
+#[derive(Debug)]
+pub(super) struct Table<'a> {
+    /// The line before the column labels.
+    title: Option<&'a str>,
+    columns: Option<Vec<&'a str>>,
+    /// A person cut columns out.
+    is_elided: bool,
+    /// Width of the row labels and length of a line, where the column labels
+    /// stand as the tool aligns them.
+    layout: Option<(usize, usize)>,
+    rows: Vec<Printed<'a>>,
+    /// The number that the next row should have.
+    next: usize,
+    /// Where it starts.
+    pub line: u32,
+    /// Cells that had to be left empty because a piece is missing.
+    cut: Count,
+    /// Cells or rows that are there and cannot be read.
+    unreadable: Count,
+}
+
+/// A row as it was printed, or the place of one that was not.
+#[derive(Debug)]
+struct Printed<'a> {
+    label: String,
+    cells: Vec<Option<f64>>,
+    text: &'a str,
+    /// How many words stood there.
+    count: usize,
+    is_printed: bool,
+}
+
+/// A line taken apart.
+#[derive(Debug)]
+struct Split<'a> {
+    label: String,
+    index: usize,
+    cells: Cells<'a>,
+}
+
+#[derive(Debug)]
+enum Cells<'a> {
+    /// Words between blanks.
+    Words(&'a str),
+    /// Every [`CELL`] characters a cell.
+    Aligned(&'a str),
+}
+
+/// The cells of a line while they are read.
+#[derive(Debug, Default)]
+struct Row {
+    cells: Vec<Option<f64>>,
+    /// Where the words are that are neither numbers nor `N/A`.
+    unreadable: Vec<usize>,
+    /// How many of them the tool cannot have printed.
+    damaged: usize,
+    /// The cells were cut out by position, so each is where it belongs.
+    is_aligned: bool,
+    /// Words that do not even look like damaged numbers.
+    foreign: usize,
+}
+
+impl Row {
+    fn with_capacity(cells: usize) -> Self {
+        Self { cells: Vec::with_capacity(cells), ..Self::default() }
+    }
+
+    fn push(&mut self, word: &str) {
+        let value = cell(word);
+        if value.is_none() && word != "N/A" {
+            self.unreadable.push(self.cells.len());
+            if !is_not_finite(word) {
+                self.damaged += 1;
+                self.foreign += usize::from(!looks_like_cell(word));
+            }
+        }
+        self.cells.push(value);
+    }
+}
+
+/// How many, and the first line of them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    number: usize,
+    line: u32,
+}
+
+impl Count {
+    fn add(&mut self, number: usize, line: u32) {
+        if self.number == 0 {
+            self.line = line;
+        }
+        self.number += number;
+    }
+}
+
+/// What a line is to a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// Its next row, or a row further down.
+    Row,
+    /// The first row of another table, whose head was lost.
+    Restart,
+    /// No row.
+    No,
+}
+
+/// Whether this is the line above a matrix.
+pub(super) fn is_description(text: &str) -> bool {
+    text.contains("(column)")
+        || text.contains("(row)")
+        || ["(GB/s)", "(ns)", "(us)"].iter().any(|unit| text.trim_end().ends_with(unit))
+        || text.starts_with("Bisect benchmarking")
+}
+
+/// The column labels on this line: 0, 1, 2 and on. Where a person cut columns
+/// out, the rest must still rise.
+pub(super) fn column_labels(text: &str) -> Option<(Vec<&str>, bool)> {
+    let mut labels = Vec::new();
+    let mut elided = false;
+    let mut next = 0;
+    for word in text.split_whitespace() {
+        if is_ellipsis(word) {
+            elided = true;
+            continue;
+        }
+        let number = text::integer(word)?;
+        if number < next || (number != next && !elided) {
+            return None;
+        }
+        next = number + 1;
+        labels.push(word);
+    }
+    (!labels.is_empty()).then_some((labels, elided))
+}
+
+fn is_ellipsis(word: &str) -> bool {
+    matches!(word, "..." | "…" | "[...]")
+}
+
+/// The label at the start of a row, its number, and the cells after it. Padding
+/// inside `36-> 0` goes.
+fn row_label(text: &str) -> Option<(String, usize, &str)> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let index = text[..digits].parse::<usize>().ok()?;
+    if 1 < digits && text.starts_with('0') {
+        return None;
+    }
+    let rest = &text[digits..];
+    if let Some(peer) = rest.strip_prefix("->") {
+        let peer = peer.trim_start();
+        let width = peer.bytes().take_while(u8::is_ascii_digit).count();
+        let cells = &peer[width..];
+        let fits = 0 < width && (cells.is_empty() || cells.starts_with(char::is_whitespace));
+        return fits.then(|| (format!("{index}->{}", &peer[..width]), index, cells));
+    }
+    let is_whole = rest.is_empty() || rest.starts_with(char::is_whitespace);
+    is_whole.then(|| (text[..digits].to_owned(), index, rest))
+}
+
+/// Whether a word stands where a number should, readable or not.
+fn looks_like_cell(word: &str) -> bool {
+    word.contains('.') && word.bytes().any(|b| b.is_ascii_digit())
+}
+
+/// What a C++ stream prints for numbers that are none.
+fn is_not_finite(word: &str) -> bool {
+    matches!(word.trim_start_matches('-'), "nan" | "inf" | "NaN")
+}
+
+/// A cell's number: digits, a point, two digits. The tool prints no sign, no
+/// exponent and never more or fewer decimals, so anything else is damaged.
+fn cell(word: &str) -> Option<f64> {
+    let is_plain = word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    text::number(word).filter(|_| is_plain && has_two_decimals(word))
+}
+
+/// Whether all of a number's digits are there.
+pub(super) fn has_two_decimals(word: &str) -> bool {
+    word.rsplit_once('.').is_some_and(|(_, decimals)| decimals.len() == 2)
+}
+
+impl<'a> Table<'a> {
+    /// An empty table under this title.
+    pub(super) fn new(
+        title: Option<&'a str>,
+        columns: Option<(Vec<&'a str>, bool)>,
+        line: &Line<'a>,
+    ) -> Self {
+        let (columns, is_elided) = match columns {
+            Some((columns, elided)) => (Some(columns), elided),
+            None => (None, false),
+        };
+        let width = columns.as_ref().map_or(0, Vec::len) * CELL;
+        let length = line.text.len();
+        let layout =
+            (0 < width && width < length && line.text.is_ascii()).then(|| (length - width, length));
+        Self {
+            title,
+            columns,
+            is_elided,
+            layout,
+            rows: Vec::new(),
+            next: 0,
+            line: line.number,
+            cut: Count::default(),
+            unreadable: Count::default(),
+        }
+    }
+
+    /// The title, where one was printed.
+    pub(super) fn title(&self) -> Option<&'a str> {
+        self.title
+    }
+
+    /// Whether nothing but column labels came so far.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Takes a line in as a row if it is one. `is_last` says that the file ends
+    /// on this line, without a line end: its last number may have lost digits.
+    pub(super) fn take(&mut self, line: &Line<'a>, is_last: bool) -> Fit {
+        let Some(split) = self.split(line.text) else { return Fit::No };
+        let width = self.columns.as_ref().map_or(0, Vec::len);
+        let mut row = Row::with_capacity(width);
+        match split.cells {
+            Cells::Words(cells) => {
+                for word in cells.split_whitespace() {
+                    if !is_ellipsis(word) {
+                        row.push(word);
+                    } else if !self.is_elided {
+                        // Which columns the cells behind it belong to is not known.
+                        break;
+                    }
+                }
+            }
+            Cells::Aligned(cells) => {
+                row.is_aligned = true;
+                for at in (0..cells.len()).step_by(CELL) {
+                    row.push(cells[at..at + CELL].trim_start());
+                }
+            }
+        }
+        if row.cells.is_empty() || row.cells.len() < row.foreign * 2 {
+            return Fit::No;
+        }
+        // Without column labels the rows say how many there are; see `finish`.
+        let count = row.cells.len();
+        let width = if self.columns.is_some() { width } else { count };
+        let is_short = count < width;
+        // The rest of a row that a line end broke can begin like a row.
+        if is_short && !self.is_in_place(line.text, &split) {
+            return Fit::No;
+        }
+        if !self.make_room(&split, width, line.number) {
+            return Fit::No;
+        }
+        let place = if self.is_elided {
+            self.rows.iter().position(|row| row.label == split.label)
+        } else {
+            Some(split.index)
+        };
+        let place = place.unwrap_or(self.rows.len());
+        if let Some(known) = self.rows.get_mut(place).filter(|row| row.is_printed) {
+            if known.text != line.text {
+                if split.index == 0 && !is_short && 1 < self.next {
+                    return Fit::Restart;
+                }
+                // Two rows of this number: which one it is cannot be told.
+                known.cells.fill(None);
+            }
+            self.unreadable.add(1, line.number);
+            return Fit::Row;
+        }
+        self.settle(&mut row, width, is_last, line.number);
+        row.cells.resize(width, None);
+        let printed = Printed {
+            label: split.label,
+            cells: row.cells,
+            text: line.text,
+            count,
+            is_printed: true,
+        };
+        match self.rows.get_mut(place) {
+            Some(lost) => {
+                // It comes late; it had been counted as missing.
+                self.cut.number = self.cut.number.saturating_sub(lost.cells.len());
+                *lost = printed;
+            }
+            None => self.rows.push(printed),
+        }
+        self.next = self.next.max(split.index + 1);
+        Fit::Row
+    }
+
+    /// Label and cells of a row. The tool right-aligns cells in ten characters,
+    /// so a line as long as the column labels is cut there and even numbers that
+    /// touch come apart; any other line is read word by word.
+    fn split(&self, text: &'a str) -> Option<Split<'a>> {
+        if let Some((label_width, length)) = self.layout
+            && text.len() >= length
+            && text.is_ascii()
+        {
+            let (label, cells) = text.split_at(text.len() + label_width - length);
+            // Before v0.5 labels are not padded and 10 moves its row.
+            let is_aligned = label.len() == label_width
+                || (label_width == 1 && label.bytes().all(|b| b.is_ascii_digit()));
+            let is_aligned = is_aligned
+                && (0..cells.len())
+                    .step_by(CELL)
+                    .all(|at| !cells[at..at + CELL].trim_start().contains(char::is_whitespace));
+            if is_aligned && let Some((label, index, "")) = row_label(label.trim_start()) {
+                return Some(Split { label, index, cells: Cells::Aligned(cells) });
+            }
+        }
+        let (label, index, cells) = row_label(text.trim_start())?;
+        cells.starts_with(char::is_whitespace).then_some(Split {
+            label,
+            index,
+            cells: Cells::Words(cells),
+        })
+    }
+
+    /// Whether the first cell of a row stands where this table has it. In tables
+    /// whose blanks were folded only the order of the rows can tell.
+    fn is_in_place(&self, text: &str, split: &Split<'_>) -> bool {
+        let Some((label_width, _)) = self.layout else { return split.index == self.next };
+        let Cells::Words(cells) = split.cells else { return true };
+        let blanks = cells.len() - cells.trim_start().len();
+        let word = cells.split_whitespace().next().map_or(0, str::len);
+        text.len() - cells.len() + blanks + word == label_width + CELL
+    }
+
+    /// Decides what of a row's numbers can be trusted, and counts what cannot.
+    fn settle(&mut self, row: &mut Row, width: usize, is_last: bool, line: u32) {
+        if width < row.cells.len() {
+            // A number fell apart: which words belong together is not known.
+            self.unreadable.add(1, line);
+            row.cells.clear();
+            return;
+        }
+        let is_short = row.cells.len() < width;
+        // The last number may be the beginning of one.
+        let is_cut = (is_short || is_last)
+            && row.unreadable.last().is_some_and(|at| at + 1 == row.cells.len());
+        if is_cut {
+            row.cells.pop();
+            row.unreadable.retain(|at| *at < row.cells.len());
+        }
+        // A word too many and a cell too few look like one unreadable cell, and
+        // move what follows. Only where the line is as long as it must be, or its
+        // blanks were folded and the tool can have printed that word, is the
+        // place of the cells behind it known.
+        let is_folded = self.layout.is_none() && self.columns.is_some() && row.damaged == 0;
+        let is_shifted = is_short || is_last || !(row.is_aligned || is_folded);
+        if is_shifted && let Some(first) = row.unreadable.first() {
+            row.cells.truncate(*first);
+            row.unreadable.truncate(1);
+        }
+        if row.cells.len() < width && (is_short || is_cut) {
+            self.cut.add(width - row.cells.len(), line);
+        }
+        if !row.unreadable.is_empty() {
+            self.unreadable.add(row.unreadable.len(), line);
+        }
+    }
+
+    /// Makes room for a row and for those that were lost before it. False where
+    /// the number is too far off to be a row's.
+    fn make_room(&mut self, split: &Split<'_>, width: usize, line: u32) -> bool {
+        if self.is_elided || split.index <= self.next {
+            return true;
+        }
+        let most = if split.label.contains("->") { MOST_ROWS } else { width.min(MOST_ROWS) };
+        if most <= split.index {
+            return false;
+        }
+        self.pad(split.index, width, line);
+        true
+    }
+
+    fn pad(&mut self, rows: usize, width: usize, line: u32) {
+        for lost in self.rows.len()..rows {
+            self.rows.push(Printed {
+                label: lost.to_string(),
+                cells: vec![None; width],
+                text: "",
+                count: 0,
+                is_printed: false,
+            });
+            self.cut.add(width, line);
+        }
+    }
+
+    /// How many columns there are: as many as labels, else as many as most rows
+    /// have words.
+    fn width(&self) -> usize {
+        if let Some(columns) = &self.columns {
+            return columns.len();
+        }
+        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+        for row in self.rows.iter().filter(|row| row.is_printed) {
+            *counts.entry(row.count).or_default() += 1;
+        }
+        counts.into_iter().max_by_key(|(_, rows)| *rows).map_or(0, |(count, _)| count)
+    }
+
+    fn cells(&self) -> impl Iterator<Item = f64> + '_ {
+        self.rows.iter().flat_map(|row| &row.cells).flatten().copied()
+    }
+
+    /// Whether every cell of this matrix can be held against its sum.
+    fn is_whole(&self) -> bool {
+        self.cut.number == 0 && self.unreadable.number == 0 && !self.is_elided
+    }
+
+    /// Whether the cells add up to this, every one of them readable.
+    pub(super) fn adds_up_to(&self, sum: f64) -> bool {
+        self.is_whole() && deviation(self.cells(), sum, printed_error).is_none()
+    }
+
+    /// The matrix, and what is wrong with it.
+    pub(super) fn finish(
+        mut self,
+        run: u32,
+        testcase: Option<String>,
+        sum: Option<f64>,
+    ) -> (Matrix, Vec<Problem>) {
+        let name = testcase.as_deref();
+        let width = self.width();
+        let pairwise = name.map_or_else(
+            || self.title.is_some_and(|t| t.contains("GPU(row)")) && 1 < self.rows.len(),
+            testcases::is_pairwise,
+        );
+        if pairwise && !self.is_elided {
+            self.pad(width, width, self.line);
+        }
+        for row in &mut self.rows {
+            if row.is_printed && self.columns.is_none() && row.count != width {
+                row.cells.clear();
+                self.unreadable.add(1, self.line);
+            }
+            row.cells.resize(width, None);
+        }
+        if pairwise && !self.is_elided {
+            clear_unmeasured_diagonal(self.rows.iter_mut().map(|row| &mut row.cells));
+        }
+        let mut problems = Vec::new();
+        let mut report = |kind, line, detail: String| {
+            problems.push(Problem::new(kind, detail).in_test(name).at(line));
+        };
+        if self.columns.is_none() {
+            let detail = "the column labels are missing; columns are counted from 0";
+            report(ProblemKind::Truncated, self.line, detail.to_owned());
+        }
+        if self.is_elided {
+            let detail = "columns were cut out of this matrix";
+            report(ProblemKind::Truncated, self.line, detail.to_owned());
+        }
+        if 0 < self.cut.number {
+            let detail = format!("{} cells of this matrix are missing", self.cut.number);
+            report(ProblemKind::Truncated, self.cut.line, detail);
+        }
+        if 0 < self.unreadable.number {
+            let detail = format!("{} cells or rows cannot be read", self.unreadable.number);
+            report(ProblemKind::Unrecognised, self.unreadable.line, detail);
+        }
+        if let Some(sum) = sum
+            && self.is_whole()
+            && let Some(computed) = deviation(self.cells(), sum, printed_error)
+        {
+            let detail = format!("the cells add up to {computed:.2}, SUM says {sum:.2}");
+            report(ProblemKind::Inconsistent, self.line, detail);
+        }
+        let cols = match self.columns {
+            Some(columns) => columns.into_iter().map(str::to_owned).collect(),
+            None => (0..width).map(|column| column.to_string()).collect(),
+        };
+        let (labels, cells) = self.rows.into_iter().map(|row| (row.label, row.cells)).unzip();
+        let matrix = Matrix {
+            run,
+            unit: testcases::unit(name, self.title),
+            testcase,
+            rows: labels,
+            cols,
+            cells,
+            sum,
+            coefficient_of_variation: None,
+        };
+        (matrix, problems)
+    }
+}
+
+/// v0.1 prints 0.00 for a GPU with itself, which it does not measure.
+pub(super) fn clear_unmeasured_diagonal<'a>(rows: impl Iterator<Item = &'a mut Vec<Option<f64>>>) {
+    for (i, row) in rows.enumerate() {
+        if let Some(cell) = row.get_mut(i)
+            && *cell == Some(0.0)
+        {
+            *cell = None;
+        }
+    }
+}
+
+/// How far a text cell can be from the number behind it: two decimals.
+fn printed_error(_: f64) -> f64 {
+    0.005
+}
+
+/// What the cells add up to, where that is not `sum` within their rounding
+/// (`error` per cell): the tool adds up unrounded numbers.
+pub(super) fn deviation(
+    cells: impl Iterator<Item = f64>,
+    sum: f64,
+    error: impl Fn(f64) -> f64,
+) -> Option<f64> {
+    let (mut total, mut slack) = (0.0, 0.011);
+    for value in cells {
+        total += value;
+        slack += error(value);
+    }
+    let slack = slack + 1e-9 * sum.abs();
+    ((total - sum).abs() > slack).then_some(total)
+}
