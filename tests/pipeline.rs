@@ -233,7 +233,7 @@ fn a_flood_is_cut_and_its_node_is_unknown() {
     // 80 MiB, of which 64 are kept.
     cluster.tool(
         "nvbandwidth",
-        &format!("[ $NODE = n1 ] && {{ yes flood | head -c 83886080; exit 0; }}\n{NVBANDWIDTH}"),
+        &format!("[ $NODE = n1 ] && {{ head -c 83886080 /dev/zero | tr '\\0' x; exit 0; }}\n{NVBANDWIDTH}"),
     );
     let output = cluster.run(&["audit", "--json", "--no-progress"]);
     let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
@@ -376,6 +376,133 @@ fn an_interrupt_ends_the_tools_and_leaves_a_partial_run() {
     assert_eq!(unknown(&document["verdicts"], "nvbandwidth on n2"), "the run was interrupted");
     let tool = rustix::process::Pid::from_raw(tool).expect("a pid");
     assert!(rustix::process::test_kill_process(tool).is_err(), "the tool is gone");
+}
+
+/// One matrix of eight H100s whose GPU `slow` moves half of what it should.
+fn matrix(testcase: &str, healthy: f64, slow: Option<i32>) -> String {
+    let mut text = format!(
+        "Running {testcase}.\nmemcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n           "
+    );
+    text += &(0..8).map(|gpu| format!("{gpu:<10}")).collect::<String>();
+    let mut sum = 0.0;
+    for row in 0..8 {
+        text += &format!("\n{row:>2}");
+        for column in 0..8 {
+            if row == column {
+                text += "       N/A";
+                continue;
+            }
+            // A flat matrix with a last digit that moves, as real ones have.
+            let jitter = f64::from((row * 5 + column * 3) % 7) * 0.11;
+            let touched = slow == Some(row) || slow == Some(column);
+            let value = (healthy + jitter) * if touched { 0.5 } else { 1.0 };
+            let value = (value * 100.0).round() / 100.0;
+            sum += value;
+            text += &format!("{value:>10.2}");
+        }
+    }
+    format!("{text}\n\nSUM {testcase} {sum:.2}\n\n")
+}
+
+/// What a node of eight H100s prints for the copy-engine tests.
+fn eight_h100(slow: Option<i32>) -> String {
+    let mut text = "nvbandwidth Version: v0.8\nBuilt from Git version: v0.8\n\n\
+        CUDA Runtime Version: 12080\nCUDA Driver Version: 12080\nDriver Version: 570.26\n\n"
+        .to_owned();
+    for gpu in 0..8 {
+        text += &format!("Device {gpu}: NVIDIA H100 80GB HBM3 (00000000:{gpu}b:00)\n");
+    }
+    text.push('\n');
+    for (testcase, title, value) in [
+        ("host_to_device_memcpy_ce", "CPU(row) -> GPU(column)", 55.4),
+        ("device_to_host_memcpy_ce", "CPU(row) <- GPU(column)", 55.0),
+    ] {
+        let head: String = (0..8).map(|gpu| format!("{gpu:<10}")).collect();
+        let row = format!("{value:>10.2}").repeat(8);
+        text += &format!(
+            "Running {testcase}.\nmemcpy CE {title} bandwidth (GB/s)\n           {head}\n 0{row}\n\n\
+             SUM {testcase} {:.2}\n\n",
+            value * 8.0
+        );
+    }
+    text += &matrix("device_to_device_memcpy_read_ce", 395.5, slow);
+    text += &matrix("device_to_device_memcpy_write_ce", 395.9, slow);
+    text + "NOTE: The reported results may not reflect the full capabilities of the platform.\n\
+        Performance can vary with software drivers, hardware clocks, and system topology.\n"
+}
+
+#[test]
+fn a_slow_gpu_closes_the_gate_and_proposes_to_drain_its_node_only() {
+    let cluster = Cluster::new("n[1-4]");
+    // Eight machines that share no NVLink are domains of one node each.
+    let domains: String = (1..=4)
+        .map(|n| {
+            format!(
+                "[[domain]]\nname = \"box{n}\"\nnodes = \"n{n}\"\nplatform = \"hgx-h100\"\n\
+                 gpus_per_node = 8\n"
+            )
+        })
+        .collect();
+    cluster.put("claims.toml", &domains);
+    for node in 1..=4 {
+        cluster.put(&format!("out/n{node}"), &eight_h100((node == 3).then_some(5)));
+    }
+    cluster.tool("nvbandwidth", "cat out/$NODE");
+    let output = cluster.run(&["audit"]);
+    assert_eq!(output.status.code(), Some(3), "{}{}", stdout(&output), stderr(&output));
+    let folder = cluster.folder();
+    let verdicts = json(&folder.join("verdicts.json"));
+    let outcomes: Vec<String> =
+        ["n1", "n2", "n3", "n4"].map(|n| node_outcome(&verdicts, n)).into_iter().collect();
+    assert!(matches!(outcomes[2].as_str(), "degraded" | "failed"), "{outcomes:?}");
+    for other in [0, 1, 3] {
+        assert_eq!(outcomes[other], "pass", "{verdicts:#}");
+    }
+    let actions = json(&folder.join("actions.json"));
+    let actions = actions["actions"].as_array().expect("a list");
+    let [action] = actions.as_slice() else { panic!("{actions:#?}") };
+    assert_eq!(action["node"], "n3");
+    let applied = stdout(&cluster.run(&["apply", &folder.display().to_string()]));
+    assert!(
+        applied.contains("scontrol update NodeName=n3 State=DRAIN Reason=\"fabricgate:"),
+        "{applied}"
+    );
+    assert!(stdout(&output).contains("scontrol update NodeName=n3"), "{}", stdout(&output));
+    let matrix = fs::read_to_string(folder.join("matrix.csv")).expect("kept");
+    assert!(matrix.starts_with("run,domain,stage,testcase,src_node"), "{matrix:.80}");
+    assert!(fs::read_to_string(folder.join("report.html")).expect("kept").contains("n3"));
+    let told = cluster.run(&["explain", &folder.display().to_string(), "n3:5"]);
+    assert_eq!(told.status.code(), Some(0), "{}", stderr(&told));
+    let replayed = cluster.run(&["replay", &folder.display().to_string()]);
+    assert_eq!(replayed.status.code(), Some(3));
+    assert!(stderr(&replayed).contains("the verdicts are those of then"), "{}", stderr(&replayed));
+}
+
+#[test]
+fn healthy_boxes_pass_and_every_form_of_the_report_is_written() {
+    let cluster = Cluster::new("n1");
+    cluster.put(
+        "claims.toml",
+        "[[domain]]\nname = \"box\"\nnodes = \"n1\"\nplatform = \"hgx-h100\"\ngpus_per_node = 8\n",
+    );
+    cluster.put("out/n1", &eight_h100(None));
+    cluster.tool("nvbandwidth", "cat out/$NODE");
+    let output = cluster.run(&["audit"]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    let folder = cluster.folder().display().to_string();
+    for (form, start) in [("csv", "run,"), ("junit", "<?xml"), ("html", "<!"), ("json", "{")] {
+        let file = format!("report.{form}");
+        let args = ["report", &folder, "--format", form, "--output", &file];
+        assert_eq!(cluster.run(&args).status.code(), Some(0), "{form}");
+        let text = fs::read_to_string(cluster.path(&file)).expect("written").to_lowercase();
+        assert!(text.starts_with(start), "{form}: {text:.60}");
+    }
+    let judged = cluster.run(&["judge", &folder, "--platform", "hgx-h100", "--junit", "j.xml"]);
+    assert_eq!(judged.status.code(), Some(0), "{}{}", stdout(&judged), stderr(&judged));
+    assert!(cluster.path("j.xml").exists());
+    let wrong = cluster.run(&["judge", "out/n1", "--platform", "hgx-h1000"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(stderr(&wrong).contains("did you mean `hgx-h100`"), "{}", stderr(&wrong));
 }
 
 /// Polls until there is an answer.
