@@ -15,9 +15,11 @@ pub mod junit;
 pub mod terminal;
 
 mod blame;
+mod class;
 mod grid;
 mod headline;
 mod heat;
+mod overview;
 mod plain;
 mod plot;
 mod scale;

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use anstyle::AnsiColor;
 use anstyle::Style;
 
+use super::class;
 use super::headline::headline;
 use super::headline::worst_detectable;
 use super::heat;
@@ -23,6 +24,7 @@ use super::shell;
 use crate::model::action::ActionPlan;
 use crate::model::run::Run;
 use crate::model::verdict::Finding;
+use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
 
@@ -49,7 +51,9 @@ pub fn render(run: &Run, style: &TerminalStyle) -> String {
     if let Some(heat) = heat::worst(run, width) {
         page.section("Matrix");
         page.paragraph("", &heat.title, 2);
-        page.out.push('\n');
+        if !heat.lines.is_empty() {
+            page.out.push('\n');
+        }
         for line in &heat.lines {
             page.out.push_str("  ");
             for (style, text) in line {
@@ -58,7 +62,9 @@ pub fn render(run: &Run, style: &TerminalStyle) -> String {
             page.end();
         }
     }
+    nodes(&mut page, &run.verdicts.nodes);
     unknown(&mut page, &run.verdicts.unknown);
+    next(&mut page, &run.verdicts.findings);
     notes(&mut page, &run.verdicts.notes);
     if let Some(plan) = &run.actions {
         actions(&mut page, plan);
@@ -96,6 +102,15 @@ impl Page {
         self.end();
     }
 
+    /// `text` in a fainter tone, wrapped.
+    fn faint(&mut self, text: &str, indent: usize) {
+        for line in wrap(&clip(text, LONGEST), self.width.saturating_sub(indent)) {
+            let _ = write!(self.out, "{:indent$}", "");
+            self.styled(Style::new().dimmed(), &line);
+            self.end();
+        }
+    }
+
     /// `text` behind `lead`, wrapped, continued at the depth of the text.
     fn paragraph(&mut self, lead: &str, text: &str, indent: usize) {
         let depth = indent + lead.chars().count();
@@ -103,6 +118,23 @@ impl Page {
         for (i, line) in wrap(&clip(text, LONGEST), room).iter().enumerate() {
             let lead = if i == 0 { lead } else { "" };
             let _ = write!(self.out, "{:indent$}{lead:<fill$}{line}", "", fill = depth - indent);
+            self.end();
+        }
+    }
+}
+
+impl Page {
+    /// A line behind a coloured outcome, wrapped at the depth of its text.
+    fn labelled(&mut self, outcome: Outcome, text: &str) {
+        const LEAD: usize = 2 + 8 + 2;
+        for (i, line) in wrap(&clip(text, LONGEST), self.width - LEAD).iter().enumerate() {
+            self.out.push_str("  ");
+            if i == 0 {
+                self.styled(colour_of(outcome), &format!("{:<8}", outcome.as_str()));
+            } else {
+                let _ = write!(self.out, "{:8}", "");
+            }
+            let _ = write!(self.out, "  {line}");
             self.end();
         }
     }
@@ -188,8 +220,22 @@ fn findings(page: &mut Page, findings: &[Finding]) {
         table_line(page, row, &widths, Some(finding.outcome));
         let class = if narrow { format!("{}: ", finding.class) } else { String::new() };
         page.paragraph("", &format!("{class}{}", finding.summary), 4);
+        if let Some(from) = sources(finding) {
+            page.faint(&from, 4);
+        }
     }
     more(page, findings.len());
+}
+
+/// The first file a finding rests on, and how many more there are.
+fn sources(finding: &Finding) -> Option<String> {
+    let mut files: Vec<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
+    files.dedup();
+    let first = plain(files.first()?).into_owned();
+    Some(match files.len() - 1 {
+        0 => format!("see {first}"),
+        more => format!("see {first} and {}", counted(more, "more file", "more files")),
+    })
 }
 
 /// What a line of the findings takes beside its place: indent, outcome, two
@@ -220,6 +266,49 @@ fn more(page: &mut Page, all: usize) {
     if MOST < all {
         let text = format!("and {} more; --json and the page list all", all - MOST);
         page.paragraph("", &text, 2);
+    }
+}
+
+/// The nodes that do not pass: bad ones by name, since the findings say what is
+/// the matter with them; unknown ones with the reason, which stands nowhere else.
+fn nodes(page: &mut Page, nodes: &[NodeVerdict]) {
+    if nodes.iter().all(|n| n.outcome == Outcome::Pass) {
+        return;
+    }
+    page.section("Nodes");
+    for outcome in [Outcome::Failed, Outcome::Degraded] {
+        let names: Vec<&str> =
+            nodes.iter().filter(|n| n.outcome == outcome).map(|n| n.node.as_str()).collect();
+        if !names.is_empty() {
+            page.labelled(outcome, &listed(&names, MOST));
+        }
+    }
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for node in nodes.iter().filter(|n| n.outcome == Outcome::Unknown) {
+        reasons.entry(&node.reason).or_default().push(node.node.as_str());
+    }
+    for (why, names) in reasons.iter().take(MOST) {
+        page.labelled(Outcome::Unknown, &format!("{}: {}", listed(names, 6), plain(why)));
+    }
+    if MOST < reasons.len() {
+        let text = format!("and {} more reasons; --json lists all", reasons.len() - MOST);
+        page.paragraph("", &text, 2);
+    }
+    let passed = nodes.iter().filter(|n| n.outcome == Outcome::Pass).count();
+    if 0 < passed {
+        page.labelled(Outcome::Pass, &counted(passed, "node", "nodes"));
+    }
+}
+
+/// What a person does about each kind of finding.
+fn next(page: &mut Page, findings: &[Finding]) {
+    let advised = class::advised(findings);
+    if advised.is_empty() {
+        return;
+    }
+    page.section("What to do next");
+    for (title, next) in advised.iter().take(MOST) {
+        page.paragraph("- ", &format!("{title}: {next}"), 2);
     }
 }
 
@@ -295,7 +384,7 @@ fn detectable(page: &mut Page, run: &Run) {
     let blind = nodes.iter().filter(|n| n.detectable.is_none()).count();
     let text = match (worst_detectable(run), blind) {
         (Some(worst), _) => {
-            format!("a loss of {} or more would have been seen on every node", percent(worst))
+            format!("where it measured, a loss of {} or more would have been seen", percent(worst))
         }
         (None, blind) if blind == nodes.len() => {
             "how small a loss would have been seen is not known for any node".to_owned()
