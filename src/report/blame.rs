@@ -34,7 +34,7 @@ pub(super) fn is_home(finding: &Finding, grid: &Grid) -> bool {
 }
 
 /// Whether a finding's evidence names this grid's test.
-fn names(finding: &Finding, grid: &Grid) -> bool {
+pub(super) fn names(finding: &Finding, grid: &Grid) -> bool {
     // One test may appear with and without the suffix of its part.
     let same = |t: &str| grid.testcase.starts_with(t) || t.starts_with(&*grid.testcase);
     finding.evidence.iter().filter_map(|e| e.testcase.as_deref()).any(same)

@@ -250,6 +250,11 @@ fn of(class: &str) -> Option<&'static Words> {
     CLASSES.iter().find(|words| words.class == class)
 }
 
+/// Whether a class has words of its own here.
+pub(super) fn is_known(class: &str) -> bool {
+    of(class).is_some()
+}
+
 /// A title of a few words; of an unknown class, the class itself.
 pub(super) fn title(class: &str) -> String {
     of(class).map_or_else(|| clip(class, 60).replace('-', " "), |words| words.title.to_owned())

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::class;
+use super::plain::below;
 use super::plain::clip;
 use super::plain::counted;
 use super::plain::listed;
@@ -135,13 +136,15 @@ fn unknown(run: &Run) -> String {
         [] => match run.verdicts.unknown.first() {
             Some(first) => {
                 let first = format!("{}: {}", first.what, first.why);
+                let first = below(&first, &run.info.source);
                 format!("not everything is known; {}", clip(&first, 160))
             }
             None => "not everything is known".to_owned(),
         },
         [node] => {
             let of = if all == 1 { String::new() } else { format!(" (1 of {all} nodes)") };
-            let (name, why) = (clip(node.node.as_str(), 60), clip(&node.reason, 160));
+            let (name, why) =
+                (clip(node.node.as_str(), 60), clip(&below(&node.reason, &run.info.source), 160));
             format!("{name}{of} is not known to be good: {why}")
         }
         [first, rest @ ..] => {
@@ -153,7 +156,7 @@ fn unknown(run: &Run) -> String {
                 format!("{names} ({} of {all} nodes) are not known to be good", nodes.len())
             };
             match reasons.len() {
-                1 => format!("{who}: {}", clip(&first.reason, 160)),
+                1 => format!("{who}: {}", clip(&below(&first.reason, &run.info.source), 160)),
                 n => format!("{who}, for {n} different reasons"),
             }
         }

@@ -10,6 +10,7 @@ use anstyle::Style;
 
 use super::blame::blame;
 use super::blame::is_home;
+use super::blame::names;
 use super::grid::Grid;
 use super::grid::Reference;
 use super::grid::Shape;
@@ -61,7 +62,7 @@ pub(super) fn worst(run: &Run, width: usize) -> Option<Heat> {
             .findings
             .iter()
             .position(|f| is_home(f, grid) && !blame(std::slice::from_ref(f), grid).is_empty())
-            .unwrap_or(usize::MAX)
+            .map_or((usize::MAX, false), |at| (at, !names(&verdicts.findings[at], grid)))
     };
     let unknown = verdicts.outcome == Outcome::Unknown;
     let mut ranked: Vec<_> = grids
@@ -70,7 +71,8 @@ pub(super) fn worst(run: &Run, width: usize) -> Option<Heat> {
             let nodes = grid.rows.iter().filter_map(|e| e.node.as_ref()).collect::<BTreeSet<_>>();
             // More nodes say more; between pairs a part shows as a cross, which
             // says more than a strip; an expectation says more than a median.
-            let compared = matches!(grid.reference, Reference::Expectation(..));
+            let compared =
+                matches!(grid.reference, Reference::Expectation(low, high) if low == high);
             let lows = low(&grid).min(1);
             let missing = if unknown { grid.missing() } else { 0 };
             let rank = (
@@ -80,6 +82,7 @@ pub(super) fn worst(run: &Run, width: usize) -> Option<Heat> {
                 nodes.len() < 2,
                 !compared,
                 grid.shape != Shape::Pairs,
+                grid.summed.is_none(),
             );
             (rank, grid)
         })
@@ -90,7 +93,7 @@ pub(super) fn worst(run: &Run, width: usize) -> Option<Heat> {
     });
     let (rank, grid) = ranked.into_iter().next()?;
     let guilty = verdicts.findings.iter().any(|f| Outcome::Unknown < f.outcome);
-    if guilty && rank.0 == usize::MAX && rank.1 == Reverse(0) {
+    if guilty && rank.0.0 == usize::MAX && rank.1 == Reverse(0) {
         let title = format!(
             "no matrix shows what was found: the {numbers} cells that hold a number are as expected"
         );

@@ -13,12 +13,14 @@ use super::class;
 use super::headline::headline;
 use super::headline::worst_detectable;
 use super::heat;
+use super::plain::amount;
+use super::plain::below;
 use super::plain::clip;
 use super::plain::counted;
 use super::plain::listed;
-use super::plain::number;
 use super::plain::percent;
 use super::plain::plain;
+use super::plain::unit_name;
 use super::plain::wrap;
 use super::shell;
 use crate::model::action::ActionPlan;
@@ -47,7 +49,7 @@ pub fn render(run: &Run, style: &TerminalStyle) -> String {
     let width = style.width.clamp(72, 200);
     let mut page = Page { out: String::new(), width, colour: style.colour };
     opening(&mut page, run);
-    findings(&mut page, &run.verdicts.findings);
+    findings(&mut page, run);
     if let Some(heat) = heat::worst(run, width) {
         page.section("Matrix");
         page.paragraph("", &heat.title, 2);
@@ -62,8 +64,8 @@ pub fn render(run: &Run, style: &TerminalStyle) -> String {
             page.end();
         }
     }
-    nodes(&mut page, &run.verdicts.nodes);
-    unknown(&mut page, &run.verdicts.unknown);
+    nodes(&mut page, run);
+    unknown(&mut page, run);
     next(&mut page, &run.verdicts.findings);
     notes(&mut page, &run.verdicts.notes);
     if let Some(plan) = &run.actions {
@@ -182,7 +184,9 @@ fn opening(page: &mut Page, run: &Run) {
     page.paragraph("against  ", &format!("{platform}, thresholds {digest}"), 0);
 }
 
-fn findings(page: &mut Page, findings: &[Finding]) {
+fn findings(page: &mut Page, run: &Run) {
+    let findings = &run.verdicts.findings;
+    let source = &run.info.source;
     if findings.is_empty() {
         return;
     }
@@ -194,14 +198,14 @@ fn findings(page: &mut Page, findings: &[Finding]) {
     let rows: Vec<[String; 8]> = shown
         .iter()
         .map(|f| {
-            let cell = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), number);
+            let cell = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| amount(v, f.unit));
             [
                 f.outcome.to_string(),
                 clip(&f.locus.to_string(), place),
                 if narrow { String::new() } else { clip(&f.class, 18) },
                 cell(f.measured),
                 cell(f.expected),
-                f.unit.map_or("", |u| u.as_str()).to_owned(),
+                unit_name(f.unit).to_owned(),
                 f.ratio.map_or_else(|| "-".to_owned(), |r| format!("{r:.3}")),
                 if f.confirmed { "confirmed" } else { "once" }.to_owned(),
             ]
@@ -218,9 +222,15 @@ fn findings(page: &mut Page, findings: &[Finding]) {
     table_line(page, &titles.map(str::to_owned), &widths, None);
     for (row, finding) in rows.iter().zip(shown) {
         table_line(page, row, &widths, Some(finding.outcome));
-        let class = if narrow { format!("{}: ", finding.class) } else { String::new() };
-        page.paragraph("", &format!("{class}{}", finding.summary), 4);
-        if let Some(from) = sources(finding) {
+        let class = if narrow && class::is_known(&finding.class) {
+            format!("{} ({}): ", class::title(&finding.class), finding.class)
+        } else if narrow {
+            format!("{}: ", finding.class)
+        } else {
+            format!("{}: ", class::title(&finding.class))
+        };
+        page.paragraph("", &format!("{class}{}", below(&finding.summary, source)), 4);
+        if let Some(from) = sources(finding, source) {
             page.faint(&from, 4);
         }
     }
@@ -228,10 +238,11 @@ fn findings(page: &mut Page, findings: &[Finding]) {
 }
 
 /// The first file a finding rests on, and how many more there are.
-fn sources(finding: &Finding) -> Option<String> {
+fn sources(finding: &Finding, source: &str) -> Option<String> {
     let mut files: Vec<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
     files.dedup();
-    let first = plain(files.first()?).into_owned();
+    let first = below(files.first()?, source);
+    let first = plain(&first);
     Some(match files.len() - 1 {
         0 => format!("see {first}"),
         more => format!("see {first} and {}", counted(more, "more file", "more files")),
@@ -271,7 +282,8 @@ fn more(page: &mut Page, all: usize) {
 
 /// The nodes that do not pass: bad ones by name, since the findings say what is
 /// the matter with them; unknown ones with the reason, which stands nowhere else.
-fn nodes(page: &mut Page, nodes: &[NodeVerdict]) {
+fn nodes(page: &mut Page, run: &Run) {
+    let nodes: &[NodeVerdict] = &run.verdicts.nodes;
     if nodes.iter().all(|n| n.outcome == Outcome::Pass) {
         return;
     }
@@ -288,7 +300,12 @@ fn nodes(page: &mut Page, nodes: &[NodeVerdict]) {
         reasons.entry(&node.reason).or_default().push(node.node.as_str());
     }
     for (why, names) in reasons.iter().take(MOST) {
-        page.labelled(Outcome::Unknown, &format!("{}: {}", listed(names, 6), plain(why)));
+        let who = match names.len() {
+            all if 3 < all && all == nodes.len() => format!("all {all} nodes"),
+            _ => listed(names, 6),
+        };
+        let why = below(why, &run.info.source);
+        page.labelled(Outcome::Unknown, &format!("{who}: {why}"));
     }
     if MOST < reasons.len() {
         let text = format!("and {} more reasons; --json lists all", reasons.len() - MOST);
@@ -313,7 +330,8 @@ fn next(page: &mut Page, findings: &[Finding]) {
 }
 
 /// What is not known, put together by reason.
-fn unknown(page: &mut Page, unknown: &[Unknown]) {
+fn unknown(page: &mut Page, run: &Run) {
+    let unknown: &[Unknown] = &run.verdicts.unknown;
     if unknown.is_empty() {
         return;
     }
@@ -321,7 +339,7 @@ fn unknown(page: &mut Page, unknown: &[Unknown]) {
     let reasons = by_reason(unknown);
     for (why, whats) in reasons.iter().take(MOST) {
         let text = format!("{}: {}", listed(whats, 4), plain(why));
-        page.paragraph("- ", &text, 2);
+        page.paragraph("- ", &below(&text, &run.info.source), 2);
     }
     if MOST < reasons.len() {
         let text = format!("and {} more reasons; --json lists all", reasons.len() - MOST);
