@@ -6,12 +6,14 @@
 
 use std::fmt::Write as _;
 
+use super::class;
 use super::grid::median;
 use super::plain::clip;
 use super::plain::counted;
 use super::plain::percent;
 use super::plain::plain;
 use super::plain::quantity;
+use super::plain::wrap;
 use super::shell;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
@@ -219,10 +221,11 @@ fn chain(out: &mut String, run: &Run, finding: &Finding) {
         "{} is {}: {}  [{}]",
         plain(&locus),
         finding.outcome,
-        plain(&finding.class),
+        class::title(&finding.class),
         plain(&finding.id)
     );
-    let _ = writeln!(out, "  {}\n", clip(&finding.summary, LONGEST));
+    prose(out, "  ", &finding.summary);
+    out.push('\n');
     let quantity = |v: Option<f64>, otherwise: &str| {
         v.map_or_else(|| otherwise.to_owned(), |v| quantity(v, finding.unit))
     };
@@ -238,6 +241,7 @@ fn chain(out: &mut String, run: &Run, finding: &Finding) {
     let against = run.verdicts.platform.as_deref().unwrap_or("no single platform");
     let digest = clip(&run.verdicts.thresholds_digest, 80);
     let _ = writeln!(out, "against     {}, thresholds {digest}", plain(against));
+    let _ = writeln!(out, "class       {}", plain(&finding.class));
     let _ = writeln!(out, "rule        {}", plain(&finding.rule));
     let seen_again = if finding.confirmed {
         "yes, a second, independent measurement agreed"
@@ -256,6 +260,18 @@ fn chain(out: &mut String, run: &Run, finding: &Finding) {
     missing(out, run, &part);
     changes(out, finding);
     consequences(out, run, finding);
+    if let Some(next) = class::advice(&finding.class) {
+        out.push_str("\nWhat to do next\n");
+        prose(out, "  ", next);
+    }
+}
+
+/// Text behind an indent, in lines a person can read.
+fn prose(out: &mut String, indent: &str, text: &str) {
+    const WIDTH: usize = 98;
+    for line in wrap(&clip(text, LONGEST), WIDTH) {
+        let _ = writeln!(out, "{indent}{line}");
+    }
 }
 
 fn evidence(out: &mut String, finding: &Finding) {

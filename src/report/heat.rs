@@ -46,7 +46,7 @@ pub(super) struct Heat {
 pub(super) fn worst(run: &Run, width: usize) -> Option<Heat> {
     let verdicts = &run.verdicts;
     let grids = grids(run);
-    let joined = fleet(&grids);
+    let joined = fleet(&grids, &run.claims);
     let mut grids: Vec<Grid> = grids
         .into_iter()
         .flat_map(|mut grid| {

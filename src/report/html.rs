@@ -173,7 +173,7 @@ fn page(run: &Run) -> Result<Page, ReportError> {
         })
         .collect();
     let grids = grids(run);
-    let fleet = fleet(&grids);
+    let fleet = fleet(&grids, &run.claims);
     let fleet_nodes = fleet.iter().map(|g| g.rows.len()).max().unwrap_or(0);
     let Drawn { fleet, domains: drawn, left_out } = domains(run, &grids, &fleet)?;
     let (domains, domains_more) = domain_rows(run, &grids, &drawn);

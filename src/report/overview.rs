@@ -84,7 +84,7 @@ fn is_single(grid: &Grid) -> bool {
 
 /// Nodes that are domains of their own, test by test in one grid. Only tests
 /// with an expectation: nothing else makes different nodes comparable.
-pub(super) fn fleet(grids: &[Grid]) -> Vec<Grid> {
+pub(super) fn fleet(grids: &[Grid], claims: &Claims) -> Vec<Grid> {
     let mut tests: BTreeMap<(&str, Option<&str>, Unit), Vec<&Grid>> = BTreeMap::new();
     for grid in grids {
         let expected = matches!(grid.reference, Reference::Expectation(..));
@@ -93,10 +93,10 @@ pub(super) fn fleet(grids: &[Grid]) -> Vec<Grid> {
             tests.entry(key).or_default().push(grid);
         }
     }
-    tests.into_values().filter(|grids| 1 < grids.len()).filter_map(|g| joined(&g)).collect()
+    tests.into_values().filter(|grids| 1 < grids.len()).filter_map(|g| joined(&g, claims)).collect()
 }
 
-fn joined(grids: &[&Grid]) -> Option<Grid> {
+fn joined(grids: &[&Grid], claims: &Claims) -> Option<Grid> {
     let first = grids.first()?;
     let pairs = first.shape == Shape::Pairs;
     let gpus: BTreeSet<Option<u32>> = grids
@@ -121,10 +121,15 @@ fn joined(grids: &[&Grid]) -> Option<Grid> {
             range = (range.0.min(low), range.1.max(high));
         }
     }
+    let absent = unseen(&rows, claims);
+    if absent.len() < rows.len() {
+        spots.extend(std::iter::repeat_n(Some(Spot::MISSING), absent.len() * cols.len()));
+        rows.extend(absent);
+    }
     Some(Grid {
         domain: None,
         shape: Shape::PerGpu,
-        joined: grids.len(),
+        joined: rows.len(),
         rows,
         cols,
         spots,
@@ -132,6 +137,22 @@ fn joined(grids: &[&Grid]) -> Option<Grid> {
         summed: pairs.then_some(WORSE_MEDIAN),
         ..(*first).clone()
     })
+}
+
+/// Nodes that are claimed as domains of their own, of a platform seen here, and
+/// have no cell.
+fn unseen(rows: &[End], claims: &Claims) -> Vec<End> {
+    let single = || claims.domains.iter().filter(|d| d.nodes.len() == 1);
+    let end = |node: &NodeName| End { node: Some(node.clone()), gpu: None };
+    let platforms: BTreeSet<Option<&str>> = single()
+        .filter(|d| rows.contains(&end(&d.nodes[0])))
+        .map(|d| d.platform.as_deref())
+        .collect();
+    single()
+        .filter(|d| platforms.contains(&d.platform.as_deref()))
+        .map(|d| end(&d.nodes[0]))
+        .filter(|end| !rows.contains(end))
+        .collect()
 }
 
 /// How many of these spots show a loss that is judged.
@@ -147,18 +168,18 @@ mod tests {
     use crate::report::grid::grids;
 
     /// The two nodes of the fixture, each a domain of its own.
-    fn apart() -> Vec<Grid> {
-        let mut run = fixture::hgx();
-        run.claims.domains.clear();
+    fn apart(run: &mut crate::model::run::Run) -> Vec<Grid> {
         for cell in &mut run.cells {
             cell.domain = cell.src_node.as_ref().map(|n| DomainName::from(n.as_str()));
         }
-        grids(&run)
+        grids(run)
     }
 
     #[test]
     fn nodes_that_are_domains_of_their_own_share_one_grid_where_something_is_expected() {
-        let fleet = fleet(&apart());
+        let mut run = fixture::hgx();
+        let grids = apart(&mut run);
+        let fleet = fleet(&grids, &run.claims);
         let shapes: Vec<_> =
             fleet.iter().map(|g| (&*g.testcase, g.rows.len(), g.cols.len(), g.joined)).collect();
         assert_eq!(shapes, [("device_to_device_memcpy_read_ce", 2, 8, 2)]);
@@ -167,9 +188,24 @@ mod tests {
     }
 
     #[test]
+    fn a_claimed_node_that_ran_nothing_has_its_line_in_the_fleet() {
+        let mut run = fixture::hgx();
+        let grids = apart(&mut run);
+        let proto = run.claims.domains[0].clone();
+        let domain = |name: &str| crate::model::claims::ClaimedDomain {
+            name: DomainName::from(name),
+            nodes: vec![NodeName::from(name)],
+            ..proto.clone()
+        };
+        run.claims.domains = ["hgx0101", "hgx0102", "hgx0103"].map(domain).to_vec();
+        let fleet = fleet(&grids, &run.claims);
+        assert_eq!((fleet[0].rows.len(), fleet[0].missing()), (3, 8));
+    }
+
+    #[test]
     fn one_domain_of_many_nodes_is_no_fleet() {
-        assert!(fleet(&grids(&fixture::hgx())).is_empty());
-        assert!(fleet(&grids(&fixture::rack())).is_empty());
+        assert!(fleet(&grids(&fixture::hgx()), &fixture::hgx().claims).is_empty());
+        assert!(fleet(&grids(&fixture::rack()), &fixture::rack().claims).is_empty());
     }
 
     #[test]

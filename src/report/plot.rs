@@ -67,8 +67,8 @@ impl Layout {
         let (rows, cols) = (grid.rows.len(), grid.cols.len());
         let side = rows.max(cols);
         let cell = match grid.shape {
-            Shape::PerGpu if rows <= 60 => (58, 20),
-            Shape::PerGpu => (58, 14),
+            Shape::PerGpu if rows <= 60 => (46, 20),
+            Shape::PerGpu => (46, 14),
             Shape::Pairs if side <= 10 => (48, 28),
             Shape::Pairs if side <= 20 => (24, 24),
             Shape::Pairs if side <= 40 => (16, 16),

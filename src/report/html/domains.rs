@@ -139,9 +139,9 @@ pub(super) fn domains(run: &Run, grids: &[Grid], fleet: &[Grid]) -> Result<Drawn
     }
     let mut left_out = Vec::new();
     if !skipped.is_empty() {
-        let alone = if together.is_empty() { "" } else { " on its own" };
+        let how = if together.is_empty() { "not drawn" } else { "drawn only together" };
         left_out.push(format!(
-            "{} not drawn{alone} ({}); matrix.csv holds all cells.",
+            "{} {how} ({}); matrix.csv holds all cells.",
             counted(skipped.len(), "domain is", "domains are"),
             listed(&skipped, 12)
         ));
@@ -157,8 +157,14 @@ fn all_nodes(
     budget: &mut Budget,
 ) -> Result<Vec<FigureText>, ReportError> {
     let mut order: Vec<&Grid> = fleet.iter().collect();
-    order
-        .sort_by_key(|g| (Reverse(low(g).min(1)), Reverse(g.missing().min(1)), g.summed.is_none()));
+    order.sort_by_key(|g| {
+        // Where nodes are compared with different numbers, these are their own
+        // levels, which say nothing about one node beside the others.
+        let alike = matches!(g.reference, Reference::Expectation(low, high) if low == high);
+        let shown = (Reverse(low(g).min(1)), Reverse(g.missing().min(1)));
+        // The plain copy has the shortest name of its kind.
+        (shown, !alike, g.summed.is_none(), g.testcase.len())
+    });
     let mut figures = Vec::new();
     for grid in order.into_iter().take(FLEET_FIGURES) {
         let blame = blame(&run.verdicts.findings, grid);
