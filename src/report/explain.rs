@@ -152,20 +152,27 @@ fn of_part(cell: &Cell, part: &Part<'_>) -> bool {
 fn of_node(out: &mut String, verdict: &NodeVerdict, gpu: Option<u32>) {
     let node = plain(verdict.node.as_str());
     let domain = match &verdict.domain {
+        Some(domain) if domain.as_str() == verdict.node.as_str() => String::new(),
         Some(domain) => format!(" in {}", plain(domain.as_str())),
         None => String::new(),
     };
     let reason = clip(&verdict.reason, LONGEST);
     match gpu {
         Some(gpu) => {
-            let _ = writeln!(
-                out,
-                "{node}:{gpu} is GPU {gpu} of {node}{domain}. The node is {}: {reason}",
-                verdict.outcome
-            );
+            let is = match verdict.outcome {
+                Outcome::Pass => "passes".to_owned(),
+                other => format!("is {other}"),
+            };
+            let text =
+                format!("{node}:{gpu} is GPU {gpu} of {node}{domain}. The node {is}: {reason}");
+            prose(out, "", &text);
         }
         None => {
-            let _ = writeln!(out, "{node}{domain} is {}: {reason}", verdict.outcome);
+            let is = match verdict.outcome {
+                Outcome::Pass => "passes".to_owned(),
+                other => format!("is {other}"),
+            };
+            prose(out, "", &format!("{node}{domain} {is}: {reason}"));
         }
     }
 }
@@ -328,14 +335,17 @@ fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
         let all = mine.len() + blank;
         match median(&mut mine) {
             Some(middle) => {
-                let _ = write!(
-                    out,
-                    "  {test}: {}, median {}, from {} to {}",
-                    counted(all, "cell", "cells"),
-                    quantity(middle, unit),
-                    quantity(mine.first().copied().unwrap_or(middle), unit),
-                    quantity(mine.last().copied().unwrap_or(middle), unit),
-                );
+                let _ = match mine.as_slice() {
+                    [one] => write!(out, "  {test}: 1 cell, {}", quantity(*one, unit)),
+                    _ => write!(
+                        out,
+                        "  {test}: {}, median {}, from {} to {}",
+                        counted(all, "cell", "cells"),
+                        quantity(middle, unit),
+                        quantity(mine.first().copied().unwrap_or(middle), unit),
+                        quantity(mine.last().copied().unwrap_or(middle), unit),
+                    ),
+                };
                 if 0 < blank {
                     let _ = write!(out, ", {blank} without a number");
                 }
@@ -385,9 +395,8 @@ fn changes(out: &mut String, finding: &Finding) {
     if let Some(expected) = finding.expected {
         let _ = writeln!(
             out,
-            "  - measurements near {}; how near, says the rule {}",
-            quantity(expected, finding.unit),
-            plain(&finding.rule)
+            "  - measurements near {}; how near, says the rule above",
+            quantity(expected, finding.unit)
         );
         out.push_str(
             "  - another expectation: a platform or threshold file that fits this machine better\n",
@@ -402,7 +411,7 @@ fn changes(out: &mut String, finding: &Finding) {
         Some(detectable) => {
             let _ = writeln!(
                 out,
-                "  - no loss below {}: that is the smallest that could have been seen here",
+                "  - not a loss below {}: a smaller one could not have been seen here",
                 percent(detectable)
             );
         }

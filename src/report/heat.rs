@@ -69,8 +69,16 @@ pub(super) fn worst(run: &Run, width: usize) -> Option<Heat> {
         .drain(..)
         .map(|grid| {
             let nodes = grid.rows.iter().filter_map(|e| e.node.as_ref()).collect::<BTreeSet<_>>();
-            // More nodes say more; between pairs a part shows as a cross, which
-            // says more than a strip; an expectation says more than a median.
+            // A cross between nodes says most. What was found inside a node is
+            // clearer in its own square; what is fine, in a strip of all nodes.
+            let pairs = grid.shape == Shape::Pairs;
+            let alone = shows(&grid).0 == usize::MAX;
+            let kind = match (pairs, 1 < nodes.len()) {
+                (true, true) => 0,
+                (true, false) if !alone => 1,
+                (false, true) => 2,
+                _ => 3,
+            };
             let compared =
                 matches!(grid.reference, Reference::Expectation(low, high) if low == high);
             let lows = low(&grid).min(1);
@@ -79,9 +87,8 @@ pub(super) fn worst(run: &Run, width: usize) -> Option<Heat> {
                 shows(&grid),
                 Reverse(lows),
                 Reverse(missing),
-                nodes.len() < 2,
+                kind,
                 !compared,
-                grid.shape != Shape::Pairs,
                 grid.summed.is_none(),
             );
             (rank, grid)

@@ -6,13 +6,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use anstyle::AnsiColor;
 use anstyle::Style;
 
+use super::TerminalStyle;
 use super::class;
 use super::headline::headline;
 use super::headline::worst_detectable;
 use super::heat;
+use super::page::Page;
+use super::page::colour_of;
 use super::plain::amount;
 use super::plain::below;
 use super::plain::clip;
@@ -30,24 +32,13 @@ use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
 
-/// How to render for a terminal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TerminalStyle {
-    /// Columns to stay within (at least 72); only commands are longer.
-    pub width: usize,
-    /// Whether to use colours.
-    pub colour: bool,
-}
-
 /// Entries of one list that are shown before the rest is only counted.
 const MOST: usize = 20;
-/// Longest text taken over from a file.
-const LONGEST: usize = 600;
 
 /// The report.
 pub fn render(run: &Run, style: &TerminalStyle) -> String {
-    let width = style.width.clamp(72, 200);
-    let mut page = Page { out: String::new(), width, colour: style.colour };
+    let mut page = Page::new(style);
+    let width = page.width;
     opening(&mut page, run);
     findings(&mut page, run);
     if let Some(heat) = heat::worst(run, width) {
@@ -73,83 +64,6 @@ pub fn render(run: &Run, style: &TerminalStyle) -> String {
     }
     detectable(&mut page, run);
     page.out
-}
-
-/// Text under construction.
-struct Page {
-    out: String,
-    width: usize,
-    colour: bool,
-}
-
-impl Page {
-    fn styled(&mut self, style: Style, text: &str) {
-        if self.colour && style != Style::new() {
-            let _ = write!(self.out, "{style}{text}{style:#}");
-        } else {
-            self.out.push_str(text);
-        }
-    }
-
-    /// Ends a line, without blanks nobody sees.
-    fn end(&mut self) {
-        let kept = self.out.trim_end_matches(' ').len();
-        self.out.truncate(kept);
-        self.out.push('\n');
-    }
-
-    fn section(&mut self, title: &str) {
-        self.out.push('\n');
-        self.styled(Style::new().bold(), title);
-        self.end();
-    }
-
-    /// `text` in a fainter tone, wrapped.
-    fn faint(&mut self, text: &str, indent: usize) {
-        for line in wrap(&clip(text, LONGEST), self.width.saturating_sub(indent)) {
-            let _ = write!(self.out, "{:indent$}", "");
-            self.styled(Style::new().dimmed(), &line);
-            self.end();
-        }
-    }
-
-    /// `text` behind `lead`, wrapped, continued at the depth of the text.
-    fn paragraph(&mut self, lead: &str, text: &str, indent: usize) {
-        let depth = indent + lead.chars().count();
-        let room = self.width.saturating_sub(depth);
-        for (i, line) in wrap(&clip(text, LONGEST), room).iter().enumerate() {
-            let lead = if i == 0 { lead } else { "" };
-            let _ = write!(self.out, "{:indent$}{lead:<fill$}{line}", "", fill = depth - indent);
-            self.end();
-        }
-    }
-}
-
-impl Page {
-    /// A line behind a coloured outcome, wrapped at the depth of its text.
-    fn labelled(&mut self, outcome: Outcome, text: &str) {
-        const LEAD: usize = 2 + 8 + 2;
-        for (i, line) in wrap(&clip(text, LONGEST), self.width - LEAD).iter().enumerate() {
-            self.out.push_str("  ");
-            if i == 0 {
-                self.styled(colour_of(outcome), &format!("{:<8}", outcome.as_str()));
-            } else {
-                let _ = write!(self.out, "{:8}", "");
-            }
-            let _ = write!(self.out, "  {line}");
-            self.end();
-        }
-    }
-}
-
-fn colour_of(outcome: Outcome) -> Style {
-    let colour = match outcome {
-        Outcome::Pass => AnsiColor::Green,
-        Outcome::Unknown => AnsiColor::Cyan,
-        Outcome::Degraded => AnsiColor::Yellow,
-        Outcome::Failed => AnsiColor::Red,
-    };
-    Style::new().bold().fg_color(Some(colour.into()))
 }
 
 fn opening(page: &mut Page, run: &Run) {
