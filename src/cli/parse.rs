@@ -1,15 +1,17 @@
 //! `fabricgate parse`: what tool outputs say. Judges nothing.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use super::exit;
 use super::input;
+use super::show;
+use super::stdout;
 use crate::measure;
 use crate::model::parsed::ParseDocument;
 use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::report::parsed::render;
 
 /// Read tool outputs and print what they say; judge nothing.
 #[derive(Debug, clap::Args)]
@@ -21,9 +23,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
-    let mut out = anstream::stdout().lock();
+    let style = show::style();
     let mut code = exit::PASS;
-    for path in &args.files {
+    for (at, path) in args.files.iter().enumerate() {
         let file = path.display().to_string();
         let parsed = match input::read(path) {
             Ok(bytes) => {
@@ -41,11 +43,14 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
                 Parsed { problems: vec![problem], ..Parsed::default() }
             }
         };
+        let document = ParseDocument::new(file, parsed);
         if json {
-            serde_json::to_writer(&mut out, &ParseDocument::new(file, parsed))?;
-            writeln!(out)?;
+            let mut line = serde_json::to_vec(&document)?;
+            line.push(b'\n');
+            stdout::bytes(&line)?;
         } else {
-            writeln!(out, "{file}: {parsed:?}")?;
+            let gap = if at == 0 { "" } else { "\n" };
+            stdout::text(&format!("{gap}{}", render(&document, &style)))?;
         }
     }
     Ok(code)

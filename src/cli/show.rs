@@ -15,12 +15,12 @@ use crate::model::verdict::Verdicts;
 use crate::model::words;
 use crate::record::file;
 use crate::record::folder;
+use crate::report::TerminalStyle;
 use crate::report::csv;
 use crate::report::html;
 use crate::report::json;
 use crate::report::junit;
 use crate::report::terminal;
-use crate::report::terminal::TerminalStyle;
 
 /// A form of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -85,7 +85,7 @@ pub fn render(run: &Run, format: Format) -> anyhow::Result<Vec<u8>> {
 }
 
 /// How the terminal behind standard output wants its report.
-fn style() -> TerminalStyle {
+pub fn style() -> TerminalStyle {
     /// Columns where standard output is no terminal.
     const WIDTH: u16 = 100;
     let out = std::io::stdout();

@@ -1,4 +1,7 @@
 //! Which lines, columns and cells of a grid a finding points at.
+//!
+//! A mark is drawn only where the cells bear the finding out: a blamed GPU is
+//! not marked in a matrix that shows it healthy.
 
 use super::grid::End;
 use super::grid::Grid;
@@ -25,61 +28,27 @@ impl Blame {
     }
 }
 
-/// Whether a finding rests on this grid's test, as far as it tells.
-pub(super) fn concerns(finding: &Finding, grid: &Grid) -> bool {
-    let domain = finding.locus.domain.as_ref().zip(grid.domain.as_ref());
-    if domain.is_some_and(|(a, b)| a != b) {
-        return false;
-    }
-    let mut tests = finding.evidence.iter().filter_map(|e| e.testcase.as_deref()).peekable();
+/// Whether a finding is about the domain of this grid, as far as both tell.
+pub(super) fn is_home(finding: &Finding, grid: &Grid) -> bool {
+    finding.locus.domain.as_ref().zip(grid.domain.as_ref()).is_none_or(|(a, b)| a == b)
+}
+
+/// Whether a finding's evidence names this grid's test.
+pub(super) fn names(finding: &Finding, grid: &Grid) -> bool {
     // One test may appear with and without the suffix of its part.
-    tests.peek().is_none()
-        || tests.any(|t| grid.testcase.starts_with(t) || t.starts_with(&*grid.testcase))
+    let same = |t: &str| grid.testcase.starts_with(t) || t.starts_with(&*grid.testcase);
+    finding.evidence.iter().filter_map(|e| e.testcase.as_deref()).any(same)
 }
 
 /// What the findings blame in this grid.
 pub(super) fn blame(findings: &[Finding], grid: &Grid) -> Blame {
     let mut blame = Blame::default();
-    for finding in findings.iter().filter(|f| concerns(f, grid)) {
-        let locus = &finding.locus;
-        let Some(node) = &locus.node else { continue };
-        let part = End { node: Some(node.clone()), gpu: locus.gpu };
-        let rows = places(&grid.rows, &part);
-        let cols = places(&grid.cols, &part);
-        match (grid.shape, locus.kind) {
-            (Shape::PerGpu, _) => {
-                let row = grid.rows.iter().position(|e| e.node.as_ref() == Some(node));
-                let col = grid.cols.iter().position(|e| locus.gpu.is_some() && e.gpu == locus.gpu);
-                match (row, col) {
-                    (Some(row), Some(col)) => blame.cells.push((row, col)),
-                    (Some(row), None) if locus.gpu.is_none() => blame.rows.push(row),
-                    _ => {}
-                }
-            }
-            (Shape::Pairs, LocusKind::Pair) => {
-                let Some(peer) = locus.peer.as_deref() else { continue };
-                let there = |ends: &[End]| -> Vec<usize> {
-                    let fits = |e: &End| {
-                        e.name() == peer || e.node.as_ref().is_some_and(|n| n.as_str() == peer)
-                    };
-                    ends.iter().enumerate().filter(|(_, e)| fits(e)).map(|(i, _)| i).collect()
-                };
-                let (peer_rows, peer_cols) = (there(&grid.rows), there(&grid.cols));
-                if locus.direction != Some(Direction::Rx) {
-                    blame.cells.extend(crossed(&rows, &peer_cols));
-                }
-                if locus.direction != Some(Direction::Tx) {
-                    blame.cells.extend(crossed(&peer_rows, &cols));
-                }
-            }
-            (Shape::Pairs, _) => {
-                if locus.direction != Some(Direction::Rx) {
-                    blame.rows.extend(rows);
-                }
-                if locus.direction != Some(Direction::Tx) {
-                    blame.cols.extend(cols);
-                }
-            }
+    for finding in findings.iter().filter(|f| is_home(f, grid)) {
+        let one = places(finding, grid);
+        if bears_out(finding, &one, grid) {
+            blame.rows.extend(one.rows);
+            blame.cols.extend(one.cols);
+            blame.cells.extend(one.cells);
         }
     }
     for list in [&mut blame.rows, &mut blame.cols] {
@@ -91,9 +60,75 @@ pub(super) fn blame(findings: &[Finding], grid: &Grid) -> Blame {
     blame
 }
 
+/// Whether the cells of a part are not as expected: any of them where the
+/// finding rests on this test, most of them in any other.
+fn bears_out(finding: &Finding, part: &Blame, grid: &Grid) -> bool {
+    let (mut all, mut bad) = (0, 0);
+    let mut look = |row: usize, col: usize| {
+        if let Some(spot) = grid.at(row, col) {
+            all += 1;
+            bad += usize::from(!spot.is_calm());
+        }
+    };
+    for &row in &part.rows {
+        (0..grid.cols.len()).for_each(|col| look(row, col));
+    }
+    for &col in &part.cols {
+        (0..grid.rows.len()).for_each(|row| look(row, col));
+    }
+    part.cells.iter().for_each(|&(row, col)| look(row, col));
+    if names(finding, grid) { 0 < bad } else { all < 2 * bad }
+}
+
+/// Where the part of a finding sits in a grid.
+fn places(finding: &Finding, grid: &Grid) -> Blame {
+    let mut out = Blame::default();
+    let locus = &finding.locus;
+    let Some(node) = &locus.node else { return out };
+    let part = End { node: Some(node.clone()), gpu: locus.gpu };
+    let rows = ends_of(&grid.rows, &part);
+    let cols = ends_of(&grid.cols, &part);
+    match (grid.shape, locus.kind) {
+        (Shape::PerGpu, _) => {
+            let row = grid.rows.iter().position(|e| e.node.as_ref() == Some(node));
+            let col = grid.cols.iter().position(|e| locus.gpu.is_some() && e.gpu == locus.gpu);
+            match (row, col) {
+                (Some(row), Some(col)) => out.cells.push((row, col)),
+                (Some(row), None) if locus.gpu.is_none() => out.rows.push(row),
+                _ => {}
+            }
+        }
+        (Shape::Pairs, LocusKind::Pair) => {
+            let Some(peer) = locus.peer.as_deref() else { return out };
+            let there = |ends: &[End]| -> Vec<usize> {
+                let fits = |e: &End| {
+                    e.name() == peer || e.node.as_ref().is_some_and(|n| n.as_str() == peer)
+                };
+                ends.iter().enumerate().filter(|(_, e)| fits(e)).map(|(i, _)| i).collect()
+            };
+            let (peer_rows, peer_cols) = (there(&grid.rows), there(&grid.cols));
+            if locus.direction != Some(Direction::Rx) {
+                out.cells.extend(crossed(&rows, &peer_cols));
+            }
+            if locus.direction != Some(Direction::Tx) {
+                out.cells.extend(crossed(&peer_rows, &cols));
+            }
+        }
+        (Shape::Pairs, _) => {
+            if locus.direction != Some(Direction::Rx) {
+                out.rows.extend(rows);
+            }
+            if locus.direction != Some(Direction::Tx) {
+                out.cols.extend(cols);
+            }
+        }
+    }
+    out
+}
+
 /// Where a part sits: its own line, all lines of its node where no GPU is
 /// named, or its node's one line in a grid of nodes.
-fn places(ends: &[End], part: &End) -> Vec<usize> {
+fn ends_of(ends: &[End], part: &End) -> Vec<usize> {
     let fits = |end: &End| {
         end.node == part.node && (end.gpu == part.gpu || part.gpu.is_none() || end.gpu.is_none())
     };
@@ -118,6 +153,20 @@ mod tests {
         let square = blame(&run.verdicts.findings, &grids[1]);
         assert_eq!(square, Blame { rows: vec![26], cols: vec![26], cells: vec![] });
         assert!(blame(&run.verdicts.findings, &grids[0]).is_empty());
+    }
+
+    #[test]
+    fn a_part_that_reads_well_is_not_marked_whatever_else_was_found_on_it() {
+        let mut run = fixture::rack();
+        let grids = grids(&run);
+        let finding = &mut run.verdicts.findings[0];
+        finding.evidence.iter_mut().for_each(|e| e.testcase = None);
+        let square = blame(&run.verdicts.findings, &grids[1]);
+        assert_eq!(square.rows, [26], "most of its cells are low, so it is marked unnamed");
+        assert!(blame(&run.verdicts.findings, &grids[0]).is_empty(), "host copies are fine");
+        run.verdicts.findings[0].locus.gpu = Some(1);
+        let healthy = blame(&run.verdicts.findings, &grids[1]);
+        assert!(healthy.is_empty(), "two low cells of 142 are its neighbour's: {healthy:?}");
     }
 
     #[test]

@@ -6,12 +6,14 @@
 
 use std::fmt::Write as _;
 
+use super::class;
 use super::grid::median;
 use super::plain::clip;
 use super::plain::counted;
 use super::plain::percent;
 use super::plain::plain;
 use super::plain::quantity;
+use super::plain::wrap;
 use super::shell;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
@@ -150,20 +152,27 @@ fn of_part(cell: &Cell, part: &Part<'_>) -> bool {
 fn of_node(out: &mut String, verdict: &NodeVerdict, gpu: Option<u32>) {
     let node = plain(verdict.node.as_str());
     let domain = match &verdict.domain {
+        Some(domain) if domain.as_str() == verdict.node.as_str() => String::new(),
         Some(domain) => format!(" in {}", plain(domain.as_str())),
         None => String::new(),
     };
     let reason = clip(&verdict.reason, LONGEST);
     match gpu {
         Some(gpu) => {
-            let _ = writeln!(
-                out,
-                "{node}:{gpu} is GPU {gpu} of {node}{domain}. The node is {}: {reason}",
-                verdict.outcome
-            );
+            let is = match verdict.outcome {
+                Outcome::Pass => "passes".to_owned(),
+                other => format!("is {other}"),
+            };
+            let text =
+                format!("{node}:{gpu} is GPU {gpu} of {node}{domain}. The node {is}: {reason}");
+            prose(out, "", &text);
         }
         None => {
-            let _ = writeln!(out, "{node}{domain} is {}: {reason}", verdict.outcome);
+            let is = match verdict.outcome {
+                Outcome::Pass => "passes".to_owned(),
+                other => format!("is {other}"),
+            };
+            prose(out, "", &format!("{node}{domain} {is}: {reason}"));
         }
     }
 }
@@ -219,10 +228,11 @@ fn chain(out: &mut String, run: &Run, finding: &Finding) {
         "{} is {}: {}  [{}]",
         plain(&locus),
         finding.outcome,
-        plain(&finding.class),
+        class::title(&finding.class),
         plain(&finding.id)
     );
-    let _ = writeln!(out, "  {}\n", clip(&finding.summary, LONGEST));
+    prose(out, "  ", &finding.summary);
+    out.push('\n');
     let quantity = |v: Option<f64>, otherwise: &str| {
         v.map_or_else(|| otherwise.to_owned(), |v| quantity(v, finding.unit))
     };
@@ -238,6 +248,7 @@ fn chain(out: &mut String, run: &Run, finding: &Finding) {
     let against = run.verdicts.platform.as_deref().unwrap_or("no single platform");
     let digest = clip(&run.verdicts.thresholds_digest, 80);
     let _ = writeln!(out, "against     {}, thresholds {digest}", plain(against));
+    let _ = writeln!(out, "class       {}", plain(&finding.class));
     let _ = writeln!(out, "rule        {}", plain(&finding.rule));
     let seen_again = if finding.confirmed {
         "yes, a second, independent measurement agreed"
@@ -256,6 +267,18 @@ fn chain(out: &mut String, run: &Run, finding: &Finding) {
     missing(out, run, &part);
     changes(out, finding);
     consequences(out, run, finding);
+    if let Some(next) = class::advice(&finding.class) {
+        out.push_str("\nWhat to do next\n");
+        prose(out, "  ", next);
+    }
+}
+
+/// Text behind an indent, in lines a person can read.
+fn prose(out: &mut String, indent: &str, text: &str) {
+    const WIDTH: usize = 98;
+    for line in wrap(&clip(text, LONGEST), WIDTH) {
+        let _ = writeln!(out, "{indent}{line}");
+    }
 }
 
 fn evidence(out: &mut String, finding: &Finding) {
@@ -312,14 +335,17 @@ fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
         let all = mine.len() + blank;
         match median(&mut mine) {
             Some(middle) => {
-                let _ = write!(
-                    out,
-                    "  {test}: {}, median {}, from {} to {}",
-                    counted(all, "cell", "cells"),
-                    quantity(middle, unit),
-                    quantity(mine.first().copied().unwrap_or(middle), unit),
-                    quantity(mine.last().copied().unwrap_or(middle), unit),
-                );
+                let _ = match mine.as_slice() {
+                    [one] => write!(out, "  {test}: 1 cell, {}", quantity(*one, unit)),
+                    _ => write!(
+                        out,
+                        "  {test}: {}, median {}, from {} to {}",
+                        counted(all, "cell", "cells"),
+                        quantity(middle, unit),
+                        quantity(mine.first().copied().unwrap_or(middle), unit),
+                        quantity(mine.last().copied().unwrap_or(middle), unit),
+                    ),
+                };
                 if 0 < blank {
                     let _ = write!(out, ", {blank} without a number");
                 }
@@ -369,9 +395,8 @@ fn changes(out: &mut String, finding: &Finding) {
     if let Some(expected) = finding.expected {
         let _ = writeln!(
             out,
-            "  - measurements near {}; how near, says the rule {}",
-            quantity(expected, finding.unit),
-            plain(&finding.rule)
+            "  - measurements near {}; how near, says the rule above",
+            quantity(expected, finding.unit)
         );
         out.push_str(
             "  - another expectation: a platform or threshold file that fits this machine better\n",
@@ -386,7 +411,7 @@ fn changes(out: &mut String, finding: &Finding) {
         Some(detectable) => {
             let _ = writeln!(
                 out,
-                "  - no loss below {}: that is the smallest that could have been seen here",
+                "  - not a loss below {}: a smaller one could not have been seen here",
                 percent(detectable)
             );
         }

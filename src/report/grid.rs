@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::overview::overview;
 use crate::model::cell::Cell;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
@@ -68,6 +69,17 @@ pub(super) struct Spot {
     pub(super) outcome: Outcome,
 }
 
+impl Spot {
+    /// What was to be measured and was not.
+    pub(super) const MISSING: Self = Self { value: None, ratio: None, outcome: Outcome::Unknown };
+
+    /// Whether it was measured and is as expected.
+    pub(super) fn is_calm(&self) -> bool {
+        let low = self.ratio.is_some_and(|r| r < super::scale::CALM);
+        self.value.is_some() && !low && self.outcome < Outcome::Degraded
+    }
+}
+
 /// One table of spots.
 #[derive(Clone, Debug)]
 pub(super) struct Grid {
@@ -81,6 +93,9 @@ pub(super) struct Grid {
     /// One per row and column; `None` was never attempted or not recorded.
     pub(super) spots: Vec<Option<Spot>>,
     pub(super) reference: Reference,
+    /// How many domains of one node each are shown together; 1 for a grid of
+    /// its own domain.
+    pub(super) joined: usize,
     /// What one spot sums up, where it is more than one cell.
     pub(super) summed: Option<&'static str>,
     /// What was left out to make it fit.
@@ -186,7 +201,7 @@ impl Grid {
     }
 }
 
-fn worse(a: Spot, b: Spot) -> Spot {
+pub(super) fn worse(a: Spot, b: Spot) -> Spot {
     let ratio = |s: Spot| s.ratio.unwrap_or(f64::INFINITY);
     let low = if ratio(b) < ratio(a) { b } else { a };
     Spot { outcome: a.outcome.max(b.outcome), ..low }
@@ -229,8 +244,7 @@ struct Readings {
 }
 
 fn grid(cells: &[&Cell], claims: &Claims) -> Grid {
-    let one_ended =
-        cells.iter().all(|c| c.src_node == c.dst_node && (c.src_gpu != c.dst_gpu) != both_gpus(c));
+    let one_ended = cells.iter().all(|c| has_one_gpu(c));
     let local = cells.iter().all(|c| c.src_node == c.dst_node);
     let nodes: BTreeSet<&NodeName> = cells.iter().filter_map(|c| c.src_node.as_ref()).collect();
     if one_ended {
@@ -262,7 +276,8 @@ fn grid(cells: &[&Cell], claims: &Claims) -> Grid {
             grid
         })
         .collect();
-    let overview = overview(&whole, &inside);
+    let absent = unseen(whole.domain.as_ref(), &nodes, claims);
+    let overview = overview(&whole, &inside, &absent, claims);
     Grid { inside, ..overview }
 }
 
@@ -296,50 +311,29 @@ fn pairs(cells: &[&Cell], claims: &Claims) -> Grid {
     }
 }
 
-/// Whether both ends are GPUs. A host copy has one, a local copy one twice.
-fn both_gpus(cell: &Cell) -> bool {
-    cell.src_gpu.is_some() && cell.dst_gpu.is_some()
+/// Whether a cell is about one GPU: a copy to or from its host, inside
+/// itself, or with everybody at once (an end that is not named).
+fn has_one_gpu(cell: &Cell) -> bool {
+    let nobody = |node: &Option<NodeName>, gpu: Option<u32>| node.is_none() && gpu.is_none();
+    if nobody(&cell.src_node, cell.src_gpu) || nobody(&cell.dst_node, cell.dst_gpu) {
+        return cell.src_gpu.is_some() || cell.dst_gpu.is_some();
+    }
+    let both = cell.src_gpu.is_some() && cell.dst_gpu.is_some();
+    cell.src_node == cell.dst_node && (cell.src_gpu != cell.dst_gpu) != both
 }
 
-/// One line per node and one column per GPU: the worse of the medians of what
-/// the GPU sends and what it receives inside its node.
-fn overview(whole: &Grid, inside: &[Grid]) -> Grid {
-    let ends = inside.iter().flat_map(|grid| grid.rows.iter().chain(&grid.cols));
-    let gpus: BTreeSet<Option<u32>> = ends.map(|end| end.gpu).collect();
-    let cols: Vec<End> = gpus.iter().map(|&gpu| End { node: None, gpu }).collect();
-    let mut spots = Vec::with_capacity(inside.len() * cols.len());
-    for grid in inside {
-        for col in &cols {
-            let row = grid.rows.iter().position(|end| end.gpu == col.gpu);
-            let out = row.map(|r| (0..grid.cols.len()).filter_map(|c| grid.at(r, c)).collect());
-            let col = grid.cols.iter().position(|end| end.gpu == col.gpu);
-            let back = col.map(|c| (0..grid.rows.len()).filter_map(|r| grid.at(r, c)).collect());
-            spots.push(
-                [out, back].into_iter().flatten().filter_map(|s: Vec<_>| middle(&s)).reduce(worse),
-            );
-        }
-    }
-    let rows = inside
-        .iter()
-        .map(|grid| End { node: grid.rows.first().and_then(|e| e.node.clone()), gpu: None })
-        .collect();
-    Grid {
-        shape: Shape::PerGpu,
-        rows,
-        cols,
-        spots,
-        summed: Some("the worse of a GPU's medians, sending and receiving, inside its node"),
-        ..whole.clone()
-    }
-}
-
-/// The median spot of a line, with the worst outcome of all.
-fn middle(line: &[&Spot]) -> Option<Spot> {
-    let outcome = line.iter().map(|s| s.outcome).max()?;
-    let of = |number: fn(&Spot) -> Option<f64>| {
-        median(&mut line.iter().filter_map(|s| number(s)).collect::<Vec<_>>())
+/// Nodes that a domain claims and that have no cell here, where most have.
+fn unseen(
+    domain: Option<&DomainName>,
+    seen: &BTreeSet<&NodeName>,
+    claims: &Claims,
+) -> Vec<NodeName> {
+    let Some(claimed) = claims.domains.iter().find(|d| Some(&d.name) == domain) else {
+        return Vec::new();
     };
-    Some(Spot { value: of(|s| s.value), ratio: of(|s| s.ratio), outcome })
+    let absent: Vec<NodeName> =
+        claimed.nodes.iter().filter(|n| !seen.contains(n)).cloned().collect();
+    if 2 * absent.len() < claimed.nodes.len() { absent } else { Vec::new() }
 }
 
 /// Cells laid out as a table of this shape.
@@ -351,7 +345,7 @@ fn table(cells: &[&Cell], claims: &Claims, shape: Shape) -> Grid {
             Shape::Pairs => (src, dst),
             Shape::PerGpu => {
                 let gpu = cell.src_gpu.or(cell.dst_gpu);
-                (End { node: src.node, gpu: None }, End { node: None, gpu })
+                (End { node: src.node.or(dst.node), gpu: None }, End { node: None, gpu })
             }
         }
     };
@@ -364,6 +358,18 @@ fn table(cells: &[&Cell], claims: &Claims, shape: Shape) -> Grid {
         let at = (*rows.entry(row).or_insert(r), *cols.entry(col).or_insert(c));
         placed.push(at);
     }
+    let domain = cells.first().and_then(|c| c.domain.clone());
+    let seen: BTreeSet<&NodeName> =
+        cells.iter().flat_map(|c| [&c.src_node, &c.dst_node]).flatten().collect();
+    let mut absent = BTreeSet::new();
+    if shape == Shape::PerGpu {
+        for node in unseen(domain.as_ref(), &seen, claims) {
+            let row = rows.len();
+            let end = End { node: Some(node), gpu: None };
+            rows.entry(end.clone()).or_insert(row);
+            absent.insert(end);
+        }
+    }
     if shape == Shape::Pairs {
         // A square with the same order on both sides, so that a bad part is a
         // cross. Ends that only receive (or only send) get a line as well.
@@ -373,7 +379,6 @@ fn table(cells: &[&Cell], claims: &Claims, shape: Shape) -> Grid {
             cols.entry(end).or_insert(c);
         }
     }
-    let domain = cells.first().and_then(|c| c.domain.clone());
     let (rows, row_at) = ordered(rows, &domain, claims);
     let (cols, col_at) = ordered(cols, &domain, claims);
     let mut readings: Vec<Option<Readings>> = Vec::new();
@@ -391,12 +396,14 @@ fn table(cells: &[&Cell], claims: &Claims, shape: Shape) -> Grid {
     }
     let mut spots: Vec<Option<Spot>> = readings
         .into_iter()
-        .map(|slot| {
-            slot.map(|mut slot| Spot {
+        .enumerate()
+        .map(|(at, slot)| match slot {
+            Some(mut slot) => Some(Spot {
                 value: median(&mut slot.values),
                 ratio: median(&mut slot.ratios),
                 outcome: slot.outcome,
-            })
+            }),
+            None => absent.contains(&rows[at / cols.len()]).then_some(Spot::MISSING),
         })
         .collect();
     let unit = cells.first().map_or(Unit::Count, |c| c.unit);
@@ -413,6 +420,7 @@ fn table(cells: &[&Cell], claims: &Claims, shape: Shape) -> Grid {
         cols,
         spots,
         reference,
+        joined: 1,
         summed: None,
         left_out: None,
         inside: Vec::new(),
@@ -442,7 +450,7 @@ fn relate(spots: &mut [Option<Spot>], reference: Reference, unit: Unit) {
 
 /// Ends in the order of the claim where there is one, then by name; and where
 /// each old index went.
-fn ordered(
+pub(super) fn ordered(
     ends: BTreeMap<End, usize>,
     domain: &Option<DomainName>,
     claims: &Claims,

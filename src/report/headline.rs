@@ -5,12 +5,15 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use super::class;
+use super::plain::below;
 use super::plain::clip;
 use super::plain::counted;
 use super::plain::listed;
 use super::plain::percent;
 use crate::model::id::DomainName;
 use crate::model::run::Run;
+use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
@@ -47,15 +50,13 @@ pub(super) fn headline(run: &Run) -> Headline {
     let verdicts = &run.verdicts;
     let outcome = verdicts.outcome;
     let guilty: Vec<&Finding> = match outcome {
-        Outcome::Degraded | Outcome::Failed => {
-            verdicts.findings.iter().filter(|f| f.outcome == outcome).collect()
-        }
-        Outcome::Pass | Outcome::Unknown => Vec::new(),
+        Outcome::Pass => Vec::new(),
+        _ => verdicts.findings.iter().filter(|f| f.outcome == outcome).collect(),
     };
     let domains: BTreeSet<&DomainName> = match outcome {
         Outcome::Pass => domains(run),
         // Where what is unknown belongs to nodes, name their domains.
-        Outcome::Unknown => verdicts
+        Outcome::Unknown if guilty.is_empty() => verdicts
             .nodes
             .iter()
             .filter(|n| n.outcome == outcome)
@@ -65,8 +66,8 @@ pub(super) fn headline(run: &Run) -> Headline {
     };
     let what = match outcome {
         Outcome::Pass => passed(run),
-        Outcome::Unknown => unknown(run),
-        Outcome::Degraded | Outcome::Failed => found(run, &guilty, &domains),
+        Outcome::Unknown if guilty.is_empty() => unknown(run),
+        _ => found(run, &guilty, &domains),
     };
     Headline { outcome, place: place(run, &domains, &guilty), what }
 }
@@ -126,31 +127,38 @@ pub(super) fn worst_detectable(run: &Run) -> Option<f64> {
 
 fn unknown(run: &Run) -> String {
     let measured = run.cells.iter().any(|c| c.value.is_some());
+    let all = run.verdicts.nodes.len();
     let nodes: Vec<_> =
         run.verdicts.nodes.iter().filter(|n| n.outcome == Outcome::Unknown).collect();
+    let reasons: BTreeSet<&str> = nodes.iter().map(|n| n.reason.as_str()).collect();
     match nodes.as_slice() {
         [] if !measured => "nothing was measured".to_owned(),
         [] => match run.verdicts.unknown.first() {
             Some(first) => {
                 let first = format!("{}: {}", first.what, first.why);
+                let first = below(&first, &run.info.source);
                 format!("not everything is known; {}", clip(&first, 160))
             }
             None => "not everything is known".to_owned(),
         },
         [node] => {
-            let all = run.verdicts.nodes.len();
             let of = if all == 1 { String::new() } else { format!(" (1 of {all} nodes)") };
-            let (name, why) = (clip(node.node.as_str(), 60), clip(&node.reason, 160));
+            let (name, why) =
+                (clip(node.node.as_str(), 60), clip(&below(&node.reason, &run.info.source), 160));
             format!("{name}{of} is not known to be good: {why}")
         }
-        many => {
-            let all = run.verdicts.nodes.len();
-            let reasons: BTreeSet<&str> = many.iter().map(|n| n.reason.as_str()).collect();
-            let why = match reasons.len() {
-                1 => clip(&many[0].reason, 160),
-                n => format!("{n} different reasons, such as: {}", clip(&many[0].reason, 120)),
+        [first, rest @ ..] => {
+            let who = if rest.len() + 1 == all {
+                format!("none of {all} nodes is known to be good")
+            } else {
+                let names: Vec<&str> = nodes.iter().map(|n| n.node.as_str()).collect();
+                let names = listed(&names, 3);
+                format!("{names} ({} of {all} nodes) are not known to be good", nodes.len())
             };
-            format!("{} of {all} nodes are not known to be good ({why})", many.len())
+            match reasons.len() {
+                1 => format!("{who}: {}", clip(&below(&first.reason, &run.info.source), 160)),
+                n => format!("{who}, for {n} different reasons"),
+            }
         }
     }
 }
@@ -158,11 +166,11 @@ fn unknown(run: &Run) -> String {
 fn found(run: &Run, guilty: &[&Finding], domains: &BTreeSet<&DomainName>) -> String {
     let outcome = run.verdicts.outcome;
     let mut groups: BTreeMap<(LocusKind, &str), BTreeSet<String>> = BTreeMap::new();
-    let mut order = Vec::new();
+    let mut order: Vec<&Finding> = Vec::new();
     for finding in guilty {
         let key = (finding.locus.kind, finding.class.as_str());
-        if !order.contains(&key) {
-            order.push(key);
+        if !groups.contains_key(&key) {
+            order.push(finding);
         }
         // Tx and rx of one GPU, or its two tests, are still one GPU.
         let locus = &finding.locus;
@@ -180,24 +188,27 @@ fn found(run: &Run, guilty: &[&Finding], domains: &BTreeSet<&DomainName>) -> Str
     let clauses: Vec<String> = order
         .iter()
         .take(2)
-        .map(|key| {
-            let count = groups.get(key).map_or(0, BTreeSet::len);
-            format!(
-                "{}{} {}",
-                parts(key.0, count),
-                of_all(run, key.0, count, domains),
-                matter(key.1, outcome, count)
-            )
+        .map(|first| {
+            let kind = first.locus.kind;
+            let count = groups.get(&(kind, first.class.as_str())).map_or(0, BTreeSet::len);
+            let whole = whole(run, kind, domains);
+            let who = match (count, whole) {
+                (1, 2..) => format!("{} (1 of {whole})", the_one(first, domains)),
+                (1, _) => the_one(first, domains),
+                (_, whole) if count < whole => format!("{} of {whole}", parts(kind, count)),
+                _ => parts(kind, count),
+            };
+            format!("{who} {}", class::predicate(&first.class, outcome, count == 1))
         })
         .collect();
     let mut what = if clauses.is_empty() {
         let nodes = run.verdicts.nodes.iter().filter(|n| n.outcome == outcome).count();
         format!("{} {outcome}", counted(nodes, "node is", "nodes are"))
     } else {
-        clauses.join(", ")
+        clauses.join("; ")
     };
     if 2 < order.len() {
-        what.push_str(&format!(", and {} more", counted(order.len() - 2, "kind", "kinds")));
+        what.push_str(&format!("; and {} more", counted(order.len() - 2, "kind", "kinds")));
     }
     let lesser = run.verdicts.findings.len() - guilty.len();
     if 0 < lesser && outcome == Outcome::Failed {
@@ -207,6 +218,44 @@ fn found(run: &Run, guilty: &[&Finding], domains: &BTreeSet<&DomainName>) -> Str
         ));
     }
     what
+}
+
+/// The one part a clause is about, by name.
+fn the_one(finding: &Finding, domains: &BTreeSet<&DomainName>) -> String {
+    let locus = &finding.locus;
+    let node = locus.node.as_ref().map_or("", |n| n.as_str());
+    let name = match locus.gpu {
+        Some(gpu) => format!("{}:{gpu}", clip(node, 60)),
+        None => clip(node, 60),
+    };
+    // The place in front has named the only domain already.
+    let domain = match &locus.domain {
+        Some(domain) if 1 < domains.len() => format!(" {}", clip(domain.as_str(), 60)),
+        _ => String::new(),
+    };
+    let home = locus.domain.as_ref().is_some_and(|d| d.as_str() == node);
+    let rail = locus.rail.as_deref().map(|r| format!(" {}", clip(r, 40))).unwrap_or_default();
+    match locus.kind {
+        LocusKind::Gpu => format!("GPU {name}"),
+        LocusKind::Node if home && domains.len() < 2 => "the node".to_owned(),
+        LocusKind::Node => name,
+        LocusKind::Pair => {
+            format!("the pair {name} and {}", clip(locus.peer.as_deref().unwrap_or("?"), 60))
+        }
+        LocusKind::Direction => match locus.direction {
+            Some(Direction::Tx) => format!("GPU {name}, sending,"),
+            Some(Direction::Rx) => format!("GPU {name}, receiving,"),
+            _ => format!("one direction of {name}"),
+        },
+        LocusKind::Tray => format!("tray {name}"),
+        LocusKind::Rail => format!("rail{rail}"),
+        LocusKind::Leaf => format!("a leaf switch{rail}"),
+        LocusKind::Plane if domain.is_empty() => "a switch plane".to_owned(),
+        LocusKind::Plane => format!("a switch plane of{domain}"),
+        LocusKind::Domain if domain.is_empty() => "the domain".to_owned(),
+        LocusKind::Domain => format!("domain{domain}"),
+        LocusKind::Instrument => "a measurement".to_owned(),
+    }
 }
 
 /// `1 GPU`, `3 pairs`.
@@ -226,21 +275,15 @@ fn parts(kind: LocusKind, count: usize) -> String {
     counted(count, one, many)
 }
 
-/// ` of 72`, where the whole is known and larger.
-fn of_all(run: &Run, kind: LocusKind, count: usize, domains: &BTreeSet<&DomainName>) -> String {
-    let whole = match kind {
+/// How many such parts there are, where that is known; else 0.
+fn whole(run: &Run, kind: LocusKind, domains: &BTreeSet<&DomainName>) -> usize {
+    let within =
+        |d: Option<&DomainName>| domains.is_empty() || d.is_some_and(|d| domains.contains(d));
+    match kind {
         LocusKind::Gpu => gpus(run, domains),
-        LocusKind::Node => run
-            .verdicts
-            .nodes
-            .iter()
-            .filter(|n| {
-                domains.is_empty() || n.domain.as_ref().is_some_and(|d| domains.contains(d))
-            })
-            .count(),
+        LocusKind::Node => run.verdicts.nodes.iter().filter(|n| within(n.domain.as_ref())).count(),
         _ => 0,
-    };
-    if count < whole { format!(" of {whole}") } else { String::new() }
+    }
 }
 
 /// GPUs of these domains (of everything, when none is named): as claimed, or
@@ -269,31 +312,6 @@ fn gpus(run: &Run, domains: &BTreeSet<&DomainName>) -> usize {
     seen.len()
 }
 
-/// What is the matter, from the class of a finding.
-fn matter(class: &str, outcome: Outcome, count: usize) -> String {
-    let one = count == 1;
-    let below = |what: &str| {
-        let (verb, whose) = if one { ("is", "its") } else { ("are", "their") };
-        format!("{verb} below what {whose} {what} must deliver")
-    };
-    match class.strip_suffix("-low") {
-        Some("nvlink") => below("NVLinks"),
-        Some("pcie") => below(if one { "PCIe link" } else { "PCIe links" }),
-        Some("host" | "h2d" | "d2h") => below(if one { "host link" } else { "host links" }),
-        Some("nic" | "rail") => below(if one { "NIC" } else { "NICs" }),
-        Some("local") => below("memory"),
-        _ => {
-            let verb = match (outcome, one) {
-                (Outcome::Failed, true) => "has failed",
-                (Outcome::Failed, false) => "have failed",
-                (_, true) => "is degraded",
-                (_, false) => "are degraded",
-            };
-            format!("{verb} ({})", clip(class, 60).replace('-', " "))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,7 +326,8 @@ mod tests {
     fn one_bad_gpu_of_a_rack_is_said_in_one_sentence() {
         assert_eq!(
             line(&fixture::rack()),
-            "DEGRADED  block01 (gb200-nvl72): 1 GPU of 72 is below what its NVLinks must deliver"
+            "DEGRADED  block01 (gb200-nvl72): GPU node0007:2 (1 of 72) is below what its NVLinks must \
+             deliver"
         );
     }
 
@@ -346,7 +365,54 @@ mod tests {
         run.verdicts.findings.push(other);
         assert_eq!(
             headline(&run).what,
-            "2 GPUs of 72 are below what their NVLinks must deliver, 1 node of 18 is degraded (no path)"
+            "2 GPUs of 72 are below what their NVLinks must deliver; node0007 (1 of 18) is degraded \
+             (no path)"
         );
+    }
+
+    #[test]
+    fn what_concerns_a_domain_is_said_of_the_domain() {
+        let mut run = fixture::rack();
+        run.verdicts.outcome = Outcome::Failed;
+        let finding = &mut run.verdicts.findings[0];
+        finding.outcome = Outcome::Failed;
+        finding.class = "split-domain".to_owned();
+        (finding.locus.kind, finding.locus.node, finding.locus.gpu) =
+            (LocusKind::Domain, None, None);
+        assert_eq!(
+            line(&run),
+            "FAILED  block01 (gb200-nvl72): the domain is split: its nodes reach each other over \
+             NVLink only in groups"
+        );
+        let finding = &mut run.verdicts.findings[0];
+        finding.class = "above-nominal".to_owned();
+        finding.locus.kind = LocusKind::Instrument;
+        finding.outcome = Outcome::Unknown;
+        run.verdicts.outcome = Outcome::Unknown;
+        assert_eq!(
+            headline(&run).what,
+            "a measurement reads more than the links can carry",
+            "a finding in doubt is the headline of what is not known"
+        );
+    }
+
+    #[test]
+    fn unknown_nodes_are_named_and_many_reasons_are_counted() {
+        let mut run = fixture::rack();
+        run.verdicts.outcome = Outcome::Unknown;
+        run.verdicts.findings.clear();
+        for (at, why) in [(1, "cut short"), (2, "waived")] {
+            run.verdicts.nodes[at].outcome = Outcome::Unknown;
+            run.verdicts.nodes[at].reason = why.to_owned();
+        }
+        assert_eq!(
+            headline(&run).what,
+            "node0002, node0003, node0012 (3 of 18 nodes) are not known to be good, for 3 \
+             different reasons"
+        );
+        for node in &mut run.verdicts.nodes {
+            (node.outcome, node.reason) = (Outcome::Unknown, "cut short".to_owned());
+        }
+        assert_eq!(headline(&run).what, "none of 18 nodes is known to be good: cut short");
     }
 }

@@ -2,16 +2,22 @@
 //!
 //! Glyphs alone carry the meaning; colour only repeats it.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use anstyle::AnsiColor;
 use anstyle::Style;
 
 use super::blame::blame;
-use super::blame::concerns;
+use super::blame::is_home;
+use super::blame::names;
 use super::grid::Grid;
 use super::grid::Reference;
 use super::grid::Shape;
 use super::grid::Spot;
 use super::grid::grids;
+use super::overview::fleet;
+use super::overview::low;
 use super::plain::clip;
 use super::plain::quantity;
 use super::scale;
@@ -34,32 +40,73 @@ pub(super) struct Heat {
     pub(super) lines: Vec<Vec<(Style, String)>>,
 }
 
-/// The grid that shows most: where a finding rests, else the lowest ratio.
-/// `None` where nothing has numbers.
+/// The grid that shows most: what the worst finding blames, else what is low,
+/// else (where something is not known) what is missing. `None` where there is
+/// nothing to draw.
 pub(super) fn worst(run: &Run, width: usize) -> Option<Heat> {
-    let mut grids: Vec<Grid> = grids(run)
+    let verdicts = &run.verdicts;
+    let grids = grids(run);
+    let joined = fleet(&grids, &run.claims);
+    let mut grids: Vec<Grid> = grids
         .into_iter()
         .flat_map(|mut grid| {
             let inside = std::mem::take(&mut grid.inside);
             std::iter::once(grid).chain(inside)
         })
+        .chain(joined)
         .filter(|grid| grid.spots.iter().any(Option::is_some))
         .collect();
-    let rank = |grid: &Grid| {
-        let first =
-            run.verdicts.findings.iter().position(|f| {
-                concerns(f, grid) && !blame(std::slice::from_ref(f), grid).is_empty()
-            });
-        // Between pairs a part shows as a cross, which says more than a strip,
-        // and a comparison with an expectation more than one with a median.
-        let compared = matches!(grid.reference, Reference::Expectation(..));
-        (first.unwrap_or(usize::MAX), !compared, grid.shape != Shape::Pairs)
+    let numbers: usize = run.cells.iter().filter(|c| c.value.is_some()).count();
+    let shows = |grid: &Grid| {
+        verdicts
+            .findings
+            .iter()
+            .position(|f| is_home(f, grid) && !blame(std::slice::from_ref(f), grid).is_empty())
+            .map_or((usize::MAX, false), |at| (at, !names(&verdicts.findings[at], grid)))
     };
-    grids.sort_by(|a, b| {
+    let unknown = verdicts.outcome == Outcome::Unknown;
+    let mut ranked: Vec<_> = grids
+        .drain(..)
+        .map(|grid| {
+            let nodes = grid.rows.iter().filter_map(|e| e.node.as_ref()).collect::<BTreeSet<_>>();
+            // A cross between nodes says most. What was found inside a node is
+            // clearer in its own square; what is fine, in a strip of all nodes.
+            let pairs = grid.shape == Shape::Pairs;
+            let alone = shows(&grid).0 == usize::MAX;
+            let kind = match (pairs, 1 < nodes.len()) {
+                (true, true) => 0,
+                (true, false) if !alone => 1,
+                (false, true) => 2,
+                _ => 3,
+            };
+            let compared =
+                matches!(grid.reference, Reference::Expectation(low, high) if low == high);
+            let lows = low(&grid).min(1);
+            let missing = if unknown { grid.missing() } else { 0 };
+            let rank = (
+                shows(&grid),
+                Reverse(lows),
+                Reverse(missing),
+                kind,
+                !compared,
+                grid.summed.is_none(),
+            );
+            (rank, grid)
+        })
+        .collect();
+    ranked.sort_by(|(a, a_grid), (b, b_grid)| {
         let lowest = |g: &Grid| g.lowest().unwrap_or(f64::INFINITY);
-        rank(a).cmp(&rank(b)).then(lowest(a).total_cmp(&lowest(b)))
+        a.cmp(b).then(lowest(a_grid).total_cmp(&lowest(b_grid)))
     });
-    grids.into_iter().next().map(|grid| draw(run, grid, width))
+    let (rank, grid) = ranked.into_iter().next()?;
+    let guilty = verdicts.findings.iter().any(|f| Outcome::Unknown < f.outcome);
+    if guilty && rank.0.0 == usize::MAX && rank.1 == Reverse(0) {
+        let title = format!(
+            "no matrix shows what was found: the {numbers} cells that hold a number are as expected"
+        );
+        return (0 < numbers).then(|| Heat { title, lines: Vec::new() });
+    }
+    Some(draw(run, grid, width))
 }
 
 fn draw(run: &Run, grid: Grid, width: usize) -> Heat {
@@ -77,6 +124,7 @@ fn draw(run: &Run, grid: Grid, width: usize) -> Heat {
     let label = grid.rows.iter().map(|e| e.name().chars().count()).max().unwrap_or(0).min(LABEL);
 
     let mut lines = Vec::new();
+    lines.extend(header(&grid, label, wide));
     for (row, end) in grid.rows.iter().enumerate() {
         let guilty = blame.rows.contains(&row) || blame.cells.iter().any(|c| c.0 == row);
         let (mark, style) = if guilty { ('>', bold) } else { (' ', plain) };
@@ -114,11 +162,27 @@ fn draw(run: &Run, grid: Grid, width: usize) -> Heat {
     Heat { title: title(&grid), lines }
 }
 
+/// The numbers of the GPUs above their columns, where columns are the GPUs of
+/// one node and the numbers fit.
+fn header(grid: &Grid, label: usize, wide: bool) -> Option<Vec<(Style, String)>> {
+    let one_node = grid.cols.iter().all(|end| end.node == grid.cols[0].node);
+    let gpus: Option<Vec<u32>> = grid.cols.iter().map(|end| end.gpu).collect();
+    let gpus =
+        gpus.filter(|gpus| one_node && gpus.iter().all(|g| *g < if wide { 100 } else { 10 }))?;
+    let fill = if wide { 2 } else { 1 };
+    let numbers: String = gpus.iter().map(|gpu| format!("{gpu:<fill$}")).collect();
+    let text = format!("  {:label$} {}", "GPU", numbers.trim_end());
+    Some(vec![(Style::new().dimmed(), text)])
+}
+
 /// What the grid shows, relative to what.
 fn title(grid: &Grid) -> String {
     let mut title = clip(&grid.testcase, 60);
     if let Some(domain) = &grid.domain {
         title.push_str(&format!(" in {}", clip(domain.as_str(), 40)));
+    }
+    if 1 < grid.joined {
+        title.push_str(&format!(" in {} nodes", grid.joined));
     }
     if let Some(rail) = &grid.rail {
         title.push_str(&format!(", rail {}", clip(rail, 20)));

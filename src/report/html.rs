@@ -5,6 +5,7 @@
 //! where they are drawn, go in as they are. What is too much to draw is
 //! counted and named.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use minijinja::AutoEscape;
@@ -15,15 +16,18 @@ use minijinja::value::Serde;
 use serde::Serialize;
 
 use super::ReportError;
+use super::class;
 use super::grid::Grid;
 use super::grid::grids;
 use super::headline::headline;
 use super::headline::worst_detectable;
+use super::overview::fleet;
+use super::plain::below;
 use super::plain::clip;
 use super::plain::counted;
-use super::plain::number;
 use super::plain::percent;
 use super::plain::plain;
+use super::plain::quantity;
 use super::shell;
 use super::terminal::by_reason;
 use crate::model::id::DomainName;
@@ -34,6 +38,8 @@ use crate::model::verdict::Outcome;
 mod domains;
 
 use domains::Domain;
+use domains::Drawn;
+use domains::FigureText;
 use domains::domains;
 
 const TEMPLATE: &str = include_str!("../../reports/report.html");
@@ -44,6 +50,8 @@ const SCRIPT: &str = include_str!("../../reports/report.js");
 const ROWS: usize = 2_000;
 /// Findings told with their evidence; the rest are counted.
 const TOLD: usize = 100;
+/// Files named behind one piece of evidence; the rest are counted.
+const FILES: usize = 6;
 /// Longest text taken over from a file.
 const LONGEST: usize = 2_000;
 
@@ -67,9 +75,13 @@ struct Page {
     place: String,
     what: String,
     counts: Vec<(String, &'static str, usize)>,
+    made: String,
     facts: Vec<(&'static str, String)>,
     findings: Vec<FindingText>,
     findings_more: usize,
+    next: Vec<(&'static str, Vec<Piece>)>,
+    fleet: Vec<FigureText>,
+    fleet_nodes: usize,
     domains: Vec<DomainRow>,
     domains_more: usize,
     drawn: Vec<Domain>,
@@ -83,22 +95,39 @@ struct Page {
     bands: usize,
 }
 
+/// Prose, or a command inside it.
+#[derive(Serialize)]
+struct Piece {
+    text: &'static str,
+    command: bool,
+}
+
+/// What one or more files say alike.
+#[derive(Serialize)]
+struct EvidenceText {
+    files: Vec<String>,
+    files_more: usize,
+    test: Option<String>,
+    detail: String,
+}
+
 #[derive(Serialize)]
 struct FindingText {
     anchor: String,
     id: String,
     outcome: &'static str,
     class: String,
+    title: String,
     locus: String,
     measured: String,
     expected: String,
-    unit: &'static str,
     ratio: String,
     confirmed: bool,
     detectable: String,
     rule: String,
     summary: String,
-    evidence: Vec<(String, String, String)>,
+    evidence: Vec<EvidenceText>,
+    files: usize,
 }
 
 #[derive(Serialize)]
@@ -144,7 +173,9 @@ fn page(run: &Run) -> Result<Page, ReportError> {
         })
         .collect();
     let grids = grids(run);
-    let (drawn, left_out) = domains(run, &grids)?;
+    let fleet = fleet(&grids, &run.claims);
+    let fleet_nodes = fleet.iter().map(|g| g.rows.len()).max().unwrap_or(0);
+    let Drawn { fleet, domains: drawn, left_out } = domains(run, &grids, &fleet)?;
     let (domains, domains_more) = domain_rows(run, &grids, &drawn);
     let mut nodes: Vec<_> = verdicts.nodes.iter().collect();
     nodes.sort_by_key(|n| std::cmp::Reverse(n.outcome));
@@ -156,8 +187,26 @@ fn page(run: &Run) -> Result<Page, ReportError> {
         place: headline.place,
         what: headline.what,
         counts,
+        made: format!(
+            "{}, {}, {}",
+            shown(&run.info.id),
+            shown(&run.info.profile),
+            shown(&run.info.created)
+        ),
         facts: facts(run),
-        findings: verdicts.findings.iter().take(TOLD).enumerate().map(finding).collect(),
+        findings: verdicts
+            .findings
+            .iter()
+            .take(TOLD)
+            .enumerate()
+            .map(|(index, f)| finding(index, f, &run.info.source))
+            .collect(),
+        next: class::advised(&verdicts.findings)
+            .into_iter()
+            .map(|(title, next)| (title, pieces(next)))
+            .collect(),
+        fleet,
+        fleet_nodes,
         findings_more: verdicts.findings.len().saturating_sub(TOLD),
         domains,
         domains_more,
@@ -170,7 +219,7 @@ fn page(run: &Run) -> Result<Page, ReportError> {
                 node: plain(n.node.as_str()).into_owned(),
                 domain: n.domain.as_ref().map_or_else(|| "–".to_owned(), |d| shown(d.as_str())),
                 outcome: n.outcome.as_str(),
-                reason: clip(&n.reason, LONGEST),
+                reason: clip(&below(&n.reason, &run.info.source), LONGEST),
                 detectable: n.detectable.map_or_else(|| "–".to_owned(), percent),
             })
             .collect(),
@@ -179,8 +228,9 @@ fn page(run: &Run) -> Result<Page, ReportError> {
             .into_iter()
             .take(ROWS)
             .map(|(why, whats)| {
-                let few = whats.iter().take(ROWS).map(|w| clip(w, LONGEST)).collect();
-                (clip(why, LONGEST), few, whats.len())
+                let short = |text: &str| clip(&below(text, &run.info.source), LONGEST);
+                let few = whats.iter().take(ROWS).map(|w| short(w)).collect();
+                (short(why), few, whats.len())
             })
             .collect(),
         unknown_count: verdicts.unknown.len(),
@@ -242,31 +292,52 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn finding((index, finding): (usize, &Finding)) -> FindingText {
-    let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), number);
+/// Advice with its commands, which stand between backticks, taken apart.
+fn pieces(text: &'static str) -> Vec<Piece> {
+    let pieces = text.split('`').enumerate();
+    pieces.map(|(at, text)| Piece { text, command: at % 2 == 1 }).collect()
+}
+
+fn finding(index: usize, finding: &Finding, source: &str) -> FindingText {
+    let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| quantity(v, finding.unit));
+    let mut evidence: Vec<EvidenceText> = Vec::new();
+    let mut at: BTreeMap<(Option<&str>, &str), usize> = BTreeMap::new();
+    let mut files = BTreeSet::new();
+    for e in finding.evidence.iter().take(ROWS) {
+        files.insert(&e.file);
+        let key = (e.testcase.as_deref(), e.detail.as_str());
+        let same = *at.entry(key).or_insert_with(|| {
+            evidence.push(EvidenceText {
+                files: Vec::new(),
+                files_more: 0,
+                test: e.testcase.as_deref().map(shown),
+                detail: clip(&below(&e.detail, source), LONGEST),
+            });
+            evidence.len() - 1
+        });
+        let text = &mut evidence[same];
+        if text.files.len() < FILES {
+            text.files.push(clip(&below(&e.file, source), LONGEST));
+        } else {
+            text.files_more += 1;
+        }
+    }
     FindingText {
         anchor: format!("finding-{}", index + 1),
         id: shown(&finding.id),
         outcome: finding.outcome.as_str(),
         class: shown(&finding.class),
+        title: class::title(&finding.class),
         locus: shown(&finding.locus.to_string()),
         measured: value(finding.measured),
         expected: value(finding.expected),
-        unit: finding.unit.map_or("", |u| u.as_str()),
         ratio: finding.ratio.map_or_else(|| "–".to_owned(), |r| format!("{r:.3}")),
         confirmed: finding.confirmed,
         detectable: finding.detectable.map_or_else(|| "not known".to_owned(), percent),
         rule: shown(&finding.rule),
-        summary: clip(&finding.summary, LONGEST),
-        evidence: finding
-            .evidence
-            .iter()
-            .take(ROWS)
-            .map(|e| {
-                let test = e.testcase.as_deref().map_or_else(|| "–".to_owned(), shown);
-                (clip(&e.file, LONGEST), test, clip(&e.detail, LONGEST))
-            })
-            .collect(),
+        summary: clip(&below(&finding.summary, source), LONGEST),
+        evidence,
+        files: files.len(),
     }
 }
 

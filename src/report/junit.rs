@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use super::class;
 use super::headline::headline;
 use super::plain::clip;
 use super::plain::plain;
@@ -112,7 +113,9 @@ fn of_node(class: String, node: &NodeVerdict, findings: &[&Finding]) -> Case {
 }
 
 fn in_words(finding: &Finding) -> String {
-    let mut text = format!("{}: {}\n", plain(&finding.id), clip(&finding.summary, LONGEST));
+    let title = class::title(&finding.class);
+    let mut text =
+        format!("{}: {title}: {}\n", plain(&finding.id), clip(&finding.summary, LONGEST));
     if let Some(measured) = finding.measured {
         text.push_str(&format!("measured {}\n", quantity(measured, finding.unit)));
     }
@@ -124,6 +127,9 @@ fn in_words(finding: &Finding) -> String {
     for evidence in &finding.evidence {
         let (file, detail) = (plain(&evidence.file), clip(&evidence.detail, LONGEST));
         text.push_str(&format!("{file}: {detail}\n"));
+    }
+    if let Some(next) = class::advice(&finding.class) {
+        text.push_str(&format!("what to do next: {next}\n"));
     }
     text
 }

@@ -12,17 +12,24 @@ pub mod explain;
 pub mod html;
 pub mod json;
 pub mod junit;
+pub mod parsed;
 pub mod terminal;
 
 mod blame;
+mod class;
+mod facts;
 mod grid;
 mod headline;
 mod heat;
+mod overview;
+mod page;
 mod plain;
 mod plot;
 mod scale;
 mod shell;
 mod xml;
+
+pub use page::TerminalStyle;
 
 #[cfg(test)]
 mod fixture;

@@ -80,10 +80,23 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
+/// A number as its unit is written: what is counted has no decimals.
+pub(super) fn amount(value: f64, unit: Option<Unit>) -> String {
+    match unit {
+        Some(Unit::Count) if value.fract() == 0.0 && value.abs() < 1e7 => format!("{value:.0}"),
+        _ => number(value),
+    }
+}
+
+/// The name of a unit, where it says more than the number.
+pub(super) fn unit_name(unit: Option<Unit>) -> &'static str {
+    unit.filter(|u| *u != Unit::Count).map_or("", Unit::as_str)
+}
+
 /// A number with its unit, where it has one.
 pub(super) fn quantity(value: f64, unit: Option<Unit>) -> String {
     match unit {
-        Some(Unit::Count) | None => number(value),
+        Some(Unit::Count) | None => amount(value, unit),
         Some(unit) => format!("{} {unit}", number(value)),
     }
 }
@@ -95,6 +108,17 @@ pub(super) fn percent(fraction: f64) -> String {
     } else {
         "not a number".to_owned()
     }
+}
+
+/// `text` with paths below the run's source relative to it: the reader has been
+/// told the source, and the line has no room to say it again.
+pub(super) fn below<'t>(text: &'t str, source: &str) -> Cow<'t, str> {
+    let source = source.trim_end_matches('/');
+    if source.len() < 2 || source.contains(' ') {
+        return Cow::Borrowed(text);
+    }
+    let folder = format!("{source}/");
+    if text.contains(&folder) { Cow::Owned(text.replace(&folder, "")) } else { text.into() }
 }
 
 /// `1 node`, `18 nodes`.
@@ -163,6 +187,21 @@ mod tests {
         assert_eq!(number(0.0), "0.000");
         assert_eq!(number(f64::NAN), "not a number");
         assert_eq!(number(1e300), "1.000e300");
+    }
+
+    #[test]
+    fn what_is_counted_has_no_decimals_and_no_unit() {
+        assert_eq!(quantity(17.0, Some(Unit::Count)), "17");
+        assert_eq!(quantity(17.0, Some(Unit::GigabytesPerSecond)), "17.00 GB/s");
+        assert_eq!(unit_name(Some(Unit::Count)), "");
+    }
+
+    #[test]
+    fn paths_below_the_source_are_relative_to_it() {
+        assert_eq!(below("cut in /a/b/nodes/n1/x.txt: end", "/a/b/"), "cut in nodes/n1/x.txt: end");
+        for source in ["", "/", "/a/b c", "/a/bb"] {
+            assert_eq!(below("/a/b/nodes/n1", source), "/a/b/nodes/n1", "{source}");
+        }
     }
 
     #[test]

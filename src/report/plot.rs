@@ -45,6 +45,8 @@ pub(super) struct Figure {
     pub(super) svg: String,
     /// Left edge, top edge, width and height of one cell, in the image's units.
     pub(super) cells: [i32; 4],
+    /// Width of the image.
+    pub(super) width: u32,
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -65,8 +67,8 @@ impl Layout {
         let (rows, cols) = (grid.rows.len(), grid.cols.len());
         let side = rows.max(cols);
         let cell = match grid.shape {
-            Shape::PerGpu if rows <= 60 => (58, 20),
-            Shape::PerGpu => (58, 14),
+            Shape::PerGpu if rows <= 60 => (46, 20),
+            Shape::PerGpu => (46, 14),
             Shape::Pairs if side <= 10 => (48, 28),
             Shape::Pairs if side <= 20 => (24, 24),
             Shape::Pairs if side <= 40 => (16, 16),
@@ -128,7 +130,7 @@ pub(super) fn heatmap(
     let title = clip(&format!("{} heatmap", grid.testcase), 200);
     let titles = titles(grid, &layout);
     let cells = [layout.left, layout.top, layout.cell.0, layout.cell.1];
-    Ok(Figure { svg: themed(&svg, id, &title, about, &titles), cells })
+    Ok(Figure { svg: themed(&svg, id, &title, about, &titles), cells, width: layout.size.0 })
 }
 
 /// What drawing can end in.
@@ -341,6 +343,24 @@ fn outline(area: &Area<'_>, from: (i32, i32), to: (i32, i32)) -> Drawn {
     Ok(())
 }
 
+/// Blamed lines as first index, length and name: all lines of a node as one.
+fn marked(ends: &[End], blamed: &[usize]) -> Vec<(usize, usize, String)> {
+    let mut out = Vec::new();
+    let mut first = 0;
+    for group in ends.chunk_by(|a, b| a.node.is_some() && a.node == b.node) {
+        let here: Vec<usize> =
+            (first..first + group.len()).filter(|i| blamed.binary_search(i).is_ok()).collect();
+        match (&group[0].node, here.len()) {
+            (Some(node), all @ 2..) if all == group.len() => {
+                out.push((first, all, node.to_string()));
+            }
+            _ => out.extend(here.into_iter().map(|i| (i, 1, ends[i].name()))),
+        }
+        first += group.len();
+    }
+    out
+}
+
 fn outlines(area: &Area<'_>, grid: &Grid, blame: &Blame, at: &Layout) -> Drawn {
     let bold = |h, v| {
         let mut style = label(TEXT, INK, h, v);
@@ -348,20 +368,22 @@ fn outlines(area: &Area<'_>, grid: &Grid, blame: &Blame, at: &Layout) -> Drawn {
         style
     };
     let mut next = i32::MIN;
-    for &row in &blame.rows {
-        outline(area, (at.left, at.y(row)), (at.right(), at.y(row + 1)))?;
-        let y = i32::midpoint(at.y(row), at.y(row + 1));
-        let name = if next <= y { clip(&grid.rows[row].name(), LABEL + 3) } else { String::new() };
+    for (row, lines, name) in marked(&grid.rows, &blame.rows) {
+        outline(area, (at.left, at.y(row)), (at.right(), at.y(row + lines)))?;
+        let y = i32::midpoint(at.y(row), at.y(row + lines));
+        let name = if next <= y { clip(&name, LABEL + 3) } else { String::new() };
         let style = bold(HPos::Left, VPos::Center);
         area.draw(&Text::new(format!("◀ {name}"), (at.right() + 6, y), style))?;
         if next <= y {
             next = y + 12;
         }
     }
-    for &col in &blame.cols {
-        outline(area, (at.x(col), at.top), (at.x(col + 1), at.bottom()))?;
-        let x = i32::midpoint(at.x(col), at.x(col + 1));
-        let name = if blame.cols.len() == 1 { grid.cols[col].name() } else { String::new() };
+    let cols = marked(&grid.cols, &blame.cols);
+    let alone = cols.len() == 1;
+    for (col, lines, name) in cols {
+        outline(area, (at.x(col), at.top), (at.x(col + lines), at.bottom()))?;
+        let x = i32::midpoint(at.x(col), at.x(col + lines));
+        let name = if alone { name } else { String::new() };
         let style = bold(HPos::Center, VPos::Top);
         let text = format!("▲ {}", clip(&name, LABEL + 3));
         area.draw(&Text::new(text.trim_end(), (x, at.bottom() + 4), style))?;
@@ -533,6 +555,15 @@ mod tests {
         // 142 cells of the bad GPU, and one cross in the legend.
         assert_eq!(svg.matches("<polyline").count() - lines_between_nodes(), 143 + 8);
         assert!(svg.len() < 200_000, "{}", svg.len());
+    }
+
+    #[test]
+    fn all_lines_of_a_blamed_node_share_one_outline_and_its_name() {
+        let run = fixture::rack();
+        let grid = &grids(&run)[1];
+        assert_eq!(marked(&grid.rows, &[4, 5, 6, 7]), [(4, 4, "node0002".to_owned())]);
+        let some = marked(&grid.rows, &[5, 6]);
+        assert_eq!(some, [(5, 1, "node0002:1".to_owned()), (6, 1, "node0002:2".to_owned())]);
     }
 
     /// 17 lines down and 17 across.

@@ -30,6 +30,9 @@ pub(super) const BANDS: [Band; 9] = [
     Band { from: f64::NEG_INFINITY, colour: (0xfd, 0xf5, 0xae), glyph: '█' },
 ];
 
+/// From this ratio on a cell is as expected.
+pub(super) const CALM: f64 = 0.98;
+
 /// The glyphs of a terminal with what they stand for.
 pub(super) const GLYPHS: [(char, &str); 8] = [
     ('+', "1.05 and up"),

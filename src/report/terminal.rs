@@ -6,50 +6,47 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use anstyle::AnsiColor;
 use anstyle::Style;
 
+use super::TerminalStyle;
+use super::class;
 use super::headline::headline;
 use super::headline::worst_detectable;
 use super::heat;
+use super::page::Page;
+use super::page::colour_of;
+use super::plain::amount;
+use super::plain::below;
 use super::plain::clip;
 use super::plain::counted;
 use super::plain::listed;
-use super::plain::number;
 use super::plain::percent;
 use super::plain::plain;
+use super::plain::unit_name;
 use super::plain::wrap;
 use super::shell;
 use crate::model::action::ActionPlan;
 use crate::model::run::Run;
 use crate::model::verdict::Finding;
+use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
 
-/// How to render for a terminal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TerminalStyle {
-    /// Columns to stay within (at least 72); only commands are longer.
-    pub width: usize,
-    /// Whether to use colours.
-    pub colour: bool,
-}
-
 /// Entries of one list that are shown before the rest is only counted.
 const MOST: usize = 20;
-/// Longest text taken over from a file.
-const LONGEST: usize = 600;
 
 /// The report.
 pub fn render(run: &Run, style: &TerminalStyle) -> String {
-    let width = style.width.clamp(72, 200);
-    let mut page = Page { out: String::new(), width, colour: style.colour };
+    let mut page = Page::new(style);
+    let width = page.width;
     opening(&mut page, run);
-    findings(&mut page, &run.verdicts.findings);
+    findings(&mut page, run);
     if let Some(heat) = heat::worst(run, width) {
         page.section("Matrix");
         page.paragraph("", &heat.title, 2);
-        page.out.push('\n');
+        if !heat.lines.is_empty() {
+            page.out.push('\n');
+        }
         for line in &heat.lines {
             page.out.push_str("  ");
             for (style, text) in line {
@@ -58,64 +55,15 @@ pub fn render(run: &Run, style: &TerminalStyle) -> String {
             page.end();
         }
     }
-    unknown(&mut page, &run.verdicts.unknown);
+    nodes(&mut page, run);
+    unknown(&mut page, run);
+    next(&mut page, &run.verdicts.findings);
     notes(&mut page, &run.verdicts.notes);
     if let Some(plan) = &run.actions {
         actions(&mut page, plan);
     }
     detectable(&mut page, run);
     page.out
-}
-
-/// Text under construction.
-struct Page {
-    out: String,
-    width: usize,
-    colour: bool,
-}
-
-impl Page {
-    fn styled(&mut self, style: Style, text: &str) {
-        if self.colour && style != Style::new() {
-            let _ = write!(self.out, "{style}{text}{style:#}");
-        } else {
-            self.out.push_str(text);
-        }
-    }
-
-    /// Ends a line, without blanks nobody sees.
-    fn end(&mut self) {
-        let kept = self.out.trim_end_matches(' ').len();
-        self.out.truncate(kept);
-        self.out.push('\n');
-    }
-
-    fn section(&mut self, title: &str) {
-        self.out.push('\n');
-        self.styled(Style::new().bold(), title);
-        self.end();
-    }
-
-    /// `text` behind `lead`, wrapped, continued at the depth of the text.
-    fn paragraph(&mut self, lead: &str, text: &str, indent: usize) {
-        let depth = indent + lead.chars().count();
-        let room = self.width.saturating_sub(depth);
-        for (i, line) in wrap(&clip(text, LONGEST), room).iter().enumerate() {
-            let lead = if i == 0 { lead } else { "" };
-            let _ = write!(self.out, "{:indent$}{lead:<fill$}{line}", "", fill = depth - indent);
-            self.end();
-        }
-    }
-}
-
-fn colour_of(outcome: Outcome) -> Style {
-    let colour = match outcome {
-        Outcome::Pass => AnsiColor::Green,
-        Outcome::Unknown => AnsiColor::Cyan,
-        Outcome::Degraded => AnsiColor::Yellow,
-        Outcome::Failed => AnsiColor::Red,
-    };
-    Style::new().bold().fg_color(Some(colour.into()))
 }
 
 fn opening(page: &mut Page, run: &Run) {
@@ -150,7 +98,9 @@ fn opening(page: &mut Page, run: &Run) {
     page.paragraph("against  ", &format!("{platform}, thresholds {digest}"), 0);
 }
 
-fn findings(page: &mut Page, findings: &[Finding]) {
+fn findings(page: &mut Page, run: &Run) {
+    let findings = &run.verdicts.findings;
+    let source = &run.info.source;
     if findings.is_empty() {
         return;
     }
@@ -162,14 +112,14 @@ fn findings(page: &mut Page, findings: &[Finding]) {
     let rows: Vec<[String; 8]> = shown
         .iter()
         .map(|f| {
-            let cell = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), number);
+            let cell = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| amount(v, f.unit));
             [
                 f.outcome.to_string(),
                 clip(&f.locus.to_string(), place),
                 if narrow { String::new() } else { clip(&f.class, 18) },
                 cell(f.measured),
                 cell(f.expected),
-                f.unit.map_or("", |u| u.as_str()).to_owned(),
+                unit_name(f.unit).to_owned(),
                 f.ratio.map_or_else(|| "-".to_owned(), |r| format!("{r:.3}")),
                 if f.confirmed { "confirmed" } else { "once" }.to_owned(),
             ]
@@ -186,10 +136,31 @@ fn findings(page: &mut Page, findings: &[Finding]) {
     table_line(page, &titles.map(str::to_owned), &widths, None);
     for (row, finding) in rows.iter().zip(shown) {
         table_line(page, row, &widths, Some(finding.outcome));
-        let class = if narrow { format!("{}: ", finding.class) } else { String::new() };
-        page.paragraph("", &format!("{class}{}", finding.summary), 4);
+        let class = if narrow && class::is_known(&finding.class) {
+            format!("{} ({}): ", class::title(&finding.class), finding.class)
+        } else if narrow {
+            format!("{}: ", finding.class)
+        } else {
+            format!("{}: ", class::title(&finding.class))
+        };
+        page.paragraph("", &format!("{class}{}", below(&finding.summary, source)), 4);
+        if let Some(from) = sources(finding, source) {
+            page.faint(&from, 4);
+        }
     }
     more(page, findings.len());
+}
+
+/// The first file a finding rests on, and how many more there are.
+fn sources(finding: &Finding, source: &str) -> Option<String> {
+    let mut files: Vec<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
+    files.dedup();
+    let first = below(files.first()?, source);
+    let first = plain(&first);
+    Some(match files.len() - 1 {
+        0 => format!("see {first}"),
+        more => format!("see {first} and {}", counted(more, "more file", "more files")),
+    })
 }
 
 /// What a line of the findings takes beside its place: indent, outcome, two
@@ -223,8 +194,58 @@ fn more(page: &mut Page, all: usize) {
     }
 }
 
+/// The nodes that do not pass: bad ones by name, since the findings say what is
+/// the matter with them; unknown ones with the reason, which stands nowhere else.
+fn nodes(page: &mut Page, run: &Run) {
+    let nodes: &[NodeVerdict] = &run.verdicts.nodes;
+    if nodes.iter().all(|n| n.outcome == Outcome::Pass) {
+        return;
+    }
+    page.section("Nodes");
+    for outcome in [Outcome::Failed, Outcome::Degraded] {
+        let names: Vec<&str> =
+            nodes.iter().filter(|n| n.outcome == outcome).map(|n| n.node.as_str()).collect();
+        if !names.is_empty() {
+            page.labelled(outcome, &listed(&names, MOST));
+        }
+    }
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for node in nodes.iter().filter(|n| n.outcome == Outcome::Unknown) {
+        reasons.entry(&node.reason).or_default().push(node.node.as_str());
+    }
+    for (why, names) in reasons.iter().take(MOST) {
+        let who = match names.len() {
+            all if 3 < all && all == nodes.len() => format!("all {all} nodes"),
+            _ => listed(names, 6),
+        };
+        let why = below(why, &run.info.source);
+        page.labelled(Outcome::Unknown, &format!("{who}: {why}"));
+    }
+    if MOST < reasons.len() {
+        let text = format!("and {} more reasons; --json lists all", reasons.len() - MOST);
+        page.paragraph("", &text, 2);
+    }
+    let passed = nodes.iter().filter(|n| n.outcome == Outcome::Pass).count();
+    if 0 < passed {
+        page.labelled(Outcome::Pass, &counted(passed, "node", "nodes"));
+    }
+}
+
+/// What a person does about each kind of finding.
+fn next(page: &mut Page, findings: &[Finding]) {
+    let advised = class::advised(findings);
+    if advised.is_empty() {
+        return;
+    }
+    page.section("What to do next");
+    for (title, next) in advised.iter().take(MOST) {
+        page.paragraph("- ", &format!("{title}: {next}"), 2);
+    }
+}
+
 /// What is not known, put together by reason.
-fn unknown(page: &mut Page, unknown: &[Unknown]) {
+fn unknown(page: &mut Page, run: &Run) {
+    let unknown: &[Unknown] = &run.verdicts.unknown;
     if unknown.is_empty() {
         return;
     }
@@ -232,7 +253,7 @@ fn unknown(page: &mut Page, unknown: &[Unknown]) {
     let reasons = by_reason(unknown);
     for (why, whats) in reasons.iter().take(MOST) {
         let text = format!("{}: {}", listed(whats, 4), plain(why));
-        page.paragraph("- ", &text, 2);
+        page.paragraph("- ", &below(&text, &run.info.source), 2);
     }
     if MOST < reasons.len() {
         let text = format!("and {} more reasons; --json lists all", reasons.len() - MOST);
@@ -295,7 +316,7 @@ fn detectable(page: &mut Page, run: &Run) {
     let blind = nodes.iter().filter(|n| n.detectable.is_none()).count();
     let text = match (worst_detectable(run), blind) {
         (Some(worst), _) => {
-            format!("a loss of {} or more would have been seen on every node", percent(worst))
+            format!("where it measured, a loss of {} or more would have been seen", percent(worst))
         }
         (None, blind) if blind == nodes.len() => {
             "how small a loss would have been seen is not known for any node".to_owned()

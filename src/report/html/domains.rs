@@ -1,6 +1,7 @@
 //! The domains that a page draws: their tests in numbers, their figures, and
 //! what was left out for want of room.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
@@ -22,21 +23,28 @@ use crate::report::grid::Reference;
 use crate::report::grid::Shape;
 use crate::report::grid::Spot;
 use crate::report::grid::median;
+use crate::report::overview::low;
 use crate::report::plain::clip;
 use crate::report::plain::counted;
 use crate::report::plain::listed;
 use crate::report::plain::number;
 use crate::report::plain::quantity;
+use crate::report::plain::unit_name;
 use crate::report::plot;
+use crate::report::scale::CALM;
 
-/// Figures of domains without findings are samples; this many domains give some.
+/// Figures of domains that pass are samples; this many domains give some.
 const HEALTHY_DOMAINS: usize = 2;
-/// Figures of one domain.
+/// Figures of one domain that does not pass.
 const DOMAIN_FIGURES: usize = 8;
+/// Figures of one domain that passes.
+const CALM_FIGURES: usize = 4;
+/// Figures of all nodes together.
+const FLEET_FIGURES: usize = 4;
 /// Up to this many nodes get their own matrices even where nothing is low.
 const FEW_NODES: usize = 2;
-/// From this ratio on a cell is as expected, as the colours have it.
-const CALM: f64 = 0.98;
+/// What a figure takes beside its image: padding and border.
+const PADDING: u32 = 2 * 14 + 2;
 /// Figures of one page.
 const FIGURES: usize = 32;
 /// No figure is begun once all together have this many bytes.
@@ -50,6 +58,8 @@ pub(super) struct Domain {
     pub(super) name: String,
     pub(super) anchor: String,
     pub(super) tests: Vec<TestRow>,
+    /// Tests that are compared with nothing.
+    pub(super) others: Vec<TestRow>,
     pub(super) figures: Vec<FigureText>,
     pub(super) left_out: Vec<String>,
 }
@@ -80,13 +90,20 @@ pub(super) struct FigureText {
     pub(super) cells: String,
     pub(super) joint: &'static str,
     pub(super) wide: bool,
+    pub(super) width: u32,
 }
 
-/// Domains to draw, those with findings first, and what was left out.
-pub(super) fn domains(
-    run: &Run,
-    grids: &[Grid],
-) -> Result<(Vec<Domain>, Vec<String>), ReportError> {
+/// Everything drawn, and what was left out.
+pub(super) struct Drawn {
+    /// Nodes that are domains of their own, together.
+    pub(super) fleet: Vec<FigureText>,
+    /// Domains, the worst first.
+    pub(super) domains: Vec<Domain>,
+    pub(super) left_out: Vec<String>,
+}
+
+/// Draws a run.
+pub(super) fn domains(run: &Run, grids: &[Grid], fleet: &[Grid]) -> Result<Drawn, ReportError> {
     let mut by_domain: BTreeMap<Option<&str>, Vec<&Grid>> = BTreeMap::new();
     for grid in grids {
         by_domain.entry(grid.domain.as_ref().map(|d| d.as_str())).or_default().push(grid);
@@ -96,35 +113,64 @@ pub(super) fn domains(
         let findings = run.verdicts.findings.iter().filter(|f| of(f.locus.domain.as_ref()));
         let nodes = run.verdicts.nodes.iter().filter(|n| of(n.domain.as_ref()));
         let outcomes = findings.map(|f| f.outcome).chain(nodes.map(|n| n.outcome));
-        outcomes.filter(|o| Outcome::Degraded <= *o).max()
+        outcomes.filter(|o| Outcome::Unknown <= *o).max()
     };
     let mut order: Vec<(Option<&str>, Option<Outcome>)> =
         by_domain.keys().map(|name| (*name, severity(*name))).collect();
-    order.sort_by_key(|(_, severity)| std::cmp::Reverse(*severity));
+    order.sort_by_key(|(_, severity)| Reverse(*severity));
 
     let mut drawn = Vec::new();
     let mut skipped = Vec::new();
     let mut healthy = 0;
     let mut budget = Budget { figures: FIGURES, bytes: FIGURE_BYTES, next: 1 };
+    let together = all_nodes(run, fleet, &mut budget)?;
+    // What all nodes show together needs no samples of single ones besides.
+    let samples = if together.is_empty() { HEALTHY_DOMAINS } else { 0 };
     for (name, severity) in order {
         let sample = severity.is_none();
-        if (sample && healthy == HEALTHY_DOMAINS) || budget.spent() {
+        if (sample && healthy == samples) || budget.spent() {
             skipped.push(domain_name(name));
             continue;
         }
         healthy += usize::from(sample);
         let anchor = format!("domain-{}", drawn.len() + 1);
-        drawn.push(domain(run, domain_name(name), anchor, &by_domain[&name], &mut budget)?);
+        let most = if sample { CALM_FIGURES } else { DOMAIN_FIGURES };
+        drawn.push(domain(run, domain_name(name), anchor, &by_domain[&name], most, &mut budget)?);
     }
     let mut left_out = Vec::new();
     if !skipped.is_empty() {
+        let how = if together.is_empty() { "not drawn" } else { "drawn only together" };
         left_out.push(format!(
-            "{} not drawn ({}); matrix.csv holds their cells.",
+            "{} {how} ({}); matrix.csv holds all cells.",
             counted(skipped.len(), "domain is", "domains are"),
             listed(&skipped, 12)
         ));
     }
-    Ok((drawn, left_out))
+    Ok(Drawn { fleet: together, domains: drawn, left_out })
+}
+
+/// The tests of nodes that are domains of their own: those that show something
+/// first, then those between GPUs.
+fn all_nodes(
+    run: &Run,
+    fleet: &[Grid],
+    budget: &mut Budget,
+) -> Result<Vec<FigureText>, ReportError> {
+    let mut order: Vec<&Grid> = fleet.iter().collect();
+    order.sort_by_key(|g| {
+        // Where nodes are compared with different numbers, these are their own
+        // levels, which say nothing about one node beside the others.
+        let alike = matches!(g.reference, Reference::Expectation(low, high) if low == high);
+        let shown = (Reverse(low(g).min(1)), Reverse(g.missing().min(1)));
+        // The plain copy has the shortest name of its kind.
+        (shown, !alike, g.summed.is_none(), g.testcase.len())
+    });
+    let mut figures = Vec::new();
+    for grid in order.into_iter().take(FLEET_FIGURES) {
+        let blame = blame(&run.verdicts.findings, grid);
+        figures.push(budget.draw(&run.verdicts.findings, grid, blame)?);
+    }
+    Ok(figures)
 }
 
 /// How much may still be drawn.
@@ -135,6 +181,20 @@ struct Budget {
 }
 
 impl Budget {
+    fn draw(
+        &mut self,
+        findings: &[Finding],
+        grid: &Grid,
+        blame: Blame,
+    ) -> Result<FigureText, ReportError> {
+        let figure = figure(findings, grid, blame, self.next)?;
+        self.next += 1;
+        self.figures -= 1;
+        let size = figure.svg.as_str().map_or(0, str::len) + figure.values.len();
+        self.bytes = self.bytes.saturating_sub(size);
+        Ok(figure)
+    }
+
     fn spent(&self) -> bool {
         self.figures == 0 || self.bytes == 0
     }
@@ -145,6 +205,7 @@ fn domain(
     name: String,
     anchor: String,
     grids: &[&Grid],
+    most: usize,
     budget: &mut Budget,
 ) -> Result<Domain, ReportError> {
     let findings = &run.verdicts.findings;
@@ -155,8 +216,8 @@ fn domain(
         wanted.push((grid, blame(findings, grid)));
         for inside in &grid.inside {
             let blame = blame(findings, inside);
-            let low = inside.spots.iter().flatten().any(|s| Outcome::Degraded <= s.outcome);
-            if low || !blame.is_empty() || grid.inside.len() <= FEW_NODES {
+            let some = 0 < low(inside) || 0 < inside.missing();
+            if some || !blame.is_empty() || grid.inside.len() <= FEW_NODES {
                 wanted.push((inside, blame));
             } else {
                 quiet += 1;
@@ -166,26 +227,26 @@ fn domain(
     wanted.sort_by(|(a, a_blame), (b, b_blame)| {
         // Calm grids keep the order of their tests, overviews first.
         let lowest = |g: &Grid| g.lowest().filter(|low| *low < CALM).unwrap_or(CALM);
-        (a_blame.is_empty().cmp(&b_blame.is_empty())).then(lowest(a).total_cmp(&lowest(b)))
+        let compared = |g: &Grid| matches!(g.reference, Reference::Expectation(..));
+        (a_blame.is_empty().cmp(&b_blame.is_empty()))
+            .then(compared(b).cmp(&compared(a)))
+            .then(lowest(a).total_cmp(&lowest(b)))
+            .then((a.missing() == 0).cmp(&(b.missing() == 0)))
+            .then((a.shape != Shape::Pairs).cmp(&(b.shape != Shape::Pairs)))
     });
     let mut figures = Vec::new();
     let mut undrawn = BTreeSet::new();
     for (grid, blame) in wanted {
-        if figures.len() == DOMAIN_FIGURES || budget.spent() {
+        if figures.len() == most || budget.spent() {
             undrawn.insert(test_name(grid));
             continue;
         }
-        let figure = figure(findings, grid, blame, budget.next)?;
-        budget.next += 1;
-        budget.figures -= 1;
-        let size = figure.svg.as_str().map_or(0, str::len) + figure.values.len();
-        budget.bytes = budget.bytes.saturating_sub(size);
-        figures.push(figure);
+        figures.push(budget.draw(findings, grid, blame)?);
     }
     let mut left_out = Vec::new();
     if 0 < quiet {
         left_out.push(format!(
-            "{} inside single nodes without anything low are not drawn; the overview has a cell for each GPU.",
+            "{} inside single nodes without anything low or missing are not drawn; the overview has a cell for each GPU.",
             counted(quiet, "matrix", "matrices")
         ));
     }
@@ -193,8 +254,10 @@ fn domain(
         let names: Vec<String> = undrawn.into_iter().collect();
         left_out.push(format!("Not drawn: {}.", listed(&names, 24)));
     }
-    let tests = grids.iter().map(|g| test_row(g)).collect();
-    Ok(Domain { name, anchor, tests, figures, left_out })
+    let compared = |g: &&&Grid| matches!(g.reference, Reference::Expectation(..));
+    let (tests, others): (Vec<&Grid>, Vec<&Grid>) = grids.iter().partition(|g| compared(&g));
+    let rows = |grids: &[&Grid]| grids.iter().map(|g| test_row(g)).collect();
+    Ok(Domain { name, anchor, tests: rows(&tests), others: rows(&others), figures, left_out })
 }
 
 fn test_name(grid: &Grid) -> String {
@@ -219,7 +282,7 @@ fn test_row(grid: &Grid) -> TestRow {
         low: value(values.first().copied()),
         middle: value(middle),
         high: value(values.last().copied()),
-        unit: grid.unit.as_str(),
+        unit: unit_name(Some(grid.unit)),
         expected: match grid.reference {
             Reference::Expectation(low, high) if low == high => number(low),
             Reference::Expectation(low, high) => format!("{} to {}", number(low), number(high)),
@@ -270,6 +333,7 @@ fn figure(
             end.node.as_ref().map_or("one node".to_owned(), |n| shown(n.as_str()))
         }
         (Some(domain), ..) => shown(domain.as_str()),
+        _ if 1 < grid.joined => format!("{} nodes", grid.joined),
         _ => "no claimed domain".to_owned(),
     };
     let what = match grid.shape {
@@ -302,6 +366,7 @@ fn figure(
         cells: drawn.cells.map(|n| n.to_string()).join(" "),
         joint: if grid.shape == Shape::Pairs { " → " } else { ", " },
         wide: 40 < grid.cols.len(),
+        width: drawn.width + PADDING,
     })
 }
 

@@ -100,7 +100,7 @@ fn odd_cells_render_in_every_format() {
     run.verdicts.findings.push(finding);
     run.verdicts.outcome = Outcome::Degraded;
     assert!(html(&run).ends_with("</html>\n") || html(&run).ends_with("</html>"));
-    let style = crate::report::terminal::TerminalStyle { width: 80, colour: false };
+    let style = crate::report::TerminalStyle { width: 80, colour: false };
     assert!(crate::report::terminal::render(&run, &style).starts_with("DEGRADED"));
     assert!(crate::report::junit::render(&run).ends_with("</testsuites>\n"));
     assert_eq!(crate::report::csv::matrix(&run).split(|b| *b == b'\n').count(), odd.len() + 2);
@@ -212,7 +212,7 @@ fn pages_to_look_at() {
     for (name, run) in runs {
         std::fs::write(folder.join(format!("{name}.html")), html(&run)).expect("writable");
         for width in [80, 120] {
-            let style = crate::report::terminal::TerminalStyle { width, colour: true };
+            let style = crate::report::TerminalStyle { width, colour: true };
             let text = crate::report::terminal::render(&run, &style);
             std::fs::write(folder.join(format!("{name}-{width}.txt")), text).expect("writable");
         }

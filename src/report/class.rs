@@ -1,0 +1,343 @@
+//! What the classes of findings mean, in words, and what to do about them: the
+//! one table behind terminal, page, JUnit and explanations.
+//!
+//! The judge decides which class a finding has; nothing is decided here. A
+//! class this table does not hold still reads as a sentence.
+
+use std::collections::BTreeSet;
+
+use super::plain::clip;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Outcome;
+
+/// One class in words.
+#[derive(Debug, PartialEq, Eq)]
+struct Words {
+    /// The class as documents spell it.
+    class: &'static str,
+    /// A title of a few words.
+    title: &'static str,
+    /// What one part does, as the end of a sentence.
+    one: &'static str,
+    /// The same of several parts.
+    many: &'static str,
+    /// What a person does next.
+    next: &'static str,
+}
+
+const fn words(
+    class: &'static str,
+    title: &'static str,
+    [one, many]: [&'static str; 2],
+    next: &'static str,
+) -> Words {
+    Words { class, title, one, many, next }
+}
+
+/// Every class of the judge. Commands are those of the vendor's own tools, and
+/// none of them changes anything.
+const CLASSES: &[Words] = &[
+    words(
+        "data-corruption",
+        "wrong data",
+        ["returns wrong data", "return wrong data"],
+        "Take it out of use now and distrust what was computed there. Run `dcgmi diag -r 3` and look \
+         for Xid messages in `dmesg`; return it only after a repair and a clean run.",
+    ),
+    words(
+        "tool-error",
+        "errors from the GPU libraries",
+        [
+            "ends tests with errors of its GPU libraries",
+            "end tests with errors of their GPU libraries",
+        ],
+        "Read the error under evidence and look for Xid messages in `dmesg` at that time. Where the \
+         error is an import across nodes, look at IMEX first (`nvidia-imex-ctl -N`). Measure again \
+         after a reset.",
+    ),
+    words(
+        "gpu-missing",
+        "GPU missing",
+        ["has fewer GPUs than claimed", "have fewer GPUs than claimed"],
+        "Compare `nvidia-smi -L` and `lspci` with what is claimed: a GPU that is in neither fell off \
+         the bus, one only in `lspci` has a driver fault (`dmesg`). If the claim is wrong, correct it.",
+    ),
+    words(
+        "diagnostic-failed",
+        "diagnostic failed",
+        ["failed a hardware diagnostic", "failed a hardware diagnostic"],
+        "Follow what the diagnostic says under evidence, and run it once more (`dcgmi diag -r 3`) \
+         before a repair.",
+    ),
+    words(
+        "nvlink-absent",
+        "no NVLink",
+        ["has no working NVLink", "have no working NVLink"],
+        "Look at `nvidia-smi nvlink -s` and the Fabric block of `nvidia-smi -q` there, and at the \
+         fabric manager's log. Reset the GPU or reboot the node; if the links stay down, it is a \
+         repair.",
+    ),
+    words(
+        "nvlink-inactive",
+        "NVLinks inactive",
+        ["has NVLinks that are inactive", "have NVLinks that are inactive"],
+        "`nvidia-smi nvlink -s` names the inactive links and `nvidia-smi nvlink -e` their errors. Reset \
+         the GPU or reboot the node; if the same links stay down, it is a repair (connector, cable, \
+         switch port).",
+    ),
+    words(
+        "nvlink-rate",
+        "NVLink below its rate",
+        ["has NVLinks that trained below their rate", "have NVLinks that trained below their rate"],
+        "Compare the rates in `nvidia-smi nvlink -s` with a good neighbour. Retrain by a GPU reset or \
+         reboot; if the same link comes back slow, it is a repair.",
+    ),
+    words(
+        "nvlink-low",
+        "NVLink slow",
+        ["is below what its NVLinks must deliver", "are below what their NVLinks must deliver"],
+        "Look at `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e` of the part for inactive links and \
+         errors. Reset or reboot and measure again; if it stays low by the same share, it is a repair.",
+    ),
+    words(
+        "pcie-p2p-low",
+        "PCIe between GPUs slow",
+        [
+            "is below what PCIe between GPUs must deliver",
+            "are below what PCIe between GPUs must deliver",
+        ],
+        "Compare PCIe generation and width under load with their maxima (`nvidia-smi -q`), and look \
+         for access control (ACS) that sends peer traffic through the CPU (`lspci -vvv`).",
+    ),
+    words(
+        "host-link-low",
+        "host link slow",
+        ["copies too slowly to or from host memory", "copy too slowly to or from host memory"],
+        "Compare generation and width of the host link under load with their maxima (`nvidia-smi -q`), \
+         and check that the test ran on the CPU next to the GPU (`nvidia-smi topo -m`). If lanes are \
+         missing, reseat or repair.",
+    ),
+    words(
+        "fabric-state",
+        "not registered with the fabric",
+        ["is not registered with the fabric", "are not registered with the fabric"],
+        "Read State and Status in the Fabric block of `nvidia-smi -q` and the fabric manager's log; \
+         restart the fabric manager or the node, and wait for Completed and Success.",
+    ),
+    words(
+        "fabric-health",
+        "driver reports bad fabric health",
+        ["is unhealthy in its driver's own words", "are unhealthy in their drivers' own words"],
+        "Read the Health block of `nvidia-smi -q`: it says what the driver sees (bandwidth, route). \
+         Bandwidth goes with lost links (`nvidia-smi nvlink -s`), a route with the switches.",
+    ),
+    words(
+        "fabric-configuration",
+        "fabric configured wrongly",
+        ["is configured wrongly in the fabric", "are configured wrongly in the fabric"],
+        "Read Incorrect Configuration in the Health block of `nvidia-smi -q`, and compare the partition \
+         and fabric configuration of the domain with the one intended.",
+    ),
+    words(
+        "fabric-not-configured",
+        "traffic not on NVLink",
+        [
+            "moves data between its GPUs, but not over NVLink",
+            "move data between their GPUs, but not over NVLink",
+        ],
+        "Check that the fabric manager runs and finished (`systemctl status nvidia-fabricmanager`; \
+         Fabric block of `nvidia-smi -q`). Links that are shown as active say nothing here. Restart it \
+         or the node and measure again.",
+    ),
+    words(
+        "split-node",
+        "node split",
+        [
+            "is split: its GPUs reach each other only in groups",
+            "are split: their GPUs reach each other only in groups",
+        ],
+        "Compare the groups with partitions of the fabric manager and with MIG or virtualisation \
+         settings. A group per baseboard half points to the switches between them.",
+    ),
+    words(
+        "split-domain",
+        "domain split",
+        [
+            "is split: its nodes reach each other over NVLink only in groups",
+            "are split: their nodes reach each other over NVLink only in groups",
+        ],
+        "Compare ClusterUUID and CliqueId of all nodes (`nvidia-smi -q`). If they differ, the claim or \
+         the partition is wrong; if not, look at IMEX and the switches. Do not schedule one job over \
+         all of it meanwhile.",
+    ),
+    words(
+        "multi-node-nvlink-off",
+        "no NVLink between nodes",
+        ["has no NVLink between its nodes", "have no NVLink between their nodes"],
+        "Check IMEX on every node (`nvidia-imex-ctl -N`), its list of nodes and its channels, then \
+         ClusterUUID and CliqueId in `nvidia-smi -q`. Inside the nodes NVLink may be perfect.",
+    ),
+    words(
+        "wrong-domain",
+        "not in the claimed domain",
+        [
+            "is not a member of the domain that claims it",
+            "are not members of the domain that claims them",
+        ],
+        "Compare its ClusterUUID and CliqueId (`nvidia-smi -q`) with those of the others, find the \
+         domain it is in, and correct label or topology. If it belongs here, look at cabling and the \
+         switch partition.",
+    ),
+    words(
+        "clique-mixed",
+        "GPUs in several cliques",
+        ["has GPUs in several cliques", "have GPUs in several cliques"],
+        "Compare CliqueId GPU by GPU (`nvidia-smi -q`). After a change of partitions the node needs a \
+         reboot; otherwise the switch partition is wrong.",
+    ),
+    words(
+        "imex-peer-missing",
+        "missing from IMEX",
+        ["is missing from its IMEX domain", "are missing from their IMEX domain"],
+        "On that node: `systemctl status nvidia-imex`, its log, its list of nodes, and whether its port \
+         is reachable; then `nvidia-imex-ctl -N` anywhere.",
+    ),
+    words(
+        "imex-domain",
+        "IMEX not up",
+        ["is not fully up in IMEX", "are not fully up in IMEX"],
+        "`nvidia-imex-ctl -N` names the members that are not READY. Start there (`systemctl status \
+         nvidia-imex`, log, list of nodes); all members need the same list.",
+    ),
+    words(
+        "plane-low",
+        "switch plane out or slow",
+        ["is out or slow for everybody", "are out or slow for everybody"],
+        "Look at the switches, not at the nodes: which switch or plane has its ports down. Draining \
+         nodes repairs nothing here.",
+    ),
+    words(
+        "domain-low",
+        "slow everywhere",
+        ["is slow everywhere", "are slow everywhere"],
+        "Look for one cause above the nodes: clocks and power limits (`nvidia-smi -q`), driver, or an \
+         expectation made for another platform.",
+    ),
+    words(
+        "above-nominal",
+        "faster than possible",
+        ["reads more than the links can carry", "read more than the links can carry"],
+        "Doubt the numbers first: is it the platform that was claimed (`--platform`), and does the tool \
+         measure what its name says?",
+    ),
+    words(
+        "collective-low",
+        "collective slow",
+        ["runs collectives below what is expected", "run collectives below what is expected"],
+        "Settle findings about GPUs and nodes first: one slow part slows all. If there are none, compare \
+         NCCL version, algorithm and settings with those of the expectation.",
+    ),
+    words(
+        "collective-fallback",
+        "collective far too slow",
+        ["runs collectives far too slowly for NVLink", "run collectives far too slowly for NVLink"],
+        "Run it once more with `NCCL_DEBUG=INFO` and read which transport it names. Settle findings \
+         about GPUs, nodes and IMEX first: one part without NVLink moves all to the network.",
+    ),
+];
+
+fn of(class: &str) -> Option<&'static Words> {
+    CLASSES.iter().find(|words| words.class == class)
+}
+
+/// Whether a class has words of its own here.
+pub(super) fn is_known(class: &str) -> bool {
+    of(class).is_some()
+}
+
+/// A title of a few words; of an unknown class, the class itself.
+pub(super) fn title(class: &str) -> String {
+    of(class).map_or_else(|| clip(class, 60).replace('-', " "), |words| words.title.to_owned())
+}
+
+/// What one part (or several) of this class does, as the end of a sentence.
+pub(super) fn predicate(class: &str, outcome: Outcome, one: bool) -> String {
+    if let Some(words) = of(class) {
+        return if one { words.one } else { words.many }.to_owned();
+    }
+    let verb = match (outcome, one) {
+        (Outcome::Failed, true) => "has failed",
+        (Outcome::Failed, false) => "have failed",
+        (Outcome::Degraded, true) => "is degraded",
+        (Outcome::Degraded, false) => "are degraded",
+        (_, true) => "is in doubt",
+        (_, false) => "are in doubt",
+    };
+    format!("{verb} ({})", title(class))
+}
+
+/// What to do next about a class, where that is known.
+pub(super) fn advice(class: &str) -> Option<&'static str> {
+    of(class).map(|words| words.next)
+}
+
+/// The advice for all classes of some findings, each once, in their order.
+pub(super) fn advised(findings: &[Finding]) -> Vec<(&'static str, &'static str)> {
+    let mut seen = BTreeSet::new();
+    let known = findings.iter().filter_map(|f| of(&f.class));
+    known.filter(|w| seen.insert(w.class)).map(|w| (w.title, w.next)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_is_told_once_in_the_words_of_its_number() {
+        let all: BTreeSet<&str> = CLASSES.iter().map(|w| w.class).collect();
+        assert_eq!(all.len(), CLASSES.len());
+        for words in CLASSES {
+            for text in [words.title, words.one, words.many] {
+                assert!(!text.ends_with('.') && text.len() < 70, "{text}");
+            }
+            assert!(words.next.ends_with(['.', '?']), "{}", words.next);
+            assert!(words.next.matches('`').count() % 2 == 0, "{}", words.next);
+        }
+    }
+
+    #[test]
+    fn every_class_the_judge_can_give_has_words() {
+        let judge = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/judge");
+        let mut given = BTreeSet::new();
+        for entry in std::fs::read_dir(judge).expect("the judge's sources") {
+            let path = entry.expect("a file").path();
+            if path.extension().is_none_or(|e| e != "rs") {
+                continue;
+            }
+            let text = std::fs::read_to_string(path).expect("a source");
+            for quoted in text.lines().filter(|l| !l.trim_start().starts_with("//")) {
+                given.extend(quoted.split('"').skip(1).step_by(2).map(str::to_owned));
+            }
+        }
+        // What looks like a class and is one.
+        let known: BTreeSet<&str> =
+            CLASSES.iter().map(|w| w.class).filter(|c| given.contains(*c)).collect();
+        let missing: Vec<&str> =
+            CLASSES.iter().map(|w| w.class).filter(|c| !known.contains(c)).collect();
+        assert!(missing.is_empty(), "the judge gives none of these: {missing:?}");
+        let ends = ["-low", "-absent", "-inactive", "-rate", "-state", "-health", "-missing"];
+        let unsaid: Vec<&String> = given
+            .iter()
+            .filter(|g| ends.iter().any(|end| g.ends_with(end)) && !g.contains(' '))
+            .filter(|g| of(g).is_none())
+            .collect();
+        assert!(unsaid.is_empty(), "classes without words: {unsaid:?}");
+    }
+
+    #[test]
+    fn an_unknown_class_is_still_a_sentence() {
+        assert_eq!(predicate("gremlin-seen", Outcome::Failed, true), "has failed (gremlin seen)");
+        assert_eq!(title("gremlin-seen"), "gremlin seen");
+        assert_eq!(advice("gremlin-seen"), None);
+    }
+}
