@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
             header::keep(&mut self.parsed.facts, "warning", text);
         } else if text.contains("nvbandwidth") {
             self.command(line, text);
-        } else if errors::is_host(text) {
+        } else if errors::is_host(text) && text::number(text).is_none() {
             self.lone_word = Some(text);
         }
     }
