@@ -394,6 +394,13 @@ impl<'a> Reader<'a> {
             if !goes_on && let Some(test) = &mut self.test {
                 test.is_settled = true;
             }
+            let titled = table.title().and_then(|title| testcases::part_titled(base, title));
+            if titled.is_some_and(|part| key != base && !key.ends_with(part)) {
+                // The end of one part under the beginning of another.
+                let detail = "these cells stand under the title of another part of the test";
+                self.truncated(Some(key), line, detail);
+                return (None, None);
+            }
             return (Some(key.to_owned()), sum);
         }
         // Of a name that is known and one that is not, the latter is damaged.
