@@ -75,7 +75,10 @@ pub(super) fn shape(testcase: &str) -> Shape {
 fn device_to_device(rest: &str) -> Shape {
     if rest.starts_with("bidirectional_") {
         Shape::BothWays
-    } else if rest.starts_with("memcpy_read") {
+    } else if rest.starts_with("bidir_") {
+        Shape::BothWays
+    } else if rest.starts_with("memcpy_read") || rest.starts_with("unidir_") {
+        // nvloom's rows are destinations, in reads and in writes.
         Shape::ColumnToRow
     } else if rest.starts_with("memcpy_write") {
         Shape::RowToColumn
@@ -112,6 +115,7 @@ mod tests {
         assert_eq!(shape("multinode_device_to_device_memcpy_read_ce"), Shape::ColumnToRow);
         assert_eq!(shape("device_to_device_bidirectional_memcpy_write_ce_total"), Shape::BothWays);
         assert_eq!(shape("p2p_unidirectional_read_enabled"), Shape::ColumnToRow);
+        assert_eq!(shape("device_to_device_unidir_write_ce"), Shape::ColumnToRow);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Tool output as lines, with the noise around it taken away.
 //!
-//! Launchers and copy-and-paste wrap outputs: MPI tags, `srun -l` labels,
-//! kubectl prefixes, colours, foreign line ends, quote marks. This file strips
-//! those and nothing else; what a line means is for the parsers. It never
-//! joins digits that were apart: a byte that is no text becomes U+FFFD, so a
+//! Launchers and copy-and-paste wrap outputs: colours, foreign line ends,
+//! blanks that are none, and the margins that `margin` takes off. These are
+//! stripped and nothing else; what a line means is for the parsers. Digits that
+//! were apart are never joined: a byte that is no text becomes U+FFFD, so a
 //! damaged number stops being a number.
+
+mod margin;
 
 use std::borrow::Cow;
 
@@ -19,6 +21,8 @@ pub struct Line<'a> {
     pub label: Option<u32>,
     /// The launcher says that this came from standard error.
     pub stderr: bool,
+    /// The host that a launcher put in front, when one did.
+    pub host: Option<&'a str>,
 }
 
 impl Line<'_> {
@@ -88,6 +92,10 @@ fn normalise(text: &str) -> String {
             }
             '\u{1b}' => skip_escape(&mut chars),
             '\n' | '\t' => out.push(c),
+            // A byte order mark of a file that was appended.
+            '\u{feff}' if out.is_empty() || out.ends_with('\n') => {}
+            // Web pages and word processors keep columns apart with these.
+            c if c.is_whitespace() && !c.is_ascii() && !c.is_control() => out.push(' '),
             c if c.is_control() => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -142,90 +150,19 @@ pub fn lines(text: &str) -> Vec<Line<'_>> {
     let mut lines: Vec<Line<'_>> = text
         .split('\n')
         .zip(1u32..)
-        .map(|(text, number)| {
-            let mut line = Line { number, text: text.trim_end(), label: None, stderr: false };
-            strip_mpi_tag(&mut line);
-            strip_kubectl_prefix(&mut line);
-            line
+        .map(|(text, number)| Line {
+            number,
+            text: text.trim_end(),
+            label: None,
+            stderr: false,
+            host: None,
         })
         .collect();
     if lines.last().is_some_and(|l| l.text.is_empty()) {
         lines.pop();
     }
-    strip_labels(&mut lines);
+    margin::strip(&mut lines);
     lines
-}
-
-/// Open MPI: `[1,0]<stdout>:`, with or without blanks or a date in front, and
-/// `[prterun-host-12@1,0]<stderr>: ` of later releases.
-fn strip_mpi_tag<'a>(line: &mut Line<'a>) {
-    const FURTHEST: usize = 160;
-    let mut cut = line.text.len().min(FURTHEST);
-    while !line.text.is_char_boundary(cut) {
-        cut -= 1;
-    }
-    let head = &line.text[..cut];
-    for (tag, stderr) in [("]<stdout>:", false), ("]<stderr>:", true)] {
-        let Some(at) = head.find(tag) else { continue };
-        let Some(open) = head[..at].rfind('[') else { continue };
-        let inside = &head[open + 1..at];
-        let rank = inside.rsplit(',').next().and_then(|r| r.trim().parse().ok());
-        if rank.is_none() {
-            continue;
-        }
-        line.label = rank;
-        line.stderr = stderr;
-        let rest = &line.text[at + tag.len()..];
-        // PRRTE puts one blank after the colon; a matrix row keeps its own.
-        line.text =
-            if inside.contains('@') { rest.strip_prefix(' ').unwrap_or(rest) } else { rest };
-        return;
-    }
-}
-
-/// kubectl `--prefix`: `[pod/NAME/CONTAINER] `.
-fn strip_kubectl_prefix(line: &mut Line<'_>) {
-    if let Some(rest) = line.text.trim_start().strip_prefix("[pod/")
-        && let Some(end) = rest.find("] ")
-    {
-        line.text = &rest[end + 2..];
-    }
-}
-
-/// `srun -l` (`0: `, padded) and Intel MPI `-l` (`[0] `): only where most
-/// lines carry one, since single lines may look so by themselves.
-fn strip_labels(lines: &mut [Line<'_>]) {
-    fn srun(text: &str) -> Option<(u32, &str)> {
-        let (label, rest) = text.trim_start().split_once(':')?;
-        let rank = all_digits(label)?;
-        Some((rank, rest.strip_prefix(' ').unwrap_or(rest)))
-    }
-    fn intel(text: &str) -> Option<(u32, &str)> {
-        let (label, rest) = text.trim_start().strip_prefix('[')?.split_once(']')?;
-        Some((all_digits(label)?, rest.strip_prefix(' ').unwrap_or(rest)))
-    }
-    for style in [srun as fn(&str) -> Option<(u32, &str)>, intel] {
-        let filled = lines.iter().filter(|l| !l.text.trim().is_empty());
-        let (with, all) = filled.fold((0usize, 0usize), |(with, all), l| {
-            (with + usize::from(style(l.text).is_some()), all + 1)
-        });
-        if with < 2 || with * 2 <= all {
-            continue;
-        }
-        for line in lines.iter_mut() {
-            if let Some((rank, rest)) = style(line.text) {
-                line.label = Some(rank);
-                line.text = rest;
-            }
-        }
-        return;
-    }
-}
-
-fn all_digits(text: &str) -> Option<u32> {
-    let text = text.trim();
-    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    digits.then(|| text.parse().ok()).flatten()
 }
 
 /// A finite, plain decimal number: digits, at most one point, an optional
@@ -285,6 +222,13 @@ mod tests {
         assert_eq!(texts("\u{1b}[4mGPU0\u{1b}[0m"), ["GPU0"]);
         let damaged = decode(b"27\x006.07");
         assert_eq!(number(damaged.trim()), None);
+    }
+
+    #[test]
+    fn blanks_of_web_pages_are_blanks_and_a_mark_inside_a_number_is_damage() {
+        assert_eq!(texts("a\u{a0}\u{a0}b\u{202f}c"), ["a  b c"]);
+        assert_eq!(texts("\u{feff}a\n\u{feff}b"), ["a", "b"]);
+        assert_eq!(number("1\u{feff}2"), None);
     }
 
     #[test]

@@ -186,9 +186,15 @@ fn check_sizes(run: &Run, known: Option<&Collective>) -> Option<Problem> {
     ))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^53 rows")]
 fn check_average(run: &Run) -> Option<Problem> {
     let average = run.average?;
+    let printed = average.value?.range();
+    (!mean(run)?.meets(printed)).then(|| inconsistent(AVERAGE.to_owned(), average.line))
+}
+
+/// The mean of busbw over all rows, as far as rounding lets it be known.
+#[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^53 rows")]
+fn mean(run: &Run) -> Option<Range> {
     let mut sum = Range { low: 0.0, high: 0.0 };
     let mut count = 0usize;
     for (_, _, half) in run.halves() {
@@ -198,7 +204,21 @@ fn check_average(run: &Run) -> Option<Problem> {
         count += 1;
     }
     let count = (0 < count).then_some(count as f64)?;
-    let mean = Range { low: sum.low / count, high: sum.high / count }.widened(AVERAGE_SLACK);
-    let printed = average.value?.range();
-    (!mean.meets(printed)).then(|| inconsistent(AVERAGE.to_owned(), average.line))
+    Some(Range { low: sum.low / count, high: sum.high / count }.widened(AVERAGE_SLACK))
+}
+
+/// Whether the average can be the beginning of the number that the rows give.
+pub(super) fn begins_the_mean(run: &Run) -> bool {
+    /// Digits of `%g` that can stand before the point.
+    const MOST_LOST: i32 = 5;
+    let Some((mean, printed)) = mean(run).zip(run.average.and_then(|average| average.value)) else {
+        return false;
+    };
+    let value = printed.value;
+    // With decimals, what was lost is worth less than a tenth.
+    let begins = |value: f64, lost: f64| value <= mean.high && mean.low < value + lost;
+    if value.fract() != 0.0 {
+        return begins(value, 0.1);
+    }
+    (0..=MOST_LOST).map(|lost| 10f64.powi(lost)).any(|unit| begins(value * unit, unit))
 }

@@ -260,6 +260,7 @@ impl Run {
     fn average_is_cut(&self, problems: &[Problem]) -> bool {
         self.average.is_some_and(|average| average.at_end)
             && problems.iter().any(|p| p.detail == consistency::AVERAGE)
+            && consistency::begins_the_mean(self)
     }
 
     /// What is missing.

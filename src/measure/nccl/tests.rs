@@ -304,6 +304,34 @@ fn a_number_the_file_ends_on_is_not_believed() {
 }
 
 #[test]
+fn a_last_row_without_a_line_end_is_whole_where_its_count_cannot_go_on() {
+    let output = Output::new(Release::Wrong);
+    let text = output.preamble() + &output.table();
+    let parsed = read(text.trim_end());
+    let points = &series(&parsed, 0).points;
+    assert_eq!((points.len(), points[7].wrong), (8, Some(0.0)));
+    assert_eq!(kinds(&parsed), [ProblemKind::Truncated]);
+    let parsed = read(&(text.trim_end().strip_suffix('0').expect("a count").to_owned() + "1"));
+    assert_eq!(series(&parsed, 0).points[7].wrong, None);
+}
+
+#[test]
+fn an_average_that_does_not_begin_the_mean_was_not_cut() {
+    let text = Output::new(Release::Wrong).text();
+    let (start, end) = text.split_once("Avg bus bandwidth    : ").expect("a footer");
+    let number = end.split_whitespace().next().expect("an average");
+    for (written, kind) in [
+        ("1234.5", ProblemKind::Inconsistent),
+        (&number[..number.len() - 3], ProblemKind::Truncated),
+    ] {
+        let parsed = read(&format!("{start}Avg bus bandwidth    : {written}"));
+        let kept = (kind == ProblemKind::Inconsistent).then_some(1234.5);
+        assert_eq!(series(&parsed, 0).average_busbw, kept);
+        assert_eq!(kinds(&parsed), [kind], "{written}");
+    }
+}
+
+#[test]
 fn a_missing_footer_or_row_or_device_line_is_truncated() {
     let output = Output::new(Release::Wrong);
     let text = output.text();

@@ -389,7 +389,7 @@ impl Reader {
                 return true;
             }
             let mut words = &words[start..];
-            if self.open_line == Some(line) {
+            if self.open_line == Some(line) && !self.ends_whole(words) {
                 // The last number may have lost digits.
                 words = &words[..words.len() - 1];
             }
@@ -410,6 +410,11 @@ impl Reader {
             return self.orphan(words.len(), line);
         }
         self.damaged_row(words, values, line)
+    }
+
+    /// Whether a row that the text ends on is all there.
+    fn ends_whole(&self, words: &[&str]) -> bool {
+        self.layout.as_ref().is_some_and(|layout| layout.lacking(words) == 0) && cannot_go_on(words)
     }
 
     /// Adds a run's only header-shaped knowledge where its header is lost.
@@ -470,7 +475,7 @@ impl Reader {
             return self.orphan(words.len(), line);
         }
         let mut words = words;
-        if self.open_line == Some(line) {
+        if self.open_line == Some(line) && (words.len() < lacking || !cannot_go_on(words)) {
             words = &words[..words.len() - 1];
         }
         pending.words.extend(words.iter().map(|w| (*w).to_owned()));
@@ -525,6 +530,17 @@ impl Reader {
         self.with_run(|run| run.problems.push(problem));
         true
     }
+}
+
+/// Whether the last of these words cannot be the beginning of a longer one: a
+/// count of 0, `N/A`, or a number that has its exponent.
+fn cannot_go_on(words: &[&str]) -> bool {
+    let exponent = |word: &str| {
+        word.rsplit_once(['+', '-']).is_some_and(|(mantissa, digits)| {
+            mantissa.ends_with('e') && digits.len() == 2 && text::integer(digits).is_some()
+        })
+    };
+    words.last().is_some_and(|word| matches!(*word, "0" | "N/A") || exponent(word))
 }
 
 /// More ways to say that something was cut out than a bare ellipsis.

@@ -78,6 +78,12 @@ fn texts<'a>(input: &Input<'a>) -> Vec<Cow<'a, str>> {
     }
 }
 
+/// A text without the lines that are no JSON: other ranks and libraries print
+/// whenever they like.
+fn quiet(text: &str) -> String {
+    text.split_inclusive('\n').filter(|line| is_json(line.trim())).collect()
+}
+
 /// Every document in the text. One that broke off before a whole one counts.
 fn documents(text: &str) -> Vec<Document> {
     let mut documents = Vec::new();
@@ -92,6 +98,9 @@ fn documents(text: &str) -> Vec<Document> {
         documents.push(document);
         rest = after;
     }
+    if documents.is_empty() {
+        documents.extend(json::find(&quiet(text), &[ROOT]));
+    }
     documents
 }
 
@@ -104,22 +113,23 @@ fn around_line(text: &str, line: u32) -> (&str, &str) {
     (&text[..start], &text[end..])
 }
 
-/// The document again, without the lines inside it that are no JSON: other
-/// ranks and libraries print whenever they like. `None` where that is no help.
+/// The document again, without the lines inside it that are no JSON. `None`
+/// where that is no help.
 fn without_noise(text: &str, broken: &Document) -> Option<Document> {
     if broken.stopped.as_ref().is_none_or(|stop| stop.at_end) {
         return None;
     }
-    let kept: String = text
-        .split_inclusive('\n')
-        .filter(|line| {
-            let line = line.trim_start();
-            let word = line.trim_start_matches('[');
-            let is_value = ["true", "false", "null"].iter().any(|v| word.starts_with(v));
-            is_value || !word.starts_with(|c: char| c.is_ascii_alphabetic())
-        })
-        .collect();
-    json::find(&kept, &[ROOT]).filter(|document| document.stopped.is_none())
+    json::find(&quiet(text), &[ROOT]).filter(|document| document.stopped.is_none())
+}
+
+/// Whether a line can be one of the object's own: the writer puts every key,
+/// every bracket and every short array on a line of its own.
+fn is_json(line: &str) -> bool {
+    let array = line.strip_prefix('[').map(str::trim_start);
+    line.starts_with(['"', '{', '}', ']'])
+        || array.is_some_and(|rest| rest.is_empty() || rest.starts_with(['"', ']', '[', '{', '-']))
+        || ["true", "false", "null"].iter().any(|word| line.trim_end_matches(',') == *word)
+        || text::number(line.trim_end_matches(',')).is_some()
 }
 
 struct Reader {

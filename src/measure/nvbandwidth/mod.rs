@@ -48,9 +48,13 @@ fn confidence(text: &str) -> Confidence {
         "nvbandwidth" if text.starts_with("nvbandwidth Version:") => CERTAIN,
         "nvbandwidth" if text.starts_with("nvbandwidth CLI") => CERTAIN,
         "Usage:" if text.starts_with("Usage: nvbandwidth") => CERTAIN,
+        // nvloom announces tests of such names too, without the dot.
         "Running" | "Waiving" if testcases::announced(text).is_some_and(testcases::is_known) => {
-            // nvloom announces tests of the same names without the dot.
-            if text.trim_end().ends_with('.') { CERTAIN } else { POSSIBLE }
+            if text.ends_with('.') {
+                CERTAIN
+            } else {
+                POSSIBLE
+            }
         }
         "SUM" if text.split_whitespace().nth(1).is_some_and(testcases::is_known) => LIKELY,
         "&&&&" if text.split_whitespace().nth(2).is_some_and(testcases::is_known) => LIKELY,

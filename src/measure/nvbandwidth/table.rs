@@ -40,6 +40,8 @@ pub(super) struct Table<'a> {
     cut: Count,
     /// Cells or rows that are there and cannot be read.
     unreadable: Count,
+    /// Rows that came again with other numbers.
+    contested: usize,
 }
 
 /// A row as it was printed, or the place of one that was not.
@@ -98,6 +100,12 @@ impl Row {
             }
         }
         self.cells.push(value);
+    }
+
+    /// Keeps so many cells, from the left.
+    fn keep(&mut self, cells: usize) {
+        self.cells.truncate(cells);
+        self.unreadable.retain(|at| *at < cells);
     }
 }
 
@@ -228,6 +236,7 @@ impl<'a> Table<'a> {
             line: line.number,
             cut: Count::default(),
             unreadable: Count::default(),
+            contested: 0,
         }
     }
 
@@ -276,6 +285,9 @@ impl<'a> Table<'a> {
         if is_short && !self.is_in_place(line.text, &split) {
             return Fit::No;
         }
+        if is_short {
+            row.keep(self.placed(line.text, &split, is_last));
+        }
         if !self.make_room(&split, width, line.number) {
             return Fit::No;
         }
@@ -292,6 +304,7 @@ impl<'a> Table<'a> {
                 }
                 // Two rows of this number: which one it is cannot be told.
                 known.cells.fill(None);
+                self.contested += 1;
             }
             self.unreadable.add(1, line.number);
             return Fit::Row;
@@ -353,6 +366,32 @@ impl<'a> Table<'a> {
         let blanks = cells.len() - cells.trim_start().len();
         let word = cells.split_whitespace().next().map_or(0, str::len);
         text.len() - cells.len() + blanks + word == label_width + CELL
+    }
+
+    /// How many cells of a row that has too few stand where their column is. What
+    /// is missing can be missing in the middle: only the place on the line tells,
+    /// or that the file ends here.
+    fn placed(&self, text: &str, split: &Split<'_>, is_last: bool) -> usize {
+        let Cells::Words(cells) = split.cells else { return usize::MAX };
+        let is_shortened = self.is_elided || cells.split_whitespace().any(is_ellipsis);
+        let Some((label_width, _)) = self.layout else {
+            return if is_last || is_shortened { usize::MAX } else { 0 };
+        };
+        if is_shortened {
+            return usize::MAX;
+        }
+        // Before v0.5 the label of row 10 moves its row.
+        let start = label_width.max(text.len() - cells.len());
+        let mut at = text.len() - cells.len();
+        let mut placed = 0;
+        for word in cells.split_whitespace() {
+            at += text[at..].find(word).unwrap_or(0) + word.len();
+            if at != start + (placed + 1) * CELL {
+                break;
+            }
+            placed += 1;
+        }
+        placed
     }
 
     /// Decides what of a row's numbers can be trusted, and counts what cannot.
@@ -465,6 +504,12 @@ impl<'a> Table<'a> {
                 self.unreadable.add(1, self.line);
             }
             row.cells.resize(width, None);
+        }
+        if 1 < self.contested {
+            // Two tables run into each other; the rest is of either.
+            for row in &mut self.rows {
+                row.cells.fill(None);
+            }
         }
         if pairwise && !self.is_elided {
             clear_unmeasured_diagonal(self.rows.iter_mut().map(|row| &mut row.cells));

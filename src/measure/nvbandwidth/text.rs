@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
             header::keep(&mut self.parsed.facts, "warning", text);
         } else if text.contains("nvbandwidth") {
             self.command(line, text);
-        } else if errors::is_host(text) {
+        } else if errors::is_host(text) && text::number(text).is_none() {
             self.lone_word = Some(text);
         }
     }
@@ -393,6 +393,13 @@ impl<'a> Reader<'a> {
                 && ["_read1", "_read2", "_write1", "_write2"].iter().any(|p| key.ends_with(p));
             if !goes_on && let Some(test) = &mut self.test {
                 test.is_settled = true;
+            }
+            let titled = table.title().and_then(|title| testcases::part_titled(base, title));
+            if titled.is_some_and(|part| key != base && !key.ends_with(part)) {
+                // The end of one part under the beginning of another.
+                let detail = "these cells stand under the title of another part of the test";
+                self.truncated(Some(key), line, detail);
+                return (None, None);
             }
             return (Some(key.to_owned()), sum);
         }

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     fn problem(text: &str) -> Option<Problem> {
-        of_line(&Line { number: 7, text, label: None, stderr: false })
+        of_line(&Line { number: 7, text, label: None, stderr: false, host: None })
     }
 
     #[test]

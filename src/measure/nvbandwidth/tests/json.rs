@@ -239,3 +239,19 @@ fn cells_that_are_no_numbers_are_null_and_reported() {
         assert!(!parsed.complete);
     }
 }
+
+#[test]
+fn lines_of_other_programs_inside_the_object_are_passed_over() {
+    let printed = square(READ_CE, READ, 4);
+    let text = document("", &[test(&printed)]);
+    for noise in [
+        "tray07:12:34 [1] NCCL INFO Connected all rings",
+        "[1741236511.646130] [tray07:364800:0]  ucp_context.c:1192 UCX  WARN  transport 'rc'",
+        "[tray07:597866] MCW rank 0 bound to socket 0[core 0[hwt 0]]: [BB/..][../..]",
+    ] {
+        let mixed: String = text.lines().flat_map(|l| [l, "\n", noise, "\n"]).collect();
+        let parsed = read(&mixed);
+        assert_eq!(matrix(&parsed, READ_CE).cells, printed.cells, "{noise}");
+        assert!(parsed.complete, "{noise}: {:?}", parsed.problems);
+    }
+}

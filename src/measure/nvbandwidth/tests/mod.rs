@@ -3,6 +3,7 @@
 
 mod failures;
 mod json;
+mod lost;
 mod noise;
 mod properties;
 mod render;
