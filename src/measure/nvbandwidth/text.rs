@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
     fn new(end: Option<u32>) -> Self {
         Self {
             parsed: Parsed::of(Tool::Nvbandwidth),
-            run: Run::default(),
+            run: Run { line: 1, ..Run::default() },
             test: None,
             title: None,
             table: None,
@@ -588,8 +588,11 @@ impl<'a> Reader<'a> {
         self.end_run();
         self.title = None;
         self.lone_word = None;
-        self.run =
-            Run { index: self.run.index + u32::from(self.run.has_tests()), ..Run::default() };
+        self.run = Run {
+            index: self.run.index + u32::from(self.run.has_tests()),
+            line: 1,
+            ..Run::default()
+        };
     }
 
     /// Gives the nameless waived tests of this run their names, where those

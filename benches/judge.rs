@@ -1,0 +1,143 @@
+//! How long a hundred racks take: reading what the tools printed, judging it,
+//! and writing the reports.
+//!
+//! The inputs are made by the simulator once, in memory; no file is read and
+//! everything runs on one thread. `ci/bench` times the program itself on the
+//! same racks.
+
+use std::fmt::Write;
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::Criterion;
+use criterion::Throughput;
+use criterion::criterion_group;
+use criterion::criterion_main;
+use fabricgate::inventory::claims_file;
+use fabricgate::inventory::recorded;
+use fabricgate::inventory::recorded::Place;
+use fabricgate::judge::Case;
+use fabricgate::judge::Judgement;
+use fabricgate::judge::judge;
+use fabricgate::measure;
+use fabricgate::model::claims::Claims;
+use fabricgate::model::recording::Recording;
+use fabricgate::model::recording::Scope;
+use fabricgate::model::run::Run;
+use fabricgate::model::run::RunInfo;
+use fabricgate::report;
+use fabricgate::sim::record;
+use fabricgate::sim::scenario::Scenario;
+use fabricgate::thresholds::builtin;
+
+/// Domains, and nodes in each.
+const RACKS: u32 = 100;
+const NODES: u32 = 18;
+
+/// A hundred NVL72 racks, each measured once across all its pairs, and each of
+/// its nodes once by itself. One GPU lost a link, so that there is a report.
+fn scenario() -> String {
+    let mut text = "title = \"a hundred racks\"\nseed = 17\n[noise]\nsigma = 0.002\n[tools]\n\
+        record = [\"nvbandwidth\", \"nvbandwidth-domain\"]\n\
+        node_tests = [\"host_to_device_memcpy_ce\", \"device_to_host_memcpy_ce\", \
+        \"device_to_device_memcpy_read_ce\", \"device_to_device_memcpy_write_ce\"]\n\
+        domain_tests = [\"multinode_device_to_device_memcpy_write_ce\"]\n"
+        .to_owned();
+    for rack in 1..=RACKS {
+        let nodes = format!("r{rack:03}n[01-{NODES}]");
+        write!(
+            text,
+            "[[domain]]\nname = \"rack{rack:03}\"\nnodes = \"{nodes}\"\nplatform = \"gb200-nvl72\"\n"
+        )
+        .expect("a string takes all");
+    }
+    text + "[[fault]]\nkind = \"lost-links\"\ngpu = \"r042n07:2\"\n"
+}
+
+/// The racks as recorded: claims, and every output with its place.
+fn racks() -> (Claims, Vec<(Scope, String, String)>) {
+    let scenario = Scenario::read(&scenario()).expect("a good scenario");
+    let recording = record::record(&scenario, None, None).expect("a recording");
+    let mut claims = Claims::default();
+    let mut outputs = Vec::new();
+    for (path, text) in recording.files {
+        let parts: Vec<&str> = path.split('/').collect();
+        match recorded::place(&parts) {
+            Place::Claims => claims = claims_file::parse(&path, &text).expect("good claims"),
+            Place::Output(scope) => outputs.push((scope, path.clone(), text)),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+    (claims, outputs)
+}
+
+fn parse(outputs: &[(Scope, String, String)]) -> Vec<Recording> {
+    outputs
+        .iter()
+        .map(|(scope, file, text)| Recording {
+            scope: scope.clone(),
+            file: file.clone(),
+            parsed: measure::read(text.as_bytes()),
+        })
+        .collect()
+}
+
+fn judged(claims: &Claims, recordings: &[Recording]) -> Judgement {
+    judge(&Case {
+        claims,
+        recordings,
+        catalogue: builtin::catalogue(),
+        thresholds_digest: "bench",
+        platform: None,
+    })
+}
+
+fn run(judgement: Judgement) -> Run {
+    let word = |text: &str| text.to_owned();
+    Run {
+        info: RunInfo {
+            id: word("bench"),
+            created: word("2026-01-01T00:00:00Z"),
+            profile: word("judge"),
+            source: word("benches/judge.rs"),
+            version: word("bench"),
+        },
+        claims: judgement.claims,
+        cells: judgement.cells,
+        verdicts: judgement.verdicts,
+        actions: None,
+    }
+}
+
+fn bench(criterion: &mut Criterion) {
+    let (claims, outputs) = racks();
+    let recordings = parse(&outputs);
+    let judgement = judged(&claims, &recordings);
+    let run = run(judgement);
+    // What is timed must be what was meant.
+    let culprits: Vec<String> = run.verdicts.findings.iter().map(|f| f.locus.to_string()).collect();
+    assert_eq!(culprits, ["gpu r042n07:2"]);
+    let cells = run.cells.len();
+    assert!(500_000 < cells, "{cells} cells");
+
+    let mut group = criterion.benchmark_group("hundred racks");
+    group.sample_size(10).warm_up_time(Duration::from_secs(1));
+    group.measurement_time(Duration::from_secs(15));
+    group.throughput(Throughput::Elements(cells as u64));
+    group.bench_function("parse", |b| b.iter(|| parse(black_box(&outputs))));
+    group.bench_function("judge", |b| b.iter(|| judged(&claims, black_box(&recordings))));
+    group.bench_function("parse and judge", |b| {
+        b.iter(|| judged(&claims, &parse(black_box(&outputs))));
+    });
+    group.bench_function("matrix.csv", |b| b.iter(|| report::csv::matrix(black_box(&run))));
+    group.bench_function("html", |b| {
+        b.iter(|| report::html::render(black_box(&run)).expect("a page"));
+    });
+    group.bench_function("verdicts.json", |b| {
+        b.iter(|| report::json::verdicts(black_box(&run.verdicts)));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, bench);
+criterion_main!(benches);

@@ -1,0 +1,377 @@
+//! Bad inputs from outside, given to the program itself: each ends in one
+//! message that names the file (and the place in it), in the documented exit
+//! code, and never keeps the other inputs from being read.
+
+use std::fs;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Output;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use fabricgate::sim::record;
+use fabricgate::sim::scenario::Scenario;
+use serde_json::Value;
+
+/// Two healthy boxes.
+const MACHINES: &str = "title = \"t\"\nseed = 5\n[noise]\nsigma = 0.001\n\
+    [tools]\nrecord = [\"nvbandwidth\"]\n\
+    node_tests = [\"host_to_device_memcpy_ce\", \"device_to_host_memcpy_ce\", \
+    \"device_to_device_memcpy_read_ce\", \"device_to_device_memcpy_write_ce\"]\n\
+    [[domain]]\nnodes = \"box[1-2]\"\nplatform = \"hgx-h100\"\nper_node = true\n";
+
+/// A folder of recorded outputs, and room beside it.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { dir: tempfile::tempdir().expect("a folder") };
+        let scenario = Scenario::read(MACHINES).expect("a good scenario");
+        let recording = record::record(&scenario, None, None).expect("a recording");
+        for (name, text) in &recording.files {
+            place.put(&format!("rec/{name}"), text.as_bytes());
+        }
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("inside")).expect("made");
+        fs::write(&path, bytes).expect("written");
+        path
+    }
+
+    fn good(&self) -> PathBuf {
+        self.path("rec/nodes/box1/nvbandwidth.txt")
+    }
+
+    /// Runs the program here; a hang is a failure.
+    fn run(&self, args: &[&str]) -> Output {
+        let mut child = program()
+            .args(args)
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let out = std::thread::spawn(move || all(out));
+        let err = std::thread::spawn(move || all(err));
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("it can be waited for") {
+                break status;
+            }
+            if Duration::from_secs(60) < start.elapsed() {
+                child.kill().expect("it can be ended");
+                panic!("{args:?} hangs");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let stdout = out.join().expect("stdout is read");
+        Output { status, stdout, stderr: err.join().expect("stderr is read") }
+    }
+}
+
+fn all(stream: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.expect("a pipe").read_to_end(&mut bytes).expect("readable");
+    bytes
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
+fn program() -> std::process::Command {
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"));
+    command.env_remove("FABRICGATE_CONFIG").env("NO_COLOR", "1");
+    command
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The documents of `parse --json`.
+fn documents(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8(output.stdout.clone()).expect("UTF-8");
+    text.lines().map(|line| serde_json::from_str(line).expect("one document a line")).collect()
+}
+
+fn verdicts(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("no verdicts: {e}; {}", stderr(output)))
+}
+
+fn outcome<'a>(verdicts: &'a Value, node: &str) -> &'a str {
+    let nodes = verdicts["nodes"].as_array().expect("nodes");
+    let entry = nodes.iter().find(|entry| entry["node"] == node);
+    entry.unwrap_or_else(|| panic!("{node} is not judged"))["outcome"].as_str().expect("a text")
+}
+
+/// A file that cannot be read: named once on stderr, exit code 5, and the good
+/// file after it is parsed all the same.
+fn parse_goes_on(place: &Place, bad: &Path) -> Output {
+    let (bad_name, good) = (bad.display().to_string(), place.good().display().to_string());
+    let output = place.run(&["parse", "--json", &bad_name, &good]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.starts_with("fabricgate: ") && said.matches(&bad_name).count() == 1, "{said}");
+    let documents = documents(&output);
+    assert_eq!(documents.len(), 2);
+    assert_eq!(
+        (&documents[0]["complete"], &documents[1]["complete"]),
+        (&false.into(), &true.into())
+    );
+    assert_eq!(documents[0]["file"], bad_name.as_str());
+    assert!(documents[0]["measurements"].as_array().is_some_and(Vec::is_empty));
+    let problem = &documents[0]["problems"][0]["detail"];
+    assert!(problem.as_str().is_some_and(|d| d.contains("cannot be read")), "{problem}");
+    assert!(documents[1]["measurements"].as_array().is_some_and(|m| m.len() == 4));
+    output
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named_and_the_rest_is_parsed() {
+    let place = Place::new();
+    let said = stderr(&parse_goes_on(&place, &place.path("absent.txt")));
+    assert!(said.contains("No such file"), "{said}");
+}
+
+#[test]
+fn a_file_that_may_not_be_read_is_named_and_the_rest_is_parsed() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    let secret = place.put("secret.txt", b"x");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).expect("changed");
+    // The superuser may read everything; a loop of links nobody can.
+    let bad = if File::open(&secret).is_ok() {
+        let link = place.path("loop.txt");
+        std::os::unix::fs::symlink(&link, &link).expect("a link");
+        link
+    } else {
+        secret
+    };
+    parse_goes_on(&place, &bad);
+}
+
+#[test]
+fn a_directory_is_no_file_to_parse() {
+    let place = Place::new();
+    let said = stderr(&parse_goes_on(&place, &place.path("rec")));
+    assert!(said.contains("is a directory"), "{said}");
+}
+
+#[test]
+fn two_gigabytes_of_nothing_are_refused_at_once() {
+    let place = Place::new();
+    let huge = place.path("huge.txt");
+    File::create(&huge).and_then(|file| file.set_len(2 << 30)).expect("a sparse file");
+    let start = Instant::now();
+    let said = stderr(&parse_goes_on(&place, &huge));
+    assert!(said.contains("2048 MiB"), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+/// A file that can be read and says nothing usable: no message is needed, the
+/// problem is in the document, and the exit code is 4.
+fn parse_finds(place: &Place, bad: &Path, kind: &str) -> Value {
+    let bad_name = bad.display().to_string();
+    let output = place.run(&["parse", "--json", &bad_name, &place.good().display().to_string()]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+    let mut documents = documents(&output);
+    assert_eq!(documents.len(), 2);
+    assert_eq!(documents[1]["complete"], true);
+    let first = documents.swap_remove(0);
+    let problems = first["problems"].as_array().expect("problems").clone();
+    assert!(problems.iter().any(|p| p["kind"] == kind), "{problems:?}");
+    assert_eq!(first["complete"], false);
+    first
+}
+
+#[test]
+fn empty_and_binary_files_and_devices_are_unrecognised() {
+    let place = Place::new();
+    let empty = parse_finds(&place, &place.put("empty.txt", b""), "unrecognised");
+    assert!(empty["problems"][0]["detail"].as_str().is_some_and(|d| d.contains("empty")));
+    let binary: Vec<u8> = (0..=255).cycle().take(5000).collect();
+    let binary = parse_finds(&place, &place.put("core", &binary), "unrecognised");
+    assert!(binary["problems"][0]["detail"].as_str().is_some_and(|d| d.contains("binary")));
+    assert_eq!(binary["tool"], Value::Null);
+    parse_finds(&place, Path::new("/dev/null"), "unrecognised");
+    parse_finds(&place, &place.put("latin1.txt", b"gepr\xfcft: 12,5 GB/s\n"), "unrecognised");
+}
+
+#[test]
+fn a_byte_that_is_no_text_costs_its_number_and_nothing_else() {
+    let place = Place::new();
+    let text = fs::read(place.good()).expect("readable");
+    let at = text.windows(3).position(|w| w == b"N/A").expect("a diagonal");
+    let point = at + text[at..].iter().position(|b| *b == b'.').expect("a number");
+    let mut broken = text.clone();
+    broken[point] = 0xff;
+    let document = parse_finds(&place, &place.put("broken.txt", &broken), "unrecognised");
+    let matrices = document["measurements"].as_array().expect("measurements");
+    assert!(3 <= matrices.len(), "{matrices:?}");
+}
+
+#[test]
+fn json_that_ends_early_keeps_what_was_whole() {
+    let place = Place::new();
+    let text = MACHINES.replace("[tools]\n", "[tools]\nnvbandwidth_format = \"json\"\n");
+    let scenario = Scenario::read(&text).expect("a good scenario");
+    let recording = record::record(&scenario, None, None).expect("a recording");
+    let whole = &recording.files["nodes/box1/nvbandwidth.json"];
+    let cut = &whole.as_bytes()[..whole.len() * 2 / 3];
+    let document = parse_finds(&place, &place.put("cut.json", cut), "truncated");
+    assert_eq!(document["tool"], "nvbandwidth");
+    assert!(document["measurements"].as_array().is_some_and(|m| !m.is_empty() && m.len() < 4));
+    let problems = document["problems"].as_array().expect("problems");
+    assert!(problems.iter().any(|p| p["line"].as_u64().is_some_and(|l| 1 < l)), "{problems:?}");
+}
+
+#[test]
+fn a_pipe_that_somebody_fills_is_read_to_its_end() {
+    let place = Place::new();
+    let text = fs::read(place.good()).expect("readable");
+    let mut child = program()
+        .args(["parse", "--json", "/dev/stdin"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    std::io::Write::write_all(&mut stdin, &text).expect("written");
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(documents(&output)[0]["tool"], "nvbandwidth");
+}
+
+#[test]
+fn a_file_that_vanished_leaves_its_node_unknown_and_the_others_judged() {
+    let place = Place::new();
+    let output = place.run(&["judge", "rec", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    // A link whose target went away is still listed.
+    let file = place.path("rec/nodes/box2/nvbandwidth.txt");
+    fs::remove_file(&file).expect("removed");
+    std::os::unix::fs::symlink(place.path("gone.txt"), &file).expect("a link");
+    let output = place.run(&["judge", "rec", "--json"]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("rec/nodes/box2/nvbandwidth.txt"), "{said}");
+    let verdicts = verdicts(&output);
+    assert_eq!((outcome(&verdicts, "box1"), outcome(&verdicts, "box2")), ("pass", "unknown"));
+    assert_eq!(verdicts["outcome"], "unknown");
+}
+
+#[test]
+fn bad_files_among_good_ones_cost_only_what_they_would_have_said() {
+    let place = Place::new();
+    place.put("rec/nodes/box1/core", b"\x7fELF\x00\x00\x00\x01");
+    place.put("rec/nodes/box2/nvidia-smi.txt", b"");
+    let huge = place.path("rec/nodes/box2/huge.txt");
+    File::create(huge).and_then(|file| file.set_len(2 << 30)).expect("a sparse file");
+    let output = place.run(&["judge", "rec", "--json"]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("huge.txt") && said.lines().count() == 1, "{said}");
+    let verdicts = verdicts(&output);
+    assert!(verdicts["findings"].as_array().is_some_and(Vec::is_empty));
+    for node in ["box1", "box2"] {
+        assert_ne!(outcome(&verdicts, node), "failed");
+        assert_ne!(outcome(&verdicts, node), "degraded");
+    }
+    let expected = verdicts["unknown"].to_string();
+    assert!(expected.contains("huge.txt"), "{expected}");
+}
+
+/// A mistake of the one who typed: exit code 2, nothing on stdout, one line.
+fn refused(place: &Place, args: &[&str], names: &[&str]) -> String {
+    let output = place.run(args);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(output.stdout.is_empty());
+    for name in names {
+        assert!(said.contains(name), "{name} is not named: {said}");
+    }
+    said
+}
+
+#[test]
+fn a_platform_that_does_not_exist_is_refused_with_those_that_do() {
+    let place = Place::new();
+    let args = ["judge", "rec", "--platform", "hgx-h1000"];
+    refused(&place, &args, &["--platform", "hgx-h1000", "hgx-h100"]);
+}
+
+#[test]
+fn a_typo_in_a_threshold_file_is_named_with_line_and_column() {
+    let place = Place::new();
+    let text = "platform = \"hgx-h100\"\ntitle = \"ours\"\ndevises = [\"x\"]\n";
+    place.put("site.toml", text.as_bytes());
+    let said = refused(&place, &["judge", "rec", "--thresholds", "site.toml"], &["devises"]);
+    assert!(said.contains("site.toml:3:1"), "{said}");
+    place.put("site.toml", b"platform = \"hgx-h100\"\n\xff\n");
+    let said = refused(&place, &["judge", "rec", "--thresholds", "site.toml"], &["UTF-8"]);
+    assert!(said.contains("site.toml:2:1"), "{said}");
+    let output = place.run(&["judge", "rec", "--thresholds", "absent.toml"]);
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    assert!(stderr(&output).contains("absent.toml"));
+}
+
+#[test]
+fn a_typo_in_the_claims_is_named_with_line_and_column() {
+    let place = Place::new();
+    place.put("rec/claims.toml", b"[[domain]]\nname = \"a\"\nnodes = \"box[1-2\"\n");
+    let said = refused(&place, &["judge", "rec"], &["claims.toml:3:13"]);
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn a_folder_without_outputs_is_unknown_and_never_a_pass() {
+    let place = Place::new();
+    fs::create_dir(place.path("nothing")).expect("made");
+    let output = place.run(&["judge", "nothing", "--json"]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert_eq!(verdicts(&output)["outcome"], "unknown");
+    assert!(stderr(&output).contains("nothing: holds no outputs"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_program_quietly() {
+    let place = Place::new();
+    let good = place.good().display().to_string();
+    let many: Vec<&str> = std::iter::repeat_n(good.as_str(), 200).collect();
+    for args in [[&["parse", "--json"], many.as_slice()].concat(), vec!["judge", "rec"]] {
+        let mut child = program()
+            .args(&args)
+            .current_dir(place.dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        // What `head -c 0` does.
+        drop(child.stdout.take());
+        let said = all(child.stderr.take());
+        let status = child.wait().expect("it ends");
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert_eq!(said, "", "{:?}", &args[..2]);
+        // Parsing knows nothing then; what was judged is told by the exit code.
+        let expected = if args[0] == "parse" { 4 } else { 0 };
+        assert_eq!(status.code(), Some(expected), "{:?}", &args[..2]);
+    }
+}

@@ -1,0 +1,233 @@
+//! Good inputs to begin with: rendered by our own simulator where it knows the
+//! tool, and written here, with made-up machines, where it does not.
+
+use std::sync::OnceLock;
+
+use fabricgate::sim::bench::Bench;
+use fabricgate::sim::fabric::Fabric;
+use fabricgate::sim::render;
+use fabricgate::sim::scenario::Scenario;
+use fabricgate::sim::tooling::Nvbandwidth;
+
+/// Outputs of every tool, by the name of its parser.
+#[derive(Debug, Default)]
+pub(crate) struct Corpus {
+    pub(crate) nvbandwidth: Vec<Vec<u8>>,
+    pub(crate) nccl: Vec<Vec<u8>>,
+    pub(crate) p2p: Vec<Vec<u8>>,
+    pub(crate) perftest: Vec<Vec<u8>>,
+    pub(crate) nvlink: Vec<Vec<u8>>,
+    pub(crate) topo: Vec<Vec<u8>>,
+    pub(crate) query: Vec<Vec<u8>>,
+    pub(crate) imex: Vec<Vec<u8>>,
+    pub(crate) dcgm: Vec<Vec<u8>>,
+    pub(crate) nvloom: Vec<Vec<u8>>,
+    /// One or two of each, to splice in.
+    pub(crate) any: Vec<Vec<u8>>,
+}
+
+/// The corpus, made once.
+pub(crate) fn corpus() -> &'static Corpus {
+    static CORPUS: OnceLock<Corpus> = OnceLock::new();
+    CORPUS.get_or_init(make)
+}
+
+/// Small machines: damage shows as well in 3 x 3 as in 72 x 72.
+const MACHINES: &str = "title = \"t\"\n\
+    [[domain]]\nname = \"rack\"\nnodes = \"tray[07-08]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 2\n\
+    [[domain]]\nnodes = \"box1\"\nplatform = \"hgx-h100\"\ngpus_per_node = 3\nper_node = true\n";
+
+/// What is wrong with them, one after the other.
+const FAULTS: &[&str] = &[
+    "",
+    "[[fault]]\nkind = \"tool-error\"\nnode = \"tray08\"\n[[fault]]\nkind = \"tool-error\"\nnode = \"box1\"\n",
+    "[[fault]]\nkind = \"corrupt\"\ngpu = \"tray08:1\"\n[[fault]]\nkind = \"corrupt\"\ngpu = \"box1:0\"\n",
+    "[[fault]]\nkind = \"imex-peer-missing\"\nnode = \"tray07\"\n[[fault]]\nkind = \"gpu-parked\"\ngpu = \"box1:2\"\n",
+    "[[fault]]\nkind = \"missing-cells\"\nscope = \"box1\"\nshare = 0.2\n\
+     [[fault]]\nkind = \"shown-inactive\"\ngpu = \"box1:1\"\nlink = 4\n",
+];
+
+const NODE_TESTS: &[&str] = &[
+    "host_to_device_memcpy_ce",
+    "device_to_device_memcpy_read_ce",
+    "device_to_device_bidirectional_memcpy_write_ce",
+    "no_such_test",
+];
+
+const DOMAIN_TESTS: &[&str] = &[
+    "multinode_device_to_device_memcpy_read_ce",
+    "multinode_device_to_device_bidirectional_memcpy_read_ce",
+    "multinode_bisect_write_ce",
+];
+
+const VERSIONS: &[Nvbandwidth] = &[
+    Nvbandwidth::V0_2,
+    Nvbandwidth::V0_5,
+    Nvbandwidth::V0_6,
+    Nvbandwidth::V0_8,
+    Nvbandwidth::V0_10,
+];
+
+fn make() -> Corpus {
+    let mut corpus = Corpus::default();
+    for (number, fault) in FAULTS.iter().enumerate() {
+        for layout in ["2.13", "2.17"] {
+            let text = format!("{MACHINES}{fault}[tools]\nnccl_tests = \"{layout}\"\n");
+            let scenario = Scenario::read(&text).expect("a good scenario");
+            let fabric = Fabric::build(&scenario).expect("a fabric");
+            for (scope, across) in [("box1", false), ("tray07", false), ("rack", true)] {
+                let (seed, reading) = (3, 0);
+                let bench =
+                    Bench { scenario: &scenario, fabric: &fabric, scope, across, seed, reading };
+                collectives(&bench, &mut corpus);
+                if layout == "2.17" {
+                    matrices(&bench, &mut corpus);
+                    states(&bench, &mut corpus, number);
+                }
+            }
+        }
+    }
+    corpus.nvlink.extend(NVLINK.iter().map(|text| text.as_bytes().to_vec()));
+    corpus.imex.extend(IMEX.iter().map(|text| text.as_bytes().to_vec()));
+    corpus.perftest.push(PERFTEST.as_bytes().to_vec());
+    corpus.dcgm.extend(DCGM.iter().map(|text| text.as_bytes().to_vec()));
+    corpus.nvloom.extend(NVLOOM.iter().map(|text| text.as_bytes().to_vec()));
+    let all = [
+        &corpus.nvbandwidth,
+        &corpus.nccl,
+        &corpus.p2p,
+        &corpus.perftest,
+        &corpus.nvlink,
+        &corpus.topo,
+        &corpus.query,
+        &corpus.imex,
+        &corpus.dcgm,
+        &corpus.nvloom,
+    ];
+    corpus.any = all.iter().flat_map(|of| of.iter().step_by(7).cloned()).collect();
+    corpus
+}
+
+fn matrices(bench: &Bench<'_>, corpus: &mut Corpus) {
+    let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let tests = names(if bench.across { DOMAIN_TESTS } else { NODE_TESTS });
+    for version in VERSIONS {
+        let run = bench.nvbandwidth(*version, &tests);
+        let text = render::nvbandwidth::text(bench, *version, &run).both();
+        corpus.nvbandwidth.push(text.into_bytes());
+        if version.has_json() {
+            let text = render::nvbandwidth_json::json(bench, *version, &run).both();
+            corpus.nvbandwidth.push(text.into_bytes());
+        }
+    }
+}
+
+fn collectives(bench: &Bench<'_>, corpus: &mut Corpus) {
+    for program in ["all_reduce_perf", "alltoall_perf"] {
+        let run = bench.collective(program, [1024, 8192], bench.gpus()).expect("a known program");
+        corpus.nccl.push(render::nccl::text(bench, &run).both().into_bytes());
+        corpus.nccl.push(render::nccl_json::json(bench, &run).into_bytes());
+    }
+}
+
+fn states(bench: &Bench<'_>, corpus: &mut Corpus, number: usize) {
+    if bench.across {
+        corpus.imex.push(render::imex::text(bench).both().into_bytes());
+        corpus.imex.push(render::imex::json(bench).both().into_bytes());
+        return;
+    }
+    let even = number.is_multiple_of(2);
+    corpus.p2p.push(render::p2p::text(bench, even).both().into_bytes());
+    corpus.nvlink.push(render::smi::nvlink_status(bench).both().into_bytes());
+    corpus.topo.push(render::smi::topology(bench).both().into_bytes());
+    corpus.query.push(render::smi::query(bench).both().into_bytes());
+    corpus.perftest.push(render::perftest::write_bandwidth(bench, even).both().into_bytes());
+}
+
+const NVLINK: &[&str] = &["\
+GPU 0: NVIDIA Q1 80GB (UUID: GPU-00000000-1111-2222-3333-444444444444)
+\t Link 0: Replay Errors: 0
+\t Link 0: Recovery Errors: 3
+\t Link 0: CRC Errors: 18446744073709551615
+\t Link 1: Replay Errors: N/A
+GPU 1: NVIDIA Q1 80GB (UUID: GPU-00000000-1111-2222-3333-555555555555)
+NVML: Unable to retrieve NVLink information as all links are inActive
+"];
+
+const IMEX: &[&str] = &["\
+Connectivity Table Legend:
+I - Invalid - nothing known
+C - Connected - usable
+
+3/4/2027 05:06:07.008
+Nodes:
+Node #0   - 10.3.2.1        - READY                - Version: 575.1
+Node #5   * 10.3.2.6 *      - UNAVAILABLE          - Version:            - Hostname: tray-f
+
+ Nodes From\\To  0   5
+       0        C   I
+       5        N   !V!
+Domain State: DEGRADED
+"];
+
+const PERFTEST: &str = "\
+---------------------------------------------------------------------------------------
+                    RDMA_Write Latency Test
+ Dual-port       : OFF\t\tDevice         : mlx5_3
+ Number of qps   : 1\t\tTransport type : IB
+ Connection type : RC\t\tUsing SRQ      : OFF
+ TX depth        : 1
+ Mtu             : 4096[B]
+ Link type       : Ethernet
+ GID index       : 3
+---------------------------------------------------------------------------------------
+ local address: LID 0000 QPN 0x01a2 PSN 0x5d1f03 RKey 0x1820ef VAddr 0x007f12
+ remote address: LID 0000 QPN 0x01a3 PSN 0x5d1f04 RKey 0x1820ea VAddr 0x007f13
+---------------------------------------------------------------------------------------
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]
+ 2       1000          1.61           4.07         1.66                1.67             0.06            1.85                    4.07
+ 4       1000          1.62           3.91         1.67                1.68             0.05            1.86                    3.91
+---------------------------------------------------------------------------------------
+";
+
+const DCGM: &[&str] = &[
+    r#"{ "DCGM Diagnostic": { "test_categories": [ { "category": "Hardware", "tests": [
+  { "name": "memory", "results": [
+    { "entity_group": "GPU", "entity_group_id": 1, "entity_id": 0, "status": "Pass" },
+    { "entity_group": "GPU", "entity_group_id": 1, "entity_id": 2, "status": "Fail",
+      "warnings": [ { "warning": "made-up trouble", "error_id": 9 } ], "info": [ "seen\ttwice" ] } ],
+    "test_summary": { "status": "Fail" } } ] } ] },
+  "entity_groups": [ { "entities": [ { "entity_id": 0 } ], "entity_group": "GPU" } ],
+  "metadata": { "Driver Version Detected": "580.1", "version": "4.3.2" } }"#,
+    r#"Successfully ran diagnostic for group.
+{ "DCGM GPU Diagnostic": { "version": "3.1.4", "Driver Version Detected": "535.2", "test_categories": [
+  { "category": "Stress", "tests": [
+    { "name": "PCIe", "results": [ { "gpu_ids": "0,1,2", "status": "WARN", "warnings": "slow" },
+                                   { "gpu_id": "3", "status": "SKIP", "info": [ "no reason" ] } ] } ] } ] } }"#,
+];
+
+const NVLOOM: &[&str] = &["\
+nvloom_cli 1.2.0
+git commit: 0badcafe
+CUDA version: 12.9
+Driver version: 580.7
+Buffer size: 512 MiB
+Process 0 (loom1): device 0: NVIDIA Q1 (00000000:0a:00); rackGuid: 41
+Process 1 (loom1): device 1: NVIDIA Q1 (00000000:0b:00); rackGuid: 41
+Process 2 (loom2): device 0: NVIDIA Q1 (00000000:0a:00); rackGuid: 42
+
+Running device_to_device_unidir_write_ce
+\t0\t1\t2\t
+0\tN/A\t601.50\t602.25\t
+1\t603.00\tN/A\t604.50\t
+2\t605.00\t606.75\tN/A\t
+
+Min device_to_device_unidir_write_ce 601.50 GB/s
+Avg device_to_device_unidir_write_ce 603.83 GB/s
+Max device_to_device_unidir_write_ce 606.75 GB/s
+Total device_to_device_unidir_write_ce 3623.00 GB/s
+
+ExecutionTime device_to_device_unidir_write_ce 2.50 s
+Done device_to_device_unidir_write_ce
+
+"];

@@ -1,0 +1,493 @@
+//! Every example scenario, recorded by the simulator and judged through the
+//! same door as real data: what the simulator broke must be found, where it
+//! broke it, and nobody else may be blamed. What a renderer prints must be what
+//! its parser reads. No expectation is set aside for these tests: the judge
+//! compares with what ships.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use fabricgate::inventory::claims_file;
+use fabricgate::inventory::recorded;
+use fabricgate::inventory::recorded::Place;
+use fabricgate::judge::Case;
+use fabricgate::judge::judge;
+use fabricgate::measure;
+use fabricgate::model::claims::Claims;
+use fabricgate::model::measurement::Matrix;
+use fabricgate::model::measurement::Measurement;
+use fabricgate::model::measurement::Placement;
+use fabricgate::model::measurement::Series;
+use fabricgate::model::parsed::Parsed;
+use fabricgate::model::recording::Recording;
+use fabricgate::model::verdict::Finding;
+use fabricgate::model::verdict::LocusKind;
+use fabricgate::model::verdict::Outcome;
+use fabricgate::model::verdict::Verdicts;
+use fabricgate::sim::bench;
+use fabricgate::sim::bench::Bench;
+use fabricgate::sim::bench::Table;
+use fabricgate::sim::fabric::Fabric;
+use fabricgate::sim::record;
+use fabricgate::sim::render;
+use fabricgate::sim::scenario::Scenario;
+use fabricgate::sim::tooling::NcclTests;
+use fabricgate::sim::tooling::Nvbandwidth;
+use fabricgate::thresholds::builtin;
+use serde::Deserialize;
+
+/// What is really wrong, as the simulator writes it beside a recording.
+#[derive(Debug, Deserialize)]
+struct Truth {
+    #[serde(default)]
+    wrong: Vec<Wrong>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Wrong {
+    class: String,
+    locus: String,
+    domain: Option<String>,
+    node: Option<String>,
+    gpu: Option<u32>,
+    peer: Option<String>,
+    direction: Option<String>,
+    outcome: Option<String>,
+}
+
+/// What the judge may call each kind of fault, and of which part it may say
+/// so. A broader part than the guilty one is allowed only where the tools show
+/// no narrower one.
+const NAMES: &[(&str, &[LocusKind], &[&str])] = &[
+    ("lost-links", &[LocusKind::Gpu, LocusKind::Direction], &["nvlink-low"]),
+    ("gpu-parked", &[LocusKind::Gpu], &["nvlink-absent"]),
+    ("plane-out", &[LocusKind::Plane, LocusKind::Domain], &["plane-low", "nvlink-inactive"]),
+    ("slow-pair", &[LocusKind::Pair], &["nvlink-low"]),
+    ("host-link", &[LocusKind::Gpu, LocusKind::Direction], &["host-link-low"]),
+    // nvbandwidth and nccl-tests name the process, not the GPU, whose data is wrong.
+    ("corrupt", &[LocusKind::Gpu, LocusKind::Node], &["data-corruption"]),
+    // The text of nvidia-imex-ctl has addresses; the failing tool names the node.
+    ("imex-peer-missing", &[LocusKind::Node], &["imex-peer-missing", "tool-error"]),
+    ("fabric-down", &[LocusKind::Node], &["fabric-not-configured", "nvlink-absent"]),
+    ("power-cap", &[LocusKind::Node, LocusKind::Tray], &["nvlink-low"]),
+    ("collective-fallback", &[LocusKind::Domain], &["collective-fallback"]),
+    ("foreign-node", &[LocusKind::Node], &["wrong-domain"]),
+    ("split-domain", &[LocusKind::Domain], &["split-domain"]),
+];
+
+/// What the judge is known to miss: the example, and how the complaint begins.
+/// A line that no longer holds fails its test, so that this list only shrinks.
+const KNOWN: &[(&str, &str)] = &[
+    // A pair or a host copy without a number counts as measured where another
+    // test has read it.
+    ("incomplete.toml", "node0005 is pass, expected unknown"),
+    ("incomplete.toml", "nothing is unknown in block01"),
+];
+
+/// Seeds besides the scenario's own.
+const SEEDS: [u64; 2] = [1009, 77];
+
+fn scenario(name: &str) -> Scenario {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    Scenario::read(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// A recording as the command line would hand it to the judge.
+fn case(recording: &record::Recording) -> (Claims, Vec<Recording>) {
+    let mut claims = Claims::default();
+    let mut recordings = Vec::new();
+    for (path, text) in &recording.files {
+        let parts: Vec<&str> = path.split('/').collect();
+        match recorded::place(&parts) {
+            Place::Claims => claims = claims_file::parse(path, text).expect("good claims"),
+            Place::Output(scope) => {
+                let parsed = measure::read(text.as_bytes());
+                recordings.push(Recording { scope, file: path.clone(), parsed });
+            }
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+    (claims, recordings)
+}
+
+fn verdicts(recording: &record::Recording) -> Verdicts {
+    let (claims, recordings) = case(recording);
+    judge(&Case {
+        claims: &claims,
+        recordings: &recordings,
+        catalogue: builtin::catalogue(),
+        thresholds_digest: "test",
+        platform: None,
+    })
+    .verdicts
+}
+
+/// Every complaint about the verdicts of one recording.
+fn complaints(truth: &Truth, verdicts: &Verdicts) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for fault in &truth.wrong {
+        match fault.outcome.as_deref() {
+            None => {}
+            Some("unknown") => wrong.extend(not_unknown(fault, verdicts)),
+            Some(outcome) => wrong.extend(not_found(fault, outcome, verdicts)),
+        }
+    }
+    wrong.extend(blamed_for_nothing(truth, verdicts));
+    wrong
+}
+
+fn not_found(fault: &Wrong, outcome: &str, verdicts: &Verdicts) -> Option<String> {
+    let (_, kinds, classes) = NAMES
+        .iter()
+        .find(|(class, _, _)| *class == fault.class)
+        .unwrap_or_else(|| panic!("{}: what may the judge call it?", fault.class));
+    let hits: Vec<&Finding> = verdicts
+        .findings
+        .iter()
+        .filter(|f| f.outcome.as_str() == outcome && kinds.contains(&f.locus.kind))
+        .filter(|f| same_part(fault, f))
+        .collect();
+    if hits.is_empty() {
+        return Some(format!("not found: {fault:?}"));
+    }
+    if !hits.iter().any(|f| classes.contains(&f.class.as_str())) {
+        let called: Vec<&str> = hits.iter().map(|f| f.class.as_str()).collect();
+        return Some(format!("found under a strange name, {called:?}: {fault:?}"));
+    }
+    node_differs(fault, outcome, verdicts)
+}
+
+/// Whether a finding is about the part that is broken.
+fn same_part(fault: &Wrong, finding: &Finding) -> bool {
+    let locus = &finding.locus;
+    let node = locus.node.as_ref().map(|n| n.as_str());
+    let at = |gpu: &str| gpu.rsplit_once(':').map(|(n, g)| (n.to_owned(), g.parse::<u32>().ok()));
+    if locus.kind == LocusKind::Pair {
+        let here = (node.unwrap_or_default().to_owned(), locus.gpu);
+        let there = at(locus.peer.as_deref().unwrap_or_default());
+        let a = (fault.node.clone().unwrap_or_default(), fault.gpu);
+        let b = at(fault.peer.as_deref().unwrap_or_default());
+        return (Some(&here), there.as_ref()) == (Some(&a), b.as_ref())
+            || (Some(&here), there.as_ref()) == (b.as_ref(), Some(&a));
+    }
+    let domain = locus.domain.as_ref().map(|d| d.as_str());
+    let same_domain = fault.domain.is_none() || domain == fault.domain.as_deref();
+    let gpu_fits = locus.gpu.is_none() || locus.gpu == fault.gpu;
+    let direction = locus.direction.map(|d| d.as_str());
+    // A fault in one direction has that direction, and no other fault has one.
+    let direction_fits = direction == fault.direction.as_deref();
+    same_domain && node == fault.node.as_deref() && gpu_fits && direction_fits
+}
+
+/// The node of a broken part carries the part's outcome. A pair accuses
+/// neither of its ends.
+fn node_differs(fault: &Wrong, outcome: &str, verdicts: &Verdicts) -> Option<String> {
+    let node = fault.node.as_ref().filter(|_| fault.locus != "pair")?;
+    let verdict = verdicts.nodes.iter().find(|v| v.node.as_str() == node)?;
+    (verdict.outcome.as_str() != outcome)
+        .then(|| format!("{node} is {}, expected {outcome}: {}", verdict.outcome, verdict.reason))
+}
+
+fn not_unknown(fault: &Wrong, verdicts: &Verdicts) -> Option<String> {
+    let Some(node) = &fault.node else {
+        let domain = fault.domain.as_deref().unwrap_or("?");
+        return verdicts
+            .unknown
+            .is_empty()
+            .then(|| format!("nothing is unknown in {domain}: {fault:?}"));
+    };
+    let verdict = verdicts.nodes.iter().find(|v| v.node.as_str() == node)?;
+    (verdict.outcome != Outcome::Unknown)
+        .then(|| format!("{node} is {}, expected unknown: {}", verdict.outcome, verdict.reason))
+}
+
+fn blamed_for_nothing(truth: &Truth, verdicts: &Verdicts) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let harmful = |fault: &&Wrong| fault.outcome.as_deref() != Some("unknown");
+    let guilty: BTreeSet<&str> = truth
+        .wrong
+        .iter()
+        .filter(harmful)
+        .flat_map(|f| [f.node.as_deref(), f.peer.as_deref().and_then(|p| p.split(':').next())])
+        .flatten()
+        .collect();
+    for verdict in &verdicts.nodes {
+        let node = verdict.node.as_str();
+        if Outcome::Unknown < verdict.outcome && !guilty.contains(node) {
+            wrong.push(format!("{node} is {} and innocent: {}", verdict.outcome, verdict.reason));
+        }
+        if truth.wrong.is_empty() && verdict.outcome != Outcome::Pass {
+            wrong.push(format!("{node} is {} and healthy: {}", verdict.outcome, verdict.reason));
+        }
+    }
+    for finding in verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome) {
+        let explained = truth.wrong.iter().filter(harmful).any(|fault| explains(fault, finding));
+        if !explained {
+            wrong.push(format!("invented: {} {}", finding.locus, finding.summary));
+        }
+    }
+    if truth.wrong.is_empty() && verdicts.outcome != Outcome::Pass {
+        wrong.push(format!("a healthy fabric is {}", verdicts.outcome));
+    }
+    wrong
+}
+
+/// Whether a fault can be behind a finding: it is about the broken part, about
+/// something the part lies in, or about something that lies in the part.
+fn explains(fault: &Wrong, finding: &Finding) -> bool {
+    let locus = &finding.locus;
+    let domain = locus.domain.as_ref().map(|d| d.as_str());
+    let node = locus.node.as_ref().map(|n| n.as_str());
+    if fault.domain.is_some() && domain.is_some() && domain != fault.domain.as_deref() {
+        return false;
+    }
+    match locus.kind {
+        LocusKind::Pair => fault.locus == "pair" && same_part(fault, finding),
+        // Collectives see a whole domain, and an instrument is no part of it.
+        LocusKind::Domain | LocusKind::Plane | LocusKind::Instrument => true,
+        _ => {
+            let whole_node = fault.gpu.is_none() || locus.gpu.is_none();
+            fault.locus != "pair"
+                && node == fault.node.as_deref()
+                && (whole_node || locus.gpu == fault.gpu)
+        }
+    }
+}
+
+/// Records an example under several seeds and judges each recording.
+fn check(name: &str, readings: Option<u32>) {
+    let scenario = scenario(name);
+    let mut told = String::new();
+    for seed in std::iter::once(scenario.seed).chain(SEEDS) {
+        let recording = record::record(&scenario, Some(seed), readings).expect("a recording");
+        let truth: Truth = toml::from_str(&recording.truth).expect("the truth");
+        let verdicts = verdicts(&recording);
+        let mut known: Vec<&str> = known(name);
+        for complaint in complaints(&truth, &verdicts) {
+            let before = known.len();
+            known.retain(|start| !complaint.starts_with(start));
+            if known.len() < before {
+                continue;
+            }
+            writeln!(told, "{name}, seed {seed}: {complaint}").expect("a string takes all");
+        }
+        for start in known {
+            writeln!(told, "{name}, seed {seed}: no longer so, take it out of KNOWN: {start}")
+                .expect("a string takes all");
+        }
+    }
+    assert!(told.is_empty(), "\n{told}");
+}
+
+fn known(name: &str) -> Vec<&'static str> {
+    KNOWN.iter().filter(|(file, _)| *file == name).map(|(_, start)| *start).collect()
+}
+
+macro_rules! examples {
+    ($($test:ident: $file:literal,)*) => {
+        const EXAMPLES: &[&str] = &[$($file),*];
+        $(#[test] fn $test() { check($file, None); })*
+    };
+}
+
+examples! {
+    wrong_data_fails_its_node: "corrupt.toml",
+    links_that_carry_nothing_fail_their_node: "fabric-not-configured.toml",
+    a_lost_link_in_a_server_is_found_at_its_gpu: "hgx-lost-link.toml",
+    a_healthy_pod_passes: "hgx-pod.toml",
+    a_narrow_host_link_is_found_at_its_gpu: "host-link-x8.toml",
+    a_missing_imex_peer_fails_its_node_alone: "imex-peer-missing.toml",
+    what_was_not_measured_is_unknown: "incomplete.toml",
+    a_node_of_another_rack_is_found: "mislabelled-node.toml",
+    a_switch_tray_that_is_out_drains_no_node: "plane-out.toml",
+    a_healthy_rack_passes: "rack-healthy.toml",
+    a_lost_link_in_a_rack_is_found_at_its_gpu: "rack-lost-link.toml",
+    a_split_rack_is_not_blamed_on_its_nodes: "split-clique.toml",
+    several_faults_at_once_are_told_apart: "two-racks-mixed.toml",
+}
+
+#[test]
+fn every_example_is_judged_here() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .expect("examples")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".toml"))
+        .collect();
+    names.sort();
+    assert_eq!(names, EXAMPLES);
+}
+
+/// Half of the last printed digit, and what binary fractions add.
+const HALF_A_HUNDREDTH: f64 = 0.005 + 1e-9;
+
+fn near(a: Option<f64>, b: Option<f64>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => (a - b).abs() <= HALF_A_HUNDREDTH.max(a.abs() * 5e-6),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+fn matrices(parsed: &Parsed) -> Vec<&Matrix> {
+    parsed
+        .measurements
+        .iter()
+        .map(|m| match m {
+            Measurement::Matrix(matrix) => matrix,
+            other => panic!("no matrix: {other:?}"),
+        })
+        .collect()
+}
+
+/// That a matrix holds the cells of a table.
+fn same_cells(matrix: &Matrix, table: &Table) {
+    let name = &table.key;
+    assert_eq!(matrix.testcase.as_ref(), Some(name));
+    assert!(matrix.cells.iter().all(|row| row.len() == table.columns), "{name}");
+    let cells: Vec<Option<f64>> = matrix.cells.iter().flatten().copied().collect();
+    assert_eq!(cells.len(), table.cells.len(), "{name}");
+    for (at, (read, printed)) in cells.iter().zip(&table.cells).enumerate() {
+        assert!(near(*read, *printed), "{name}, cell {at}: {read:?} for {printed:?}");
+    }
+    let sum: f64 = table.cells.iter().flatten().sum();
+    assert!(near(matrix.sum, Some(sum)), "{name}: sum {:?} for {sum}", matrix.sum);
+}
+
+const NODES: &str = "title = \"t\"\n\
+    [[domain]]\nname = \"rack\"\nnodes = \"t[01-03]\"\nplatform = \"gb200-nvl72\"\n\
+    [[domain]]\nnodes = \"h[1-2]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
+    [[fault]]\nkind = \"missing-cells\"\nscope = \"h2\"\nshare = 0.1\n";
+
+#[test]
+fn every_matrix_that_nvbandwidth_prints_is_read_as_printed() {
+    let scenario = Scenario::read(NODES).expect("a good scenario");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let versions = [
+        Nvbandwidth::V0_2,
+        Nvbandwidth::V0_5,
+        Nvbandwidth::V0_6,
+        Nvbandwidth::V0_8,
+        Nvbandwidth::V0_10,
+    ];
+    let mut seen = 0;
+    for version in versions {
+        for (scope, across) in [("t01", false), ("h1", false), ("h2", false), ("rack", true)] {
+            let bench =
+                Bench { scenario: &scenario, fabric: &fabric, scope, across, seed: 5, reading: 0 };
+            let run = bench.nvbandwidth(version, &[]);
+            let tables: Vec<&Table> = run
+                .tests
+                .iter()
+                .filter_map(|(_, outcome)| match outcome {
+                    bench::Outcome::Measured(tables) => Some(tables),
+                    _ => None,
+                })
+                .flatten()
+                .collect();
+            let text = render::nvbandwidth::text(&bench, version, &run).both();
+            let parsed = measure::read(text.as_bytes());
+            let read = matrices(&parsed);
+            assert!(parsed.complete && read.len() == tables.len(), "{version:?} {scope}");
+            read.iter().zip(&tables).for_each(|(matrix, table)| same_cells(matrix, table));
+            seen += tables.len();
+            if version.has_json() {
+                let text = render::nvbandwidth_json::json(&bench, version, &run).both();
+                let from_json = measure::read(text.as_bytes());
+                assert!(from_json.complete, "{version:?} {scope}: {:?}", from_json.problems);
+                same_as_json(&read, &matrices(&from_json));
+            }
+        }
+    }
+    assert!(600 < seen, "{seen} matrices");
+}
+
+/// That the JSON of a run tells the same cells as its text, test by test. The
+/// JSON may give the parts of one test in one piece.
+fn same_as_json(text: &[&Matrix], json: &[&Matrix]) {
+    let cells = |all: &[&Matrix]| -> Vec<Option<f64>> {
+        all.iter().flat_map(|m| m.cells.iter().flatten().copied()).collect()
+    };
+    let (text, json) = (cells(text), cells(json));
+    assert_eq!(text.len(), json.len());
+    for (at, (a, b)) in text.iter().zip(&json).enumerate() {
+        // Both were rounded, each in its own place.
+        let gap = a.zip(*b).map_or(0.0, |(a, b)| (a - b).abs() - a.abs() * 5e-6);
+        assert!(a.is_some() == b.is_some() && gap <= HALF_A_HUNDREDTH, "{at}: {a:?} {b:?}");
+    }
+}
+
+#[test]
+fn every_row_that_nccl_tests_print_is_read_as_printed() {
+    let programs = [
+        "all_reduce_perf",
+        "all_gather_perf",
+        "reduce_scatter_perf",
+        "alltoall_perf",
+        "broadcast_perf",
+        "reduce_perf",
+        "sendrecv_perf",
+    ];
+    for (version, layout) in [(NcclTests::V2_13, "2.13"), (NcclTests::V2_17, "2.17")] {
+        let text = format!("{}[tools]\nnccl_tests = \"{layout}\"\n", NODES);
+        let scenario = Scenario::read(&text).expect("a good scenario");
+        let fabric = Fabric::build(&scenario).expect("a fabric");
+        for (scope, across) in [("h1", false), ("rack", true)] {
+            let bench =
+                Bench { scenario: &scenario, fabric: &fabric, scope, across, seed: 5, reading: 0 };
+            for program in programs {
+                let run = bench.collective(program, [8, 16 << 30], bench.gpus());
+                let run = run.unwrap_or_else(|| panic!("{program} is known"));
+                assert_eq!(run.version, version);
+                let text = render::nccl::text(&bench, &run).both();
+                let json = render::nccl_json::json(&bench, &run);
+                for (form, output, digits) in [("text", text, 2), ("json", json, 6)] {
+                    let parsed = measure::read(output.as_bytes());
+                    let place = format!("{program} {version:?} {form} {scope}");
+                    assert!(parsed.complete, "{place}: {:?}", parsed.problems);
+                    let [Measurement::Series(series)] = parsed.measurements.as_slice() else {
+                        panic!("{place}: {:?}", parsed.measurements)
+                    };
+                    same_rows(series, &run, digits, &place);
+                }
+            }
+        }
+    }
+}
+
+/// That a series holds the rows of a run, each as exact as it is printed.
+fn same_rows(
+    series: &Series,
+    run: &fabricgate::sim::collective::CollectiveRun,
+    digits: i32,
+    place: &str,
+) {
+    match series.testcase.as_deref() {
+        Some(name) => assert_eq!(name, run.program, "{place}"),
+        // Before 2.17 the text does not name the program.
+        None => assert!(run.version == NcclTests::V2_13 && digits == 2, "{place}"),
+    }
+    assert_eq!(series.points.len(), run.rows.len() * 2, "{place}");
+    let halves = run.rows.iter().flat_map(|row| {
+        row.halves.iter().zip([Placement::OutOfPlace, Placement::InPlace]).map(move |h| (row, h))
+    });
+    for (point, (row, (half, placement))) in series.points.iter().zip(halves) {
+        let at = format!("{place}, {} bytes", row.bytes);
+        assert_eq!((point.bytes, point.placement), (row.bytes, Some(placement)), "{at}");
+        assert_eq!(point.wrong.is_some(), half.wrong.is_some(), "{at}");
+        // Bandwidths keep their decimals here; times lose theirs as they grow.
+        let rounding = 0.5 * 10_f64.powi(-digits) + 1e-9;
+        let of_time = if digits == 2 { rounding.max(half.time * 5e-4) } else { rounding };
+        let read = [point.time_us, point.algbw, point.busbw];
+        let printed = [(half.time, of_time), (half.algbw, rounding), (half.busbw, rounding)];
+        for (read, (printed, rounding)) in read.into_iter().zip(printed) {
+            let read = read.unwrap_or_else(|| panic!("{at}: a number is missing"));
+            assert!((read - printed).abs() <= rounding, "{at}: {read} for {printed}");
+        }
+    }
+    let average = series.average_busbw.unwrap_or_else(|| panic!("{place}: no average"));
+    assert!((average - run.average()).abs() <= run.average() * 6e-6, "{place}: {average}");
+}
