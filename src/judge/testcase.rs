@@ -73,9 +73,7 @@ pub(super) fn shape(testcase: &str) -> Shape {
 }
 
 fn device_to_device(rest: &str) -> Shape {
-    if rest.starts_with("bidirectional_") {
-        Shape::BothWays
-    } else if rest.starts_with("bidir_") {
+    if rest.starts_with("bidirectional_") || rest.starts_with("bidir_") {
         Shape::BothWays
     } else if rest.starts_with("memcpy_read") || rest.starts_with("unidir_") {
         // nvloom's rows are destinations, in reads and in writes.
