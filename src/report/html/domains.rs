@@ -255,7 +255,7 @@ fn domain(
         left_out.push(format!("Not drawn: {}.", listed(&names, 24)));
     }
     let compared = |g: &&&Grid| matches!(g.reference, Reference::Expectation(..));
-    let (tests, others): (Vec<&Grid>, Vec<&Grid>) = grids.iter().partition(|g| compared(&g));
+    let (tests, others): (Vec<&Grid>, Vec<&Grid>) = grids.iter().partition(|g| compared(g));
     let rows = |grids: &[&Grid]| grids.iter().map(|g| test_row(g)).collect();
     Ok(Domain { name, anchor, tests: rows(&tests), others: rows(&others), figures, left_out })
 }
