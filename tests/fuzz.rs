@@ -379,6 +379,16 @@ fn depth(value: &Value) -> usize {
     }
 }
 
+/// The same value with every number as a float: 1 and 1.0 are one number.
+fn as_floats(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => number.as_f64().into(),
+        Value::Array(items) => items.iter().map(as_floats).collect(),
+        Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), as_floats(v))).collect(),
+        other => other.clone(),
+    }
+}
+
 #[test]
 fn broken_json_is_read_as_far_as_it_goes() {
     const TOKENS: &[&str] =
@@ -401,7 +411,7 @@ fn broken_json_is_read_as_far_as_it_goes() {
             && strict.is_object()
             && depth(&strict) < 64
         {
-            assert_eq!(found.value, strict);
+            assert_eq!(as_floats(&found.value), as_floats(&strict));
             assert!(found.stopped.is_none() && !found.not_finite);
         }
     });

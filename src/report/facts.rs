@@ -60,13 +60,40 @@ pub(super) fn lines(facts: &Facts) -> Vec<(String, String)> {
     topology(facts, &mut say);
     imex(facts, &mut say);
     diagnostics(facts, &mut say);
-    for (name, value) in facts.parameters.iter().take(MOST) {
-        say(&clip(name, 40), clip(value, LONGEST));
+    let values = values(facts);
+    for text in values.iter().take(MOST) {
+        say("values", text.clone());
     }
-    if MOST < facts.parameters.len() {
-        say("and", format!("{} more values; --json has all", facts.parameters.len() - MOST));
+    if MOST < values.len() {
+        say("values", format!("and {} more; --json has all", values.len() - MOST));
     }
     out
+}
+
+/// What is kept under the tool's own names. What is told GPU by GPU
+/// (`gpu3.name`) is one line a name, those that differ first.
+fn values(facts: &Facts) -> Vec<String> {
+    let mut by_name: BTreeMap<&str, BTreeMap<&str, Vec<u32>>> = BTreeMap::new();
+    let mut plain = Vec::new();
+    for (name, value) in &facts.parameters {
+        let gpu = name.strip_prefix("gpu").and_then(|rest| rest.split_once('.'));
+        match gpu.and_then(|(gpu, name)| Some((gpu.parse::<u32>().ok()?, name))) {
+            Some((gpu, name)) => {
+                by_name.entry(name).or_default().entry(value).or_default().push(gpu);
+            }
+            None => plain.push(format!("{} {}", clip(name, 60), clip(value, LONGEST))),
+        }
+    }
+    let mut each: Vec<_> = by_name.into_iter().collect();
+    each.sort_by_key(|(_, values)| values.len() < 2);
+    plain.extend(each.into_iter().map(|(name, values)| {
+        let values = values.into_iter().take(MOST).map(|(value, gpus)| {
+            let noun = if gpus.len() == 1 { "GPU" } else { "GPUs" };
+            format!("{} ({noun} {})", clip(value, 60), ranges(&gpus))
+        });
+        format!("{}: {}", clip(name, 60), values.collect::<Vec<_>>().join(", "))
+    }));
+    plain
 }
 
 /// `8 NVIDIA H100`, and so on for every name.
@@ -160,14 +187,17 @@ fn fabric(gpu: &GpuFabric) -> String {
     let value =
         |v: &Option<String>| v.as_deref().map_or_else(|| "not told".into(), |v| clip(v, 60));
     let mut text = format!("state {}, status {}", value(&gpu.state), value(&gpu.status));
-    if let Some(clique) = &gpu.clique_id {
+    // What does not apply would fill the line on every machine without a fabric.
+    let told = |v: &&String| v.as_str() != "N/A";
+    if let Some(clique) = gpu.clique_id.as_ref().filter(told) {
         text.push_str(&format!(", clique {}", clip(clique, 40)));
     }
-    if let Some(cluster) = &gpu.cluster_uuid {
-        text.push_str(&format!(" of {}", clip(cluster, 40)));
+    if let Some(cluster) = gpu.cluster_uuid.as_ref().filter(told) {
+        text.push_str(&format!(", cluster {}", clip(cluster, 40)));
     }
+    let health = gpu.health.iter().filter(|(_, v)| told(v));
     let health: Vec<String> =
-        gpu.health.iter().map(|(k, v)| format!("{}: {}", clip(k, 40), clip(v, 40))).collect();
+        health.map(|(k, v)| format!("{}: {}", clip(k, 40), clip(v, 40))).collect();
     if !health.is_empty() {
         text.push_str(&format!("; {}", listed(&health, 8)));
     }
@@ -250,6 +280,20 @@ mod tests {
                 "GPU 5: 3 of 4 listed links active, inactive 2, 25.00 GB/s each"
             ]
         );
+    }
+
+    #[test]
+    fn values_told_gpu_by_gpu_are_one_line_a_name_and_those_that_differ_come_first() {
+        let pairs = [
+            ("gpu0.ecc", "On"),
+            ("gpu0.retired", "0"),
+            ("gpu1.ecc", "On"),
+            ("gpu1.retired", "5"),
+            ("gpu.odd", "x"),
+        ];
+        let parameters = pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let told = values(&Facts { parameters, ..Facts::default() });
+        assert_eq!(told, ["gpu.odd x", "retired: 0 (GPU 0), 5 (GPU 1)", "ecc: On (GPUs 0-1)"]);
     }
 
     #[test]

@@ -156,10 +156,10 @@ impl Reader {
         let tests = root.get("testcases").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         // Where the text broke off, only the last test can be cut.
         let whole = tests.len() - usize::from(document.stopped.is_some() && !tests.is_empty());
-        let mut states: BTreeMap<&str, State> = BTreeMap::new();
+        let mut states: BTreeMap<String, State> = BTreeMap::new();
         for (at, test) in tests.iter().enumerate() {
-            let name = test.get("name").and_then(Value::as_str);
-            let state = self.test(test, name, whole <= at);
+            let name = test.get("name").and_then(Value::as_str).map(text::clean);
+            let state = self.test(test, name.as_deref(), whole <= at);
             if let Some(name) = name {
                 states.insert(name, state);
             }
@@ -168,7 +168,7 @@ impl Reader {
         let running: Vec<&str> = states
             .iter()
             .filter(|(_, state)| **state == State::Running)
-            .map(|(name, _)| *name)
+            .map(|(name, _)| name.as_str())
             .collect();
         for name in &running {
             self.report(ProblemKind::Truncated, Some(name), "the test started and did not end");

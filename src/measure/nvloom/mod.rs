@@ -171,7 +171,7 @@ impl Reader {
             self.finish(false);
             self.test = Some(Test::new(name, line.number));
         } else if let Some(name) = text.strip_prefix("Done ") {
-            self.done(name.trim(), line.number);
+            self.done(&text::clean(name), line.number);
         } else if let Some(failure) = failure::read(text) {
             if let Some(test) = &mut self.test {
                 test.failed = true;

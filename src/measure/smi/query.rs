@@ -448,7 +448,8 @@ fn missing(blocks: &[Block]) -> Vec<(String, u32)> {
                 out.push((detail, block.line));
             }
             if index + 1 == blocks.len() && !block.paths.contains(&equal.last_path) {
-                out.push((format!("GPU {index} ends before {}", equal.last_path), block.line));
+                let path = text::clean(&equal.last_path);
+                out.push((format!("GPU {index} ends before {path}"), block.line));
             }
         } else if index + 1 == blocks.len()
             && block.device.name.is_some()
