@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 use super::exit;
 use super::failure::Failure;
 use super::stdout;
@@ -19,8 +21,23 @@ pub struct Args {
     locus: String,
 }
 
+/// The format of `explain --json`.
+const EXPLAIN_FORMAT: &str = "fabricgate.explain/1";
+
+/// One explanation.
+#[derive(Debug, Serialize)]
+struct ExplainDocument<'a> {
+    format: &'static str,
+    /// The run it is taken from.
+    run: &'a str,
+    /// What was asked for.
+    locus: &'a str,
+    /// The chain in words, line by line.
+    text: Vec<&'a str>,
+}
+
 /// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<u8> {
+pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
     let stored = stored::open(&args.run)?;
     let run = stored::run(&stored)?;
     let Some(text) = explain(&run, &args.locus) else {
@@ -31,6 +48,15 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
         );
         return Err(Failure::Usage(text).into());
     };
-    stdout::text(&text)?;
+    if json {
+        stdout::json(&ExplainDocument {
+            format: EXPLAIN_FORMAT,
+            run: &run.info.id,
+            locus: &args.locus,
+            text: text.lines().collect(),
+        })?;
+    } else {
+        stdout::text(&text)?;
+    }
     Ok(exit::PASS)
 }

@@ -116,7 +116,7 @@ pub fn main() -> ExitCode {
         Command::Audit(args) => audit::run(args, globals),
         Command::Apply(args) => apply::run(args, globals),
         Command::Report(args) => report::run(args, globals),
-        Command::Explain(args) => explain::run(args),
+        Command::Explain(args) => explain::run(args, globals.json),
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),
