@@ -25,6 +25,8 @@ pub(super) struct Domain<'a> {
     /// Its nodes, as claimed or as recorded.
     pub(super) nodes: Vec<NodeName>,
     pub(super) platform: Option<&'a Platform>,
+    /// The class of its scale-out NICs, where one is claimed and known.
+    pub(super) nic: Option<&'a Platform>,
     pub(super) gpus_per_node: Option<u32>,
     /// What ran on one node.
     pub(super) own: BTreeMap<NodeName, Vec<&'a Recording>>,
@@ -42,10 +44,7 @@ impl Domain<'_> {
 
     /// The node a host name means: one of ours where it fits, else itself.
     pub(super) fn node_of_host(&self, host: &str) -> NodeName {
-        let ours = self.nodes.iter().find(|n| n.as_str() == host);
-        ours.or_else(|| self.nodes.iter().find(|n| n.matches_host(host)))
-            .cloned()
-            .unwrap_or_else(|| NodeName::from(host))
+        known_as(host, self.nodes.iter()).cloned().unwrap_or_else(|| NodeName::from(host))
     }
 
     /// Rank to GPU, from what the output says. Where several ranks of a host
@@ -72,33 +71,56 @@ impl Domain<'_> {
 /// Lays out the recordings of a case.
 pub(super) fn arrange<'a>(case: &Case<'a>) -> (Vec<Domain<'a>>, Claims) {
     let mut claims = case.claims.clone();
-    let mut placed: Vec<(DomainName, &'a Recording)> = Vec::new();
+    let mut placed: Vec<(DomainName, Option<NodeName>, &'a Recording)> = Vec::new();
 
     // What ran across nodes comes first: it says which nodes belong together.
+    let folders: BTreeSet<&NodeName> = case
+        .recordings
+        .iter()
+        .filter_map(|r| match &r.scope {
+            Scope::Node(node) => Some(node),
+            Scope::Domain(_) => None,
+        })
+        .collect();
     for recording in case.recordings {
         let Scope::Domain(folder) = &recording.scope else { continue };
-        let name = place_domain(&mut claims, case.claims, folder, recording);
-        placed.push((name, recording));
+        let name = place_domain(&mut claims, case.claims, folder, recording, &folders);
+        placed.push((name, None, recording));
     }
     for recording in case.recordings {
-        let Scope::Node(node) = &recording.scope else { continue };
-        if claims.domain_of(node).is_none() {
+        let Scope::Node(folder) = &recording.scope else { continue };
+        let all = claims.domains.iter().flat_map(|d| &d.nodes);
+        let node = known_as(folder.as_str(), all).unwrap_or(folder).clone();
+        if claims.domain_of(&node).is_none() {
             claims.domains.push(unclaimed(DomainName::from(node.as_str()), vec![node.clone()]));
         }
-        let name = claims.domain_of(node).map(|d| d.name.clone());
-        placed.extend(name.map(|name| (name, recording)));
+        let name = claims.domain_of(&node).map(|d| d.name.clone());
+        placed.extend(name.map(|name| (name, Some(node), recording)));
     }
 
     let domains = claims
         .domains
         .iter()
         .map(|claimed| {
-            let recordings =
-                placed.iter().filter(|(name, _)| *name == claimed.name).map(|(_, r)| *r);
-            domain(case, claimed, recordings)
+            let here = placed.iter().filter(|(name, _, _)| *name == claimed.name);
+            domain(case, claimed, here.map(|(_, node, recording)| (node.clone(), *recording)))
         })
         .collect();
     (domains, claims)
+}
+
+/// The node that a host name means: the one of that name, else the only one
+/// that differs in nothing but a DNS suffix.
+fn known_as<'n>(
+    host: &str,
+    nodes: impl Iterator<Item = &'n NodeName> + Clone,
+) -> Option<&'n NodeName> {
+    let exact = nodes.clone().find(|n| n.as_str() == host);
+    exact.or_else(|| {
+        let mut alike = nodes.filter(|n| n.matches_host(host));
+        let first = alike.next()?;
+        alike.next().is_none().then_some(first)
+    })
 }
 
 fn unclaimed(name: DomainName, nodes: Vec<NodeName>) -> ClaimedDomain {
@@ -112,7 +134,12 @@ fn place_domain(
     given: &Claims,
     folder: &DomainName,
     recording: &Recording,
+    folders: &BTreeSet<&NodeName>,
 ) -> DomainName {
+    // A node is called as its folder is, whatever DNS suffix the tool prints.
+    let named = |host: &str| {
+        known_as(host, folders.iter().copied()).cloned().unwrap_or_else(|| NodeName::from(host))
+    };
     let hosts: BTreeSet<&str> =
         recording.parsed.facts.ranks.iter().map(|r| r.host.as_str()).collect();
     if let Some(known) = claims.domains.iter_mut().find(|d| d.name == *folder) {
@@ -120,7 +147,7 @@ fn place_domain(
         if given.domains.iter().all(|d| d.name != *folder) {
             for host in hosts {
                 if !known.nodes.iter().any(|n| n.matches_host(host)) {
-                    known.nodes.push(NodeName::from(host));
+                    known.nodes.push(named(host));
                 }
             }
         }
@@ -133,7 +160,7 @@ fn place_domain(
     if let Some(most) = most.filter(|d| hosts.len() < 2 * members(d)) {
         return most.name.clone();
     }
-    let nodes = hosts.iter().map(|h| NodeName::from(*h)).collect();
+    let nodes = hosts.iter().map(|h| named(h)).collect::<BTreeSet<_>>().into_iter().collect();
     claims.domains.push(unclaimed(folder.clone(), nodes));
     folder.clone()
 }
@@ -141,14 +168,14 @@ fn place_domain(
 fn domain<'a>(
     case: &Case<'a>,
     claimed: &ClaimedDomain,
-    recordings: impl Iterator<Item = &'a Recording>,
+    recordings: impl Iterator<Item = (Option<NodeName>, &'a Recording)>,
 ) -> Domain<'a> {
     let mut own: BTreeMap<NodeName, Vec<&'a Recording>> = BTreeMap::new();
     let mut across = Vec::new();
-    for recording in recordings {
-        match &recording.scope {
-            Scope::Node(node) => own.entry(node.clone()).or_default().push(recording),
-            Scope::Domain(_) => across.push(recording),
+    for (node, recording) in recordings {
+        match node {
+            Some(node) => own.entry(node).or_default().push(recording),
+            None => across.push(recording),
         }
     }
     let mut doubts = Vec::new();
@@ -159,6 +186,7 @@ fn domain<'a>(
         nodes: claimed.nodes.clone(),
         gpus_per_node: claimed.gpus_per_node.or(platform.and_then(|p| p.gpus_per_node)),
         platform,
+        nic: claimed.nic.as_deref().and_then(|name| case.catalogue.platform(name)),
         own,
         across,
         doubts,

@@ -71,16 +71,18 @@ fn has_numbers(recording: &Recording) -> bool {
 
 /// Whether a recording holds a bandwidth of the node's own links.
 fn has_bandwidth(recording: &Recording) -> bool {
-    recording.parsed.measurements.iter().any(|m| match m {
-        Measurement::Matrix(matrix) => {
-            matrix.unit.is_none_or(Unit::is_bandwidth) && matrix.numbers().next().is_some()
-        }
-        // One rank has busbw 0: no measurement of a link.
-        Measurement::Series(series) => {
-            series.points.iter().any(|p| p.busbw.or(p.algbw).is_some_and(|bw| 0.0 < bw))
-        }
-        Measurement::Scalar(_) => false,
-    })
+    // A NIC is not what GPUs reach each other over inside a node.
+    recording.parsed.tool != Some(Tool::Perftest)
+        && recording.parsed.measurements.iter().any(|m| match m {
+            Measurement::Matrix(matrix) => {
+                matrix.unit.is_none_or(Unit::is_bandwidth) && matrix.numbers().next().is_some()
+            }
+            // One rank has busbw 0: no measurement of a link.
+            Measurement::Series(series) => {
+                series.points.iter().any(|p| p.busbw.or(p.algbw).is_some_and(|bw| 0.0 < bw))
+            }
+            Measurement::Scalar(_) => false,
+        })
 }
 
 /// How many GPUs the complete outputs of a node show.

@@ -6,6 +6,7 @@
 //! under load depends on the CPU and is shown, not judged.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::arrange::Domain;
 use super::finding::finding;
@@ -46,6 +47,12 @@ struct Copies<'a> {
     file: &'a str,
 }
 
+/// Where more of all copies than this were low once, they were no dips.
+const MOST_DIPS: f64 = 0.02;
+
+/// Parts that some copy shows to be sound.
+type Sound = BTreeSet<(GpuId, Direction)>;
+
 /// Judges all host copies of a case.
 pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
     let mut tests: BTreeMap<(&str, &str), Vec<Copies<'_>>> = BTreeMap::new();
@@ -56,17 +63,29 @@ pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
         }
     }
     let mut low = Vec::new();
+    let mut sound = acquittals(domains);
+    let mut judged = 0;
     for ((_, testcase), copies) in tests {
         let Shape::Host(direction) = testcase::shape(testcase) else { continue };
-        low.extend(judge_test(testcase, direction, &copies, ledger));
+        let found = judge_test(testcase, direction, &copies, ledger);
+        let is_low = |copy: &Copies<'_>| {
+            found.iter().any(|l| {
+                let locus = &l.finding.locus;
+                locus.node.as_ref() == Some(&copy.gpu.node)
+                    && locus.gpu.is_none_or(|gpu| gpu == copy.gpu.gpu)
+            })
+        };
+        let fine = copies.iter().filter(|copy| !is_low(copy));
+        sound.extend(fine.map(|copy| (copy.gpu.clone(), direction)));
+        judged += copies.len();
+        low.extend(found);
     }
-    convict(low, &acquittals(domains), ledger);
+    convict(low, &sound, judged, ledger);
 }
 
-/// The best that each GPU showed in any other host test of the same direction,
-/// relative to what its peers showed there. A link at half rate is slow in all
-/// of them.
-fn acquittals(domains: &[Domain<'_>]) -> BTreeMap<(GpuId, Direction), f64> {
+/// Who showed as much as its peers in a host test that is not judged. A link at
+/// half rate is slow in all of them.
+fn acquittals(domains: &[Domain<'_>]) -> Sound {
     let mut tests: BTreeMap<(&str, &str), Vec<(GpuId, f64)>> = BTreeMap::new();
     for domain in domains {
         let platform = domain.platform.map_or("", |p| p.name.as_str());
@@ -78,7 +97,7 @@ fn acquittals(domains: &[Domain<'_>]) -> BTreeMap<(GpuId, Direction), f64> {
             }
         }
     }
-    let mut best: BTreeMap<(GpuId, Direction), f64> = BTreeMap::new();
+    let mut sound = Sound::new();
     for ((_, testcase), values) in tests {
         let (Shape::Host(direction) | Shape::LoadedHost(direction)) = testcase::shape(testcase)
         else {
@@ -89,12 +108,10 @@ fn acquittals(domains: &[Domain<'_>]) -> BTreeMap<(GpuId, Direction), f64> {
         else {
             continue;
         };
-        for (gpu, value) in values {
-            let share = best.entry((gpu, direction)).or_insert(0.0);
-            *share = share.max(value / level);
-        }
+        let fine = values.into_iter().filter(|(_, value)| level * (1.0 - LINE) <= *value);
+        sound.extend(fine.map(|(gpu, _)| (gpu, direction)));
     }
-    best
+    sound
 }
 
 /// Every number between host memory and a GPU of this domain: test case, GPU,
@@ -133,22 +150,35 @@ struct Low {
 }
 
 /// Enters what is low: as findings where more than one reading says so or one
-/// is deeper than dips go, as a remark where another test clears the link, else
-/// as something to read again.
-fn convict(low: Vec<Low>, acquittals: &BTreeMap<(GpuId, Direction), f64>, ledger: &mut Ledger) {
-    for low in merge_directions(low) {
-        let Low { finding, readings } = low;
-        if 1 < readings || ratio(&finding) < DEEPEST_DIP {
-            ledger.find(finding);
-        } else if is_acquitted(&finding.locus, acquittals) {
+/// is deeper than dips go, as a remark where another copy over the same link is
+/// fine, else as something to read again.
+fn convict(low: Vec<Low>, sound: &Sound, judged: usize, ledger: &mut Ledger) {
+    let (guilty, once): (Vec<Low>, Vec<Low>) =
+        merge_directions(low).into_iter().partition(is_certain);
+    guilty.into_iter().for_each(|low| ledger.find(low.finding));
+    let (dips, open): (Vec<Low>, Vec<Low>) =
+        once.into_iter().partition(|low| is_acquitted(&low.finding.locus, sound));
+    #[expect(clippy::cast_precision_loss, reason = "counts of copies")]
+    let too_many = 1 < dips.len() && MOST_DIPS * (judged as f64) < dips.len() as f64;
+    for Low { finding, .. } in dips {
+        let Some(node) = finding.locus.node.clone().filter(|_| too_many) else {
             ledger.notes.push(format!(
                 "{}; once, other copies over the same link are fine",
                 finding.summary
             ));
-        } else if let Some(node) = finding.locus.node.clone() {
-            ledger.doubt(&node, format!("{}; read once, read it again", finding.summary));
-        }
+            continue;
+        };
+        ledger.doubt(&node, format!("{}; read once, as are too many others", finding.summary));
     }
+    for Low { finding, .. } in open {
+        let Some(node) = finding.locus.node.clone() else { continue };
+        ledger.doubt(&node, format!("{}; read once, read it again", finding.summary));
+    }
+}
+
+/// Whether these readings cannot be a dip.
+fn is_certain(low: &Low) -> bool {
+    1 < low.readings || ratio(&low.finding) < DEEPEST_DIP
 }
 
 /// Host copies of a domain, by test case.
@@ -168,12 +198,13 @@ fn copies_of<'a>(domain: &'a Domain<'a>) -> BTreeMap<&'a str, Vec<Copies<'a>>> {
     tests
 }
 
-fn is_acquitted(locus: &Locus, acquittals: &BTreeMap<(GpuId, Direction), f64>) -> bool {
-    let (Some(node), Some(gpu), Some(direction)) = (&locus.node, locus.gpu, locus.direction) else {
-        return false;
-    };
-    let best = acquittals.get(&(GpuId::new(node.clone(), gpu), direction));
-    best.is_some_and(|share| 1.0 - LINE <= *share)
+/// Lanes and generation are the same both ways: a link that is fine in either
+/// direction has all of them.
+fn is_acquitted(locus: &Locus, sound: &Sound) -> bool {
+    let (Some(node), Some(gpu)) = (&locus.node, locus.gpu) else { return false };
+    [Direction::H2d, Direction::D2h]
+        .iter()
+        .any(|direction| sound.contains(&(GpuId::new(node.clone(), gpu), *direction)))
 }
 
 fn judge_test(
@@ -208,7 +239,9 @@ fn judge_test(
     for (node, found) in by_node {
         let here = copies.iter().filter(|c| Some(&c.gpu.node) == node.as_ref());
         let all = here.clone().count();
-        let whole_node = 1 < all && found.len() == all;
+        let ratios = || found.iter().map(|l| ratio(&l.finding));
+        let alike = ratios().fold(0.0, f64::max) - ratios().fold(1.0, f64::min) <= LINE;
+        let whole_node = 1 < all && found.len() == all && alike;
         let Some(one) = here.into_iter().next().filter(|_| whole_node) else {
             out.extend(found);
             continue;
@@ -288,6 +321,9 @@ fn merge_directions(low: Vec<Low>) -> Vec<Low> {
         let twin = merged.iter_mut().find(|m| {
             part(&m.finding.locus) == part(&low.finding.locus)
                 && m.finding.locus.direction != low.finding.locus.direction
+                // Two dips of one GPU are not one slow link.
+                && ((ratio(&m.finding) - ratio(&low.finding)).abs() <= LINE
+                    || (is_certain(m) && is_certain(&low)))
         });
         let Some(twin) = twin else {
             merged.push(low);

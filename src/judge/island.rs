@@ -32,6 +32,8 @@ pub(super) struct GroupKey {
     pub(super) across: bool,
     /// Source and destination sit in different nodes.
     pub(super) between_nodes: bool,
+    /// Taken with nvbandwidth's small buffer, which shows less.
+    pub(super) small_buffer: bool,
 }
 
 /// One number between two GPUs.
@@ -56,8 +58,6 @@ pub(super) struct Island<'a> {
     pub(super) directed: Vec<PairReading>,
     /// Both directions at once; source and destination are interchangeable.
     pub(super) both_ways: Vec<PairReading>,
-    /// Some of them were taken with nvbandwidth's small buffer.
-    pub(super) small_buffer: bool,
     /// Files that pair readings came from, for evidence.
     pub(super) files: BTreeMap<Arc<str>, Vec<String>>,
 }
@@ -75,9 +75,10 @@ impl<'a> Island<'a> {
         e.value.filter(|_| between_gpus && e.unit == Unit::GigabytesPerSecond).map(|v| (v, e))
     }
 
-    /// How far below an expectation a healthy island may be.
-    pub(super) fn tolerance(&self, expectation: &Expectation) -> f64 {
-        let small = expectation.tolerance_small_buffer.filter(|_| self.small_buffer);
+    /// How far below the expectation of this group a healthy island may be.
+    pub(super) fn tolerance(&self, group: usize, expectation: &Expectation) -> f64 {
+        let small_buffer = self.groups[group].small_buffer;
+        let small = expectation.tolerance_small_buffer.filter(|_| small_buffer);
         small.map_or(expectation.tolerance, |t| t.max(expectation.tolerance))
     }
 
@@ -186,15 +187,14 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
     let mut gpus: BTreeMap<GpuId, usize> = BTreeMap::new();
     let mut pairs: Vec<(GpuId, GpuId, GroupKey, f64, bool)> = Vec::new();
     let mut files: BTreeMap<Arc<str>, Vec<String>> = BTreeMap::new();
-    let mut small_buffer = false;
 
     let own = domain.own.iter().filter(|(node, _)| only.is_none_or(|only| *node == only));
     let own = own.flat_map(|(node, recordings)| recordings.iter().map(move |r| (Some(node), *r)));
     let across = domain.across.iter().map(|r| (None, *r)).filter(|_| only.is_none());
     for (node, recording) in own.chain(across) {
         let label = labels(domain, recording, node);
+        let small_buffer = copies_small_buffers(recording);
         for (matrix, name, shape) in pair_matrices(recording) {
-            small_buffer |= copies_small_buffers(recording);
             let testcase: Arc<str> = Arc::from(name);
             let seen_in = files.entry(testcase.clone()).or_default();
             if !seen_in.contains(&recording.file) {
@@ -204,8 +204,12 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
                 let between_nodes = src.node != dst.node;
                 gpus.entry(src.clone()).or_default();
                 gpus.entry(dst.clone()).or_default();
-                let key =
-                    GroupKey { testcase: testcase.clone(), across: node.is_none(), between_nodes };
+                let key = GroupKey {
+                    testcase: testcase.clone(),
+                    across: node.is_none(),
+                    between_nodes,
+                    small_buffer,
+                };
                 if let Some(value) = cell {
                     pairs.push((src, dst, key, value, shape == Shape::BothWays));
                 }
@@ -249,7 +253,6 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
         groups: groups.into_keys().collect(),
         directed,
         both_ways,
-        small_buffer,
         files,
     }
 }

@@ -98,9 +98,9 @@ pub(super) fn judge(
     let relative = robust::median(&mut ratios);
 
     // Each test has its own tolerance; most of them must agree.
-    let line = |e: &Expectation| 1.0 - island.tolerance(e).max(peel::LINE);
+    let line = |g: usize, e: &Expectation| 1.0 - island.tolerance(g, e).max(peel::LINE);
     let mut shares: Vec<f64> =
-        expected.iter().map(|(_, level, value, e)| level / value / line(e)).collect();
+        expected.iter().map(|(g, level, value, e)| level / value / line(*g, e)).collect();
     let below_fleet = relative.is_some_and(|r| r < 1.0 - peel::LINE);
     let below_expected = robust::median(&mut shares).is_some_and(|share| share < 1.0);
     let under_floor = expected.iter().find(|(_, level, _, e)| e.floor.is_some_and(|f| *level < f));
@@ -120,7 +120,7 @@ pub(super) fn judge(
         let against = format!(
             "the expectation ({}, tolerance {}; {})",
             e.derivation,
-            percent(island.tolerance(e)),
+            percent(island.tolerance(*group, e)),
             e.source
         );
         findings.push(low(island, *group, *level, *value, &against));
@@ -175,19 +175,21 @@ fn low(island: &Island<'_>, group: usize, level: f64, reference: f64, against: &
         Some(links) => format!("; that fits {links} missing everywhere, as with a switch plane out"),
         None => "; no whole number of links fits: look at clocks, power limits, and whether the expectation is right".to_owned(),
     };
-    let key = &island.groups[group];
     let said =
         format!("{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}", percent(1.0 - ratio));
     let rule = format!("level: the median of all pairs against {against}");
-    let mut found = finding(Outcome::Degraded, class, locus, &rule)
+    let found = finding(Outcome::Degraded, class, locus, &rule)
         .numbers(level, reference, Unit::GigabytesPerSecond)
         .saying(said);
-    for file in island.files.get(&key.testcase).into_iter().flatten().take(4) {
-        found = found.because(
-            file,
-            Some(&key.testcase),
-            format!("median of all pairs {level:.2} GB/s"),
-        );
+    of_group(island, group, level, found)
+}
+
+/// The same finding with the files behind a group's level.
+fn of_group(island: &Island<'_>, group: usize, level: f64, mut found: Finding) -> Finding {
+    let testcase = &island.groups[group].testcase;
+    for file in island.files.get(testcase).into_iter().flatten().take(4) {
+        let detail = format!("median of all pairs {level:.2} GB/s");
+        found = found.because(file, Some(testcase), detail);
     }
     found
 }
@@ -221,8 +223,10 @@ fn too_fast(
             island.domain
         );
         let rule = "ceiling: no copy is faster than links x rate";
-        let found = finding(Outcome::Unknown, "above-nominal", locus, rule);
-        findings.push(found.numbers(*level, nominal, Unit::GigabytesPerSecond).saying(said));
+        let found = finding(Outcome::Unknown, "above-nominal", locus, rule)
+            .numbers(*level, nominal, Unit::GigabytesPerSecond)
+            .saying(said);
+        findings.push(of_group(island, *group, *level, found));
     } else if value * NOTEWORTHY < *level {
         notes.push(format!(
             "{testcase} in {} reads {level:.1} GB/s, {} above what is expected of {platform} ({value:.1})",

@@ -5,6 +5,7 @@
 //! no slow link but another path. Groups, not blame: what they mean is decided
 //! in `fabric`.
 
+use super::island::GroupKey;
 use super::island::Island;
 use super::robust;
 
@@ -106,9 +107,7 @@ fn group_levels(island: &Island<'_>) -> Vec<f64> {
             let inside = island
                 .groups
                 .iter()
-                .position(|g| {
-                    g.testcase == key.testcase && g.across == key.across && !g.between_nodes
-                })
+                .position(|g| *g == GroupKey { between_nodes: false, ..key.clone() })
                 .map_or(0.0, |i| own[i]);
             // A host is no witness for GPUs whose fabric is a bridge or PCIe.
             let expected = island.expected_level(at).filter(|_| island.is_uniform());

@@ -16,6 +16,7 @@ mod island;
 mod ledger;
 mod level;
 mod membership;
+mod nic;
 mod nodes;
 mod peel;
 mod problems;
@@ -76,6 +77,7 @@ pub fn judge(case: &Case<'_>) -> Judgement {
     }
     let judged = fabrics(&domains, &mut ledger);
     host::judge(&domains, &mut ledger);
+    nic::judge(&domains, &mut ledger);
     for domain in &domains {
         collective::judge(domain, &mut ledger);
         coverage::judge(domain, &mut ledger);

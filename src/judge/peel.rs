@@ -29,6 +29,16 @@ const ASSUMED_SIGMA: f64 = 0.01;
 /// No instrument here repeats better than this.
 const LEAST_SIGMA: f64 = 0.000_5;
 
+/// Islands of up to this many GPUs are first compared with their upper end:
+/// one bad GPU of four touches half of all cells, three of eight two thirds.
+const SMALL: usize = 8;
+
+/// Where that upper end is. With four bad of eight a fifth of all cells is good.
+const UPPER: f64 = 0.85;
+
+/// How many standard deviations above the middle that is: Phi^-1(0.85).
+const UPPER_Z: f64 = 1.04;
+
 /// Chance that any innocent pair of an island looks low.
 const FAMILY_ERROR: f64 = 1e-3;
 
@@ -142,14 +152,21 @@ pub(super) fn peel(
     let mut out = Peeled { detectable: vec![None; n], ..Peeled::default() };
     let mut blamed = Blamed::none(n);
     // Levels depend on who is blamed and the other way round: a few turns do.
-    for _ in 0..4 {
-        out.levels = levels(island.groups.len(), &readings, &blamed, n);
-        let cells = Cells::new(n, &readings, &out.levels);
-        let matrix: Vec<Option<f64>> = (0..n * n).map(|at| cells.cell(at / n, at % n)).collect();
+    for turn in 0..5 {
+        let first = turn == 0 && n <= SMALL;
+        out.levels = levels(island.groups.len(), &readings, &blamed, None);
+        let (mut cells, mut matrix) = matrix(n, &readings, &out.levels);
         out.sigma = sigma(&cells, &matrix, n);
+        if first {
+            // Without what noise alone lifts the upper end by.
+            let upper = levels(island.groups.len(), &readings, &blamed, Some(UPPER));
+            let noise = UPPER_Z * out.sigma;
+            out.levels = upper.iter().map(|level| level * (1.0 - noise)).collect();
+            (cells, matrix) = self::matrix(n, &readings, &out.levels);
+        }
         let before = blamed.clone();
         blamed = blame(&matrix, &cells, n, out.sigma, statistic);
-        let settled = before == blamed;
+        let settled = before == blamed && !first;
         out.blames = describe(&matrix, &cells, &blamed, out.sigma, n, statistic);
         out.detectable = detectable(&cells, &blamed, out.sigma, n, statistic);
         if settled {
@@ -158,6 +175,13 @@ pub(super) fn peel(
         }
     }
     out
+}
+
+/// The readings relative to these levels, and the median of every cell.
+fn matrix(n: usize, readings: &[PairReading], levels: &[f64]) -> (Cells, Vec<Option<f64>>) {
+    let cells = Cells::new(n, readings, levels);
+    let matrix = (0..n * n).map(|at| cells.cell(at / n, at % n)).collect();
+    (cells, matrix)
 }
 
 /// Ends taken out of the comparison.
@@ -177,32 +201,24 @@ impl Blamed {
     }
 }
 
-/// The level of each group among ends that are not blamed. One bad GPU of four
-/// touches half of all cells, so small islands start from their upper end.
-fn levels(groups: usize, readings: &[PairReading], blamed: &Blamed, n: usize) -> Vec<f64> {
-    const SMALL: usize = 6;
-    const UPPER: f64 = 0.8;
+/// The level of each group among ends that are not blamed: the median, or the
+/// quantile `upper`.
+fn levels(
+    groups: usize,
+    readings: &[PairReading],
+    blamed: &Blamed,
+    upper: Option<f64>,
+) -> Vec<f64> {
     let mut values: Vec<Vec<f64>> = vec![Vec::new(); groups];
-    let mut parts: Vec<std::collections::BTreeSet<usize>> = vec![Default::default(); groups];
     for r in readings.iter().filter(|r| blamed.clears(r.src, r.dst)) {
         values[r.group].push(r.value);
-        if n <= SMALL || parts[r.group].len() <= SMALL {
-            parts[r.group].insert(r.src);
-        }
     }
-    let nobody = !blamed.tx.iter().chain(&blamed.rx).any(|b| *b);
-    values
-        .iter_mut()
-        .zip(&parts)
-        .map(|(v, ends)| {
-            let level = if nobody && ends.len() <= SMALL {
-                robust::quantile(v, UPPER)
-            } else {
-                robust::median(v)
-            };
-            level.filter(|l| 0.0 < *l).unwrap_or(f64::INFINITY)
-        })
-        .collect()
+    let level = |v: &mut Vec<f64>| match upper {
+        Some(q) => robust::quantile(v, q),
+        None => robust::median(v),
+    };
+    let positive = |level: Option<f64>| level.filter(|l| 0.0 < *l).unwrap_or(f64::INFINITY);
+    values.iter_mut().map(|v| positive(level(v))).collect()
 }
 
 /// Relative spread of one reading: what is left when every end has its own
@@ -239,6 +255,8 @@ struct Ends {
 
 fn end_medians(matrix: &[Option<f64>], n: usize, blamed: &Blamed, statistic: Statistic) -> Ends {
     let sum_up = |mut values: Vec<f64>| match statistic {
+        // Of two partners one good reading acquits.
+        Statistic::Median if values.len() == 2 => values.into_iter().reduce(f64::max),
         Statistic::Median => robust::median(&mut values),
         Statistic::Best => values.into_iter().reduce(f64::max),
     };

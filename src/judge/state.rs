@@ -216,7 +216,11 @@ fn cliques(domain: &Domain<'_>, ledger: &mut Ledger) {
             nodes.len()
         );
         let locus = of_domain(LocusKind::Domain, &domain.name);
-        ledger.find(finding(Outcome::Failed, "split-domain", locus, rule).saying(said));
+        let found = finding(Outcome::Failed, "split-domain", locus, rule).saying(said);
+        ledger.find(nodes.iter().fold(found, |found, (clique, members)| {
+            let (node, file) = members[0];
+            found.because(file, None, format!("{} outputs show {clique}, as {node}", members.len()))
+        }));
         return;
     }
     for (other, members) in nodes.iter().filter(|(clique, _)| *clique != main) {

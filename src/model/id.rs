@@ -63,12 +63,13 @@ name! {
 
 impl NodeName {
     /// Whether `host`, as a tool printed it, means this node: the same name,
-    /// or the same first label where either side carries a DNS suffix.
+    /// or the same but for a DNS suffix that only one of them carries.
     pub fn matches_host(&self, host: &str) -> bool {
-        fn first(name: &str) -> &str {
-            name.split('.').next().unwrap_or(name)
+        fn is_short_of(short: &str, long: &str) -> bool {
+            long.strip_prefix(short).is_some_and(|suffix| suffix.starts_with('.'))
         }
-        self.as_str() == host || first(self.as_str()) == first(host)
+        let node = self.as_str();
+        node == host || is_short_of(node, host) || is_short_of(host, node)
     }
 }
 
@@ -105,5 +106,7 @@ mod tests {
         assert!(node.matches_host("node0001.cluster.local"));
         assert!(!node.matches_host("node00011"));
         assert!(NodeName::from("node0001.a").matches_host("node0001"));
+        assert!(!NodeName::from("node0001.a").matches_host("node0001.b"));
+        assert!(!NodeName::from("10.7.0.11").matches_host("10.7.0.12"));
     }
 }
