@@ -92,7 +92,7 @@ pub(super) fn evidence(island: &Island<'_>, mut found: Finding) -> Finding {
     const MOST_FILES: usize = 6;
     for (testcase, files) in &island.files {
         for file in files.iter().take(MOST_FILES) {
-            found = found.because(file, Some(testcase), "pair matrix");
+            found = found.because(&file.file, Some(testcase), "pair matrix");
         }
     }
     found.evidence.truncate(MOST_FILES);
@@ -222,14 +222,13 @@ fn gpu_finding(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool
     for (at, key) in island.groups.iter().enumerate() {
         let of = |direction| robust::median(&mut of_end(readings, gpu, direction, at, peeled));
         let (Some(sent), Some(received)) = (of(Direction::Tx), of(Direction::Rx)) else { continue };
-        let files =
-            island.files.get(&key.testcase).and_then(|f| f.first()).map_or("", String::as_str);
+        let file = island.file_of(at, gpu).unwrap_or("");
         let place = if key.between_nodes { "to other nodes" } else { "inside the node" };
         let detail = format!(
             "{place}: sends {sent:.2}, receives {received:.2} GB/s (medians), level {:.2}",
             peeled.levels[at]
         );
-        found = found.because(files, Some(&key.testcase), detail);
+        found = found.because(file, Some(&key.testcase), detail);
     }
     found
 }

@@ -45,6 +45,14 @@ pub(super) struct PairReading {
     pub(super) value: f64,
 }
 
+/// A file that pair readings came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    /// The node it ran on; `None` when it ran across nodes.
+    node: Option<NodeName>,
+    pub(super) file: String,
+}
+
 /// A set of GPUs that must all reach each other.
 #[derive(Debug)]
 pub(super) struct Island<'a> {
@@ -59,7 +67,7 @@ pub(super) struct Island<'a> {
     /// Both directions at once; source and destination are interchangeable.
     pub(super) both_ways: Vec<PairReading>,
     /// Files that pair readings came from, for evidence.
-    pub(super) files: BTreeMap<Arc<str>, Vec<String>>,
+    pub(super) files: BTreeMap<Arc<str>, Vec<Source>>,
 }
 
 impl<'a> Island<'a> {
@@ -80,6 +88,15 @@ impl<'a> Island<'a> {
         let small_buffer = self.groups[group].small_buffer;
         let small = expectation.tolerance_small_buffer.filter(|_| small_buffer);
         small.map_or(expectation.tolerance, |t| t.max(expectation.tolerance))
+    }
+
+    /// The file that holds a GPU's readings of a group: of its own node, or of
+    /// the run across nodes.
+    pub(super) fn file_of(&self, group: usize, gpu: usize) -> Option<&str> {
+        let key = &self.groups[group];
+        let node = (!key.across).then(|| &self.gpus[gpu].node);
+        let sources = self.files.get(&key.testcase)?;
+        sources.iter().find(|s| s.node.as_ref() == node).map(|s| s.file.as_str())
     }
 
     /// Whether every pair of GPUs must show the same bandwidth.
@@ -186,7 +203,7 @@ pub(super) fn pair_matrices(recording: &Recording) -> Vec<(&Matrix, &str, Shape)
 fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
     let mut gpus: BTreeMap<GpuId, usize> = BTreeMap::new();
     let mut pairs: Vec<(GpuId, GpuId, GroupKey, f64, bool)> = Vec::new();
-    let mut files: BTreeMap<Arc<str>, Vec<String>> = BTreeMap::new();
+    let mut files: BTreeMap<Arc<str>, Vec<Source>> = BTreeMap::new();
 
     let own = domain.own.iter().filter(|(node, _)| only.is_none_or(|only| *node == only));
     let own = own.flat_map(|(node, recordings)| recordings.iter().map(move |r| (Some(node), *r)));
@@ -196,9 +213,10 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
         let small_buffer = copies_small_buffers(recording);
         for (matrix, name, shape) in pair_matrices(recording) {
             let testcase: Arc<str> = Arc::from(name);
-            let seen_in = files.entry(testcase.clone()).or_default();
-            if !seen_in.contains(&recording.file) {
-                seen_in.push(recording.file.clone());
+            let source = Source { node: node.cloned(), file: recording.file.clone() };
+            let seen_in: &mut Vec<Source> = files.entry(testcase.clone()).or_default();
+            if !seen_in.contains(&source) {
+                seen_in.push(source);
             }
             pairs_of(matrix, shape, &*label, |src, dst, cell| {
                 let between_nodes = src.node != dst.node;

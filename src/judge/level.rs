@@ -189,7 +189,7 @@ fn of_group(island: &Island<'_>, group: usize, level: f64, mut found: Finding) -
     let testcase = &island.groups[group].testcase;
     for file in island.files.get(testcase).into_iter().flatten().take(4) {
         let detail = format!("median of all pairs {level:.2} GB/s");
-        found = found.because(file, Some(testcase), detail);
+        found = found.because(&file.file, Some(testcase), detail);
     }
     found
 }

@@ -440,3 +440,16 @@ fn an_inactive_link_and_the_bandwidth_it_costs_are_one_finding() {
     let evidence = &judged.verdicts.findings[0].evidence;
     assert!(evidence.iter().any(|e| e.file.ends_with("nvlink.txt")), "{evidence:?}");
 }
+
+#[test]
+fn evidence_against_a_gpu_names_files_of_its_own_node() {
+    let bad = (6, 1);
+    let judged = Bench::rack()
+        .capacity(move |s, d| Some(if s == bad || d == bad { share(1) } else { 1.0 }))
+        .judge();
+    let files: Vec<&str> =
+        judged.verdicts.findings[0].evidence.iter().map(|e| e.file.as_str()).collect();
+    assert!(files.iter().any(|f| f.starts_with("nodes/node0007/")), "{files:?}");
+    let others = files.iter().filter(|f| f.starts_with("nodes/") && !f.contains("node0007"));
+    assert_eq!(others.count(), 0, "{files:?}");
+}
