@@ -1,8 +1,8 @@
 //! What many small grids show together: one line a node, one column a GPU.
 //!
 //! A test inside nodes has a square per node; a fleet of nodes that are domains
-//! of their own has a grid per domain. Either is put together here, by medians
-//! and worst outcomes, and nothing is compared anew.
+//! of their own has a grid per domain. Either is put together here, by medians,
+//! and nothing is compared anew.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -66,9 +66,12 @@ fn of_gpu(grid: &Grid, gpu: Option<u32>) -> Option<Spot> {
     [out, back].into_iter().flatten().filter_map(|s: Vec<_>| middle(&s)).reduce(worse)
 }
 
-/// The median spot of a line, with the worst outcome of all.
+/// The median spot of a line, and the median of its outcomes: every healthy GPU
+/// has a low reading with the one that is not, and is healthy all the same.
 fn middle(line: &[&Spot]) -> Option<Spot> {
-    let outcome = line.iter().map(|s| s.outcome).max()?;
+    let mut outcomes: Vec<Outcome> = line.iter().map(|s| s.outcome).collect();
+    outcomes.sort_unstable();
+    let outcome = *outcomes.get(outcomes.len() / 2)?;
     let of = |number: fn(&Spot) -> Option<f64>| {
         median(&mut line.iter().filter_map(|s| number(s)).collect::<Vec<_>>())
     };
@@ -200,6 +203,22 @@ mod tests {
         run.claims.domains = ["hgx0101", "hgx0102", "hgx0103"].map(domain).to_vec();
         let fleet = fleet(&grids, &run.claims);
         assert_eq!((fleet[0].rows.len(), fleet[0].missing()), (3, 8));
+    }
+
+    #[test]
+    fn the_healthy_mates_of_a_bad_gpu_are_not_marked_with_it() {
+        let mut run = fixture::hgx();
+        for cell in &mut run.cells {
+            if cell.expected.is_some() && (cell.src_gpu == Some(5) || cell.dst_gpu == Some(5)) {
+                cell.outcome = Outcome::Degraded;
+            }
+        }
+        let grids = apart(&mut run);
+        let fleet = fleet(&grids, &run.claims);
+        let marked: Vec<usize> = (0..8)
+            .filter(|c| fleet[0].at(0, *c).is_some_and(|s| s.outcome == Outcome::Degraded))
+            .collect();
+        assert_eq!(marked, [5]);
     }
 
     #[test]
