@@ -5,6 +5,7 @@
 //! against anybody, with one exception: a complete output that lists fewer
 //! GPUs than the node must have says that GPUs are missing.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
@@ -13,6 +14,7 @@ use super::finding::finding;
 use super::finding::of_node;
 use super::island::Island;
 use super::ledger::Ledger;
+use super::testcase;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
 use crate::model::parsed::ProblemKind;
@@ -34,6 +36,7 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
         } else {
             ledger.measure(node);
         }
+        blank_host_copies(domain, node, ledger);
         if let Some(must) = domain.gpus_per_node {
             count_gpus(domain, node, must, ledger);
         }
@@ -48,6 +51,28 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
             format!("node {node}"),
             format!("it took part in a run across {}, which does not claim it", domain.name),
         );
+    }
+}
+
+/// Copies between host memory and a GPU for which a test printed no number, in
+/// none of its readings.
+fn blank_host_copies(domain: &Domain<'_>, node: &NodeName, ledger: &mut Ledger) {
+    let mut read: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+    for recording in domain.own.get(node).into_iter().flatten() {
+        for measurement in &recording.parsed.measurements {
+            let Measurement::Matrix(matrix) = measurement else { continue };
+            let name = matrix.testcase.as_deref().unwrap_or("");
+            if !testcase::shape(name).is_host() {
+                continue;
+            }
+            for (col, label) in matrix.cols.iter().enumerate() {
+                let seen = matrix.cells.iter().any(|row| row.get(col).copied().flatten().is_some());
+                *read.entry((name, label)).or_default() |= seen;
+            }
+        }
+    }
+    for ((name, gpu), _) in read.into_iter().filter(|(_, seen)| !seen) {
+        ledger.doubt(node, format!("{name} of GPU {node}:{gpu} was not measured"));
     }
 }
 
@@ -141,12 +166,25 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) {
             read[r.dst * n + r.src] = true;
         }
     }
+    for (src, dst) in &island.holes {
+        read[src * n + dst] = false;
+    }
     let missing = |gpu: usize, left: &[bool]| {
         let others = (0..n).filter(|o| *o != gpu && left[*o]);
         others.filter(|o| !read[gpu * n + o] || !read[o * n + gpu]).count()
     };
     // GPUs that are cut off are found guilty already.
     let mut left: Vec<bool> = fabric.active.clone();
+    if island.node.is_none() {
+        let pairs = (0..n).flat_map(|s| (0..n).map(move |d| (s, d)));
+        let asked: Vec<_> = pairs.filter(|(s, d)| s != d && left[*s] && left[*d]).collect();
+        let blank = asked.iter().filter(|(s, d)| !read[s * n + d]).count();
+        if 0 < blank {
+            let why =
+                format!("{blank} of its {} ordered pairs of GPUs were not measured", asked.len());
+            ledger.unknown(format!("domain {}", island.domain), why);
+        }
+    }
     loop {
         let remaining = left.iter().filter(|l| **l).count();
         let worst = (0..n).filter(|g| left[*g]).map(|g| (missing(g, &left), g)).max();

@@ -7,6 +7,7 @@
 //! nodes), same side of the node's edge.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::arrange::Domain;
@@ -66,6 +67,8 @@ pub(super) struct Island<'a> {
     pub(super) directed: Vec<PairReading>,
     /// Both directions at once; source and destination are interchangeable.
     pub(super) both_ways: Vec<PairReading>,
+    /// Pairs for which a test printed no number, in none of its readings.
+    pub(super) holes: Vec<(usize, usize)>,
     /// Files that pair readings came from, for evidence.
     pub(super) files: BTreeMap<Arc<str>, Vec<Source>>,
 }
@@ -203,6 +206,7 @@ pub(super) fn pair_matrices(recording: &Recording) -> Vec<(&Matrix, &str, Shape)
 fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
     let mut gpus: BTreeMap<GpuId, usize> = BTreeMap::new();
     let mut pairs: Vec<(GpuId, GpuId, GroupKey, f64, bool)> = Vec::new();
+    let mut blanks: Vec<(GpuId, GpuId, GroupKey)> = Vec::new();
     let mut files: BTreeMap<Arc<str>, Vec<Source>> = BTreeMap::new();
 
     let own = domain.own.iter().filter(|(node, _)| only.is_none_or(|only| *node == only));
@@ -228,8 +232,9 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
                     between_nodes,
                     small_buffer,
                 };
-                if let Some(value) = cell {
-                    pairs.push((src, dst, key, value, shape == Shape::BothWays));
+                match cell {
+                    Some(value) => pairs.push((src, dst, key, value, shape == Shape::BothWays)),
+                    None => blanks.push((src, dst, key)),
                 }
             });
         }
@@ -263,6 +268,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
             directed.push(reading);
         }
     }
+    let holes = holes(&blanks, &gpus, &groups, directed.iter().chain(&both_ways));
     Island {
         domain: domain.name.clone(),
         node: only.cloned(),
@@ -271,6 +277,37 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
         groups: groups.into_keys().collect(),
         directed,
         both_ways,
+        holes,
         files,
     }
+}
+
+/// The pairs that a test left blank in all its readings. A number of another
+/// test does not fill them: that test had to be measured too.
+fn holes<'r>(
+    blanks: &[(GpuId, GpuId, GroupKey)],
+    gpus: &BTreeMap<GpuId, usize>,
+    groups: &BTreeMap<GroupKey, usize>,
+    readings: impl Iterator<Item = &'r PairReading>,
+) -> Vec<(usize, usize)> {
+    if blanks.is_empty() {
+        return Vec::new();
+    }
+    let same_test = |group: usize| {
+        let key = groups.iter().find(|(_, at)| **at == group).map(|(key, _)| key);
+        key.map(|key| (key.testcase.clone(), key.across))
+    };
+    let tests: Vec<Option<(Arc<str>, bool)>> = (0..groups.len()).map(same_test).collect();
+    let filled: BTreeSet<_> =
+        readings.filter_map(|r| Some((r.src, r.dst, tests[r.group].as_ref()?))).collect();
+    let mut holes: Vec<(usize, usize)> = blanks
+        .iter()
+        .filter(|(src, dst, key)| {
+            !filled.contains(&(gpus[src], gpus[dst], &(key.testcase.clone(), key.across)))
+        })
+        .map(|(src, dst, _)| (gpus[src], gpus[dst]))
+        .collect();
+    holes.sort_unstable();
+    holes.dedup();
+    holes
 }

@@ -118,6 +118,13 @@ const CLASSES: &[Words] = &[
          missing, reseat or repair.",
     ),
     words(
+        "nic-low",
+        "NIC slow",
+        ["has a NIC port below its rate", "have NIC ports below their rate"],
+        "Read rate, state and error counters of the port, and the PCIe generation and width of the NIC; \
+         compare with the switch port at the other end of the cable.",
+    ),
+    words(
         "fabric-state",
         "not registered with the fabric",
         ["is not registered with the fabric", "are not registered with the fabric"],

@@ -391,6 +391,38 @@ fn cells_point_the_way_the_data_moved() {
     let _: &Arc<str> = &low[0].testcase;
 }
 
+#[test]
+fn a_blank_in_one_test_is_not_filled_by_another_test() {
+    let mut bench = Bench::hgx(2);
+    let mut recordings = bench.record();
+    for measurement in &mut recordings[0].parsed.measurements {
+        if let Measurement::Matrix(m) = measurement
+            && m.testcase.as_deref() == Some(READ)
+        {
+            m.cells[3][5] = None;
+        }
+    }
+    let judged = bench.judge_these(&recordings);
+    assert_eq!(outcome_of(&judged, "node0001"), Outcome::Unknown);
+    assert_eq!(outcome_of(&judged, "node0002"), Outcome::Pass);
+    assert!(judged.verdicts.nodes[0].reason.contains("was not measured"));
+}
+
+#[test]
+fn a_blank_host_copy_is_unknown() {
+    let mut bench = Bench::hgx(2);
+    let mut recordings = bench.record();
+    for measurement in &mut recordings[1].parsed.measurements {
+        if let Measurement::Matrix(m) = measurement
+            && m.testcase.as_deref() == Some("host_to_device_memcpy_ce")
+        {
+            m.cells[0][2] = None;
+        }
+    }
+    let judged = bench.judge_these(&recordings);
+    assert_eq!(outcome_of(&judged, "node0002"), Outcome::Unknown);
+}
+
 /// What `nvidia-smi nvlink -s` shows on every node, some links inactive.
 fn with_links(
     recordings: &mut Vec<Recording>,
