@@ -297,8 +297,7 @@ fn hosts(lines: &mut [Line<'_>]) -> bool {
     }
     let enough = order.values().all(|(_, count)| LEAST_OF_A_HOST <= *count);
     let numbered = |host: &&str| host.bytes().any(|b| b.is_ascii_digit());
-    let alone =
-        order.len() == 1 && 1 < with && with == filled && order.keys().all(|h| numbered(&h));
+    let alone = order.len() == 1 && 1 < with && with == filled && order.keys().all(numbered);
     if !alone && (with < LEAST_OF_A_HOST || !enough || with * 10 < filled * 9) {
         return false;
     }
