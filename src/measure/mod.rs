@@ -13,6 +13,7 @@ pub mod nvbandwidth;
 pub mod nvloom;
 pub mod p2p;
 pub mod perftest;
+mod several;
 pub mod smi;
 pub mod text;
 
@@ -52,34 +53,65 @@ pub const POSSIBLE: Confidence = 20;
 struct Parser {
     recognises: fn(&Input<'_>) -> Confidence,
     parse: fn(&Input<'_>) -> Parsed,
+    /// The tool measures, as opposed to telling about the machine.
+    measures: bool,
+}
+
+impl Parser {
+    const fn measuring(
+        recognises: fn(&Input<'_>) -> Confidence,
+        parse: fn(&Input<'_>) -> Parsed,
+    ) -> Self {
+        Self { recognises, parse, measures: true }
+    }
+
+    const fn telling(
+        recognises: fn(&Input<'_>) -> Confidence,
+        parse: fn(&Input<'_>) -> Parsed,
+    ) -> Self {
+        Self { recognises, parse, measures: false }
+    }
 }
 
 const PARSERS: &[Parser] = &[
-    Parser { recognises: nvbandwidth::recognises, parse: nvbandwidth::parse },
-    Parser { recognises: nccl::recognises, parse: nccl::parse },
-    Parser { recognises: p2p::recognises, parse: p2p::parse },
-    Parser { recognises: perftest::recognises, parse: perftest::parse },
-    Parser { recognises: smi::nvlink::recognises, parse: smi::nvlink::parse },
-    Parser { recognises: smi::topo::recognises, parse: smi::topo::parse },
-    Parser { recognises: smi::query::recognises, parse: smi::query::parse },
-    Parser { recognises: imex::recognises, parse: imex::parse },
-    Parser { recognises: dcgm::recognises, parse: dcgm::parse },
-    Parser { recognises: nvloom::recognises, parse: nvloom::parse },
+    Parser::measuring(nvbandwidth::recognises, nvbandwidth::parse),
+    Parser::measuring(nccl::recognises, nccl::parse),
+    Parser::measuring(p2p::recognises, p2p::parse),
+    Parser::measuring(perftest::recognises, perftest::parse),
+    Parser::telling(smi::nvlink::recognises, smi::nvlink::parse),
+    Parser::telling(smi::topo::recognises, smi::topo::parse),
+    Parser::telling(smi::query::recognises, smi::query::parse),
+    Parser::telling(imex::recognises, imex::parse),
+    Parser::telling(dcgm::recognises, dcgm::parse),
+    Parser::measuring(nvloom::recognises, nvloom::parse),
 ];
 
 /// Reads one output of whatever tool wrote it.
 pub fn read(bytes: &[u8]) -> Parsed {
     let text = text::decode(bytes);
     let input = Input::new(&text);
-    let best = PARSERS
+    let found: Vec<(Confidence, &Parser)> = PARSERS
         .iter()
         .map(|parser| ((parser.recognises)(&input), parser))
         .filter(|(confidence, _)| 0 < *confidence)
-        .reduce(|best, next| if best.0 < next.0 { next } else { best });
-    match best {
+        .collect();
+    let certain: Vec<&Parser> =
+        found.iter().filter(|(c, _)| *c == CERTAIN).map(|(_, parser)| *parser).collect();
+    let best = found.into_iter().reduce(|best, next| if best.0 < next.0 { next } else { best });
+    let mut parsed = match best {
+        Some(_) if 1 < certain.len() => several::read(&input, &certain),
         Some((_, parser)) => (parser.parse)(&input),
         None => unrecognised(bytes),
+    };
+    // The host a launcher put in front of the lines is where this comes from.
+    let mut last = None;
+    for host in input.lines.iter().filter_map(|line| line.host) {
+        if last != Some(host) {
+            parsed.facts.add_host(&text::clean(host));
+        }
+        last = Some(host);
     }
+    parsed
 }
 
 /// A result that says why nothing was read.
@@ -92,4 +124,17 @@ fn unrecognised(bytes: &[u8]) -> Parsed {
         "not the output of a supported tool"
     };
     Parsed { problems: vec![Problem::new(ProblemKind::Unrecognised, detail)], ..Parsed::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_host_in_front_of_every_line_is_a_fact() {
+        let text = "rack2-n5: GPU 0: NVIDIA Z1 (UUID: GPU-1)\n\
+                    rack2-n5: \t Link 0: 25 GB/s\nrack2-n5: \t Link 1: 25 GB/s\n";
+        let parsed = super::read(text.as_bytes());
+        assert_eq!(parsed.facts.hosts, ["rack2-n5"]);
+        assert_eq!(parsed.facts.nvlinks[0].links.len(), 2);
+        assert!(parsed.complete, "{:?}", parsed.problems);
+    }
 }

@@ -178,6 +178,10 @@ fn check_sizes(run: &Run, known: Option<&Collective>) -> Option<Problem> {
     if known.is_some_and(|c| c.name == "alltoallv_perf") {
         return None;
     }
+    if let Some(row) = run.rows.iter().find(|row| row.is_smaller_than_its_elements()) {
+        let detail = format!("{} bytes are less than {} {}", row.bytes, row.count, row.type_name);
+        return Some(inconsistent(detail, row.line));
+    }
     let max = run.sweep?.max;
     let row = run.rows.iter().find(|row| max < row.bytes)?;
     Some(inconsistent(

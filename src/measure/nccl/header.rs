@@ -7,6 +7,7 @@
 
 use super::collective;
 use super::printed::Printed;
+use super::printed::Range;
 use super::run::Check;
 use super::run::Half;
 use super::run::Row;
@@ -39,7 +40,7 @@ impl Column {
             "algbw" => Self::AlgBw,
             "busbw" => Self::BusBw,
             "#wrong" | "wrong" => Self::Wrong,
-            "error" => Self::Difference,
+            "error" | "res" => Self::Difference,
             "i_min" => Self::Shortest,
             "i_max" => Self::Longest,
             "i_p99" => Self::P99,
@@ -63,6 +64,9 @@ pub(super) struct Layout {
     pub(super) root: bool,
     /// The time column is CPU time; bandwidth is from elapsed time all the same.
     pub(super) cpu_time: bool,
+    /// The first release prints milliseconds. They are not kept, since a printed
+    /// number is never converted.
+    pub(super) milliseconds: bool,
     leading: usize,
     half: Vec<Column>,
     halves: usize,
@@ -76,12 +80,18 @@ pub(super) enum Reading {
     Whole(Row),
     /// The row stops early; what is whole of it, if a half is.
     Part(Option<Row>),
+    /// There are words that are of no column, so that a half may be moved: only
+    /// the halves that can be true are left.
+    Long(Row),
 }
 
 impl Layout {
     /// The layout a header line declares; `None` where it is no header.
     pub(super) fn of_header(words: &[&str]) -> Option<Self> {
-        let start = words.windows(3).position(|w| w == ["size", "count", "type"])? + 3;
+        let start = |names: [&str; 3]| words.windows(3).position(|w| w == names).map(|at| at + 3);
+        let modern = start(["size", "count", "type"]);
+        let first_release = modern.is_none();
+        let start = modern.or_else(|| start(["bytes", "N", "type"]))?;
         let names = &words[start..];
         let is_time = |name: &&str| matches!(*name, "time" | "cputime");
         let first = names.iter().position(is_time)?;
@@ -94,15 +104,28 @@ impl Layout {
         if !half.contains(&Column::AlgBw) || !half.contains(&Column::BusBw) {
             return None;
         }
-        let (redop, root) = (names[..first].contains(&"redop"), names[..first].contains(&"root"));
+        // Halves that differ have lost a name: which column is which is not known.
+        let names_of_half = |at: usize| names.get(at..at + half.len());
+        let rest = names.get(end..).unwrap_or(&[]);
+        let more = rest.iter().any(|name| {
+            let column = Column::named(name);
+            matches!(column, Column::Wrong | Column::Difference | Column::AlgBw | Column::BusBw)
+        });
+        let differ = second.is_some_and(|second| names_of_half(first) != names_of_half(second));
+        if more || differ {
+            return None;
+        }
+        let redop = names[..first].iter().any(|name| matches!(*name, "redop" | "op"));
+        let root = names[..first].contains(&"root");
         Some(Self {
             redop,
             root,
             cpu_time: names[first] == "cputime",
+            milliseconds: first_release,
             leading: first - usize::from(redop) - usize::from(root),
             half,
             halves: if second.is_some() { 2 } else { 1 },
-            trailing: names.get(end..).unwrap_or(&[]).iter().map(|n| Column::named(n)).collect(),
+            trailing: rest.iter().map(|name| Column::named(name)).collect(),
         })
     }
 
@@ -128,6 +151,7 @@ impl Layout {
             redop,
             root,
             cpu_time: false,
+            milliseconds: false,
             leading: 0,
             half,
             halves: 2,
@@ -186,14 +210,48 @@ impl Layout {
             let half = self.half(&words[..words.len().min(length)]);
             row.halves[usize::from(*placement == Placement::InPlace)] = half;
         }
-        if length * placements.len() <= values.len() {
-            self.trail(&values[length * placements.len()..], &mut row);
+        let read = length * placements.len();
+        let trailing: usize = self.trailing.iter().map(|column| column.words()).sum();
+        if values.len() != read && values.len() != read + trailing {
+            for half in &mut row.halves {
+                *half = half.take().filter(|half| self.can_be_true(half, row.bytes));
+            }
+            let left = row.halves.iter().flatten().count();
+            if left < placements.len() && read <= values.len() {
+                return match (values.len() < read + trailing, left) {
+                    (false, _) => Reading::Long(row),
+                    (true, 0) => Reading::Part(None),
+                    (true, _) => Reading::Part(Some(row)),
+                };
+            }
+        }
+        if read <= values.len() {
+            self.trail(&values[read..], &mut row);
             Reading::Whole(row)
         } else if row.halves.iter().all(Option::is_none) {
             Reading::Part(None)
         } else {
             Reading::Part(Some(row))
         }
+    }
+
+    /// Whether a half of a row that lacks words can be what its columns say: a
+    /// word lost before it moves a time into the place of a bandwidth.
+    fn can_be_true(&self, half: &Half, bytes: u64) -> bool {
+        /// No test's factor between sizes, or from algbw to busbw, is larger.
+        const MOST: f64 = 2.2;
+        let (Some(algbw), Some(busbw)) = (half.algbw, half.busbw) else { return false };
+        let time = match half.time {
+            Some(time) => time.range(),
+            None if half.is_untimed => Range::ANY,
+            None => return false,
+        };
+        #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
+        let expected = Range::at(bytes as f64 / 1e3).over(time);
+        let expected = Range { low: expected.low / MOST, high: expected.high * MOST };
+        (self.cpu_time || expected.meets(algbw.range()))
+            && busbw.range().low <= algbw.range().high * MOST
+            && half.check != Check::Unreadable
     }
 
     /// One half; `None` where it stops before its bandwidths.
@@ -207,13 +265,20 @@ impl Layout {
             let number = Printed::read(word);
             let plain = number.map(|n| n.value);
             match column {
+                Column::Time if self.milliseconds => half.is_untimed = number.is_some(),
                 Column::Time => half.time = number,
                 Column::AlgBw => half.algbw = number,
                 Column::BusBw => half.busbw = number,
                 Column::Wrong | Column::Difference if *word == "N/A" => half.check = Check::NotDone,
-                Column::Wrong => half.check = plain.map_or(Check::Unreadable, Check::Wrong),
+                // A count has no decimals (`%g` of a whole number).
+                Column::Wrong => {
+                    let count = plain.filter(|count| count.fract() == 0.0);
+                    half.check = count.map_or(Check::Unreadable, Check::Wrong);
+                }
+                // `%.0e` never goes without its exponent.
                 Column::Difference => {
-                    half.check = plain.map_or(Check::Unreadable, Check::Difference);
+                    let difference = plain.filter(|_| *word == "0" || word.contains('e'));
+                    half.check = difference.map_or(Check::Unreadable, Check::Difference);
                 }
                 Column::Shortest => half.min_us = plain,
                 Column::Longest => half.max_us = plain,
@@ -265,7 +330,11 @@ fn lead(words: &[&str], line: u32) -> Option<Row> {
 /// behind at most a few words that somebody put in front.
 pub(super) fn row_start(words: &[&str]) -> Option<usize> {
     const FURTHEST: usize = 4;
-    (0..=FURTHEST).find(|&at| words.get(at..).is_some_and(|words| lead(words, 0).is_some()))
+    (0..=FURTHEST).find(|&at| {
+        let row = words.get(at..).and_then(|words| lead(words, 0));
+        // What is in front of a row can also be the first half of its size.
+        row.is_some_and(|row| at == 0 || !row.is_smaller_than_its_elements())
+    })
 }
 
 #[cfg(test)]

@@ -284,6 +284,7 @@ fn half(value: &Value, statistics: Option<&Value>) -> Half {
         algbw: printed("alg_bw"),
         busbw: printed("bus_bw"),
         check,
+        is_untimed: false,
         iterations: None,
         min_us: statistic("min_us"),
         max_us: statistic("max_us"),

@@ -43,6 +43,8 @@ impl Check {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Half {
     pub(super) time: Option<Printed>,
+    /// A time is there, in a unit that is not kept.
+    pub(super) is_untimed: bool,
     pub(super) algbw: Option<Printed>,
     pub(super) busbw: Option<Printed>,
     pub(super) check: Check,
@@ -55,7 +57,7 @@ pub(super) struct Half {
 impl Half {
     /// Whether time, bandwidths and check are what they should be.
     pub(super) fn is_readable(&self) -> bool {
-        self.time.is_some()
+        (self.time.is_some() || self.is_untimed)
             && self.algbw.is_some()
             && self.busbw.is_some()
             && self.check != Check::Unreadable
@@ -73,6 +75,16 @@ pub(super) struct Row {
     pub(super) root: Option<i64>,
     /// Out of place, in place.
     pub(super) halves: [Option<Half>; 2],
+}
+
+impl Row {
+    /// Whether the size is less than that of the elements counted, which is not
+    /// possible: it is that of the larger buffer.
+    pub(super) fn is_smaller_than_its_elements(&self) -> bool {
+        collective::element_size(&self.type_name)
+            .and_then(|size| size.checked_mul(self.count))
+            .is_some_and(|bytes| self.bytes < bytes)
+    }
 }
 
 /// The sizes a run says it sweeps.

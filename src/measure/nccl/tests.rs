@@ -230,6 +230,78 @@ fn one_program_named_before_the_table_is_the_test_and_two_are_not() {
 }
 
 #[test]
+fn a_command_names_the_table_below_it_and_no_other() {
+    let output = Output::new(Release::Old);
+    let small = output.text().replace("  sum", "     ").replace("  redop", "       ");
+    let text = format!("$ ./all_gather_perf\n{small}$ ./alltoall_perf\n{small}{small}");
+    let parsed = read(&text);
+    let names: Vec<_> = (0..3).map(|at| series(&parsed, at).testcase.as_deref()).collect();
+    assert_eq!(names, [Some("all_gather_perf"), Some("alltoall_perf"), None]);
+}
+
+#[test]
+fn the_end_of_one_test_does_not_name_the_next() {
+    let output = Output::new(Release::Wrong);
+    let quiet = |text: String| -> String {
+        let lines = text.lines().filter(|line| !line.contains("Collective test"));
+        lines.map(|line| line.replace("  sum ", " none ") + "\n").collect()
+    };
+    let named = quiet(output.text()) + "# Collective test concluded: gather_perf\n";
+    let parsed = read(&(named + &quiet(output.text())));
+    let names: Vec<_> = (0..2).map(|at| series(&parsed, at).testcase.as_deref()).collect();
+    assert_eq!(names[0], Some("gather_perf"));
+    assert_ne!(names[1], Some("gather_perf"));
+}
+
+#[test]
+fn a_word_lost_in_a_row_moves_no_number_into_another_column() {
+    let text = Output::new(Release::Wrong).text();
+    let row = text.lines().find(|line| line.contains(" 8192 ")).expect("a row");
+    let words: Vec<&str> = row.split_whitespace().collect();
+    for lost in 5..words.len() {
+        let at = row
+            .match_indices(words[lost])
+            .map(|(at, _)| at)
+            .filter(|at| row[..*at].split_whitespace().count() == lost);
+        let at = at.last().expect("the word");
+        let short = format!("{}{}", &row[..at], &row[at + words[lost].len()..]);
+        let parsed = read(&text.replace(row, &short));
+        let whole = read(&text);
+        for point in series(&parsed, 0).points.iter().filter(|p| p.bytes == 8192) {
+            let same = |p: &&Point| p.bytes == 8192 && p.placement == point.placement;
+            let printed = series(&whole, 0).points.iter().find(same).expect("the point");
+            assert_eq!(
+                (point.time_us, point.algbw, point.busbw),
+                (printed.time_us, printed.algbw, printed.busbw),
+                "{short}"
+            );
+            assert!(point.wrong.is_none() || point.wrong == printed.wrong, "{short}");
+        }
+        assert!(!parsed.complete && parsed.has(ProblemKind::Truncated), "{short}");
+    }
+}
+
+#[test]
+fn a_header_whose_halves_differ_is_no_header() {
+    let text = Output::new(Release::Wrong).text();
+    let header = text.lines().find(|line| line.contains("size")).expect("a header");
+    let short = header.replacen(" #wrong", "", 1);
+    let parsed = read(&text.replace(header, &short));
+    assert_eq!(series(&parsed, 0).points, series(&read(&text), 0).points);
+    assert_eq!(kinds(&parsed), [ProblemKind::Truncated]);
+}
+
+#[test]
+fn a_size_that_fell_apart_is_no_smaller_size() {
+    let text = Output::new(Release::Wrong).text();
+    let parsed = read(&text.replace("  32768  ", "  3 768  "));
+    assert!(series(&parsed, 0).points.iter().all(|point| point.bytes != 768));
+    assert!(parsed.has(ProblemKind::Unrecognised) && !parsed.complete);
+    let parsed = read(&text.replace("  32768  ", "   3276  "));
+    assert!(parsed.has(ProblemKind::Inconsistent));
+}
+
+#[test]
 fn launchers_prompts_and_fences_change_nothing() {
     let text = Output::new(Release::Wrong).text();
     let plain = read(&text);
@@ -606,6 +678,29 @@ fn early_releases_had_another_all_gather_and_rows_of_no_bytes() {
     let parsed = read(text);
     assert_eq!(parsed.problems, []);
     assert_eq!(series(&parsed, 0).points.iter().filter(|p| p.bytes == 0).count(), 4);
+}
+
+#[test]
+fn the_first_release_has_other_names_and_times_that_are_not_kept() {
+    let text = "nThread 1 nGpus 4 minBytes 8388608 maxBytes 8388608 step: 1048576(bytes) \
+                warmup iters: 5 iters: 20 validation: 1 \n\
+                # NCCL Tests compiled with NCCL 2.1\n# Using devices\n\
+                #   Rank  0 on      old-1 device  0 [0x05] Tesla Old\n\
+                #   Rank  1 on      old-1 device  1 [0x06] Tesla Old\n\
+                #   Rank  2 on      old-1 device  2 [0x07] Tesla Old\n\
+                #   Rank  3 on      old-1 device  3 [0x08] Tesla Old\n\n\
+                #      bytes             N    type      op     time  algbw  busbw      res     \
+                time  algbw  busbw      res\n\
+                     8388608       2097152   float     sum    0.800  10.49  15.73    1e-07    \
+                0.810  10.36  15.53    1e-07\n \
+                Out of bounds values : 0 OK\n Avg bus bandwidth    : 15.63\n\n";
+    let parsed = read(text);
+    let points = &series(&parsed, 0).points;
+    assert_eq!((points.len(), points[0].algbw, points[1].busbw), (2, Some(10.49), Some(15.53)));
+    assert!(points.iter().all(|point| point.time_us.is_none()));
+    assert_eq!(series(&parsed, 0).testcase.as_deref(), Some("all_reduce_perf"));
+    assert_eq!(series(&parsed, 0).average_busbw, Some(15.63));
+    assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
 }
 
 #[test]

@@ -47,6 +47,9 @@ enum Stage {
 struct Pending {
     words: Vec<String>,
     line: u32,
+    /// So many words stand where those of the row before stand; what comes
+    /// behind a word that was lost does not.
+    placed: usize,
 }
 
 /// The state of the pass.
@@ -56,9 +59,13 @@ struct Reader {
     stage: Stage,
     has_header: bool,
     layout: Option<Layout>,
+    /// Where the words of the last whole row end on their line.
+    ends: Vec<usize>,
     pending: Option<Pending>,
-    /// Test programs named in the noise since the last run.
+    /// Test programs named in the noise before the current run and its table.
     programs: BTreeSet<&'static str>,
+    /// Those named since the end of its table: of the next run, if one comes.
+    later: BTreeSet<&'static str>,
     /// Something was cut out since the last run.
     elided: Option<u32>,
     /// The line that the text ends on without a line end.
@@ -67,7 +74,7 @@ struct Reader {
 
 /// Whether these words are a table's header.
 pub(super) fn is_header(line: &Line<'_>) -> bool {
-    line.text.contains("size") && {
+    (line.text.contains("size") || line.text.contains("bytes")) && {
         let words: Vec<&str> = line.words().collect();
         Layout::of_header(&words).is_some()
     }
@@ -81,8 +88,10 @@ pub(super) fn read(input: &Input<'_>) -> Outcome {
         stage: Stage::Version,
         has_header: false,
         layout: None,
+        ends: Vec::new(),
         pending: None,
         programs: BTreeSet::new(),
+        later: BTreeSet::new(),
         elided: None,
         open_line: None,
     };
@@ -143,7 +152,7 @@ impl Reader {
         }
         if !piece.is_empty() && !line.stderr {
             let words: Vec<&str> = piece.split_whitespace().chain(front).collect();
-            self.row_words(&words, false, line.number);
+            self.row_words(&words, piece, line.number);
         }
     }
 
@@ -197,15 +206,17 @@ impl Reader {
             self.has_header = true;
             if let Some(run) = &mut self.run {
                 run.redop_column = layout.redop;
-                run.modern = layout.redop && layout.root;
+                run.modern = layout.redop && layout.root && !layout.milliseconds;
                 run.cpu_time = layout.cpu_time;
             }
             self.layout = Some(layout);
+            // Names are aligned as the values below them.
+            let size = words.iter().position(|word| matches!(*word, "size" | "bytes"));
+            let size = size.unwrap_or(0);
+            self.ends = ends(piece).skip(size).collect();
             return;
         }
-        // A trace replay leaves the out-of-place half blank.
-        let gap = piece.trim().contains("                              ");
-        if !self.row_words(&words, gap, line.number) {
+        if !self.row_words(&words, piece, line.number) {
             self.noise(piece, line);
         }
     }
@@ -224,7 +235,7 @@ impl Reader {
             let glued = failure.host.clone().unwrap_or_default();
             let (number, host) = self.unglue(front, &glued);
             let words: Vec<&str> = front.split_whitespace().chain(number).collect();
-            self.row_words(&words, false, line.number);
+            self.row_words(&words, &piece[..failure.start], line.number);
             failure.host = host.filter(|h| !h.is_empty()).map(str::to_owned);
         }
         self.flush();
@@ -249,8 +260,10 @@ impl Reader {
         if let Some(version) = piece.trim().strip_prefix("NCCL version ") {
             debug::note_version(version, &mut self.out.facts);
         }
-        if self.run.is_none() || self.stage < Stage::Header || Stage::Average <= self.stage {
-            self.programs.extend(piece.split_whitespace().filter_map(|word| {
+        let over = self.run.is_some() && Stage::Average <= self.stage;
+        if self.run.is_none() || self.stage < Stage::Header || over {
+            let programs = if over { &mut self.later } else { &mut self.programs };
+            programs.extend(piece.split_whitespace().filter_map(|word| {
                 let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '/');
                 collective::by_name(word).map(|collective| collective.name)
             }));
@@ -301,6 +314,12 @@ impl Reader {
 
     /// The lines after a table.
     fn footer(&mut self, piece: &str, line: u32) -> bool {
+        if let Some(name) = preamble::word_after(piece, "# Collective test concluded: ") {
+            // The end of this run, and no word of the next.
+            let name = Some(text::clean(name)).filter(|name| !name.is_empty());
+            self.with_run(|run| run.name = run.name.take().or(name));
+            return true;
+        }
         let at_end = self.open_line == Some(line);
         let footer = |name: &str| {
             let (_, rest) = piece.split_once(name)?;
@@ -352,10 +371,13 @@ impl Reader {
         let goes_on =
             self.run.is_some() && (self.stage < stage || (self.stage == stage && repeats));
         if !goes_on {
-            let programs = std::mem::take(&mut self.programs);
+            let programs = std::mem::take(&mut self.later);
             let elided = self.elided.take().filter(|_| Stage::Header <= stage);
-            self.close();
-            self.programs = programs;
+            // What was named before the first run is still that run's.
+            if self.run.is_some() {
+                self.close();
+                self.programs = programs;
+            }
             self.run = Some(Run { line, elided, ..Run::default() });
             self.has_header = false;
         }
@@ -365,6 +387,10 @@ impl Reader {
     /// Ends the current run.
     fn close(&mut self) {
         self.flush();
+        if self.programs.is_empty() {
+            // Nothing follows that it could be the name of.
+            self.programs = std::mem::take(&mut self.later);
+        }
         if let Some(mut run) = self.run.take() {
             if run.name.is_none()
                 && let [only] = self.programs.iter().collect::<Vec<_>>()[..]
@@ -378,10 +404,11 @@ impl Reader {
             self.out.program = Some((*only).to_owned());
         }
         self.programs.clear();
+        self.later.clear();
     }
 
     /// Words that may be a row or a piece of one; false where they are neither.
-    fn row_words(&mut self, words: &[&str], gap: bool, line: u32) -> bool {
+    fn row_words(&mut self, words: &[&str], piece: &str, line: u32) -> bool {
         if let Some(start) = header::row_start(words) {
             self.enter(Stage::Rows, line);
             if words.iter().any(|word| matches!(*word, "..." | "…")) {
@@ -394,7 +421,10 @@ impl Reader {
                 words = &words[..words.len() - 1];
             }
             self.missing_header(words, line);
-            self.row(words, gap, line);
+            // A trace replay leaves the out-of-place half blank.
+            let gap = piece.trim().contains("                              ");
+            let ends: Vec<usize> = ends(piece).skip(start).take(words.len()).collect();
+            self.row(words, ends, gap, line);
             return true;
         }
         let valueish = |w: &&str| {
@@ -437,17 +467,28 @@ impl Reader {
         });
     }
 
-    fn row(&mut self, words: &[&str], gap: bool, line: u32) {
+    fn row(&mut self, words: &[&str], ends: Vec<usize>, gap: bool, line: u32) {
         let Some(layout) = &self.layout else {
             let problem =
                 Problem::new(ProblemKind::Unrecognised, "a row without a header").at(line);
             return self.with_run(|run| run.problems.push(problem));
         };
         match layout.read(words, line, gap) {
-            Reading::Whole(row) => self.push(row),
+            Reading::Whole(row) => {
+                self.ends = ends;
+                self.push(row);
+            }
             Reading::Part(_) => {
+                let placed = self.ends.iter().zip(&ends).take_while(|(a, b)| a == b).count();
+                let placed = if self.ends.is_empty() { words.len() } else { placed };
                 let words = words.iter().map(|w| (*w).to_owned()).collect();
-                self.pending = Some(Pending { words, line });
+                self.pending = Some(Pending { words, line, placed });
+            }
+            Reading::Long(row) => {
+                let detail = format!("the row of {} bytes has too many words", row.bytes);
+                let problem = Problem::new(ProblemKind::Unrecognised, detail).at(line);
+                self.with_run(|run| run.problems.push(problem));
+                self.push(row);
             }
         }
     }
@@ -479,6 +520,7 @@ impl Reader {
             words = &words[..words.len() - 1];
         }
         pending.words.extend(words.iter().map(|w| (*w).to_owned()));
+        pending.placed = pending.words.len();
         let joined: Vec<&str> = pending.words.iter().map(String::as_str).collect();
         match self.layout.as_ref().map(|layout| layout.read(&joined, pending.line, false)) {
             Some(Reading::Whole(row)) => self.push(row),
@@ -490,7 +532,8 @@ impl Reader {
     /// Gives up waiting for the rest of a row.
     fn flush(&mut self) {
         let Some(pending) = self.pending.take() else { return };
-        let words: Vec<&str> = pending.words.iter().map(String::as_str).collect();
+        let words = &pending.words[..pending.placed.min(pending.words.len())];
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let size = words.first().copied().unwrap_or_default();
         let detail = format!("the row of {} bytes stops early", text::clean(size));
         let problem = Problem::new(ProblemKind::Truncated, detail).at(pending.line);
@@ -530,6 +573,19 @@ impl Reader {
         self.with_run(|run| run.problems.push(problem));
         true
     }
+}
+
+/// Where the words of a line end, in characters.
+fn ends(text: &str) -> impl Iterator<Item = usize> + '_ {
+    let mut chars = text.chars().enumerate().peekable();
+    std::iter::from_fn(move || {
+        while chars.next_if(|(_, c)| c.is_whitespace()).is_some() {}
+        let mut end = None;
+        while let Some((at, _)) = chars.next_if(|(_, c)| !c.is_whitespace()) {
+            end = Some(at + 1);
+        }
+        end
+    })
 }
 
 /// Whether the last of these words cannot be the beginning of a longer one: a
