@@ -37,6 +37,9 @@ pub fn load(files: &[PathBuf]) -> Result<InForce, Failure> {
 /// Checks that a platform a person named exists; `place` is where they did.
 pub fn check_platform(catalogue: &Catalogue, name: &str, place: &str) -> Result<(), Failure> {
     match catalogue.platform(name) {
+        Some(class) if class.is_nic() => Err(Failure::Usage(format!(
+            "{place}: {name} is a class of NICs, not a platform; it is claimed as `nic` in claims.toml"
+        ))),
         Some(_) => Ok(()),
         None => Err(Failure::Usage(format!("{place}: {}", unknown_platform(catalogue, name)))),
     }

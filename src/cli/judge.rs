@@ -53,7 +53,8 @@ pub struct Args {
     files: show::Files,
 }
 
-/// The exit code of an outcome.
+/// The exit code of an outcome; `out_of_reach` says that an input could not be
+/// read or a report not written.
 pub fn code(outcome: Outcome, out_of_reach: bool) -> u8 {
     match outcome {
         Outcome::Degraded | Outcome::Failed => exit::GATE_CLOSED,
@@ -116,8 +117,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         verdicts: judgement.verdicts,
         actions: None,
     };
-    show::run(&run, &args.files, globals.json)?;
-    Ok(code(run.verdicts.outcome, inputs.unread))
+    let written = show::run(&run, &args.files, globals.json)?;
+    Ok(code(run.verdicts.outcome, inputs.unread || !written))
 }
 
 /// Lists a folder of recorded outputs and reads its claims.

@@ -43,6 +43,6 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             ));
         }
     }
-    show::run(&run, &args.files, globals.json)?;
-    Ok(judge::code(run.verdicts.outcome, false))
+    let written = show::run(&run, &args.files, globals.json)?;
+    Ok(judge::code(run.verdicts.outcome, !written))
 }

@@ -100,20 +100,26 @@ pub fn kept(run: &Run) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
     Ok(vec![(file::MATRIX, render(run, Format::Csv)?), (file::REPORT, render(run, Format::Html)?)])
 }
 
-/// Writes the files that were asked for, then shows the run.
-pub fn run(run: &Run, files: &Files, as_json: bool) -> anyhow::Result<()> {
+/// Shows the run, then writes the files that were asked for; false where one
+/// could not be written.
+pub fn run(run: &Run, files: &Files, as_json: bool) -> anyhow::Result<bool> {
+    // The verdict first: a file that cannot be written must not hide it.
+    if as_json {
+        stdout::bytes(&json::verdicts(&run.verdicts))?;
+    } else {
+        stdout::bytes(&render(run, Format::Terminal)?)?;
+    }
+    let mut written = true;
     for (path, format) in
         [(&files.html, Format::Html), (&files.csv, Format::Csv), (&files.junit, Format::Junit)]
     {
-        if let Some(path) = path {
-            write(path, &render(run, format)?)?;
+        let Some(path) = path else { continue };
+        if let Err(error) = write(path, &render(run, format)?) {
+            stdout::note(&format!("cannot write {error}"));
+            written = false;
         }
     }
-    if as_json {
-        stdout::bytes(&json::verdicts(&run.verdicts))
-    } else {
-        stdout::bytes(&render(run, Format::Terminal)?)
-    }
+    Ok(written)
 }
 
 /// Writes a file a person named.

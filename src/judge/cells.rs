@@ -87,10 +87,8 @@ impl Scale<'_> {
         };
         if shape.is_pair() {
             let label = island::labels(self.domain, recording, node);
-            let reference = self.references(&testcase, node.is_none());
+            let expected = self.expected_of_pairs(name);
             island::pairs_of(matrix, shape, &*label, |src, dst, value| {
-                let between = src.node != dst.node;
-                let expected = reference[usize::from(between)];
                 let guilty = self.is_guilty(&src, &dst);
                 let (src_gpu, dst_gpu) = (Some(src.gpu), Some(dst.gpu));
                 let cell = Cell {
@@ -106,7 +104,8 @@ impl Scale<'_> {
             return;
         }
         let Some(node) = node else { return };
-        let expected = self.domain.platform.and_then(|p| p.expectation(name)).and_then(|e| e.value);
+        let expected = self.domain.platform.and_then(|p| p.expectation(name));
+        let expected = expected.and_then(|e| e.value.map(|value| (value, e.tolerance)));
         for row in &matrix.cells {
             for (col, value) in matrix.cols.iter().zip(row) {
                 let Ok(gpu) = col.parse::<u32>() else { continue };
@@ -134,24 +133,14 @@ impl Scale<'_> {
         }
     }
 
-    /// What pairs of a test are compared with: inside nodes, between nodes.
-    /// The platform's expectation where there is one, else the island's level.
-    fn references(&self, testcase: &Arc<str>, across: bool) -> [Option<f64>; 2] {
-        [false, true].map(|between| {
-            let mut found = None;
-            for (island, fabric) in self.islands {
-                let at = island.groups.iter().position(|g| {
-                    g.testcase == *testcase && g.across == across && g.between_nodes == between
-                });
-                let Some(at) = at else { continue };
-                let level = [&fabric.peeled, &fabric.both_ways]
-                    .iter()
-                    .filter_map(|p| p.levels.get(at).copied())
-                    .find(|l| l.is_finite());
-                found = found.or(island.expected_level(at).map(|(value, _)| value)).or(level);
-            }
-            found
-        })
+    /// What the platform expects of pairs in a test: value and tolerance. An
+    /// island's own level is no expectation: who agrees with himself is not
+    /// thereby right.
+    fn expected_of_pairs(&self, testcase: &str) -> Option<(f64, f64)> {
+        let platform = self.domain.platform?;
+        let e = platform.expectation(testcase)?;
+        let bandwidth = e.unit == Unit::GigabytesPerSecond;
+        e.value.filter(|_| bandwidth).map(|value| (value, e.tolerance))
     }
 
     /// Whether a finding explains that this cell is low.
@@ -182,7 +171,9 @@ impl Scale<'_> {
 }
 
 /// Fills in ratio and outcome.
-fn compare(mut cell: Cell, expected: Option<f64>, guilty: bool) -> Cell {
+fn compare(mut cell: Cell, reference: Option<(f64, f64)>, guilty: bool) -> Cell {
+    let expected = reference.map(|(value, _)| value);
+    let line = reference.map_or(LINE, |(_, tolerance)| tolerance.max(LINE));
     cell.expected = expected.map(super::finding::round);
     cell.ratio = match (cell.value, expected) {
         (Some(value), Some(expected)) if 0.0 < expected => {
@@ -193,7 +184,9 @@ fn compare(mut cell: Cell, expected: Option<f64>, guilty: bool) -> Cell {
     cell.outcome = match (cell.value, cell.ratio) {
         (None, _) | (_, None) => Outcome::Unknown,
         (Some(_), Some(ratio)) if guilty && ratio < 1.0 - LINE => Outcome::Degraded,
-        (Some(_), Some(_)) => Outcome::Pass,
+        (Some(_), Some(ratio)) if 1.0 - line <= ratio => Outcome::Pass,
+        // Low, and nothing says whose fault it is.
+        (Some(_), Some(_)) => Outcome::Unknown,
     };
     cell
 }

@@ -185,6 +185,7 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) {
             ledger.unknown(format!("domain {}", island.domain), why);
         }
     }
+    let members = left.iter().filter(|l| **l).count();
     loop {
         let remaining = left.iter().filter(|l| **l).count();
         let worst = (0..n).filter(|g| left[*g]).map(|g| (missing(g, &left), g)).max();
@@ -193,7 +194,8 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) {
         let why = if holes + 1 == remaining {
             format!("GPU {id} was not measured")
         } else {
-            format!("GPU {id} was not measured with {holes} of its {} partners", remaining - 1)
+            let (holes, all) = (missing(gpu, &fabric.active), members - 1);
+            format!("GPU {id} was not measured with {holes} of its {all} partners")
         };
         ledger.doubt(&id.node, why);
         // With few holes either end may be the cause: both stay unknown.

@@ -25,6 +25,8 @@ use crate::model::verdict::Outcome;
 
 /// Class of a GPU, direction, tray or node whose fabric bandwidth is low.
 pub(super) const LOW: &str = "nvlink-low";
+/// The same where nobody says what runs between the GPUs.
+const P2P_LOW: &str = "p2p-low";
 /// The same where the fabric is PCIe.
 const PCIE_LOW: &str = "pcie-p2p-low";
 
@@ -76,7 +78,8 @@ pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
     let both: Vec<PairReading> = symmetric(&island.both_ways);
     out.both_ways = peel::peel(island, &both, &out.active, statistic);
     blamed(island, &mut out);
-    out.level = level::judge(island, &out.peeled, fleet, &mut out.findings, &mut out.notes);
+    out.level =
+        level::judge(island, &out.peeled, &out.both_ways, fleet, &mut out.findings, &mut out.notes);
     low_pairs(island, &mut out);
     out
 }
@@ -162,8 +165,11 @@ fn worst(peeled: &Peeled, gpu: usize) -> Blame {
 }
 
 fn class(island: &Island<'_>) -> &'static str {
-    let pcie = island.platform.is_some_and(|p| p.nvlink.is_none());
-    if pcie { PCIE_LOW } else { LOW }
+    match island.platform {
+        None => P2P_LOW,
+        Some(platform) if platform.nvlink.is_none() => PCIE_LOW,
+        Some(_) => LOW,
+    }
 }
 
 fn tray(island: &Island<'_>, peeled: &Peeled, gpus: &[usize], both_ways: bool) -> Finding {

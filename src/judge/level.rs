@@ -75,6 +75,7 @@ pub(super) struct Level {
 pub(super) fn judge(
     island: &Island<'_>,
     peeled: &Peeled,
+    both_ways: &Peeled,
     fleet: &Fleet,
     findings: &mut Vec<Finding>,
     notes: &mut Vec<String>,
@@ -103,7 +104,19 @@ pub(super) fn judge(
         expected.iter().map(|(g, level, value, e)| level / value / line(*g, e)).collect();
     let below_fleet = relative.is_some_and(|r| r < 1.0 - peel::LINE);
     let below_expected = robust::median(&mut shares).is_some_and(|share| share < 1.0);
-    let under_floor = expected.iter().find(|(_, level, _, e)| e.floor.is_some_and(|f| *level < f));
+    // Tests of both directions at once have a floor too, and no finer line:
+    // what they reach together depends on the version of the tool.
+    let at_once: Vec<(usize, f64, f64, &Expectation)> = both_ways
+        .levels
+        .iter()
+        .enumerate()
+        .filter(|(_, level)| island.is_uniform() && level.is_finite())
+        .filter_map(|(g, level)| island.expected_level(g).map(|(value, e)| (g, *level, value, e)))
+        .collect();
+    let is_under = |(_, level, _, e): &&(usize, f64, f64, &Expectation)| {
+        e.floor.is_some_and(|floor| *level < floor)
+    };
+    let under_floor = expected.iter().chain(&at_once).find(is_under);
 
     if below_fleet && let Some((group, level, reference)) = nearest(&compared, relative) {
         findings.push(low(
@@ -126,6 +139,8 @@ pub(super) fn judge(
         findings.push(low(island, *group, *level, *value, &against));
     }
     too_fast(island, &expected, findings, notes);
+    let mut ratios: Vec<f64> = at_once.iter().map(|(_, level, value, _)| level / value).collect();
+    let absolute = absolute.or(robust::median(&mut ratios));
     let ratio = relative.or(absolute)?;
     Some(Level {
         ratio,

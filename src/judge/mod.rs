@@ -11,6 +11,7 @@ mod collective;
 mod coverage;
 mod fabric;
 mod finding;
+mod floor;
 mod host;
 mod island;
 mod ledger;
@@ -81,6 +82,7 @@ pub fn judge(case: &Case<'_>) -> Judgement {
     for domain in &domains {
         collective::judge(domain, &mut ledger);
         coverage::judge(domain, &mut ledger);
+        floor::judge(domain, &mut ledger);
     }
     causes::merge(&domains, &mut ledger);
     if domains.is_empty() {
@@ -88,6 +90,7 @@ pub fn judge(case: &Case<'_>) -> Judgement {
     }
     let nodes = nodes::verdicts(&domains, &ledger);
     let outcome = nodes::overall(&nodes, &ledger);
+    ledger.unknown.extend(nodes::unknown(&nodes));
     let cells = domains
         .iter()
         .zip(&judged)

@@ -11,6 +11,7 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
+use crate::model::verdict::Unknown;
 
 /// The verdicts of all nodes of these domains, in order of name.
 pub(super) fn verdicts(domains: &[Domain<'_>], ledger: &Ledger) -> Vec<NodeVerdict> {
@@ -18,6 +19,12 @@ pub(super) fn verdicts(domains: &[Domain<'_>], ledger: &Ledger) -> Vec<NodeVerdi
         domains.iter().flat_map(|d| d.nodes.iter().map(|n| verdict(d, n, ledger))).collect();
     nodes.sort_by(|a, b| a.node.cmp(&b.node));
     nodes
+}
+
+/// The nodes of which nothing is known, as things that are not known.
+pub(super) fn unknown(nodes: &[NodeVerdict]) -> Vec<Unknown> {
+    let unknown = nodes.iter().filter(|n| n.outcome == Outcome::Unknown);
+    unknown.map(|n| Unknown { what: format!("node {}", n.node), why: n.reason.clone() }).collect()
 }
 
 /// Whether a finding is about this node or a part of it alone.
@@ -61,7 +68,7 @@ fn verdict(domain: &Domain<'_>, node: &NodeName, ledger: &Ledger) -> NodeVerdict
     }
     if let Some(reasons) = ledger.doubts.get(node) {
         let more = reasons.len() - 1;
-        let more = if more == 0 { String::new() } else { format!(" (and {more} more reasons)") };
+        let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
         return say(Outcome::Unknown, format!("{}{more}", reasons[0]));
     }
     if let Some(doubt) = domain.doubts.first() {

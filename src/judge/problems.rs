@@ -93,7 +93,7 @@ fn on_node(domain: &Domain<'_>, node: &NodeName, recording: &Recording, ledger: 
                     &format!("{node}: {}", problem.detail),
                 ));
             }
-            _ if is_normal(problem, domain) => {}
+            _ if is_normal(problem, domain, recording) => {}
             _ => doubt(node, problem, recording, ledger),
         }
     }
@@ -131,7 +131,7 @@ fn across(domain: &Domain<'_>, recording: &Recording, ledger: &mut Ledger) {
                 let locus = of_domain(LocusKind::Domain, &domain.name);
                 ledger.find(failed(problem, locus, recording, &said));
             }
-            (_, _) if is_normal(problem, domain) => {}
+            (_, _) if is_normal(problem, domain, recording) => {}
             (_, node) => {
                 ledger.unknown(
                     format!(
@@ -186,11 +186,13 @@ fn outcome(problem: &Problem) -> Outcome {
 
 /// Waived because there is nothing to test: pairs on a node with one GPU, and
 /// tests across nodes that were started on one node.
-fn is_normal(problem: &Problem, domain: &Domain<'_>) -> bool {
+fn is_normal(problem: &Problem, domain: &Domain<'_>, recording: &Recording) -> bool {
     if problem.kind != ProblemKind::Waived {
         return false;
     }
-    let Some(name) = problem.testcase.as_deref() else { return domain.gpus_per_node == Some(1) };
+    let shown = recording.parsed.facts.devices.len();
+    let one_gpu = domain.gpus_per_node.map_or(shown == 1, |gpus| gpus == 1);
+    let Some(name) = problem.testcase.as_deref() else { return one_gpu };
     let needs_peers = matches!(
         testcase::shape(name),
         testcase::Shape::RowToColumn
@@ -198,7 +200,7 @@ fn is_normal(problem: &Problem, domain: &Domain<'_>) -> bool {
             | testcase::Shape::BothWays
             | testcase::Shape::Fan(_)
     ) || name.starts_with("device_to_device_");
-    name.starts_with("multinode_") || (needs_peers && domain.gpus_per_node == Some(1))
+    name.starts_with("multinode_") || (needs_peers && one_gpu)
 }
 
 fn doubt(node: &NodeName, problem: &Problem, recording: &Recording, ledger: &mut Ledger) {

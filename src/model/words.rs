@@ -1,5 +1,7 @@
 //! Words as one line that a POSIX shell reads back as the same words.
 
+use std::fmt::Write as _;
+
 /// The line. `KEY=value` keeps its key outside the quotes, as people write it.
 pub fn line(words: &[String]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
@@ -20,8 +22,37 @@ fn quoted(word: &str) -> String {
     around(word)
 }
 
+/// Characters that a terminal acts on or hides: control characters, and those
+/// that turn the direction of text.
+fn is_unsafe_to_show(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+/// `$'...'`, which bash, zsh and ksh read back exactly.
+fn escaped(text: &str) -> String {
+    let mut out = String::from("$'");
+    for c in text.chars() {
+        match c {
+            '\'' | '\\' => out.extend(['\\', c]),
+            c if is_unsafe_to_show(c) => {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    // Octal has a fixed length; `\x` would swallow digits.
+                    let _ = write!(out, "\\{byte:03o}");
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('\'');
+    out
+}
+
 /// Quotes around a text: double ones where nothing inside them is special.
 fn around(text: &str) -> String {
+    if text.contains(is_unsafe_to_show) {
+        return escaped(text);
+    }
     // `!` is special inside double quotes in an interactive bash.
     if !text.contains(['"', '\\', '$', '`', '!']) {
         return format!("\"{text}\"");
@@ -47,6 +78,7 @@ mod tests {
         assert_eq!(one("a b"), "\"a b\"");
         assert_eq!(one(""), "\"\"");
         assert_eq!(one("it's"), "\"it's\"");
+        assert_eq!(one("a\u{1b}[1m\nb'\u{202e}"), "$'a\\033[1m\\012b\\'\\342\\200\\256'");
         assert_eq!(one("it's $1"), r"'it'\''s $1'");
         assert_eq!(one("X=$(rm)"), "X='$(rm)'");
         assert_eq!(one("a:`b`"), "'a:`b`'");

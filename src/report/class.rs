@@ -118,6 +118,19 @@ const CLASSES: &[Words] = &[
          missing, reseat or repair.",
     ),
     words(
+        "local-copy-low",
+        "memory slow",
+        ["copies too slowly inside itself", "copy too slowly inside themselves"],
+        "Look at clocks, throttle reasons and ECC state of the GPU (`nvidia-smi -q`); measure again when idle.",
+    ),
+    words(
+        "p2p-low",
+        "GPU pairs slow",
+        ["is below the other GPUs", "are below the other GPUs"],
+        "Say which platform this is (`--platform`, or `platform` in claims.toml), so that the path between \
+         the GPUs is known; `nvidia-smi topo -m` shows it.",
+    ),
+    words(
         "nic-low",
         "NIC slow",
         ["has a NIC port below its rate", "have NIC ports below their rate"],

@@ -14,7 +14,6 @@ use super::plain::percent;
 use super::plain::plain;
 use super::plain::quantity;
 use super::plain::wrap;
-use super::shell;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
@@ -22,6 +21,7 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
+use crate::model::words;
 
 /// Longest text taken over from a file.
 const LONGEST: usize = 2_000;
@@ -434,7 +434,7 @@ fn consequences(out: &mut String, run: &Run, finding: &Finding) {
     }
     out.push_str(if plan.dry_run { "\nProposed, not carried out\n" } else { "\nProposed\n" });
     for action in actions.iter().take(MOST) {
-        let _ = writeln!(out, "  $ {}", shell::line(&action.command));
+        let _ = writeln!(out, "  $ {}", words::line(&action.command));
         let _ = writeln!(out, "    {}", clip(&action.why, LONGEST));
     }
     for withheld in withheld.iter().take(MOST) {

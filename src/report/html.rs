@@ -28,12 +28,12 @@ use super::plain::counted;
 use super::plain::percent;
 use super::plain::plain;
 use super::plain::quantity;
-use super::shell;
 use super::terminal::by_reason;
 use crate::model::id::DomainName;
 use crate::model::run::Run;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
+use crate::model::words;
 
 mod domains;
 
@@ -350,7 +350,7 @@ fn plan(run: &Run) -> Option<Plan> {
         actions: actions
             .map(|a| {
                 let node = plain(a.node.as_str()).into_owned();
-                (node, shell::line(&a.command), clip(&a.why, LONGEST))
+                (node, words::line(&a.command), clip(&a.why, LONGEST))
             })
             .collect(),
         actions_more: plan.actions.len().saturating_sub(ROWS),

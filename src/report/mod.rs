@@ -26,7 +26,6 @@ mod page;
 mod plain;
 mod plot;
 mod scale;
-mod shell;
 mod xml;
 
 pub use page::TerminalStyle;

@@ -24,13 +24,13 @@ use super::plain::percent;
 use super::plain::plain;
 use super::plain::unit_name;
 use super::plain::wrap;
-use super::shell;
 use crate::model::action::ActionPlan;
 use crate::model::run::Run;
 use crate::model::verdict::Finding;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
+use crate::model::words;
 
 /// Entries of one list that are shown before the rest is only counted.
 const MOST: usize = 20;
@@ -294,7 +294,7 @@ fn actions(page: &mut Page, plan: &ActionPlan) {
     }
     for action in plan.actions.iter().take(MOST) {
         // Commands are never wrapped: they are there to be copied.
-        let _ = writeln!(page.out, "  $ {}", shell::line(&action.command));
+        let _ = writeln!(page.out, "  $ {}", words::line(&action.command));
         page.paragraph("", &action.why, 4);
     }
     more(page, plan.actions.len());

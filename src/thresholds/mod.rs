@@ -218,6 +218,11 @@ impl Platform {
         self.devices.iter().any(|pattern| matches(pattern, product))
     }
 
+    /// Whether this is a class of NICs: it expects something of ports only.
+    pub fn is_nic(&self) -> bool {
+        !self.expectations.is_empty() && self.expectations.values().all(|e| e.path == Path::Nic)
+    }
+
     /// Whether GPUs of different nodes share one NVLink domain.
     pub fn spans_nodes(&self) -> bool {
         self.nodes_per_domain.is_some_and(|n| 1 < n)
