@@ -30,8 +30,8 @@ const P2P_LOW: &str = "p2p-low";
 /// The same where the fabric is PCIe.
 const PCIE_LOW: &str = "pcie-p2p-low";
 
-/// More unexplained low cells than this are no dips of healthy noise, which
-/// touch about one reading in 200.
+/// More unexplained low cells than this share, and two, are no dips of healthy
+/// noise, which touch about one reading in 200.
 const MOST_DIPS: f64 = 0.01;
 
 /// What was found out about one island.
@@ -301,7 +301,7 @@ fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
         return;
     }
     #[expect(clippy::cast_precision_loss, reason = "a count of cells")]
-    let share = dips as f64 / pairs.max(1.0);
+    let too_many = 2.0 + MOST_DIPS * pairs < dips as f64;
     let list: Vec<String> = out
         .peeled
         .dips
@@ -319,7 +319,7 @@ fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
     let list = list.join(", ");
     let said =
         format!("{dips} pairs of {} read low once and were not read again: {list}", island.domain);
-    if MOST_DIPS < share && 1 < dips {
+    if too_many {
         let why =
             format!("{said}; that is more than healthy noise shows and no single part explains it");
         out.unknown.push((format!("domain {}", island.domain), why));

@@ -47,7 +47,8 @@ struct Copies<'a> {
     file: &'a str,
 }
 
-/// Where more of all copies than this were low once, they were no dips.
+/// Where more of all copies than this, and one, were low once, they were no dips:
+/// four times what healthy noise shows.
 const MOST_DIPS: f64 = 0.02;
 
 /// Parts that some copy shows to be sound.
@@ -159,7 +160,7 @@ fn convict(low: Vec<Low>, sound: &Sound, judged: usize, ledger: &mut Ledger) {
     let (dips, open): (Vec<Low>, Vec<Low>) =
         once.into_iter().partition(|low| is_acquitted(&low.finding.locus, sound));
     #[expect(clippy::cast_precision_loss, reason = "counts of copies")]
-    let too_many = 1 < dips.len() && MOST_DIPS * (judged as f64) < dips.len() as f64;
+    let too_many = 1.0 + MOST_DIPS * (judged as f64) < dips.len() as f64;
     for Low { finding, .. } in dips {
         let Some(node) = finding.locus.node.clone().filter(|_| too_many) else {
             ledger.notes.push(format!(

@@ -243,7 +243,7 @@ impl Bench {
             .collect()
     }
 
-    fn claims(&self) -> Claims {
+    pub(super) fn claims(&self) -> Claims {
         let domain = |name: &str, nodes| ClaimedDomain {
             name: DomainName::from(name),
             nodes,
@@ -274,12 +274,16 @@ impl Bench {
     }
 
     pub(super) fn judge_these(&self, recordings: &[Recording]) -> Judgement {
+        self.judge_claims(&self.claims(), recordings)
+    }
+
+    /// Judges them against these claims instead of its own.
+    pub(super) fn judge_claims(&self, claims: &Claims, recordings: &[Recording]) -> Judgement {
         let catalogue = Catalogue {
             platforms: BTreeMap::from([(self.platform.name.clone(), self.platform.clone())]),
         };
-        let claims = self.claims();
         judge(&Case {
-            claims: &claims,
+            claims,
             recordings,
             catalogue: &catalogue,
             thresholds_digest: "t",

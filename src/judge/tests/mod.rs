@@ -2,6 +2,9 @@
 //! nobody else.
 
 mod bench;
+mod collectives;
+mod instruments;
+mod names;
 
 use super::*;
 use crate::model::facts::GpuLinks;

@@ -1,0 +1,92 @@
+//! Collectives: one number for a whole node or domain.
+
+use super::bench::Bench;
+use super::bench::loci;
+use super::bench::outcome_of;
+use super::bench::ranks;
+use crate::judge::Judgement;
+use crate::model::id::DomainName;
+use crate::model::measurement::Measurement;
+use crate::model::measurement::Placement;
+use crate::model::measurement::Point;
+use crate::model::measurement::Series;
+use crate::model::parsed::Parsed;
+use crate::model::parsed::Tool;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
+use crate::model::unit::Unit;
+use crate::model::verdict::Outcome;
+
+/// An all-reduce of 8 GiB over a rack: bus bandwidths out of place and in.
+fn all_reduce(reading: u32, busbw: [f64; 2]) -> Recording {
+    let ends: Vec<(u32, u32)> = (0..18).flat_map(|n| (0..4).map(move |g| (n, g))).collect();
+    let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NcclTests) };
+    parsed.facts.ranks = ranks(&ends);
+    let placements = [Placement::OutOfPlace, Placement::InPlace];
+    let points = placements.iter().zip(busbw).map(|(placement, busbw)| Point {
+        bytes: 8 << 30,
+        placement: Some(*placement),
+        busbw: Some(busbw),
+        wrong: Some(0.0),
+        ..Point::default()
+    });
+    parsed.measurements = vec![Measurement::Series(Series {
+        run: 0,
+        testcase: Some("all_reduce_perf".to_owned()),
+        unit: Some(Unit::GigabytesPerSecond),
+        points: points.collect(),
+        average_busbw: None,
+    })];
+    let file = format!("domains/block01/nccl-{reading}.txt");
+    Recording { scope: Scope::Domain(DomainName::from("block01")), file, parsed }
+}
+
+fn judge(bench: &mut Bench, runs: &[[f64; 2]]) -> Judgement {
+    let mut recordings = bench.record();
+    recordings.extend((0..).zip(runs).map(|(at, busbw)| all_reduce(at, *busbw)));
+    bench.judge_these(&recordings)
+}
+
+/// A rack that is also known at 1 GiB, and by a second algorithm.
+fn rack() -> Bench {
+    let mut bench = Bench::rack();
+    let usual = bench.platform.collectives[0].clone();
+    let mut large = usual.clone();
+    large.min_bytes = 8 << 30;
+    let mut small = usual.clone();
+    (small.min_bytes, small.busbw) = (1 << 30, 640.0);
+    let mut ring = usual;
+    (ring.algorithm, ring.busbw) = ("Ring".to_owned(), 500.0);
+    bench.platform.collectives = vec![small, large, ring];
+    bench
+}
+
+#[test]
+fn a_collective_is_compared_at_its_own_size() {
+    let mut bench = rack();
+    bench.platform.collectives.truncate(2);
+    let judged = judge(&mut bench, &[[660.0, 655.0]]);
+    assert_eq!(loci(&judged), ["degraded collective-low domain block01"]);
+    assert_eq!(judged.verdicts.findings[0].expected, Some(840.0));
+}
+
+#[test]
+fn a_rate_between_two_algorithms_is_not_known_to_be_right() {
+    let judged = judge(&mut rack(), &[[510.0, 512.0]]);
+    assert_eq!(loci(&judged), Vec::<String>::new());
+    assert_eq!(judged.verdicts.outcome, Outcome::Unknown);
+    assert!(judged.verdicts.unknown[0].why.contains("Ring"), "{:?}", judged.verdicts.unknown);
+    assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass);
+    assert_eq!(judge(&mut rack(), &[[838.0, 841.0]]).verdicts.outcome, Outcome::Pass);
+}
+
+#[test]
+fn a_good_reading_of_a_collective_acquits() {
+    let disturbed = [[700.0, 838.0], [600.0, 610.0]];
+    assert_eq!(judge(&mut rack(), &disturbed).verdicts.outcome, Outcome::Pass);
+    let judged = judge(&mut rack(), &disturbed[1..]);
+    assert_eq!(judged.verdicts.outcome, Outcome::Unknown);
+    let judged = judge(&mut rack(), &[[400.0, 402.0], [410.0, 405.0]]);
+    assert_eq!(loci(&judged), ["degraded collective-low domain block01"]);
+    assert_eq!(judged.verdicts.findings[0].evidence.len(), 2);
+}

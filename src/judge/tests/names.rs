@@ -1,0 +1,66 @@
+//! One node under several names, and several nodes under similar ones.
+
+use super::bench::Bench;
+use super::bench::loci;
+use super::bench::outcome_of;
+use super::bench::share;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
+use crate::model::verdict::Outcome;
+
+fn rename_hosts(recordings: &mut [Recording], name: impl Fn(&str) -> String) {
+    for rank in recordings.iter_mut().flat_map(|r| &mut r.parsed.facts.ranks) {
+        rank.host = name(&rank.host);
+    }
+}
+
+fn rename_folders(recordings: &mut [Recording], name: impl Fn(&str) -> String) {
+    for recording in recordings {
+        if let Scope::Node(node) = &mut recording.scope {
+            *node = NodeName::from(name(node.as_str()));
+        }
+    }
+}
+
+#[test]
+fn a_dns_suffix_makes_no_second_node() {
+    let long = |host: &str| format!("{host}.cluster.example");
+    let mut bench = Bench::rack();
+    let mut recordings = bench.record();
+    rename_folders(&mut recordings, long);
+    let judged = bench.judge_these(&recordings);
+    assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts.nodes[0]);
+
+    let mut recordings = bench.record();
+    rename_hosts(&mut recordings, long);
+    for recording in &mut recordings {
+        for rank in &mut recording.parsed.facts.ranks {
+            rank.name = Some("rack GPU".to_owned());
+        }
+    }
+    let judged = bench.judge_claims(&Claims::default(), &recordings);
+    assert_eq!(judged.verdicts.nodes.len(), 18);
+    assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass);
+}
+
+#[test]
+fn hosts_that_differ_only_in_their_dns_suffix_are_not_mixed_up() {
+    let name = |host: &str| {
+        let number: u32 = host.trim_start_matches("node").parse().expect("a number");
+        format!("n{}.r{}", number % 9, number / 10)
+    };
+    let bad = (12, 2);
+    let mut bench =
+        Bench::rack().capacity(move |s, d| Some(if s == bad || d == bad { share(2) } else { 1.0 }));
+    let mut recordings = bench.record();
+    rename_hosts(&mut recordings, name);
+    rename_folders(&mut recordings, name);
+    let nodes = (1..=18).map(|n| NodeName::from(name(&format!("node{n}")))).collect();
+    let mut claims = bench.claims();
+    claims.domains[0].nodes = nodes;
+    let judged = bench.judge_claims(&claims, &recordings);
+    assert_eq!(loci(&judged), ["degraded nvlink-low gpu n4.r1:2"]);
+    assert_eq!(outcome_of(&judged, "n4.r0"), Outcome::Pass);
+}
