@@ -219,7 +219,7 @@ fn gpu_finding(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool
         .map_or(String::new(), |links| format!(", as with {links} lost"));
     let said = format!(
         "GPU {id}: {which} at {measured:.1} of {level:.1} GB/s, {} low{quantised}; its partners are fine with each other",
-        percent(1.0 - blame.ratio)
+        percent(1.0 - measured / level)
     );
     let mut found = finding(Outcome::Degraded, class(island), locus, &rule)
         .numbers(measured, level, Unit::GigabytesPerSecond)
