@@ -71,11 +71,17 @@ const PARSERS: &[Parser] = &[
 pub fn read(bytes: &[u8]) -> Parsed {
     let text = text::decode(bytes);
     let input = Input::new(&text);
-    let best = PARSERS
-        .iter()
-        .map(|parser| ((parser.recognises)(&input), parser))
-        .filter(|(confidence, _)| 0 < *confidence)
-        .reduce(|best, next| if best.0 < next.0 { next } else { best });
+    let mut best: Option<(Confidence, &Parser)> = None;
+    for parser in PARSERS {
+        let confidence = (parser.recognises)(&input);
+        if best.map_or(0, |(highest, _)| highest) < confidence {
+            best = Some((confidence, parser));
+        }
+        // Nobody can be surer, and asking all costs more than reading.
+        if CERTAIN <= confidence {
+            break;
+        }
+    }
     match best {
         Some((_, parser)) => (parser.parse)(&input),
         None => unrecognised(bytes),
