@@ -123,7 +123,7 @@ fn parser(
         properties::check(good, &parsed, stands(parsed.tool));
     }
     let make = move |dice: &mut Dice| mutate(dice, own(), &corpus().any, tokens);
-    fuzz(target, 220, make, move |bytes| {
+    fuzz(target, 600, make, move |bytes| {
         let text = decode(bytes);
         let input = Input::new(&text);
         let sure = recognises(&input);
@@ -352,7 +352,7 @@ fn mixtures_of_all_outputs_never_break_the_reader() {
         }
         input
     };
-    fuzz("mixture", 150, make, |bytes| {
+    fuzz("mixture", 400, make, |bytes| {
         let parsed = measure::read(bytes);
         properties::check(bytes, &parsed, stands(parsed.tool));
     });
@@ -364,7 +364,7 @@ fn bytes_without_any_sense_are_no_measurements() {
         let length = dice.below(4096);
         (0..length).map(|_| u8::try_from(dice.below(256)).expect("a byte")).collect()
     };
-    fuzz("noise", 150, make, |bytes| {
+    fuzz("noise", 300, make, |bytes| {
         let parsed = measure::read(bytes);
         assert!(parsed.measurements.is_empty() && !parsed.complete);
         properties::check(bytes, &parsed, true);
@@ -397,7 +397,7 @@ fn broken_json_is_read_as_far_as_it_goes() {
         &corpus().dcgm
     }
     let make = |dice: &mut Dice| mutate(dice, own(), &corpus().any, TOKENS);
-    fuzz("json", 400, make, |bytes| {
+    fuzz("json", 1000, make, |bytes| {
         let text = decode(bytes);
         let Some(found) = json::find_where(&text, |_| true) else { return };
         let last = u32::try_from(text.lines().count() + 1).expect("a small text");

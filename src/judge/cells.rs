@@ -33,15 +33,15 @@ struct Scale<'j> {
     places: Vec<BTreeMap<&'j GpuId, usize>>,
 }
 
-/// All cells of a domain.
+/// Adds all cells of a domain.
 pub(super) fn cells(
     domain: &Domain<'_>,
     islands: &[(Island<'_>, Fabric)],
     findings: &[Finding],
-) -> Vec<Cell> {
+    cells: &mut Vec<Cell>,
+) {
     let places = islands.iter().map(|(i, _)| i.gpus.iter().zip(0..).collect()).collect();
     let scale = Scale { domain, islands, findings, places };
-    let mut cells = Vec::new();
     let mut readings: BTreeMap<(Option<NodeName>, String), u32> = BTreeMap::new();
     let own = domain.own.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
     let across = domain.across.iter().map(|r| (None, *r));
@@ -50,11 +50,10 @@ pub(super) fn cells(
             let Measurement::Matrix(matrix) = measurement else { continue };
             let Some(name) = matrix.testcase.as_deref() else { continue };
             let reading = readings.entry((node.cloned(), name.to_owned())).or_insert(0);
-            scale.matrix(node, recording, matrix, name, *reading, &mut cells);
+            scale.matrix(node, recording, matrix, name, *reading, cells);
             *reading += 1;
         }
     }
-    cells
 }
 
 impl Scale<'_> {

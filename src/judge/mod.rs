@@ -91,11 +91,10 @@ pub fn judge(case: &Case<'_>) -> Judgement {
     let nodes = nodes::verdicts(&domains, &ledger);
     let outcome = nodes::overall(&nodes, &ledger);
     ledger.unknown.extend(nodes::unknown(&nodes));
-    let cells = domains
-        .iter()
-        .zip(&judged)
-        .flat_map(|(domain, islands)| cells::cells(domain, islands, &ledger.findings))
-        .collect();
+    let mut cells = Vec::new();
+    for (domain, islands) in domains.iter().zip(&judged) {
+        cells::cells(domain, islands, &ledger.findings, &mut cells);
+    }
     let mut findings = ledger.findings;
     findings.sort_by(|a, b| {
         let severity =
