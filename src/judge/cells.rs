@@ -8,6 +8,7 @@ use super::arrange::Domain;
 use super::fabric::Fabric;
 use super::island;
 use super::island::Island;
+use super::peel::LowPair;
 use super::testcase;
 use super::testcase::Shape;
 use crate::model::cell::Cell;
@@ -31,6 +32,13 @@ struct Scale<'j> {
     findings: &'j [Finding],
     /// Per island: GPU to its place.
     places: Vec<BTreeMap<&'j GpuId, usize>>,
+}
+
+/// One end of a pair: the GPU, and where it stands among those compared.
+#[derive(PartialEq)]
+struct End {
+    gpu: GpuId,
+    place: Option<(usize, usize)>,
 }
 
 /// Adds all cells of a domain.
@@ -87,28 +95,36 @@ impl Scale<'_> {
         if shape.is_pair() {
             let label = island::labels(self.domain, recording, node);
             let expected = self.expected_of_pairs(name);
-            island::pairs_of(matrix, shape, &*label, |src, dst, value| {
-                let guilty = self.is_guilty(&src, &dst);
-                let (src_gpu, dst_gpu) = (Some(src.gpu), Some(dst.gpu));
+            let ends = island::ends_of(matrix, shape, |text| {
+                let gpu = label(text)?;
+                Some(End { place: self.place(&gpu), gpu })
+            });
+            island::pairs_of(matrix, shape, &ends, |src, dst, value| {
                 let cell = Cell {
-                    src_node: Some(src.node),
-                    src_gpu,
-                    dst_node: Some(dst.node),
-                    dst_gpu,
+                    src_node: Some(src.gpu.node.clone()),
+                    src_gpu: Some(src.gpu.gpu),
+                    dst_node: Some(dst.gpu.node.clone()),
+                    dst_gpu: Some(dst.gpu.gpu),
                     value,
                     ..blank.clone()
                 };
-                cells.push(compare(cell, expected, guilty));
+                cells.push(compare(cell, expected, self.is_guilty(src, dst)));
             });
             return;
         }
         let Some(node) = node else { return };
         let expected = self.domain.platform.and_then(|p| p.expectation(name));
         let expected = expected.and_then(|e| e.value.map(|value| (value, e.tolerance)));
-        for row in &matrix.cells {
+        // A square of numbers that are no bandwidth of the fabric keeps its rows.
+        let is_square = shape == Shape::Other && 1 < matrix.rows.len();
+        for (label, row) in matrix.rows.iter().zip(&matrix.cells) {
             for (col, value) in matrix.cols.iter().zip(row) {
                 let Ok(gpu) = col.parse::<u32>() else { continue };
                 let mut cell = Cell { value: *value, ..blank.clone() };
+                if is_square {
+                    cell.src_node = Some(node.clone());
+                    cell.src_gpu = label.parse().ok();
+                }
                 let to_gpu = match shape {
                     Shape::Host(d) | Shape::LoadedHost(d) | Shape::Fan(d) => {
                         matches!(d, Direction::H2d | Direction::Rx)
@@ -118,8 +134,8 @@ impl Scale<'_> {
                 // Host memory has a node and no GPU; a fan's other end is everybody.
                 let host = shape.is_host().then(|| node.clone());
                 if to_gpu {
-                    (cell.dst_node, cell.dst_gpu, cell.src_node) =
-                        (Some(node.clone()), Some(gpu), host);
+                    (cell.dst_node, cell.dst_gpu) = (Some(node.clone()), Some(gpu));
+                    cell.src_node = cell.src_node.or(host);
                 } else {
                     (cell.src_node, cell.src_gpu, cell.dst_node) =
                         (Some(node.clone()), Some(gpu), host);
@@ -142,21 +158,27 @@ impl Scale<'_> {
         e.value.filter(|_| bandwidth).map(|value| (value, e.tolerance))
     }
 
-    /// Whether a finding explains that this cell is low.
-    fn is_guilty(&self, src: &GpuId, dst: &GpuId) -> bool {
-        for ((_, fabric), places) in self.islands.iter().zip(&self.places) {
-            let (Some(s), Some(d)) = (places.get(src), places.get(dst)) else { continue };
-            let cut = !fabric.active[*s] || !fabric.active[*d];
-            let ends = [&fabric.peeled, &fabric.both_ways]
-                .iter()
-                .any(|p| p.blames(*s, Direction::Tx) || p.blames(*d, Direction::Rx));
-            let pair =
-                fabric.peeled.pairs.iter().any(|p| {
-                    (p.src, p.dst) == (*s, *d) || (p.both_ways && (p.dst, p.src) == (*s, *d))
-                });
-            return cut || ends || pair || fabric.level.is_some_and(|l| l.low);
+    /// The island a GPU is in, and its place there.
+    fn place(&self, gpu: &GpuId) -> Option<(usize, usize)> {
+        self.places.iter().enumerate().find_map(|(i, places)| Some((i, *places.get(gpu)?)))
+    }
+
+    /// Whether a finding explains that a cell between these ends is low.
+    fn is_guilty(&self, src: &End, dst: &End) -> bool {
+        let (Some((island, s)), Some((other, d))) = (src.place, dst.place) else { return false };
+        if island != other {
+            return false;
         }
-        false
+        let fabric = &self.islands[island].1;
+        let cut = !fabric.active[s] || !fabric.active[d];
+        let ends = [&fabric.peeled, &fabric.both_ways]
+            .iter()
+            .any(|p| p.blames(s, Direction::Tx) || p.blames(d, Direction::Rx));
+        let is_pair =
+            |p: &LowPair| (p.src, p.dst) == (s, d) || (p.both_ways && (p.dst, p.src) == (s, d));
+        cut || ends
+            || fabric.peeled.pairs.iter().any(is_pair)
+            || fabric.level.is_some_and(|l| l.low)
     }
 
     fn host_guilty(&self, node: &NodeName, gpu: u32, shape: Shape) -> bool {

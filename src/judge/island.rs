@@ -117,25 +117,41 @@ impl<'a> Island<'a> {
     }
 }
 
-/// A pair matrix in the direction of the data: calls `take` with source,
-/// destination and the cell for every pair of different GPUs.
-pub(super) fn pairs_of(
+/// What the rows and columns of a pair matrix stand for. Where the row label
+/// names both ends, the second end stands in `cols`, row by row.
+pub(super) fn ends_of<T>(
     matrix: &Matrix,
     shape: Shape,
-    gpu_of: &dyn Fn(&str) -> Option<GpuId>,
-    mut take: impl FnMut(GpuId, GpuId, Option<f64>),
+    end: impl Fn(&str) -> Option<T>,
+) -> (Vec<Option<T>>, Vec<Option<T>>) {
+    if shape == Shape::LabelledPair {
+        let both = matrix.rows.iter().map(|label| match label.split_once("->") {
+            Some((from, to)) => (end(from.trim()), end(to.trim())),
+            None => (None, None),
+        });
+        return both.unzip();
+    }
+    let rows = matrix.rows.iter().map(|label| end(label)).collect();
+    let cols = matrix.cols.iter().map(|label| end(label)).collect();
+    (rows, cols)
+}
+
+/// A pair matrix in the direction of the data: calls `take` with source,
+/// destination and the cell for every pair of different ends.
+pub(super) fn pairs_of<T: PartialEq>(
+    matrix: &Matrix,
+    shape: Shape,
+    (rows, cols): &(Vec<Option<T>>, Vec<Option<T>>),
+    mut take: impl FnMut(&T, &T, Option<f64>),
 ) {
     if shape == Shape::LabelledPair {
-        for (label, row) in matrix.rows.iter().zip(&matrix.cells) {
-            let Some((from, to)) = label.split_once("->") else { continue };
-            if let (Some(src), Some(dst)) = (gpu_of(from.trim()), gpu_of(to.trim())) {
+        for ((src, dst), row) in rows.iter().zip(cols).zip(&matrix.cells) {
+            if let (Some(src), Some(dst)) = (src, dst) {
                 take(src, dst, row.first().copied().flatten());
             }
         }
         return;
     }
-    let rows: Vec<Option<GpuId>> = matrix.rows.iter().map(|label| gpu_of(label)).collect();
-    let cols: Vec<Option<GpuId>> = matrix.cols.iter().map(|label| gpu_of(label)).collect();
     for (row, cells) in rows.iter().zip(&matrix.cells) {
         for (col, cell) in cols.iter().zip(cells) {
             let (Some(row), Some(col)) = (row, col) else { continue };
@@ -143,9 +159,9 @@ pub(super) fn pairs_of(
                 continue;
             }
             if shape == Shape::ColumnToRow {
-                take(col.clone(), row.clone(), *cell);
+                take(col, row, *cell);
             } else {
-                take(row.clone(), col.clone(), *cell);
+                take(row, col, *cell);
             }
         }
     }
@@ -204,15 +220,37 @@ pub(super) fn pair_matrices(recording: &Recording) -> Vec<(&Matrix, &str, Shape)
 }
 
 fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
-    let mut gpus: BTreeMap<GpuId, usize> = BTreeMap::new();
-    let mut pairs: Vec<(GpuId, GpuId, GroupKey, f64, bool)> = Vec::new();
-    let mut blanks: Vec<(GpuId, GpuId, GroupKey)> = Vec::new();
-    let mut files: BTreeMap<Arc<str>, Vec<Source>> = BTreeMap::new();
-
-    let own = domain.own.iter().filter(|(node, _)| only.is_none_or(|only| *node == only));
+    let is_ours = |node: &NodeName| only.is_none_or(|only| node == only);
+    let own = domain.own.iter().filter(|(node, _)| is_ours(node));
     let own = own.flat_map(|(node, recordings)| recordings.iter().map(move |r| (Some(node), *r)));
     let across = domain.across.iter().map(|r| (None, *r)).filter(|_| only.is_none());
-    for (node, recording) in own.chain(across) {
+    let recordings: Vec<(Option<&NodeName>, &Recording)> = own.chain(across).collect();
+
+    // GPUs that ought to be there are members even when nothing was read of
+    // them, and so is everybody whom a matrix names.
+    let mut places: BTreeMap<GpuId, usize> = BTreeMap::new();
+    for node in domain.nodes.iter().filter(|node| is_ours(node)) {
+        for gpu in 0..domain.gpus_per_node.unwrap_or(0) {
+            places.insert(GpuId::new(node.clone(), gpu), 0);
+        }
+    }
+    for (node, recording) in &recordings {
+        let label = labels(domain, recording, *node);
+        for (matrix, _, shape) in pair_matrices(recording) {
+            let (rows, cols) = ends_of(matrix, shape, &*label);
+            places.extend(rows.into_iter().chain(cols).flatten().map(|gpu| (gpu, 0)));
+        }
+    }
+    for (at, place) in places.values_mut().enumerate() {
+        *place = at;
+    }
+    let gpus: Vec<GpuId> = places.keys().cloned().collect();
+
+    let mut groups: Vec<GroupKey> = Vec::new();
+    let (mut directed, mut both_ways) = (Vec::new(), Vec::new());
+    let mut blanks: Vec<(usize, usize, usize)> = Vec::new();
+    let mut files: BTreeMap<Arc<str>, Vec<Source>> = BTreeMap::new();
+    for (node, recording) in recordings {
         let label = labels(domain, recording, node);
         let small_buffer = copies_small_buffers(recording);
         for (matrix, name, shape) in pair_matrices(recording) {
@@ -222,59 +260,38 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
             if !seen_in.contains(&source) {
                 seen_in.push(source);
             }
-            pairs_of(matrix, shape, &*label, |src, dst, cell| {
-                let between_nodes = src.node != dst.node;
-                gpus.entry(src.clone()).or_default();
-                gpus.entry(dst.clone()).or_default();
-                let key = GroupKey {
-                    testcase: testcase.clone(),
-                    across: node.is_none(),
-                    between_nodes,
-                    small_buffer,
-                };
+            let mut group = |between_nodes| {
+                let across = node.is_none();
+                let key =
+                    GroupKey { testcase: testcase.clone(), across, between_nodes, small_buffer };
+                groups.iter().position(|known| *known == key).unwrap_or_else(|| {
+                    groups.push(key);
+                    groups.len() - 1
+                })
+            };
+            // A group without readings has no level; that is no group's harm.
+            let group = [group(false), group(true)];
+            let ends = ends_of(matrix, shape, |text| places.get(&label(text)?).copied());
+            pairs_of(matrix, shape, &ends, |src, dst, cell| {
+                let (src, dst) = (*src, *dst);
+                let group = group[usize::from(gpus[src].node != gpus[dst].node)];
                 match cell {
-                    Some(value) => pairs.push((src, dst, key, value, shape == Shape::BothWays)),
-                    None => blanks.push((src, dst, key)),
+                    Some(value) if shape == Shape::BothWays => {
+                        both_ways.push(PairReading { src, dst, group, value });
+                    }
+                    Some(value) => directed.push(PairReading { src, dst, group, value }),
+                    None => blanks.push((src, dst, group)),
                 }
             });
         }
     }
-    // GPUs that ought to be there are members even when nothing was read of them.
-    let members = domain.nodes.iter().filter(|node| only.is_none_or(|only| *node == only));
-    for node in members {
-        for gpu in 0..domain.gpus_per_node.unwrap_or(0) {
-            gpus.entry(GpuId::new(node.clone(), gpu)).or_default();
-        }
-    }
-    for (at, index) in gpus.values_mut().enumerate() {
-        *index = at;
-    }
-    let mut groups: BTreeMap<GroupKey, usize> = BTreeMap::new();
-    for (_, _, key, _, _) in &pairs {
-        if !groups.contains_key(key) {
-            groups.insert(key.clone(), 0);
-        }
-    }
-    for (at, index) in groups.values_mut().enumerate() {
-        *index = at;
-    }
-    let mut directed = Vec::with_capacity(pairs.len());
-    let mut both_ways = Vec::new();
-    for (src, dst, key, value, both) in pairs {
-        let reading = PairReading { src: gpus[&src], dst: gpus[&dst], group: groups[&key], value };
-        if both {
-            both_ways.push(reading);
-        } else {
-            directed.push(reading);
-        }
-    }
-    let holes = holes(&blanks, &gpus, &groups, directed.iter().chain(&both_ways));
+    let holes = holes(&blanks, &groups, directed.iter().chain(&both_ways));
     Island {
         domain: domain.name.clone(),
         node: only.cloned(),
         platform: domain.platform,
-        gpus: gpus.into_keys().collect(),
-        groups: groups.into_keys().collect(),
+        gpus,
+        groups,
         directed,
         both_ways,
         holes,
@@ -285,29 +302,16 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
 /// The pairs that a test left blank in all its readings. A number of another
 /// test does not fill them: that test had to be measured too.
 fn holes<'r>(
-    blanks: &[(GpuId, GpuId, GroupKey)],
-    gpus: &BTreeMap<GpuId, usize>,
-    groups: &BTreeMap<GroupKey, usize>,
+    blanks: &[(usize, usize, usize)],
+    groups: &[GroupKey],
     readings: impl Iterator<Item = &'r PairReading>,
 ) -> Vec<(usize, usize)> {
     if blanks.is_empty() {
         return Vec::new();
     }
-    let same_test = |group: usize| {
-        let key = groups.iter().find(|(_, at)| **at == group).map(|(key, _)| key);
-        key.map(|key| (key.testcase.clone(), key.across))
-    };
-    let tests: Vec<Option<(Arc<str>, bool)>> = (0..groups.len()).map(same_test).collect();
-    let filled: BTreeSet<_> =
-        readings.filter_map(|r| Some((r.src, r.dst, tests[r.group].as_ref()?))).collect();
-    let mut holes: Vec<(usize, usize)> = blanks
-        .iter()
-        .filter(|(src, dst, key)| {
-            !filled.contains(&(gpus[src], gpus[dst], &(key.testcase.clone(), key.across)))
-        })
-        .map(|(src, dst, _)| (gpus[src], gpus[dst]))
-        .collect();
-    holes.sort_unstable();
-    holes.dedup();
-    holes
+    let test = |group: usize| (&groups[group].testcase, groups[group].across);
+    let filled: BTreeSet<_> = readings.map(|r| (r.src, r.dst, test(r.group))).collect();
+    let blank = blanks.iter().filter(|(s, d, group)| !filled.contains(&(*s, *d, test(*group))));
+    let holes: BTreeSet<(usize, usize)> = blank.map(|(src, dst, _)| (*src, *dst)).collect();
+    holes.into_iter().collect()
 }
