@@ -113,8 +113,9 @@ fn truncated(parsed: &mut Parsed, detail: impl Into<String>, line: Option<u32>) 
 /// The word of `-q`, where the file is nothing else: one word alone could be
 /// anybody's.
 fn daemon_state<'a>(input: &Input<'a>) -> Option<&'a str> {
-    let word = input.text.trim();
-    DAEMON_STATES.contains(&word).then_some(word)
+    let mut filled = input.lines.iter().filter(|line| !line.stderr && !line.text.trim().is_empty());
+    let word = filled.next()?.text.trim();
+    (filled.next().is_none() && DAEMON_STATES.contains(&word)).then_some(word)
 }
 
 /// The JSON of `-N -j`. Its `nodes` is an object of objects, unlike the lists
@@ -126,7 +127,13 @@ fn document(input: &Input<'_>) -> Option<Document> {
     let is_node = |node: &Value| {
         node.as_object().is_some_and(|n| n.contains_key("status") || n.contains_key("host"))
     };
-    json::find_where(input.text, |map| {
+    // Without what a launcher put in front of the lines.
+    let mut plain = String::with_capacity(input.text.len());
+    for line in &input.lines {
+        plain.push_str(if line.stderr { "" } else { line.text });
+        plain.push('\n');
+    }
+    json::find_where(&plain, |map| {
         let nodes = map.get("nodes").and_then(Value::as_object);
         nodes.is_some_and(|nodes| {
             let numbered = nodes.keys().all(|k| text::integer(k).is_some());

@@ -199,3 +199,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_launcher_puts_in_front_of_json_and_words_is_passed_over() {
+    let json = "{\n  \"nodes\": {\n    \"4\": {\"status\": \"READY\", \"host\": \"10.9.8.4\"}\n  },\n\
+                \x20 \"timestamp\": \"7/9/2026 11:22:33.444\",\n  \"status\": \"UP\"\n}\n";
+    for margin in ["[pod/daemon-7/main] ", "3: ", "2026-07-09T11:22:33Z "] {
+        let text: String = json.lines().map(|line| format!("{margin}{line}\n")).collect();
+        let imex = read(&text).facts.imex.expect("a domain");
+        assert_eq!(imex.status.as_deref(), Some("UP"), "{margin}");
+        assert_eq!(imex.nodes[0].index, 4);
+    }
+    let parsed = read("[pod/daemon-7/main] WAITING_FOR_PEERS\n");
+    assert_eq!(parsed.facts.parameters["imex.daemon_state"], "WAITING_FOR_PEERS");
+}

@@ -35,6 +35,16 @@ pub(super) fn of_test(line: &str) -> Option<Failure> {
         let detail = text::clean(&format!("{what} {rest}"));
         return Some(Failure { host, rank: None, code, detail, echo: false, start });
     }
+    // The first release names neither itself nor its host.
+    if let Some(rest) = line.trim_start().strip_prefix("NCCL failure ")
+        && let Some((place, message)) = rest.split_once(" '")
+        && place.contains(".cu:")
+    {
+        let code = code_of(message.trim_end_matches('\''), NCCL_ERRORS);
+        let start = line.len() - line.trim_start().len();
+        let detail = text::clean(line);
+        return Some(Failure { host: None, rank: None, code, detail, echo: false, start });
+    }
     let at = line.find(": Test failure ")?;
     // " .. HOST pid N: Test failure FILE:LINE"
     let head = &line[..at];
@@ -201,6 +211,13 @@ mod tests {
         let failure = of_test(line).expect("a failure");
         assert_eq!(failure.code.as_deref(), Some("ncclSystemError"));
         assert!(failure.detail.ends_with("socket gone'"));
+    }
+
+    #[test]
+    fn the_first_release_names_no_host() {
+        let failure = of_test("NCCL failure reduce.cu:41 'internal error'").expect("a failure");
+        assert_eq!((failure.host, failure.code.as_deref()), (None, Some("ncclInternalError")));
+        assert_eq!(of_test("NCCL failure is no option"), None);
     }
 
     #[test]

@@ -228,6 +228,34 @@ fn a_blank_diagonal_leaves_the_other_cells_in_their_columns() {
 }
 
 #[test]
+fn a_cell_lost_in_the_middle_moves_no_other_cell() {
+    let whole = "Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)\n\
+                 \u{20}  D\\D     0      1      2      3 \n\
+                 \u{20}    0 999.11  51.01  52.02  53.03 \n     1  54.04 998.22  55.05  56.06 \n\
+                 \u{20}    2  57.07  58.08 997.33  59.09 \n     3  60.06  61.01  62.02 996.44 \n";
+    let parsed = read(whole.replace("  58.08", " ").as_bytes());
+    assert_eq!(matrices(&parsed)[0].cells[2], [None; 4]);
+    assert!(!parsed.complete);
+    let cut = &whole[..whole.len() - " 62.02 996.44 \n".len()];
+    let parsed = read(cut.as_bytes());
+    assert_eq!(matrices(&parsed)[0].cells[3], [Some(60.06), Some(61.01), None, None]);
+    let row = "     2  57.07  58.08 997.33  59.09 \n";
+    let parsed =
+        read((whole.to_owned() + row + "     0   1.00   2.00   3.00   4.00 \n").as_bytes());
+    assert_eq!(matrices(&parsed)[0].cells[0][1], Some(51.01));
+    assert!(parsed.has(ProblemKind::Truncated) && !parsed.complete);
+}
+
+#[test]
+fn numbers_with_decimals_are_no_connections() {
+    let text = "P2P Connectivity Matrix\n     D\\D     0     1\n     0\t     1     1\n\
+                \u{20}    1\t  52.02  53.03\n";
+    let parsed = read(text.as_bytes());
+    assert_eq!(matrices(&parsed)[0].cells, [[Some(1.0), Some(1.0)], [None, None]]);
+    assert!(parsed.has(ProblemKind::Truncated));
+}
+
+#[test]
 fn elided_rows_and_columns_are_missing_and_reported() {
     let text = "P2P=Disabled Latency Matrix (us)\n   GPU     0      1  ...      7\n\
                 \u{20}    0   1.90   9.10  ...   9.70\n     ...\n     7   9.07   9.17  ...   1.97\n";

@@ -108,8 +108,9 @@ fn read_task(
         if line.is_elision() {
             matrix.elided = true;
         } else if in_rows && text.is_empty() {
-            // The blank line behind the heading of `-p2p` ends nothing.
-            in_rows = matrix.topology.rows.is_empty();
+            // The blank line behind the heading of `-p2p` ends nothing, nor does one
+            // that a copy put between the rows.
+            in_rows = matrix.topology.rows.len() < matrix.topology.columns.len();
         } else if let Some(label) = row_label(line.text).filter(|_| in_rows) {
             if matrix.topology.rows.len() < MOST_DEVICES {
                 matrix.row(label, line);

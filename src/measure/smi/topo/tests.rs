@@ -230,3 +230,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn blank_lines_between_rows_end_nothing() {
+    let cells = [["X", "NV4"], ["NV4", "X"]].map(|row| row.map(str::to_owned).to_vec());
+    let whole = render_tabs(&cells, 2);
+    let (matrix, legend) = whole.split_once("\n\n").expect("a legend");
+    let parsed = read(&format!("{}\n\n{legend}", matrix.replace('\n', "\n\n")));
+    assert_eq!(parsed.facts.topology, read(&whole).facts.topology);
+    assert!(parsed.complete, "{:?}", parsed.problems);
+}
