@@ -89,6 +89,7 @@ fn judged(claims: &Claims, recordings: &[Recording]) -> Judgement {
         catalogue: builtin::catalogue(),
         thresholds_digest: "bench",
         platform: None,
+        cells: true,
     })
 }
 

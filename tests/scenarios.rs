@@ -116,6 +116,7 @@ fn verdicts(recording: &record::Recording) -> Verdicts {
         catalogue: builtin::catalogue(),
         thresholds_digest: "test",
         platform: None,
+        cells: true,
     })
     .verdicts
 }

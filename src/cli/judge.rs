@@ -100,6 +100,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         catalogue: &in_force.catalogue,
         thresholds_digest: &in_force.digest,
         platform: args.platform.as_deref(),
+        cells: !globals.json || args.files.any(),
     });
     gaps::close(&mut judgement.verdicts, &inputs.claims, &inputs.gaps);
     let now = coordinator::now();

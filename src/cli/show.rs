@@ -51,6 +51,13 @@ pub struct Files {
     junit: Option<PathBuf>,
 }
 
+impl Files {
+    /// Whether any file is asked for.
+    pub fn any(&self) -> bool {
+        self.html.is_some() || self.csv.is_some() || self.junit.is_some()
+    }
+}
+
 /// The format of a run as JSON.
 pub const REPORT_FORMAT: &str = "fabricgate.report/1";
 

@@ -214,6 +214,7 @@ pub fn judged(mut run: Judged<'_>) -> Judgement {
         catalogue: run.catalogue,
         thresholds_digest: run.thresholds_digest,
         platform: run.platform,
+        cells: true,
     });
     let gaps = gaps::of_run(run.plan, run.results, &run.recordings);
     gaps::close(&mut judgement.verdicts, run.claims, &gaps);

@@ -54,6 +54,8 @@ pub struct Case<'a> {
     pub thresholds_digest: &'a str,
     /// The platform a person named; it wins over claims and devices.
     pub platform: Option<&'a str>,
+    /// Whether every cell is wanted, for a report; verdicts do without.
+    pub cells: bool,
 }
 
 /// What came out.
@@ -92,7 +94,7 @@ pub fn judge(case: &Case<'_>) -> Judgement {
     let outcome = nodes::overall(&nodes, &ledger);
     ledger.unknown.extend(nodes::unknown(&nodes));
     let mut cells = Vec::new();
-    for (domain, islands) in domains.iter().zip(&judged) {
+    for (domain, islands) in domains.iter().zip(&judged).filter(|_| case.cells) {
         cells::cells(domain, islands, &ledger.findings, &mut cells);
     }
     let mut findings = ledger.findings;

@@ -288,6 +288,7 @@ impl Bench {
             catalogue: &catalogue,
             thresholds_digest: "t",
             platform: None,
+            cells: true,
         })
     }
 }
