@@ -351,6 +351,18 @@ fn a_folder_without_outputs_is_unknown_and_never_a_pass() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a test makes a pipe")]
+fn a_named_pipe_is_refused_and_not_waited_for() {
+    let place = Place::new();
+    let pipe = place.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    let output = place.run(&["parse", "--json", "pipe"]);
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    assert!(stderr(&output).contains("pipe: is a named pipe"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_reader_that_goes_away_ends_the_program_quietly() {
     let place = Place::new();
     let good = place.good().display().to_string();

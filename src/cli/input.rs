@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -26,6 +27,13 @@ pub enum InputError {
         /// The directory.
         path: PathBuf,
     },
+    /// It is a named pipe: opening one waits until somebody writes, which may
+    /// be never.
+    #[error("{}: is a named pipe, expected a file (or /dev/stdin)", path.display())]
+    Pipe {
+        /// The pipe.
+        path: PathBuf,
+    },
     /// It is too large to be a tool's output.
     #[error("{}: is {} MiB, an output of a supported tool has at most {} MiB", path.display(), size >> 20, LARGEST >> 20)]
     TooLarge {
@@ -39,6 +47,10 @@ pub enum InputError {
 /// The bytes of a file. A pipe is read as far as [`LARGEST`] allows.
 pub fn read(path: &Path) -> Result<Vec<u8>, InputError> {
     let io = |source| InputError::Io { path: path.to_owned(), source };
+    let is_ours = path.starts_with("/dev") || path.starts_with("/proc");
+    if !is_ours && path.metadata().map_err(io)?.file_type().is_fifo() {
+        return Err(InputError::Pipe { path: path.to_owned() });
+    }
     let file = File::open(path).map_err(io)?;
     let meta = file.metadata().map_err(io)?;
     if meta.is_dir() {
