@@ -60,7 +60,7 @@ struct Reader<'a> {
     /// A table's title, before its column labels.
     title: Option<&'a str>,
     table: Option<Table<'a>>,
-    /// The line before, where it is a lone word: v0.8 prints the host so.
+    /// A lone word since the last line of the head: v0.8 prints the host so.
     lone_word: Option<&'a str>,
     /// The number of the last line, where that has no line end.
     end: Option<u32>,
@@ -86,7 +86,6 @@ impl<'a> Reader<'a> {
     fn line(&mut self, line: &Line<'a>) {
         let text = line.text.trim_start();
         let Some(first) = text.bytes().next() else { return };
-        let lone_word = self.lone_word.take();
         // Rows first: nearly every line of a large output is one.
         if first.is_ascii_digit() && !line.stderr && self.numbers(line, text) {
             return;
@@ -110,7 +109,7 @@ impl<'a> Reader<'a> {
                 self.run.is_listing = true;
                 return;
             }
-            b'n' | b'B' | b'M' | b'C' | b'D' | b'P' if self.fact(line, text, lone_word) => return,
+            b'n' | b'B' | b'M' | b'C' | b'D' | b'P' if self.fact(line, text) => return,
             _ => {}
         }
         if surroundings::is_cut_out(line, text) {
@@ -492,8 +491,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn fact(&mut self, line: &Line<'a>, text: &str, lone_word: Option<&str>) -> bool {
+    fn fact(&mut self, line: &Line<'a>, text: &str) -> bool {
         let Some(said) = header::line(text, &mut self.parsed.facts) else { return false };
+        let lone_word = self.lone_word.take();
         match said {
             Said::Version(version) => self.start_run(line, version),
             Said::Fact => self.run.has_machine |= text.contains("Driver Version"),

@@ -59,9 +59,12 @@ pub(super) fn strip(lines: &mut [Line<'_>]) {
     for _ in 0..DEEPEST {
         // From outside in: a launcher's tag can stand behind any of the others.
         let mut any = STYLES.iter().any(|style| take(lines, *style)) || hosts(lines);
-        if !any {
+        for tag in [pod, mpi_tag] as [fn(&mut Line<'_>) -> bool; 2] {
+            if any {
+                break;
+            }
             for line in lines.iter_mut() {
-                any |= mpi_tag(line) || pod(line);
+                any |= tag(line);
             }
         }
         if !any {
@@ -377,6 +380,12 @@ mod tests {
         let tagged = "4: [1,0]<stdout>:x\n4: [1,0]<stdout>:y\n4: [1,0]<stdout>:z\n4: ...\n";
         let texts: Vec<&str> = lines(tagged).iter().map(|l| l.text).collect();
         assert_eq!(texts, ["x", "y", "z", "..."]);
+        let lines: String = ["[1,0]<stdout>:x", "[1,0]<stdout>:y", "..."]
+            .iter()
+            .map(|line| format!("[pod/a/b] 2026-02-03T04:05:06Z {line}\n"))
+            .collect();
+        let texts: Vec<&str> = super::super::lines(&lines).iter().map(|l| l.text).collect();
+        assert_eq!(texts, ["x", "y", "..."]);
     }
 
     #[test]

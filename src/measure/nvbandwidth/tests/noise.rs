@@ -153,3 +153,12 @@ fn outputs_of_many_tasks_mixed_line_by_line_are_told_apart() {
     assert_eq!(parsed.facts.hosts, ["node0", "node1", "node2"]);
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
 }
+
+#[test]
+fn the_host_of_v0_8_is_found_behind_other_lines() {
+    let devices = "node-a7\nnode-a7:1:2 [0] NCCL INFO ready to go\n".to_owned() + DEVICES;
+    let parsed =
+        read(&(head("v0.8", &devices) + &line("host_to_device_memcpy_ce", H2D, 2).test(2) + NOTE));
+    assert_eq!(parsed.facts.hosts, ["node-a7"]);
+    assert_eq!(parsed.facts.devices[1].host.as_deref(), Some("node-a7"));
+}
