@@ -154,14 +154,14 @@ pub(super) fn peel(
     // Levels depend on who is blamed and the other way round: a few turns do.
     for turn in 0..5 {
         let first = turn == 0 && n <= SMALL;
-        out.levels = levels(island.groups.len(), &readings, &blamed, None);
+        let upper = first.then_some(UPPER);
+        out.levels = levels(island.groups.len(), &readings, &blamed, upper);
         let (mut cells, mut matrix) = matrix(n, &readings, &out.levels);
         out.sigma = sigma(&cells, &matrix, n);
         if first {
-            // Without what noise alone lifts the upper end by.
-            let upper = levels(island.groups.len(), &readings, &blamed, Some(UPPER));
+            // Noise alone lifts the upper end by so much.
             let noise = UPPER_Z * out.sigma;
-            out.levels = upper.iter().map(|level| level * (1.0 - noise)).collect();
+            out.levels.iter_mut().for_each(|level| *level *= 1.0 - noise);
             (cells, matrix) = self::matrix(n, &readings, &out.levels);
         }
         let before = blamed.clone();

@@ -70,12 +70,7 @@ fn document(input: &Input<'_>) -> Option<Document> {
     if !KEYS.iter().any(|key| input.text.contains(key)) {
         return None;
     }
-    let mut plain = String::with_capacity(input.text.len());
-    for line in &input.lines {
-        plain.push_str(if line.stderr { "" } else { line.text });
-        plain.push('\n');
-    }
-    json::find_where(&plain, |map| {
+    json::find_where(&input.plain(), |map| {
         let holds = |map: &Map<String, Value>| KEYS.iter().any(|key| map.contains_key(*key));
         let runs = map.get(ITERATIONS).and_then(Value::as_array);
         holds(map) || runs.is_some_and(|r| r.iter().filter_map(Value::as_object).any(holds))

@@ -127,13 +127,7 @@ fn document(input: &Input<'_>) -> Option<Document> {
     let is_node = |node: &Value| {
         node.as_object().is_some_and(|n| n.contains_key("status") || n.contains_key("host"))
     };
-    // Without what a launcher put in front of the lines.
-    let mut plain = String::with_capacity(input.text.len());
-    for line in &input.lines {
-        plain.push_str(if line.stderr { "" } else { line.text });
-        plain.push('\n');
-    }
-    json::find_where(&plain, |map| {
+    json::find_where(&input.plain(), |map| {
         let nodes = map.get("nodes").and_then(Value::as_object);
         nodes.is_some_and(|nodes| {
             let numbered = nodes.keys().all(|k| text::integer(k).is_some());

@@ -35,6 +35,16 @@ impl<'a> Input<'a> {
     pub fn new(text: &'a str) -> Self {
         Self { text, lines: text::lines(text) }
     }
+
+    /// The text as the tool printed it: without margins and standard error.
+    pub fn plain(&self) -> String {
+        let mut plain = String::with_capacity(self.text.len());
+        for line in &self.lines {
+            plain.push_str(if line.stderr { "" } else { line.text });
+            plain.push('\n');
+        }
+        plain
+    }
 }
 
 /// How sure a parser is that an output is its tool's: 0 is "no", and the

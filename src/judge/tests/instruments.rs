@@ -57,6 +57,30 @@ fn a_slow_link_and_a_dip_on_the_other_gpu_are_not_the_host() {
 }
 
 #[test]
+fn a_dip_on_top_of_a_slow_host_hides_no_host() {
+    let judged = Bench::hgx(3)
+        .host(|node, gpu, way| match (node, gpu, way) {
+            (2, 7, Direction::H2d) => 0.34,
+            (2, _, _) => 0.5,
+            _ => 1.0,
+        })
+        .judge();
+    assert_eq!(loci(&judged), ["degraded host-link-low node node0003"]);
+}
+
+#[test]
+fn a_bad_gpu_of_four_is_named_from_several_readings() {
+    for seed in 0..40 {
+        let judged = Bench::of(platform("tray", 4, 1, 770.0), 1, 4)
+            .readings(3)
+            .noise(0.002, 0.02, seed)
+            .capacity(|s, d| Some(if s.1 == 0 || d.1 == 0 { share(3) } else { 1.0 }))
+            .judge();
+        assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0001:0"], "seed {seed}");
+    }
+}
+
+#[test]
 fn three_bad_gpus_of_eight_are_named() {
     let bad = [(1, 1), (4, 2), (6, 1)];
     let judged = Bench::hgx(1)

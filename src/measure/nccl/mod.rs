@@ -67,7 +67,9 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     // A log that holds a table holds the same numbers as the file beside it.
     let table = input.lines.iter().any(text::is_header);
     let outcome = if !table && json::is_likely(input.text) {
-        json::read(input.text)
+        let read = json::read(input.text);
+        // A launcher's margins can stand between the object's lines.
+        if read.runs.is_empty() { json::read(&input.plain()) } else { read }
     } else {
         text::read(input)
     };

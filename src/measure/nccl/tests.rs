@@ -783,6 +783,28 @@ fn the_json_file_of_every_version_is_read_and_its_environment_is_not() {
 }
 
 #[test]
+fn strings_of_a_json_file_laid_out_beside_the_text_are_not_read() {
+    let environment = format!(
+        "{{\n  \"env\": [\n    \"A=srun: error: {SECRET}\",\n    \"B=x: Test CUDA failure a.cu:1 \
+         '{SECRET}'\"\n  ]\n}}\n"
+    );
+    let text = Output::new(Release::Wrong).text();
+    for text in [environment.clone() + &text, text + &environment] {
+        let parsed = read(&text);
+        assert!(!format!("{parsed:?}").contains(SECRET) && parsed.complete, "{parsed:#?}");
+    }
+}
+
+#[test]
+fn a_json_file_behind_a_launchers_margin_is_read() {
+    let text: String =
+        json(3).replace(',', ",\n").lines().map(|l| format!("[pod/a/b] {l}\n")).collect();
+    let parsed = read(&text);
+    assert_eq!(series(&parsed, 0).points, series(&read(&json(3)), 0).points);
+    assert!(parsed.complete, "{:?}", parsed.problems);
+}
+
+#[test]
 fn a_json_file_cut_anywhere_is_truncated_and_leaks_nothing() {
     let whole = json(3);
     let args = whole.find("\"args\"").expect("args");

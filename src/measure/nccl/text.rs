@@ -184,8 +184,9 @@ impl Reader {
 
     /// A line, or what is left of it beside NCCL's records.
     fn piece(&mut self, piece: &str, line: &Line<'_>) {
-        // A `-J` file beside the text holds an environment: nothing for us.
-        if piece.trim().is_empty() || piece.trim_start().starts_with('{') {
+        // A `-J` file beside the text holds an environment: nothing for us, nor
+        // are its strings where it was laid out line by line.
+        if piece.trim().is_empty() || piece.trim_start().starts_with(['{', '"']) {
             return;
         }
         if let Some(failure) = errors::of_test(piece) {

@@ -86,6 +86,10 @@ impl<'a> Reader<'a> {
     fn line(&mut self, line: &Line<'a>) {
         let text = line.text.trim_start();
         let Some(first) = text.bytes().next() else { return };
+        // A string of somebody's JSON, perhaps of an environment.
+        if first == b'"' {
+            return;
+        }
         // Rows first: nearly every line of a large output is one.
         if first.is_ascii_digit() && !line.stderr && self.numbers(line, text) {
             return;
