@@ -68,8 +68,10 @@ pub fn close(verdicts: &mut Verdicts, claims: &Claims, gaps: &[Gap]) {
     for gap in gaps {
         verdicts.outcome = verdicts.outcome.max(Outcome::Unknown);
         let unknown = Unknown { what: gap.what.clone(), why: gap.why.clone() };
-        if !verdicts.unknown.contains(&unknown) {
-            verdicts.unknown.push(unknown);
+        // The cause says more than what the judge made of its effect.
+        match verdicts.unknown.iter_mut().find(|u| u.what == unknown.what) {
+            Some(effect) => *effect = unknown,
+            None => verdicts.unknown.push(unknown),
         }
         let Some(node) = &gap.node else { continue };
         let reason = format!("{}: {}", gap.what, gap.why);
