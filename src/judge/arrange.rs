@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::Case;
+use super::island::pair_matrices;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
@@ -128,7 +129,7 @@ fn unclaimed(name: DomainName, nodes: Vec<NodeName>) -> ClaimedDomain {
 }
 
 /// The domain that a recording across nodes belongs to: the one of that name,
-/// else the claimed one most of its hosts are in, else a new one.
+/// else the one most of its hosts are in, else a new one.
 fn place_domain(
     claims: &mut Claims,
     given: &Claims,
@@ -156,11 +157,14 @@ fn place_domain(
     let members = |d: &ClaimedDomain| {
         hosts.iter().filter(|h| d.nodes.iter().any(|n| n.matches_host(h))).count()
     };
-    let most = given.domains.iter().max_by_key(|d| members(d));
+    let most = claims.domains.iter().max_by_key(|d| members(d));
     if let Some(most) = most.filter(|d| hosts.len() < 2 * members(d)) {
         return most.name.clone();
     }
-    let nodes = hosts.iter().map(|h| named(h)).collect::<BTreeSet<_>>().into_iter().collect();
+    // A node has one domain: those that have one stay where they are.
+    let claimed: Vec<&NodeName> = claims.domains.iter().flat_map(|d| &d.nodes).collect();
+    let free = hosts.iter().filter(|h| known_as(h, claimed.iter().copied()).is_none());
+    let nodes = free.map(|h| named(h)).collect::<BTreeSet<_>>().into_iter().collect();
     claims.domains.push(unclaimed(folder.clone(), nodes));
     folder.clone()
 }
@@ -179,6 +183,10 @@ fn domain<'a>(
         }
     }
     let mut doubts = Vec::new();
+    if claimed.nodes.is_empty() && across.iter().any(|r| !pair_matrices(r).is_empty()) {
+        let why = "its hosts are claimed by several domains, so its pairs measure none of them";
+        doubts.push(Unknown { what: format!("domain {}", claimed.name), why: why.to_owned() });
+    }
     let all = own.values().flatten().chain(&across).copied();
     let platform = platform(case, claimed, all, &mut doubts);
     Domain {

@@ -64,3 +64,45 @@ fn hosts_that_differ_only_in_their_dns_suffix_are_not_mixed_up() {
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu n4.r1:2"]);
     assert_eq!(outcome_of(&judged, "n4.r0"), Outcome::Pass);
 }
+
+#[test]
+fn a_run_across_two_claimed_domains_lists_no_node_twice() {
+    let mut bench = Bench::rack();
+    let mut recordings = bench.own();
+    recordings.extend(bench.across());
+    let mut claims = bench.claims();
+    let mut second = claims.domains[0].clone();
+    second.name = "block02".into();
+    second.nodes = claims.domains[0].nodes.split_off(9);
+    claims.domains.push(second);
+    for recording in &mut recordings {
+        if let Scope::Domain(domain) = &mut recording.scope {
+            *domain = "both".into();
+        }
+        for rank in &mut recording.parsed.facts.ranks {
+            rank.name = Some("rack GPU".to_owned());
+        }
+    }
+    let judged = bench.judge_claims(&claims, &recordings);
+    assert_eq!(judged.verdicts.nodes.len(), 18);
+    assert_eq!(judged.verdicts.outcome, Outcome::Unknown);
+    assert!(judged.verdicts.unknown.iter().any(|u| u.what == "domain both"));
+}
+
+#[test]
+fn runs_over_the_same_hosts_in_two_folders_are_of_one_domain() {
+    let mut bench = Bench::rack().readings(2);
+    let mut recordings = bench.record();
+    let mut folders = ["first", "second"].into_iter();
+    for recording in &mut recordings {
+        if let Scope::Domain(domain) = &mut recording.scope {
+            *domain = folders.next().expect("two runs").into();
+        }
+        for rank in &mut recording.parsed.facts.ranks {
+            rank.name = Some("rack GPU".to_owned());
+        }
+    }
+    let judged = bench.judge_claims(&Claims::default(), &recordings);
+    assert_eq!(judged.verdicts.nodes.len(), 18);
+    assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts.unknown);
+}
