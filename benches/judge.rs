@@ -74,10 +74,8 @@ fn racks() -> (Claims, Vec<(Scope, String, String)>) {
 fn parse(outputs: &[(Scope, String, String)]) -> Vec<Recording> {
     outputs
         .iter()
-        .map(|(scope, file, text)| Recording {
-            scope: scope.clone(),
-            file: file.clone(),
-            parsed: measure::read(text.as_bytes()),
+        .map(|(scope, file, text)| {
+            Recording::new(scope.clone(), file.clone(), measure::read(text.as_bytes()))
         })
         .collect()
 }
@@ -90,6 +88,7 @@ fn judged(claims: &Claims, recordings: &[Recording]) -> Judgement {
         thresholds_digest: "bench",
         platform: None,
         cells: true,
+        sampled: false,
     })
 }
 

@@ -100,7 +100,7 @@ fn case(recording: &record::Recording) -> (Claims, Vec<Recording>) {
             Place::Claims => claims = claims_file::parse(path, text).expect("good claims"),
             Place::Output(scope) => {
                 let parsed = measure::read(text.as_bytes());
-                recordings.push(Recording { scope, file: path.clone(), parsed });
+                recordings.push(Recording::new(scope, path.clone(), parsed));
             }
             other => panic!("{path}: {other:?}"),
         }
@@ -117,6 +117,7 @@ fn verdicts(recording: &record::Recording) -> Verdicts {
         thresholds_digest: "test",
         platform: None,
         cells: true,
+        sampled: false,
     })
     .verdicts
 }

@@ -14,7 +14,7 @@ fn claims(domains: usize, nodes: usize) -> Claims {
         gpus_per_node: None,
         nic: None,
     };
-    Claims { domains: (0..domains).map(domain).collect() }
+    Claims { domains: (0..domains).map(domain).collect(), ..Claims::default() }
 }
 
 fn finding(kind: LocusKind, node: &str, outcome: Outcome, ratio: f64) -> Finding {

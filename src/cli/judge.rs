@@ -101,6 +101,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         thresholds_digest: &in_force.digest,
         platform: args.platform.as_deref(),
         cells: !globals.json || args.files.any(),
+        sampled: false,
     });
     gaps::close(&mut judgement.verdicts, &inputs.claims, &inputs.gaps);
     let now = coordinator::now();
@@ -141,19 +142,20 @@ fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
         let why = format!("cannot be listed: {error}");
         note(&format!("{}: {why}", path.display()));
         inputs.unread = true;
-        inputs.gaps.push(Gap { node: None, what: path.display().to_string(), why });
+        inputs.gaps.push(Gap { nodes: Vec::new(), what: path.display().to_string(), why });
     }
     for scope in &outputs.empty {
-        let (node, what) = match scope {
-            Scope::Node(node) => (Some(node.clone()), format!("node {node}")),
-            Scope::Domain(domain) => (None, format!("domain {domain}")),
+        let (nodes, what) = match scope {
+            Scope::Node(node) => (vec![node.clone()], format!("node {node}")),
+            Scope::Domain(domain) => (Vec::new(), format!("domain {domain}")),
+            Scope::Pair(a, b) => (vec![a.clone(), b.clone()], format!("pair {a} - {b}")),
         };
-        inputs.gaps.push(Gap { node, what, why: "its folder holds no output".to_owned() });
+        inputs.gaps.push(Gap { nodes, what, why: "its folder holds no output".to_owned() });
     }
     if outputs.files.is_empty() && outputs.unlisted.is_empty() {
         let what = root.display().to_string();
         note(&format!("{what}: holds no outputs, expected nodes/NODE/FILE or domains/DOMAIN/FILE"));
-        inputs.gaps.push(Gap { node: None, what, why: "holds no outputs".to_owned() });
+        inputs.gaps.push(Gap { nodes: Vec::new(), what, why: "holds no outputs".to_owned() });
     }
     let found = outputs.files.into_iter();
     inputs.found.extend(found.map(|(path, scope)| Found { path, scope: Some(scope) }));
@@ -174,6 +176,8 @@ fn merge(claims: &mut Claims, more: Claims, path: &Path) -> Result<(), Failure> 
         }
         claims.domains.push(domain);
     }
+    claims.leaves.extend(more.leaves);
+    claims.rails.extend(more.rails);
     Ok(())
 }
 
@@ -191,16 +195,20 @@ fn read_all(inputs: &mut Inputs) -> Vec<Recording> {
                     let stem = found.path.file_stem().unwrap_or_default().to_string_lossy();
                     recorded::stand_alone(&stem, &parsed, &mut taken)
                 });
-                recordings.push(Recording { scope, file, parsed });
+                recordings.push(Recording::new(scope, file, parsed));
             }
             Err(error) => {
                 note(&error);
                 inputs.unread = true;
-                let node: Option<NodeName> = match &found.scope {
-                    Some(Scope::Node(node)) => Some(node.clone()),
-                    _ => None,
+                let nodes: Vec<NodeName> = match &found.scope {
+                    Some(Scope::Node(node)) => vec![node.clone()],
+                    _ => Vec::new(),
                 };
-                inputs.gaps.push(Gap { node, what: file, why: format!("cannot be read: {error}") });
+                inputs.gaps.push(Gap {
+                    nodes,
+                    what: file,
+                    why: format!("cannot be read: {error}"),
+                });
             }
         }
     }

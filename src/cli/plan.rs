@@ -13,6 +13,7 @@ use crate::inventory::hostlist;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::probe::Probe;
+use crate::model::raw;
 use crate::plan;
 use crate::plan::Plan;
 
@@ -120,23 +121,23 @@ fn shown(plan: &Plan, config: &Config) -> String {
     let mut text = format!(
         "{}: {} steps on {} nodes, {} at a time, about {:.0} s, {:.0} node-seconds\n",
         plan.profile,
-        plan.steps.len(),
+        plan.steps().count(),
         nodes.len(),
         plan.parallel.min(nodes.len()),
         plan.estimate_s,
         plan.node_seconds
     );
     for probe in &config.probes {
-        let steps = plan.steps.iter().filter(|s| s.probe == probe.name);
-        let mut on: Vec<&str> = steps.clone().map(|s| s.node.as_str()).collect();
+        let steps = || plan.steps().filter(|s| s.probe == probe.name);
+        let mut on: Vec<&str> = steps().flat_map(|s| &s.nodes).map(|n| n.as_str()).collect();
         on.sort_unstable();
-        let Some(first) = steps.clone().next() else { continue };
+        let Some(first) = steps().next() else { continue };
         let _ = writeln!(
             text,
             "stage {} {}: {} steps of about {} s (limit {} s), disturbs {}",
             probe.stage,
             probe.name,
-            steps.count(),
+            steps().count(),
             probe.cost_s,
             probe.timeout_s,
             probe.disturbs.as_str()
@@ -145,7 +146,13 @@ fn shown(plan: &Plan, config: &Config) -> String {
         let _ = writeln!(text, "    {}", crate::model::words::line(&first.argv));
     }
     for skipped in &plan.skipped {
-        let _ = writeln!(text, "left out: {} on {}: {}", skipped.probe, skipped.node, skipped.why);
+        let _ = writeln!(
+            text,
+            "left out: {} on {}: {}",
+            skipped.probe,
+            raw::place(&skipped.nodes),
+            skipped.why
+        );
     }
     text
 }

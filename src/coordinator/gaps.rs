@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::raw;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
 use crate::model::verdict::NodeVerdict;
@@ -19,8 +20,8 @@ use crate::plan::Plan;
 /// Something that should be known and is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// The node that is not wholly measured because of it.
-    pub node: Option<NodeName>,
+    /// The nodes that are not wholly measured because of it.
+    pub nodes: Vec<NodeName>,
     /// What is not known.
     pub what: String,
     /// Why not.
@@ -29,19 +30,20 @@ pub struct Gap {
 
 /// The gaps of a run: steps without a usable result.
 pub fn of_run(plan: &Plan, results: &[RawResult], recordings: &[Recording]) -> Vec<Gap> {
-    let results: BTreeMap<usize, &RawResult> = results.iter().map(|r| (r.step, r)).collect();
+    let results: BTreeMap<(usize, u32), &RawResult> =
+        results.iter().map(|r| ((r.step, r.reading), r)).collect();
     let read: BTreeMap<&str, &Recording> =
         recordings.iter().map(|r| (r.file.as_str(), r)).collect();
     let mut gaps = Vec::new();
     for skipped in plan.skipped.iter().filter(|s| !s.not_applicable) {
         gaps.push(Gap {
-            node: Some(skipped.node.clone()),
-            what: format!("{} on {}", skipped.probe, skipped.node),
+            nodes: skipped.nodes.clone(),
+            what: format!("{} on {}", skipped.probe, raw::place(&skipped.nodes)),
             why: skipped.why.clone(),
         });
     }
-    for step in &plan.steps {
-        let why = match results.get(&step.step) {
+    for (step, reading) in plan.steps().flat_map(|s| (0..s.readings).map(move |r| (s, r))) {
+        let why = match results.get(&(step.step, reading)) {
             None => Some("not run: the run ended before".to_owned()),
             Some(result) => result.gap().or_else(|| {
                 let recording = read.get(result.stdout.as_deref()?)?;
@@ -52,14 +54,17 @@ pub fn of_run(plan: &Plan, results: &[RawResult], recordings: &[Recording]) -> V
             }),
         };
         if let Some(why) = why {
-            let mut what = format!("{} on {}", step.probe, step.node);
-            if 0 < step.reading {
-                what.push_str(&format!(", reading {}", step.reading + 1));
+            let mut what = format!("{} on {}", step.probe, step.place());
+            if let Some(rail) = &step.rail {
+                what.push_str(&format!(", rail {rail}"));
             }
-            gaps.push(Gap { node: Some(step.node.clone()), what, why });
+            if 0 < reading {
+                what.push_str(&format!(", reading {}", reading + 1));
+            }
+            gaps.push(Gap { nodes: step.nodes.clone(), what, why });
         }
     }
-    gaps.sort_by(|a, b| (&a.node, &a.what).cmp(&(&b.node, &b.what)));
+    gaps.sort_by(|a, b| (&a.nodes, &a.what).cmp(&(&b.nodes, &b.what)));
     gaps
 }
 
@@ -73,24 +78,30 @@ pub fn close(verdicts: &mut Verdicts, claims: &Claims, gaps: &[Gap]) {
             Some(effect) => *effect = unknown,
             None => verdicts.unknown.push(unknown),
         }
-        let Some(node) = &gap.node else { continue };
         let reason = format!("{}: {}", gap.what, gap.why);
-        match verdicts.nodes.iter_mut().find(|v| v.node == *node) {
-            Some(verdict) if verdict.outcome == Outcome::Pass => {
-                verdict.outcome = Outcome::Unknown;
-                verdict.reason = reason;
-            }
-            Some(_) => {}
-            None => verdicts.nodes.push(NodeVerdict {
-                node: node.clone(),
-                domain: claims.domain_of(node).map(|d| d.name.clone()),
-                outcome: Outcome::Unknown,
-                reason,
-                detectable: None,
-            }),
+        for node in &gap.nodes {
+            doubt(verdicts, claims, node, &reason);
         }
     }
     verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
+}
+
+/// A node with a gap cannot pass.
+fn doubt(verdicts: &mut Verdicts, claims: &Claims, node: &NodeName, reason: &str) {
+    match verdicts.nodes.iter_mut().find(|v| v.node == *node) {
+        Some(verdict) if verdict.outcome == Outcome::Pass => {
+            verdict.outcome = Outcome::Unknown;
+            reason.clone_into(&mut verdict.reason);
+        }
+        Some(_) => {}
+        None => verdicts.nodes.push(NodeVerdict {
+            node: node.clone(),
+            domain: claims.domain_of(node).map(|d| d.name.clone()),
+            outcome: Outcome::Unknown,
+            reason: reason.to_owned(),
+            detectable: None,
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -118,7 +129,7 @@ mod tests {
     }
 
     fn gap(node: &str) -> Gap {
-        Gap { node: Some(node.into()), what: "x".to_owned(), why: "y".to_owned() }
+        Gap { nodes: vec![node.into()], what: "x".to_owned(), why: "y".to_owned() }
     }
 
     #[test]

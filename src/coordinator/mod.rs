@@ -182,7 +182,7 @@ pub fn coverage(plan: &Plan, launcher: &Launcher, results: &[RawResult]) -> Cove
             ended && !is_out_of_reach(r, launcher)
         })
         .count();
-    Coverage { planned: plan.steps.len(), returned }
+    Coverage { planned: plan.steps().map(|s| s.readings as usize).sum(), returned }
 }
 
 /// What a stored or a live run is judged from.
@@ -215,6 +215,7 @@ pub fn judged(mut run: Judged<'_>) -> Judgement {
         thresholds_digest: run.thresholds_digest,
         platform: run.platform,
         cells: true,
+        sampled: false,
     });
     let gaps = gaps::of_run(run.plan, run.results, &run.recordings);
     gaps::close(&mut judgement.verdicts, run.claims, &gaps);
@@ -237,7 +238,7 @@ pub fn recording(result: &RawResult, stdout: &[u8]) -> Option<Recording> {
             parsed.problems.push(Problem::new(ProblemKind::Truncated, why));
         }
     }
-    Some(Recording { scope: Scope::Node(result.node.clone()), file, parsed })
+    Some(Recording::new(Scope::Node(result.nodes[0].clone()), file, parsed))
 }
 
 /// Where the standard output of a step goes inside the run folder. `raw/` has

@@ -40,7 +40,7 @@ fn line(done: usize, all: usize, result: &RawResult, recording: Option<&Recordin
         },
         (None, None) => "nothing to read".to_owned(),
     };
-    let (node, probe, seconds) = (&result.node, &result.probe, result.duration_s);
+    let (node, probe, seconds) = (result.place(), &result.probe, result.duration_s);
     format!("[{done:>width$}/{all}] {node} {probe}: {seconds:.1} s, {how}")
 }
 
@@ -55,7 +55,10 @@ mod tests {
         let result = RawResult {
             format: RESULT_FORMAT.to_owned(),
             step: 2,
-            node: "node0003".into(),
+            stage: 1,
+            domain: None,
+            nodes: vec!["node0003".into()],
+            rail: None,
             probe: "nvbandwidth".to_owned(),
             reading: 0,
             argv: Vec::new(),
@@ -67,6 +70,8 @@ mod tests {
             stdout_dropped: 0,
             stderr_dropped: 0,
             complaint: Some("no device".to_owned()),
+            load: None,
+            gpus: Vec::new(),
         };
         assert_eq!(
             line(3, 18, &result, None),

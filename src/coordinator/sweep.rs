@@ -55,8 +55,8 @@ struct Ended {
 /// Runs all steps of the plan.
 pub(super) async fn run(audit: &Audit<'_>, folder: &Folder) -> Result<Sweep, RecordError> {
     let mut by_node: BTreeMap<&NodeName, Vec<Step>> = BTreeMap::new();
-    for step in &audit.plan.steps {
-        by_node.entry(&step.node).or_default().push(step.clone());
+    for step in audit.plan.steps() {
+        by_node.entry(&step.nodes[0]).or_default().push(step.clone());
     }
     let (stop_all, stop) = watch::channel(false);
     // One slot: a node that ends a step waits until the one before is on disk,
@@ -79,7 +79,7 @@ pub(super) async fn run(audit: &Audit<'_>, folder: &Folder) -> Result<Sweep, Rec
 
     let mut sweep = Sweep::default();
     let mut signals = Signals::listen();
-    let all = audit.plan.steps.len();
+    let all = audit.plan.steps().map(|s| s.readings as usize).sum();
     loop {
         tokio::select! {
             next = ended.recv() => {
@@ -108,14 +108,16 @@ async fn node_steps(
     sender: &mpsc::Sender<Ended>,
 ) {
     let mut unreached: Option<String> = None;
-    for step in steps {
+    let readings = steps.iter().flat_map(|step| (0..step.readings).map(move |r| (step, r)));
+    for (step, reading) in readings {
         if *stop.borrow() {
             return;
         }
-        let ended = match &unreached {
-            Some(why) => not_started(&step, Vec::new(), Ending::NotStarted { why: why.clone() }),
-            None => one_step(&step, launcher, stop).await,
+        let mut ended = match &unreached {
+            Some(why) => not_started(step, Vec::new(), Ending::NotStarted { why: why.clone() }),
+            None => one_step(step, launcher, stop).await,
         };
+        ended.result.reading = reading;
         if let Ending::Exited { code } = ended.result.ending
             && launcher.is_connect_failure(code)
         {
@@ -129,7 +131,7 @@ async fn node_steps(
 }
 
 async fn one_step(step: &Step, launcher: &Launcher, stop: &watch::Receiver<bool>) -> Ended {
-    let argv = match launcher.argv(&step.node, &step.argv) {
+    let argv = match launcher.argv(&step.nodes[0], &step.argv) {
         Ok(argv) => argv,
         Err(error) => {
             return not_started(step, Vec::new(), Ending::NotStarted { why: error.to_string() });
@@ -167,9 +169,12 @@ fn blank(step: &Step, argv: Vec<String>) -> RawResult {
     RawResult {
         format: RESULT_FORMAT.to_owned(),
         step: step.step,
-        node: step.node.clone(),
+        stage: step.stage,
+        domain: step.domain.clone(),
+        nodes: step.nodes.clone(),
+        rail: step.rail.clone(),
         probe: step.probe.clone(),
-        reading: step.reading,
+        reading: 0,
         argv,
         ending: Ending::Interrupted,
         started: shown(now()),
@@ -179,6 +184,8 @@ fn blank(step: &Step, argv: Vec<String>) -> RawResult {
         stdout_dropped: 0,
         stderr_dropped: 0,
         complaint: None,
+        load: None,
+        gpus: Vec::new(),
     }
 }
 
@@ -204,7 +211,7 @@ async fn keep(
     let folder = folder.clone();
     let task = tokio::task::spawn_blocking(move || {
         let Ended { mut result, stdout, stderr } = ended;
-        let (node, probe) = (result.node.as_str().to_owned(), result.probe.clone());
+        let (node, probe) = (result.nodes[0].as_str().to_owned(), result.probe.clone());
         let was_started =
             !matches!(result.ending, Ending::Missing { .. } | Ending::NotStarted { .. });
         if was_started {

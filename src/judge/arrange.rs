@@ -80,7 +80,7 @@ pub(super) fn arrange<'a>(case: &Case<'a>) -> (Vec<Domain<'a>>, Claims) {
         .iter()
         .filter_map(|r| match &r.scope {
             Scope::Node(node) => Some(node),
-            Scope::Domain(_) => None,
+            Scope::Domain(_) | Scope::Pair(..) => None,
         })
         .collect();
     for recording in case.recordings {

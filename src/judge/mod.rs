@@ -56,6 +56,8 @@ pub struct Case<'a> {
     pub platform: Option<&'a str>,
     /// Whether every cell is wanted, for a report; verdicts do without.
     pub cells: bool,
+    /// Pairs were sampled on purpose: one that no test asked for is no gap.
+    pub sampled: bool,
 }
 
 /// What came out.

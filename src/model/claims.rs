@@ -1,4 +1,5 @@
-//! What somebody asserts about the fabric: which nodes share a domain.
+//! What somebody asserts about the fabric: which nodes share a domain, a leaf,
+//! a rail.
 //!
 //! Claims are what is tested, never what the test relies on. Reading them from
 //! their sources is `inventory`'s work.
@@ -15,6 +16,12 @@ use super::id::NodeName;
 pub struct Claims {
     /// The claimed domains, in the order of their source.
     pub domains: Vec<ClaimedDomain>,
+    /// The claimed leaves of the scale-out network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaves: Vec<ClaimedLeaf>,
+    /// The claimed rails: every node has one end of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rails: Vec<ClaimedRail>,
 }
 
 /// One claimed domain.
@@ -32,9 +39,40 @@ pub struct ClaimedDomain {
     pub nic: Option<String>,
 }
 
+/// One claimed leaf: a switch that its nodes reach each other through without
+/// using an uplink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClaimedLeaf {
+    /// Its name.
+    pub name: String,
+    /// Its nodes.
+    pub nodes: Vec<NodeName>,
+}
+
+/// One claimed rail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClaimedRail {
+    /// Its name.
+    pub name: String,
+    /// The network device of every node on it, such as `eth1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// The network its addresses are in, such as `10.7.0.0/16`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// The RDMA device of every node on it, such as `mlx5_0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<String>,
+}
+
 impl Claims {
     /// The domain that claims this node, if any does.
     pub fn domain_of(&self, node: &NodeName) -> Option<&ClaimedDomain> {
         self.domains.iter().find(|d| d.nodes.contains(node))
+    }
+
+    /// The leaf that claims this node, if any does.
+    pub fn leaf_of(&self, node: &NodeName) -> Option<&ClaimedLeaf> {
+        self.leaves.iter().find(|l| l.nodes.contains(node))
     }
 }

@@ -18,3 +18,4 @@ pub mod span;
 pub mod unit;
 pub mod verdict;
 pub mod words;
+pub mod worker;

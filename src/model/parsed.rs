@@ -47,6 +47,12 @@ pub enum Tool {
     /// NVIDIA nvloom.
     #[serde(rename = "nvloom")]
     Nvloom,
+    /// iperf3.
+    #[serde(rename = "iperf3")]
+    Iperf3,
+    /// Our own TCP probe, `fabricgate node probe tcp`.
+    #[serde(rename = "fabricgate-tcp")]
+    FabricgateTcp,
 }
 
 impl Tool {
@@ -63,6 +69,8 @@ impl Tool {
             Self::NvidiaImexCtl => "nvidia-imex-ctl",
             Self::DcgmDiag => "dcgm-diag",
             Self::Nvloom => "nvloom",
+            Self::Iperf3 => "iperf3",
+            Self::FabricgateTcp => "fabricgate-tcp",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a probe is: a tool, how it is called, and what it costs.
 //!
 //! Plans are made from these and launchers run them. Reading probe files is
-//! the catalog's work (`probe::catalog`).
+//! the catalog's work (`probe::catalog`), filling in commands is the plan's.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -9,14 +9,45 @@ use serde::Serialize;
 
 use super::parsed::Tool;
 
-/// Where one execution of a probe runs.
+/// What one execution of a probe measures.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeScope {
-    /// On one node, using nothing outside it.
+    /// One node, and nothing outside it.
     Node,
+    /// Two nodes of one domain, over the fabric they share.
+    Pair,
+    /// Two nodes over one rail of the scale-out network.
+    Rail,
+    /// All nodes of a domain at once.
+    Domain,
+}
+
+impl ProbeScope {
+    /// The name used in documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Pair => "pair",
+            Self::Rail => "rail",
+            Self::Domain => "domain",
+        }
+    }
+}
+
+/// What the ends of a pair probe are.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Grain {
+    /// One execution covers all GPUs of the two nodes.
+    #[default]
+    Node,
+    /// One execution covers one lane: GPU i of one node with GPU i + lane of the other.
+    Gpu,
 }
 
 /// What a probe takes away from others while it runs.
@@ -29,6 +60,8 @@ pub enum Disturbs {
     Nothing,
     /// GPU memory, copy engines, NVLink: jobs there slow down or fail.
     Gpus,
+    /// The scale-out network of the nodes.
+    Network,
 }
 
 impl Disturbs {
@@ -37,6 +70,7 @@ impl Disturbs {
         match self {
             Self::Nothing => "nothing",
             Self::Gpus => "gpus",
+            Self::Network => "network",
         }
     }
 }
@@ -49,6 +83,30 @@ pub struct Preconditions {
     pub min_gpus: u32,
     /// No job may use the GPUs meanwhile.
     pub idle_gpus: bool,
+    /// The domain's NVLink spans nodes.
+    pub nvlink_across: bool,
+}
+
+/// How a serving process says that its peer may come.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Ready {
+    /// It listens at the port it was given (`{port}`).
+    Port,
+    /// Its first line of output is `listening PORT`; that port fills `{port}` of the client.
+    Line,
+}
+
+/// The command that serves on the second node while the first runs the probe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Serve {
+    /// Its command, with the same placeholders.
+    pub argv: Vec<String>,
+    /// How it says that it is ready.
+    pub ready: Ready,
 }
 
 /// One probe.
@@ -60,15 +118,26 @@ pub struct Probe {
     pub title: String,
     /// Whose output it prints; the output is still recognised by content.
     pub parser: Tool,
-    /// The command; `{gpus}` stands for the number of GPUs of the node.
+    /// The command, with [placeholders](placeholder).
     pub argv: Vec<String>,
-    /// Where it runs.
+    /// The serving side, for tools of two sides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serve: Option<Serve>,
+    /// What one execution measures.
     pub scope: ProbeScope,
-    /// The sweep's stage: 0 identity and state, 1 inside the node.
+    /// The ends of a pair.
+    #[serde(default)]
+    pub grain: Grain,
+    /// The first stage of a sweep that uses it: 0 identity and state, 1 inside
+    /// the node, 2 fast sweep, 4 collective, 5 complete sweep. Stage 3 repeats
+    /// what raised a suspicion.
     pub stage: u8,
     /// What must hold before.
     pub requires: Preconditions,
-    /// How long it takes on a healthy node, in seconds.
+    /// The tool takes all readings in one execution (`{readings}`).
+    #[serde(default)]
+    pub reads_itself: bool,
+    /// How long one execution takes on healthy nodes, in seconds.
     pub cost_s: f64,
     /// When it is given up, in seconds.
     pub timeout_s: f64,
@@ -78,22 +147,69 @@ pub struct Probe {
     pub origin: String,
 }
 
-/// The placeholder for the number of GPUs.
-pub const GPUS: &str = "{gpus}";
+/// Words that stand for something in a probe's command. The plan fills what
+/// claims tell; the last group is filled when the nodes have said it.
+pub mod placeholder {
+    /// GPUs of each node.
+    pub const GPUS: &str = "{gpus}";
+    /// GPUs of all nodes that take part.
+    pub const RANKS: &str = "{ranks}";
+    /// The nodes that take part: `a,b`.
+    pub const NODES: &str = "{nodes}";
+    /// The same with their GPUs, as Open MPI's `--host` wants it: `a:4,b:4`.
+    pub const HOSTS: &str = "{hosts}";
+    /// The node that runs the command.
+    pub const NODE: &str = "{node}";
+    /// The other node.
+    pub const PEER: &str = "{peer}";
+    /// The rail's name, `-` where none is claimed.
+    pub const RAIL: &str = "{rail}";
+    /// The rail's RDMA device.
+    pub const RDMA: &str = "{rdma}";
+    /// Readings to take.
+    pub const READINGS: &str = "{readings}";
+    /// The lane of a GPU-level round.
+    pub const LANE: &str = "{lane}";
+
+    /// fabricgate itself, as that node calls it.
+    pub const SELF: &str = "{self}";
+    /// The node's own address on the rail.
+    pub const ADDRESS: &str = "{address}";
+    /// The other node's address on the rail.
+    pub const PEER_ADDRESS: &str = "{peer_address}";
+    /// The network device of the rail on this node, `-` where it is not known.
+    pub const DEVICE: &str = "{device}";
+    /// The port of the serving side.
+    pub const PORT: &str = "{port}";
+
+    /// All of them.
+    pub const ALL: &[&str] = &[
+        GPUS,
+        RANKS,
+        NODES,
+        HOSTS,
+        NODE,
+        PEER,
+        RAIL,
+        RDMA,
+        READINGS,
+        LANE,
+        SELF,
+        ADDRESS,
+        PEER_ADDRESS,
+        DEVICE,
+        PORT,
+    ];
+}
 
 impl Probe {
-    /// Whether the command depends on the number of GPUs.
-    pub fn needs_gpu_count(&self) -> bool {
-        self.argv.iter().any(|word| word.contains(GPUS))
+    /// All words of its commands.
+    pub fn words(&self) -> impl Iterator<Item = &String> {
+        self.argv.iter().chain(self.serve.iter().flat_map(|serve| &serve.argv))
     }
 
-    /// The command for a node with this many GPUs; `None` where the command
-    /// depends on it and it is not known.
-    pub fn command(&self, gpus: Option<u32>) -> Option<Vec<String>> {
-        if !self.needs_gpu_count() {
-            return Some(self.argv.clone());
-        }
-        let gpus = gpus?.to_string();
-        Some(self.argv.iter().map(|word| word.replace(GPUS, &gpus)).collect())
+    /// Whether a command says this placeholder.
+    pub fn says(&self, placeholder: &str) -> bool {
+        self.words().any(|word| word.contains(placeholder))
     }
 }

@@ -8,6 +8,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::id::DomainName;
 use super::id::NodeName;
 
 /// How a process ended, or why there was none.
@@ -74,15 +75,24 @@ impl fmt::Display for Ending {
     }
 }
 
-/// The result of one step (`fabricgate.result/1`, a line of `results.jsonl`).
+/// The result of one reading of one step (`fabricgate.result/1`, a line of
+/// `results.jsonl`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RawResult {
     /// `fabricgate.result/1`.
     pub format: String,
     /// The step's number in the plan.
     pub step: usize,
-    /// The node.
-    pub node: NodeName,
+    /// The stage of the sweep.
+    pub stage: u8,
+    /// The domain, where all nodes are of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainName>,
+    /// The nodes that took part; the first ran the command.
+    pub nodes: Vec<NodeName>,
+    /// The rail, where one is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rail: Option<String>,
     /// The probe.
     pub probe: String,
     /// Which reading of it, from 0.
@@ -111,12 +121,24 @@ pub struct RawResult {
     /// The last line of standard error that says anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complaint: Option<String>,
+    /// Load average of the first node afterwards, over a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<f64>,
+    /// One line per GPU of the first node afterwards: clocks, temperature,
+    /// power, as the driver's tool prints them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
 }
 
 /// The format of a line of `results.jsonl`.
 pub const RESULT_FORMAT: &str = "fabricgate.result/1";
 
 impl RawResult {
+    /// Where it ran, for people: a node, or two, or how many.
+    pub fn place(&self) -> String {
+        place(&self.nodes)
+    }
+
     /// Why nothing, or not everything, may be read from this result; `None`
     /// where the tool ended well and all of its output was kept.
     pub fn gap(&self) -> Option<String> {
@@ -135,5 +157,15 @@ impl RawResult {
             why.push_str(complaint);
         }
         Some(why)
+    }
+}
+
+/// Nodes for people: one, a pair, or the first and how many.
+pub fn place(nodes: &[NodeName]) -> String {
+    match nodes {
+        [] => "no node".to_owned(),
+        [one] => one.to_string(),
+        [one, other] => format!("{one} and {other}"),
+        [first, rest @ ..] => format!("{first} and {} others", rest.len()),
     }
 }

@@ -1,5 +1,5 @@
-//! One tool output with its place: the node it ran on, or the domain it ran
-//! across. This is what the judge is given.
+//! One tool output that was read, and where the tool ran. This is what the
+//! judge is given.
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -16,6 +16,9 @@ pub enum Scope {
     Node(NodeName),
     /// Across a domain; ranks say which node and GPU.
     Domain(DomainName),
+    /// Between two nodes over the scale-out network: the one that ran the
+    /// command, and its peer.
+    Pair(NodeName, NodeName),
 }
 
 /// One output that was read.
@@ -25,6 +28,19 @@ pub struct Recording {
     pub scope: Scope,
     /// The file, as shown to people and as kept in the run folder.
     pub file: String,
+    /// The rail it ran over, where one was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rail: Option<String>,
+    /// The stage of the sweep it belongs to, where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<u8>,
     /// What it says.
     pub parsed: Parsed,
+}
+
+impl Recording {
+    /// An output of no known rail and stage.
+    pub fn new(scope: Scope, file: impl Into<String>, parsed: Parsed) -> Self {
+        Self { scope, file: file.into(), rail: None, stage: None, parsed }
+    }
 }

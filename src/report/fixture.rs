@@ -194,7 +194,10 @@ pub(super) fn rack() -> Run {
     );
     Run {
         info: info("20260304T050607Z-demo", "judge", "recorded outputs in racks/block01 (made up)"),
-        claims: Claims { domains: vec![domain("block01", &nodes, "gb200-nvl72", 4)] },
+        claims: Claims {
+            domains: vec![domain("block01", &nodes, "gb200-nvl72", 4)],
+            ..Claims::default()
+        },
         cells,
         verdicts,
         actions: Some(ActionPlan {
@@ -269,7 +272,10 @@ pub(super) fn hgx() -> Run {
         .to_vec();
     Run {
         info: info("20260304T060000Z-hgx", "audit", "nvbandwidth on 2 nodes (made up)"),
-        claims: Claims { domains: vec![domain("su01", &nodes, "hgx-h100", 8)] },
+        claims: Claims {
+            domains: vec![domain("su01", &nodes, "hgx-h100", 8)],
+            ..Claims::default()
+        },
         cells,
         verdicts,
         actions: Some(ActionPlan {
@@ -356,7 +362,7 @@ pub(super) fn hostile() -> Run {
     verdicts.notes.push("a\u{2028}b\x08\x08\x08c".to_owned());
     Run {
         info: info("run\x1b[31m", "judge", "files of somebody who wishes us ill\n"),
-        claims: Claims { domains: vec![domain(block, &nodes, "gb<200>", 1)] },
+        claims: Claims { domains: vec![domain(block, &nodes, "gb<200>", 1)], ..Claims::default() },
         cells,
         verdicts,
         actions: Some(ActionPlan {

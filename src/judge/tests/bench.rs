@@ -219,7 +219,7 @@ impl Bench {
                 }
                 let node = Self::node(node);
                 let file = format!("nodes/{node}/nvbandwidth-{reading}.txt");
-                recordings.push(Recording { scope: Scope::Node(node), file, parsed });
+                recordings.push(Recording::new(Scope::Node(node), file, parsed));
             }
         }
         recordings
@@ -238,7 +238,7 @@ impl Bench {
                 parsed.facts.ranks = ranks(&ends);
                 parsed.measurements = vec![self.matrix(name, &ends, level)];
                 let file = format!("domains/block01/nvbandwidth-{reading}.txt");
-                Recording { scope: Scope::Domain(DomainName::from("block01")), file, parsed }
+                Recording::new(Scope::Domain(DomainName::from("block01")), file, parsed)
             })
             .collect()
     }
@@ -254,10 +254,11 @@ impl Bench {
         if self.platform.spans_nodes() {
             return Claims {
                 domains: vec![domain("block01", (0..self.nodes).map(Self::node).collect())],
+                ..Claims::default()
             };
         }
         let domains = (0..self.nodes).map(|n| domain(Self::node(n).as_str(), vec![Self::node(n)]));
-        Claims { domains: domains.collect() }
+        Claims { domains: domains.collect(), ..Claims::default() }
     }
 
     pub(super) fn record(&mut self) -> Vec<Recording> {
@@ -289,6 +290,7 @@ impl Bench {
             thresholds_digest: "t",
             platform: None,
             cells: true,
+            sampled: false,
         })
     }
 }

@@ -38,7 +38,7 @@ fn all_reduce(reading: u32, busbw: [f64; 2]) -> Recording {
         average_busbw: None,
     })];
     let file = format!("domains/block01/nccl-{reading}.txt");
-    Recording { scope: Scope::Domain(DomainName::from("block01")), file, parsed }
+    Recording::new(Scope::Domain(DomainName::from("block01")), file, parsed)
 }
 
 fn judge(bench: &mut Bench, runs: &[[f64; 2]]) -> Judgement {

@@ -164,7 +164,7 @@ fn a_row_that_is_a_little_low_is_no_fault_where_the_tool_does_not_warm_up() {
         (expectation.testcase, expectation.value) = (name.to_owned(), Some(376.0));
         bench.platform.expectations.insert(name.to_owned(), expectation);
         let file = "nodes/node0001/p2p.txt".to_owned();
-        let recording = Recording { scope: Scope::Node("node0001".into()), file, parsed };
+        let recording = Recording::new(Scope::Node("node0001".into()), file, parsed);
         let judged = bench.judge_these(&[recording]);
         let found = judged.verdicts.findings.first().map(|f| f.class.as_str());
         assert_eq!(found, class, "{:?}", judged.verdicts);
@@ -185,7 +185,7 @@ fn ports(node: &str, rate: impl Fn(u32) -> f64) -> Vec<Recording> {
             average_busbw: None,
         })];
         let file = format!("nodes/{node}/ib-{at}.txt");
-        Recording { scope: Scope::Node(node.into()), file, parsed }
+        Recording::new(Scope::Node(node.into()), file, parsed)
     };
     (0..8).map(port).collect()
 }

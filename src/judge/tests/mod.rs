@@ -331,7 +331,7 @@ fn an_inactive_link_is_found_even_where_bandwidth_was_not_measured() {
         links.links.iter_mut().for_each(|l| l.active = Some(true));
     }
     let file = "nodes/node0001/nvlink.txt".to_owned();
-    recordings.push(Recording { scope: Scope::Node("node0001".into()), file, parsed });
+    recordings.push(Recording::new(Scope::Node("node0001".into()), file, parsed));
     assert_eq!(loci(&bench.judge_these(&recordings)), ["degraded nvlink-inactive gpu node0001:2"]);
 }
 
@@ -368,11 +368,7 @@ fn a_collective_at_nic_rate_is_a_finding_about_the_domain() {
             average_busbw: None,
         })];
         let scope = Scope::Domain(DomainName::from("block01"));
-        recordings.push(Recording {
-            scope,
-            file: "domains/block01/nccl.txt".to_owned(),
-            parsed: parsed.clone(),
-        });
+        recordings.push(Recording::new(scope, "domains/block01/nccl.txt", parsed.clone()));
         let judged = bench.judge_these(&recordings);
         assert_eq!(loci(&judged), expected);
         assert!(judged.verdicts.nodes.iter().all(|n| n.outcome < Outcome::Degraded));
@@ -446,7 +442,7 @@ fn with_links(
             .collect();
         let node = Bench::node(node);
         let file = format!("nodes/{node}/nvlink.txt");
-        recordings.push(Recording { scope: Scope::Node(node), file, parsed });
+        recordings.push(Recording::new(Scope::Node(node), file, parsed));
     }
 }
 

@@ -1,0 +1,185 @@
+//! What a coordinator and its workers say to each other: one JSON document a
+//! line, over the worker's standard input and output.
+//!
+//! Types only. The worker is `probe::worker`, the other end is
+//! `coordinator::worker`. Both refuse a protocol they do not know.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::probe::Ready;
+use super::raw::Ending;
+
+/// The version of this protocol. It grows when a line changes its meaning.
+pub const PROTOCOL: u32 = 1;
+
+/// Longest line that either side accepts, in bytes. Outputs travel in pieces.
+pub const LONGEST_LINE: usize = 1 << 20;
+
+/// Environment variable that tells a probe's process which step and reading of
+/// the plan it is, as `STEP.READING`.
+pub const STEP_VARIABLE: &str = "FABRICGATE_STEP";
+
+/// A line to a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToWorker {
+    /// The first line: who speaks.
+    Hello {
+        /// The coordinator's protocol.
+        protocol: u32,
+        /// The coordinator's version of fabricgate.
+        version: String,
+        /// What the coordinator calls this node.
+        node: String,
+    },
+    /// Start a process.
+    Run(Order),
+    /// End a process that was started.
+    Stop {
+        /// Its order.
+        id: u64,
+    },
+    /// End everything and exit; the same as the end of standard input.
+    Bye,
+}
+
+/// A process to start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Order {
+    /// A number that answers repeat.
+    pub id: u64,
+    /// Program and arguments; `{self}` is the worker's own executable.
+    pub argv: Vec<String>,
+    /// Additional environment variables.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// When it is given up, in seconds.
+    pub limit_s: f64,
+    /// Bytes of each output stream that are kept.
+    pub capture: usize,
+    /// Somebody waits for it to listen: at this port, or at the port its
+    /// first line names.
+    #[serde(default)]
+    pub ready: Option<Waiting>,
+    /// It must not start while somebody else uses the GPUs.
+    #[serde(default)]
+    pub idle_gpus: bool,
+}
+
+/// How the worker knows that a serving process is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// What to look at.
+    pub how: Ready,
+    /// The port, with [`Ready::Port`].
+    #[serde(default)]
+    pub port: u16,
+}
+
+/// A line from a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FromWorker {
+    /// The first line: who answers.
+    Hello(Box<Hello>),
+    /// A process listens.
+    Ready {
+        /// Its order.
+        id: u64,
+        /// The port.
+        port: u16,
+    },
+    /// A piece of what a process printed.
+    Output {
+        /// Its order.
+        id: u64,
+        /// Which stream.
+        stream: Stream,
+        /// The bytes, base64 (RFC 4648 section 4).
+        data: String,
+    },
+    /// A process ended, and all of its output was sent.
+    Done(Box<Done>),
+    /// A process was not started, and why: the node is busy.
+    Refused {
+        /// Its order.
+        id: u64,
+        /// Why.
+        why: String,
+    },
+    /// The worker cannot go on.
+    Fault {
+        /// Why.
+        why: String,
+    },
+}
+
+/// An output stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Who a worker is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The worker's protocol.
+    pub protocol: u32,
+    /// The worker's version of fabricgate.
+    pub version: String,
+    /// The machine it runs on.
+    pub environment: Environment,
+}
+
+/// The machine a worker runs on, as far as it could be read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Environment {
+    /// Its own name for itself.
+    pub hostname: String,
+    /// Kernel release.
+    pub kernel: Option<String>,
+    /// Boot id: another one after every boot.
+    pub boot_id: Option<String>,
+    /// NVIDIA driver version.
+    pub driver: Option<String>,
+    /// Load average over a minute.
+    pub load: Option<f64>,
+    /// Processors.
+    pub cpus: Option<u32>,
+    /// Addresses by network device, without loopback.
+    pub interfaces: BTreeMap<String, Vec<String>>,
+    /// One line per GPU: index, UUID, clocks, temperature, power, as the
+    /// driver's tool prints them.
+    pub gpus: Vec<String>,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// Its order.
+    pub id: u64,
+    /// How it ended.
+    pub ending: Ending,
+    /// How long it ran, in seconds.
+    pub duration_s: f64,
+    /// Bytes of standard output beyond what is kept.
+    #[serde(default)]
+    pub stdout_dropped: u64,
+    /// Bytes of standard error beyond what is kept.
+    #[serde(default)]
+    pub stderr_dropped: u64,
+    /// Load average over a minute, afterwards.
+    #[serde(default)]
+    pub load: Option<f64>,
+    /// One line per GPU, afterwards, where GPUs were used.
+    #[serde(default)]
+    pub gpus: Vec<String>,
+}
