@@ -43,7 +43,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         let place = format!("{}: platform", config.path.display());
         expectations::check_platform(&in_force.catalogue, name, &place)?;
     }
-    let plan = plan::make(&config, &chosen.claims, Profile::Audit, args.seed)?;
+    let plan = plan::make(&config, &chosen.claims, &in_force.catalogue, Profile::Audit, args.seed)?;
     if plan.rounds.is_empty() {
         return Err(Failure::usage("nothing can be run: every probe is left out on every node, see `fabricgate plan audit`").into());
     }

@@ -7,15 +7,27 @@ use super::Globals;
 use super::config;
 use super::config::Config;
 use super::exit;
+use super::expectations;
 use super::failure::Failure;
 use super::stdout;
 use crate::inventory::hostlist;
 use crate::model::claims::Claims;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::probe::Probe;
+use crate::model::probe::ProbeScope;
+pub use crate::model::profile::Profile;
 use crate::model::raw;
+use crate::model::words;
 use crate::plan;
+use crate::plan::Limits;
 use crate::plan::Plan;
+use crate::plan::Round;
+use crate::plan::Step;
+use crate::plan::cost;
+use crate::probe::catalog::Catalog;
+use crate::thresholds::Catalogue;
+use crate::thresholds::Platform;
 
 /// Show what would be measured, where, and what it costs; run nothing.
 #[derive(Debug, clap::Args)]
@@ -29,21 +41,25 @@ pub struct Args {
     /// The seed of the order of nodes.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    /// Show every round with its pairs.
+    #[arg(long)]
+    rounds: bool,
 }
 
-/// A profile of the pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Profile {
-    /// State and links inside every node.
-    Audit,
-}
+/// The command line knows the profiles by their names.
+impl clap::ValueEnum for Profile {
+    fn value_variants<'a>() -> &'a [Self] {
+        Self::ALL
+    }
 
-impl Profile {
-    /// The name used in documents.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Audit => "audit",
-        }
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        let help = match self {
+            Self::Admit => "before the first job: state, inside nodes, across nodes, collectives",
+            Self::BurnIn => "after building or repair: everything, every pair",
+            Self::Recertify => "from time to time: everything, every pair",
+            Self::Audit => "often, on idle nodes: state, inside nodes, across nodes",
+        };
+        Some(clap::builder::PossibleValue::new(self.as_str()).help(help))
     }
 }
 
@@ -78,45 +94,82 @@ pub fn choose(fleet: Claims, nodes: &[String]) -> Result<Chosen, Failure> {
         domain.nodes.retain(|node| wanted.contains(node));
     }
     claims.domains.retain(|domain| !domain.nodes.is_empty());
+    for leaf in &mut claims.leaves {
+        leaf.nodes.retain(|node| wanted.contains(node));
+    }
+    claims.leaves.retain(|leaf| !leaf.nodes.is_empty());
     Ok(Chosen { fleet, claims })
 }
 
-/// The plan of a profile under this configuration.
+/// The plan of a profile under this configuration. Which platforms join nodes
+/// by NVLink is in the catalogue of expectations.
 pub fn make(
     config: &Config,
     claims: &Claims,
+    catalogue: &Catalogue,
     profile: Profile,
     seed: u64,
-) -> Result<Plan, Failure> {
+) -> anyhow::Result<Plan> {
     let nodes = claims.domains.iter().map(|d| d.nodes.len()).sum();
     config.launcher.check(nodes).map_err(|error| {
         Failure::Usage(format!("{}: [launcher]: {error}", config.path.display()))
     })?;
-    let probes: Vec<&Probe> = config.probes.iter().collect();
-    Ok(plan::inside_nodes(&plan::Request {
+    let across = nvlink_across(claims, catalogue, config.platform.as_deref());
+    let probes = probes(config, claims, profile);
+    let plan = plan::sweep(&plan::Request {
         claims,
-        profile: profile.as_str(),
+        profile,
         probes: &probes,
         readings: config.readings,
+        most_readings: config.readings,
         parallel: config.parallel,
         seed,
-    }))
+        nvlink_across: &across,
+        limits: Limits::default(),
+    });
+    if let Some(wrong) = plan::lint::lint(&plan, claims).first() {
+        anyhow::bail!("the plan breaks its own rules: {wrong}");
+    }
+    Ok(plan)
+}
+
+/// The probes that the configuration names, or those of the profile.
+fn probes<'a>(config: &'a Config, claims: &Claims, profile: Profile) -> Vec<&'a Probe> {
+    let named: Vec<&Probe> = config.probes.iter().collect();
+    if named.iter().map(|probe| probe.name.as_str()).ne(plan::AUDIT_PROBES.iter().copied()) {
+        return named;
+    }
+    let names = plan::default_probes(profile, claims);
+    names.into_iter().filter_map(|name| config.catalog.get(name)).collect()
+}
+
+/// The domains of which a platform is claimed that joins nodes by NVLink.
+pub fn nvlink_across(
+    claims: &Claims,
+    catalogue: &Catalogue,
+    platform: Option<&str>,
+) -> BTreeSet<DomainName> {
+    let spans = |name: &str| catalogue.platform(name).is_some_and(Platform::spans_nodes);
+    let domains = claims.domains.iter();
+    let across = domains.filter(|d| platform.or(d.platform.as_deref()).is_some_and(spans));
+    across.map(|domain| domain.name.clone()).collect()
 }
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let config = config::open(globals.config.as_deref())?;
     let chosen = choose(config::claims(&config.claims)?, &args.nodes)?;
-    let plan = make(&config, &chosen.claims, args.profile, args.seed)?;
+    let in_force = expectations::load(&config.thresholds)?;
+    let plan = make(&config, &chosen.claims, &in_force.catalogue, args.profile, args.seed)?;
     if globals.json {
         stdout::json(&plan)?;
     } else {
-        stdout::text(&shown(&plan, &config))?;
+        stdout::text(&shown(&plan, &config.catalog, args.rounds))?;
     }
     Ok(exit::PASS)
 }
 
-fn shown(plan: &Plan, config: &Config) -> String {
+fn shown(plan: &Plan, catalog: &Catalog, with_rounds: bool) -> String {
     let nodes = plan.nodes();
     let mut text = format!(
         "{}: {} steps on {} nodes, {} at a time, about {:.0} s, {:.0} node-seconds\n",
@@ -127,23 +180,24 @@ fn shown(plan: &Plan, config: &Config) -> String {
         plan.estimate_s,
         plan.node_seconds
     );
-    for probe in &config.probes {
-        let steps = || plan.steps().filter(|s| s.probe == probe.name);
-        let mut on: Vec<&str> = steps().flat_map(|s| &s.nodes).map(|n| n.as_str()).collect();
-        on.sort_unstable();
-        let Some(first) = steps().next() else { continue };
-        let _ = writeln!(
-            text,
-            "stage {} {}: {} steps of about {} s (limit {} s), disturbs {}",
-            probe.stage,
-            probe.name,
-            steps().count(),
-            probe.cost_s,
-            probe.timeout_s,
-            probe.disturbs.as_str()
-        );
-        let _ = writeln!(text, "    on {}", hostlist::fold(on));
-        let _ = writeln!(text, "    {}", crate::model::words::line(&first.argv));
+    if plan.sampled {
+        text.push_str("pairs of GPUs are sampled: not every pair of a domain is measured\n");
+    }
+    // Rounds of one probe in one stage follow each other.
+    let mut rest = plan.rounds.as_slice();
+    while let Some(first) = rest.first().and_then(|round| round.steps.first()) {
+        let same = |round: &Round| {
+            round.stage == first.stage && round.steps.iter().all(|s| s.probe == first.probe)
+        };
+        let end = rest.iter().position(|round| !same(round)).unwrap_or(rest.len()).max(1);
+        let (rounds, others) = rest.split_at(end);
+        rest = others;
+        stage(&mut text, plan, catalog, rounds, first);
+        if with_rounds {
+            for round in rounds {
+                pairs(&mut text, plan, round);
+            }
+        }
     }
     for skipped in &plan.skipped {
         let _ = writeln!(
@@ -155,4 +209,64 @@ fn shown(plan: &Plan, config: &Config) -> String {
         );
     }
     text
+}
+
+/// One probe in one stage.
+fn stage(text: &mut String, plan: &Plan, catalog: &Catalog, rounds: &[Round], first: &Step) {
+    let steps = || rounds.iter().flat_map(|round| &round.steps);
+    let disturbs = catalog.get(&first.probe).map_or("unknown", |probe| probe.disturbs.as_str());
+    let readings = match (first.readings, first.most_readings) {
+        (1, 1) => String::new(),
+        (n, most) if n == most => format!(" x {n} readings"),
+        (n, most) => format!(" x {n} to {most} readings"),
+    };
+    let time: f64 = rounds.iter().map(|round| cost::of_round(round, plan.parallel)).sum();
+    let _ = writeln!(
+        text,
+        "stage {} {}: {} steps of about {} s{readings} (limit {} s), disturbs {disturbs}",
+        first.stage,
+        first.probe,
+        steps().count(),
+        first.estimate_s,
+        first.timeout_s,
+    );
+    let what = match first.scope {
+        ProbeScope::Node => "nodes",
+        ProbeScope::Pair => "pairs",
+        ProbeScope::Rail => "pairs and rails",
+        ProbeScope::Domain => "domains",
+    };
+    let _ = writeln!(
+        text,
+        "    {} rounds of up to {} {what}, about {time:.0} s",
+        rounds.len(),
+        rounds.iter().map(|round| round.steps.len()).max().unwrap_or(0)
+    );
+    let on: BTreeSet<&str> = steps().flat_map(|s| &s.nodes).map(|n| n.as_str()).collect();
+    let _ = writeln!(text, "    on {}", hostlist::fold(on));
+    let _ = writeln!(text, "    {}", words::line(&first.argv));
+    if let Some(serve) = &first.serve {
+        let _ = writeln!(text, "    with, on the other node, {}", words::line(&serve.argv));
+    }
+}
+
+/// Who is with whom in a round.
+fn pairs(text: &mut String, plan: &Plan, round: &Round) {
+    let _ = writeln!(
+        text,
+        "    round {}: {}, about {:.0} s",
+        round.round,
+        round.what,
+        cost::of_round(round, plan.parallel)
+    );
+    for step in &round.steps {
+        let nodes: Vec<&str> = step.nodes.iter().map(|node| node.as_str()).collect();
+        let place = match step.scope {
+            ProbeScope::Domain => hostlist::fold(nodes),
+            _ => nodes.join(" - "),
+        };
+        let rail = step.rail.as_ref().map(|rail| format!(", rail {rail}")).unwrap_or_default();
+        let lane = step.lane.map(|lane| format!(", lane {lane}")).unwrap_or_default();
+        let _ = writeln!(text, "        step {}: {place}{rail}{lane}", step.step);
+    }
 }

@@ -11,7 +11,10 @@ use super::exit;
 use super::failure::Failure;
 use super::stdout;
 use super::stdout::note;
+use crate::model::probe::Grain;
 use crate::model::probe::Probe;
+use crate::model::probe::ProbeScope;
+use crate::model::probe::Ready;
 use crate::model::words;
 use crate::probe::catalog;
 use crate::probe::catalog::Catalog;
@@ -50,6 +53,8 @@ enum Command {
 
 /// The format of `probes list --json`.
 pub const PROBES_FORMAT: &str = "fabricgate.probes/1";
+/// The format of `probes check --json`.
+pub const CHECK_FORMAT: &str = "fabricgate.probes-check/1";
 
 #[derive(Debug, Serialize)]
 struct ProbesDocument<'a> {
@@ -70,8 +75,12 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
                 for probe in catalog.probes.values() {
                     let _ = writeln!(
                         text,
-                        "{:<20} stage {}  {:>4} s  {}",
-                        probe.name, probe.stage, probe.cost_s, probe.title
+                        "{:<28} stage {}  {:<6}  {:>4} s  {}",
+                        probe.name,
+                        probe.stage,
+                        probe.scope.as_str(),
+                        probe.cost_s,
+                        probe.title
                     );
                 }
                 stdout::text(&text)?;
@@ -91,7 +100,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
                 stdout::text(&shown(probe))?;
             }
         }
-        Command::Check { files } => return check(files),
+        Command::Check { files } => return check(files, globals.json),
     }
     Ok(exit::PASS)
 }
@@ -105,24 +114,49 @@ fn in_force(dir: Option<&PathBuf>, globals: &Globals) -> Result<Catalog, Failure
     }
 }
 
-fn check(files: &[PathBuf]) -> anyhow::Result<u8> {
+/// What `probes check --json` says of all files.
+#[derive(Debug, Serialize)]
+struct CheckDocument {
+    format: &'static str,
+    files: Vec<Checked>,
+}
+
+/// One file: its probe, or what is wrong with it.
+#[derive(Debug, Serialize)]
+struct Checked {
+    file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probe: Option<Probe>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+fn check(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
     let mut code = exit::PASS;
     let mut text = String::new();
-    for file in files {
-        let name = file.display().to_string();
-        let checked = config::read_text(file)
-            .and_then(|text| catalog::parse(&name, &text).map_err(Failure::usage));
-        match checked {
+    let mut document = CheckDocument { format: CHECK_FORMAT, files: Vec::new() };
+    for path in files {
+        let file = path.display().to_string();
+        let read = config::read_text(path)
+            .and_then(|text| catalog::parse(&file, &text).map_err(Failure::usage));
+        let (probe, error) = match read {
             Ok(probe) => {
-                let _ = writeln!(text, "{name}: good, probe {}", probe.name);
+                let _ = writeln!(text, "{file}: good, probe {}", probe.name);
+                (Some(probe), None)
             }
             Err(failure) => {
                 note(&failure.to_string());
                 code = code.max(failure.code());
+                (None, Some(failure.to_string()))
             }
-        }
+        };
+        document.files.push(Checked { file, probe, error });
     }
-    stdout::text(&text)?;
+    if json {
+        stdout::json(&document)?;
+    } else {
+        stdout::text(&text)?;
+    }
     Ok(code)
 }
 
@@ -133,11 +167,42 @@ fn shown(probe: &Probe) -> String {
     };
     line("from", probe.origin.clone());
     line("command", words::line(&probe.argv));
+    if let Some(serve) = &probe.serve {
+        let ready = match serve.ready {
+            Ready::Port => "ready when it listens at its port",
+            Ready::Line => "ready when it prints `listening PORT`",
+        };
+        line("serves", format!("{} ({ready})", words::line(&serve.argv)));
+    }
     line("read as", probe.parser.to_string());
+    let scope = match (probe.scope, probe.grain) {
+        (ProbeScope::Node, _) => "one node",
+        (ProbeScope::Pair, Grain::Node) => "two nodes of a domain",
+        (ProbeScope::Pair, Grain::Gpu) => "two nodes of a domain, lane by lane",
+        (ProbeScope::Rail, _) => "two nodes over a rail",
+        (ProbeScope::Domain, _) => "all nodes of a domain",
+    };
+    line("scope", format!("{}: {scope}", probe.scope.as_str()));
+    line("covers", format!("{} of the pairs of GPUs there", probe.covers.as_str()));
     line("stage", probe.stage.to_string());
     line("takes", format!("about {} s, given up after {} s", probe.cost_s, probe.timeout_s));
+    if probe.reads_itself {
+        line("repeats", "by itself, all readings in one execution".to_owned());
+    }
     line("disturbs", probe.disturbs.as_str().to_owned());
-    let idle = if probe.requires.idle_gpus { ", no job on them" } else { "" };
-    line("needs", format!("{} GPUs or more{idle}", probe.requires.min_gpus));
+    let mut needs = Vec::new();
+    if 0 < probe.requires.min_gpus {
+        needs.push(format!("{} GPUs or more on each node", probe.requires.min_gpus));
+    }
+    if probe.requires.idle_gpus {
+        needs.push("no job on them".to_owned());
+    }
+    if probe.requires.nvlink_across {
+        needs.push("NVLink between nodes".to_owned());
+    }
+    if needs.is_empty() {
+        needs.push("nothing".to_owned());
+    }
+    line("needs", needs.join(", "));
     text
 }

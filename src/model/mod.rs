@@ -11,6 +11,7 @@ pub mod id;
 pub mod measurement;
 pub mod parsed;
 pub mod probe;
+pub mod profile;
 pub mod raw;
 pub mod recording;
 pub mod run;
