@@ -38,6 +38,8 @@ use fabricgate::measure::json;
 use fabricgate::measure::text::decode;
 use fabricgate::model::parsed::Parsed;
 use fabricgate::model::parsed::Tool;
+use fabricgate::model::probe::ProbeScope;
+use fabricgate::model::probe::placeholder;
 use fabricgate::model::span::TextError;
 use fabricgate::probe::catalog;
 use fabricgate::sim::scenario::Scenario;
@@ -565,6 +567,17 @@ fn probe_files_are_read_whole_or_refused_at_a_place() {
                 assert!(!probe.words().any(|word| word.contains('\0')));
                 assert!(0.0 < probe.timeout_s && probe.timeout_s.is_finite());
                 assert!(!probe.name.contains(['/', '.']) && !probe.name.is_empty());
+                // Every brace is a placeholder that somebody fills.
+                for word in probe.words() {
+                    let fill = |word: String, name: &&str| word.replace(name, "");
+                    let rest = placeholder::ALL.iter().fold(word.clone(), fill);
+                    assert!(!rest.contains(['{', '}']), "{word:?}");
+                }
+                let is_two_sided = matches!(probe.scope, ProbeScope::Pair | ProbeScope::Rail);
+                assert!(is_two_sided || (probe.serve.is_none() && !probe.says(placeholder::PEER)));
+                assert!(probe.serve.is_some() || !probe.says(placeholder::PORT));
+                assert_eq!(probe.reads_itself, probe.says(placeholder::READINGS));
+                assert!([0, 1, 2, 4, 5].contains(&probe.stage));
             }
             Err(error) => points_into(&text, &error),
         }

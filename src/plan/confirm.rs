@@ -26,8 +26,11 @@ use crate::model::id::NodeName;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
 
-/// The stage, and the name that its plan has for a profile.
-pub const CONFIRM: (u8, &str) = (3, "confirm");
+/// The stage.
+pub const CONFIRM_STAGE: u8 = 3;
+
+/// What its plan has for a profile.
+pub const CONFIRM_PROFILE: &str = "confirm";
 
 /// Somebody to look at again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +69,7 @@ pub fn confirm(
     let (estimate_s, node_seconds) = cost::of_all(&rounds, request.parallel);
     Plan {
         format: PLAN_FORMAT.to_owned(),
-        profile: CONFIRM.1.to_owned(),
+        profile: CONFIRM_PROFILE.to_owned(),
         seed,
         parallel: request.parallel,
         limits: request.limits,
@@ -116,7 +119,7 @@ impl<'a> Making<'a> {
             .filter(|node| ground.domain(node).is_some())
             .cloned()
             .collect();
-        Chance::new(seed, CONFIRM.1).shuffle(&mut cleared);
+        Chance::new(seed, CONFIRM_PROFILE).shuffle(&mut cleared);
         Self {
             ground,
             main,
@@ -262,7 +265,7 @@ impl<'a> Making<'a> {
         ordered.sort();
         let test = (probe.name.clone(), rail.map(|rail| rail.name.clone()), lane, ordered);
         if self.planned.insert(test) {
-            let place = Place { nodes, rail, lane, stage: CONFIRM.0 };
+            let place = Place { nodes, rail, lane, stage: CONFIRM_STAGE };
             self.steps.push(self.ground.step(probe, &place));
         }
     }
@@ -292,7 +295,7 @@ impl<'a> Making<'a> {
             let count = packed.len();
             for (at, steps) in packed.into_iter().enumerate() {
                 let what = format!("{}: suspects again, {} of {count}", probe.name, at + 1);
-                rounds.push(Round { round: 0, stage: CONFIRM.0, what, steps });
+                rounds.push(Round { round: 0, stage: CONFIRM_STAGE, what, steps });
             }
         }
         (rounds, self.skipped)

@@ -183,12 +183,13 @@ fn numbers(what: &'static str, numbers: impl Iterator<Item = usize>, wrong: &mut
 /// A node is in one step of a round; in several only on rails, or lanes, of
 /// which each is another.
 fn busy(round: &Round, wrong: &mut Vec<LintError>) {
-    let mut taken: BTreeMap<&NodeName, Vec<(Option<&str>, Option<u32>)>> = BTreeMap::new();
+    type Way<'r> = (Option<&'r str>, Option<u32>);
+    let mut taken: BTreeMap<&NodeName, Vec<Way<'_>>> = BTreeMap::new();
     for step in &round.steps {
         let here = (step.rail.as_deref(), step.lane);
         for node in &step.nodes {
             let there = taken.entry(node).or_default();
-            let is_apart = |(rail, lane): &(Option<&str>, Option<u32>)| {
+            let is_apart = |(rail, lane): &Way<'_>| {
                 let rails = rail.is_some() && here.0.is_some() && *rail != here.0;
                 let lanes = lane.is_some() && here.1.is_some() && *lane != here.1;
                 rails || lanes

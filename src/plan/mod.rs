@@ -18,6 +18,10 @@ pub mod tournament;
 #[cfg(test)]
 mod confirm_tests;
 #[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod lint_tests;
+#[cfg(test)]
 mod sweep_tests;
 
 use std::collections::BTreeSet;
@@ -35,7 +39,8 @@ use crate::model::probe::Serve;
 use crate::model::profile::Profile;
 use crate::model::raw;
 
-pub use confirm::CONFIRM;
+pub use confirm::CONFIRM_PROFILE;
+pub use confirm::CONFIRM_STAGE;
 pub use confirm::Suspect;
 pub use confirm::confirm;
 pub use defaults::AUDIT_PROBES;

@@ -423,7 +423,7 @@ mod tests {
             "{said}"
         );
         let said = of_a_rail("[serve]\nargv = [\"x\", \"{port}\"]\nready = \"port\"\n", "");
-        assert!(said.starts_with("p.toml:4:36: argv \"{port}\": {port} needs a [serve]"), "{said}");
+        assert!(said.starts_with("p.toml:4:38: argv \"{port}\": {port} needs a [serve]"), "{said}");
         assert!(of_a_rail("stage = 2", "stage = 4").contains("is of stage 2, 5"));
         assert!(of_a_rail("stage = 2", "stage = 3").starts_with("p.toml:6:9: stage 3"));
         assert!(of_a_rail("ready = \"port\"", "").contains("missing field `ready`"));
