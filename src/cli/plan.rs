@@ -17,7 +17,6 @@ use crate::model::id::NodeName;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
 pub use crate::model::profile::Profile;
-use crate::model::raw;
 use crate::model::words;
 use crate::plan;
 use crate::plan::Limits;
@@ -115,7 +114,7 @@ pub fn make(
         Failure::Usage(format!("{}: [launcher]: {error}", config.path.display()))
     })?;
     let across = nvlink_across(claims, catalogue, config.platform.as_deref());
-    let probes = probes(config, claims, profile);
+    let probes = probes(config, claims, profile, &across);
     let plan = plan::sweep(&plan::Request {
         claims,
         profile,
@@ -134,12 +133,17 @@ pub fn make(
 }
 
 /// The probes that the configuration names, or those of the profile.
-fn probes<'a>(config: &'a Config, claims: &Claims, profile: Profile) -> Vec<&'a Probe> {
+fn probes<'a>(
+    config: &'a Config,
+    claims: &Claims,
+    profile: Profile,
+    across: &BTreeSet<DomainName>,
+) -> Vec<&'a Probe> {
     let named: Vec<&Probe> = config.probes.iter().collect();
     if named.iter().map(|probe| probe.name.as_str()).ne(plan::AUDIT_PROBES.iter().copied()) {
         return named;
     }
-    let names = plan::default_probes(profile, claims);
+    let names = plan::default_probes(profile, claims, across);
     names.into_iter().filter_map(|name| config.catalog.get(name)).collect()
 }
 
@@ -204,7 +208,7 @@ fn shown(plan: &Plan, catalog: &Catalog, with_rounds: bool) -> String {
             text,
             "left out: {} on {}: {}",
             skipped.probe,
-            raw::place(&skipped.nodes),
+            hostlist::fold(skipped.nodes.iter().map(|node| node.as_str())),
             skipped.why
         );
     }
@@ -238,8 +242,9 @@ fn stage(text: &mut String, plan: &Plan, catalog: &Catalog, rounds: &[Round], fi
     };
     let _ = writeln!(
         text,
-        "    {} rounds of up to {} {what}, about {time:.0} s",
+        "    {} round{} of up to {} {what}, about {time:.0} s",
         rounds.len(),
+        if rounds.len() == 1 { "" } else { "s" },
         rounds.iter().map(|round| round.steps.len()).max().unwrap_or(0)
     );
     let on: BTreeSet<&str> = steps().flat_map(|s| &s.nodes).map(|n| n.as_str()).collect();

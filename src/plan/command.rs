@@ -177,6 +177,10 @@ impl<'a> Ground<'a> {
             (placeholder::LANE, place.lane.unwrap_or_default().to_string()),
         ];
         let fill = |word: &String| {
+            // Most words say nothing, and a large fleet has millions.
+            if !word.contains('{') {
+                return word.clone();
+            }
             values.iter().fold(word.clone(), |word, (name, value)| word.replace(name, value))
         };
         argv.iter().map(fill).collect()

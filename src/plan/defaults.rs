@@ -1,6 +1,10 @@
 //! Which probes run where nobody names any.
 
+use std::collections::BTreeSet;
+
+use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
+use crate::model::id::DomainName;
 use crate::model::profile::Profile;
 
 /// What is asked of every node, by stage: state first, then the copy-engine
@@ -30,16 +34,25 @@ const ACROSS: &[(u8, &str)] = &[
 
 /// The probes of a profile, for these claims, in the order they run.
 ///
+/// What runs across nodes is among them where a domain of several nodes is
+/// joined by NVLink, or where nobody says what it is: then the plan tells what
+/// is left out and why.
+///
 /// The scale-out network is measured by RDMA where rails name RDMA devices, by
 /// our own TCP probe where rails are claimed otherwise or where the nodes have
 /// no GPUs. Where nobody claims a rail a GPU node's default address is its
 /// management network: nothing there speaks of the fabric.
-pub fn default_probes(profile: Profile, claims: &Claims) -> Vec<&'static str> {
+pub fn default_probes(
+    profile: Profile,
+    claims: &Claims,
+    nvlink_across: &BTreeSet<DomainName>,
+) -> Vec<&'static str> {
     let mut probes: Vec<(u8, &'static str)> = Vec::new();
     let has_gpus = claims.domains.iter().any(|d| d.gpus_per_node != Some(0));
     if has_gpus {
         probes.extend(INSIDE);
-        if claims.domains.iter().any(|d| 1 < d.nodes.len()) {
+        let may_span = |d: &ClaimedDomain| d.platform.is_none() || nvlink_across.contains(&d.name);
+        if claims.domains.iter().any(|d| 1 < d.nodes.len() && may_span(d)) {
             probes.extend(ACROSS);
         }
     }
@@ -62,7 +75,8 @@ mod tests {
     use crate::probe::catalog::Catalog;
 
     fn of(profile: Profile, claims: &str) -> Vec<&'static str> {
-        default_probes(profile, &claims_file::parse("c", claims).expect("good"))
+        let across = BTreeSet::from(["rack".into()]);
+        default_probes(profile, &claims_file::parse("c", claims).expect("good"), &across)
     }
 
     #[test]
@@ -96,6 +110,10 @@ mod tests {
             (count(Profile::Audit), count(Profile::Admit), count(Profile::BurnIn)),
             (7, 11, 12)
         );
+        let board = format!("{nodes}platform = \"hgx-h100\"\n");
+        assert_eq!(of(Profile::BurnIn, &board), AUDIT_PROBES);
+        let rack = board.replace("\"a\"", "\"rack\"");
+        assert_eq!(of(Profile::BurnIn, &rack).len(), 12);
         let one = "[[domain]]\nname = \"a\"\nnodes = \"a1\"\n";
         assert_eq!(of(Profile::BurnIn, one), AUDIT_PROBES);
     }

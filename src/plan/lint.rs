@@ -15,6 +15,7 @@ use super::leaf::Leaves;
 use super::sweep::COMPLETE;
 use super::sweep::FAST;
 use crate::model::claims::Claims;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::probe::ProbeScope;
 use crate::model::probe::placeholder;
@@ -149,7 +150,9 @@ pub enum LintError {
 /// Everything that is wrong with a plan for these claims.
 pub fn lint(plan: &Plan, claims: &Claims) -> Vec<LintError> {
     let nodes: Vec<NodeName> = claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
+    let domains = claims.domains.iter();
     let ground = Ground {
+        domains: domains.flat_map(|d| d.nodes.iter().map(move |n| (n, &d.name))).collect(),
         places: nodes.iter().enumerate().map(|(at, node)| (node, at)).collect(),
         leaves: Leaves::claimed(claims, &nodes),
         nodes: &nodes,
@@ -213,6 +216,7 @@ fn left_out<'p>(plan: &'p Plan, probe: &str) -> BTreeSet<&'p NodeName> {
 struct Ground<'a> {
     nodes: &'a [NodeName],
     places: BTreeMap<&'a NodeName, usize>,
+    domains: BTreeMap<&'a NodeName, &'a DomainName>,
     leaves: Leaves,
     claims: &'a Claims,
     limits: Limits,
@@ -239,8 +243,8 @@ impl Ground<'_> {
             wrong.push(LintError::UnknownNode { step: at, node: (*node).clone() });
         }
         let domain = step.domain.as_ref();
-        let claimed = domain.and_then(|name| self.claims.domains.iter().find(|d| d.name == *name));
-        let is_inside = claimed.is_some_and(|d| step.nodes.iter().all(|n| d.nodes.contains(n)));
+        let is_inside = domain
+            .is_some_and(|domain| step.nodes.iter().all(|n| self.domains.get(n) == Some(&domain)));
         let needs_domain = matches!(step.scope, ProbeScope::Pair | ProbeScope::Domain);
         if (domain.is_some() || needs_domain) && !is_inside {
             let domain = domain.map_or("that is named", |name| name.as_str()).to_owned();
@@ -256,7 +260,8 @@ impl Ground<'_> {
             wrong.push(LintError::Readings { step: at, readings, most });
         }
         let words = step.argv.iter().chain(step.serve.iter().flat_map(|serve| &serve.argv));
-        for word in words.filter(|word| FILLED.iter().any(|name| word.contains(name))) {
+        let braced = words.filter(|word| word.contains('{'));
+        for word in braced.filter(|word| FILLED.iter().any(|name| word.contains(name))) {
             wrong.push(LintError::Unfilled { step: at, word: word.clone() });
         }
     }

@@ -118,7 +118,7 @@ pub struct Round {
 pub struct Skipped {
     /// The probe.
     pub probe: String,
-    /// Where: nodes for a probe of nodes, all that would take part otherwise.
+    /// Where: all nodes of a domain, or all that would take part.
     pub nodes: Vec<NodeName>,
     /// Why.
     pub why: String,

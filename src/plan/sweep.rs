@@ -91,26 +91,13 @@ impl<'a> Making<'a> {
     }
 
     fn inside_nodes(&mut self, stage: u8, probe: &Probe) {
-        let request = self.ground.request;
-        let mut nodes: Vec<(&ClaimedDomain, &NodeName)> = request
-            .claims
-            .domains
-            .iter()
-            .flat_map(|d| d.nodes.iter().map(move |n| (d, n)))
-            .collect();
+        let domains = self.admitted(stage, probe);
+        let mut nodes: Vec<NodeName> = domains.into_iter().flat_map(|d| d.nodes.clone()).collect();
         // Two sweeps do not put the same neighbours next to each other, so an
         // effect of order cannot look like a fault.
-        Chance::new(request.seed, "nodes").shuffle(&mut nodes);
-        let mut steps = Vec::new();
-        for (domain, node) in nodes {
-            match self.ground.admits(probe, domain) {
-                Ok(()) => {
-                    let place = Place::of(stage, vec![node.clone()]);
-                    steps.push(self.ground.step(probe, &place));
-                }
-                Err(omitted) => self.skip(probe, vec![node.clone()], omitted),
-            }
-        }
+        Chance::new(self.ground.request.seed, "nodes").shuffle(&mut nodes);
+        let places = nodes.into_iter().map(|node| Place::of(stage, vec![node]));
+        let steps = places.map(|place| self.ground.step(probe, &place)).collect();
         self.round(stage, probe.name.clone(), steps);
     }
 

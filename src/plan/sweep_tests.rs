@@ -76,7 +76,6 @@ fn what_cannot_run_is_left_out_with_a_reason() {
     why.sort_unstable();
     let expected = [
         ("nccl-all-reduce", "b1", false),
-        ("nccl-all-reduce", "b2", false),
         ("nccl-all-reduce", "c1", true),
         ("nccl-all-reduce", "n1", true),
         // No platform joins their nodes, or there is one node.
