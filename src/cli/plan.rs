@@ -275,3 +275,68 @@ fn pairs(text: &mut String, plan: &Plan, round: &Round) {
         let _ = writeln!(text, "        step {}: {place}{rail}{lane}", step.step);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::claims_file;
+    use crate::thresholds::builtin;
+
+    const FLEET: &str = "[[domain]]\nname = \"block1\"\nnodes = \"a[1-4]\"\n\
+        platform = \"gb200-nvl72\"\ngpus_per_node = 4\n\
+        [[domain]]\nname = \"h\"\nnodes = \"h[1-3]\"\nplatform = \"hgx-h100\"\ngpus_per_node = 8\n\
+        [[leaf]]\nname = \"l1\"\nnodes = \"a[1-4]\"\n[[leaf]]\nname = \"l2\"\nnodes = \"h[1-3]\"\n\
+        [[rail]]\nname = \"rail0\"\ndevice = \"eth1\"\n";
+
+    fn claims() -> Claims {
+        claims_file::parse("c", FLEET).expect("good")
+    }
+
+    #[test]
+    fn only_platforms_of_several_nodes_are_joined_by_nvlink() {
+        let catalogue = builtin::catalogue();
+        let of = |platform| nvlink_across(&claims(), catalogue, platform);
+        assert_eq!(of(None), BTreeSet::from(["block1".into()]));
+        assert_eq!(of(Some("gb300-nvl72")).len(), 2, "a platform that a person names goes first");
+        assert!(of(Some("hgx-h200")).is_empty());
+    }
+
+    #[test]
+    fn a_plan_shows_its_stages_rounds_and_pairs() {
+        let (claims, catalog) = (claims(), Catalog::built_in());
+        let names = ["nvbandwidth-lane", "tcp", "nvidia-smi-q"];
+        let probes: Vec<&Probe> = names.iter().filter_map(|name| catalog.get(name)).collect();
+        let plan = plan::sweep(&plan::Request {
+            claims: &claims,
+            profile: Profile::Audit,
+            probes: &probes,
+            readings: 3,
+            most_readings: 5,
+            parallel: 64,
+            seed: 0,
+            nvlink_across: &BTreeSet::from(["block1".into()]),
+            limits: Limits::default(),
+        });
+        let text = shown(&plan, &catalog, true);
+        let says = |part: &str| assert!(text.contains(part), "{part:?} is not in\n{text}");
+        says("audit: 17 steps on 7 nodes");
+        says("pairs of GPUs are sampled");
+        says("stage 2 nvbandwidth-lane: 6 steps of about 10 s x 3 to 5 readings");
+        says("    3 rounds of up to 2 pairs, about 90 s");
+        says("nvbandwidth-lane: node pairs, 3 of 3, about 30 s");
+        // The third node of the second leaf has a round of its own.
+        says("    2 rounds of up to 3 pairs and rails, about 18 s");
+        says(", rail rail0\n");
+        says("    with, on the other node, ");
+        says("left out: nvbandwidth-lane on h[1-3]: needs NVLink between nodes");
+        assert!(!shown(&plan, &catalog, false).contains(", rail rail0"));
+    }
+
+    #[test]
+    fn a_part_of_a_fleet_keeps_the_part_of_its_leaves() {
+        let chosen = choose(claims(), &["a[1-2]".to_owned()]).expect("claimed");
+        assert_eq!((chosen.claims.domains.len(), chosen.claims.leaves.len()), (1, 1));
+        assert_eq!(chosen.claims.leaves[0].nodes.len(), 2);
+        assert_eq!(chosen.fleet.leaves.len(), 2);
+    }
+}

@@ -132,25 +132,15 @@ struct Checked {
 }
 
 fn check(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
-    let mut code = exit::PASS;
+    let (document, code) = checked(files);
     let mut text = String::new();
-    let mut document = CheckDocument { format: CHECK_FORMAT, files: Vec::new() };
-    for path in files {
-        let file = path.display().to_string();
-        let read = config::read_text(path)
-            .and_then(|text| catalog::parse(&file, &text).map_err(Failure::usage));
-        let (probe, error) = match read {
-            Ok(probe) => {
-                let _ = writeln!(text, "{file}: good, probe {}", probe.name);
-                (Some(probe), None)
-            }
-            Err(failure) => {
-                note(&failure.to_string());
-                code = code.max(failure.code());
-                (None, Some(failure.to_string()))
-            }
-        };
-        document.files.push(Checked { file, probe, error });
+    for Checked { file, probe, error } in &document.files {
+        if let Some(probe) = probe {
+            let _ = writeln!(text, "{file}: good, probe {}", probe.name);
+        }
+        if let Some(error) = error {
+            note(error);
+        }
     }
     if json {
         stdout::json(&document)?;
@@ -158,6 +148,26 @@ fn check(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
         stdout::text(&text)?;
     }
     Ok(code)
+}
+
+/// What the files say, and the exit code of the worst.
+fn checked(files: &[PathBuf]) -> (CheckDocument, u8) {
+    let mut code = exit::PASS;
+    let mut document = CheckDocument { format: CHECK_FORMAT, files: Vec::new() };
+    for path in files {
+        let file = path.display().to_string();
+        let read = config::read_text(path)
+            .and_then(|text| catalog::parse(&file, &text).map_err(Failure::usage));
+        let (probe, error) = match read {
+            Ok(probe) => (Some(probe), None),
+            Err(failure) => {
+                code = code.max(failure.code());
+                (None, Some(failure.to_string()))
+            }
+        };
+        document.files.push(Checked { file, probe, error });
+    }
+    (document, code)
 }
 
 fn shown(probe: &Probe) -> String {
@@ -205,4 +215,39 @@ fn shown(probe: &Probe) -> String {
     }
     line("needs", needs.join(", "));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_checked_each_by_itself_and_the_worst_is_the_answer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let good = folder.path().join("good.toml");
+        let bad = folder.path().join("bad.toml");
+        let text = include_str!("../../probes/iperf3.toml");
+        std::fs::write(&good, text).expect("written");
+        std::fs::write(&bad, text.replace("stage = 2", "stage = 3")).expect("written");
+        let (document, code) = checked(&[bad, good.clone()]);
+        assert_eq!(code, exit::USAGE);
+        let [first, second] = document.files.as_slice() else { panic!("{document:?}") };
+        assert!(first.probe.is_none());
+        let error = first.error.as_deref().unwrap_or_default();
+        assert!(error.contains("bad.toml:11:9: stage 3"), "{error}");
+        assert_eq!(second.probe.as_ref().map(|p| p.name.as_str()), Some("iperf3"));
+        assert_eq!(checked(&[good]).1, exit::PASS);
+        assert_eq!(checked(&[folder.path().join("none.toml")]).1, exit::ENVIRONMENT);
+    }
+
+    #[test]
+    fn a_probe_of_two_sides_shows_both() {
+        let catalog = Catalog::built_in();
+        let text = shown(catalog.get("tcp").expect("built in"));
+        for part in ["--serve", "prints `listening PORT`", "rail: two nodes", "all readings"] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+        let lane = shown(catalog.get("nvbandwidth-lane").expect("built in"));
+        assert!(lane.contains("NVLink between nodes") && lane.contains("covers    lane"), "{lane}");
+    }
 }

@@ -391,4 +391,17 @@ mod tests {
         assert_eq!(twice, "c.toml:8:8: rail r is already claimed in line 5");
         assert!(with("[[rail]]\nname = \"r\"\ndevise = \"eth1\"\n").contains("devise"));
     }
+
+    #[test]
+    fn a_file_that_stops_anywhere_is_read_or_refused_at_a_place() {
+        let text = format!(
+            "{NODES}[[leaf]]\nname = \"l\"\nnodes = [\"n[1-2]\"]\n\
+             [[rail]]\nname = \"r\"\nnetwork = \"10.0.0.0/8\"\nrdma = \"mlx5_0\"\n"
+        );
+        for end in 0..text.len() {
+            if let Err(error) = parse("c.toml", &text[..end]) {
+                assert!(error.to_string().starts_with("c.toml:"), "{error}");
+            }
+        }
+    }
 }

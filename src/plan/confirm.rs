@@ -93,6 +93,8 @@ struct Making<'a> {
     cleared: Vec<NodeName>,
     seed: u64,
     planned: BTreeSet<Test>,
+    /// The ends that have their partners, by probe and rail.
+    partnered: BTreeSet<(String, Option<String>, NodeName)>,
     /// How often a cleared node is a partner already.
     used: BTreeMap<NodeName, usize>,
     steps: Vec<Step>,
@@ -128,6 +130,7 @@ impl<'a> Making<'a> {
             cleared,
             seed,
             planned: BTreeSet::new(),
+            partnered: BTreeSet::new(),
             used: BTreeMap::new(),
             steps: Vec::new(),
             skipped: Vec::new(),
@@ -187,6 +190,11 @@ impl<'a> Making<'a> {
             }
         }
         for node in ends {
+            // A node that several findings suspect needs its partners once.
+            let rail_name = rail.map(|rail| rail.name.clone());
+            if !self.partnered.insert((probe.name.clone(), rail_name, node.clone())) {
+                continue;
+            }
             let partners = self.partners(probe, node, rail);
             if partners.is_empty() {
                 let why = format!("no cleared partner for {node}");

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use proptest::prelude::*;
+
 use super::Plan;
 use super::Step;
 use super::Suspect;
@@ -137,4 +139,65 @@ fn what_a_whole_domain_raised_is_asked_once_more() {
     assert_eq!(plan.steps().count(), 1);
     assert!(plan.skipped.iter().all(|s| s.probe == "not-here"));
     assert_eq!(plan.skipped.len(), 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_two_suspects_meet_and_nobody_has_more_partners_than_asked_for(
+        nodes in 2usize..20,
+        suspected in proptest::collection::btree_set((0usize..20, 0usize..40), 1..6),
+        doubtful in proptest::collection::btree_set(0usize..20, 0..10),
+        (rails, partners, seed) in (0u32..3, 1usize..5, any::<u64>()),
+    ) {
+        let name = |at: usize| format!("a{:02}", at % nodes + 1);
+        let mut claims = domain("rack1", &format!("a[01-{nodes:02}]"), 4)
+            + &leaf("l1", &format!("a[01-{:02}]", nodes.div_ceil(2)));
+        for at in 0..rails {
+            claims += &rail(at);
+        }
+        let probes = ["nvbandwidth-ce", "nvbandwidth-lane", "tcp"];
+        let mut fleet = Fleet::new(Profile::Audit, &claims, &probes);
+        fleet.limits.partners = partners;
+        fleet.seed = seed;
+        // Half of the numbers stand for no peer.
+        let suspects: Vec<Suspect> = suspected
+            .iter()
+            .map(|(node, peer)| {
+                let peer = Some(name(*peer)).filter(|other| *peer < 20 && *other != name(*node));
+                suspect(&name(*node), peer.as_deref(), &probes)
+            })
+            .collect();
+        let not_cleared: Vec<String> = doubtful.iter().map(|at| name(*at)).collect();
+        let not_cleared: Vec<&str> = not_cleared.iter().map(String::as_str).collect();
+        let (_, plan) = confirmed(&fleet, &suspects, &not_cleared);
+        let ends: BTreeSet<&NodeName> =
+            suspects.iter().flat_map(|s| std::iter::once(&s.node).chain(&s.peer)).collect();
+        for step in plan.steps().filter(|step| step.nodes.len() == 2) {
+            let (a, b) = (&step.nodes[0], &step.nodes[1]);
+            let is_pair = suspects.iter().any(|s| {
+                s.peer.as_ref().is_some_and(|p| {
+                    (&s.node == a && p == b) || (&s.node == b && p == a)
+                })
+            });
+            prop_assert!(is_pair || !(ends.contains(a) && ends.contains(b)), "{} and {}", a, b);
+            prop_assert!(is_pair || !not_cleared.contains(&b.as_str()), "{} is not cleared", b);
+        }
+        for node in &ends {
+            for probe in ["nvbandwidth-lane", "tcp"] {
+                let met: BTreeSet<&NodeName> = plan
+                    .steps()
+                    .filter(|s| s.probe == probe && s.nodes.contains(node))
+                    .flat_map(|s| &s.nodes)
+                    .filter(|other| !ends.contains(other))
+                    .collect();
+                // Over several rails the partners may differ.
+                let most = partners * if probe == "tcp" { rails.max(1) as usize } else { 1 };
+                prop_assert!(met.len() <= most);
+                let is_skipped = plan.skipped.iter().any(|s| s.nodes.contains(node));
+                prop_assert!(!met.is_empty() || is_skipped, "{} is forgotten", node);
+            }
+        }
+    }
 }
