@@ -14,6 +14,7 @@ pub mod explain;
 pub mod failure;
 pub mod input;
 pub mod judge;
+pub mod node;
 pub mod parse;
 pub mod plan;
 pub mod probes;
@@ -87,6 +88,7 @@ enum Command {
     Probes(probes::Args),
     Thresholds(thresholds::Args),
     Sim(sim::Args),
+    Node(node::Args),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
@@ -121,6 +123,7 @@ pub fn main() -> ExitCode {
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),
         Command::Sim(args) => sim::run(args),
+        Command::Node(args) => node::run(args),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };

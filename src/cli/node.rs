@@ -1,0 +1,86 @@
+//! `fabricgate node`: what runs on the nodes. Coordinators start these; people
+//! need them to look at one node by hand.
+
+use std::io::BufReader;
+use std::path::PathBuf;
+
+use super::exit;
+use crate::exec::guard;
+use crate::probe::worker;
+use crate::probe::worker::Ended;
+use crate::probe::worker::Setup;
+
+/// What runs on the nodes: workers and native probes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Worker(WorkerArgs),
+    #[command(hide = true)]
+    Guard(GuardArgs),
+}
+
+/// Run probes for a coordinator that speaks on stdin and listens on stdout.
+///
+/// One JSON document a line, beginning with a hello from either side. Ends with
+/// its input and leaves nothing running. Started by `fabricgate audit` through
+/// its launcher; nobody has to start it by hand.
+#[derive(Debug, clap::Args)]
+struct WorkerArgs {
+    /// Run probes on GPUs that a process or a job uses.
+    #[arg(long)]
+    even_if_busy: bool,
+}
+
+/// Become a tool that dies with its parent, or wait for the end of a worker.
+#[derive(Debug, clap::Args)]
+struct GuardArgs {
+    /// Read process groups on stdin and kill what is left of them at its end.
+    #[arg(long, conflicts_with_all = ["parent", "argv"])]
+    groups: bool,
+    /// Who must be the parent.
+    #[arg(long, value_name = "PID", required_unless_present = "groups")]
+    parent: Option<u32>,
+    /// The tool and its arguments.
+    #[arg(last = true, value_name = "ARGV")]
+    argv: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<u8> {
+    match &args.command {
+        Command::Worker(args) => work(args),
+        Command::Guard(args) => Ok(watch_over(args)),
+    }
+}
+
+fn work(args: &WorkerArgs) -> anyhow::Result<u8> {
+    let setup = Setup {
+        executable: std::env::current_exe()?,
+        even_if_busy: args.even_if_busy,
+        proc: PathBuf::from("/proc"),
+    };
+    // What the worker starts dies with this thread, so it must be the main one.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(worker::work(std::io::stdin(), std::io::stdout(), setup));
+    // The writer may wait for somebody who never reads.
+    runtime.shutdown_background();
+    match ended {
+        Ended::Dismissed => Ok(exit::PASS),
+        Ended::Fault(why) => Err(anyhow::anyhow!("worker: {why}")),
+    }
+}
+
+fn watch_over(args: &GuardArgs) -> u8 {
+    if args.groups {
+        guard::watch(BufReader::new(std::io::stdin()));
+        return exit::PASS;
+    }
+    let (code, why) = guard::become_tool(args.parent.unwrap_or(0), &args.argv);
+    anstream::eprintln!("fabricgate: {why}");
+    code
+}
