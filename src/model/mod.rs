@@ -15,6 +15,7 @@ pub mod raw;
 pub mod recording;
 pub mod run;
 pub mod span;
+pub mod tcp;
 pub mod unit;
 pub mod verdict;
 pub mod words;

@@ -5,4 +5,5 @@
 //! does it, and `tcp` is a probe that needs no tool at all.
 
 pub mod catalog;
+pub mod tcp;
 pub mod worker;
