@@ -360,6 +360,28 @@ fn a_killed_worker_takes_everything_with_it() {
 }
 
 #[test]
+fn a_guarded_tool_dies_with_its_parent() {
+    #[expect(clippy::disallowed_methods, reason = "a test starts the program under test")]
+    let mut parent = Command::new("sh");
+    let script = "\"$PROGRAM\" node guard --parent $$ -- sleep 300 & wait";
+    let mark = format!("guarded-{}", std::process::id());
+    parent.args(["-c", script]).env(STEP_VARIABLE, mark);
+    parent.env("PROGRAM", assert_cmd::cargo::cargo_bin!("fabricgate"));
+    let mut parent = parent.spawn().expect("a shell");
+    wait_for("guarded", 2);
+    // Not before the guard has become the tool: by then it is bound.
+    let is_tool = |pid: &String| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
+    };
+    while !carrying("guarded").iter().any(is_tool) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    parent.kill().expect("killed");
+    parent.wait().expect("ended");
+    wait_for("guarded", 0);
+}
+
+#[test]
 fn an_order_that_ends_leaves_nothing_in_the_background() {
     let mut worker = Worker::start();
     let order = marked(shell(1, "sleep 300 >/dev/null 2>&1 & echo done"), "left");

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
+use super::DRAINED;
 use super::Local;
 use super::PATIENCE;
 use super::TICK;
@@ -174,7 +175,7 @@ impl Guest<'_> {
             let (sent, mut complaints) = flow::send(&streams, &self.terms, &self.pattern);
             self.say(&Line::Sent { bytes: sent.clone() })?;
             // The server may still be reading what was under way.
-            match self.hear(PATIENCE + PATIENCE)? {
+            match self.hear(DRAINED)? {
                 Line::Received { arrived } => (sent, arrived, complaints),
                 other => {
                     complaints.push(format!("expected what arrived, and heard {other:?}"));
@@ -197,7 +198,7 @@ impl Guest<'_> {
     }
 
     fn expect_go(&mut self) -> Result<(), String> {
-        match self.hear(PATIENCE + PATIENCE)? {
+        match self.hear(DRAINED)? {
             Line::Go => Ok(()),
             other => Err(format!("expected the start, and heard {other:?}")),
         }

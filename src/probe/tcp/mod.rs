@@ -27,6 +27,10 @@ pub use server::serve;
 /// that data flows.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long each side waits for the other to have received everything: that
+/// one has given up by then, and says so.
+const DRAINED: Duration = Duration::from_secs(12);
+
 /// How long a data connection blocks before deadlines are looked at.
 const TICK: Duration = Duration::from_millis(100);
 

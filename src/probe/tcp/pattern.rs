@@ -23,7 +23,9 @@ impl Pattern {
     pub(super) fn new(session: u64) -> Self {
         // xorshift64* (Vigna, "An experimental exploration of Marsaglia's
         // xorshift generators, scrambled", 2016).
-        let mut state = session | 1;
+        // The constant (the golden ratio) only keeps small numbers apart; zero
+        // is the one state that never changes.
+        let mut state = (session ^ 0x9E37_79B9_7F4A_7C15).max(1);
         let mut bytes = Vec::with_capacity(2 * PERIOD + 8);
         while bytes.len() < PERIOD {
             state ^= state >> 12;

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
+use super::DRAINED;
 use super::Local;
 use super::PATIENCE;
 use super::TICK;
@@ -226,7 +227,7 @@ impl Host<'_> {
             problems
         };
         // Connections stay open until the other side has read them to the end.
-        let done = self.hear(PATIENCE + PATIENCE)?;
+        let done = self.hear(DRAINED)?;
         match (problems.into_iter().next(), done) {
             (Some(problem), _) => Err(problem),
             (None, Line::Go) => Ok(()),

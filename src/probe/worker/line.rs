@@ -40,7 +40,7 @@ pub(super) fn write_all(
         let Ok(mut line) = serde_json::to_vec(&word) else { continue };
         line.push(b'\n');
         if output.write_all(&line).and_then(|()| output.flush()).is_err() {
-            let _ = gone.try_send(Heard::Gone);
+            let _ = gone.blocking_send(Heard::Gone);
             return;
         }
     }
