@@ -373,8 +373,15 @@ fn every_matrix_that_nvbandwidth_prints_is_read_as_printed() {
     let mut seen = 0;
     for version in versions {
         for (scope, across) in [("t01", false), ("h1", false), ("h2", false), ("rack", true)] {
-            let bench =
-                Bench { scenario: &scenario, fabric: &fabric, scope, across, seed: 5, reading: 0 };
+            let bench = Bench {
+                scenario: &scenario,
+                fabric: &fabric,
+                scope,
+                across,
+                seed: 5,
+                reading: 0,
+                job: None,
+            };
             let run = bench.nvbandwidth(version, &[]);
             let tables: Vec<&Table> = run
                 .tests
@@ -433,8 +440,15 @@ fn every_row_that_nccl_tests_print_is_read_as_printed() {
         let scenario = Scenario::read(&text).expect("a good scenario");
         let fabric = Fabric::build(&scenario).expect("a fabric");
         for (scope, across) in [("h1", false), ("rack", true)] {
-            let bench =
-                Bench { scenario: &scenario, fabric: &fabric, scope, across, seed: 5, reading: 0 };
+            let bench = Bench {
+                scenario: &scenario,
+                fabric: &fabric,
+                scope,
+                across,
+                seed: 5,
+                reading: 0,
+                job: None,
+            };
             for program in programs {
                 let run = bench.collective(program, [8, 16 << 30], bench.gpus());
                 let run = run.unwrap_or_else(|| panic!("{program} is known"));

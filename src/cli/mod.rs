@@ -93,6 +93,9 @@ enum Command {
 
 /// Parses the command line, runs the command, and gives its exit code.
 pub fn main() -> ExitCode {
+    if let Some(result) = sim::by_name() {
+        return ended(result, false);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -124,12 +127,17 @@ pub fn main() -> ExitCode {
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };
+    ended(result, globals.verbose)
+}
+
+/// The exit code of a command, and after a message where it failed.
+fn ended(result: anyhow::Result<u8>, verbose: bool) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         // Nobody reads on. What was left to say is lost, so nothing is known.
         Err(error) if failure::is_broken_pipe(&error) => ExitCode::from(exit::INCONCLUSIVE),
         Err(error) => {
-            let told = if globals.verbose { format!("{error:?}") } else { format!("{error:#}") };
+            let told = if verbose { format!("{error:?}") } else { format!("{error:#}") };
             stdout::note(&told);
             ExitCode::from(failure::code(&error))
         }

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use fabricgate::sim::bench::Bench;
 use fabricgate::sim::fabric::Fabric;
 use fabricgate::sim::render;
+use fabricgate::sim::render::perftest::Run;
 use fabricgate::sim::scenario::Scenario;
 use fabricgate::sim::tooling::Nvbandwidth;
 
@@ -77,8 +78,15 @@ fn make() -> Corpus {
             let fabric = Fabric::build(&scenario).expect("a fabric");
             for (scope, across) in [("box1", false), ("tray07", false), ("rack", true)] {
                 let (seed, reading) = (3, 0);
-                let bench =
-                    Bench { scenario: &scenario, fabric: &fabric, scope, across, seed, reading };
+                let bench = Bench {
+                    scenario: &scenario,
+                    fabric: &fabric,
+                    scope,
+                    across,
+                    seed,
+                    reading,
+                    job: None,
+                };
                 collectives(&bench, &mut corpus);
                 if layout == "2.17" {
                     matrices(&bench, &mut corpus);
@@ -137,11 +145,12 @@ fn states(bench: &Bench<'_>, corpus: &mut Corpus, number: usize) {
         return;
     }
     let even = number.is_multiple_of(2);
+    let nic = Run { gbits: even, ..Run::alone(0) };
     corpus.p2p.push(render::p2p::text(bench, even).both().into_bytes());
     corpus.nvlink.push(render::smi::nvlink_status(bench).both().into_bytes());
     corpus.topo.push(render::smi::topology(bench).both().into_bytes());
     corpus.query.push(render::smi::query(bench).both().into_bytes());
-    corpus.perftest.push(render::perftest::write_bandwidth(bench, even).both().into_bytes());
+    corpus.perftest.push(render::perftest::write_bandwidth(bench, &nic).both().into_bytes());
 }
 
 const NVLINK: &[&str] = &["\
