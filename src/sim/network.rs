@@ -306,3 +306,105 @@ impl Network {
         self.ring(nodes) * share / 2.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::fabric::Engine;
+    use crate::sim::fabric::Fabric;
+
+    /// Four HGX nodes behind two leaves.
+    fn fabric(more: &str) -> Fabric {
+        let text = format!(
+            "title = \"t\"\n[[domain]]\nnodes = \"n[1-4]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
+             [[leaf]]\nname = \"a\"\nnodes = \"n[1-2]\"\n\
+             [[leaf]]\nname = \"b\"\nnodes = \"n[3-4]\"\nuplinks = 1\n{more}"
+        );
+        Fabric::build(&Scenario::read(&text).expect("good")).expect("a fabric")
+    }
+
+    fn fault(kind: &str, more: &str) -> Network {
+        fabric(&format!("[[fault]]\nkind = \"{kind}\"\n{more}")).network
+    }
+
+    #[test]
+    fn a_healthy_rail_delivers_what_its_platform_does() {
+        let network = fabric("").network;
+        assert!((network.rdma(0, 1, 7) - 48.6).abs() < 1e-9);
+        assert!((network.ring(&[0, 1, 2, 3]) - 8.0 * 48.6).abs() < 1e-9);
+        assert!(network.crosses(1, 2) && !network.crosses(2, 3));
+        assert!(network.round_trip(0, 1) < network.round_trip(0, 2));
+    }
+
+    #[test]
+    fn a_slow_direction_of_a_nic_slows_only_what_runs_that_way() {
+        let network = fault("rail-rate", "node=\"n2\"\nrail=3\nshare=0.5\ndirection=\"tx\"\n");
+        assert!((network.line(1, 0, 3) - 25.0).abs() < 1e-9);
+        assert!((network.line(0, 1, 3) - 50.0).abs() < 1e-9);
+        assert!((network.line(1, 0, 2) - 50.0).abs() < 1e-9);
+        // A ring waits for its slowest hop on every rail.
+        assert!((network.ring(&[0, 1]) - 8.0 * 24.3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn gpus_of_a_rail_without_link_share_anothers() {
+        let network = fault("rail-down", "node=\"n2\"\nrail=3\n");
+        assert!(!network.is_up(1, 3) && network.is_up(0, 3));
+        assert_eq!(network.line(0, 1, 3), 0.0);
+        assert!((network.carried(0, 1, 3) - 24.3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_lossy_path_is_slow_both_ways_and_no_other_is() {
+        let network = fault("pair-loss", "a=\"n4\"\nb=\"n1\"\nshare=0.3\n");
+        assert!((network.line(0, 3, 0) - 15.0).abs() < 1e-9);
+        assert!((network.line(3, 0, 0) - 15.0).abs() < 1e-9);
+        assert!((network.line(0, 2, 0) - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn uplinks_limit_only_what_leaves_the_leaf() {
+        let network = fault("leaf-uplink", "leaf=\"b\"\nshare=0.5\n");
+        assert!((network.line(0, 3, 0) - 25.0).abs() < 1e-9);
+        assert!((network.line(2, 3, 0) - 50.0).abs() < 1e-9);
+        assert!((network.line(0, 1, 0) - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_copy_between_nodes_takes_the_rail_of_its_gpu() {
+        let slow = "[[fault]]\nkind=\"rail-rate\"\nnode=\"n1\"\nrail=2\nshare=0.5\n";
+        let fabric = fabric(slow);
+        assert!((fabric.copy(2, 8, Engine::Copy) - 24.3).abs() < 1e-9);
+        assert!((fabric.copy(1, 8, Engine::Copy) - 48.6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_names_nothing_is_refused() {
+        let refused = |more: &str| {
+            let text = format!(
+                "title=\"t\"\n[[domain]]\nnodes=\"n[1-2]\"\nplatform=\"hgx-h100\"\nper_node=true\n{more}"
+            );
+            let built = Scenario::read(&text).map_err(|e| e.to_string());
+            let built = built.and_then(|scenario| Fabric::build(&scenario).map(|_| ()));
+            built.expect_err(more)
+        };
+        let rail = "[[fault]]\nkind=\"rail-rate\"\nnode=\"n1\"\nrail=8\nshare=0.5\n";
+        assert_eq!(refused(rail), "fault 1: rail 8 of 8, counted from 0");
+        let leaf = "[[fault]]\nkind=\"leaf-uplink\"\nleaf=\"x\"\nshare=0.5\n";
+        assert_eq!(refused(leaf), "fault 1: no leaf `x`");
+        let twice = "[network]\nleaf_nodes=1\n[[leaf]]\nname=\"a\"\nnodes=\"n1\"\n";
+        assert!(refused(twice).contains("expected one of them"));
+        assert!(refused("[[leaf]]\nname=\"a\"\nnodes=\"n9\"\n").contains("no node `n9`"));
+        assert!(refused("[network]\nrails=0\n").contains("network.rails"));
+        let tool = "[[fault]]\nkind=\"tool-hangs\"\nnode=\"n1\"\ntool=\"nvband\"\n";
+        assert!(refused(tool).contains("no tool `nvband`"));
+    }
+
+    #[test]
+    fn a_rail_has_several_names() {
+        for word in ["rail3", "mlx5_3", "eth3", "3"] {
+            assert_eq!(rail_of(word), Some(3), "{word}");
+        }
+        assert_eq!(rail_of("-"), None);
+    }
+}

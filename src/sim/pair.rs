@@ -218,3 +218,108 @@ pub fn iperf3(bench: &Bench<'_>, args: &[String]) -> Reply {
     };
     Reply::Calls { port, answer: render::iperf::json(&run), refused: failed("Connection refused") }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::measure;
+    use crate::model::measurement::Measurement;
+    use crate::sim::fabric::Fabric;
+    use crate::sim::scenario::Scenario;
+    use crate::sim::tool;
+
+    const NODES: &str = "title=\"t\"\n[noise]\nsigma=0.0\n\
+        [[domain]]\nnodes=\"n[1-3]\"\nplatform=\"hgx-h100\"\nper_node=true\n\
+        [[fault]]\nkind=\"rail-rate\"\nnode=\"n2\"\nrail=5\nshare=0.5\ndirection=\"rx\"\n\
+        [[fault]]\nkind=\"rail-down\"\nnode=\"n3\"\nrail=1\n";
+
+    fn call(node: &str, line: &str) -> Reply {
+        let scenario = Scenario::read(NODES).expect("good");
+        let fabric = Fabric::build(&scenario).expect("a fabric");
+        let (name, args) = line.split_once(' ').expect("arguments");
+        let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
+        let bench = Bench {
+            scenario: &scenario,
+            fabric: &fabric,
+            scope: node,
+            across: false,
+            seed: 1,
+            reading: 0,
+            job: None,
+        };
+        tool::call(&bench, name, &args, &Default::default()).expect("a known tool")
+    }
+
+    /// The average rate that a client prints, in Gb/s.
+    fn rate(node: &str, line: &str) -> f64 {
+        let Reply::Calls { answer, .. } = call(node, line) else { panic!("no client") };
+        let parsed = measure::read(answer.both().as_bytes());
+        assert!(parsed.complete, "{:?}", parsed.problems);
+        let [Measurement::Series(series)] = parsed.measurements.as_slice() else {
+            panic!("{:?}", parsed.measurements)
+        };
+        series.points.last().and_then(|point| point.algbw).expect("a rate")
+    }
+
+    #[test]
+    fn a_write_is_as_fast_as_both_ends_of_its_rail() {
+        let line = |peer: &str| format!("ib_write_bw -d mlx5_5 -q 4 -D 2 --report_gbits -F {peer}");
+        assert!((rate("n1", &line("n2")) / (48.6 * 8.0 / 2.0) - 1.0).abs() < 0.01);
+        assert!((rate("n2", &line("n1")) / (48.6 * 8.0) - 1.0).abs() < 0.01);
+        assert!((rate("n1", &line("n3")) / (48.6 * 8.0) - 1.0).abs() < 0.01);
+        let both = rate("n2", "ib_write_bw --ib-dev=mlx5_5 -b --report_gbits n1");
+        assert!((both / (48.6 * 8.0 * 1.5) - 1.0).abs() < 0.01, "{both}");
+    }
+
+    #[test]
+    fn a_server_is_who_names_no_peer() {
+        let ports =
+            ["ib_write_bw -d mlx5_0 -p 7001", "iperf3 -s -1 -p 7001"].map(|line| {
+                match call("n1", line) {
+                    Reply::Serves { port, .. } => port,
+                    other => panic!("{other:?}"),
+                }
+            });
+        assert_eq!(ports, [7001, 7001]);
+        let Reply::Calls { port, .. } = call("n1", "ib_write_bw n2") else { panic!("no client") };
+        assert_eq!(port, PERFTEST_PORT);
+    }
+
+    #[test]
+    fn a_rail_without_link_ends_the_tools_as_it_does() {
+        let Reply::Says(answer) = call("n3", "ib_write_bw -d mlx5_1") else { panic!("it starts") };
+        let parsed = measure::read(answer.both().as_bytes());
+        assert!(answer.code == 1 && !parsed.problems.is_empty(), "{answer:?}");
+        let Reply::Says(answer) = call("n1", "iperf3 -J -c n3 --bind-dev eth1") else {
+            panic!("it starts")
+        };
+        let value: Value = serde_json::from_str(&answer.stdout).expect("JSON");
+        assert_eq!(value["error"], "unable to connect to server: No route to host");
+        assert_eq!(answer.code, 1);
+    }
+
+    #[test]
+    fn iperf3_tells_both_directions_apart() {
+        let sums = |line: &str| {
+            let Reply::Calls { answer, .. } = call("n1", line) else { panic!("no client") };
+            let value: Value = serde_json::from_str(&answer.stdout).expect("JSON");
+            let rate = value["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate");
+            (rate / 8e9, value)
+        };
+        let line = 50.0 * 1448.0 / 1538.0;
+        let (forward, document) = sums("iperf3 -c n2 -p 7000 -J -P 4 -t 2 --bind-dev eth5");
+        assert!((forward / (line / 2.0) - 1.0).abs() < 0.01, "{forward}");
+        assert_eq!(document["start"]["test_start"]["num_streams"], 4);
+        assert_eq!(document["start"]["connecting_to"]["port"], 7000);
+        assert_eq!(document["end"]["sum_sent"]["retransmits"], 0);
+        assert!(document["end"]["sum_sent"]["bytes"].is_u64());
+        let (back, document) = sums("iperf3 -c n2 -J -R -B n1%eth5");
+        assert!((back / line - 1.0).abs() < 0.01, "{back}");
+        assert_eq!(document["start"]["test_start"]["reverse"], 1);
+        assert_eq!(document["end"]["sum_sent"]["sender"], false);
+        let (_, document) = sums("iperf3 -c n2 -J --bidir --bind-dev eth5");
+        assert!(document["end"]["sum_received_bidir_reverse"]["bits_per_second"].is_f64());
+    }
+}

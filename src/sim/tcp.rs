@@ -155,3 +155,67 @@ fn latency(truth: f64, key: Key) -> Value {
     let at = |share: usize| all[(all.len() - 1) * share / 100];
     json!({ "samples": ROUND_TRIPS, "min_us": at(0), "median_us": at(50), "p99_us": at(99) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(more: &str, peer: &str, rail: Option<&str>, step: &str) -> Value {
+        let text = format!(
+            "title=\"t\"\n[network]\nrails=2\nrate=1.25\nleaf_nodes=2\n\
+             [[domain]]\nnodes=\"n[1-4]\"\nplatform=\"hgx-h100\"\nper_node=true\n{more}"
+        );
+        let scenario = Scenario::read(&text).expect("good");
+        let text = client(&scenario, "n1", peer, rail, 3, 1.0, Some(step));
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    fn rate(document: &Value, reading: usize, way: &str) -> f64 {
+        document["readings"][reading][way]["rate"].as_f64().expect("a rate")
+    }
+
+    #[test]
+    fn a_healthy_pair_shows_what_tcp_gets_of_the_line_both_ways() {
+        let got = document("", "n2", Some("rail1"), "5.0");
+        assert_eq!(got["format"], "fabricgate.tcp/1");
+        assert_eq!(got["complete"], true);
+        assert_eq!(got["rail"], "rail1");
+        assert_eq!(got["readings"].as_array().map(Vec::len), Some(3));
+        for way in ["forward", "reverse"] {
+            assert!((rate(&got, 0, way) / (1.25 * 1448.0 / 1538.0) - 1.0).abs() < 0.01);
+            let flow = &got["readings"][0][way];
+            assert_eq!(flow["sent_bytes"], flow["received_bytes"]);
+            assert!(flow["sent_bytes"].is_u64() && flow["retransmits"] == 0);
+        }
+    }
+
+    #[test]
+    fn readings_and_steps_have_their_own_noise() {
+        let got = document("", "n2", None, "5.0");
+        assert_ne!(rate(&got, 0, "forward"), rate(&got, 1, "forward"));
+        assert_ne!(rate(&got, 0, "forward"), rate(&document("", "n2", None, "6.0"), 0, "forward"));
+        assert_eq!(got, document("", "n2", None, "5.0"));
+    }
+
+    #[test]
+    fn another_leaf_is_farther_away() {
+        let median = |peer| document("", peer, None, "1.0")["latency"]["median_us"].as_f64();
+        let (near, far) = (median("n2").expect("near"), median("n3").expect("far"));
+        assert!((10.0..12.0).contains(&near) && (14.0..16.0).contains(&far), "{near} {far}");
+    }
+
+    #[test]
+    fn faults_of_the_network_show_in_the_document() {
+        let slow =
+            "[[fault]]\nkind=\"rail-rate\"\nnode=\"n2\"\nrail=1\nshare=0.5\ndirection=\"rx\"\n";
+        let got = document(slow, "n2", Some("rail1"), "1.0");
+        assert!((rate(&got, 0, "forward") / rate(&got, 0, "reverse") - 0.5).abs() < 0.01);
+        let lossy = "[[fault]]\nkind=\"pair-loss\"\na=\"n1\"\nb=\"n2\"\nshare=0.2\n";
+        let got = document(lossy, "n2", None, "1.0");
+        assert!(0 < got["readings"][0]["forward"]["retransmits"].as_u64().expect("a count"));
+        let down = "[[fault]]\nkind=\"rail-down\"\nnode=\"n2\"\nrail=0\n";
+        let got = document(down, "n2", None, "1.0");
+        assert_eq!(got["complete"], false);
+        assert_eq!(got["problems"][0], "connect to n2: No route to host");
+    }
+}
