@@ -242,6 +242,8 @@ fn a_tool_that_hangs_is_still_there_when_it_is_given_up() {
 }
 
 /// A server of a simulated tool: it listens before this returns.
+#[expect(clippy::disallowed_methods, reason = "the server must run beside the test")]
+#[expect(clippy::zombie_processes, reason = "the test waits for it")]
 fn serving(links: &Links, words: &[&str], port: u16, node: &str) -> std::process::Child {
     let (tool, args) = words.split_first().expect("a tool");
     let child = std::process::Command::new(links.path(tool))

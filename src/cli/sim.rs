@@ -227,38 +227,74 @@ pub fn by_name() -> Option<anyhow::Result<u8>> {
 }
 
 /// The scenario and the node that this process plays, where it plays one.
-pub fn role() -> Option<Result<(Scenario, String), u8>> {
+fn role() -> Option<Result<(Scenario, String), u8>> {
     let path = PathBuf::from(std::env::var_os(SCENARIO)?);
     let node = std::env::var(NODE).unwrap_or_default();
     Some(load(&path).map(|scenario| (scenario, node)))
 }
 
-/// The native TCP probe's client on a simulated node: connects once to
-/// `PEER:PORT` and prints what the network would show.
-pub fn tcp_client(
-    scenario: &Scenario,
-    node: &str,
-    server: &str,
-    rail: Option<&str>,
-    readings: u32,
-    seconds: f64,
-) -> anyhow::Result<u8> {
-    let (peer, port) = server.rsplit_once(':').unwrap_or((server, ""));
-    // Whoever does not listen is told of in the document's own words.
-    let knocked = port.parse().is_ok_and(|port| tcp::knock(port).is_ok());
-    let step = std::env::var(STEP_VARIABLE).ok();
-    let document = match knocked {
-        true => tcp::client(scenario, node, peer, rail, readings, seconds, step.as_deref()),
-        false => tcp::unanswered(scenario, node, peer, rail, seconds),
-    };
-    print(&document)?;
+/// The exit code of a worker that must not start: its simulated node cannot be
+/// reached, which is told on stderr as the program that reaches nodes does.
+pub fn refused_worker() -> Option<u8> {
+    match role()? {
+        Err(code) => Some(code),
+        Ok((scenario, node)) => {
+            let why = unwell::refuse_worker(&scenario, &node)?;
+            anstream::eprintln!("{why}");
+            Some(unwell::REFUSED)
+        }
+    }
+}
+
+/// What the native TCP probe is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpQuestion<'a> {
+    /// `PEER:PORT`; the server's side where there is none.
+    pub connect: Option<&'a str>,
+    /// The other node's name, where it is not the one in `connect`.
+    pub peer: Option<&'a str>,
+    /// The rail's name.
+    pub rail: Option<&'a str>,
+    /// Readings to take.
+    pub readings: u32,
+    /// Seconds of each.
+    pub seconds: f64,
+}
+
+/// The native TCP probe on a simulated node; `None` where none is simulated.
+pub fn tcp_probe(question: &TcpQuestion<'_>) -> Option<anyhow::Result<u8>> {
+    Some(match role()? {
+        Err(code) => Ok(code),
+        Ok((scenario, node)) => match question.connect {
+            None => serve_tcp(),
+            Some(server) => measure_tcp(&scenario, &node, server, question),
+        },
+    })
+}
+
+fn serve_tcp() -> anyhow::Result<u8> {
+    tcp::serve(&mut std::io::stdout())?;
     Ok(exit::PASS)
 }
 
-/// The native TCP probe's server on a simulated node.
-pub fn tcp_server() -> anyhow::Result<u8> {
-    tcp::serve(&mut anstream::stdout().lock())?;
-    Ok(exit::PASS)
+fn measure_tcp(
+    scenario: &Scenario,
+    node: &str,
+    server: &str,
+    question: &TcpQuestion<'_>,
+) -> anyhow::Result<u8> {
+    let TcpQuestion { rail, readings, seconds, .. } = *question;
+    let (host, port) = server.rsplit_once(':').unwrap_or((server, ""));
+    let peer = question.peer.unwrap_or(host);
+    let knocked = port.parse().is_ok_and(|port| tcp::knock(port).is_ok());
+    let step = std::env::var(STEP_VARIABLE).ok();
+    let document = match knocked {
+        true => tcp::document(scenario, node, peer, rail, readings, seconds, step.as_deref()),
+        false => tcp::unanswered(scenario, node, peer, rail, seconds),
+    };
+    print(&format!("{document}\n"))?;
+    let complete = document["complete"] == true;
+    Ok(if complete { exit::PASS } else { exit::INCONCLUSIVE })
 }
 
 /// Another number for every reading and every step, so that their noise

@@ -133,16 +133,11 @@ pub fn read(
             }
             "H" | "host" => add_hosts(&mut hosts, &value),
             "x" => {
-                for one in value.split(',') {
-                    match one.split_once('=') {
-                        Some((name, value)) => {
-                            environment.insert(name.to_owned(), value.to_owned())
-                        }
-                        None => {
-                            own.get(one).and_then(|v| environment.insert(one.to_owned(), v.clone()))
-                        }
-                    };
-                }
+                let pair = match value.split_once('=') {
+                    Some((name, value)) => Some((name.to_owned(), value.to_owned())),
+                    None => own.get(&value).map(|set| (value.clone(), set.clone())),
+                };
+                environment.extend(pair);
             }
             _ => {}
         }
@@ -262,13 +257,13 @@ mod tests {
 
     #[test]
     fn options_are_skipped_with_their_values_and_the_rest_is_the_programs() {
-        let line = "--allow-run-as-root -np 6 --host n1:4,n2:4 -x NCCL_DEBUG -x A=b --mca btl ^openib \
+        let line = "--allow-run-as-root -np 6 --host n1:4,n2:4 -x NCCL_DEBUG -x A=b,c --mca btl ^openib \
              --bind-to none --map-by ppr:4:node --tag-output /opt/bin/all_reduce_perf -b 8 -g 1";
         let got = launch(line).expect("good");
         assert_eq!(ranks(&got), [("n1", 4), ("n2", 2)]);
         assert_eq!(got.program, "all_reduce_perf");
         assert_eq!(got.args, ["-b", "8", "-g", "1"]);
-        assert!(got.job.says("NCCL_DEBUG", "info") && got.job.says("A", "b"));
+        assert!(got.job.says("NCCL_DEBUG", "info") && got.job.says("A", "b,c"));
     }
 
     #[test]

@@ -129,8 +129,8 @@ impl<'a> Options<'a> {
     }
 }
 
-/// `ib_write_bw`, either side of it.
-pub fn ib_write_bw(bench: &Bench<'_>, args: &[String]) -> Reply {
+/// `ib_write_bw` or, with `reads`, `ib_read_bw`, either side of it.
+pub fn perftest(bench: &Bench<'_>, args: &[String], reads: bool) -> Reply {
     let options = Options::read(args, PERFTEST_VALUES, PERFTEST_LONG);
     let fabric = bench.fabric;
     let rail = options.get(&["d", "ib-dev"]).map_or(Some(0), network::rail_of);
@@ -148,13 +148,14 @@ pub fn ib_write_bw(bench: &Bench<'_>, args: &[String]) -> Reply {
         rail,
         peer: None,
         gbits: has("report_gbits"),
+        reads,
         both: has("b") || has("bidirectional"),
         sizes: if has("a") || has("all") { [1, 23] } else { [one, one] },
     };
     let Some(peer) = options.free.first() else {
         // The side that serves prints no rates of a one-sided write.
         run.sizes = [1, 0];
-        let answer = perftest::write_bandwidth(bench, &run);
+        let answer = perftest::bandwidth(bench, &run);
         if answer.code != 0 {
             return Reply::Says(answer);
         }
@@ -165,7 +166,7 @@ pub fn ib_write_bw(bench: &Bench<'_>, args: &[String]) -> Reply {
         return Reply::Says(refused);
     };
     run.peer = Some(there);
-    Reply::Calls { port, answer: perftest::write_bandwidth(bench, &run), refused }
+    Reply::Calls { port, answer: perftest::bandwidth(bench, &run), refused }
 }
 
 /// `iperf3`, either side of it.
@@ -269,6 +270,9 @@ mod tests {
         assert!((rate("n1", &line("n2")) / (48.6 * 8.0 / 2.0) - 1.0).abs() < 0.01);
         assert!((rate("n2", &line("n1")) / (48.6 * 8.0) - 1.0).abs() < 0.01);
         assert!((rate("n1", &line("n3")) / (48.6 * 8.0) - 1.0).abs() < 0.01);
+        // A read brings the data the other way.
+        let read = rate("n2", "ib_read_bw -d mlx5_5 --report_gbits n1");
+        assert!((read / (48.6 * 4.0) - 1.0).abs() < 0.01, "{read}");
         let both = rate("n2", "ib_write_bw --ib-dev=mlx5_5 -b --report_gbits n1");
         assert!((both / (48.6 * 8.0 * 1.5) - 1.0).abs() < 0.01, "{both}");
     }

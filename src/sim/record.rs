@@ -203,7 +203,7 @@ fn nics(bench: &Bench<'_>) -> Vec<(String, Answer)> {
                 false => "ib_write_bw.txt".to_owned(),
             };
             let answer = match network.is_up(node, rail) {
-                true => render::perftest::write_bandwidth(bench, &Run::alone(rail)),
+                true => render::perftest::bandwidth(bench, &Run::alone(rail)),
                 false => render::perftest::no_link(),
             };
             (name, answer)

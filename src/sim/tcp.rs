@@ -56,6 +56,19 @@ pub fn client(
     seconds: f64,
     step: Option<&str>,
 ) -> String {
+    format!("{}\n", document(scenario, node, peer, rail, readings, seconds, step))
+}
+
+/// The same as a value.
+pub fn document(
+    scenario: &Scenario,
+    node: &str,
+    peer: &str,
+    rail: Option<&str>,
+    readings: u32,
+    seconds: f64,
+    step: Option<&str>,
+) -> Value {
     let mut document = unmeasured(scenario, node, peer, rail, seconds);
     let measured = Fabric::build(scenario).and_then(|fabric| {
         let (from, to) = (fabric.node(node)?, fabric.node(peer)?);
@@ -88,7 +101,7 @@ pub fn client(
         }
         Err(why) => document["problems"] = json!([why]),
     }
-    format!("{document}\n")
+    document
 }
 
 /// The document of a client that nobody answered.
@@ -98,10 +111,10 @@ pub fn unanswered(
     peer: &str,
     rail: Option<&str>,
     seconds: f64,
-) -> String {
+) -> Value {
     let mut document = unmeasured(scenario, node, peer, rail, seconds);
     document["problems"] = json!([format!("connect to {peer}: Connection refused")]);
-    format!("{document}\n")
+    document
 }
 
 /// A document without readings.
@@ -160,7 +173,7 @@ fn latency(truth: f64, key: Key) -> Value {
 mod tests {
     use super::*;
 
-    fn document(more: &str, peer: &str, rail: Option<&str>, step: &str) -> Value {
+    fn asked(more: &str, peer: &str, rail: Option<&str>, step: &str) -> Value {
         let text = format!(
             "title=\"t\"\n[network]\nrails=2\nrate=1.25\nleaf_nodes=2\n\
              [[domain]]\nnodes=\"n[1-4]\"\nplatform=\"hgx-h100\"\nper_node=true\n{more}"
@@ -176,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_healthy_pair_shows_what_tcp_gets_of_the_line_both_ways() {
-        let got = document("", "n2", Some("rail1"), "5.0");
+        let got = asked("", "n2", Some("rail1"), "5.0");
         assert_eq!(got["format"], "fabricgate.tcp/1");
         assert_eq!(got["complete"], true);
         assert_eq!(got["rail"], "rail1");
@@ -191,15 +204,15 @@ mod tests {
 
     #[test]
     fn readings_and_steps_have_their_own_noise() {
-        let got = document("", "n2", None, "5.0");
+        let got = asked("", "n2", None, "5.0");
         assert_ne!(rate(&got, 0, "forward"), rate(&got, 1, "forward"));
-        assert_ne!(rate(&got, 0, "forward"), rate(&document("", "n2", None, "6.0"), 0, "forward"));
-        assert_eq!(got, document("", "n2", None, "5.0"));
+        assert_ne!(rate(&got, 0, "forward"), rate(&asked("", "n2", None, "6.0"), 0, "forward"));
+        assert_eq!(got, asked("", "n2", None, "5.0"));
     }
 
     #[test]
     fn another_leaf_is_farther_away() {
-        let median = |peer| document("", peer, None, "1.0")["latency"]["median_us"].as_f64();
+        let median = |peer| asked("", peer, None, "1.0")["latency"]["median_us"].as_f64();
         let (near, far) = (median("n2").expect("near"), median("n3").expect("far"));
         assert!((10.0..12.0).contains(&near) && (14.0..16.0).contains(&far), "{near} {far}");
     }
@@ -208,14 +221,37 @@ mod tests {
     fn faults_of_the_network_show_in_the_document() {
         let slow =
             "[[fault]]\nkind=\"rail-rate\"\nnode=\"n2\"\nrail=1\nshare=0.5\ndirection=\"rx\"\n";
-        let got = document(slow, "n2", Some("rail1"), "1.0");
+        let got = asked(slow, "n2", Some("rail1"), "1.0");
         assert!((rate(&got, 0, "forward") / rate(&got, 0, "reverse") - 0.5).abs() < 0.01);
         let lossy = "[[fault]]\nkind=\"pair-loss\"\na=\"n1\"\nb=\"n2\"\nshare=0.2\n";
-        let got = document(lossy, "n2", None, "1.0");
+        let got = asked(lossy, "n2", None, "1.0");
         assert!(0 < got["readings"][0]["forward"]["retransmits"].as_u64().expect("a count"));
         let down = "[[fault]]\nkind=\"rail-down\"\nnode=\"n2\"\nrail=0\n";
-        let got = document(down, "n2", None, "1.0");
+        let got = asked(down, "n2", None, "1.0");
         assert_eq!(got["complete"], false);
         assert_eq!(got["problems"][0], "connect to n2: No route to host");
+    }
+
+    #[test]
+    fn a_server_says_its_port_and_ends_after_one_client() {
+        use std::io::BufRead;
+        let (reader, mut writer) = io::pipe().expect("a pipe");
+        let server = std::thread::spawn(move || serve(&mut writer));
+        let mut line = String::new();
+        io::BufReader::new(reader).read_line(&mut line).expect("a line");
+        let port = line.trim().strip_prefix("listening ").expect("its words").parse();
+        knock(port.expect("a port")).expect("it listens");
+        server.join().expect("no panic").expect("it ended");
+    }
+
+    #[test]
+    fn nobody_at_the_port_is_a_problem_and_no_reading() {
+        let text =
+            "title=\"t\"\n[[domain]]\nnodes=\"n[1-2]\"\nplatform=\"hgx-h100\"\nper_node=true\n";
+        let scenario = Scenario::read(text).expect("good");
+        let got = unanswered(&scenario, "n1", "n2", Some("rail0"), 1.0);
+        assert_eq!(got["complete"], false);
+        assert_eq!(got["readings"], json!([]));
+        assert_eq!(got["problems"][0], "connect to n2: Connection refused");
     }
 }

@@ -321,13 +321,16 @@ fn collectives_say_which_way_they_went() {
     let scenario = Scenario::read(apart).expect("good");
     let run = |hosts: &str, more: &str| {
         let line = format!(
-            "--host {hosts} -x NCCL_DEBUG=INFO {more} --mca pml ucx all_reduce_perf -b 8G -e 8G -g 1"
+            "--host {hosts} -x NCCL_DEBUG=INFO -x NCCL_DEBUG_SUBSYS=INIT,TUNING {more} --mca pml ucx all_reduce_perf -b 8G -e 8G -g 1"
         );
         let (answer, parsed) = launched(&scenario, &line);
         assert!(answer.code == 0 && parsed.complete, "{:?}", parsed.problems);
         let crate::model::measurement::Measurement::Series(series) = &parsed.measurements[0] else {
             panic!("{:?}", parsed.measurements)
         };
+        let algorithms = parsed.facts.parameters.get("algorithms").map(String::as_str);
+        let over_nvlink = parsed.facts.transports.iter().any(|name| name == "MNNVL");
+        assert_eq!(algorithms, Some(if over_nvlink { "NVLS" } else { "RING" }));
         (parsed.facts.transports.clone(), series.points[0].busbw.expect("a rate"))
     };
     let (transports, rate) = run("n1:4,n2:4", "");

@@ -31,6 +31,7 @@ pub const NAMES: &[&str] = &[
     "reduce_perf",
     "sendrecv_perf",
     "ib_write_bw",
+    "ib_read_bw",
     "iperf3",
     "mpirun",
 ];
@@ -93,13 +94,14 @@ pub fn call(
     if let Some(reply) = unwell(bench, name) {
         return Some(reply);
     }
-    let alone = ["nvidia-smi", "p2pBandwidthLatencyTest", "ib_write_bw", "iperf3"];
+    let alone = ["nvidia-smi", "p2pBandwidthLatencyTest", "ib_write_bw", "ib_read_bw", "iperf3"];
     if bench.across && alone.contains(&name) {
         let why = format!("{name}: runs on one node, not across {}\n", bench.scope);
         return Some(Reply::Says(Answer::ended(String::new(), why, 1)));
     }
     let mut reply = match name {
-        "ib_write_bw" => pair::ib_write_bw(bench, args),
+        "ib_write_bw" => pair::perftest(bench, args, false),
+        "ib_read_bw" => pair::perftest(bench, args, true),
         "iperf3" => pair::iperf3(bench, args),
         _ => Reply::Says(prints(bench, name, args)?),
     };

@@ -150,7 +150,7 @@ fn states(bench: &Bench<'_>, corpus: &mut Corpus, number: usize) {
     corpus.nvlink.push(render::smi::nvlink_status(bench).both().into_bytes());
     corpus.topo.push(render::smi::topology(bench).both().into_bytes());
     corpus.query.push(render::smi::query(bench).both().into_bytes());
-    corpus.perftest.push(render::perftest::write_bandwidth(bench, &nic).both().into_bytes());
+    corpus.perftest.push(render::perftest::bandwidth(bench, &nic).both().into_bytes());
 }
 
 const NVLINK: &[&str] = &["\

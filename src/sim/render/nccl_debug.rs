@@ -2,8 +2,10 @@
 
 use super::hyphenated;
 use crate::sim::bench::Bench;
+use crate::sim::collective::Collective;
 use crate::sim::collective::CollectiveRun;
 use crate::sim::collective::Wires;
+use crate::sim::fabric::Node;
 use crate::sim::noise::Key;
 
 /// The records of all ranks, one after the other; empty where nobody asked.
@@ -39,8 +41,7 @@ pub fn records(bench: &Bench<'_>, run: &CollectiveRun) -> String {
             let uuid = hyphenated(Key::of(bench.seed).named("cluster").with(node.domain as u64));
             say(&format!("MNNVL 1 cliqueId 7ffe uuid {uuid} cliqueSize {ranks} cliqueRank {rank}"));
         }
-        // Four GPUs are served by a ring; the switch of an A100 board reduces nothing.
-        if wires == Wires::NvLink && 4 < ranks && node.hardware.platform != "hgx-a100" {
+        if reduces(node, wires, ranks) {
             say(&format!(
                 "NVLS multicast support is available on dev {device} (NVLS_NCHANNELS 16)"
             ));
@@ -59,7 +60,41 @@ pub fn records(bench: &Bench<'_>, run: &CollectiveRun) -> String {
             (false, Wires::Pcie) => ("", "SHM/direct/direct".to_owned()),
             (false, _) => ("", "P2P/CUMEM".to_owned()),
         };
+        if rank == 0
+            && job.environment.get("NCCL_DEBUG_SUBSYS").is_some_and(|s| s.contains("TUNING"))
+        {
+            for line in tuning(run, wires, reduces(node, wires, ranks)) {
+                say(&line);
+            }
+        }
         say(&format!("Channel 00/0 : {rank}[{device}] -> {next}[{there}]{end} via {via}"));
     }
     out
+}
+
+/// Whether the switch reduces: four GPUs are served by a ring, and that of an
+/// A100 board reduces nothing.
+fn reduces(node: &Node, wires: Wires, ranks: usize) -> bool {
+    wires == Wires::NvLink && 4 < ranks && node.hardware.platform != "hgx-a100"
+}
+
+/// Which algorithm is taken for every size. Sends and receives take none.
+fn tuning(run: &CollectiveRun, wires: Wires, reduces: bool) -> Vec<String> {
+    let name = match run.collective {
+        Collective::AllReduce => "AllReduce",
+        Collective::AllGather => "AllGather",
+        Collective::ReduceScatter => "ReduceScatter",
+        Collective::Broadcast => "Broadcast",
+        Collective::Reduce => "Reduce",
+        Collective::AllToAll | Collective::SendRecv => return Vec::new(),
+    };
+    let switch = reduces && !matches!(run.collective, Collective::Broadcast | Collective::Reduce);
+    let algorithm = if switch { "NVLS" } else { "RING" };
+    let channels = if wires == Wires::NvLink { 15 } else { 7 };
+    let line = |bytes| {
+        format!(
+            "{name}: {bytes} Bytes -> Algo {algorithm} proto SIMPLE channel{{Lo..Hi}}={{0..{channels}}}"
+        )
+    };
+    run.rows.iter().map(|row| line(row.bytes)).collect()
 }

@@ -1,4 +1,4 @@
-//! `ib_write_bw` of one NIC: a table of message sizes.
+//! `ib_write_bw` and `ib_read_bw` of one NIC: a table of message sizes.
 
 use super::Answer;
 use crate::sim::bench::Bench;
@@ -13,6 +13,8 @@ pub struct Run {
     pub peer: Option<usize>,
     /// Rates in Gb/sec instead of MB/sec of 2^20 bytes.
     pub gbits: bool,
+    /// The data comes from the partner (`ib_read_bw`).
+    pub reads: bool,
     /// Both directions at once, added up.
     pub both: bool,
     /// Powers of two of the smallest and the largest message.
@@ -22,7 +24,7 @@ pub struct Run {
 impl Run {
     /// Every size from 2 B to 8 MiB of a rail.
     pub fn alone(rail: usize) -> Self {
-        Self { rail, peer: None, gbits: true, both: false, sizes: [1, 23] }
+        Self { rail, peer: None, gbits: true, reads: false, both: false, sizes: [1, 23] }
     }
 }
 
@@ -49,7 +51,7 @@ pub fn no_server(peer: &str, port: u16) -> Answer {
 }
 
 /// The whole output.
-pub fn write_bandwidth(bench: &Bench<'_>, run: &Run) -> Answer {
+pub fn bandwidth(bench: &Bench<'_>, run: &Run) -> Answer {
     let rule = "-".repeat(87);
     let (fabric, first) = (bench.fabric, bench.gpus().first().copied());
     let node = first.map(|gpu| fabric.gpus[gpu].node).or_else(|| fabric.node(bench.scope).ok());
@@ -59,7 +61,7 @@ pub fn write_bandwidth(bench: &Bench<'_>, run: &Run) -> Answer {
     };
     let ends = [first.unwrap_or(0); 2];
     // The first rail's key is that of runs that name none.
-    let mut key = bench.key("ib_write_bw");
+    let mut key = bench.key(if run.reads { "ib_read_bw" } else { "ib_write_bw" });
     if run.rail != 0 {
         key = key.with(run.rail as u64);
     }
@@ -70,16 +72,21 @@ pub fn write_bandwidth(bench: &Bench<'_>, run: &Run) -> Answer {
     let network = &fabric.network;
     let mut line = match run.peer {
         None => network.rdma_alone(node, run.rail) * power(node),
-        Some(peer) => network.rdma(node, peer, run.rail) * power(node).min(power(peer)),
+        Some(peer) => {
+            let (from, to) = if run.reads { (peer, node) } else { (node, peer) };
+            network.rdma(from, to, run.rail) * power(node).min(power(peer))
+        }
     };
     if let Some(peer) = run.peer.filter(|_| run.both) {
-        line += network.rdma(peer, node, run.rail) * power(node).min(power(peer));
+        let (from, to) = if run.reads { (node, peer) } else { (peer, node) };
+        line += network.rdma(from, to, run.rail) * power(node).min(power(peer));
     }
     let device = network::device_name(run.rail);
     let gbits = run.gbits;
     let unit = if gbits { "Gb/sec" } else { "MB/sec" };
-    let title = if run.both { "RDMA_Write Bidirectional BW Test" } else { "RDMA_Write BW Test" };
-    let mut out = format!("{rule}\n                    {title}\n");
+    let verb = if run.reads { "RDMA_Read" } else { "RDMA_Write" };
+    let title = if run.both { "Bidirectional BW Test" } else { "BW Test" };
+    let mut out = format!("{rule}\n                    {verb} {title}\n");
     out.push_str(&format!(" Dual-port       : OFF\t\tDevice         : {device}\n"));
     for (left, right) in [
         ("Number of qps   : 4", "Transport type : IB"),
