@@ -183,7 +183,8 @@ impl Bench<'_> {
             })
     }
 
-    fn failure(&self, case: &Case, gpus: &[GpuIndex]) -> Option<Failure> {
+    /// Why a test cannot run here, where it cannot.
+    pub(super) fn failure(&self, case: &Case, gpus: &[GpuIndex]) -> Option<Failure> {
         let place = |gpu: GpuIndex| {
             let rank = gpus.iter().position(|other| *other == gpu).unwrap_or(0);
             self.across.then(|| (self.fabric.home(gpu).name.clone(), rank))

@@ -14,6 +14,7 @@ pub mod cases;
 pub mod collective;
 pub mod fabric;
 pub mod fault;
+pub mod loom;
 pub mod mpi;
 pub mod network;
 pub mod noise;

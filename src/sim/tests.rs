@@ -394,6 +394,28 @@ fn tools_that_do_not_behave_do_so_under_mpirun_too() {
     assert!(parsed.tool.is_none() && parsed.measurements.is_empty(), "{parsed:?}");
 }
 
+#[test]
+fn nvloom_shows_a_slow_gpu_in_its_own_row() {
+    let slow = scenario("[[fault]]\nkind = \"lost-links\"\ngpu = \"n2:1\"\ncount = 9\n");
+    let line = "--host n1:4,n2:4,n3:4 nvloom_cli -s gpu-to-rack rack-to-rack fabric-stress";
+    let (answer, parsed) = launched(&slow, line);
+    assert_eq!((answer.code, parsed.tool), (0, Some(crate::model::parsed::Tool::Nvloom)));
+    assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
+    let crate::model::measurement::Measurement::Matrix(matrix) = &parsed.measurements[0] else {
+        panic!("{:?}", parsed.measurements)
+    };
+    let rates: Vec<f64> = matrix.cells.iter().flatten().flatten().copied().collect();
+    assert_eq!(rates.len(), 12);
+    for (rank, rate) in rates.iter().enumerate() {
+        assert_eq!(*rate < 500.0, rank == 5, "{rank}: {rate}");
+    }
+    let (answer, parsed) = launched(&slow, "--host n1:4 nvloom_cli -t nosuchtest");
+    assert!(answer.code == 1 && !parsed.problems.is_empty());
+    let gone = scenario("[[fault]]\nkind = \"imex-peer-missing\"\nnode = \"n2\"\n");
+    let (answer, parsed) = launched(&gone, line);
+    assert!(answer.code == 1 && parsed.problems[0].host.as_deref() == Some("n2"), "{parsed:?}");
+}
+
 proptest! {
     #[test]
     fn no_fault_makes_anything_faster(

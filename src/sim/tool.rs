@@ -33,6 +33,7 @@ pub const NAMES: &[&str] = &[
     "ib_write_bw",
     "ib_read_bw",
     "iperf3",
+    "nvloom_cli",
     "mpirun",
 ];
 
@@ -125,6 +126,7 @@ fn prints(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
             true => render::imex::json(bench),
             false => render::imex::text(bench),
         },
+        "nvloom_cli" => nvloom(bench, args),
         _ => nccl(bench, name, args)?,
     })
 }
@@ -217,6 +219,15 @@ fn nvbandwidth(bench: &Bench<'_>, args: &[String]) -> Answer {
         ),
         true => render::nvbandwidth_json::json(&bench, version, &run),
         false => render::nvbandwidth::text(&bench, version, &run),
+    }
+}
+
+fn nvloom(bench: &Bench<'_>, args: &[String]) -> Answer {
+    let suites = values(args, &["-s", "--suite"]);
+    let tests = values(args, &["-t", "--testcase"]);
+    match bench.nvloom(&suites, &tests) {
+        Ok(run) => render::nvloom::text(bench, &run),
+        Err(name) => Answer::ended(format!("No such testcase as \"{name}\"\n"), String::new(), 1),
     }
 }
 

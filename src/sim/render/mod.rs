@@ -10,6 +10,7 @@ pub mod nccl_debug;
 pub mod nccl_json;
 pub mod nvbandwidth;
 pub mod nvbandwidth_json;
+pub mod nvloom;
 pub mod p2p;
 pub mod perftest;
 pub mod smi;
