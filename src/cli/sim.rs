@@ -265,10 +265,14 @@ pub struct TcpQuestion<'a> {
 pub fn tcp_probe(question: &TcpQuestion<'_>) -> Option<anyhow::Result<u8>> {
     Some(match role()? {
         Err(code) => Ok(code),
-        Ok((scenario, node)) => match question.connect {
-            None => serve_tcp(),
-            Some(server) => measure_tcp(&scenario, &node, server, question),
-        },
+        Ok((scenario, node)) => {
+            let ailing = tool::ailing(&scenario, &[&node], tool::TCP_PROBE);
+            match (ailing, question.connect) {
+                (Some(reply), _) => act(reply),
+                (None, None) => serve_tcp(),
+                (None, Some(server)) => measure_tcp(&scenario, &node, server, question),
+            }
+        }
     })
 }
 

@@ -309,6 +309,8 @@ impl Network {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::sim::fabric::Engine;
     use crate::sim::fabric::Fabric;
@@ -406,5 +408,35 @@ mod tests {
             assert_eq!(rail_of(word), Some(3), "{word}");
         }
         assert_eq!(rail_of("-"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_fault_makes_a_flow_faster_or_touches_what_does_not_cross_it(
+            node in 0_usize..4, other in 0_usize..4, rail in 0_usize..8, share in 0.0_f64..=1.0,
+            kind in 0_usize..3,
+        ) {
+            let (a, b) = (node + 1, other + 1);
+            let more = match kind {
+                0 => format!("kind=\"rail-rate\"\nnode=\"n{a}\"\nrail={rail}\nshare={share:?}\n"),
+                1 => format!("kind=\"pair-loss\"\na=\"n{a}\"\nb=\"n{b}\"\nshare={share:?}\n"),
+                _ => format!("kind=\"leaf-uplink\"\nleaf=\"a\"\nshare={share:?}\n"),
+            };
+            let healthy = fabric("").network;
+            let broken = fabric(&format!("[[fault]]\n{more}")).network;
+            for (from, to) in (0..4).flat_map(|from| (0..4).map(move |to| (from, to))) {
+                for on in 0..8 {
+                    let (before, now) = (healthy.line(from, to, on), broken.line(from, to, on));
+                    let touched = match kind {
+                        0 => on == rail && (from == node || to == node),
+                        1 => [from, to] == [node, other] || [from, to] == [other, node],
+                        _ => healthy.crosses(from, to),
+                    };
+                    prop_assert!(now <= before && (touched || now == before));
+                    // A share of a node's own NIC is what its flows get at most.
+                    prop_assert!(kind != 0 || !touched || now <= share * 50.0 + 1e-9);
+                }
+            }
+        }
     }
 }

@@ -62,7 +62,9 @@ pub fn record(
                         Some(Ailment::Hangs | Ailment::Floods) => continue,
                     }
                     let path = format!("{folder}/{stem}{number}.{extension}");
-                    files.insert(path, cut(&bench, stem, answer.both()));
+                    // The rail is no part of the tool's name.
+                    let tool = stem.split_once("_rail").map_or(stem, |(tool, _)| tool);
+                    files.insert(path, cut(&bench, tool, answer.both()));
                 }
             }
         }

@@ -175,10 +175,12 @@ impl Scenario {
             }
             Fault::ToolHangs { tool, .. }
             | Fault::ToolFloods { tool, .. }
-            | Fault::ToolGarbage { tool, .. } => match tool::NAMES.contains(&tool.as_str()) {
-                true => Ok(()),
-                false => Err(format!("no tool `{tool}`; known are {}", tool::NAMES.join(", "))),
-            },
+            | Fault::ToolGarbage { tool, .. } => {
+                match tool::NAMES.contains(&tool.as_str()) || tool == tool::TCP_PROBE {
+                    true => Ok(()),
+                    false => Err(format!("no tool `{tool}`; known are {}", tool::NAMES.join(", "))),
+                }
+            }
             Fault::MissingCells { share, .. } | Fault::Dips { rate: share, .. }
                 if !(0.0..=1.0).contains(share) =>
             {

@@ -13,6 +13,7 @@ use super::pair;
 use super::record;
 use super::render;
 use super::render::Answer;
+use super::scenario::Scenario;
 use super::tooling::Nvbandwidth;
 use super::unwell;
 use super::unwell::Ailment;
@@ -36,6 +37,10 @@ pub const NAMES: &[&str] = &[
     "nvloom_cli",
     "mpirun",
 ];
+
+/// The native TCP probe, as faults name it: it has no name of its own to be
+/// called by.
+pub const TCP_PROBE: &str = "fabricgate-tcp";
 
 /// What a tool does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +141,12 @@ fn unwell(bench: &Bench<'_>, name: &str) -> Option<Reply> {
     let gpus = bench.gpus();
     let mut nodes = bench.node_names(&gpus);
     nodes.push(bench.scope);
-    Some(match unwell::ailment(bench.scenario, &nodes, name)? {
+    ailing(bench.scenario, &nodes, name)
+}
+
+/// What a tool does that is not well on one of these nodes.
+pub fn ailing(scenario: &Scenario, nodes: &[&str], name: &str) -> Option<Reply> {
+    Some(match unwell::ailment(scenario, nodes, name)? {
         Ailment::Hangs => Reply::Hangs,
         Ailment::Floods => Reply::Floods,
         Ailment::Garbage => Reply::Says(Answer::of(unwell::GARBAGE.to_owned())),
