@@ -230,7 +230,11 @@ pub fn by_name() -> Option<anyhow::Result<u8>> {
 fn role() -> Option<Result<(Scenario, String), u8>> {
     let path = PathBuf::from(std::env::var_os(SCENARIO)?);
     let node = std::env::var(NODE).unwrap_or_default();
-    Some(load(&path).map(|scenario| (scenario, node)))
+    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
+    Some(load(&path).map(|scenario| {
+        let seed = seed.unwrap_or(scenario.seed);
+        (Scenario { seed, ..scenario }, node)
+    }))
 }
 
 /// The exit code of a worker that must not start: its simulated node cannot be

@@ -149,6 +149,7 @@ pub fn perftest(bench: &Bench<'_>, args: &[String], reads: bool) -> Reply {
         peer: None,
         gbits: has("report_gbits"),
         reads,
+        pairs: options.get(&["q", "qp"]).and_then(|pairs| pairs.parse().ok()).unwrap_or(1),
         both: has("b") || has("bidirectional"),
         sizes: if has("a") || has("all") { [1, 23] } else { [one, one] },
     };

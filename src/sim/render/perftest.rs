@@ -17,6 +17,8 @@ pub struct Run {
     pub reads: bool,
     /// Both directions at once, added up.
     pub both: bool,
+    /// Queue pairs.
+    pub pairs: u32,
     /// Powers of two of the smallest and the largest message.
     pub sizes: [u32; 2],
 }
@@ -24,7 +26,7 @@ pub struct Run {
 impl Run {
     /// Every size from 2 B to 8 MiB of a rail.
     pub fn alone(rail: usize) -> Self {
-        Self { rail, peer: None, gbits: true, reads: false, both: false, sizes: [1, 23] }
+        Self { rail, peer: None, gbits: true, reads: false, both: false, pairs: 4, sizes: [1, 23] }
     }
 }
 
@@ -88,12 +90,8 @@ pub fn bandwidth(bench: &Bench<'_>, run: &Run) -> Answer {
     let title = if run.both { "Bidirectional BW Test" } else { "BW Test" };
     let mut out = format!("{rule}\n                    {verb} {title}\n");
     out.push_str(&format!(" Dual-port       : OFF\t\tDevice         : {device}\n"));
-    for (left, right) in [
-        ("Number of qps   : 4", "Transport type : IB"),
-        ("Connection type : RC", "Using SRQ      : OFF"),
-    ] {
-        out.push_str(&format!(" {left}\t\t{right}\n"));
-    }
+    out.push_str(&format!(" Number of qps   : {}\t\tTransport type : IB\n", run.pairs));
+    out.push_str(" Connection type : RC\t\tUsing SRQ      : OFF\n");
     for option in [
         "PCIe relax order: ON",
         "ibv_wr* API     : ON",
