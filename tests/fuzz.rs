@@ -343,6 +343,38 @@ fn nvloom_outputs_never_break_their_reader() {
 }
 
 #[test]
+fn iperf3_outputs_never_break_their_reader() {
+    const TOKENS: &[&str] = &[
+        "\"sum_received\":{\"bits_per_second\":",
+        "\"error\":\"x\"",
+        "\"bidir\":1",
+        "{\"event\":\"end\",\"data\":{",
+        "[SUM]   0.00-10.00  sec  1 GBytes  9.36 Gbits/sec    0   receiver\n",
+        "iperf Done.\n",
+        "iperf3: error - ",
+        "null",
+    ];
+    use measure::iperf3 as m;
+    parser("iperf3", Tool::Iperf3, || &corpus().iperf3, TOKENS, m::recognises, m::parse);
+}
+
+#[test]
+fn tcp_documents_never_break_their_reader() {
+    const TOKENS: &[&str] = &[
+        "\"fabricgate.tcp/1\"",
+        "\"readings\":[",
+        "\"forward\":{",
+        "\"received_bytes\":18446744073709551615",
+        "\"rate\":1e308",
+        "\"latency\":null",
+        "\"complete\":true",
+        "inf",
+    ];
+    use measure::tcp as m;
+    parser("tcp", Tool::FabricgateTcp, || &corpus().tcp, TOKENS, m::recognises, m::parse);
+}
+
+#[test]
 fn mixtures_of_all_outputs_never_break_the_reader() {
     const TOKENS: &[&str] = &["SUM", "#", "GPU 0:", "{", "Running x", "N/A", "Domain State: UP"];
     let make = |dice: &mut Dice| {
