@@ -14,13 +14,19 @@ mod finding;
 mod floor;
 mod host;
 mod island;
+mod leaves;
 mod ledger;
 mod level;
 mod membership;
+mod network;
 mod nic;
 mod nodes;
+mod partners;
+mod paths;
 mod peel;
 mod problems;
+mod rails;
+mod reach;
 pub mod robust;
 mod severed;
 mod state;
@@ -80,9 +86,10 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         problems::judge(domain, &mut ledger);
         state::judge(domain, &mut ledger);
     }
-    let judged = fabrics(&domains, &mut ledger);
+    let judged = fabrics(&domains, case.sampled, &mut ledger);
     host::judge(&domains, &mut ledger);
     nic::judge(&domains, &mut ledger);
+    network::judge(&domains, &claims, case.recordings, &mut ledger);
     for domain in &domains {
         collective::judge(domain, &mut ledger);
         coverage::judge(domain, &mut ledger);
@@ -98,6 +105,9 @@ pub fn judge(case: &Case<'_>) -> Judgement {
     let mut cells = Vec::new();
     for (domain, islands) in domains.iter().zip(&judged).filter(|_| case.cells) {
         cells::cells(domain, islands, &ledger.findings, &mut cells);
+    }
+    if case.cells {
+        paths::cells(&domains, case.recordings, &ledger.findings, &mut cells);
     }
     let mut findings = ledger.findings;
     findings.sort_by(|a, b| {
@@ -126,7 +136,11 @@ fn one_platform(domains: &[Domain<'_>]) -> Option<String> {
 }
 
 /// Judges the islands of every domain; returns them for the cells.
-fn fabrics<'a>(domains: &[Domain<'a>], ledger: &mut Ledger) -> Vec<Vec<(Island<'a>, Fabric)>> {
+fn fabrics<'a>(
+    domains: &[Domain<'a>],
+    sampled: bool,
+    ledger: &mut Ledger,
+) -> Vec<Vec<(Island<'a>, Fabric)>> {
     let islands: Vec<Vec<Island<'a>>> = domains.iter().map(island::islands).collect();
     let fleet = level::Fleet::of(islands.iter().flatten());
     islands
@@ -137,7 +151,7 @@ fn fabrics<'a>(domains: &[Domain<'a>], ledger: &mut Ledger) -> Vec<Vec<(Island<'
                 .map(|island| {
                     let mut fabric = fabric::judge(&island, &fleet);
                     enter(&island, &mut fabric, ledger);
-                    coverage::pairs(&island, &fabric, ledger);
+                    coverage::pairs(&island, &fabric, sampled, ledger);
                     (island, fabric)
                 })
                 .collect()

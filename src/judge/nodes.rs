@@ -39,10 +39,10 @@ fn is_against(finding: &Finding, domain: &Domain<'_>, node: &NodeName) -> bool {
         && finding.locus.domain.as_ref() == Some(&domain.name)
 }
 
-/// Both ends of a pair sit in this node.
+/// The far end of a pair sits in this node: `node:gpu`, or the node itself.
 fn is_inside(finding: &Finding, node: &NodeName) -> bool {
-    let peer = finding.locus.peer.as_deref().and_then(|p| p.rsplit_once(':')).map(|(n, _)| n);
-    peer == Some(node.as_str())
+    let peer = finding.locus.peer.as_deref().unwrap_or("");
+    peer == node.as_str() || peer.rsplit_once(':').is_some_and(|(n, _)| n == node.as_str())
 }
 
 fn verdict(domain: &Domain<'_>, node: &NodeName, ledger: &Ledger) -> NodeVerdict {
@@ -107,11 +107,9 @@ fn is_part(finding: &Finding) -> bool {
 
 /// Whether a finding about something larger, or a pair, keeps this node from passing.
 fn touches(finding: &Finding, domain: &Domain<'_>, node: &NodeName) -> bool {
-    if !in_domain(finding, domain) {
-        return false;
-    }
     match finding.locus.kind {
-        LocusKind::Domain | LocusKind::Plane | LocusKind::Instrument | LocusKind::Leaf => true,
+        LocusKind::Domain | LocusKind::Plane | LocusKind::Instrument => in_domain(finding, domain),
+        // A pair over the network has an end in another domain.
         LocusKind::Pair => finding.locus.node.as_ref() == Some(node) || is_inside(finding, node),
         _ => false,
     }
