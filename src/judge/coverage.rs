@@ -174,7 +174,14 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
             read[r.dst * n + r.src] = true;
         }
     }
+    // Who was asked about whom: everybody, or those whom a test named.
+    let mut asked = vec![!sampled; n * n];
     if sampled {
+        let holes = island.holes.iter().map(|(src, dst)| src * n + dst);
+        let named: Vec<usize> = holes.chain((0..n * n).filter(|at| read[*at])).collect();
+        for at in named {
+            (asked[at], asked[at % n * n + at / n]) = (true, true);
+        }
         let met: Vec<bool> = (0..n)
             .map(|gpu| (0..n).any(|other| read[gpu * n + other] || read[other * n + gpu]))
             .collect();
@@ -208,16 +215,20 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
         let remaining = left.iter().filter(|l| **l).count();
         let worst = (0..n).filter(|g| left[*g]).map(|g| (missing(g, &left), g)).max();
         let Some((holes, gpu)) = worst.filter(|(holes, _)| 0 < *holes) else { break };
+        let asked_of =
+            |left: &[bool]| (0..n).filter(|o| *o != gpu && left[*o] && asked[gpu * n + o]).count();
         let id = &island.gpus[gpu];
         let why = if holes + 1 == remaining {
             format!("GPU {id} was not measured")
         } else {
-            let (holes, all) = (missing(gpu, &fabric.active), members - 1);
+            let all = if sampled { asked_of(&fabric.active) } else { members - 1 };
+            let holes = missing(gpu, &fabric.active);
             format!("GPU {id} was not measured with {holes} of its {all} partners")
         };
         ledger.doubt(&id.node, why);
         // With few holes either end may be the cause: both stay unknown.
-        if holes * 2 < remaining {
+        let most = if sampled { asked_of(&left) } else { remaining };
+        if holes * 2 < most {
             for other in (0..n).filter(|o| *o != gpu && left[*o]) {
                 if !read[gpu * n + other] || !read[other * n + gpu] {
                     let other = &island.gpus[other];

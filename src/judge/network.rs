@@ -291,10 +291,30 @@ impl Pairs {
         } else {
             0.0
         };
+        let line = |readings: usize| {
+            let error = robust::median_error(self.sigma, readings);
+            1.0 - peel::LINE.max(peel::ERRORS * error).max(PAIR_DEVIATIONS * between)
+        };
+        // A fault that is the same both ways is told from twice the readings.
+        let mut ways: BTreeMap<(usize, usize, usize), Vec<&Cell>> = BTreeMap::new();
+        for cell in cells.iter().filter(|c| c.median < 1.0 - peel::LINE) {
+            let (a, b) = ordered(cell.src, cell.dst);
+            ways.entry((a, b, cell.group)).or_default().push(cell);
+        }
+        let both_low: BTreeSet<(usize, usize, usize)> = ways
+            .into_iter()
+            .filter(|(_, ways)| {
+                let mut all: Vec<f64> =
+                    ways.iter().flat_map(|c| c.readings.iter().copied()).collect();
+                let count = all.len();
+                robust::median(&mut all).is_some_and(|m| ways.len() == 2 && m < line(count))
+            })
+            .map(|(pair, _)| pair)
+            .collect();
         for cell in &mut cells {
-            let error = robust::median_error(self.sigma, cell.readings.len());
-            let line = peel::LINE.max(peel::ERRORS * error).max(PAIR_DEVIATIONS * between);
-            cell.low = cell.median < 1.0 - line;
+            let (a, b) = ordered(cell.src, cell.dst);
+            cell.low = cell.median < line(cell.readings.len())
+                || (cell.median < 1.0 - peel::LINE && both_low.contains(&(a, b, cell.group)));
         }
         self.cells = cells;
     }
@@ -453,6 +473,8 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
         let ways: BTreeSet<usize> = cells.iter().map(|c| c.src).collect();
         let measured_back = pairs.cells.iter().any(|c| (c.src, c.dst) == (lowest.dst, lowest.src));
         let one_way = (ways.len() == 1 && measured_back).then_some(Direction::Tx);
+        // A pair that is low both ways has one name, whichever way is lower.
+        let (from, to) = if one_way.is_none() && to < from { (to, from) } else { (from, to) };
         let (said, rule) = if acquitted {
             (
                 format!(
@@ -496,6 +518,10 @@ fn whole(
 ) -> Option<String> {
     let mut worst: Option<(f64, usize, f64, f64)> = None;
     for (at, group) in rail.groups.iter().enumerate() {
+        // Pairs that a leaf explains have left.
+        if rail.readings.iter().all(|r| r.group != at) {
+            continue;
+        }
         let Some((value, tolerance)) = expected(group) else { continue };
         let ratio = levels[at] / value;
         let low = ratio.is_finite() && ratio < 1.0 - line_of(tolerance);

@@ -5,6 +5,8 @@ mod bench;
 mod collectives;
 mod instruments;
 mod names;
+mod network;
+mod twos;
 
 use super::*;
 use crate::model::facts::GpuLinks;
