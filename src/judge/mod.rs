@@ -8,6 +8,7 @@ mod arrange;
 mod causes;
 mod cells;
 mod collective;
+pub mod confirm;
 mod coverage;
 mod fabric;
 mod finding;
@@ -28,6 +29,7 @@ mod problems;
 mod rails;
 mod reach;
 pub mod robust;
+pub mod sequential;
 mod severed;
 mod state;
 mod testcase;
@@ -42,7 +44,6 @@ use ledger::Ledger;
 use crate::model::cell::Cell;
 use crate::model::claims::Claims;
 use crate::model::recording::Recording;
-use crate::model::verdict::Finding;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 use crate::thresholds::Catalogue;
@@ -100,7 +101,7 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         ledger.unknown("everything", "nothing was measured and nothing is claimed");
     }
     let nodes = nodes::verdicts(&domains, &ledger);
-    let outcome = nodes::overall(&nodes, &ledger);
+    let outcome = nodes::worst(&nodes, &ledger.findings, &ledger.unknown);
     ledger.unknown.extend(nodes::unknown(&nodes));
     let mut cells = Vec::new();
     for (domain, islands) in domains.iter().zip(&judged).filter(|_| case.cells) {
@@ -110,11 +111,7 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         paths::cells(&domains, case.recordings, &ledger.findings, &mut cells);
     }
     let mut findings = ledger.findings;
-    findings.sort_by(|a, b| {
-        let severity =
-            |f: &Finding| (std::cmp::Reverse(f.outcome), f.locus.clone(), f.class.clone());
-        severity(a).cmp(&severity(b))
-    });
+    findings.sort_by(|a, b| nodes::by_severity(a).cmp(&nodes::by_severity(b)));
     let verdicts = Verdicts {
         format: VERDICTS_FORMAT.to_owned(),
         platform: one_platform(&domains),

@@ -29,8 +29,7 @@ pub(super) fn cells(
     let known: Vec<&NodeName> = homes.keys().copied().collect();
     let mut readings: BTreeMap<(NodeName, NodeName, Option<String>, String), u32> = BTreeMap::new();
     for recording in recordings.iter().filter(|r| rails::is_of_network(r)) {
-        let said = || recording.parsed.facts.parameters.get("rail").cloned();
-        let rail = recording.rail.clone().or_else(said);
+        let rail = rails::rail_of(recording);
         for rate in rails::rates(recording, &known) {
             let key = (rate.from.clone(), rate.to.clone(), rail.clone(), rate.testcase.to_owned());
             let reading = readings.entry(key).or_insert(0);

@@ -123,6 +123,12 @@ pub(super) fn is_of_network(recording: &Recording) -> bool {
     matches!(recording.scope, Scope::Pair(..)) || recording.parsed.tool == Some(Tool::FabricgateTcp)
 }
 
+/// The rail a recording ran over, as the sweep or its output names it.
+pub(super) fn rail_of(recording: &Recording) -> Option<String> {
+    let said = || recording.parsed.facts.parameters.get("rail").cloned();
+    recording.rail.clone().or_else(said)
+}
+
 /// The nodes a recording of the network names.
 pub(super) fn named(recording: &Recording) -> Vec<NodeName> {
     match &recording.scope {
@@ -222,7 +228,7 @@ pub(super) fn rails<'a>(
     let mut rails: BTreeMap<Option<String>, Rail<'a>> = BTreeMap::new();
     for recording in recordings.iter().filter(|r| is_of_network(r)) {
         let said = |key: &str| recording.parsed.facts.parameters.get(key).cloned();
-        let name = recording.rail.clone().or_else(|| said("rail"));
+        let name = rail_of(recording);
         let rail = rails.entry(name.clone()).or_insert_with(|| Rail { name, ..Rail::default() });
         let settings = ["streams", "num_streams", "number_of_qps"].into_iter().find_map(said);
         let mut numbers = 0;

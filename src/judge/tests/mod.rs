@@ -3,6 +3,7 @@
 
 mod bench;
 mod collectives;
+mod confirms;
 mod instruments;
 mod names;
 mod network;
