@@ -203,7 +203,7 @@ impl Scale<'_> {
 pub(super) fn compare(mut cell: Cell, reference: Option<(f64, f64)>, guilty: bool) -> Cell {
     let expected = reference.map(|(value, _)| value);
     let line = reference.map_or(LINE, |(_, tolerance)| tolerance.max(LINE));
-    cell.expected = expected.map(super::finding::round);
+    cell.expected = expected.map(super::finding::fine);
     cell.ratio = match (cell.value, expected) {
         (Some(value), Some(expected)) if 0.0 < expected => {
             Some(super::finding::round(value / expected))

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use super::arrange::Domain;
 use super::finding::finding;
 use super::finding::percent;
+use super::finding::rate;
 use super::finding::round;
 use super::leaves;
 use super::ledger::Ledger;
@@ -377,8 +378,10 @@ fn blamed(
         };
         let testcase = &rail.groups[*group].testcase;
         let said = format!(
-            "{node}{}: {what} is {measured:.4} of {level:.4} GB/s ({testcase}), {} low with {} partners that are fine with each other",
+            "{node}{}: {what} is {} of {} GB/s ({testcase}), {} low with {} partners that are fine with each other",
             rail.over(),
+            rate(measured),
+            rate(level),
             percent(1.0 - measured / level),
             blame.partners
         );
@@ -424,7 +427,7 @@ fn with_files(
                 rail.readings.iter().filter(between).map(|r| r.value).collect();
             let middle = robust::median(&mut values).unwrap_or(0.0);
             let detail =
-                format!("{} and {}: {middle:.4} GB/s (median)", rail.nodes[a], rail.nodes[b]);
+                format!("{} and {}: {} GB/s (median)", rail.nodes[a], rail.nodes[b], rate(middle));
             found = found.because(file, Some(testcase), detail);
         }
     }
@@ -534,10 +537,11 @@ fn whole(
     let group = &rail.groups[at];
     let class = group.nic.map_or("", |nic| nic.name.as_str());
     let said = format!(
-        "the network{} is {} low everywhere: {:.4} of {value:.4} GB/s ({}), expected of {class}",
+        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}",
         rail.over(),
         percent(1.0 - ratio),
-        levels[at],
+        rate(levels[at]),
+        rate(value),
         group.testcase
     );
     let source = group.nic.and_then(|nic| nic.expectation(&group.testcase));

@@ -133,7 +133,7 @@ const CLASSES: &[Words] = &[
     words(
         "nic-low",
         "NIC slow",
-        ["has a NIC port below its rate", "have NIC ports below their rate"],
+        ["is below its rate", "are below their rate"],
         "Read rate, state and error counters of the port, and the PCIe generation and width of the NIC; \
          compare with the switch port at the other end of the cable.",
     ),
