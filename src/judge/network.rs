@@ -47,9 +47,12 @@ pub(super) const NETWORK_LOW: &str = "network-low";
 /// the level is looked for at the upper end, as with small islands.
 const FEW_PAIRS: usize = 28;
 
-/// Healthy pairs differ by routes and buffers, not only by noise: so many
-/// robust deviations of the good pairs are no fault.
-const PAIR_DEVIATIONS: f64 = 3.0;
+/// Healthy pairs differ by routes and buffers, not only by noise: the chance
+/// that any of them looks low for that.
+const FAMILY_ERROR: f64 = 1e-3;
+
+/// With fewer directed pairs than this, bad ones may be most of them.
+const FEW_CELLS: usize = 24;
 
 /// Fewer good cells than this show no spread of their own.
 const FEWEST_CELLS: usize = 6;
@@ -123,8 +126,8 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
     if rail.readings.is_empty() {
         return;
     }
-    let sigma = repeat_sigma(rail);
-    let start = start_levels(rail, sigma);
+    let repeated = repeat_sigma(rail);
+    let start = start_levels(rail, repeated.unwrap_or(peel::ASSUMED_SIGMA));
     let shared = leaves::judge(rail, claims, &start);
     for found in shared.findings {
         ledger.find(found);
@@ -142,7 +145,8 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
         start: Some(&start),
     };
     let peeled = peel::peel(&field, Statistic::Median);
-    let pairs = Pairs::of(rail, &peeled, &start, peeled.sigma.max(sigma));
+    let sigma = repeated.unwrap_or(peeled.sigma);
+    let pairs = Pairs::of(rail, &peeled, &start, sigma);
     blamed(homes, rail, &peeled, &pairs.levels, ledger);
     low_pairs(homes, rail, &pairs, ledger);
     let low = whole(homes, rail, &pairs.levels, ledger);
@@ -159,7 +163,7 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
         let own = rail.readings.iter().filter(|r| r.src == end).count();
         let other = rail.readings.iter().filter(|r| r.dst == end).count();
         let fewest = [own, other].into_iter().filter(|n| 0 < *n).min().unwrap_or(1);
-        let alone = || peel::smallest(robust::median_error(peeled.sigma.max(sigma), fewest));
+        let alone = || peel::smallest(robust::median_error(sigma, fewest));
         ledger.could_have_seen(node, peeled.detectable[end].unwrap_or_else(alone));
     }
     if let Some(why) = low {
@@ -179,29 +183,14 @@ fn line_of(tolerance: f64) -> f64 {
     tolerance.max(peel::LINE)
 }
 
-/// Relative standard deviation of readings that were repeated.
-fn repeat_sigma(rail: &Rail<'_>) -> f64 {
+/// Relative standard deviation of one reading, where enough were repeated.
+fn repeat_sigma(rail: &Rail<'_>) -> Option<f64> {
     let mut cells: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
     for r in &rail.readings {
         cells.entry((r.src, r.dst, r.group)).or_default().push(r.value);
     }
-    cells.retain(|_, values| 1 < values.len());
-    let count: usize = cells.values().map(Vec::len).sum();
-    if count < 2 * FEWEST_CELLS {
-        return peel::ASSUMED_SIGMA;
-    }
-    let mut residuals = Vec::with_capacity(count);
-    for values in cells.values() {
-        let Some(middle) = robust::median(&mut values.clone()).filter(|m| 0.0 < *m) else {
-            continue;
-        };
-        residuals.extend(values.iter().map(|v| v / middle));
-    }
-    // The medians have taken one degree of freedom per cell.
-    #[expect(clippy::cast_precision_loss, reason = "counts of readings")]
-    let swallowed = (count as f64 / (count - cells.len()) as f64).sqrt();
-    let spread = robust::spread(&residuals, 1.0).unwrap_or(peel::ASSUMED_SIGMA);
-    (spread * swallowed).max(peel::LEAST_SIGMA)
+    let sigma = robust::repeat_sigma(cells.values().map(Vec::as_slice));
+    sigma.map(|sigma| sigma.max(peel::LEAST_SIGMA))
 }
 
 /// The level of each group before anybody is blamed.
@@ -284,17 +273,16 @@ impl Pairs {
             Cell { src: *src, dst: *dst, group: *group, median, readings, low: false }
         };
         let mut cells: Vec<Cell> = values.iter().map(cell).collect();
-        let good: Vec<f64> =
-            cells.iter().map(|c| c.median).filter(|m| 1.0 - peel::LINE <= *m).collect();
-        let between = if FEWEST_CELLS <= good.len() {
-            let middle = robust::median(&mut good.clone()).unwrap_or(1.0);
-            robust::spread(&good, middle).unwrap_or(0.0)
-        } else {
-            0.0
-        };
+        // Where most pairs can be bad, only the good ones show their spread.
+        let few = cells.len() < FEW_CELLS;
+        let shown = cells.iter().map(|c| c.median).filter(|m| !few || 1.0 - peel::LINE <= *m);
+        let shown: Vec<f64> = shown.collect();
+        let middle = robust::median(&mut shown.clone()).unwrap_or(1.0);
+        let spread = robust::spread(&shown, middle).filter(|_| FEWEST_CELLS <= shown.len());
+        let between = spread.unwrap_or(0.0) * robust::family_z(cells.len(), FAMILY_ERROR);
         let line = |readings: usize| {
             let error = robust::median_error(self.sigma, readings);
-            1.0 - peel::LINE.max(peel::ERRORS * error).max(PAIR_DEVIATIONS * between)
+            1.0 - peel::LINE.max(peel::ERRORS * error).max(between)
         };
         // A fault that is the same both ways is told from twice the readings.
         let mut ways: BTreeMap<(usize, usize, usize), Vec<&Cell>> = BTreeMap::new();

@@ -143,24 +143,11 @@ pub fn undecided(paths: &[PathReadings]) -> Vec<usize> {
 /// Relative standard deviation of one reading: from repeated ones where there
 /// are any, else from the spread of the paths.
 fn sigma(paths: &[&PathReadings], middles: &[f64], reference: f64) -> f64 {
-    let repeated: Vec<&Vec<f64>> =
-        paths.iter().map(|p| &p.values).filter(|v| 1 < v.len()).collect();
-    let mut residuals = Vec::new();
-    for values in &repeated {
-        let middle = robust::median(&mut (*values).clone()).filter(|m| 0.0 < *m);
-        residuals.extend(middle.iter().flat_map(|m| values.iter().map(move |v| v / m)));
-    }
-    let spread = if 2 * FEWEST <= residuals.len() {
-        // The medians have taken one degree of freedom per path.
-        #[expect(clippy::cast_precision_loss, reason = "counts of readings")]
-        let swallowed = (residuals.len() as f64 / (residuals.len() - repeated.len()) as f64).sqrt();
-        robust::spread(&residuals, 1.0).map(|s| s * swallowed)
-    } else if FEWEST <= middles.len() {
+    let repeated = robust::repeat_sigma(paths.iter().map(|p| p.values.as_slice()));
+    let spread = repeated.or_else(|| {
         let shares: Vec<f64> = middles.iter().map(|m| m / reference).collect();
-        robust::spread(&shares, 1.0)
-    } else {
-        None
-    };
+        if shares.len() < FEWEST { None } else { robust::spread(&shares, 1.0) }
+    });
     spread.unwrap_or(ASSUMED_SIGMA).max(LEAST_SIGMA)
 }
 

@@ -33,6 +33,10 @@ type Share = Box<dyn Fn(u32, u32) -> f64>;
 pub(super) struct Lab {
     pub(super) hosts: u32,
     sigma: f64,
+    /// How often a reading dips, by 5 to 40 %.
+    dips: f64,
+    /// How far healthy pairs differ.
+    spread: f64,
     dice: Dice,
     readings: u32,
     share: Share,
@@ -61,7 +65,17 @@ pub(super) fn matching(hosts: u32) -> Vec<(u32, u32)> {
 impl Lab {
     pub(super) fn new(share: impl Fn(u32, u32) -> f64 + 'static) -> Self {
         let share = Box::new(share);
-        Self { hosts: 8, sigma: 0.005, dice: Dice(5), readings: 5, share, rail: None, nic: true }
+        Self {
+            hosts: 8,
+            sigma: 0.005,
+            dips: 0.0,
+            spread: 0.0,
+            dice: Dice(5),
+            readings: 5,
+            share,
+            rail: None,
+            nic: true,
+        }
     }
 
     pub(super) fn noise(mut self, sigma: f64, readings: u32, seed: u64) -> Self {
@@ -70,15 +84,18 @@ impl Lab {
     }
 
     fn shake(&mut self, value: f64) -> f64 {
-        value * (1.0 + self.sigma * self.dice.normal())
+        let dip =
+            if self.dice.uniform() < self.dips { 0.05 + 0.35 * self.dice.uniform() } else { 0.0 };
+        value * (1.0 + self.sigma * self.dice.normal()) * (1.0 - dip)
     }
 
     /// What the probe prints of a pair, read as from a file.
     pub(super) fn pair(&mut self, a: u32, b: u32, stage: u8) -> Recording {
         let stream = |rate: f64| serde_json::json!({"sent_bytes": 9, "received_bytes": 9, "seconds": 1.0, "rate": rate});
+        let own = [(); 2].map(|()| 1.0 + self.spread * self.dice.normal());
         let readings: Vec<_> = (0..self.readings)
             .map(|at| {
-                let (there, back) = ((self.share)(a, b), (self.share)(b, a));
+                let (there, back) = (own[0] * (self.share)(a, b), own[1] * (self.share)(b, a));
                 let (there, back) = (self.shake(RATE * there), self.shake(RATE * back));
                 serde_json::json!({"reading": at, "forward": stream(there), "reverse": stream(back)})
             })
@@ -392,4 +409,54 @@ fn other_tools_between_two_nodes_point_the_way_the_data_moved() {
     }
     let judged = lab.judge(&lab.claims(), &recordings);
     assert_eq!(loci(&judged), ["degraded nic-low rail host3 tx"]);
+}
+
+/// In how many of 20 labs a finding names host 3, and how many findings there
+/// are besides.
+fn tally(make: impl Fn() -> Lab, pairs: &[(u32, u32)], readings: u32) -> (usize, usize) {
+    let (mut found, mut others) = (0, 0);
+    for seed in 0..20 {
+        let lab = make();
+        let sigma = lab.sigma;
+        let judged = judged(lab.noise(sigma, readings, seed), pairs);
+        for finding in &judged.verdicts.findings {
+            let locus = &finding.locus;
+            let mine = locus.node == Some(host(3)) || locus.peer.as_deref() == Some("host3");
+            if mine {
+                found += 1;
+            } else {
+                others += 1;
+            }
+        }
+    }
+    (found, others)
+}
+
+#[test]
+fn dips_and_pairs_that_differ_a_little_are_no_findings() {
+    for (sigma, spread) in [(0.003, 0.0), (0.01, 0.0), (0.02, 0.0), (0.003, 0.01)] {
+        for nic in [true, false] {
+            let make = || Lab { sigma, spread, dips: 0.005, nic, ..Lab::new(|_, _| 1.0) };
+            assert_eq!(tally(make, &all(8), 3), (0, 0), "{sigma} {spread}");
+            assert_eq!(tally(make, &matching(8), 3), (0, 0), "{sigma} {spread}");
+        }
+    }
+}
+
+#[test]
+fn one_eighteenth_is_found_by_a_matching_where_readings_are_calm() {
+    let slow = || slower(&[(3, 17.0 / 18.0)]);
+    for (sigma, readings, pairs, fewest) in [
+        (0.003, 3, matching(8), 20),
+        (0.01, 5, matching(8), 19),
+        // Three readings of 1 % leave one pair in fifteen undecided.
+        (0.01, 3, matching(8), 17),
+        (0.01, 3, matching(64), 19),
+        (0.02, 3, all(8), 20),
+    ] {
+        let hosts = if pairs.len() == 32 { 64 } else { 8 };
+        let make = || Lab { sigma, hosts, dips: 0.005, ..Lab::new(slow()) };
+        let (found, others) = tally(make, &pairs, readings);
+        assert!(fewest <= found && others == 0, "{sigma} {readings}: {found}, {others} others");
+    }
 }
