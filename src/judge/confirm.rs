@@ -139,9 +139,8 @@ pub fn confirm(first: &Verdicts, second: &Verdicts, again: &[&Recording]) -> Ver
             agree(&mut kept, part);
         } else if was_read_again(finding, again) {
             kept.outcome = Outcome::Unknown;
-            kept.rule = format!("not confirmed by {partners} partners");
-            kept.summary =
-                format!("{}; not seen again later, with {partners} partners", kept.summary);
+            kept.rule = not_confirmed(partners);
+            kept.summary = format!("{}; {}", kept.summary, not_confirmed(partners));
             dropped.push((finding, partners));
         } else if finding.locus.kind == LocusKind::Pair && 0 < partners {
             kept.summary =
@@ -163,6 +162,15 @@ pub fn confirm(first: &Verdicts, second: &Verdicts, again: &[&Recording]) -> Ver
     out.unknown.extend(nodes::unknown(&out.nodes));
     out.findings.sort_by(|a, b| nodes::by_severity(a).cmp(&nodes::by_severity(b)));
     out
+}
+
+/// What becomes of a finding that was looked at again and not seen.
+fn not_confirmed(partners: usize) -> String {
+    match partners {
+        // Inside a node the second look has no other node in it.
+        0 => "not confirmed by a second measurement".to_owned(),
+        partners => format!("not confirmed by {partners} partners"),
+    }
 }
 
 /// A node's verdict, where findings about it changed.
@@ -192,7 +200,7 @@ fn verdict(
         fell.filter(|(f, _)| Outcome::Unknown < before.outcome || rested(f))
     {
         verdict.outcome = Outcome::Unknown;
-        verdict.reason = format!("not confirmed by {partners} partners: {}", finding.summary);
+        verdict.reason = format!("{}: {}", not_confirmed(*partners), finding.summary);
     } else if resolved.iter().any(|f| names(f) && rested(f)) {
         let touching =
             findings.iter().find(|f| nodes::touches(f, before.domain.as_ref(), &before.node));

@@ -220,3 +220,30 @@ fn a_plane_and_a_split_domain_are_no_suspects() {
         assert_eq!(verdicts.findings, first.verdicts.findings);
     }
 }
+
+#[test]
+fn a_node_that_is_an_island_is_looked_at_again_alone() {
+    let mut bench = Bench::hgx(3)
+        .capacity(|s, d| Some(if s.0 == 1 && (s.1 == 5 || d.1 == 5) { share(1) } else { 1.0 }));
+    let before = bench.record();
+    let first = bench.judge_these(&before);
+    for (is, expected) in [
+        (share(1), "degraded nvlink-low gpu node0002:5"),
+        (1.0, "unknown nvlink-low gpu node0002:5 ?"),
+    ] {
+        let mut later = Bench::hgx(3)
+            .capacity(move |s, d| Some(if s.0 == 1 && (s.1 == 5 || d.1 == 5) { is } else { 1.0 }));
+        let mut recordings = before.clone();
+        recordings.extend(later.record().into_iter().filter(|r| r.file.contains("node0002")).map(
+            |mut recording| {
+                recording.stage = Some(STAGE);
+                recording
+            },
+        ));
+        let case = confirm::second_case(&recordings, &confirm::suspects(&first));
+        let second = later.judge_sampled(&later.claims(), &case, true);
+        let again: Vec<&Recording> = recordings.iter().filter(|r| r.stage == Some(STAGE)).collect();
+        let verdicts = confirm::confirm(&first.verdicts, &second.verdicts, &again);
+        assert_eq!(words(&verdicts), [expected]);
+    }
+}
