@@ -38,6 +38,8 @@ use fabricgate::measure::json;
 use fabricgate::measure::text::decode;
 use fabricgate::model::parsed::Parsed;
 use fabricgate::model::parsed::Tool;
+use fabricgate::model::probe::ProbeScope;
+use fabricgate::model::probe::placeholder;
 use fabricgate::model::span::TextError;
 use fabricgate::probe::catalog;
 use fabricgate::sim::scenario::Scenario;
@@ -343,6 +345,38 @@ fn nvloom_outputs_never_break_their_reader() {
 }
 
 #[test]
+fn iperf3_outputs_never_break_their_reader() {
+    const TOKENS: &[&str] = &[
+        "\"sum_received\":{\"bits_per_second\":",
+        "\"error\":\"x\"",
+        "\"bidir\":1",
+        "{\"event\":\"end\",\"data\":{",
+        "[SUM]   0.00-10.00  sec  1 GBytes  9.36 Gbits/sec    0   receiver\n",
+        "iperf Done.\n",
+        "iperf3: error - ",
+        "null",
+    ];
+    use measure::iperf3 as m;
+    parser("iperf3", Tool::Iperf3, || &corpus().iperf3, TOKENS, m::recognises, m::parse);
+}
+
+#[test]
+fn tcp_documents_never_break_their_reader() {
+    const TOKENS: &[&str] = &[
+        "\"fabricgate.tcp/1\"",
+        "\"readings\":[",
+        "\"forward\":{",
+        "\"received_bytes\":18446744073709551615",
+        "\"rate\":1e308",
+        "\"latency\":null",
+        "\"complete\":true",
+        "inf",
+    ];
+    use measure::tcp as m;
+    parser("tcp", Tool::FabricgateTcp, || &corpus().tcp, TOKENS, m::recognises, m::parse);
+}
+
+#[test]
 fn mixtures_of_all_outputs_never_break_the_reader() {
     const TOKENS: &[&str] = &["SUM", "#", "GPU 0:", "{", "Running x", "N/A", "Domain State: UP"];
     let make = |dice: &mut Dice| {
@@ -565,6 +599,17 @@ fn probe_files_are_read_whole_or_refused_at_a_place() {
                 assert!(!probe.words().any(|word| word.contains('\0')));
                 assert!(0.0 < probe.timeout_s && probe.timeout_s.is_finite());
                 assert!(!probe.name.contains(['/', '.']) && !probe.name.is_empty());
+                // Every brace is a placeholder that somebody fills.
+                for word in probe.words() {
+                    let fill = |word: String, name: &&str| word.replace(name, "");
+                    let rest = placeholder::ALL.iter().fold(word.clone(), fill);
+                    assert!(!rest.contains(['{', '}']), "{word:?}");
+                }
+                let is_two_sided = matches!(probe.scope, ProbeScope::Pair | ProbeScope::Rail);
+                assert!(is_two_sided || (probe.serve.is_none() && !probe.says(placeholder::PEER)));
+                assert!(probe.serve.is_some() || !probe.says(placeholder::PORT));
+                assert_eq!(probe.reads_itself, probe.says(placeholder::READINGS));
+                assert!([0, 1, 2, 4, 5].contains(&probe.stage));
             }
             Err(error) => points_into(&text, &error),
         }
@@ -588,7 +633,11 @@ fn configurations_are_read_whole_or_refused_with_one_message() {
         fs::write(&path, bytes).expect("written");
         match config::open(Some(&path)) {
             Ok(config) => {
-                assert!(!config.probes.is_empty() && 0 < config.parallel && 0 < config.readings);
+                assert!(
+                    config.probes.as_ref().is_none_or(|p| !p.is_empty())
+                        && 0 < config.parallel
+                        && 0 < config.readings
+                );
             }
             Err(error) => {
                 let shown = error.to_string();

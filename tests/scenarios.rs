@@ -30,6 +30,7 @@ use fabricgate::sim::bench;
 use fabricgate::sim::bench::Bench;
 use fabricgate::sim::bench::Table;
 use fabricgate::sim::fabric::Fabric;
+use fabricgate::sim::network::rail_of;
 use fabricgate::sim::record;
 use fabricgate::sim::render;
 use fabricgate::sim::scenario::Scenario;
@@ -53,6 +54,7 @@ struct Wrong {
     node: Option<String>,
     gpu: Option<u32>,
     peer: Option<String>,
+    rail: Option<String>,
     direction: Option<String>,
     outcome: Option<String>,
 }
@@ -70,6 +72,7 @@ const NAMES: &[(&str, &[LocusKind], &[&str])] = &[
     ("corrupt", &[LocusKind::Gpu, LocusKind::Node], &["data-corruption"]),
     // The text of nvidia-imex-ctl has addresses; the failing tool names the node.
     ("imex-peer-missing", &[LocusKind::Node], &["imex-peer-missing", "tool-error"]),
+    ("rail-rate", &[LocusKind::Rail], &["nic-low"]),
     ("fabric-down", &[LocusKind::Node], &["fabric-not-configured", "nvlink-absent"]),
     ("power-cap", &[LocusKind::Node, LocusKind::Tray], &["nvlink-low"]),
     ("collective-fallback", &[LocusKind::Domain], &["collective-fallback"]),
@@ -176,7 +179,10 @@ fn same_part(fault: &Wrong, finding: &Finding) -> bool {
     let direction = locus.direction.map(|d| d.as_str());
     // A fault in one direction has that direction, and no other fault has one.
     let direction_fits = direction == fault.direction.as_deref();
-    same_domain && node == fault.node.as_deref() && gpu_fits && direction_fits
+    // Tools name a rail's device, `mlx5_2`, the truth its number, `rail2`.
+    let number = |rail: &Option<String>| rail.as_deref().and_then(rail_of);
+    let rail_fits = number(&locus.rail) == number(&fault.rail);
+    same_domain && node == fault.node.as_deref() && gpu_fits && direction_fits && rail_fits
 }
 
 /// The node of a broken part carries the part's outcome. A pair accuses
@@ -294,6 +300,7 @@ examples! {
     wrong_data_fails_its_node: "corrupt.toml",
     links_that_carry_nothing_fail_their_node: "fabric-not-configured.toml",
     a_lost_link_in_a_server_is_found_at_its_gpu: "hgx-lost-link.toml",
+    two_faults_in_a_large_pod_are_found: "hgx-pod-128.toml",
     a_healthy_pod_passes: "hgx-pod.toml",
     a_narrow_host_link_is_found_at_its_gpu: "host-link-x8.toml",
     a_missing_imex_peer_fails_its_node_alone: "imex-peer-missing.toml",
@@ -302,8 +309,11 @@ examples! {
     a_switch_tray_that_is_out_drains_no_node: "plane-out.toml",
     a_healthy_rack_passes: "rack-healthy.toml",
     a_lost_link_in_a_rack_is_found_at_its_gpu: "rack-lost-link.toml",
+    a_slow_rail_is_found_at_its_node: "rail-half-rate.toml",
     a_split_rack_is_not_blamed_on_its_nodes: "split-clique.toml",
+    two_healthy_racks_pass: "two-racks-healthy.toml",
     several_faults_at_once_are_told_apart: "two-racks-mixed.toml",
+    nodes_that_do_not_answer_are_unknown: "unwell-nodes.toml",
 }
 
 #[test]
@@ -373,8 +383,15 @@ fn every_matrix_that_nvbandwidth_prints_is_read_as_printed() {
     let mut seen = 0;
     for version in versions {
         for (scope, across) in [("t01", false), ("h1", false), ("h2", false), ("rack", true)] {
-            let bench =
-                Bench { scenario: &scenario, fabric: &fabric, scope, across, seed: 5, reading: 0 };
+            let bench = Bench {
+                scenario: &scenario,
+                fabric: &fabric,
+                scope,
+                across,
+                seed: 5,
+                reading: 0,
+                job: None,
+            };
             let run = bench.nvbandwidth(version, &[]);
             let tables: Vec<&Table> = run
                 .tests
@@ -433,8 +450,15 @@ fn every_row_that_nccl_tests_print_is_read_as_printed() {
         let scenario = Scenario::read(&text).expect("a good scenario");
         let fabric = Fabric::build(&scenario).expect("a fabric");
         for (scope, across) in [("h1", false), ("rack", true)] {
-            let bench =
-                Bench { scenario: &scenario, fabric: &fabric, scope, across, seed: 5, reading: 0 };
+            let bench = Bench {
+                scenario: &scenario,
+                fabric: &fabric,
+                scope,
+                across,
+                seed: 5,
+                reading: 0,
+                job: None,
+            };
             for program in programs {
                 let run = bench.collective(program, [8, 16 << 30], bench.gpus());
                 let run = run.unwrap_or_else(|| panic!("{program} is known"));

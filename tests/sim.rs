@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use assert_cmd::Command;
 use fabricgate::sim::record;
 use fabricgate::sim::scenario::Scenario;
+use fabricgate::sim::tool;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -137,4 +138,190 @@ fn nccl_tests_write_their_json_file_where_asked() {
     let value: serde_json::Value = serde_json::from_str(&text).expect("valid JSON");
     assert_eq!(value["results"].as_array().map(Vec::len), Some(3));
     assert_eq!(value["config"]["devices"].as_array().map(Vec::len), Some(8));
+}
+
+/// fabricgate under the names of tools, in a folder of links.
+struct Links(tempfile::TempDir);
+
+impl Links {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in tool::NAMES {
+            let target = assert_cmd::cargo::cargo_bin!("fabricgate");
+            std::os::unix::fs::symlink(target, folder.path().join(name)).expect("a link");
+        }
+        Self(folder)
+    }
+
+    fn path(&self, tool: &str) -> PathBuf {
+        self.0.path().join(tool)
+    }
+
+    /// A tool on a node of an example.
+    fn tool(&self, tool: &str, example: &str, node: &str) -> Command {
+        let mut command = Command::new(self.path(tool));
+        command
+            .env("FABRICGATE_SIM", root().join("examples").join(example))
+            .env("FABRICGATE_SIM_NODE", node)
+            .env_remove("FABRICGATE_STEP");
+        command
+    }
+}
+
+fn stdout(command: &mut Command, code: i32) -> String {
+    let output = command.assert().code(code).get_output().clone();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_tool_called_by_name_answers_and_ends_with_its_own_exit_code() {
+    let links = Links::new();
+    let test = ["-t", "device_to_device_memcpy_read_ce"];
+    let healthy = stdout(links.tool("nvbandwidth", "corrupt.toml", "hgx01").args(test), 0);
+    assert!(healthy.contains("\nSUM device_to_device_memcpy_read_ce "), "{healthy}");
+    stdout(links.tool("nvbandwidth", "corrupt.toml", "hgx04").args(test), 1);
+    let hosts =
+        ["-np", "16", "--host", "hgx01:8,hgx04:8", "all_reduce_perf", "-b", "1M", "-g", "1"];
+    let wrong = stdout(links.tool("mpirun", "corrupt.toml", "hgx01").args(hosts), 7);
+    assert!(wrong.contains("FAILED"), "{wrong}");
+}
+
+#[test]
+fn without_a_scenario_a_name_changes_nothing() {
+    let links = Links::new();
+    let mut command = Command::new(links.path("nvbandwidth"));
+    let text = stdout(command.env_remove("FABRICGATE_SIM").arg("--version"), 0);
+    assert!(text.starts_with("fabricgate "), "{text}");
+    let mut command = binary();
+    command.env("FABRICGATE_SIM", root().join("examples/corrupt.toml")).arg("--version");
+    assert_eq!(stdout(&mut command, 0), text);
+}
+
+#[test]
+fn every_step_and_reading_has_its_own_noise() {
+    let links = Links::new();
+    let read = |step: Option<&str>| {
+        let mut command = links.tool("nvbandwidth", "hgx-pod.toml", "hgx01");
+        command.args(["-t", "device_to_device_memcpy_read_ce"]);
+        stdout(command.envs(step.map(|step| ("FABRICGATE_STEP", step))), 0)
+    };
+    assert_eq!(read(Some("4.0")), read(Some("4.0")));
+    assert_ne!(read(Some("4.0")), read(Some("4.1")));
+    assert_ne!(read(Some("4.0")), read(Some("5.0")));
+    assert_eq!(read(None), read(None));
+}
+
+#[test]
+fn a_node_that_is_not_reached_answers_as_ssh_does() {
+    let links = Links::new();
+    let output = links
+        .tool("nvidia-smi", "unwell-nodes.toml", "hgx02")
+        .arg("-q")
+        .assert()
+        .code(255)
+        .get_output()
+        .clone();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(told, "ssh: connect to host hgx02 port 22: No route to host\n");
+    let text = fs::read_to_string(root().join("examples/unwell-nodes.toml")).expect("text");
+    let scenario = Scenario::read(&text).expect("good");
+    assert!(fabricgate::sim::is_unreachable(&scenario, "hgx02"));
+    assert_eq!(fabricgate::sim::refuse_worker(&scenario, "hgx01"), None);
+    let apps = ["--query-compute-apps=pid,process_name", "--format=csv,noheader"];
+    let busy = stdout(links.tool("nvidia-smi", "unwell-nodes.toml", "hgx04").args(apps), 0);
+    assert!(busy.starts_with("31000, python3 train.py\n"), "{busy}");
+    assert_eq!(stdout(links.tool("nvidia-smi", "unwell-nodes.toml", "hgx01").args(apps), 0), "");
+}
+
+#[test]
+fn a_tool_that_hangs_is_still_there_when_it_is_given_up() {
+    let links = Links::new();
+    let mut command = links.tool("nvbandwidth", "unwell-nodes.toml", "hgx06");
+    command.timeout(std::time::Duration::from_millis(300));
+    command.assert().interrupted();
+}
+
+/// A server of a simulated tool: it listens before this returns.
+#[expect(clippy::disallowed_methods, reason = "the server must run beside the test")]
+#[expect(clippy::zombie_processes, reason = "the test waits for it")]
+fn serving(links: &Links, words: &[&str], port: u16, node: &str) -> std::process::Child {
+    let (tool, args) = words.split_first().expect("a tool");
+    let child = std::process::Command::new(links.path(tool))
+        .args(args)
+        .env("FABRICGATE_SIM", root().join("examples/rail-half-rate.toml"))
+        .env("FABRICGATE_SIM_NODE", node)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("started");
+    // A line of /proc/net/tcp: number, local address:port, remote, state (0A listens).
+    let wanted = format!("0100007F:{port:04X}");
+    for _ in 0..1000 {
+        let table = fs::read_to_string("/proc/net/tcp").expect("the table of sockets");
+        let listens = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.get(1) == Some(&wanted.as_str()) && words.get(3) == Some(&"0A")
+        };
+        if table.lines().any(listens) {
+            return child;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("nobody listens at {port}")
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+#[test]
+fn a_server_listens_until_its_client_was_there() {
+    let links = Links::new();
+    let port = free_port().to_string();
+    let number: u16 = port.parse().expect("a port");
+    let rail = ["-d", "mlx5_2", "--report_gbits", "-p", port.as_str()];
+    let server: Vec<&str> = std::iter::once("ib_write_bw").chain(rail).collect();
+    let mut child = serving(&links, &server, number, "hgx07");
+    let client = |code: i32| {
+        let mut command = links.tool("ib_write_bw", "rail-half-rate.toml", "hgx01");
+        stdout(command.args(rail).arg("hgx07"), code)
+    };
+    let text = client(0);
+    assert!(child.wait().expect("it ended").success());
+    let row = text.lines().find(|line| line.starts_with(" 65536")).expect("a row");
+    let rate: f64 = row.split_whitespace().nth(3).expect("a rate").parse().expect("a number");
+    assert!((190.0..200.0).contains(&rate), "half of 390 Gb/s: {row}");
+    // Now nobody listens.
+    assert_eq!(client(1), "");
+}
+
+#[test]
+fn iperf3_meets_its_server_too() {
+    let links = Links::new();
+    let number = free_port();
+    let port = number.to_string();
+    let mut child = serving(&links, &["iperf3", "-s", "-1", "-p", &port], number, "hgx02");
+    let run = |code| {
+        let mut command = links.tool("iperf3", "rail-half-rate.toml", "hgx01");
+        let text = stdout(command.args(["-c", "hgx02", "-p", &port, "-J", "-t", "1"]), code);
+        serde_json::from_str::<serde_json::Value>(&text).expect("JSON")
+    };
+    let value = run(0);
+    assert!(value["end"]["sum_sent"]["bits_per_second"].as_f64().is_some_and(|r| 3.6e11 < r));
+    assert!(child.wait().expect("it ended").success());
+    assert_eq!(run(1)["error"], "unable to connect to server: Connection refused");
+}
+
+#[test]
+fn the_claims_of_a_scenario_name_its_leaves_and_rails() {
+    let scenario = root().join("examples/hgx-pod-128.toml");
+    let text = stdout(binary().args(["sim", "claims"]).arg(scenario), 0);
+    let value: toml::Value = toml::from_str(&text).expect("TOML");
+    let list = |name: &str| value[name].as_array().expect("a list").clone();
+    assert_eq!((list("domain").len(), list("leaf").len(), list("rail").len()), (128, 4, 8));
+    assert_eq!(list("leaf")[1]["nodes"].as_str(), Some("hgx[033-064]"));
+    assert_eq!(list("rail")[7]["rdma"].as_str(), Some("mlx5_7"));
+    let scenario = root().join("examples/rack-healthy.toml");
+    let text = stdout(binary().args(["sim", "claims"]).arg(scenario), 0);
+    assert!(text.contains("block01") && !text.contains("[[rail]]"), "{text}");
 }

@@ -9,10 +9,15 @@ use std::path::PathBuf;
 /// The stages in the order data moves through them.
 const STAGES: &[&str] = &["inventory", "plan", "probe", "measure", "judge", "act", "report"];
 
-/// What a stage may use besides `model`, itself and earlier stages. Both hold
-/// values and text, no work: expectations, and the catalogue of probes.
-const SHARED: &[(&str, &[&str])] =
-    &[("plan", &["probe"]), ("judge", &["thresholds"]), ("report", &["thresholds"])];
+/// What a stage may use besides `model`, itself and earlier stages:
+/// expectations and the catalogue of probes, which hold values and no work,
+/// and for probes the one place that starts processes.
+const SHARED: &[(&str, &[&str])] = &[
+    ("plan", &["probe"]),
+    ("probe", &["exec"]),
+    ("judge", &["thresholds"]),
+    ("report", &["thresholds"]),
+];
 
 /// Folders (or files) that are pure: values in, values out.
 const PURE: &[&str] = &[

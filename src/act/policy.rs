@@ -145,6 +145,10 @@ fn accused(finding: &Finding) -> Result<&NodeName, &'static str> {
             finding.locus.node.as_ref().ok_or("the finding names no node")
         }
         LocusKind::Pair => Err("either end of a pair may be at fault; a drain would be a guess"),
+        // A node's own end of a rail is the node's; the rail as such is shared.
+        LocusKind::Rail if finding.locus.node.is_some() => {
+            finding.locus.node.as_ref().ok_or("the finding names no node")
+        }
         LocusKind::Rail | LocusKind::Leaf | LocusKind::Plane | LocusKind::Domain => {
             Err("a shared part is at fault; draining the nodes that suffer from it repairs nothing")
         }

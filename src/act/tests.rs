@@ -84,9 +84,19 @@ fn shared_parts_pairs_and_the_instrument_drain_nobody() {
         LocusKind::Domain,
         LocusKind::Instrument,
     ] {
-        let plan = plan(&claims(1, 18), vec![finding(kind, "d0n1", Outcome::Failed, 0.0)]);
+        let mut found = finding(kind, "d0n1", Outcome::Failed, 0.0);
+        if kind == LocusKind::Rail {
+            found.locus.node = None;
+        }
+        let plan = plan(&claims(1, 18), vec![found]);
         assert_eq!((plan.actions.len(), plan.withheld.len()), (0, 1), "{kind:?}");
     }
+}
+
+#[test]
+fn a_nodes_own_end_of_a_rail_is_the_nodes() {
+    let low = finding(LocusKind::Rail, "d0n1", Outcome::Degraded, 0.5);
+    assert_eq!(drained(&plan(&claims(1, 18), vec![low])), ["d0n1"]);
 }
 
 #[test]

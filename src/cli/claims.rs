@@ -16,17 +16,18 @@ use crate::record::ClaimsRecord;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A claims file; without it, the configuration's.
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", conflicts_with = "scenario")]
     file: Option<PathBuf>,
+    #[command(flatten)]
+    simulated: config::Simulated,
 }
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let path = match &args.file {
-        Some(path) => path.clone(),
-        None => config::open(globals.config.as_deref())?.claims,
+    let claims = match &args.file {
+        Some(path) => config::claims(path)?,
+        None => args.simulated.config(globals.config.as_deref())?.claims()?,
     };
-    let claims = config::claims(&path)?;
     if globals.json {
         stdout::json(&ClaimsRecord { format: CLAIMS_FORMAT.to_owned(), claims })?;
     } else {
@@ -50,6 +51,18 @@ fn shown(claims: &Claims) -> String {
             let _ = write!(text, ", NICs {nic}");
         }
         text.push('\n');
+    }
+    for leaf in &claims.leaves {
+        let nodes = hostlist::fold(leaf.nodes.iter().map(|n| n.as_str()));
+        let _ = writeln!(text, "leaf {}: {} nodes, {nodes}", leaf.name, leaf.nodes.len());
+    }
+    for rail in &claims.rails {
+        let said = [("device", &rail.device), ("network", &rail.network), ("rdma", &rail.rdma)];
+        let said: Vec<String> = said
+            .iter()
+            .filter_map(|(key, value)| Some(format!("{key} {}", value.as_ref()?)))
+            .collect();
+        let _ = writeln!(text, "rail {}: {}", rail.name, said.join(", "));
     }
     text
 }

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -13,23 +14,37 @@ use toml::Spanned;
 use super::failure::Failure;
 use super::input;
 use crate::act::policy::Policy;
+use crate::coordinator::Confirm;
 use crate::inventory::claims_file;
 use crate::launch::Launcher;
 use crate::model::claims::Claims;
 use crate::model::probe::Probe;
 use crate::model::span::TextError;
-use crate::plan::AUDIT_PROBES;
+use crate::plan::Limits;
 use crate::probe::catalog;
 use crate::probe::catalog::Catalog;
+use crate::sim;
+use crate::sim::fabric::Fabric;
+use crate::sim::scenario::Scenario;
 
-/// Nodes that work at the same time where nothing is said. The tools run on
-/// the nodes; here each costs a process and its output.
-const PARALLEL: u32 = 64;
+/// Steps that run at the same time where nothing is said. The tools run on the
+/// nodes; here each costs a process and its output.
+const PARALLEL: usize = 1_024;
+
+/// How long a worker may take to answer where nothing is said: a login through
+/// a busy head node takes seconds.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// How long after a suspicion it is confirmed.
+const CONFIRM_AFTER: Duration = Duration::from_secs(30);
+
+/// Readings up to which a path is read while the ones before do not decide.
+const MOST_READINGS: u32 = 5;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    claims: PathBuf,
+    claims: Option<PathBuf>,
     run_dir: Option<PathBuf>,
     #[serde(default)]
     thresholds: Vec<PathBuf>,
@@ -37,15 +52,23 @@ struct File {
     launcher: Option<Spanned<LauncherSection>>,
     #[serde(default)]
     probes: ProbesSection,
+    #[serde(default)]
+    sweep: Limits,
+    #[serde(default)]
+    confirm: ConfirmSection,
     policy: Option<Spanned<Policy>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LauncherSection {
-    kind: LauncherKind,
+    kind: Spanned<LauncherKind>,
     template: Option<Spanned<Vec<String>>>,
+    scenario: Option<Spanned<PathBuf>>,
+    run: Option<Spanned<PathBuf>>,
     parallel: Option<Spanned<u32>>,
+    worker: Option<Spanned<String>>,
+    connect_s: Option<Spanned<f64>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -53,6 +76,26 @@ struct LauncherSection {
 enum LauncherKind {
     Local,
     Command,
+    Sim,
+    Replay,
+}
+
+impl LauncherKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Command => "command",
+            Self::Sim => "sim",
+            Self::Replay => "replay",
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ConfirmSection {
+    enabled: Option<bool>,
+    wait_s: Option<Spanned<f64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -61,6 +104,16 @@ struct ProbesSection {
     run: Option<Vec<Spanned<String>>>,
     dir: Option<PathBuf>,
     readings: Option<Spanned<u32>>,
+    most_readings: Option<Spanned<u32>>,
+}
+
+/// Where claims come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A claims file.
+    File(PathBuf),
+    /// What the simulated scenario claims.
+    Scenario(PathBuf),
 }
 
 /// A configuration that was read and checked.
@@ -68,8 +121,8 @@ struct ProbesSection {
 pub struct Config {
     /// The file it was read from.
     pub path: PathBuf,
-    /// The claims file.
-    pub claims: PathBuf,
+    /// Where claims come from.
+    pub claims: Source,
     /// Where run folders go.
     pub run_dir: PathBuf,
     /// A site's own threshold files.
@@ -78,16 +131,28 @@ pub struct Config {
     pub platform: Option<String>,
     /// How nodes are reached.
     pub launcher: Launcher,
-    /// How many nodes work at the same time.
+    /// fabricgate as the nodes call it.
+    pub worker: String,
+    /// How long a worker may take to answer.
+    pub connect: Duration,
+    /// How suspicions are confirmed.
+    pub confirm: Confirm,
+    /// How many steps run at the same time.
     pub parallel: usize,
-    /// The probes to run, in order.
-    pub probes: Vec<Probe>,
+    /// The probes to run, in order; those of the profile where none is named.
+    pub probes: Option<Vec<Probe>>,
     /// All probes in force.
     pub catalog: Catalog,
-    /// How often each measuring probe runs on a node.
+    /// How often each measuring probe runs.
     pub readings: u32,
+    /// How often at most, while the readings before do not decide.
+    pub most_readings: u32,
+    /// How far plans go.
+    pub limits: Limits,
     /// What may be proposed.
     pub policy: Policy,
+    /// Files that are needed as long as this is in use.
+    pub scratch: Option<tempfile::TempDir>,
 }
 
 /// Opens and checks the configuration that the command line names.
@@ -119,38 +184,24 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         toml::from_str(text).map_err(|e| Failure::usage(TextError::toml(name, text, &e)))?;
     let wrong =
         |offset: usize, message: String| Failure::usage(TextError::at(name, text, offset, message));
-    let (launcher, parallel) = match read.launcher {
-        None => (Launcher::Local, PARALLEL),
+    let Reach { launcher, parallel, worker, connect } = match read.launcher {
+        None => Reach::default(),
         Some(section) => {
             let at = section.span().start;
-            let section = section.into_inner();
-            let parallel = match &section.parallel {
-                Some(n) if *n.get_ref() == 0 => {
-                    return Err(wrong(n.span().start, "parallel 0, expected 1 or more".to_owned()));
-                }
-                Some(n) => *n.get_ref(),
-                None => PARALLEL,
-            };
-            match (section.kind, section.template) {
-                (LauncherKind::Local, None) => (Launcher::Local, parallel),
-                (LauncherKind::Local, Some(template)) => {
-                    let message =
-                        "template: the local launcher has none, expected kind = \"command\"";
-                    return Err(wrong(template.span().start, message.to_owned()));
-                }
-                (LauncherKind::Command, None) => {
-                    let message = "launcher of kind \"command\": expected template = [\"ssh\", \"{node}\"] or the like";
-                    return Err(wrong(at, message.to_owned()));
-                }
-                (LauncherKind::Command, Some(template)) => {
-                    let at = template.span().start;
-                    let launcher = Launcher::Command { template: template.into_inner() };
-                    launcher.check(1).map_err(|error| wrong(at, error.to_string()))?;
-                    (launcher, parallel)
-                }
-            }
+            launcher(section.into_inner(), at, base).map_err(|(at, message)| wrong(at, message))?
         }
     };
+    let claims = match (read.claims, &launcher) {
+        (Some(file), _) => Source::File(base.join(file)),
+        (None, Launcher::Sim { scenario }) => Source::Scenario(scenario.clone()),
+        (None, _) => {
+            return Err(wrong(
+                0,
+                "claims is missing, expected the name of a claims file".to_owned(),
+            ));
+        }
+    };
+    let confirm = confirm(&read.confirm, &launcher).map_err(|(at, message)| wrong(at, message))?;
     let readings = match &read.probes.readings {
         Some(n) if !(1..=100).contains(n.get_ref()) => {
             let message = format!("readings {}, expected 1 to 100", n.get_ref());
@@ -159,17 +210,22 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         Some(n) => *n.get_ref(),
         None => 1,
     };
-    let catalog = probes_in_force(read.probes.dir.map(|dir| base.join(dir)).as_deref())?;
-    let mut probes = Vec::new();
-    match &read.probes.run {
-        None => {
-            let named = AUDIT_PROBES.iter().filter_map(|name| catalog.get(name).cloned());
-            probes.extend(named);
+    let most_readings = match &read.probes.most_readings {
+        Some(n) if !(readings..=100).contains(n.get_ref()) => {
+            let message = format!("most_readings {}, expected {readings} to 100", n.get_ref());
+            return Err(wrong(n.span().start, message));
         }
+        Some(n) => *n.get_ref(),
+        None => readings.max(MOST_READINGS),
+    };
+    let catalog = probes_in_force(read.probes.dir.map(|dir| base.join(dir)).as_deref())?;
+    let probes = match &read.probes.run {
+        None => None,
         Some(names) if names.is_empty() => {
             return Err(wrong(0, "probes.run is empty: nothing would be measured".to_owned()));
         }
         Some(names) => {
+            let mut probes = Vec::new();
             for name in names {
                 let Some(probe) = catalog.get(name.get_ref()) else {
                     let message = format!(
@@ -185,8 +241,9 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
                 }
                 probes.push(probe.clone());
             }
+            Some(probes)
         }
-    }
+    };
     let policy = match read.policy {
         None => Policy::default(),
         Some(policy) => {
@@ -201,18 +258,181 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     };
     Ok(Config {
         path: path.to_owned(),
-        claims: base.join(read.claims),
+        claims,
         run_dir: base.join(read.run_dir.unwrap_or_else(|| PathBuf::from("runs"))),
         thresholds: read.thresholds.into_iter().map(|file| base.join(file)).collect(),
         platform: read.platform,
         launcher,
-        parallel: usize::try_from(parallel).unwrap_or(usize::MAX),
+        worker,
+        connect,
+        confirm,
+        parallel,
         probes,
         catalog,
         readings,
+        most_readings,
+        limits: read.sweep,
         policy,
+        scratch: None,
     })
 }
+
+/// How nodes are reached, as configured.
+struct Reach {
+    launcher: Launcher,
+    parallel: usize,
+    worker: String,
+    connect: Duration,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self {
+            launcher: Launcher::Local,
+            parallel: PARALLEL,
+            worker: "fabricgate".to_owned(),
+            connect: CONNECT,
+        }
+    }
+}
+
+/// Reads `[launcher]`; the section itself is at `at`.
+fn launcher(section: LauncherSection, at: usize, base: &Path) -> Result<Reach, (usize, String)> {
+    let mut reach = Reach::default();
+    if let Some(n) = &section.parallel {
+        if *n.get_ref() == 0 {
+            return Err((n.span().start, "parallel 0, expected 1 or more".to_owned()));
+        }
+        reach.parallel = usize::try_from(*n.get_ref()).unwrap_or(usize::MAX);
+    }
+    if let Some(seconds) = &section.connect_s {
+        reach.connect = duration("connect_s", seconds)?;
+    }
+    if let Some(worker) = &section.worker {
+        if worker.get_ref().is_empty() {
+            let message = "worker is empty, expected what the nodes call fabricgate".to_owned();
+            return Err((worker.span().start, message));
+        }
+        reach.worker.clone_from(worker.get_ref());
+    }
+    let kind = *section.kind.get_ref();
+    let only = |at: Option<usize>, key: &str, own: LauncherKind| match at {
+        Some(at) if kind != own => {
+            Err((at, format!("{key}: belongs to kind = \"{}\"", own.as_str())))
+        }
+        _ => Ok(()),
+    };
+    only(section.template.as_ref().map(|s| s.span().start), "template", LauncherKind::Command)?;
+    only(section.scenario.as_ref().map(|s| s.span().start), "scenario", LauncherKind::Sim)?;
+    only(section.run.as_ref().map(|s| s.span().start), "run", LauncherKind::Replay)?;
+    let missing =
+        |example: &str| (at, format!("launcher of kind \"{}\": expected {example}", kind.as_str()));
+    reach.launcher = match kind {
+        LauncherKind::Local => Launcher::Local,
+        LauncherKind::Command => {
+            let example = "template = [\"ssh\", \"{node}\"] or the like";
+            let template = section.template.ok_or_else(|| missing(example))?;
+            let at = template.span().start;
+            let launcher = Launcher::Command { template: template.into_inner() };
+            launcher.check(1).map_err(|error| (at, error.to_string()))?;
+            launcher
+        }
+        LauncherKind::Sim => {
+            let scenario = section.scenario.ok_or_else(|| missing("scenario = \"FILE\""))?;
+            Launcher::Sim { scenario: base.join(scenario.into_inner()) }
+        }
+        LauncherKind::Replay => {
+            let run = section.run.ok_or_else(|| missing("run = \"RUN FOLDER\""))?;
+            Launcher::Replay { run: base.join(run.into_inner()) }
+        }
+    };
+    Ok(reach)
+}
+
+/// Reads `[confirm]`.
+fn confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<Confirm, (usize, String)> {
+    // Simulated faults do not pass with time, and stored ones are past.
+    let waits = !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. });
+    let wait = match &section.wait_s {
+        Some(seconds) => duration("wait_s", seconds)?,
+        None if waits => CONFIRM_AFTER,
+        None => Duration::ZERO,
+    };
+    Ok(Confirm { enabled: section.enabled.unwrap_or(true), wait })
+}
+
+/// Seconds from a file, 0 to a day.
+fn duration(key: &str, seconds: &Spanned<f64>) -> Result<Duration, (usize, String)> {
+    let value = *seconds.get_ref();
+    if !(0.0..=86_400.0).contains(&value) {
+        return Err((seconds.span().start, format!("{key} {value}, expected 0 to 86400 seconds")));
+    }
+    Ok(Duration::from_secs_f64(value))
+}
+
+/// Options of commands that can do without a configuration.
+#[derive(Debug, clap::Args)]
+pub struct Simulated {
+    /// Measure a simulated fabric instead of a cluster's: a scenario file, or one that is compiled
+    /// in (rack-lost-link, two-racks-healthy, rail-half-rate, split-clique); rack-lost-link where none is
+    /// named.
+    #[arg(long = "sim", value_name = "SCENARIO", num_args = 0..=1,
+        default_missing_value = "rack-lost-link")]
+    scenario: Option<PathBuf>,
+}
+
+impl Simulated {
+    /// Whether a simulated fabric is asked for.
+    pub fn is_asked(&self) -> bool {
+        self.scenario.is_some()
+    }
+
+    /// The configuration that is meant.
+    pub fn config(&self, path: Option<&Path>) -> Result<Config, Failure> {
+        let Some(scenario) = &self.scenario else { return open(path) };
+        let name = scenario.display().to_string();
+        let scratch = tempfile::Builder::new().prefix("fabricgate-sim-").tempdir();
+        let scratch = scratch.map_err(|error| {
+            Failure::Environment(format!("no folder for temporary files: {error}"))
+        })?;
+        let built_in = BUILT_IN_SCENARIOS.iter().find(|(built_in, _)| *built_in == name);
+        let scenario = match built_in {
+            Some((name, text)) => as_file(scratch.path(), name, text)?,
+            // Workers may stand elsewhere.
+            None => std::path::absolute(scenario)
+                .map_err(|error| Failure::Environment(format!("{name}: {error}")))?,
+        };
+        let mut config = match path {
+            Some(path) => open(Some(path))?,
+            None => parse(
+                "",
+                "[launcher]\nkind = \"sim\"\nscenario = \"\"\n",
+                Path::new("--sim"),
+                Path::new(""),
+            )?,
+        };
+        config.scratch = Some(scratch);
+        config.launcher = Launcher::Sim { scenario: scenario.clone() };
+        config.claims = Source::Scenario(scenario);
+        Ok(config)
+    }
+}
+
+/// A scenario that is compiled in, as a file that workers can read.
+fn as_file(scratch: &Path, name: &str, text: &str) -> Result<PathBuf, Failure> {
+    let path = scratch.join(format!("{name}.toml"));
+    std::fs::write(&path, text)
+        .map_err(|error| Failure::Environment(format!("{}: {error}", path.display())))?;
+    Ok(path)
+}
+
+/// The scenarios that are compiled in.
+const BUILT_IN_SCENARIOS: &[(&str, &str)] = &[
+    ("rack-lost-link", include_str!("../../examples/rack-lost-link.toml")),
+    ("two-racks-healthy", include_str!("../../examples/two-racks-healthy.toml")),
+    ("rail-half-rate", include_str!("../../examples/rail-half-rate.toml")),
+    ("split-clique", include_str!("../../examples/split-clique.toml")),
+];
 
 /// The built-in probes, and those of a site's folder over them.
 pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
@@ -247,6 +467,23 @@ pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
     Ok(catalog)
 }
 
+impl Config {
+    /// What is claimed.
+    pub fn claims(&self) -> Result<Claims, Failure> {
+        match &self.claims {
+            Source::File(path) => claims(path),
+            Source::Scenario(path) => {
+                let wrong = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
+                let scenario = Scenario::read(&read_text(path)?);
+                let scenario = scenario.map_err(|error| wrong(error.to_string()))?;
+                let fabric = Fabric::build(&scenario).map_err(wrong)?;
+                let text = sim::record::claims_of_network(&fabric);
+                claims_file::parse(&path.display().to_string(), &text).map_err(Failure::usage)
+            }
+        }
+    }
+}
+
 /// Opens and reads a claims file.
 pub fn claims(path: &Path) -> Result<Claims, Failure> {
     let text = read_text(path)?;
@@ -269,10 +506,11 @@ mod tests {
     #[test]
     fn paths_are_relative_to_the_file_and_defaults_are_small() {
         let config = read("claims = \"c.toml\"\n").expect("good");
-        assert_eq!(config.claims, Path::new("/etc/c.toml"));
+        assert_eq!(config.claims, Source::File("/etc/c.toml".into()));
         assert_eq!(config.run_dir, Path::new("/etc/runs"));
         assert_eq!((config.launcher, config.readings), (Launcher::Local, 1));
-        assert_eq!(config.probes.len(), AUDIT_PROBES.len());
+        assert!(config.probes.is_none());
+        assert_eq!((config.confirm.wait, config.limits.partners), (CONFIRM_AFTER, 3));
         assert_eq!(config.policy, Policy::default());
     }
 
@@ -292,5 +530,13 @@ mod tests {
         assert!(with("[probes]\nrun = []\n").contains("nothing would be measured"));
         assert!(with("[probes]\nreadings = 0\n").contains("readings 0"));
         assert!(with("[policy]\nfreeze_fleet = 5\n").contains("0 to 1"));
+        let said = with("[launcher]\nkind = \"local\"\ntemplate = [\"x\"]\n");
+        assert_eq!(said, "f.toml:4:12: template: belongs to kind = \"command\"");
+        assert!(with("[launcher]\nkind = \"sim\"\n").contains("expected scenario"));
+        assert!(with("[confirm]\nwait_s = -1\n").starts_with("f.toml:3:10: wait_s -1"));
+        assert!(with("[sweep]\npartner = 2\n").starts_with("f.toml:3:1: unknown field"));
+        let said = with("[probes]\nreadings = 3\nmost_readings = 2\n");
+        assert!(said.starts_with("f.toml:4:17: most_readings 2"), "{said}");
+        assert!(complaint("run_dir = \"r\"\n").contains("claims is missing"));
     }
 }

@@ -38,10 +38,14 @@ use crate::record::file;
 use crate::record::id::run_id;
 use crate::record::outputs;
 
+/// Where outputs lie in a folder.
+const LAYOUT: &str = "nodes/NODE/FILE, domains/DOMAIN/FILE or pairs/NODE/NODE/FILE";
+
 /// Judge recorded outputs against a platform's expectations.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Outputs, or folders with nodes/NODE/FILE, domains/DOMAIN/FILE and claims.toml.
+    /// Outputs, or folders with nodes/NODE/FILE, domains/DOMAIN/FILE, pairs/NODE/NODE/FILE
+    /// and claims.toml.
     #[arg(required = true, value_name = "FILE|DIR")]
     inputs: Vec<PathBuf>,
     /// The platform, a name in `fabricgate thresholds list`; wins over claims and devices.
@@ -133,10 +137,7 @@ fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
         merge(&mut inputs.claims, config::claims(path)?, path)?;
     }
     for path in &outputs.misplaced {
-        note(&format!(
-            "{}: not read, expected nodes/NODE/FILE or domains/DOMAIN/FILE",
-            path.display()
-        ));
+        note(&format!("{}: not read, expected {LAYOUT}", path.display()));
     }
     for (path, error) in &outputs.unlisted {
         let why = format!("cannot be listed: {error}");
@@ -154,7 +155,7 @@ fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
     }
     if outputs.files.is_empty() && outputs.unlisted.is_empty() {
         let what = root.display().to_string();
-        note(&format!("{what}: holds no outputs, expected nodes/NODE/FILE or domains/DOMAIN/FILE"));
+        note(&format!("{what}: holds no outputs, expected {LAYOUT}"));
         inputs.gaps.push(Gap { nodes: Vec::new(), what, why: "holds no outputs".to_owned() });
     }
     let found = outputs.files.into_iter();
@@ -202,6 +203,7 @@ fn read_all(inputs: &mut Inputs) -> Vec<Recording> {
                 inputs.unread = true;
                 let nodes: Vec<NodeName> = match &found.scope {
                     Some(Scope::Node(node)) => vec![node.clone()],
+                    Some(Scope::Pair(a, b)) => vec![a.clone(), b.clone()],
                     _ => Vec::new(),
                 };
                 inputs.gaps.push(Gap {

@@ -4,7 +4,6 @@
 //! prints, and turns outcomes into exit codes. It decides nothing else.
 
 pub mod apply;
-pub mod audit;
 pub mod claims;
 pub mod completions;
 pub mod config;
@@ -14,6 +13,7 @@ pub mod explain;
 pub mod failure;
 pub mod input;
 pub mod judge;
+pub mod node;
 pub mod parse;
 pub mod plan;
 pub mod probes;
@@ -23,6 +23,7 @@ pub mod show;
 pub mod sim;
 pub mod stdout;
 pub mod stored;
+pub mod sweep;
 pub mod thresholds;
 
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::Subcommand;
+
+use plan::Profile;
 
 /// Measure the GPU fabric of a cluster before anybody trusts it.
 #[derive(Debug, Parser)]
@@ -79,7 +82,14 @@ enum Command {
     Judge(judge::Args),
     Claims(claims::Args),
     Plan(plan::Args),
-    Audit(audit::Args),
+    /// Whether nodes may be trusted before their first job.
+    Admit(sweep::Args),
+    /// Everything there is to measure, before a machine is taken over.
+    BurnIn(sweep::Args),
+    /// Everything there is to measure, after a repair.
+    Recertify(sweep::Args),
+    /// What can be measured on idle nodes in a short time.
+    Audit(sweep::Args),
     Apply(apply::Args),
     Report(report::Args),
     Explain(explain::Args),
@@ -87,12 +97,16 @@ enum Command {
     Probes(probes::Args),
     Thresholds(thresholds::Args),
     Sim(sim::Args),
+    Node(node::Args),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
 
 /// Parses the command line, runs the command, and gives its exit code.
 pub fn main() -> ExitCode {
+    if let Some(result) = sim::by_name() {
+        return ended(result, false);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -113,7 +127,10 @@ pub fn main() -> ExitCode {
         Command::Judge(args) => judge::run(args, globals),
         Command::Claims(args) => claims::run(args, globals),
         Command::Plan(args) => plan::run(args, globals),
-        Command::Audit(args) => audit::run(args, globals),
+        Command::Admit(args) => sweep::run(args, globals, Profile::Admit),
+        Command::BurnIn(args) => sweep::run(args, globals, Profile::BurnIn),
+        Command::Recertify(args) => sweep::run(args, globals, Profile::Recertify),
+        Command::Audit(args) => sweep::run(args, globals, Profile::Audit),
         Command::Apply(args) => apply::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
@@ -121,15 +138,21 @@ pub fn main() -> ExitCode {
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),
         Command::Sim(args) => sim::run(args),
+        Command::Node(args) => node::run(args),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };
+    ended(result, globals.verbose)
+}
+
+/// The exit code of a command, and after a message where it failed.
+fn ended(result: anyhow::Result<u8>, verbose: bool) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         // Nobody reads on. What was left to say is lost, so nothing is known.
         Err(error) if failure::is_broken_pipe(&error) => ExitCode::from(exit::INCONCLUSIVE),
         Err(error) => {
-            let told = if globals.verbose { format!("{error:?}") } else { format!("{error:#}") };
+            let told = if verbose { format!("{error:?}") } else { format!("{error:#}") };
             stdout::note(&told);
             ExitCode::from(failure::code(&error))
         }

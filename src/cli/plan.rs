@@ -7,15 +7,25 @@ use super::Globals;
 use super::config;
 use super::config::Config;
 use super::exit;
+use super::expectations;
 use super::failure::Failure;
 use super::stdout;
 use crate::inventory::hostlist;
 use crate::model::claims::Claims;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::probe::Probe;
-use crate::model::raw;
+use crate::model::probe::ProbeScope;
+pub use crate::model::profile::Profile;
+use crate::model::words;
 use crate::plan;
 use crate::plan::Plan;
+use crate::plan::Round;
+use crate::plan::Step;
+use crate::plan::cost;
+use crate::probe::catalog::Catalog;
+use crate::thresholds::Catalogue;
+use crate::thresholds::Platform;
 
 /// Show what would be measured, where, and what it costs; run nothing.
 #[derive(Debug, clap::Args)]
@@ -29,21 +39,27 @@ pub struct Args {
     /// The seed of the order of nodes.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    #[command(flatten)]
+    simulated: config::Simulated,
+    /// Show every round with its pairs.
+    #[arg(long)]
+    rounds: bool,
 }
 
-/// A profile of the pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Profile {
-    /// State and links inside every node.
-    Audit,
-}
+/// The command line knows the profiles by their names.
+impl clap::ValueEnum for Profile {
+    fn value_variants<'a>() -> &'a [Self] {
+        Self::ALL
+    }
 
-impl Profile {
-    /// The name used in documents.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Audit => "audit",
-        }
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        let help = match self {
+            Self::Admit => "before the first job: state, inside nodes, across nodes, collectives",
+            Self::BurnIn => "after building or repair: everything, every pair",
+            Self::Recertify => "from time to time: everything, every pair",
+            Self::Audit => "often, on idle nodes: state, inside nodes, across nodes",
+        };
+        Some(clap::builder::PossibleValue::new(self.as_str()).help(help))
     }
 }
 
@@ -78,45 +94,101 @@ pub fn choose(fleet: Claims, nodes: &[String]) -> Result<Chosen, Failure> {
         domain.nodes.retain(|node| wanted.contains(node));
     }
     claims.domains.retain(|domain| !domain.nodes.is_empty());
+    for leaf in &mut claims.leaves {
+        leaf.nodes.retain(|node| wanted.contains(node));
+    }
+    claims.leaves.retain(|leaf| !leaf.nodes.is_empty());
     Ok(Chosen { fleet, claims })
 }
 
-/// The plan of a profile under this configuration.
-pub fn make(
-    config: &Config,
-    claims: &Claims,
+/// What plans are made from under this configuration.
+#[derive(Debug)]
+pub struct Basis<'a> {
+    config: &'a Config,
+    claims: &'a Claims,
     profile: Profile,
     seed: u64,
-) -> Result<Plan, Failure> {
-    let nodes = claims.domains.iter().map(|d| d.nodes.len()).sum();
-    config.launcher.check(nodes).map_err(|error| {
-        Failure::Usage(format!("{}: [launcher]: {error}", config.path.display()))
-    })?;
-    let probes: Vec<&Probe> = config.probes.iter().collect();
-    Ok(plan::inside_nodes(&plan::Request {
-        claims,
-        profile: profile.as_str(),
-        probes: &probes,
-        readings: config.readings,
-        parallel: config.parallel,
-        seed,
-    }))
+    probes: Vec<&'a Probe>,
+    across: BTreeSet<DomainName>,
+}
+
+impl<'a> Basis<'a> {
+    /// Which platforms join nodes by NVLink is in the catalogue of expectations.
+    pub fn new(
+        config: &'a Config,
+        claims: &'a Claims,
+        catalogue: &Catalogue,
+        profile: Profile,
+        seed: u64,
+    ) -> Result<Self, Failure> {
+        let nodes = claims.domains.iter().map(|d| d.nodes.len()).sum();
+        config.launcher.check(nodes).map_err(|error| {
+            Failure::Usage(format!("{}: [launcher]: {error}", config.path.display()))
+        })?;
+        let across = nvlink_across(claims, catalogue, config.platform.as_deref());
+        let probes = match &config.probes {
+            Some(named) => named.iter().collect(),
+            None => {
+                let names = plan::default_probes(profile, claims, &across);
+                names.into_iter().filter_map(|name| config.catalog.get(name)).collect()
+            }
+        };
+        Ok(Self { config, claims, profile, seed, probes, across })
+    }
+
+    /// What the plan stage is asked.
+    pub fn request(&self) -> plan::Request<'_> {
+        plan::Request {
+            claims: self.claims,
+            profile: self.profile,
+            probes: &self.probes,
+            readings: self.config.readings,
+            most_readings: self.config.most_readings,
+            parallel: self.config.parallel,
+            seed: self.seed,
+            nvlink_across: &self.across,
+            limits: self.config.limits,
+        }
+    }
+
+    /// The plan, held against its own rules.
+    pub fn plan(&self) -> anyhow::Result<Plan> {
+        let plan = plan::sweep(&self.request());
+        if let Some(wrong) = plan::lint::lint(&plan, self.claims).first() {
+            anyhow::bail!("the plan breaks its own rules: {wrong}");
+        }
+        Ok(plan)
+    }
+}
+
+/// The domains of which a platform is claimed that joins nodes by NVLink.
+pub fn nvlink_across(
+    claims: &Claims,
+    catalogue: &Catalogue,
+    platform: Option<&str>,
+) -> BTreeSet<DomainName> {
+    let spans = |name: &str| catalogue.platform(name).is_some_and(Platform::spans_nodes);
+    let domains = claims.domains.iter();
+    let across = domains.filter(|d| platform.or(d.platform.as_deref()).is_some_and(spans));
+    across.map(|domain| domain.name.clone()).collect()
 }
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let config = config::open(globals.config.as_deref())?;
-    let chosen = choose(config::claims(&config.claims)?, &args.nodes)?;
-    let plan = make(&config, &chosen.claims, args.profile, args.seed)?;
+    let config = args.simulated.config(globals.config.as_deref())?;
+    let chosen = choose(config.claims()?, &args.nodes)?;
+    let in_force = expectations::load(&config.thresholds)?;
+    let basis = Basis::new(&config, &chosen.claims, &in_force.catalogue, args.profile, args.seed)?;
+    let plan = basis.plan()?;
     if globals.json {
         stdout::json(&plan)?;
     } else {
-        stdout::text(&shown(&plan, &config))?;
+        stdout::text(&shown(&plan, &config.catalog, args.rounds))?;
     }
     Ok(exit::PASS)
 }
 
-fn shown(plan: &Plan, config: &Config) -> String {
+fn shown(plan: &Plan, catalog: &Catalog, with_rounds: bool) -> String {
     let nodes = plan.nodes();
     let mut text = format!(
         "{}: {} steps on {} nodes, {} at a time, about {:.0} s, {:.0} node-seconds\n",
@@ -127,32 +199,160 @@ fn shown(plan: &Plan, config: &Config) -> String {
         plan.estimate_s,
         plan.node_seconds
     );
-    for probe in &config.probes {
-        let steps = || plan.steps().filter(|s| s.probe == probe.name);
-        let mut on: Vec<&str> = steps().flat_map(|s| &s.nodes).map(|n| n.as_str()).collect();
-        on.sort_unstable();
-        let Some(first) = steps().next() else { continue };
-        let _ = writeln!(
-            text,
-            "stage {} {}: {} steps of about {} s (limit {} s), disturbs {}",
-            probe.stage,
-            probe.name,
-            steps().count(),
-            probe.cost_s,
-            probe.timeout_s,
-            probe.disturbs.as_str()
-        );
-        let _ = writeln!(text, "    on {}", hostlist::fold(on));
-        let _ = writeln!(text, "    {}", crate::model::words::line(&first.argv));
+    if plan.sampled {
+        text.push_str("pairs of GPUs are sampled: not every pair of a domain is measured\n");
+    }
+    // Rounds of one probe in one stage follow each other.
+    let mut rest = plan.rounds.as_slice();
+    while let Some(first) = rest.first().and_then(|round| round.steps.first()) {
+        let same = |round: &Round| {
+            round.stage == first.stage && round.steps.iter().all(|s| s.probe == first.probe)
+        };
+        let end = rest.iter().position(|round| !same(round)).unwrap_or(rest.len()).max(1);
+        let (rounds, others) = rest.split_at(end);
+        rest = others;
+        stage(&mut text, plan, catalog, rounds, first);
+        if with_rounds {
+            for round in rounds {
+                pairs(&mut text, plan, round);
+            }
+        }
     }
     for skipped in &plan.skipped {
         let _ = writeln!(
             text,
             "left out: {} on {}: {}",
             skipped.probe,
-            raw::place(&skipped.nodes),
+            hostlist::fold(skipped.nodes.iter().map(|node| node.as_str())),
             skipped.why
         );
     }
     text
+}
+
+/// One probe in one stage.
+fn stage(text: &mut String, plan: &Plan, catalog: &Catalog, rounds: &[Round], first: &Step) {
+    let steps = || rounds.iter().flat_map(|round| &round.steps);
+    let disturbs = catalog.get(&first.probe).map_or("unknown", |probe| probe.disturbs.as_str());
+    let readings = match (first.readings, first.most_readings) {
+        (1, 1) => String::new(),
+        (n, most) if n == most => format!(" x {n} readings"),
+        (n, most) => format!(" x {n} to {most} readings"),
+    };
+    let time: f64 = rounds.iter().map(|round| cost::of_round(round, plan.parallel)).sum();
+    let _ = writeln!(
+        text,
+        "stage {} {}: {} steps of about {} s{readings} (limit {} s), disturbs {disturbs}",
+        first.stage,
+        first.probe,
+        steps().count(),
+        first.estimate_s,
+        first.timeout_s,
+    );
+    let what = match first.scope {
+        ProbeScope::Node => "nodes",
+        ProbeScope::Pair => "pairs",
+        ProbeScope::Rail => "pairs and rails",
+        ProbeScope::Domain => "domains",
+    };
+    let _ = writeln!(
+        text,
+        "    {} round{} of up to {} {what}, about {time:.0} s",
+        rounds.len(),
+        if rounds.len() == 1 { "" } else { "s" },
+        rounds.iter().map(|round| round.steps.len()).max().unwrap_or(0)
+    );
+    let on: BTreeSet<&str> = steps().flat_map(|s| &s.nodes).map(|n| n.as_str()).collect();
+    let _ = writeln!(text, "    on {}", hostlist::fold(on));
+    let _ = writeln!(text, "    {}", words::line(&first.argv));
+    if let Some(serve) = &first.serve {
+        let _ = writeln!(text, "    with, on the other node, {}", words::line(&serve.argv));
+    }
+}
+
+/// Who is with whom in a round.
+fn pairs(text: &mut String, plan: &Plan, round: &Round) {
+    let _ = writeln!(
+        text,
+        "    round {}: {}, about {:.0} s",
+        round.round,
+        round.what,
+        cost::of_round(round, plan.parallel)
+    );
+    for step in &round.steps {
+        let nodes: Vec<&str> = step.nodes.iter().map(|node| node.as_str()).collect();
+        let place = match step.scope {
+            ProbeScope::Domain => hostlist::fold(nodes),
+            _ => nodes.join(" - "),
+        };
+        let rail = step.rail.as_ref().map(|rail| format!(", rail {rail}")).unwrap_or_default();
+        let lane = step.lane.map(|lane| format!(", lane {lane}")).unwrap_or_default();
+        let _ = writeln!(text, "        step {}: {place}{rail}{lane}", step.step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::claims_file;
+    use crate::plan::Limits;
+    use crate::thresholds::builtin;
+
+    const FLEET: &str = "[[domain]]\nname = \"block1\"\nnodes = \"a[1-4]\"\n\
+        platform = \"gb200-nvl72\"\ngpus_per_node = 4\n\
+        [[domain]]\nname = \"h\"\nnodes = \"h[1-3]\"\nplatform = \"hgx-h100\"\ngpus_per_node = 8\n\
+        [[leaf]]\nname = \"l1\"\nnodes = \"a[1-4]\"\n[[leaf]]\nname = \"l2\"\nnodes = \"h[1-3]\"\n\
+        [[rail]]\nname = \"rail0\"\ndevice = \"eth1\"\n";
+
+    fn claims() -> Claims {
+        claims_file::parse("c", FLEET).expect("good")
+    }
+
+    #[test]
+    fn only_platforms_of_several_nodes_are_joined_by_nvlink() {
+        let catalogue = builtin::catalogue();
+        let of = |platform| nvlink_across(&claims(), catalogue, platform);
+        assert_eq!(of(None), BTreeSet::from(["block1".into()]));
+        assert_eq!(of(Some("gb300-nvl72")).len(), 2, "a platform that a person names goes first");
+        assert!(of(Some("hgx-h200")).is_empty());
+    }
+
+    #[test]
+    fn a_plan_shows_its_stages_rounds_and_pairs() {
+        let (claims, catalog) = (claims(), Catalog::built_in());
+        let names = ["nvbandwidth-lane", "tcp", "nvidia-smi-q"];
+        let probes: Vec<&Probe> = names.iter().filter_map(|name| catalog.get(name)).collect();
+        let plan = plan::sweep(&plan::Request {
+            claims: &claims,
+            profile: Profile::Audit,
+            probes: &probes,
+            readings: 3,
+            most_readings: 5,
+            parallel: 64,
+            seed: 0,
+            nvlink_across: &BTreeSet::from(["block1".into()]),
+            limits: Limits::default(),
+        });
+        let text = shown(&plan, &catalog, true);
+        let says = |part: &str| assert!(text.contains(part), "{part:?} is not in\n{text}");
+        says("audit: 17 steps on 7 nodes");
+        says("pairs of GPUs are sampled");
+        says("stage 2 nvbandwidth-lane: 6 steps of about 10 s x 3 to 5 readings");
+        says("    3 rounds of up to 2 pairs, about 90 s");
+        says("nvbandwidth-lane: node pairs, 3 of 3, about 30 s");
+        // The third node of the second leaf has a round of its own.
+        says("    2 rounds of up to 3 pairs and rails, about 18 s");
+        says(", rail rail0\n");
+        says("    with, on the other node, ");
+        says("left out: nvbandwidth-lane on h[1-3]: needs NVLink between nodes");
+        assert!(!shown(&plan, &catalog, false).contains(", rail rail0"));
+    }
+
+    #[test]
+    fn a_part_of_a_fleet_keeps_the_part_of_its_leaves() {
+        let chosen = choose(claims(), &["a[1-2]".to_owned()]).expect("claimed");
+        assert_eq!((chosen.claims.domains.len(), chosen.claims.leaves.len()), (1, 1));
+        assert_eq!(chosen.claims.leaves[0].nodes.len(), 2);
+        assert_eq!(chosen.fleet.leaves.len(), 2);
+    }
 }

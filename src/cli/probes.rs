@@ -11,7 +11,10 @@ use super::exit;
 use super::failure::Failure;
 use super::stdout;
 use super::stdout::note;
+use crate::model::probe::Grain;
 use crate::model::probe::Probe;
+use crate::model::probe::ProbeScope;
+use crate::model::probe::Ready;
 use crate::model::words;
 use crate::probe::catalog;
 use crate::probe::catalog::Catalog;
@@ -50,6 +53,8 @@ enum Command {
 
 /// The format of `probes list --json`.
 pub const PROBES_FORMAT: &str = "fabricgate.probes/1";
+/// The format of `probes check --json`.
+pub const CHECK_FORMAT: &str = "fabricgate.probes-check/1";
 
 #[derive(Debug, Serialize)]
 struct ProbesDocument<'a> {
@@ -70,8 +75,12 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
                 for probe in catalog.probes.values() {
                     let _ = writeln!(
                         text,
-                        "{:<20} stage {}  {:>4} s  {}",
-                        probe.name, probe.stage, probe.cost_s, probe.title
+                        "{:<28} stage {}  {:<6}  {:>4} s  {}",
+                        probe.name,
+                        probe.stage,
+                        probe.scope.as_str(),
+                        probe.cost_s,
+                        probe.title
                     );
                 }
                 stdout::text(&text)?;
@@ -91,7 +100,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
                 stdout::text(&shown(probe))?;
             }
         }
-        Command::Check { files } => return check(files),
+        Command::Check { files } => return check(files, globals.json),
     }
     Ok(exit::PASS)
 }
@@ -105,25 +114,60 @@ fn in_force(dir: Option<&PathBuf>, globals: &Globals) -> Result<Catalog, Failure
     }
 }
 
-fn check(files: &[PathBuf]) -> anyhow::Result<u8> {
-    let mut code = exit::PASS;
+/// What `probes check --json` says of all files.
+#[derive(Debug, Serialize)]
+struct CheckDocument {
+    format: &'static str,
+    files: Vec<Checked>,
+}
+
+/// One file: its probe, or what is wrong with it.
+#[derive(Debug, Serialize)]
+struct Checked {
+    file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probe: Option<Probe>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+fn check(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
+    let (document, code) = checked(files);
     let mut text = String::new();
-    for file in files {
-        let name = file.display().to_string();
-        let checked = config::read_text(file)
-            .and_then(|text| catalog::parse(&name, &text).map_err(Failure::usage));
-        match checked {
-            Ok(probe) => {
-                let _ = writeln!(text, "{name}: good, probe {}", probe.name);
-            }
-            Err(failure) => {
-                note(&failure.to_string());
-                code = code.max(failure.code());
-            }
+    for Checked { file, probe, error } in &document.files {
+        if let Some(probe) = probe {
+            let _ = writeln!(text, "{file}: good, probe {}", probe.name);
+        }
+        if let Some(error) = error {
+            note(error);
         }
     }
-    stdout::text(&text)?;
+    if json {
+        stdout::json(&document)?;
+    } else {
+        stdout::text(&text)?;
+    }
     Ok(code)
+}
+
+/// What the files say, and the exit code of the worst.
+fn checked(files: &[PathBuf]) -> (CheckDocument, u8) {
+    let mut code = exit::PASS;
+    let mut document = CheckDocument { format: CHECK_FORMAT, files: Vec::new() };
+    for path in files {
+        let file = path.display().to_string();
+        let read = config::read_text(path)
+            .and_then(|text| catalog::parse(&file, &text).map_err(Failure::usage));
+        let (probe, error) = match read {
+            Ok(probe) => (Some(probe), None),
+            Err(failure) => {
+                code = code.max(failure.code());
+                (None, Some(failure.to_string()))
+            }
+        };
+        document.files.push(Checked { file, probe, error });
+    }
+    (document, code)
 }
 
 fn shown(probe: &Probe) -> String {
@@ -133,11 +177,77 @@ fn shown(probe: &Probe) -> String {
     };
     line("from", probe.origin.clone());
     line("command", words::line(&probe.argv));
+    if let Some(serve) = &probe.serve {
+        let ready = match serve.ready {
+            Ready::Port => "ready when it listens at its port",
+            Ready::Line => "ready when it prints `listening PORT`",
+        };
+        line("serves", format!("{} ({ready})", words::line(&serve.argv)));
+    }
     line("read as", probe.parser.to_string());
+    let scope = match (probe.scope, probe.grain) {
+        (ProbeScope::Node, _) => "one node",
+        (ProbeScope::Pair, Grain::Node) => "two nodes of a domain",
+        (ProbeScope::Pair, Grain::Gpu) => "two nodes of a domain, lane by lane",
+        (ProbeScope::Rail, _) => "two nodes over a rail",
+        (ProbeScope::Domain, _) => "all nodes of a domain",
+    };
+    line("scope", format!("{}: {scope}", probe.scope.as_str()));
+    line("covers", format!("{} of the pairs of GPUs there", probe.covers.as_str()));
     line("stage", probe.stage.to_string());
     line("takes", format!("about {} s, given up after {} s", probe.cost_s, probe.timeout_s));
+    if probe.reads_itself {
+        line("repeats", "by itself, all readings in one execution".to_owned());
+    }
     line("disturbs", probe.disturbs.as_str().to_owned());
-    let idle = if probe.requires.idle_gpus { ", no job on them" } else { "" };
-    line("needs", format!("{} GPUs or more{idle}", probe.requires.min_gpus));
+    let mut needs = Vec::new();
+    if 0 < probe.requires.min_gpus {
+        needs.push(format!("{} GPUs or more on each node", probe.requires.min_gpus));
+    }
+    if probe.requires.idle_gpus {
+        needs.push("no job on them".to_owned());
+    }
+    if probe.requires.nvlink_across {
+        needs.push("NVLink between nodes".to_owned());
+    }
+    if needs.is_empty() {
+        needs.push("nothing".to_owned());
+    }
+    line("needs", needs.join(", "));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_checked_each_by_itself_and_the_worst_is_the_answer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let good = folder.path().join("good.toml");
+        let bad = folder.path().join("bad.toml");
+        let text = include_str!("../../probes/iperf3.toml");
+        std::fs::write(&good, text).expect("written");
+        std::fs::write(&bad, text.replace("stage = 2", "stage = 3")).expect("written");
+        let (document, code) = checked(&[bad, good.clone()]);
+        assert_eq!(code, exit::USAGE);
+        let [first, second] = document.files.as_slice() else { panic!("{document:?}") };
+        assert!(first.probe.is_none());
+        let error = first.error.as_deref().unwrap_or_default();
+        assert!(error.contains("bad.toml:11:9: stage 3"), "{error}");
+        assert_eq!(second.probe.as_ref().map(|p| p.name.as_str()), Some("iperf3"));
+        assert_eq!(checked(&[good]).1, exit::PASS);
+        assert_eq!(checked(&[folder.path().join("none.toml")]).1, exit::ENVIRONMENT);
+    }
+
+    #[test]
+    fn a_probe_of_two_sides_shows_both() {
+        let catalog = Catalog::built_in();
+        let text = shown(catalog.get("tcp").expect("built in"));
+        for part in ["--serve", "prints `listening PORT`", "rail: two nodes", "all readings"] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+        let lane = shown(catalog.get("nvbandwidth-lane").expect("built in"));
+        assert!(lane.contains("NVLink between nodes") && lane.contains("covers    lane"), "{lane}");
+    }
 }

@@ -116,6 +116,11 @@ pub fn run(run: &Run, files: &Files, as_json: bool) -> anyhow::Result<bool> {
     } else {
         stdout::bytes(&render(run, Format::Terminal)?)?;
     }
+    self::files(run, files)
+}
+
+/// Writes the files that were asked for; false where one could not be written.
+pub fn files(run: &Run, files: &Files) -> anyhow::Result<bool> {
     let mut written = true;
     for (path, format) in
         [(&files.html, Format::Html), (&files.csv, Format::Csv), (&files.junit, Format::Junit)]

@@ -11,11 +11,26 @@ use std::path::PathBuf;
 
 use super::exit;
 use super::input;
+use crate::model::worker::STEP_VARIABLE;
 use crate::sim::bench::Bench;
 use crate::sim::fabric::Fabric;
+use crate::sim::noise::Key;
 use crate::sim::record;
+use crate::sim::render::Answer;
 use crate::sim::scenario::Scenario;
+use crate::sim::tcp;
 use crate::sim::tool;
+use crate::sim::tool::Reply;
+use crate::sim::unwell;
+
+/// The scenario that this process plays a part of.
+pub const SCENARIO: &str = "FABRICGATE_SIM";
+/// The node it plays.
+pub const NODE: &str = "FABRICGATE_SIM_NODE";
+/// Seed of the noise, instead of the scenario's.
+const SEED: &str = "FABRICGATE_SIM_SEED";
+/// Which reading, from 0.
+const READING: &str = "FABRICGATE_SIM_READING";
 
 /// Record or answer from a simulated fabric.
 #[derive(Debug, clap::Args)]
@@ -28,6 +43,7 @@ pub struct Args {
 enum Command {
     Record(RecordArgs),
     Tool(ToolArgs),
+    Claims(ClaimsArgs),
 }
 
 /// Write what the tools would print in a scenario, ready to be judged.
@@ -57,20 +73,28 @@ struct ToolArgs {
     #[arg(value_name = "NAME")]
     name: String,
     /// The scenario.
-    #[arg(long, env = "FABRICGATE_SIM", value_name = "FILE")]
+    #[arg(long, env = SCENARIO, value_name = "FILE")]
     scenario: PathBuf,
     /// The node it runs on, or the claimed domain it runs across.
-    #[arg(long, env = "FABRICGATE_SIM_NODE", value_name = "NODE")]
+    #[arg(long, env = NODE, value_name = "NODE")]
     node: String,
     /// Which reading, from 0: another reading has other noise.
-    #[arg(long, env = "FABRICGATE_SIM_READING", default_value_t = 0)]
+    #[arg(long, env = READING, default_value_t = 0)]
     reading: u32,
     /// Seed of the noise, instead of the scenario's.
-    #[arg(long, env = "FABRICGATE_SIM_SEED")]
+    #[arg(long, env = SEED)]
     seed: Option<u64>,
     /// Arguments of the tool.
     #[arg(last = true, allow_hyphen_values = true)]
     args: Vec<String>,
+}
+
+/// Print the claims of a scenario, as `claims.toml`.
+#[derive(Debug, clap::Args)]
+struct ClaimsArgs {
+    /// The scenario.
+    #[arg(value_name = "SCENARIO")]
+    scenario: PathBuf,
 }
 
 /// Runs the command.
@@ -78,6 +102,7 @@ pub fn run(args: &Args) -> anyhow::Result<u8> {
     match &args.command {
         Command::Record(args) => record(args),
         Command::Tool(args) => answer(args),
+        Command::Claims(args) => claims(args),
     }
 }
 
@@ -169,11 +194,138 @@ fn write_files(root: &Path, files: &BTreeMap<String, String>) -> std::io::Result
     Ok(())
 }
 
+fn claims(args: &ClaimsArgs) -> anyhow::Result<u8> {
+    let scenario = match load(&args.scenario) {
+        Ok(scenario) => scenario,
+        Err(code) => return Ok(code),
+    };
+    let fabric = match Fabric::build(&scenario) {
+        Ok(fabric) => fabric,
+        Err(why) => return refuse(&format!("{}: {why}", args.scenario.display())),
+    };
+    print(&record::claims_of_network(&fabric))?;
+    Ok(exit::PASS)
+}
+
+/// Answers as the tool under whose name the program was started, where a
+/// scenario is set; `None` otherwise, and then this is fabricgate.
+pub fn by_name() -> Option<anyhow::Result<u8>> {
+    let mut words = std::env::args_os();
+    let program = PathBuf::from(words.next()?);
+    let name = tool::NAMES.iter().find(|name| program.file_name().is_some_and(|f| f == **name))?;
+    let scenario = std::env::var_os(SCENARIO)?;
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let args = ToolArgs {
+        name: (*name).to_owned(),
+        scenario: PathBuf::from(scenario),
+        node: std::env::var(NODE).unwrap_or_default(),
+        reading: number(READING).and_then(|reading| u32::try_from(reading).ok()).unwrap_or(0),
+        seed: number(SEED),
+        args: words.map(|word| word.to_string_lossy().into_owned()).collect(),
+    };
+    Some(answer(&args))
+}
+
+/// The scenario and the node that this process plays, where it plays one.
+fn role() -> Option<Result<(Scenario, String), u8>> {
+    let path = PathBuf::from(std::env::var_os(SCENARIO)?);
+    let node = std::env::var(NODE).unwrap_or_default();
+    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
+    Some(load(&path).map(|scenario| {
+        let seed = seed.unwrap_or(scenario.seed);
+        (Scenario { seed, ..scenario }, node)
+    }))
+}
+
+/// The exit code of a worker that must not start: its simulated node cannot be
+/// reached, which is told on stderr as the program that reaches nodes does.
+pub fn refused_worker() -> Option<u8> {
+    match role()? {
+        Err(code) => Some(code),
+        Ok((scenario, node)) => {
+            let why = unwell::refuse_worker(&scenario, &node)?;
+            anstream::eprintln!("{why}");
+            Some(unwell::REFUSED)
+        }
+    }
+}
+
+/// What the native TCP probe is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpQuestion<'a> {
+    /// `PEER:PORT`; the server's side where there is none.
+    pub connect: Option<&'a str>,
+    /// The other node's name, where it is not the one in `connect`.
+    pub peer: Option<&'a str>,
+    /// The rail's name.
+    pub rail: Option<&'a str>,
+    /// Readings to take.
+    pub readings: u32,
+    /// Seconds of each.
+    pub seconds: f64,
+}
+
+/// The native TCP probe on a simulated node; `None` where none is simulated.
+pub fn tcp_probe(question: &TcpQuestion<'_>) -> Option<anyhow::Result<u8>> {
+    Some(match role()? {
+        Err(code) => Ok(code),
+        Ok((scenario, node)) => {
+            let ailing = tool::ailing(&scenario, &[&node], tool::TCP_PROBE);
+            match (ailing, question.connect) {
+                (Some(reply), _) => act(reply),
+                (None, None) => serve_tcp(),
+                (None, Some(server)) => measure_tcp(&scenario, &node, server, question),
+            }
+        }
+    })
+}
+
+fn serve_tcp() -> anyhow::Result<u8> {
+    tcp::serve(&mut std::io::stdout())?;
+    Ok(exit::PASS)
+}
+
+fn measure_tcp(
+    scenario: &Scenario,
+    node: &str,
+    server: &str,
+    question: &TcpQuestion<'_>,
+) -> anyhow::Result<u8> {
+    let TcpQuestion { rail, readings, seconds, .. } = *question;
+    let (host, port) = server.rsplit_once(':').unwrap_or((server, ""));
+    let peer = question.peer.unwrap_or(host);
+    let knocked = port.parse().is_ok_and(|port| tcp::knock(port).is_ok());
+    let step = std::env::var(STEP_VARIABLE).ok();
+    let document = match knocked {
+        true => tcp::document(scenario, node, peer, rail, readings, seconds, step.as_deref()),
+        false => tcp::unanswered(scenario, node, peer, rail, seconds),
+    };
+    print(&format!("{document}\n"))?;
+    let complete = document["complete"] == true;
+    Ok(if complete { exit::PASS } else { exit::INCONCLUSIVE })
+}
+
+/// Another number for every reading and every step, so that their noise
+/// differs.
+fn noise_number(reading: u32) -> u32 {
+    match std::env::var(STEP_VARIABLE) {
+        Ok(step) => {
+            let key = Key::of(u64::from(reading)).named(&step).value();
+            u32::try_from(key >> 32).unwrap_or(reading)
+        }
+        Err(_) => reading,
+    }
+}
+
 fn answer(args: &ToolArgs) -> anyhow::Result<u8> {
     let scenario = match load(&args.scenario) {
         Ok(scenario) => scenario,
         Err(code) => return Ok(code),
     };
+    if let Some(why) = unwell::refuse_worker(&scenario, &args.node) {
+        anstream::eprintln!("{why}");
+        return Ok(unwell::REFUSED);
+    }
     let fabric = match Fabric::build(&scenario) {
         Ok(fabric) => fabric,
         Err(why) => return refuse(&format!("{}: {why}", args.scenario.display())),
@@ -188,20 +340,67 @@ fn answer(args: &ToolArgs) -> anyhow::Result<u8> {
         scope: &args.node,
         across,
         seed: args.seed.unwrap_or(scenario.seed),
-        reading: args.reading,
+        reading: noise_number(args.reading),
+        job: None,
     };
-    let Some(answer) = tool::run(&bench, &args.name, &args.args) else {
-        return refuse(&format!("no simulated tool `{}`", args.name));
-    };
+    // Only what tools are steered with; the rest of an environment is nobody's.
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| {
+            ["NCCL_", "CUDA_", "FABRICGATE_SIM_"].iter().any(|p| name.starts_with(p))
+        })
+        .collect();
+    match tool::call(&bench, &args.name, &args.args, &environment) {
+        None => refuse(&format!("no simulated tool `{}`", args.name)),
+        Some(reply) => act(reply),
+    }
+}
+
+/// Does what a tool does.
+fn act(reply: Reply) -> anyhow::Result<u8> {
+    match reply {
+        Reply::Says(answer) => tell(&answer),
+        Reply::Serves { port, before, answer } => {
+            print(&before)?;
+            match tcp::serve_at(port) {
+                Ok(()) => tell(&answer),
+                Err(error) => {
+                    anstream::eprintln!("Couldn't listen to port {port}: {error}");
+                    Ok(1)
+                }
+            }
+        }
+        Reply::Calls { port, answer, refused } => {
+            tell(if tcp::knock(port).is_ok() { &answer } else { &refused })
+        }
+        Reply::Hangs => loop {
+            std::thread::park();
+        },
+        Reply::Floods => {
+            let mut out = anstream::stdout().lock();
+            let piece = unwell::FLOOD_LINE.repeat(1000);
+            for _ in 0..unwell::FLOOD / piece.len() {
+                out.write_all(piece.as_bytes())?;
+            }
+            Ok(exit::PASS)
+        }
+    }
+}
+
+fn tell(answer: &Answer) -> anyhow::Result<u8> {
     if let Some((path, text)) = &answer.file
         && let Err(error) = fs::write(path, text)
     {
         anstream::eprintln!("fabricgate: {path}: {error}");
         return Ok(exit::ENVIRONMENT);
     }
-    let mut out = anstream::stdout().lock();
-    out.write_all(answer.stdout.as_bytes())?;
-    out.flush()?;
+    print(&answer.stdout)?;
     anstream::eprint!("{}", answer.stderr);
     Ok(answer.code)
+}
+
+fn print(text: &str) -> std::io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }

@@ -1,5 +1,6 @@
 //! A stored run as the value that reports show.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::expectations;
@@ -7,9 +8,12 @@ use super::failure::Failure;
 use super::stdout::note;
 use crate::act::policy;
 use crate::coordinator;
-use crate::coordinator::Judged;
+use crate::coordinator::judged::Judged;
+use crate::coordinator::outputs;
 use crate::judge::Judgement;
 use crate::model::run::Run;
+use crate::plan::Plan;
+use crate::plan::Step;
 use crate::record::RecordError;
 use crate::record::State;
 use crate::record::stored;
@@ -27,6 +31,11 @@ pub fn open(path: &Path) -> Result<Stored, Failure> {
         )),
     }
     Ok(stored)
+}
+
+/// Opens a run folder without a word on how far its run came.
+pub fn open_quietly(path: &Path) -> Result<Stored, Failure> {
+    stored::open(path).map_err(failure)
 }
 
 /// The exit code of an error while reading a run folder: a file that is not
@@ -66,6 +75,7 @@ pub fn rejudged(
     let Judgement { claims, cells, verdicts } = coordinator::judged(Judged {
         claims: &stored.claims,
         plan: &stored.plan,
+        confirm: stored.confirm.as_ref(),
         results: &results,
         recordings,
         catalogue: &in_force.catalogue,
@@ -80,11 +90,14 @@ pub fn rejudged(
 
 /// The stored raw outputs, read again.
 pub fn reread(stored: &Stored) -> Result<Vec<crate::model::recording::Recording>, Failure> {
+    let plans = || std::iter::once(&stored.plan).chain(&stored.confirm);
+    let steps: BTreeMap<usize, &Step> =
+        plans().flat_map(Plan::steps).map(|step| (step.step, step)).collect();
     let mut recordings = Vec::new();
     for result in stored.results().map_err(failure)? {
-        let Some(name) = &result.stdout else { continue };
+        let (Some(name), Some(step)) = (&result.stdout, steps.get(&result.step)) else { continue };
         let bytes = stored.raw(name).map_err(failure)?;
-        recordings.extend(coordinator::recording(&result, &bytes));
+        recordings.extend(outputs::read(step, &result, &bytes));
     }
     Ok(recordings)
 }

@@ -1,33 +1,41 @@
-//! The shell that drives the pipeline: runs a plan, reads, judges, proposes,
-//! and keeps everything in a run folder.
+//! The shell that drives the pipeline: runs a plan's rounds through workers,
+//! reads, judges, confirms, proposes, and keeps everything in a run folder.
 //!
 //! It reads the clock, starts processes through `exec`, and decides nothing
 //! that a stage decides.
 
 pub mod gaps;
+pub mod judged;
+pub mod outputs;
 pub mod progress;
 
-mod sweep;
+mod confirm;
+mod fill;
+mod fleet;
+mod keep;
+mod replay;
+mod rounds;
+mod signals;
+mod step;
+mod worker;
 
 use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use tokio::sync::watch;
 
 use crate::act::policy;
-use crate::act::policy::Coverage;
 use crate::act::policy::Policy;
-use crate::judge;
-use crate::judge::Case;
-use crate::judge::Judgement;
 use crate::launch::Launcher;
+use crate::launch::Program;
 use crate::model::claims::Claims;
-use crate::model::parsed::Problem;
-use crate::model::parsed::ProblemKind;
-use crate::model::raw::Ending;
-use crate::model::raw::RawResult;
-use crate::model::recording::Recording;
-use crate::model::recording::Scope;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
 use crate::plan::Plan;
+use crate::plan::Request;
 use crate::record;
 use crate::record::ClaimsRecord;
 use crate::record::RecordError;
@@ -35,8 +43,21 @@ use crate::record::RunRecord;
 use crate::record::State;
 use crate::record::file;
 use crate::record::folder::Folder;
+use crate::record::stored;
+use crate::record::stored::Stored;
 use crate::thresholds::Catalogue;
 
+use fleet::Fleet;
+use judged::Judged;
+use keep::Keeper;
+use rounds::Measured;
+use rounds::Runner;
+use rounds::Source;
+use signals::Signals;
+
+pub use confirm::Confirm;
+pub use judged::coverage;
+pub use judged::judged;
 pub use progress::Progress;
 
 /// The present moment, RFC 3339 with milliseconds.
@@ -52,7 +73,7 @@ pub fn shown(moment: jiff::Timestamp) -> String {
 
 /// What a sweep is made of.
 #[derive(Debug)]
-pub struct Audit<'a> {
+pub struct Sweep<'a> {
     /// What the run is.
     pub info: RunInfo,
     /// What is claimed of the nodes it covers.
@@ -61,8 +82,16 @@ pub struct Audit<'a> {
     pub fleet: &'a Claims,
     /// What to run.
     pub plan: &'a Plan,
+    /// What it was made from, and what confirming plans are made from.
+    pub request: &'a Request<'a>,
     /// How to reach nodes.
     pub launcher: &'a Launcher,
+    /// What workers are started with.
+    pub program: &'a Program,
+    /// How long a worker may take to answer.
+    pub connect: Duration,
+    /// How suspicions are confirmed.
+    pub confirm: &'a Confirm,
     /// The expectations.
     pub catalogue: &'a Catalogue,
     /// Their digest.
@@ -71,10 +100,19 @@ pub struct Audit<'a> {
     pub platform: Option<&'a str>,
     /// What may be proposed.
     pub policy: &'a Policy,
-    /// Where run folders go.
-    pub runs: &'a Path,
+    /// Where the run goes.
+    pub place: Place<'a>,
     /// Whom to tell how far it is.
     pub progress: Progress,
+}
+
+/// Where a run goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// Into a new folder in this one.
+    New(&'a Path),
+    /// On in the folder of a run that did not come to its end.
+    Resume(&'a Stored),
 }
 
 /// A sweep that was carried out, wholly or in part.
@@ -92,10 +130,16 @@ pub struct Done {
 
 /// Why a sweep could not be carried out at all.
 #[derive(Debug, thiserror::Error)]
-pub enum AuditError {
+pub enum SweepError {
     /// The run folder cannot be written.
     #[error("the run cannot be recorded")]
     Record(#[from] RecordError),
+    /// Another process writes there.
+    #[error("{}: another fabricgate is at work on this run", path.display())]
+    Taken {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The runtime cannot be started.
     #[error("the runtime cannot be started")]
     Runtime(#[source] std::io::Error),
@@ -103,151 +147,208 @@ pub enum AuditError {
 
 /// Carries out a sweep. The run folder is made first and tells at every
 /// moment how far the run came.
-pub fn audit(audit: &Audit<'_>) -> Result<Done, AuditError> {
-    let folder = Folder::create(audit.runs, &audit.info.id)?;
+pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
+    let (folder, mut measured, confirming) = begin(sweep)?;
+    let Some(_lock) = folder.lock()? else {
+        return Err(SweepError::Taken { path: folder.path().to_owned() });
+    };
     let mut record = RunRecord {
         format: record::RUN_FORMAT.to_owned(),
-        info: audit.info.clone(),
+        info: sweep.info.clone(),
         state: State::Running,
         ended: None,
-        seed: audit.plan.seed,
-        launcher: audit.launcher.clone(),
-        platform: audit.platform.map(str::to_owned),
-        policy: audit.policy.clone(),
-        fleet: audit.fleet.domains.iter().map(|d| d.nodes.len()).sum(),
-        claims_digest: record::digest(audit.claims),
-        thresholds_digest: audit.thresholds_digest.to_owned(),
+        resumed: Vec::new(),
+        seed: sweep.plan.seed,
+        launcher: sweep.launcher.clone(),
+        platform: sweep.platform.map(str::to_owned),
+        policy: sweep.policy.clone(),
+        fleet: sweep.fleet.domains.iter().map(|d| d.nodes.len()).sum(),
+        claims_digest: record::digest(sweep.claims),
+        thresholds_digest: sweep.thresholds_digest.to_owned(),
     };
-    let claims =
-        ClaimsRecord { format: record::CLAIMS_FORMAT.to_owned(), claims: audit.claims.clone() };
-    folder.write_json(file::CLAIMS, &claims)?;
-    folder.write_json(file::PLAN, audit.plan)?;
+    match sweep.place {
+        Place::New(_) => {
+            let format = record::CLAIMS_FORMAT.to_owned();
+            let claims = ClaimsRecord { format, claims: sweep.claims.clone() };
+            folder.write_json(file::CLAIMS, &claims)?;
+            folder.write_json(file::PLAN, sweep.plan)?;
+        }
+        Place::Resume(stored) => {
+            record.info = stored.record.info.clone();
+            record.resumed = stored.record.resumed.clone();
+            record.resumed.push(shown(now()));
+        }
+    }
     folder.write_json(file::RUN, &record)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(AuditError::Runtime)?;
-    let sweep = runtime.block_on(sweep::run(audit, &folder))?;
-
-    let case = Judged {
-        claims: audit.claims,
-        plan: audit.plan,
-        results: &sweep.results,
-        recordings: sweep.recordings,
-        catalogue: audit.catalogue,
-        thresholds_digest: audit.thresholds_digest,
-        platform: audit.platform,
+        .map_err(SweepError::Runtime)?;
+    let keeper = Keeper::start(folder.clone());
+    let taken = runtime.block_on(async {
+        let mut signals = Signals::listen();
+        let (stop, stopped) = watch::channel(false);
+        let mut rounds =
+            std::pin::pin!(all_rounds(sweep, &folder, &keeper, stopped, &mut measured, confirming));
+        let mut asked = false;
+        loop {
+            tokio::select! {
+                ended = &mut rounds => break ended.map(Some),
+                name = signals.next() => {
+                    if asked {
+                        sweep.progress.say("killing what runs; what was measured is kept");
+                        break Ok(None);
+                    }
+                    asked = true;
+                    let text = "ending what runs, keeping what was measured; once more kills";
+                    sweep.progress.say(&format!("{name}: {text}"));
+                    stop.send_replace(true);
+                }
+            }
+        }
+    });
+    sweep.progress.end();
+    // Workers that were not let go die with their sessions.
+    drop(runtime);
+    keeper.finish()?;
+    let Some(Swept { confirm, interrupted }) = taken? else {
+        // The order of the last readings is the disk's to tell.
+        return conclude(sweep, folder, record, None);
     };
-    let judgement = judged(case);
+    conclude(sweep, folder, record, Some((measured, confirm, interrupted)))
+}
+
+/// The folder, and what an earlier attempt left in it.
+fn begin(sweep: &Sweep<'_>) -> Result<(Folder, Measured, Option<Plan>), SweepError> {
+    match sweep.place {
+        Place::New(runs) => {
+            let folder = Folder::create(runs, &sweep.info.id)?;
+            Ok((folder, Measured::default(), None))
+        }
+        Place::Resume(stored) => {
+            let folder = Folder::at(stored.path());
+            folder.mend(file::RESULTS)?;
+            folder.mend(file::MEASUREMENTS)?;
+            let (results, recordings) = (stored.results()?, stored.recordings()?);
+            Ok((folder, Measured { results, recordings }, stored.confirm.clone()))
+        }
+    }
+}
+
+/// What all rounds together were.
+#[derive(Debug)]
+struct Swept {
+    confirm: Option<Plan>,
+    interrupted: bool,
+}
+
+/// The rounds of the plan, and those that confirm what they raised.
+async fn all_rounds(
+    sweep: &Sweep<'_>,
+    folder: &Folder,
+    keeper: &Keeper,
+    stop: watch::Receiver<bool>,
+    measured: &mut Measured,
+    confirming: Option<Plan>,
+) -> Result<Swept, RecordError> {
+    let source = match sweep.launcher {
+        Launcher::Replay { run } => Source::Stored(Arc::new(replay::Stored::open(run)?)),
+        launcher => {
+            let nodes = sweep.plan.nodes().into_iter().cloned();
+            let start = Fleet::start(launcher, sweep.program, sweep.connect, nodes);
+            let mut stopped = stop.clone();
+            tokio::select! {
+                fleet = start => {
+                    for remark in fleet.remarks().await {
+                        sweep.progress.say(&remark);
+                    }
+                    Source::Live(fleet)
+                }
+                () = worker::stopped(&mut stopped) => {
+                    return Ok(Swept { confirm: confirming, interrupted: true });
+                }
+            }
+        }
+    };
+    let runner = Runner {
+        source,
+        claims: sweep.claims,
+        keeper,
+        progress: &sweep.progress,
+        stop,
+        ports: AtomicUsize::new(0),
+    };
+    runner.run(sweep.plan, measured).await;
+    let mut confirm = confirming;
+    if !*runner.stop.borrow() {
+        if confirm.is_none() {
+            confirm = confirm::plan(sweep, measured);
+            if let Some(plan) = &confirm {
+                // On disk before it runs: a run that is resumed goes on with it.
+                folder.write_json(file::CONFIRM, plan)?;
+                confirm::wait(sweep, plan, &runner).await;
+            }
+        }
+        if let Some(plan) = &confirm
+            && !*runner.stop.borrow()
+        {
+            runner.run(plan, measured).await;
+        }
+    }
+    let interrupted = *runner.stop.borrow();
+    if let Source::Live(fleet) = &runner.source {
+        fleet.bye().await;
+    }
+    Ok(Swept { confirm, interrupted })
+}
+
+/// Judges, proposes, and closes the folder. Without `measured` what is on
+/// disk counts.
+fn conclude(
+    sweep: &Sweep<'_>,
+    folder: Folder,
+    mut record: RunRecord,
+    measured: Option<(Measured, Option<Plan>, bool)>,
+) -> Result<Done, SweepError> {
+    let (measured, confirm, partial) = match measured {
+        Some(measured) => measured,
+        None => {
+            let stored = stored::open(folder.path())?;
+            let (results, recordings) = (stored.results()?, stored.recordings()?);
+            (Measured { results, recordings }, stored.confirm, true)
+        }
+    };
+    let judgement = judged(Judged {
+        claims: sweep.claims,
+        plan: sweep.plan,
+        confirm: confirm.as_ref(),
+        results: &measured.results,
+        recordings: measured.recordings,
+        catalogue: sweep.catalogue,
+        thresholds_digest: sweep.thresholds_digest,
+        platform: sweep.platform,
+    });
     folder.write_json(file::VERDICTS, &judgement.verdicts)?;
     folder.write_lines(file::CELLS, &judgement.cells)?;
-    let coverage = coverage(audit.plan, audit.launcher, &sweep.results);
-    let actions = policy::propose(&judgement.verdicts, audit.fleet, audit.policy, Some(coverage));
+    let coverage = coverage(sweep.plan, sweep.launcher, &measured.results);
+    let actions = policy::propose(&judgement.verdicts, sweep.fleet, sweep.policy, Some(coverage));
     folder.write_json(file::ACTIONS, &actions)?;
-    record.state = if sweep.interrupted { State::Partial } else { State::Complete };
+    record.state = if partial { State::Partial } else { State::Complete };
     record.ended = Some(shown(now()));
     folder.write_json(file::RUN, &record)?;
 
-    let out_of_reach = sweep.results.iter().any(|r| is_out_of_reach(r, audit.launcher));
+    let out_of_reach = measured.results.iter().any(|r| judged::is_out_of_reach(r, sweep.launcher));
     Ok(Done {
         run: Run {
-            info: audit.info.clone(),
+            info: record.info,
             claims: judgement.claims,
             cells: judgement.cells,
             verdicts: judgement.verdicts,
             actions: Some(actions),
         },
         folder,
-        partial: sweep.interrupted,
+        partial,
         out_of_reach,
     })
-}
-
-/// Whether a step says more of the environment than of the node's fabric.
-fn is_out_of_reach(result: &RawResult, launcher: &Launcher) -> bool {
-    let unconnected = match result.ending {
-        Ending::Exited { code } => launcher.is_connect_failure(code),
-        _ => false,
-    };
-    unconnected || result.ending.is_out_of_reach()
-}
-
-/// How much of the plan came back: a tool that ran to its end, well or not.
-pub fn coverage(plan: &Plan, launcher: &Launcher, results: &[RawResult]) -> Coverage {
-    let returned = results
-        .iter()
-        .filter(|r| {
-            let ended = matches!(r.ending, Ending::Exited { .. } | Ending::Signalled { .. });
-            ended && !is_out_of_reach(r, launcher)
-        })
-        .count();
-    Coverage { planned: plan.steps().map(|s| s.readings as usize).sum(), returned }
-}
-
-/// What a stored or a live run is judged from.
-#[derive(Debug)]
-pub struct Judged<'a> {
-    /// What was claimed of the nodes it covers.
-    pub claims: &'a Claims,
-    /// What was planned.
-    pub plan: &'a Plan,
-    /// What was run.
-    pub results: &'a [RawResult],
-    /// What was read.
-    pub recordings: Vec<Recording>,
-    /// The expectations.
-    pub catalogue: &'a Catalogue,
-    /// Their digest.
-    pub thresholds_digest: &'a str,
-    /// The platform a person named.
-    pub platform: Option<&'a str>,
-}
-
-/// The judge's word, and an unknown for everything that was planned and did
-/// not come back. The order in which steps ended makes no difference.
-pub fn judged(mut run: Judged<'_>) -> Judgement {
-    run.recordings.sort_by(|a, b| (&a.scope, &a.file).cmp(&(&b.scope, &b.file)));
-    let mut judgement = judge::judge(&Case {
-        claims: run.claims,
-        recordings: &run.recordings,
-        catalogue: run.catalogue,
-        thresholds_digest: run.thresholds_digest,
-        platform: run.platform,
-        cells: true,
-        sampled: false,
-    });
-    let gaps = gaps::of_run(run.plan, run.results, &run.recordings);
-    gaps::close(&mut judgement.verdicts, run.claims, &gaps);
-    judgement
-}
-
-/// Reads the output of one step; `None` where there is nothing to read. An
-/// output whose tool did not end well is never complete, whatever it looks
-/// like.
-pub fn recording(result: &RawResult, stdout: &[u8]) -> Option<Recording> {
-    let file = result.stdout.clone()?;
-    let gap = result.gap();
-    if gap.is_some() && stdout.iter().all(u8::is_ascii_whitespace) {
-        return None;
-    }
-    let mut parsed = crate::measure::read(stdout);
-    if let Some(why) = gap {
-        parsed.complete = false;
-        if !parsed.has(ProblemKind::Error) && !parsed.has(ProblemKind::Corrupt) {
-            parsed.problems.push(Problem::new(ProblemKind::Truncated, why));
-        }
-    }
-    Some(Recording::new(Scope::Node(result.nodes[0].clone()), file, parsed))
-}
-
-/// Where the standard output of a step goes inside the run folder. `raw/` has
-/// the layout of a folder of recorded outputs, so it can be judged as one.
-fn stdout_file(node: &str, probe: &str, reading: u32) -> String {
-    format!("raw/nodes/{node}/{probe}.{reading}.txt")
-}
-
-/// Where its standard error goes.
-fn stderr_file(node: &str, probe: &str, reading: u32) -> String {
-    format!("stderr/nodes/{node}/{probe}.{reading}.txt")
 }

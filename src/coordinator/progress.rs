@@ -1,47 +1,180 @@
-//! Telling people on standard error how far a sweep is, one line a step.
+//! Telling people on standard error how far a sweep is: a bar on a terminal,
+//! plain lines in a log.
 
+use std::io::IsTerminal;
 use std::io::Write;
+use std::sync::Mutex;
+use std::time::Duration;
+use std::time::Instant;
+
+use indicatif::ProgressBar;
+use indicatif::ProgressDrawTarget;
+use indicatif::ProgressStyle;
 
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
+use crate::plan::Plan;
+use crate::plan::Round;
+use crate::plan::cost;
 
-/// Whether and to whom progress is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Lines on standard error.
-    Lines,
-    /// Nothing.
-    Silent,
+/// Whom to tell how far a sweep is.
+#[derive(Debug)]
+pub struct Progress {
+    silent: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    bar: Option<ProgressBar>,
+    /// Estimated seconds of the plan, and of the rounds that are done.
+    planned: f64,
+    done: f64,
+    rounds: usize,
+    ended: usize,
+    /// When the plan was begun, and how much of it was done before.
+    start: Option<Instant>,
+    before: f64,
+    failed: usize,
 }
 
 impl Progress {
-    /// A step ended, the `done`th of `all`.
-    pub fn step(self, done: usize, all: usize, result: &RawResult, recording: Option<&Recording>) {
-        self.say(&line(done, all, result, recording));
+    /// Tells nobody.
+    pub fn silent() -> Self {
+        Self { silent: true, state: Mutex::default() }
+    }
+
+    /// Tells whoever reads standard error.
+    pub fn lines() -> Self {
+        Self { silent: false, state: Mutex::default() }
     }
 
     /// Something people should know while they wait.
-    pub fn say(self, text: &str) {
-        if self == Self::Lines {
+    pub fn say(&self, text: &str) {
+        if self.silent {
+            return;
+        }
+        let say = || {
             // Nobody listening is no reason to stop measuring.
             let _ = writeln!(anstream::stderr().lock(), "{text}");
+        };
+        match &self.state().bar {
+            Some(bar) => bar.suspend(say),
+            None => say(),
+        }
+    }
+
+    /// A plan begins.
+    pub(super) fn plan(&self, plan: &Plan) {
+        let mut state = self.state();
+        if let Some(bar) = state.bar.take() {
+            bar.finish_and_clear();
+        }
+        *state = State {
+            planned: plan.rounds.iter().map(|r| cost::of_round(r, plan.parallel)).sum(),
+            rounds: plan.rounds.len(),
+            start: Some(Instant::now()),
+            ..State::default()
+        };
+        if !self.silent && std::io::stderr().is_terminal() {
+            let bar = ProgressBar::with_draw_target(
+                Some(plan.rounds.len() as u64),
+                ProgressDrawTarget::stderr_with_hz(5),
+            );
+            let style = ProgressStyle::with_template("{wide_bar} round {pos}/{len}  {msg}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            state.bar = Some(bar);
+        }
+    }
+
+    /// A round that an earlier attempt finished.
+    pub(super) fn round_was_done(&self, round: &Round, parallel: usize) {
+        let mut state = self.state();
+        state.before += cost::of_round(round, parallel);
+        state.ended += 1;
+    }
+
+    /// A reading ended. What went well is not worth a line.
+    pub(super) fn reading(&self, result: &RawResult, recording: Option<&Recording>) {
+        let Some(text) = complaint(result, recording) else { return };
+        self.state().failed += 1;
+        self.say(&text);
+    }
+
+    /// A round ended.
+    pub(super) fn round(&self, round: &Round, parallel: usize, took: Duration) {
+        let line = {
+            let mut state = self.state();
+            state.done += cost::of_round(round, parallel);
+            state.ended += 1;
+            let left = state.left();
+            if let Some(bar) = &state.bar {
+                bar.set_position(state.ended as u64);
+                bar.set_message(format!("{}, {left}", round.what));
+                return;
+            }
+            let width = state.rounds.to_string().len();
+            format!(
+                "[{:>width$}/{}] stage {} {}: {} in {:.1} s, {left}",
+                state.ended,
+                state.rounds,
+                round.stage,
+                round.what,
+                steps(round.steps.len()),
+                took.as_secs_f64(),
+            )
+        };
+        self.say(&line);
+    }
+
+    /// The plan is done, or ended.
+    pub(super) fn end(&self) {
+        if let Some(bar) = self.state().bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// How long it still takes, from the pace so far.
+    fn left(&self) -> String {
+        let ahead = self.planned - self.done - self.before;
+        let spent = self.start.map_or(0.0, |start| start.elapsed().as_secs_f64());
+        // The pace of the first rounds says little; the plan's own estimate
+        // stands until a tenth of it is behind.
+        let pace = if self.planned * 0.1 < self.done { spent / self.done } else { 1.0 };
+        match ahead * pace {
+            left if left < 0.5 => "done".to_owned(),
+            left if left < 90.0 => format!("about {left:.0} s left"),
+            left => format!("about {:.0} min left", left / 60.0),
         }
     }
 }
 
-fn line(done: usize, all: usize, result: &RawResult, recording: Option<&Recording>) -> String {
-    let width = all.to_string().len();
+fn steps(count: usize) -> String {
+    match count {
+        1 => "1 step".to_owned(),
+        count => format!("{count} steps"),
+    }
+}
+
+/// A line for a reading that did not go well.
+fn complaint(result: &RawResult, recording: Option<&Recording>) -> Option<String> {
     let how = match (result.gap(), recording) {
         (Some(why), _) => why,
-        (None, Some(recording)) if recording.parsed.complete => "complete".to_owned(),
+        (None, Some(recording)) if recording.parsed.complete => return None,
         (None, Some(recording)) => match recording.parsed.problems.first() {
             Some(problem) => format!("incomplete, {}: {}", problem.kind.as_str(), problem.detail),
             None => "incomplete".to_owned(),
         },
         (None, None) => "nothing to read".to_owned(),
     };
-    let (node, probe, seconds) = (result.place(), &result.probe, result.duration_s);
-    format!("[{done:>width$}/{all}] {node} {probe}: {seconds:.1} s, {how}")
+    let (place, probe, seconds) = (result.place(), &result.probe, result.duration_s);
+    Some(format!("{place} {probe}: {seconds:.1} s, {how}"))
 }
 
 #[cfg(test)]
@@ -52,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_line_says_where_what_how_long_and_how_it_ended() {
-        let result = RawResult {
+        let mut result = RawResult {
             format: RESULT_FORMAT.to_owned(),
             step: 2,
             stage: 1,
@@ -74,8 +207,27 @@ mod tests {
             gpus: Vec::new(),
         };
         assert_eq!(
-            line(3, 18, &result, None),
-            "[ 3/18] node0003 nvbandwidth: 12.1 s, exit code 1; its last words: no device"
+            complaint(&result, None).expect("a failure"),
+            "node0003 nvbandwidth: 12.1 s, exit code 1; its last words: no device"
         );
+        result.ending = Ending::Exited { code: 0 };
+        let mut recording = Recording::new(
+            crate::model::recording::Scope::Node("node0003".into()),
+            "f",
+            crate::measure::read(b""),
+        );
+        recording.parsed.complete = true;
+        assert_eq!(complaint(&result, Some(&recording)), None);
+    }
+
+    #[test]
+    fn what_is_left_follows_the_pace_once_there_is_one() {
+        let mut state = State { planned: 600.0, done: 30.0, ..State::default() };
+        state.start = Instant::now().checked_sub(Duration::from_secs(60));
+        assert_eq!(state.left(), "about 10 min left");
+        state.done = 300.0;
+        assert_eq!(state.left(), "about 60 s left");
+        state.done = 600.0;
+        assert_eq!(state.left(), "done");
     }
 }

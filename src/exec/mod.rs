@@ -4,7 +4,13 @@
 //! for what it prints. When its time is up the whole group is asked to end and
 //! then ended. Nothing here knows what is run or what the output means.
 
+pub mod guard;
+pub mod lookup;
+pub mod session;
+
+use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitStatus;
 use std::process::Stdio;
@@ -43,6 +49,29 @@ pub struct Request {
     pub limit: Duration,
     /// Bytes of each stream that are kept.
     pub capture: usize,
+}
+
+/// What surrounds a process.
+#[derive(Clone, Debug, Default)]
+pub struct Setting {
+    /// Variables besides those that are inherited.
+    pub env: BTreeMap<String, String>,
+    /// This program's own executable: the process is started through its
+    /// [`guard`], so that it does not outlive us however we end. The thread
+    /// that starts it must live as long as we do.
+    pub guard: Option<PathBuf>,
+}
+
+/// What can be seen of a process while it runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen<'a> {
+    /// It was started, and leads the group of this number.
+    Started {
+        /// The number of the process and its group.
+        group: i32,
+    },
+    /// It printed this on standard output, kept or not.
+    Stdout(&'a [u8]),
 }
 
 /// What a stream carried.
@@ -91,32 +120,41 @@ pub enum ExecError {
 }
 
 /// Runs a process to its end. `stop` turning true ends it early.
-pub async fn run(
+pub async fn run(request: &Request, stop: watch::Receiver<bool>) -> Result<Finished, ExecError> {
+    watched(request, &Setting::default(), stop, &mut |_| {}).await
+}
+
+/// Runs a process to its end in this setting, and tells what is seen of it
+/// meanwhile. `stop` turning true ends it early. Nothing of its group is left
+/// afterwards.
+pub async fn watched(
     request: &Request,
+    setting: &Setting,
     mut stop: watch::Receiver<bool>,
+    seen: &mut (dyn FnMut(Seen<'_>) + Send),
 ) -> Result<Finished, ExecError> {
-    let Some((program, arguments)) = request.argv.split_first() else {
+    let Some(program) = request.argv.first() else {
         return Err(ExecError::Empty);
     };
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true);
-    let start = Instant::now();
-    let mut child = command.spawn().map_err(|source| {
-        let program = program.clone();
-        match source.kind() {
-            std::io::ErrorKind::NotFound => ExecError::Missing { program },
-            _ => ExecError::Refused { program, source },
+    let guarded = match &setting.guard {
+        None => request.argv.clone(),
+        Some(guard) => {
+            // Behind the guard nobody could tell a missing tool from one that
+            // ends with the same exit code.
+            if lookup::find(program, setting.env.get("PATH")).is_none() {
+                return Err(ExecError::Missing { program: program.clone() });
+            }
+            guard::guarded(guard, &request.argv)
         }
-    })?;
-    // Known until the child is reaped; it leads the group.
-    let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    };
+    let mut command = command(&guarded, &setting.env)?;
+    command.stdin(Stdio::null());
+    let start = Instant::now();
+    let mut child = command.spawn().map_err(|source| refused(program, source))?;
+    let group = group_of(&child);
+    if let Some(group) = group {
+        seen(Seen::Started { group: group.as_raw_nonzero().get() });
+    }
 
     let mut stdout = Stream::default();
     let mut stderr = Stream::default();
@@ -124,8 +162,8 @@ pub async fn run(
     let ending = {
         let mut drained = pin!(async {
             tokio::join!(
-                drain(out, &mut stdout, request.capture),
-                drain(err, &mut stderr, request.capture)
+                drain(out, &mut stdout, request.capture, |bytes| seen(Seen::Stdout(bytes))),
+                drain(err, &mut stderr, request.capture, |_| {})
             )
         });
         let mut open = true;
@@ -149,7 +187,40 @@ pub async fn run(
         }
         ending
     };
+    // Those who keep no pipe of ours are not left running either.
+    signal(group, Signal::KILL);
     Ok(Finished { ending, stdout, stderr, duration: start.elapsed() })
+}
+
+/// A command in a group of its own, with what it prints piped to us.
+fn command(argv: &[String], env: &BTreeMap<String, String>) -> Result<Command, ExecError> {
+    let Some((program, arguments)) = argv.split_first() else {
+        return Err(ExecError::Empty);
+    };
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .envs(env)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true);
+    Ok(command)
+}
+
+/// Why the system did not start this program.
+fn refused(program: &str, source: std::io::Error) -> ExecError {
+    let program = program.to_owned();
+    match source.kind() {
+        std::io::ErrorKind::NotFound => ExecError::Missing { program },
+        _ => ExecError::Refused { program, source },
+    }
+}
+
+/// The group that a child leads; known until the child is reaped.
+fn group_of(child: &Child) -> Option<Pid> {
+    child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
 /// Ends a group: asks, waits, insists.
@@ -199,13 +270,19 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 
 /// Reads a pipe to its end and keeps the beginning: a writer must never block
 /// on a full pipe, and memory must not grow with what it writes.
-async fn drain(pipe: Option<impl AsyncRead + Unpin>, into: &mut Stream, most: usize) {
+async fn drain(
+    pipe: Option<impl AsyncRead + Unpin>,
+    into: &mut Stream,
+    most: usize,
+    mut seen: impl FnMut(&[u8]),
+) {
     let Some(mut pipe) = pipe else { return };
     let mut buffer = vec![0u8; 64 * 1024];
     loop {
         match pipe.read(&mut buffer).await {
             Ok(0) | Err(_) => return,
             Ok(count) => {
+                seen(&buffer[..count]);
                 let kept = count.min(most - into.bytes.len());
                 into.bytes.extend_from_slice(&buffer[..kept]);
                 into.dropped += (count - kept) as u64;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::Deserialize;
 use serde::de;
@@ -12,6 +13,8 @@ use toml::Spanned;
 
 use super::hostlist;
 use crate::model::claims::ClaimedDomain;
+use crate::model::claims::ClaimedLeaf;
+use crate::model::claims::ClaimedRail;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
@@ -22,6 +25,10 @@ use crate::model::span::TextError;
 struct File {
     #[serde(default)]
     domain: Vec<Domain>,
+    #[serde(default)]
+    leaf: Vec<Leaf>,
+    #[serde(default)]
+    rail: Vec<Rail>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -30,8 +37,24 @@ struct Domain {
     name: Spanned<String>,
     nodes: Spanned<Nodes>,
     platform: Option<String>,
-    gpus_per_node: Option<Spanned<u32>>,
+    gpus_per_node: Option<u32>,
     nic: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Leaf {
+    name: Spanned<String>,
+    nodes: Spanned<Nodes>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rail {
+    name: Spanned<String>,
+    device: Option<Spanned<String>>,
+    network: Option<Spanned<String>>,
+    rdma: Option<Spanned<String>>,
 }
 
 /// A host list, or a list of them.
@@ -75,60 +98,170 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
         return Err(at(0, "no [[domain]] is claimed".to_owned()));
     }
     let mut claims = Claims::default();
-    let mut domains: BTreeMap<DomainName, usize> = BTreeMap::new();
+    let mut domains = Names::new("domain", text);
     let mut owners: BTreeMap<NodeName, DomainName> = BTreeMap::new();
     for domain in read.domain {
-        let name_at = domain.name.span().start;
-        let name = domain.name.into_inner();
-        if !is_plain(&name) {
-            let message = format!("domain name {name:?}: expected letters, digits, '.', '_', '-'");
-            return Err(at(name_at, message));
-        }
-        let name = DomainName::from(name);
-        if let Some(first) = domains.insert(name.clone(), name_at) {
-            let (line, _) = crate::model::span::line_column(text, first);
-            return Err(at(name_at, format!("domain {name} is already claimed in line {line}")));
-        }
+        let name = DomainName::from(domains.add(&domain.name).map_err(|(o, m)| at(o, m))?);
         let nodes_at = domain.nodes.span().start;
         let mut nodes = Vec::new();
-        for (offset, list) in lists(&domain.nodes) {
-            let expanded = hostlist::expand(list).map_err(|error| {
-                // The list's own offset counts only where the text stands in
-                // the file as it is, without escapes.
-                let inside = text[offset..].get(1..=list.len()) == Some(list);
-                let place = if inside { offset + 1 + error.offset } else { offset };
-                at(place, format!("nodes {list:?}: {error}"))
-            })?;
-            for node in expanded {
-                let node = NodeName::from(node);
-                if let Some(owner) = owners.insert(node.clone(), name.clone()) {
-                    let message = if owner == name {
-                        format!("node {node} is in domain {name} twice")
-                    } else {
-                        format!("node {node} is in two domains, {owner} and {name}")
-                    };
-                    return Err(at(offset, message));
-                }
-                nodes.push(node);
+        for (offset, node) in expanded(text, &domain.nodes).map_err(|(o, m)| at(o, m))? {
+            if let Some(owner) = owners.insert(node.clone(), name.clone()) {
+                let message = if owner == name {
+                    format!("node {node} is in domain {name} twice")
+                } else {
+                    format!("node {node} is in two domains, {owner} and {name}")
+                };
+                return Err(at(offset, message));
             }
+            nodes.push(node);
         }
         if nodes.is_empty() {
             return Err(at(nodes_at, format!("domain {name} has no nodes")));
-        }
-        if let Some(gpus) = &domain.gpus_per_node
-            && *gpus.get_ref() == 0
-        {
-            return Err(at(gpus.span().start, "gpus_per_node is 0, expected 1 or more".to_owned()));
         }
         claims.domains.push(ClaimedDomain {
             name,
             nodes,
             platform: domain.platform,
-            gpus_per_node: domain.gpus_per_node.map(Spanned::into_inner),
+            // 0 says that the nodes have none: there is a network to measure.
+            gpus_per_node: domain.gpus_per_node,
             nic: domain.nic,
         });
     }
+    claims.leaves = leaves(text, read.leaf, &owners).map_err(|(o, m)| at(o, m))?;
+    claims.rails = rails(text, read.rail).map_err(|(o, m)| at(o, m))?;
     Ok(claims)
+}
+
+/// A mistake: where it is, and what.
+type Mistake = (usize, String);
+
+/// Names of one kind, each once.
+struct Names<'t> {
+    kind: &'static str,
+    text: &'t str,
+    known: BTreeMap<String, usize>,
+}
+
+impl<'t> Names<'t> {
+    fn new(kind: &'static str, text: &'t str) -> Self {
+        Self { kind, text, known: BTreeMap::new() }
+    }
+
+    fn add(&mut self, name: &Spanned<String>) -> Result<String, Mistake> {
+        let (offset, kind) = (name.span().start, self.kind);
+        let name = name.get_ref();
+        if !is_plain(name) {
+            let message = format!("{kind} name {name:?}: expected letters, digits, '.', '_', '-'");
+            return Err((offset, message));
+        }
+        if let Some(first) = self.known.insert(name.clone(), offset) {
+            let (line, _) = crate::model::span::line_column(self.text, first);
+            return Err((offset, format!("{kind} {name} is already claimed in line {line}")));
+        }
+        Ok(name.clone())
+    }
+}
+
+fn leaves(
+    text: &str,
+    read: Vec<Leaf>,
+    domains: &BTreeMap<NodeName, DomainName>,
+) -> Result<Vec<ClaimedLeaf>, Mistake> {
+    let mut names = Names::new("leaf", text);
+    let mut owners: BTreeMap<NodeName, String> = BTreeMap::new();
+    let mut leaves = Vec::new();
+    for leaf in read {
+        let name = names.add(&leaf.name)?;
+        let mut nodes = Vec::new();
+        for (offset, node) in expanded(text, &leaf.nodes)? {
+            if !domains.contains_key(&node) {
+                let message = format!("leaf {name}: no domain claims node {node}");
+                return Err((offset, message));
+            }
+            if let Some(owner) = owners.insert(node.clone(), name.clone()) {
+                let message = if owner == name {
+                    format!("node {node} is in leaf {name} twice")
+                } else {
+                    format!("node {node} is in two leaves, {owner} and {name}")
+                };
+                return Err((offset, message));
+            }
+            nodes.push(node);
+        }
+        if nodes.is_empty() {
+            return Err((leaf.nodes.span().start, format!("leaf {name} has no nodes")));
+        }
+        leaves.push(ClaimedLeaf { name, nodes });
+    }
+    Ok(leaves)
+}
+
+fn rails(text: &str, read: Vec<Rail>) -> Result<Vec<ClaimedRail>, Mistake> {
+    let mut names = Names::new("rail", text);
+    let mut rails = Vec::new();
+    for rail in read {
+        let at = rail.name.span().start;
+        let name = names.add(&rail.name)?;
+        if rail.device.is_none() && rail.network.is_none() && rail.rdma.is_none() {
+            let message = format!("rail {name}: expected at least one of device, network and rdma");
+            return Err((at, message));
+        }
+        for (key, device) in [("device", &rail.device), ("rdma", &rail.rdma)] {
+            // They become words of commands on every node.
+            if let Some(device) = device.as_ref().filter(|device| !is_device(device.get_ref())) {
+                let message = format!("{key} {:?}: expected a device name", device.get_ref());
+                return Err((device.span().start, message));
+            }
+        }
+        if let Some(network) = rail.network.as_ref().filter(|n| !is_network(n.get_ref())) {
+            let message = format!(
+                "network {:?}: expected an address and a length, such as \"10.7.0.0/16\"",
+                network.get_ref()
+            );
+            return Err((network.span().start, message));
+        }
+        rails.push(ClaimedRail {
+            name,
+            device: rail.device.map(Spanned::into_inner),
+            network: rail.network.map(Spanned::into_inner),
+            rdma: rail.rdma.map(Spanned::into_inner),
+        });
+    }
+    Ok(rails)
+}
+
+/// Whether this can be the name of a network or RDMA device, VLANs and bonds
+/// included.
+fn is_device(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '@'))
+}
+
+/// Whether this is a network in CIDR notation.
+fn is_network(text: &str) -> bool {
+    let Some((address, length)) = text.split_once('/') else { return false };
+    let Ok(address) = address.parse::<IpAddr>() else { return false };
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let is_number = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
+    is_number && length.parse::<u8>().is_ok_and(|length| length <= longest)
+}
+
+/// The nodes of host lists, each with the offset of its list.
+fn expanded(text: &str, nodes: &Spanned<Nodes>) -> Result<Vec<(usize, NodeName)>, Mistake> {
+    let mut all = Vec::new();
+    for (offset, list) in lists(nodes) {
+        let names = hostlist::expand(list).map_err(|error| {
+            // The list's own offset counts only where the text stands in
+            // the file as it is, without escapes.
+            let inside = text[offset..].get(1..=list.len()) == Some(list);
+            let place = if inside { offset + 1 + error.offset } else { offset };
+            (place, format!("nodes {list:?}: {error}"))
+        })?;
+        all.extend(names.into_iter().map(|node| (offset, NodeName::from(node))));
+    }
+    Ok(all)
 }
 
 /// The host lists with their offsets.
@@ -204,9 +337,71 @@ mod tests {
         assert!(complaint("[[domain]]\nname = \"a\"\nnodes = \"\"\n").contains("empty"));
         assert!(complaint("[[domain]]\nname = \"a\"\nnodes = 3\n").contains("host list"));
         assert!(complaint("[[domain]]\nname = \"../x\"\nnodes = \"n\"\n").contains("domain name"));
-        assert!(
-            complaint("[[domain]]\nname = \"a\"\nnodes = \"n\"\ngpus_per_node = 0\n")
-                .contains("1 or more")
+    }
+
+    const NODES: &str = "[[domain]]\nname = \"a\"\nnodes = \"n[1-4]\"\n";
+
+    #[test]
+    fn leaves_and_rails_are_read_with_all_they_say() {
+        let more = "gpus_per_node = 0\n[[leaf]]\nname = \"l1\"\nnodes = [\"n[1-2]\", \"n4\"]\n\
+            [[rail]]\nname = \"rail0\"\ndevice = \"eth1.7\"\nnetwork = \"fd00:7::/64\"\n\
+            [[rail]]\nname = \"rail1\"\nrdma = \"mlx5_0\"\n";
+        let claims = parse("c.toml", &format!("{NODES}{more}")).expect("good");
+        assert_eq!(claims.domains[0].gpus_per_node, Some(0));
+        let leaf = &claims.leaves[0];
+        assert_eq!((leaf.name.as_str(), leaf.nodes.len()), ("l1", 3));
+        let [first, second] = claims.rails.as_slice() else { panic!("{claims:?}") };
+        assert_eq!(first.device.as_deref(), Some("eth1.7"));
+        assert_eq!(first.network.as_deref(), Some("fd00:7::/64"));
+        assert_eq!((second.device.as_deref(), second.rdma.as_deref()), (None, Some("mlx5_0")));
+    }
+
+    #[test]
+    fn mistakes_of_leaves_are_named_with_their_place() {
+        let with = |leaves: &str| complaint(&format!("{NODES}{leaves}"));
+        let leaf =
+            |name: &str, nodes: &str| format!("[[leaf]]\nname = {name:?}\nnodes = {nodes}\n");
+        assert_eq!(
+            with(&leaf("l", "[\"n1\", \"n9\"]")),
+            "c.toml:6:16: leaf l: no domain claims node n9"
         );
+        let two = leaf("l", "\"n[1-2]\"") + &leaf("m", "\"n2\"");
+        assert_eq!(with(&two), "c.toml:9:9: node n2 is in two leaves, l and m");
+        let same = leaf("l", "\"n1\"") + &leaf("l", "\"n2\"");
+        assert_eq!(with(&same), "c.toml:8:8: leaf l is already claimed in line 5");
+        assert!(with(&leaf("l", "[\"n1\", \"n1\"]")).contains("twice"));
+        assert!(with(&leaf("l", "[]")).contains("has no nodes"));
+        assert!(with(&leaf("a b", "\"n1\"")).starts_with("c.toml:5:8: leaf name"));
+        assert!(with(&leaf("l", "\"n[1-2\"")).starts_with("c.toml:6:11: nodes"));
+    }
+
+    #[test]
+    fn mistakes_of_rails_are_named_with_their_place() {
+        let with = |rails: &str| complaint(&format!("{NODES}{rails}"));
+        let bare = with("[[rail]]\nname = \"r\"\n");
+        assert!(bare.starts_with("c.toml:5:8: rail r: expected at least one of"), "{bare}");
+        for network in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "x/8", "10.0.0.0/", "10.0.0.0/+8"] {
+            let said = with(&format!("[[rail]]\nname = \"r\"\nnetwork = {network:?}\n"));
+            assert!(said.starts_with("c.toml:6:11: network"), "{said}");
+        }
+        let said = with("[[rail]]\nname = \"r\"\ndevice = \"-x; y\"\n");
+        assert!(said.starts_with("c.toml:6:10: device"), "{said}");
+        let rail = "[[rail]]\nname = \"r\"\ndevice = \"eth1\"\n";
+        let twice = with(&format!("{rail}{rail}"));
+        assert_eq!(twice, "c.toml:8:8: rail r is already claimed in line 5");
+        assert!(with("[[rail]]\nname = \"r\"\ndevise = \"eth1\"\n").contains("devise"));
+    }
+
+    #[test]
+    fn a_file_that_stops_anywhere_is_read_or_refused_at_a_place() {
+        let text = format!(
+            "{NODES}[[leaf]]\nname = \"l\"\nnodes = [\"n[1-2]\"]\n\
+             [[rail]]\nname = \"r\"\nnetwork = \"10.0.0.0/8\"\nrdma = \"mlx5_0\"\n"
+        );
+        for end in 0..text.len() {
+            if let Err(error) = parse("c.toml", &text[..end]) {
+                assert!(error.to_string().starts_with("c.toml:"), "{error}");
+            }
+        }
     }
 }

@@ -17,7 +17,7 @@ pub const CLAIMS: &str = "claims.toml";
 pub enum Place {
     /// The claims.
     Claims,
-    /// An output, with the node or domain it belongs to.
+    /// An output, with the node, the domain or the pair of nodes it belongs to.
     Output(Scope),
     /// Nothing to read: a hidden file, an editor's backup.
     Ignored,
@@ -34,6 +34,10 @@ pub fn place(path: &[&str]) -> Place {
         [name] if *name == CLAIMS => Place::Claims,
         ["nodes", node, _] => Place::Output(Scope::Node(NodeName::from(*node))),
         ["domains", domain, _] => Place::Output(Scope::Domain(DomainName::from(*domain))),
+        // The first of the two ran the command.
+        ["pairs", a, b, _] if a != b => {
+            Place::Output(Scope::Pair(NodeName::from(*a), NodeName::from(*b)))
+        }
         _ => Place::Misplaced,
     }
 }
@@ -93,6 +97,10 @@ mod tests {
         assert_eq!(place(&["claims.toml"]), Place::Claims);
         assert_eq!(place(&["nodes", "n1", "a.txt"]), Place::Output(Scope::Node("n1".into())));
         assert_eq!(place(&["domains", "b", "x"]), Place::Output(Scope::Domain("b".into())));
+        let pair = Scope::Pair("n1".into(), "n2".into());
+        assert_eq!(place(&["pairs", "n1", "n2", "a.json"]), Place::Output(pair));
+        assert_eq!(place(&["pairs", "n1", "n1", "a.json"]), Place::Misplaced);
+        assert_eq!(place(&["pairs", "n1", "a.json"]), Place::Misplaced);
         assert_eq!(place(&["nodes", "n1", "deep", "a.txt"]), Place::Misplaced);
         assert_eq!(place(&["nodes", "stray.txt"]), Place::Misplaced);
         for clutter in [".hidden", "a.txt~", "#a#", ".a.swp", "a.bak"] {

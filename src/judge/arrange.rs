@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::Case;
 use super::island::pair_matrices;
+use super::rails;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
@@ -85,6 +86,10 @@ pub(super) fn arrange<'a>(case: &Case<'a>) -> (Vec<Domain<'a>>, Claims) {
         .collect();
     for recording in case.recordings {
         let Scope::Domain(folder) = &recording.scope else { continue };
+        // What runs over the network says nothing of who shares a domain.
+        if rails::is_of_network(recording) {
+            continue;
+        }
         let name = place_domain(&mut claims, case.claims, folder, recording, &folders);
         placed.push((name, None, recording));
     }
@@ -97,6 +102,12 @@ pub(super) fn arrange<'a>(case: &Case<'a>) -> (Vec<Domain<'a>>, Claims) {
         }
         let name = claims.domain_of(&node).map(|d| d.name.clone());
         placed.extend(name.map(|name| (name, Some(node), recording)));
+    }
+
+    for node in case.recordings.iter().filter(|r| rails::is_of_network(r)).flat_map(rails::named) {
+        if known_as(node.as_str(), claims.domains.iter().flat_map(|d| &d.nodes)).is_none() {
+            claims.domains.push(unclaimed(DomainName::from(node.as_str()), vec![node]));
+        }
     }
 
     let domains = claims
@@ -112,7 +123,7 @@ pub(super) fn arrange<'a>(case: &Case<'a>) -> (Vec<Domain<'a>>, Claims) {
 
 /// The node that a host name means: the one of that name, else the only one
 /// that differs in nothing but a DNS suffix.
-fn known_as<'n>(
+pub(super) fn known_as<'n>(
     host: &str,
     nodes: impl Iterator<Item = &'n NodeName> + Clone,
 ) -> Option<&'n NodeName> {
@@ -229,6 +240,10 @@ fn platform<'a>(
             doubts.push(Unknown { what, why });
         }
         return Some(platform);
+    }
+    // No GPU is claimed: there is nothing a platform could be of.
+    if claimed.gpus_per_node == Some(0) && products.is_empty() {
+        return None;
     }
     let mut found: BTreeMap<&str, &Platform> = BTreeMap::new();
     let mut nameless = Vec::new();

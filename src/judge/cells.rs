@@ -2,6 +2,7 @@
 //! pictures, with what it was compared with and how it came out.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::arrange::Domain;
@@ -50,14 +51,20 @@ pub(super) fn cells(
 ) {
     let places = islands.iter().map(|(i, _)| i.gpus.iter().zip(0..).collect()).collect();
     let scale = Scale { domain, islands, findings, places };
-    let mut readings: BTreeMap<(Option<NodeName>, String), u32> = BTreeMap::new();
+    // Runs of other nodes are no further readings of these.
+    let mut readings: BTreeMap<(Vec<NodeName>, String), u32> = BTreeMap::new();
     let own = domain.own.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
     let across = domain.across.iter().map(|r| (None, *r));
     for (node, recording) in own.chain(across) {
+        let members = || domain.gpus_of_ranks(&recording.parsed).into_values().map(|g| g.node);
+        let place: Vec<NodeName> = match node {
+            Some(node) => vec![node.clone()],
+            None => members().collect::<BTreeSet<_>>().into_iter().collect(),
+        };
         for measurement in &recording.parsed.measurements {
             let Measurement::Matrix(matrix) = measurement else { continue };
             let Some(name) = matrix.testcase.as_deref() else { continue };
-            let reading = readings.entry((node.cloned(), name.to_owned())).or_insert(0);
+            let reading = readings.entry((place.clone(), name.to_owned())).or_insert(0);
             scale.matrix(node, recording, matrix, name, *reading, cells);
             *reading += 1;
         }
@@ -79,12 +86,13 @@ impl Scale<'_> {
         let unit = matrix.unit.unwrap_or(Unit::GigabytesPerSecond);
         let blank = Cell {
             domain: Some(self.domain.name.clone()),
+            stage: recording.stage,
             testcase: testcase.clone(),
             src_node: None,
             src_gpu: None,
             dst_node: None,
             dst_gpu: None,
-            rail: None,
+            rail: recording.rail.clone(),
             reading,
             value: None,
             unit,
@@ -192,10 +200,10 @@ impl Scale<'_> {
 }
 
 /// Fills in ratio and outcome.
-fn compare(mut cell: Cell, reference: Option<(f64, f64)>, guilty: bool) -> Cell {
+pub(super) fn compare(mut cell: Cell, reference: Option<(f64, f64)>, guilty: bool) -> Cell {
     let expected = reference.map(|(value, _)| value);
     let line = reference.map_or(LINE, |(_, tolerance)| tolerance.max(LINE));
-    cell.expected = expected.map(super::finding::round);
+    cell.expected = expected.map(super::finding::fine);
     cell.ratio = match (cell.value, expected) {
         (Some(value), Some(expected)) if 0.0 < expected => {
             Some(super::finding::round(value / expected))

@@ -25,10 +25,15 @@ use crate::model::verdict::Outcome;
 
 /// Nodes and GPUs of a domain that were not, or not wholly, measured.
 pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
-    if domain.own.is_empty() && domain.across.is_empty() {
+    let by_network = domain.nodes.iter().any(|node| ledger.compared.contains_key(node));
+    if domain.own.is_empty() && domain.across.is_empty() && !by_network {
         ledger.unknown(format!("domain {}", domain.name), "nothing was measured");
     }
     for node in &domain.nodes {
+        // No GPU is claimed: the network is all there is to it.
+        if domain.gpus_per_node == Some(0) {
+            continue;
+        }
         let own = domain.own.get(node);
         let measured = own.is_some_and(|rs| rs.iter().any(|r| has_bandwidth(r)));
         if !measured {
@@ -98,7 +103,7 @@ fn has_numbers(recording: &Recording) -> bool {
 /// Whether a recording holds a bandwidth of the node's own links.
 fn has_bandwidth(recording: &Recording) -> bool {
     // A NIC is not what GPUs reach each other over inside a node.
-    recording.parsed.tool != Some(Tool::Perftest)
+    !matches!(recording.parsed.tool, Some(Tool::Perftest | Tool::FabricgateTcp | Tool::Iperf3))
         && recording.parsed.measurements.iter().any(|m| match m {
             Measurement::Matrix(matrix) => {
                 matrix.unit.is_none_or(Unit::is_bandwidth) && matrix.numbers().next().is_some()
@@ -151,7 +156,9 @@ fn gpus_shown(recording: &Recording) -> Option<u32> {
 }
 
 /// Pairs of an island that were not read: charged to as few GPUs as possible.
-pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) {
+/// Where pairs were `sampled`, only those that a test asked for had to be read,
+/// and every GPU had to be read with somebody.
+pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger: &mut Ledger) {
     let n = island.gpus.len();
     let measured = !island.directed.is_empty() || !island.both_ways.is_empty();
     if !measured || n < 2 {
@@ -165,6 +172,23 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) {
         for r in &island.both_ways {
             read[r.src * n + r.dst] = true;
             read[r.dst * n + r.src] = true;
+        }
+    }
+    // Who was asked about whom: everybody, or those whom a test named.
+    let mut asked = vec![!sampled; n * n];
+    if sampled {
+        let holes = island.holes.iter().map(|(src, dst)| src * n + dst);
+        let named: Vec<usize> = holes.chain((0..n * n).filter(|at| read[*at])).collect();
+        for at in named {
+            (asked[at], asked[at % n * n + at / n]) = (true, true);
+        }
+        let met: Vec<bool> = (0..n)
+            .map(|gpu| (0..n).any(|other| read[gpu * n + other] || read[other * n + gpu]))
+            .collect();
+        for src in 0..n {
+            for dst in 0..n {
+                read[src * n + dst] |= met[src] && met[dst];
+            }
         }
     }
     for (src, dst) in &island.holes {
@@ -191,16 +215,20 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) {
         let remaining = left.iter().filter(|l| **l).count();
         let worst = (0..n).filter(|g| left[*g]).map(|g| (missing(g, &left), g)).max();
         let Some((holes, gpu)) = worst.filter(|(holes, _)| 0 < *holes) else { break };
+        let asked_of =
+            |left: &[bool]| (0..n).filter(|o| *o != gpu && left[*o] && asked[gpu * n + o]).count();
         let id = &island.gpus[gpu];
         let why = if holes + 1 == remaining {
             format!("GPU {id} was not measured")
         } else {
-            let (holes, all) = (missing(gpu, &fabric.active), members - 1);
+            let all = if sampled { asked_of(&fabric.active) } else { members - 1 };
+            let holes = missing(gpu, &fabric.active);
             format!("GPU {id} was not measured with {holes} of its {all} partners")
         };
         ledger.doubt(&id.node, why);
         // With few holes either end may be the cause: both stay unknown.
-        if holes * 2 < remaining {
+        let most = if sampled { asked_of(&left) } else { remaining };
+        if holes * 2 < most {
             for other in (0..n).filter(|o| *o != gpu && left[*o]) {
                 if !read[gpu * n + other] || !read[other * n + gpu] {
                     let other = &island.gpus[other];

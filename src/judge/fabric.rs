@@ -11,11 +11,13 @@ use super::level;
 use super::level::Level;
 use super::peel;
 use super::peel::Blame;
+use super::peel::Field;
 use super::peel::LowPair;
 use super::peel::Peeled;
 use super::peel::Statistic;
 use super::robust;
 use super::severed;
+use crate::model::id::NodeName;
 use crate::model::unit::Unit;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
@@ -46,6 +48,8 @@ pub(super) struct Fabric {
     pub(super) both_ways: Peeled,
     /// GPUs that took part in the comparison.
     pub(super) active: Vec<bool>,
+    /// Nodes that do not reach each other, with nobody to blame.
+    pub(super) apart: Vec<(NodeName, NodeName)>,
     /// What this island's level is against what it was compared with.
     pub(super) level: Option<Level>,
 }
@@ -59,9 +63,10 @@ pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
         peeled: Peeled::default(),
         both_ways: Peeled::default(),
         active: vec![true; island.gpus.len()],
+        apart: Vec::new(),
         level: None,
     };
-    if island.directed.is_empty() && island.both_ways.is_empty() {
+    if island.directed.is_empty() && island.both_ways.is_empty() && island.cut.is_empty() {
         out.peeled.detectable = vec![None; island.gpus.len()];
         out.both_ways.detectable = vec![None; island.gpus.len()];
         return out;
@@ -74,9 +79,23 @@ pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
         return out;
     }
     let statistic = if island.is_uniform() { Statistic::Median } else { Statistic::Best };
-    out.peeled = peel::peel(island, &island.directed, &out.active, statistic);
+    let together = |r: &&PairReading| {
+        let (a, b) = (&island.gpus[r.src].node, &island.gpus[r.dst].node);
+        !out.apart.iter().any(|(x, y)| (a, b) == (x, y) || (b, a) == (x, y))
+    };
     let both: Vec<PairReading> = symmetric(&island.both_ways);
-    out.both_ways = peel::peel(island, &both, &out.active, statistic);
+    let both: Vec<PairReading> = both.iter().filter(together).copied().collect();
+    let directed: Vec<PairReading> = island.directed.iter().filter(together).copied().collect();
+    let field = |readings| Field {
+        ends: island.gpus.len(),
+        groups: island.groups.len(),
+        readings,
+        active: &out.active,
+        start: None,
+    };
+    let peeled = peel::peel(&field(&directed), statistic);
+    let both_ways = peel::peel(&field(&both), statistic);
+    (out.peeled, out.both_ways) = (peeled, both_ways);
     blamed(island, &mut out);
     out.level =
         level::judge(island, &out.peeled, &out.both_ways, fleet, &mut out.findings, &mut out.notes);
@@ -93,8 +112,11 @@ fn symmetric(readings: &[PairReading]) -> Vec<PairReading> {
 /// Adds the files that the island's tests came from.
 pub(super) fn evidence(island: &Island<'_>, mut found: Finding) -> Finding {
     const MOST_FILES: usize = 6;
+    // A node's own files say more of it than those of others.
+    let node = found.locus.node.clone();
     for (testcase, files) in &island.files {
-        for file in files.iter().take(MOST_FILES) {
+        let own = files.iter().filter(|f| node.as_ref().is_none_or(|node| f.is_of(node)));
+        for file in own.take(MOST_FILES) {
             found = found.because(&file.file, Some(testcase), "pair matrix");
         }
     }

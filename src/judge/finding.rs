@@ -49,8 +49,8 @@ fn id(class: &str, locus: &Locus) -> String {
 impl Finding {
     /// The same finding with these numbers; the ratio follows from them.
     pub(super) fn numbers(mut self, measured: f64, expected: f64, unit: Unit) -> Self {
-        self.measured = Some(round(measured));
-        self.expected = Some(round(expected));
+        self.measured = Some(fine(measured));
+        self.expected = Some(fine(expected));
         self.unit = Some(unit);
         if 0.0 < expected {
             self.ratio = Some(round(measured / expected));
@@ -77,6 +77,20 @@ impl Finding {
             detail: detail.into(),
         });
         self
+    }
+}
+
+/// Four decimals of what a port carries, and more where that is little.
+pub(super) fn fine(value: f64) -> f64 {
+    if value.abs() < 1.0 { (value * 1e6).round() / 1e6 } else { round(value) }
+}
+
+/// A rate in GB/s as it stands in sentences.
+pub(super) fn rate(value: f64) -> String {
+    match value.abs() {
+        size if 10.0 <= size => format!("{value:.1}"),
+        size if 1.0 <= size => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
     }
 }
 

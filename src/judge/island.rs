@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::arrange::Domain;
+use super::problems;
 use super::testcase;
 use super::testcase::Shape;
 use crate::model::id::DomainName;
@@ -51,7 +52,16 @@ pub(super) struct PairReading {
 pub(super) struct Source {
     /// The node it ran on; `None` when it ran across nodes.
     node: Option<NodeName>,
+    /// The nodes that took part, when it ran across nodes.
+    members: BTreeSet<NodeName>,
     pub(super) file: String,
+}
+
+impl Source {
+    /// Whether this node took part.
+    pub(super) fn is_of(&self, node: &NodeName) -> bool {
+        self.node.as_ref() == Some(node) || self.members.contains(node)
+    }
 }
 
 /// A set of GPUs that must all reach each other.
@@ -69,6 +79,8 @@ pub(super) struct Island<'a> {
     pub(super) both_ways: Vec<PairReading>,
     /// Pairs for which a test printed no number, in none of its readings.
     pub(super) holes: Vec<(usize, usize)>,
+    /// Nodes that could not import each other's memory.
+    pub(super) cut: Vec<(NodeName, NodeName)>,
     /// Files that pair readings came from, for evidence.
     pub(super) files: BTreeMap<Arc<str>, Vec<Source>>,
 }
@@ -97,9 +109,10 @@ impl<'a> Island<'a> {
     /// the run across nodes.
     pub(super) fn file_of(&self, group: usize, gpu: usize) -> Option<&str> {
         let key = &self.groups[group];
-        let node = (!key.across).then(|| &self.gpus[gpu].node);
+        let node = &self.gpus[gpu].node;
         let sources = self.files.get(&key.testcase)?;
-        sources.iter().find(|s| s.node.as_ref() == node).map(|s| s.file.as_str())
+        let mut fitting = sources.iter().filter(|s| s.node.is_none() == key.across);
+        fitting.find(|s| s.is_of(node)).map(|s| s.file.as_str())
     }
 
     /// Whether every pair of GPUs must show the same bandwidth.
@@ -252,10 +265,14 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
     let mut files: BTreeMap<Arc<str>, Vec<Source>> = BTreeMap::new();
     for (node, recording) in recordings {
         let label = labels(domain, recording, node);
+        let ranks = || domain.gpus_of_ranks(&recording.parsed).into_values().map(|g| g.node);
+        let members: BTreeSet<NodeName> =
+            if node.is_none() { ranks().collect() } else { BTreeSet::new() };
         let small_buffer = copies_small_buffers(recording);
         for (matrix, name, shape) in pair_matrices(recording) {
             let testcase: Arc<str> = Arc::from(name);
-            let source = Source { node: node.cloned(), file: recording.file.clone() };
+            let file = recording.file.clone();
+            let source = Source { node: node.cloned(), members: members.clone(), file };
             let seen_in: &mut Vec<Source> = files.entry(testcase.clone()).or_default();
             if !seen_in.contains(&source) {
                 seen_in.push(source);
@@ -295,6 +312,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
         directed,
         both_ways,
         holes,
+        cut: if only.is_none() { problems::not_importable(domain) } else { Vec::new() },
         files,
     }
 }

@@ -5,9 +5,13 @@
 //! no slow link but another path. Groups, not blame: what they mean is decided
 //! in `fabric`.
 
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
 use super::island::GroupKey;
 use super::island::Island;
 use super::robust;
+use crate::model::id::NodeName;
 
 /// Below this share of the island's level a cell runs over another path. The
 /// slowest link fault that still is NVLink (9 of 18 links) reads 0.5, the
@@ -34,6 +38,19 @@ impl Reach {
             let cell = &mut best[reading.src * n + reading.dst];
             *cell = cell.max(share);
         }
+        // Whose memory cannot be imported is not reached, whatever the rate.
+        for (a, b) in &island.cut {
+            let of = |node: &NodeName| -> Vec<usize> {
+                (0..n).filter(|g| island.gpus[*g].node == *node).collect()
+            };
+            for src in of(a) {
+                for dst in of(b) {
+                    for at in [src * n + dst, dst * n + src] {
+                        best[at] = best[at].max(0.0);
+                    }
+                }
+            }
+        }
         Self { best, n }
     }
 
@@ -54,9 +71,9 @@ impl Reach {
             .fold((0, 0), |(good, all), reached| (good + usize::from(reached), all + 1))
     }
 
-    /// Sets of `parts` that reach each other, largest first; a part that was
-    /// not measured against any other is in none.
-    pub(super) fn connected(&self, parts: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    /// Sets of `parts` that reach each other, and who does not reach whom.
+    pub(super) fn connected(&self, parts: &[Vec<usize>]) -> Connected {
+        let mut cut = Vec::new();
         let mut group: Vec<usize> = (0..parts.len()).collect();
         let mut measured = vec![parts.len() == 1; parts.len()];
         for a in 0..parts.len() {
@@ -67,7 +84,9 @@ impl Reach {
                 }
                 measured[a] = true;
                 measured[b] = true;
-                if all < good * 2 && group[a] != group[b] {
+                if good * 2 <= all {
+                    cut.push((a, b));
+                } else if group[a] != group[b] {
                     let (keep, drop) = (group[a], group[b]);
                     for g in &mut group {
                         if *g == drop {
@@ -77,14 +96,34 @@ impl Reach {
                 }
             }
         }
-        let mut sets: std::collections::BTreeMap<usize, Vec<usize>> =
-            std::collections::BTreeMap::new();
+        let mut sets: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (part, g) in group.iter().enumerate().filter(|(part, _)| measured[*part]) {
             sets.entry(*g).or_default().push(part);
         }
         let mut sets: Vec<Vec<usize>> = sets.into_values().collect();
         sets.sort_by_key(|set| std::cmp::Reverse(set.len()));
-        sets
+        Connected { sets, cut }
+    }
+}
+
+/// Parts of an island by who reaches whom.
+#[derive(Debug)]
+pub(super) struct Connected {
+    /// Parts that reach each other, directly or over others; the largest set
+    /// first. A part that was not measured against any other is in none.
+    pub(super) sets: Vec<Vec<usize>>,
+    /// Pairs of parts that were measured and do not reach each other.
+    pub(super) cut: Vec<(usize, usize)>,
+}
+
+impl Connected {
+    /// The parts of `main` that do not reach somebody of `set`.
+    pub(super) fn refused(&self, set: &[usize], main: &[usize]) -> BTreeSet<usize> {
+        let met = |(a, b): &(usize, usize)| {
+            let ends = [(*a, *b), (*b, *a)];
+            ends.into_iter().find(|(x, y)| set.contains(x) && main.contains(y)).map(|(_, y)| y)
+        };
+        self.cut.iter().filter_map(met).collect()
     }
 }
 

@@ -8,20 +8,28 @@ mod arrange;
 mod causes;
 mod cells;
 mod collective;
+pub mod confirm;
 mod coverage;
 mod fabric;
 mod finding;
 mod floor;
 mod host;
 mod island;
+mod leaves;
 mod ledger;
 mod level;
 mod membership;
+mod network;
 mod nic;
 mod nodes;
+mod partners;
+mod paths;
 mod peel;
 mod problems;
+mod rails;
+mod reach;
 pub mod robust;
+pub mod sequential;
 mod severed;
 mod state;
 mod testcase;
@@ -36,7 +44,6 @@ use ledger::Ledger;
 use crate::model::cell::Cell;
 use crate::model::claims::Claims;
 use crate::model::recording::Recording;
-use crate::model::verdict::Finding;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 use crate::thresholds::Catalogue;
@@ -80,9 +87,10 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         problems::judge(domain, &mut ledger);
         state::judge(domain, &mut ledger);
     }
-    let judged = fabrics(&domains, &mut ledger);
+    let judged = fabrics(&domains, case.sampled, &mut ledger);
     host::judge(&domains, &mut ledger);
     nic::judge(&domains, &mut ledger);
+    network::judge(&domains, &claims, case.recordings, &mut ledger);
     for domain in &domains {
         collective::judge(domain, &mut ledger);
         coverage::judge(domain, &mut ledger);
@@ -93,18 +101,17 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         ledger.unknown("everything", "nothing was measured and nothing is claimed");
     }
     let nodes = nodes::verdicts(&domains, &ledger);
-    let outcome = nodes::overall(&nodes, &ledger);
+    let outcome = nodes::worst(&nodes, &ledger.findings, &ledger.unknown);
     ledger.unknown.extend(nodes::unknown(&nodes));
     let mut cells = Vec::new();
     for (domain, islands) in domains.iter().zip(&judged).filter(|_| case.cells) {
         cells::cells(domain, islands, &ledger.findings, &mut cells);
     }
+    if case.cells {
+        paths::cells(&domains, case.recordings, &ledger.findings, &mut cells);
+    }
     let mut findings = ledger.findings;
-    findings.sort_by(|a, b| {
-        let severity =
-            |f: &Finding| (std::cmp::Reverse(f.outcome), f.locus.clone(), f.class.clone());
-        severity(a).cmp(&severity(b))
-    });
+    findings.sort_by(|a, b| nodes::by_severity(a).cmp(&nodes::by_severity(b)));
     let verdicts = Verdicts {
         format: VERDICTS_FORMAT.to_owned(),
         platform: one_platform(&domains),
@@ -126,7 +133,11 @@ fn one_platform(domains: &[Domain<'_>]) -> Option<String> {
 }
 
 /// Judges the islands of every domain; returns them for the cells.
-fn fabrics<'a>(domains: &[Domain<'a>], ledger: &mut Ledger) -> Vec<Vec<(Island<'a>, Fabric)>> {
+fn fabrics<'a>(
+    domains: &[Domain<'a>],
+    sampled: bool,
+    ledger: &mut Ledger,
+) -> Vec<Vec<(Island<'a>, Fabric)>> {
     let islands: Vec<Vec<Island<'a>>> = domains.iter().map(island::islands).collect();
     let fleet = level::Fleet::of(islands.iter().flatten());
     islands
@@ -137,7 +148,7 @@ fn fabrics<'a>(domains: &[Domain<'a>], ledger: &mut Ledger) -> Vec<Vec<(Island<'
                 .map(|island| {
                     let mut fabric = fabric::judge(&island, &fleet);
                     enter(&island, &mut fabric, ledger);
-                    coverage::pairs(&island, &fabric, ledger);
+                    coverage::pairs(&island, &fabric, sampled, ledger);
                     (island, fabric)
                 })
                 .collect()

@@ -156,7 +156,7 @@ fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
 }
 
 /// What a class of NIC must show, in GB/s, and its tolerance.
-fn in_gigabytes(nic: &Platform, testcase: &str) -> Option<(f64, f64)> {
+pub(super) fn in_gigabytes(nic: &Platform, testcase: &str) -> Option<(f64, f64)> {
     let expectation = nic.expectation(testcase)?;
     let value = expectation.unit.to_gigabytes_per_second(expectation.value?)?;
     Some((value, expectation.tolerance))

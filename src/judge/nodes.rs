@@ -6,8 +6,10 @@
 
 use super::arrange::Domain;
 use super::ledger::Ledger;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
@@ -28,21 +30,36 @@ pub(super) fn unknown(nodes: &[NodeVerdict]) -> Vec<Unknown> {
 }
 
 /// Whether a finding is about this node or a part of it alone.
-fn is_against(finding: &Finding, domain: &Domain<'_>, node: &NodeName) -> bool {
+pub(super) fn accuses(finding: &Finding, node: &NodeName) -> bool {
     let kind = matches!(
         finding.locus.kind,
         LocusKind::Gpu | LocusKind::Node | LocusKind::Direction | LocusKind::Tray | LocusKind::Rail
     );
     let inside = finding.locus.kind == LocusKind::Pair && is_inside(finding, node);
-    (kind || inside)
-        && finding.locus.node.as_ref() == Some(node)
-        && finding.locus.domain.as_ref() == Some(&domain.name)
+    (kind || inside) && finding.locus.node.as_ref() == Some(node)
 }
 
-/// Both ends of a pair sit in this node.
+fn is_against(finding: &Finding, domain: &Domain<'_>, node: &NodeName) -> bool {
+    accuses(finding, node) && finding.locus.domain.as_ref() == Some(&domain.name)
+}
+
+/// Worst first; the locus and the class break ties.
+pub(super) fn by_severity(finding: &Finding) -> (std::cmp::Reverse<Outcome>, &Locus, &str) {
+    (std::cmp::Reverse(finding.outcome), &finding.locus, &finding.class)
+}
+
+/// Why a node passes.
+pub(super) const AS_EXPECTED: &str = "everything measured is as expected";
+
+/// Why a node does not pass because of something larger, or of a pair.
+pub(super) fn but(summary: &str) -> String {
+    format!("nothing against it, but {summary}")
+}
+
+/// The far end of a pair sits in this node: `node:gpu`, or the node itself.
 fn is_inside(finding: &Finding, node: &NodeName) -> bool {
-    let peer = finding.locus.peer.as_deref().and_then(|p| p.rsplit_once(':')).map(|(n, _)| n);
-    peer == Some(node.as_str())
+    let peer = finding.locus.peer.as_deref().unwrap_or("");
+    peer == node.as_str() || peer.rsplit_once(':').is_some_and(|(n, _)| n == node.as_str())
 }
 
 fn verdict(domain: &Domain<'_>, node: &NodeName, ledger: &Ledger) -> NodeVerdict {
@@ -75,14 +92,13 @@ fn verdict(domain: &Domain<'_>, node: &NodeName, ledger: &Ledger) -> NodeVerdict
         return say(Outcome::Unknown, doubt.why.clone());
     }
     let explained = ledger.findings.iter().any(|f| is_part(f) && in_domain(f, domain));
-    let touched = |f: &&Finding| touches(f, domain, node) && !(explained && is_collective(f));
-    if let Some(finding) = ledger.findings.iter().find(touched) {
-        return say(Outcome::Unknown, format!("nothing against it, but {}", finding.summary));
-    }
-    match ledger.compared.get(node) {
-        Some(true) => say(Outcome::Pass, "everything measured is as expected".to_owned()),
-        Some(false) => say(Outcome::Unknown, "its level was compared with nothing".to_owned()),
-        None => say(Outcome::Unknown, "nothing was measured".to_owned()),
+    let touched =
+        |f: &&Finding| touches(f, Some(&domain.name), node) && !(explained && is_collective(f));
+    match (ledger.compared.get(node), ledger.findings.iter().find(touched)) {
+        (Some(true), Some(finding)) => say(Outcome::Unknown, but(&finding.summary)),
+        (Some(true), None) => say(Outcome::Pass, AS_EXPECTED.to_owned()),
+        (Some(false), _) => say(Outcome::Unknown, "its level was compared with nothing".to_owned()),
+        (None, _) => say(Outcome::Unknown, "nothing was measured".to_owned()),
     }
 }
 
@@ -106,20 +122,20 @@ fn is_part(finding: &Finding) -> bool {
 }
 
 /// Whether a finding about something larger, or a pair, keeps this node from passing.
-fn touches(finding: &Finding, domain: &Domain<'_>, node: &NodeName) -> bool {
-    if !in_domain(finding, domain) {
-        return false;
-    }
+pub(super) fn touches(finding: &Finding, domain: Option<&DomainName>, node: &NodeName) -> bool {
     match finding.locus.kind {
-        LocusKind::Domain | LocusKind::Plane | LocusKind::Instrument | LocusKind::Leaf => true,
+        LocusKind::Domain | LocusKind::Plane | LocusKind::Instrument => {
+            domain.is_some() && finding.locus.domain.as_ref() == domain
+        }
+        // A pair over the network has an end in another domain.
         LocusKind::Pair => finding.locus.node.as_ref() == Some(node) || is_inside(finding, node),
         _ => false,
     }
 }
 
 /// The worst of all parts; nothing at all is unknown.
-pub(super) fn overall(nodes: &[NodeVerdict], ledger: &Ledger) -> Outcome {
-    let parts = nodes.iter().map(|n| n.outcome).chain(ledger.findings.iter().map(|f| f.outcome));
-    let unknown = (!ledger.unknown.is_empty()).then_some(Outcome::Unknown);
+pub(super) fn worst(nodes: &[NodeVerdict], findings: &[Finding], unknown: &[Unknown]) -> Outcome {
+    let parts = nodes.iter().map(|n| n.outcome).chain(findings.iter().map(|f| f.outcome));
+    let unknown = (!unknown.is_empty()).then_some(Outcome::Unknown);
     parts.chain(unknown).max().unwrap_or(Outcome::Unknown)
 }

@@ -6,7 +6,6 @@
 //! its row or column leaves, and everything is compared again. What is low
 //! afterwards belongs to a pair.
 
-use super::island::Island;
 use super::island::PairReading;
 use super::robust;
 use crate::model::verdict::Direction;
@@ -16,7 +15,7 @@ use crate::model::verdict::Direction;
 pub(super) const LINE: f64 = 0.028;
 
 /// A median this many standard errors low is no chance.
-const ERRORS: f64 = 5.0;
+pub(super) const ERRORS: f64 = 5.0;
 
 /// Further standard errors for a fault of the printed size to be seen 999
 /// times in 1,000: Phi^-1(0.999).
@@ -24,20 +23,20 @@ const POWER: f64 = 3.09;
 
 /// Relative spread assumed where an island is too small to show its own:
 /// generous for copy engines (0.1 to 0.3 % seen), usual for NCCL and NICs.
-const ASSUMED_SIGMA: f64 = 0.01;
+pub(super) const ASSUMED_SIGMA: f64 = 0.01;
 
 /// No instrument here repeats better than this.
-const LEAST_SIGMA: f64 = 0.000_5;
+pub(super) const LEAST_SIGMA: f64 = 0.000_5;
 
 /// Islands of up to this many GPUs are first compared with their upper end:
 /// one bad GPU of four touches half of all cells, three of eight two thirds.
 const SMALL: usize = 8;
 
 /// Where that upper end is. With four bad of eight a fifth of all cells is good.
-const UPPER: f64 = 0.85;
+pub(super) const UPPER: f64 = 0.85;
 
 /// How many standard deviations above the middle that is: Phi^-1(0.85).
-const UPPER_Z: f64 = 1.04;
+pub(super) const UPPER_Z: f64 = 1.04;
 
 /// Chance that any innocent pair of an island looks low.
 const FAMILY_ERROR: f64 = 1e-3;
@@ -138,24 +137,34 @@ impl Cells {
     }
 }
 
-/// Peels the readings of an island. `active` says which GPUs take part: those
-/// that are cut off are judged elsewhere.
-pub(super) fn peel(
-    island: &Island<'_>,
-    readings: &[PairReading],
-    active: &[bool],
-    statistic: Statistic,
-) -> Peeled {
-    let n = island.gpus.len();
+/// Readings between numbered ends: GPUs of an island, or nodes on a rail.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field<'r> {
+    /// How many ends there are.
+    pub(super) ends: usize,
+    /// How many groups the readings come in.
+    pub(super) groups: usize,
+    pub(super) readings: &'r [PairReading],
+    /// Ends that take part: those that are cut off are judged elsewhere.
+    pub(super) active: &'r [bool],
+    /// The levels to begin with, where something else than the readings tells.
+    pub(super) start: Option<&'r [f64]>,
+}
+
+/// Peels a field of readings.
+pub(super) fn peel(field: &Field<'_>, statistic: Statistic) -> Peeled {
+    let (n, active) = (field.ends, field.active);
     let readings: Vec<PairReading> =
-        readings.iter().copied().filter(|r| active[r.src] && active[r.dst]).collect();
+        field.readings.iter().copied().filter(|r| active[r.src] && active[r.dst]).collect();
     let mut out = Peeled { detectable: vec![None; n], ..Peeled::default() };
     let mut blamed = Blamed::none(n);
     // Levels depend on who is blamed and the other way round: a few turns do.
     for turn in 0..5 {
-        let first = turn == 0 && n <= SMALL;
+        let told = field.start.filter(|_| turn == 0);
+        let first = turn == 0 && n <= SMALL && told.is_none();
         let upper = first.then_some(UPPER);
-        out.levels = levels(island.groups.len(), &readings, &blamed, upper);
+        out.levels =
+            told.map_or_else(|| levels(field.groups, &readings, &blamed, upper), <[f64]>::to_vec);
         let (mut cells, mut matrix) = matrix(n, &readings, &out.levels);
         out.sigma = sigma(&cells, &matrix, n);
         if first {
@@ -166,7 +175,7 @@ pub(super) fn peel(
         }
         let before = blamed.clone();
         blamed = blame(&matrix, &cells, n, out.sigma, statistic);
-        let settled = before == blamed && !first;
+        let settled = before == blamed && !first && told.is_none();
         out.blames = describe(&matrix, &cells, &blamed, out.sigma, n, statistic);
         out.detectable = detectable(&cells, &blamed, out.sigma, n, statistic);
         if settled {
@@ -362,7 +371,7 @@ fn describe(
 }
 
 /// The smallest degradation that the rule sees with 99.9 % power.
-fn smallest(se: f64) -> f64 {
+pub(super) fn smallest(se: f64) -> f64 {
     LINE.max(ERRORS * se) + POWER * se
 }
 
@@ -444,7 +453,7 @@ fn low_pairs(
 /// dip by 5 to 40 % about once in 200: three in a row are no dips, two that
 /// agree within their noise hardly are, and a single one only when it is
 /// deeper than dips go.
-fn convicts(readings: usize, span: f64, ratio: f64, sigma: f64) -> bool {
+pub(super) fn convicts(readings: usize, span: f64, ratio: f64, sigma: f64) -> bool {
     const DEEPEST_DIP: f64 = 0.55;
     const AGREEMENT: f64 = 0.006;
     match readings {

@@ -12,6 +12,8 @@ use super::finding::finding;
 use super::finding::of_domain;
 use super::finding::of_node;
 use super::ledger::Ledger;
+use super::partners;
+use super::partners::Pairs;
 use super::testcase;
 use crate::model::id::NodeName;
 use crate::model::parsed::Problem;
@@ -54,9 +56,104 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
             on_node(domain, node, recording, ledger);
         }
     }
+    let (pairs, culprits) = runs_of_two(domain);
     for recording in &domain.across {
-        across(domain, recording, ledger);
+        match pairs.iter().find(|run| std::ptr::eq(run.recording, *recording)) {
+            Some(run) if run.failed => of_two(domain, run, &culprits, ledger),
+            _ => across(domain, recording, ledger),
+        }
     }
+}
+
+/// A run of two nodes of a domain.
+struct RunOfTwo<'a> {
+    recording: &'a Recording,
+    ends: (NodeName, NodeName),
+    failed: bool,
+}
+
+/// The runs of two nodes, and the nodes that explain those that failed.
+fn runs_of_two<'a>(domain: &Domain<'a>) -> (Vec<RunOfTwo<'a>>, BTreeSet<NodeName>) {
+    if domain.nodes.len() < 3 {
+        return (Vec::new(), BTreeSet::new());
+    }
+    let mut runs = Vec::new();
+    for recording in &domain.across {
+        let Ok([a, b]) = <[NodeName; 2]>::try_from(members(domain, recording)) else { continue };
+        let parsed = &recording.parsed;
+        let failed = parsed.problems.iter().any(|p| !is_normal(p, domain, recording))
+            || !parsed.complete
+            || parsed.tool.is_none();
+        runs.push(RunOfTwo { recording, ends: (a, b), failed });
+    }
+    let of = |wanted: bool| -> Pairs<NodeName> {
+        runs.iter().filter(|r| r.failed == wanted).map(|r| r.ends.clone()).collect()
+    };
+    let culprits = partners::culprits(&of(false), &of(true));
+    (runs, culprits)
+}
+
+/// A failed run of two nodes: it accuses neither, unless one of them fails with
+/// nearly all its partners.
+fn of_two(
+    domain: &Domain<'_>,
+    run: &RunOfTwo<'_>,
+    culprits: &BTreeSet<NodeName>,
+    ledger: &mut Ledger,
+) {
+    let (recording, (a, b)) = (run.recording, &run.ends);
+    let guilty: Vec<&NodeName> = [a, b].into_iter().filter(|n| culprits.contains(*n)).collect();
+    let incomplete = Problem::new(ProblemKind::Truncated, "the output is not complete");
+    let problems = &recording.parsed.problems;
+    let problems = if problems.is_empty() { std::slice::from_ref(&incomplete) } else { problems };
+    for problem in problems.iter().filter(|p| !is_normal(p, domain, recording)) {
+        let bad = outcome(problem) == Outcome::Failed;
+        let said = |node: &NodeName| format!("{node}: {}", problem.detail);
+        if problem.kind == ProblemKind::Corrupt {
+            let locus = match node_of(domain, recording, problem) {
+                Some(node) => of_node(&domain.name, &node),
+                None => Locus {
+                    kind: LocusKind::Pair,
+                    peer: Some(b.to_string()),
+                    ..of_node(&domain.name, a)
+                },
+            };
+            ledger.find(failed(problem, locus, recording, &said(a)));
+        } else if is_import_error(problem) && domain.spans_nodes() {
+            // Who reaches whom is told from all such runs together.
+        } else if guilty.is_empty() {
+            let test = problem.testcase.as_deref().unwrap_or("a test");
+            let what = format!("{test} of {a} and {b} in {}", recording.file);
+            ledger.unknown(what, format!("{}: {}", problem.kind.as_str(), problem.detail));
+            [a, b].into_iter().for_each(|node| doubt(node, problem, recording, ledger));
+        } else {
+            for node in &guilty {
+                if bad {
+                    let said = format!("{}; so do its runs with nearly all partners", said(node));
+                    let locus = of_node(&domain.name, node);
+                    ledger.find(failed(problem, locus, recording, &said));
+                } else {
+                    doubt(node, problem, recording, ledger);
+                }
+            }
+        }
+    }
+}
+
+/// An error of importing memory of another node: the two are not in one
+/// clique or IMEX domain. CUDA says 400 or 800 (driver API).
+fn is_import_error(problem: &Problem) -> bool {
+    let code = problem.code.as_deref().unwrap_or("");
+    problem.kind == ProblemKind::Error
+        && matches!(code, "CUDA_ERROR_INVALID_HANDLE" | "CUDA_ERROR_NOT_PERMITTED")
+}
+
+/// Pairs of nodes between which memory could not be imported.
+pub(super) fn not_importable(domain: &Domain<'_>) -> Vec<(NodeName, NodeName)> {
+    let (runs, _) = runs_of_two(domain);
+    let failed =
+        runs.into_iter().filter(|r| r.recording.parsed.problems.iter().any(is_import_error));
+    failed.map(|run| run.ends).collect()
 }
 
 fn on_node(domain: &Domain<'_>, node: &NodeName, recording: &Recording, ledger: &mut Ledger) {
@@ -160,6 +257,8 @@ fn across(domain: &Domain<'_>, recording: &Recording, ledger: &mut Ledger) {
 fn members(domain: &Domain<'_>, recording: &Recording) -> Vec<NodeName> {
     let ranks = domain.gpus_of_ranks(&recording.parsed);
     let nodes: BTreeSet<NodeName> = ranks.into_values().map(|g| g.node).collect();
+    let planned = || recording.nodes.iter().cloned().collect();
+    let nodes = if nodes.is_empty() { planned() } else { nodes };
     let known: Vec<NodeName> = domain.nodes.iter().filter(|n| nodes.contains(n)).cloned().collect();
     if known.is_empty() { domain.nodes.clone() } else { known }
 }

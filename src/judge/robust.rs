@@ -54,6 +54,33 @@ pub fn spread(values: &[f64], centre: f64) -> Option<f64> {
     Some(all.max(lower) * MAD_TO_SIGMA)
 }
 
+/// Mean range of 2, 3, ... readings of a standard normal distribution (Tippett
+/// 1925; the constant d2 of control charts).
+const MEAN_RANGE: [f64; 9] = [1.128, 1.693, 2.059, 2.326, 2.534, 2.704, 2.847, 2.970, 3.078];
+
+/// The median range of 3 to 5 readings is so much below the mean one: the
+/// distribution leans to the right.
+const RANGE_LEAN: f64 = 1.05;
+
+/// Fewer repeated cells than this are no estimate.
+const FEWEST_REPEATED: usize = 4;
+
+/// Relative standard deviation of one reading, from cells that were read more
+/// than once: their median range, which dips in fewer than half of the cells do
+/// not move. `None` where too few were repeated.
+pub fn repeat_sigma<'v>(cells: impl Iterator<Item = &'v [f64]>) -> Option<f64> {
+    let relative = |values: &'v [f64]| {
+        let values = &values[..values.len().min(MEAN_RANGE.len() + 1)];
+        let middle = median(&mut values.to_vec()).filter(|m| 0.0 < *m)?;
+        let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let usual = MEAN_RANGE.get(values.len().checked_sub(2)?)?;
+        Some((highest - lowest) / middle / usual * RANGE_LEAN)
+    };
+    let mut sigmas: Vec<f64> = cells.filter_map(relative).collect();
+    if sigmas.len() < FEWEST_REPEATED { None } else { median(&mut sigmas) }
+}
+
 /// Standard error of a median of `count` values with this standard deviation.
 pub fn median_error(sigma: f64, count: usize) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a count of readings")]
@@ -95,6 +122,19 @@ mod tests {
         let wild = spread(&values, 1.0).expect("values");
         assert!((calm - 0.001_482_6).abs() < 1e-6);
         assert!((wild - calm).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_spread_of_repeated_readings_survives_a_dip() {
+        let cells: Vec<[f64; 3]> = (0..9)
+            .map(|at| {
+                let dip = if at == 4 { 0.3 } else { 0.0 };
+                [100.0 - dip * 100.0, 101.693, 100.5]
+            })
+            .collect();
+        let sigma = repeat_sigma(cells.iter().map(<[f64; 3]>::as_slice)).expect("repeated");
+        assert!((sigma - 0.0104).abs() < 2e-4, "{sigma}");
+        assert_eq!(repeat_sigma([[1.0].as_slice(); 9].into_iter()), None);
     }
 
     #[test]

@@ -12,9 +12,12 @@ use super::finding::of_gpu;
 use super::finding::of_node;
 use super::island::Island;
 use super::island::PairReading;
+use super::membership::Connected;
 use super::membership::Reach;
 use super::robust;
+use crate::model::id::NodeName;
 use crate::model::unit::Unit;
+use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 
@@ -24,7 +27,7 @@ pub(super) const NO_MULTI_NODE: &str = "multi-node-nvlink-off";
 /// Nodes and GPUs that do not reach the others at fabric speed.
 pub(super) fn judge(island: &Island<'_>, out: &mut Fabric) {
     // Where pairs do not share one path class, a slow pair is no cut.
-    if !island.is_uniform() || island.directed.is_empty() {
+    if !island.is_uniform() || (island.directed.is_empty() && island.cut.is_empty()) {
         return;
     }
     let reach = Reach::of(island);
@@ -61,7 +64,9 @@ fn isolated_gpus(
     for gpus in nodes {
         let here: Vec<usize> = gpus.iter().copied().filter(|g| alone.contains(g)).collect();
         let measured = gpus.iter().filter(|g| 0 < reach.between(&[**g], &all).1).count();
-        if here.is_empty() {
+        // Without readings inside the node nothing is known of its own fabric.
+        let inside = reach.between(gpus, gpus).1;
+        if here.is_empty() || (here.len() == measured && 1 < measured && inside == 0) {
             continue;
         }
         if here.len() == measured && 1 < measured {
@@ -111,8 +116,9 @@ fn isolated_gpus(
 
 /// A node whose GPUs form several groups.
 fn split_node(island: &Island<'_>, reach: &Reach, gpus: &[Vec<usize>], out: &mut Fabric) {
-    let sets = reach.connected(gpus);
-    let Some(node) = island.node.as_ref().filter(|_| 1 < sets.len()) else { return };
+    let Connected { sets, cut } = reach.connected(gpus);
+    let is_cut = !cut.is_empty() && 1 < sets.len();
+    let Some(node) = island.node.as_ref().filter(|_| is_cut) else { return };
     let groups = sets.iter().map(|set| {
         let names: Vec<String> =
             set.iter().map(|at| island.gpus[gpus[*at][0]].gpu.to_string()).collect();
@@ -133,11 +139,12 @@ fn split_node(island: &Island<'_>, reach: &Reach, gpus: &[Vec<usize>], out: &mut
 
 /// Nodes that are not in the domain they are claimed to be in.
 fn split_domain(island: &Island<'_>, reach: &Reach, members: &[Vec<usize>], out: &mut Fabric) {
-    let sets = reach.connected(members);
-    let Some(main) = sets.first().filter(|_| 1 < sets.len()) else { return };
+    let connected = reach.connected(members);
+    let (sets, cut) = (&connected.sets, &connected.cut);
+    // Where pairs were sampled, sets that never met are no cut.
+    let Some(main) = sets.first().filter(|_| !cut.is_empty() && 1 < sets.len()) else { return };
     let node = |at: usize| &island.gpus[members[at][0]].node;
     let measured: usize = sets.iter().map(Vec::len).sum();
-    let rule = "membership: pairs across nodes read below 30 % of the fabric's level";
     if main.len() == 1 {
         let said = format!(
             "no two nodes of {} reach each other at NVLink speed, while the GPUs inside a node may: \
@@ -145,7 +152,7 @@ fn split_domain(island: &Island<'_>, reach: &Reach, members: &[Vec<usize>], out:
             island.domain
         );
         let locus = of_domain(LocusKind::Domain, &island.domain);
-        let found = finding(Outcome::Failed, NO_MULTI_NODE, locus, rule).saying(said);
+        let found = finding(Outcome::Failed, NO_MULTI_NODE, locus, RULE).saying(said);
         out.findings.push(evidence(island, found));
         out.unknown.extend(members.iter().map(|gpus| {
             (
@@ -155,68 +162,133 @@ fn split_domain(island: &Island<'_>, reach: &Reach, members: &[Vec<usize>], out:
         }));
         return;
     }
+    let majority = measured < main.len() * 2;
+    let split = |a: &Vec<usize>, b: &Vec<usize>| {
+        let ends = |(x, y): &&(usize, usize)| {
+            (a.contains(x) && b.contains(y)) || (a.contains(y) && b.contains(x))
+        };
+        1 < cut.iter().filter(ends).count()
+    };
+    let is_split =
+        sets.iter().enumerate().any(|(at, a)| sets[at + 1..].iter().any(|b| split(a, b)));
+    if !majority && is_split {
+        parted(island, sets, node, out);
+    }
+    let inside: Vec<usize> = main.iter().flat_map(|at| members[*at].iter().copied()).collect();
+    // A set is accused by two partners; one may be the cause itself.
+    let accused = |set: &Vec<usize>| majority && 1 < connected.refused(set, main).len();
+    for set in sets.iter().skip(1).filter(|set| accused(set)) {
+        for at in set {
+            not_a_member(island, node(*at), &members[*at], &inside, set.len() - 1, out);
+        }
+    }
+    for (a, b) in cut {
+        let home = |at: &usize| sets.iter().find(|set| set.contains(at));
+        let told = [a, b].into_iter().filter_map(home).any(accused) || (!majority && is_split);
+        if !told {
+            apart(island, [node(*a), node(*b)], [&members[*a], &members[*b]], out);
+        }
+    }
+    for set in sets.iter().skip(1).filter(|set| accused(set) || !majority && is_split) {
+        for gpu in set.iter().flat_map(|at| &members[*at]) {
+            out.active[*gpu] = false;
+        }
+    }
+}
+
+/// The rule behind all of membership.
+const RULE: &str = "membership: pairs across nodes read below 30 % of the fabric's level, or cannot \
+                    import each other's memory";
+
+/// No part of the domain holds most of its nodes.
+fn parted<'i>(
+    island: &'i Island<'_>,
+    sets: &[Vec<usize>],
+    node: impl Fn(usize) -> &'i NodeName,
+    out: &mut Fabric,
+) {
     let groups = sets
         .iter()
         .map(|set| set.iter().map(|at| node(*at).as_str()).collect::<Vec<_>>().join(","));
     let groups = groups.collect::<Vec<_>>().join(" | ");
-    let majority = measured < main.len() * 2;
-    if !majority {
-        let said = format!(
-            "{} is split: its nodes reach each other only inside the groups {groups}; \
-             which of them is the claimed domain cannot be told",
-            island.domain
-        );
-        let locus = of_domain(LocusKind::Domain, &island.domain);
-        let found = finding(Outcome::Failed, "split-domain", locus, rule).saying(said);
-        out.findings.push(evidence(island, found));
-        for set in &sets {
-            for at in set {
-                let why = format!(
-                    "{} is split and it is not known which part is the domain",
-                    island.domain
-                );
-                out.unknown.push((format!("node {}", node(*at)), why));
-            }
-        }
+    let said = format!(
+        "{} is split: its nodes reach each other only inside the groups {groups}; \
+         which of them is the claimed domain cannot be told",
+        island.domain
+    );
+    let locus = of_domain(LocusKind::Domain, &island.domain);
+    let found = finding(Outcome::Failed, "split-domain", locus, RULE).saying(said);
+    out.findings.push(evidence(island, found));
+    for at in sets.iter().flatten() {
+        let why =
+            format!("{} is split and it is not known which part is the domain", island.domain);
+        out.unknown.push((format!("node {}", node(*at)), why));
     }
-    let inside: Vec<usize> = main.iter().flat_map(|at| members[*at].iter().copied()).collect();
-    for set in sets.iter().skip(1) {
-        for at in set {
-            let gpus = &members[*at];
-            for gpu in gpus {
-                out.active[*gpu] = false;
-            }
-            if !majority {
-                continue;
-            }
-            let (value, level) = typical_between(island, gpus, &inside);
-            let others = set.len() - 1;
-            let with = if others == 0 {
-                String::new()
-            } else {
-                format!(" (it reaches {others} other such nodes)")
-            };
-            let said = format!(
-                "{} does not reach the other nodes of {} at NVLink speed ({value:.1} of {level:.1} GB/s){with}: \
-                 it is not a member of the claimed domain",
-                node(*at),
-                island.domain
-            );
-            let found =
-                finding(Outcome::Failed, "wrong-domain", of_node(&island.domain, node(*at)), rule);
-            let found = found.numbers(value, level, Unit::GigabytesPerSecond).saying(said);
-            out.findings.push(evidence(island, found));
-        }
-    }
+}
+
+/// A node that does not reach those that reach each other.
+fn not_a_member(
+    island: &Island<'_>,
+    node: &NodeName,
+    gpus: &[usize],
+    inside: &[usize],
+    others: usize,
+    out: &mut Fabric,
+) {
+    let (value, level) = typical_between(island, gpus, inside);
+    let with = if others == 0 {
+        String::new()
+    } else {
+        format!(" (it reaches {others} other such nodes)")
+    };
+    let domain = &island.domain;
+    let said = match value {
+        Some(value) => format!(
+            "{node} does not reach the other nodes of {domain} at NVLink speed ({value:.1} of {level:.1} GB/s){with}: \
+             it is not a member of the claimed domain"
+        ),
+        None => format!(
+            "{node} and the other nodes of {domain} cannot import each other's memory{with}: \
+             another clique or another IMEX domain, not a member of the claimed one"
+        ),
+    };
+    let found = finding(Outcome::Failed, "wrong-domain", of_node(domain, node), RULE);
+    let found = found.numbers(value.unwrap_or(0.0), level, Unit::GigabytesPerSecond).saying(said);
+    out.findings.push(evidence(island, found));
+}
+
+/// Two nodes that do not reach each other, and too few partners to tell whose
+/// fault it is.
+fn apart(
+    island: &Island<'_>,
+    [a, b]: [&NodeName; 2],
+    [here, there]: [&[usize]; 2],
+    out: &mut Fabric,
+) {
+    let (value, level) = typical_between(island, here, there);
+    let how = value.map_or_else(
+        || "cannot import each other's memory".to_owned(),
+        |v| format!("do not reach each other at NVLink speed ({v:.1} of {level:.1} GB/s)"),
+    );
+    let said = format!("{a} and {b} {how}; which of them is not in {} is not known", island.domain);
+    let locus =
+        Locus { kind: LocusKind::Pair, peer: Some(b.to_string()), ..of_node(&island.domain, a) };
+    let found = finding(Outcome::Failed, "wrong-domain", locus, RULE);
+    let found = found.numbers(value.unwrap_or(0.0), level, Unit::GigabytesPerSecond).saying(said);
+    out.findings.push(evidence(island, found));
+    // Their cells are another path's; inside each node nothing is wrong.
+    out.apart.push((a.clone(), b.clone()));
 }
 
 /// Median of what these GPUs read with anybody, and the level of the island.
 fn typical(island: &Island<'_>, gpus: &[usize]) -> (f64, f64) {
     let all: Vec<usize> = (0..island.gpus.len()).collect();
-    typical_between(island, gpus, &all)
+    let (value, level) = typical_between(island, gpus, &all);
+    (value.unwrap_or(0.0), level)
 }
 
-fn typical_between(island: &Island<'_>, some: &[usize], others: &[usize]) -> (f64, f64) {
+/// The same between two sets; no value where nothing was read.
+fn typical_between(island: &Island<'_>, some: &[usize], others: &[usize]) -> (Option<f64>, f64) {
     let between = |r: &&PairReading| {
         (some.contains(&r.src) && others.contains(&r.dst))
             || (some.contains(&r.dst) && others.contains(&r.src))
@@ -226,5 +298,5 @@ fn typical_between(island: &Island<'_>, some: &[usize], others: &[usize]) -> (f6
         (0..island.groups.len()).find_map(|g| island.expected_level(g)).map(|(value, _)| value);
     let mut all: Vec<f64> = island.directed.iter().map(|r| r.value).collect();
     let upper = robust::quantile(&mut all, 0.9).unwrap_or(0.0);
-    (robust::median(&mut values).unwrap_or(0.0), expected.unwrap_or(upper))
+    (robust::median(&mut values), expected.unwrap_or(upper))
 }

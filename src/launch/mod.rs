@@ -1,6 +1,10 @@
-//! Turning "run this on node X" into a command line.
+//! How nodes are reached: the command that starts something on node X.
 //!
-//! Pure: words in, words out. `exec` starts what comes out.
+//! Pure: words in, words out. `exec` starts what comes out. The launchers of
+//! schedulers come in here as further kinds.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -13,6 +17,11 @@ pub const NODE: &str = "{node}";
 /// The placeholder for the whole command as one word, quoted for a shell.
 pub const COMMAND: &str = "{command}";
 
+/// Environment variable that names the scenario a simulated node is part of.
+pub const SIM_VARIABLE: &str = "FABRICGATE_SIM";
+/// Environment variable that names the simulated node.
+pub const SIM_NODE_VARIABLE: &str = "FABRICGATE_SIM_NODE";
+
 /// How nodes are reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -24,6 +33,41 @@ pub enum Launcher {
         /// Its words; the tool's words follow, or stand where `{command}` is.
         template: Vec<String>,
     },
+    /// Nodes of the embedded simulated fabric: processes on this machine that
+    /// find simulated tools on their PATH.
+    Sim {
+        /// The scenario.
+        scenario: PathBuf,
+    },
+    /// Nothing is started: a stored run answers.
+    Replay {
+        /// Its folder.
+        run: PathBuf,
+    },
+}
+
+/// What workers are started with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// fabricgate itself, as this machine calls it.
+    pub here: String,
+    /// fabricgate as the nodes call it.
+    pub there: String,
+    /// Folder of the simulated tools' names, for simulated nodes.
+    pub links: Option<PathBuf>,
+    /// The PATH that is in force, which simulated tools stand in front of.
+    pub path: String,
+    /// Measure nodes that somebody uses.
+    pub even_if_busy: bool,
+}
+
+/// A process to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Its words.
+    pub argv: Vec<String>,
+    /// Its additional environment.
+    pub env: BTreeMap<String, String>,
 }
 
 /// Why a command cannot be made for a node.
@@ -65,7 +109,7 @@ impl Launcher {
     pub fn check(&self, nodes: usize) -> Result<(), LaunchError> {
         match self {
             Self::Local if 1 < nodes => Err(LaunchError::NotLocal { nodes }),
-            Self::Local => Ok(()),
+            Self::Local | Self::Sim { .. } | Self::Replay { .. } => Ok(()),
             Self::Command { template } if template.first().is_none_or(String::is_empty) => {
                 Err(LaunchError::Empty)
             }
@@ -87,7 +131,7 @@ impl Launcher {
             return Err(LaunchError::NotAName { node: name.to_owned() });
         }
         match self {
-            Self::Local => Ok(argv.to_vec()),
+            Self::Local | Self::Sim { .. } | Self::Replay { .. } => Ok(argv.to_vec()),
             Self::Command { template } => {
                 let whole = template.iter().any(|word| word.contains(COMMAND));
                 let line = if whole { words::line(argv) } else { String::new() };
@@ -99,6 +143,32 @@ impl Launcher {
                 Ok(words)
             }
         }
+    }
+
+    /// What to start so that a worker runs on `node`.
+    pub fn worker(&self, node: &NodeName, program: &Program) -> Result<Launch, LaunchError> {
+        let call = match self {
+            Self::Command { .. } => &program.there,
+            _ => &program.here,
+        };
+        let mut argv = vec![call.clone(), "node".to_owned(), "worker".to_owned()];
+        if program.even_if_busy {
+            argv.push("--even-if-busy".to_owned());
+        }
+        let mut env = BTreeMap::new();
+        if let Self::Sim { scenario } = self {
+            env.insert(SIM_VARIABLE.to_owned(), scenario.display().to_string());
+            env.insert(SIM_NODE_VARIABLE.to_owned(), node.to_string());
+            if let Some(links) = &program.links {
+                env.insert("PATH".to_owned(), format!("{}:{}", links.display(), program.path));
+            }
+        }
+        Ok(Launch { argv: self.argv(node, &argv)?, env })
+    }
+
+    /// Whether addresses are names: simulated nodes have no network of their own.
+    pub fn names_are_addresses(&self) -> bool {
+        matches!(self, Self::Sim { .. })
     }
 
     /// Whether this exit code of the launcher's own program says that the node
@@ -115,6 +185,8 @@ impl Launcher {
         match self {
             Self::Local => "local",
             Self::Command { .. } => "command",
+            Self::Sim { .. } => "sim",
+            Self::Replay { .. } => "replay",
         }
     }
 }
@@ -156,6 +228,29 @@ mod tests {
         assert_eq!(command(&["env"]).check(2), Err(LaunchError::NoNode));
         assert_eq!(command(&[]).check(1), Err(LaunchError::Empty));
         assert_eq!(command(&["ssh", "{node}"]).check(18), Ok(()));
+    }
+
+    #[test]
+    fn a_worker_is_called_as_its_node_calls_it() {
+        let program = Program {
+            here: "/here/fabricgate".to_owned(),
+            there: "/opt/fabricgate".to_owned(),
+            links: Some("/tmp/links".into()),
+            path: "/bin".to_owned(),
+            even_if_busy: false,
+        };
+        let node = NodeName::from("n1");
+        let ssh = command(&["ssh", "{node}"]).worker(&node, &program).expect("good");
+        assert_eq!(ssh.argv, ["ssh", "n1", "/opt/fabricgate", "node", "worker"]);
+        assert!(ssh.env.is_empty());
+        let sim = Launcher::Sim { scenario: "/s.toml".into() };
+        let sim = sim.worker(&node, &program).expect("good");
+        assert_eq!(sim.argv, ["/here/fabricgate", "node", "worker"]);
+        assert_eq!(sim.env["PATH"], "/tmp/links:/bin");
+        assert_eq!(
+            (sim.env[SIM_VARIABLE].as_str(), sim.env[SIM_NODE_VARIABLE].as_str()),
+            ("/s.toml", "n1")
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 pub mod dcgm;
 pub mod imex;
+pub mod iperf3;
 pub mod json;
 pub mod nccl;
 pub mod nvbandwidth;
@@ -15,6 +16,7 @@ pub mod p2p;
 pub mod perftest;
 mod several;
 pub mod smi;
+pub mod tcp;
 pub mod text;
 
 use crate::model::parsed::Parsed;
@@ -94,6 +96,8 @@ const PARSERS: &[Parser] = &[
     Parser::telling(imex::recognises, imex::parse),
     Parser::telling(dcgm::recognises, dcgm::parse),
     Parser::measuring(nvloom::recognises, nvloom::parse),
+    Parser::measuring(iperf3::recognises, iperf3::parse),
+    Parser::measuring(tcp::recognises, tcp::parse),
 ];
 
 /// Reads one output of whatever tool wrote it.

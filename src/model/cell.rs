@@ -16,6 +16,9 @@ use super::verdict::Outcome;
 pub struct Cell {
     /// The domain, where one is claimed.
     pub domain: Option<DomainName>,
+    /// The stage of the sweep, where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<u8>,
     /// The test.
     pub testcase: std::sync::Arc<str>,
     /// Where the data came from.

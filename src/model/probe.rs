@@ -50,6 +50,32 @@ pub enum Grain {
     Gpu,
 }
 
+/// Which pairs of GPUs one execution reads.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Covers {
+    /// None: a collective, a state, a host's network.
+    #[default]
+    None,
+    /// Of two nodes, GPU i of one with GPU i of the other; or some pairs only.
+    Lane,
+    /// Every pair among the GPUs that take part.
+    All,
+}
+
+impl Covers {
+    /// The name used in documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lane => "lane",
+            Self::All => "all",
+        }
+    }
+}
+
 /// What a probe takes away from others while it runs.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -128,6 +154,9 @@ pub struct Probe {
     /// The ends of a pair.
     #[serde(default)]
     pub grain: Grain,
+    /// The pairs of GPUs that one execution reads.
+    #[serde(default)]
+    pub covers: Covers,
     /// The first stage of a sweep that uses it: 0 identity and state, 1 inside
     /// the node, 2 fast sweep, 4 collective, 5 complete sweep. Stage 3 repeats
     /// what raised a suspicion.
@@ -137,9 +166,10 @@ pub struct Probe {
     /// The tool takes all readings in one execution (`{readings}`).
     #[serde(default)]
     pub reads_itself: bool,
-    /// How long one execution takes on healthy nodes, in seconds.
+    /// How long one execution takes on healthy nodes, in seconds; for a tool
+    /// that takes all readings itself, one reading.
     pub cost_s: f64,
-    /// When it is given up, in seconds.
+    /// When it is given up, in seconds, likewise.
     pub timeout_s: f64,
     /// What it takes away from others.
     pub disturbs: Disturbs,

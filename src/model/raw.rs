@@ -34,6 +34,11 @@ pub enum Ending {
         /// The name that was looked for.
         program: String,
     },
+    /// It was not started because somebody uses the node.
+    Busy {
+        /// Who.
+        why: String,
+    },
     /// It could not be started, or the node could not be reached.
     NotStarted {
         /// Why.
@@ -70,7 +75,7 @@ impl fmt::Display for Ending {
             Self::TimedOut => f.write_str("ran past its time limit and was ended"),
             Self::Interrupted => f.write_str("the run was interrupted"),
             Self::Missing { program } => write!(f, "{program}: not found"),
-            Self::NotStarted { why } => f.write_str(why),
+            Self::Busy { why } | Self::NotStarted { why } => f.write_str(why),
         }
     }
 }

@@ -34,6 +34,10 @@ pub struct Recording {
     /// The stage of the sweep it belongs to, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<u8>,
+    /// The nodes it ran on, where the sweep knows: an output that broke off
+    /// may not name them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeName>,
     /// What it says.
     pub parsed: Parsed,
 }
@@ -41,6 +45,6 @@ pub struct Recording {
 impl Recording {
     /// An output of no known rail and stage.
     pub fn new(scope: Scope, file: impl Into<String>, parsed: Parsed) -> Self {
-        Self { scope, file: file.into(), rail: None, stage: None, parsed }
+        Self { scope, file: file.into(), rail: None, stage: None, nodes: Vec::new(), parsed }
     }
 }

@@ -142,6 +142,9 @@ pub struct Locus {
     /// Its rail or NIC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rail: Option<String>,
+    /// Its leaf switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<String>,
     /// The direction, where only one is concerned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
@@ -150,7 +153,16 @@ pub struct Locus {
 impl Locus {
     /// A part of this kind, nothing else said yet.
     pub fn of(kind: LocusKind) -> Self {
-        Self { kind, domain: None, node: None, gpu: None, peer: None, rail: None, direction: None }
+        Self {
+            kind,
+            domain: None,
+            node: None,
+            gpu: None,
+            peer: None,
+            rail: None,
+            leaf: None,
+            direction: None,
+        }
     }
 }
 
@@ -160,6 +172,9 @@ impl fmt::Display for Locus {
         match (&self.node, self.gpu) {
             (Some(node), Some(gpu)) => write!(f, " {node}:{gpu}")?,
             (Some(node), None) => write!(f, " {node}")?,
+            (None, _) if self.leaf.is_some() => {
+                write!(f, " {}", self.leaf.as_deref().unwrap_or_default())?;
+            }
             (None, _) => {
                 if let Some(domain) = &self.domain {
                     write!(f, " {domain}")?;

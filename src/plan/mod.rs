@@ -3,28 +3,52 @@
 //! Pure: claims, probes and a profile in, one [`Plan`] out. A plan is never
 //! changed after it was made; whatever of it was not done shows as unknown.
 
+mod chance;
+mod command;
+mod confirm;
+pub mod cost;
+mod coverage;
+mod defaults;
+pub mod leaf;
+pub mod lint;
+mod pack;
+mod sweep;
+pub mod tournament;
+
+#[cfg(test)]
+mod confirm_tests;
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod lint_tests;
+#[cfg(test)]
+mod sweep_tests;
+
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use serde::Serialize;
 
-use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::parsed::Tool;
 use crate::model::probe::Probe;
+use crate::model::probe::ProbeScope;
 use crate::model::probe::Serve;
-use crate::model::probe::placeholder;
+use crate::model::profile::Profile;
 use crate::model::raw;
+
+pub use confirm::CONFIRM_PROFILE;
+pub use confirm::CONFIRM_STAGE;
+pub use confirm::Suspect;
+pub use confirm::confirm;
+pub use defaults::AUDIT_PROBES;
+pub use defaults::default_probes;
+pub use sweep::sweep;
 
 /// The format of `plan.json`.
 pub const PLAN_FORMAT: &str = "fabricgate.plan/1";
-
-/// What the audit profile runs where nothing else is said: state first, then
-/// the copy-engine matrices and one collective.
-pub const AUDIT_PROBES: &[&str] =
-    &["nvidia-smi-q", "nvidia-smi-nvlink", "nvidia-smi-topo", "nvbandwidth-ce", "nccl-all-reduce"];
 
 /// One probe in one place: one or several readings, one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,6 +59,8 @@ pub struct Step {
     pub stage: u8,
     /// The probe.
     pub probe: String,
+    /// What it measures: it tells a pair of a domain from the ends of a rail.
+    pub scope: ProbeScope,
     /// The domain, where all nodes are of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
@@ -92,7 +118,7 @@ pub struct Round {
 pub struct Skipped {
     /// The probe.
     pub probe: String,
-    /// Where: nodes for a probe of nodes, all that would take part otherwise.
+    /// Where: all nodes of a domain, or all that would take part.
     pub nodes: Vec<NodeName>,
     /// Why.
     pub why: String,
@@ -111,6 +137,9 @@ pub struct Plan {
     pub seed: u64,
     /// How many steps run at the same time.
     pub parallel: usize,
+    /// The limits it keeps.
+    #[serde(default)]
+    pub limits: Limits,
     /// The rounds, in the order they run.
     pub rounds: Vec<Round>,
     /// Pairs are sampled on purpose: those that no round names are no gap.
@@ -136,198 +165,63 @@ impl Plan {
     }
 }
 
+/// How far a plan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Rounds of node pairs of a domain in the fast sweep; where absent all of
+    /// them up to `fast_nodes` nodes, else `sampled_matchings`.
+    pub matchings: Option<usize>,
+    /// Nodes of a domain up to which the fast sweep has all node pairs.
+    pub fast_nodes: usize,
+    /// Matchings where not everybody meets.
+    pub sampled_matchings: usize,
+    /// Nodes of a domain, or of a leaf, up to which a complete sweep is complete.
+    pub complete_nodes: usize,
+    /// Hosts of a leaf that talk across leaves at the same time, on each rail.
+    pub cross_leaf: usize,
+    /// Cleared partners that a suspect is measured against.
+    pub partners: usize,
+}
+
+impl Default for Limits {
+    /// A rack of 18 trays is swept whole in a few seconds of traffic; eight
+    /// matchings of five readings find what a tournament finds but single
+    /// pairs. Two hosts of a leaf at once disturb 5 % of pairs on a sound
+    /// fabric with one flow each, eight hosts 20 %. Two of three partners
+    /// convict, and one of them may be bad itself (simulations of a fleet
+    /// with known faults).
+    fn default() -> Self {
+        Self {
+            matchings: None,
+            fast_nodes: 18,
+            sampled_matchings: 8,
+            complete_nodes: 128,
+            cross_leaf: 2,
+            partners: 3,
+        }
+    }
+}
+
 /// What a plan is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The claims; every node of them is planned for.
     pub claims: &'a Claims,
-    /// The profile's name.
-    pub profile: &'a str,
-    /// The probes, in the order they run.
+    /// The profile.
+    pub profile: Profile,
+    /// The probes, in the order they run within a stage.
     pub probes: &'a [&'a Probe],
     /// How often each measuring probe runs; state is read once.
     pub readings: u32,
-    /// How many nodes work at the same time.
+    /// How often it runs at most, while the readings before do not decide.
+    pub most_readings: u32,
+    /// How many steps run at the same time.
     pub parallel: usize,
     /// The seed.
     pub seed: u64,
-}
-
-/// Plans a sweep inside every node of the claims.
-pub fn inside_nodes(request: &Request<'_>) -> Plan {
-    let mut probes: Vec<&Probe> = request.probes.to_vec();
-    // Cheap questions first: a node that does not answer them costs no more.
-    probes.sort_by_key(|probe| probe.stage);
-    let mut nodes: Vec<(&ClaimedDomain, &NodeName)> =
-        request.claims.domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (d, n))).collect();
-    shuffle(&mut nodes, request.seed);
-
-    let mut rounds = Vec::new();
-    let mut skipped = Vec::new();
-    let (mut count, mut estimate_s, mut node_seconds) = (0, 0.0, 0.0);
-    for probe in &probes {
-        let mut steps = Vec::new();
-        let mut loads = Vec::new();
-        for (domain, node) in &nodes {
-            let argv = match command(probe, domain) {
-                Ok(argv) => argv,
-                Err((not_applicable, why)) => {
-                    let (probe, nodes) = (probe.name.clone(), vec![(*node).clone()]);
-                    skipped.push(Skipped { probe, nodes, why, not_applicable });
-                    continue;
-                }
-            };
-            let readings = if probe.stage == 0 { 1 } else { request.readings.max(1) };
-            loads.push(probe.cost_s * f64::from(readings));
-            steps.push(Step {
-                step: count,
-                stage: probe.stage,
-                probe: probe.name.clone(),
-                domain: Some(domain.name.clone()),
-                nodes: vec![(*node).clone()],
-                rail: None,
-                lane: None,
-                readings,
-                most_readings: readings,
-                parser: probe.parser,
-                argv,
-                serve: None,
-                idle_gpus: probe.requires.idle_gpus,
-                estimate_s: probe.cost_s,
-                timeout_s: probe.timeout_s,
-            });
-            count += 1;
-        }
-        if steps.is_empty() {
-            continue;
-        }
-        estimate_s += makespan(&loads, request.parallel);
-        node_seconds += loads.iter().sum::<f64>();
-        let (round, stage, what) = (rounds.len(), probe.stage, probe.name.clone());
-        rounds.push(Round { round, stage, what, steps });
-    }
-    Plan {
-        format: PLAN_FORMAT.to_owned(),
-        profile: request.profile.to_owned(),
-        seed: request.seed,
-        parallel: request.parallel,
-        sampled: false,
-        rounds,
-        skipped,
-        estimate_s,
-        node_seconds,
-    }
-}
-
-/// The command on a node of this domain, or why there is none.
-fn command(probe: &Probe, domain: &ClaimedDomain) -> Result<Vec<String>, (bool, String)> {
-    if let Some(gpus) = domain.gpus_per_node
-        && gpus < probe.requires.min_gpus
-    {
-        let needed = probe.requires.min_gpus;
-        return Err((true, format!("needs {needed} GPUs, {gpus} per node are claimed")));
-    }
-    if !probe.says(placeholder::GPUS) {
-        return Ok(probe.argv.clone());
-    }
-    let Some(gpus) = domain.gpus_per_node else {
-        let why = format!(
-            "needs the number of GPUs, and domain {} does not claim gpus_per_node",
-            domain.name
-        );
-        return Err((false, why));
-    };
-    let gpus = gpus.to_string();
-    Ok(probe.argv.iter().map(|word| word.replace(placeholder::GPUS, &gpus)).collect())
-}
-
-/// Orders nodes by the seed, so that two sweeps do not put the same
-/// neighbours next to each other and an order effect cannot look like a fault.
-/// Fisher-Yates on `SplitMix64` (Steele, Lea, Flood, 2014).
-fn shuffle<T>(items: &mut [T], seed: u64) {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    for last in (1..items.len()).rev() {
-        let pick = next() % (last as u64 + 1);
-        items.swap(last, usize::try_from(pick).unwrap_or(0));
-    }
-}
-
-/// When the last of these loads is done, taken in order by `parallel` workers.
-fn makespan(loads: &[f64], parallel: usize) -> f64 {
-    let mut free = vec![0.0f64; parallel.clamp(1, loads.len().max(1))];
-    for load in loads {
-        let first = free.iter_mut().reduce(|a, b| if *b < *a { b } else { a });
-        if let Some(first) = first {
-            *first += load;
-        }
-    }
-    free.into_iter().fold(0.0, f64::max)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::inventory::claims_file;
-    use crate::probe::catalog::Catalog;
-
-    fn claims() -> Claims {
-        let text = "[[domain]]\nname = \"a\"\nnodes = \"a[1-4]\"\ngpus_per_node = 8\n\
-            [[domain]]\nname = \"b\"\nnodes = \"b[1-2]\"\n\
-            [[domain]]\nname = \"c\"\nnodes = \"c1\"\ngpus_per_node = 1\n";
-        claims_file::parse("c", text).expect("good")
-    }
-
-    fn plan(parallel: usize, seed: u64) -> Plan {
-        let catalog = Catalog::built_in();
-        let probes: Vec<&Probe> = ["nccl-all-reduce", "nvidia-smi-q"]
-            .iter()
-            .map(|name| catalog.get(name).expect("built in"))
-            .collect();
-        let claims = claims();
-        let (profile, readings) = ("audit", 2);
-        inside_nodes(&Request {
-            claims: &claims,
-            profile,
-            probes: &probes,
-            readings,
-            parallel,
-            seed,
-        })
-    }
-
-    #[test]
-    fn state_comes_first_and_measurements_are_repeated() {
-        let plan = plan(4, 1);
-        let of = |node: &str| -> Vec<(&str, u32)> {
-            let steps = plan.steps().filter(|s| s.nodes[0].as_str() == node);
-            steps.map(|s| (s.probe.as_str(), s.readings)).collect()
-        };
-        assert_eq!(of("a1"), [("nvidia-smi-q", 1), ("nccl-all-reduce", 2)]);
-        assert!(plan.steps().filter(|s| s.stage == 1).all(|s| s.argv.ends_with(&["8".to_owned()])));
-    }
-
-    #[test]
-    fn what_cannot_run_is_left_out_with_a_reason() {
-        let plan = plan(4, 1);
-        let why: Vec<(&str, bool)> =
-            plan.skipped.iter().map(|s| (s.nodes[0].as_str(), s.not_applicable)).collect();
-        let mut sorted = why.clone();
-        sorted.sort_unstable();
-        assert_eq!(sorted, [("b1", false), ("b2", false), ("c1", true)]);
-    }
-
-    #[test]
-    fn cost_is_what_the_probes_cost() {
-        // a1-a4: 5 + 2 x 40 s; b1, b2, c1: 5 s.
-        assert!((plan(1, 0).node_seconds - 355.0).abs() < 1e-9);
-        assert!((plan(1, 0).estimate_s - 355.0).abs() < 1e-9);
-        assert!((plan(100, 0).estimate_s - 85.0).abs() < 1e-9);
-    }
+    /// The domains whose platform joins nodes by NVLink.
+    pub nvlink_across: &'a BTreeSet<DomainName>,
+    /// How far it goes.
+    pub limits: Limits,
 }

@@ -10,22 +10,53 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::model::parsed::Tool;
+use crate::model::probe::Covers;
 use crate::model::probe::Disturbs;
 use crate::model::probe::Grain;
 use crate::model::probe::Preconditions;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
-use crate::model::probe::placeholder::GPUS;
+use crate::model::probe::Ready;
+use crate::model::probe::Serve;
+use crate::model::probe::placeholder;
 use crate::model::span::TextError;
 
 /// The files of `probes/`.
 const BUILT_IN: &[(&str, &str)] = &[
+    ("probes/ib-read-bw.toml", include_str!("../../probes/ib-read-bw.toml")),
+    ("probes/ib-write-bw.toml", include_str!("../../probes/ib-write-bw.toml")),
+    ("probes/iperf3.toml", include_str!("../../probes/iperf3.toml")),
+    (
+        "probes/nccl-all-gather-domain.toml",
+        include_str!("../../probes/nccl-all-gather-domain.toml"),
+    ),
+    (
+        "probes/nccl-all-reduce-domain-srun.toml",
+        include_str!("../../probes/nccl-all-reduce-domain-srun.toml"),
+    ),
+    (
+        "probes/nccl-all-reduce-domain.toml",
+        include_str!("../../probes/nccl-all-reduce-domain.toml"),
+    ),
     ("probes/nccl-all-reduce.toml", include_str!("../../probes/nccl-all-reduce.toml")),
+    ("probes/nccl-alltoall-domain.toml", include_str!("../../probes/nccl-alltoall-domain.toml")),
+    (
+        "probes/nccl-reduce-scatter-domain.toml",
+        include_str!("../../probes/nccl-reduce-scatter-domain.toml"),
+    ),
+    ("probes/nccl-sendrecv-domain.toml", include_str!("../../probes/nccl-sendrecv-domain.toml")),
     ("probes/nvbandwidth-ce.toml", include_str!("../../probes/nvbandwidth-ce.toml")),
+    ("probes/nvbandwidth-domain.toml", include_str!("../../probes/nvbandwidth-domain.toml")),
+    ("probes/nvbandwidth-lane.toml", include_str!("../../probes/nvbandwidth-lane.toml")),
+    ("probes/nvbandwidth-pair.toml", include_str!("../../probes/nvbandwidth-pair.toml")),
     ("probes/nvbandwidth.toml", include_str!("../../probes/nvbandwidth.toml")),
+    ("probes/nvidia-imex.toml", include_str!("../../probes/nvidia-imex.toml")),
     ("probes/nvidia-smi-nvlink.toml", include_str!("../../probes/nvidia-smi-nvlink.toml")),
     ("probes/nvidia-smi-q.toml", include_str!("../../probes/nvidia-smi-q.toml")),
     ("probes/nvidia-smi-topo.toml", include_str!("../../probes/nvidia-smi-topo.toml")),
+    ("probes/nvloom.toml", include_str!("../../probes/nvloom.toml")),
+    ("probes/p2p-bandwidth-latency.toml", include_str!("../../probes/p2p-bandwidth-latency.toml")),
+    ("probes/tcp.toml", include_str!("../../probes/tcp.toml")),
 ];
 
 /// The longest a probe may be allowed to run: a day is a mistake, not a limit.
@@ -38,13 +69,24 @@ struct File {
     title: String,
     parser: Tool,
     argv: Spanned<Vec<Spanned<String>>>,
+    serve: Option<ServeSection>,
     scope: ProbeScope,
+    grain: Option<Spanned<Grain>>,
+    covers: Option<Spanned<Covers>>,
+    reads_itself: Option<Spanned<bool>>,
     stage: Spanned<u8>,
     #[serde(default)]
     requires: Preconditions,
     cost_s: Spanned<f64>,
     timeout_s: Spanned<f64>,
     disturbs: Disturbs,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServeSection {
+    argv: Spanned<Vec<Spanned<String>>>,
+    ready: Spanned<Ready>,
 }
 
 /// All probes in force, by name.
@@ -84,7 +126,35 @@ impl Catalog {
 /// Reads the text of a probe file. `file` is its name in messages.
 pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
     let read: File = toml::from_str(text).map_err(|e| TextError::toml(file, text, &e))?;
-    let wrong = |offset: usize, message: String| Err(TextError::at(file, text, offset, message));
+    check(&read).map_err(|(offset, message)| TextError::at(file, text, offset, message))?;
+    Ok(Probe {
+        name: read.name.into_inner(),
+        title: read.title,
+        parser: read.parser,
+        argv: words(read.argv),
+        serve: read.serve.map(|s| Serve { argv: words(s.argv), ready: s.ready.into_inner() }),
+        scope: read.scope,
+        grain: read.grain.map(Spanned::into_inner).unwrap_or_default(),
+        covers: read.covers.map(Spanned::into_inner).unwrap_or_default(),
+        reads_itself: read.reads_itself.map(Spanned::into_inner).unwrap_or_default(),
+        stage: read.stage.into_inner(),
+        requires: read.requires,
+        cost_s: read.cost_s.into_inner(),
+        timeout_s: read.timeout_s.into_inner(),
+        disturbs: read.disturbs,
+        origin: file.to_owned(),
+    })
+}
+
+fn words(argv: Spanned<Vec<Spanned<String>>>) -> Vec<String> {
+    argv.into_inner().into_iter().map(Spanned::into_inner).collect()
+}
+
+/// A mistake: where it starts, and what it is.
+type Mistake = (usize, String);
+
+fn check(read: &File) -> Result<(), Mistake> {
+    let wrong = |offset: usize, message: String| Err((offset, message));
     let name = read.name.get_ref();
     // The name becomes part of a file name in the run folder.
     let plain = name.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -93,19 +163,16 @@ pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
         let message = format!("name {name:?}: expected letters, digits, '-' and '_'");
         return wrong(read.name.span().start, message);
     }
-    if read.argv.get_ref().first().is_none_or(|program| program.get_ref().is_empty()) {
-        return wrong(read.argv.span().start, "argv: expected at least a program".to_owned());
-    }
-    for word in read.argv.get_ref() {
-        let rest = word.get_ref().replace(GPUS, "");
-        if rest.contains(['{', '}']) || rest.contains('\0') {
-            let message = format!("argv {:?}: the only placeholder is {GPUS}", word.get_ref());
-            return wrong(word.span().start, message);
-        }
-    }
-    if 1 < *read.stage.get_ref() {
-        let message =
-            format!("stage {}: a probe of one node is of stage 0 or 1", read.stage.get_ref());
+    commands(read)?;
+    ends(read)?;
+    let stages = stages(read.scope);
+    if !stages.contains(read.stage.get_ref()) {
+        let message = format!(
+            "stage {}: a probe of scope {} is of stage {}",
+            read.stage.get_ref(),
+            read.scope.as_str(),
+            one_of(stages)
+        );
         return wrong(read.stage.span().start, message);
     }
     for (key, seconds) in [("cost_s", &read.cost_s), ("timeout_s", &read.timeout_s)] {
@@ -119,22 +186,157 @@ pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
         let message = "timeout_s is below cost_s: a healthy node would run into it".to_owned();
         return wrong(read.timeout_s.span().start, message);
     }
-    Ok(Probe {
-        name: read.name.into_inner(),
-        title: read.title,
-        parser: read.parser,
-        argv: read.argv.into_inner().into_iter().map(Spanned::into_inner).collect(),
-        serve: None,
-        scope: read.scope,
-        grain: Grain::Node,
-        reads_itself: false,
-        stage: read.stage.into_inner(),
-        requires: read.requires,
-        cost_s: read.cost_s.into_inner(),
-        timeout_s: read.timeout_s.into_inner(),
-        disturbs: read.disturbs,
-        origin: file.to_owned(),
-    })
+    Ok(())
+}
+
+/// The stages that a probe of this scope can begin in. Stage 3 has no probes of
+/// its own: it repeats those that raised a suspicion.
+fn stages(scope: ProbeScope) -> &'static [u8] {
+    match scope {
+        ProbeScope::Node => &[0, 1, 5],
+        ProbeScope::Pair | ProbeScope::Rail => &[2, 5],
+        ProbeScope::Domain => &[2, 4, 5],
+    }
+}
+
+/// The placeholders that mean something where a probe of this scope runs.
+fn placeholders(scope: ProbeScope) -> &'static [&'static str] {
+    use placeholder as p;
+    match scope {
+        ProbeScope::Node => &[p::GPUS, p::NODE, p::READINGS, p::SELF],
+        ProbeScope::Pair => &[
+            p::GPUS,
+            p::RANKS,
+            p::NODES,
+            p::HOSTS,
+            p::NODE,
+            p::PEER,
+            p::READINGS,
+            p::LANE,
+            p::SELF,
+            p::ADDRESS,
+            p::PEER_ADDRESS,
+            p::DEVICE,
+            p::PORT,
+        ],
+        ProbeScope::Rail => &[
+            p::GPUS,
+            p::RANKS,
+            p::NODES,
+            p::HOSTS,
+            p::NODE,
+            p::PEER,
+            p::RAIL,
+            p::RDMA,
+            p::READINGS,
+            p::SELF,
+            p::ADDRESS,
+            p::PEER_ADDRESS,
+            p::DEVICE,
+            p::PORT,
+        ],
+        ProbeScope::Domain => {
+            &[p::GPUS, p::RANKS, p::NODES, p::HOSTS, p::NODE, p::READINGS, p::SELF]
+        }
+    }
+}
+
+fn one_of<T: ToString>(all: &[T]) -> String {
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether the words of both commands can be filled in.
+fn commands(read: &File) -> Result<(), Mistake> {
+    command(read, "argv", &read.argv)?;
+    let reads_itself = read.reads_itself.as_ref().filter(|itself| *itself.get_ref());
+    let says = |argv: &Spanned<Vec<Spanned<String>>>, name: &str| {
+        argv.get_ref().iter().any(|word| word.get_ref().contains(name))
+    };
+    if let Some(itself) = reads_itself
+        && !says(&read.argv, placeholder::READINGS)
+    {
+        let message = format!("reads_itself: argv never says {}", placeholder::READINGS);
+        return Err((itself.span().start, message));
+    }
+    let Some(serve) = &read.serve else { return Ok(()) };
+    if !matches!(read.scope, ProbeScope::Pair | ProbeScope::Rail) {
+        let message = format!("serve: a probe of scope {} has no other node", read.scope.as_str());
+        return Err((serve.argv.span().start, message));
+    }
+    command(read, "serve.argv", &serve.argv)?;
+    let port = placeholder::PORT;
+    match (serve.ready.get_ref(), says(&serve.argv, port)) {
+        (Ready::Port, false) => {
+            let message = format!("serve.argv never says {port}, the port at which it listens");
+            Err((serve.argv.span().start, message))
+        }
+        (Ready::Line, true) => {
+            let message =
+                format!("serve.argv says {port}, which ready = \"line\" leaves to the command");
+            Err((serve.argv.span().start, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn command(read: &File, key: &str, argv: &Spanned<Vec<Spanned<String>>>) -> Result<(), Mistake> {
+    if argv.get_ref().first().is_none_or(|program| program.get_ref().is_empty()) {
+        return Err((argv.span().start, format!("{key}: expected at least a program")));
+    }
+    let known = placeholders(read.scope);
+    let itself = read.reads_itself.as_ref().is_some_and(|itself| *itself.get_ref());
+    let is_lane = read.grain.as_ref().is_some_and(|grain| *grain.get_ref() == Grain::Gpu);
+    for word in argv.get_ref() {
+        let text = word.get_ref();
+        let wrong = |message: &str| Err((word.span().start, format!("{key} {text:?}: {message}")));
+        let rest = known.iter().fold(text.clone(), |rest, name| rest.replace(name, ""));
+        if let Some(name) = placeholder::ALL.iter().find(|name| rest.contains(**name)) {
+            let scope = read.scope.as_str();
+            return wrong(&format!("{name} means nothing to a probe of scope {scope}"));
+        }
+        if rest.contains(['{', '}']) || rest.contains('\0') {
+            return wrong(&format!("the placeholders are {}", one_of(known)));
+        }
+        if text.contains(placeholder::PORT) && read.serve.is_none() {
+            return wrong("{port} needs a [serve] command that listens there");
+        }
+        if text.contains(placeholder::READINGS) && !itself {
+            return wrong("{readings} needs reads_itself = true");
+        }
+        if text.contains(placeholder::LANE) && !is_lane {
+            return wrong("{lane} needs grain = \"gpu\"");
+        }
+    }
+    Ok(())
+}
+
+/// Whether grain and coverage fit the scope.
+fn ends(read: &File) -> Result<(), Mistake> {
+    let scope = read.scope;
+    if let Some(grain) = read.grain.as_ref().filter(|grain| *grain.get_ref() == Grain::Gpu) {
+        if scope != ProbeScope::Pair {
+            let message =
+                format!("grain \"gpu\": a probe of scope {} has no lanes", scope.as_str());
+            return Err((grain.span().start, message));
+        }
+        if !read.argv.get_ref().iter().any(|w| w.get_ref().contains(placeholder::LANE)) {
+            let message = format!("grain \"gpu\": argv never says {}", placeholder::LANE);
+            return Err((grain.span().start, message));
+        }
+    }
+    if let Some(covers) = &read.covers {
+        let fits = match (scope, covers.get_ref()) {
+            (_, Covers::None) | (ProbeScope::Pair | ProbeScope::Domain, _) => true,
+            (ProbeScope::Node, covers) => *covers == Covers::All,
+            (ProbeScope::Rail, _) => false,
+        };
+        if !fits {
+            let (covers_name, scope) = (covers.get_ref().as_str(), scope.as_str());
+            let message = format!("covers {covers_name:?}: no probe of scope {scope} does");
+            return Err((covers.span().start, message));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -173,6 +375,7 @@ mod tests {
     fn mistakes_are_named_with_their_place() {
         assert!(complaint("stage = 1", "stage = 7").starts_with("p.toml:6:9: stage 7"));
         assert!(complaint("{gpus}", "{nodes}").starts_with("p.toml:4:20: argv"));
+        assert!(complaint("{gpus}", "{gpu}").contains("the placeholders are {gpus}"));
         assert!(complaint("timeout_s = 5", "timeout_s = 1").contains("below cost_s"));
         assert!(complaint("timeout_s = 5", "timeout_s = inf").contains("expected seconds"));
         assert!(complaint("timeout_s", "timeout").starts_with("p.toml:8:1: unknown field"));
@@ -181,5 +384,55 @@ mod tests {
         );
         assert!(complaint("name = \"x\"", "name = \"../x\"").contains("p.toml:1:8"));
         assert!(complaint("[\"x\", \"-g\", \"{gpus}\"]", "[]").contains("at least a program"));
+    }
+
+    const RAIL: &str = "name = \"x\"\ntitle = \"X\"\nparser = \"perftest\"\n\
+        argv = [\"x\", \"{peer_address}\", \"-p\", \"{port}\"]\nscope = \"rail\"\nstage = 2\ncost_s = 2\n\
+        timeout_s = 5\ndisturbs = \"network\"\n[serve]\nargv = [\"x\", \"{port}\"]\nready = \"port\"\n";
+
+    fn of_a_rail(from: &str, to: &str) -> String {
+        assert!(RAIL.contains(from));
+        parse("p.toml", &RAIL.replace(from, to)).expect_err("a bad file").to_string()
+    }
+
+    #[test]
+    fn everything_that_a_probe_of_two_nodes_says_is_read() {
+        let probe = parse("p.toml", RAIL).expect("good");
+        let serve = probe.serve.expect("two sides");
+        assert_eq!((serve.argv.len(), serve.ready), (2, Ready::Port));
+        assert_eq!((probe.scope, probe.covers), (ProbeScope::Rail, Covers::None));
+        let pair = GOOD
+            .replace("\"node\"", "\"pair\"\ngrain = \"gpu\"\ncovers = \"lane\"")
+            .replace("stage = 1", "stage = 5")
+            .replace("{gpus}", "{hosts}/{lane}");
+        let pair = format!("{pair}[requires]\nnvlink_across = true\n");
+        let probe = parse("p.toml", &pair).unwrap_or_else(|error| panic!("{error}: {pair}"));
+        assert_eq!((probe.grain, probe.covers), (Grain::Gpu, Covers::Lane));
+        assert!(probe.requires.nvlink_across && probe.serve.is_none());
+    }
+
+    #[test]
+    fn mistakes_of_two_sides_are_named_with_their_place() {
+        let said = of_a_rail("[\"x\", \"{port}\"]", "[\"x\"]");
+        assert!(said.starts_with("p.toml:11:8: serve.argv never says {port}"), "{said}");
+        let said = of_a_rail("ready = \"port\"", "ready = \"line\"");
+        assert!(said.contains("leaves to the command"), "{said}");
+        let said = of_a_rail("[\"x\", \"{port}\"]", "[\"x\", \"{lane}\"]");
+        assert!(
+            said.starts_with("p.toml:11:14: serve.argv \"{lane}\": {lane} means nothing"),
+            "{said}"
+        );
+        let said = of_a_rail("[serve]\nargv = [\"x\", \"{port}\"]\nready = \"port\"\n", "");
+        assert!(said.starts_with("p.toml:4:38: argv \"{port}\": {port} needs a [serve]"), "{said}");
+        assert!(of_a_rail("stage = 2", "stage = 4").contains("is of stage 2, 5"));
+        assert!(of_a_rail("stage = 2", "stage = 3").starts_with("p.toml:6:9: stage 3"));
+        assert!(of_a_rail("ready = \"port\"", "").contains("missing field `ready`"));
+        assert!(of_a_rail("stage = 2", "stage = 2\ncovers = \"all\"").contains("covers \"all\""));
+        assert!(of_a_rail("stage = 2", "stage = 2\ngrain = \"gpu\"").contains("has no lanes"));
+        let said = of_a_rail("stage = 2", "stage = 2\nreads_itself = true");
+        assert!(said.starts_with("p.toml:7:16: reads_itself: argv never says"), "{said}");
+        assert!(of_a_rail("{peer_address}", "{readings}").contains("needs reads_itself"));
+        let said = complaint("disturbs", "serve = { argv = [\"x\"], ready = \"port\" }\ndisturbs");
+        assert!(said.contains("has no other node"), "{said}");
     }
 }

@@ -31,6 +31,11 @@ impl Folder {
         Ok(Self { path })
     }
 
+    /// The folder of a run that is already there.
+    pub fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -68,18 +73,92 @@ impl Folder {
         self.write(name, &bytes)
     }
 
-    /// Appends a value as one line of JSON.
-    pub fn append<T: Serialize>(&self, name: &str, value: &T) -> Result<(), RecordError> {
+    /// Appends values as lines of JSON, with one write, forced to disk.
+    pub fn append<T: Serialize>(&self, name: &str, values: &[T]) -> Result<(), RecordError> {
+        if values.is_empty() {
+            return Ok(());
+        }
         let path = self.path.join(name);
         let append = || -> io::Result<()> {
-            let mut line = serde_json::to_vec(value)?;
-            line.push(b'\n');
+            let mut lines = Vec::new();
+            for value in values {
+                serde_json::to_writer(&mut lines, value)?;
+                lines.push(b'\n');
+            }
             let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
-            file.write_all(&line)?;
+            file.write_all(&lines)?;
             file.sync_data()
         };
         append().map_err(|source| io_error(&path, source))
     }
+
+    /// Cuts off a last line that was being written when a run was ended, so
+    /// that what is appended next begins a line.
+    pub fn mend(&self, name: &str) -> Result<(), RecordError> {
+        let path = self.path.join(name);
+        let mend = || -> io::Result<()> {
+            let bytes = match fs::read(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                read => read?,
+            };
+            let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            if whole < bytes.len() {
+                let file = OpenOptions::new().write(true).open(&path)?;
+                file.set_len(whole as u64)?;
+                file.sync_all()?;
+            }
+            Ok(())
+        };
+        mend().map_err(|source| io_error(&path, source))
+    }
+
+    /// Writes several files and forces them to disk together: what ends the
+    /// program between two of them leaves whole files only.
+    pub fn write_many(&self, files: &[(&str, &[u8])]) -> Result<(), RecordError> {
+        let mut written = Vec::new();
+        for (name, bytes) in files {
+            let path = self.path.join(name);
+            written.push(place(&path, bytes).map_err(|source| io_error(&path, source))?);
+        }
+        let forced = match written.as_slice() {
+            [] => Ok(()),
+            few if few.len() <= FEW => few.iter().try_for_each(File::sync_data),
+            [first, ..] => rustix::fs::syncfs(first).map_err(io::Error::from),
+        };
+        forced.map_err(|source| io_error(&self.path, source))
+    }
+
+    /// Takes the folder for one writer; `None` where another process has it.
+    /// It is given back when the file is closed, however the process ends.
+    pub fn lock(&self) -> Result<Option<File>, RecordError> {
+        let path = self.path.join(LOCK);
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(|source| io_error(&path, source))?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(io_error(&path, error.into())),
+        }
+    }
+}
+
+/// Up to this many files are forced to disk one by one; beyond that the whole
+/// file system is, which costs the same whatever the number.
+const FEW: usize = 32;
+
+/// The file that says who writes into a run folder.
+const LOCK: &str = ".lock";
+
+/// Puts bytes in place by renaming, without forcing them to disk.
+fn place(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let beside = path.with_extension("part");
+    let mut file = File::create(&beside)?;
+    file.write_all(bytes)?;
+    fs::rename(&beside, path)?;
+    Ok(file)
 }
 
 pub(super) fn io_error(path: &Path, source: io::Error) -> RecordError {

@@ -35,7 +35,9 @@ pub mod file {
     pub const CLAIMS: &str = "claims.json";
     /// What was planned.
     pub const PLAN: &str = "plan.json";
-    /// One line per step that ended.
+    /// What was planned to confirm suspicions, where there were any.
+    pub const CONFIRM: &str = "confirm.json";
+    /// One line per reading that ended.
     pub const RESULTS: &str = "results.jsonl";
     /// One line per output that was read.
     pub const MEASUREMENTS: &str = "measurements.jsonl";
@@ -75,6 +77,9 @@ pub struct RunRecord {
     /// When it ended, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
+    /// When it was taken up again after an interruption, RFC 3339.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resumed: Vec<String>,
     /// The seed of its plan.
     pub seed: u64,
     /// How nodes were reached.

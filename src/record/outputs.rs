@@ -28,16 +28,25 @@ pub struct Outputs {
     pub unlisted: Vec<(PathBuf, std::io::Error)>,
 }
 
-/// Lists a folder of the layout `nodes/NODE/FILE`, `domains/DOMAIN/FILE`.
+/// Lists a folder of the layout `nodes/NODE/FILE`, `domains/DOMAIN/FILE`,
+/// `pairs/NODE/NODE/FILE`.
 pub fn list(root: &Path) -> Outputs {
     let mut outputs = Outputs::default();
     for (path, name, is_folder) in entries(root, &mut outputs) {
         if is_folder && (name == "nodes" || name == "domains") {
             for (path, part, is_folder) in entries(&path, &mut outputs) {
                 if is_folder && !recorded::is_clutter(&part) {
-                    part_files(&path, &name, &part, &mut outputs);
+                    part_files(&path, &[&name, &part], &mut outputs);
                 } else {
                     sort_in(path, &[&name, &part], &mut outputs);
+                }
+            }
+        } else if is_folder && name == "pairs" {
+            for (path, first, is_folder) in entries(&path, &mut outputs) {
+                if is_folder && !recorded::is_clutter(&first) {
+                    peers(&path, &first, &mut outputs);
+                } else {
+                    sort_in(path, &[&name, &first], &mut outputs);
                 }
             }
         } else {
@@ -47,20 +56,34 @@ pub fn list(root: &Path) -> Outputs {
     outputs
 }
 
-/// The files of one node or domain.
-fn part_files(path: &Path, kind: &str, part: &str, outputs: &mut Outputs) {
+/// The pairs whose command ran on one node.
+fn peers(path: &Path, first: &str, outputs: &mut Outputs) {
+    for (path, second, is_folder) in entries(path, outputs) {
+        if is_folder && !recorded::is_clutter(&second) {
+            part_files(&path, &["pairs", first, &second], outputs);
+        } else {
+            sort_in(path, &["pairs", first, &second], outputs);
+        }
+    }
+}
+
+/// The files of one node, domain or pair.
+fn part_files(path: &Path, part: &[&str], outputs: &mut Outputs) {
     let before = outputs.files.len();
     for (path, name, is_folder) in entries(path, outputs) {
         if is_folder && !recorded::is_clutter(&name) {
             outputs.misplaced.push(path);
         } else {
-            sort_in(path, &[kind, part, &name], outputs);
+            let inside: Vec<&str> = part.iter().copied().chain([name.as_str()]).collect();
+            sort_in(path, &inside, outputs);
         }
     }
     if outputs.files.len() == before {
-        outputs.empty.push(match kind {
-            "nodes" => Scope::Node(NodeName::from(part)),
-            _ => Scope::Domain(DomainName::from(part)),
+        outputs.empty.extend(match part {
+            ["nodes", node] => Some(Scope::Node(NodeName::from(*node))),
+            ["domains", domain] => Some(Scope::Domain(DomainName::from(*domain))),
+            ["pairs", a, b] => Some(Scope::Pair(NodeName::from(*a), NodeName::from(*b))),
+            _ => None,
         });
     }
 }
@@ -117,22 +140,36 @@ mod tests {
             "nodes/n1/deep/c.txt",
             "nodes/stray.txt",
             "domains/d1/x.json",
+            "pairs/n1/n2/tcp.json",
+            "pairs/n1/stray.json",
         ] {
             put(name);
         }
         fs::create_dir_all(dir.path().join("nodes/n3")).expect("made");
+        fs::create_dir_all(dir.path().join("pairs/n2/n1")).expect("made");
         let outputs = list(dir.path());
         let shown =
             |path: &Path| path.strip_prefix(dir.path()).expect("inside").display().to_string();
         let files: Vec<String> = outputs.files.iter().map(|(p, _)| shown(p)).collect();
         assert_eq!(
             files,
-            ["domains/d1/x.json", "nodes/n1/a.txt", "nodes/n1/b.txt", "nodes/n2/a.txt"]
+            [
+                "domains/d1/x.json",
+                "nodes/n1/a.txt",
+                "nodes/n1/b.txt",
+                "nodes/n2/a.txt",
+                "pairs/n1/n2/tcp.json"
+            ]
         );
         assert_eq!(outputs.files[3].1, Scope::Node("n2".into()));
         let misplaced: Vec<String> = outputs.misplaced.iter().map(|p| shown(p)).collect();
-        assert_eq!(misplaced, ["README", "nodes/n1/deep", "nodes/stray.txt"]);
-        assert_eq!(outputs.empty, [Scope::Node("n3".into())]);
+        assert_eq!(
+            misplaced,
+            ["README", "nodes/n1/deep", "nodes/stray.txt", "pairs/n1/stray.json"]
+        );
+        let pair = |a: &str, b: &str| Scope::Pair(a.into(), b.into());
+        assert_eq!(outputs.files[4].1, pair("n1", "n2"));
+        assert_eq!(outputs.empty, [Scope::Node("n3".into()), pair("n2", "n1")]);
         assert!(outputs.claims.is_some());
     }
 }

@@ -1,5 +1,6 @@
 //! Reading a run folder back, also one whose run did not come to its end.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -39,6 +40,8 @@ pub struct Stored {
     pub claims: Claims,
     /// What was planned.
     pub plan: Plan,
+    /// What was planned to confirm suspicions, where there were any.
+    pub confirm: Option<Plan>,
 }
 
 /// Opens a run folder.
@@ -56,7 +59,8 @@ pub fn open(path: &Path) -> Result<Stored, RecordError> {
     let claims: ClaimsRecord =
         json(&path.join(file::CLAIMS), CLAIMS_FORMAT)?.ok_or_else(|| must(file::CLAIMS))?;
     let plan: Plan = json(&path.join(file::PLAN), PLAN_FORMAT)?.ok_or_else(|| must(file::PLAN))?;
-    Ok(Stored { path: path.to_owned(), record, claims: claims.claims, plan })
+    let confirm = json(&path.join(file::CONFIRM), PLAN_FORMAT)?;
+    Ok(Stored { path: path.to_owned(), record, claims: claims.claims, plan, confirm })
 }
 
 impl Stored {
@@ -65,16 +69,24 @@ impl Stored {
         &self.path
     }
 
-    /// The steps that ended.
+    /// The readings that ended. Of one that was taken again after an
+    /// interruption the last counts.
     pub fn results(&self) -> Result<Vec<RawResult>, RecordError> {
-        lines(&self.path.join(file::RESULTS), Some(RESULT_FORMAT))
+        let all: Vec<RawResult> = lines(&self.path.join(file::RESULTS), Some(RESULT_FORMAT))?;
+        Ok(last_of_each(all, |result| (result.step, result.reading)))
     }
 
-    /// The outputs that were read, as they were read then.
+    /// The outputs that were read, as they were read then, of the readings
+    /// that are on record.
     pub fn recordings(&self) -> Result<Vec<Recording>, RecordError> {
         let path = self.path.join(file::MEASUREMENTS);
         let records: Vec<MeasurementRecord> = lines(&path, Some(MEASUREMENT_FORMAT))?;
-        Ok(records.into_iter().map(|record| record.recording).collect())
+        let read = records.into_iter().map(|record| record.recording).collect();
+        let known: BTreeSet<String> =
+            self.results()?.into_iter().filter_map(|result| result.stdout).collect();
+        let mut read = last_of_each(read, |recording: &Recording| recording.file.clone());
+        read.retain(|recording| known.contains(&recording.file));
+        Ok(read)
     }
 
     /// What the judge said.
@@ -101,6 +113,14 @@ impl Stored {
         }
         fs::read(&path).map_err(|source| io_error(&path, source))
     }
+}
+
+/// The last of those that share a key, in the order of their last places.
+fn last_of_each<T, K: Ord>(all: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+    let mut seen = BTreeSet::new();
+    let mut last: Vec<T> = all.into_iter().rev().filter(|one| seen.insert(key(one))).collect();
+    last.reverse();
+    last
 }
 
 #[derive(Deserialize)]

@@ -133,9 +133,37 @@ const CLASSES: &[Words] = &[
     words(
         "nic-low",
         "NIC slow",
-        ["has a NIC port below its rate", "have NIC ports below their rate"],
+        ["is below its rate", "are below their rate"],
         "Read rate, state and error counters of the port, and the PCIe generation and width of the NIC; \
          compare with the switch port at the other end of the cable.",
+    ),
+    words(
+        "nic-unreachable",
+        "NIC not reached",
+        ["is not reached over the network", "are not reached over the network"],
+        "Look at the port there first: state, address and counters (`ip -s link`), the cable, the switch \
+         port, then firewall and routes. Its partners reach each other.",
+    ),
+    words(
+        "path-low",
+        "path between nodes slow",
+        ["is slow, its ends with each other only", "are slow, their ends with each other only"],
+        "Measure both ends with other partners: if they are fine, look at the switch ports and routes \
+         between them, and at drops and retransmissions (`ip -s link`, `nstat`).",
+    ),
+    words(
+        "leaf-low",
+        "leaf switch slow to others",
+        ["is slow to other leaves", "are slow to other leaves"],
+        "Look at the uplinks of the leaf: links that are down or slow, errors, how flows are spread. \
+         Draining its nodes repairs nothing.",
+    ),
+    words(
+        "network-low",
+        "network slow everywhere",
+        ["is slow everywhere on the network", "are slow everywhere on the network"],
+        "Look for one cause above the nodes: the class of NIC that is claimed, MTU, the switches, or a \
+         probe with too few streams or too little CPU.",
     ),
     words(
         "fabric-state",

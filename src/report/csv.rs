@@ -23,8 +23,8 @@ pub fn matrix(run: &Run) -> Vec<u8> {
     for cell in &run.cells {
         table.text(Some(&run.info.id));
         table.text(cell.domain.as_ref().map(|d| d.as_str()));
-        // The stage of the sweep; recorded outputs do not tell theirs.
-        table.text(None);
+        // Outputs recorded elsewhere tell no stage.
+        table.whole(cell.stage.map(u32::from));
         table.text(Some(&cell.testcase));
         table.text(cell.src_node.as_ref().map(|n| n.as_str()));
         table.whole(cell.src_gpu);

@@ -82,6 +82,7 @@ pub(super) fn cell(
     let ratio = value.zip(expected).map(|(v, e)| v / e);
     Cell {
         domain: Some(DomainName::from(domain)),
+        stage: None,
         testcase: testcase.clone(),
         src_node: Some(src.0.clone()),
         src_gpu: src.1,

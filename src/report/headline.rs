@@ -248,8 +248,16 @@ fn the_one(finding: &Finding, domains: &BTreeSet<&DomainName>) -> String {
             _ => format!("one direction of {name}"),
         },
         LocusKind::Tray => format!("tray {name}"),
+        // A rail ends at a node; what is slow there is its NIC.
+        LocusKind::Rail if !node.is_empty() => match rail.trim() {
+            "" => format!("the NIC of {name}"),
+            rail => format!("{rail} of {name}"),
+        },
         LocusKind::Rail => format!("rail{rail}"),
-        LocusKind::Leaf => format!("a leaf switch{rail}"),
+        LocusKind::Leaf => match locus.leaf.as_deref() {
+            Some(leaf) => format!("leaf switch {}{rail}", clip(leaf, 60)),
+            None => format!("a leaf switch{rail}"),
+        },
         LocusKind::Plane if domain.is_empty() => "a switch plane".to_owned(),
         LocusKind::Plane => format!("a switch plane of{domain}"),
         LocusKind::Domain if domain.is_empty() => "the domain".to_owned(),
@@ -266,7 +274,7 @@ fn parts(kind: LocusKind, count: usize) -> String {
         LocusKind::Pair => ("pair", "pairs"),
         LocusKind::Direction => ("direction of a GPU", "directions of GPUs"),
         LocusKind::Tray => ("tray", "trays"),
-        LocusKind::Rail => ("rail", "rails"),
+        LocusKind::Rail => ("NIC", "NICs"),
         LocusKind::Leaf => ("leaf switch", "leaf switches"),
         LocusKind::Plane => ("switch plane", "switch planes"),
         LocusKind::Domain => ("domain", "domains"),

@@ -75,8 +75,10 @@ pub(super) fn number(value: f64) -> String {
         format!("{value:.1}")
     } else if 10.0 <= size {
         format!("{value:.2}")
-    } else {
+    } else if 0.1 <= size || size == 0.0 {
         format!("{value:.3}")
+    } else {
+        format!("{value:.4}")
     }
 }
 

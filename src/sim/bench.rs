@@ -11,6 +11,7 @@ use super::fabric::Fabric;
 use super::fabric::GpuIndex;
 use super::fabric::Route;
 use super::fault::Fault;
+use super::mpi::Job;
 use super::noise::Key;
 use super::noise::Noise;
 use super::scenario::Scenario;
@@ -30,8 +31,10 @@ pub struct Bench<'a> {
     pub across: bool,
     /// Seed of the noise.
     pub seed: u64,
-    /// Which reading, from 0.
+    /// Which reading, from 0, or any number that stands for step and reading.
     pub reading: u32,
+    /// What a launcher said about the run: its hosts and settings.
+    pub job: Option<&'a Job>,
 }
 
 /// One matrix.
@@ -96,6 +99,14 @@ impl Bench<'_> {
     /// The GPUs this run uses.
     pub fn gpus(&self) -> Vec<GpuIndex> {
         let fabric = self.fabric;
+        if let Some(job) = self.job.filter(|job| !job.hosts.is_empty()) {
+            let ranks = job.hosts.iter().flat_map(|host| {
+                let own = fabric.gpus_of([&host.name]);
+                // Ranks beyond the GPUs of a node share them.
+                own.into_iter().cycle().take(host.ranks)
+            });
+            return ranks.collect();
+        }
         match fabric.claims.iter().find(|claim| self.across && claim.name == self.scope) {
             Some(claim) => fabric.gpus_of(&claim.nodes),
             None => fabric.gpus_of([&self.scope.to_owned()]),
@@ -104,7 +115,9 @@ impl Bench<'_> {
 
     /// The key of everything this tool reads here and now.
     pub fn key(&self, what: &str) -> Key {
-        Key::of(self.seed).named(self.scope).named(what).with(u64::from(self.reading))
+        let key = Key::of(self.seed).named(self.scope).named(what).with(u64::from(self.reading));
+        let hosts = self.job.into_iter().flat_map(|job| &job.hosts);
+        hosts.fold(key, |key, host| key.named(&host.name))
     }
 
     /// A reading of `truth` between two GPUs (or one and itself).
@@ -170,7 +183,8 @@ impl Bench<'_> {
             })
     }
 
-    fn failure(&self, case: &Case, gpus: &[GpuIndex]) -> Option<Failure> {
+    /// Why a test cannot run here, where it cannot.
+    pub(super) fn failure(&self, case: &Case, gpus: &[GpuIndex]) -> Option<Failure> {
         let place = |gpu: GpuIndex| {
             let rank = gpus.iter().position(|other| *other == gpu).unwrap_or(0);
             self.across.then(|| (self.fabric.home(gpu).name.clone(), rank))

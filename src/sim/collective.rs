@@ -74,6 +74,19 @@ impl Collective {
     }
 }
 
+/// What the data of a collective runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wires {
+    /// NVLink, inside a node or across the nodes of a domain.
+    NvLink,
+    /// PCIe inside a node.
+    Pcie,
+    /// RDMA over the NICs between nodes.
+    Nic,
+    /// TCP over the NICs between nodes.
+    Socket,
+}
+
 /// One half of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Half {
@@ -144,10 +157,14 @@ impl Bench<'_> {
     ) -> Option<CollectiveRun> {
         let collective = Collective::of(program)?;
         let failure = self.collective_failure(&gpus);
+        let bus = match gpus.is_empty() {
+            true => 0.0,
+            false => self.bus_bandwidth(collective, &gpus),
+        };
         let mut rows = Vec::new();
         let mut size = bytes[0];
         while size <= bytes[1] && failure.is_none() && !gpus.is_empty() {
-            rows.push(self.row(program, collective, &gpus, size));
+            rows.push(self.row(program, collective, &gpus, size, bus));
             match size.checked_mul(2) {
                 Some(next) => size = next,
                 None => break,
@@ -158,7 +175,14 @@ impl Bench<'_> {
         Some(CollectiveRun { program, collective, gpus, bytes, rows, version, failure })
     }
 
-    fn row(&self, program: &str, collective: Collective, gpus: &[GpuIndex], bytes: u64) -> Row {
+    fn row(
+        &self,
+        program: &str,
+        collective: Collective,
+        gpus: &[GpuIndex],
+        bytes: u64,
+        bus: f64,
+    ) -> Row {
         let (ranks, size) = (gpus.len() as f64, bytes as f64);
         let elements = bytes / 4;
         let count = match collective.splits() {
@@ -166,7 +190,6 @@ impl Bench<'_> {
             false => elements,
         };
         let factor = collective.factor(ranks);
-        let bus = self.bus_bandwidth(collective, gpus);
         let wrong = gpus.iter().any(|gpu| self.fabric.gpus[*gpu].corrupt);
         let halves = [0_u64, 1].map(|place| {
             let key = self.key(program).with(bytes).with(place);
@@ -192,17 +215,19 @@ impl Bench<'_> {
     fn bus_bandwidth(&self, collective: Collective, gpus: &[GpuIndex]) -> f64 {
         let fabric = self.fabric;
         let hardware = fabric.home(gpus[0]).hardware;
-        let fallback = self.scenario.faults.iter().any(
-            |fault| matches!(fault, Fault::CollectiveFallback { scope } if scope == self.scope),
-        );
-        let all = fallback
-            || gpus.iter().any(|gpu| fabric.route(gpus[0], *gpu) == Route::Nic)
-            || gpus.iter().any(|gpu| fabric.link_share(*gpu) == 0.0);
+        let wires = self.wires(gpus);
+        let all = wires != Wires::NvLink;
         let power = gpus.iter().map(|g| fabric.home(*g).power).fold(1.0, f64::min);
         let hosts = u32::try_from(self.node_names(gpus).len()).unwrap_or(u32::MAX);
         if all && 1 < hosts {
             // Every node sends and receives once around the ring, over all NICs.
-            return hardware.nic * f64::from(hardware.gpus) * power;
+            let mut nodes: Vec<usize> = gpus.iter().map(|gpu| fabric.gpus[*gpu].node).collect();
+            nodes.dedup();
+            let rate = match wires {
+                Wires::Socket => fabric.network.socket_ring(&nodes),
+                _ => fabric.network.ring(&nodes),
+            };
+            return rate * power;
         }
         let nvlink = match collective {
             // Four GPUs are served by a ring, more by reduction in the switch.
@@ -210,11 +235,36 @@ impl Bench<'_> {
             Collective::AllToAll => hardware.ring * 0.96,
             _ => hardware.ring,
         };
-        if all || fabric.nodes.iter().any(|n| !n.fabric_up && self.is_here(&n.name, gpus)) {
+        if all {
             return hardware.pcie_peer * 0.6 * power;
         }
         let slowest = gpus.iter().map(|gpu| fabric.link_share(*gpu)).fold(1.0, f64::min);
         nvlink * slowest * power
+    }
+
+    /// What the data of a collective over these GPUs runs over.
+    pub fn wires(&self, gpus: &[GpuIndex]) -> Wires {
+        let (fabric, first) = (self.fabric, gpus[0]);
+        let fallback = self.scenario.faults.iter().any(
+            |fault| matches!(fault, Fault::CollectiveFallback { scope } if scope == self.scope),
+        );
+        let told = |name: &str, value: &str| self.job.is_some_and(|job| job.says(name, value));
+        let off_fabric = fallback
+            || told("NCCL_MNNVL_ENABLE", "0")
+            || gpus.iter().any(|gpu| fabric.route(first, *gpu) == Route::Nic)
+            || gpus.iter().any(|gpu| fabric.link_share(*gpu) == 0.0);
+        let several = gpus.iter().any(|gpu| fabric.gpus[*gpu].node != fabric.gpus[first].node);
+        // NCCL_MNNVL_ENABLE is about several nodes only.
+        let here = fallback
+            || gpus
+                .iter()
+                .any(|gpu| fabric.link_share(*gpu) == 0.0 || !fabric.home(*gpu).fabric_up);
+        match (several, off_fabric) {
+            (true, true) if told("NCCL_IB_DISABLE", "1") => Wires::Socket,
+            (true, true) => Wires::Nic,
+            (false, _) if here => Wires::Pcie,
+            _ => Wires::NvLink,
+        }
     }
 
     fn is_here(&self, node: &str, gpus: &[GpuIndex]) -> bool {

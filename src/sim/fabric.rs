@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::fault::Fault;
 use super::fault::HostWay;
 use super::fault::Way;
+use super::network::Network;
 use super::platform::Hardware;
 use super::scenario::Group;
 use super::scenario::Scenario;
@@ -25,6 +26,10 @@ pub struct Fabric {
     pub gpus: Vec<Gpu>,
     /// What is claimed.
     pub claims: Vec<Group>,
+    /// The network between nodes.
+    pub network: Network,
+    /// Index of every node by its name.
+    by_name: BTreeMap<String, usize>,
     /// Share of the rate left between two GPUs.
     pairs: BTreeMap<(GpuIndex, GpuIndex), f64>,
     shared_planes: bool,
@@ -47,6 +52,10 @@ pub struct Node {
     pub imex: bool,
     /// Share of every rate left to it.
     pub power: f64,
+    /// It answers.
+    pub reachable: bool,
+    /// A program that uses its GPUs.
+    pub process: Option<String>,
 }
 
 /// One GPU.
@@ -112,6 +121,8 @@ impl Fabric {
             nodes: Vec::new(),
             gpus: Vec::new(),
             claims: scenario.claimed()?,
+            network: Network::default(),
+            by_name: BTreeMap::new(),
             pairs: BTreeMap::new(),
             shared_planes: scenario.tools.shared_planes,
         };
@@ -120,6 +131,7 @@ impl Fabric {
                 fabric.add_node(name, domain, group);
             }
         }
+        fabric.network = Network::build(scenario, &fabric.nodes)?;
         for (number, fault) in scenario.faults.iter().enumerate() {
             fabric.apply(fault, &real).map_err(|why| format!("fault {}: {why}", number + 1))?;
         }
@@ -134,6 +146,7 @@ impl Fabric {
         let hardware = group.hardware;
         let (node, first) = (self.nodes.len(), self.gpus.len());
         let all = hardware.all_links();
+        self.by_name.insert(name.to_owned(), node);
         self.gpus.extend((0..group.gpus).map(|slot| Gpu {
             node,
             slot,
@@ -153,15 +166,14 @@ impl Fabric {
             fabric_up: true,
             imex: true,
             power: 1.0,
+            reachable: true,
+            process: None,
         });
     }
 
     /// The node of this name.
     pub fn node(&self, name: &str) -> Result<usize, String> {
-        self.nodes
-            .iter()
-            .position(|node| node.name == name)
-            .ok_or_else(|| format!("no node `{name}`"))
+        self.by_name.get(name).copied().ok_or_else(|| format!("no node `{name}`"))
     }
 
     /// The GPU written `node:slot`.
@@ -170,7 +182,8 @@ impl Fabric {
         let (node, slot) = name.rsplit_once(':').ok_or_else(wrong)?;
         let node = self.node(node)?;
         let slot: u32 = slot.parse().map_err(|_| wrong())?;
-        self.gpus.iter().position(|gpu| gpu.node == node && gpu.slot == slot).ok_or_else(wrong)
+        let own = &self.nodes[node].gpus;
+        own.iter().copied().find(|gpu| self.gpus[*gpu].slot == slot).ok_or_else(wrong)
     }
 
     /// GPUs of the nodes of a claim, or of one node: the ranks of a run.
@@ -216,7 +229,10 @@ impl Fabric {
         let rate = match self.route(from, to) {
             Route::NvLink(links) => f64::from(links) * hardware.link_rate * engine.share(hardware),
             Route::Pcie => hardware.pcie_peer,
-            Route::Nic => hardware.nic.min(self.home(to).hardware.nic),
+            Route::Nic => {
+                let rail = self.gpus[from].slot as usize;
+                self.network.carried(self.gpus[from].node, self.gpus[to].node, rail)
+            }
         };
         let pair = self.pairs.get(&(from, to)).copied().unwrap_or(1.0);
         rate * pair * self.home(from).power.min(self.home(to).power)
@@ -307,8 +323,36 @@ impl Fabric {
                 let gpu = self.gpu(gpu)?;
                 self.gpus[gpu].dips = Some((*rate, *depth));
             }
+            Fault::RailRate { node, rail, share, direction } => {
+                let node = self.node(node)?;
+                self.network.slow_rail(node, *rail, fraction(*share)?, *direction)?;
+            }
+            Fault::RailDown { node, rail } => {
+                let node = self.node(node)?;
+                self.network.slow_rail(node, *rail, 0.0, Way::Both)?;
+            }
+            Fault::PairLoss { a, b, share } => {
+                let (a, b) = (self.node(a)?, self.node(b)?);
+                self.network.lossy(a, b, fraction(*share)?);
+            }
+            Fault::LeafUplink { leaf, share } => {
+                self.network.lose_uplinks(leaf, fraction(*share)?)?;
+            }
+            Fault::Busy { node, process } => {
+                let node = self.node(node)?;
+                self.nodes[node].process = Some(process.clone());
+            }
+            Fault::Unreachable { node } => {
+                let node = self.node(node)?;
+                self.nodes[node].reachable = false;
+                self.nodes[node].imex = false;
+            }
             // These are about tools, not hardware; only their names are checked.
-            Fault::ToolError { node, .. } | Fault::Waived { node, .. } => {
+            Fault::ToolError { node, .. }
+            | Fault::Waived { node, .. }
+            | Fault::ToolHangs { node, .. }
+            | Fault::ToolFloods { node, .. }
+            | Fault::ToolGarbage { node, .. } => {
                 self.node(node)?;
             }
             Fault::Truncated { scope, .. }

@@ -157,6 +157,75 @@ pub enum Fault {
         #[serde(default = "depth")]
         depth: [f64; 2],
     },
+    /// A NIC of a node is slow: a rate class down is 0.5.
+    RailRate {
+        /// Which node.
+        node: String,
+        /// Which rail, from 0.
+        rail: usize,
+        /// What is left of the rate.
+        share: f64,
+        /// Which direction.
+        #[serde(default)]
+        direction: Way,
+    },
+    /// A NIC of a node has no link.
+    RailDown {
+        /// Which node.
+        node: String,
+        /// Which rail, from 0.
+        rail: usize,
+    },
+    /// The path between two nodes loses packets, on every rail.
+    PairLoss {
+        /// One node.
+        a: String,
+        /// The other.
+        b: String,
+        /// What is left of the rate.
+        share: f64,
+    },
+    /// A leaf lost uplinks.
+    LeafUplink {
+        /// Which leaf.
+        leaf: String,
+        /// Which share of its uplinks is left.
+        share: f64,
+    },
+    /// Somebody's process uses the GPUs of a node.
+    Busy {
+        /// Which node.
+        node: String,
+        /// The program, as nvidia-smi shows it.
+        #[serde(default = "python")]
+        process: String,
+    },
+    /// A node cannot be reached.
+    Unreachable {
+        /// Which node.
+        node: String,
+    },
+    /// A tool never ends on a node.
+    ToolHangs {
+        /// Which node.
+        node: String,
+        /// Which tool.
+        tool: String,
+    },
+    /// A tool prints more than anybody can keep.
+    ToolFloods {
+        /// Which node.
+        node: String,
+        /// Which tool.
+        tool: String,
+    },
+    /// A tool prints what no parser knows.
+    ToolGarbage {
+        /// Which node.
+        node: String,
+        /// Which tool.
+        tool: String,
+    },
 }
 
 /// Which way of a fabric link.
@@ -195,6 +264,10 @@ fn half() -> f64 {
 
 fn ecc() -> String {
     "CUDA_ERROR_ECC_UNCORRECTABLE".to_owned()
+}
+
+fn python() -> String {
+    "python3".to_owned()
 }
 
 fn depth() -> [f64; 2] {

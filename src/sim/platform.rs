@@ -47,8 +47,12 @@ pub struct Hardware {
     pub host_all_bidirectional: f64,
     /// GPU to GPU without NVLink.
     pub pcie_peer: f64,
-    /// What one NIC delivers.
+    /// What one NIC delivers to RDMA.
     pub nic: f64,
+    /// NICs of a node, one per rail.
+    pub rails: usize,
+    /// Line rate of one NIC.
+    pub rail_rate: f64,
     /// Copies inside one GPU's memory.
     pub local: f64,
     /// Bus bandwidth of a large all-reduce inside one domain.
@@ -103,6 +107,8 @@ const A100: Hardware = Hardware {
     host_all_bidirectional: 0.7,
     pcie_peer: 17.5,
     nic: 24.4,
+    rails: 8,
+    rail_rate: 25.0,
     local: 1320.0,
     all_reduce: 234.5,
     ring: 229.0,
@@ -130,6 +136,7 @@ const H100: Hardware = Hardware {
     host_all_bidirectional: 0.9,
     pcie_peer: 37.0,
     nic: 48.6,
+    rail_rate: 50.0,
     local: 1270.0,
     all_reduce: 479.0,
     ring: 364.0,
@@ -170,6 +177,7 @@ const B300: Hardware = Hardware {
     platform: "hgx-b300",
     product: "NVIDIA B300 SXM6 AC",
     nic: 97.2,
+    rail_rate: 100.0,
     driver: "580.95.05",
     cuda: 13000,
     ..B200
@@ -180,6 +188,7 @@ const GB200: Hardware = Hardware {
     product: "NVIDIA GB200",
     gpus: 4,
     spans_nodes: true,
+    rails: 4,
     h2d: 201.0,
     d2h: 193.0,
     host_bidirectional: [0.82, 0.84],
@@ -202,6 +211,7 @@ const GB300: Hardware = Hardware {
     host_all: [0.887, 0.956],
     host_all_bidirectional: 0.45,
     nic: 97.2,
+    rail_rate: 100.0,
     all_reduce: 935.0,
     driver: "580.95.05",
     cuda: 13000,
@@ -212,6 +222,7 @@ const GH200: Hardware = Hardware {
     platform: "gh200",
     product: "NVIDIA GH200 480GB",
     gpus: 1,
+    rails: 1,
     h2d: 345.0,
     d2h: 296.0,
     host_bidirectional: [0.513, 0.633],

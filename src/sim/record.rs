@@ -7,13 +7,20 @@ use std::collections::BTreeMap;
 use super::bench::Bench;
 use super::fabric::Fabric;
 use super::fault::Fault;
+use super::network;
 use super::render;
 use super::render::Answer;
+use super::render::perftest::Run;
 use super::scenario::Group;
 use super::scenario::Scenario;
+use super::tool;
 use super::tooling::Format;
 use super::tooling::Recorded;
 use super::truth;
+use super::unwell;
+use super::unwell::Ailment;
+use super::unwell::GARBAGE;
+use crate::inventory::hostlist;
 
 /// A recording.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,16 +43,28 @@ pub fn record(
     let mut files = BTreeMap::from([("claims.toml".to_owned(), claims(&fabric))]);
     for what in &scenario.tools.record {
         for (scope, across) in scopes(&fabric, *what) {
+            if is_silent(&fabric, scope, *what) {
+                continue;
+            }
             let repeats = if is_measurement(*what) { readings } else { 1 };
             for reading in 0..repeats {
-                let bench = Bench { scenario, fabric: &fabric, scope, across, seed, reading };
-                for (name, answer) in outputs(&bench, *what) {
+                let bench =
+                    Bench { scenario, fabric: &fabric, scope, across, seed, reading, job: None };
+                for (name, mut answer) in outputs(&bench, *what) {
                     let folder = folder(&fabric, scope, across);
                     let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, "txt"));
                     let number =
                         if repeats == 1 { String::new() } else { format!("-{}", reading + 1) };
+                    match ailment(&bench, stem) {
+                        None => {}
+                        Some(Ailment::Garbage) => answer = Answer::of(GARBAGE.to_owned()),
+                        // Given up, and nothing of it kept.
+                        Some(Ailment::Hangs | Ailment::Floods) => continue,
+                    }
                     let path = format!("{folder}/{stem}{number}.{extension}");
-                    files.insert(path, cut(&bench, stem, answer.both()));
+                    // The rail is no part of the tool's name.
+                    let tool = stem.split_once("_rail").map_or(stem, |(tool, _)| tool);
+                    files.insert(path, cut(&bench, tool, answer.both()));
                 }
             }
         }
@@ -64,6 +83,41 @@ pub fn claims(fabric: &Fabric) -> String {
         )
     };
     fabric.claims.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+/// `claims.toml` with the leaves and rails that the scenario describes, for
+/// sweeps. Recordings claim domains only: nothing in them runs over a rail.
+pub fn claims_of_network(fabric: &Fabric) -> String {
+    let network = &fabric.network;
+    let mut out = claims(fabric);
+    if !network.described {
+        return out;
+    }
+    for leaf in &network.leaves {
+        let nodes = hostlist::fold(leaf.nodes.iter().map(String::as_str));
+        out.push_str(&format!("\n[[leaf]]\nname = {:?}\nnodes = {nodes:?}\n", leaf.name));
+    }
+    for rail in 0..network.most_rails() {
+        let (name, device) = (network::rail_name(rail), network::device_name(rail));
+        out.push_str(&format!("\n[[rail]]\nname = {name:?}\nrdma = {device:?}\n"));
+    }
+    out
+}
+
+/// Whether a node has nothing to tell: it does not answer, or is in use and so
+/// was not measured.
+fn is_silent(fabric: &Fabric, scope: &str, what: Recorded) -> bool {
+    fabric.node(scope).is_ok_and(|node| {
+        let node = &fabric.nodes[node];
+        !node.reachable || (node.process.is_some() && is_measurement(what))
+    })
+}
+
+/// What is wrong with the tool that leaves the file of this stem.
+fn ailment(bench: &Bench<'_>, stem: &str) -> Option<Ailment> {
+    let known = tool::NAMES.iter().filter(|name| stem.starts_with(**name));
+    let name = known.max_by_key(|name| name.len())?;
+    unwell::ailment(bench.scenario, &bench.node_names(&bench.gpus()), name)
 }
 
 fn is_measurement(what: Recorded) -> bool {
@@ -134,10 +188,29 @@ fn outputs(bench: &Bench<'_>, what: Recorded) -> Vec<(String, Answer)> {
             Format::Text => one("nvidia-imex-ctl.txt", render::imex::text(bench)),
             Format::Json => one("nvidia-imex-ctl.json", render::imex::json(bench)),
         },
-        Recorded::IbWriteBw => {
-            one("ib_write_bw.txt", render::perftest::write_bandwidth(bench, true))
-        }
+        Recorded::IbWriteBw => nics(bench),
     }
+}
+
+/// `ib_write_bw` of a node's NICs: of all where the scenario describes its
+/// network, else of the first.
+fn nics(bench: &Bench<'_>) -> Vec<(String, Answer)> {
+    let network = &bench.fabric.network;
+    let Ok(node) = bench.fabric.node(bench.scope) else { return Vec::new() };
+    let rails = if network.described { network.rails(node) } else { 1 };
+    (0..rails)
+        .map(|rail| {
+            let name = match network.described {
+                true => format!("ib_write_bw_{}.txt", network::rail_name(rail)),
+                false => "ib_write_bw.txt".to_owned(),
+            };
+            let answer = match network.is_up(node, rail) {
+                true => render::perftest::bandwidth(bench, &Run::alone(rail)),
+                false => render::perftest::no_link(),
+            };
+            (name, answer)
+        })
+        .collect()
 }
 
 /// What is left of an output that a fault truncates.

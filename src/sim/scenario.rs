@@ -11,9 +11,12 @@ use serde::Deserialize;
 use super::cases;
 use super::collective::Collective;
 use super::fault::Fault;
+use super::network;
+use super::network::Settings;
 use super::noise::Noise;
 use super::platform;
 use super::platform::Hardware;
+use super::tool;
 use super::tooling::Format;
 use super::tooling::Nvbandwidth;
 use super::tooling::Tools;
@@ -43,6 +46,11 @@ pub struct Scenario {
     /// The domains as claimed; the real ones when absent.
     #[serde(rename = "claim", default)]
     pub claims: Vec<Domain>,
+    /// The scale-out network, where it is not the platform's usual one.
+    pub network: Option<Settings>,
+    /// Its leaves, by name.
+    #[serde(rename = "leaf", default)]
+    pub leaves: Vec<network::Section>,
     /// What is wrong.
     #[serde(rename = "fault", default)]
     pub faults: Vec<Fault>,
@@ -165,6 +173,14 @@ impl Scenario {
                     false => Err(format!("no tool `{tool}`; known are {}", PROGRAMS.join(", "))),
                 }
             }
+            Fault::ToolHangs { tool, .. }
+            | Fault::ToolFloods { tool, .. }
+            | Fault::ToolGarbage { tool, .. } => {
+                match tool::NAMES.contains(&tool.as_str()) || tool == tool::TCP_PROBE {
+                    true => Ok(()),
+                    false => Err(format!("no tool `{tool}`; known are {}", tool::NAMES.join(", "))),
+                }
+            }
             Fault::MissingCells { share, .. } | Fault::Dips { rate: share, .. }
                 if !(0.0..=1.0).contains(share) =>
             {
@@ -184,6 +200,7 @@ const PROGRAMS: &[&str] = &[
     "nvidia-imex-ctl",
     "p2pBandwidthLatencyTest",
     "ib_write_bw",
+    "iperf3",
 ];
 
 fn unfold(section: &str, domains: &[Domain]) -> Result<Vec<Group>, String> {

@@ -26,7 +26,7 @@ fn fabric(more: &str) -> Fabric {
 
 fn bench<'a>(scenario: &'a Scenario, fabric: &'a Fabric, scope: &'a str) -> Bench<'a> {
     let across = fabric.node(scope).is_err();
-    Bench { scenario, fabric, scope, across, seed: 1, reading: 0 }
+    Bench { scenario, fabric, scope, across, seed: 1, reading: 0, job: None }
 }
 
 const HEALTHY: f64 = 18.0 * 50.0 * 0.861;
@@ -276,6 +276,144 @@ fn a_missing_imex_peer_ends_runs_across_the_domain_and_shows_in_its_table() {
     let json: serde_json::Value =
         serde_json::from_str(&run("nvidia-imex-ctl", &["-N", "-j"]).stdout).expect("JSON");
     assert_eq!(json["nodes"]["0"]["connections"]["1"]["status"], "INVALID");
+}
+
+/// What mpirun on `node` answers, and what our parsers make of it.
+fn launched(scenario: &Scenario, line: &str) -> (render::Answer, crate::model::parsed::Parsed) {
+    let fabric = Fabric::build(scenario).expect("a fabric");
+    let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    let answer = tool::run(&bench(scenario, &fabric, "n1"), "mpirun", &args).expect("known");
+    let parsed = crate::measure::read(answer.both().as_bytes());
+    (answer, parsed)
+}
+
+#[test]
+fn mpirun_runs_the_pair_tests_on_exactly_its_hosts() {
+    let scenario = scenario("[[fault]]\nkind = \"lost-links\"\ngpu = \"n3:0\"\ncount = 9\n");
+    let tests = [
+        "multinode_device_to_device_memcpy_read_ce",
+        "multinode_device_to_device_memcpy_write_ce",
+        "multinode_device_to_device_memcpy_read_sm",
+        "multinode_device_to_device_memcpy_write_sm",
+        "multinode_bisect_write_ce",
+    ];
+    for (hosts, low) in [("n1:4,n2:4", false), ("n1:4,n3:4", true), ("n3:4,n2:4", true)] {
+        let line = format!("-np 8 --host {hosts} nvbandwidth -t {}", tests.join(" "));
+        let (answer, parsed) = launched(&scenario, &line);
+        assert!(answer.code == 0 && parsed.complete, "{:?}", parsed.problems);
+        assert_eq!(parsed.measurements.len(), tests.len(), "{hosts}");
+        assert_eq!(parsed.facts.hosts.len(), 2, "{:?}", parsed.facts.hosts);
+        for measurement in &parsed.measurements {
+            let crate::model::measurement::Measurement::Matrix(matrix) = measurement else {
+                panic!("{measurement:?}")
+            };
+            let slowest = matrix.cells.iter().flatten().flatten().copied().fold(1e9, f64::min);
+            assert_eq!(slowest < 500.0, low, "{hosts} {:?} {slowest}", matrix.testcase);
+        }
+    }
+}
+
+#[test]
+fn collectives_say_which_way_they_went() {
+    let apart = "title = \"t\"\n\
+        [[domain]]\nname=\"a\"\nnodes=\"n[1-2]\"\nplatform=\"gb200-nvl72\"\n\
+        [[domain]]\nname=\"b\"\nnodes=\"n3\"\nplatform=\"gb200-nvl72\"\n";
+    let scenario = Scenario::read(apart).expect("good");
+    let run = |hosts: &str, more: &str| {
+        let line = format!(
+            "--host {hosts} -x NCCL_DEBUG=INFO -x NCCL_DEBUG_SUBSYS=INIT,TUNING {more} --mca pml ucx all_reduce_perf -b 8G -e 8G -g 1"
+        );
+        let (answer, parsed) = launched(&scenario, &line);
+        assert!(answer.code == 0 && parsed.complete, "{:?}", parsed.problems);
+        let crate::model::measurement::Measurement::Series(series) = &parsed.measurements[0] else {
+            panic!("{:?}", parsed.measurements)
+        };
+        let algorithms = parsed.facts.parameters.get("algorithms").map(String::as_str);
+        let over_nvlink = parsed.facts.transports.iter().any(|name| name == "MNNVL");
+        assert_eq!(algorithms, Some(if over_nvlink { "NVLS" } else { "RING" }));
+        (parsed.facts.transports.clone(), series.points[0].busbw.expect("a rate"))
+    };
+    let (transports, rate) = run("n1:4,n2:4", "");
+    assert_eq!(transports, ["MNNVL", "NVLS", "P2P"]);
+    assert!(800.0 < rate, "{rate}");
+    let (transports, rate) = run("n1:4,n3:4", "");
+    assert_eq!(transports, ["P2P", "NET/IB"]);
+    assert!((150.0..200.0).contains(&rate), "{rate}");
+    let (transports, _) = run("n1:4,n2:4", "-x NCCL_MNNVL_ENABLE=0");
+    assert_eq!(transports, ["P2P", "NET/IB"]);
+    let (transports, slow) = run("n1:4,n3:4", "-x NCCL_IB_DISABLE=1");
+    assert_eq!(transports, ["P2P", "NET/Socket"]);
+    assert!(slow < 0.7 * rate, "{slow}");
+}
+
+#[test]
+fn a_run_that_mpirun_cannot_start_is_a_problem_for_the_reader() {
+    let scenario = scenario("[[fault]]\nkind = \"unreachable\"\nnode = \"n2\"\n");
+    let (answer, parsed) = launched(&scenario, "--host n1:4,n2:4 all_reduce_perf -g 1");
+    assert_eq!(answer.code, 1);
+    assert!(!parsed.problems.is_empty() && parsed.measurements.is_empty(), "{parsed:?}");
+    let (answer, _) = launched(&scenario, "--host n1:4 nosuchtool");
+    assert!(answer.code == 1 && answer.stderr.contains("mpirun was unable to find"), "{answer:?}");
+    let (answer, parsed) = launched(&scenario, "--host n1:8 all_reduce_perf -g 1");
+    assert!(answer.code == 5 && !parsed.problems.is_empty(), "{parsed:?}");
+}
+
+#[test]
+fn nvidia_smi_lists_who_uses_the_gpus() {
+    let scenario = scenario("[[fault]]\nkind = \"busy\"\nnode = \"n2\"\nprocess = \"job\"\n");
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let ask = |node: &str, query: &str| {
+        let args = [query.to_owned(), "--format=csv,noheader".to_owned()];
+        tool::run(&bench(&scenario, &fabric, node), "nvidia-smi", &args).expect("known")
+    };
+    let apps = "--query-compute-apps=pid,process_name";
+    assert_eq!(ask("n1", apps).stdout, "");
+    assert_eq!(ask("n2", apps).stdout, "31000, job\n31001, job\n31002, job\n31003, job\n");
+    let gpus = ask("n1", "--query-gpu=index,name,clocks.sm,power.draw").stdout;
+    assert_eq!(gpus.lines().count(), 4);
+    assert!(gpus.starts_with("0, NVIDIA GB200, 1980 MHz, ") && gpus.ends_with(" W\n"), "{gpus}");
+    assert_eq!(ask("n1", "--query-gpu=nothing").code, 2);
+}
+
+#[test]
+fn tools_that_do_not_behave_do_so_under_mpirun_too() {
+    let scenario = scenario(
+        "[[fault]]\nkind = \"tool-hangs\"\nnode = \"n2\"\ntool = \"nvbandwidth\"\n\
+         [[fault]]\nkind = \"tool-garbage\"\nnode = \"n1\"\ntool = \"all_reduce_perf\"\n",
+    );
+    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let call = |name: &str, line: &str| {
+        let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        tool::call(&bench(&scenario, &fabric, "n1"), name, &args, &Default::default())
+    };
+    assert!(matches!(call("nvbandwidth", ""), Some(tool::Reply::Says(_))));
+    assert_eq!(call("mpirun", "-H n1:4,n2:4 nvbandwidth"), Some(tool::Reply::Hangs));
+    assert!(matches!(call("mpirun", "-H n1:4,n3:4 nvbandwidth"), Some(tool::Reply::Says(_))));
+    let Some(tool::Reply::Says(garbage)) = call("all_reduce_perf", "-g 4") else { panic!("says") };
+    let parsed = crate::measure::read(garbage.stdout.as_bytes());
+    assert!(parsed.tool.is_none() && parsed.measurements.is_empty(), "{parsed:?}");
+}
+
+#[test]
+fn nvloom_shows_a_slow_gpu_in_its_own_row() {
+    let slow = scenario("[[fault]]\nkind = \"lost-links\"\ngpu = \"n2:1\"\ncount = 9\n");
+    let line = "--host n1:4,n2:4,n3:4 nvloom_cli -s gpu-to-rack rack-to-rack fabric-stress";
+    let (answer, parsed) = launched(&slow, line);
+    assert_eq!((answer.code, parsed.tool), (0, Some(crate::model::parsed::Tool::Nvloom)));
+    assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
+    let crate::model::measurement::Measurement::Matrix(matrix) = &parsed.measurements[0] else {
+        panic!("{:?}", parsed.measurements)
+    };
+    let rates: Vec<f64> = matrix.cells.iter().flatten().flatten().copied().collect();
+    assert_eq!(rates.len(), 12);
+    for (rank, rate) in rates.iter().enumerate() {
+        assert_eq!(*rate < 500.0, rank == 5, "{rank}: {rate}");
+    }
+    let (answer, parsed) = launched(&slow, "--host n1:4 nvloom_cli -t nosuchtest");
+    assert!(answer.code == 1 && !parsed.problems.is_empty());
+    let gone = scenario("[[fault]]\nkind = \"imex-peer-missing\"\nnode = \"n2\"\n");
+    let (answer, parsed) = launched(&gone, line);
+    assert!(answer.code == 1 && parsed.problems[0].host.as_deref() == Some("n2"), "{parsed:?}");
 }
 
 proptest! {

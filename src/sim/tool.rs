@@ -1,23 +1,127 @@
 //! Answering as one tool on one node, for launchers that run tools by name.
 //!
 //! The arguments understood are those that probes use; others are accepted
-//! and change nothing.
+//! and change nothing. What a tool does besides printing (to listen, to hang)
+//! is told, not done: the command line does it.
 
 use super::bench::Bench;
 use super::cases;
+use super::mpi;
+use super::mpi::Environment;
+use super::mpi::Job;
+use super::pair;
 use super::record;
 use super::render;
 use super::render::Answer;
+use super::scenario::Scenario;
 use super::tooling::Nvbandwidth;
+use super::unwell;
+use super::unwell::Ailment;
+
+/// The programs that are answered for, each under its own name.
+pub const NAMES: &[&str] = &[
+    "nvbandwidth",
+    "nvidia-smi",
+    "nvidia-imex-ctl",
+    "p2pBandwidthLatencyTest",
+    "all_reduce_perf",
+    "all_gather_perf",
+    "reduce_scatter_perf",
+    "alltoall_perf",
+    "broadcast_perf",
+    "reduce_perf",
+    "sendrecv_perf",
+    "ib_write_bw",
+    "ib_read_bw",
+    "iperf3",
+    "nvloom_cli",
+    "mpirun",
+];
+
+/// The native TCP probe, as faults name it: it has no name of its own to be
+/// called by.
+pub const TCP_PROBE: &str = "fabricgate-tcp";
+
+/// What a tool does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It prints and ends.
+    Says(Answer),
+    /// It prints, listens at a port until one client was there, prints again
+    /// and ends.
+    Serves {
+        /// The port.
+        port: u16,
+        /// What it prints first.
+        before: String,
+        /// What it prints in the end.
+        answer: Answer,
+    },
+    /// It connects to a server at a port and prints one answer, or another one
+    /// where nobody listens.
+    Calls {
+        /// The port.
+        port: u16,
+        /// What it prints.
+        answer: Answer,
+        /// What it prints where nobody listens.
+        refused: Answer,
+    },
+    /// It never ends.
+    Hangs,
+    /// It prints without end.
+    Floods,
+}
 
 /// Runs the tool of this name with these arguments; `None` where there is no
-/// such tool.
+/// such tool. What it does besides printing is left out.
 pub fn run(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
-    if bench.across && ["nvidia-smi", "p2pBandwidthLatencyTest", "ib_write_bw"].contains(&name) {
-        let why = format!("{name}: runs on one node, not across {}\n", bench.scope);
-        return Some(Answer::ended(String::new(), why, 1));
+    match call(bench, name, args, &Environment::new())? {
+        Reply::Says(answer) | Reply::Serves { answer, .. } | Reply::Calls { answer, .. } => {
+            Some(answer)
+        }
+        Reply::Hangs | Reply::Floods => Some(Answer::default()),
     }
-    let mut answer = match name {
+}
+
+/// What the tool of this name does with these arguments and variables; `None`
+/// where there is no such tool.
+pub fn call(
+    bench: &Bench<'_>,
+    name: &str,
+    args: &[String],
+    environment: &Environment,
+) -> Option<Reply> {
+    if name == "mpirun" {
+        return Some(launched(bench, args, environment));
+    }
+    let told = Job { hosts: Vec::new(), environment: environment.clone() };
+    let bench = &Bench { job: bench.job.or(Some(&told)), ..*bench };
+    if let Some(reply) = unwell(bench, name) {
+        return Some(reply);
+    }
+    let alone = ["nvidia-smi", "p2pBandwidthLatencyTest", "ib_write_bw", "ib_read_bw", "iperf3"];
+    if bench.across && alone.contains(&name) {
+        let why = format!("{name}: runs on one node, not across {}\n", bench.scope);
+        return Some(Reply::Says(Answer::ended(String::new(), why, 1)));
+    }
+    let mut reply = match name {
+        "ib_write_bw" => pair::perftest(bench, args, false),
+        "ib_read_bw" => pair::perftest(bench, args, true),
+        "iperf3" => pair::iperf3(bench, args),
+        _ => Reply::Says(prints(bench, name, args)?),
+    };
+    if let Reply::Says(answer) | Reply::Serves { answer, .. } | Reply::Calls { answer, .. } =
+        &mut reply
+    {
+        answer.stdout = record::cut(bench, name, std::mem::take(&mut answer.stdout));
+    }
+    Some(reply)
+}
+
+/// A tool that prints and ends.
+fn prints(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
+    Some(match name {
         "nvbandwidth" => nvbandwidth(bench, args),
         "p2pBandwidthLatencyTest" => {
             render::p2p::text(bench, args.iter().any(|arg| arg == "--p2p_read"))
@@ -27,13 +131,54 @@ pub fn run(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
             true => render::imex::json(bench),
             false => render::imex::text(bench),
         },
-        "ib_write_bw" => {
-            render::perftest::write_bandwidth(bench, args.iter().any(|arg| arg == "--report_gbits"))
-        }
+        "nvloom_cli" => nvloom(bench, args),
         _ => nccl(bench, name, args)?,
+    })
+}
+
+/// What a tool does that is not well on one of the nodes.
+fn unwell(bench: &Bench<'_>, name: &str) -> Option<Reply> {
+    let gpus = bench.gpus();
+    let mut nodes = bench.node_names(&gpus);
+    nodes.push(bench.scope);
+    ailing(bench.scenario, &nodes, name)
+}
+
+/// What a tool does that is not well on one of these nodes.
+pub fn ailing(scenario: &Scenario, nodes: &[&str], name: &str) -> Option<Reply> {
+    Some(match unwell::ailment(scenario, nodes, name)? {
+        Ailment::Hangs => Reply::Hangs,
+        Ailment::Floods => Reply::Floods,
+        Ailment::Garbage => Reply::Says(Answer::of(unwell::GARBAGE.to_owned())),
+    })
+}
+
+/// `mpirun`: one rank per GPU of the hosts it names.
+fn launched(bench: &Bench<'_>, args: &[String], environment: &Environment) -> Reply {
+    if let Some(reply) = unwell(bench, "mpirun") {
+        return reply;
+    }
+    let launch = match mpi::read(args, environment, bench.scope, bench.fabric) {
+        Ok(launch) => launch,
+        Err(answer) => return Reply::Says(answer),
     };
-    answer.stdout = record::cut(bench, name, answer.stdout);
-    Some(answer)
+    let hosts = &launch.job.hosts;
+    let known = bench.fabric.claims.iter();
+    // A run inside one claimed domain is one of that domain.
+    let domain = known
+        .filter(|claim| hosts.iter().all(|host| claim.nodes.contains(&host.name)))
+        .find(|claim| 1 < claim.nodes.len() && 1 < hosts.len());
+    let scope = match domain {
+        Some(claim) => claim.name.as_str(),
+        None => hosts.first().map_or(bench.scope, |host| host.name.as_str()),
+    };
+    let bench = Bench { scope, across: true, job: Some(&launch.job), ..*bench };
+    let first = hosts.first().map_or("", |host| host.name.as_str());
+    match call(&bench, &launch.program, &launch.args, environment) {
+        Some(Reply::Says(answer)) => Reply::Says(mpi::epilogue(answer)),
+        Some(reply) => reply,
+        None => Reply::Says(mpi::no_program(first, &launch.program)),
+    }
 }
 
 fn nvbandwidth(bench: &Bench<'_>, args: &[String]) -> Answer {
@@ -42,11 +187,15 @@ fn nvbandwidth(bench: &Bench<'_>, args: &[String]) -> Answer {
     let prefixes = values(args, &["-p", "--testcasePrefixes"]);
     // The build with MPI is meant when a test across nodes is asked for.
     let across = wanted.iter().chain(&prefixes).any(|name| name.starts_with("multinode"));
+    let launched = bench.job.is_some_and(|job| !job.hosts.is_empty());
+    if launched && across {
+        version = version.max(Nvbandwidth::V0_8);
+    }
     let claim = bench.fabric.claims.iter().find(|claim| {
         claim.name == bench.scope || claim.nodes.iter().any(|node| node == bench.scope)
     });
     let mut bench = *bench;
-    if let Some(claim) = claim.filter(|_| across) {
+    if let Some(claim) = claim.filter(|_| across && !launched) {
         bench = Bench { scope: &claim.name, across: true, ..bench };
         version = version.max(Nvbandwidth::V0_8);
     }
@@ -83,25 +232,47 @@ fn nvbandwidth(bench: &Bench<'_>, args: &[String]) -> Answer {
     }
 }
 
+fn nvloom(bench: &Bench<'_>, args: &[String]) -> Answer {
+    let suites = values(args, &["-s", "--suite"]);
+    let tests = values(args, &["-t", "--testcase"]);
+    match bench.nvloom(&suites, &tests) {
+        Ok(run) => render::nvloom::text(bench, &run),
+        Err(name) => Answer::ended(format!("No such testcase as \"{name}\"\n"), String::new(), 1),
+    }
+}
+
 fn nccl(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
     let size = |flags: &[&str]| values(args, flags).first().and_then(|text| bytes(text));
     // 32 MiB is the tools' own default for both.
     let least = size(&["-b", "--minbytes"]).unwrap_or(32 << 20).max(1);
     let most = size(&["-e", "--maxbytes"]).unwrap_or(32 << 20);
     let mut gpus = bench.gpus();
-    // Across a domain every rank has one GPU; on one node one process has -g.
-    if !bench.across {
-        let wanted = values(args, &["-g", "--ngpus"]).first().and_then(|text| text.parse().ok());
-        let wanted: usize = wanted.unwrap_or(1);
-        if gpus.len() < wanted {
-            let stderr = format!(
-                "Invalid number of GPUs: {wanted} requested but only {} were found.\n\
-                 Please check the number of processes and GPUs per process.\n",
-                gpus.len()
-            );
-            return Some(Answer { stderr, code: 5, ..Answer::default() });
+    let wanted = values(args, &["-g", "--ngpus"]).first().and_then(|text| text.parse().ok());
+    let wanted: usize = wanted.unwrap_or(1);
+    let too_few = |wanted: usize, found: usize| {
+        let stderr = format!(
+            "Invalid number of GPUs: {wanted} requested but only {found} were found.\n\
+             Please check the number of processes and GPUs per process.\n"
+        );
+        Some(Answer { stderr, code: 5, ..Answer::default() })
+    };
+    // Under a launcher every rank has -g GPUs, without one one process has
+    // them, and across a claimed domain every GPU is a rank.
+    match bench.job.map(|job| &job.hosts).filter(|hosts| !hosts.is_empty()) {
+        Some(hosts) => {
+            gpus.clear();
+            for host in hosts {
+                let own = bench.fabric.gpus_of([&host.name]);
+                let ranks = host.ranks * wanted;
+                if own.len() < ranks {
+                    return too_few(ranks, own.len());
+                }
+                gpus.extend(own.into_iter().take(ranks));
+            }
         }
-        gpus.truncate(wanted);
+        None if bench.across => {}
+        None if gpus.len() < wanted => return too_few(wanted, gpus.len()),
+        None => gpus.truncate(wanted),
     }
     let run = bench.collective(name, [least, most.max(least)], gpus)?;
     let mut answer = render::nccl::text(bench, &run);
@@ -113,13 +284,18 @@ fn nccl(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
 }
 
 fn nvidia_smi(bench: &Bench<'_>, args: &[String]) -> Answer {
+    if let Some(answer) = render::smi_csv::answer(bench, args) {
+        return answer;
+    }
     let has = |name: &str| args.iter().any(|arg| arg == name);
     match args.first().map(String::as_str) {
         Some("nvlink") if has("-s") || has("--status") => render::smi::nvlink_status(bench),
         Some("topo") if has("-m") || has("--matrix") => render::smi::topology(bench),
         Some("-q" | "--query") => render::smi::query(bench),
         _ => Answer {
-            stderr: "the simulated nvidia-smi knows: nvlink -s, topo -m, -q\n".to_owned(),
+            stderr: "the simulated nvidia-smi knows: nvlink -s, topo -m, -q, --query-gpu, \
+                     --query-compute-apps\n"
+                .to_owned(),
             code: 6,
             ..Answer::default()
         },
@@ -141,7 +317,7 @@ fn values(args: &[String], flags: &[&str]) -> Vec<String> {
 }
 
 /// A size such as `8`, `32M` or `16G`.
-fn bytes(text: &str) -> Option<u64> {
+pub(super) fn bytes(text: &str) -> Option<u64> {
     let (digits, shift) = match text.to_ascii_uppercase().chars().last()? {
         'K' => (&text[..text.len() - 1], 10),
         'M' => (&text[..text.len() - 1], 20),

@@ -8,6 +8,7 @@ use super::fabric::Fabric;
 use super::fault::Fault;
 use super::fault::HostWay;
 use super::fault::Way;
+use super::network;
 use super::scenario::Scenario;
 
 /// Everything that is wrong.
@@ -44,6 +45,12 @@ pub struct Wrong {
     /// Which way, where only one is concerned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<String>,
+    /// Its rail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rail: Option<String>,
+    /// Its leaf.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<String>,
     /// What is left of the rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
@@ -178,5 +185,34 @@ fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
             at_scope(wrong("missing-cells", "domain", "unknown"), scope)
         }
         Fault::Dips { gpu, .. } => at_gpu(wrong("dips", "gpu", ""), gpu),
+        Fault::RailRate { node, rail, share, direction } => {
+            let way = match direction {
+                Way::Both => None,
+                Way::Tx => Some("tx".to_owned()),
+                Way::Rx => Some("rx".to_owned()),
+            };
+            let slow = wrong("rail-rate", "rail", "degraded");
+            let rail = Some(network::rail_name(*rail));
+            at_node(Wrong { rail, share: Some(*share), direction: way, ..slow }, node)
+        }
+        Fault::RailDown { node, rail } => {
+            let rail = Some(network::rail_name(*rail));
+            at_node(Wrong { rail, ..wrong("rail-down", "rail", "failed") }, node)
+        }
+        Fault::PairLoss { a, b, share } => {
+            let lossy = wrong("pair-loss", "pair", "degraded");
+            at_node(Wrong { peer: Some(b.clone()), share: Some(*share), ..lossy }, a)
+        }
+        Fault::LeafUplink { leaf, share } => Wrong {
+            leaf: Some(leaf.clone()),
+            share: Some(*share),
+            ..wrong("leaf-uplink", "leaf", "degraded")
+        },
+        // Nothing is known of what was not asked or did not answer.
+        Fault::Busy { node, .. } => at_node(wrong("busy", "node", "unknown"), node),
+        Fault::Unreachable { node } => at_node(wrong("unreachable", "node", "unknown"), node),
+        Fault::ToolHangs { node, .. } => at_node(wrong("tool-hangs", "node", "unknown"), node),
+        Fault::ToolFloods { node, .. } => at_node(wrong("tool-floods", "node", "unknown"), node),
+        Fault::ToolGarbage { node, .. } => at_node(wrong("tool-garbage", "node", "unknown"), node),
     }
 }

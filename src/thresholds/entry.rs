@@ -390,5 +390,7 @@ fn span_of(section: &Section<'_, '_>, key: &str) -> Range<usize> {
 
 /// Two decimals, as the tools print: products carry no more than that.
 fn hundredths(value: f64) -> f64 {
-    (value * 100.0).round() / 100.0
+    // A lab's links carry a hundredth of a GB/s: four digits of any size.
+    let finest = if value.abs() < 1.0 { 1e6 } else { 100.0 };
+    (value * finest).round() / finest
 }

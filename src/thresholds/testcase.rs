@@ -78,6 +78,18 @@ const P2P: &[&str] = &[
 /// perftest, each also with `_bidirectional` behind it.
 const PERFTEST: &[&str] = &["ib_write_bw", "ib_read_bw", "ib_send_bw"];
 
+/// Our own TCP probe and iperf3, which end at the NIC too.
+const TCP: &[&str] = &[
+    "iperf3",
+    "iperf3_bidir",
+    "iperf3_bidir_reverse",
+    "iperf3_reverse",
+    "iperf3_udp",
+    "iperf3_udp_reverse",
+    "tcp_latency",
+    "tcp_throughput",
+];
+
 /// nccl-tests.
 pub const COLLECTIVES: &[&str] = &[
     "all_gather_perf",
@@ -98,12 +110,13 @@ pub fn is_known(name: &str) -> bool {
     NVBANDWIDTH.contains(&without_part(name))
         || P2P.contains(&name)
         || name.starts_with("p2p_latency_")
+        || TCP.contains(&name)
         || PERFTEST.contains(&name.strip_suffix("_bidirectional").unwrap_or(name))
 }
 
 /// The known name that was probably meant.
 pub fn nearest(name: &str) -> Option<&'static str> {
-    fault::nearest(name, NVBANDWIDTH.iter().chain(P2P).chain(PERFTEST).copied())
+    fault::nearest(name, NVBANDWIDTH.iter().chain(P2P).chain(PERFTEST).chain(TCP).copied())
 }
 
 /// What the test runs over; `pairs` is the path between two GPUs here.
@@ -113,7 +126,7 @@ pub fn path(name: &str, pairs: Path) -> Option<Path> {
         Some(Path::Host)
     } else if starts(&["device_local"]) {
         Some(Path::Local)
-    } else if starts(&["ib_"]) {
+    } else if starts(&["ib_", "tcp_", "iperf3"]) {
         Some(Path::Nic)
     } else if starts(&["device_to_device", "all_to_one", "one_to_all", "multinode_", "p2p_"]) {
         Some(pairs)
@@ -159,6 +172,8 @@ mod tests {
         assert_eq!(path("multinode_bisect_write_ce", Path::Nvlink), Some(Path::Nvlink));
         assert_eq!(path("p2p_bidirectional_enabled", Path::Pcie), Some(Path::Pcie));
         assert_eq!(path("ib_send_bw", Path::Nvlink), Some(Path::Nic));
+        assert_eq!(path("tcp_throughput", Path::Nvlink), Some(Path::Nic));
+        assert!(is_known("iperf3_reverse") && is_latency("tcp_latency"));
         assert_eq!(path("whatever", Path::Nvlink), None);
     }
 }

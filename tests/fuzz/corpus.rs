@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use fabricgate::sim::bench::Bench;
 use fabricgate::sim::fabric::Fabric;
 use fabricgate::sim::render;
+use fabricgate::sim::render::perftest::Run;
 use fabricgate::sim::scenario::Scenario;
 use fabricgate::sim::tooling::Nvbandwidth;
 
@@ -22,6 +23,8 @@ pub(crate) struct Corpus {
     pub(crate) imex: Vec<Vec<u8>>,
     pub(crate) dcgm: Vec<Vec<u8>>,
     pub(crate) nvloom: Vec<Vec<u8>>,
+    pub(crate) iperf3: Vec<Vec<u8>>,
+    pub(crate) tcp: Vec<Vec<u8>>,
     /// One or two of each, to splice in.
     pub(crate) any: Vec<Vec<u8>>,
 }
@@ -77,8 +80,15 @@ fn make() -> Corpus {
             let fabric = Fabric::build(&scenario).expect("a fabric");
             for (scope, across) in [("box1", false), ("tray07", false), ("rack", true)] {
                 let (seed, reading) = (3, 0);
-                let bench =
-                    Bench { scenario: &scenario, fabric: &fabric, scope, across, seed, reading };
+                let bench = Bench {
+                    scenario: &scenario,
+                    fabric: &fabric,
+                    scope,
+                    across,
+                    seed,
+                    reading,
+                    job: None,
+                };
                 collectives(&bench, &mut corpus);
                 if layout == "2.17" {
                     matrices(&bench, &mut corpus);
@@ -92,6 +102,8 @@ fn make() -> Corpus {
     corpus.perftest.push(PERFTEST.as_bytes().to_vec());
     corpus.dcgm.extend(DCGM.iter().map(|text| text.as_bytes().to_vec()));
     corpus.nvloom.extend(NVLOOM.iter().map(|text| text.as_bytes().to_vec()));
+    corpus.iperf3.extend(IPERF3.iter().map(|text| text.as_bytes().to_vec()));
+    corpus.tcp.extend(TCP.iter().map(|text| text.as_bytes().to_vec()));
     let all = [
         &corpus.nvbandwidth,
         &corpus.nccl,
@@ -103,6 +115,8 @@ fn make() -> Corpus {
         &corpus.imex,
         &corpus.dcgm,
         &corpus.nvloom,
+        &corpus.iperf3,
+        &corpus.tcp,
     ];
     corpus.any = all.iter().flat_map(|of| of.iter().step_by(7).cloned()).collect();
     corpus
@@ -137,11 +151,12 @@ fn states(bench: &Bench<'_>, corpus: &mut Corpus, number: usize) {
         return;
     }
     let even = number.is_multiple_of(2);
+    let nic = Run { gbits: even, ..Run::alone(0) };
     corpus.p2p.push(render::p2p::text(bench, even).both().into_bytes());
     corpus.nvlink.push(render::smi::nvlink_status(bench).both().into_bytes());
     corpus.topo.push(render::smi::topology(bench).both().into_bytes());
     corpus.query.push(render::smi::query(bench).both().into_bytes());
-    corpus.perftest.push(render::perftest::write_bandwidth(bench, even).both().into_bytes());
+    corpus.perftest.push(render::perftest::bandwidth(bench, &nic).both().into_bytes());
 }
 
 const NVLINK: &[&str] = &["\
@@ -231,3 +246,28 @@ ExecutionTime device_to_device_unidir_write_ce 2.50 s
 Done device_to_device_unidir_write_ce
 
 "];
+
+/// `iperf3 -J`, one that failed, and the plain text.
+const IPERF3: &[&str] = &[
+    r#"{"start":{"connected":[{"socket":5,"local_host":"192.0.2.1","remote_host":"192.0.2.2"}],
+"version":"iperf 3.16","connecting_to":{"host":"192.0.2.2","port":5201},
+"test_start":{"protocol":"TCP","num_streams":4,"omit":1,"duration":10,"reverse":0,"bidir":0}},
+"intervals":[{"streams":[],"sum":{"bits_per_second":93.5e9,"omitted":false}}],
+"end":{"streams":[],"sum_sent":{"seconds":10.0,"bits_per_second":94100000000.5,"retransmits":2},
+"sum_received":{"seconds":10.04,"bits_per_second":94000000000.25}}}
+"#,
+    r#"{"start":{"connected":[],"version":"iperf 3.9"},"intervals":[],"end":{},"error":"unable to connect to server: Connection refused"}
+"#,
+    "Connecting to host 192.0.2.2, port 5201\n\
+[ ID] Interval           Transfer     Bitrate         Retr\n\
+[  5]   0.00-10.00  sec  10.9 GBytes  9.36 Gbits/sec    0             sender\n\
+[  5]   0.00-10.04  sec  10.9 GBytes  9.32 Gbits/sec                  receiver\n\niperf Done.\n",
+];
+
+/// What `fabricgate node probe tcp` prints.
+const TCP: &[&str] = &[
+    r#"{"format":"fabricgate.tcp/1","version":"0.1.0","source":{"node":"x1","address":"192.0.2.1","device":"eth1"},"destination":{"node":"x2","address":"192.0.2.2","device":null},"rail":"rail0","streams":4,"seconds":1.0,"warmup_s":0.2,"unit":"GB/s","complete":true,"readings":[{"reading":0,"forward":{"sent_bytes":14750000,"received_bytes":14750000,"seconds":1.0,"rate":0.0118,"retransmits":0},"reverse":{"sent_bytes":14650000,"received_bytes":14650000,"seconds":1.0,"rate":0.0117,"retransmits":null}}],"latency":{"samples":200,"min_us":20.5,"median_us":31.5,"p99_us":90.25},"problems":[]}
+"#,
+    r#"{"format":"fabricgate.tcp/1","version":"0.1.0","source":{"node":"x1"},"destination":{"node":"x2"},"unit":"GB/s","complete":false,"readings":[],"latency":null,"problems":["connection refused"]}
+"#,
+];

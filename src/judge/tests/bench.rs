@@ -24,13 +24,14 @@ use crate::thresholds::Platform;
 use std::collections::BTreeMap;
 
 pub(super) const WRITE: &str = "device_to_device_memcpy_write_ce";
+pub(super) const BISECT: &str = "multinode_bisect_write_ce";
 pub(super) const READ: &str = "device_to_device_memcpy_read_ce";
 
 /// Small, fast and seeded: SplitMix64 (Steele, Lea, Flood 2014).
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn uniform(&mut self) -> f64 {
+    pub(super) fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -38,7 +39,7 @@ impl Dice {
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    fn normal(&mut self) -> f64 {
+    pub(super) fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
 }
@@ -77,6 +78,8 @@ pub(super) fn platform(name: &str, gpus: u32, nodes: u32, level: f64) -> Platfor
             expect(WRITE, Path::Nvlink, level),
             expect(READ, Path::Nvlink, level),
             expect("multinode_device_to_device_memcpy_write_ce", Path::Nvlink, level),
+            expect("multinode_device_to_device_memcpy_read_ce", Path::Nvlink, level),
+            expect(BISECT, Path::Nvlink, level),
             expect("host_to_device_memcpy_ce", Path::Host, 55.0),
             expect("device_to_host_memcpy_ce", Path::Host, 55.0),
         ]),
@@ -171,7 +174,7 @@ impl Bench {
         NodeName::from(format!("node{:04}", at + 1))
     }
 
-    fn matrix(&mut self, name: &str, ends: &[(u32, u32)], level: f64) -> Measurement {
+    pub(super) fn matrix(&mut self, name: &str, ends: &[(u32, u32)], level: f64) -> Measurement {
         let pull = name.contains("read");
         let cells = ends
             .iter()
@@ -243,6 +246,31 @@ impl Bench {
             .collect()
     }
 
+    /// A run of two nodes in which every GPU writes to its sibling of the other
+    /// node: `multinode_bisect_write_ce`.
+    pub(super) fn of_two(&mut self, a: u32, b: u32) -> Recording {
+        let level = self.platform.expectations[BISECT].value.expect("a level");
+        let ends: Vec<(u32, u32)> =
+            [a, b].into_iter().flat_map(|n| (0..self.gpus).map(move |g| (n, g))).collect();
+        let half = ends.len() / 2;
+        let peer = |rank: usize| (rank + half) % ends.len();
+        let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::Nvbandwidth) };
+        parsed.facts.ranks = ranks(&ends);
+        let rows = (0..ends.len()).map(|r| format!("{r}->{}", peer(r))).collect();
+        let cells = (0..ends.len())
+            .map(|r| {
+                let share = (self.capacity)(ends[r], ends[peer(r)]);
+                vec![share.map(|share| self.shake(level * share))]
+            })
+            .collect();
+        parsed.measurements = vec![matrix(BISECT, rows, vec!["0".to_owned()], cells)];
+        let file = format!("domains/block01/{:02}-{:02}.txt", a + 1, b + 1);
+        let mut recording =
+            Recording::new(Scope::Domain(DomainName::from("block01")), file, parsed);
+        recording.stage = Some(2);
+        recording
+    }
+
     pub(super) fn claims(&self) -> Claims {
         let domain = |name: &str, nodes| ClaimedDomain {
             name: DomainName::from(name),
@@ -280,6 +308,16 @@ impl Bench {
 
     /// Judges them against these claims instead of its own.
     pub(super) fn judge_claims(&self, claims: &Claims, recordings: &[Recording]) -> Judgement {
+        self.judge_sampled(claims, recordings, false)
+    }
+
+    /// Judges them, pairs sampled or not.
+    pub(super) fn judge_sampled(
+        &self,
+        claims: &Claims,
+        recordings: &[Recording],
+        sampled: bool,
+    ) -> Judgement {
         let catalogue = Catalogue {
             platforms: BTreeMap::from([(self.platform.name.clone(), self.platform.clone())]),
         };
@@ -290,7 +328,7 @@ impl Bench {
             thresholds_digest: "t",
             platform: None,
             cells: true,
-            sampled: false,
+            sampled,
         })
     }
 }

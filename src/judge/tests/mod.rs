@@ -3,8 +3,11 @@
 
 mod bench;
 mod collectives;
+mod confirms;
 mod instruments;
 mod names;
+mod network;
+mod twos;
 
 use super::*;
 use crate::model::facts::GpuLinks;

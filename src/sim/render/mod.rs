@@ -4,13 +4,17 @@
 //! nothing here knows why a number is what it is.
 
 pub mod imex;
+pub mod iperf;
 pub mod nccl;
+pub mod nccl_debug;
 pub mod nccl_json;
 pub mod nvbandwidth;
 pub mod nvbandwidth_json;
+pub mod nvloom;
 pub mod p2p;
 pub mod perftest;
 pub mod smi;
+pub mod smi_csv;
 
 use super::fabric::Fabric;
 use super::noise::Key;
@@ -84,6 +88,12 @@ pub fn hyphenated(key: Key) -> String {
         low >> 48,
         low & 0xffff_ffff_ffff
     )
+}
+
+/// A count as a JSON number without decimals.
+pub fn count(value: f64) -> serde_json::Value {
+    let digits = format!("{value:.0}");
+    digits.parse::<u64>().map_or(serde_json::Value::Null, serde_json::Value::from)
 }
 
 /// The address of a node, made from its place.

@@ -2,6 +2,7 @@
 
 use super::Answer;
 use super::general;
+use super::nccl_debug;
 use crate::sim::bench::Bench;
 use crate::sim::collective::CollectiveRun;
 use crate::sim::collective::Half;
@@ -45,6 +46,7 @@ pub fn text(bench: &Bench<'_>, run: &CollectiveRun) -> Answer {
         return Answer::ended(out, String::new(), exit_of(what));
     }
     out.push_str("NCCL version 2.26.2+cuda12.8\n");
+    out.push_str(&nccl_debug::records(bench, run));
     table(&mut out, run, modern);
     let wrong = run.out_of_bounds();
     let judged = if wrong == 0 { "OK" } else { "FAILED" };

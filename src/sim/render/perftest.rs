@@ -1,25 +1,97 @@
-//! `ib_write_bw` between a node's first NIC and another's, sizes 2 B to 8 MiB.
+//! `ib_write_bw` and `ib_read_bw` of one NIC: a table of message sizes.
 
 use super::Answer;
 use crate::sim::bench::Bench;
+use crate::sim::network;
 
-/// The whole output; with `gbits` in Gb/sec, else in MB/sec of 2^20 bytes.
-pub fn write_bandwidth(bench: &Bench<'_>, gbits: bool) -> Answer {
-    let rule = "-".repeat(87);
-    let (key, number) = (bench.key("ib_write_bw"), bench.gpus().first().copied());
-    let Some(first) = number else {
-        return Answer::ended(String::new(), "Couldn't get device\n".to_owned(), 1);
-    };
-    let node = bench.fabric.home(first);
-    let unit = if gbits { "Gb/sec" } else { "MB/sec" };
-    let mut out = format!("{rule}\n                    RDMA_Write BW Test\n");
-    for (left, right) in [
-        ("Dual-port       : OFF", "Device         : mlx5_0"),
-        ("Number of qps   : 4", "Transport type : IB"),
-        ("Connection type : RC", "Using SRQ      : OFF"),
-    ] {
-        out.push_str(&format!(" {left}\t\t{right}\n"));
+/// A run between two nodes, or of one node's NIC and a partner without fault.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Run {
+    /// The rail of its NIC.
+    pub rail: usize,
+    /// The partner's index in the fabric.
+    pub peer: Option<usize>,
+    /// Rates in Gb/sec instead of MB/sec of 2^20 bytes.
+    pub gbits: bool,
+    /// The data comes from the partner (`ib_read_bw`).
+    pub reads: bool,
+    /// Both directions at once, added up.
+    pub both: bool,
+    /// Queue pairs.
+    pub pairs: u32,
+    /// Powers of two of the smallest and the largest message.
+    pub sizes: [u32; 2],
+}
+
+impl Run {
+    /// Every size from 2 B to 8 MiB of a rail.
+    pub fn alone(rail: usize) -> Self {
+        Self { rail, peer: None, gbits: true, reads: false, both: false, pairs: 4, sizes: [1, 23] }
     }
+}
+
+/// What a server prints before its client comes.
+pub fn waiting() -> String {
+    let stars = "*".repeat(36);
+    format!("\n{stars}\n* Waiting for client to connect... *\n{stars}\n")
+}
+
+/// A NIC without link.
+pub fn no_link() -> Answer {
+    let why = " Port number 1 state is Down\n Couldn't set the link layer\n \
+               Couldn't get context for the device\n";
+    Answer::ended(String::new(), why.to_owned(), 1)
+}
+
+/// A server that nobody finds.
+pub fn no_server(peer: &str, port: u16) -> Answer {
+    let why = format!(
+        "Couldn't connect to {peer}:{port}\nUnable to open file descriptor for socket connection \
+         Unable to init the socket connection\n"
+    );
+    Answer::ended(String::new(), why, 1)
+}
+
+/// The whole output.
+pub fn bandwidth(bench: &Bench<'_>, run: &Run) -> Answer {
+    let rule = "-".repeat(87);
+    let (fabric, first) = (bench.fabric, bench.gpus().first().copied());
+    let node = first.map(|gpu| fabric.gpus[gpu].node).or_else(|| fabric.node(bench.scope).ok());
+    let known = node.filter(|node| run.rail < fabric.network.rails(*node));
+    let Some(node) = known else {
+        return Answer::ended(String::new(), "IB device not found\n".to_owned(), 1);
+    };
+    let ends = [first.unwrap_or(0); 2];
+    // The first rail's key is that of runs that name none.
+    let mut key = bench.key(if run.reads { "ib_read_bw" } else { "ib_write_bw" });
+    if run.rail != 0 {
+        key = key.with(run.rail as u64);
+    }
+    if let Some(peer) = run.peer {
+        key = key.with(peer as u64);
+    }
+    let power = |node: usize| fabric.nodes[node].power;
+    let network = &fabric.network;
+    let mut line = match run.peer {
+        None => network.rdma_alone(node, run.rail) * power(node),
+        Some(peer) => {
+            let (from, to) = if run.reads { (peer, node) } else { (node, peer) };
+            network.rdma(from, to, run.rail) * power(node).min(power(peer))
+        }
+    };
+    if let Some(peer) = run.peer.filter(|_| run.both) {
+        let (from, to) = if run.reads { (node, peer) } else { (peer, node) };
+        line += network.rdma(from, to, run.rail) * power(node).min(power(peer));
+    }
+    let device = network::device_name(run.rail);
+    let gbits = run.gbits;
+    let unit = if gbits { "Gb/sec" } else { "MB/sec" };
+    let verb = if run.reads { "RDMA_Read" } else { "RDMA_Write" };
+    let title = if run.both { "Bidirectional BW Test" } else { "BW Test" };
+    let mut out = format!("{rule}\n                    {verb} {title}\n");
+    out.push_str(&format!(" Dual-port       : OFF\t\tDevice         : {device}\n"));
+    out.push_str(&format!(" Number of qps   : {}\t\tTransport type : IB\n", run.pairs));
+    out.push_str(" Connection type : RC\t\tUsing SRQ      : OFF\n");
     for option in [
         "PCIe relax order: ON",
         "ibv_wr* API     : ON",
@@ -48,13 +120,14 @@ pub fn write_bandwidth(bench: &Bench<'_>, gbits: bool) -> Answer {
     out.push_str(&format!(
         "{rule}\n #bytes     #iterations    BW peak[{unit}]    BW average[{unit}]   MsgRate[Mpps]\n"
     ));
-    for power in 1..=23_u32 {
+    for power in run.sizes[0]..=run.sizes[1] {
         let bytes = 1_u64 << power;
         let size = f64::from(1_u32 << power);
-        // Small messages are limited by 4.5 million messages a second.
-        let line = node.hardware.nic * node.power;
-        let truth = line * (size / (size + line * 1e3 / 4.5));
-        let average = bench.read(truth, key.with(bytes), [first, first]);
+        // Small messages are limited by 4.5 million messages a second, and the
+        // knee is sharp: 64 KiB messages fill the line (perftest's own default).
+        let messages = size * 4.5e-3;
+        let truth = line / (1.0 + (line / messages).powi(4)).sqrt().sqrt();
+        let average = bench.read(truth, key.with(bytes), ends);
         let peak = average * 1.002;
         let show = |rate: f64| if gbits { rate * 8.0 } else { rate * 1e9 / 1_048_576.0 };
         let messages = average * 1e3 / size;

@@ -1,0 +1,207 @@
+//! `fabricgate admit|burn-in|recertify|audit`: the whole pipeline under a
+//! profile.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::Globals;
+use super::config;
+use super::config::Config;
+use super::expectations;
+use super::failure::Failure;
+use super::judge;
+use super::plan;
+use super::plan::Basis;
+use super::plan::Profile;
+use super::show;
+use super::stdout;
+use super::stdout::note;
+use super::stored;
+use crate::coordinator;
+use crate::coordinator::Place;
+use crate::coordinator::Progress;
+use crate::coordinator::Sweep;
+use crate::coordinator::SweepError;
+use crate::inventory::hostlist;
+use crate::launch::Launcher;
+use crate::launch::Program;
+use crate::model::claims::Claims;
+use crate::model::run::RunInfo;
+use crate::plan::Plan;
+use crate::record::State;
+use crate::record::id::run_id;
+use crate::record::stored::Stored;
+use crate::sim;
+
+/// Measure the claimed nodes, judge, and propose; change nothing.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
+    #[arg(value_name = "NODE", conflicts_with = "resume")]
+    nodes: Vec<String>,
+    #[command(flatten)]
+    simulated: config::Simulated,
+    /// Where run folders go, instead of the configuration's run_dir.
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    run_dir: Option<PathBuf>,
+    /// The seed of the order of nodes and pairs.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "resume")]
+    seed: u64,
+    /// Go on with a run that did not come to its end; finished readings are not repeated.
+    #[arg(long, value_name = "RUN")]
+    resume: Option<PathBuf>,
+    /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
+    #[arg(long)]
+    even_if_busy: bool,
+    #[command(flatten)]
+    files: show::Files,
+}
+
+/// Runs the command under a profile.
+pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
+    let mut config = args.simulated.config(globals.config.as_deref())?;
+    let in_force = expectations::load(&config.thresholds)?;
+    if let Some(name) = &config.platform {
+        let place = format!("{}: platform", config.path.display());
+        expectations::check_platform(&in_force.catalogue, name, &place)?;
+    }
+    let resumed = match &args.resume {
+        Some(run) => Some(interrupted(run, profile)?),
+        None => None,
+    };
+    let (fleet, claims, seed) = match &resumed {
+        // What was claimed and planned then is what is finished now.
+        Some(stored) => {
+            if !args.simulated.is_asked() {
+                config.launcher = stored.record.launcher.clone();
+            }
+            (config.claims()?, stored.claims.clone(), stored.record.seed)
+        }
+        None => {
+            let chosen = plan::choose(config.claims()?, &args.nodes)?;
+            (chosen.fleet, chosen.claims, args.seed)
+        }
+    };
+    let basis = Basis::new(&config, &claims, &in_force.catalogue, profile, seed)?;
+    let plan = match &resumed {
+        Some(stored) => stored.plan.clone(),
+        None => basis.plan()?,
+    };
+    if plan.rounds.is_empty() {
+        return Err(Failure::Usage(format!(
+            "nothing can be run: every probe is left out on every node, see `fabricgate plan {}`",
+            profile.as_str()
+        ))
+        .into());
+    }
+    if config.launcher == Launcher::Local {
+        check_local(&plan);
+    }
+    let (program, _links) = program(&config, args.even_if_busy)?;
+    let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
+    let done = coordinator::sweep(&Sweep {
+        info: info(&config, &claims, profile),
+        claims: &claims,
+        fleet: &fleet,
+        plan: &plan,
+        request: &basis.request(),
+        launcher: &config.launcher,
+        program: &program,
+        connect: config.connect,
+        confirm: &config.confirm,
+        catalogue: &in_force.catalogue,
+        thresholds_digest: &in_force.digest,
+        platform: config.platform.as_deref(),
+        policy: &config.policy,
+        place: resumed.as_ref().map_or(Place::New(runs), Place::Resume),
+        progress: if globals.no_progress { Progress::silent() } else { Progress::lines() },
+    })
+    .map_err(|error| match error {
+        // A full or read-only disk is no bug of ours.
+        SweepError::Record(error) => {
+            Failure::Environment(format!("the run cannot be recorded: {error}")).into()
+        }
+        SweepError::Taken { .. } => Failure::Environment(error.to_string()).into(),
+        other => anyhow::Error::from(other),
+    })?;
+    for (name, bytes) in show::kept(&done.run)? {
+        done.folder.write(name, &bytes).map_err(Failure::environment)?;
+    }
+    let format = if globals.json { show::Format::Json } else { show::Format::Terminal };
+    stdout::bytes(&show::render(&done.run, format)?)?;
+    let written = show::files(&done.run, &args.files)?;
+    let folder = done.folder.path().display();
+    if done.partial {
+        note("interrupted: the run is partial, what was not measured is unknown");
+        note(&format!("go on with `fabricgate {} --resume {folder}`", profile.as_str()));
+    }
+    note(&format!("run folder {folder}"));
+    Ok(judge::code(done.run.verdicts.outcome, done.out_of_reach || !written))
+}
+
+/// A run that can be gone on with.
+fn interrupted(path: &Path, profile: Profile) -> Result<Stored, Failure> {
+    let stored = stored::open_quietly(path)?;
+    let shown = path.display();
+    if stored.record.state == State::Complete {
+        return Err(Failure::Usage(format!("--resume {shown}: this run is complete")));
+    }
+    if stored.record.info.profile != profile.as_str() {
+        let was = &stored.record.info.profile;
+        return Err(Failure::Usage(format!(
+            "--resume {shown}: it is a run of profile {was}, use `fabricgate {was} --resume`"
+        )));
+    }
+    Ok(stored)
+}
+
+fn info(config: &Config, claims: &Claims, profile: Profile) -> RunInfo {
+    let now = coordinator::now();
+    let nodes = claims.domains.iter().flat_map(|d| &d.nodes);
+    let folded = hostlist::fold(nodes.map(|n| n.as_str()));
+    RunInfo {
+        id: run_id(now, super::entropy()),
+        created: coordinator::shown(now),
+        profile: profile.as_str().to_owned(),
+        source: format!("{folded} through launcher {}", config.launcher.as_str()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+/// What workers are started with. The folder of simulated tools goes when the
+/// second part is dropped.
+fn program(
+    config: &Config,
+    even_if_busy: bool,
+) -> anyhow::Result<(Program, Option<tempfile::TempDir>)> {
+    let here = std::env::current_exe()?;
+    let links = match &config.launcher {
+        Launcher::Sim { .. } => {
+            let folder = tempfile::Builder::new().prefix("fabricgate-sim-").tempdir()?;
+            for name in sim::tool::NAMES {
+                std::os::unix::fs::symlink(&here, folder.path().join(name))?;
+            }
+            Some(folder)
+        }
+        _ => None,
+    };
+    let program = Program {
+        here: here.display().to_string(),
+        there: config.worker.clone(),
+        links: links.as_ref().map(|folder| folder.path().to_owned()),
+        path: std::env::var("PATH").unwrap_or_default(),
+        even_if_busy,
+    };
+    Ok((program, links))
+}
+
+/// Tells people when the local launcher measures under another name.
+fn check_local(plan: &Plan) {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    for node in plan.nodes() {
+        if !node.matches_host(host) {
+            note(&format!("this machine ({host}) is measured as node {node}"));
+        }
+    }
+}

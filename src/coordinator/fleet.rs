@@ -1,0 +1,133 @@
+//! All workers of a sweep: started side by side, replaced once when they end
+//! early, and let go at the end.
+//!
+//! A node that cannot be reached keeps nobody else waiting; what was planned
+//! there is not started, with the reason.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::worker::Worker;
+use crate::launch::Launcher;
+use crate::launch::Program;
+use crate::model::id::NodeName;
+
+/// Workers that are started at the same time: each is a process here and a
+/// login there.
+const STARTING: usize = 64;
+
+/// How often a worker is started in one sweep. One that ends twice has a
+/// reason that a third does not cure.
+const STARTS: u32 = 2;
+
+/// The workers of a sweep.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    launcher: Launcher,
+    program: Program,
+    limit: Duration,
+    places: BTreeMap<NodeName, Mutex<Place>>,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    worker: Option<Arc<Worker>>,
+    starts: u32,
+    /// Why there is no worker.
+    why: Option<String>,
+}
+
+impl Fleet {
+    /// Starts a worker on every node.
+    pub(super) async fn start(
+        launcher: &Launcher,
+        program: &Program,
+        limit: Duration,
+        nodes: impl IntoIterator<Item = NodeName>,
+    ) -> Arc<Self> {
+        let places = nodes.into_iter().map(|node| (node, Mutex::default())).collect();
+        let (launcher, program) = (launcher.clone(), program.clone());
+        let fleet = Arc::new(Self { launcher, program, limit, places });
+        let starting = Arc::new(Semaphore::new(STARTING));
+        let mut tasks = JoinSet::new();
+        for node in fleet.places.keys().cloned() {
+            let (fleet, starting) = (Arc::clone(&fleet), Arc::clone(&starting));
+            tasks.spawn(async move {
+                // Never closed: without a permit nothing is started.
+                let Ok(_permit) = starting.acquire().await else { return };
+                let _ = fleet.worker(&node).await;
+            });
+        }
+        while tasks.join_next().await.is_some() {}
+        fleet
+    }
+
+    /// The worker of a node, started again when it ended early.
+    pub(super) async fn worker(&self, node: &NodeName) -> Result<Arc<Worker>, String> {
+        let Some(place) = self.places.get(node) else {
+            return Err(format!("{node} is no node of this sweep"));
+        };
+        let mut place = place.lock().await;
+        if let Some(worker) = place.worker.as_ref().filter(|worker| worker.is_alive()) {
+            return Ok(Arc::clone(worker));
+        }
+        if place.starts == STARTS || place.why.is_some() {
+            let why = place.why.as_deref().unwrap_or("its worker ended twice");
+            return Err(format!("not reached: {why}"));
+        }
+        place.starts += 1;
+        let started = match self.launcher.worker(node, &self.program) {
+            Ok(launch) => Worker::connect(node, &launch, self.limit).await,
+            Err(error) => Err(error.to_string()),
+        };
+        match started {
+            Ok(worker) => {
+                let worker = Arc::new(worker);
+                place.worker = Some(Arc::clone(&worker));
+                Ok(worker)
+            }
+            Err(why) => {
+                place.why = Some(why.clone());
+                Err(format!("not reached: {why}"))
+            }
+        }
+    }
+
+    /// Whether nodes are called by their names on the network.
+    pub(super) fn names_are_addresses(&self) -> bool {
+        self.launcher.names_are_addresses()
+    }
+
+    /// What the start brought: nodes without a worker and why, and versions
+    /// other than this one.
+    pub(super) async fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for (node, place) in &self.places {
+            let place = place.lock().await;
+            if let Some(why) = &place.why {
+                remarks.push(format!("{node}: {why}"));
+            } else if let Some(worker) = &place.worker
+                && worker.version != env!("CARGO_PKG_VERSION")
+            {
+                remarks.push(format!("{node}: runs fabricgate {}", worker.version));
+            }
+        }
+        remarks
+    }
+
+    /// Lets all workers go.
+    pub(super) async fn bye(&self) {
+        let mut tasks = JoinSet::new();
+        for place in self.places.values() {
+            if let Some(worker) = place.lock().await.worker.take() {
+                tasks.spawn(async move { worker.bye().await });
+            }
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+}

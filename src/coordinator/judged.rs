@@ -1,0 +1,98 @@
+//! A live or a stored run, judged: the judge's word, what the confirm stage
+//! made of it, and an unknown for everything that did not come back.
+//!
+//! Pure. The same run under the same expectations gives the same verdicts,
+//! whenever and wherever it is judged.
+
+use super::gaps;
+use super::replay::CONFIRM;
+use crate::act::policy::Coverage;
+use crate::judge;
+use crate::judge::Case;
+use crate::judge::Judgement;
+use crate::launch::Launcher;
+use crate::model::claims::Claims;
+use crate::model::raw::Ending;
+use crate::model::raw::RawResult;
+use crate::model::recording::Recording;
+use crate::plan::Plan;
+use crate::thresholds::Catalogue;
+
+/// What a stored or a live run is judged from.
+#[derive(Debug)]
+pub struct Judged<'a> {
+    /// What was claimed of the nodes it covers.
+    pub claims: &'a Claims,
+    /// What was planned.
+    pub plan: &'a Plan,
+    /// What was planned to confirm suspicions, where there were any.
+    pub confirm: Option<&'a Plan>,
+    /// What was run.
+    pub results: &'a [RawResult],
+    /// What was read.
+    pub recordings: Vec<Recording>,
+    /// The expectations.
+    pub catalogue: &'a Catalogue,
+    /// Their digest.
+    pub thresholds_digest: &'a str,
+    /// The platform a person named.
+    pub platform: Option<&'a str>,
+}
+
+/// The judge's word. The order in which steps ended makes no difference.
+pub fn judged(mut run: Judged<'_>) -> Judgement {
+    run.recordings.sort_by(|a, b| (&a.scope, &a.file).cmp(&(&b.scope, &b.file)));
+    let (again, first): (Vec<Recording>, Vec<Recording>) =
+        std::mem::take(&mut run.recordings).into_iter().partition(|r| r.stage == Some(CONFIRM));
+    let mut judgement = judge_these(&run, &first, true);
+    if run.confirm.is_some() {
+        let suspects = judge::confirm::suspects(&judgement);
+        let mut both = first.clone();
+        both.extend(again.iter().cloned());
+        let second = judge_these(&run, &judge::confirm::second_case(&both, &suspects), true);
+        let again: Vec<&Recording> = again.iter().collect();
+        judgement.verdicts = judge::confirm::confirm(&judgement.verdicts, &second.verdicts, &again);
+        judgement.cells.extend(second.cells.into_iter().filter(|c| c.stage == Some(CONFIRM)));
+    }
+    let all: Vec<Recording> = first.into_iter().chain(again).collect();
+    let gaps = gaps::of_run(run.plan, run.results, &all);
+    gaps::close(&mut judgement.verdicts, run.claims, &gaps);
+    judgement
+}
+
+/// The judge's word on some of the recordings of a run.
+pub(super) fn judge_these(run: &Judged<'_>, recordings: &[Recording], cells: bool) -> Judgement {
+    judge::judge(&Case {
+        claims: run.claims,
+        recordings,
+        catalogue: run.catalogue,
+        thresholds_digest: run.thresholds_digest,
+        platform: run.platform,
+        cells,
+        sampled: run.plan.sampled,
+    })
+}
+
+/// Whether a reading says more of the environment than of the node's fabric.
+pub(super) fn is_out_of_reach(result: &RawResult, launcher: &Launcher) -> bool {
+    let unconnected = match result.ending {
+        Ending::Exited { code } => launcher.is_connect_failure(code),
+        _ => false,
+    };
+    unconnected || result.ending.is_out_of_reach()
+}
+
+/// How much of the plan came back: tools that ran to their end, well or not.
+pub fn coverage(plan: &Plan, launcher: &Launcher, results: &[RawResult]) -> Coverage {
+    let returned = results
+        .iter()
+        .filter(|r| r.stage != CONFIRM)
+        .filter(|r| {
+            let ended = matches!(r.ending, Ending::Exited { .. } | Ending::Signalled { .. });
+            ended && !is_out_of_reach(r, launcher)
+        })
+        .count();
+    let planned = plan.steps().map(|s| s.readings as usize).sum();
+    // Readings beyond the planned ones decide; they are no coverage.
+    Coverage { planned, returned: returned.min(planned) }
+}

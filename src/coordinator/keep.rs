@@ -1,0 +1,94 @@
+//! Writing results into the run folder while the next round is measured.
+//!
+//! One thread writes. A result is on disk, forced, before it counts: a run
+//! that is resumed finds either all of a reading or nothing of it. Nothing is
+//! judged here.
+
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc;
+
+use crate::exec::Stream;
+use crate::model::raw::RawResult;
+use crate::model::recording::Recording;
+use crate::record::MEASUREMENT_FORMAT;
+use crate::record::MeasurementRecord;
+use crate::record::RecordError;
+use crate::record::file;
+use crate::record::folder::Folder;
+
+/// Results that may wait for the disk. Beyond that measuring waits, so that
+/// memory does not grow with what tools print.
+const WAITING: usize = 256;
+
+/// A reading that ended, with what it printed.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) result: RawResult,
+    pub(super) stdout: Stream,
+    pub(super) stderr: Stream,
+    pub(super) recording: Option<Recording>,
+}
+
+/// The writing thread.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    sender: mpsc::Sender<Ended>,
+    thread: JoinHandle<Result<(), RecordError>>,
+}
+
+impl Keeper {
+    /// Starts it.
+    pub(super) fn start(folder: Folder) -> Self {
+        let (sender, mut receiver) = mpsc::channel::<Ended>(WAITING);
+        let thread = std::thread::spawn(move || {
+            let mut batch = Vec::new();
+            while let Some(first) = receiver.blocking_recv() {
+                batch.push(first);
+                while let Ok(next) = receiver.try_recv() {
+                    batch.push(next);
+                }
+                write(&folder, &mut batch)?;
+            }
+            Ok(())
+        });
+        Self { sender, thread }
+    }
+
+    /// Hands over a reading; false when the disk refused an earlier one.
+    pub(super) async fn keep(&self, ended: Ended) -> bool {
+        self.sender.send(ended).await.is_ok()
+    }
+
+    /// Waits until everything is on disk.
+    pub(super) fn finish(self) -> Result<(), RecordError> {
+        drop(self.sender);
+        match self.thread.join() {
+            Ok(written) => written,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+/// Writes a batch: outputs first, then the lines that name them.
+fn write(folder: &Folder, batch: &mut Vec<Ended>) -> Result<(), RecordError> {
+    let mut outputs = Vec::new();
+    for ended in batch.iter() {
+        if let Some(name) = &ended.result.stdout {
+            outputs.push((name.as_str(), ended.stdout.bytes.as_slice()));
+        }
+        if let Some(name) = &ended.result.stderr {
+            outputs.push((name.as_str(), ended.stderr.bytes.as_slice()));
+        }
+    }
+    folder.write_many(&outputs)?;
+    let read = batch.iter_mut().filter_map(|ended| ended.recording.take());
+    let records: Vec<MeasurementRecord> = read
+        .map(|recording| MeasurementRecord { format: MEASUREMENT_FORMAT.to_owned(), recording })
+        .collect();
+    folder.append(file::MEASUREMENTS, &records)?;
+    let results: Vec<&RawResult> = batch.iter().map(|ended| &ended.result).collect();
+    folder.append(file::RESULTS, &results)?;
+    batch.clear();
+    Ok(())
+}

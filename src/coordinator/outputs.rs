@@ -1,0 +1,76 @@
+//! What a step printed: where it is kept inside the run folder, and what it
+//! says.
+//!
+//! `raw/` has the layout of a folder of recorded outputs, so it can be judged
+//! as one. No files are touched here.
+
+use super::worker::Outcome;
+use crate::model::parsed::Problem;
+use crate::model::parsed::ProblemKind;
+use crate::model::probe::ProbeScope;
+use crate::model::raw::Ending;
+use crate::model::raw::RawResult;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
+use crate::plan::Step;
+
+/// Where the numbers of a step belong.
+pub fn scope(step: &Step) -> Option<Scope> {
+    match (step.scope, step.nodes.as_slice(), &step.domain) {
+        (ProbeScope::Node, [node], _) => Some(Scope::Node(node.clone())),
+        (ProbeScope::Rail, [first, second], _) => Some(Scope::Pair(first.clone(), second.clone())),
+        (ProbeScope::Pair | ProbeScope::Domain, _, Some(domain)) => {
+            Some(Scope::Domain(domain.clone()))
+        }
+        _ => None,
+    }
+}
+
+/// Names the files of a result whose process was started.
+pub(super) fn name(step: &Step, result: &mut RawResult, outcome: &Outcome) {
+    let started = !matches!(
+        result.ending,
+        Ending::Missing { .. } | Ending::NotStarted { .. } | Ending::Busy { .. }
+    );
+    let place = match scope(step) {
+        Some(Scope::Node(node)) => format!("nodes/{node}"),
+        Some(Scope::Domain(domain)) => format!("domains/{domain}"),
+        Some(Scope::Pair(first, second)) => format!("pairs/{first}/{second}"),
+        None => format!("steps/{}", step.step),
+    };
+    let rail = step.rail.as_ref().map_or(String::new(), |rail| format!("{}.", plain(rail)));
+    let file = format!("{}.{rail}{}-{}.txt", result.probe, result.step, result.reading);
+    if started {
+        result.stdout = Some(format!("raw/{place}/{file}"));
+    }
+    if !outcome.stderr.bytes.is_empty() {
+        result.stderr = Some(format!("stderr/{place}/{file}"));
+    }
+}
+
+/// A name that is safe inside a file name.
+fn plain(name: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    name.chars().map(|c| if fits(c) { c } else { '_' }).collect()
+}
+
+/// Reads the output of a step; `None` where there is nothing to read. An
+/// output whose tool did not end well is never complete, whatever it looks
+/// like.
+pub fn read(step: &Step, result: &RawResult, stdout: &[u8]) -> Option<Recording> {
+    let file = result.stdout.clone()?;
+    let gap = result.gap();
+    if gap.is_some() && stdout.iter().all(u8::is_ascii_whitespace) {
+        return None;
+    }
+    let mut parsed = crate::measure::read(stdout);
+    if let Some(why) = gap {
+        parsed.complete = false;
+        if !parsed.has(ProblemKind::Error) && !parsed.has(ProblemKind::Corrupt) {
+            parsed.problems.push(Problem::new(ProblemKind::Truncated, why));
+        }
+    }
+    let (rail, stage) = (result.rail.clone(), Some(result.stage));
+    let nodes = step.nodes.clone();
+    Some(Recording { scope: scope(step)?, file, rail, stage, nodes, parsed })
+}

@@ -1,0 +1,230 @@
+//! Running rounds: the steps of a round side by side, a barrier, the next.
+//!
+//! Every reading is handed to the disk before the next one of its step is
+//! taken. What decides whether another reading is needed is the judge's
+//! (`judge::sequential`).
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use tokio::sync::Semaphore;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::fleet::Fleet;
+use super::keep::Ended;
+use super::keep::Keeper;
+use super::outputs;
+use super::progress::Progress;
+use super::replay::Stored;
+use super::step;
+use super::step::Reading;
+use super::worker::Outcome;
+use crate::judge::sequential;
+use crate::model::claims::ClaimedRail;
+use crate::model::claims::Claims;
+use crate::model::parsed::Parsed;
+use crate::model::raw::Ending;
+use crate::model::raw::RawResult;
+use crate::model::recording::Recording;
+use crate::plan::Plan;
+use crate::plan::Round;
+use crate::plan::Step;
+
+/// The first port that serving sides are given. Below the range from which
+/// Linux takes ports for clients (32768 and up).
+const FIRST_PORT: u16 = 20_000;
+/// How many ports are gone through before the first is used again, so that a
+/// port is not asked for while its last connection is still closing.
+const PORTS: usize = 10_000;
+
+/// Who answers.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// Workers on the nodes.
+    Live(Arc<Fleet>),
+    /// A stored run.
+    Stored(Arc<Stored>),
+}
+
+/// What rounds are run with.
+#[derive(Debug)]
+pub(super) struct Runner<'a> {
+    pub(super) source: Source,
+    pub(super) claims: &'a Claims,
+    pub(super) keeper: &'a Keeper,
+    pub(super) progress: &'a Progress,
+    pub(super) stop: watch::Receiver<bool>,
+    pub(super) ports: AtomicUsize,
+}
+
+/// What was measured so far, also before an interruption.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    pub(super) results: Vec<RawResult>,
+    pub(super) recordings: Vec<Recording>,
+}
+
+impl Measured {
+    /// The readings that are there already.
+    fn taken(&self) -> BTreeSet<(usize, u32)> {
+        let whole = self.results.iter().filter(|r| r.ending != Ending::Interrupted);
+        whole.map(|r| (r.step, r.reading)).collect()
+    }
+
+    /// What was read of a step, in the order it was taken.
+    fn of_step(&self, step: &Step) -> Vec<&Recording> {
+        let files: BTreeSet<&str> = self
+            .results
+            .iter()
+            .filter(|r| r.step == step.step)
+            .filter_map(|r| r.stdout.as_deref())
+            .collect();
+        self.recordings.iter().filter(|r| files.contains(r.file.as_str())).collect()
+    }
+}
+
+impl Runner<'_> {
+    /// Runs the rounds of a plan, without those readings that were taken
+    /// before. Ends early when told to stop or when the disk refuses.
+    pub(super) async fn run(&self, plan: &Plan, measured: &mut Measured) {
+        let taken = measured.taken();
+        let places = Arc::new(Semaphore::new(plan.parallel.max(1)));
+        self.progress.plan(plan);
+        for round in &plan.rounds {
+            let open = round.steps.iter().any(|s| !taken.contains(&(s.step, 0)));
+            let unread = |s: &&Step| (1..s.readings).any(|r| !taken.contains(&(s.step, r)));
+            if !open && round.steps.iter().find(unread).is_none() {
+                self.progress.round_was_done(round, plan.parallel);
+                continue;
+            }
+            let start = Instant::now();
+            let whole = self.round(round, &places, &taken, measured).await;
+            if !whole || *self.stop.borrow() {
+                return;
+            }
+            self.progress.round(round, plan.parallel, start.elapsed());
+        }
+    }
+
+    /// One round; false when the disk refuses.
+    async fn round(
+        &self,
+        round: &Round,
+        places: &Arc<Semaphore>,
+        taken: &BTreeSet<(usize, u32)>,
+        measured: &mut Measured,
+    ) -> bool {
+        let most = round.steps.iter().map(|s| s.most_readings.max(s.readings)).max().unwrap_or(0);
+        let mut spoilt: BTreeMap<usize, String> = BTreeMap::new();
+        for reading in 0..most {
+            let more = self.undecided(round, reading, measured);
+            let wanted = round.steps.iter().filter(|s| {
+                let planned = reading < s.readings;
+                (planned || more.contains(&s.step)) && !taken.contains(&(s.step, reading))
+            });
+            let mut tasks = JoinSet::new();
+            for step in wanted {
+                if let Some(why) = spoilt.get(&step.step) {
+                    if reading < step.readings {
+                        let why = format!("not tried: {why}");
+                        let result = RawResult {
+                            ending: Ending::NotStarted { why: why.clone() },
+                            ..step::blank(step, reading, step.argv.clone())
+                        };
+                        if !self.keep(step, result, Outcome::not_started(why), measured).await {
+                            return false;
+                        }
+                    }
+                    continue;
+                }
+                let rail = step.rail.as_ref().and_then(|name| self.rail(name));
+                let offset = self.ports.fetch_add(1, Ordering::Relaxed) % PORTS;
+                let port = FIRST_PORT + u16::try_from(offset).unwrap_or(0);
+                let (step, source) = (step.clone(), self.source.clone());
+                let (places, mut stop) = (Arc::clone(places), self.stop.clone());
+                tasks.spawn(async move {
+                    let Ok(_place) = places.acquire().await else { return None };
+                    if *stop.borrow() {
+                        return None;
+                    }
+                    let what = Reading { step: &step, reading, rail: rail.as_ref(), port };
+                    let (result, outcome) = match &source {
+                        Source::Live(fleet) => step::take(&what, fleet, &mut stop).await,
+                        Source::Stored(stored) => stored.answer(&step, reading),
+                    };
+                    Some((step, result, outcome))
+                });
+            }
+            while let Some(ended) = tasks.join_next().await {
+                let (step, result, outcome) = match ended {
+                    Ok(Some(ended)) => ended,
+                    Ok(None) => continue,
+                    Err(error) => match error.try_into_panic() {
+                        Ok(panic) => std::panic::resume_unwind(panic),
+                        Err(_) => continue,
+                    },
+                };
+                if result.ending == Ending::TimedOut {
+                    // A tool that hangs once hangs again, for as long.
+                    spoilt.insert(step.step, format!("reading {} hung", reading + 1));
+                }
+                if !self.keep(&step, result, outcome, measured).await {
+                    return false;
+                }
+            }
+            if *self.stop.borrow() {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// The steps whose readings so far do not decide.
+    fn undecided(&self, round: &Round, reading: u32, measured: &Measured) -> BTreeSet<usize> {
+        let open: Vec<&Step> = round
+            .steps
+            .iter()
+            .filter(|s| s.readings <= reading && reading < s.most_readings && 0 < reading)
+            .collect();
+        if open.is_empty() {
+            return BTreeSet::new();
+        }
+        let paths: Vec<_> = round
+            .steps
+            .iter()
+            .flat_map(|step| {
+                let read: Vec<&Parsed> =
+                    measured.of_step(step).into_iter().map(|r| &r.parsed).collect();
+                sequential::paths(step.step, &read)
+            })
+            .collect();
+        let undecided: BTreeSet<usize> = sequential::undecided(&paths).into_iter().collect();
+        open.into_iter().map(|s| s.step).filter(|s| undecided.contains(s)).collect()
+    }
+
+    fn rail(&self, name: &str) -> Option<ClaimedRail> {
+        self.claims.rails.iter().find(|rail| rail.name == name).cloned()
+    }
+
+    /// Reads an output, remembers it, and hands it to the disk.
+    async fn keep(
+        &self,
+        step: &Step,
+        mut result: RawResult,
+        outcome: Outcome,
+        measured: &mut Measured,
+    ) -> bool {
+        outputs::name(step, &mut result, &outcome);
+        let recording = outputs::read(step, &result, &outcome.stdout.bytes);
+        self.progress.reading(&result, recording.as_ref());
+        measured.results.push(result.clone());
+        measured.recordings.extend(recording.clone());
+        let (stdout, stderr) = (outcome.stdout, outcome.stderr);
+        self.keeper.keep(Ended { result, stdout, stderr, recording }).await
+    }
+}

@@ -1,0 +1,176 @@
+//! One reading of one step: orders to the nodes that take part, one result.
+//!
+//! The result says how it ended; what was printed is read elsewhere.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::fill;
+use super::fill::End;
+use super::fill::Filling;
+use super::fleet::Fleet;
+use super::now;
+use super::shown;
+use super::worker::Outcome;
+use super::worker::Running;
+use super::worker::Worker;
+use super::worker::last_words;
+use crate::exec::CAPTURE;
+use crate::model::claims::ClaimedRail;
+use crate::model::probe::Ready;
+use crate::model::raw::Ending;
+use crate::model::raw::RESULT_FORMAT;
+use crate::model::raw::RawResult;
+use crate::model::worker::Order;
+use crate::model::worker::STEP_VARIABLE;
+use crate::model::worker::Waiting;
+use crate::plan::Step;
+
+/// How long a serving process may take until it listens. Loading CUDA on a
+/// node of eight GPUs takes up to about ten seconds.
+const LISTENING: Duration = Duration::from_secs(30);
+
+/// How long a serving process may stay after its client has ended.
+const AFTERWARDS: f64 = 30.0;
+
+/// One reading to take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading<'a> {
+    pub(super) step: &'a Step,
+    pub(super) reading: u32,
+    /// The rail, as claimed.
+    pub(super) rail: Option<&'a ClaimedRail>,
+    /// A port that no other step of the round has.
+    pub(super) port: u16,
+}
+
+/// Takes it. The result does not name its files yet.
+pub(super) async fn take(
+    reading: &Reading<'_>,
+    fleet: &Fleet,
+    stop: &mut watch::Receiver<bool>,
+) -> (RawResult, Outcome) {
+    let started = shown(now());
+    let mut argv = reading.step.argv.clone();
+    let outcome = match measure(reading, fleet, stop, &mut argv).await {
+        Ok(outcome) | Err(outcome) => outcome,
+    };
+    let result = RawResult {
+        ending: outcome.ending.clone(),
+        started,
+        duration_s: outcome.duration,
+        stdout_dropped: outcome.stdout.dropped,
+        stderr_dropped: outcome.stderr.dropped,
+        complaint: last_words(&outcome.stderr.bytes),
+        load: outcome.load,
+        gpus: outcome.gpus.clone(),
+        ..blank(reading.step, reading.reading, argv)
+    };
+    (result, outcome)
+}
+
+/// A result of which nothing is known but where it belongs.
+pub(super) fn blank(step: &Step, reading: u32, argv: Vec<String>) -> RawResult {
+    RawResult {
+        format: RESULT_FORMAT.to_owned(),
+        step: step.step,
+        stage: step.stage,
+        domain: step.domain.clone(),
+        nodes: step.nodes.clone(),
+        rail: step.rail.clone(),
+        probe: step.probe.clone(),
+        reading,
+        argv,
+        ending: Ending::Interrupted,
+        started: shown(now()),
+        duration_s: 0.0,
+        stdout: None,
+        stderr: None,
+        stdout_dropped: 0,
+        stderr_dropped: 0,
+        complaint: None,
+        load: None,
+        gpus: Vec::new(),
+    }
+}
+
+async fn measure(
+    reading: &Reading<'_>,
+    fleet: &Fleet,
+    stop: &mut watch::Receiver<bool>,
+    argv: &mut Vec<String>,
+) -> Result<Outcome, Outcome> {
+    let step = reading.step;
+    let Some(first) = step.nodes.first() else {
+        return Err(Outcome::not_started("the step names no node".to_owned()));
+    };
+    let reach = async |node| fleet.worker(node).await.map_err(Outcome::not_started);
+    let own = reach(first).await?;
+    // A node that takes part and cannot be reached makes the step pointless.
+    let mut peer = None;
+    for other in &step.nodes[1..] {
+        let worker = reach(other).await.map_err(|mut outcome| {
+            if let Ending::NotStarted { why } = &mut outcome.ending {
+                *why = format!("{other} {why}");
+            }
+            outcome
+        })?;
+        peer.get_or_insert((other, worker));
+    }
+    let named = fleet.names_are_addresses();
+    let environment = |worker: &'_ Worker| (!named).then(|| worker.environment.clone());
+    let own_environment = environment(&own);
+    let peer_environment = peer.as_ref().and_then(|(_, worker)| environment(worker));
+    let own_end = End { node: first, environment: own_environment.as_ref() };
+    let peer_end =
+        peer.as_ref().map(|(node, _)| End { node, environment: peer_environment.as_ref() });
+    let mut port = reading.port;
+    let mut serving: Option<Running<'_>> = None;
+    if let (Some(serve), Some((_, worker)), Some(end)) = (&step.serve, &peer, peer_end) {
+        let with = Filling { own: end, peer: Some(own_end), rail: reading.rail, port };
+        let command = fill::command(&serve.argv, &with).map_err(Outcome::not_started)?;
+        let waiting = Waiting { how: serve.ready, port };
+        let limit_s = step.timeout_s + AFTERWARDS;
+        let order = Order { ready: Some(waiting), limit_s, ..order(reading, command) };
+        let mut running = worker.order(order).await.map_err(Outcome::not_started)?;
+        match running.ready(LISTENING).await {
+            Ok(listening) if serve.ready == Ready::Line => port = listening,
+            Ok(_) => {}
+            Err(mut outcome) => {
+                // What the client would have measured is not known.
+                let node = end.node;
+                let why = format!("the serving side on {node}: {}", outcome.ending);
+                outcome.ending = match outcome.ending {
+                    Ending::Interrupted => Ending::Interrupted,
+                    _ => Ending::NotStarted { why },
+                };
+                return Err(outcome);
+            }
+        }
+        serving = Some(running);
+    }
+    let with = Filling { own: own_end, peer: peer_end, rail: reading.rail, port };
+    *argv = fill::command(&step.argv, &with).map_err(Outcome::not_started)?;
+    let running = own.order(order(reading, argv.clone())).await.map_err(Outcome::not_started)?;
+    let outcome = running.finish(stop).await;
+    if let Some(mut serving) = serving {
+        serving.stop().await;
+    }
+    Ok(outcome)
+}
+
+fn order(reading: &Reading<'_>, argv: Vec<String>) -> Order {
+    let step = reading.step;
+    let name = format!("{}.{}", step.step, reading.reading);
+    Order {
+        id: 0,
+        argv,
+        env: BTreeMap::from([(STEP_VARIABLE.to_owned(), name)]),
+        limit_s: step.timeout_s,
+        capture: CAPTURE,
+        ready: None,
+        idle_gpus: step.idle_gpus,
+    }
+}

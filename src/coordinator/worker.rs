@@ -1,0 +1,425 @@
+//! One worker as the coordinator sees it: started through the launcher,
+//! greeted, given orders, and ended.
+//!
+//! What travels is in `model::worker`. Nothing here knows what is measured.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio::time::timeout;
+use tokio::time::timeout_at;
+
+use crate::exec::Stream;
+use crate::exec::session::Input;
+use crate::exec::session::Output;
+use crate::exec::session::Process;
+use crate::exec::session::Session;
+use crate::launch::Launch;
+use crate::measure::text;
+use crate::model::id::NodeName;
+use crate::model::raw::Ending;
+use crate::model::worker::Done;
+use crate::model::worker::Environment;
+use crate::model::worker::FromWorker;
+use crate::model::worker::Hello;
+use crate::model::worker::Order;
+use crate::model::worker::PROTOCOL;
+use crate::model::worker::Stream as Which;
+use crate::model::worker::ToWorker;
+
+/// Lines that a login may print before the worker speaks.
+const NOISE: usize = 200;
+
+/// How much longer than its own limit an order may take until the worker
+/// itself is taken for lost: it needs time to end what it started, and a
+/// large output needs time to travel.
+const SLACK: Duration = Duration::from_secs(30);
+
+/// How long a worker may take to end what it was told to stop.
+const STOPPING: Duration = Duration::from_secs(8);
+
+/// How long a worker may take to go when it is told to.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// A worker that answered.
+#[derive(Debug)]
+pub(super) struct Worker {
+    node: NodeName,
+    /// The machine it runs on.
+    pub(super) environment: Environment,
+    /// Its version of fabricgate.
+    pub(super) version: String,
+    input: tokio::sync::Mutex<Input>,
+    shared: Arc<Shared>,
+    next: AtomicU64,
+}
+
+/// What the task that listens to a worker shares with those who wait.
+#[derive(Debug)]
+struct Shared {
+    orders: Mutex<Orders>,
+    /// Dropping it kills the worker and its group.
+    process: Mutex<Option<Process>>,
+}
+
+/// Who waits for an answer.
+#[derive(Debug, Default)]
+struct Orders {
+    waiting: BTreeMap<u64, mpsc::UnboundedSender<FromWorker>>,
+    /// Why nobody will answer any more.
+    ended: Option<String>,
+}
+
+/// An order that was given.
+#[derive(Debug)]
+pub(super) struct Running<'w> {
+    worker: &'w Worker,
+    id: u64,
+    answers: mpsc::UnboundedReceiver<FromWorker>,
+    until: Instant,
+    stdout: Stream,
+    stderr: Stream,
+}
+
+/// An order that came to its end, one way or another.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) ending: Ending,
+    pub(super) duration: f64,
+    pub(super) stdout: Stream,
+    pub(super) stderr: Stream,
+    pub(super) load: Option<f64>,
+    pub(super) gpus: Vec<String>,
+}
+
+impl Outcome {
+    /// Nothing ran.
+    pub(super) fn not_started(why: String) -> Self {
+        Self {
+            ending: Ending::NotStarted { why },
+            duration: 0.0,
+            stdout: Stream::default(),
+            stderr: Stream::default(),
+            load: None,
+            gpus: Vec::new(),
+        }
+    }
+}
+
+impl Worker {
+    /// Starts a worker and waits for its greeting.
+    pub(super) async fn connect(
+        node: &NodeName,
+        launch: &Launch,
+        limit: Duration,
+    ) -> Result<Self, String> {
+        let session = Session::start(&launch.argv, &launch.env).map_err(|error| {
+            match std::error::Error::source(&error) {
+                Some(source) => format!("{error}: {source}"),
+                None => error.to_string(),
+            }
+        })?;
+        let Session { mut input, mut output, mut process } = session;
+        let hello = ToWorker::Hello {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: node.to_string(),
+        };
+        // A worker that is gone already is found out while reading.
+        let _ = input.send(&line(&hello)).await;
+        let hello = match timeout(limit, greeting(&mut output)).await {
+            Ok(Ok(hello)) => hello,
+            Ok(Err(why)) => {
+                input.close();
+                let ending = process.end(LEAVING).await;
+                return Err(unreached(&why, &ending, &process.stderr_tail()));
+            }
+            Err(_) => {
+                let why = format!("no worker answered within {} s", limit.as_secs_f64());
+                return Err(with_last_words(why, &process.stderr_tail()));
+            }
+        };
+        let shared = Arc::new(Shared {
+            orders: Mutex::new(Orders::default()),
+            process: Mutex::new(Some(process)),
+        });
+        tokio::spawn(listen(output, Arc::clone(&shared)));
+        Ok(Self {
+            node: node.clone(),
+            environment: hello.environment,
+            version: hello.version,
+            input: tokio::sync::Mutex::new(input),
+            shared,
+            next: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether it still listens.
+    pub(super) fn is_alive(&self) -> bool {
+        lock(&self.shared.orders).ended.is_none()
+    }
+
+    /// Gives an order; its number is filled in.
+    pub(super) async fn order(&self, order: Order) -> Result<Running<'_>, String> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, answers) = mpsc::unbounded_channel();
+        {
+            let mut orders = lock(&self.shared.orders);
+            if let Some(why) = &orders.ended {
+                return Err(why.clone());
+            }
+            orders.waiting.insert(id, sender);
+        }
+        let until = Instant::now() + Duration::from_secs_f64(order.limit_s) + SLACK;
+        self.tell(&ToWorker::Run(Order { id, ..order })).await?;
+        let (stdout, stderr) = (Stream::default(), Stream::default());
+        Ok(Running { worker: self, id, answers, until, stdout, stderr })
+    }
+
+    /// Lets the worker go; it ends whatever it still runs.
+    pub(super) async fn bye(&self) {
+        let _ = self.tell(&ToWorker::Bye).await;
+        self.input.lock().await.close();
+        let process = lock(&self.shared.process).take();
+        if let Some(mut process) = process {
+            process.end(LEAVING).await;
+        }
+    }
+
+    /// Ends it without ceremony.
+    pub(super) fn kill(&self) {
+        lock(&self.shared.process).take();
+    }
+
+    async fn tell(&self, what: &ToWorker) -> Result<(), String> {
+        let sent = self.input.lock().await.send(&line(what)).await;
+        sent.map_err(|error| format!("the worker on {} is gone: {error}", self.node))
+    }
+}
+
+impl Running<'_> {
+    /// Waits until a serving process listens; its port.
+    pub(super) async fn ready(&mut self, limit: Duration) -> Result<u16, Outcome> {
+        let until = Instant::now() + limit;
+        loop {
+            match timeout_at(until, self.answers.recv()).await {
+                Ok(Some(FromWorker::Ready { port, .. })) => return Ok(port),
+                Ok(Some(answer)) => {
+                    if let Some(outcome) = self.take(answer) {
+                        return Err(outcome);
+                    }
+                }
+                Ok(None) => return Err(self.lost()),
+                Err(_) => {
+                    let mut outcome = self.stop().await;
+                    let why = format!("did not listen within {} s", limit.as_secs_f64());
+                    outcome.ending = Ending::NotStarted { why };
+                    return Err(outcome);
+                }
+            }
+        }
+    }
+
+    /// Waits for the end; `stop` turning true brings it about.
+    pub(super) async fn finish(mut self, stop: &mut watch::Receiver<bool>) -> Outcome {
+        loop {
+            tokio::select! {
+                answer = timeout_at(self.until, self.answers.recv()) => match answer {
+                    Ok(Some(answer)) => if let Some(outcome) = self.take(answer) { return outcome },
+                    Ok(None) => return self.lost(),
+                    Err(_) => {
+                        // It should have ended the process long ago.
+                        self.worker.kill();
+                        let mut outcome = self.lost();
+                        outcome.ending = Ending::TimedOut;
+                        return outcome;
+                    }
+                },
+                () = stopped(stop) => {
+                    let mut outcome = self.stop().await;
+                    outcome.ending = Ending::Interrupted;
+                    return outcome;
+                }
+            }
+        }
+    }
+
+    /// Ends it and waits for the end.
+    pub(super) async fn stop(&mut self) -> Outcome {
+        let _ = self.worker.tell(&ToWorker::Stop { id: self.id }).await;
+        let until = Instant::now() + STOPPING;
+        loop {
+            match timeout_at(until, self.answers.recv()).await {
+                Ok(Some(answer)) => {
+                    if let Some(outcome) = self.take(answer) {
+                        return outcome;
+                    }
+                }
+                Ok(None) | Err(_) => return self.lost(),
+            }
+        }
+    }
+
+    /// Takes in an answer; the outcome when it was the last.
+    fn take(&mut self, answer: FromWorker) -> Option<Outcome> {
+        match answer {
+            FromWorker::Output { stream, data, .. } => {
+                let bytes = BASE64_STANDARD.decode(data).unwrap_or_default();
+                let into = match stream {
+                    Which::Stdout => &mut self.stdout,
+                    Which::Stderr => &mut self.stderr,
+                };
+                into.bytes.extend_from_slice(&bytes);
+                None
+            }
+            FromWorker::Done(done) => Some(self.outcome(*done)),
+            FromWorker::Refused { why, .. } => {
+                let ending = Ending::Busy { why };
+                Some(Outcome { ending, ..Outcome::not_started(String::new()) })
+            }
+            FromWorker::Hello(_) | FromWorker::Ready { .. } | FromWorker::Fault { .. } => None,
+        }
+    }
+
+    fn outcome(&mut self, done: Done) -> Outcome {
+        let mut stdout = std::mem::take(&mut self.stdout);
+        let mut stderr = std::mem::take(&mut self.stderr);
+        stdout.dropped = done.stdout_dropped;
+        stderr.dropped = done.stderr_dropped;
+        Outcome {
+            ending: done.ending,
+            duration: done.duration_s,
+            stdout,
+            stderr,
+            load: done.load,
+            gpus: done.gpus,
+        }
+    }
+
+    /// The worker is gone. What it sent until then is no whole output.
+    fn lost(&mut self) -> Outcome {
+        let ended = lock(&self.worker.shared.orders).ended.clone();
+        Outcome::not_started(ended.unwrap_or_else(|| "the worker does not answer".to_owned()))
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        lock(&self.worker.shared.orders).waiting.remove(&self.id);
+    }
+}
+
+/// Waits until somebody ends the run.
+pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        // Nobody is left who could.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Hands every answer to whoever waits for it, until the worker ends.
+async fn listen(mut output: Output, shared: Arc<Shared>) {
+    let why = loop {
+        match output.next_line().await {
+            Ok(Some(line)) => match serde_json::from_slice::<FromWorker>(&line) {
+                Ok(FromWorker::Fault { why }) => break format!("the worker gave up: {why}"),
+                Ok(answer) => {
+                    if let Some(id) = order_of(&answer)
+                        && let Some(waiting) = lock(&shared.orders).waiting.get(&id)
+                    {
+                        let _ = waiting.send(answer);
+                    }
+                }
+                Err(error) => {
+                    break format!("the worker said something that is no answer: {error}");
+                }
+            },
+            Ok(None) => {
+                let process = lock(&shared.process);
+                let tail = process.as_ref().map_or(String::new(), Process::stderr_tail);
+                break with_last_words("the worker ended".to_owned(), &tail);
+            }
+            Err(error) => break format!("the worker cannot be heard: {error}"),
+        }
+    };
+    let mut orders = lock(&shared.orders);
+    orders.ended = Some(why);
+    // Everybody who waits learns of it by the end of its channel.
+    orders.waiting.clear();
+}
+
+fn order_of(answer: &FromWorker) -> Option<u64> {
+    match answer {
+        FromWorker::Ready { id, .. }
+        | FromWorker::Output { id, .. }
+        | FromWorker::Refused { id, .. } => Some(*id),
+        FromWorker::Done(done) => Some(done.id),
+        FromWorker::Hello(_) | FromWorker::Fault { .. } => None,
+    }
+}
+
+/// The first line that is a greeting. Shells and banners may speak before.
+async fn greeting(output: &mut Output) -> Result<Hello, String> {
+    for _ in 0..NOISE {
+        let Some(line) = output.next_line().await.map_err(|error| error.to_string())? else {
+            return Err("it ended before it answered".to_owned());
+        };
+        match serde_json::from_slice(&line) {
+            Ok(FromWorker::Hello(hello)) if hello.protocol == PROTOCOL => return Ok(*hello),
+            Ok(FromWorker::Hello(hello)) => {
+                return Err(format!(
+                    "its fabricgate {} speaks protocol {} and this one, {}, speaks {PROTOCOL}: \
+                     install the same version on the nodes",
+                    hello.version,
+                    hello.protocol,
+                    env!("CARGO_PKG_VERSION")
+                ));
+            }
+            Ok(FromWorker::Fault { why }) => return Err(why),
+            _ => {}
+        }
+    }
+    Err(format!("{NOISE} lines and none of them a worker's greeting"))
+}
+
+fn unreached(why: &str, ending: &Ending, stderr: &str) -> String {
+    let why = match ending {
+        Ending::Exited { .. } | Ending::Signalled { .. } => format!("no worker: {ending}"),
+        _ => format!("no worker: {why}"),
+    };
+    with_last_words(why, stderr)
+}
+
+/// A reason, and the last line of standard error that says anything.
+fn with_last_words(why: String, stderr: &str) -> String {
+    match last_words(stderr.as_bytes()) {
+        Some(words) => format!("{why}; its last words: {words}"),
+        None => why,
+    }
+}
+
+/// The last line of standard error that says anything.
+pub(super) fn last_words(stderr: &[u8]) -> Option<String> {
+    const TAIL: usize = 4096;
+    let tail = &stderr[stderr.len().saturating_sub(TAIL)..];
+    let decoded = text::decode(tail);
+    decoded.lines().rev().map(text::clean).find(|line| !line.is_empty())
+}
+
+fn line(what: &ToWorker) -> Vec<u8> {
+    serde_json::to_vec(what).expect("orders are plain data")
+}
+
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nobody panics while holding it.
+    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

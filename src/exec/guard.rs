@@ -1,0 +1,97 @@
+//! Keeping processes from outliving us, even when we are killed and cannot do
+//! anything about them any more.
+//!
+//! A tool is started as `{self} node guard --parent PID -- ARGV`, which has the
+//! kernel kill it when its parent dies and then becomes the tool. That reaches
+//! the tool itself and not what the tool started; for those `{self} node guard
+//! --groups` waits beside us until we are gone and kills their groups.
+
+use std::collections::BTreeSet;
+use std::io::BufRead;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use rustix::process::Pid;
+use rustix::process::Signal;
+
+use super::signal;
+
+/// Exit code for "cannot be executed" (POSIX, "Exit Status for Commands").
+const CANNOT: u8 = 126;
+/// Exit code for "not found" (the same).
+const NOT_FOUND: u8 = 127;
+
+/// The command that runs another one guarded by `executable`.
+pub(super) fn guarded(executable: &Path, argv: &[String]) -> Vec<String> {
+    let mut words = vec![executable.display().to_string()];
+    words.extend(["node", "guard", "--parent"].map(str::to_owned));
+    words.push(std::process::id().to_string());
+    words.push("--".to_owned());
+    words.extend_from_slice(argv);
+    words
+}
+
+/// The command that waits for our end; see [`watch`].
+pub fn watching(executable: &Path) -> Vec<String> {
+    let mut words = vec![executable.display().to_string()];
+    words.extend(["node", "guard", "--groups"].map(str::to_owned));
+    words
+}
+
+/// Becomes this command, bound to the life of its parent. Comes back only when
+/// that is not possible: with an exit code and why.
+pub fn become_tool(parent: u32, argv: &[String]) -> (u8, String) {
+    let Some((program, arguments)) = argv.split_first() else {
+        return (CANNOT, "there is no program to start".to_owned());
+    };
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
+        return (CANNOT, format!("{program}: cannot be bound to its parent: {error}"));
+    }
+    // A parent that died before the line above is not noticed by the kernel.
+    let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    if now != i32::try_from(parent).ok() {
+        return (CANNOT, format!("{program}: not started, since who wanted it is gone"));
+    }
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
+    let error = std::process::Command::new(program).args(arguments).exec();
+    match error.kind() {
+        std::io::ErrorKind::NotFound => (NOT_FOUND, format!("{program}: not found")),
+        _ => (CANNOT, format!("{program}: cannot be started: {error}")),
+    }
+}
+
+/// Reads which groups were started (`+123`) and have ended (`-123`), one a
+/// line, and kills those that are left when the lines stop.
+pub fn watch(lines: impl BufRead) {
+    let mut groups = BTreeSet::new();
+    for line in lines.lines() {
+        let Ok(line) = line else { break };
+        let number = line.get(1..).and_then(|digits| digits.parse::<i32>().ok());
+        let Some(group) = number.filter(|number| 1 < *number) else { continue };
+        match line.as_bytes().first() {
+            Some(b'+') => groups.insert(group),
+            _ => groups.remove(&group),
+        };
+    }
+    for group in groups {
+        signal(Pid::from_raw(group), Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_whose_parent_is_gone_is_not_started() {
+        // Nobody has this number: it is beyond the kernel's largest.
+        let (code, why) = become_tool(u32::MAX, &["true".to_owned()]);
+        assert_eq!(code, CANNOT);
+        assert!(why.contains("gone"), "{why}");
+    }
+
+    #[test]
+    fn nothing_to_start_is_said() {
+        assert_eq!(become_tool(1, &[]).0, CANNOT);
+    }
+}

@@ -1,0 +1,580 @@
+//! The scale-out network: ends of a rail that are slow with everybody, pairs
+//! that are slow with each other only, and rails that are slow everywhere.
+//!
+//! A reading is `min(tx, rx, path)` here as inside a fabric, so the same peeling
+//! blames ends. Where a node met one partner only, a low pair accuses neither:
+//! it is a finding about the pair until other partners were asked. What hits
+//! a whole leaf or network never counts against its nodes.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::arrange::Domain;
+use super::finding::finding;
+use super::finding::percent;
+use super::finding::rate;
+use super::finding::round;
+use super::leaves;
+use super::ledger::Ledger;
+use super::nic;
+use super::peel;
+use super::peel::Field;
+use super::peel::Peeled;
+use super::peel::Statistic;
+use super::rails;
+use super::rails::Group;
+use super::rails::Rail;
+use super::rails::ordered;
+use super::robust;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::recording::Recording;
+use crate::model::unit::Unit;
+use crate::model::verdict::Direction;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+
+/// Class of a slow end of a rail.
+pub(super) const NIC_LOW: &str = "nic-low";
+/// Class of two nodes that are slow with each other.
+pub(super) const PATH_LOW: &str = "path-low";
+/// Class of a network that is slow everywhere.
+pub(super) const NETWORK_LOW: &str = "network-low";
+
+/// Up to this many pairs, a bad node and a bad pair can be most of a matching:
+/// the level is looked for at the upper end, as with small islands.
+const FEW_PAIRS: usize = 28;
+
+/// Healthy pairs differ by routes and buffers, not only by noise: the chance
+/// that any of them looks low for that.
+const FAMILY_ERROR: f64 = 1e-3;
+
+/// With fewer directed pairs than this, bad ones may be most of them.
+const FEW_CELLS: usize = 24;
+
+/// Fewer good cells than this show no spread of their own.
+const FEWEST_CELLS: usize = 6;
+
+/// A round trip this many times the usual one, and this many microseconds more,
+/// takes another way; less is scheduling.
+const FAR: (f64, f64) = (2.0, 20.0);
+
+/// Names and domains of all nodes.
+struct Homes<'d> {
+    domains: BTreeMap<&'d NodeName, &'d Domain<'d>>,
+}
+
+impl Homes<'_> {
+    /// A locus at this node.
+    fn at(&self, kind: LocusKind, node: &NodeName, rail: &Rail<'_>) -> Locus {
+        let domain = self.domains.get(node).map(|d| d.name.clone());
+        Locus { domain, node: Some(node.clone()), rail: rail.name.clone(), ..Locus::of(kind) }
+    }
+
+    /// A locus of the network between these nodes: in their domain, where it is one.
+    fn around(&self, kind: LocusKind, nodes: &[&NodeName], rail: &Rail<'_>) -> Locus {
+        let names: BTreeSet<_> =
+            nodes.iter().map(|n| self.domains.get(*n).map(|d| d.name.clone())).collect();
+        let only = names.into_iter().reduce(|_, _| None).flatten();
+        Locus { domain: only, rail: rail.name.clone(), ..Locus::of(kind) }
+    }
+
+    /// Whether this node has no GPU by claim: its network is all there is.
+    fn has_no_gpu(&self, node: &NodeName) -> bool {
+        self.domains.get(node).is_some_and(|d| d.gpus_per_node == Some(0))
+    }
+}
+
+/// Judges what was measured over the network.
+pub(super) fn judge(
+    domains: &[Domain<'_>],
+    claims: &Claims,
+    recordings: &[Recording],
+    ledger: &mut Ledger,
+) {
+    let homes = Homes {
+        domains: domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect(),
+    };
+    let mut rails = rails::rails(domains, claims, recordings);
+    for rail in &mut rails {
+        super::reach::judge(rail, |kind, node, rail| homes.at(kind, node, rail), ledger);
+        judge_rail(&homes, claims, rail, ledger);
+        latencies(rail, ledger);
+    }
+    not_measured(&homes, claims, &rails, ledger);
+}
+
+/// Nodes without GPUs that were measured on some claimed rail and not on all.
+fn not_measured(homes: &Homes<'_>, claims: &Claims, rails: &[Rail<'_>], ledger: &mut Ledger) {
+    let read = |rail: &str, node: &NodeName| {
+        let rail = rails.iter().find(|r| r.name.as_deref() == Some(rail));
+        rail.is_some_and(|rail| {
+            let at = rail.nodes.iter().position(|n| n == node);
+            at.is_some_and(|at| rail.readings.iter().any(|r| r.src == at || r.dst == at))
+        })
+    };
+    for node in homes.domains.keys().filter(|node| homes.has_no_gpu(node)) {
+        for claimed in claims.rails.iter().filter(|claimed| !read(&claimed.name, node)) {
+            ledger.doubt(node, format!("{} was not measured", claimed.name));
+        }
+    }
+}
+
+fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &mut Ledger) {
+    if rail.readings.is_empty() {
+        return;
+    }
+    let repeated = repeat_sigma(rail);
+    let start = start_levels(rail, repeated.unwrap_or(peel::ASSUMED_SIGMA));
+    let shared = leaves::judge(rail, claims, &start);
+    for found in shared.findings {
+        ledger.find(found);
+    }
+    for (node, why) in shared.doubts {
+        ledger.doubt(&node, why);
+    }
+    let met: BTreeSet<usize> = rail.readings.iter().flat_map(|r| [r.src, r.dst]).collect();
+    rail.readings.retain(|r| !shared.explained.contains(&ordered(r.src, r.dst)));
+    let field = Field {
+        ends: rail.nodes.len(),
+        groups: rail.groups.len(),
+        readings: &rail.readings,
+        active: &vec![true; rail.nodes.len()],
+        start: Some(&start),
+    };
+    let peeled = peel::peel(&field, Statistic::Median);
+    let sigma = repeated.unwrap_or(peeled.sigma);
+    let pairs = Pairs::of(rail, &peeled, &start, sigma);
+    blamed(homes, rail, &peeled, &pairs.levels, ledger);
+    low_pairs(homes, rail, &pairs, ledger);
+    let low = whole(homes, rail, &pairs.levels, ledger);
+    for end in met {
+        let node = &rail.nodes[end];
+        ledger.measure(node);
+        if !homes.has_no_gpu(node) {
+            continue;
+        }
+        let groups = rail.readings.iter().filter(|r| r.src == end || r.dst == end);
+        if groups.into_iter().any(|r| expected(&rail.groups[r.group]).is_some()) {
+            ledger.compare(node);
+        }
+        let own = rail.readings.iter().filter(|r| r.src == end).count();
+        let other = rail.readings.iter().filter(|r| r.dst == end).count();
+        let fewest = [own, other].into_iter().filter(|n| 0 < *n).min().unwrap_or(1);
+        let alone = || peel::smallest(robust::median_error(sigma, fewest));
+        ledger.could_have_seen(node, peeled.detectable[end].unwrap_or_else(alone));
+    }
+    if let Some(why) = low {
+        for end in &rail.nodes {
+            ledger.doubt(end, why.clone());
+        }
+    }
+}
+
+/// What the class of NIC must show here, in GB/s, and its tolerance.
+fn expected(group: &Group<'_>) -> Option<(f64, f64)> {
+    nic::in_gigabytes(group.nic?, &group.testcase)
+}
+
+/// How far below the expectation of the class nothing is wrong.
+fn line_of(tolerance: f64) -> f64 {
+    tolerance.max(peel::LINE)
+}
+
+/// Relative standard deviation of one reading, where enough were repeated.
+fn repeat_sigma(rail: &Rail<'_>) -> Option<f64> {
+    let mut cells: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
+    for r in &rail.readings {
+        cells.entry((r.src, r.dst, r.group)).or_default().push(r.value);
+    }
+    let sigma = robust::repeat_sigma(cells.values().map(Vec::as_slice));
+    sigma.map(|sigma| sigma.max(peel::LEAST_SIGMA))
+}
+
+/// The level of each group before anybody is blamed.
+fn start_levels(rail: &Rail<'_>, sigma: f64) -> Vec<f64> {
+    let level = |(at, group): (usize, &Group<'_>)| {
+        let here = || rail.readings.iter().filter(move |r| r.group == at);
+        let mut values: Vec<f64> = here().map(|r| r.value).collect();
+        let met: BTreeSet<_> = here().map(|r| ordered(r.src, r.dst)).collect();
+        if let Some((value, tolerance)) = expected(group) {
+            // Who reaches what the class must show says what is normal here.
+            let line = value * (1.0 - line_of(tolerance));
+            let mut good: Vec<f64> = values.iter().copied().filter(|v| line <= *v).collect();
+            if let Some(level) = robust::median(&mut good) {
+                return level;
+            }
+            // Two nodes that are low have no others to be compared with.
+            if met.len() == 1 {
+                return value;
+            }
+        }
+        let level = if met.len() <= FEW_PAIRS {
+            let noise = 1.0 - peel::UPPER_Z * sigma;
+            robust::quantile(&mut values, peel::UPPER).map(|upper| upper * noise)
+        } else {
+            robust::median(&mut values)
+        };
+        level.filter(|l| 0.0 < *l).unwrap_or(f64::INFINITY)
+    };
+    rail.groups.iter().enumerate().map(level).collect()
+}
+
+/// One direction of one pair in one group.
+#[derive(Clone, Debug)]
+struct Cell {
+    src: usize,
+    dst: usize,
+    group: usize,
+    /// Relative to the level.
+    median: f64,
+    readings: Vec<f64>,
+    low: bool,
+}
+
+/// Every pair of ends that are not blamed.
+struct Pairs {
+    cells: Vec<Cell>,
+    levels: Vec<f64>,
+    sigma: f64,
+}
+
+impl Pairs {
+    fn of(rail: &Rail<'_>, peeled: &Peeled, start: &[f64], sigma: f64) -> Self {
+        let mut values: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
+        for r in &rail.readings {
+            let blamed = peeled.blames(r.src, Direction::Tx) || peeled.blames(r.dst, Direction::Rx);
+            if !blamed {
+                values.entry((r.src, r.dst, r.group)).or_default().push(r.value);
+            }
+        }
+        let mut pairs = Self { cells: Vec::new(), levels: start.to_vec(), sigma };
+        // Who is low depends on the level, and the level on who is low.
+        for _ in 0..5 {
+            let low: Vec<bool> = pairs.cells.iter().map(|c| c.low).collect();
+            pairs.compare(&values);
+            pairs.relevel();
+            let settled = low.iter().copied().eq(pairs.cells.iter().map(|c| c.low));
+            if settled {
+                break;
+            }
+        }
+        pairs
+    }
+
+    /// Compares every cell with the level of its group.
+    fn compare(&mut self, values: &BTreeMap<(usize, usize, usize), Vec<f64>>) {
+        let cell = |((src, dst, group), values): (&(usize, usize, usize), &Vec<f64>)| {
+            let level = self.levels[*group];
+            let readings: Vec<f64> = values.iter().map(|v| v / level).collect();
+            let median = robust::median(&mut readings.clone()).unwrap_or(1.0);
+            Cell { src: *src, dst: *dst, group: *group, median, readings, low: false }
+        };
+        let mut cells: Vec<Cell> = values.iter().map(cell).collect();
+        // Where most pairs can be bad, only the good ones show their spread.
+        let few = cells.len() < FEW_CELLS;
+        let shown = cells.iter().map(|c| c.median).filter(|m| !few || 1.0 - peel::LINE <= *m);
+        let shown: Vec<f64> = shown.collect();
+        let middle = robust::median(&mut shown.clone()).unwrap_or(1.0);
+        let spread = robust::spread(&shown, middle).filter(|_| FEWEST_CELLS <= shown.len());
+        let between = spread.unwrap_or(0.0) * robust::family_z(cells.len(), FAMILY_ERROR);
+        let line = |readings: usize| {
+            let error = robust::median_error(self.sigma, readings);
+            1.0 - peel::LINE.max(peel::ERRORS * error).max(between)
+        };
+        // A fault that is the same both ways is told from twice the readings.
+        let mut ways: BTreeMap<(usize, usize, usize), Vec<&Cell>> = BTreeMap::new();
+        for cell in cells.iter().filter(|c| c.median < 1.0 - peel::LINE) {
+            let (a, b) = ordered(cell.src, cell.dst);
+            ways.entry((a, b, cell.group)).or_default().push(cell);
+        }
+        let both_low: BTreeSet<(usize, usize, usize)> = ways
+            .into_iter()
+            .filter(|(_, ways)| {
+                let mut all: Vec<f64> =
+                    ways.iter().flat_map(|c| c.readings.iter().copied()).collect();
+                let count = all.len();
+                robust::median(&mut all).is_some_and(|m| ways.len() == 2 && m < line(count))
+            })
+            .map(|(pair, _)| pair)
+            .collect();
+        for cell in &mut cells {
+            let (a, b) = ordered(cell.src, cell.dst);
+            cell.low = cell.median < line(cell.readings.len())
+                || (cell.median < 1.0 - peel::LINE && both_low.contains(&(a, b, cell.group)));
+        }
+        self.cells = cells;
+    }
+
+    /// Takes the levels from the cells that are not low.
+    fn relevel(&mut self) {
+        for (group, level) in self.levels.iter_mut().enumerate() {
+            let good = self.cells.iter().filter(|c| c.group == group && !c.low);
+            let mut values: Vec<f64> =
+                good.flat_map(|c| c.readings.iter().map(|r| r * *level)).collect();
+            if let Some(middle) = robust::median(&mut values).filter(|m| 0.0 < *m) {
+                *level = middle;
+            }
+        }
+    }
+
+    /// With how many partners besides `peer` this end is fine.
+    fn good_partners(&self, end: usize, peer: usize) -> usize {
+        let mut partners: BTreeMap<usize, bool> = BTreeMap::new();
+        for cell in self.cells.iter().filter(|c| c.src == end || c.dst == end) {
+            let other = if cell.src == end { cell.dst } else { cell.src };
+            *partners.entry(other).or_insert(true) &= !cell.low;
+        }
+        partners.into_iter().filter(|(other, good)| *other != peer && *good).count()
+    }
+}
+
+/// Ends of the rail that are low with everybody.
+fn blamed(
+    homes: &Homes<'_>,
+    rail: &Rail<'_>,
+    peeled: &Peeled,
+    levels: &[f64],
+    ledger: &mut Ledger,
+) {
+    let ends: BTreeSet<usize> = peeled.blames.iter().map(|b| b.gpu).collect();
+    for end in ends {
+        let node = &rail.nodes[end];
+        let both = [Direction::Tx, Direction::Rx];
+        let [tx, rx] = both.map(|d| peeled.blames(end, d));
+        let read = |direction| of_end(rail, peeled, end, direction).next().is_some();
+        let one_way = (tx != rx && both.iter().all(|d| read(*d))).then(|| both[usize::from(rx)]);
+        let blame = peeled
+            .blames
+            .iter()
+            .filter(|b| b.gpu == end)
+            .min_by(|a, b| a.ratio.total_cmp(&b.ratio))
+            .expect("a blamed end has a blame");
+        let mut by_group: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        for (group, value) in of_end(rail, peeled, end, blame.direction) {
+            by_group.entry(group).or_default().push(value);
+        }
+        let shown = by_group.iter_mut().max_by_key(|(g, v)| (v.len(), std::cmp::Reverse(**g)));
+        let Some((group, values)) = shown else { continue };
+        let (measured, level) = (robust::median(values).unwrap_or(0.0), levels[*group]);
+        let what = match one_way {
+            Some(Direction::Tx) => "what it sends",
+            Some(_) => "what it receives",
+            None => "its rate",
+        };
+        let testcase = &rail.groups[*group].testcase;
+        let said = format!(
+            "{node}{}: {what} is {} of {} GB/s ({testcase}), {} low with {} partners that are fine with each other",
+            rail.over(),
+            rate(measured),
+            rate(level),
+            percent(1.0 - measured / level),
+            blame.partners
+        );
+        let rule = format!(
+            "endpoint: the median over {} partners that are not blamed lies more than max({}, 5 robust standard errors) \
+             below the level of its rail",
+            blame.partners,
+            percent(peel::LINE)
+        );
+        let locus = Locus { direction: one_way, ..homes.at(LocusKind::Rail, node, rail) };
+        let mut found = finding(Outcome::Degraded, NIC_LOW, locus, &rule)
+            .numbers(measured, level, Unit::GigabytesPerSecond)
+            .saying(said);
+        found.detectable = Some(round(blame.detectable));
+        let partners: BTreeSet<usize> = rail
+            .readings
+            .iter()
+            .filter(|r| r.src == end || r.dst == end)
+            .map(|r| if r.src == end { r.dst } else { r.src })
+            .collect();
+        for partner in partners {
+            found = with_files(found, rail, (end, partner), testcase);
+        }
+        ledger.find(found);
+    }
+}
+
+/// Adds the files in which two ends met.
+fn with_files(
+    mut found: Finding,
+    rail: &Rail<'_>,
+    (a, b): (usize, usize),
+    testcase: &str,
+) -> Finding {
+    const MOST_FILES: usize = 6;
+    for file in rail.files_of(a, b) {
+        if found.evidence.len() < MOST_FILES {
+            let between = |r: &&super::island::PairReading| {
+                ordered(r.src, r.dst) == ordered(a, b)
+                    && *rail.groups[r.group].testcase == *testcase
+            };
+            let mut values: Vec<f64> =
+                rail.readings.iter().filter(between).map(|r| r.value).collect();
+            let middle = robust::median(&mut values).unwrap_or(0.0);
+            let detail =
+                format!("{} and {}: {} GB/s (median)", rail.nodes[a], rail.nodes[b], rate(middle));
+            found = found.because(file, Some(testcase), detail);
+        }
+    }
+    found
+}
+
+/// Readings of an end in one direction, with partners that are not blamed.
+fn of_end<'r>(
+    rail: &'r Rail<'_>,
+    peeled: &'r Peeled,
+    end: usize,
+    direction: Direction,
+) -> impl Iterator<Item = (usize, f64)> + 'r {
+    let mine = move |r: &&super::island::PairReading| match direction {
+        Direction::Rx => r.dst == end && !peeled.blames(r.src, Direction::Tx),
+        _ => r.src == end && !peeled.blames(r.dst, Direction::Rx),
+    };
+    rail.readings.iter().filter(mine).map(|r| (r.group, r.value))
+}
+
+/// Pairs that are low while neither end is blamed.
+fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Ledger) {
+    let mut low: BTreeMap<(usize, usize), Vec<&Cell>> = BTreeMap::new();
+    for cell in pairs.cells.iter().filter(|c| c.low) {
+        low.entry(ordered(cell.src, cell.dst)).or_default().push(cell);
+    }
+    for ((a, b), cells) in low {
+        let lowest = cells.iter().min_by(|x, y| x.median.total_cmp(&y.median));
+        let lowest = lowest.expect("a low pair has a cell");
+        let group = &rail.groups[lowest.group];
+        let level = pairs.levels[lowest.group];
+        let readings: Vec<f64> = cells.iter().flat_map(|c| c.readings.iter().copied()).collect();
+        let good = [pairs.good_partners(a, b), pairs.good_partners(b, a)];
+        let acquitted = good.iter().all(|partners| 0 < *partners);
+        let (from, to) = (&rail.nodes[lowest.src], &rail.nodes[lowest.dst]);
+        let over = rail.over();
+        let share = percent(1.0 - lowest.median);
+        let highest = readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let span = highest - readings.iter().copied().fold(f64::INFINITY, f64::min);
+        if acquitted && !peel::convicts(readings.len(), span, lowest.median, pairs.sigma) {
+            ledger.notes.push(format!(
+                "{from} to {to}{over} read {share} low once and was not read again; both are fine with others"
+            ));
+            continue;
+        }
+        let ways: BTreeSet<usize> = cells.iter().map(|c| c.src).collect();
+        let measured_back = pairs.cells.iter().any(|c| (c.src, c.dst) == (lowest.dst, lowest.src));
+        let one_way = (ways.len() == 1 && measured_back).then_some(Direction::Tx);
+        // A pair that is low both ways has one name, whichever way is lower.
+        let (from, to) = if one_way.is_none() && to < from { (to, from) } else { (from, to) };
+        let (said, rule) = if acquitted {
+            (
+                format!(
+                    "{from} and {to} are {share} low with each other{over} and fine with others"
+                ),
+                format!(
+                    "path: the median of {} readings lies below the level by more than max({}, 5 robust standard \
+                     errors), while both ends are fine with others",
+                    readings.len(),
+                    percent(peel::LINE)
+                ),
+            )
+        } else {
+            (
+                format!(
+                    "{from} and {to} are {share} low with each other{over}; which of them, or the path, is not known"
+                ),
+                "suspicion: a low pair accuses neither end, and not both ends were fine with other partners"
+                    .to_owned(),
+            )
+        };
+        let locus = Locus {
+            peer: Some(to.to_string()),
+            direction: one_way,
+            ..homes.at(LocusKind::Pair, from, rail)
+        };
+        let found = finding(Outcome::Degraded, PATH_LOW, locus, &rule)
+            .numbers(level * lowest.median, level, Unit::GigabytesPerSecond)
+            .saying(said);
+        ledger.find(with_files(found, rail, (a, b), &group.testcase));
+    }
+}
+
+/// Whether the rail as a whole is below what its class of NIC must show; says
+/// why its nodes cannot pass then.
+fn whole(
+    homes: &Homes<'_>,
+    rail: &Rail<'_>,
+    levels: &[f64],
+    ledger: &mut Ledger,
+) -> Option<String> {
+    let mut worst: Option<(f64, usize, f64, f64)> = None;
+    for (at, group) in rail.groups.iter().enumerate() {
+        // Pairs that a leaf explains have left.
+        if rail.readings.iter().all(|r| r.group != at) {
+            continue;
+        }
+        let Some((value, tolerance)) = expected(group) else { continue };
+        let ratio = levels[at] / value;
+        let low = ratio.is_finite() && ratio < 1.0 - line_of(tolerance);
+        if low && worst.is_none_or(|(w, ..)| ratio < w) {
+            worst = Some((ratio, at, value, tolerance));
+        }
+    }
+    let (ratio, at, value, tolerance) = worst?;
+    let nodes: Vec<&NodeName> = rail.nodes.iter().collect();
+    let group = &rail.groups[at];
+    let class = group.nic.map_or("", |nic| nic.name.as_str());
+    let said = format!(
+        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}",
+        rail.over(),
+        percent(1.0 - ratio),
+        rate(levels[at]),
+        rate(value),
+        group.testcase
+    );
+    let source = group.nic.and_then(|nic| nic.expectation(&group.testcase));
+    let rule = format!(
+        "level: the median of all pairs that are not blamed against the expectation (tolerance {}; {})",
+        percent(tolerance),
+        source.map_or("", |e| e.source.as_str())
+    );
+    let locus = homes.around(LocusKind::Domain, &nodes, rail);
+    let mut found = finding(Outcome::Degraded, NETWORK_LOW, locus, &rule)
+        .numbers(levels[at], value, Unit::GigabytesPerSecond)
+        .saying(said.clone());
+    let pairs: Vec<(usize, usize)> = rail.files.keys().copied().take(4).collect();
+    for pair in pairs {
+        found = with_files(found, rail, pair, &group.testcase);
+    }
+    ledger.find(found);
+    Some(format!("nothing against it, but {said}"))
+}
+
+/// Round trips that are far longer than the others of their rail.
+fn latencies(rail: &Rail<'_>, ledger: &mut Ledger) {
+    let mut values: Vec<f64> = rail.latencies.iter().map(|(.., us)| *us).collect();
+    let Some(usual) = robust::median(&mut values).filter(|_| FEWEST_CELLS <= values.len()) else {
+        return;
+    };
+    let mut far: BTreeMap<(usize, usize), f64> = BTreeMap::new();
+    for (a, b, us) in &rail.latencies {
+        if usual * FAR.0 < *us && usual + FAR.1 < *us {
+            let longest = far.entry(ordered(*a, *b)).or_insert(*us);
+            *longest = longest.max(*us);
+        }
+    }
+    if far.is_empty() {
+        return;
+    }
+    let some: Vec<String> = far
+        .iter()
+        .take(3)
+        .map(|((a, b), us)| format!("{} and {} {us:.1} us", rail.nodes[*a], rail.nodes[*b]))
+        .collect();
+    ledger.notes.push(format!(
+        "{} pairs{} have round trips far above the usual {usual:.1} us: {}",
+        far.len(),
+        rail.over(),
+        some.join(", ")
+    ));
+}

@@ -1,0 +1,83 @@
+//! The cells of the scale-out network: one per rate between two nodes, for
+//! `matrix.csv` and the pictures. Nothing is judged here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::arrange::Domain;
+use super::cells::compare;
+use super::network;
+use super::nic;
+use super::rails;
+use crate::model::cell::Cell;
+use crate::model::id::NodeName;
+use crate::model::recording::Recording;
+use crate::model::verdict::Direction;
+use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+
+/// Adds all cells of the network.
+pub(super) fn cells(
+    domains: &[Domain<'_>],
+    recordings: &[Recording],
+    findings: &[Finding],
+    cells: &mut Vec<Cell>,
+) {
+    let homes: BTreeMap<&NodeName, &Domain<'_>> =
+        domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect();
+    let known: Vec<&NodeName> = homes.keys().copied().collect();
+    let mut readings: BTreeMap<(NodeName, NodeName, Option<String>, String), u32> = BTreeMap::new();
+    for recording in recordings.iter().filter(|r| rails::is_of_network(r)) {
+        let rail = rails::rail_of(recording);
+        for rate in rails::rates(recording, &known) {
+            let key = (rate.from.clone(), rate.to.clone(), rail.clone(), rate.testcase.to_owned());
+            let reading = readings.entry(key).or_insert(0);
+            let home = |node| homes.get(node).copied();
+            let (from, to) = (home(&rate.from), home(&rate.to));
+            let both = from.zip(to);
+            let shared = both.filter(|(a, b)| a.name == b.name).map(|(a, _)| a.name.clone());
+            let nic = both.and_then(|(a, b)| a.nic.zip(b.nic)).filter(|(a, b)| a.name == b.name);
+            let bandwidth = rate.unit.is_bandwidth();
+            let expected = nic.and_then(|(nic, _)| nic::in_gigabytes(nic, rate.testcase));
+            let guilty = findings
+                .iter()
+                .filter(|f| f.locus.rail == rail)
+                .any(|f| explains(f, &rate.from, &rate.to));
+            let cell = Cell {
+                domain: shared,
+                stage: recording.stage,
+                testcase: Arc::from(rate.testcase),
+                src_node: Some(rate.from),
+                src_gpu: None,
+                dst_node: Some(rate.to),
+                dst_gpu: None,
+                rail: rail.clone(),
+                reading: *reading,
+                value: Some(rate.value),
+                unit: rate.unit,
+                expected: None,
+                ratio: None,
+                outcome: Outcome::Unknown,
+            };
+            cells.push(compare(cell, expected.filter(|_| bandwidth), guilty));
+            *reading += 1;
+        }
+    }
+}
+
+/// Whether a finding of this rail explains that a cell is low.
+fn explains(finding: &Finding, from: &NodeName, to: &NodeName) -> bool {
+    let locus = &finding.locus;
+    let at = |node: &NodeName| locus.node.as_ref() == Some(node);
+    let sends = locus.direction != Some(Direction::Rx);
+    let receives = locus.direction != Some(Direction::Tx);
+    match locus.kind {
+        LocusKind::Rail => (at(from) && sends) || (at(to) && receives),
+        LocusKind::Pair => {
+            let peer = |node: &NodeName| locus.peer.as_deref() == Some(node.as_str());
+            (at(from) && peer(to)) || (locus.direction.is_none() && at(to) && peer(from))
+        }
+        _ => finding.class == network::NETWORK_LOW,
+    }
+}

@@ -1,0 +1,301 @@
+//! The scale-out network as it was measured: rail by rail, which node sent how
+//! much to which, and which pairs did not get through.
+//!
+//! Readings are put into the direction the data moved, in GB/s. Nothing is
+//! compared here; that is `network`'s work.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::arrange::Domain;
+use super::arrange::known_as;
+use super::island::PairReading;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::measurement::Measurement;
+use crate::model::measurement::Series;
+use crate::model::parsed::Problem;
+use crate::model::parsed::ProblemKind;
+use crate::model::parsed::Tool;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
+use crate::model::unit::Unit;
+use crate::thresholds::Platform;
+
+/// Our own probe's test of latency.
+const LATENCY: &str = "tcp_latency";
+
+/// Words of tools for a peer that was not reached.
+const UNREACHED: &[&str] = &[
+    "refused",
+    "unreachable",
+    "no route",
+    "timed out",
+    "timeout",
+    "couldn't connect",
+    "unable to connect",
+    "unable to init the socket connection",
+    "connection reset",
+    "host is down",
+];
+
+/// Readings that may be compared with each other.
+#[derive(Clone, Debug)]
+pub(super) struct Group<'a> {
+    pub(super) testcase: Arc<str>,
+    /// Streams or queue pairs.
+    settings: String,
+    /// The class of NIC at both ends, where it is one and known.
+    pub(super) nic: Option<&'a Platform>,
+    /// The ends sit under different leaves.
+    pub(super) crosses: bool,
+}
+
+impl Group<'_> {
+    fn is(&self, other: &Self) -> bool {
+        let class = |g: &Self| g.nic.map(|nic| nic.name.clone());
+        (&self.testcase, &self.settings, self.crosses)
+            == (&other.testcase, &other.settings, other.crosses)
+            && class(self) == class(other)
+    }
+}
+
+/// A pair that gave no number, or wrong data.
+#[derive(Debug)]
+pub(super) struct Failure<'a> {
+    pub(super) ends: (usize, usize),
+    pub(super) file: &'a str,
+    pub(super) kind: ProblemKind,
+    pub(super) testcase: Option<&'a str>,
+    pub(super) what: String,
+    /// The tool says that it did not reach its peer.
+    pub(super) unreached: bool,
+}
+
+/// Everything measured over one rail.
+#[derive(Debug, Default)]
+pub(super) struct Rail<'a> {
+    pub(super) name: Option<String>,
+    /// Its ends.
+    pub(super) nodes: Vec<NodeName>,
+    pub(super) groups: Vec<Group<'a>>,
+    pub(super) readings: Vec<PairReading>,
+    /// Files by pair, lower end first.
+    pub(super) files: BTreeMap<(usize, usize), Vec<&'a str>>,
+    /// Median round trips, in microseconds.
+    pub(super) latencies: Vec<(usize, usize, f64)>,
+    pub(super) failures: Vec<Failure<'a>>,
+}
+
+impl<'a> Rail<'a> {
+    fn end(&mut self, node: &NodeName) -> usize {
+        self.nodes.iter().position(|n| n == node).unwrap_or_else(|| {
+            self.nodes.push(node.clone());
+            self.nodes.len() - 1
+        })
+    }
+
+    fn group(&mut self, wanted: &Group<'a>) -> usize {
+        self.groups.iter().position(|g| g.is(wanted)).unwrap_or_else(|| {
+            self.groups.push(wanted.clone());
+            self.groups.len() - 1
+        })
+    }
+
+    /// The files in which two ends met.
+    pub(super) fn files_of(&self, a: usize, b: usize) -> &[&'a str] {
+        self.files.get(&ordered(a, b)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The rail as it is called in sentences: empty, or ` over rail0`.
+    pub(super) fn over(&self) -> String {
+        self.name.as_ref().map_or(String::new(), |name| format!(" over {name}"))
+    }
+}
+
+/// A pair, lower end first.
+pub(super) fn ordered(a: usize, b: usize) -> (usize, usize) {
+    (a.min(b), a.max(b))
+}
+
+/// Whether a recording is of the scale-out network and of two nodes or more.
+pub(super) fn is_of_network(recording: &Recording) -> bool {
+    matches!(recording.scope, Scope::Pair(..)) || recording.parsed.tool == Some(Tool::FabricgateTcp)
+}
+
+/// The rail a recording ran over, as the sweep or its output names it.
+pub(super) fn rail_of(recording: &Recording) -> Option<String> {
+    let said = || recording.parsed.facts.parameters.get("rail").cloned();
+    recording.rail.clone().or_else(said)
+}
+
+/// The nodes a recording of the network names.
+pub(super) fn named(recording: &Recording) -> Vec<NodeName> {
+    match &recording.scope {
+        Scope::Pair(a, b) => vec![a.clone(), b.clone()],
+        _ => recording.parsed.facts.hosts.iter().map(|h| NodeName::from(h.as_str())).collect(),
+    }
+}
+
+/// One rate between two nodes.
+pub(super) struct Rate<'a> {
+    pub(super) from: NodeName,
+    pub(super) to: NodeName,
+    pub(super) testcase: &'a str,
+    /// GB/s, or microseconds of a latency.
+    pub(super) value: f64,
+    pub(super) unit: Unit,
+}
+
+/// All rates of a recording of the network, in the direction of the data.
+pub(super) fn rates<'r>(recording: &'r Recording, known: &[&NodeName]) -> Vec<Rate<'r>> {
+    let node = |name: &str| {
+        known_as(name, known.iter().copied()).cloned().unwrap_or_else(|| NodeName::from(name))
+    };
+    let pair = match &recording.scope {
+        Scope::Pair(a, b) => Some((node(a.as_str()), node(b.as_str()))),
+        _ => None,
+    };
+    let mut rates = Vec::new();
+    for measurement in &recording.parsed.measurements {
+        let Some(testcase) = measurement.testcase() else { continue };
+        let mut add = |from: &NodeName, to: &NodeName, value: f64, unit: Unit| {
+            let in_gb = unit.to_gigabytes_per_second(value).map(|v| (v, Unit::GigabytesPerSecond));
+            let (value, unit) = in_gb.unwrap_or((value, unit));
+            if from != to && 0.0 < value && value.is_finite() {
+                let (from, to) = (from.clone(), to.clone());
+                rates.push(Rate { from, to, testcase, value, unit });
+            }
+        };
+        match (measurement, &pair) {
+            (Measurement::Matrix(matrix), _) => {
+                let Some(unit) = matrix.unit else { continue };
+                // The document's own names of the two may be others than ours.
+                let end = |at: usize, label: &str| match &pair {
+                    Some((a, b)) if a.matches_host(label) || b.matches_host(label) => {
+                        if a.matches_host(label) { a.clone() } else { b.clone() }
+                    }
+                    Some((a, b)) if matrix.rows.len() == 2 => [a, b][at.min(1)].clone(),
+                    _ => node(label),
+                };
+                for (row, col, value) in matrix.numbers() {
+                    let (from, to) = (end(row, &matrix.rows[row]), end(col, &matrix.cols[col]));
+                    add(&from, &to, value, unit);
+                }
+            }
+            (Measurement::Scalar(scalar), Some((a, b))) => {
+                let Some(unit) = scalar.unit else { continue };
+                let turned = testcase.ends_with("_reverse");
+                let (from, to) = if turned { (b, a) } else { (a, b) };
+                add(from, to, scalar.value, unit);
+            }
+            (Measurement::Series(series), Some((a, b))) => {
+                let Some((value, unit)) = at_largest(series) else { continue };
+                // A read pulls from the server; a sum of both ways is either's.
+                let both = testcase.contains("_bidirectional");
+                if both || !testcase.contains("_read_") {
+                    add(a, b, value, unit);
+                }
+                if both || testcase.contains("_read_") {
+                    add(b, a, value, unit);
+                }
+            }
+            _ => {}
+        }
+    }
+    rates
+}
+
+/// The average rate of the largest message, where the unit is known.
+fn at_largest(series: &Series) -> Option<(f64, Unit)> {
+    let unit = series.unit.filter(|unit| unit.is_bandwidth())?;
+    let point = series.points.iter().filter(|p| p.algbw.is_some()).max_by_key(|p| p.bytes)?;
+    Some((point.algbw?, unit))
+}
+
+/// The network as it was measured, one entry per rail.
+pub(super) fn rails<'a>(
+    domains: &[Domain<'a>],
+    claims: &Claims,
+    recordings: &'a [Recording],
+) -> Vec<Rail<'a>> {
+    let known: Vec<&NodeName> = domains.iter().flat_map(|d| &d.nodes).collect();
+    let mut classes: BTreeMap<&NodeName, &'a Platform> = BTreeMap::new();
+    for domain in domains {
+        let nic = domain.nic.into_iter();
+        classes.extend(nic.flat_map(|nic| domain.nodes.iter().map(move |n| (n, nic))));
+    }
+    let mut rails: BTreeMap<Option<String>, Rail<'a>> = BTreeMap::new();
+    for recording in recordings.iter().filter(|r| is_of_network(r)) {
+        let said = |key: &str| recording.parsed.facts.parameters.get(key).cloned();
+        let name = rail_of(recording);
+        let rail = rails.entry(name.clone()).or_insert_with(|| Rail { name, ..Rail::default() });
+        let settings = ["streams", "num_streams", "number_of_qps"].into_iter().find_map(said);
+        let mut numbers = 0;
+        for rate in rates(recording, &known) {
+            let (src, dst) = (rail.end(&rate.from), rail.end(&rate.to));
+            let files = rail.files.entry(ordered(src, dst)).or_default();
+            if !files.contains(&recording.file.as_str()) {
+                files.push(&recording.file);
+            }
+            if rate.testcase == LATENCY {
+                rail.latencies.push((src, dst, rate.value));
+                continue;
+            }
+            // Latencies of other tools are no bandwidth.
+            if !rate.unit.is_bandwidth() {
+                continue;
+            }
+            numbers += 1;
+            let leaf = |node| claims.leaf_of(node).map(|l| &l.name);
+            let nic = |node| classes.get(node).copied();
+            let same = nic(&rate.from).zip(nic(&rate.to)).filter(|(a, b)| a.name == b.name);
+            let group = rail.group(&Group {
+                testcase: Arc::from(rate.testcase),
+                settings: settings.clone().unwrap_or_default(),
+                nic: same.map(|(nic, _)| nic),
+                crosses: leaf(&rate.from) != leaf(&rate.to),
+            });
+            rail.readings.push(PairReading { src, dst, group, value: rate.value });
+        }
+        failures(rail, recording, &known, numbers == 0);
+    }
+    rails.into_values().collect()
+}
+
+/// What went wrong in a recording of two nodes.
+fn failures<'a>(
+    rail: &mut Rail<'a>,
+    recording: &'a Recording,
+    known: &[&NodeName],
+    no_numbers: bool,
+) {
+    // What lies with one node is judged with its other outputs.
+    if matches!(recording.scope, Scope::Node(_)) {
+        return;
+    }
+    let ends: Vec<usize> = named(recording)
+        .iter()
+        .map(|n| known_as(n.as_str(), known.iter().copied()).unwrap_or(n).clone())
+        .map(|node| rail.end(&node))
+        .collect();
+    let &[a, b] = ends.as_slice() else { return };
+    let parsed = &recording.parsed;
+    let mut fail = |kind, testcase, what: String, unreached| {
+        let file = recording.file.as_str();
+        rail.failures.push(Failure { ends: (a, b), file, kind, testcase, what, unreached });
+    };
+    for problem in &parsed.problems {
+        let what = format!("{}: {}", problem.kind.as_str(), problem.detail);
+        fail(problem.kind, problem.testcase.as_deref(), what, is_unreached(problem));
+    }
+    if parsed.problems.is_empty() && (!parsed.complete || no_numbers) {
+        let what = if no_numbers { "it holds no rate" } else { "it is not complete" };
+        fail(ProblemKind::Truncated, None, what.to_owned(), false);
+    }
+}
+
+fn is_unreached(problem: &Problem) -> bool {
+    let said = problem.detail.to_ascii_lowercase();
+    problem.kind == ProblemKind::Error && UNREACHED.iter().any(|words| said.contains(words))
+}

@@ -1,0 +1,84 @@
+//! Pairs of the scale-out network that gave no number: who was not reached.
+//!
+//! One failing pair says nothing of its ends. A node that several partners do
+//! not reach, while they reach each other, has failed on that rail. Wrong data
+//! is a finding at once, about the pair.
+
+use std::collections::BTreeSet;
+
+use super::finding::finding;
+use super::ledger::Ledger;
+use super::partners;
+use super::partners::Pairs;
+use super::rails::Failure;
+use super::rails::Rail;
+use super::rails::ordered;
+use crate::model::id::NodeName;
+use crate::model::parsed::ProblemKind;
+use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+
+/// Judges the failures of a rail. `at` makes a locus at a node of it.
+pub(super) fn judge(
+    rail: &Rail<'_>,
+    at: impl Fn(LocusKind, &NodeName, &Rail<'_>) -> Locus,
+    ledger: &mut Ledger,
+) {
+    let good: Pairs<usize> = rail.readings.iter().map(|r| ordered(r.src, r.dst)).collect();
+    let lost = |f: &&Failure<'_>| f.unreached && !good.contains(&ordered(f.ends.0, f.ends.1));
+    let failed: Pairs<usize> =
+        rail.failures.iter().filter(lost).map(|f| ordered(f.ends.0, f.ends.1)).collect();
+    let guilty = partners::culprits(&good, &failed);
+    for end in &guilty {
+        let node = &rail.nodes[*end];
+        let mine: Vec<&Failure<'_>> =
+            rail.failures.iter().filter(lost).filter(|f| touches(f, *end)).collect();
+        let partners: BTreeSet<usize> =
+            mine.iter().map(|f| if f.ends.0 == *end { f.ends.1 } else { f.ends.0 }).collect();
+        let said = format!(
+            "{node} is not reached{} by {} partners that reach others: {}",
+            rail.over(),
+            partners.len(),
+            mine[0].what
+        );
+        let rule = "reach: nearly all pairs with this node have no connection, and its partners have others";
+        let mut found =
+            finding(Outcome::Failed, "nic-unreachable", at(LocusKind::Rail, node, rail), rule)
+                .saying(said);
+        for failure in mine.iter().take(6) {
+            found = found.because(failure.file, failure.testcase, failure.what.clone());
+        }
+        ledger.find(found);
+    }
+    for failure in &rail.failures {
+        let (a, b) = failure.ends;
+        if failure.kind == ProblemKind::Corrupt {
+            let (from, to) = (&rail.nodes[a], &rail.nodes[b]);
+            let locus = Locus { peer: Some(to.to_string()), ..at(LocusKind::Pair, from, rail) };
+            let said = format!("{from} and {to}{}: {}", rail.over(), failure.what);
+            let rule = "data: what arrived is not what was sent";
+            let found = finding(Outcome::Failed, "data-corruption", locus, rule).saying(said);
+            ledger.find(found.because(failure.file, failure.testcase, failure.what.clone()));
+            continue;
+        }
+        let test = failure.testcase.map_or(String::new(), |t| format!("{t} "));
+        for (end, other) in [(a, b), (b, a)] {
+            // The partners of a node that nobody reaches have done nothing.
+            if !guilty.contains(&end) && !guilty.contains(&other) {
+                let with = &rail.nodes[other];
+                let why = format!(
+                    "{test}with {with}{} in {}: {}",
+                    rail.over(),
+                    failure.file,
+                    failure.what
+                );
+                ledger.doubt(&rail.nodes[end], why);
+            }
+        }
+    }
+}
+
+fn touches(failure: &Failure<'_>, end: usize) -> bool {
+    failure.ends.0 == end || failure.ends.1 == end
+}

@@ -1,0 +1,318 @@
+//! Stage 3: every suspect again, later, and against partners that are cleared.
+//!
+//! A dip does not come back, and a bad partner is another one now. Two suspects
+//! never meet: they would confirm each other.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::PLAN_FORMAT;
+use super::Plan;
+use super::Request;
+use super::Round;
+use super::Skipped;
+use super::Step;
+use super::chance::Chance;
+use super::command::Ground;
+use super::command::Omitted;
+use super::command::Place;
+use super::cost;
+use super::coverage::pair_of;
+use super::leaf::Leaves;
+use super::pack::pack;
+use super::sweep::number;
+use crate::model::claims::ClaimedRail;
+use crate::model::id::NodeName;
+use crate::model::probe::Probe;
+use crate::model::probe::ProbeScope;
+
+/// The stage.
+pub const CONFIRM_STAGE: u8 = 3;
+
+/// What its plan has for a profile.
+pub const CONFIRM_PROFILE: &str = "confirm";
+
+/// Somebody to look at again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspect {
+    /// The node.
+    pub node: NodeName,
+    /// The other end, where a pair is suspected and neither end alone.
+    pub peer: Option<NodeName>,
+    /// The rail, where one is suspected.
+    pub rail: Option<String>,
+    /// The probes whose outputs raised it.
+    pub probes: BTreeSet<String>,
+}
+
+/// Plans the confirmation of some suspects. `request` is what the main plan
+/// was made from; `cleared` are the nodes that are above suspicion. Rounds and
+/// steps are numbered on from the main plan's.
+pub fn confirm(
+    main: &Plan,
+    request: &Request<'_>,
+    suspects: &[Suspect],
+    cleared: &BTreeSet<NodeName>,
+    seed: u64,
+) -> Plan {
+    let ground = Ground::new(request);
+    let mut making = Making::new(&ground, main, suspects, cleared, seed);
+    for suspect in suspects {
+        for name in &suspect.probes {
+            making.suspect(suspect, name);
+        }
+    }
+    let (mut rounds, skipped) = making.finished();
+    let next_round = main.rounds.last().map_or(0, |round| round.round + 1);
+    let next_step = main.steps().map(|step| step.step + 1).max().unwrap_or(0);
+    number(&mut rounds, next_round, next_step);
+    let (estimate_s, node_seconds) = cost::of_all(&rounds, request.parallel);
+    Plan {
+        format: PLAN_FORMAT.to_owned(),
+        profile: CONFIRM_PROFILE.to_owned(),
+        seed,
+        parallel: request.parallel,
+        limits: request.limits,
+        rounds,
+        // Nobody asks here for pairs that are not suspected.
+        sampled: true,
+        skipped,
+        estimate_s,
+        node_seconds,
+    }
+}
+
+/// One test: what makes it different from another.
+type Test = (String, Option<String>, Option<u32>, Vec<NodeName>);
+
+struct Making<'a> {
+    ground: &'a Ground<'a>,
+    main: &'a Plan,
+    places: BTreeMap<NodeName, usize>,
+    leaves: Leaves,
+    cleared: Vec<NodeName>,
+    seed: u64,
+    planned: BTreeSet<Test>,
+    /// The ends that have their partners, by probe and rail.
+    partnered: BTreeSet<(String, Option<String>, NodeName)>,
+    /// How often a cleared node is a partner already.
+    used: BTreeMap<NodeName, usize>,
+    steps: Vec<Step>,
+    skipped: Vec<Skipped>,
+}
+
+impl<'a> Making<'a> {
+    fn new(
+        ground: &'a Ground<'a>,
+        main: &'a Plan,
+        suspects: &[Suspect],
+        cleared: &BTreeSet<NodeName>,
+        seed: u64,
+    ) -> Self {
+        let claims = ground.request.claims;
+        let nodes: Vec<NodeName> = claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
+        let suspected: BTreeSet<NodeName> = suspects
+            .iter()
+            .flat_map(|s| std::iter::once(&s.node).chain(&s.peer))
+            .cloned()
+            .collect();
+        let mut cleared: Vec<NodeName> = cleared
+            .difference(&suspected)
+            .filter(|node| ground.domain(node).is_some())
+            .cloned()
+            .collect();
+        Chance::new(seed, CONFIRM_PROFILE).shuffle(&mut cleared);
+        Self {
+            ground,
+            main,
+            leaves: Leaves::claimed(claims, &nodes),
+            places: nodes.into_iter().enumerate().map(|(at, node)| (node, at)).collect(),
+            cleared,
+            seed,
+            planned: BTreeSet::new(),
+            partnered: BTreeSet::new(),
+            used: BTreeMap::new(),
+            steps: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+
+    fn suspect(&mut self, suspect: &Suspect, name: &str) {
+        let request = self.ground.request;
+        let ends: Vec<NodeName> =
+            std::iter::once(&suspect.node).chain(&suspect.peer).cloned().collect();
+        let Some(probe) = request.probes.iter().find(|p| p.name == name).copied() else {
+            let why = "it raised a suspicion and is not among the probes to run".to_owned();
+            return self.skip(name, ends, Omitted::missing(why));
+        };
+        let Some(domain) = self.ground.domain(&suspect.node) else {
+            let why = format!("no domain claims {}", suspect.node);
+            return self.skip(name, ends, Omitted::missing(why));
+        };
+        if let Err(omitted) = self.ground.admits(probe, domain) {
+            return self.skip(name, ends, omitted);
+        }
+        match probe.scope {
+            ProbeScope::Node => {
+                for node in ends {
+                    self.test(probe, vec![node], None, None);
+                }
+            }
+            // It has no partners to choose: it is asked once more.
+            ProbeScope::Domain => self.test(probe, domain.nodes.clone(), None, None),
+            ProbeScope::Pair => self.between(probe, &ends, None),
+            ProbeScope::Rail => {
+                for rail in self.rails(suspect.rail.as_deref()) {
+                    match Ground::admits_rail(probe, rail) {
+                        Ok(()) => self.between(probe, &ends, rail),
+                        Err(omitted) => self.skip(name, ends.clone(), omitted),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The rail of this name, or all.
+    fn rails(&self, name: Option<&str>) -> Vec<Option<&'a ClaimedRail>> {
+        let claimed = &self.ground.request.claims.rails;
+        if claimed.is_empty() {
+            return vec![None];
+        }
+        claimed.iter().filter(|rail| name.is_none_or(|name| rail.name == name)).map(Some).collect()
+    }
+
+    /// A suspected pair again, and each end against cleared partners.
+    fn between(&mut self, probe: &Probe, ends: &[NodeName], rail: Option<&'a ClaimedRail>) {
+        let lanes = self.lanes(probe);
+        if ends.len() == 2 {
+            for lane in &lanes {
+                self.test(probe, ends.to_vec(), rail, *lane);
+            }
+        }
+        for node in ends {
+            // A node that several findings suspect needs its partners once.
+            let rail_name = rail.map(|rail| rail.name.clone());
+            if !self.partnered.insert((probe.name.clone(), rail_name, node.clone())) {
+                continue;
+            }
+            let partners = self.partners(probe, node, rail);
+            if partners.is_empty() {
+                let why = format!("no cleared partner for {node}");
+                self.skip(&probe.name, vec![node.clone()], Omitted::missing(why));
+            }
+            for partner in partners {
+                *self.used.entry(partner.clone()).or_default() += 1;
+                for lane in &lanes {
+                    self.test(probe, vec![node.clone(), partner.clone()], rail, *lane);
+                }
+            }
+        }
+    }
+
+    /// The lanes in which the main plan ran this probe.
+    fn lanes(&self, probe: &Probe) -> Vec<Option<u32>> {
+        let steps = self.main.steps().filter(|step| step.probe == probe.name);
+        let lanes: BTreeSet<Option<u32>> = steps.map(|step| step.lane).collect();
+        if lanes.is_empty() { vec![None] } else { lanes.into_iter().collect() }
+    }
+
+    /// Whom a suspect is measured against: nodes of its domain, over rails of
+    /// its leaf first; such that it has not met and that are not asked often.
+    fn partners(
+        &self,
+        probe: &Probe,
+        node: &NodeName,
+        rail: Option<&ClaimedRail>,
+    ) -> Vec<NodeName> {
+        let domain = self.ground.domain(node).map(|d| &d.name);
+        let rail = rail.map(|rail| &rail.name);
+        let met: BTreeSet<&NodeName> = self
+            .main
+            .steps()
+            .filter(|s| s.probe == probe.name && s.rail.as_ref() == rail && s.nodes.contains(node))
+            .filter(|s| s.nodes.len() == 2)
+            .flat_map(|s| &s.nodes)
+            .collect();
+        let mut partners: Vec<(bool, bool, usize, &NodeName)> = self
+            .cleared
+            .iter()
+            .filter(|other| match probe.scope {
+                ProbeScope::Rail => self
+                    .ground
+                    .domain(other)
+                    .is_some_and(|domain| self.ground.admits(probe, domain).is_ok()),
+                _ => self.ground.domain(other).map(|d| &d.name) == domain,
+            })
+            .map(|other| {
+                let is_far = probe.scope == ProbeScope::Rail && self.crosses(node, other);
+                let used = self.used.get(other).copied().unwrap_or(0);
+                (is_far, met.contains(other), used, other)
+            })
+            .collect();
+        // Stable: what is equal stays in the order of chance.
+        partners.sort_by_key(|(is_far, is_met, used, _)| (*is_far, *is_met, *used));
+        let wanted = self.ground.request.limits.partners.max(1);
+        partners.into_iter().take(wanted).map(|(.., other)| other.clone()).collect()
+    }
+
+    fn crosses(&self, a: &NodeName, b: &NodeName) -> bool {
+        match (self.places.get(a), self.places.get(b)) {
+            (Some(a), Some(b)) => self.leaves.crosses((*a, *b)),
+            _ => true,
+        }
+    }
+
+    fn test(
+        &mut self,
+        probe: &Probe,
+        nodes: Vec<NodeName>,
+        rail: Option<&ClaimedRail>,
+        lane: Option<u32>,
+    ) {
+        let mut ordered = nodes.clone();
+        ordered.sort();
+        let test = (probe.name.clone(), rail.map(|rail| rail.name.clone()), lane, ordered);
+        if self.planned.insert(test) {
+            let place = Place { nodes, rail, lane, stage: CONFIRM_STAGE };
+            self.steps.push(self.ground.step(probe, &place));
+        }
+    }
+
+    fn skip(&mut self, probe: &str, nodes: Vec<NodeName>, omitted: Omitted) {
+        let Omitted { why, not_applicable } = omitted;
+        let skipped = Skipped { probe: probe.to_owned(), nodes, why, not_applicable };
+        if !self.skipped.contains(&skipped) {
+            self.skipped.push(skipped);
+        }
+    }
+
+    /// The rounds: probe after probe in the order of their stages, suspects in
+    /// an order of chance.
+    fn finished(mut self) -> (Vec<Round>, Vec<Skipped>) {
+        let request = self.ground.request;
+        let mut steps = std::mem::take(&mut self.steps);
+        Chance::new(self.seed, "suspects").shuffle(&mut steps);
+        let mut probes: Vec<&Probe> = request.probes.to_vec();
+        probes.sort_by_key(|probe| probe.stage);
+        let mut rounds = Vec::new();
+        for probe in probes {
+            let (own, others): (Vec<Step>, Vec<Step>) =
+                steps.into_iter().partition(|step| step.probe == probe.name);
+            steps = others;
+            let packed = pack(own, request.limits.cross_leaf, |step| self.leaves_of(step));
+            let count = packed.len();
+            for (at, steps) in packed.into_iter().enumerate() {
+                let what = format!("{}: suspects again, {} of {count}", probe.name, at + 1);
+                rounds.push(Round { round: 0, stage: CONFIRM_STAGE, what, steps });
+            }
+        }
+        (rounds, self.skipped)
+    }
+
+    /// The leaves of the two ends of a step that leaves its leaf.
+    fn leaves_of(&self, step: &Step) -> Option<(usize, usize)> {
+        let (a, b) = pair_of(step).filter(|_| step.scope == ProbeScope::Rail)?;
+        let (a, b) = (*self.places.get(a)?, *self.places.get(b)?);
+        self.leaves.crosses((a, b)).then(|| (self.leaves.of(a), self.leaves.of(b)))
+    }
+}

@@ -1,0 +1,45 @@
+//! What a plan costs in time, as far as the probes' own estimates tell.
+
+use std::collections::BTreeMap;
+
+use super::Round;
+use super::Step;
+use crate::model::id::NodeName;
+
+/// All readings of a step that are always taken, in seconds.
+pub(super) fn of_step(step: &Step) -> f64 {
+    step.estimate_s * f64::from(step.readings)
+}
+
+/// From the start of a round to the end of its last step, in seconds, with
+/// this many steps at the same time.
+pub fn of_round(round: &Round, parallel: usize) -> f64 {
+    let loads = round.steps.iter().map(of_step);
+    let mut free = vec![0.0f64; parallel.clamp(1, round.steps.len().max(1))];
+    for load in loads {
+        let first = free.iter_mut().reduce(|a, b| if *b < *a { b } else { a });
+        if let Some(first) = first {
+            *first += load;
+        }
+    }
+    free.into_iter().fold(0.0, f64::max)
+}
+
+/// The whole of some rounds: from start to end, and taken from all nodes
+/// together, both in seconds.
+pub(super) fn of_all(rounds: &[Round], parallel: usize) -> (f64, f64) {
+    let elapsed = rounds.iter().map(|round| of_round(round, parallel)).sum();
+    let taken = rounds.iter().map(of_nodes).sum();
+    (elapsed, taken)
+}
+
+/// What a round takes from its nodes together. A node on several rails is
+/// taken as long as the slowest of them.
+fn of_nodes(round: &Round) -> f64 {
+    let mut taken: BTreeMap<&NodeName, f64> = BTreeMap::new();
+    for (step, node) in round.steps.iter().flat_map(|s| s.nodes.iter().map(move |n| (s, n))) {
+        let longest = taken.entry(node).or_default();
+        *longest = longest.max(of_step(step));
+    }
+    taken.into_values().sum()
+}

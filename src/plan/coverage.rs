@@ -1,0 +1,85 @@
+//! Which pairs of GPUs the tests of a plan read.
+//!
+//! A domain of which some pairs are read is sampled on purpose, and the others
+//! are no gap. A domain across which nothing is read is not sampled: that its
+//! nodes were not measured against each other stays a gap.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::Request;
+use super::Round;
+use super::Step;
+use crate::model::claims::ClaimedDomain;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
+use crate::model::probe::Covers;
+use crate::model::probe::Grain;
+use crate::model::probe::Probe;
+use crate::model::probe::ProbeScope;
+
+/// Two nodes in order of name.
+pub(super) type NodePair<'a> = (&'a NodeName, &'a NodeName);
+
+/// The two nodes of a step in order of name, where it has two.
+pub(super) fn pair_of(step: &Step) -> Option<NodePair<'_>> {
+    match step.nodes.as_slice() {
+        [a, b] if b < a => Some((b, a)),
+        [a, b] => Some((a, b)),
+        _ => None,
+    }
+}
+
+/// Whether some domain that NVLink joins across nodes is read in part.
+pub(super) fn is_sampled(request: &Request<'_>, rounds: &[Round]) -> bool {
+    let mut steps: BTreeMap<(&DomainName, String), Vec<&Step>> = BTreeMap::new();
+    for step in rounds.iter().flat_map(|round| &round.steps) {
+        if let Some(domain) = &step.domain {
+            steps.entry((domain, step.probe.clone())).or_default().push(step);
+        }
+    }
+    let mut across =
+        request.claims.domains.iter().filter(|domain| {
+            1 < domain.nodes.len() && request.nvlink_across.contains(&domain.name)
+        });
+    across.any(|domain| {
+        let of = |probe: &Probe| steps.get(&(&domain.name, probe.name.clone()));
+        let reads = || request.probes.iter().filter(|p| of(p).is_some());
+        let is_read = reads().any(|probe| {
+            let is_between = matches!(probe.scope, ProbeScope::Pair | ProbeScope::Domain);
+            is_between && (probe.covers != Covers::None || probe.grain == Grain::Gpu)
+        });
+        let inside = domain.gpus_per_node == Some(1)
+            || reads().any(|p| p.scope == ProbeScope::Node && p.covers == Covers::All);
+        is_read
+            && !reads()
+                .any(|probe| reads_all(probe, domain, of(probe).map_or(&[], Vec::as_slice), inside))
+    })
+}
+
+/// Whether the steps of this probe read every pair of GPUs of a domain, given
+/// whether others read the pairs `inside` its nodes.
+fn reads_all(probe: &Probe, domain: &ClaimedDomain, steps: &[&Step], inside: bool) -> bool {
+    let is_single = domain.gpus_per_node == Some(1);
+    match (probe.scope, probe.grain, probe.covers) {
+        (ProbeScope::Domain, _, Covers::All) => true,
+        (ProbeScope::Pair, Grain::Node, Covers::All) => has_all_pairs(domain, steps, None),
+        // With one GPU in each node there is one lane.
+        (ProbeScope::Pair, Grain::Node, Covers::Lane) if is_single => {
+            has_all_pairs(domain, steps, None)
+        }
+        (ProbeScope::Pair, Grain::Gpu, _) => {
+            let Some(gpus) = domain.gpus_per_node else { return false };
+            inside && (0..gpus).all(|lane| has_all_pairs(domain, steps, Some(lane)))
+        }
+        _ => false,
+    }
+}
+
+/// Whether every two nodes of a domain have a step, in this lane.
+fn has_all_pairs(domain: &ClaimedDomain, steps: &[&Step], lane: Option<u32>) -> bool {
+    let met: BTreeSet<NodePair<'_>> =
+        steps.iter().filter(|step| step.lane == lane).filter_map(|step| pair_of(step)).collect();
+    let n = domain.nodes.len();
+    met.len() == n * (n - 1) / 2
+}

@@ -1,0 +1,155 @@
+//! Who meets whom: rounds in which nobody has two partners.
+//!
+//! Numbers only; what they stand for is the caller's. The circle method keeps
+//! one item in place and turns the others, so that n items (n even) meet each
+//! other in n - 1 rounds, which is the least there can be. With n odd a place
+//! is empty: one item idles in each of n rounds.
+
+use super::chance::Chance;
+
+/// Two different items.
+pub type Pair = (usize, usize);
+
+/// A GPU: its node and its place in the node.
+pub type Gpu = (usize, usize);
+
+/// A complete tournament of `n` items: every pair exactly once. The seed says
+/// which item has which place in the circle, and the order of the rounds.
+pub fn rounds(n: usize, seed: u64) -> Vec<Vec<Pair>> {
+    if n < 2 {
+        return Vec::new();
+    }
+    let places = n + n % 2;
+    let mut chance = Chance::new(seed, "tournament");
+    let mut label: Vec<usize> = (0..n).collect();
+    chance.shuffle(&mut label);
+    let turning = places - 1;
+    let mut rounds: Vec<Vec<Pair>> = (0..turning)
+        .map(|round| {
+            let fixed = (turning, round);
+            let turned =
+                (1..places / 2).map(|k| ((round + k) % turning, (round + turning - k) % turning));
+            std::iter::once(fixed)
+                .chain(turned)
+                // The last place is empty where the number is odd.
+                .filter_map(|(a, b)| Some((*label.get(a)?, *label.get(b)?)))
+                .collect()
+        })
+        .collect();
+    chance.shuffle(&mut rounds);
+    rounds
+}
+
+/// `k` matchings with distinct partners: any rounds of one tournament. Fewer
+/// where there are no more partners.
+pub fn matchings(n: usize, k: usize, seed: u64) -> Vec<Vec<Pair>> {
+    let mut rounds = rounds(n, seed);
+    rounds.truncate(k);
+    rounds
+}
+
+/// Every pair of GPUs of a domain exactly once: the rounds inside the nodes,
+/// all nodes at the same time, then every round of nodes in as many lane
+/// rotations as a node has GPUs. GPU i of a node meets GPU i + lane of the other.
+pub fn gpu_rounds(nodes: usize, gpus: usize, seed: u64) -> Vec<Vec<(Gpu, Gpu)>> {
+    let inside = rounds(gpus, seed).into_iter().map(|round| {
+        let everywhere =
+            (0..nodes).flat_map(|node| round.iter().map(move |(a, b)| ((node, *a), (node, *b))));
+        everywhere.collect()
+    });
+    let across = rounds(nodes, seed).into_iter().flat_map(|round| {
+        (0..gpus).map(move |lane| {
+            let pairs = round.iter().flat_map(|(a, b)| {
+                (0..gpus).map(move |gpu| ((*a, gpu), (*b, (gpu + lane) % gpus)))
+            });
+            pairs.collect()
+        })
+    });
+    inside.chain(across).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ordered<T: Ord>((a, b): (T, T)) -> (T, T) {
+        if b < a { (b, a) } else { (a, b) }
+    }
+
+    proptest! {
+        #[test]
+        fn every_pair_meets_exactly_once_in_the_fewest_rounds(n in 0usize..90, seed: u64) {
+            let rounds = rounds(n, seed);
+            let expected = match n { 0 | 1 => 0, n if n % 2 == 0 => n - 1, n => n };
+            prop_assert_eq!(rounds.len(), expected);
+            let mut met = BTreeSet::new();
+            for round in &rounds {
+                prop_assert_eq!(round.len(), n / 2);
+                let mut busy = BTreeSet::new();
+                for (a, b) in round {
+                    prop_assert!(a != b && *a < n && *b < n);
+                    prop_assert!(busy.insert(*a) && busy.insert(*b), "twice in a round");
+                    prop_assert!(met.insert(ordered((*a, *b))), "met twice");
+                }
+            }
+            prop_assert_eq!(met.len(), n * n.saturating_sub(1) / 2);
+        }
+
+        #[test]
+        fn matchings_have_distinct_partners(n in 2usize..60, k in 1usize..12, seed: u64) {
+            let matchings = matchings(n, k, seed);
+            prop_assert_eq!(matchings.len(), k.min(n - 1 + n % 2));
+            let mut partners: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+            for (a, b) in matchings.iter().flatten() {
+                prop_assert!(partners.entry(*a).or_default().insert(*b));
+                prop_assert!(partners.entry(*b).or_default().insert(*a));
+            }
+        }
+
+        #[test]
+        fn a_seed_always_gives_the_same_rounds(n in 0usize..40, seed: u64) {
+            prop_assert_eq!(rounds(n, seed), rounds(n, seed));
+            prop_assert_eq!(gpu_rounds(n, 4, seed), gpu_rounds(n, 4, seed));
+        }
+
+        #[test]
+        fn every_pair_of_gpus_meets_exactly_once(n in 1usize..9, gpus in 1usize..9, seed: u64) {
+            let mut met = BTreeSet::new();
+            for round in gpu_rounds(n, gpus, seed) {
+                let mut busy = BTreeSet::new();
+                for (a, b) in round {
+                    prop_assert!(busy.insert(a) && busy.insert(b), "twice in a round");
+                    prop_assert!(met.insert(ordered((a, b))), "met twice");
+                }
+            }
+            let all = n * gpus;
+            prop_assert_eq!(met.len(), all * (all - 1) / 2);
+        }
+    }
+
+    #[test]
+    fn another_seed_gives_other_partners() {
+        assert_ne!(matchings(18, 1, 1), matchings(18, 1, 2));
+    }
+
+    #[test]
+    fn a_rack_of_72_gpus_takes_71_rounds() {
+        let rounds = gpu_rounds(18, 4, 7);
+        assert_eq!(rounds.len(), 3 + 17 * 4);
+        // 36 pairs: nobody idles in any round.
+        assert!(rounds.iter().all(|round| round.len() == 36));
+        let met: BTreeSet<(Gpu, Gpu)> = rounds.into_iter().flatten().map(ordered).collect();
+        assert_eq!(met.len(), 2_556);
+    }
+
+    #[test]
+    fn a_board_of_8_gpus_takes_7_rounds() {
+        assert_eq!(rounds(8, 3).len(), 7);
+        assert_eq!(gpu_rounds(1, 8, 3).len(), 7);
+    }
+}

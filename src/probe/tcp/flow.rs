@@ -1,0 +1,206 @@
+//! Data in one direction over several connections: sending for a while, and
+//! receiving to the end. One thread per connection.
+
+use std::io::ErrorKind;
+use std::io::Read;
+use std::io::Write;
+use std::net::Shutdown;
+use std::net::TcpStream;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+use std::time::Instant;
+
+use super::PATIENCE;
+use super::TICK;
+use super::pattern::Pattern;
+use super::talk::is_time_out;
+use super::wire::Arrived;
+use super::wire::Terms;
+
+/// How long senders go on after the time that is measured, since receivers
+/// begin to measure when the first byte arrives.
+const MARGIN: Duration = Duration::from_millis(50);
+
+/// Bytes read at once.
+const PIECE: usize = 128 * 1024;
+
+/// Sends over all streams for the agreed time and closes them for writing.
+/// What was sent by stream, and what went wrong.
+pub(super) fn send(
+    streams: &[TcpStream],
+    terms: &Terms,
+    pattern: &Pattern,
+) -> (Vec<u64>, Vec<String>) {
+    let end = Instant::now() + terms.warmup() + terms.seconds() + MARGIN;
+    let sent: Vec<(u64, Option<String>)> = thread::scope(|scope| {
+        let threads: Vec<_> = streams
+            .iter()
+            .enumerate()
+            .map(|(at, stream)| scope.spawn(move || send_one(stream, at, end, pattern)))
+            .collect();
+        threads.into_iter().map(|it| it.join().unwrap_or((0, None))).collect()
+    });
+    let problems = sent.iter().filter_map(|(_, problem)| problem.clone()).collect();
+    (sent.iter().map(|(bytes, _)| *bytes).collect(), problems)
+}
+
+fn send_one(
+    mut stream: &TcpStream,
+    at: usize,
+    end: Instant,
+    pattern: &Pattern,
+) -> (u64, Option<String>) {
+    let mut sent = 0;
+    let mut problem = stream.set_write_timeout(Some(TICK)).err();
+    while problem.is_none() && Instant::now() < end {
+        match stream.write(pattern.from(Pattern::position(at, sent))) {
+            Ok(count) => sent += count as u64,
+            Err(error) if is_time_out(&error) || error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => problem = Some(error),
+        }
+    }
+    // One that is gone cannot be closed; who waits for it will tell.
+    let _ = stream.shutdown(Shutdown::Write);
+    (sent, problem.map(|error| format!("stream {at} stopped sending: {error}")))
+}
+
+/// What one stream received.
+#[derive(Debug, Default)]
+struct Received {
+    bytes: u64,
+    counted: u64,
+    last: Option<Instant>,
+    checked: u64,
+    corrupt: u64,
+    problem: Option<String>,
+}
+
+/// Receives over all streams until they end or their time is over.
+pub(super) fn receive(
+    streams: &[TcpStream],
+    terms: &Terms,
+    pattern: &Pattern,
+) -> (Arrived, Vec<String>) {
+    let first = OnceLock::new();
+    let deadline = Instant::now() + terms.warmup() + terms.seconds() + MARGIN + PATIENCE;
+    let received: Vec<Received> = thread::scope(|scope| {
+        let first = &first;
+        let threads: Vec<_> = streams
+            .iter()
+            .enumerate()
+            .map(|(at, stream)| {
+                scope.spawn(move || receive_one(stream, at, terms, pattern, first, deadline))
+            })
+            .collect();
+        threads.into_iter().map(|it| it.join().unwrap_or_default()).collect()
+    });
+    // The rate is taken from the end of the warm-up to the end of the agreed
+    // time, or to the last byte where a slow path made the sender stop sooner.
+    let over = first.get().map_or(Duration::ZERO, |first| {
+        let begin = *first + terms.warmup();
+        let last = received.iter().filter_map(|it| it.last).max().unwrap_or(begin);
+        last.min(begin + terms.seconds()).saturating_duration_since(begin)
+    });
+    let sum = |of: fn(&Received) -> u64| received.iter().map(of).sum();
+    let arrived = Arrived {
+        bytes: received.iter().map(|it| it.bytes).collect(),
+        counted: sum(|it| it.counted),
+        seconds: over.as_secs_f64(),
+        checked: sum(|it| it.checked),
+        corrupt: sum(|it| it.corrupt),
+    };
+    (arrived, received.into_iter().filter_map(|it| it.problem).collect())
+}
+
+fn receive_one(
+    mut stream: &TcpStream,
+    at: usize,
+    terms: &Terms,
+    pattern: &Pattern,
+    first: &OnceLock<Instant>,
+    deadline: Instant,
+) -> Received {
+    let mut got = Received::default();
+    let mut buffer = vec![0u8; PIECE];
+    let (warmup, seconds) = (terms.warmup(), terms.seconds());
+    if let Err(error) = stream.set_read_timeout(Some(TICK)) {
+        got.problem = Some(format!("stream {at} cannot be read: {error}"));
+        return got;
+    }
+    loop {
+        let count = match stream.read(&mut buffer) {
+            Ok(0) => return got,
+            Ok(count) => count,
+            Err(error) if is_time_out(&error) || error.kind() == ErrorKind::Interrupted => 0,
+            Err(error) => {
+                got.problem = Some(format!("stream {at} broke off: {error}"));
+                return got;
+            }
+        };
+        let now = Instant::now();
+        if deadline <= now {
+            got.problem = Some(format!("stream {at} did not end in time"));
+            return got;
+        }
+        if count == 0 {
+            continue;
+        }
+        let begin = *first.get_or_init(|| now) + warmup;
+        if begin < now && now <= begin + seconds {
+            got.counted += count as u64;
+        }
+        got.checked += 1;
+        if !pattern.matches(Pattern::position(at, got.bytes), &buffer[..count]) {
+            got.corrupt += 1;
+        }
+        got.bytes += count as u64;
+        got.last = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let one = TcpStream::connect(address).expect("connected");
+        (one, listener.accept().expect("accepted").0)
+    }
+
+    const TERMS: Terms = Terms { streams: 2, seconds: 0.1, warmup_s: 0.05, readings: 1 };
+
+    #[test]
+    fn every_byte_that_is_sent_arrives_as_it_was() {
+        let ((a, b), (c, d)) = (pair(), pair());
+        let (from, to) = ([a, c], [b, d]);
+        let pattern = Pattern::new(3);
+        let (sent, got) = thread::scope(|scope| {
+            let got = scope.spawn(|| receive(&to, &TERMS, &pattern));
+            (send(&from, &TERMS, &pattern), got.join().expect("received"))
+        });
+        assert_eq!(sent.0, got.0.bytes);
+        assert!(sent.1.is_empty() && got.1.is_empty(), "{:?} {:?}", sent.1, got.1);
+        assert_eq!(got.0.corrupt, 0);
+        assert!(0 < got.0.counted && got.0.counted < got.0.bytes.iter().sum());
+        assert!(got.0.seconds <= 0.1 && 0.0 < got.0.seconds, "{}", got.0.seconds);
+    }
+
+    #[test]
+    fn other_bytes_than_those_agreed_on_are_noticed() {
+        let (from, to) = pair();
+        let (other, own) = (Pattern::new(4), Pattern::new(5));
+        let (from, to) = ([from], [to]);
+        let got = thread::scope(|scope| {
+            let got = scope.spawn(|| receive(&to, &TERMS, &own));
+            send(&from, &TERMS, &other);
+            got.join().expect("received")
+        });
+        assert_eq!(got.0.corrupt, got.0.checked);
+        assert!(0 < got.0.checked);
+    }
+}

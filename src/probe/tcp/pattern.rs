@@ -1,0 +1,85 @@
+//! The bytes that are sent: known to both sides, so that the receiver can tell
+//! whether what arrives is what was sent, and in its place.
+
+/// Length of the pattern: near iperf3's block of 128 KiB, and a prime
+/// (2^17 - 1), so that data moved by a power of two does not match by chance.
+const PERIOD: usize = 131_071;
+
+/// Bytes of each arriving piece that are compared. Comparing all of them would
+/// cost the receiver a third of what it can take at memory speed.
+const COMPARED: usize = 2_048;
+
+/// Where the pattern of the next stream begins.
+const STEP: usize = 7_919;
+
+/// A repeating pattern of one session.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    /// Twice the period: a whole period follows every position.
+    bytes: Vec<u8>,
+}
+
+impl Pattern {
+    pub(super) fn new(session: u64) -> Self {
+        // xorshift64* (Vigna, "An experimental exploration of Marsaglia's
+        // xorshift generators, scrambled", 2016).
+        // The constant (the golden ratio) only keeps small numbers apart; zero
+        // is the one state that never changes.
+        let mut state = (session ^ 0x9E37_79B9_7F4A_7C15).max(1);
+        let mut bytes = Vec::with_capacity(2 * PERIOD + 8);
+        while bytes.len() < PERIOD {
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            bytes.extend_from_slice(&state.wrapping_mul(0x2545_F491_4F6C_DD1D).to_le_bytes());
+        }
+        bytes.truncate(PERIOD);
+        bytes.extend_from_within(..);
+        Self { bytes }
+    }
+
+    /// Where a stream stands after this many bytes.
+    pub(super) fn position(stream: usize, bytes: u64) -> usize {
+        let period = PERIOD as u64;
+        let at = (bytes % period + (stream * STEP) as u64) % period;
+        usize::try_from(at).expect("less than the period, which is a usize")
+    }
+
+    /// A whole period from this position on.
+    pub(super) fn from(&self, position: usize) -> &[u8] {
+        &self.bytes[position..position + PERIOD]
+    }
+
+    /// Whether a piece that arrived at this position is what was sent, as far
+    /// as it is compared.
+    pub(super) fn matches(&self, position: usize, piece: &[u8]) -> bool {
+        let compared = piece.len().min(COMPARED);
+        self.from(position)[..compared] == piece[..compared]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_matches_at_its_place_and_nowhere_else() {
+        let pattern = Pattern::new(7);
+        let at = Pattern::position(3, 5_000_000_000);
+        let piece = pattern.from(at)[..4096].to_vec();
+        assert!(pattern.matches(at, &piece));
+        for moved in [1, 2, 64, 1460, 4096, 65_536] {
+            assert!(!pattern.matches((at + moved) % PERIOD, &piece), "moved by {moved}");
+        }
+        let mut damaged = piece;
+        damaged[17] ^= 1;
+        assert!(!pattern.matches(at, &damaged));
+    }
+
+    #[test]
+    fn streams_begin_apart_and_go_round() {
+        assert_ne!(Pattern::position(0, 0), Pattern::position(1, 0));
+        assert_eq!(Pattern::position(1, PERIOD as u64), Pattern::position(1, 0));
+        assert_eq!(Pattern::new(0).from(PERIOD - 1).len(), PERIOD);
+    }
+}

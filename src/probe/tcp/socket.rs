@@ -1,0 +1,96 @@
+//! Sockets bound to an address, to a device, or to both.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::net::Ipv6Addr;
+use std::net::SocketAddr;
+use std::net::TcpListener;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use socket2::Domain;
+use socket2::Protocol;
+use socket2::Socket;
+use socket2::Type;
+
+use super::Local;
+use super::TcpError;
+
+/// Connections that may wait to be accepted: all streams of a client and some
+/// strangers.
+const BACKLOG: i32 = 128;
+
+/// Listens at any free port.
+pub(super) fn listen(local: &Local) -> Result<TcpListener, TcpError> {
+    let address = match local.address {
+        Some(ip) => SocketAddr::new(ip, 0),
+        None => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+    };
+    let listener = listen_at(local, address);
+    // Machines without IPv6 listen at all addresses they have.
+    if local.address.is_none() && matches!(listener, Err(TcpError::Bind { .. })) {
+        return listen_at(local, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
+    }
+    listener
+}
+
+fn listen_at(local: &Local, address: SocketAddr) -> Result<TcpListener, TcpError> {
+    let socket = bound(local, address)?;
+    socket
+        .listen(BACKLOG)
+        .map_err(|source| cannot(format!("cannot listen at {address}"), source))?;
+    Ok(socket.into())
+}
+
+/// Connects to `peer` from the local address and device, within `limit`.
+pub(super) fn connect(
+    local: &Local,
+    peer: SocketAddr,
+    limit: Duration,
+) -> Result<TcpStream, TcpError> {
+    let address = match local.address {
+        Some(ip) => SocketAddr::new(ip, 0),
+        None if peer.is_ipv4() => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+        None => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+    };
+    if address.is_ipv4() != peer.is_ipv4() {
+        let what = format!("{} and {} are addresses of two families", address.ip(), peer.ip());
+        return Err(cannot(what, io::ErrorKind::InvalidInput.into()));
+    }
+    let socket = bound(local, address)?;
+    socket
+        .connect_timeout(&peer.into(), limit)
+        .map_err(|source| TcpError::Unreachable { peer: peer.to_string(), source })?;
+    Ok(socket.into())
+}
+
+fn bound(local: &Local, address: SocketAddr) -> Result<Socket, TcpError> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))
+        .map_err(|source| cannot("there is no such socket".to_owned(), source))?;
+    if let Some(device) = &local.device {
+        socket.bind_device(Some(device.as_bytes())).map_err(|source| {
+            let what = match source.kind() {
+                // SO_BINDTODEVICE in socket(7).
+                io::ErrorKind::PermissionDenied => format!(
+                    "device {device} cannot be bound: that needs the capability CAP_NET_RAW \
+                     (or root)"
+                ),
+                _ => format!("device {device} cannot be bound"),
+            };
+            cannot(what, source)
+        })?;
+    }
+    // Without it a wildcard IPv6 socket would leave IPv4 out on some systems.
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        let _ = socket.set_only_v6(false);
+    }
+    socket
+        .bind(&address.into())
+        .map_err(|source| cannot(format!("address {} cannot be bound", address.ip()), source))?;
+    Ok(socket)
+}
+
+fn cannot(what: String, source: io::Error) -> TcpError {
+    TcpError::Bind { what, source }
+}

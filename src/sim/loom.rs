@@ -1,0 +1,181 @@
+//! What nvloom would measure on a simulated fabric, as numbers.
+//!
+//! The suites that its README advises for a large domain, on device memory;
+//! one process per GPU, started by mpirun.
+
+use super::bench::Bench;
+use super::bench::Failure;
+use super::bench::Table;
+use super::cases;
+use super::fabric::Engine;
+use super::fabric::GpuIndex;
+use super::fabric::Route;
+use super::noise::Key;
+use super::tooling::Nvbandwidth;
+
+/// Peers that every GPU is measured with in every rack (nvloom's default).
+const SAMPLES: u64 = 5;
+
+/// One run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoomRun {
+    /// The ranks.
+    pub gpus: Vec<GpuIndex>,
+    /// Serial numbers of the racks, in their order.
+    pub racks: Vec<String>,
+    /// The tests; those without a sheet are waived.
+    pub tests: Vec<(String, Option<Sheet>)>,
+    /// What ended it before the first table.
+    pub failure: Option<Failure>,
+    /// A rank of another clique than the first's.
+    pub stranger: Option<usize>,
+}
+
+/// A table, with the labels of its columns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sheet {
+    /// The table.
+    pub table: Table,
+    /// Labels of its columns.
+    pub columns: Vec<String>,
+}
+
+/// The serial number of a rack.
+pub fn rack_name(domain: usize) -> String {
+    format!("{:013}", 1_820_225_000_000_u64 + domain as u64)
+}
+
+/// One test, taken apart.
+#[derive(Clone, Copy, Debug)]
+struct Loom<'a> {
+    name: &'a str,
+    engine: Engine,
+    reads: bool,
+    both: bool,
+}
+
+impl Bench<'_> {
+    /// Runs the tests of these suites, and these tests; `Err` names one that
+    /// there is not.
+    pub fn nvloom(&self, suites: &[String], tests: &[String]) -> Result<LoomRun, String> {
+        let mut names = Vec::new();
+        for suite in suites {
+            let of_suite = suite_tests(suite);
+            if of_suite.is_empty() {
+                return Err(suite.clone());
+            }
+            names.extend(of_suite);
+        }
+        let known: Vec<String> = SUITES.iter().flat_map(|suite| suite_tests(suite)).collect();
+        if let Some(strange) = tests.iter().find(|test| !known.contains(test)) {
+            return Err((*strange).clone());
+        }
+        names.extend(tests.iter().cloned());
+        let mut gpus = self.gpus();
+        // Without a launcher it is one process with one GPU.
+        if self.job.is_none_or(|job| job.hosts.is_empty()) && !self.across {
+            gpus.truncate(1);
+        }
+        let domain = |gpu: &GpuIndex| self.fabric.home(*gpu).domain;
+        let mut racks: Vec<usize> = gpus.iter().map(domain).collect();
+        racks.sort_unstable();
+        racks.dedup();
+        let first = gpus.first().map(domain);
+        let stranger = gpus.iter().position(|gpu| Some(domain(gpu)) != first);
+        let across = cases::list(Nvbandwidth::V0_8, true);
+        let copies = across.iter().find(|case| case.is_multinode());
+        let failure = copies.and_then(|case| self.failure(case, &gpus));
+        let mut run = LoomRun {
+            racks: racks.iter().map(|rack| rack_name(*rack)).collect(),
+            gpus,
+            tests: Vec::new(),
+            failure,
+            stranger,
+        };
+        if run.stranger.is_some() || run.failure.is_some() {
+            return Ok(run);
+        }
+        let ranks = run.gpus.clone();
+        for name in names {
+            let test = Loom {
+                name: &name,
+                engine: if name.ends_with("_sm") { Engine::Kernel } else { Engine::Copy },
+                reads: name.contains("_read_"),
+                both: name.contains("bidir"),
+            };
+            let sheet = (1 < ranks.len()).then(|| self.sheet(test, &ranks, &run.racks));
+            run.tests.push((name, sheet));
+        }
+        Ok(run)
+    }
+
+    fn sheet(&self, test: Loom<'_>, gpus: &[GpuIndex], racks: &[String]) -> Sheet {
+        let key = self.key(test.name);
+        let sheet = |columns: Vec<String>, row_labels: Vec<String>, cells: Vec<Option<f64>>| {
+            let (key, description) = (test.name.to_owned(), String::new());
+            let table = Table { key, description, row_labels, columns: columns.len(), cells };
+            Sheet { table, columns }
+        };
+        let ranks = 0..gpus.len();
+        if test.name.starts_with("bisect_") {
+            let peer = |rank: usize| (rank + gpus.len() / 2) % gpus.len();
+            let labels = ranks.clone().map(|rank| format!("{rank}->{}", peer(rank))).collect();
+            let cells = ranks.map(|at| Some(self.one_copy(test, gpus[at], gpus[peer(at)], key)));
+            return sheet(vec!["0".to_owned()], labels, cells.collect());
+        }
+        if test.name.starts_with("rack_to_rack_") {
+            // All ranks share one clique, so there is one rack, and no other.
+            let cells = vec![None; racks.len() * racks.len()];
+            return sheet(racks.to_vec(), racks.to_vec(), cells);
+        }
+        let cells = gpus.iter().map(|gpu| Some(self.sampled(test, *gpu, gpus, key))).collect();
+        sheet(racks.to_vec(), ranks.map(|rank| rank.to_string()).collect(), cells)
+    }
+
+    /// The median of a GPU's copies with a sample of the others.
+    fn sampled(&self, test: Loom<'_>, gpu: GpuIndex, gpus: &[GpuIndex], key: Key) -> f64 {
+        let mut others: Vec<GpuIndex> = gpus.iter().copied().filter(|o| *o != gpu).collect();
+        let mut rates: Vec<f64> = (0..SAMPLES)
+            .filter_map(|sample| {
+                let pick = key.with(gpu as u64).with(sample).value() % others.len().max(1) as u64;
+                let at = usize::try_from(pick).ok().filter(|at| *at < others.len())?;
+                Some(self.one_copy(test, gpu, others.swap_remove(at), key))
+            })
+            .collect();
+        rates.sort_by(f64::total_cmp);
+        rates.get(rates.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    fn one_copy(&self, test: Loom<'_>, from: GpuIndex, to: GpuIndex, key: Key) -> f64 {
+        let truth = |from: GpuIndex, to: GpuIndex| {
+            let reads = self.fabric.home(to).hardware.reads;
+            let share = match self.fabric.route(from, to) {
+                Route::NvLink(_) if test.reads => reads[usize::from(test.engine == Engine::Kernel)],
+                _ => 1.0,
+            };
+            self.fabric.copy(from, to, test.engine) * share
+        };
+        let forward = self.read(truth(from, to), key, [from, to]);
+        let back = if test.both { self.read(truth(to, from), key, [to, from]) } else { 0.0 };
+        forward + back
+    }
+}
+
+/// The suites that are known.
+const SUITES: [&str; 3] = ["gpu-to-rack", "rack-to-rack", "fabric-stress"];
+
+/// The tests of a suite.
+fn suite_tests(suite: &str) -> Vec<String> {
+    let stems: &[&str] = match suite {
+        "gpu-to-rack" => {
+            &["gpu_to_rack_device_to_device_unidir", "gpu_to_rack_device_to_device_bidir"]
+        }
+        "rack-to-rack" => {
+            &["rack_to_rack_unidir_device_to_device", "rack_to_rack_bidir_device_to_device"]
+        }
+        "fabric-stress" => &["bisect_device_to_device"],
+        _ => &[],
+    };
+    let engines = ["write_ce", "read_ce", "write_sm", "read_sm"];
+    stems.iter().flat_map(|stem| engines.map(|engine| format!("{stem}_{engine}"))).collect()
+}

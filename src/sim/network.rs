@@ -1,0 +1,442 @@
+//! The physics of the scale-out network: NICs, rails, leaves, uplinks.
+//!
+//! A node has one NIC per rail, and rail k of one node talks to rail k of the
+//! others. A directed flow over a rail gets the least of what the source's NIC
+//! sends, what the destination's NIC takes, and what the path carries: inside
+//! a leaf the path is no limit, between leaves it is what the uplinks of
+//! either leaf carry together on that rail. A path that loses packets leaves
+//! its flows a share of that. One tool knows of no other tool's flows, so
+//! pairs that run at the same time do not slow each other here.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::fabric::Node;
+use super::fault::Way;
+use super::platform::Hardware;
+use super::scenario::Scenario;
+use crate::inventory::hostlist;
+
+/// What TCP delivers of a line rate: frames of 1,500 bytes carry 1,448 bytes
+/// and take 1,538 on the wire (Ethernet, IPv4, TCP with timestamps). Simulated
+/// hosts have the processors for it.
+const TCP: f64 = 1448.0 / 1538.0;
+
+/// What is left when NICs have no link at all: the management network, 10 Gb/s.
+const MANAGEMENT: f64 = 1.25;
+
+/// Round trips in microseconds: through one leaf, and through leaves and spine.
+const ROUND_TRIP: [f64; 2] = [10.0, 14.0];
+
+/// `[network]` of a scenario.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// NICs per node.
+    pub rails: Option<usize>,
+    /// Line rate of a NIC, GB/s.
+    pub rate: Option<f64>,
+    /// So many nodes share a leaf, in the order of the domains; the leaves are
+    /// `leaf1`, `leaf2` and so on.
+    pub leaf_nodes: Option<usize>,
+    /// Uplinks of a leaf on each rail, each of the rate of a NIC. One for each
+    /// node when absent: nothing is oversubscribed.
+    pub uplinks: Option<u32>,
+}
+
+/// `[[leaf]]` of a scenario.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Section {
+    /// Its name.
+    pub name: String,
+    /// Folded list of its nodes.
+    pub nodes: String,
+    /// Its uplinks on each rail.
+    pub uplinks: Option<u32>,
+}
+
+/// One leaf.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leaf {
+    /// Its name.
+    pub name: String,
+    /// Names of its nodes.
+    pub nodes: Vec<String>,
+    /// Uplinks on each rail; fewer than whole ones after faults.
+    pub uplinks: f64,
+}
+
+/// The NICs of one node.
+#[derive(Clone, Debug, PartialEq)]
+struct Nics {
+    /// Line rate of each.
+    rate: f64,
+    /// What RDMA delivers of it.
+    rdma: f64,
+    /// Share left of sending and receiving, by rail.
+    ways: Vec<[f64; 2]>,
+    leaf: Option<usize>,
+}
+
+/// The network of a scenario, with its faults. Nodes go by their index in the
+/// fabric.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Network {
+    /// The leaves.
+    pub leaves: Vec<Leaf>,
+    /// The scenario describes its network, so it is claimed too.
+    pub described: bool,
+    nics: Vec<Nics>,
+    losses: BTreeMap<(usize, usize), f64>,
+}
+
+/// The name of a rail.
+pub fn rail_name(rail: usize) -> String {
+    format!("rail{rail}")
+}
+
+/// The RDMA device of a rail.
+pub fn device_name(rail: usize) -> String {
+    format!("mlx5_{rail}")
+}
+
+/// The rail that a name, a device, or a number means: `rail3`, `mlx5_3`,
+/// `eth3`, `3`.
+pub fn rail_of(word: &str) -> Option<usize> {
+    let digits = word.bytes().rev().take_while(u8::is_ascii_digit).count();
+    word[word.len() - digits..].parse().ok()
+}
+
+impl Network {
+    /// The network of a scenario without its faults.
+    pub fn build(scenario: &Scenario, nodes: &[Node]) -> Result<Self, String> {
+        let settings = scenario.network.clone().unwrap_or_default();
+        if settings.rails.is_some_and(|rails| !(1..=64).contains(&rails)) {
+            return Err("network.rails: expected 1 to 64".to_owned());
+        }
+        if settings.rate.is_some_and(|rate| !(0.0 < rate && rate <= 10_000.0)) {
+            return Err("network.rate: expected GB/s, above 0".to_owned());
+        }
+        let nics = |hardware: &Hardware| Nics {
+            rate: settings.rate.unwrap_or(hardware.rail_rate),
+            rdma: hardware.nic / hardware.rail_rate,
+            ways: vec![[1.0; 2]; settings.rails.unwrap_or(hardware.rails)],
+            leaf: None,
+        };
+        let mut network = Self {
+            leaves: Vec::new(),
+            described: scenario.network.is_some() || !scenario.leaves.is_empty(),
+            nics: nodes.iter().map(|node| nics(node.hardware)).collect(),
+            losses: BTreeMap::new(),
+        };
+        let index: BTreeMap<&str, usize> =
+            nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
+        for leaf in &scenario.leaves {
+            let at = format!("[[leaf]] `{}`", leaf.name);
+            let names = hostlist::expand(&leaf.nodes).map_err(|why| format!("{at}: {why}"))?;
+            network
+                .add_leaf(&index, &leaf.name, names, leaf.uplinks.or(settings.uplinks))
+                .map_err(|why| format!("{at}: {why}"))?;
+        }
+        match settings.leaf_nodes {
+            None => {}
+            Some(0) => return Err("network.leaf_nodes = 0: expected at least 1".to_owned()),
+            Some(_) if !scenario.leaves.is_empty() => {
+                return Err("network.leaf_nodes and [[leaf]]: expected one of them".to_owned());
+            }
+            Some(size) => {
+                for (number, part) in nodes.chunks(size).enumerate() {
+                    let names = part.iter().map(|node| node.name.clone()).collect();
+                    let name = format!("leaf{}", number + 1);
+                    network.add_leaf(&index, &name, names, settings.uplinks)?;
+                }
+            }
+        }
+        Ok(network)
+    }
+
+    fn add_leaf(
+        &mut self,
+        index: &BTreeMap<&str, usize>,
+        name: &str,
+        nodes: Vec<String>,
+        uplinks: Option<u32>,
+    ) -> Result<(), String> {
+        if self.leaves.iter().any(|leaf| leaf.name == name) {
+            return Err("the name is taken".to_owned());
+        }
+        for node in &nodes {
+            let at = *index.get(node.as_str()).ok_or_else(|| format!("no node `{node}`"))?;
+            if self.nics[at].leaf.replace(self.leaves.len()).is_some() {
+                return Err(format!("{node} is in two leaves"));
+            }
+        }
+        let uplinks = uplinks.map_or(nodes.len() as f64, f64::from);
+        self.leaves.push(Leaf { name: name.to_owned(), nodes, uplinks });
+        Ok(())
+    }
+
+    /// Leaves a share of a NIC's rate.
+    pub fn slow_rail(
+        &mut self,
+        node: usize,
+        rail: usize,
+        share: f64,
+        direction: Way,
+    ) -> Result<(), String> {
+        let rails = self.nics[node].ways.len();
+        let ways = self.nics[node]
+            .ways
+            .get_mut(rail)
+            .ok_or_else(|| format!("rail {rail} of {rails}, counted from 0"))?;
+        if direction != Way::Rx {
+            ways[0] = share;
+        }
+        if direction != Way::Tx {
+            ways[1] = share;
+        }
+        Ok(())
+    }
+
+    /// Makes the path between two nodes lose packets.
+    pub fn lossy(&mut self, a: usize, b: usize, share: f64) {
+        self.losses.insert((a.min(b), a.max(b)), share);
+    }
+
+    /// Leaves a share of a leaf's uplinks.
+    pub fn lose_uplinks(&mut self, leaf: &str, share: f64) -> Result<(), String> {
+        let found = self.leaves.iter_mut().find(|known| known.name == leaf);
+        found.ok_or_else(|| format!("no leaf `{leaf}`"))?.uplinks *= share;
+        Ok(())
+    }
+
+    /// NICs of a node.
+    pub fn rails(&self, node: usize) -> usize {
+        self.nics[node].ways.len()
+    }
+
+    /// Most NICs that any node has.
+    pub fn most_rails(&self) -> usize {
+        self.nics.iter().map(|nics| nics.ways.len()).max().unwrap_or(0)
+    }
+
+    /// Whether a node's NIC has a link.
+    pub fn is_up(&self, node: usize, rail: usize) -> bool {
+        self.nics[node].ways.get(rail).is_some_and(|ways| 0.0 < ways[0].max(ways[1]))
+    }
+
+    /// Share that losses leave between two nodes.
+    pub fn loss(&self, from: usize, to: usize) -> f64 {
+        self.losses.get(&(from.min(to), from.max(to))).copied().unwrap_or(1.0)
+    }
+
+    /// Whether a flow between two nodes leaves its leaf. Nodes of no leaf are
+    /// on one switch.
+    pub fn crosses(&self, from: usize, to: usize) -> bool {
+        self.nics[from].leaf != self.nics[to].leaf
+    }
+
+    /// Microseconds from one node to another and back.
+    pub fn round_trip(&self, from: usize, to: usize) -> f64 {
+        ROUND_TRIP[usize::from(self.crosses(from, to))]
+    }
+
+    /// GB/s of line rate from one node to another over a rail; 0 where there
+    /// is no link.
+    pub fn line(&self, from: usize, to: usize, rail: usize) -> f64 {
+        let (source, sink) = (&self.nics[from], &self.nics[to]);
+        let (Some(tx), Some(rx)) = (source.ways.get(rail), sink.ways.get(rail)) else { return 0.0 };
+        let mut rate = (source.rate * tx[0]).min(sink.rate * rx[1]);
+        if self.crosses(from, to) {
+            for leaf in [source.leaf, sink.leaf].into_iter().flatten() {
+                rate = rate.min(self.leaves[leaf].uplinks * source.rate);
+            }
+        }
+        rate * self.loss(from, to)
+    }
+
+    /// GB/s that RDMA delivers from one node to another over a rail.
+    pub fn rdma(&self, from: usize, to: usize, rail: usize) -> f64 {
+        self.line(from, to, rail) * self.nics[from].rdma
+    }
+
+    /// GB/s that RDMA delivers from a node's NIC to a partner without fault.
+    pub fn rdma_alone(&self, node: usize, rail: usize) -> f64 {
+        let nics = &self.nics[node];
+        nics.ways.get(rail).map_or(0.0, |ways| nics.rate * ways[0] * nics.rdma)
+    }
+
+    /// GB/s that TCP delivers from one node to another over a rail.
+    pub fn tcp(&self, from: usize, to: usize, rail: usize) -> f64 {
+        self.line(from, to, rail) * TCP
+    }
+
+    /// GB/s that a GPU's traffic gets between two nodes. It takes the rail of
+    /// its slot; where that has no link it shares another one's.
+    pub fn carried(&self, from: usize, to: usize, slot: usize) -> f64 {
+        let rails = self.rails(from).min(self.rails(to)).max(1);
+        let own = self.rdma(from, to, slot % rails);
+        if 0.0 < own {
+            return own;
+        }
+        let others = (1..rails).map(|step| self.rdma(from, to, (slot + step) % rails));
+        others.into_iter().find(|rate| 0.0 < *rate).map_or(MANAGEMENT, |rate| rate / 2.0)
+    }
+
+    /// GB/s that rings through these nodes get, all rails together. Data is cut
+    /// into equal parts, one for each rail, so the slowest hop sets the pace.
+    pub fn ring(&self, nodes: &[usize]) -> f64 {
+        let rails = nodes.iter().map(|node| self.rails(*node)).min().unwrap_or(0);
+        let after = nodes.iter().cycle().skip(1);
+        let hops = nodes
+            .iter()
+            .zip(after)
+            .flat_map(|(from, to)| (0..rails).map(move |rail| self.carried(*from, *to, rail)));
+        let slowest = hops.fold(f64::INFINITY, f64::min);
+        if slowest.is_finite() { slowest * rails as f64 } else { 0.0 }
+    }
+
+    /// The same over TCP.
+    pub fn socket_ring(&self, nodes: &[usize]) -> f64 {
+        let share = nodes.first().map_or(1.0, |node| TCP / self.nics[*node].rdma);
+        // One processor core moves the bytes of one channel: sockets reach about
+        // half of what TCP could.
+        self.ring(nodes) * share / 2.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sim::fabric::Engine;
+    use crate::sim::fabric::Fabric;
+
+    /// Four HGX nodes behind two leaves.
+    fn fabric(more: &str) -> Fabric {
+        let text = format!(
+            "title = \"t\"\n[[domain]]\nnodes = \"n[1-4]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
+             [[leaf]]\nname = \"a\"\nnodes = \"n[1-2]\"\n\
+             [[leaf]]\nname = \"b\"\nnodes = \"n[3-4]\"\nuplinks = 1\n{more}"
+        );
+        Fabric::build(&Scenario::read(&text).expect("good")).expect("a fabric")
+    }
+
+    fn fault(kind: &str, more: &str) -> Network {
+        fabric(&format!("[[fault]]\nkind = \"{kind}\"\n{more}")).network
+    }
+
+    #[test]
+    fn a_healthy_rail_delivers_what_its_platform_does() {
+        let network = fabric("").network;
+        assert!((network.rdma(0, 1, 7) - 48.6).abs() < 1e-9);
+        assert!((network.ring(&[0, 1, 2, 3]) - 8.0 * 48.6).abs() < 1e-9);
+        assert!(network.crosses(1, 2) && !network.crosses(2, 3));
+        assert!(network.round_trip(0, 1) < network.round_trip(0, 2));
+    }
+
+    #[test]
+    fn a_slow_direction_of_a_nic_slows_only_what_runs_that_way() {
+        let network = fault("rail-rate", "node=\"n2\"\nrail=3\nshare=0.5\ndirection=\"tx\"\n");
+        assert!((network.line(1, 0, 3) - 25.0).abs() < 1e-9);
+        assert!((network.line(0, 1, 3) - 50.0).abs() < 1e-9);
+        assert!((network.line(1, 0, 2) - 50.0).abs() < 1e-9);
+        // A ring waits for its slowest hop on every rail.
+        assert!((network.ring(&[0, 1]) - 8.0 * 24.3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn gpus_of_a_rail_without_link_share_anothers() {
+        let network = fault("rail-down", "node=\"n2\"\nrail=3\n");
+        assert!(!network.is_up(1, 3) && network.is_up(0, 3));
+        assert_eq!(network.line(0, 1, 3), 0.0);
+        assert!((network.carried(0, 1, 3) - 24.3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_lossy_path_is_slow_both_ways_and_no_other_is() {
+        let network = fault("pair-loss", "a=\"n4\"\nb=\"n1\"\nshare=0.3\n");
+        assert!((network.line(0, 3, 0) - 15.0).abs() < 1e-9);
+        assert!((network.line(3, 0, 0) - 15.0).abs() < 1e-9);
+        assert!((network.line(0, 2, 0) - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn uplinks_limit_only_what_leaves_the_leaf() {
+        let network = fault("leaf-uplink", "leaf=\"b\"\nshare=0.5\n");
+        assert!((network.line(0, 3, 0) - 25.0).abs() < 1e-9);
+        assert!((network.line(2, 3, 0) - 50.0).abs() < 1e-9);
+        assert!((network.line(0, 1, 0) - 50.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_copy_between_nodes_takes_the_rail_of_its_gpu() {
+        let slow = "[[fault]]\nkind=\"rail-rate\"\nnode=\"n1\"\nrail=2\nshare=0.5\n";
+        let fabric = fabric(slow);
+        assert!((fabric.copy(2, 8, Engine::Copy) - 24.3).abs() < 1e-9);
+        assert!((fabric.copy(1, 8, Engine::Copy) - 48.6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_names_nothing_is_refused() {
+        let refused = |more: &str| {
+            let text = format!(
+                "title=\"t\"\n[[domain]]\nnodes=\"n[1-2]\"\nplatform=\"hgx-h100\"\nper_node=true\n{more}"
+            );
+            let built = Scenario::read(&text).map_err(|e| e.to_string());
+            let built = built.and_then(|scenario| Fabric::build(&scenario).map(|_| ()));
+            built.expect_err(more)
+        };
+        let rail = "[[fault]]\nkind=\"rail-rate\"\nnode=\"n1\"\nrail=8\nshare=0.5\n";
+        assert_eq!(refused(rail), "fault 1: rail 8 of 8, counted from 0");
+        let leaf = "[[fault]]\nkind=\"leaf-uplink\"\nleaf=\"x\"\nshare=0.5\n";
+        assert_eq!(refused(leaf), "fault 1: no leaf `x`");
+        let twice = "[network]\nleaf_nodes=1\n[[leaf]]\nname=\"a\"\nnodes=\"n1\"\n";
+        assert!(refused(twice).contains("expected one of them"));
+        assert!(refused("[[leaf]]\nname=\"a\"\nnodes=\"n9\"\n").contains("no node `n9`"));
+        assert!(refused("[network]\nrails=0\n").contains("network.rails"));
+        let tool = "[[fault]]\nkind=\"tool-hangs\"\nnode=\"n1\"\ntool=\"nvband\"\n";
+        assert!(refused(tool).contains("no tool `nvband`"));
+    }
+
+    #[test]
+    fn a_rail_has_several_names() {
+        for word in ["rail3", "mlx5_3", "eth3", "3"] {
+            assert_eq!(rail_of(word), Some(3), "{word}");
+        }
+        assert_eq!(rail_of("-"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_fault_makes_a_flow_faster_or_touches_what_does_not_cross_it(
+            node in 0_usize..4, other in 0_usize..4, rail in 0_usize..8, share in 0.0_f64..=1.0,
+            kind in 0_usize..3,
+        ) {
+            let (a, b) = (node + 1, other + 1);
+            let more = match kind {
+                0 => format!("kind=\"rail-rate\"\nnode=\"n{a}\"\nrail={rail}\nshare={share:?}\n"),
+                1 => format!("kind=\"pair-loss\"\na=\"n{a}\"\nb=\"n{b}\"\nshare={share:?}\n"),
+                _ => format!("kind=\"leaf-uplink\"\nleaf=\"a\"\nshare={share:?}\n"),
+            };
+            let healthy = fabric("").network;
+            let broken = fabric(&format!("[[fault]]\n{more}")).network;
+            for (from, to) in (0..4).flat_map(|from| (0..4).map(move |to| (from, to))) {
+                for on in 0..8 {
+                    let (before, now) = (healthy.line(from, to, on), broken.line(from, to, on));
+                    let touched = match kind {
+                        0 => on == rail && (from == node || to == node),
+                        1 => [from, to] == [node, other] || [from, to] == [other, node],
+                        _ => healthy.crosses(from, to),
+                    };
+                    prop_assert!(now <= before && (touched || now == before));
+                    // A share of a node's own NIC is what its flows get at most.
+                    prop_assert!(kind != 0 || !touched || now <= share * 50.0 + 1e-9);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Tools of two sides: a server on one node, its client on another.
+//!
+//! Which rail is meant is told by the device; the peer is told by its name.
+
+use super::bench::Bench;
+use super::network;
+use super::render;
+use super::render::Answer;
+use super::render::perftest;
+use super::tool::Reply;
+use super::tool::bytes;
+
+/// Ports of servers that are not told any.
+const PERFTEST_PORT: u16 = 18_515;
+const IPERF_PORT: u16 = 5201;
+
+/// Options of perftest that have a value (`ib_write_bw --help`).
+const PERFTEST_VALUES: &str = "cdDfImMnopqQrsStTuwxyliL";
+
+/// Its long ones, without those of other transports.
+const PERFTEST_LONG: &[&str] = &[
+    "ib-dev",
+    "port",
+    "size",
+    "iters",
+    "duration",
+    "qp",
+    "gid-index",
+    "mtu",
+    "ib-port",
+    "sl",
+    "tx-depth",
+    "rx-depth",
+    "margin",
+    "cq-mod",
+    "inline_size",
+    "connection",
+    "post_list",
+    "tclass",
+    "rate_limit",
+    "rate_units",
+    "burst_size",
+    "limit_bw",
+    "limit_msgrate",
+    "out_json_file",
+    "bind_source_ip",
+];
+
+/// Options of iperf3 that have a value (`iperf3 --help`).
+const IPERF_VALUES: &str = "pfiFABctnklPbwMOTCSL";
+
+/// Its long ones.
+const IPERF_LONG: &[&str] = &[
+    "port",
+    "format",
+    "interval",
+    "file",
+    "affinity",
+    "bind",
+    "bind-dev",
+    "client",
+    "time",
+    "bytes",
+    "length",
+    "parallel",
+    "bitrate",
+    "window",
+    "set-mss",
+    "omit",
+    "title",
+    "congestion",
+    "cport",
+    "tos",
+    "dscp",
+    "connect-timeout",
+    "rcv-timeout",
+    "snd-timeout",
+    "logfile",
+    "pidfile",
+];
+
+/// Options with their values, and the words that belong to none.
+struct Options<'a> {
+    named: Vec<(&'a str, &'a str)>,
+    free: Vec<&'a str>,
+}
+
+impl<'a> Options<'a> {
+    fn read(args: &'a [String], short: &str, long: &[&str]) -> Self {
+        let (mut named, mut free) = (Vec::new(), Vec::new());
+        let mut words = args.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            if let Some(name) = word.strip_prefix("--") {
+                match name.split_once('=') {
+                    Some(pair) => named.push(pair),
+                    None if long.contains(&name) => {
+                        named.push((name, words.next().unwrap_or_default()));
+                    }
+                    None => named.push((name, "")),
+                }
+            } else if let Some(flags) = word.strip_prefix('-').filter(|flags| !flags.is_empty()) {
+                let (name, glued) = flags.split_at(flags.chars().next().map_or(0, char::len_utf8));
+                match (short.contains(name), glued) {
+                    (true, "") => named.push((name, words.next().unwrap_or_default())),
+                    (true, value) => named.push((name, value)),
+                    // Several flags in one word.
+                    (false, _) => {
+                        let each = flags.split("").filter(|flag| !flag.is_empty());
+                        named.extend(each.map(|flag| (flag, "")));
+                    }
+                }
+            } else {
+                free.push(word);
+            }
+        }
+        Self { named, free }
+    }
+
+    fn get(&self, names: &[&str]) -> Option<&'a str> {
+        self.named.iter().find(|(name, _)| names.contains(name)).map(|(_, value)| *value)
+    }
+
+    fn number(&self, names: &[&str]) -> Option<f64> {
+        self.get(names)?.parse().ok()
+    }
+
+    fn port(&self, usual: u16) -> u16 {
+        self.get(&["p", "port"]).and_then(|port| port.parse().ok()).unwrap_or(usual)
+    }
+}
+
+/// `ib_write_bw` or, with `reads`, `ib_read_bw`, either side of it.
+pub fn perftest(bench: &Bench<'_>, args: &[String], reads: bool) -> Reply {
+    let options = Options::read(args, PERFTEST_VALUES, PERFTEST_LONG);
+    let fabric = bench.fabric;
+    let rail = options.get(&["d", "ib-dev"]).map_or(Some(0), network::rail_of);
+    let here = fabric.node(bench.scope).ok();
+    let (Some(rail), Some(here)) = (rail, here) else {
+        return Reply::Says(Answer::ended(String::new(), "IB device not found\n".to_owned(), 1));
+    };
+    if rail < fabric.network.rails(here) && !fabric.network.is_up(here, rail) {
+        return Reply::Says(perftest::no_link());
+    }
+    let port = options.port(PERFTEST_PORT);
+    let has = |name: &str| options.get(&[name]).is_some();
+    let one = options.get(&["s", "size"]).and_then(bytes).unwrap_or(1 << 16).max(2).ilog2().min(23);
+    let mut run = perftest::Run {
+        rail,
+        peer: None,
+        gbits: has("report_gbits"),
+        reads,
+        pairs: options.get(&["q", "qp"]).and_then(|pairs| pairs.parse().ok()).unwrap_or(1),
+        both: has("b") || has("bidirectional"),
+        sizes: if has("a") || has("all") { [1, 23] } else { [one, one] },
+    };
+    let Some(peer) = options.free.first() else {
+        // The side that serves prints no rates of a one-sided write.
+        run.sizes = [1, 0];
+        let answer = perftest::bandwidth(bench, &run);
+        if answer.code != 0 {
+            return Reply::Says(answer);
+        }
+        return Reply::Serves { port, before: perftest::waiting(), answer };
+    };
+    let refused = perftest::no_server(peer, port);
+    let Some(there) = fabric.node(peer).ok().filter(|at| fabric.nodes[*at].reachable) else {
+        return Reply::Says(refused);
+    };
+    run.peer = Some(there);
+    Reply::Calls { port, answer: perftest::bandwidth(bench, &run), refused }
+}
+
+/// `iperf3`, either side of it.
+pub fn iperf3(bench: &Bench<'_>, args: &[String]) -> Reply {
+    let options = Options::read(args, IPERF_VALUES, IPERF_LONG);
+    let fabric = bench.fabric;
+    let port = options.port(IPERF_PORT);
+    let Some(peer) = options.get(&["c", "client"]) else {
+        return Reply::Serves { port, before: String::new(), answer: Answer::default() };
+    };
+    let told = bench.job.and_then(|job| job.environment.get("FABRICGATE_SIM_RAIL"));
+    let bound = options
+        .get(&["bind-dev"])
+        .or_else(|| Some(options.get(&["B", "bind"])?.split_once('%')?.1));
+    let rail = bound.or(told.map(String::as_str)).and_then(network::rail_of).unwrap_or(0);
+    let failed = |why: &str| render::iperf::failure(&format!("unable to connect to server: {why}"));
+    let Ok(here) = fabric.node(bench.scope) else { return Reply::Says(failed("No such device")) };
+    let there = match fabric.node(peer) {
+        Ok(there) if fabric.nodes[there].reachable => there,
+        Ok(_) => return Reply::Says(failed("No route to host")),
+        Err(_) => return Reply::Says(failed("Name or service not known")),
+    };
+    if !fabric.network.is_up(here, rail) || !fabric.network.is_up(there, rail) {
+        return Reply::Says(failed("No route to host"));
+    }
+    let has = |name: &str| options.get(&[name]).is_some();
+    let reverse = has("R") || has("reverse");
+    let key = bench.key("iperf3").with(there as u64).with(rail as u64);
+    let rate = |from: usize, to: usize, way: u64| {
+        let power = fabric.nodes[from].power.min(fabric.nodes[to].power);
+        let noise = bench.scenario.noise.factor(key.with(way));
+        fabric.network.tcp(from, to, rail) * power * noise
+    };
+    let (forward, back) = (rate(here, there, 1), rate(there, here, 2));
+    let (first, second) = if reverse { (back, forward) } else { (forward, back) };
+    let run = render::iperf::Run {
+        node: bench.scope,
+        peer,
+        port,
+        streams: options
+            .get(&["P", "parallel"])
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(1)
+            .clamp(1, 128),
+        seconds: options.number(&["t", "time"]).filter(|t| 0.0 < *t).unwrap_or(10.0),
+        reverse,
+        rate: first,
+        other: has("bidir").then_some(second),
+        loss: fabric.network.loss(here, there),
+    };
+    Reply::Calls { port, answer: render::iperf::json(&run), refused: failed("Connection refused") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::measure;
+    use crate::model::measurement::Measurement;
+    use crate::sim::fabric::Fabric;
+    use crate::sim::scenario::Scenario;
+    use crate::sim::tool;
+
+    const NODES: &str = "title=\"t\"\n[noise]\nsigma=0.0\n\
+        [[domain]]\nnodes=\"n[1-3]\"\nplatform=\"hgx-h100\"\nper_node=true\n\
+        [[fault]]\nkind=\"rail-rate\"\nnode=\"n2\"\nrail=5\nshare=0.5\ndirection=\"rx\"\n\
+        [[fault]]\nkind=\"rail-down\"\nnode=\"n3\"\nrail=1\n";
+
+    fn call(node: &str, line: &str) -> Reply {
+        let scenario = Scenario::read(NODES).expect("good");
+        let fabric = Fabric::build(&scenario).expect("a fabric");
+        let (name, args) = line.split_once(' ').expect("arguments");
+        let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
+        let bench = Bench {
+            scenario: &scenario,
+            fabric: &fabric,
+            scope: node,
+            across: false,
+            seed: 1,
+            reading: 0,
+            job: None,
+        };
+        tool::call(&bench, name, &args, &Default::default()).expect("a known tool")
+    }
+
+    /// The average rate that a client prints, in Gb/s.
+    fn rate(node: &str, line: &str) -> f64 {
+        let Reply::Calls { answer, .. } = call(node, line) else { panic!("no client") };
+        let parsed = measure::read(answer.both().as_bytes());
+        assert!(parsed.complete, "{:?}", parsed.problems);
+        let [Measurement::Series(series)] = parsed.measurements.as_slice() else {
+            panic!("{:?}", parsed.measurements)
+        };
+        series.points.last().and_then(|point| point.algbw).expect("a rate")
+    }
+
+    #[test]
+    fn a_write_is_as_fast_as_both_ends_of_its_rail() {
+        let line = |peer: &str| format!("ib_write_bw -d mlx5_5 -q 4 -D 2 --report_gbits -F {peer}");
+        assert!((rate("n1", &line("n2")) / (48.6 * 8.0 / 2.0) - 1.0).abs() < 0.01);
+        assert!((rate("n2", &line("n1")) / (48.6 * 8.0) - 1.0).abs() < 0.01);
+        assert!((rate("n1", &line("n3")) / (48.6 * 8.0) - 1.0).abs() < 0.01);
+        // A read brings the data the other way.
+        let read = rate("n2", "ib_read_bw -d mlx5_5 --report_gbits n1");
+        assert!((read / (48.6 * 4.0) - 1.0).abs() < 0.01, "{read}");
+        let both = rate("n2", "ib_write_bw --ib-dev=mlx5_5 -b --report_gbits n1");
+        assert!((both / (48.6 * 8.0 * 1.5) - 1.0).abs() < 0.01, "{both}");
+    }
+
+    #[test]
+    fn a_server_is_who_names_no_peer() {
+        let ports =
+            ["ib_write_bw -d mlx5_0 -p 7001", "iperf3 -s -1 -p 7001"].map(|line| {
+                match call("n1", line) {
+                    Reply::Serves { port, .. } => port,
+                    other => panic!("{other:?}"),
+                }
+            });
+        assert_eq!(ports, [7001, 7001]);
+        let Reply::Calls { port, .. } = call("n1", "ib_write_bw n2") else { panic!("no client") };
+        assert_eq!(port, PERFTEST_PORT);
+    }
+
+    #[test]
+    fn a_rail_without_link_ends_the_tools_as_it_does() {
+        let Reply::Says(answer) = call("n3", "ib_write_bw -d mlx5_1") else { panic!("it starts") };
+        let parsed = measure::read(answer.both().as_bytes());
+        assert!(answer.code == 1 && !parsed.problems.is_empty(), "{answer:?}");
+        let Reply::Says(answer) = call("n1", "iperf3 -J -c n3 --bind-dev eth1") else {
+            panic!("it starts")
+        };
+        let value: Value = serde_json::from_str(&answer.stdout).expect("JSON");
+        assert_eq!(value["error"], "unable to connect to server: No route to host");
+        assert_eq!(answer.code, 1);
+    }
+
+    #[test]
+    fn iperf3_tells_both_directions_apart() {
+        let sums = |line: &str| {
+            let Reply::Calls { answer, .. } = call("n1", line) else { panic!("no client") };
+            let value: Value = serde_json::from_str(&answer.stdout).expect("JSON");
+            let rate = value["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate");
+            (rate / 8e9, value)
+        };
+        let line = 50.0 * 1448.0 / 1538.0;
+        let (forward, document) = sums("iperf3 -c n2 -p 7000 -J -P 4 -t 2 --bind-dev eth5");
+        assert!((forward / (line / 2.0) - 1.0).abs() < 0.01, "{forward}");
+        assert_eq!(document["start"]["test_start"]["num_streams"], 4);
+        assert_eq!(document["start"]["connecting_to"]["port"], 7000);
+        assert_eq!(document["end"]["sum_sent"]["retransmits"], 0);
+        assert!(document["end"]["sum_sent"]["bytes"].is_u64());
+        let (back, document) = sums("iperf3 -c n2 -J -R -B n1%eth5");
+        assert!((back / line - 1.0).abs() < 0.01, "{back}");
+        assert_eq!(document["start"]["test_start"]["reverse"], 1);
+        assert_eq!(document["end"]["sum_sent"]["sender"], false);
+        let (_, document) = sums("iperf3 -c n2 -J --bidir --bind-dev eth5");
+        assert!(document["end"]["sum_received_bidir_reverse"]["bits_per_second"].is_f64());
+    }
+}

@@ -1,0 +1,122 @@
+//! nvidia-smi's queries as CSV: `--query-gpu` and `--query-compute-apps`.
+
+use super::Answer;
+use super::uuid;
+use crate::sim::bench::Bench;
+use crate::sim::fabric::GpuIndex;
+
+/// The answer to a query, where the arguments are one.
+pub fn answer(bench: &Bench<'_>, args: &[String]) -> Option<Answer> {
+    let value = |name: &str| args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
+    let format = value("--format").unwrap_or_default();
+    let says = |word: &str| format.split(',').any(|part| part == word);
+    let form = Form { header: !says("noheader"), units: !says("nounits") };
+    if let Some(fields) = value("--query-compute-apps") {
+        return Some(processes(bench, fields, form));
+    }
+    value("--query-gpu").map(|fields| gpus(bench, fields, form))
+}
+
+#[derive(Clone, Copy)]
+struct Form {
+    header: bool,
+    units: bool,
+}
+
+fn table(fields: &str, form: Form, rows: Vec<Option<Vec<(String, &'static str)>>>) -> Answer {
+    let names: Vec<&str> = fields.split(',').map(str::trim).collect();
+    let mut out = String::new();
+    if form.header {
+        out.push_str(&format!("{}\n", names.join(", ")));
+    }
+    for row in rows {
+        let Some(cells) = row else {
+            let why = format!("Field in \"{fields}\" is not a valid field to query.\n\n");
+            return Answer::ended(why, String::new(), 2);
+        };
+        let cells: Vec<String> = cells
+            .into_iter()
+            .map(|(value, unit)| match unit.is_empty() || !form.units {
+                true => value,
+                false => format!("{value} {unit}"),
+            })
+            .collect();
+        out.push_str(&format!("{}\n", cells.join(", ")));
+    }
+    Answer::of(out)
+}
+
+fn processes(bench: &Bench<'_>, fields: &str, form: Form) -> Answer {
+    let gpus = bench.gpus();
+    let Some(first) = gpus.first() else { return table(fields, form, Vec::new()) };
+    let Some(process) = &bench.fabric.home(*first).process else {
+        return table(fields, form, Vec::new());
+    };
+    let field = |gpu: GpuIndex, name: &str| -> Option<(String, &'static str)> {
+        let slot = bench.fabric.gpus[gpu].slot;
+        Some(match name.trim() {
+            "pid" => ((31_000 + slot).to_string(), ""),
+            "process_name" | "name" => (process.clone(), ""),
+            "gpu_uuid" => (uuid(bench.fabric, gpu), ""),
+            "used_memory" | "used_gpu_memory" => ("70112".to_owned(), "MiB"),
+            _ => return None,
+        })
+    };
+    let row = |gpu: &GpuIndex| fields.split(',').map(|name| field(*gpu, name)).collect();
+    table(fields, form, gpus.iter().map(row).collect())
+}
+
+fn gpus(bench: &Bench<'_>, fields: &str, form: Form) -> Answer {
+    let gpus = bench.gpus();
+    if gpus.is_empty() {
+        return Answer::ended("No devices were found\n".to_owned(), String::new(), 6);
+    }
+    let row = |gpu: &GpuIndex| fields.split(',').map(|name| of_gpu(bench, *gpu, name)).collect();
+    table(fields, form, gpus.iter().map(row).collect())
+}
+
+fn of_gpu(bench: &Bench<'_>, gpu: GpuIndex, name: &str) -> Option<(String, &'static str)> {
+    let fabric = bench.fabric;
+    let (node, state) = (fabric.home(gpu), &fabric.gpus[gpu]);
+    let busy = node.process.is_some();
+    // A few degrees and watts from one reading to the next.
+    let wobble = bench.key("nvidia-smi").with(gpu as u64).with(name.len() as u64).fraction();
+    let clock = 1980.0 * if node.power < 1.0 { node.power } else { 1.0 };
+    Some(match name.trim() {
+        "index" => (fabric.device(gpu).to_string(), ""),
+        "uuid" | "gpu_uuid" => (uuid(fabric, gpu), ""),
+        "name" | "gpu_name" => (node.hardware.product.to_owned(), ""),
+        "count" => (node.gpus.len().to_string(), ""),
+        "driver_version" => (node.hardware.driver.to_owned(), ""),
+        "pci.bus_id" | "gpu_bus_id" => {
+            (format!("{}.0", node.hardware.bus_id(state.slot).to_uppercase()), "")
+        }
+        "pstate" => ("P0".to_owned(), ""),
+        "persistence_mode" => ("Enabled".to_owned(), ""),
+        "mig.mode.current" => ("Disabled".to_owned(), ""),
+        "clocks.sm" | "clocks.current.sm" | "clocks.gr" | "clocks.current.graphics" => {
+            (format!("{clock:.0}"), "MHz")
+        }
+        "clocks.max.sm" | "clocks.max.graphics" => ("1980".to_owned(), "MHz"),
+        "clocks.mem" | "clocks.current.memory" | "clocks.max.mem" | "clocks.max.memory" => {
+            ("2619".to_owned(), "MHz")
+        }
+        "temperature.gpu" => (format!("{:.0}", 30.0 + 4.0 * wobble), ""),
+        "temperature.memory" => (format!("{:.0}", 38.0 + 4.0 * wobble), ""),
+        "power.draw" | "power.draw.instant" => {
+            (format!("{:.2}", if busy { 610.0 } else { 118.0 } + 9.0 * wobble), "W")
+        }
+        "power.limit" | "enforced.power.limit" => (format!("{:.2}", 700.0 * node.power), "W"),
+        "utilization.gpu" => (if busy { "97" } else { "0" }.to_owned(), "%"),
+        "utilization.memory" => (if busy { "41" } else { "0" }.to_owned(), "%"),
+        "memory.used" => (if busy { "70112" } else { "4" }.to_owned(), "MiB"),
+        "memory.total" => ("81559".to_owned(), "MiB"),
+        "ecc.errors.uncorrected.volatile.total" | "ecc.errors.corrected.volatile.total" => {
+            ("0".to_owned(), "")
+        }
+        "clocks_throttle_reasons.active" | "clocks_event_reasons.active" => {
+            ("0x0000000000000000".to_owned(), "")
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,53 @@
+//! Nodes that cannot be reached, and tools that do not behave.
+
+use super::fault::Fault;
+use super::scenario::Scenario;
+
+/// What is wrong with a tool on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ailment {
+    /// It never ends.
+    Hangs,
+    /// It prints more than anybody can keep.
+    Floods,
+    /// It prints what no parser knows.
+    Garbage,
+}
+
+/// Bytes of a flood: more than the 64 MiB that are kept of any output.
+pub const FLOOD: usize = 80 << 20;
+
+/// One line of a flood.
+pub const FLOOD_LINE: &str = "WARNING: the same message again, and again, and again, and again\n";
+
+/// What no parser knows.
+pub const GARBAGE: &str =
+    "\u{fffd}\u{1}\u{2}%%% 0xdeadbeef ~~~ {\"half\": [1,2,\n\u{7}\u{fffd}@@\n";
+
+/// What is wrong with this tool on any of these nodes.
+pub fn ailment(scenario: &Scenario, nodes: &[&str], name: &str) -> Option<Ailment> {
+    scenario.faults.iter().find_map(|fault| {
+        let (node, tool, ailment) = match fault {
+            Fault::ToolHangs { node, tool } => (node, tool, Ailment::Hangs),
+            Fault::ToolFloods { node, tool } => (node, tool, Ailment::Floods),
+            Fault::ToolGarbage { node, tool } => (node, tool, Ailment::Garbage),
+            _ => return None,
+        };
+        (tool == name && nodes.contains(&node.as_str())).then_some(ailment)
+    })
+}
+
+/// Whether a node cannot be reached.
+pub fn is_unreachable(scenario: &Scenario, node: &str) -> bool {
+    scenario.faults.iter().any(|fault| matches!(fault, Fault::Unreachable { node: n } if n == node))
+}
+
+/// Why no worker starts on a node, in the words of the program that would
+/// have reached it, which ends with [`REFUSED`].
+pub fn refuse_worker(scenario: &Scenario, node: &str) -> Option<String> {
+    is_unreachable(scenario, node)
+        .then(|| format!("ssh: connect to host {node} port 22: No route to host"))
+}
+
+/// The exit code of ssh(1) where it reached nobody.
+pub const REFUSED: u8 = 255;

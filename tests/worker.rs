@@ -1,0 +1,620 @@
+//! The worker from outside: the real program over a pipe, well treated and
+//! badly, and the TCP probe that it runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Read;
+use std::io::Write;
+use std::net::TcpListener;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Child;
+use std::process::ChildStdin;
+use std::process::Command;
+use std::process::Output;
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fabricgate::model::probe::Ready;
+use fabricgate::model::raw::Ending;
+use fabricgate::model::tcp::TcpDocument;
+use fabricgate::model::worker::Done;
+use fabricgate::model::worker::FromWorker;
+use fabricgate::model::worker::LONGEST_LINE;
+use fabricgate::model::worker::Order;
+use fabricgate::model::worker::PROTOCOL;
+use fabricgate::model::worker::STEP_VARIABLE;
+use fabricgate::model::worker::Stream;
+use fabricgate::model::worker::ToWorker;
+use fabricgate::model::worker::Waiting;
+
+/// How long a test waits for what must come, before it says that it hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+fn program() -> Command {
+    #[expect(clippy::disallowed_methods, reason = "a test starts the program under test")]
+    Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"))
+}
+
+/// A worker, and a coordinator's end of its pipes.
+struct Worker {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: mpsc::Receiver<FromWorker>,
+}
+
+/// What an order has printed so far: both streams, and ports it is ready at.
+type Printed = (Vec<u8>, Vec<u8>, Vec<u16>);
+
+/// What an order came to.
+struct Came {
+    done: Done,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    ready: Vec<u16>,
+}
+
+impl Worker {
+    fn start_with(arguments: &[&str], path: Option<&Path>) -> Self {
+        let mut command = program();
+        command.args(["node", "worker"]).args(arguments);
+        if let Some(path) = path {
+            let rest = std::env::var("PATH").expect("a PATH");
+            command.env("PATH", format!("{}:{rest}", path.display()));
+        }
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                assert!(line.len() < LONGEST_LINE, "a line of {} bytes", line.len());
+                let word = serde_json::from_str(&line);
+                let word = word.unwrap_or_else(|error| panic!("{line}: {error}"));
+                if sender.send(word).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { input: child.stdin.take(), child, lines }
+    }
+
+    /// A worker that has been greeted.
+    fn start() -> Self {
+        Self::start_with(&[], None).greeted()
+    }
+
+    fn greeted(mut self) -> Self {
+        self.say(&hello(PROTOCOL));
+        assert!(matches!(self.hear(), FromWorker::Hello(_)));
+        self
+    }
+
+    fn say(&mut self, word: &ToWorker) {
+        let mut line = serde_json::to_vec(word).expect("a document");
+        line.push(b'\n');
+        self.say_bytes(&line);
+    }
+
+    fn say_bytes(&mut self, bytes: &[u8]) {
+        self.input.as_mut().expect("not closed").write_all(bytes).expect("said");
+    }
+
+    fn hear(&self) -> FromWorker {
+        self.lines.recv_timeout(HANGS).expect("a line in time")
+    }
+
+    fn fault(&self) -> String {
+        match self.hear() {
+            FromWorker::Fault { why } => why,
+            other => panic!("expected a fault: {other:?}"),
+        }
+    }
+
+    /// Hears until this many orders are done.
+    fn come(&self, orders: usize) -> BTreeMap<u64, Came> {
+        let mut pieces: BTreeMap<u64, Printed> = BTreeMap::new();
+        let mut came = BTreeMap::new();
+        while came.len() < orders {
+            match self.hear() {
+                FromWorker::Output { id, stream, data } => {
+                    let parts = pieces.entry(id).or_default();
+                    let into = match stream {
+                        Stream::Stdout => &mut parts.0,
+                        Stream::Stderr => &mut parts.1,
+                    };
+                    into.extend(STANDARD.decode(data).expect("base64"));
+                }
+                FromWorker::Ready { id, port } => pieces.entry(id).or_default().2.push(port),
+                FromWorker::Done(done) => {
+                    let (stdout, stderr, ready) = pieces.remove(&done.id).unwrap_or_default();
+                    came.insert(done.id, Came { done: *done, stdout, stderr, ready });
+                }
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+        came
+    }
+
+    fn run(&mut self, order: &Order) -> Came {
+        self.say(&ToWorker::Run(order.clone()));
+        self.come(1).remove(&order.id).expect("that order")
+    }
+
+    /// Waits for its end; its exit code.
+    fn code(&mut self) -> Option<i32> {
+        self.child.wait().expect("waited for").code()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn hello(protocol: u32) -> ToWorker {
+    ToWorker::Hello { protocol, version: "0.0.0".to_owned(), node: "n1".to_owned() }
+}
+
+fn order(id: u64, argv: &[&str]) -> Order {
+    Order {
+        id,
+        argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+        env: BTreeMap::new(),
+        limit_s: 60.0,
+        capture: 1 << 20,
+        ready: None,
+        idle_gpus: false,
+    }
+}
+
+fn shell(id: u64, script: &str) -> Order {
+    order(id, &["sh", "-c", script])
+}
+
+/// An order that can be found among the processes of this machine.
+fn marked(mut order: Order, mark: &str) -> Order {
+    let mark = format!("{mark}-{}", std::process::id());
+    order.env.insert(STEP_VARIABLE.to_owned(), mark);
+    order
+}
+
+/// Processes that carry this mark. One that has ended has no environment.
+fn carrying(mark: &str) -> Vec<String> {
+    let wanted = format!("{STEP_VARIABLE}={mark}-{}", std::process::id());
+    let entries = fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
+    entries
+        .filter(|entry| {
+            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        })
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Waits until this many processes carry a mark.
+fn wait_for(mark: &str, wanted: usize) {
+    let start = std::time::Instant::now();
+    while carrying(mark).len() != wanted {
+        assert!(start.elapsed() < HANGS, "{mark}: {:?}, expected {wanted}", carrying(mark));
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A shell with a child, both deaf to requests to end, and one with a grandchild
+/// in the background that keeps no pipe.
+const STUBBORN: &str = "trap '' TERM; sleep 300 & sleep 300";
+const LEAVING: &str = "sleep 300 >/dev/null 2>&1 & sleep 300";
+
+#[test]
+fn a_worker_says_who_it_is_and_where() {
+    let mut worker = Worker::start_with(&[], None);
+    worker.say(&hello(PROTOCOL));
+    let FromWorker::Hello(hello) = worker.hear() else { panic!("no hello") };
+    assert_eq!((hello.protocol, hello.version.as_str()), (PROTOCOL, env!("CARGO_PKG_VERSION")));
+    let own = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    assert_eq!(hello.environment.hostname, own.trim());
+    assert!(hello.environment.boot_id.is_some() && hello.environment.load.is_some());
+    assert!(!hello.environment.interfaces.contains_key("lo"));
+    worker.say(&ToWorker::Bye);
+    assert_eq!(worker.code(), Some(0));
+}
+
+#[test]
+fn another_protocol_is_refused_by_name() {
+    let mut worker = Worker::start_with(&[], None);
+    worker.say(&hello(PROTOCOL + 1));
+    let why = worker.fault();
+    assert!(why.contains(&format!("expected protocol {PROTOCOL}")), "{why}");
+    assert_eq!(worker.code(), Some(1));
+}
+
+#[test]
+fn what_is_no_order_ends_the_worker_with_a_reason() {
+    for (line, expected) in [
+        (&b"ssh: Welcome to n1\n"[..], "expected a line of JSON: hello, run, stop or bye"),
+        (b"{\"type\":\"dance\"}\n", "expected a line of JSON"),
+        (b"\xff\xfe\n", "expected a line of JSON"),
+        (b"{\"type\":\"stop\",\"id\":1}\n", "expected hello first"),
+    ] {
+        let mut worker = Worker::start_with(&[], None);
+        worker.say_bytes(line);
+        let why = worker.fault();
+        assert!(why.contains(expected), "{why}");
+        assert_eq!(worker.code(), Some(1));
+    }
+    let mut worker = Worker::start();
+    // The worker may leave before it has read all of it.
+    let _ = worker.input.as_mut().expect("open").write_all(&vec![b'x'; LONGEST_LINE + 9]);
+    assert!(worker.fault().contains("at most"));
+    assert_eq!(worker.code(), Some(1));
+}
+
+#[test]
+fn an_order_is_carried_out_and_its_output_comes_back() {
+    let mut worker = Worker::start();
+    let mut said = shell(7, "echo \"$GREETING\"; echo {self} >&2; exit 3");
+    said.env.insert("GREETING".to_owned(), "grüß".to_owned());
+    let came = worker.run(&said);
+    assert_eq!(came.done.ending, Ending::Exited { code: 3 });
+    assert_eq!(came.stdout, "grüß\n".as_bytes());
+    assert!(String::from_utf8_lossy(&came.stderr).trim().ends_with("fabricgate"));
+    assert!(0.0 < came.done.duration_s && came.done.load.is_some());
+    assert!(came.done.gpus.is_empty(), "no GPUs were asked for");
+}
+
+#[test]
+fn endings_are_told_apart() {
+    let mut worker = Worker::start();
+    let mut hanging = shell(3, "echo begun; sleep 300 & wait");
+    hanging.limit_s = 0.3;
+    for order in [shell(1, "kill -9 $$"), order(2, &["no-such-tool-here"]), hanging, order(4, &[])]
+    {
+        worker.say(&ToWorker::Run(order));
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = folder.path().join("text");
+    fs::write(&text, "no program").expect("written");
+    worker.say(&ToWorker::Run(order(5, &[&text.display().to_string()])));
+    let came = worker.come(5);
+    let ending = |id: u64| &came[&id].done.ending;
+    assert_eq!(*ending(1), Ending::Signalled { signal: 9 });
+    assert_eq!(*ending(2), Ending::Missing { program: "no-such-tool-here".to_owned() });
+    assert_eq!(*ending(3), Ending::TimedOut);
+    assert_eq!(came[&3].stdout, b"begun\n");
+    assert!(matches!(ending(4), Ending::NotStarted { .. }), "{:?}", ending(4));
+    assert_eq!(*ending(5), Ending::Exited { code: 126 });
+    assert!(String::from_utf8_lossy(&came[&5].stderr).contains("cannot be started"));
+}
+
+#[test]
+fn orders_run_side_by_side() {
+    let mut worker = Worker::start();
+    // Each waits for the other: one after the other they would hang.
+    let folder = tempfile::tempdir().expect("a folder");
+    let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+    for (id, own, other) in [(1, &a, &b), (2, &b, &a)] {
+        let (own, other) = (own.display(), other.display());
+        let script = format!("touch {own}; while [ ! -e {other} ]; do sleep 0.01; done");
+        worker.say(&ToWorker::Run(shell(id, &script)));
+    }
+    let came = worker.come(2);
+    assert!(came.values().all(|came| came.done.ending.is_success()));
+}
+
+#[test]
+fn a_flood_is_bounded_and_counted() {
+    let mut worker = Worker::start();
+    let flood = shell(1, "dd if=/dev/zero bs=65536 count=160 2>/dev/null; echo end >&2");
+    let came = worker.run(&Order { capture: 3_000_000, ..flood });
+    assert!(came.done.ending.is_success());
+    assert_eq!(came.stdout.len(), 3_000_000);
+    assert_eq!(came.done.stdout_dropped, 160 * 65_536 - 3_000_000);
+    assert_eq!((came.stderr.as_slice(), came.done.stderr_dropped), (&b"end\n"[..], 0));
+}
+
+#[test]
+fn one_order_can_be_stopped_and_the_rest_goes_on() {
+    let mut worker = Worker::start();
+    worker.say(&ToWorker::Run(marked(shell(1, LEAVING), "stopped")));
+    worker.say(&ToWorker::Run(marked(shell(2, LEAVING), "going")));
+    wait_for("stopped", 3);
+    wait_for("going", 3);
+    worker.say(&ToWorker::Stop { id: 1 });
+    worker.say(&ToWorker::Stop { id: 99 });
+    let came = worker.come(1);
+    assert_eq!(came[&1].done.ending, Ending::Interrupted);
+    wait_for("stopped", 0);
+    assert_eq!(carrying("going").len(), 3);
+}
+
+#[test]
+fn the_end_of_its_input_ends_everything() {
+    let mut worker = Worker::start();
+    worker.say(&ToWorker::Run(marked(shell(1, STUBBORN), "input")));
+    worker.say(&ToWorker::Run(marked(shell(2, LEAVING), "input")));
+    wait_for("input", 6);
+    worker.input = None;
+    assert_eq!(worker.code(), Some(0));
+    assert_eq!(carrying("input"), Vec::<String>::new());
+}
+
+#[test]
+fn a_killed_worker_takes_everything_with_it() {
+    let mut worker = Worker::start();
+    worker.say(&ToWorker::Run(marked(shell(1, STUBBORN), "killed")));
+    worker.say(&ToWorker::Run(marked(shell(2, LEAVING), "killed")));
+    worker.say(&ToWorker::Run(marked(order(3, &["sleep", "300"]), "killed")));
+    wait_for("killed", 7);
+    worker.child.kill().expect("killed");
+    wait_for("killed", 0);
+}
+
+#[test]
+fn a_guarded_tool_dies_with_its_parent() {
+    #[expect(clippy::disallowed_methods, reason = "a test starts the program under test")]
+    let mut parent = Command::new("sh");
+    let script = "\"$PROGRAM\" node guard --parent $$ -- sleep 300 & wait";
+    let mark = format!("guarded-{}", std::process::id());
+    parent.args(["-c", script]).env(STEP_VARIABLE, mark);
+    parent.env("PROGRAM", assert_cmd::cargo::cargo_bin!("fabricgate"));
+    let mut parent = parent.spawn().expect("a shell");
+    wait_for("guarded", 2);
+    // Not before the guard has become the tool: by then it is bound.
+    let is_tool = |pid: &String| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
+    };
+    while !carrying("guarded").iter().any(is_tool) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    parent.kill().expect("killed");
+    parent.wait().expect("ended");
+    wait_for("guarded", 0);
+}
+
+#[test]
+fn an_order_that_ends_leaves_nothing_in_the_background() {
+    let mut worker = Worker::start();
+    let order = marked(shell(1, "sleep 300 >/dev/null 2>&1 & echo done"), "left");
+    assert!(worker.run(&order).done.ending.is_success());
+    wait_for("left", 0);
+}
+
+#[test]
+fn a_server_is_ready_when_its_first_line_says_so() {
+    let mut worker = Worker::start();
+    let waiting = Some(Waiting { how: Ready::Line, port: 0 });
+    worker.say(&ToWorker::Run(Order {
+        ready: waiting,
+        ..shell(1, "printf listen; sleep 0.1; echo 'ing 4711'; exec sleep 300")
+    }));
+    match worker.hear() {
+        FromWorker::Ready { id: 1, port: 4711 } => {}
+        other => panic!("expected ready: {other:?}"),
+    }
+    worker.say(&ToWorker::Stop { id: 1 });
+    assert_eq!(worker.come(1)[&1].done.ending, Ending::Interrupted);
+    let came = worker.run(&Order { ready: waiting, ..shell(2, "echo no port for you; exit 1") });
+    assert_eq!((came.ready.as_slice(), came.done.ending), (&[][..], Ending::Exited { code: 1 }));
+}
+
+#[test]
+fn a_server_is_ready_when_its_port_is_served() {
+    let mut worker = Worker::start();
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = free.local_addr().expect("an address").port();
+    drop(free);
+    let waiting = Some(Waiting { how: Ready::Port, port });
+    worker.say(&ToWorker::Run(Order { ready: waiting, ..order(1, &["sleep", "300"]) }));
+    thread::sleep(Duration::from_millis(200));
+    assert!(worker.lines.try_recv().is_err(), "nobody listens yet");
+    let _served = TcpListener::bind(("127.0.0.1", port)).expect("still free");
+    match worker.hear() {
+        FromWorker::Ready { id: 1, port: got } => assert_eq!(got, port),
+        other => panic!("expected ready: {other:?}"),
+    }
+    // Another server at this port would not be the one that listens.
+    let came = worker.run(&Order { ready: waiting, ..order(2, &["sleep", "300"]) });
+    let Ending::NotStarted { why } = came.done.ending else { panic!("{:?}", came.done) };
+    assert!(why.contains("served by somebody else"), "{why}");
+}
+
+/// A folder with an `nvidia-smi` that knows one GPU and one process on it.
+fn driver_tool(process: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("nvidia-smi");
+    let script = format!(
+        "#!/bin/sh\ncase \"$1\" in\n--query-compute-apps=*) echo '{process}';;\n\
+         --query-gpu=*) echo '0, GPU-1, 1980 MHz, 2619 MHz, 35, 76.5 W';;\nesac\n"
+    );
+    fs::write(&file, script).expect("written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("executable");
+    folder
+}
+
+#[test]
+fn a_node_whose_gpus_are_used_is_left_alone_unless_told_otherwise() {
+    let folder = driver_tool("1, /usr/bin/python3");
+    let on_gpus = Order { idle_gpus: true, ..shell(1, "echo ran") };
+    let mut worker = Worker::start_with(&[], Some(folder.path())).greeted();
+    worker.say(&ToWorker::Run(on_gpus.clone()));
+    match worker.hear() {
+        FromWorker::Refused { id: 1, why } => {
+            assert_eq!(why, "busy: pid 1 (python3) uses a GPU");
+        }
+        other => panic!("expected a refusal: {other:?}"),
+    }
+    // What needs no GPU is not concerned.
+    assert!(worker.run(&shell(2, "true")).done.ending.is_success());
+    let mut worker = Worker::start_with(&["--even-if-busy"], Some(folder.path())).greeted();
+    let came = worker.run(&on_gpus);
+    assert_eq!(came.stdout, b"ran\n");
+    assert_eq!(came.done.gpus, ["0, GPU-1, 1980 MHz, 2619 MHz, 35, 76.5 W"]);
+}
+
+#[test]
+fn idle_gpus_are_used() {
+    let folder = driver_tool("");
+    let mut worker = Worker::start_with(&[], Some(folder.path())).greeted();
+    let came = worker.run(&Order { idle_gpus: true, ..shell(1, "echo ran") });
+    assert_eq!(came.stdout, b"ran\n");
+}
+
+/// The TCP probe with these arguments.
+fn tcp(arguments: &[&str]) -> Command {
+    let mut command = program();
+    command.args(["node", "probe", "tcp"]).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A serving TCP probe and its port.
+fn serving() -> (Child, u16) {
+    let mut child = tcp(&["--serve", "--bind", "127.0.0.1", "--node", "b"]).spawn().expect("one");
+    let mut line = String::new();
+    let output = child.stdout.as_mut().expect("a pipe");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    let port = line.trim().strip_prefix("listening ").expect("a port").parse();
+    (child, port.expect("a number"))
+}
+
+fn connect(port: u16, seconds: &str) -> Output {
+    let peer = format!("127.0.0.1:{port}");
+    let words = ["--connect", &peer, "--seconds", seconds, "--warmup", "0.05", "--node", "a"];
+    tcp(&words).output().expect("run")
+}
+
+fn document(output: &[u8]) -> TcpDocument {
+    serde_json::from_slice(output)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(output)))
+}
+
+#[test]
+fn a_worker_measures_tcp_between_two_of_its_own_processes() {
+    let mut worker = Worker::start();
+    let serve = ["{self}", "node", "probe", "tcp", "--serve", "--bind", "127.0.0.1", "--node", "b"];
+    worker.say(&ToWorker::Run(Order {
+        ready: Some(Waiting { how: Ready::Line, port: 0 }),
+        ..order(1, &serve)
+    }));
+    let FromWorker::Ready { port, .. } = worker.hear() else { panic!("not ready") };
+    let peer = format!("127.0.0.1:{port}");
+    let client = [
+        &["{self}", "node", "probe", "tcp", "--connect", &peer, "--bind", "127.0.0.1"][..],
+        &["--device", "-", "--node", "a", "--peer", "b", "--rail", "rail0", "--streams", "3"],
+        &["--seconds", "0.2", "--warmup", "0.05", "--readings", "2"],
+    ];
+    worker.say(&ToWorker::Run(order(2, &client.concat())));
+    let came = worker.come(2);
+    for id in [1, 2] {
+        let stderr = String::from_utf8_lossy(&came[&id].stderr);
+        assert!(came[&id].done.ending.is_success(), "{id}: {:?} {stderr}", came[&id].done.ending);
+    }
+    let got = document(&came[&2].stdout);
+    assert!(got.complete && got.problems.is_empty(), "{:?}", got.problems);
+    assert_eq!((got.format.as_str(), got.unit.as_str()), ("fabricgate.tcp/1", "GB/s"));
+    assert_eq!((got.source.node.as_str(), got.source.address.as_str()), ("a", "127.0.0.1"));
+    assert_eq!((got.destination.node.as_str(), got.source.device), ("b", None));
+    assert_eq!((got.rail.as_deref(), got.streams, got.readings.len()), (Some("rail0"), 3, 2));
+    for flow in got.readings.iter().flat_map(|reading| [&reading.forward, &reading.reverse]) {
+        assert_eq!(flow.sent_bytes, flow.received_bytes);
+        let counted = flow.rate * flow.seconds * 1e9;
+        assert!(0.0 < counted && counted <= flow.received_bytes as f64, "{flow:?}");
+        assert!(0.0 < flow.seconds && flow.seconds <= 0.2, "{flow:?}");
+    }
+    let latency = got.latency.expect("latency");
+    assert_eq!(latency.samples, 200);
+    assert!(0.0 < latency.min_us && latency.min_us <= latency.median_us);
+    assert!(latency.median_us <= latency.p99_us);
+}
+
+#[test]
+fn another_node_than_the_one_asked_for_is_reported() {
+    let (mut server, port) = serving();
+    let peer = format!("127.0.0.1:{port}");
+    let words = ["--connect", &peer, "--seconds", "0.05", "--peer", "c", "--no-latency"];
+    let got = document(&tcp(&words).output().expect("run").stdout);
+    assert_eq!(got.problems, ["asked for node c, and b answered"]);
+    assert_eq!(got.latency, None);
+    assert_eq!(server.wait().expect("ended").code(), Some(0));
+}
+
+#[test]
+fn nobody_at_the_port_is_said() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = free.local_addr().expect("an address").port();
+    drop(free);
+    let got = connect(port, "1");
+    assert_eq!(got.status.code(), Some(5));
+    assert!(got.stdout.is_empty());
+    let why = String::from_utf8_lossy(&got.stderr).into_owned();
+    assert!(why.contains(&format!("127.0.0.1:{port} cannot be reached")), "{why}");
+}
+
+#[test]
+fn a_stranger_at_the_port_is_recognised_and_a_silent_one_given_up() {
+    for (greeting, expected) in [
+        (&b"SSH-2.0-OpenSSH_9.6\r\n"[..], "nothing that fabricgate says"),
+        (b"no line at all", "nothing that fabricgate says"),
+        (b"", "it does not answer"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let stranger = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accepted");
+            stream.write_all(greeting).expect("said");
+            // Stays until the client has had enough.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let got = connect(port, "1");
+        let why = String::from_utf8_lossy(&got.stderr).into_owned();
+        assert_eq!(got.status.code(), Some(5), "{why}");
+        assert!(why.contains(expected), "{why}");
+        stranger.join().expect("ended");
+    }
+}
+
+#[test]
+fn strangers_are_turned_away_and_the_client_is_served() {
+    let (mut server, port) = serving();
+    let mut silent = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    let mut loud = TcpStream::connect(("127.0.0.1", port)).expect("connected");
+    loud.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("said");
+    let mut answer = String::new();
+    loud.read_to_string(&mut answer).expect("heard");
+    assert!(answer.contains("expected a client of fabricgate"), "{answer}");
+    let got = connect(port, "0.1");
+    assert_eq!(got.status.code(), Some(0), "{}", String::from_utf8_lossy(&got.stderr));
+    assert!(document(&got.stdout).complete);
+    assert_eq!(server.wait().expect("ended").code(), Some(0));
+    // It neither held the session up nor outlived it.
+    let _ = silent.read_to_string(&mut answer);
+}
+
+#[test]
+fn a_peer_that_dies_on_the_way_leaves_an_incomplete_document() {
+    let (mut server, port) = serving();
+    let client = thread::spawn(move || connect(port, "5"));
+    // Data flows: one thread per stream beside the first and the one that
+    // accepts connections.
+    let threads = format!("/proc/{}/task", server.id());
+    while fs::read_dir(&threads).expect("threads").count() < 2 + 4 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    server.kill().expect("killed");
+    server.wait().expect("ended");
+    let got = client.join().expect("run");
+    assert_eq!(got.status.code(), Some(4), "{}", String::from_utf8_lossy(&got.stderr));
+    let got = document(&got.stdout);
+    assert!(!got.complete && got.readings.is_empty());
+    assert_eq!(got.problems.len(), 1, "{:?}", got.problems);
+}
