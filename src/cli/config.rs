@@ -31,6 +31,9 @@ use crate::sim::scenario::Scenario;
 /// nodes; here each costs a process and its output.
 const PARALLEL: usize = 1_024;
 
+/// The same for simulated nodes, which all run on this machine.
+const PARALLEL_HERE: usize = 16;
+
 /// How long a worker may take to answer where nothing is said: a login through
 /// a busy head node takes seconds.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -339,6 +342,9 @@ fn launcher(section: LauncherSection, at: usize, base: &Path) -> Result<Reach, (
         }
         LauncherKind::Sim => {
             let scenario = section.scenario.ok_or_else(|| missing("scenario = \"FILE\""))?;
+            if section.parallel.is_none() {
+                reach.parallel = PARALLEL_HERE;
+            }
             Launcher::Sim { scenario: base.join(scenario.into_inner()) }
         }
         LauncherKind::Replay => {
@@ -413,6 +419,7 @@ impl Simulated {
         };
         config.scratch = Some(scratch);
         config.launcher = Launcher::Sim { scenario: scenario.clone() };
+        config.parallel = config.parallel.min(PARALLEL_HERE);
         config.claims = Source::Scenario(scenario);
         Ok(config)
     }

@@ -115,7 +115,7 @@ impl Progress {
             }
             let width = state.rounds.to_string().len();
             format!(
-                "[{:>width$}/{}] stage {} {}: {} in {:.1} s, {left}",
+                "[{:>width$}/{}] stage {} {}: {} in {:.2} s, {left}",
                 state.ended,
                 state.rounds,
                 round.stage,
