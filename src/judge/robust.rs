@@ -45,10 +45,13 @@ pub fn quantile(values: &mut [f64], q: f64) -> Option<f64> {
 }
 
 /// Robust standard deviation around `centre`: from the median absolute
-/// deviation of all values, or of those below the centre, whichever is larger.
+/// deviation of all values, or of the lower half, whichever is larger.
 pub fn spread(values: &[f64], centre: f64) -> Option<f64> {
     let mut all: Vec<f64> = values.iter().map(|v| (v - centre).abs()).collect();
     let mut lower: Vec<f64> = values.iter().filter(|v| **v < centre).map(|v| centre - v).collect();
+    // Quantised values tie with the centre: they belong to the lower half, or
+    // the one bad value below them would be all of it.
+    lower.resize(lower.len().max(values.len() / 2), 0.0);
     let all = median(&mut all)?;
     let lower = median(&mut lower).unwrap_or(0.0);
     Some(all.max(lower) * MAD_TO_SIGMA)
@@ -122,6 +125,15 @@ mod tests {
         let wild = spread(&values, 1.0).expect("values");
         assert!((calm - 0.001_482_6).abs() < 1e-6);
         assert!((wild - calm).abs() < 1e-6);
+    }
+
+    #[test]
+    fn one_value_below_many_equal_ones_is_no_spread() {
+        let mut values = vec![1.0; 29];
+        values.push(0.5);
+        assert_eq!(spread(&values, 1.0), Some(0.0));
+        // Without ties the lower half is what lies below.
+        assert_eq!(spread(&[0.7, 0.9, 1.1, 1.2], 1.0), Some(0.2 * MAD_TO_SIGMA));
     }
 
     #[test]

@@ -147,6 +147,42 @@ fn a_slow_path_stays_a_path_when_its_ends_are_fine_with_others() {
 }
 
 #[test]
+fn a_pair_that_loses_packets_one_way_is_found_beside_slow_hosts() {
+    // A shaper is so steady that most rates are the same to the last byte.
+    for (sigma, seed) in [(0.0, 0), (0.005, 1), (0.005, 2), (0.01, 3)] {
+        for lossy in [0.05, 0.5, 0.7] {
+            let share = move |a: u32, b: u32| {
+                slow(a).min(slow(b)) * if (a, b) == (0, 4) { lossy } else { 1.0 }
+            };
+            let mut lab = Lab::new(share).noise(sigma, 3, seed);
+            let before = lab.measure(&all(8));
+            let first = lab.judge(&lab.claims(), &before);
+            let expected = [
+                "degraded path-low pair host0 - host4 tx",
+                "degraded nic-low rail host2",
+                "degraded nic-low rail host5",
+            ];
+            assert_eq!(loci(&first), expected, "{sigma}, {lossy}");
+            let suspects = confirm::suspects(&first);
+            let mut recordings = before.clone();
+            let again = [(2, 1), (2, 3), (2, 6), (5, 1), (5, 3), (5, 7)];
+            // Each end with two cleared partners, and both together again.
+            let pair = [(0, 1), (0, 3), (4, 6), (4, 7), (0, 4)];
+            for (a, b) in again.into_iter().chain(pair) {
+                recordings.push(lab.pair(a, b, STAGE));
+            }
+            let second = lab.judge(&lab.claims(), &confirm::second_case(&recordings, &suspects));
+            let again: Vec<&Recording> =
+                recordings.iter().filter(|r| r.stage == Some(STAGE)).collect();
+            let verdicts = confirm::confirm(&first.verdicts, &second.verdicts, &again);
+            assert_eq!(words(&verdicts), expected, "{sigma}, {lossy}");
+            assert_eq!(outcome(&verdicts, "host0"), Outcome::Unknown);
+            assert_eq!(outcome(&verdicts, "host1"), Outcome::Pass);
+        }
+    }
+}
+
+#[test]
 fn findings_that_partners_cannot_show_stay_as_they_are() {
     let mut lab = Lab::new(|_, _| 0.5);
     let before = lab.measure(&all(8));
