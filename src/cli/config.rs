@@ -4,6 +4,7 @@
 //! in a limit must not fall back to a default. Relative paths are relative to
 //! the file.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use toml::Spanned;
 
 use super::failure::Failure;
 use super::input;
+use super::stored;
 use crate::act::policy::Policy;
 use crate::coordinator::Confirm;
 use crate::inventory::claims_file;
@@ -114,6 +116,8 @@ pub enum Source {
     File(PathBuf),
     /// What the simulated scenario claims.
     Scenario(PathBuf),
+    /// What was claimed in a stored run.
+    Run(PathBuf),
 }
 
 /// A configuration that was read and checked.
@@ -194,6 +198,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     let claims = match (read.claims, &launcher) {
         (Some(file), _) => Source::File(base.join(file)),
         (None, Launcher::Sim { scenario }) => Source::Scenario(scenario.clone()),
+        (None, Launcher::Replay { run }) => Source::Run(run.clone()),
         (None, _) => {
             return Err(wrong(
                 0,
@@ -382,6 +387,11 @@ pub struct Simulated {
 }
 
 impl Simulated {
+    /// This scenario.
+    pub fn by(scenario: PathBuf) -> Self {
+        Self { scenario: Some(scenario) }
+    }
+
     /// Whether a simulated fabric is asked for.
     pub fn is_asked(&self) -> bool {
         self.scenario.is_some()
@@ -451,15 +461,14 @@ pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
     };
     let files =
         list().map_err(|error| Failure::Environment(format!("{}: {error}", dir.display())))?;
+    let mut own: BTreeMap<String, String> = BTreeMap::new();
     for file in files {
         let text = read_text(&file)?;
         let name = file.display().to_string();
         let probe = catalog::parse(&name, &text).map_err(Failure::usage)?;
         // Two files of a site with one name: neither is the one that is meant.
-        if let Some(other) = catalog.get(&probe.name)
-            && Path::new(&other.origin).parent() == Some(dir)
-        {
-            let (probe, other) = (&probe.name, &other.origin);
+        if let Some(other) = own.insert(probe.name.clone(), name.clone()) {
+            let probe = &probe.name;
             return Err(Failure::Usage(format!("{name}: probe {probe:?} is also in {other}")));
         }
         catalog.add(probe);
@@ -473,15 +482,30 @@ impl Config {
         match &self.claims {
             Source::File(path) => claims(path),
             Source::Scenario(path) => {
-                let wrong = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
-                let scenario = Scenario::read(&read_text(path)?);
-                let scenario = scenario.map_err(|error| wrong(error.to_string()))?;
-                let fabric = Fabric::build(&scenario).map_err(wrong)?;
-                let text = sim::record::claims_of_network(&fabric);
+                let text = sim::record::claims_of_network(&fabric(path)?);
                 claims_file::parse(&path.display().to_string(), &text).map_err(Failure::usage)
             }
+            Source::Run(path) => Ok(stored::open_quietly(path)?.claims),
         }
     }
+
+    /// Whether what stands in for nodes is there: a mistake in a scenario would
+    /// otherwise be every node's.
+    pub fn check_stand_in(&self) -> Result<(), Failure> {
+        match &self.launcher {
+            Launcher::Sim { scenario } => fabric(scenario).map(|_| ()),
+            Launcher::Replay { run } => stored::open_quietly(run).map(|_| ()),
+            Launcher::Local | Launcher::Command { .. } => Ok(()),
+        }
+    }
+}
+
+/// The simulated hardware of a scenario file.
+fn fabric(path: &Path) -> Result<Fabric, Failure> {
+    let wrong = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
+    let scenario = Scenario::read(&read_text(path)?);
+    let scenario = scenario.map_err(|error| wrong(error.to_string()))?;
+    Fabric::build(&scenario).map_err(wrong)
 }
 
 /// Opens and reads a claims file.
