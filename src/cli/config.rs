@@ -28,6 +28,7 @@ use crate::probe::catalog::Catalog;
 use crate::sim;
 use crate::sim::fabric::Fabric;
 use crate::sim::scenario::Scenario;
+use crate::sim::scenario::ScenarioError;
 
 /// Steps that run at the same time where nothing is said. The tools run on the
 /// nodes; here each costs a process and its output.
@@ -135,6 +136,8 @@ pub struct Config {
     pub platform: Option<String>,
     /// How nodes are reached.
     pub launcher: Launcher,
+    /// Who says so: the configuration's section, or the command line.
+    pub launcher_from: String,
     /// fabricgate as the nodes call it.
     pub worker: String,
     /// How long a worker may take to answer.
@@ -268,6 +271,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         thresholds: read.thresholds.into_iter().map(|file| base.join(file)).collect(),
         platform: read.platform,
         launcher,
+        launcher_from: format!("{name}: [launcher]"),
         worker,
         connect,
         confirm,
@@ -423,6 +427,7 @@ impl Simulated {
         };
         config.scratch = Some(scratch);
         config.launcher = Launcher::Sim { scenario: scenario.clone() };
+        config.launcher_from = "--sim".to_owned();
         config.claims = Source::Scenario(scenario);
         Ok(config)
     }
@@ -482,29 +487,47 @@ impl Config {
         match &self.claims {
             Source::File(path) => claims(path),
             Source::Scenario(path) => {
-                let text = sim::record::claims_of_network(&fabric(path)?);
+                let fabric = fabric(path).map_err(|error| self.no_stand_in(&error))?;
+                let text = sim::record::claims_of_network(&fabric);
                 claims_file::parse(&path.display().to_string(), &text).map_err(Failure::usage)
             }
-            Source::Run(path) => Ok(stored::open_quietly(path)?.claims),
+            Source::Run(path) => {
+                let stored = stored::open_quietly(path);
+                Ok(stored.map_err(|error| self.no_stand_in(&error))?.claims)
+            }
         }
     }
 
     /// Whether what stands in for nodes is there: a mistake in a scenario would
     /// otherwise be every node's.
     pub fn check_stand_in(&self) -> Result<(), Failure> {
-        match &self.launcher {
+        let there = match &self.launcher {
             Launcher::Sim { scenario } => fabric(scenario).map(|_| ()),
             Launcher::Replay { run } => stored::open_quietly(run).map(|_| ()),
             Launcher::Local | Launcher::Command { .. } => Ok(()),
+        };
+        there.map_err(|error| self.no_stand_in(&error))
+    }
+
+    fn no_stand_in(&self, error: &Failure) -> Failure {
+        let (from, kind) = (&self.launcher_from, self.launcher.as_str());
+        let text = format!("{from}, kind \"{kind}\": {error}");
+        match error {
+            Failure::Usage(_) => Failure::Usage(text),
+            Failure::Environment(_) => Failure::Environment(text),
         }
     }
 }
 
 /// The simulated hardware of a scenario file.
 fn fabric(path: &Path) -> Result<Fabric, Failure> {
-    let wrong = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
-    let scenario = Scenario::read(&read_text(path)?);
-    let scenario = scenario.map_err(|error| wrong(error.to_string()))?;
+    let name = path.display().to_string();
+    let wrong = |why: String| Failure::Usage(format!("{name}: {why}"));
+    let text = read_text(path)?;
+    let scenario = Scenario::read(&text).map_err(|error| match error {
+        ScenarioError::Shape(error) => Failure::usage(TextError::toml(&name, &text, &error)),
+        ScenarioError::Sense(why) => wrong(why),
+    })?;
     Fabric::build(&scenario).map_err(wrong)
 }
 
