@@ -386,3 +386,154 @@ fn a_reader_that_goes_away_ends_the_program_quietly() {
         assert_eq!(status.code(), Some(0), "{:?}", &args[..2]);
     }
 }
+
+/// Three nodes, reached through a command that is always there.
+const CONFIG: &str = "claims = \"claims.toml\"\n";
+const CLAIMS: &str = "[[domain]]\nname = \"a\"\nnodes = \"n[1-3]\"\n";
+const COMMAND: &str = "[launcher]\nkind = \"command\"\ntemplate = [\"env\", \"N={node}\"]\n";
+
+/// A sweep under this configuration of these claims is refused in one line,
+/// before anything is written.
+fn sweep_refused(config: &str, claims: &str, code: i32, names: &[&str]) {
+    let place = Place::new();
+    place.put("claims.toml", claims.as_bytes());
+    place.put("fabricgate.toml", config.as_bytes());
+    let output = place.run(&["audit", "--config", "fabricgate.toml"]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{config}{said}");
+    assert!(output.stdout.is_empty() && said.lines().count() == 1, "{said}");
+    for name in names {
+        assert!(said.contains(name), "{name} is not named: {said}");
+    }
+    assert!(!place.path("runs").exists(), "a run was begun");
+}
+
+#[test]
+fn an_unknown_key_is_refused_in_every_section_with_its_line_and_what_is_known() {
+    let refused = |rest: &str, names: &[&str]| {
+        sweep_refused(&format!("{CONFIG}{rest}"), CLAIMS, 2, names);
+    };
+    refused("bogus = 1\n", &["fabricgate.toml:2:1: unknown field `bogus`", "`run_dir`"]);
+    for (section, known) in [
+        ("[launcher]\nkind = \"local\"", "`connect_s`"),
+        ("[probes]\nreadings = 1", "`most_readings`"),
+        ("[sweep]\npartners = 3", "`cross_leaf`"),
+        ("[confirm]\nenabled = true", "`wait_s`"),
+        ("[policy]\nper_domain = 2", "`freeze_fleet`"),
+    ] {
+        let names = ["fabricgate.toml:4:1: unknown field `bogus`", known];
+        refused(&format!("{section}\nbogus = 1\n"), &names);
+    }
+    refused("[bogus]\n", &["fabricgate.toml:2:2: unknown field `bogus`"]);
+}
+
+#[test]
+fn claims_that_contradict_themselves_are_refused_with_their_line() {
+    let refused = |claims: &str, names: &[&str]| {
+        sweep_refused(&format!("{CONFIG}{COMMAND}"), claims, 2, names);
+    };
+    let twice = "[[domain]]\nname = \"a\"\nnodes = \"n1,n2,n1\"\n";
+    refused(twice, &["claims.toml:3:9: node n1 is in domain a twice"]);
+    let two = format!("{CLAIMS}[[domain]]\nname = \"b\"\nnodes = \"n3\"\n");
+    refused(&two, &["claims.toml:6:9: node n3 is in two domains, a and b"]);
+    let same = format!("{CLAIMS}[[domain]]\nname = \"a\"\nnodes = \"m1\"\n");
+    refused(&same, &["claims.toml:5:8: domain a is already claimed in line 2"]);
+    let leaf =
+        |name: &str, nodes: &str| format!("[[leaf]]\nname = \"{name}\"\nnodes = \"{nodes}\"\n");
+    let leaves = format!("{CLAIMS}{}{}", leaf("l", "n1"), leaf("m", "n[1-3]"));
+    refused(&leaves, &["claims.toml:9:9: node n1 is in two leaves, l and m"]);
+    let nobody = format!("{CLAIMS}{}", leaf("l", "n7"));
+    refused(&nobody, &["claims.toml:6:9: leaf l: no domain claims node n7"]);
+    refused(&format!("{CLAIMS}bogus = 1\n"), &["claims.toml:4:1: unknown field `bogus`"]);
+}
+
+#[test]
+fn what_stands_in_for_nodes_must_be_there_before_a_run_begins() {
+    let launcher = |kind: &str, rest: &str| format!("[launcher]\nkind = \"{kind}\"\n{rest}");
+    let refused = |code: i32, config: &str, names: &[&str]| {
+        for claims in ["", CONFIG] {
+            sweep_refused(&format!("{claims}{config}"), CLAIMS, code, names);
+        }
+    };
+    let from = "fabricgate.toml: [launcher]";
+    let gone = launcher("sim", "scenario = \"gone.toml\"\n");
+    refused(5, &gone, &[from, "gone.toml: No such file"]);
+    let wrong = launcher("sim", "scenario = \"claims.toml\"\n");
+    refused(2, &wrong, &[from, "claims.toml:1:1: missing field `platform`"]);
+    refused(5, &launcher("replay", "run = \"gone\"\n"), &[from, "gone: No such file"]);
+    let none = launcher("replay", "run = \"rec\"\n");
+    refused(2, &none, &[from, "rec: no run folder, run.json is missing"]);
+    refused(2, &launcher("replay", ""), &["fabricgate.toml:", "expected run = \"RUN FOLDER\""]);
+    refused(2, &launcher("sim", ""), &["fabricgate.toml:", "expected scenario = \"FILE\""]);
+    let place = Place::new();
+    let output = place.run(&["audit", "--sim", "gone.toml"]);
+    assert_eq!(output.status.code(), Some(5));
+    assert!(stderr(&output).contains("--sim") && stderr(&output).contains("gone.toml: No such"));
+}
+
+#[test]
+fn only_a_run_folder_can_be_gone_on_with() {
+    let place = Place::new();
+    refused(&place, &["audit", "--resume", "rec"], &["rec: no run folder, run.json is missing"]);
+    let output = place.run(&["audit", "--resume", "gone"]);
+    assert_eq!(output.status.code(), Some(5));
+    assert!(stderr(&output).contains("gone: No such file"), "{}", stderr(&output));
+    let args = ["audit", "--resume", "rec", "--seed", "4"];
+    refused(&place, &args, &["--resume", "--seed"]);
+}
+
+#[test]
+fn a_place_where_no_run_can_be_written_is_the_environment() {
+    let place = Place::new();
+    place.put("file", b"in the way");
+    for place_of_runs in ["file", "file/runs", "/proc/runs"] {
+        let output = place.run(&["audit", "--sim", "--run-dir", place_of_runs]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert!(said.starts_with("fabricgate: the run cannot be recorded: "), "{said}");
+        assert!(said.contains(place_of_runs) && said.lines().count() == 1, "{said}");
+    }
+}
+
+/// A small file system of its own, where this machine lets us have one.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    #[expect(clippy::disallowed_methods, reason = "a test mounts a file system")]
+    fn mount(at: &Path, size: &str) -> Option<Self> {
+        fs::create_dir_all(at).expect("made");
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(at);
+        let mounted = mount.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+        mounted.then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for SmallDisk {
+    #[expect(clippy::disallowed_methods, reason = "a test unmounts its file system")]
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_ends_a_run_with_a_message_and_leaves_what_was_written() {
+    let place = Place::new();
+    let Some(_disk) = SmallDisk::mount(&place.path("small"), "400k") else {
+        eprintln!("skipped: this user may not mount a file system");
+        return;
+    };
+    let output = place.run(&["audit", "--sim", "--run-dir", "small", "node[0001-0018]"]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    let last = said.lines().last().expect("a message");
+    assert!(last.starts_with("fabricgate: the run cannot be recorded: small/"), "{said}");
+    assert!(last.contains("No space left on device"), "{said}");
+    let folder = fs::read_dir(place.path("small")).expect("there").next();
+    let folder = folder.expect("a run").expect("readable").path().display().to_string();
+    let reported = place.run(&["report", &folder, "--json"]);
+    assert_eq!(reported.status.code(), Some(0), "{}", stderr(&reported));
+    let report: Value = serde_json::from_slice(&reported.stdout).expect("a report");
+    let unknown = report["verdicts"]["unknown"].to_string();
+    assert!(unknown.contains("not run: the run ended before"), "{unknown}");
+}

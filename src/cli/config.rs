@@ -4,6 +4,7 @@
 //! in a limit must not fall back to a default. Relative paths are relative to
 //! the file.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use toml::Spanned;
 
 use super::failure::Failure;
 use super::input;
+use super::stored;
 use crate::act::policy::Policy;
 use crate::coordinator::Confirm;
 use crate::inventory::claims_file;
@@ -26,6 +28,7 @@ use crate::probe::catalog::Catalog;
 use crate::sim;
 use crate::sim::fabric::Fabric;
 use crate::sim::scenario::Scenario;
+use crate::sim::scenario::ScenarioError;
 
 /// Steps that run at the same time where nothing is said. The tools run on the
 /// nodes; here each costs a process and its output.
@@ -117,6 +120,8 @@ pub enum Source {
     File(PathBuf),
     /// What the simulated scenario claims.
     Scenario(PathBuf),
+    /// What was claimed in a stored run.
+    Run(PathBuf),
 }
 
 /// A configuration that was read and checked.
@@ -134,6 +139,8 @@ pub struct Config {
     pub platform: Option<String>,
     /// How nodes are reached.
     pub launcher: Launcher,
+    /// Who says so: the configuration's section, or the command line.
+    pub launcher_from: String,
     /// fabricgate as the nodes call it.
     pub worker: String,
     /// How long a worker may take to answer.
@@ -197,6 +204,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     let claims = match (read.claims, &launcher) {
         (Some(file), _) => Source::File(base.join(file)),
         (None, Launcher::Sim { scenario }) => Source::Scenario(scenario.clone()),
+        (None, Launcher::Replay { run }) => Source::Run(run.clone()),
         (None, _) => {
             return Err(wrong(
                 0,
@@ -266,6 +274,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         thresholds: read.thresholds.into_iter().map(|file| base.join(file)).collect(),
         platform: read.platform,
         launcher,
+        launcher_from: format!("{name}: [launcher]"),
         worker,
         connect,
         confirm,
@@ -388,6 +397,11 @@ pub struct Simulated {
 }
 
 impl Simulated {
+    /// This scenario.
+    pub fn by(scenario: PathBuf) -> Self {
+        Self { scenario: Some(scenario) }
+    }
+
     /// Whether a simulated fabric is asked for.
     pub fn is_asked(&self) -> bool {
         self.scenario.is_some()
@@ -420,6 +434,7 @@ impl Simulated {
         config.scratch = Some(scratch);
         config.launcher = Launcher::Sim { scenario: scenario.clone() };
         config.parallel = config.parallel.min(PARALLEL_HERE);
+        config.launcher_from = "--sim".to_owned();
         config.claims = Source::Scenario(scenario);
         Ok(config)
     }
@@ -458,15 +473,14 @@ pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
     };
     let files =
         list().map_err(|error| Failure::Environment(format!("{}: {error}", dir.display())))?;
+    let mut own: BTreeMap<String, String> = BTreeMap::new();
     for file in files {
         let text = read_text(&file)?;
         let name = file.display().to_string();
         let probe = catalog::parse(&name, &text).map_err(Failure::usage)?;
         // Two files of a site with one name: neither is the one that is meant.
-        if let Some(other) = catalog.get(&probe.name)
-            && Path::new(&other.origin).parent() == Some(dir)
-        {
-            let (probe, other) = (&probe.name, &other.origin);
+        if let Some(other) = own.insert(probe.name.clone(), name.clone()) {
+            let probe = &probe.name;
             return Err(Failure::Usage(format!("{name}: probe {probe:?} is also in {other}")));
         }
         catalog.add(probe);
@@ -480,15 +494,48 @@ impl Config {
         match &self.claims {
             Source::File(path) => claims(path),
             Source::Scenario(path) => {
-                let wrong = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
-                let scenario = Scenario::read(&read_text(path)?);
-                let scenario = scenario.map_err(|error| wrong(error.to_string()))?;
-                let fabric = Fabric::build(&scenario).map_err(wrong)?;
+                let fabric = fabric(path).map_err(|error| self.no_stand_in(&error))?;
                 let text = sim::record::claims_of_network(&fabric);
                 claims_file::parse(&path.display().to_string(), &text).map_err(Failure::usage)
             }
+            Source::Run(path) => {
+                let stored = stored::open_quietly(path);
+                Ok(stored.map_err(|error| self.no_stand_in(&error))?.claims)
+            }
         }
     }
+
+    /// Whether what stands in for nodes is there: a mistake in a scenario would
+    /// otherwise be every node's.
+    pub fn check_stand_in(&self) -> Result<(), Failure> {
+        let there = match &self.launcher {
+            Launcher::Sim { scenario } => fabric(scenario).map(|_| ()),
+            Launcher::Replay { run } => stored::open_quietly(run).map(|_| ()),
+            Launcher::Local | Launcher::Command { .. } => Ok(()),
+        };
+        there.map_err(|error| self.no_stand_in(&error))
+    }
+
+    fn no_stand_in(&self, error: &Failure) -> Failure {
+        let (from, kind) = (&self.launcher_from, self.launcher.as_str());
+        let text = format!("{from}, kind \"{kind}\": {error}");
+        match error {
+            Failure::Usage(_) => Failure::Usage(text),
+            Failure::Environment(_) => Failure::Environment(text),
+        }
+    }
+}
+
+/// The simulated hardware of a scenario file.
+fn fabric(path: &Path) -> Result<Fabric, Failure> {
+    let name = path.display().to_string();
+    let wrong = |why: String| Failure::Usage(format!("{name}: {why}"));
+    let text = read_text(path)?;
+    let scenario = Scenario::read(&text).map_err(|error| match error {
+        ScenarioError::Shape(error) => Failure::usage(TextError::toml(&name, &text, &error)),
+        ScenarioError::Sense(why) => wrong(why),
+    })?;
+    Fabric::build(&scenario).map_err(wrong)
 }
 
 /// Opens and reads a claims file.

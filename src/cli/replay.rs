@@ -10,6 +10,7 @@ use super::show;
 use super::stdout::note;
 use super::stored;
 use super::thresholds::Overrides;
+use crate::record::State;
 
 /// Read and judge a stored run again with today's expectations.
 #[derive(Debug, clap::Args)]
@@ -28,7 +29,12 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let stored = stored::open(&args.run)?;
     let in_force = expectations::load(&args.overrides.files)?;
     let run = stored::rejudged(&stored, stored::reread(&stored)?, &in_force)?;
-    match stored.verdicts().map_err(stored::failure)? {
+    let then = match stored.record.state {
+        // What an earlier attempt said is no word on what came after it.
+        State::Running => None,
+        State::Partial | State::Complete => stored.verdicts().map_err(stored::failure)?,
+    };
+    match then {
         None => note("this run was never judged"),
         Some(then) if then == run.verdicts => note("the verdicts are those of then"),
         Some(then) => {

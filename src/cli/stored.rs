@@ -47,11 +47,13 @@ pub fn failure(error: RecordError) -> Failure {
     }
 }
 
-/// The run as it was judged then. One that never got so far is judged now.
+/// The run as it was judged then. One that never got so far, or was gone on
+/// with since, is judged now.
 pub fn run(stored: &Stored) -> Result<Run, Failure> {
+    let is_over = stored.record.state != State::Running;
     let verdicts = stored.verdicts().map_err(failure)?;
     let actions = stored.actions().map_err(failure)?;
-    let (Some(verdicts), Some(actions)) = (verdicts, actions) else {
+    let (Some(verdicts), Some(actions), true) = (verdicts, actions, is_over) else {
         let in_force = expectations::load(&[])?;
         let recordings = stored.recordings().map_err(failure)?;
         return rejudged(stored, recordings, &in_force);

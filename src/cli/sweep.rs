@@ -27,8 +27,12 @@ use crate::launch::Launcher;
 use crate::launch::Program;
 use crate::model::claims::Claims;
 use crate::model::run::RunInfo;
+use crate::model::words;
 use crate::plan::Plan;
+use crate::plan::lint;
 use crate::record::State;
+use crate::record::file;
+use crate::record::folder::Folder;
 use crate::record::id::run_id;
 use crate::record::stored::Stored;
 use crate::sim;
@@ -59,21 +63,25 @@ pub struct Args {
 
 /// Runs the command under a profile.
 pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
-    let mut config = args.simulated.config(globals.config.as_deref())?;
+    let resumed = match &args.resume {
+        Some(run) => Some(interrupted(run, profile, args)?),
+        None => None,
+    };
+    let mut config = match resumed.as_ref().and_then(|stored| scenario_of(stored, args)) {
+        Some(scenario) => config::Simulated::by(scenario).config(globals.config.as_deref())?,
+        None => args.simulated.config(globals.config.as_deref())?,
+    };
     let in_force = expectations::load(&config.thresholds)?;
     if let Some(name) = &config.platform {
         let place = format!("{}: platform", config.path.display());
         expectations::check_platform(&in_force.catalogue, name, &place)?;
     }
-    let resumed = match &args.resume {
-        Some(run) => Some(interrupted(run, profile)?),
-        None => None,
-    };
     let (fleet, claims, seed) = match &resumed {
         // What was claimed and planned then is what is finished now.
         Some(stored) => {
-            if !args.simulated.is_asked() {
-                config.launcher = stored.record.launcher.clone();
+            let then = &stored.record.launcher;
+            if !(is_sim(then) && is_sim(&config.launcher)) {
+                config.launcher = then.clone();
             }
             (config.claims()?, stored.claims.clone(), stored.record.seed)
         }
@@ -87,6 +95,14 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         Some(stored) => stored.plan.clone(),
         None => basis.plan()?,
     };
+    if let Some(stored) = &resumed
+        && let Some(wrong) = lint::lint(&plan, &claims).first()
+    {
+        let file = stored.path().join(file::PLAN);
+        let text = format!("{}: the plan breaks its own rules: {wrong}", file.display());
+        return Err(Failure::Usage(text).into());
+    }
+    config.check_stand_in()?;
     if plan.rounds.is_empty() {
         return Err(Failure::Usage(format!(
             "nothing can be run: every probe is left out on every node, see `fabricgate plan {}`",
@@ -122,6 +138,8 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
             Failure::Environment(format!("the run cannot be recorded: {error}")).into()
         }
         SweepError::Taken { .. } => Failure::Environment(error.to_string()).into(),
+        SweepError::Complete { .. } => Failure::Usage(error.to_string()).into(),
+        SweepError::Answers(error) => stored::failure(error).into(),
         other => anyhow::Error::from(other),
     })?;
     for (name, bytes) in show::kept(&done.run)? {
@@ -133,18 +151,47 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
     let folder = done.folder.path().display();
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");
-        note(&format!("go on with `fabricgate {} --resume {folder}`", profile.as_str()));
+        note(&format!("go on with `{}`", again(&done.folder, args, globals, profile)));
     }
     note(&format!("run folder {folder}"));
     Ok(judge::code(done.run.verdicts.outcome, done.out_of_reach || !written))
 }
 
+/// The command that goes on with a run.
+fn again(folder: &Folder, args: &Args, globals: &Globals, profile: Profile) -> String {
+    let mut words = vec!["fabricgate".to_owned(), profile.as_str().to_owned()];
+    if let Some(config) = &globals.config {
+        words.extend(["--config".to_owned(), config.display().to_string()]);
+    }
+    if args.even_if_busy {
+        words.push("--even-if-busy".to_owned());
+    }
+    words.extend(["--resume".to_owned(), folder.path().display().to_string()]);
+    words::line(&words)
+}
+
+/// The scenario that a simulated run measured, as it was then, unless another
+/// is asked for.
+fn scenario_of(stored: &Stored, args: &Args) -> Option<PathBuf> {
+    let scenario = stored.path().join(file::SCENARIO);
+    (is_sim(&stored.record.launcher) && !args.simulated.is_asked() && scenario.exists())
+        .then_some(scenario)
+}
+
+fn is_sim(launcher: &Launcher) -> bool {
+    matches!(launcher, Launcher::Sim { .. })
+}
+
 /// A run that can be gone on with.
-fn interrupted(path: &Path, profile: Profile) -> Result<Stored, Failure> {
+fn interrupted(path: &Path, profile: Profile, args: &Args) -> Result<Stored, Failure> {
     let stored = stored::open_quietly(path)?;
     let shown = path.display();
     if stored.record.state == State::Complete {
         return Err(Failure::Usage(format!("--resume {shown}: this run is complete")));
+    }
+    if args.simulated.is_asked() && !is_sim(&stored.record.launcher) {
+        let text = "it is a run of real nodes, which --sim cannot go on with";
+        return Err(Failure::Usage(format!("--resume {shown}: {text}")));
     }
     if stored.record.info.profile != profile.as_str() {
         let was = &stored.record.info.profile;

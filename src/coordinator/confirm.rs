@@ -10,13 +10,14 @@ use std::time::Duration;
 use super::Sweep;
 use super::judged;
 use super::judged::Judged;
-use super::rounds::Measured;
+use super::measured::Measured;
 use super::rounds::Runner;
 use super::worker::stopped;
 use crate::judge;
 use crate::plan;
 use crate::plan::Plan;
 use crate::plan::Suspect;
+use crate::plan::lint;
 
 /// How suspicions are confirmed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,28 +28,41 @@ pub struct Confirm {
     pub wait: Duration,
 }
 
-/// What to measure again; `None` where nobody is suspected.
+/// What to measure again; `None` where nobody is suspected, or nobody is left
+/// to measure a suspect against.
 pub(super) fn plan(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
     if !sweep.confirm.enabled {
         return None;
     }
+    let plan = wanted(sweep, measured).filter(|plan| !plan.rounds.is_empty())?;
+    match lint::lint(&plan, sweep.claims).first() {
+        None => Some(plan),
+        // Suspicions that are not confirmed stay what they are.
+        Some(wrong) => {
+            sweep.progress.say(&format!("not confirming: the plan breaks its own rules: {wrong}"));
+            None
+        }
+    }
+}
+
+fn wanted(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
     let run = Judged {
         claims: sweep.claims,
         plan: sweep.plan,
         confirm: None,
-        results: &measured.results,
+        results: measured.results(),
         recordings: Vec::new(),
         catalogue: sweep.catalogue,
         thresholds_digest: sweep.thresholds_digest,
         platform: sweep.platform,
     };
-    let judgement = judged::judge_these(&run, &measured.recordings, false);
+    let judgement = judged::judge_these(&run, measured.recordings(), false);
     let suspects = judge::confirm::suspects(&judgement);
     if suspects.is_empty() {
         return None;
     }
     let probes: BTreeMap<&str, &str> = measured
-        .results
+        .results()
         .iter()
         .filter_map(|r| Some((r.stdout.as_deref()?, r.probe.as_str())))
         .collect();
@@ -64,11 +78,10 @@ pub(super) fn plan(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
             }
         })
         .collect();
-    let cleared = judge::confirm::cleared(&judgement, &measured.recordings);
+    let cleared = judge::confirm::cleared(&judgement, measured.recordings());
     // Other partners than before where there are any.
     let seed = sweep.plan.seed.wrapping_add(1);
-    let plan = plan::confirm(sweep.plan, sweep.request, &suspects, &cleared, seed);
-    (!plan.rounds.is_empty()).then_some(plan)
+    Some(plan::confirm(sweep.plan, sweep.request, &suspects, &cleared, seed))
 }
 
 /// Waits, unless somebody ends the run.

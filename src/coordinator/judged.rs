@@ -41,20 +41,19 @@ pub struct Judged<'a> {
 
 /// The judge's word. The order in which steps ended makes no difference.
 pub fn judged(mut run: Judged<'_>) -> Judgement {
-    run.recordings.sort_by(|a, b| (&a.scope, &a.file).cmp(&(&b.scope, &b.file)));
-    let (again, first): (Vec<Recording>, Vec<Recording>) =
-        std::mem::take(&mut run.recordings).into_iter().partition(|r| r.stage == Some(CONFIRM));
-    let mut judgement = judge_these(&run, &first, true);
+    // The first look, then the second.
+    let mut all = std::mem::take(&mut run.recordings);
+    let is_again = |recording: &Recording| recording.stage == Some(CONFIRM);
+    all.sort_by(|a, b| (is_again(a), &a.scope, &a.file).cmp(&(is_again(b), &b.scope, &b.file)));
+    let (first, again) = all.split_at(all.partition_point(|recording| !is_again(recording)));
+    let mut judgement = judge_these(&run, first, true);
     if run.confirm.is_some() {
         let suspects = judge::confirm::suspects(&judgement);
-        let mut both = first.clone();
-        both.extend(again.iter().cloned());
-        let second = judge_these(&run, &judge::confirm::second_case(&both, &suspects), true);
+        let second = judge_these(&run, &judge::confirm::second_case(&all, &suspects), true);
         let again: Vec<&Recording> = again.iter().collect();
         judgement.verdicts = judge::confirm::confirm(&judgement.verdicts, &second.verdicts, &again);
         judgement.cells.extend(second.cells.into_iter().filter(|c| c.stage == Some(CONFIRM)));
     }
-    let all: Vec<Recording> = first.into_iter().chain(again).collect();
     let gaps = gaps::of_run(run.plan, run.results, &all);
     gaps::close(&mut judgement.verdicts, run.claims, &gaps);
     judgement

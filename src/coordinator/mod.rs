@@ -13,12 +13,14 @@ mod confirm;
 mod fill;
 mod fleet;
 mod keep;
+mod measured;
 mod replay;
 mod rounds;
 mod signals;
 mod step;
 mod worker;
 
+use std::fs::File;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,7 +52,8 @@ use crate::thresholds::Catalogue;
 use fleet::Fleet;
 use judged::Judged;
 use keep::Keeper;
-use rounds::Measured;
+use measured::Measured;
+use rounds::Ran;
 use rounds::Runner;
 use rounds::Source;
 use signals::Signals;
@@ -140,6 +143,15 @@ pub enum SweepError {
         /// The folder.
         path: PathBuf,
     },
+    /// There is nothing left to do.
+    #[error("{}: this run is complete", path.display())]
+    Complete {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The stored run that should answer cannot be read.
+    #[error("the run that should answer cannot be read")]
+    Answers(#[source] RecordError),
     /// The runtime cannot be started.
     #[error("the runtime cannot be started")]
     Runtime(#[source] std::io::Error),
@@ -148,10 +160,14 @@ pub enum SweepError {
 /// Carries out a sweep. The run folder is made first and tells at every
 /// moment how far the run came.
 pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
-    let (folder, mut measured, confirming) = begin(sweep)?;
-    let Some(_lock) = folder.lock()? else {
-        return Err(SweepError::Taken { path: folder.path().to_owned() });
+    // Before anything is written: without answers there is no run.
+    let answers = match sweep.launcher {
+        Launcher::Replay { run } => {
+            Some(Arc::new(replay::Stored::open(run).map_err(SweepError::Answers)?))
+        }
+        _ => None,
     };
+    let Begun { folder, mut measured, confirm: confirming, _lock } = begin(sweep)?;
     let mut record = RunRecord {
         format: record::RUN_FORMAT.to_owned(),
         info: sweep.info.clone(),
@@ -171,6 +187,12 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
             let format = record::CLAIMS_FORMAT.to_owned();
             let claims = ClaimsRecord { format, claims: sweep.claims.clone() };
             folder.write_json(file::CLAIMS, &claims)?;
+            if let Launcher::Sim { scenario } = sweep.launcher {
+                // The file may be gone, or another, when the run is resumed.
+                let text = std::fs::read(scenario)
+                    .map_err(|source| RecordError::Io { path: scenario.clone(), source })?;
+                folder.write(file::SCENARIO, &text)?;
+            }
             folder.write_json(file::PLAN, sweep.plan)?;
         }
         Place::Resume(stored) => {
@@ -189,8 +211,9 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
     let taken = runtime.block_on(async {
         let mut signals = Signals::listen();
         let (stop, stopped) = watch::channel(false);
+        let place = (&folder, &keeper);
         let mut rounds =
-            std::pin::pin!(all_rounds(sweep, &folder, &keeper, stopped, &mut measured, confirming));
+            std::pin::pin!(all_rounds(sweep, place, answers, stopped, &mut measured, confirming));
         let mut asked = false;
         loop {
             tokio::select! {
@@ -219,21 +242,38 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
     conclude(sweep, folder, record, Some((measured, confirm, interrupted)))
 }
 
-/// The folder, and what an earlier attempt left in it.
-fn begin(sweep: &Sweep<'_>) -> Result<(Folder, Measured, Option<Plan>), SweepError> {
-    match sweep.place {
-        Place::New(runs) => {
-            let folder = Folder::create(runs, &sweep.info.id)?;
-            Ok((folder, Measured::default(), None))
+/// A run folder that is ours, and what an earlier attempt left in it.
+#[derive(Debug)]
+struct Begun {
+    folder: Folder,
+    measured: Measured,
+    confirm: Option<Plan>,
+    _lock: File,
+}
+
+/// Takes the folder. Until it is ours another process may be writing there.
+fn begin(sweep: &Sweep<'_>) -> Result<Begun, SweepError> {
+    let folder = match sweep.place {
+        Place::New(runs) => Folder::create(runs, &sweep.info.id)?,
+        Place::Resume(stored) => Folder::at(stored.path()),
+    };
+    let path = || folder.path().to_owned();
+    let Some(lock) = folder.lock()? else {
+        return Err(SweepError::Taken { path: path() });
+    };
+    let (mut measured, mut confirm) = (Measured::default(), None);
+    if matches!(sweep.place, Place::Resume(_)) {
+        // Whoever had it may have gone on with it since it was looked at.
+        let stored = stored::open(folder.path())?;
+        if stored.record.state == State::Complete {
+            return Err(SweepError::Complete { path: path() });
         }
-        Place::Resume(stored) => {
-            let folder = Folder::at(stored.path());
-            folder.mend(file::RESULTS)?;
-            folder.mend(file::MEASUREMENTS)?;
-            let (results, recordings) = (stored.results()?, stored.recordings()?);
-            Ok((folder, Measured { results, recordings }, stored.confirm.clone()))
-        }
+        folder.mend(file::RESULTS)?;
+        folder.mend(file::MEASUREMENTS)?;
+        measured = Measured::before(stored.results()?, stored.recordings()?);
+        confirm = stored.confirm;
     }
+    Ok(Begun { folder, measured, confirm, _lock: lock })
 }
 
 /// What all rounds together were.
@@ -246,17 +286,17 @@ struct Swept {
 /// The rounds of the plan, and those that confirm what they raised.
 async fn all_rounds(
     sweep: &Sweep<'_>,
-    folder: &Folder,
-    keeper: &Keeper,
+    (folder, keeper): (&Folder, &Keeper),
+    answers: Option<Arc<replay::Stored>>,
     stop: watch::Receiver<bool>,
     measured: &mut Measured,
-    confirming: Option<Plan>,
+    mut confirm: Option<Plan>,
 ) -> Result<Swept, RecordError> {
-    let source = match sweep.launcher {
-        Launcher::Replay { run } => Source::Stored(Arc::new(replay::Stored::open(run)?)),
-        launcher => {
+    let source = match answers {
+        Some(answers) => Source::Stored(answers),
+        None => {
             let nodes = sweep.plan.nodes().into_iter().cloned();
-            let start = Fleet::start(launcher, sweep.program, sweep.connect, nodes);
+            let start = Fleet::start(sweep.launcher, sweep.program, sweep.connect, nodes);
             let mut stopped = stop.clone();
             tokio::select! {
                 fleet = start => {
@@ -266,7 +306,7 @@ async fn all_rounds(
                     Source::Live(fleet)
                 }
                 () = worker::stopped(&mut stopped) => {
-                    return Ok(Swept { confirm: confirming, interrupted: true });
+                    return Ok(Swept { confirm, interrupted: true });
                 }
             }
         }
@@ -279,28 +319,25 @@ async fn all_rounds(
         stop,
         ports: AtomicUsize::new(0),
     };
-    runner.run(sweep.plan, measured).await;
-    let mut confirm = confirming;
-    if !*runner.stop.borrow() {
-        if confirm.is_none() {
-            confirm = confirm::plan(sweep, measured);
-            if let Some(plan) = &confirm {
-                // On disk before it runs: a run that is resumed goes on with it.
-                folder.write_json(file::CONFIRM, plan)?;
-                confirm::wait(sweep, plan, &runner).await;
-            }
-        }
-        if let Some(plan) = &confirm
-            && !*runner.stop.borrow()
-        {
-            runner.run(plan, measured).await;
+    let mut ran = runner.run(sweep.plan, measured).await;
+    if ran == Ran::Whole && confirm.is_none() {
+        confirm = confirm::plan(sweep, measured);
+        if let Some(plan) = &confirm {
+            // On disk before it runs: a run that is resumed goes on with it.
+            folder.write_json(file::CONFIRM, plan)?;
         }
     }
-    let interrupted = *runner.stop.borrow();
+    if let Some(plan) = confirm.as_ref().filter(|_| ran == Ran::Whole) {
+        if measured.has_none_of(plan.steps()) {
+            confirm::wait(sweep, plan, &runner).await;
+        }
+        ran = runner.run(plan, measured).await;
+    }
     if let Source::Live(fleet) = &runner.source {
         fleet.bye().await;
     }
-    Ok(Swept { confirm, interrupted })
+    // Told to stop when nothing was left to do, it is whole all the same.
+    Ok(Swept { confirm, interrupted: ran == Ran::Ended })
 }
 
 /// Judges, proposes, and closes the folder. Without `measured` what is on
@@ -315,30 +352,30 @@ fn conclude(
         Some(measured) => measured,
         None => {
             let stored = stored::open(folder.path())?;
-            let (results, recordings) = (stored.results()?, stored.recordings()?);
-            (Measured { results, recordings }, stored.confirm, true)
+            (Measured::before(stored.results()?, stored.recordings()?), stored.confirm, true)
         }
     };
+    let (results, recordings) = measured.into_parts();
     let judgement = judged(Judged {
         claims: sweep.claims,
         plan: sweep.plan,
         confirm: confirm.as_ref(),
-        results: &measured.results,
-        recordings: measured.recordings,
+        results: &results,
+        recordings,
         catalogue: sweep.catalogue,
         thresholds_digest: sweep.thresholds_digest,
         platform: sweep.platform,
     });
     folder.write_json(file::VERDICTS, &judgement.verdicts)?;
     folder.write_lines(file::CELLS, &judgement.cells)?;
-    let coverage = coverage(sweep.plan, sweep.launcher, &measured.results);
+    let coverage = coverage(sweep.plan, sweep.launcher, &results);
     let actions = policy::propose(&judgement.verdicts, sweep.fleet, sweep.policy, Some(coverage));
     folder.write_json(file::ACTIONS, &actions)?;
     record.state = if partial { State::Partial } else { State::Complete };
     record.ended = Some(shown(now()));
     folder.write_json(file::RUN, &record)?;
 
-    let out_of_reach = measured.results.iter().any(|r| judged::is_out_of_reach(r, sweep.launcher));
+    let out_of_reach = results.iter().any(|r| judged::is_out_of_reach(r, sweep.launcher));
     Ok(Done {
         run: Run {
             info: record.info,

@@ -56,9 +56,12 @@ fn plain(name: &str) -> String {
 
 /// Reads the output of a step; `None` where there is nothing to read. An
 /// output whose tool did not end well is never complete, whatever it looks
-/// like.
+/// like, and one that was interrupted is taken again, not read.
 pub fn read(step: &Step, result: &RawResult, stdout: &[u8]) -> Option<Recording> {
     let file = result.stdout.clone()?;
+    if result.ending == Ending::Interrupted {
+        return None;
+    }
     let gap = result.gap();
     if gap.is_some() && stdout.iter().all(u8::is_ascii_whitespace) {
         return None;

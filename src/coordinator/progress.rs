@@ -11,6 +11,7 @@ use indicatif::ProgressBar;
 use indicatif::ProgressDrawTarget;
 use indicatif::ProgressStyle;
 
+use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
 use crate::plan::Plan;
@@ -94,8 +95,12 @@ impl Progress {
         state.ended += 1;
     }
 
-    /// A reading ended. What went well is not worth a line.
+    /// A reading ended. What went well is not worth a line, and neither is each
+    /// of the many that an interruption ends.
     pub(super) fn reading(&self, result: &RawResult, recording: Option<&Recording>) {
+        if result.ending == Ending::Interrupted {
+            return;
+        }
         let Some(text) = complaint(result, recording) else { return };
         self.state().failed += 1;
         self.say(&text);
@@ -180,7 +185,6 @@ fn complaint(result: &RawResult, recording: Option<&Recording>) -> Option<String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::raw::Ending;
     use crate::model::raw::RESULT_FORMAT;
 
     #[test]

@@ -18,45 +18,50 @@ use crate::record::stored;
 /// What tells readings apart: probe, nodes, rail, and whether it confirms.
 type Key = (String, Vec<NodeName>, Option<String>, bool);
 
-/// The readings of a stored run. Each answers once, in the order it was taken.
+/// The readings of a stored run. Each answers once, in the order of its step.
 #[derive(Debug)]
 pub(super) struct Stored {
-    readings: Mutex<BTreeMap<Key, VecDeque<(RawResult, Vec<u8>, Vec<u8>)>>>,
+    run: stored::Stored,
+    readings: Mutex<BTreeMap<Key, VecDeque<RawResult>>>,
 }
 
 impl Stored {
-    /// Reads all outputs of a run.
+    /// Opens a run. Its outputs stay on disk until they are asked for.
     pub(super) fn open(run: &std::path::Path) -> Result<Self, RecordError> {
         let run = stored::open(run)?;
+        let mut results = run.results()?;
+        // One that was taken again after an interruption stands at the end.
+        results.sort_by_key(|result| (result.step, result.reading));
         let mut readings: BTreeMap<Key, VecDeque<_>> = BTreeMap::new();
-        for result in run.results()? {
-            let bytes = |name: &Option<String>| match name {
-                Some(name) => run.raw(name),
-                None => Ok(Vec::new()),
-            };
-            let (stdout, stderr) = (bytes(&result.stdout)?, bytes(&result.stderr)?);
+        for result in results {
             let key = (
                 result.probe.clone(),
                 result.nodes.clone(),
                 result.rail.clone(),
                 result.stage == CONFIRM,
             );
-            readings.entry(key).or_default().push_back((result, stdout, stderr));
+            readings.entry(key).or_default().push_back(result);
         }
-        Ok(Self { readings: Mutex::new(readings) })
+        Ok(Self { run, readings: Mutex::new(readings) })
     }
 
     /// The answer to a reading of a step.
     pub(super) fn answer(&self, step: &Step, reading: u32) -> (RawResult, Outcome) {
-        let key =
-            (step.probe.clone(), step.nodes.clone(), step.rail.clone(), step.stage == CONFIRM);
-        let mut readings = self.readings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let Some((then, stdout, stderr)) = readings.get_mut(&key).and_then(VecDeque::pop_front)
-        else {
-            let why = "the stored run has no such reading".to_owned();
-            let outcome = Outcome::not_started(why.clone());
-            let ending = Ending::NotStarted { why };
-            return (RawResult { ending, ..blank(step, reading, step.argv.clone()) }, outcome);
+        let not_started = |why: String| {
+            let ending = Ending::NotStarted { why: why.clone() };
+            let result = RawResult { ending, ..blank(step, reading, step.argv.clone()) };
+            (result, Outcome::not_started(why))
+        };
+        let Some(then) = self.next(step) else {
+            return not_started("the stored run has no such reading".to_owned());
+        };
+        let bytes = |name: &Option<String>| match name {
+            Some(name) => self.run.raw(name),
+            None => Ok(Vec::new()),
+        };
+        let (stdout, stderr) = match (bytes(&then.stdout), bytes(&then.stderr)) {
+            (Ok(stdout), Ok(stderr)) => (stdout, stderr),
+            (Err(error), _) | (_, Err(error)) => return not_started(error.to_string()),
         };
         let outcome = Outcome {
             ending: then.ending.clone(),
@@ -75,6 +80,13 @@ impl Stored {
             ..then
         };
         (result, outcome)
+    }
+
+    fn next(&self, step: &Step) -> Option<RawResult> {
+        let key =
+            (step.probe.clone(), step.nodes.clone(), step.rail.clone(), step.stage == CONFIRM);
+        let mut readings = self.readings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        readings.get_mut(&key)?.pop_front()
     }
 }
 

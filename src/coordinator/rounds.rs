@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use super::fleet::Fleet;
 use super::keep::Ended;
 use super::keep::Keeper;
+use super::measured::Measured;
 use super::outputs;
 use super::progress::Progress;
 use super::replay::Stored;
@@ -30,7 +31,6 @@ use crate::model::claims::Claims;
 use crate::model::parsed::Parsed;
 use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
-use crate::model::recording::Recording;
 use crate::plan::Plan;
 use crate::plan::Round;
 use crate::plan::Step;
@@ -62,65 +62,60 @@ pub(super) struct Runner<'a> {
     pub(super) ports: AtomicUsize,
 }
 
-/// What was measured so far, also before an interruption.
-#[derive(Debug, Default)]
-pub(super) struct Measured {
-    pub(super) results: Vec<RawResult>,
-    pub(super) recordings: Vec<Recording>,
+/// How the rounds of a plan went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ran {
+    /// Every reading was tried.
+    Whole,
+    /// Somebody ended it, or the disk refused.
+    Ended,
 }
 
-impl Measured {
-    /// The readings that are there already.
-    fn taken(&self) -> BTreeSet<(usize, u32)> {
-        let whole = self.results.iter().filter(|r| r.ending != Ending::Interrupted);
-        whole.map(|r| (r.step, r.reading)).collect()
-    }
-
-    /// What was read of a step, in the order it was taken.
-    fn of_step(&self, step: &Step) -> Vec<&Recording> {
-        let files: BTreeSet<&str> = self
-            .results
-            .iter()
-            .filter(|r| r.step == step.step)
-            .filter_map(|r| r.stdout.as_deref())
-            .collect();
-        self.recordings.iter().filter(|r| files.contains(r.file.as_str())).collect()
-    }
+/// How one round went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Went {
+    /// Nothing was left to do.
+    WasDone,
+    /// Something was tried.
+    Through,
+    /// The disk refuses.
+    Refused,
 }
 
 impl Runner<'_> {
     /// Runs the rounds of a plan, without those readings that were taken
     /// before. Ends early when told to stop or when the disk refuses.
-    pub(super) async fn run(&self, plan: &Plan, measured: &mut Measured) {
+    pub(super) async fn run(&self, plan: &Plan, measured: &mut Measured) -> Ran {
         let taken = measured.taken();
+        let hung = measured.hung();
         let places = Arc::new(Semaphore::new(plan.parallel.max(1)));
         self.progress.plan(plan);
         for round in &plan.rounds {
-            let open = round.steps.iter().any(|s| !taken.contains(&(s.step, 0)));
-            let unread = |s: &&Step| (1..s.readings).any(|r| !taken.contains(&(s.step, r)));
-            if !open && round.steps.iter().find(unread).is_none() {
-                self.progress.round_was_done(round, plan.parallel);
-                continue;
-            }
             let start = Instant::now();
-            let whole = self.round(round, &places, &taken, measured).await;
-            if !whole || *self.stop.borrow() {
-                return;
+            let went = self.round(round, &places, &taken, &hung, measured).await;
+            match went {
+                Went::Refused => return Ran::Ended,
+                _ if *self.stop.borrow() => return Ran::Ended,
+                Went::WasDone => self.progress.round_was_done(round, plan.parallel),
+                Went::Through => self.progress.round(round, plan.parallel, start.elapsed()),
             }
-            self.progress.round(round, plan.parallel, start.elapsed());
         }
+        Ran::Whole
     }
 
-    /// One round; false when the disk refuses.
+    /// One round.
     async fn round(
         &self,
         round: &Round,
         places: &Arc<Semaphore>,
         taken: &BTreeSet<(usize, u32)>,
+        hung: &BTreeMap<usize, u32>,
         measured: &mut Measured,
-    ) -> bool {
+    ) -> Went {
         let most = round.steps.iter().map(|s| s.most_readings.max(s.readings)).max().unwrap_or(0);
-        let mut spoilt: BTreeMap<usize, String> = BTreeMap::new();
+        // A tool that hangs once hangs again, for as long.
+        let mut hung = hung.clone();
+        let mut went = Went::WasDone;
         for reading in 0..most {
             let more = self.undecided(round, reading, measured);
             let wanted = round.steps.iter().filter(|s| {
@@ -129,19 +124,21 @@ impl Runner<'_> {
             });
             let mut tasks = JoinSet::new();
             for step in wanted {
-                if let Some(why) = spoilt.get(&step.step) {
+                if let Some(first) = hung.get(&step.step).filter(|first| **first < reading) {
                     if reading < step.readings {
-                        let why = format!("not tried: {why}");
+                        let why = format!("not tried: reading {} hung", first + 1);
                         let result = RawResult {
                             ending: Ending::NotStarted { why: why.clone() },
                             ..step::blank(step, reading, step.argv.clone())
                         };
+                        went = Went::Through;
                         if !self.keep(step, result, Outcome::not_started(why), measured).await {
-                            return false;
+                            return Went::Refused;
                         }
                     }
                     continue;
                 }
+                went = Went::Through;
                 let rail = step.rail.as_ref().and_then(|name| self.rail(name));
                 let offset = self.ports.fetch_add(1, Ordering::Relaxed) % PORTS;
                 let port = FIRST_PORT + u16::try_from(offset).unwrap_or(0);
@@ -170,21 +167,20 @@ impl Runner<'_> {
                     },
                 };
                 if result.ending == Ending::TimedOut {
-                    // A tool that hangs once hangs again, for as long.
-                    spoilt.insert(step.step, format!("reading {} hung", reading + 1));
+                    hung.entry(step.step).or_insert(reading);
                 }
                 if !self.keep(&step, result, outcome, measured).await {
-                    return false;
+                    return Went::Refused;
                 }
             }
             if *self.stop.borrow() {
-                return true;
+                break;
             }
         }
-        true
+        went
     }
 
-    /// The steps whose readings so far do not decide.
+    /// The steps whose readings before this one do not decide.
     fn undecided(&self, round: &Round, reading: u32, measured: &Measured) -> BTreeSet<usize> {
         let open: Vec<&Step> = round
             .steps
@@ -198,8 +194,10 @@ impl Runner<'_> {
             .steps
             .iter()
             .flat_map(|step| {
-                let read: Vec<&Parsed> =
-                    measured.of_step(step).into_iter().map(|r| &r.parsed).collect();
+                // A run that is resumed has later ones too, and must decide as
+                // it did then.
+                let read = measured.read_before(step, reading);
+                let read: Vec<&Parsed> = read.into_iter().map(|r| &r.parsed).collect();
                 sequential::paths(step.step, &read)
             })
             .collect();
@@ -222,8 +220,7 @@ impl Runner<'_> {
         outputs::name(step, &mut result, &outcome);
         let recording = outputs::read(step, &result, &outcome.stdout.bytes);
         self.progress.reading(&result, recording.as_ref());
-        measured.results.push(result.clone());
-        measured.recordings.extend(recording.clone());
+        measured.put(result.clone(), recording.clone());
         let (stdout, stderr) = (outcome.stdout, outcome.stderr);
         self.keeper.keep(Ended { result, stdout, stderr, recording }).await
     }

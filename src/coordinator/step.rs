@@ -3,6 +3,7 @@
 //! The result says how it ended; what was printed is read elsewhere.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -17,8 +18,10 @@ use super::worker::Outcome;
 use super::worker::Running;
 use super::worker::Worker;
 use super::worker::last_words;
+use super::worker::stopped;
 use crate::exec::CAPTURE;
 use crate::model::claims::ClaimedRail;
+use crate::model::id::NodeName;
 use crate::model::probe::Ready;
 use crate::model::raw::Ending;
 use crate::model::raw::RESULT_FORMAT;
@@ -106,12 +109,11 @@ async fn measure(
     let Some(first) = step.nodes.first() else {
         return Err(Outcome::not_started("the step names no node".to_owned()));
     };
-    let reach = async |node| fleet.worker(node).await.map_err(Outcome::not_started);
-    let own = reach(first).await?;
+    let own = reach(fleet, first, stop).await?;
     // A node that takes part and cannot be reached makes the step pointless.
     let mut peer = None;
     for other in &step.nodes[1..] {
-        let worker = reach(other).await.map_err(|mut outcome| {
+        let worker = reach(fleet, other, stop).await.map_err(|mut outcome| {
             if let Ending::NotStarted { why } = &mut outcome.ending {
                 *why = format!("{other} {why}");
             }
@@ -135,7 +137,7 @@ async fn measure(
         let limit_s = step.timeout_s + AFTERWARDS;
         let order = Order { ready: Some(waiting), limit_s, ..order(reading, command) };
         let mut running = worker.order(order).await.map_err(Outcome::not_started)?;
-        match running.ready(LISTENING).await {
+        match running.ready(LISTENING, stop).await {
             Ok(listening) if serve.ready == Ready::Line => port = listening,
             Ok(_) => {}
             Err(mut outcome) => {
@@ -152,13 +154,41 @@ async fn measure(
         serving = Some(running);
     }
     let with = Filling { own: own_end, peer: peer_end, rail: reading.rail, port };
-    *argv = fill::command(&step.argv, &with).map_err(Outcome::not_started)?;
-    let running = own.order(order(reading, argv.clone())).await.map_err(Outcome::not_started)?;
-    let outcome = running.finish(stop).await;
+    let outcome = ask(reading, &own, &with, stop, argv).await;
+    // Whatever became of the client: nobody else needs the server.
     if let Some(mut serving) = serving {
         serving.stop().await;
     }
-    Ok(outcome)
+    outcome
+}
+
+/// The worker of a node, unless somebody ends the run while it is started.
+async fn reach(
+    fleet: &Fleet,
+    node: &NodeName,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<Arc<Worker>, Outcome> {
+    tokio::select! {
+        worker = fleet.worker(node) => worker.map_err(Outcome::not_started),
+        () = stopped(stop) => {
+            let ending = Ending::Interrupted;
+            Err(Outcome { ending, ..Outcome::not_started(String::new()) })
+        }
+    }
+}
+
+/// Runs the step's own command to its end.
+async fn ask(
+    reading: &Reading<'_>,
+    worker: &Worker,
+    with: &Filling<'_>,
+    stop: &mut watch::Receiver<bool>,
+    argv: &mut Vec<String>,
+) -> Result<Outcome, Outcome> {
+    *argv = fill::command(&reading.step.argv, with).map_err(Outcome::not_started)?;
+    let order = order(reading, argv.clone());
+    let running = worker.order(order).await.map_err(Outcome::not_started)?;
+    Ok(running.finish(stop).await)
 }
 
 fn order(reading: &Reading<'_>, argv: Vec<String>) -> Order {

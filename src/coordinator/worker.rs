@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -138,11 +139,17 @@ impl Worker {
         let _ = input.send(&line(&hello)).await;
         let hello = match timeout(limit, greeting(&mut output)).await {
             Ok(Ok(hello)) => hello,
-            Ok(Err(why)) => {
+            Ok(Err(NoGreeting::Ended)) => {
                 input.close();
                 let ending = process.end(LEAVING).await;
-                return Err(unreached(&why, &ending, &process.stderr_tail()));
+                let why = match ending {
+                    Ending::Exited { code: 0 } => "it ended before it answered".to_owned(),
+                    ending => ending.to_string(),
+                };
+                return Err(with_last_words(format!("no worker: {why}"), &process.stderr_tail()));
             }
+            // How it ends from here on says nothing: it is killed.
+            Ok(Err(NoGreeting::Said(why))) => return Err(format!("no worker: {why}")),
             Err(_) => {
                 let why = format!("no worker answered within {} s", limit.as_secs_f64());
                 return Err(with_last_words(why, &process.stderr_tail()));
@@ -180,9 +187,10 @@ impl Worker {
             orders.waiting.insert(id, sender);
         }
         let until = Instant::now() + Duration::from_secs_f64(order.limit_s) + SLACK;
-        self.tell(&ToWorker::Run(Order { id, ..order })).await?;
         let (stdout, stderr) = (Stream::default(), Stream::default());
-        Ok(Running { worker: self, id, answers, until, stdout, stderr })
+        let running = Running { worker: self, id, answers, until, stdout, stderr };
+        self.tell(&ToWorker::Run(Order { id, ..order })).await?;
+        Ok(running)
     }
 
     /// Lets the worker go; it ends whatever it still runs.
@@ -207,11 +215,24 @@ impl Worker {
 }
 
 impl Running<'_> {
-    /// Waits until a serving process listens; its port.
-    pub(super) async fn ready(&mut self, limit: Duration) -> Result<u16, Outcome> {
+    /// Waits until a serving process listens; its port. `stop` turning true
+    /// ends it.
+    pub(super) async fn ready(
+        &mut self,
+        limit: Duration,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<u16, Outcome> {
         let until = Instant::now() + limit;
         loop {
-            match timeout_at(until, self.answers.recv()).await {
+            let answer = tokio::select! {
+                answer = timeout_at(until, self.answers.recv()) => answer,
+                () = stopped(stop) => {
+                    let mut outcome = self.stop().await;
+                    outcome.ending = Ending::Interrupted;
+                    return Err(outcome);
+                }
+            };
+            match answer {
                 Ok(Some(FromWorker::Ready { port, .. })) => return Ok(port),
                 Ok(Some(answer)) => {
                     if let Some(outcome) = self.take(answer) {
@@ -367,36 +388,54 @@ fn order_of(answer: &FromWorker) -> Option<u64> {
     }
 }
 
+/// Why there was no greeting.
+#[derive(Debug)]
+enum NoGreeting {
+    /// It said no more, and how it ended tells why.
+    Ended,
+    /// What it said, or how, tells why.
+    Said(String),
+}
+
+/// What the greetings of all protocols have in common.
+#[derive(Debug, Deserialize)]
+struct AnyHello {
+    #[serde(rename = "type")]
+    kind: String,
+    protocol: u32,
+    #[serde(default)]
+    version: String,
+}
+
 /// The first line that is a greeting. Shells and banners may speak before.
-async fn greeting(output: &mut Output) -> Result<Hello, String> {
+async fn greeting(output: &mut Output) -> Result<Hello, NoGreeting> {
+    let said = |why| Err(NoGreeting::Said(why));
     for _ in 0..NOISE {
-        let Some(line) = output.next_line().await.map_err(|error| error.to_string())? else {
-            return Err("it ended before it answered".to_owned());
+        let line = match output.next_line().await {
+            Ok(Some(line)) => line,
+            Ok(None) => return Err(NoGreeting::Ended),
+            Err(error) => return said(format!("what it says is no greeting: {error}")),
         };
+        // The rest of a line of another protocol may be anything.
+        if let Ok(other) = serde_json::from_slice::<AnyHello>(&line)
+            && other.kind == "hello"
+            && other.protocol != PROTOCOL
+        {
+            return said(format!(
+                "its fabricgate {} speaks protocol {} and this one, {}, speaks {PROTOCOL}: \
+                 install the same version on the nodes",
+                other.version,
+                other.protocol,
+                env!("CARGO_PKG_VERSION")
+            ));
+        }
         match serde_json::from_slice(&line) {
-            Ok(FromWorker::Hello(hello)) if hello.protocol == PROTOCOL => return Ok(*hello),
-            Ok(FromWorker::Hello(hello)) => {
-                return Err(format!(
-                    "its fabricgate {} speaks protocol {} and this one, {}, speaks {PROTOCOL}: \
-                     install the same version on the nodes",
-                    hello.version,
-                    hello.protocol,
-                    env!("CARGO_PKG_VERSION")
-                ));
-            }
-            Ok(FromWorker::Fault { why }) => return Err(why),
+            Ok(FromWorker::Hello(hello)) => return Ok(*hello),
+            Ok(FromWorker::Fault { why }) => return said(why),
             _ => {}
         }
     }
-    Err(format!("{NOISE} lines and none of them a worker's greeting"))
-}
-
-fn unreached(why: &str, ending: &Ending, stderr: &str) -> String {
-    let why = match ending {
-        Ending::Exited { .. } | Ending::Signalled { .. } => format!("no worker: {ending}"),
-        _ => format!("no worker: {why}"),
-    };
-    with_last_words(why, stderr)
+    said(format!("{NOISE} lines and none of them a worker's greeting"))
 }
 
 /// A reason, and the last line of standard error that says anything.

@@ -33,6 +33,8 @@ pub mod file {
     pub const RUN: &str = "run.json";
     /// What was claimed of the nodes it covers.
     pub const CLAIMS: &str = "claims.json";
+    /// The simulated fabric that was measured, where it was one.
+    pub const SCENARIO: &str = "scenario.toml";
     /// What was planned.
     pub const PLAN: &str = "plan.json";
     /// What was planned to confirm suspicions, where there were any.
