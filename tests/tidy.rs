@@ -32,9 +32,9 @@ const PURE: &[&str] = &[
     "src/probe/catalog.rs",
 ];
 
-/// What the simulator may know besides itself: the vocabulary, claims, and the
-/// protocol of our own probe. It answers as tools do and judges nothing.
-const SIMULATOR: &[&str] = &["sim", "model", "inventory", "measure", "probe"];
+/// What the simulator may know besides itself: the vocabulary, and claims. It
+/// answers as tools do, and neither reads nor judges what it said.
+const SIMULATOR: &[&str] = &["sim", "model", "inventory"];
 
 /// What a pure folder must not mention: files, sockets, processes, clocks, the
 /// environment, anything asynchronous.
