@@ -28,7 +28,13 @@ const PURE: &[&str] = &[
     "src/judge",
     "src/act",
     "src/report",
+    "src/launch",
+    "src/probe/catalog.rs",
 ];
+
+/// What the simulator may know besides itself: the vocabulary, and claims. It
+/// answers as tools do, and neither reads nor judges what it said.
+const SIMULATOR: &[&str] = &["sim", "model", "inventory"];
 
 /// What a pure folder must not mention: files, sockets, processes, clocks, the
 /// environment, anything asynchronous.
@@ -58,9 +64,12 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All files below `folder` with this extension, in order.
+/// All files below `folder` with this extension, in order; a file is itself.
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
+    if root().join(folder).is_file() {
+        return vec![root().join(folder)];
+    }
     let mut folders = vec![root().join(folder)];
     while let Some(folder) = folders.pop() {
         let Ok(entries) = fs::read_dir(&folder) else { continue };
@@ -149,6 +158,40 @@ fn pure_stages_do_no_io_and_read_no_clock() {
         }
     }
     assert!(wrong.is_empty(), "invariant 2 (pure stages):\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_simulator_answers_and_never_judges() {
+    let mut wrong = Vec::new();
+    for path in files("src/sim", "rs") {
+        let source = code(&path);
+        let strange = uses(&source).into_iter().filter(|used| !SIMULATOR.contains(used));
+        wrong.extend(strange.map(|used| format!("{} uses crate::{used}", name(&path))));
+    }
+    assert!(wrong.is_empty(), "invariant 13 (simulator):\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_test_that_the_map_names_is_there() {
+    let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let invariants = map.split("## Invariants").nth(1).expect("a section of invariants");
+    let invariants = invariants.split("\n## ").next().unwrap_or(invariants);
+    let sources: String = ["src", "tests"]
+        .iter()
+        .flat_map(|folder| files(folder, "rs"))
+        .map(|path| fs::read_to_string(path).expect("a readable source"))
+        .collect();
+    // Names of tests are sentences: three words or more.
+    let named: Vec<&str> = invariants
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|word| 2 < word.matches('_').count() && !word.contains(['/', '.', ' ']))
+        .collect();
+    assert!(10 < named.len(), "the invariants name their tests");
+    let missing: Vec<&str> =
+        named.into_iter().filter(|test| !sources.contains(&format!("fn {test}("))).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names tests that are not there: {missing:?}");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -33,7 +34,7 @@ const LONGEST_REASON: usize = 100;
 const LEAST_COVERAGE: f64 = 0.8;
 
 /// What may be done. The defaults are deliberately small.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
     /// Most nodes of one domain that are proposed at a time.

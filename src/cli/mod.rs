@@ -82,13 +82,13 @@ enum Command {
     Judge(judge::Args),
     Claims(claims::Args),
     Plan(plan::Args),
-    /// Whether nodes may be trusted before their first job.
+    /// Measure nodes before their first job: state, inside, across, collectives.
     Admit(sweep::Args),
-    /// Everything there is to measure, before a machine is taken over.
+    /// Measure everything and every pair, after building or repair.
     BurnIn(sweep::Args),
-    /// Everything there is to measure, after a repair.
+    /// Measure everything and every pair, from time to time.
     Recertify(sweep::Args),
-    /// What can be measured on idle nodes in a short time.
+    /// Measure idle nodes in a short time: state, inside, across.
     Audit(sweep::Args),
     Apply(apply::Args),
     Report(report::Args),
@@ -137,7 +137,7 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),
-        Command::Sim(args) => sim::run(args),
+        Command::Sim(args) => sim::run(args, globals),
         Command::Node(args) => node::run(args),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),

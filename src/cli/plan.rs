@@ -36,7 +36,7 @@ pub struct Args {
     /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,
-    /// The seed of the order of nodes.
+    /// The seed of the order of nodes and pairs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     #[command(flatten)]

@@ -12,8 +12,10 @@ use super::failure::Failure;
 use super::stdout;
 use super::stdout::note;
 use crate::model::probe::Grain;
+use crate::model::probe::PROBES_FORMAT;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
+use crate::model::probe::ProbesDocument;
 use crate::model::probe::Ready;
 use crate::model::words;
 use crate::probe::catalog;
@@ -51,16 +53,8 @@ enum Command {
     },
 }
 
-/// The format of `probes list --json`.
-pub const PROBES_FORMAT: &str = "fabricgate.probes/1";
 /// The format of `probes check --json`.
 pub const CHECK_FORMAT: &str = "fabricgate.probes-check/1";
-
-#[derive(Debug, Serialize)]
-struct ProbesDocument<'a> {
-    format: &'static str,
-    probes: Vec<&'a Probe>,
-}
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
@@ -68,8 +62,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Command::List { probes } => {
             let catalog = in_force(probes.as_ref(), globals)?;
             if globals.json {
-                let probes = catalog.probes.values().collect();
-                stdout::json(&ProbesDocument { format: PROBES_FORMAT, probes })?;
+                let probes = catalog.probes.into_values().collect();
+                stdout::json(&ProbesDocument { format: PROBES_FORMAT.to_owned(), probes })?;
             } else {
                 let mut text = String::new();
                 for probe in catalog.probes.values() {
@@ -94,8 +88,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
                 return Err(Failure::Usage(text).into());
             };
             if globals.json {
-                let probes = vec![probe];
-                stdout::json(&ProbesDocument { format: PROBES_FORMAT, probes })?;
+                let probes = vec![probe.clone()];
+                stdout::json(&ProbesDocument { format: PROBES_FORMAT.to_owned(), probes })?;
             } else {
                 stdout::text(&shown(probe))?;
             }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::exit;
+use super::failure::Failure;
 use super::show;
 use super::show::Format;
 use super::stdout;
@@ -15,9 +16,9 @@ pub struct Args {
     /// The run folder.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The form; --json means json.
-    #[arg(long, value_enum, value_name = "FORM", default_value = "terminal")]
-    format: Format,
+    /// The form, terminal where none is named; --json means json.
+    #[arg(long, value_enum, value_name = "FORM")]
+    format: Option<Format>,
     /// Write to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -26,9 +27,17 @@ pub struct Args {
 /// Runs the command. Showing a run is no verdict: the exit code says only
 /// whether it could be shown.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let format = match (globals.json, args.format) {
+        (true, None | Some(Format::Json)) => Format::Json,
+        (true, Some(_)) => {
+            return Err(
+                Failure::usage("--format: --json means json, expected one of the two").into()
+            );
+        }
+        (false, format) => format.unwrap_or(Format::Terminal),
+    };
     let stored = stored::open(&args.run)?;
     let run = stored::run(&stored)?;
-    let format = if globals.json { Format::Json } else { args.format };
     let bytes = show::render(&run, format)?;
     match &args.output {
         Some(path) => show::write(path, &bytes)?,

@@ -9,8 +9,12 @@ use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 
+use serde::Serialize;
+
+use super::Globals;
 use super::exit;
 use super::input;
+use super::stdout;
 use crate::model::worker::STEP_VARIABLE;
 use crate::sim::bench::Bench;
 use crate::sim::fabric::Fabric;
@@ -98,9 +102,9 @@ struct ClaimsArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<u8> {
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     match &args.command {
-        Command::Record(args) => record(args),
+        Command::Record(args) => record(args, globals.json),
         Command::Tool(args) => answer(args),
         Command::Claims(args) => claims(args),
     }
@@ -124,7 +128,19 @@ fn refuse(message: &str) -> anyhow::Result<u8> {
     Ok(exit::USAGE)
 }
 
-fn record(args: &RecordArgs) -> anyhow::Result<u8> {
+/// What was written, for machines.
+#[derive(Debug, Serialize)]
+struct RecordedDocument<'a> {
+    format: &'a str,
+    /// The recording, ready to be judged.
+    folder: String,
+    /// The files in it.
+    files: Vec<&'a String>,
+    /// What is really wrong, beside the folder.
+    truth: String,
+}
+
+fn record(args: &RecordArgs, json: bool) -> anyhow::Result<u8> {
     let scenario = match load(&args.scenario) {
         Ok(scenario) => scenario,
         Err(code) => return Ok(code),
@@ -173,6 +189,16 @@ fn record(args: &RecordArgs) -> anyhow::Result<u8> {
     if let Err(error) = written.and_then(|()| fs::write(&truth, &recording.truth)) {
         anstream::eprintln!("fabricgate: writing {}: {error}", target.display());
         return Ok(exit::ENVIRONMENT);
+    }
+    if json {
+        let document = RecordedDocument {
+            format: "fabricgate.sim-record/1",
+            folder: target.display().to_string(),
+            files: recording.files.keys().collect(),
+            truth: truth.display().to_string(),
+        };
+        stdout::json(&document)?;
+        return Ok(exit::PASS);
     }
     anstream::eprintln!(
         "{}: {} files; what is really wrong: {}",

@@ -5,13 +5,18 @@ use std::io::Write;
 
 use serde::Serialize;
 
+use super::failure::Failure;
+
 /// Writes bytes to standard output. That nobody reads on (`| head`) is fine:
-/// the exit code still tells the outcome.
+/// the exit code still tells the outcome. That they do not fit (a full disk) is
+/// the environment's fault.
 pub fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
+        other => other.map_err(|error| {
+            Failure::Environment(format!("standard output cannot be written: {error}")).into()
+        }),
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod show;
 
-use std::io::Write;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::exit;
 use super::input;
+use super::stdout;
 use crate::thresholds::Catalogue;
 use crate::thresholds::Platform;
 use crate::thresholds::builtin;
@@ -198,13 +199,10 @@ fn with_catalogue(
 }
 
 fn list(catalogue: &Catalogue, json: bool) -> anyhow::Result<u8> {
-    let mut out = anstream::stdout().lock();
     let digest = builtin::digest(catalogue);
     if json {
         let platforms = catalogue.platforms.values().map(summary).collect();
-        let document = ListDocument { format: file::FORMAT.to_owned(), digest, platforms };
-        serde_json::to_writer_pretty(&mut out, &document)?;
-        writeln!(out)?;
+        stdout::json(&ListDocument { format: file::FORMAT.to_owned(), digest, platforms })?;
         return Ok(exit::PASS);
     }
     let mut table =
@@ -222,8 +220,7 @@ fn list(catalogue: &Catalogue, json: bool) -> anyhow::Result<u8> {
         ]);
     }
     show::align_right(&mut table, &[2, 3, 4, 5]);
-    writeln!(out, "{}", show::trimmed(&table))?;
-    writeln!(out, "\ndigest {digest}")?;
+    stdout::text(&format!("{}\n\ndigest {digest}\n", show::trimmed(&table)))?;
     Ok(exit::PASS)
 }
 
@@ -245,15 +242,12 @@ fn show(catalogue: &Catalogue, name: &str, json: bool) -> anyhow::Result<u8> {
         anstream::eprintln!("fabricgate: {}", unknown_platform(catalogue, name));
         return Ok(exit::USAGE);
     };
-    let mut out = anstream::stdout().lock();
     let digest = builtin::digest(catalogue);
     if json {
-        let document =
-            ShowDocument { format: file::FORMAT.to_owned(), digest, platform: platform.clone() };
-        serde_json::to_writer_pretty(&mut out, &document)?;
-        writeln!(out)?;
+        let format = file::FORMAT.to_owned();
+        stdout::json(&ShowDocument { format, digest, platform: platform.clone() })?;
     } else {
-        write!(out, "{}", show::rendered(platform, &digest))?;
+        stdout::text(&show::rendered(platform, &digest))?;
     }
     Ok(exit::PASS)
 }
@@ -291,18 +285,14 @@ fn check(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
         }
         checked.push(entry);
     }
-    let mut out = anstream::stdout().lock();
     if json {
-        let document = CheckDocument { format: file::FORMAT.to_owned(), files: checked };
-        serde_json::to_writer_pretty(&mut out, &document)?;
-        writeln!(out)?;
+        stdout::json(&CheckDocument { format: file::FORMAT.to_owned(), files: checked })?;
     } else {
-        for entry in &checked {
-            report(&mut out, entry)?;
-        }
+        let mut text: String = checked.iter().map(report).collect();
         for (a, b, device) in lint::shared_devices(&catalogue) {
-            writeln!(out, "warning: `{device}` of {a} is also a GPU of {b}")?;
+            let _ = writeln!(text, "warning: `{device}` of {a} is also a GPU of {b}");
         }
+        stdout::text(&text)?;
     }
     Ok(code)
 }
@@ -322,22 +312,19 @@ fn shipped() -> Vec<CheckedFile> {
         .collect()
 }
 
-fn report(out: &mut impl Write, entry: &CheckedFile) -> std::io::Result<()> {
-    for fault in &entry.faults {
-        writeln!(out, "error: {fault}")?;
-    }
-    for warning in &entry.warnings {
-        writeln!(out, "warning: {warning}")?;
-    }
+fn report(entry: &CheckedFile) -> String {
+    let faults = entry.faults.iter().map(|fault| format!("error: {fault}\n"));
+    let warnings = entry.warnings.iter().map(|warning| format!("warning: {warning}\n"));
+    let text: String = faults.chain(warnings).collect();
     if let Some(why) = &entry.unreadable {
-        return writeln!(out, "error: {why}");
+        return format!("{text}error: {why}\n");
     }
     let verdict = match (entry.faults.len(), entry.warnings.len()) {
         (0, 0) => "ok".to_owned(),
         (0, n) => format!("ok, {}", counted(n, "warning")),
         (n, _) => counted(n, "error"),
     };
-    writeln!(out, "{}: {verdict}", entry.file)
+    format!("{text}{}: {verdict}\n", entry.file)
 }
 
 fn counted(n: usize, noun: &str) -> String {

@@ -177,6 +177,18 @@ pub struct Probe {
     pub origin: String,
 }
 
+/// The format of [`ProbesDocument`].
+pub const PROBES_FORMAT: &str = "fabricgate.probes/1";
+
+/// What `probes list --json` and `probes show --json` print.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct ProbesDocument {
+    /// `fabricgate.probes/1`.
+    pub format: String,
+    /// The probes, by name.
+    pub probes: Vec<Probe>,
+}
+
 /// Words that stand for something in a probe's command. The plan fills what
 /// claims tell; the last group is filled when the nodes have said it.
 pub mod placeholder {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -12,7 +13,7 @@ use super::id::DomainName;
 use super::id::NodeName;
 
 /// How a process ended, or why there was none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "how")]
 pub enum Ending {
     /// It ended by itself.
@@ -82,7 +83,7 @@ impl fmt::Display for Ending {
 
 /// The result of one reading of one step (`fabricgate.result/1`, a line of
 /// `results.jsonl`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RawResult {
     /// `fabricgate.result/1`.
     pub format: String,

@@ -1,5 +1,6 @@
 //! One run: everything a report shows, as one value.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -9,7 +10,7 @@ use super::claims::Claims;
 use super::verdict::Verdicts;
 
 /// What the run was, apart from what it found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunInfo {
     /// Its id, unique and ordered by time.
     pub id: String,

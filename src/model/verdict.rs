@@ -184,8 +184,11 @@ impl fmt::Display for Locus {
         if let Some(peer) = &self.peer {
             write!(f, " - {peer}")?;
         }
-        if let Some(rail) = &self.rail {
-            write!(f, " rail {rail}")?;
+        match &self.rail {
+            // Most rails are called `rail3`: the word is there already.
+            Some(rail) if rail.starts_with("rail") => write!(f, " {rail}")?,
+            Some(rail) => write!(f, " rail {rail}")?,
+            None => {}
         }
         if let Some(direction) = self.direction {
             write!(f, " {}", direction.as_str())?;

@@ -26,6 +26,7 @@ mod sweep_tests;
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -51,7 +52,7 @@ pub use sweep::sweep;
 pub const PLAN_FORMAT: &str = "fabricgate.plan/1";
 
 /// One probe in one place: one or several readings, one after the other.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
     /// Its number in the plan, from 0.
     pub step: usize,
@@ -101,7 +102,7 @@ impl Step {
 }
 
 /// Steps that run at the same time. The next round begins when all have ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Round {
     /// Its number in the plan, from 0.
     pub round: usize,
@@ -114,7 +115,7 @@ pub struct Round {
 }
 
 /// A probe that is not run on a node, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Skipped {
     /// The probe.
     pub probe: String,
@@ -127,7 +128,7 @@ pub struct Skipped {
 }
 
 /// Everything that will be run (`fabricgate.plan/1`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// `fabricgate.plan/1`.
     pub format: String,
@@ -166,7 +167,7 @@ impl Plan {
 }
 
 /// How far a plan goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Rounds of node pairs of a domain in the fast sweep; where absent all of

@@ -11,6 +11,7 @@ pub mod stored;
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -56,7 +57,7 @@ pub mod file {
 }
 
 /// How far a run came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// It is under way, or was ended without notice.
@@ -68,7 +69,7 @@ pub enum State {
 }
 
 /// What a run was (`run.json`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunRecord {
     /// `fabricgate.run/1`.
     pub format: String,
@@ -100,7 +101,7 @@ pub struct RunRecord {
 }
 
 /// `claims.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimsRecord {
     /// `fabricgate.claims/1`.
     pub format: String,

@@ -16,6 +16,7 @@ use minijinja::value::Serde;
 use serde::Serialize;
 
 use super::ReportError;
+use super::blame::blame;
 use super::class;
 use super::grid::Grid;
 use super::grid::grids;
@@ -359,9 +360,25 @@ fn plan(run: &Run) -> Option<Plan> {
     })
 }
 
-/// The name a domain is shown under.
-fn domain_name(name: Option<&str>) -> String {
-    name.map_or_else(|| "no claimed domain".to_owned(), shown)
+/// The name a domain is shown under. What is of none lies between those that
+/// are claimed: the scale-out network.
+fn domain_name(run: &Run, name: Option<&str>) -> String {
+    match name {
+        Some(name) => shown(name),
+        None if run.claims.domains.is_empty() => "no claimed domain".to_owned(),
+        None => "between domains".to_owned(),
+    }
+}
+
+/// How bad what the grids of no single domain show is: the worst finding that
+/// they bear out.
+fn between(run: &Run, grids: &[Grid]) -> Option<Outcome> {
+    let own: Vec<&Grid> = grids.iter().filter(|g| g.domain.is_none()).collect();
+    let findings = run.verdicts.findings.iter();
+    let borne_out = findings.filter(|finding| {
+        own.iter().any(|grid| !blame(std::slice::from_ref(*finding), grid).is_empty())
+    });
+    borne_out.map(|finding| finding.outcome).max()
 }
 
 fn domain_rows(run: &Run, grids: &[Grid], drawn: &[Domain]) -> (Vec<DomainRow>, usize) {
@@ -377,19 +394,31 @@ fn domain_rows(run: &Run, grids: &[Grid], drawn: &[Domain]) -> (Vec<DomainRow>, 
             let nodes: Vec<_> = verdicts.nodes.iter().filter(|n| of(n.domain.as_ref())).collect();
             let findings = verdicts.findings.iter().filter(|f| of(f.locus.domain.as_ref()));
             let outcomes = nodes.iter().map(|n| n.outcome).chain(findings.map(|f| f.outcome));
-            let outcome = outcomes.max().unwrap_or(Outcome::Unknown);
+            let outcome = outcomes.max();
+            let outcome = match name {
+                // No node is of the network: each node's verdict includes its part of it.
+                None if !run.claims.domains.is_empty() => {
+                    let gap = verdicts.nodes.iter().any(|n| n.outcome == Outcome::Unknown);
+                    let calm = if gap { Outcome::Unknown } else { Outcome::Pass };
+                    outcome.max(between(run, grids)).unwrap_or(calm)
+                }
+                _ => outcome.unwrap_or(Outcome::Unknown),
+            };
             let passed = nodes.iter().filter(|n| n.outcome == Outcome::Pass).count();
             let grids: Vec<_> = grids.iter().filter(|g| of(g.domain.as_ref())).collect();
             let lowest = grids.iter().filter_map(|g| g.lowest()).reduce(f64::min);
             let claim = run.claims.domains.iter().find(|d| Some(d.name.as_str()) == name);
             let platform = claim.and_then(|d| d.platform.as_deref());
-            let name = domain_name(name);
+            let name = domain_name(run, name);
             let row = DomainRow {
                 anchor: drawn.iter().find(|d| d.name == name).map(|d| d.anchor.clone()),
                 name,
                 platform: platform.map_or_else(|| "–".to_owned(), shown),
                 outcome: outcome.as_str(),
-                nodes: format!("{passed} of {} pass", nodes.len()),
+                nodes: match nodes.len() {
+                    0 => "–".to_owned(),
+                    all => format!("{passed} of {all} pass"),
+                },
                 tests: grids.len(),
                 lowest: lowest.map_or_else(|| "–".to_owned(), |r| format!("{r:.3}")),
             };

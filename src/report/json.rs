@@ -9,11 +9,16 @@ use crate::model::action::ActionPlan;
 use crate::model::verdict::Verdicts;
 
 /// The published JSON Schemas, by file name.
-pub const SCHEMAS: [(&str, &str); 4] = [
+pub const SCHEMAS: [(&str, &str); 9] = [
     ("parse.schema.json", include_str!("../../reports/schema/parse.schema.json")),
     ("verdicts.schema.json", include_str!("../../reports/schema/verdicts.schema.json")),
     ("actions.schema.json", include_str!("../../reports/schema/actions.schema.json")),
     ("platform.schema.json", include_str!("../../reports/schema/platform.schema.json")),
+    ("claims.schema.json", include_str!("../../reports/schema/claims.schema.json")),
+    ("plan.schema.json", include_str!("../../reports/schema/plan.schema.json")),
+    ("probes.schema.json", include_str!("../../reports/schema/probes.schema.json")),
+    ("run.schema.json", include_str!("../../reports/schema/run.schema.json")),
+    ("result.schema.json", include_str!("../../reports/schema/result.schema.json")),
 ];
 
 /// The bytes of `verdicts.json`.
@@ -45,7 +50,17 @@ mod tests {
     use crate::model::action::ACTIONS_FORMAT;
     use crate::model::parsed::PARSE_FORMAT;
     use crate::model::parsed::ParseDocument;
+    use crate::model::probe::PROBES_FORMAT;
+    use crate::model::probe::ProbesDocument;
+    use crate::model::raw::RESULT_FORMAT;
+    use crate::model::raw::RawResult;
     use crate::model::verdict::VERDICTS_FORMAT;
+    use crate::plan::PLAN_FORMAT;
+    use crate::plan::Plan;
+    use crate::record::CLAIMS_FORMAT;
+    use crate::record::ClaimsRecord;
+    use crate::record::RUN_FORMAT;
+    use crate::record::RunRecord;
     use crate::report::fixture;
     use crate::thresholds::Platform;
 
@@ -67,6 +82,11 @@ mod tests {
             schema::<Verdicts>(Some(VERDICTS_FORMAT)),
             schema::<ActionPlan>(Some(ACTIONS_FORMAT)),
             schema::<Platform>(None),
+            schema::<ClaimsRecord>(Some(CLAIMS_FORMAT)),
+            schema::<Plan>(Some(PLAN_FORMAT)),
+            schema::<ProbesDocument>(Some(PROBES_FORMAT)),
+            schema::<RunRecord>(Some(RUN_FORMAT)),
+            schema::<RawResult>(Some(RESULT_FORMAT)),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
         for ((name, _), made) in SCHEMAS.iter().zip(made) {

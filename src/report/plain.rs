@@ -69,7 +69,7 @@ pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
         "not a number".to_owned()
-    } else if 1e7 <= size || (size < 1e-3 && 0.0 < size) {
+    } else if 1e7 <= size || (size < 1e-4 && 0.0 < size) {
         format!("{value:.3e}")
     } else if 100.0 <= size {
         format!("{value:.1}")
@@ -77,8 +77,12 @@ pub(super) fn number(value: f64) -> String {
         format!("{value:.2}")
     } else if 0.1 <= size || size == 0.0 {
         format!("{value:.3}")
+    } else if 0.01 <= size {
+        format!("{value:.5}")
+    } else if 1e-3 <= size {
+        format!("{value:.6}")
     } else {
-        format!("{value:.4}")
+        format!("{value:.7}")
     }
 }
 
@@ -128,10 +132,12 @@ pub(super) fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// The first `most` of some names, and how many more there are.
+/// The first `most` of some names, and how many more there are. Names that
+/// hold commas themselves are kept apart by semicolons.
 pub(super) fn listed<T: AsRef<str>>(names: &[T], most: usize) -> String {
     let shown: Vec<Cow<'_, str>> = names.iter().take(most).map(|n| plain(n.as_ref())).collect();
-    let mut out = shown.join(", ");
+    let has_commas = shown.iter().any(|name| name.contains(", "));
+    let mut out = shown.join(if has_commas { "; " } else { ", " });
     if most < names.len() {
         let _ = write!(out, " and {} more", names.len() - most);
     }
@@ -189,6 +195,11 @@ mod tests {
         assert_eq!(number(0.0), "0.000");
         assert_eq!(number(f64::NAN), "not a number");
         assert_eq!(number(1e300), "1.000e300");
+        // A link of a lab, in GB/s.
+        assert_eq!(number(0.023_871), "0.02387");
+        assert_eq!(number(0.002_388), "0.002388");
+        assert_eq!(number(0.000_238_8), "0.0002388");
+        assert_eq!(number(0.000_023_88), "2.388e-5");
     }
 
     #[test]
@@ -196,6 +207,12 @@ mod tests {
         assert_eq!(quantity(17.0, Some(Unit::Count)), "17");
         assert_eq!(quantity(17.0, Some(Unit::GigabytesPerSecond)), "17.00 GB/s");
         assert_eq!(unit_name(Some(Unit::Count)), "");
+    }
+
+    #[test]
+    fn a_list_of_names_can_be_told_apart() {
+        assert_eq!(listed(&["a", "b", "c"], 2), "a, b and 1 more");
+        assert_eq!(listed(&["a and b, rail 0", "c"], 2), "a and b, rail 0; c");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! `NO_COLOR`. Without colour there is not one escape sequence in the text.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anstyle::Style;
@@ -209,15 +210,20 @@ fn nodes(page: &mut Page, run: &Run) {
             page.labelled(outcome, &listed(&names, MOST));
         }
     }
-    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let whys: BTreeSet<&str> = run.verdicts.unknown.iter().map(|u| u.why.as_str()).collect();
+    let mut reasons: BTreeMap<&str, Vec<&NodeVerdict>> = BTreeMap::new();
     for node in nodes.iter().filter(|n| n.outcome == Outcome::Unknown) {
-        reasons.entry(&node.reason).or_default().push(node.node.as_str());
+        reasons.entry(common(&node.reason, &whys)).or_default().push(node);
     }
-    for (why, names) in reasons.iter().take(MOST) {
+    for (why, of) in reasons.iter().take(MOST) {
+        let names: Vec<&str> = of.iter().map(|n| n.node.as_str()).collect();
         let who = match names.len() {
             all if 3 < all && all == nodes.len() => format!("all {all} nodes"),
-            _ => listed(names, 6),
+            _ => listed(&names, 6),
         };
+        // One reason of several nodes may be about a test of each.
+        let alike = of.iter().all(|n| n.reason == of[0].reason);
+        let why = if alike { of[0].reason.as_str() } else { why };
         let why = below(why, &run.info.source);
         page.labelled(Outcome::Unknown, &format!("{who}: {why}"));
     }
@@ -229,6 +235,13 @@ fn nodes(page: &mut Page, run: &Run) {
     if 0 < passed {
         page.labelled(Outcome::Pass, &counted(passed, "node", "nodes"));
     }
+}
+
+/// The part of a node's reason that other nodes may share: `WHAT: WHY` without
+/// what, where that reason is given for anything that is not known.
+fn common<'t>(reason: &'t str, whys: &BTreeSet<&str>) -> &'t str {
+    let mut tails = reason.match_indices(": ").map(|(at, gap)| &reason[at + gap.len()..]);
+    tails.find(|tail| whys.contains(tail)).unwrap_or(reason)
 }
 
 /// What a person does about each kind of finding.
@@ -382,6 +395,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn nodes_whose_tests_were_not_run_for_one_reason_are_one_line() {
+        let mut run = fixture::rack();
+        run.verdicts.unknown.clear();
+        for (at, node) in run.verdicts.nodes.iter_mut().enumerate().take(9) {
+            let (what, why) = (format!("tcp on {}, rail r{at}", node.node), "not run: it ended");
+            node.outcome = Outcome::Unknown;
+            node.reason = format!("{what}: {why}");
+            run.verdicts.unknown.push(Unknown { what, why: why.to_owned() });
+        }
+        let text = at(&run, 120);
+        assert!(text.contains("node0006 and 3 more: not run: it ended\n"), "{text}");
+        assert!(text.contains("- tcp on node0001, rail r0; tcp on node0002, rail r1; "), "{text}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use minijinja::Value;
 use serde::Serialize;
 
+use super::between;
 use super::domain_name;
 use super::shown;
 use crate::model::id::DomainName;
@@ -113,7 +114,8 @@ pub(super) fn domains(run: &Run, grids: &[Grid], fleet: &[Grid]) -> Result<Drawn
         let findings = run.verdicts.findings.iter().filter(|f| of(f.locus.domain.as_ref()));
         let nodes = run.verdicts.nodes.iter().filter(|n| of(n.domain.as_ref()));
         let outcomes = findings.map(|f| f.outcome).chain(nodes.map(|n| n.outcome));
-        outcomes.filter(|o| Outcome::Unknown <= *o).max()
+        let network = if name.is_none() { between(run, grids) } else { None };
+        outcomes.chain(network).filter(|o| Outcome::Unknown <= *o).max()
     };
     let mut order: Vec<(Option<&str>, Option<Outcome>)> =
         by_domain.keys().map(|name| (*name, severity(*name))).collect();
@@ -129,13 +131,20 @@ pub(super) fn domains(run: &Run, grids: &[Grid], fleet: &[Grid]) -> Result<Drawn
     for (name, severity) in order {
         let sample = severity.is_none();
         if (sample && healthy == samples) || budget.spent() {
-            skipped.push(domain_name(name));
+            skipped.push(domain_name(run, name));
             continue;
         }
         healthy += usize::from(sample);
         let anchor = format!("domain-{}", drawn.len() + 1);
         let most = if sample { CALM_FIGURES } else { DOMAIN_FIGURES };
-        drawn.push(domain(run, domain_name(name), anchor, &by_domain[&name], most, &mut budget)?);
+        drawn.push(domain(
+            run,
+            domain_name(run, name),
+            anchor,
+            &by_domain[&name],
+            most,
+            &mut budget,
+        )?);
     }
     let mut left_out = Vec::new();
     if !skipped.is_empty() {
@@ -334,7 +343,7 @@ fn figure(
         }
         (Some(domain), ..) => shown(domain.as_str()),
         _ if 1 < grid.joined => format!("{} nodes", grid.joined),
-        _ => "no claimed domain".to_owned(),
+        _ => "no single domain".to_owned(),
     };
     let what = match grid.shape {
         Shape::Pairs => "from each line to each column",

@@ -57,6 +57,20 @@ fn the_words_of_nothing() {
 }
 
 #[test]
+fn what_lies_between_claimed_domains_is_drawn_under_a_name_of_its_own() {
+    let mut run = fixture::rack();
+    for cell in &mut run.cells {
+        cell.domain = None;
+    }
+    let words = skeleton(&html(&run));
+    // The guilty GPU is low there, so it is neither a pass nor left out.
+    assert!(words.contains("| between domains | | degraded | | – | | – |"), "{words}");
+    assert!(words.contains("# between domains"), "{words}");
+    run.claims.domains.clear();
+    assert!(skeleton(&html(&run)).contains("no claimed domain"));
+}
+
+#[test]
 fn a_page_needs_nothing_from_outside() {
     for run in fixture::all() {
         let page = html(&run);
