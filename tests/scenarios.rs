@@ -78,6 +78,9 @@ const NAMES: &[(&str, &[LocusKind], &[&str])] = &[
     ("collective-fallback", &[LocusKind::Domain], &["collective-fallback"]),
     ("foreign-node", &[LocusKind::Node], &["wrong-domain"]),
     ("split-domain", &[LocusKind::Domain], &["split-domain"]),
+    ("stale-clique", &[LocusKind::Node], &["stale-clique"]),
+    ("merged-cliques", &[LocusKind::Domain], &["merged-cliques"]),
+    ("claimed-apart", &[LocusKind::Domain], &["claimed-apart"]),
 ];
 
 /// What the judge is known to miss: the example, and how the complaint begins.
@@ -297,6 +300,7 @@ macro_rules! examples {
 }
 
 examples! {
+    blocks_that_are_one_fabric_pass_and_the_claim_does_not: "claimed-apart.toml",
     wrong_data_fails_its_node: "corrupt.toml",
     links_that_carry_nothing_fail_their_node: "fabric-not-configured.toml",
     a_lost_link_in_a_server_is_found_at_its_gpu: "hgx-lost-link.toml",
@@ -305,12 +309,14 @@ examples! {
     a_narrow_host_link_is_found_at_its_gpu: "host-link-x8.toml",
     a_missing_imex_peer_fails_its_node_alone: "imex-peer-missing.toml",
     what_was_not_measured_is_unknown: "incomplete.toml",
+    racks_that_share_a_clique_and_no_fabric_are_told: "merged-cliques.toml",
     a_node_of_another_rack_is_found: "mislabelled-node.toml",
     a_switch_tray_that_is_out_drains_no_node: "plane-out.toml",
     a_healthy_rack_passes: "rack-healthy.toml",
     a_lost_link_in_a_rack_is_found_at_its_gpu: "rack-lost-link.toml",
     a_slow_rail_is_found_at_its_node: "rail-half-rate.toml",
     a_split_rack_is_not_blamed_on_its_nodes: "split-clique.toml",
+    a_stale_clique_is_told_from_a_wrong_place: "stale-clique.toml",
     two_healthy_racks_pass: "two-racks-healthy.toml",
     several_faults_at_once_are_told_apart: "two-racks-mixed.toml",
     nodes_that_do_not_answer_are_unknown: "unwell-nodes.toml",

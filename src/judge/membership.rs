@@ -16,7 +16,7 @@ use crate::model::id::NodeName;
 /// Below this share of the island's level a cell runs over another path. The
 /// slowest link fault that still is NVLink (9 of 18 links) reads 0.5, the
 /// fastest other path (PCIe beside A100's 12 links) 0.1.
-const OTHER_PATH: f64 = 0.3;
+pub(super) const OTHER_PATH: f64 = 0.3;
 
 /// Reachability inside an island.
 #[derive(Debug)]
@@ -125,6 +125,20 @@ impl Connected {
         };
         self.cut.iter().filter_map(met).collect()
     }
+}
+
+/// The nodes of a domain by who was measured to reach whom at fabric speed, the
+/// largest part first; nothing where no two nodes were measured.
+pub(super) fn parts(island: &Island<'_>) -> Vec<BTreeSet<NodeName>> {
+    let between = |r: &super::island::PairReading| island.groups[r.group].between_nodes;
+    if !island.is_uniform() || (!island.directed.iter().any(between) && island.cut.is_empty()) {
+        return Vec::new();
+    }
+    let nodes = island.nodes();
+    let members: Vec<Vec<usize>> = nodes.values().cloned().collect();
+    let names: Vec<&NodeName> = nodes.keys().copied().collect();
+    let sets = Reach::of(island).connected(&members).sets;
+    sets.into_iter().map(|set| set.into_iter().map(|at| names[at].clone()).collect()).collect()
 }
 
 /// What full speed is for each group: the expectation, the upper end of what

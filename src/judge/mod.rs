@@ -5,6 +5,7 @@
 //! against a node.
 
 mod arrange;
+mod asserted;
 mod causes;
 mod cells;
 mod collective;
@@ -88,6 +89,7 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         state::judge(domain, &mut ledger);
     }
     let judged = fabrics(&domains, case.sampled, &mut ledger);
+    asserted::judge(&domains, &judged, &mut ledger);
     host::judge(&domains, &mut ledger);
     nic::judge(&domains, &mut ledger);
     network::judge(&domains, &claims, case.recordings, &mut ledger);

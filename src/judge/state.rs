@@ -4,8 +4,6 @@
 //! fabric is configured), so a good state passes nothing; a bad one is a
 //! finding. What a tool does not support is not known, never bad.
 
-use std::collections::BTreeMap;
-
 use super::arrange::Domain;
 use super::finding::finding;
 use super::finding::of_domain;
@@ -53,7 +51,6 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
             imex(domain, recording, state, ledger);
         }
     }
-    cliques(domain, ledger);
 }
 
 fn nvlinks(
@@ -113,7 +110,7 @@ fn is_whole(recording: &Recording) -> bool {
 }
 
 /// Whether a value says nothing: absent, N/A, or not supported.
-fn says_nothing(value: Option<&str>) -> bool {
+pub(super) fn says_nothing(value: Option<&str>) -> bool {
     value.is_none_or(|v| {
         let v = v.trim();
         v.is_empty() || v.eq_ignore_ascii_case("n/a") || v.eq_ignore_ascii_case("not supported")
@@ -170,72 +167,6 @@ fn registration(
         );
         ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
     }
-}
-
-/// The clique of every node of a rack-scale domain must be the same, UUID and
-/// clique id together: two upstream bugs come from keying on only one half.
-fn cliques(domain: &Domain<'_>, ledger: &mut Ledger) {
-    if !domain.spans_nodes() {
-        return;
-    }
-    let mut nodes: BTreeMap<String, Vec<(&NodeName, &str)>> = BTreeMap::new();
-    for (node, recordings) in &domain.own {
-        for recording in recordings {
-            let mut here: Vec<String> =
-                recording.parsed.facts.fabric.iter().filter_map(clique).collect();
-            here.sort();
-            here.dedup();
-            match here.as_slice() {
-                [] => {}
-                [one] => nodes.entry(one.clone()).or_default().push((node, &recording.file)),
-                several => {
-                    let said = format!(
-                        "the GPUs of {node} are in several cliques: {}",
-                        several.join(", ")
-                    );
-                    let rule = "clique: all GPUs of a node share one ClusterUUID and CliqueId";
-                    let found =
-                        finding(Outcome::Failed, "clique-mixed", of_node(&domain.name, node), rule);
-                    ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
-                }
-            }
-        }
-    }
-    let all: usize = nodes.values().map(Vec::len).sum();
-    let Some((main, members)) = nodes.iter().max_by_key(|(_, members)| members.len()) else {
-        return;
-    };
-    if nodes.len() < 2 {
-        return;
-    }
-    let rule = "clique: all nodes of a domain share one ClusterUUID and CliqueId";
-    if members.len() * 2 <= all {
-        let said = format!(
-            "{} spans {} cliques and none holds most of its nodes",
-            domain.name,
-            nodes.len()
-        );
-        let locus = of_domain(LocusKind::Domain, &domain.name);
-        let found = finding(Outcome::Failed, "split-domain", locus, rule).saying(said);
-        ledger.find(nodes.iter().fold(found, |found, (clique, members)| {
-            let (node, file) = members[0];
-            found.because(file, None, format!("{} outputs show {clique}, as {node}", members.len()))
-        }));
-        return;
-    }
-    for (other, members) in nodes.iter().filter(|(clique, _)| *clique != main) {
-        for (node, file) in members {
-            let said = format!("{node} is in clique {other}, the domain is {main}");
-            let found = finding(Outcome::Failed, "wrong-domain", of_node(&domain.name, node), rule);
-            ledger.find(found.saying(said.clone()).because(file, None, said));
-        }
-    }
-}
-
-fn clique(fabric: &GpuFabric) -> Option<String> {
-    let (uuid, id) = (fabric.cluster_uuid.as_deref()?, fabric.clique_id.as_deref()?);
-    let usable = !says_nothing(Some(uuid)) && !says_nothing(Some(id));
-    usable.then(|| format!("{uuid}.{id}"))
 }
 
 /// An IMEX domain: peers by address, which need not be a node we know.

@@ -173,6 +173,35 @@ const CLASSES: &[Words] = &[
          restart the fabric manager or the node, and wait for Completed and Success.",
     ),
     words(
+        "stale-clique",
+        "clique is stale",
+        [
+            "shows another clique than the nodes it reaches",
+            "show other cliques than the nodes they reach",
+        ],
+        "Read ClusterUUID and CliqueId of every GPU (`nvidia-smi -q`, Fabric) and compare with the node's \
+         label. Restart what writes the label, or the fabric manager where the driver itself is wrong, \
+         and measure again: jobs that key on the clique leave the node out until then.",
+    ),
+    words(
+        "merged-cliques",
+        "one clique, two fabrics",
+        [
+            "shares its clique with nodes it does not reach",
+            "share their clique with nodes they do not reach",
+        ],
+        "Two domains that do not reach each other show one ClusterUUID and CliqueId. Give each its own \
+         (partition and IMEX configuration of the fabric manager); until then keep jobs that key on \
+         the clique inside one claimed domain.",
+    ),
+    words(
+        "claimed-apart",
+        "claimed apart, really one",
+        ["reaches a domain it is claimed apart from", "reach domains they are claimed apart from"],
+        "Nothing is broken: correct the topology that the scheduler reads (blocks, labels) if the domains \
+         are meant to be one.",
+    ),
+    words(
         "fabric-health",
         "driver reports bad fabric health",
         ["is unhealthy in its driver's own words", "are unhealthy in their drivers' own words"],

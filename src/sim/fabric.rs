@@ -13,6 +13,7 @@ use super::network::Network;
 use super::platform::Hardware;
 use super::scenario::Group;
 use super::scenario::Scenario;
+use crate::inventory::hostlist;
 
 /// Index of a GPU in [`Fabric::gpus`].
 pub type GpuIndex = usize;
@@ -48,6 +49,8 @@ pub struct Node {
     pub gpus: Vec<GpuIndex>,
     /// Its links are up and the fabric is configured.
     pub fabric_up: bool,
+    /// Number of the domain whose clique its driver names.
+    pub clique: usize,
     /// Its IMEX daemon can be reached.
     pub imex: bool,
     /// Share of every rate left to it.
@@ -164,6 +167,7 @@ impl Fabric {
             hardware,
             gpus: (first..self.gpus.len()).collect(),
             fabric_up: true,
+            clique: domain,
             imex: true,
             power: 1.0,
             reachable: true,
@@ -314,6 +318,14 @@ impl Fabric {
                 let gpu = self.gpu(gpu)?;
                 let hidden = self.planes(gpu, *link, 1)?;
                 self.gpus[gpu].shown &= !hidden;
+            }
+            Fault::CliqueShown { nodes, like } => {
+                let like = real.iter().position(|group| group.name == *like);
+                let like = like.ok_or("like: no [[domain]] of this name")?;
+                for node in hostlist::expand(nodes).map_err(|why| why.to_string())? {
+                    let node = self.node(&node)?;
+                    self.nodes[node].clique = like;
+                }
             }
             Fault::ImexPeerMissing { node } => {
                 let node = self.node(node)?;

@@ -130,6 +130,13 @@ pub enum Fault {
         /// Which link.
         link: u32,
     },
+    /// The driver of these nodes names the clique of another domain.
+    CliqueShown {
+        /// Which nodes, as a folded list.
+        nodes: String,
+        /// The domain, as it really is, whose clique it names.
+        like: String,
+    },
     /// The IMEX daemon of a node is not reachable.
     ImexPeerMissing {
         /// Which node.

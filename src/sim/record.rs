@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use super::bench::Bench;
 use super::fabric::Fabric;
 use super::fault::Fault;
+use super::mpi::Host;
+use super::mpi::Job;
 use super::network;
 use super::render;
 use super::render::Answer;
@@ -69,9 +71,40 @@ pub fn record(
             }
         }
     }
+    if scenario.tools.record.contains(&Recorded::NvbandwidthBetween) {
+        between(scenario, &fabric, seed, &mut files);
+    }
     let truth = truth::of(scenario, &fabric, seed);
     let truth = toml::to_string(&truth).map_err(|error| error.to_string())?;
     Ok(Recording { files, truth })
+}
+
+/// One node of each of two claimed domains, for every two.
+fn between(scenario: &Scenario, fabric: &Fabric, seed: u64, files: &mut BTreeMap<String, String>) {
+    let spanning = |c: &&Group| c.hardware.spans_nodes;
+    let claims: Vec<&Group> = fabric.claims.iter().filter(spanning).collect();
+    for (at, a) in claims.iter().enumerate() {
+        for b in &claims[at + 1..] {
+            let host = |claim: &Group| Host {
+                name: claim.nodes[0].clone(),
+                ranks: fabric.gpus_of([&claim.nodes[0]]).len(),
+            };
+            let job = Job { hosts: vec![host(a), host(b)], ..Job::default() };
+            let scope = format!("{}+{}", a.name, b.name);
+            let bench = Bench {
+                scenario,
+                fabric,
+                scope: &scope,
+                across: true,
+                seed,
+                reading: 0,
+                job: Some(&job),
+            };
+            for (name, answer) in outputs(&bench, Recorded::NvbandwidthBetween) {
+                files.insert(format!("domains/{scope}/{name}"), answer.both());
+            }
+        }
+    }
 }
 
 /// `claims.toml`.
@@ -131,6 +164,8 @@ fn scopes(fabric: &Fabric, what: Recorded) -> Vec<(&str, bool)> {
         Recorded::NvbandwidthDomain | Recorded::Imex => {
             several.map(|claim| (claim.name.as_str(), true)).collect()
         }
+        // Its scopes are pairs of domains.
+        Recorded::NvbandwidthBetween => Vec::new(),
         Recorded::Collectives => {
             fabric.claims.iter().map(|claim| (claim.name.as_str(), true)).collect()
         }
@@ -153,7 +188,7 @@ fn outputs(bench: &Bench<'_>, what: Recorded) -> Vec<(String, Answer)> {
     let tools = &bench.scenario.tools;
     let one = |name: &str, answer| vec![(name.to_owned(), answer)];
     match what {
-        Recorded::Nvbandwidth | Recorded::NvbandwidthDomain => {
+        Recorded::Nvbandwidth | Recorded::NvbandwidthDomain | Recorded::NvbandwidthBetween => {
             let tests = if bench.across { &tools.domain_tests } else { &tools.node_tests };
             let version = tools.nvbandwidth;
             let run = bench.nvbandwidth(version, tests);

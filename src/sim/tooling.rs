@@ -130,6 +130,8 @@ pub enum Recorded {
     Nvbandwidth,
     /// nvbandwidth across each claimed domain of several nodes.
     NvbandwidthDomain,
+    /// nvbandwidth over one node of each of two claimed domains, for every two.
+    NvbandwidthBetween,
     /// nccl-tests across each claimed domain.
     Collectives,
     /// p2pBandwidthLatencyTest on each node.

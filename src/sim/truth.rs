@@ -65,6 +65,7 @@ pub fn of(scenario: &Scenario, fabric: &Fabric, seed: u64) -> Truth {
     let mut wrongs: Vec<Wrong> =
         scenario.faults.iter().map(|fault| from_fault(fault, fabric)).collect();
     wrongs.extend(strangers(fabric));
+    wrongs.extend(torn(fabric));
     for wrong in &mut wrongs {
         if wrong.domain.is_none() {
             let claim = fabric
@@ -108,6 +109,30 @@ fn strangers(fabric: &Fabric) -> Vec<Wrong> {
                 outcome: Some("failed".to_owned()),
                 ..Wrong::default()
             });
+        }
+    }
+    wrongs
+}
+
+/// Domains claimed apart that really are one, every two of them.
+fn torn(fabric: &Fabric) -> Vec<Wrong> {
+    let home = |claim: &super::scenario::Group| {
+        let node = fabric.node(claim.nodes.first()?).ok()?;
+        claim.hardware.spans_nodes.then_some(fabric.nodes[node].domain)
+    };
+    let mut wrongs = Vec::new();
+    for (at, a) in fabric.claims.iter().enumerate() {
+        for b in &fabric.claims[at + 1..] {
+            if home(a).is_some() && home(a) == home(b) {
+                wrongs.push(Wrong {
+                    class: "claimed-apart".to_owned(),
+                    locus: "domain".to_owned(),
+                    domain: Some(a.name.clone()),
+                    peer: Some(b.name.clone()),
+                    outcome: Some("degraded".to_owned()),
+                    ..Wrong::default()
+                });
+            }
         }
     }
     wrongs
@@ -175,6 +200,18 @@ fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
         Fault::Truncated { scope, .. } => at_scope(wrong("truncated", "domain", "unknown"), scope),
         Fault::Waived { node, .. } => at_node(wrong("waived", "node", "unknown"), node),
         Fault::ShownInactive { gpu, .. } => at_gpu(wrong("shown-inactive", "gpu", ""), gpu),
+        Fault::CliqueShown { nodes, like } => {
+            let named = fabric.claims.iter().find(|c| c.folded == *nodes);
+            match named {
+                // A whole claimed domain that names the clique of another.
+                Some(claim) => Wrong {
+                    domain: Some(like.clone()),
+                    peer: Some(claim.name.clone()),
+                    ..wrong("merged-cliques", "domain", "failed")
+                },
+                None => at_node(wrong("stale-clique", "node", "failed"), nodes),
+            }
+        }
         Fault::ImexPeerMissing { node } => {
             at_node(wrong("imex-peer-missing", "node", "failed"), node)
         }

@@ -132,7 +132,7 @@ fn query_gpu(bench: &Bench<'_>, gpu: GpuIndex, out: &mut String) {
     let attached = node.fabric_up && state.tx != 0;
     // A fabric inside one node has no cluster: its UUID is all zeros.
     let cluster = match node.hardware.spans_nodes && attached {
-        true => hyphenated(Key::of(bench.seed).named("cluster").with(node.domain as u64)),
+        true => hyphenated(Key::of(bench.seed).named("cluster").with(node.clique as u64)),
         false => "00000000-0000-0000-0000-000000000000".to_owned(),
     };
     let clique = if node.hardware.spans_nodes && attached { "32766" } else { "0" };
