@@ -23,6 +23,7 @@ pub mod show;
 pub mod sim;
 pub mod stdout;
 pub mod stored;
+pub mod study;
 pub mod sweep;
 pub mod thresholds;
 
@@ -137,7 +138,7 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),
-        Command::Sim(args) => sim::run(args),
+        Command::Sim(args) => sim::run(args, globals),
         Command::Node(args) => node::run(args),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),

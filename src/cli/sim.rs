@@ -9,8 +9,10 @@ use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 
+use super::Globals;
 use super::exit;
 use super::input;
+use super::study;
 use crate::model::worker::STEP_VARIABLE;
 use crate::sim::bench::Bench;
 use crate::sim::fabric::Fabric;
@@ -44,6 +46,7 @@ enum Command {
     Record(RecordArgs),
     Tool(ToolArgs),
     Claims(ClaimsArgs),
+    Study(study::Args),
 }
 
 /// Write what the tools would print in a scenario, ready to be judged.
@@ -98,11 +101,12 @@ struct ClaimsArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<u8> {
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     match &args.command {
         Command::Record(args) => record(args),
         Command::Tool(args) => answer(args),
         Command::Claims(args) => claims(args),
+        Command::Study(args) => study::run(args, globals),
     }
 }
 
