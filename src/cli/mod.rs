@@ -23,6 +23,7 @@ pub mod show;
 pub mod sim;
 pub mod stdout;
 pub mod stored;
+pub mod study;
 pub mod sweep;
 pub mod thresholds;
 

@@ -15,6 +15,7 @@ use super::Globals;
 use super::exit;
 use super::input;
 use super::stdout;
+use super::study;
 use crate::model::worker::STEP_VARIABLE;
 use crate::sim::bench::Bench;
 use crate::sim::fabric::Fabric;
@@ -48,6 +49,7 @@ enum Command {
     Record(RecordArgs),
     Tool(ToolArgs),
     Claims(ClaimsArgs),
+    Study(study::Args),
 }
 
 /// Write what the tools would print in a scenario, ready to be judged.
@@ -107,6 +109,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Command::Record(args) => record(args, globals.json),
         Command::Tool(args) => answer(args),
         Command::Claims(args) => claims(args),
+        Command::Study(args) => study::run(args, globals),
     }
 }
 

@@ -1,0 +1,113 @@
+//! `fabricgate sim study`: how often the scheme finds what is wrong, and how
+//! often it blames the innocent.
+//!
+//! Reads the question, shows the answer. What is simulated is in `sim::study`.
+
+use super::Globals;
+use super::exit;
+use super::stdout;
+use crate::sim::study;
+use crate::sim::study::Setting;
+use crate::sim::study::World;
+
+/// Sweep simulated fabrics by the thousand and count what is found and who is
+/// blamed, beside simpler rules on the same readings.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Sweeps of every setting with faults.
+    #[arg(long, default_value_t = 100)]
+    trials: u64,
+    /// Healthy sweeps of every noise level.
+    #[arg(long, default_value_t = 1000)]
+    healthy: u64,
+    /// Decides noise, faults and plans.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// What to sweep.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Only::Domain, Only::Fleet])]
+    only: Vec<Only>,
+    /// Standard deviations of one reading, in percent.
+    #[arg(long, value_delimiter = ',', default_values_t = [0.1, 0.3, 1.0, 2.0, 3.0])]
+    sigma: Vec<f64>,
+    /// What a faulty part has lost of its rate, in percent; one link of 18 is
+    /// 5.5556.
+    #[arg(long, value_delimiter = ',', default_values_t = [50.0, 25.0, 100.0 / 18.0, 100.0 / 36.0])]
+    lost: Vec<f64>,
+    /// How many parts are faulty at the same time.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 3, 5])]
+    faults: Vec<usize>,
+    /// Threads; one for each processor when absent. The result is the same.
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+/// What can be swept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Only {
+    /// A rack of 18 nodes with 72 GPUs, GPU by GPU.
+    Domain,
+    /// A fleet of 1,024 nodes over its network, in one matching.
+    Fleet,
+}
+
+impl Only {
+    fn world(self) -> World {
+        match self {
+            Self::Domain => World::Domain,
+            Self::Fleet => World::Fleet,
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let percents = args.sigma.iter().chain(&args.lost);
+    if let Some(strange) = percents.into_iter().find(|p| !(0.0..50.1).contains(*p)) {
+        stdout::note(&format!("{strange} %: expected 0 to 50"));
+        return Ok(exit::USAGE);
+    }
+    let threads =
+        args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
+    let settings = settings(args);
+    let mut points = Vec::new();
+    for (at, (setting, trials)) in settings.iter().enumerate() {
+        points.push(study::study(*setting, *trials, args.seed, threads.unwrap_or(1)));
+        if !globals.no_progress {
+            stdout::note(&format!(
+                "{} of {}: {trials} sweeps of {}, noise {:.1} %, {} parts that lost {:.1} %",
+                at + 1,
+                settings.len(),
+                setting.world.as_str(),
+                setting.sigma * 100.0,
+                setting.faults,
+                setting.loss * 100.0
+            ));
+        }
+    }
+    if globals.json {
+        stdout::json(&study::json(&points, args.seed))?;
+    } else {
+        stdout::text(&study::text(&points))?;
+    }
+    Ok(exit::PASS)
+}
+
+/// Every setting with its number of sweeps, in the order of the tables.
+fn settings(args: &Args) -> Vec<(Setting, u64)> {
+    let mut settings = Vec::new();
+    for only in &args.only {
+        for sigma in args.sigma.iter().map(|percent| percent / 100.0) {
+            let of = |loss, faults| Setting { world: only.world(), sigma, loss, faults };
+            if 0 < args.trials {
+                for loss in args.lost.iter().map(|percent| percent / 100.0) {
+                    let counts = args.faults.iter().filter(|count| 0 < **count);
+                    settings.extend(counts.map(|count| (of(loss, *count), args.trials)));
+                }
+            }
+            if 0 < args.healthy {
+                settings.push((of(0.0, 0), args.healthy));
+            }
+        }
+    }
+    settings
+}

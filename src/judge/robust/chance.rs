@@ -1,0 +1,27 @@
+//! Normal numbers for the tests of statistics: seeded, and with true tails.
+
+/// Numbers by Box and Muller (1958) from `SplitMix64` (Steele, Lea, Flood 2014).
+pub(super) struct Normals(u64);
+
+impl Normals {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    pub(super) fn next(&mut self) -> f64 {
+        let radius = (-2.0 * self.uniform().ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    pub(super) fn take(&mut self, count: usize) -> Vec<f64> {
+        (0..count).map(|_| self.next()).collect()
+    }
+}

@@ -1,0 +1,138 @@
+//! How far below the mean of `n` healthy readings a line must be, so that a
+//! share of all healthy readings lies above it with some confidence.
+
+use statrs::distribution::ContinuousCDF;
+use statrs::distribution::Normal;
+use statrs::function::gamma::ln_gamma;
+
+/// Steps of the integral; its error is far below the digits of any table.
+const STEPS: u32 = 4_000;
+
+/// One-sided tolerance factor, exactly: the mean less so many standard
+/// deviations is below a share `coverage` of the population with probability
+/// `confidence`. It is the quantile of a non-central t over sqrt(n) (Owen 1968,
+/// A survey of properties and applications of the noncentral t-distribution).
+/// `None` of fewer than two readings or of shares outside (0, 1).
+pub fn tolerance_factor(readings: u32, coverage: f64, confidence: f64) -> Option<f64> {
+    let is_share = |share: f64| 0.0 < share && share < 1.0;
+    if readings < 2 || !is_share(coverage) || !is_share(confidence) {
+        return None;
+    }
+    let (mut low, mut high) = (-1e3, 1e3);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if reached(readings, coverage, middle) < confidence {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Some(f64::midpoint(low, high))
+}
+
+/// The probability that a factor reaches the coverage. Given the standard
+/// deviation s that was seen, the mean decides: Phi(sqrt(n) (k s - z)); s
+/// follows a chi distribution.
+fn reached(readings: u32, coverage: f64, factor: f64) -> f64 {
+    let normal = Normal::standard();
+    let (n, z) = (f64::from(readings), normal.inverse_cdf(coverage));
+    let freedom = n - 1.0;
+    let log_scale =
+        std::f64::consts::LN_2 + freedom / 2.0 * (freedom / 2.0).ln() - ln_gamma(freedom / 2.0);
+    let density = |s: f64| {
+        let log = log_scale + (freedom - 1.0) * s.ln() - freedom * s * s / 2.0;
+        if s <= 0.0 && 1.0 < freedom { 0.0 } else { log.exp() }
+    };
+    // Nothing is left 12 standard errors away.
+    let width = 12.0 / (2.0 * freedom).sqrt();
+    let (from, to) = ((1.0 - width).max(1e-12), 1.0 + width);
+    let step = (to - from) / f64::from(STEPS);
+    let sum: f64 = (0..=STEPS)
+        .map(|at| {
+            // Simpson's rule.
+            let weight = match (at, at % 2) {
+                (0 | STEPS, _) => 1.0,
+                (_, 1) => 4.0,
+                _ => 2.0,
+            };
+            let s = from + step * f64::from(at);
+            weight * density(s) * normal.cdf(n.sqrt() * (factor * s - z))
+        })
+        .sum();
+    sum * step / 3.0
+}
+
+/// The same by Natrella's closed form (Experimental Statistics, 1963, section
+/// 2-5.2): a little less, and only normal quantiles. `None` where there are too
+/// few readings for it.
+pub fn tolerance_factor_closed(readings: u32, coverage: f64, confidence: f64) -> Option<f64> {
+    let normal = Normal::standard();
+    let n = f64::from(readings.max(2));
+    let (z, g) = (normal.inverse_cdf(coverage), normal.inverse_cdf(confidence));
+    let a = 1.0 - g * g / (2.0 * (n - 1.0));
+    let b = z * z - g * g / n;
+    let root = z * z - a * b;
+    (0.0 < a && 0.0 <= root).then(|| (z + root.sqrt()) / a)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::chance::Normals;
+    use super::*;
+
+    #[test]
+    fn factors_are_those_of_published_tables() {
+        // Odeh and Owen 1980, as in the NIST handbook 7.2.6.3.
+        for (n, coverage, confidence, factor) in [
+            (10, 0.90, 0.95, 2.355),
+            (10, 0.99, 0.95, 3.981),
+            (20, 0.95, 0.95, 2.396),
+            (50, 0.95, 0.95, 2.065),
+            (43, 0.90, 0.99, 1.873),
+        ] {
+            let ours = tolerance_factor(n, coverage, confidence).expect("a factor");
+            assert!((ours - factor).abs() < 1.5e-3, "{n}: {ours}");
+        }
+        for (n, exact, closed) in [(17, 4.47, 4.44), (71, 3.64, 3.63), (200, 3.40, 3.39)] {
+            let ours = tolerance_factor(n, 0.999, 0.95).expect("a factor");
+            assert!((ours - exact).abs() < 5e-3, "{n}: {ours}");
+            let ours = tolerance_factor_closed(n, 0.999, 0.95).expect("a factor");
+            assert!((ours - closed).abs() < 5e-3, "{n}: {ours}");
+        }
+        assert_eq!(tolerance_factor(1, 0.9, 0.9), None);
+        assert_eq!(tolerance_factor(9, 1.0, 0.9), None);
+        assert_eq!(tolerance_factor_closed(2, 0.999, 0.95), None);
+    }
+
+    #[test]
+    fn a_simulated_line_covers_as_often_as_it_says() {
+        let (n, coverage, confidence) = (17, 0.999, 0.95);
+        let factor = tolerance_factor(n, coverage, confidence).expect("a factor");
+        let (mut normals, z) = (Normals::new(11), Normal::standard().inverse_cdf(coverage));
+        let rounds = 20_000;
+        let covered = (0..rounds).filter(|_| {
+            let values = normals.take(17);
+            let mean = values.iter().sum::<f64>() / 17.0;
+            let sd = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 16.0).sqrt();
+            mean - factor * sd <= -z
+        });
+        let share = covered.count() as f64 / f64::from(rounds);
+        assert!((share - confidence).abs() < 0.006, "{share}");
+    }
+
+    proptest! {
+        #[test]
+        fn more_coverage_and_confidence_need_more_and_readings_less(
+            n in 5u32..150, coverage in 0.6..0.99f64, confidence in 0.6..0.99f64
+        ) {
+            let of = |n, c, g| tolerance_factor(n, c, g).expect("a factor");
+            let factor = of(n, coverage, confidence);
+            prop_assert!(factor < of(n, coverage + 0.005, confidence));
+            prop_assert!(factor < of(n, coverage, confidence + 0.005));
+            prop_assert!(of(n + 20, coverage, confidence) < factor);
+            prop_assert!(Normal::standard().inverse_cdf(coverage) < factor);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Who was found, and who was blamed that is innocent.
+
+use std::collections::BTreeSet;
+
+use super::world::World;
+use crate::model::id::NodeName;
+use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::Verdicts;
+use crate::sim::fabric::Fabric;
+
+/// What many sweeps came to, in whole numbers: their order makes no difference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Sweeps.
+    pub sweeps: u64,
+    /// Faulty parts in all of them.
+    pub faults: u64,
+    /// Faulty parts that were blamed.
+    pub found: u64,
+    /// Faulty parts that were only named as one end of a pair.
+    pub in_pair: u64,
+    /// Faulty parts that were not named and whose node is unknown.
+    pub unknown: u64,
+    /// Faulty parts that were not named and whose node passed.
+    pub passed: u64,
+    /// Innocent parts (or pairs of them) that were blamed.
+    pub false_blames: u64,
+    /// Sweeps in which an innocent part was blamed.
+    pub false_sweeps: u64,
+    /// False blames before the second look.
+    pub false_suspicions: u64,
+    /// False blames that the second look confirmed.
+    pub false_confirmed: u64,
+    /// Sweeps in which everything was judged and nothing was below.
+    pub clean: u64,
+    /// Passes of rounds.
+    pub rounds: u64,
+    /// Readings of pairs of nodes.
+    pub readings: u64,
+}
+
+impl Tally {
+    /// Adds other sweeps.
+    pub fn add(&mut self, other: &Self) {
+        self.sweeps += other.sweeps;
+        self.faults += other.faults;
+        self.found += other.found;
+        self.in_pair += other.in_pair;
+        self.unknown += other.unknown;
+        self.passed += other.passed;
+        self.false_blames += other.false_blames;
+        self.false_sweeps += other.false_sweeps;
+        self.false_suspicions += other.false_suspicions;
+        self.false_confirmed += other.false_confirmed;
+        self.clean += other.clean;
+        self.rounds += other.rounds;
+        self.readings += other.readings;
+    }
+
+    /// One sweep in which a simple rule accused these parts.
+    pub(super) fn of_accused(accused: &BTreeSet<usize>, guilty: &BTreeSet<usize>) -> Self {
+        let found = accused.intersection(guilty).count() as u64;
+        let innocent = accused.difference(guilty).count() as u64;
+        Self {
+            sweeps: 1,
+            faults: guilty.len() as u64,
+            found,
+            passed: guilty.len() as u64 - found,
+            false_blames: innocent,
+            false_sweeps: u64::from(0 < innocent),
+            clean: u64::from(accused.is_empty()),
+            ..Self::default()
+        }
+    }
+
+    /// One sweep, by its first and its last word.
+    pub(super) fn of_verdicts(
+        world: World,
+        fabric: &Fabric,
+        first: &Verdicts,
+        last: &Verdicts,
+        guilty: &BTreeSet<usize>,
+    ) -> Self {
+        let blamed = Blamed::of(world, fabric, last.findings.iter(), guilty);
+        let before = Blamed::of(world, fabric, first.findings.iter(), guilty);
+        let convicted = last.findings.iter().filter(|finding| finding.confirmed);
+        let convicted = Blamed::of(world, fabric, convicted, guilty);
+        let mut tally = Self {
+            sweeps: 1,
+            faults: guilty.len() as u64,
+            found: blamed.found.len() as u64,
+            false_blames: blamed.innocent,
+            false_sweeps: u64::from(0 < blamed.innocent),
+            false_suspicions: before.innocent,
+            false_confirmed: convicted.innocent,
+            clean: u64::from(last.outcome == Outcome::Pass),
+            ..Self::default()
+        };
+        for unit in guilty.difference(&blamed.found) {
+            let node = NodeName::from(fabric.nodes[home(world, fabric, *unit)].name.as_str());
+            let outcome = last.nodes.iter().find(|n| n.node == node).map(|n| n.outcome);
+            if blamed.in_pair.contains(unit) {
+                tally.in_pair += 1;
+            } else if outcome == Some(Outcome::Pass) {
+                tally.passed += 1;
+            } else {
+                tally.unknown += 1;
+            }
+        }
+        tally
+    }
+}
+
+/// The node of a part.
+fn home(world: World, fabric: &Fabric, unit: usize) -> usize {
+    match world {
+        World::Domain => fabric.gpus[unit].node,
+        World::Fleet => unit,
+    }
+}
+
+/// What findings blame, held against the truth.
+#[derive(Debug, Default)]
+struct Blamed {
+    found: BTreeSet<usize>,
+    in_pair: BTreeSet<usize>,
+    innocent: u64,
+}
+
+impl Blamed {
+    fn of<'f>(
+        world: World,
+        fabric: &Fabric,
+        findings: impl Iterator<Item = &'f Finding>,
+        guilty: &BTreeSet<usize>,
+    ) -> Self {
+        let mut blamed = Self::default();
+        let mut innocent: BTreeSet<String> = BTreeSet::new();
+        for finding in findings.filter(|finding| Outcome::Unknown < finding.outcome) {
+            let locus = &finding.locus;
+            let own = named(world, fabric, locus.node.as_ref(), locus.gpu);
+            let mut guilty_ones: BTreeSet<usize> = own.intersection(guilty).copied().collect();
+            if locus.kind == LocusKind::Pair {
+                let peer = locus.peer.as_deref().unwrap_or_default();
+                let gpu = peer.rsplit_once(':').and_then(|(n, g)| Some((n, g.parse().ok()?)));
+                let (node, gpu) = gpu.map_or((peer, None), |(node, gpu)| (node, Some(gpu)));
+                let peer = named(world, fabric, Some(&NodeName::from(node)), gpu);
+                guilty_ones.extend(peer.intersection(guilty));
+                blamed.in_pair.extend(&guilty_ones);
+            } else {
+                blamed.found.extend(&guilty_ones);
+            }
+            if guilty_ones.is_empty() {
+                // Two findings about one part are one blame.
+                innocent.insert(locus.to_string().replace(" tx", "").replace(" rx", ""));
+            }
+        }
+        blamed.innocent = innocent.len() as u64;
+        blamed
+    }
+}
+
+/// The parts that a place of a finding stands for: a GPU, all GPUs of a node, a
+/// node; none where it is something larger.
+fn named(
+    world: World,
+    fabric: &Fabric,
+    node: Option<&NodeName>,
+    gpu: Option<u32>,
+) -> BTreeSet<usize> {
+    let Some(node) = node.and_then(|node| fabric.node(node.as_str()).ok()) else {
+        return BTreeSet::new();
+    };
+    match world {
+        World::Fleet => BTreeSet::from([node]),
+        World::Domain => {
+            let own = fabric.nodes[node].gpus.iter().copied();
+            own.filter(|at| gpu.is_none_or(|gpu| fabric.gpus[*at].slot == gpu)).collect()
+        }
+    }
+}

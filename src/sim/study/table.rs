@@ -1,0 +1,193 @@
+//! The study as a table for people and as JSON.
+
+use std::fmt::Write;
+
+use comfy_table::CellAlignment;
+use comfy_table::Table;
+use serde_json::Value;
+use serde_json::json;
+
+use super::Point;
+use super::RIVALS;
+use super::Tally;
+use super::World;
+
+/// The format of the JSON document.
+const FORMAT: &str = "fabricgate.study/1";
+
+/// One table for every world and noise level, healthy sweeps last.
+pub fn text(points: &[Point]) -> String {
+    let mut out = String::new();
+    let mut rest = points;
+    while let Some(first) = rest.first() {
+        let of = |p: &Point| (p.setting.world, p.setting.sigma.to_bits(), p.setting.faults == 0);
+        let end = rest.iter().position(|p| of(p) != of(first)).unwrap_or(rest.len());
+        let (points, others) = rest.split_at(end);
+        rest = others;
+        let setting = first.setting;
+        let what = match setting.world {
+            World::Domain => "18 nodes of 4 GPUs",
+            World::Fleet => "1,024 nodes",
+        };
+        let healthy = if setting.faults == 0 { ", healthy" } else { "" };
+        let written = write!(
+            out,
+            "\n{what}, noise {}{healthy}\n{}\n",
+            percent(setting.sigma),
+            if setting.faults == 0 { healthy_table(points) } else { faulty_table(points) }
+        );
+        debug_assert!(written.is_ok(), "writing to a string does not fail");
+    }
+    out
+}
+
+/// Rows are what was lost and by how many; columns are found and false blames
+/// per sweep, of every rule.
+fn faulty_table(points: &[Point]) -> Table {
+    let mut table = plain();
+    let mut header = [
+        "lost",
+        "faults",
+        "sweeps",
+        "found",
+        "in a pair",
+        "unknown",
+        "passed",
+        "false",
+        "sweeps with false",
+        "rounds",
+        "readings",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    header.extend(RIVALS.iter().map(|name| format!("{name}: found / false")));
+    table.set_header(header);
+    for point in points {
+        let (setting, ours) = (point.setting, &point.ours);
+        let faults = |count: u64| percent(ratio(count, ours.faults));
+        let mut row = vec![
+            percent(setting.loss),
+            setting.faults.to_string(),
+            ours.sweeps.to_string(),
+            faults(ours.found),
+            faults(ours.in_pair),
+            faults(ours.unknown),
+            faults(ours.passed),
+            each(ours.false_blames, ours),
+            ours.false_sweeps.to_string(),
+            each(ours.rounds, ours),
+            each(ours.readings, ours),
+        ];
+        row.extend(point.rivals.iter().map(|rival| {
+            format!(
+                "{} / {}",
+                percent(ratio(rival.found, rival.faults)),
+                each(rival.false_blames, rival)
+            )
+        }));
+        table.add_row(row);
+    }
+    aligned(table)
+}
+
+/// One row for every rule.
+fn healthy_table(points: &[Point]) -> Table {
+    let mut table = plain();
+    table.set_header(vec![
+        "rule",
+        "sweeps",
+        "false blames",
+        "sweeps with false",
+        "suspected at first",
+        "confirmed",
+        "rounds",
+        "readings",
+    ]);
+    for point in points {
+        let row = |name: &str, tally: &Tally, ours: bool| {
+            let only = |count: u64| if ours { count.to_string() } else { "-".to_owned() };
+            vec![
+                name.to_owned(),
+                tally.sweeps.to_string(),
+                tally.false_blames.to_string(),
+                tally.false_sweeps.to_string(),
+                only(tally.false_suspicions),
+                only(tally.false_confirmed),
+                each(tally.rounds, tally),
+                each(tally.readings, tally),
+            ]
+        };
+        table.add_row(row("fabricgate", &point.ours, true));
+        for (name, rival) in RIVALS.iter().zip(&point.rivals) {
+            table.add_row(row(name, rival, false));
+        }
+    }
+    aligned(table)
+}
+
+/// Columns as Markdown has them, so that a table can be put into a document.
+fn plain() -> Table {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::ASCII_MARKDOWN);
+    table
+}
+
+fn aligned(mut table: Table) -> Table {
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// All points as one document.
+pub fn json(points: &[Point], seed: u64) -> Value {
+    let tally = |name: &str, tally: &Tally| {
+        json!({
+            "rule": name,
+            "sweeps": tally.sweeps,
+            "faults": tally.faults,
+            "found": tally.found,
+            "in_pair": tally.in_pair,
+            "unknown": tally.unknown,
+            "passed": tally.passed,
+            "false_blames": tally.false_blames,
+            "false_sweeps": tally.false_sweeps,
+            "false_suspicions": tally.false_suspicions,
+            "false_confirmed": tally.false_confirmed,
+            "clean": tally.clean,
+            "rounds": tally.rounds,
+            "readings": tally.readings,
+        })
+    };
+    let points: Vec<Value> = points
+        .iter()
+        .map(|point| {
+            let mut rules = vec![tally("fabricgate", &point.ours)];
+            rules.extend(RIVALS.iter().zip(&point.rivals).map(|(name, rival)| tally(name, rival)));
+            json!({
+                "world": point.setting.world.as_str(),
+                "sigma": point.setting.sigma,
+                "loss": point.setting.loss,
+                "faults": point.setting.faults,
+                "rules": rules,
+            })
+        })
+        .collect();
+    json!({ "format": FORMAT, "seed": seed, "points": points })
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+/// A share in percent, with decimals where they say something.
+fn percent(share: f64) -> String {
+    let text = format!("{:.1}", share * 100.0);
+    format!("{} %", text.strip_suffix(".0").unwrap_or(&text))
+}
+
+/// Per sweep.
+fn each(count: u64, tally: &Tally) -> String {
+    let value = ratio(count, tally.sweeps);
+    if value == 0.0 || 100.0 <= value { format!("{value:.0}") } else { format!("{value:.3}") }
+}
