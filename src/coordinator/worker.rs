@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tokio::time::timeout;
 use tokio::time::timeout_at;
 
+use crate::exec::CAPTURE;
 use crate::exec::Stream;
 use crate::exec::session::Input;
 use crate::exec::session::Output;
@@ -294,12 +295,11 @@ impl Running<'_> {
     fn take(&mut self, answer: FromWorker) -> Option<Outcome> {
         match answer {
             FromWorker::Output { stream, data, .. } => {
-                let bytes = BASE64_STANDARD.decode(data).unwrap_or_default();
                 let into = match stream {
                     Which::Stdout => &mut self.stdout,
                     Which::Stderr => &mut self.stderr,
                 };
-                into.bytes.extend_from_slice(&bytes);
+                add(into, &data);
                 None
             }
             FromWorker::Done(done) => Some(self.outcome(*done)),
@@ -314,8 +314,8 @@ impl Running<'_> {
     fn outcome(&mut self, done: Done) -> Outcome {
         let mut stdout = std::mem::take(&mut self.stdout);
         let mut stderr = std::mem::take(&mut self.stderr);
-        stdout.dropped = done.stdout_dropped;
-        stderr.dropped = done.stderr_dropped;
+        stdout.dropped += done.stdout_dropped;
+        stderr.dropped += done.stderr_dropped;
         Outcome {
             ending: done.ending,
             duration: done.duration_s,
@@ -376,6 +376,18 @@ async fn listen(mut output: Output, shared: Arc<Shared>) {
     orders.ended = Some(why);
     // Everybody who waits learns of it by the end of its channel.
     orders.waiting.clear();
+}
+
+/// Adds a piece of output. What is beyond what anybody keeps, or cannot be
+/// read, counts as dropped, so that the output is not taken for whole.
+fn add(into: &mut Stream, data: &str) {
+    let Ok(bytes) = BASE64_STANDARD.decode(data) else {
+        into.dropped += data.len() as u64;
+        return;
+    };
+    let kept = bytes.len().min(CAPTURE.saturating_sub(into.bytes.len()));
+    into.bytes.extend_from_slice(&bytes[..kept]);
+    into.dropped += (bytes.len() - kept) as u64;
 }
 
 fn order_of(answer: &FromWorker) -> Option<u64> {
@@ -461,4 +473,18 @@ fn line(what: &ToWorker) -> Vec<u8> {
 fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // Nobody panics while holding it.
     shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_that_cannot_be_read_makes_the_output_incomplete() {
+        let mut stream = Stream::default();
+        add(&mut stream, "aGVsbG8=");
+        assert_eq!((stream.bytes.as_slice(), stream.dropped), (&b"hello"[..], 0));
+        add(&mut stream, "no base64");
+        assert_eq!((stream.bytes.as_slice(), stream.dropped), (&b"hello"[..], 9));
+    }
 }
