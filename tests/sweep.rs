@@ -497,6 +497,23 @@ fn a_simulated_run_goes_on_without_its_scenario_file_and_configuration() {
 const LAUNCH: &str = "node=$1; shift; cd \"$SWEEP_PLACE\"; echo $node >> started\n\
     NODE=$node exec \"$@\"";
 
+#[test]
+fn an_interrupt_while_workers_are_started_ends_the_run_at_once() {
+    let launch = format!("echo $1 >> \"$SWEEP_PLACE/called\"\n[ $1 = n1 ] && sleep 600\n{LAUNCH}");
+    let place = Place::fakes("n[1-3]", &launch, 500, &[("first", "cat output")]);
+    let child = place.start(&["audit", "--config", "fabricgate.toml"]);
+    wait_for("the calls", || (count(place.dir.path(), "called") == 3).then_some(()));
+    interrupt(&child);
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let folder = place.folder();
+    assert_eq!((state(&folder).as_str(), count(&folder, "results.jsonl")), ("partial", 0));
+    let said = verdicts(&folder);
+    assert_eq!(unknown(&said, "first on n2"), "not run: the run ended before");
+    assert!(nodes(&said).values().all(|(outcome, _)| outcome == "unknown"));
+    place.nothing_is_left_running();
+}
+
 /// A tool that ignores being asked to end on node n2, and prints elsewhere.
 const STUBBORN: &str = "[ $NODE = n2 ] && { trap '' TERM INT; touch begun; \
     while :; do sleep 1; done; }\ncat output";

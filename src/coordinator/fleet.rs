@@ -55,7 +55,8 @@ impl Fleet {
         let fleet = Arc::new(Self { launcher, program, limit, places });
         let starting = Arc::new(Semaphore::new(STARTING));
         let mut tasks = JoinSet::new();
-        for node in fleet.places.keys().cloned() {
+        let nodes: Vec<NodeName> = fleet.places.keys().cloned().collect();
+        for node in nodes {
             let (fleet, starting) = (Arc::clone(&fleet), Arc::clone(&starting));
             tasks.spawn(async move {
                 // Never closed: without a permit nothing is started.

@@ -25,6 +25,7 @@ use super::replay::Stored;
 use super::step;
 use super::step::Reading;
 use super::worker::Outcome;
+use crate::exec::CAPTURE;
 use crate::judge::sequential;
 use crate::model::claims::ClaimedRail;
 use crate::model::claims::Claims;
@@ -41,6 +42,13 @@ const FIRST_PORT: u16 = 20_000;
 /// How many ports are gone through before the first is used again, so that a
 /// port is not asked for while its last connection is still closing.
 const PORTS: usize = 10_000;
+
+/// Bytes of output that may be in memory at the same time, when every tool of a
+/// round prints without end.
+const MEMORY: usize = 2 << 30;
+/// Bytes of output that are kept in any case: several times what nvbandwidth
+/// prints in a rack, some ten matrices of 72 by 72 cells of ten characters.
+const LEAST_CAPTURE: usize = 4 << 20;
 
 /// Who answers.
 #[derive(Clone, Debug)]
@@ -115,6 +123,7 @@ impl Runner<'_> {
         let most = round.steps.iter().map(|s| s.most_readings.max(s.readings)).max().unwrap_or(0);
         // A tool that hangs once hangs again, for as long.
         let mut hung = hung.clone();
+        let capture = capture(round.steps.len().min(places.available_permits()));
         let mut went = Went::WasDone;
         for reading in 0..most {
             let more = self.undecided(round, reading, measured);
@@ -149,7 +158,8 @@ impl Runner<'_> {
                     if *stop.borrow() {
                         return None;
                     }
-                    let what = Reading { step: &step, reading, rail: rail.as_ref(), port };
+                    let rail = rail.as_ref();
+                    let what = Reading { step: &step, reading, rail, port, capture };
                     let (result, outcome) = match &source {
                         Source::Live(fleet) => step::take(&what, fleet, &mut stop).await,
                         Source::Stored(stored) => stored.answer(&step, reading),
@@ -223,5 +233,22 @@ impl Runner<'_> {
         measured.put(result.clone(), recording.clone());
         let (stdout, stderr) = (outcome.stdout, outcome.stderr);
         self.keeper.keep(Ended { result, stdout, stderr, recording }).await
+    }
+}
+
+/// Bytes of each output that are kept where so many steps run at once.
+fn capture(at_once: usize) -> usize {
+    (MEMORY / at_once.max(1)).clamp(LEAST_CAPTURE, CAPTURE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_kept_whole_and_memory_does_not_grow_with_the_number_of_nodes() {
+        assert_eq!((capture(0), capture(1), capture(18)), (CAPTURE, CAPTURE, CAPTURE));
+        assert_eq!(capture(128), 16 << 20);
+        assert_eq!(capture(5_000), LEAST_CAPTURE);
     }
 }

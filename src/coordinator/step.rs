@@ -19,7 +19,6 @@ use super::worker::Running;
 use super::worker::Worker;
 use super::worker::last_words;
 use super::worker::stopped;
-use crate::exec::CAPTURE;
 use crate::model::claims::ClaimedRail;
 use crate::model::id::NodeName;
 use crate::model::probe::Ready;
@@ -47,6 +46,8 @@ pub(super) struct Reading<'a> {
     pub(super) rail: Option<&'a ClaimedRail>,
     /// A port that no other step of the round has.
     pub(super) port: u16,
+    /// Bytes of each output stream that are kept.
+    pub(super) capture: usize,
 }
 
 /// Takes it. The result does not name its files yet.
@@ -199,7 +200,7 @@ fn order(reading: &Reading<'_>, argv: Vec<String>) -> Order {
         argv,
         env: BTreeMap::from([(STEP_VARIABLE.to_owned(), name)]),
         limit_s: step.timeout_s,
-        capture: CAPTURE,
+        capture: reading.capture,
         ready: None,
         idle_gpus: step.idle_gpus,
     }

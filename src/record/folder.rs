@@ -154,7 +154,8 @@ fn place(path: &Path, bytes: &[u8]) -> io::Result<File> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    let beside = path.with_extension("part");
+    // What a kill leaves of it is clutter to whoever reads the folder.
+    let beside = path.with_extension("tmp");
     let mut file = File::create(&beside)?;
     file.write_all(bytes)?;
     fs::rename(&beside, path)?;
