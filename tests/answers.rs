@@ -11,6 +11,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+#[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
 fn fabricgate(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
     command.args(words).current_dir(root()).stdin(Stdio::null());

@@ -184,11 +184,8 @@ impl fmt::Display for Locus {
         if let Some(peer) = &self.peer {
             write!(f, " - {peer}")?;
         }
-        match &self.rail {
-            // Most rails are called `rail3`: the word is there already.
-            Some(rail) if rail.starts_with("rail") => write!(f, " {rail}")?,
-            Some(rail) => write!(f, " rail {rail}")?,
-            None => {}
+        if let Some(rail) = &self.rail {
+            write!(f, " rail {rail}")?;
         }
         if let Some(direction) = self.direction {
             write!(f, " {}", direction.as_str())?;

@@ -20,6 +20,7 @@ use super::overview::fleet;
 use super::overview::low;
 use super::plain::clip;
 use super::plain::quantity;
+use super::plain::rail_name;
 use super::scale;
 use crate::model::run::Run;
 use crate::model::verdict::Outcome;
@@ -185,7 +186,7 @@ fn title(grid: &Grid) -> String {
         title.push_str(&format!(" in {} nodes", grid.joined));
     }
     if let Some(rail) = &grid.rail {
-        title.push_str(&format!(", rail {}", clip(rail, 20)));
+        title.push_str(&format!(", {}", rail_name(&clip(rail, 20))));
     }
     title.push_str(match grid.shape {
         Shape::Pairs => ": lines send, columns receive",

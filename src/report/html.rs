@@ -27,6 +27,7 @@ use super::plain::below;
 use super::plain::clip;
 use super::plain::counted;
 use super::plain::percent;
+use super::plain::place_of;
 use super::plain::plain;
 use super::plain::quantity;
 use super::terminal::by_reason;
@@ -329,7 +330,7 @@ fn finding(index: usize, finding: &Finding, source: &str) -> FindingText {
         outcome: finding.outcome.as_str(),
         class: shown(&finding.class),
         title: class::title(&finding.class),
-        locus: shown(&finding.locus.to_string()),
+        locus: shown(&place_of(&finding.locus)),
         measured: value(finding.measured),
         expected: value(finding.expected),
         ratio: finding.ratio.map_or_else(|| "–".to_owned(), |r| format!("{r:.3}")),

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::model::unit::Unit;
+use crate::model::verdict::Locus;
 
 /// `text` with everything invisible or steering spelled out (`\x1b`, `\n`,
 /// `\u{202e}`), so that it stays on its line and means what it shows.
@@ -127,6 +128,22 @@ pub(super) fn below<'t>(text: &'t str, source: &str) -> Cow<'t, str> {
     if text.contains(&folder) { Cow::Owned(text.replace(&folder, "")) } else { text.into() }
 }
 
+/// A rail as people say it: most are called `rail3` and need no word in front.
+pub(super) fn rail_name(rail: &str) -> String {
+    let name = clip(rail, 40);
+    if name.starts_with("rail") { name } else { format!("rail {name}") }
+}
+
+/// The place of a finding, for people. In documents and for ids it is the
+/// locus itself.
+pub(super) fn place_of(locus: &Locus) -> String {
+    let text = locus.to_string();
+    match &locus.rail {
+        Some(rail) if rail.starts_with("rail") => text.replacen(" rail rail", " rail", 1),
+        _ => text,
+    }
+}
+
 /// `1 node`, `18 nodes`.
 pub(super) fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
@@ -179,6 +196,7 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::verdict::LocusKind;
 
     #[test]
     fn what_steers_a_terminal_is_spelled_out() {
@@ -213,6 +231,20 @@ mod tests {
     fn a_list_of_names_can_be_told_apart() {
         assert_eq!(listed(&["a", "b", "c"], 2), "a, b and 1 more");
         assert_eq!(listed(&["a and b, rail 0", "c"], 2), "a and b, rail 0; c");
+    }
+
+    #[test]
+    fn a_rail_is_not_called_a_rail_twice() {
+        assert_eq!(
+            (rail_name("rail3"), rail_name("mlx5_0")),
+            ("rail3".into(), "rail mlx5_0".into())
+        );
+        let mut locus = Locus::of(LocusKind::Rail);
+        locus.node = Some("h3".into());
+        locus.rail = Some("rail2".to_owned());
+        assert_eq!(place_of(&locus), "rail h3 rail2");
+        locus.rail = Some("a".to_owned());
+        assert_eq!(place_of(&locus), "rail h3 rail a");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use super::plain::clip;
 use super::plain::counted;
 use super::plain::listed;
 use super::plain::percent;
+use super::plain::place_of;
 use super::plain::plain;
 use super::plain::unit_name;
 use super::plain::wrap;
@@ -116,7 +117,7 @@ fn findings(page: &mut Page, run: &Run) {
             let cell = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| amount(v, f.unit));
             [
                 f.outcome.to_string(),
-                clip(&f.locus.to_string(), place),
+                clip(&place_of(&f.locus), place),
                 if narrow { String::new() } else { clip(&f.class, 18) },
                 cell(f.measured),
                 cell(f.expected),

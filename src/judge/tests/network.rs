@@ -319,7 +319,7 @@ fn every_claimed_rail_must_be_measured() {
     claims.rails = vec![rail("rail0"), rail("rail1")];
     let mut recordings = lab.measure(&all(8));
     let judged = lab.judge(&claims, &recordings);
-    assert_eq!(loci(&judged), ["degraded nic-low rail host3 rail0"]);
+    assert_eq!(loci(&judged), ["degraded nic-low rail host3 rail rail0"]);
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome != Outcome::Pass));
     lab.rail = Some("rail1");
     lab.share = Box::new(|_, _| 1.0);

@@ -30,6 +30,7 @@ use crate::report::plain::counted;
 use crate::report::plain::listed;
 use crate::report::plain::number;
 use crate::report::plain::quantity;
+use crate::report::plain::rail_name;
 use crate::report::plain::unit_name;
 use crate::report::plot;
 use crate::report::scale::CALM;
@@ -271,7 +272,7 @@ fn domain(
 
 fn test_name(grid: &Grid) -> String {
     match &grid.rail {
-        Some(rail) => format!("{}, rail {}", shown(&grid.testcase), shown(rail)),
+        Some(rail) => format!("{}, {}", shown(&grid.testcase), rail_name(rail)),
         None => shown(&grid.testcase),
     }
 }
@@ -349,7 +350,11 @@ fn figure(
         Shape::Pairs => "from each line to each column",
         Shape::PerGpu => "GPU by GPU",
     };
-    let caption = format!("{} in {place}, {what}", test_name(grid));
+    // Between nodes of several domains there is no place but the rail.
+    let caption = match (&grid.domain, &grid.rail) {
+        (None, Some(_)) => format!("{}, {what}", test_name(grid)),
+        _ => format!("{} in {place}, {what}", test_name(grid)),
+    };
     let about = format!(
         "{} cells of {}; median {}; lowest ratio {}; {} blamed.",
         grid.values().len(),
