@@ -300,8 +300,10 @@ macro_rules! examples {
 }
 
 examples! {
+    nodes_that_are_low_alike_are_not_blamed: "all-low-alike.toml",
     blocks_that_are_one_fabric_pass_and_the_claim_does_not: "claimed-apart.toml",
     wrong_data_fails_its_node: "corrupt.toml",
+    a_gpu_that_drifts_is_not_called_slow: "drifting-gpu.toml",
     links_that_carry_nothing_fail_their_node: "fabric-not-configured.toml",
     a_lost_link_in_a_server_is_found_at_its_gpu: "hgx-lost-link.toml",
     two_faults_in_a_large_pod_are_found: "hgx-pod-128.toml",
@@ -319,6 +321,7 @@ examples! {
     a_stale_clique_is_told_from_a_wrong_place: "stale-clique.toml",
     two_healthy_racks_pass: "two-racks-healthy.toml",
     several_faults_at_once_are_told_apart: "two-racks-mixed.toml",
+    a_gpu_that_is_unstable_is_not_called_slow: "unstable-gpu.toml",
     nodes_that_do_not_answer_are_unknown: "unwell-nodes.toml",
 }
 

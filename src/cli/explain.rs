@@ -8,6 +8,7 @@ use super::exit;
 use super::failure::Failure;
 use super::stdout;
 use super::stored;
+use crate::report::explain::dated;
 use crate::report::explain::explain;
 
 /// Show the chain from a verdict to its evidence.
@@ -39,7 +40,10 @@ struct ExplainDocument<'a> {
 /// Runs the command.
 pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
     let stored = stored::open(&args.run)?;
-    let run = stored::run(&stored)?;
+    let results = stored.results().map_err(stored::failure)?;
+    let taken =
+        results.into_iter().filter_map(|r| Some((r.stdout?, (r.started, r.stage)))).collect();
+    let run = dated(stored::run(&stored)?, &taken);
     let Some(text) = explain(&run, &args.locus) else {
         let text = format!(
             "LOCUS {:?}: this run has no such node, domain or finding; expected NODE, NODE:GPU, \

@@ -29,6 +29,7 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
+use crate::thresholds::Platform;
 
 /// Class of a node (or domain) whose clique contradicts what was measured.
 pub(super) const STALE: &str = "stale-clique";
@@ -65,7 +66,7 @@ pub(super) fn judge(
 /// The cliques of a rack-scale domain, by what they are.
 fn shown<'d>(domain: &'d Domain<'_>, ledger: &mut Ledger) -> Shown<'d> {
     let mut nodes = Shown::new();
-    if !domain.platform.is_some_and(crate::thresholds::Platform::spans_nodes) {
+    if !domain.platform.is_some_and(Platform::spans_nodes) {
         return nodes;
     }
     for (node, recordings) in &domain.own {
@@ -288,34 +289,32 @@ fn across<'d>(domains: &'d [Domain<'_>], ledger: &mut Ledger) -> Across<'d> {
         let mut told = !holder.across.is_empty();
         for recording in &holder.across {
             let label = island::labels(holder, recording, None);
-            let home = |gpu: &crate::model::id::GpuId| {
-                let of =
-                    |d: &&Domain<'_>| d.nodes.iter().any(|n| n.matches_host(gpu.node.as_str()));
-                domains
-                    .iter()
-                    .find(of)
-                    .filter(|d| d.platform.is_some_and(crate::thresholds::Platform::spans_nodes))
+            let end = |text: &str| {
+                let node = label(text)?.node;
+                let of = |d: &Domain<'_>| d.nodes.iter().any(|n| n.matches_host(node.as_str()));
+                let home = domains.iter().position(of)?;
+                let spans = domains[home].platform.is_some_and(Platform::spans_nodes);
+                spans.then_some((home, node))
             };
             let mut read = 0;
             for (matrix, name, shape) in island::pair_matrices(recording) {
-                let ends = island::ends_of(matrix, shape, |text| home(&label(text)?));
-                let mut take = |src: &&'d Domain<'_>, dst: &&'d Domain<'_>, value: Option<f64>| {
+                let ends = island::ends_of(matrix, shape, end);
+                island::pairs_of(matrix, shape, &ends, |(src, _), (dst, _), value| {
+                    let (src, dst) = (&domains[*src], &domains[*dst]);
                     let expected = src.platform.and_then(|p| p.expectation(name));
                     let expected = expected.and_then(|e| e.value).filter(|v| 0.0 < *v);
                     let (Some(value), Some(expected)) = (value, expected) else { return };
                     if src.name == dst.name {
+                        // Pairs of one domain in such a run are judged nowhere.
+                        told = false;
                         return;
                     }
                     read += 1;
-                    let key = if src.name < dst.name {
-                        (&src.name, &dst.name)
-                    } else {
-                        (&dst.name, &src.name)
-                    };
+                    let (a, b) = (&src.name, &dst.name);
+                    let key = if a < b { (a, b) } else { (b, a) };
                     let one = (value / expected, value, expected, recording.file.as_str());
                     rates.entry(key).or_default().push(one);
-                };
-                for_pairs(matrix, shape, &ends, &mut take);
+                });
             }
             told &= 0 < read;
         }
@@ -325,29 +324,4 @@ fn across<'d>(domains: &'d [Domain<'_>], ledger: &mut Ledger) -> Across<'d> {
         }
     }
     rates
-}
-
-/// Calls `take` for every pair of ends that are known.
-fn for_pairs<'d, 'a>(
-    matrix: &crate::model::measurement::Matrix,
-    shape: super::testcase::Shape,
-    ends: &(Vec<Option<&'d Domain<'a>>>, Vec<Option<&'d Domain<'a>>>),
-    take: &mut impl FnMut(&&'d Domain<'a>, &&'d Domain<'a>, Option<f64>),
-) {
-    let (rows, cols) = ends;
-    if shape == super::testcase::Shape::LabelledPair {
-        for ((src, dst), row) in rows.iter().zip(cols).zip(&matrix.cells) {
-            if let (Some(src), Some(dst)) = (src, dst) {
-                take(src, dst, row.first().copied().flatten());
-            }
-        }
-        return;
-    }
-    for (row, cells) in rows.iter().zip(&matrix.cells) {
-        for (col, cell) in cols.iter().zip(cells) {
-            if let (Some(row), Some(col)) = (row, col) {
-                take(row, col, *cell);
-            }
-        }
-    }
 }

@@ -21,6 +21,7 @@ use crate::model::measurement::Series;
 use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
 use crate::model::unit::Unit;
+use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::thresholds::CollectiveExpectation;
@@ -104,12 +105,22 @@ fn judge_runs(
     let (busbw, recording) = best.expect("a run has a reading");
     let Key { node, ref members, testcase, ranks, bytes } = *key;
     members.iter().for_each(|node| ledger.measure(node));
+    let named: Vec<&str> =
+        readings.iter().flat_map(|(_, r)| &r.parsed.facts.transports).map(String::as_str).collect();
     let what = format!(
         "{testcase}, {} ranks, {} MiB",
         ranks.map_or("?".to_owned(), |r| r.to_string()),
         bytes >> 20
     );
+    let over_nics = domain.spans_nodes()
+        && 1 < members.len()
+        && named.iter().any(|t| t.starts_with("NET/"))
+        && !named.contains(&"MNNVL");
+    let off = Off { domain, node, testcase, what: &what, busbw, recording };
     let expectations = expectations(domain, testcase, ranks, bytes);
+    if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK) {
+        off.find(MNNVL_OFF, "multi-node NVLink was off and NICs carried it", ledger);
+    }
     let slowest = expectations.iter().min_by(|a, b| a.busbw.total_cmp(&b.busbw));
     let Some(expected) = slowest.copied() else {
         ledger.notes.push(format!(
@@ -123,6 +134,18 @@ fn judge_runs(
     let allowed = line(expected);
     let under_floor = expected.floor.is_some_and(|f| busbw < f);
     if 1.0 - allowed <= ratio && !under_floor {
+        let reduces = |e: &&&CollectiveExpectation| e.algorithm.eq_ignore_ascii_case("NVLS");
+        let known = !named.is_empty() && !over_nics;
+        if known && !named.contains(&"NVLS") && expectations.iter().any(|e| reduces(&e)) {
+            off.find(NVLS_OFF, "the switches did not reduce (no NVLS)", ledger);
+            return;
+        }
+        let fastest = expectations.iter().map(|e| e.busbw).fold(0.0, f64::max);
+        // What only a slower algorithm explains acquits nobody.
+        let share = (busbw / fastest).min(1.0);
+        if 1.0 - allowed <= share {
+            contradicts(domain, key, (&what, share, allowed), recording, ledger);
+        }
         let faster = expectations.iter().filter(|e| busbw < e.busbw * (1.0 - line(e)));
         if let Some(usual) = faster.max_by(|a, b| a.busbw.total_cmp(&b.busbw)) {
             // Which algorithm ran is a setting, or the sign of a switch that no
@@ -144,11 +167,17 @@ fn judge_runs(
     let transports = recording.parsed.facts.transports.join(", ");
     let path =
         if transports.is_empty() { String::new() } else { format!("; NCCL names {transports}") };
-    let hint = if ratio < FALLBACK {
+    let mut hint = if ratio < FALLBACK {
         format!(": {} ({}) did not carry it", expected.transport, expected.algorithm)
     } else {
         String::new()
     };
+    if over_nics {
+        hint.push_str("; multi-node NVLink was off for this run");
+    }
+    if ratio < FALLBACK && !ledger.findings.iter().any(|f| is_of_matrix(domain, f)) {
+        hint.push_str(", while nothing is low between the GPUs themselves");
+    }
     let said = format!(
         "{what}: busbw {busbw:.1} of {:.1} GB/s, {} low{hint}{path}",
         expected.busbw,
@@ -172,6 +201,110 @@ fn judge_runs(
         let detail = format!("busbw {busbw:.2} GB/s at {bytes} bytes");
         found.because(&recording.file, Some(testcase), detail)
     }));
+}
+
+/// Class of a collective that NICs carried where NVLink must.
+const MNNVL_OFF: &str = "mnnvl-off";
+/// Class of a collective that the switches did not reduce.
+const NVLS_OFF: &str = "nvls-off";
+/// Class of a matrix and a collective that cannot both be right.
+const CONTRADICTION: &str = "matrix-contradicted";
+
+/// A collective of which NCCL says that it did not run as it must.
+struct Off<'a> {
+    domain: &'a Domain<'a>,
+    node: Option<&'a NodeName>,
+    testcase: &'a str,
+    what: &'a str,
+    busbw: f64,
+    recording: &'a Recording,
+}
+
+impl Off<'_> {
+    fn find(&self, class: &str, how: &str, ledger: &mut Ledger) {
+        let names = self.recording.parsed.facts.transports.join(", ");
+        let said = format!(
+            "{}: busbw {:.1} GB/s, but NCCL names only {names}: {how}",
+            self.what, self.busbw
+        );
+        let name = &self.domain.name;
+        let locus = self
+            .node
+            .map_or_else(|| of_domain(LocusKind::Domain, name), |node| of_node(name, node));
+        let rule = "path: a collective must run over what the platform has (NCCL INFO: MNNVL across nodes, NVLS \
+                    where the switches reduce)";
+        let mut found = finding(Outcome::Degraded, class, locus, rule).saying(said);
+        (found.measured, found.unit) = (Some(self.busbw), Some(Unit::GigabytesPerSecond));
+        let detail = format!("transports: {names}");
+        ledger.find(found.because(&self.recording.file, Some(self.testcase), detail));
+    }
+}
+
+/// Whether a finding rests on what GPUs read from each other.
+fn is_of_matrix(domain: &Domain<'_>, finding: &Finding) -> bool {
+    const OF_MATRIX: &[&str] = &[
+        "nvlink-low",
+        "nvlink-absent",
+        "plane-low",
+        "domain-low",
+        "wrong-domain",
+        "split-domain",
+        "multi-node-nvlink-off",
+        "fabric-not-configured",
+    ];
+    finding.locus.domain.as_ref() == Some(&domain.name)
+        && OF_MATRIX.contains(&finding.class.as_str())
+        && Outcome::Unknown < finding.outcome
+}
+
+/// A collective is as fast as its slowest member: where it is as fast as it must
+/// be, a matrix that shows one of its members lower than that is contradicted.
+fn contradicts(
+    domain: &Domain<'_>,
+    key: &Key<'_>,
+    (what, ratio, allowed): (&str, f64, f64),
+    recording: &Recording,
+    ledger: &mut Ledger,
+) {
+    let takes_part = |f: &&Finding| match (&f.locus.node, f.locus.kind) {
+        // Nobody but the two uses the path between two.
+        (_, LocusKind::Pair) => false,
+        (Some(node), _) => key.members.contains(node),
+        (None, _) => key.members.len() == domain.nodes.len(),
+    };
+    let too_low = |f: &&Finding| f.ratio.is_none_or(|r| r < ratio * (1.0 - allowed - LINE));
+    let low: Vec<&Finding> = ledger
+        .findings
+        .iter()
+        .filter(|f| is_of_matrix(domain, f))
+        .filter(takes_part)
+        .filter(too_low)
+        .collect();
+    let Some(worst) =
+        low.iter().min_by(|a, b| a.ratio.unwrap_or(0.0).total_cmp(&b.ratio.unwrap_or(0.0)))
+    else {
+        return;
+    };
+    let said = format!(
+        "{what} is as fast as it must be ({} of the expectation), and copies show {} ({}, {}): one of the two \
+         instruments is wrong, or it was not the same time; measure both again in one run",
+        percent(ratio),
+        worst.locus,
+        worst.class,
+        worst.ratio.map_or("no number".to_owned(), |r| format!("{} of its level", percent(r)))
+    );
+    let rule = format!(
+        "second instrument: a collective cannot be faster than its slowest member by more than {}",
+        percent(allowed + LINE)
+    );
+    let locus = of_domain(LocusKind::Instrument, &domain.name);
+    let mut found = finding(Outcome::Unknown, CONTRADICTION, locus, &rule).saying(said);
+    found =
+        found.because(&recording.file, Some(key.testcase), format!("{what}: {}", percent(ratio)));
+    if let Some(evidence) = worst.evidence.first() {
+        found.evidence.push(evidence.clone());
+    }
+    ledger.find(found);
 }
 
 /// How far below an expectation is no fault.

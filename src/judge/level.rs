@@ -24,7 +24,10 @@ use crate::model::verdict::Outcome;
 use crate::thresholds::Expectation;
 
 /// Fewer islands than this are no fleet.
-const SMALLEST_FLEET: usize = 3;
+pub(super) const SMALLEST_FLEET: usize = 3;
+
+/// How every rule about a whole level begins.
+pub(super) const RULE: &str = "level: the median of all pairs against ";
 
 /// Levels of comparable islands: platform and group to one level per island.
 #[derive(Debug, Default)]
@@ -192,7 +195,7 @@ fn low(island: &Island<'_>, group: usize, level: f64, reference: f64, against: &
     };
     let said =
         format!("{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}", percent(1.0 - ratio));
-    let rule = format!("level: the median of all pairs against {against}");
+    let rule = format!("{RULE}{against}");
     let found = finding(Outcome::Degraded, class, locus, &rule)
         .numbers(level, reference, Unit::GigabytesPerSecond)
         .saying(said);

@@ -9,6 +9,7 @@ mod asserted;
 mod causes;
 mod cells;
 mod collective;
+mod common;
 pub mod confirm;
 mod coverage;
 mod fabric;
@@ -33,6 +34,7 @@ pub mod robust;
 pub mod sequential;
 mod severed;
 mod state;
+mod steady;
 mod testcase;
 #[cfg(test)]
 mod tests;
@@ -89,6 +91,10 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         state::judge(domain, &mut ledger);
     }
     let judged = fabrics(&domains, case.sampled, &mut ledger);
+    for (island, fabric) in judged.iter().flatten() {
+        steady::judge(island, fabric, &mut ledger);
+    }
+    common::judge(&domains, &judged, &mut ledger);
     asserted::judge(&domains, &judged, &mut ledger);
     host::judge(&domains, &mut ledger);
     nic::judge(&domains, &mut ledger);

@@ -173,6 +173,54 @@ const CLASSES: &[Words] = &[
          restart the fabric manager or the node, and wait for Completed and Success.",
     ),
     words(
+        "all-low-alike",
+        "everything low alike",
+        ["is low everywhere by the same share", "are low everywhere by the same share"],
+        "Look above the parts: clocks and power limits (`nvidia-smi -q -d CLOCK,POWER`), the driver, whether the \
+         claimed platform is the right one, the version of the tool. Draining nodes repairs nothing.",
+    ),
+    words(
+        "drifting",
+        "slower from reading to reading",
+        ["gets slower from reading to reading", "get slower from reading to reading"],
+        "Read temperature, clocks and throttle reasons under load (`nvidia-smi -q -d TEMPERATURE,CLOCK,PERFORMANCE`) \
+         and measure again after some minutes: its level counts when it has settled.",
+    ),
+    words(
+        "unstable",
+        "readings scatter",
+        ["scatters far more than the others", "scatter far more than the others"],
+        "Look for what runs beside the test (other processes, ECC and link errors, throttling) and measure \
+         again with more readings when it is quiet.",
+    ),
+    words(
+        "mnnvl-off",
+        "collective not over NVLink",
+        ["runs collectives over NICs, not NVLink", "run collectives over NICs, not NVLink"],
+        "One rank whose fabric state is not Completed turns multi-node NVLink off for all: compare State, \
+         ClusterUUID and CliqueId of every GPU, IMEX (`nvidia-imex-ctl -N`), and NCCL_MNNVL_ENABLE.",
+    ),
+    words(
+        "nvls-off",
+        "switches do not reduce",
+        [
+            "runs collectives without reduction in the switch",
+            "run collectives without reduction in the switch",
+        ],
+        "Look at NCCL_NVLS_ENABLE and NCCL_ALGO, and at multicast support in the NCCL INFO lines of every rank; \
+         the fabric manager must support multicast.",
+    ),
+    words(
+        "matrix-contradicted",
+        "matrix and collective disagree",
+        [
+            "is measured low by one tool and as expected by another",
+            "are measured low by one tool and as expected by another",
+        ],
+        "Measure both again in one run, with the same GPUs and nothing else running. What repeats is true; \
+         nothing is acted on before.",
+    ),
+    words(
         "stale-clique",
         "clique is stale",
         [

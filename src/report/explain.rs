@@ -4,8 +4,11 @@
 //! Only what the run holds is told. Where a reason is not recorded, that is
 //! said instead of guessed.
 
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use super::between;
 use super::class;
 use super::grid::median;
 use super::plain::clip;
@@ -26,7 +29,11 @@ use crate::model::words;
 /// Longest text taken over from a file.
 const LONGEST: usize = 2_000;
 /// Entries of one list.
-const MOST: usize = 20;
+pub(super) const MOST: usize = 20;
+/// Half the loss of one link of 18: the judge calls no smaller effect low.
+const LEAST: f64 = 0.028;
+/// The stage of a sweep that looks at suspects again.
+const CONFIRM: u8 = 3;
 
 /// What `query` may name: a finding by id, or a part of the fabric.
 #[derive(Debug)]
@@ -49,6 +56,9 @@ pub fn explain(run: &Run, query: &str) -> Option<String> {
         .collect();
     if !named.is_empty() {
         return Some(findings(run, &named));
+    }
+    if let Some(text) = between::pair(run, query).or_else(|| between::rail(run, query)) {
+        return Some(text);
     }
     let part = part(run, query)?;
     let about: Vec<&Finding> = run.verdicts.findings.iter().filter(|f| touches(f, &part)).collect();
@@ -85,6 +95,17 @@ pub fn explain(run: &Run, query: &str) -> Option<String> {
         );
     }
     Some(out)
+}
+
+/// The same run with the time of every output said beside the evidence from it.
+pub fn dated(mut run: Run, taken: &BTreeMap<String, (String, u8)>) -> Run {
+    for evidence in run.verdicts.findings.iter_mut().flat_map(|f| &mut f.evidence) {
+        if let Some((started, stage)) = taken.get(&evidence.file) {
+            let look = if *stage == CONFIRM { ", the second look" } else { "" };
+            evidence.detail = format!("{} (taken {started}, stage {stage}{look})", evidence.detail);
+        }
+    }
+    run
 }
 
 fn part<'a>(run: &'a Run, query: &'a str) -> Option<Part<'a>> {
@@ -206,7 +227,7 @@ fn of_domain(out: &mut String, run: &Run, domain: &str) {
     }
 }
 
-fn findings(run: &Run, findings: &[&Finding]) -> String {
+pub(super) fn findings(run: &Run, findings: &[&Finding]) -> String {
     let mut out = String::new();
     for (i, finding) in findings.iter().take(MOST).enumerate() {
         if 0 < i {
@@ -309,7 +330,10 @@ fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
         run.cells.iter().filter(|c| of_part(c, part)).map(|c| &c.domain).take(1).collect();
     for cell in run.cells.iter().filter(|c| home.contains(&&c.domain)) {
         let at = tests.iter().rposition(|(first, ..)| {
-            first.testcase == cell.testcase && first.unit == cell.unit && first.rail == cell.rail
+            first.testcase == cell.testcase
+                && first.unit == cell.unit
+                && first.rail == cell.rail
+                && is_second(first) == is_second(cell)
         });
         let at = at.unwrap_or_else(|| {
             tests.push((cell, Vec::new(), Vec::new(), 0));
@@ -331,7 +355,13 @@ fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
     out.push_str("\nMeasured cells\n");
     for (first, mut mine, mut others, blank) in tests.into_iter().take(MOST) {
         let unit = Some(first.unit);
-        let test = plain(&first.testcase).into_owned();
+        let mut test = plain(&first.testcase).into_owned();
+        if let Some(rail) = &first.rail {
+            test = format!("{test} over {}", plain(rail));
+        }
+        if is_second(first) {
+            test = format!("{test}, second look{}", met(run, part));
+        }
         let all = mine.len() + blank;
         match median(&mut mine) {
             Some(middle) => {
@@ -359,6 +389,22 @@ fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
         }
         out.push('\n');
     }
+}
+
+fn is_second(cell: &Cell) -> bool {
+    cell.stage == Some(CONFIRM)
+}
+
+/// Whom a node met in the second look.
+fn met(run: &Run, part: &Part<'_>) -> String {
+    let own = run.cells.iter().filter(|c| is_second(c) && of_part(c, part));
+    let ends = own.flat_map(|c| [c.src_node.as_ref(), c.dst_node.as_ref()]).flatten();
+    let others: BTreeSet<&NodeName> = ends.filter(|node| Some(*node) != part.node).collect();
+    if others.is_empty() || part.node.is_none() {
+        return String::new();
+    }
+    let names: Vec<_> = others.into_iter().take(MOST).map(|n| plain(n.as_str())).collect();
+    format!(" with {}", names.join(", "))
 }
 
 /// What is not known about a part or where it sits.
@@ -393,11 +439,21 @@ fn changes(out: &mut String, finding: &Finding) {
         );
     }
     if let Some(expected) = finding.expected {
-        let _ = writeln!(
-            out,
-            "  - measurements near {}; how near, says the rule above",
-            quantity(expected, finding.unit)
-        );
+        // No endpoint or pair is called low for less than this.
+        let relative = ["endpoint:", "path:", "pair:"].iter().any(|r| finding.rule.starts_with(r));
+        let _ = match finding.unit {
+            Some(_) if relative => writeln!(
+                out,
+                "  - a median of {} or more ({} below the level): less is never called low",
+                quantity(expected * (1.0 - LEAST), finding.unit),
+                percent(LEAST)
+            ),
+            _ => writeln!(
+                out,
+                "  - measurements near {}; how near, says the rule above",
+                quantity(expected, finding.unit)
+            ),
+        };
         out.push_str(
             "  - another expectation: a platform or threshold file that fits this machine better\n",
         );
@@ -491,6 +547,25 @@ mod tests {
             assert_eq!(explain(&run, query), None, "{query}");
         }
         assert_eq!(explain(&fixture::empty(), "node0001"), None);
+    }
+
+    #[test]
+    fn evidence_says_when_it_was_taken_and_which_look_it_was() {
+        let run = fixture::rack();
+        let file = run.verdicts.findings[0].evidence[0].file.clone();
+        let taken = BTreeMap::from([(file, ("2026-01-15T08:00:00Z".to_owned(), CONFIRM))]);
+        let id = run.verdicts.findings[0].id.clone();
+        let text = explain(&dated(run, &taken), &id).expect("known");
+        assert!(text.contains("2026-01-15T08:00:00Z, stage 3, the second look"), "{text}");
+    }
+
+    #[test]
+    fn a_pair_shows_both_directions_and_who_does_not_exist_shows_nothing() {
+        let run = fixture::rack();
+        let text = explain(&run, "node0001:0 - node0001:1").expect("measured");
+        assert!(text.contains("node0001:0 to node0001:1"), "{text}");
+        assert!(text.contains("node0001:1 to node0001:0"), "{text}");
+        assert_eq!(explain(&run, "node0001:0 - nobody"), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod junit;
 pub mod parsed;
 pub mod terminal;
 
+mod between;
 mod blame;
 mod class;
 mod facts;

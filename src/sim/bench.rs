@@ -129,6 +129,8 @@ impl Bench<'_> {
                 let dips = Noise { sigma: 0.0, dip_rate: rate, dip_depth: depth };
                 value *= dips.factor(key.with(number as u64 + 1_000_000));
             }
+            // It has settled after some readings.
+            value *= 1.0 - self.fabric.gpus[*end].drift * f64::from(self.reading.min(6));
         }
         value
     }

@@ -82,6 +82,8 @@ pub struct Gpu {
     pub present: bool,
     /// Share of its readings that dip, and how deep.
     pub dips: Option<(f64, [f64; 2])>,
+    /// Share of its rate lost with each reading.
+    pub drift: f64,
 }
 
 /// What a copy runs over.
@@ -160,6 +162,7 @@ impl Fabric {
             corrupt: false,
             present: true,
             dips: None,
+            drift: 0.0,
         }));
         self.nodes.push(Node {
             name: name.to_owned(),
@@ -334,6 +337,10 @@ impl Fabric {
             Fault::Dips { gpu, rate, depth } => {
                 let gpu = self.gpu(gpu)?;
                 self.gpus[gpu].dips = Some((*rate, *depth));
+            }
+            Fault::Drift { gpu, share } => {
+                let gpu = self.gpu(gpu)?;
+                self.gpus[gpu].drift = fraction(*share)?;
             }
             Fault::RailRate { node, rail, share, direction } => {
                 let node = self.node(node)?;

@@ -164,6 +164,13 @@ pub enum Fault {
         #[serde(default = "depth")]
         depth: [f64; 2],
     },
+    /// A GPU gets slower from one reading to the next, as it heats up.
+    Drift {
+        /// Which GPU.
+        gpu: String,
+        /// Share of the rate lost with each reading.
+        share: f64,
+    },
     /// A NIC of a node is slow: a rate class down is 0.5.
     RailRate {
         /// Which node.

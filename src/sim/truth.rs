@@ -64,6 +64,7 @@ pub struct Wrong {
 pub fn of(scenario: &Scenario, fabric: &Fabric, seed: u64) -> Truth {
     let mut wrongs: Vec<Wrong> =
         scenario.faults.iter().map(|fault| from_fault(fault, fabric)).collect();
+    all_alike(fabric, &mut wrongs);
     wrongs.extend(strangers(fabric));
     wrongs.extend(torn(fabric));
     for wrong in &mut wrongs {
@@ -112,6 +113,17 @@ fn strangers(fabric: &Fabric) -> Vec<Wrong> {
         }
     }
     wrongs
+}
+
+/// Where every node is slower by the same share, none of them is guilty: what
+/// they have in common is, and measurements inside the fleet cannot tell what.
+fn all_alike(fabric: &Fabric, wrongs: &mut [Wrong]) {
+    let first = fabric.nodes[0].power;
+    if first < 1.0 && 2 < fabric.nodes.len() && fabric.nodes.iter().all(|n| n.power == first) {
+        for wrong in wrongs.iter_mut().filter(|wrong| wrong.class == "power-cap") {
+            wrong.outcome = Some("unknown".to_owned());
+        }
+    }
 }
 
 /// Domains claimed apart that really are one, every two of them.
@@ -221,7 +233,11 @@ fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
         Fault::MissingCells { scope, .. } => {
             at_scope(wrong("missing-cells", "domain", "unknown"), scope)
         }
-        Fault::Dips { gpu, .. } => at_gpu(wrong("dips", "gpu", ""), gpu),
+        Fault::Dips { gpu, rate, .. } => {
+            // Few dips are healthy; many are no level that could be known.
+            at_gpu(wrong("dips", "gpu", if *rate < 0.3 { "" } else { "unknown" }), gpu)
+        }
+        Fault::Drift { gpu, .. } => at_gpu(wrong("drift", "gpu", "unknown"), gpu),
         Fault::RailRate { node, rail, share, direction } => {
             let way = match direction {
                 Way::Both => None,

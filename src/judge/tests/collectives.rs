@@ -90,3 +90,47 @@ fn a_good_reading_of_a_collective_acquits() {
     assert_eq!(loci(&judged), ["degraded collective-low domain block01"]);
     assert_eq!(judged.verdicts.findings[0].evidence.len(), 2);
 }
+
+/// The same with what NCCL says it used.
+fn judge_with(bench: &mut Bench, busbw: f64, transports: &[&str]) -> Judgement {
+    let mut recordings = bench.record();
+    let mut run = all_reduce(0, [busbw, busbw]);
+    run.parsed.facts.transports = transports.iter().map(|t| (*t).to_owned()).collect();
+    recordings.push(run);
+    bench.judge_these(&recordings)
+}
+
+#[test]
+fn what_nccl_says_of_its_path_is_held_against_what_there_is() {
+    let judged = judge_with(&mut rack(), 838.0, &["MNNVL", "NVLS", "P2P"]);
+    assert_eq!(judged.verdicts.outcome, Outcome::Pass);
+    // A rate alone could have hidden it.
+    let judged = judge_with(&mut rack(), 838.0, &["P2P", "NET/IB"]);
+    assert_eq!(loci(&judged), ["degraded mnnvl-off domain block01"]);
+    let judged = judge_with(&mut rack(), 510.0, &["MNNVL", "P2P"]);
+    assert_eq!(loci(&judged), ["degraded nvls-off domain block01"]);
+    let judged = judge_with(&mut rack(), 90.0, &["P2P", "NET/IB"]);
+    assert_eq!(loci(&judged), ["degraded collective-fallback domain block01"]);
+    let said = &judged.verdicts.findings[0].summary;
+    assert!(
+        said.contains("multi-node NVLink was off") && said.contains("nothing is low"),
+        "{said}"
+    );
+    assert!(judged.verdicts.nodes.iter().all(|n| n.outcome < Outcome::Degraded));
+}
+
+#[test]
+fn a_matrix_that_a_collective_contradicts_is_said_to_be() {
+    let mut bench = rack().capacity(|_, _| Some(0.7));
+    let judged = judge_with(&mut bench, 838.0, &[]);
+    let found = loci(&judged);
+    assert!(
+        found.contains(&"unknown matrix-contradicted instrument block01".to_owned()),
+        "{found:?}"
+    );
+    // A lost link is within what a collective does not show.
+    let bad = (6, 1);
+    let lost = move |s, d| Some(if s == bad || d == bad { 17.0 / 18.0 } else { 1.0 });
+    let judged = judge_with(&mut rack().capacity(lost), 838.0, &[]);
+    assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0007:1"]);
+}

@@ -5,6 +5,7 @@ mod bench;
 mod collectives;
 mod confirms;
 mod instruments;
+mod mixed;
 mod names;
 mod network;
 mod twos;

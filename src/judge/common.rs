@@ -1,0 +1,104 @@
+//! One cause for many: islands that are all low by the same share are no set of
+//! faults but one thing above them, or the measurement itself.
+//!
+//! Works on findings about levels; it measures nothing and blames nobody.
+
+use std::collections::BTreeMap;
+
+use super::arrange::Domain;
+use super::fabric;
+use super::fabric::Fabric;
+use super::finding::finding;
+use super::finding::percent;
+use super::island::Island;
+use super::ledger::Ledger;
+use super::level;
+use super::nodes;
+use super::peel;
+use super::robust;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+
+/// Class of islands that are all low alike.
+pub(super) const LOW_ALIKE: &str = "all-low-alike";
+
+/// This share of all islands of a platform, low alike, is no coincidence.
+const NEARLY_ALL: f64 = 0.75;
+
+/// Shares closer than this are the same: half the loss of one link of 18.
+const ALIKE: f64 = peel::LINE;
+
+/// Lifts findings about the levels of islands that are low alike.
+pub(super) fn judge(
+    domains: &[Domain<'_>],
+    judged: &[Vec<(Island<'_>, Fabric)>],
+    ledger: &mut Ledger,
+) {
+    let mut platforms: BTreeMap<&str, Vec<(&Island<'_>, &Fabric)>> = BTreeMap::new();
+    for (island, fabric) in judged.iter().flatten() {
+        if let Some(platform) = island.platform.filter(|_| fabric.level.is_some()) {
+            platforms.entry(&platform.name).or_default().push((island, fabric));
+        }
+    }
+    for (platform, islands) in platforms {
+        let is_level = |f: &Finding, island: &Island<'_>| {
+            let kind = f.locus.kind;
+            f.rule.starts_with(level::RULE)
+                && f.locus.domain.as_ref() == Some(&island.domain)
+                && f.locus.node == island.node
+                && matches!(kind, LocusKind::Node | LocusKind::Plane | LocusKind::Domain)
+        };
+        let about = |island: &Island<'_>| ledger.findings.iter().find(|f| is_level(f, island));
+        let low: Vec<(&Island<'_>, Finding)> =
+            islands.iter().filter_map(|(i, _)| Some((*i, about(i)?.clone()))).collect();
+        #[expect(clippy::cast_precision_loss, reason = "counts of islands")]
+        let most = NEARLY_ALL * islands.len() as f64 <= low.len() as f64;
+        let mut ratios: Vec<f64> = low.iter().filter_map(|(_, f)| f.ratio).collect();
+        let Some(middle) = robust::median(&mut ratios) else { continue };
+        let alike = ratios.iter().all(|r| (r - middle).abs() < ALIKE);
+        if low.len() < level::SMALLEST_FLEET || !most || !alike {
+            continue;
+        }
+        let typical = &low[0].1;
+        let what = if low[0].0.node.is_some() { "nodes" } else { "domains" };
+        let links = fabric::quantised(low[0].0, middle).map_or(String::new(), |links| {
+            format!(" ({links} missing in every one of them would do the same)")
+        });
+        let said = format!(
+            "{} of {} {what} of {platform} are low alike, by {}{links}: one cause above them, not as many faults. \
+             Clocks, a power limit, a driver, a wrong expectation, or the measurement: the same test with another \
+             tool or version, or one of them after a reset, would tell",
+            low.len(),
+            islands.len(),
+            percent(1.0 - middle)
+        );
+        let rule = format!(
+            "common cause: at least {} of all {what} of a platform below the expectation by the same share (within {})",
+            percent(NEARLY_ALL),
+            percent(ALIKE)
+        );
+        let locus = Locus { peer: Some(platform.to_owned()), ..Locus::of(LocusKind::Instrument) };
+        let mut found = finding(Outcome::Unknown, LOW_ALIKE, locus, &rule).saying(said);
+        (found.measured, found.expected) = (typical.measured, typical.expected);
+        (found.unit, found.ratio) = (typical.unit, Some(middle));
+        for (_, one) in low.iter().take(6) {
+            found.evidence.extend(one.evidence.first().cloned().map(|mut evidence| {
+                evidence.detail = format!("{} ({})", evidence.detail, one.locus);
+                evidence
+            }));
+        }
+        let gone: Vec<String> = low.iter().map(|(_, f)| f.id.clone()).collect();
+        ledger.findings.retain(|f| !gone.contains(&f.id));
+        let why = nodes::but(&found.summary);
+        for (island, _) in &low {
+            let domain = domains.iter().find(|d| d.name == island.domain);
+            let all = domain.into_iter().flat_map(|d| &d.nodes);
+            for node in all.filter(|n| island.node.as_ref().is_none_or(|own| own == *n)) {
+                ledger.doubt(node, why.clone());
+            }
+        }
+        ledger.find(found);
+    }
+}
