@@ -212,7 +212,7 @@ mod tests {
             let n = 2 * half + 1;
             let choose = |k: u32| (0..k).fold(1.0, |c, i| c * f64::from(n - i) / f64::from(i + 1));
             let term = |k: u32| {
-                choose(k) * each.powi(k as i32) * (1.0 - each).powi((n - k) as i32)
+                choose(k) * each.powf(f64::from(k)) * (1.0 - each).powf(f64::from(n - k))
             };
             let sum: f64 = (half + 1..=n).map(term).sum();
             prop_assert!((median_chance(each, n) - sum).abs() < 1e-9, "{sum}");

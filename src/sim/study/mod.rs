@@ -7,6 +7,7 @@
 //! the number of threads makes no difference.
 
 mod instrument;
+mod odds;
 mod rivals;
 mod score;
 mod sweep;
@@ -32,6 +33,7 @@ use crate::plan::Limits;
 use crate::plan::Request;
 use crate::probe::catalog::Catalog;
 
+pub use odds::Odds;
 pub use rivals::RIVALS;
 pub use score::Tally;
 pub use table::json;
@@ -123,16 +125,13 @@ fn trial_of(
     let swept = sweep::sweep(&request(ground, probes, key), &mut instrument);
     let (accused, retests) = rivals::accuse(ground.world, ground.expected, &swept, &instrument);
     let mut rivals = accused.map(|accused| Tally::of_accused(&accused, &guilty));
-    for rival in &mut rivals {
-        (rival.rounds, rival.readings) = (swept.fast.0, swept.fast.1);
+    let [one_number @ .., retest] = &mut rivals;
+    for rival in one_number {
+        (rival.rounds, rival.readings) = swept.fast;
     }
-    {
-        let [.., retest] = &mut rivals;
-        let matched = swept.matched;
-        retest.rounds = swept.models.len() as u64 * (1 + u64::from(0 < retests));
-        retest.readings = matched + retests;
-    }
-    let mut ours = Tally::of_verdicts(ground.world, &fabric, &swept.first, &swept.last, &guilty);
+    retest.rounds = swept.models.len() as u64 * (1 + u64::from(0 < retests));
+    retest.readings = swept.matched + retests;
+    let mut ours = Tally::of_verdicts(setting, &fabric, [&swept.first, &swept.last], &guilty);
     (ours.rounds, ours.readings) = (swept.rounds, swept.readings);
     (ours, rivals)
 }

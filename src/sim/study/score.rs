@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::world::Setting;
 use super::world::World;
 use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
@@ -21,10 +22,12 @@ pub struct Tally {
     pub found: u64,
     /// Faulty parts that were only named as one end of a pair.
     pub in_pair: u64,
-    /// Faulty parts that were not named and whose node is unknown.
-    pub unknown: u64,
-    /// Faulty parts that were not named and whose node passed.
-    pub passed: u64,
+    /// Faulty parts that were not named, where the verdict says that so small a
+    /// loss could not have been seen.
+    pub beyond: u64,
+    /// Faulty parts that were not named though the verdict says that they would
+    /// have been seen.
+    pub missed: u64,
     /// Innocent parts (or pairs of them) that were blamed.
     pub false_blames: u64,
     /// Sweeps in which an innocent part was blamed.
@@ -33,8 +36,6 @@ pub struct Tally {
     pub false_suspicions: u64,
     /// False blames that the second look confirmed.
     pub false_confirmed: u64,
-    /// Sweeps in which everything was judged and nothing was below.
-    pub clean: u64,
     /// Passes of rounds.
     pub rounds: u64,
     /// Readings of pairs of nodes.
@@ -48,13 +49,12 @@ impl Tally {
         self.faults += other.faults;
         self.found += other.found;
         self.in_pair += other.in_pair;
-        self.unknown += other.unknown;
-        self.passed += other.passed;
+        self.beyond += other.beyond;
+        self.missed += other.missed;
         self.false_blames += other.false_blames;
         self.false_sweeps += other.false_sweeps;
         self.false_suspicions += other.false_suspicions;
         self.false_confirmed += other.false_confirmed;
-        self.clean += other.clean;
         self.rounds += other.rounds;
         self.readings += other.readings;
     }
@@ -67,22 +67,21 @@ impl Tally {
             sweeps: 1,
             faults: guilty.len() as u64,
             found,
-            passed: guilty.len() as u64 - found,
+            missed: guilty.len() as u64 - found,
             false_blames: innocent,
             false_sweeps: u64::from(0 < innocent),
-            clean: u64::from(accused.is_empty()),
             ..Self::default()
         }
     }
 
     /// One sweep, by its first and its last word.
     pub(super) fn of_verdicts(
-        world: World,
+        setting: &Setting,
         fabric: &Fabric,
-        first: &Verdicts,
-        last: &Verdicts,
+        [first, last]: [&Verdicts; 2],
         guilty: &BTreeSet<usize>,
     ) -> Self {
+        let world = setting.world;
         let blamed = Blamed::of(world, fabric, last.findings.iter(), guilty);
         let before = Blamed::of(world, fabric, first.findings.iter(), guilty);
         let convicted = last.findings.iter().filter(|finding| finding.confirmed);
@@ -95,18 +94,18 @@ impl Tally {
             false_sweeps: u64::from(0 < blamed.innocent),
             false_suspicions: before.innocent,
             false_confirmed: convicted.innocent,
-            clean: u64::from(last.outcome == Outcome::Pass),
             ..Self::default()
         };
         for unit in guilty.difference(&blamed.found) {
             let node = NodeName::from(fabric.nodes[home(world, fabric, *unit)].name.as_str());
-            let outcome = last.nodes.iter().find(|n| n.node == node).map(|n| n.outcome);
+            let verdict = last.nodes.iter().find(|n| n.node == node);
+            let detectable = verdict.and_then(|n| n.detectable);
             if blamed.in_pair.contains(unit) {
                 tally.in_pair += 1;
-            } else if outcome == Some(Outcome::Pass) {
-                tally.passed += 1;
+            } else if detectable.is_some_and(|least| least <= setting.loss) {
+                tally.missed += 1;
             } else {
-                tally.unknown += 1;
+                tally.beyond += 1;
             }
         }
         tally

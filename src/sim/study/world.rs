@@ -16,7 +16,7 @@ use crate::sim::noise::Noise;
 use crate::sim::scenario::Scenario;
 
 /// Share of readings that dip, and how deep: the left tail.
-const DIPS: (f64, [f64; 2]) = (0.005, [0.05, 0.40]);
+pub(super) const DIPS: (f64, [f64; 2]) = (0.005, [0.05, 0.40]);
 
 /// Nodes of a rack, and GPUs of each.
 const RACK: (usize, usize) = (18, 4);

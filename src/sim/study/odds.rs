@@ -1,0 +1,109 @@
+//! Wrong convictions that are too rare to be counted: computed.
+//!
+//! From the noise of the study (normal, and dips) and the judge's rules, for
+//! racks of 18 nodes of 4 GPUs. Each is an upper bound as far as readings and
+//! the two looks are independent: paths that are read more often than assumed
+//! here are acquitted more often. A lasting cause, such as a hot rack, is no
+//! noise and not in these numbers.
+
+use statrs::distribution::ContinuousCDF;
+use statrs::distribution::Normal;
+
+use super::world::DIPS;
+use crate::judge::robust;
+
+/// Racks of 72 GPUs in 7,200, and days of a year.
+const SWEEPS: f64 = 100.0 * 365.0;
+
+/// Nodes that a GPU meets: in the fast stage, and in the second look.
+const PARTNERS: [u32; 2] = [17, 3];
+
+/// GPUs of a rack.
+const GPUS: usize = 72;
+
+/// The judge's rules for ends and pairs (`judge::peel`): effects that count,
+/// standard errors of a median, the chance of any low pair, and how far apart
+/// two low readings may be.
+const LINE: f64 = 0.028;
+const ERRORS: f64 = 5.0;
+const FAMILY_ERROR: f64 = 1e-3;
+const AGREEMENT: [f64; 2] = [0.006, 4.0];
+
+/// Expected numbers at one noise level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Odds {
+    /// GPUs that are convicted a year.
+    pub parts: f64,
+    /// Pairs of GPUs that are convicted a year.
+    pub pairs: f64,
+    /// Pairs that are suspected in one sweep, before the second look.
+    pub suspected: f64,
+}
+
+impl Odds {
+    /// At this relative standard deviation of a reading.
+    pub fn of(sigma: f64) -> Self {
+        let looks = PARTNERS.map(|partners| {
+            let error = robust::median_error(sigma, partners as usize);
+            robust::median_chance(low(sigma, LINE.max(ERRORS * error)), partners)
+        });
+        let ends = 2.0 * GPUS as f64;
+        // One direction twice, or each direction once.
+        let cells = GPUS * PARTNERS[0] as usize;
+        let line = LINE.max(robust::family_z(cells, FAMILY_ERROR) * sigma);
+        let again = low(sigma, line).powi(2) * agree(sigma);
+        let suspected = 1.5 * cells as f64 * again;
+        Self {
+            parts: SWEEPS * ends * looks[0] * looks[1],
+            // The same pair again, in any of the three ways.
+            pairs: SWEEPS * suspected * 3.0 * again,
+            suspected,
+        }
+    }
+}
+
+/// Chance that a healthy reading is this much low.
+fn low(sigma: f64, line: f64) -> f64 {
+    let (rate, _) = DIPS;
+    let noise = if sigma <= 0.0 { 0.0 } else { Normal::standard().cdf(-line / sigma) };
+    // Every dip counts; the shallowest ones would not.
+    (noise + rate).min(1.0)
+}
+
+/// Chance that two dips are as deep as each other within their noise.
+fn agree(sigma: f64) -> f64 {
+    let (_, [least, most]) = DIPS;
+    let near = (AGREEMENT[0].max(AGREEMENT[1] * sigma) / (most - least)).min(1.0);
+    1.0 - (1.0 - near).powi(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_noise_makes_more_wrong_convictions() {
+        let odds = [0.001, 0.003, 0.01, 0.02, 0.03].map(Odds::of);
+        for two in odds.windows(2) {
+            assert!(two[0].parts < two[1].parts * (1.0 + 1e-9), "{two:?}");
+            assert!(two[0].pairs < two[1].pairs, "{two:?}");
+        }
+    }
+
+    #[test]
+    fn the_odds_are_those_of_simulated_medians() {
+        // At a noise where it can be counted: the median of 17 healthy readings
+        // is under a line of one standard deviation.
+        let mut low_ones = 0;
+        let noise = crate::sim::noise::Noise { sigma: 0.03, dip_rate: DIPS.0, dip_depth: DIPS.1 };
+        let key = crate::sim::noise::Key::of(5);
+        for sweep in 0..40_000 {
+            let mut all: Vec<f64> =
+                (0..17).map(|at| noise.factor(key.with(sweep).with(at))).collect();
+            low_ones += u32::from(robust::median(&mut all).expect("values") < 0.985);
+        }
+        let computed = robust::median_chance(low(0.03, 0.015), 17);
+        let counted = f64::from(low_ones) / 40_000.0;
+        assert!((counted / computed - 1.0).abs() < 0.1, "{counted} {computed}");
+    }
+}
