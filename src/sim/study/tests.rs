@@ -28,7 +28,6 @@ fn readings_without_tools_are_those_of_the_tools() {
     for (setting, trial) in [
         (setting(World::Domain, 0.01, 0.25, 3), 1),
         (setting(World::Domain, 0.03, 1.0 / 18.0, 1), 2),
-        (setting(World::Domain, 0.003, 0.0, 0), 3),
         (setting(World::Fleet, 0.02, 0.5, 5), 4),
     ] {
         let (fast, slow) = (swept(&setting, trial, false), swept(&setting, trial, true));
