@@ -56,12 +56,8 @@ pub(super) fn pair(run: &Run, query: &str) -> Option<String> {
             (a.is_written(x) && b.is_written(y)) || (a.is_written(y) && b.is_written(x))
         })
     };
-    told(
-        run,
-        &format!("between {} and {}", a.text, b.text),
-        &cells,
-        run.verdicts.findings.iter().filter(about).collect(),
-    )
+    let about: Vec<&Finding> = run.verdicts.findings.iter().filter(about).collect();
+    told(run, &format!("between {} and {}", a.text, b.text), &cells, &about)
 }
 
 /// What there is of one rail.
@@ -69,16 +65,19 @@ pub(super) fn rail(run: &Run, query: &str) -> Option<String> {
     let name = query.strip_prefix("rail ").unwrap_or(query);
     let is = |rail: &Option<String>| rail.as_deref() == Some(name);
     let cells: Vec<&Cell> = run.cells.iter().filter(|c| is(&c.rail)).collect();
-    let about = run.verdicts.findings.iter().filter(|f| is(&f.locus.rail)).collect();
-    told(run, &format!("over rail {name}"), &cells, about)
+    let about: Vec<&Finding> = run.verdicts.findings.iter().filter(|f| is(&f.locus.rail)).collect();
+    told(run, &format!("over rail {name}"), &cells, &about)
 }
 
+/// The stage, the test, and from where to where.
+type Way = (Option<u8>, String, String);
+
 /// Readings by test, direction and look, then the findings.
-fn told(run: &Run, what: &str, cells: &[&Cell], about: Vec<&Finding>) -> Option<String> {
+fn told(run: &Run, what: &str, cells: &[&Cell], about: &[&Finding]) -> Option<String> {
     if cells.is_empty() && about.is_empty() {
         return None;
     }
-    let mut ways: BTreeMap<(Option<u8>, String, String), (Unit, Vec<f64>)> = BTreeMap::new();
+    let mut ways: BTreeMap<Way, (Unit, Vec<f64>)> = BTreeMap::new();
     for cell in cells {
         let Some(value) = cell.value.filter(|v| v.is_finite()) else { continue };
         let end = |node: &Option<NodeName>, gpu: Option<u32>| {
@@ -113,7 +112,7 @@ fn told(run: &Run, what: &str, cells: &[&Cell], about: Vec<&Finding>) -> Option<
         out.push_str("\nNothing here was found to be other than expected.\n");
     } else {
         out.push('\n');
-        out.push_str(&explain::findings(run, &about));
+        out.push_str(&explain::findings(run, about));
     }
     Some(out)
 }
