@@ -141,6 +141,11 @@ fn worse(a: &Finding, b: &Finding) -> std::cmp::Ordering {
 
 /// The node a finding accuses, or why it accuses none.
 fn accused(finding: &Finding) -> Result<&NodeName, &'static str> {
+    if finding.class == "stale-clique" {
+        return Err(
+            "the node sits where it is claimed and its clique is stale; a drain corrects no label",
+        );
+    }
     match finding.locus.kind {
         LocusKind::Node | LocusKind::Gpu | LocusKind::Direction | LocusKind::Tray => {
             finding.locus.node.as_ref().ok_or("the finding names no node")

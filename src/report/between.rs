@@ -56,12 +56,8 @@ pub(super) fn pair(run: &Run, query: &str) -> Option<String> {
             (a.is_written(x) && b.is_written(y)) || (a.is_written(y) && b.is_written(x))
         })
     };
-    told(
-        run,
-        &format!("between {} and {}", a.text, b.text),
-        &cells,
-        &run.verdicts.findings.iter().filter(about).collect::<Vec<_>>(),
-    )
+    let about: Vec<&Finding> = run.verdicts.findings.iter().filter(about).collect();
+    told(run, &format!("between {} and {}", a.text, b.text), &cells, &about)
 }
 
 /// What there is of one rail.
@@ -69,8 +65,7 @@ pub(super) fn rail(run: &Run, query: &str) -> Option<String> {
     let name = query.strip_prefix("rail ").unwrap_or(query);
     let is = |rail: &Option<String>| rail.as_deref() == Some(name);
     let cells: Vec<&Cell> = run.cells.iter().filter(|c| is(&c.rail)).collect();
-    let about: Vec<&Finding> =
-        run.verdicts.findings.iter().filter(|f| is(&f.locus.rail)).collect();
+    let about: Vec<&Finding> = run.verdicts.findings.iter().filter(|f| is(&f.locus.rail)).collect();
     told(run, &format!("over rail {name}"), &cells, &about)
 }
 
