@@ -20,4 +20,5 @@ pub mod probe;
 pub mod record;
 pub mod report;
 pub mod sim;
+pub mod study;
 pub mod thresholds;

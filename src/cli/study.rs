@@ -6,9 +6,9 @@
 use super::Globals;
 use super::exit;
 use super::stdout;
-use crate::sim::study;
-use crate::sim::study::Setting;
-use crate::sim::study::World;
+use crate::study;
+use crate::study::Setting;
+use crate::study::World;
 
 /// Sweep simulated fabrics by the thousand and count what is found and who is
 /// blamed, beside simpler rules on the same readings.

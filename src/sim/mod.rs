@@ -24,7 +24,6 @@ pub mod platform;
 pub mod record;
 pub mod render;
 pub mod scenario;
-pub mod study;
 pub mod tcp;
 pub mod tool;
 pub mod tooling;

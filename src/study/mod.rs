@@ -2,7 +2,7 @@
 //! innocent, over many simulated sweeps; and what simpler rules do on the same
 //! readings.
 //!
-//! This is the one place of the simulator that knows plan and judge: it runs
+//! It stands outside the simulator because it knows plan and judge: it runs
 //! them as a live sweep does, without processes. A seed decides everything, so
 //! the number of threads makes no difference.
 
@@ -25,13 +25,13 @@ use instrument::Instrument;
 use instrument::Shapes;
 use world::Ground;
 
-use super::fabric::Fabric;
-use super::noise::Key;
 use crate::model::probe::Probe;
 use crate::model::profile::Profile;
 use crate::plan::Limits;
 use crate::plan::Request;
 use crate::probe::catalog::Catalog;
+use crate::sim::fabric::Fabric;
+use crate::sim::noise::Key;
 
 pub use odds::Odds;
 pub use rivals::RIVALS;
