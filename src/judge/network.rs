@@ -481,7 +481,7 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
         } else {
             (
                 format!(
-                    "{from} and {to} are {share} low with each other{over}; which of them, or the path, is not known"
+                    "{from} and {to} are {share} low with each other{over}; which of them, or the path, is not known: each with another partner would tell"
                 ),
                 "suspicion: a low pair accuses neither end, and not both ends were fine with other partners"
                     .to_owned(),
