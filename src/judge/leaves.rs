@@ -106,7 +106,7 @@ pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared 
         } else if let Some(other) = other {
             let other = claims.leaves[*other].name.clone();
             let said = format!(
-                "pairs between leaves {} and {other}{} are {share} low, and those inside are fine: the uplinks of either",
+                "pairs between leaves {} and {other}{} are {share} low, and those inside are fine: the uplinks of either; pairs of each with a third leaf would tell",
                 claimed.name,
                 rail.over()
             );

@@ -468,9 +468,14 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
         let (from, to) = if one_way.is_none() && to < from { (to, from) } else { (from, to) };
         let (said, rule) = if acquitted {
             (
-                format!(
-                    "{from} and {to} are {share} low with each other{over} and fine with others"
-                ),
+                match one_way {
+                    Some(_) => format!(
+                        "what {from} sends to {to}{over} is {share} low; back, and with others, both are fine"
+                    ),
+                    None => format!(
+                        "{from} and {to} are {share} low with each other{over} and fine with others"
+                    ),
+                },
                 format!(
                     "path: the median of {} readings lies below the level by more than max({}, 5 robust standard \
                      errors), while both ends are fine with others",
@@ -481,7 +486,7 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
         } else {
             (
                 format!(
-                    "{from} and {to} are {share} low with each other{over}; which of them, or the path, is not known"
+                    "{from} and {to} are {share} low with each other{over}; which of them, or the path, is not known: each with another partner would tell"
                 ),
                 "suspicion: a low pair accuses neither end, and not both ends were fine with other partners"
                     .to_owned(),

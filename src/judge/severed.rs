@@ -213,7 +213,7 @@ fn parted<'i>(
     let groups = groups.collect::<Vec<_>>().join(" | ");
     let said = format!(
         "{} is split: its nodes reach each other only inside the groups {groups}; \
-         which of them is the claimed domain cannot be told",
+         which of them is the claimed domain cannot be told from copies: their cliques (nvidia-smi -q) would tell",
         island.domain
     );
     let locus = of_domain(LocusKind::Domain, &island.domain);
@@ -270,7 +270,10 @@ fn apart(
         || "cannot import each other's memory".to_owned(),
         |v| format!("do not reach each other at NVLink speed ({v:.1} of {level:.1} GB/s)"),
     );
-    let said = format!("{a} and {b} {how}; which of them is not in {} is not known", island.domain);
+    let said = format!(
+        "{a} and {b} {how}; which of them is not in {} is not known: each with a third node of it would tell",
+        island.domain
+    );
     let locus =
         Locus { kind: LocusKind::Pair, peer: Some(b.to_string()), ..of_node(&island.domain, a) };
     let found = finding(Outcome::Failed, "wrong-domain", locus, RULE);
