@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::Judgement;
+use super::finding::percent;
 use super::nodes;
 use super::rails;
 use crate::model::id::NodeName;
@@ -137,6 +138,13 @@ pub fn confirm(first: &Verdicts, second: &Verdicts, again: &[&Recording]) -> Ver
             continue;
         } else if let Some(part) = seen.first() {
             agree(&mut kept, part);
+        } else if let Some(least) = hidden(finding, second) {
+            // Fewer partners see less: not seen again is no acquittal here.
+            kept.summary = format!(
+                "{}; the second look, with {partners} partners, would have seen {} or more only",
+                kept.summary,
+                percent(least)
+            );
         } else if was_read_again(finding, again) {
             kept.outcome = Outcome::Unknown;
             kept.rule = not_confirmed(partners);
@@ -171,6 +179,18 @@ fn not_confirmed(partners: usize) -> String {
         0 => "not confirmed by a second measurement".to_owned(),
         partners => format!("not confirmed by {partners} partners"),
     }
+}
+
+/// The smallest loss that the second look could have seen on this node, where
+/// the finding's own is smaller. A pair was seen once only; where it is fine
+/// the second time, nothing more is held against it.
+fn hidden(finding: &Finding, second: &Verdicts) -> Option<f64> {
+    if finding.locus.kind == LocusKind::Pair {
+        return None;
+    }
+    let loss = 1.0 - finding.ratio?;
+    let node = second.nodes.iter().find(|n| Some(&n.node) == finding.locus.node.as_ref())?;
+    node.detectable.filter(|least| loss < *least)
 }
 
 /// A node's verdict, where findings about it changed.

@@ -54,6 +54,10 @@ const FAMILY_ERROR: f64 = 1e-3;
 /// With fewer directed pairs than this, bad ones may be most of them.
 const FEW_CELLS: usize = 24;
 
+/// A port has four lanes (or eight): noise that hides the loss of one lane of
+/// four lets nobody pass.
+const ONE_LANE: f64 = 0.25;
+
 /// Fewer good cells than this show no spread of their own.
 const FEWEST_CELLS: usize = 6;
 
@@ -164,7 +168,15 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
         let other = rail.readings.iter().filter(|r| r.dst == end).count();
         let fewest = [own, other].into_iter().filter(|n| 0 < *n).min().unwrap_or(1);
         let alone = || peel::smallest(robust::median_error(sigma, fewest));
-        ledger.could_have_seen(node, peeled.detectable[end].unwrap_or_else(alone));
+        let detectable = peeled.detectable[end].unwrap_or_else(alone);
+        ledger.could_have_seen(node, detectable);
+        if ONE_LANE < detectable {
+            let seen = percent(detectable);
+            let why = format!(
+                "too noisy: a loss of less than {seen} of its NIC's rate could not have been seen"
+            );
+            ledger.doubt(node, why);
+        }
     }
     if let Some(why) = low {
         for end in &rail.nodes {

@@ -97,8 +97,10 @@ pub fn repeat_sigma<'v>(cells: impl Iterator<Item = &'v [f64]>) -> Option<f64> {
         let usual = MEAN_RANGE.get(values.len().checked_sub(2)?)?;
         Some((highest - lowest) / middle / usual * RANGE_LEAN)
     };
-    let mut sigmas: Vec<f64> = cells.filter_map(relative).collect();
-    if sigmas.len() < FEWEST_REPEATED { None } else { median(&mut sigmas) }
+    let mut all = 0;
+    let mut sigmas: Vec<f64> = cells.inspect(|_| all += 1).filter_map(relative).collect();
+    let chosen = sigmas.len() * 2 < all;
+    if sigmas.len() < FEWEST_REPEATED || chosen { None } else { median(&mut sigmas) }
 }
 
 /// Standard error of a median of `count` values with this standard deviation.
@@ -172,6 +174,11 @@ mod tests {
         let sigma = repeat_sigma(cells.iter().map(<[f64; 3]>::as_slice)).expect("repeated");
         assert!((sigma - 0.0104).abs() < 2e-4, "{sigma}");
         assert_eq!(repeat_sigma([[1.0].as_slice(); 9].into_iter()), None);
+        // Four cells that dipped and were read again say nothing of the other forty.
+        let once = [[1.0]; 40];
+        let dipped = [[1.0, 0.7]; 4];
+        let chosen = once.iter().map(<[f64; 1]>::as_slice);
+        assert_eq!(repeat_sigma(chosen.chain(dipped.iter().map(<[f64; 2]>::as_slice))), None);
     }
 
     #[test]
