@@ -16,6 +16,7 @@ use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
 use crate::model::verdict::Verdicts;
 use crate::plan::Plan;
+use crate::plan::Step;
 
 /// Something that should be known and is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +43,16 @@ pub fn of_run(plan: &Plan, results: &[RawResult], recordings: &[Recording]) -> V
             why: skipped.why.clone(),
         });
     }
-    for (step, reading) in plan.steps().flat_map(|s| (0..s.readings).map(move |r| (s, r))) {
+    // A reading beyond the planned ones was asked for because those did not
+    // decide: where it failed, what it should have said is not known either.
+    let further = |step: &Step| {
+        let taken = results.range((step.step, step.readings)..=(step.step, u32::MAX));
+        taken.map(|((_, reading), _)| *reading).collect::<Vec<u32>>()
+    };
+    let wanted = plan
+        .steps()
+        .flat_map(|step| (0..step.readings).chain(further(step)).map(move |r| (step, r)));
+    for (step, reading) in wanted {
         let why = match results.get(&(step.step, reading)) {
             None => Some("not run: the run ended before".to_owned()),
             Some(result) => result.gap().or_else(|| {
@@ -107,6 +117,9 @@ fn doubt(verdicts: &mut Verdicts, claims: &Claims, node: &NodeName, reason: &str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinator::fixture;
+    use crate::coordinator::fixture::WELL;
+    use crate::model::raw::Ending;
     use crate::model::verdict::VERDICTS_FORMAT;
 
     fn verdicts(outcome: Outcome) -> Verdicts {
@@ -152,6 +165,23 @@ mod tests {
             verdicts.nodes.iter().map(|v| (v.node.as_str(), v.outcome)).collect();
         assert_eq!(nodes, [("n1", Outcome::Unknown), ("n2", Outcome::Pass)]);
         assert_eq!(verdicts.unknown.len(), 1);
+    }
+
+    #[test]
+    fn a_further_reading_that_hangs_is_a_gap_and_one_that_was_not_needed_is_none() {
+        let plan = fixture::plan(&[0, 1]);
+        let mut results: Vec<RawResult> = [(0, 0), (0, 1), (1, 0), (1, 1)]
+            .map(|(step, reading)| fixture::result(step, reading, WELL))
+            .into();
+        assert_eq!(of_run(&plan, &results, &[]), []);
+        results.push(fixture::result(1, 2, Ending::TimedOut));
+        let [gap] = of_run(&plan, &results, &[]).try_into().expect("one gap");
+        assert_eq!((gap.what.as_str(), gap.nodes), ("p on n1, reading 3", vec!["n1".into()]));
+        results.pop();
+        results.pop();
+        let why: Vec<String> =
+            of_run(&plan, &results, &[]).into_iter().map(|gap| gap.why).collect();
+        assert_eq!(why, ["not run: the run ended before"]);
     }
 
     #[test]

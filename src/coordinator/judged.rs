@@ -4,8 +4,9 @@
 //! Pure. The same run under the same expectations gives the same verdicts,
 //! whenever and wherever it is judged.
 
+use std::collections::BTreeMap;
+
 use super::gaps;
-use super::replay::CONFIRM;
 use crate::act::policy::Coverage;
 use crate::judge;
 use crate::judge::Case;
@@ -15,6 +16,7 @@ use crate::model::claims::Claims;
 use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
+use crate::plan::CONFIRM_STAGE;
 use crate::plan::Plan;
 use crate::thresholds::Catalogue;
 
@@ -43,7 +45,7 @@ pub struct Judged<'a> {
 pub fn judged(mut run: Judged<'_>) -> Judgement {
     // The first look, then the second.
     let mut all = std::mem::take(&mut run.recordings);
-    let is_again = |recording: &Recording| recording.stage == Some(CONFIRM);
+    let is_again = |recording: &Recording| recording.stage == Some(CONFIRM_STAGE);
     all.sort_by(|a, b| (is_again(a), &a.scope, &a.file).cmp(&(is_again(b), &b.scope, &b.file)));
     let (first, again) = all.split_at(all.partition_point(|recording| !is_again(recording)));
     let mut judgement = judge_these(&run, first, true);
@@ -52,7 +54,7 @@ pub fn judged(mut run: Judged<'_>) -> Judgement {
         let second = judge_these(&run, &judge::confirm::second_case(&all, &suspects), true);
         let again: Vec<&Recording> = again.iter().collect();
         judgement.verdicts = judge::confirm::confirm(&judgement.verdicts, &second.verdicts, &again);
-        judgement.cells.extend(second.cells.into_iter().filter(|c| c.stage == Some(CONFIRM)));
+        judgement.cells.extend(second.cells.into_iter().filter(|c| c.stage == Some(CONFIRM_STAGE)));
     }
     let gaps = gaps::of_run(run.plan, run.results, &all);
     gaps::close(&mut judgement.verdicts, run.claims, &gaps);
@@ -82,16 +84,37 @@ pub(super) fn is_out_of_reach(result: &RawResult, launcher: &Launcher) -> bool {
 }
 
 /// How much of the plan came back: tools that ran to their end, well or not.
+/// Readings beyond the planned ones make up for none of those.
 pub fn coverage(plan: &Plan, launcher: &Launcher, results: &[RawResult]) -> Coverage {
+    let planned: BTreeMap<usize, u32> = plan.steps().map(|s| (s.step, s.readings)).collect();
     let returned = results
         .iter()
-        .filter(|r| r.stage != CONFIRM)
+        .filter(|r| planned.get(&r.step).is_some_and(|readings| r.reading < *readings))
         .filter(|r| {
             let ended = matches!(r.ending, Ending::Exited { .. } | Ending::Signalled { .. });
             ended && !is_out_of_reach(r, launcher)
         })
         .count();
-    let planned = plan.steps().map(|s| s.readings as usize).sum();
-    // Readings beyond the planned ones decide; they are no coverage.
-    Coverage { planned, returned: returned.min(planned) }
+    Coverage { planned: planned.values().map(|readings| *readings as usize).sum(), returned }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::fixture;
+    use crate::coordinator::fixture::WELL;
+
+    #[test]
+    fn readings_beyond_the_plan_make_up_for_none_that_is_missing() {
+        let unreached = || Ending::NotStarted { why: "not reached".to_owned() };
+        let results = [
+            fixture::result(0, 0, WELL),
+            fixture::result(0, 1, WELL),
+            fixture::result(0, 2, WELL),
+            fixture::result(1, 0, WELL),
+            fixture::result(1, 1, unreached()),
+        ];
+        let covered = coverage(&fixture::plan(&[0, 1]), &Launcher::Local, &results);
+        assert_eq!(covered, Coverage { planned: 4, returned: 3 });
+    }
 }

@@ -135,43 +135,15 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinator::step::blank;
-    use crate::model::parsed::Tool;
-    use crate::model::probe::ProbeScope;
+    use crate::coordinator::fixture::WELL;
+    use crate::coordinator::fixture::result;
+    use crate::coordinator::fixture::step;
     use crate::model::recording::Scope;
-
-    fn step(number: usize) -> Step {
-        Step {
-            step: number,
-            stage: 1,
-            probe: "p".to_owned(),
-            scope: ProbeScope::Node,
-            domain: None,
-            nodes: vec!["n1".into()],
-            rail: None,
-            lane: None,
-            readings: 2,
-            most_readings: 3,
-            parser: Tool::Nvbandwidth,
-            argv: Vec::new(),
-            serve: None,
-            idle_gpus: false,
-            estimate_s: 1.0,
-            timeout_s: 1.0,
-        }
-    }
-
-    fn result(number: usize, reading: u32, ending: Ending) -> RawResult {
-        let stdout = Some(format!("raw/{number}-{reading}"));
-        RawResult { ending, stdout, ..blank(&step(number), reading, Vec::new()) }
-    }
 
     fn recording(number: usize, reading: u32) -> Recording {
         let file = format!("raw/{number}-{reading}");
         Recording::new(Scope::Node("n1".into()), &file, crate::measure::read(b""))
     }
-
-    const WELL: Ending = Ending::Exited { code: 0 };
 
     fn unreached() -> Ending {
         Ending::NotStarted { why: "not reached".to_owned() }

@@ -11,6 +11,8 @@ pub mod progress;
 
 mod confirm;
 mod fill;
+#[cfg(test)]
+mod fixture;
 mod fleet;
 mod keep;
 mod measured;

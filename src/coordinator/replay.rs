@@ -11,6 +11,7 @@ use crate::exec::Stream;
 use crate::model::id::NodeName;
 use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
+use crate::plan::CONFIRM_STAGE;
 use crate::plan::Step;
 use crate::record::RecordError;
 use crate::record::stored;
@@ -38,7 +39,7 @@ impl Stored {
                 result.probe.clone(),
                 result.nodes.clone(),
                 result.rail.clone(),
-                result.stage == CONFIRM,
+                result.stage == CONFIRM_STAGE,
             );
             readings.entry(key).or_default().push_back(result);
         }
@@ -83,12 +84,13 @@ impl Stored {
     }
 
     fn next(&self, step: &Step) -> Option<RawResult> {
-        let key =
-            (step.probe.clone(), step.nodes.clone(), step.rail.clone(), step.stage == CONFIRM);
+        let key = (
+            step.probe.clone(),
+            step.nodes.clone(),
+            step.rail.clone(),
+            step.stage == CONFIRM_STAGE,
+        );
         let mut readings = self.readings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         readings.get_mut(&key)?.pop_front()
     }
 }
-
-/// The stage that repeats what raised a suspicion.
-pub(super) const CONFIRM: u8 = 3;

@@ -20,9 +20,7 @@ use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
-
-/// The stage of the sweep that looks again.
-pub const STAGE: u8 = 3;
+use crate::plan::CONFIRM_STAGE;
 
 /// Classes that a measurement with other partners can show again, by what
 /// they are measured over. Others are states, counts, or of something larger.
@@ -105,7 +103,7 @@ pub fn second_case(recordings: &[Recording], suspects: &[Suspect]) -> Vec<Record
             took_part(recording, &s.node) || s.peer.iter().any(|peer| took_part(recording, peer))
         })
     };
-    let kept = recordings.iter().filter(|r| r.stage == Some(STAGE) || !is_tainted(r));
+    let kept = recordings.iter().filter(|r| r.stage == Some(CONFIRM_STAGE) || !is_tainted(r));
     kept.cloned().collect()
 }
 

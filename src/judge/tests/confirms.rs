@@ -13,12 +13,12 @@ use super::network::host;
 use super::network::matching;
 use crate::judge::Judgement;
 use crate::judge::confirm;
-use crate::judge::confirm::STAGE;
 use crate::judge::confirm::Suspect;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
+use crate::plan::CONFIRM_STAGE as STAGE;
 
 /// Three cleared partners for every suspect node, as pairs of numbers.
 fn partners(suspects: &[Suspect], cleared: &BTreeSet<NodeName>) -> Vec<(u32, u32)> {

@@ -1,0 +1,60 @@
+//! Steps, plans and results for the tests of this folder.
+
+use super::step::blank;
+use crate::model::parsed::Tool;
+use crate::model::probe::ProbeScope;
+use crate::model::raw::Ending;
+use crate::model::raw::RawResult;
+use crate::plan::Limits;
+use crate::plan::PLAN_FORMAT;
+use crate::plan::Plan;
+use crate::plan::Round;
+use crate::plan::Step;
+
+/// A tool that ended well.
+pub(super) const WELL: Ending = Ending::Exited { code: 0 };
+
+/// A step of one node: two readings, and a third where they do not decide.
+pub(super) fn step(number: usize) -> Step {
+    Step {
+        step: number,
+        stage: 1,
+        probe: "p".to_owned(),
+        scope: ProbeScope::Node,
+        domain: None,
+        nodes: vec!["n1".into()],
+        rail: None,
+        lane: None,
+        readings: 2,
+        most_readings: 3,
+        parser: Tool::Nvbandwidth,
+        argv: Vec::new(),
+        serve: None,
+        idle_gpus: false,
+        estimate_s: 1.0,
+        timeout_s: 1.0,
+    }
+}
+
+/// A plan of one round of the steps with these numbers.
+pub(super) fn plan(numbers: &[usize]) -> Plan {
+    let steps = numbers.iter().map(|number| step(*number)).collect();
+    Plan {
+        format: PLAN_FORMAT.to_owned(),
+        profile: "audit".to_owned(),
+        seed: 0,
+        parallel: 1,
+        limits: Limits::default(),
+        rounds: vec![Round { round: 0, stage: 1, what: "p".to_owned(), steps }],
+        sampled: false,
+        skipped: Vec::new(),
+        estimate_s: 1.0,
+        node_seconds: 1.0,
+    }
+}
+
+/// How a reading of a step ended; its output has a name.
+pub(super) fn result(number: usize, reading: u32, ending: Ending) -> RawResult {
+    let stdout = Some(format!("raw/{number}-{reading}"));
+    RawResult { ending, stdout, ..blank(&step(number), reading, Vec::new()) }
+}
