@@ -373,6 +373,16 @@ fn same_cells(matrix: &Matrix, table: &Table) {
     assert!(near(matrix.sum, Some(sum)), "{name}: sum {:?} for {sum}", matrix.sum);
 }
 
+/// A tool's first reading in one place.
+fn bench<'a>(
+    scenario: &'a Scenario,
+    fabric: &'a Fabric,
+    scope: &'a str,
+    across: bool,
+) -> Bench<'a> {
+    Bench { scenario, fabric, scope, across, seed: 5, reading: 0, job: None }
+}
+
 const NODES: &str = "title = \"t\"\n\
     [[domain]]\nname = \"rack\"\nnodes = \"t[01-03]\"\nplatform = \"gb200-nvl72\"\n\
     [[domain]]\nnodes = \"h[1-2]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
@@ -392,15 +402,7 @@ fn every_matrix_that_nvbandwidth_prints_is_read_as_printed() {
     let mut seen = 0;
     for version in versions {
         for (scope, across) in [("t01", false), ("h1", false), ("h2", false), ("rack", true)] {
-            let bench = Bench {
-                scenario: &scenario,
-                fabric: &fabric,
-                scope,
-                across,
-                seed: 5,
-                reading: 0,
-                job: None,
-            };
+            let bench = bench(&scenario, &fabric, scope, across);
             let run = bench.nvbandwidth(version, &[]);
             let tables: Vec<&Table> = run
                 .tests
@@ -459,15 +461,7 @@ fn every_row_that_nccl_tests_print_is_read_as_printed() {
         let scenario = Scenario::read(&text).expect("a good scenario");
         let fabric = Fabric::build(&scenario).expect("a fabric");
         for (scope, across) in [("h1", false), ("rack", true)] {
-            let bench = Bench {
-                scenario: &scenario,
-                fabric: &fabric,
-                scope,
-                across,
-                seed: 5,
-                reading: 0,
-                job: None,
-            };
+            let bench = bench(&scenario, &fabric, scope, across);
             for program in programs {
                 let run = bench.collective(program, [8, 16 << 30], bench.gpus());
                 let run = run.unwrap_or_else(|| panic!("{program} is known"));

@@ -123,12 +123,10 @@ async fn measure(
         peer.get_or_insert((other, worker));
     }
     let named = fleet.names_are_addresses();
-    let environment = |worker: &'_ Worker| (!named).then(|| worker.environment.clone());
-    let own_environment = environment(&own);
-    let peer_environment = peer.as_ref().and_then(|(_, worker)| environment(worker));
-    let own_end = End { node: first, environment: own_environment.as_ref() };
-    let peer_end =
-        peer.as_ref().map(|(node, _)| End { node, environment: peer_environment.as_ref() });
+    let own_end = End { node: first, environment: (!named).then_some(&own.environment) };
+    let peer_end = peer
+        .as_ref()
+        .map(|(node, worker)| End { node, environment: (!named).then_some(&worker.environment) });
     let mut port = reading.port;
     let mut serving: Option<Running<'_>> = None;
     if let (Some(serve), Some((_, worker)), Some(end)) = (&step.serve, &peer, peer_end) {

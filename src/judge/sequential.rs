@@ -156,34 +156,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// Small, fast and seeded: `SplitMix64` (Steele, Lea, Flood 2014).
-    struct Dice(u64);
-
-    impl Dice {
-        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-        fn uniform(&mut self) -> f64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-        }
-
-        fn normal(&mut self) -> f64 {
-            (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
-        }
-    }
+    use crate::judge::robust::chance::Normals;
 
     /// Mean number of readings until decided, and the share of wrong decisions.
     fn simulated(sigma: f64, share: f64) -> (f64, f64) {
         const PATHS: u32 = 4_000;
-        let mut dice = Dice(11);
+        let mut dice = Normals::new(11);
         let (mut count, mut wrong) = (0u32, 0u32);
         for _ in 0..PATHS {
             let mut readings = Vec::new();
             let decision = loop {
-                readings.push(share * (1.0 + sigma * dice.normal()));
+                readings.push(share * (1.0 + sigma * dice.next()));
                 match decide(&readings, sigma) {
                     Decision::Undecided => {}
                     decided => break decided,

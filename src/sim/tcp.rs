@@ -47,19 +47,6 @@ pub fn knock(port: u16) -> io::Result<()> {
 
 /// The client's document, `fabricgate.tcp/1`. The rail is a name or a device;
 /// the first one when absent. `step` is the plan's `STEP.READING`.
-pub fn client(
-    scenario: &Scenario,
-    node: &str,
-    peer: &str,
-    rail: Option<&str>,
-    readings: u32,
-    seconds: f64,
-    step: Option<&str>,
-) -> String {
-    format!("{}\n", document(scenario, node, peer, rail, readings, seconds, step))
-}
-
-/// The same as a value.
 pub fn document(
     scenario: &Scenario,
     node: &str,
@@ -179,8 +166,7 @@ mod tests {
              [[domain]]\nnodes=\"n[1-4]\"\nplatform=\"hgx-h100\"\nper_node=true\n{more}"
         );
         let scenario = Scenario::read(&text).expect("good");
-        let text = client(&scenario, "n1", peer, rail, 3, 1.0, Some(step));
-        serde_json::from_str(&text).expect("JSON")
+        document(&scenario, "n1", peer, rail, 3, 1.0, Some(step))
     }
 
     fn rate(document: &Value, reading: usize, way: &str) -> f64 {

@@ -1,10 +1,10 @@
 //! Normal numbers for the tests of statistics: seeded, and with true tails.
 
 /// Numbers by Box and Muller (1958) from `SplitMix64` (Steele, Lea, Flood 2014).
-pub(super) struct Normals(u64);
+pub(in crate::judge) struct Normals(u64);
 
 impl Normals {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(in crate::judge) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -16,12 +16,12 @@ impl Normals {
         (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 
-    pub(super) fn next(&mut self) -> f64 {
+    pub(in crate::judge) fn next(&mut self) -> f64 {
         let radius = (-2.0 * self.uniform().ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    pub(super) fn take(&mut self, count: usize) -> Vec<f64> {
+    pub(in crate::judge) fn take(&mut self, count: usize) -> Vec<f64> {
         (0..count).map(|_| self.next()).collect()
     }
 }

@@ -5,7 +5,7 @@
 //! the two halves counts. Pure functions over slices.
 
 #[cfg(test)]
-mod chance;
+pub(super) mod chance;
 mod cusum;
 mod multiple;
 mod scale;

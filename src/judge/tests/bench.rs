@@ -377,6 +377,12 @@ pub(super) fn outcome_of(judgement: &Judgement, node: &str) -> Outcome {
     verdict.expect("the node is judged").outcome
 }
 
+/// The nodes of which nothing is known for certain, in order.
+pub(super) fn unknown_nodes(judgement: &Judgement) -> Vec<&str> {
+    let nodes = judgement.verdicts.nodes.iter();
+    nodes.filter(|n| n.outcome == Outcome::Unknown).map(|n| n.node.as_str()).collect()
+}
+
 pub(super) fn share(lost: u32) -> f64 {
     f64::from(18 - lost) / 18.0
 }

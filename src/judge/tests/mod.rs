@@ -33,6 +33,7 @@ use bench::outcome_of;
 use bench::platform;
 use bench::ranks;
 use bench::share;
+use bench::unknown_nodes;
 use std::sync::Arc;
 
 #[test]
@@ -223,14 +224,7 @@ fn missing_cells_are_unknown_for_as_few_as_possible() {
     let judged = Bench::rack().capacity(|s, d| (s != (3, 2) && d != (3, 2)).then_some(1.0)).judge();
     assert_eq!(loci(&judged), Vec::<String>::new());
     assert_eq!(judged.verdicts.outcome, Outcome::Unknown);
-    let unknown: Vec<&str> = judged
-        .verdicts
-        .nodes
-        .iter()
-        .filter(|n| n.outcome == Outcome::Unknown)
-        .map(|n| n.node.as_str())
-        .collect();
-    assert_eq!(unknown, ["node0004"]);
+    assert_eq!(unknown_nodes(&judged), ["node0004"]);
 }
 
 #[test]

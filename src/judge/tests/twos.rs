@@ -6,6 +6,7 @@ use super::bench::loci;
 use super::bench::outcome_of;
 use super::bench::ranks;
 use super::bench::share;
+use super::bench::unknown_nodes;
 use crate::judge::Judgement;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
@@ -89,14 +90,7 @@ fn pairs_that_were_left_out_are_a_gap_only_where_all_were_meant() {
         }
     }
     let judged = bench.judge_sampled(&bench.claims(), &holed, true);
-    let unknown: Vec<&str> = judged
-        .verdicts
-        .nodes
-        .iter()
-        .filter(|n| n.outcome == Outcome::Unknown)
-        .map(|n| n.node.as_str())
-        .collect();
-    assert_eq!(unknown, ["node0004"]);
+    assert_eq!(unknown_nodes(&judged), ["node0004"]);
 
     let mut alone = recordings;
     alone.retain(|r| {
@@ -234,14 +228,7 @@ fn an_output_that_broke_off_doubts_the_nodes_it_was_planned_for() {
     broken.parsed.facts.ranks.clear();
     broken.parsed.complete = false;
     let judged = bench.judge_sampled(&bench.claims(), &recordings, true);
-    let unknown: Vec<&str> = judged
-        .verdicts
-        .nodes
-        .iter()
-        .filter(|n| n.outcome == Outcome::Unknown)
-        .map(|n| n.node.as_str())
-        .collect();
-    assert_eq!(unknown, ["node0003", "node0004"]);
+    assert_eq!(unknown_nodes(&judged), ["node0003", "node0004"]);
 }
 
 #[test]
