@@ -1,8 +1,17 @@
-//! What each source claims about the fabric.
+//! What each source claims about the fabric, and where they disagree.
 //!
-//! Pure: text in, values out. The files are opened by the shell. Claims are
-//! what is tested later, never what a test relies on.
+//! Pure: text in, values out. `sources` opens files, asks servers and runs
+//! commands. Claims are what is tested later, never what a test relies on.
 
+pub mod cabling;
 pub mod claims_file;
 pub mod hostlist;
+pub mod job;
+pub mod kubernetes;
+pub mod nccl_topology;
+pub mod neighbours;
+pub mod node_facts;
+pub mod ray;
+pub mod reconcile;
 pub mod recorded;
+pub mod slurm;

@@ -4,14 +4,23 @@
 //! Claims are what is tested, never what the test relies on. Reading them from
 //! their sources is `inventory`'s work.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::disagreement::Disagreement;
 use super::id::DomainName;
 use super::id::NodeName;
+use super::said::Belief;
+use super::said::Group;
+use super::said::NodeSaid;
+use super::said::Source;
+use super::said::SourceProblem;
 
-/// Everything asserted, from all sources that could be read.
+/// Everything asserted, from all sources that could be read: what is measured
+/// (`domains`, `leaves`, `rails`), who says so, and who says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Claims {
     /// The claimed domains, in the order of their source.
@@ -22,6 +31,48 @@ pub struct Claims {
     /// The claimed rails: every node has one end of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rails: Vec<ClaimedRail>,
+    /// The sources, each with what of it could not be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceRead>,
+    /// Who says which nodes belong together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assertions: Vec<Assertion>,
+    /// What all sources together say of single nodes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<NodeName, NodeSaid>,
+    /// What jobs and frameworks take for granted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beliefs: Vec<Belief>,
+    /// Where the sources contradict each other, worst first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disagreements: Vec<Disagreement>,
+}
+
+/// A source, and what of it could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SourceRead {
+    /// The source.
+    #[serde(flatten)]
+    pub source: Source,
+    /// Settings of the system behind it, by its own names for them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
+    /// What was skipped on purpose, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// What could not be read or used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<SourceProblem>,
+}
+
+/// One source's word that nodes belong together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Assertion {
+    /// Its source: an index into [`Claims::sources`].
+    pub source: usize,
+    /// What it says.
+    #[serde(flatten)]
+    pub group: Group,
 }
 
 /// One claimed domain.

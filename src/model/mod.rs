@@ -6,6 +6,7 @@
 pub mod action;
 pub mod cell;
 pub mod claims;
+pub mod disagreement;
 pub mod facts;
 pub mod id;
 pub mod measurement;
@@ -15,6 +16,7 @@ pub mod profile;
 pub mod raw;
 pub mod recording;
 pub mod run;
+pub mod said;
 pub mod span;
 pub mod tcp;
 pub mod unit;

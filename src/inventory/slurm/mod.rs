@@ -1,0 +1,12 @@
+//! What Slurm says: its topology files, its controller, its nodes.
+//!
+//! Text in, [`Said`](crate::model::said::Said) out. What cannot be read is a
+//! problem in the answer and leaves the rest usable.
+
+pub mod config;
+pub mod nodes;
+pub mod partitions;
+pub mod show_topology;
+pub mod sinfo;
+pub mod topology_conf;
+pub mod topology_yaml;

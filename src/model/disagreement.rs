@@ -1,0 +1,82 @@
+//! Where two sources contradict each other, or one contradicts itself.
+//!
+//! Types only. They are found by `inventory::reconcile`; what was measured is
+//! held against claims by the judge.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::id::DomainName;
+use super::id::NodeName;
+use super::said::Basis;
+use super::said::Source;
+
+/// One contradiction, with both sides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Disagreement {
+    /// What kind, such as `block-against-clique`.
+    pub class: String,
+    /// How bad.
+    pub severity: Severity,
+    /// The domain it is about, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainName>,
+    /// The nodes it is about, in order of name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeName>,
+    /// Who says what; one side where a source contradicts itself.
+    pub sides: Vec<Side>,
+    /// One sentence for a person.
+    pub summary: String,
+    /// What to look at or do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+/// One side of a contradiction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Side {
+    /// Who.
+    pub source: Source,
+    /// Where there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// How it knows.
+    pub basis: Basis,
+    /// What it says.
+    pub says: String,
+}
+
+/// How bad a contradiction is. The order is the order of severity.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Worth knowing; nobody need be wrong.
+    Note,
+    /// Somebody is probably wrong, or a claim cannot be checked.
+    Doubt,
+    /// They cannot both be right.
+    Contradiction,
+}
+
+impl Severity {
+    /// Its name in documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Doubt => "doubt",
+            Self::Contradiction => "contradiction",
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
