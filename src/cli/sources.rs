@@ -247,7 +247,10 @@ impl Wanted {
                 ("slurmrestd", None) => match &configured.rest {
                     Some(rest) => wanted.rest = Some(rest.clone()),
                     None => {
-                        return Err(missing_value("slurmrestd", "unix:/SOCKET or http://HOST:PORT"));
+                        return Err(missing_value(
+                            "slurmrestd",
+                            "unix:/SOCKET or http://HOST:PORT",
+                        ));
                     }
                 },
                 ("slurmrestd", Some(address)) => {
