@@ -85,7 +85,32 @@ fn recognised(path: &Path, text: &str) -> Option<Said> {
         let file = base.join(name);
         self::text(&file).map_err(|(_, message)| message)
     };
-    detect::read(&path.display().to_string(), text, &mut include)
+    let mut said = detect::read(&path.display().to_string(), text, &mut include)?;
+    if is_kept(said.source.kind) {
+        let since = changed(path);
+        for group in said.groups.iter_mut().filter(|group| group.since.is_none()) {
+            group.since.clone_from(&since);
+        }
+    }
+    Some(said)
+}
+
+/// Whether a file of this kind is what is in force, and no record of an answer:
+/// then it has said so since it was last changed.
+fn is_kept(kind: SourceKind) -> bool {
+    matches!(
+        kind,
+        SourceKind::ClaimsFile
+            | SourceKind::SlurmTopologyYaml
+            | SourceKind::SlurmTopologyConf
+            | SourceKind::Cabling
+    )
+}
+
+/// When a file was last changed, RFC 3339 in whole seconds.
+fn changed(path: &Path) -> Option<String> {
+    let changed = jiff::Timestamp::try_from(path.metadata().ok()?.modified().ok()?).ok()?;
+    Some(jiff::Timestamp::from_second(changed.as_second()).ok()?.to_string())
 }
 
 /// The text of a file, or why there is none.
@@ -109,5 +134,62 @@ fn text(path: &Path) -> Result<String, (ProblemKind, String)> {
             let line = bytes[..error.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
             Err((ProblemKind::Malformed, format!("{}:{line}: not UTF-8 text", path.display())))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLAIMS: &str = "[[domain]]\nname = \"a\"\nnodes = \"n[1-2]\"\n";
+
+    #[test]
+    fn a_file_is_read_as_what_it_is_whatever_its_name() {
+        let place = tempfile::tempdir().expect("a folder");
+        let file = place.path().join("x.bin");
+        std::fs::write(&file, CLAIMS).expect("written");
+        let [said] = &read(&[file])[..] else { panic!("one source") };
+        assert_eq!(said.source.kind, SourceKind::ClaimsFile);
+        assert_eq!(said.groups[0].nodes.len(), 2);
+        let since = said.groups[0].since.as_deref().expect("the file has a time");
+        assert!(since.ends_with('Z') && since.len() == 20, "{since}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_a_source_with_a_problem() {
+        let place = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, bytes: &[u8]| {
+            let file = place.path().join(name);
+            std::fs::write(&file, bytes).expect("written");
+            file
+        };
+        let kinds = [
+            (place.path().join("none"), ProblemKind::Missing),
+            (write("strange", b"dear diary\n"), ProblemKind::Unsupported),
+            (write("bytes", b"ok\n\xff\xfe\n"), ProblemKind::Malformed),
+            (write("bad.toml", b"[[domain]]\nname = 3\n"), ProblemKind::Malformed),
+        ];
+        for (file, kind) in kinds {
+            let [said] = &read(std::slice::from_ref(&file))[..] else { panic!("one source") };
+            let [problem] = &said.problems[..] else { panic!("{said:?}") };
+            assert_eq!(problem.kind, kind, "{problem}");
+            let told = format!("{} {problem}", said.source);
+            assert!(told.contains(&file.display().to_string()), "{told}");
+        }
+    }
+
+    #[test]
+    fn of_a_folder_what_is_recognised_is_read_and_the_rest_is_named() {
+        let place = tempfile::tempdir().expect("a folder");
+        std::fs::write(place.path().join("claims.toml"), CLAIMS).expect("written");
+        std::fs::write(place.path().join("notes.txt"), "dear diary\n").expect("written");
+        std::fs::write(place.path().join(".hidden"), CLAIMS).expect("written");
+        let said = read(&[place.path().to_owned()]);
+        let [claims, rest] = &said[..] else { panic!("{said:?}") };
+        assert_eq!(claims.groups.len(), 1);
+        assert_eq!(rest.notes, ["not read: notes.txt"]);
+        assert!(rest.problems.is_empty());
+        let empty = tempfile::tempdir().expect("a folder");
+        assert_eq!(read(&[empty.path().to_owned()])[0].problems[0].kind, ProblemKind::Missing);
     }
 }
