@@ -18,6 +18,10 @@ use crate::model::claims::ClaimedRail;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::said::Group;
+use crate::model::said::GroupKind;
+use crate::model::said::Said;
+use crate::model::said::SourceKind;
 use crate::model::span::TextError;
 
 #[derive(Debug, Deserialize)]
@@ -130,6 +134,25 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
     claims.leaves = leaves(text, read.leaf, &owners).map_err(|(o, m)| at(o, m))?;
     claims.rails = rails(text, read.rail).map_err(|(o, m)| at(o, m))?;
     Ok(claims)
+}
+
+/// What a claims file says, as one source among others. `place` is its name.
+pub fn said(place: &str, claims: &Claims) -> Said {
+    let mut said = Said::nothing(SourceKind::ClaimsFile, place);
+    for domain in &claims.domains {
+        let mut group =
+            Group::of(GroupKind::Domain, "domain", domain.name.as_str(), domain.nodes.clone());
+        group.platform.clone_from(&domain.platform);
+        group.gpus_per_node = domain.gpus_per_node;
+        group.nic.clone_from(&domain.nic);
+        said.groups.push(group);
+    }
+    for leaf in &claims.leaves {
+        let group = Group::of(GroupKind::Leaf, "leaf", leaf.name.as_str(), leaf.nodes.clone());
+        said.groups.push(group);
+    }
+    said.rails.clone_from(&claims.rails);
+    said
 }
 
 /// A mistake: where it is, and what.
