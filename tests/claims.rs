@@ -93,7 +93,8 @@ fn text(output: &Output) -> String {
 /// Nodes of the domain of this name.
 fn of_domain(claims: &Value, name: &str) -> Vec<String> {
     let domains = claims["domains"].as_array().expect("domains");
-    let domain = domains.iter().find(|d| d["name"] == name).unwrap_or_else(|| panic!("{domains:?}"));
+    let domain =
+        domains.iter().find(|d| d["name"] == name).unwrap_or_else(|| panic!("{domains:?}"));
     let nodes = domain["nodes"].as_array().expect("nodes");
     nodes.iter().map(|node| node.as_str().expect("a name").to_owned()).collect()
 }
@@ -143,7 +144,10 @@ fn a_block_against_a_clique_names_both_sides_and_closes_the_gate() {
 #[test]
 fn a_broken_source_is_told_with_its_place_and_leaves_the_others_usable() {
     let place = Place::new();
-    place.put("topology.conf", "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2\n");
+    place.put(
+        "topology.conf",
+        "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2\n",
+    );
     place.put("broken.yaml", "- topology: x\n  block:\n    block_sizes: [2]\n    blocks: {\n");
     let claims = place.claims(&["topology.conf", "broken.yaml"], 4);
     assert_eq!(of_domain(&claims, "b2"), ["n3", "n4"]);
@@ -234,7 +238,8 @@ fn a_sweep_takes_its_domains_from_the_topology_that_slurm_has() {
     );
     let output = place.run(&["audit", "--config", "fabricgate.toml", "--json", "--no-progress"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    let verdicts: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{told}"));
+    let verdicts: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{told}"));
     let nodes = verdicts["nodes"].as_array().expect("nodes");
     assert_eq!(nodes.len(), 4, "{verdicts}");
     assert!(nodes.iter().all(|node| node["domain"] == "slurmblock"), "{verdicts}");

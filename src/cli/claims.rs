@@ -1,6 +1,7 @@
 //! `fabricgate claims`: what every source claims about the fabric, and where
 //! they disagree.
 
+use std::path::Path;
 use std::path::PathBuf;
 
 use super::Globals;
@@ -15,11 +16,13 @@ use super::sources;
 use super::sources::Reach;
 use super::sources::Wanted;
 use super::stdout;
+use crate::inventory::reconcile;
 use crate::model::claims::Claims;
 use crate::model::disagreement::Severity;
 use crate::model::said::ProblemKind;
 use crate::record::CLAIMS_FORMAT;
 use crate::record::ClaimsRecord;
+use crate::record::file;
 use crate::report;
 
 /// Show what every source claims about the fabric, and where they disagree.
@@ -44,19 +47,45 @@ pub struct Args {
     /// NICs of the compute network that every node must have.
     #[arg(long, value_name = "N")]
     nics_per_node: Option<u32>,
+    /// Show what has changed since an earlier moment: what --json printed then, or a run folder.
+    #[arg(long, value_name = "EARLIER")]
+    against: Option<PathBuf>,
     #[command(flatten)]
     simulated: config::Simulated,
 }
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    // Before anybody is asked: a mistake here should not cost their answers.
+    let earlier = args.against.as_deref().map(earlier).transpose()?;
     let claims = gathered(args, globals)?;
+    let changes = earlier.map(|earlier| reconcile::diff::diff(&earlier, &claims));
+    let code = code(&claims);
     if globals.json {
-        stdout::json(&ClaimsRecord { format: CLAIMS_FORMAT.to_owned(), claims: claims.clone() })?;
+        stdout::json(&ClaimsRecord { format: CLAIMS_FORMAT.to_owned(), claims, changes })?;
     } else {
-        stdout::text(&report::claims::render(&claims, &show::style()))?;
+        let text = match changes {
+            Some(changes) => report::claims::changes(&changes, &show::style()),
+            None => report::claims::render(&claims, &show::style()),
+        };
+        stdout::text(&text)?;
     }
-    Ok(code(&claims))
+    Ok(code)
+}
+
+/// What was claimed at an earlier moment.
+fn earlier(path: &Path) -> Result<Claims, Failure> {
+    let file = if path.is_dir() { path.join(file::CLAIMS) } else { path.to_owned() };
+    let name = file.display().to_string();
+    let text = config::read_text(&file)?;
+    let wrong = |why: String| Failure::Usage(format!("--against {name}: {why}"));
+    let record: ClaimsRecord = serde_json::from_str(&text).map_err(|error| {
+        wrong(format!("{error}; expected what `fabricgate claims --json` printed, or a run folder"))
+    })?;
+    if record.format != CLAIMS_FORMAT {
+        return Err(wrong(format!("format {:?}, expected {CLAIMS_FORMAT:?}", record.format)));
+    }
+    Ok(record.claims)
 }
 
 fn gathered(args: &Args, globals: &Globals) -> Result<Claims, Failure> {

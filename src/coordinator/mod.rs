@@ -192,7 +192,7 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
     match sweep.place {
         Place::New(_) => {
             let format = record::CLAIMS_FORMAT.to_owned();
-            let claims = ClaimsRecord { format, claims: sweep.claims.clone() };
+            let claims = ClaimsRecord { format, claims: sweep.claims.clone(), changes: None };
             folder.write_json(file::CLAIMS, &claims)?;
             if let Launcher::Sim { scenario } = sweep.launcher {
                 // The file may be gone, or another, when the run is resumed.

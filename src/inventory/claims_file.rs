@@ -115,25 +115,6 @@ pub fn read(place: &str, text: &str) -> Said {
     }
 }
 
-/// Claims of a file as what one source says.
-pub fn said(place: &str, claims: &Claims) -> Said {
-    let mut said = Said::nothing(SourceKind::ClaimsFile, place);
-    for domain in &claims.domains {
-        let nodes = domain.nodes.clone();
-        said.groups.push(Group {
-            platform: domain.platform.clone(),
-            gpus_per_node: domain.gpus_per_node,
-            nic: domain.nic.clone(),
-            ..Group::of(GroupKind::Domain, "domain", domain.name.as_str(), nodes)
-        });
-    }
-    for leaf in &claims.leaves {
-        said.groups.push(Group::of(GroupKind::Leaf, "leaf", leaf.name.clone(), leaf.nodes.clone()));
-    }
-    said.rails.clone_from(&claims.rails);
-    said
-}
-
 /// Reads the text of a claims file. `file` is its name in messages.
 pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
     let read: File = toml::from_str(text).map_err(|e| TextError::toml(file, text, &e))?;
@@ -174,6 +155,25 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
     claims.leaves = leaves(text, read.leaf, &owners).map_err(|(o, m)| at(o, m))?;
     claims.rails = rails(text, read.rail).map_err(|(o, m)| at(o, m))?;
     Ok(claims)
+}
+
+/// What a claims file says, as one source among others. `place` is its name.
+pub fn said(place: &str, claims: &Claims) -> Said {
+    let mut said = Said::nothing(SourceKind::ClaimsFile, place);
+    for domain in &claims.domains {
+        let mut group =
+            Group::of(GroupKind::Domain, "domain", domain.name.as_str(), domain.nodes.clone());
+        group.platform.clone_from(&domain.platform);
+        group.gpus_per_node = domain.gpus_per_node;
+        group.nic.clone_from(&domain.nic);
+        said.groups.push(group);
+    }
+    for leaf in &claims.leaves {
+        let group = Group::of(GroupKind::Leaf, "leaf", leaf.name.as_str(), leaf.nodes.clone());
+        said.groups.push(group);
+    }
+    said.rails.clone_from(&claims.rails);
+    said
 }
 
 /// A mistake: where it is, and what.

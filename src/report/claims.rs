@@ -15,6 +15,7 @@ use super::plain::counted;
 use super::plain::listed;
 use super::plain::plain;
 use crate::inventory::hostlist;
+use crate::inventory::reconcile::diff::Change;
 use crate::model::claims::Assertion;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
@@ -42,6 +43,21 @@ pub fn render(claims: &Claims, style: &TerminalStyle) -> String {
     }
     marked(&mut page, claims);
     sources(&mut page, claims);
+    page.out
+}
+
+/// What has changed since an earlier moment.
+pub fn changes(changes: &[Change], style: &TerminalStyle) -> String {
+    let mut page = Page::new(style);
+    if changes.is_empty() {
+        page.paragraph("", "nothing has changed", 0);
+    } else {
+        page.styled(Style::new().bold(), &counted(changes.len(), "change", "changes"));
+        page.end();
+    }
+    for change in changes {
+        page.paragraph("- ", &plain(&change.says), 2);
+    }
     page.out
 }
 
