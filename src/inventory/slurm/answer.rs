@@ -25,12 +25,12 @@ pub(super) fn keys(text: &str) -> Option<BTreeSet<String>> {
     Some(found.into_keys().collect())
 }
 
-/// Whether a text begins as an answer that holds `key`, though it may be cut
-/// off or broken further on.
+/// Whether a text begins as an answer whose first key is this one, though it
+/// may be cut off or broken further on.
 pub(super) fn begins(text: &str, key: &str) -> bool {
-    let text = without_mark(text).trim_start();
-    let end = text.char_indices().nth(400).map_or(text.len(), |(at, _)| at);
-    text.starts_with('{') && text[..end].contains(&format!("\"{key}\""))
+    let inside = without_mark(text).trim_start().strip_prefix('{').unwrap_or_default();
+    let rest = inside.trim_start().strip_prefix('"').and_then(|rest| rest.strip_prefix(key));
+    rest.is_some_and(|rest| rest.starts_with('"'))
 }
 
 /// Reads an answer, with what it says of itself, of errors and of warnings.

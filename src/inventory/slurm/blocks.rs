@@ -43,6 +43,11 @@ impl Blocks<'_> {
         self.topology.map_or_else(String::new, |name| format!("topology {name}: "))
     }
 
+    /// The base block size.
+    fn base(&self) -> Option<u32> {
+        self.sizes.first().copied().filter(|size| *size != 0)
+    }
+
     /// Puts the groups of these blocks, and remarks on them, into `said`.
     pub(super) fn say(&self, said: &mut Said, blocks: Vec<Block>) {
         let begin = self.begin();
@@ -75,7 +80,7 @@ impl Blocks<'_> {
             let mut group = Group::of(GroupKind::Domain, "block", block.name, nodes);
             group.topology = self.topology.map(str::to_owned);
             group.in_force = self.in_force;
-            group.size = block.size.or_else(|| self.sizes.first().copied());
+            group.size = block.size.or_else(|| self.base());
             group.basis = block.basis;
             group.at = Some(block.at);
             said.groups.push(group);
@@ -118,7 +123,7 @@ impl Blocks<'_> {
         let mut more: BTreeMap<u32, Vec<String>> = BTreeMap::new();
         for block in blocks {
             let Some(count) = block.nodes.as_ref().map(Vec::len) else { continue };
-            let Some(size) = block.size.or_else(|| self.sizes.first().copied()) else {
+            let Some(size) = block.size.or_else(|| self.base()) else {
                 if count == 0 {
                     empty.push(block.name.as_str());
                 }

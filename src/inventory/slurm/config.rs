@@ -64,22 +64,20 @@ fn setting(line: &str) -> Option<(&str, &str)> {
 /// Reads it. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> Said {
     let mut said = Said::nothing(SourceKind::SlurmConfig, place);
-    let mut found = false;
     for (index, line) in without_mark(text).lines().enumerate() {
         if line.starts_with("Slurmctld(") && line.trim_end().ends_with("is DOWN") {
             let at = Spot::at(place, index + 1, 1).to_string();
             said.trouble(ProblemKind::Unreachable, at, line.trim().to_owned());
         }
         let Some((name, value)) = setting(line) else { continue };
-        found = true;
         // `SlurmctldHost[0]`, `SlurmctldHost[1]`: the controller and its backups.
         let base = name.split('[').next().unwrap_or(name);
         if TAKEN.contains(&base) {
             said.settings.insert(name.to_owned(), value.to_owned());
         }
     }
-    if !found {
-        let message = "no setting is in it; the controller may not have answered";
+    if said.settings.is_empty() {
+        let message = "none of the settings that are looked for is in it; the controller may not have answered";
         said.trouble(ProblemKind::Incomplete, None, message);
         return said;
     }
@@ -88,7 +86,7 @@ pub fn read(place: &str, text: &str) -> Said {
             said.notes.push(format!("Slurm gives IMEX channels to jobs (SwitchType={kind})"));
         }
         Some(kind) => {
-            said.notes.push(format!("Slurm gives no IMEX channels to jobs (SwitchType={kind})"))
+            said.notes.push(format!("Slurm gives no IMEX channels to jobs (SwitchType={kind})"));
         }
         None => {}
     }

@@ -71,7 +71,8 @@ impl Listed {
         spot: Spot<'_>,
         list: &str,
     ) -> Option<Vec<String>> {
-        let list = list.trim_end();
+        // Slurm reads over a comma too many at the end.
+        let list = list.trim_end().trim_end_matches(',');
         if matches!(list.trim_start(), "" | "(null)" | "N/A" | "n/a") {
             return Some(Vec::new());
         }

@@ -6,6 +6,7 @@
 //! itself, so that what the others claim can still be tested.
 
 use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::blocks::Block;
@@ -338,6 +339,13 @@ impl File<'_> {
             };
             let spot = Spot::at(self.place, item.line, item.column);
             names.extend(self.listed.names(&mut self.said, spot, list)?);
+        }
+        let mut seen = HashSet::new();
+        let count = names.len();
+        names.retain(|name| seen.insert(name.clone()));
+        if names.len() < count {
+            let at = self.at(entry);
+            self.said.notes.push(format!("{at}: {key} name some more than once"));
         }
         Some(names)
     }

@@ -111,7 +111,7 @@ struct Open {
 }
 
 /// Most keys of one map. Every new one is held against all before it.
-const MOST_KEYS: usize = 1_000;
+const MOST_KEYS: usize = 200;
 
 /// Reads the first document of a text.
 pub(super) fn read(text: &str) -> Document {

@@ -41,6 +41,9 @@ fn is_nothing(cell: &str) -> bool {
 /// `sinfo -R` cuts reasons here, unless a width is given.
 const REASON_WIDTH: usize = 20;
 
+/// So many rows say what columns hold.
+const LOOKED_AT: usize = 50;
+
 pub(super) fn recognises(text: &str) -> bool {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let Some(first) = lines.next() else { return false };
@@ -55,7 +58,7 @@ pub(super) fn recognises(text: &str) -> bool {
     let rows: Vec<Vec<&str>> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
-        .take(50)
+        .take(LOOKED_AT)
         .map(|line| cells(line, line.contains('|')))
         .collect();
     1 < rows.first().map_or(0, Vec::len) && !columns_of_states(&rows).is_empty()
@@ -185,25 +188,19 @@ fn with_header(said: &mut Said, place: &str, header: &str, lines: &[(usize, &str
     }
 }
 
-/// A row of `sinfo -R`: the reason comes first and may hold blanks.
+/// A row of `sinfo -R`: the reason comes first and may hold blanks, so the
+/// other columns are taken off the end.
 fn reason_row(line: &str, columns: usize) -> Option<Row> {
-    let mut cells: Vec<&str> = line.rsplitn(columns, char::is_whitespace).collect();
-    // Columns are padded: take them from the right, word by word.
-    let words: Vec<&str> = line.split_whitespace().collect();
-    if words.len() < columns {
-        return None;
+    let mut rest = line.trim();
+    let mut nodes = None;
+    for _ in 1..columns {
+        let before = &rest[..rest.rfind(char::is_whitespace)?];
+        nodes = nodes.or_else(|| rest[before.len()..].split_whitespace().next());
+        rest = before.trim_end();
     }
-    let nodes = words[words.len() - 1];
-    let tail: usize = words[words.len() - (columns - 1)..].iter().map(|word| word.len()).sum();
-    cells.clear();
-    let mut end = line.trim_end().len();
-    for _ in 0..columns - 1 {
-        end = line[..end].trim_end().rfind(char::is_whitespace)? + 1;
-    }
-    let reason = line[..end].trim();
-    (0 < tail).then(|| Row {
-        nodes: nodes.to_owned(),
-        reason: Some(reason.to_owned()).filter(|reason| !is_nothing(reason)),
+    Some(Row {
+        nodes: nodes?.to_owned(),
+        reason: Some(rest.to_owned()).filter(|reason| !is_nothing(reason)),
         ..Row::default()
     })
 }
@@ -266,8 +263,19 @@ fn without_header(said: &mut Said, place: &str, lines: &[(usize, &str)]) {
 /// The column of nodes: host lists whose lengths another column counts, or that
 /// has brackets, or, with `-N`, the first.
 fn column_of_nodes(rows: &[Vec<&str>], width: usize, states: &[usize]) -> Option<usize> {
-    let lengths = |column: usize| -> Option<Vec<usize>> {
-        rows.iter().map(|row| hostlist::expand(row[column]).ok().map(|names| names.len())).collect()
+    let rows = &rows[..rows.len().min(LOOKED_AT)];
+    let mut left = hostlist::MOST;
+    let mut lengths = |column: usize| -> Option<Vec<usize>> {
+        let mut found = Vec::new();
+        for row in rows {
+            if left == 0 {
+                break;
+            }
+            let names = hostlist::expand(row[column]).ok()?;
+            left = left.saturating_sub(names.len());
+            found.push(names.len());
+        }
+        Some(found)
     };
     let is_number = |column: usize| rows.iter().all(|row| row[column].parse::<usize>().is_ok());
     let is_counted = |lengths: &[usize]| {
@@ -363,6 +371,8 @@ mod tests {
         assert_eq!(state(&said, "t03"), "DOWN+NOT_RESPONDING");
         let said = good("part1|t01|1|idle\npart2|t02|1|alloc\n");
         assert_eq!(said.nodes.len(), 2);
+        let long = "part|t[1-100000]|100000|idle\n".repeat(3);
+        assert_eq!(good(&long).nodes.len(), 100_000);
     }
 
     #[test]
