@@ -13,6 +13,8 @@ mod dice;
 mod mutation;
 #[path = "fuzz/properties.rs"]
 mod properties;
+#[path = "fuzz/slurm.rs"]
+mod slurm;
 
 use std::collections::BTreeSet;
 use std::fs;
