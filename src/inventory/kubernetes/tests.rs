@@ -1,0 +1,1 @@
+//! Tests of all readers of Kubernetes objects, against objects written here.
