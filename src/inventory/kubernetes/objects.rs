@@ -47,6 +47,8 @@ impl Object {
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     pub(super) objects: Vec<Object>,
+    /// Whether a list was there, if only an empty one.
+    is_list: bool,
     /// How the list goes on, where a server gave only a part of it.
     pub(super) more: Option<String>,
     pub(super) problems: Vec<SourceProblem>,
@@ -60,7 +62,16 @@ pub fn continues(text: &str) -> Option<String> {
 /// Reads all objects of a text. `place` is its name in messages.
 pub(super) fn read(place: &str, text: &str) -> Objects {
     let text = text.trim_start_matches('\u{feff}');
-    if text.trim_start().starts_with(['{', '[']) { json(place, text) } else { yaml(place, text) }
+    let is_json = text.trim_start().starts_with(['{', '[']);
+    let mut found = if is_json { json(place, text) } else { yaml(place, text) };
+    if found.objects.is_empty() && found.problems.is_empty() && !found.is_list {
+        found.problems.push(SourceProblem {
+            kind: ProblemKind::Malformed,
+            at: Some(place.to_owned()),
+            message: "expected Kubernetes objects, as `kubectl get -o json` gives them".to_owned(),
+        });
+    }
+    found
 }
 
 fn json(place: &str, text: &str) -> Objects {
@@ -149,6 +160,7 @@ impl Document {
             }
             return;
         };
+        found.is_list = true;
         let more = text_at(&self.map, &["metadata", "continue"]).filter(|more| !more.is_empty());
         found.more = more.map(ToOwned::to_owned).or(found.more.take());
         found.objects.extend(items.into_iter().map(|item| Object::new(item, &self.map)));

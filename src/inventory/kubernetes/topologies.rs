@@ -148,7 +148,7 @@ impl Topologies {
     /// What they say of nodes with these labels.
     pub fn said(mut self, labels: &Labels) -> Said {
         for topology in &self.topologies {
-            hold(topology, labels, &self.place, &mut self.said);
+            hold(topology, labels, &mut self.said);
         }
         if !self.topologies.is_empty() && labels.is_empty() {
             self.said.notes.push(
@@ -168,7 +168,7 @@ struct Shared {
 }
 
 /// Holds the levels of a topology against the labels of nodes.
-fn hold(topology: &Topology, labels: &Labels, place: &str, said: &mut Said) {
+fn hold(topology: &Topology, labels: &Labels, said: &mut Said) {
     // Levels whose values are one node each say nothing about several.
     let levels: Vec<&String> = topology.levels.iter().filter(|l| *l != HOSTNAME).collect();
     // A value under two parents is two groups: schedulers go by the whole path.
@@ -217,19 +217,17 @@ fn hold(topology: &Topology, labels: &Labels, place: &str, said: &mut Said) {
         group.at = Some(format!("Topology {}", topology.name));
         said.groups.push(group);
     }
-    for ((level, value), parents) in parents {
-        if 1 < parents.len() {
-            said.trouble(
-                ProblemKind::Contradictory,
-                format!("{place}: Topology {}", topology.name),
-                format!(
-                    "{}={} lies under {} different values of the levels above: it does not nest",
-                    levels[level],
-                    shown(value),
-                    parents.len()
-                ),
-            );
-        }
+    let twice: Vec<String> = parents
+        .iter()
+        .filter(|(_, parents)| 1 < parents.len())
+        .map(|((level, value), _)| format!("{}={}", levels[*level], shown(value)))
+        .collect();
+    if !twice.is_empty() {
+        said.notes.push(format!(
+            "Topology {}: values under several parents are several groups: {}",
+            topology.name,
+            shown(&twice.join(", "))
+        ));
     }
     if !partly.is_empty() {
         said.notes.push(format!(

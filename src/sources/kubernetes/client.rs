@@ -292,8 +292,9 @@ fn unusable(error: &KubeconfigError) -> Trouble {
 fn refusal(error: &kube::Error) -> Trouble {
     if let kube::Error::Auth(cause) = error {
         let message = match cause {
-            AuthError::AuthExecRun { cmd, out } => {
-                format!("the kubeconfig's program {} failed ({})", clean(cmd), out.status)
+            // Its command line and what it printed may both hold secrets.
+            AuthError::AuthExecRun { out, .. } => {
+                format!("the kubeconfig's program for tokens failed ({})", out.status)
             }
             AuthError::AuthExecStart(cause) => {
                 format!("the kubeconfig's program for tokens cannot be started: {cause}")
