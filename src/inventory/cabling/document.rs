@@ -11,6 +11,7 @@ use toml::Spanned;
 
 use super::entries::Entries;
 use super::entries::Entry;
+use crate::inventory::reading::Lines;
 use crate::inventory::reading::complain;
 use crate::inventory::reading::plain;
 use crate::model::said::ProblemKind;
@@ -139,18 +140,4 @@ pub(super) fn read(said: &mut Said, text: &str) {
         }
     }
     entries.finish();
-}
-
-/// Where lines begin, so that a long file is counted once.
-struct Lines(Vec<usize>);
-
-impl Lines {
-    fn of(text: &str) -> Self {
-        Self(text.match_indices('\n').map(|(at, _)| at).collect())
-    }
-
-    /// The line of an offset, from 1.
-    fn at(&self, offset: usize) -> usize {
-        self.0.partition_point(|end| *end < offset) + 1
-    }
 }

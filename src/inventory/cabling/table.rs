@@ -57,9 +57,8 @@ impl Columns {
                     let message = format!("column {} is there twice", COLUMNS[known]);
                     entries.complain(ProblemKind::Contradictory, line, message);
                 }
-                None => {
-                    unread.push(if name.is_empty() { "(no name)".to_owned() } else { plain(name) })
-                }
+                None if name.is_empty() => unread.push("(no name)".to_owned()),
+                None => unread.push(plain(name)),
             }
         }
         if !unread.is_empty() {
