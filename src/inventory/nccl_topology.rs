@@ -19,6 +19,7 @@ use super::reading::fits;
 use super::reading::node_of_place;
 use super::reading::plain;
 use super::reading::quoted;
+use super::reading::remark;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Belief;
@@ -250,7 +251,7 @@ fn keep(said: &mut Said, node: Option<&NodeName>, hosts: &BTreeMap<String, Host>
         let counts: BTreeSet<u32> = host.links.values().copied().collect();
         if 1 < counts.len() {
             let of = if hash.is_empty() { String::new() } else { format!(" of host {hash}") };
-            said.notes.push(format!("GPUs{of} differ in NVLinks: {}", per_gpu(&host.links)));
+            remark(said, format!("GPUs{of} differ in NVLinks: {}", per_gpu(&host.links)));
         }
     }
     if 0 < gpus {

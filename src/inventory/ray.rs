@@ -17,6 +17,7 @@ use super::reading::fits;
 use super::reading::node_name;
 use super::reading::plain;
 use super::reading::quoted;
+use super::reading::remark;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Belief;
@@ -268,9 +269,10 @@ fn domains(said: &mut Said, nodes: &[Node<'_>]) {
         }
         if !is_uuid(&name) {
             // A fork puts the leaf switch there on machines without a domain.
-            said.notes.push(format!(
+            let note = format!(
                 "{DOMAIN}{name} names no ClusterUUID: what its nodes share depends on the launcher"
-            ));
+            );
+            remark(said, note);
         }
         let mut names: Vec<NodeName> = members.iter().map(|node| node.name.clone()).collect();
         names.sort();

@@ -37,6 +37,15 @@ pub(super) fn complain(
     }
 }
 
+/// Adds a remark, unless there are more than anybody reads.
+pub(super) fn remark(said: &mut Said, note: impl Into<String>) {
+    match said.notes.len() {
+        MOST_PROBLEMS => said.notes.push("further remarks are left out".to_owned()),
+        more if MOST_PROBLEMS < more => {}
+        _ => said.notes.push(note.into()),
+    }
+}
+
 /// Whether a text is short enough to be read; where it is not, it says so.
 pub(super) fn fits(said: &mut Said, text: &str) -> bool {
     let fits = text.len() <= LONGEST;

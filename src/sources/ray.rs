@@ -36,7 +36,22 @@ pub struct Ray {
 }
 
 /// Why there is no answer.
-type Why = (ProblemKind, String);
+struct Why {
+    kind: ProblemKind,
+    message: String,
+    /// Nobody said anything, so nobody is asked again.
+    is_silent: bool,
+}
+
+impl Why {
+    fn said(kind: ProblemKind, message: String) -> Self {
+        Self { kind, message, is_silent: false }
+    }
+
+    fn silent(message: String) -> Self {
+        Self { kind: ProblemKind::Unreachable, message, is_silent: true }
+    }
+}
 
 /// Asks for the nodes and their resources.
 pub async fn ask(ray: &Ray) -> Vec<Said> {
@@ -53,10 +68,8 @@ pub async fn ask(ray: &Ray) -> Vec<Said> {
         (Ok(client), Ok(base)) => (client, base),
         (client, base) => {
             let why = base.err().or(client.err().map(|e| e.to_string())).unwrap_or_default();
-            return vec![unanswered(
-                &ray.address,
-                &[(ray.address.clone(), (ProblemKind::Malformed, why))],
-            )];
+            let why = Why::said(ProblemKind::Malformed, why);
+            return vec![unanswered(&ray.address, vec![(ray.address.clone(), why)])];
         }
     };
     let mut second_best: Option<Said> = None;
@@ -71,45 +84,44 @@ pub async fn ask(ray: &Ray) -> Vec<Said> {
                     second_best = Some(said);
                     continue;
                 }
-                for (place, (kind, message)) in failed {
-                    said.trouble(kind, place, message);
-                }
+                add(&mut said, failed);
                 return vec![said];
             }
-            // One that does not answer at all is not asked a second time.
-            Err((ProblemKind::Unreachable, why)) if !why.starts_with("status") => {
-                failed.push((place, (ProblemKind::Unreachable, why)));
-                break;
+            Err(why) => {
+                let is_silent = why.is_silent;
+                failed.push((place, why));
+                if is_silent {
+                    break;
+                }
             }
-            Err(why) => failed.push((place, why)),
         }
     }
     match second_best {
         Some(mut said) => {
-            for (place, (kind, message)) in failed {
-                said.trouble(kind, place, message);
-            }
+            add(&mut said, failed);
             vec![said]
         }
-        None => vec![unanswered(&ray.address, &failed)],
+        None => vec![unanswered(&ray.address, failed)],
     }
 }
 
-fn unanswered(address: &str, failed: &[(String, Why)]) -> Said {
-    let mut said = Said::nothing(SourceKind::Ray, address);
-    for (place, (kind, message)) in failed {
-        said.trouble(*kind, place.clone(), message.clone());
+fn add(said: &mut Said, failed: Vec<(String, Why)>) {
+    for (place, why) in failed {
+        said.trouble(why.kind, place, why.message);
     }
+}
+
+fn unanswered(address: &str, failed: Vec<(String, Why)>) -> Said {
+    let mut said = Said::nothing(SourceKind::Ray, address);
+    add(&mut said, failed);
     said
 }
 
 /// The address as a URL that ends with a slash; HTTP where it says nothing.
 fn base(address: &str) -> Result<Url, String> {
     let address = address.trim();
-    let full = match address.contains("://") {
-        true => address.to_owned(),
-        false => format!("http://{address}"),
-    };
+    let full =
+        if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
     let full = format!("{}/", full.trim_end_matches('/'));
     let expected = "expected an address such as http://head:8265";
     let url = Url::parse(&full).map_err(|error| format!("{error}, {expected}"))?;
@@ -122,26 +134,19 @@ fn base(address: &str) -> Result<Url, String> {
 /// The body of one answer, or why there is none.
 async fn get(client: &Client, url: Url, limit: Duration) -> Result<String, Why> {
     // The client's own limit begins anew with some redirects; this one does not.
-    match tokio::time::timeout(limit, fetch(client, url)).await {
+    match tokio::time::timeout(limit, fetch(client, url, limit)).await {
         Ok(answer) => answer,
         Err(_) => Err(late(limit)),
     }
-    .map_err(|(kind, why)| if why == LATE { late(limit) } else { (kind, why) })
 }
-
-/// What a timeout of the client is called until its limit is known.
-const LATE: &str = "late";
 
 fn late(limit: Duration) -> Why {
-    (ProblemKind::Unreachable, format!("no answer within {} s", limit.as_secs_f64()))
+    Why::silent(format!("no answer within {} s", limit.as_secs_f64()))
 }
 
-async fn fetch(client: &Client, url: Url) -> Result<String, Why> {
+async fn fetch(client: &Client, url: Url, limit: Duration) -> Result<String, Why> {
     let unreachable = |error: &reqwest::Error| {
-        if error.is_timeout() {
-            return (ProblemKind::Unreachable, LATE.to_owned());
-        }
-        (ProblemKind::Unreachable, root_cause(error))
+        if error.is_timeout() { late(limit) } else { Why::silent(root_cause(error)) }
     };
     let mut response = client.get(url).send().await.map_err(|e| unreachable(&e))?;
     let status = response.status();
@@ -151,13 +156,16 @@ async fn fetch(client: &Client, url: Url) -> Result<String, Why> {
             StatusCode::NOT_FOUND => ProblemKind::Missing,
             _ => ProblemKind::Unreachable,
         };
-        return Err((kind, format!("status {status}, expected the nodes of a Ray cluster")));
+        return Err(Why::said(
+            kind,
+            format!("status {status}, expected the nodes of a Ray cluster"),
+        ));
     }
     let mut body: Vec<u8> = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|e| unreachable(&e))? {
         if LONGEST < body.len() + chunk.len() {
             let message = format!("more than {LONGEST} bytes, expected fewer");
-            return Err((ProblemKind::Unsupported, message));
+            return Err(Why::said(ProblemKind::Unsupported, message));
         }
         body.extend_from_slice(&chunk);
     }

@@ -4,6 +4,8 @@
 //! multi-node NVLink is used where all ranks tell the same ClusterUUID and
 //! CliqueId, and needs cuMem.
 
+use std::collections::BTreeSet;
+
 use super::settings::Found;
 use super::settings::Setting;
 use crate::inventory::hostlist;
@@ -104,7 +106,11 @@ impl Reader<'_> {
         for name in ["SLURM_JOB_NODELIST", "SLURM_NODELIST", "--nodelist", "nodeName"] {
             let Some((_, list)) = self.setting(name) else { continue };
             match hostlist::expand(list) {
-                Ok(names) => return names.into_iter().map(NodeName::from).collect(),
+                Ok(names) => {
+                    let mut once = BTreeSet::new();
+                    let nodes = names.into_iter().map(NodeName::from);
+                    return nodes.filter(|node| once.insert(node.clone())).collect();
+                }
                 Err(error) => self.malformed(name, &format!("a host list; {error}")),
             }
         }

@@ -13,6 +13,7 @@ use super::settings::mentions;
 use crate::inventory::reading::Lines;
 use crate::inventory::reading::complain;
 use crate::inventory::reading::first_line;
+use crate::inventory::reading::remark;
 use crate::model::said::ProblemKind;
 
 /// Whether a text is a document rather than a script: it opens with a brace, a
@@ -62,7 +63,7 @@ pub(super) fn read(settings: &mut Settings<'_>, text: &str) {
             }
         }
     };
-    let mut found = Finder { text, lines: Lines::of(text), from: [0; NAMES] };
+    let mut found = Finder { text, lines: Lines::of(text), from: [0; NAMES], misses: 0 };
     // Depth first and in the order of the text, without recursion.
     let mut left: Vec<&Value> = documents.iter().rev().collect();
     while let Some(value) = left.pop() {
@@ -85,6 +86,9 @@ pub(super) fn read(settings: &mut Settings<'_>, text: &str) {
     }
 }
 
+/// How often a name may be looked for in vain: each time costs the whole text.
+const MOST_MISSES: usize = 20;
+
 /// Names that are looked up on their own, and one place for commands.
 const NAMES: usize = super::settings::VARIABLES.len() + super::settings::KEYS.len() + 1;
 
@@ -94,14 +98,19 @@ struct Finder<'t> {
     text: &'t str,
     lines: Lines,
     from: [usize; NAMES],
+    misses: usize,
 }
 
 impl Finder<'_> {
     fn line_of(&mut self, word: &str, slot: usize) -> usize {
         let from = self.from[slot];
+        if MOST_MISSES < self.misses {
+            return self.lines.at(from);
+        }
         let found = self.text.get(from..).and_then(|rest| rest.find(word)).map(|at| from + at);
-        if let Some(at) = found {
-            self.from[slot] = at + word.len();
+        match found {
+            Some(at) => self.from[slot] = at + word.len(),
+            None => self.misses += 1,
         }
         self.lines.at(found.unwrap_or(from))
     }
@@ -124,7 +133,7 @@ fn mapping(settings: &mut Settings<'_>, found: &mut Finder<'_>, object: &Map<Str
             settings.set(name, &value, line, Again::Differs);
         } else if object.contains_key("valueFrom") {
             let note = format!("{name} is filled in by the cluster (line {line})");
-            settings.said.notes.push(note);
+            remark(settings.said, note);
         }
     }
     for (key, value) in object {

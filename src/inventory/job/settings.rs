@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::inventory::reading::complain;
 use crate::inventory::reading::plain;
 use crate::inventory::reading::quoted;
+use crate::inventory::reading::remark;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 
@@ -103,8 +104,18 @@ impl<'s> Settings<'s> {
     pub(super) fn set(&mut self, name: &'static str, written: &str, line: usize, again: Again) {
         let (value, is_default) = resolved(written);
         let setting = Setting { value, written: plain(written), line };
-        if is_default && self.said.notes.len() < 100 {
-            self.said.notes.push(format!("{name}: {} unless it is set outside", setting.written));
+        if is_default {
+            remark(self.said, format!("{name}: {} unless it is set outside", setting.written));
+        }
+        // Every pod of a job runs somewhere; together they say where the job is.
+        if name == "nodeName"
+            && let Some(Setting { value: Some(nodes), .. }) = self.found.get_mut(name)
+        {
+            if let Some(more) = setting.value.filter(|more| nodes.len() + more.len() < LONGEST) {
+                nodes.push(',');
+                nodes.push_str(&more);
+            }
+            return;
         }
         if let Some(before) = self.found.get(name)
             && before.value != setting.value
@@ -131,12 +142,13 @@ impl<'s> Settings<'s> {
     /// What was found, also kept as it is written.
     pub(super) fn finish(self) -> Found {
         for (name, setting) in &self.found {
-            if setting.value.is_none() && self.said.notes.len() < 100 {
-                self.said.notes.push(format!(
+            if setting.value.is_none() {
+                let note = format!(
                     "{name}: {} depends on what is not in the text (line {})",
                     quoted(&setting.written),
                     setting.line
-                ));
+                );
+                remark(self.said, note);
             }
             self.said.settings.insert((*name).to_owned(), setting.written.clone());
         }

@@ -140,6 +140,14 @@ fn containers_of_one_job_that_disagree_are_named() {
 }
 
 #[test]
+fn pods_of_one_job_together_say_where_it_runs() {
+    let two = format!("{POD}---\n{}---\n{POD}", POD.replace("n7", "n9"));
+    let said = read("pods.yaml", &two);
+    assert!(said.problems.is_empty(), "{said:?}");
+    assert_eq!(belief(&said, "NCCL").nodes, ["n7".into(), "n9".into()]);
+}
+
+#[test]
 fn settings_that_cannot_work_together_are_named() {
     let of = |text: &str| told(&read("x", text));
     let memory = of("NCCL_MNNVL_ENABLE=1\nNCCL_CUMEM_ENABLE=0\n");

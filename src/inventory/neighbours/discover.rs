@@ -10,6 +10,7 @@ use super::web::Web;
 use crate::inventory::reading::complain;
 use crate::inventory::reading::guid;
 use crate::inventory::reading::quoted;
+use crate::inventory::reading::remark;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 
@@ -206,9 +207,7 @@ fn follow(said: &mut Said, web: &mut Web, record: &Record<'_>, link: Link<'_>, l
                 quoted(record.description),
                 quoted(link.description)
             );
-            if said.notes.len() < 100 {
-                said.notes.push(message);
-            }
+            remark(said, message);
         }
         // Routers join fabrics; they are no leaf of one.
         _ => {}

@@ -11,6 +11,7 @@ use super::web::End;
 use super::web::Web;
 use crate::inventory::reading::complain;
 use crate::inventory::reading::guid;
+use crate::inventory::reading::plain;
 use crate::inventory::reading::quoted;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
@@ -47,7 +48,7 @@ fn port(line: &str) -> Option<Port<'_>> {
     let (number, _) = left.split_once('[')?;
     let number = number.split_whitespace().last()?.parse().ok()?;
     let (before, _) = middle.split_once('/')?;
-    let state = before.split_whitespace().last()?.to_ascii_lowercase();
+    let state = plain(before.split_whitespace().last()?).to_ascii_lowercase();
     let mut words = before.split_whitespace();
     let width = words.next().and_then(|w| description::width_of(w.strip_suffix('X')?));
     let speed = words.next().and_then(|w| w.parse::<f64>().ok());

@@ -14,6 +14,7 @@ use crate::inventory::reading::complain;
 use crate::inventory::reading::first_line;
 use crate::inventory::reading::plain;
 use crate::inventory::reading::quoted;
+use crate::inventory::reading::remark;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::NicSaid;
@@ -199,7 +200,7 @@ fn from_keyvalue(text: &str) -> Vec<Heard> {
         match key.split('.').collect::<Vec<_>>()[..] {
             ["chassis", "name"] => last.name = Some(value),
             ["chassis", "mac" | "local" | "ip" | "ifname" | "ifalias"] => {
-                last.chassis = Some(value)
+                last.chassis = Some(value);
             }
             ["chassis", capability, "enabled"] => {
                 last.capabilities.push((capability.to_owned(), value == "on"));
@@ -277,7 +278,7 @@ fn keep(said: &mut Said, node: &NodeName, heard: Vec<Heard>) {
         }
         if heard.is_no_switch() {
             let who = quoted(leaf.as_deref().unwrap_or_default());
-            said.notes.push(format!("{}: {who} says that it is no switch", heard.interface));
+            remark(said, format!("{}: {who} says that it is no switch", heard.interface));
             continue;
         }
         let port = heard.port_name();

@@ -272,7 +272,9 @@ impl Web {
             for key in tier {
                 if 0 < level {
                     let mut nodes = BTreeSet::new();
-                    for lower in at_level(key, level.checked_sub(1)) {
+                    let lower =
+                        if 0 < left { at_level(key, level.checked_sub(1)) } else { Vec::new() };
+                    for lower in lower {
                         nodes.extend(below.get(lower).into_iter().flatten().cloned());
                     }
                     if left < nodes.len() {
