@@ -5,6 +5,8 @@
 //! them (for each target), `FABRICGATE_FUZZ_SEED` others. An input that fails is
 //! kept in a file; its seed with one iteration makes it again.
 
+#[path = "fuzz/cables_and_jobs.rs"]
+mod cables_and_jobs;
 #[path = "fuzz/corpus.rs"]
 mod corpus;
 #[path = "fuzz/dice.rs"]

@@ -13,6 +13,7 @@ pub mod nccl_topology;
 pub mod neighbours;
 pub mod node_facts;
 pub mod ray;
+mod reading;
 pub mod reconcile;
 pub mod recorded;
 pub mod slurm;
