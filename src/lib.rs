@@ -11,6 +11,7 @@ pub mod cli;
 pub mod coordinator;
 pub mod exec;
 pub mod facts;
+pub mod ffi;
 pub mod inventory;
 pub mod judge;
 pub mod launch;

@@ -14,6 +14,7 @@ pub mod failure;
 pub mod input;
 pub mod judge;
 pub mod node;
+pub mod node_facts;
 pub mod parse;
 pub mod plan;
 pub mod probes;
@@ -139,7 +140,7 @@ pub fn main() -> ExitCode {
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),
         Command::Sim(args) => sim::run(args, globals),
-        Command::Node(args) => node::run(args),
+        Command::Node(args) => node::run(args, globals.json),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };
