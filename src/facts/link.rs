@@ -134,23 +134,30 @@ fn nvlink(
     let address = asking.text_of(Question::Link(link, LinkNumber::RemoteAddress));
     let number = asking.field_of(field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID, link);
     if is_up {
-        facts.version =
-            asking.kept_of_link("NVLink version", link, version).map(codes::nvlink_version);
+        facts.version_number = asking.kept_of_link("NVLink version", link, version);
         facts.speed_mbyte_s = asking.kept_of_link("NVLink speed", link, speed);
         let kind = asking.kept_of_link("NVLink's remote kind", link, kind);
         facts.remote_kind = kind.and_then(codes::remote_kind);
         let address = asking.kept_of_link("NVLink's remote address", link, address);
-        facts.remote_pci_address = address.map(|address| pci::address(&address));
+        facts.remote_pci_address = address.and_then(|address| remote(&address));
         facts.remote_link = asking.kept_of_link("NVLink's remote number", link, number);
     } else {
         // A link that is down has no other end to speak of: that it says nothing
         // is no gap.
-        facts.version = version.ok().map(codes::nvlink_version);
+        facts.version_number = version.ok();
         facts.remote_kind = kind.ok().and_then(codes::remote_kind);
-        facts.remote_pci_address = address.ok().map(|address| pci::address(&address));
+        facts.remote_pci_address = address.ok().and_then(|address| remote(&address));
     }
+    facts.version = facts.version_number.map(codes::nvlink_version);
     (facts.errors, facts.errors_source) = errors(asking, link, architecture);
     facts
+}
+
+/// The PCI address of a link's other end. Switches that are on no bus of this
+/// machine have one of nothing but ones.
+fn remote(address: &str) -> Option<String> {
+    let address = pci::address(address);
+    (!address.is_empty() && !address.starts_with("ffffffff:")).then_some(address)
 }
 
 /// Error counters from where they mean something, and from where that is.
@@ -198,7 +205,8 @@ pub(super) fn c2c(asking: &mut Asking<'_>) -> Option<C2cFacts> {
         return None;
     }
     let mut facts = C2cFacts { enabled: enabled.ok().map(|value| value != 0), links: Vec::new() };
-    let count = count.ok().and_then(|count| u32::try_from(count).ok()).unwrap_or(0);
+    let count = asking.kept("number of C2C links", count);
+    let count = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0);
     for link in 0..count.min(MOST_LINKS) {
         let status = asking.field_of(field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS, link);
         let speed = asking.field_of(field_id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW, link);
@@ -361,6 +369,20 @@ mod tests {
         let (count, links) = nvlinks(&mut Asking::of(&recorded, 0), Some(7));
         assert_eq!(count, Some(3));
         assert_eq!(links.iter().map(|link| link.link).collect::<Vec<_>>(), [0, 1, 5]);
+    }
+
+    #[test]
+    fn a_switch_that_is_on_no_bus_has_no_address() {
+        let mut recorded = gpu(2);
+        let mut at = |link, address: &str| {
+            let answer = Ok(Value::Text(address.to_owned()));
+            recorded.gpu(0, Question::Link(link, LinkNumber::RemoteAddress), answer);
+        };
+        at(0, "FFFFFFFF:FF:FF.0");
+        at(1, "00000000:C3:00.0");
+        let links = asked(&recorded, HOPPER);
+        assert_eq!(links[0].remote_pci_address, None);
+        assert_eq!(links[1].remote_pci_address.as_deref(), Some("0000:c3:00.0"));
     }
 
     #[test]

@@ -325,7 +325,7 @@ fn answer(field: &c::nvmlFieldValue_t) -> Result<u64, CallError> {
     let number = unsafe {
         match field.valueType {
             c::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT => Some(value.uiVal.into()),
-            c::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG => u64::try_from(value.ulVal).ok(),
+            c::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG => Some(value.ulVal),
             c::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG => Some(value.ullVal),
             c::nvmlValueType_enum_NVML_VALUE_TYPE_SIGNED_LONG_LONG => {
                 u64::try_from(value.sllVal).ok()

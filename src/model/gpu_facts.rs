@@ -278,9 +278,12 @@ pub struct NvlinkFacts {
     /// Whether it is up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<LinkState>,
-    /// Its version: `4.0`.
+    /// Its version, by the header's table of the driver's numbers: `4.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// The driver's number for it (`nvmlNvlinkVersion_t`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version_number: Option<u64>,
     /// Line rate per direction in megabytes per second, as the driver says it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed_mbyte_s: Option<u64>,

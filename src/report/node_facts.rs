@@ -33,8 +33,7 @@ pub fn text(facts: &NodeFacts) -> String {
     let mut text = head(facts);
     if let Some(gpus) = facts.gpus.as_ref().filter(|gpus| !gpus.is_empty()) {
         section(&mut text, &table(&GPU, gpus.iter().map(gpu)));
-        let remarks: Vec<String> = gpus.iter().flat_map(remarks).collect();
-        lines(&mut text, "Worth a look", &remarks);
+        lines(&mut text, "Worth a look", &all_remarks(gpus));
     }
     if !facts.nics.is_empty() {
         section(&mut text, &table(&NIC, facts.nics.iter().map(|it| nic(it, facts))));
@@ -157,17 +156,35 @@ fn fabric(fabric: &FabricFacts) -> String {
     text
 }
 
-/// What a person would look at first.
+/// What a person would look at first; what several GPUs have in common is said
+/// once.
+fn all_remarks(gpus: &[GpuFacts]) -> Vec<String> {
+    let mut all: Vec<(String, Vec<u32>)> = Vec::new();
+    for gpu in gpus {
+        for remark in remarks(gpu) {
+            match all.iter_mut().find(|(what, _)| *what == remark) {
+                Some((_, who)) => who.push(gpu.index),
+                None => all.push((remark, vec![gpu.index])),
+            }
+        }
+    }
+    let shown = all.iter().map(|(what, who)| match who.as_slice() {
+        [one] => format!("GPU {one}: {what}"),
+        who => format!("GPUs {}: {what}", ranges(who)),
+    });
+    shown.collect()
+}
+
 fn remarks(gpu: &GpuFacts) -> Vec<String> {
     let mut all = Vec::new();
-    let mut remark = |what: String| all.push(format!("GPU {}: {}", gpu.index, plain(&what)));
+    let mut remark = |what: String| all.push(plain(&what).into_owned());
     for what in gpu.fabric.iter().flat_map(FabricFacts::unhealthy) {
         remark(format!("fabric: {what}"));
     }
     let down = gpu.nvlinks.iter().filter(|link| link.state == Some(LinkState::Inactive));
-    let down: Vec<String> = down.map(|link| link.link.to_string()).collect();
+    let down: Vec<u32> = down.map(|link| link.link).collect();
     if !down.is_empty() {
-        remark(format!("NVLinks down: {}", down.join(", ")));
+        remark(format!("NVLinks down: {}", ranges(&down)));
     }
     for link in &gpu.nvlinks {
         let counted = link.errors.iter().filter(|(_, count)| **count != 0);
@@ -391,7 +408,7 @@ mod tests {
             "2 × NVIDIA H200",
             "17 of 18 up at 26562 MB/s",
             "completed, this node only",
-            "GPU 1: NVLinks down: 3",
+            "GPUs 0-1: NVLinks down: 3",
             "fabric: registration ended with: insufficient resources",
             "mlx5_0 (ib0)",
             "400 Gbit/s",
