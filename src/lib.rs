@@ -12,6 +12,7 @@ pub mod coordinator;
 pub mod doctor;
 pub mod exec;
 pub mod facts;
+pub mod ffi;
 pub mod inventory;
 pub mod judge;
 pub mod launch;

@@ -14,6 +14,7 @@ pub mod explain;
 pub mod failure;
 pub mod judge;
 pub mod node;
+pub mod node_facts;
 pub mod parse;
 pub mod plan;
 pub mod probes;
@@ -142,7 +143,7 @@ pub fn main() -> ExitCode {
         Command::Thresholds(args) => thresholds::run(args, globals.json),
         Command::Doctor(args) => doctor::run(args, globals),
         Command::Sim(args) => sim::run(args, globals),
-        Command::Node(args) => node::run(args),
+        Command::Node(args) => node::run(args, globals.json),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };

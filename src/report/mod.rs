@@ -13,6 +13,7 @@ pub mod explain;
 pub mod html;
 pub mod json;
 pub mod junit;
+pub mod node_facts;
 pub mod parsed;
 pub mod terminal;
 
