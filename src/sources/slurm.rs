@@ -285,8 +285,9 @@ fn said(answer: Answer, kind: SourceKind, read: fn(&str, &str) -> Said) -> Said 
 fn in_force(mut topology: Answer, yaml: &Answer, config: &Answer) -> Said {
     if topology.text.as_ref().is_err_and(|lack| lack.is_silence) {
         let plugin = config.text.as_ref().ok().and_then(|text| plugin(text));
-        let knows_groups = |it: &str| ["block", "tree", "torus"].iter().any(|k| it.contains(k));
-        if let Some(plugin) = plugin.filter(|plugin| !knows_groups(plugin)) {
+        // `default` is what `flat` was called until 24.11.
+        let is_flat = |it: &&str| it.ends_with("/flat") || it.ends_with("/default");
+        if let Some(plugin) = plugin.filter(is_flat) {
             let note = format!("no blocks and no switches: TopologyPlugin is {}", clean(plugin));
             topology.notes.push(note);
             topology.text = Ok(String::new());

@@ -447,7 +447,7 @@ struct Ping {
 }
 
 impl Ping {
-    /// `responding` is there from v0.0.41 on, `pinged` in all versions.
+    /// v0.0.40 has `pinged` only, v0.0.45 `responding` only, those between both.
     fn is_up(&self) -> bool {
         self.responding.unwrap_or_else(|| self.pinged.as_deref() != Some("DOWN"))
     }
