@@ -315,7 +315,7 @@ fn plugin(config: &str) -> Option<&str> {
 
 /// What kind of trouble these words of Slurm's (or ssh's) are. Those of Slurm
 /// as its 24.11 and 26.05 print them.
-fn kind_of(complaint: &str) -> ProblemKind {
+pub(super) fn kind_of(complaint: &str) -> ProblemKind {
     const WORDS: &[(ProblemKind, &[&str])] = &[
         (
             ProblemKind::Unreachable,

@@ -17,6 +17,7 @@ use reqwest::header::HeaderMap;
 use reqwest::header::HeaderValue;
 use serde::Deserialize;
 
+use super::slurm::kind_of;
 use super::tls;
 use crate::inventory::slurm;
 use crate::measure::text::clean;
@@ -216,7 +217,7 @@ impl Line {
         for version in VERSIONS {
             let version = format!("v0.0.{version}");
             if let Some(text) = self.ping(&version).await? {
-                return responding(&text).map(|()| version);
+                return self.responding(&text, &version).await.map(|()| version);
             }
         }
         // Newer (or much older) than all of them. The document that lists what
@@ -237,7 +238,7 @@ impl Line {
         }
         let version = newest(&document.text()).ok_or_else(unknown)?;
         match self.ping(&version).await? {
-            Some(text) => responding(&text).map(|()| version),
+            Some(text) => self.responding(&text, &version).await.map(|()| version),
             None => Err(unknown()),
         }
     }
@@ -250,6 +251,49 @@ impl Line {
             StatusCode::NOT_FOUND => Ok(None),
             _ => Err(self.refusal(&reply)),
         }
+    }
+
+    /// Whether a controller answered: a ping is answered with 200 in any case,
+    /// and a token that slurmctld does not take looks like a slurmctld that is
+    /// not there.
+    async fn responding(&self, text: &str, version: &str) -> Result<(), Trouble> {
+        let envelope: Envelope = serde_json::from_str(text).map_err(|error| {
+            trouble(ProblemKind::Malformed, format!("the answer to a ping: {error}"))
+        })?;
+        let Some(pings) = envelope.pings else {
+            let why = envelope.errors.first().map_or_else(String::new, Fault::words);
+            let message = format!("it answers a ping without saying who responds {why}");
+            return Err(trouble(ProblemKind::Unreachable, message.trim_end()));
+        };
+        if pings.iter().any(Ping::is_up) {
+            return Ok(());
+        }
+        let hosts: Vec<String> =
+            pings.iter().filter_map(|ping| ping.hostname.as_deref()).map(clean).collect();
+        let hosts = if hosts.is_empty() { "any host".to_owned() } else { hosts.join(", ") };
+        let status = pings.iter().find_map(|ping| ping.status.as_deref()).map(clean);
+        if let Some(status) = &status
+            && kind_of(status) == ProblemKind::Denied
+        {
+            let remedy = self.remedy(ProblemKind::Denied);
+            let message = format!("slurmctld at {hosts} says: {status}{remedy}");
+            return Err(trouble(ProblemKind::Denied, message));
+        }
+        // Up to v0.0.44 a ping does not say why.
+        if status.is_none() && self.has_token {
+            let nodes = self.ask(format!("slurm/{version}/nodes/")).await;
+            if let Err(denied) = nodes.text
+                && denied.kind == ProblemKind::Denied
+            {
+                return Err(denied);
+            }
+        }
+        let why = status.map_or_else(String::new, |status| format!(" ({status})"));
+        let message = format!(
+            "slurmrestd answers, slurmctld at {hosts} does not{why}{}",
+            self.remedy(ProblemKind::Unreachable)
+        );
+        Err(trouble(ProblemKind::Unreachable, message))
     }
 
     async fn ask(&self, path: String) -> Answer {
@@ -334,7 +378,17 @@ impl Line {
             500.. => ProblemKind::Unreachable,
             _ => ProblemKind::Unsupported,
         });
-        let remedy = match (kind, self.has_token) {
+        let remedy = if status.is_redirection() {
+            "; redirections are not followed"
+        } else {
+            self.remedy(kind)
+        };
+        trouble(kind, format!("{came}{remedy}"))
+    }
+
+    /// What to do about it.
+    fn remedy(&self, kind: ProblemKind) -> &'static str {
+        match (kind, self.has_token) {
             (ProblemKind::Denied, true) => {
                 "; the token may have run out, `scontrol token` makes a new one"
             }
@@ -346,10 +400,8 @@ impl Line {
             (ProblemKind::Unreachable, _) => {
                 "; see whether slurmctld runs and answers `scontrol ping` there"
             }
-            (_, _) if status.is_redirection() => "; redirections are not followed",
             _ => "",
-        };
-        trouble(kind, format!("{came}{remedy}"))
+        }
     }
 }
 
@@ -444,36 +496,15 @@ struct Ping {
     hostname: Option<String>,
     responding: Option<bool>,
     pinged: Option<String>,
+    status: Option<String>,
 }
 
 impl Ping {
-    /// v0.0.40 has `pinged` only, v0.0.45 `responding` only, those between both.
+    /// v0.0.40 has `pinged` only, v0.0.45 `responding` only, with
+    /// a `status` in words, those between both.
     fn is_up(&self) -> bool {
         self.responding.unwrap_or_else(|| self.pinged.as_deref() != Some("DOWN"))
     }
-}
-
-/// Whether a controller answered: a ping is answered with 200 in any case.
-fn responding(text: &str) -> Result<(), Trouble> {
-    let envelope: Envelope = serde_json::from_str(text).map_err(|error| {
-        trouble(ProblemKind::Malformed, format!("the answer to a ping: {error}"))
-    })?;
-    let Some(pings) = envelope.pings else {
-        let why = envelope.errors.first().map_or_else(String::new, Fault::words);
-        let message = format!("it answers a ping without saying who responds {why}");
-        return Err(trouble(ProblemKind::Unreachable, message.trim_end()));
-    };
-    if pings.iter().any(Ping::is_up) {
-        return Ok(());
-    }
-    let hosts: Vec<String> =
-        pings.iter().filter_map(|ping| ping.hostname.as_deref()).map(clean).collect();
-    let hosts = if hosts.is_empty() { "any host".to_owned() } else { hosts.join(", ") };
-    let message = format!(
-        "slurmrestd answers, slurmctld at {hosts} does not; see whether it runs and answers \
-         `scontrol ping`"
-    );
-    Err(trouble(ProblemKind::Unreachable, message))
 }
 
 /// The newest version for which the document names a list of nodes.

@@ -186,6 +186,29 @@ fn a_ping_of_a_dead_controller_is_answered_with_200() {
 }
 
 #[test]
+fn a_token_that_is_not_taken_is_told_from_a_controller_that_is_not_there() {
+    let ping = r#"{"pings": [{"hostname": "head", "responding": false,
+        "status": "Protocol authentication error"}]}"#;
+    let (kind, message) = only(&pinged(json(200, ping)));
+    assert_eq!(kind, ProblemKind::Denied);
+    assert!(message.contains("says: Protocol authentication error; the token may"), "{message}");
+
+    // Older ones keep to themselves why, so the nodes are asked for.
+    let ping = r#"{"pings": [{"hostname": "head", "pinged": "DOWN", "responding": false}]}"#;
+    let nodes = r#"{"errors": [{"error_number": 1007, "error": "Protocol authentication error"}]}"#;
+    let (kind, message) = now(async {
+        let server = server(&[
+            ("/slurm/v0.0.42/ping/", json(200, ping)),
+            ("/slurm/v0.0.42/nodes/", json(511, nodes)),
+        ])
+        .await;
+        only(&ask(&at(server.uri())).await)
+    });
+    assert_eq!(kind, ProblemKind::Denied);
+    assert!(message.starts_with("HTTP 511: Protocol authentication error"), "{message}");
+}
+
+#[test]
 fn errors_are_told_in_slurms_own_words() {
     let cases = [
         (511, 1007, "Protocol authentication error", ProblemKind::Denied),
