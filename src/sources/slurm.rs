@@ -73,13 +73,17 @@ async fn bounded(slurm: &Slurm, capture: usize) -> Vec<Said> {
     );
     let mut topology = in_force(topology, &yaml, &config);
     let yaml = match &yaml.text {
-        // Not a fault: Slurm 24.11 has no such question.
+        // Neither is a fault: Slurm 24.11 has no such question, and 26.05 has
+        // nothing to say to it where there is no topology.yaml.
         Err(lack) if lack.kind == ProblemKind::Unsupported => {
-            topology.notes.push(
-                "this scontrol has no `show topoconf`: topologies besides the one in force \
-                 are not seen"
-                    .to_owned(),
-            );
+            let note = "this scontrol has no `show topoconf`: topologies besides the one in \
+                        force are not seen";
+            topology.notes.push(note.to_owned());
+            None
+        }
+        Ok(text) if is_hollow(text) => {
+            let note = "`show topoconf` is empty, as it is where topology.conf is read";
+            topology.notes.push(note.to_owned());
             None
         }
         _ => Some(said(yaml, SourceKind::SlurmTopologyYaml, slurm::topology_yaml::read)),
@@ -284,6 +288,7 @@ fn said(answer: Answer, kind: SourceKind, read: fn(&str, &str) -> Said) -> Said 
 /// must be told from nothing being known.
 fn in_force(mut topology: Answer, yaml: &Answer, config: &Answer) -> Said {
     if topology.text.as_ref().is_err_and(|lack| lack.is_silence) {
+        // Beside a topology.yaml, TopologyPlugin means nothing and may say block.
         let plugin = config.text.as_ref().ok().and_then(|text| plugin(text));
         // `default` is what `flat` was called until 24.11.
         let is_flat = |it: &&str| it.ends_with("/flat") || it.ends_with("/default");
@@ -291,7 +296,7 @@ fn in_force(mut topology: Answer, yaml: &Answer, config: &Answer) -> Said {
             let note = format!("no blocks and no switches: TopologyPlugin is {}", clean(plugin));
             topology.notes.push(note);
             topology.text = Ok(String::new());
-        } else if yaml.text.is_ok() {
+        } else if yaml.text.as_ref().is_ok_and(|text| !is_hollow(text)) {
             let note = "nothing was printed; what there is, `show topoconf` tells";
             topology.notes.push(note.to_owned());
             topology.text = Ok(String::new());
@@ -303,6 +308,17 @@ fn in_force(mut topology: Answer, yaml: &Answer, config: &Answer) -> Said {
         return said;
     }
     said(topology, SourceKind::SlurmTopology, slurm::show_topology::read)
+}
+
+/// Whether a topology.yaml holds topologies of no kind at all.
+fn is_hollow(yaml: &str) -> bool {
+    const KINDS: [&str; 5] = ["block", "flat", "ring", "torus3d", "tree"];
+    let kind = |line: &str| {
+        let (key, value) = line.trim().split_once(':')?;
+        KINDS.contains(&key).then(|| value.trim().to_owned())
+    };
+    let mut kinds = yaml.lines().filter_map(kind).peekable();
+    kinds.peek().is_some() && kinds.all(|value| value == "{}")
 }
 
 /// `TopologyPlugin` of `scontrol show config`.

@@ -6,6 +6,8 @@
 //! some questions that failed. It has no question for the topology. What an
 //! answer means, `inventory::slurm` says. The token is in no message.
 
+mod envelope;
+
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -15,8 +17,11 @@ use reqwest::StatusCode;
 use reqwest::Url;
 use reqwest::header::HeaderMap;
 use reqwest::header::HeaderValue;
-use serde::Deserialize;
 
+use self::envelope::Envelope;
+use self::envelope::Fault;
+use self::envelope::Ping;
+use self::envelope::newest;
 use super::slurm::kind_of;
 use super::tls;
 use crate::inventory::slurm;
@@ -115,6 +120,10 @@ struct Trouble {
 
 fn trouble(kind: ProblemKind, message: impl Into<String>) -> Trouble {
     Trouble { kind, message: message.into() }
+}
+
+fn of_fault(fault: &Fault) -> Trouble {
+    trouble(fault.kind().unwrap_or(ProblemKind::Incomplete), fault.words())
 }
 
 fn late(waited: Duration) -> Trouble {
@@ -307,7 +316,7 @@ impl Line {
         }
         let text = self.object(&reply);
         // 200 does not mean that it went well.
-        let troubles = reply.faults().iter().map(Fault::trouble).collect();
+        let troubles = reply.faults().iter().map(of_fault).collect();
         Answer { place, text, troubles }
     }
 
@@ -442,79 +451,6 @@ impl Reply {
     fn faults(&self) -> Vec<Fault> {
         serde_json::from_slice::<Envelope>(&self.body).unwrap_or_default().errors
     }
-}
-
-/// What surrounds every answer.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Envelope {
-    errors: Vec<Fault>,
-    pings: Option<Vec<Ping>>,
-}
-
-/// One error of an answer.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Fault {
-    description: Option<String>,
-    error_number: i64,
-    error: Option<String>,
-}
-
-impl Fault {
-    fn words(&self) -> String {
-        let texts = [self.description.as_deref(), self.error.as_deref()];
-        let said: Vec<String> =
-            texts.into_iter().flatten().map(clean).filter(|text| !text.is_empty()).collect();
-        match (said.is_empty(), self.error_number) {
-            (true, number) => format!("error {number}"),
-            (false, 0) => said.join(": "),
-            (false, number) => format!("{} (error {number})", said.join(": ")),
-        }
-    }
-
-    /// By the numbers of `slurm_errno.h`.
-    fn kind(&self) -> Option<ProblemKind> {
-        match self.error_number {
-            // Protocol authentication error, access denied, invalid user id.
-            1007 | 2002 | 2010 => Some(ProblemKind::Denied),
-            // Communication with the controller.
-            1000..=1006 | 1008..=1999 | 5004 => Some(ProblemKind::Unreachable),
-            _ => None,
-        }
-    }
-
-    fn trouble(&self) -> Trouble {
-        trouble(self.kind().unwrap_or(ProblemKind::Incomplete), self.words())
-    }
-}
-
-/// One controller's reply to a ping.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Ping {
-    hostname: Option<String>,
-    responding: Option<bool>,
-    pinged: Option<String>,
-    status: Option<String>,
-}
-
-impl Ping {
-    /// v0.0.40 has `pinged` only, v0.0.45 `responding` only, with
-    /// a `status` in words, those between both.
-    fn is_up(&self) -> bool {
-        self.responding.unwrap_or_else(|| self.pinged.as_deref() != Some("DOWN"))
-    }
-}
-
-/// The newest version for which the document names a list of nodes.
-fn newest(document: &str) -> Option<String> {
-    let document: serde_json::Value = serde_json::from_str(document).ok()?;
-    let numbers = document.get("paths")?.as_object()?.keys().filter_map(|path| {
-        let version = path.strip_prefix("/slurm/v0.0.")?.strip_suffix("/nodes/")?;
-        version.parse::<u32>().ok()
-    });
-    numbers.max().map(|number| format!("v0.0.{number}"))
 }
 
 /// An error and what is behind it, without the address that it would repeat.

@@ -153,6 +153,31 @@ fn silence_is_believed_only_where_something_else_explains_it() {
 }
 
 #[test]
+fn an_empty_topology_yaml_is_what_a_controller_with_topology_conf_prints() {
+    // As Slurm 26.05 prints it.
+    let hollow = r#""--all show topoconf") printf -- '%%YAML 1.1\n---\n- topology: default\n  cluster_default: false\n  block: {}\n  flat: {}\n  ring: {}\n  torus3d: {}\n  tree: {}\n...\n' ;;"#;
+    let (answers, _) = ask_script(hollow, LONG, exec::CAPTURE);
+    assert!(answers.iter().all(|it| it.source.kind != SourceKind::SlurmTopologyYaml));
+    let topology = of(&answers, SourceKind::SlurmTopology);
+    assert!(topology.notes.iter().any(|it| it.contains("topology.conf")), "{topology:?}");
+
+    let silent = format!("{hollow} \"--all show topology\") ;;");
+    let (answers, _) = ask_script(&silent, LONG, exec::CAPTURE);
+    assert_eq!(kinds(of(&answers, SourceKind::SlurmTopology)), [ProblemKind::Incomplete]);
+
+    let flat = r#"
+        "--all show topology") ;;
+        "--all show topoconf") printf -- '---\n- topology: t\n  cluster_default: true\n  block: {}\n  flat: true\n' ;;
+    "#;
+    let (answers, _) = ask_script(flat, LONG, exec::CAPTURE);
+    assert_eq!(kinds(of(&answers, SourceKind::SlurmTopology)), []);
+    assert_eq!(
+        of(&answers, SourceKind::SlurmTopologyYaml).source.kind.words(),
+        "Slurm topology.yaml"
+    );
+}
+
+#[test]
 fn a_slurm_without_topoconf_is_no_trouble() {
     let cases =
         r#""--all show topoconf") echo 'invalid entity:topoconf for keyword:show ' >&2; exit 1 ;;"#;
