@@ -238,13 +238,44 @@ fn a_user_without_rights_reads_the_same() {
     let as_alice = |program| lab.argv(&[&alice[..], &[program]].concat());
     let limit = Duration::from_secs(15);
     let slurm = Slurm { scontrol: as_alice("scontrol"), sinfo: as_alice("sinfo"), limit };
+    // What users are not shown unless they ask for all.
+    let hide = |how: &str| lab.run(&["scontrol", "update", "PartitionName=main", how]);
+    hide("Hidden=YES");
     let answers = now(slurm::ask(&slurm));
+    hide("Hidden=NO");
     no_problems(&answers);
     let by_root = lab.ask();
     for kind in [SourceKind::SlurmTopology, SourceKind::SlurmNodes] {
         let (hers, ours) = (of(&answers, kind), of(&by_root, kind));
         assert_eq!((hers.groups.len(), &hers.nodes), (ours.groups.len(), &ours.nodes));
     }
+}
+
+#[test]
+fn the_text_of_a_slurm_without_json_says_the_same_of_every_node() {
+    let Some(lab) = lab() else { return };
+    let drain = ["scontrol", "update", "NodeName=node0007", "State=DRAIN", "Reason=gate: a=b c"];
+    lab.run(&drain);
+    let script = r#"case "$*" in *--json*) echo "unrecognized option '--json'" >&2; exit 1 ;; esac
+                    exec "$0" "$@""#;
+    let without_json = |program| lab.argv(&["sh", "-c", script, program]);
+    let (scontrol, sinfo) = (without_json("scontrol"), without_json("sinfo"));
+    let by_text = now(slurm::ask(&Slurm { scontrol, sinfo, limit: Duration::from_secs(15) }));
+    let by_json = lab.ask();
+    lab.run(&["scontrol", "update", "NodeName=node0007", "State=RESUME"]);
+    no_problems(&by_text);
+    let (texts, jsons) =
+        (of(&by_text, SourceKind::SlurmNodes), of(&by_json, SourceKind::SlurmNodes));
+    assert!(texts.source.place.ends_with("-o"), "{}", texts.source);
+    assert_eq!(texts.nodes.len(), 36);
+    for (name, text) in &texts.nodes {
+        let json = &jsons.nodes[name];
+        assert_eq!((text.gpus, &text.state), (json.gpus, &json.state), "{name}");
+        assert_eq!((&text.reason, text.busy), (&json.reason, json.busy), "{name}");
+    }
+    let states = of(&by_text, SourceKind::Sinfo);
+    assert!(words(states, "node0007").iter().any(|it| it.to_uppercase().starts_with("DRAIN")));
+    assert_eq!(states.nodes.len(), 36);
 }
 
 #[test]
@@ -342,7 +373,7 @@ fn a_controller_without_blocks_has_none_and_no_trouble() {
         "printf -- '---\\n- topology: topo-flat\\n  cluster_default: true\\n  flat: true\\n' \
          >topology.yaml"
     } else {
-        "rm topology.conf; sed -i 's,topology/block,topology/flat,' slurm.conf"
+        "rm topology.conf; sed -i 's,topology/block,topology/default,' slurm.conf"
     };
     let answers = asked_with(&lab, script);
     no_problems(&answers);
