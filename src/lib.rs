@@ -9,6 +9,7 @@
 pub mod act;
 pub mod cli;
 pub mod coordinator;
+pub mod doctor;
 pub mod exec;
 pub mod facts;
 pub mod inventory;

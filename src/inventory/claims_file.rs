@@ -18,6 +18,11 @@ use crate::model::claims::ClaimedRail;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::said::Group;
+use crate::model::said::GroupKind;
+use crate::model::said::ProblemKind;
+use crate::model::said::Said;
+use crate::model::said::SourceKind;
 use crate::model::span::TextError;
 
 #[derive(Debug, Deserialize)]
@@ -88,6 +93,45 @@ impl<'de> Deserialize<'de> for Nodes {
         }
         deserializer.deserialize_any(Visitor)
     }
+}
+
+/// Whether a text looks like a claims file.
+pub fn recognises(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim);
+    lines.any(|line| line.starts_with("[[domain]]"))
+}
+
+/// What a claims file says. One mistake makes the whole file unusable: what a
+/// person wrote is taken as it is or not at all.
+pub fn read(place: &str, text: &str) -> Said {
+    match parse(place, text) {
+        Ok(claims) => said(place, &claims),
+        Err(error) => {
+            let mut said = Said::nothing(SourceKind::ClaimsFile, place);
+            let at = format!("{}:{}:{}", error.file, error.line, error.column);
+            said.trouble(ProblemKind::Malformed, at, error.message);
+            said
+        }
+    }
+}
+
+/// Claims of a file as what one source says.
+pub fn said(place: &str, claims: &Claims) -> Said {
+    let mut said = Said::nothing(SourceKind::ClaimsFile, place);
+    for domain in &claims.domains {
+        let nodes = domain.nodes.clone();
+        said.groups.push(Group {
+            platform: domain.platform.clone(),
+            gpus_per_node: domain.gpus_per_node,
+            nic: domain.nic.clone(),
+            ..Group::of(GroupKind::Domain, "domain", domain.name.as_str(), nodes)
+        });
+    }
+    for leaf in &claims.leaves {
+        said.groups.push(Group::of(GroupKind::Leaf, "leaf", leaf.name.clone(), leaf.nodes.clone()));
+    }
+    said.rails.clone_from(&claims.rails);
+    said
 }
 
 /// Reads the text of a claims file. `file` is its name in messages.

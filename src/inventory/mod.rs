@@ -5,6 +5,7 @@
 
 pub mod cabling;
 pub mod claims_file;
+pub mod detect;
 pub mod hostlist;
 pub mod job;
 pub mod kubernetes;

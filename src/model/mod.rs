@@ -5,6 +5,7 @@
 
 pub mod action;
 pub mod cell;
+pub mod checkup;
 pub mod claims;
 pub mod disagreement;
 pub mod facts;

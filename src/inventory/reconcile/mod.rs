@@ -4,8 +4,9 @@ use crate::model::claims::Claims;
 use crate::model::said::Family;
 use crate::model::said::Said;
 
-/// Tells the platform (a name in `thresholds/`) from a product name.
-pub type PlatformOf<'p> = dyn Fn(&str) -> Option<String> + 'p;
+/// Tells the platform (a name in `thresholds/`) from a product name and the
+/// number of GPUs.
+pub type PlatformOf<'p> = dyn Fn(&str, Option<u32>) -> Option<String> + 'p;
 
 /// How sources are weighed, and what a person expects of every node.
 #[expect(missing_debug_implementations, reason = "holds a function")]
