@@ -45,7 +45,7 @@ pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Option<Value> {
         Err(error) => {
             let kind =
                 if error.is_eof() { ProblemKind::Incomplete } else { ProblemKind::Malformed };
-            let at = Spot { place, line: error.line().max(1), column: error.column().max(1) };
+            let at = Spot::at(place, error.line().max(1), error.column().max(1));
             let message = error.to_string();
             let message = message.split(" at line ").next().unwrap_or(&message);
             said.trouble(kind, at.to_string(), format!("no JSON: {message}"));

@@ -67,7 +67,7 @@ pub fn read(place: &str, text: &str) -> Said {
     let mut found = false;
     for (index, line) in without_mark(text).lines().enumerate() {
         if line.starts_with("Slurmctld(") && line.trim_end().ends_with("is DOWN") {
-            let at = Spot { place, line: index + 1, column: 1 }.to_string();
+            let at = Spot::at(place, index + 1, 1).to_string();
             said.trouble(ProblemKind::Unreachable, at, line.trim().to_owned());
         }
         let Some((name, value)) = setting(line) else { continue };

@@ -19,24 +19,34 @@ const MOST_REMARKS: usize = 100;
 /// The most names that a remark spells out.
 const SHOWN: usize = 8;
 
-/// A place in a text, as messages show it: `topology.yaml:7:9`.
+/// A place in a text, as messages show it: `topology.yaml:7:9`, or, in JSON,
+/// whose values have no places, `partitions[3]`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spot<'p> {
-    pub(super) place: &'p str,
-    pub(super) line: usize,
-    pub(super) column: usize,
+pub(super) enum Spot<'p> {
+    At { place: &'p str, line: usize, column: usize },
+    Item { list: &'static str, index: usize },
 }
 
-impl Spot<'_> {
+impl<'p> Spot<'p> {
+    pub(super) fn at(place: &'p str, line: usize, column: usize) -> Self {
+        Self::At { place, line, column }
+    }
+
     /// This many characters to the right.
     fn right(self, characters: usize) -> Self {
-        Self { column: self.column + characters, ..self }
+        match self {
+            Self::At { place, line, column } => Self::at(place, line, column + characters),
+            Self::Item { .. } => self,
+        }
     }
 }
 
 impl fmt::Display for Spot<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.place, self.line, self.column)
+        match self {
+            Self::At { place, line, column } => write!(f, "{place}:{line}:{column}"),
+            Self::Item { list, index } => write!(f, "{list}[{index}]"),
+        }
     }
 }
 
@@ -161,7 +171,7 @@ mod tests {
     use crate::model::said::SourceKind;
 
     fn spot() -> Spot<'static> {
-        Spot { place: "f", line: 3, column: 7 }
+        Spot::at("f", 3, 7)
     }
 
     fn said() -> Said {

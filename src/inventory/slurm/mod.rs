@@ -19,3 +19,6 @@ mod listed;
 mod states;
 mod tree;
 mod yaml;
+
+#[cfg(test)]
+mod recorded_tests;

@@ -133,8 +133,7 @@ fn in_json<'p>(said: &mut Said, place: &'p str, text: &str) -> Vec<Partition<'p>
     };
     let mut partitions = Vec::new();
     for (index, item) in list.iter().enumerate() {
-        // The place of a value in JSON is not known; its number has to do.
-        match from_json(item, Spot { place, line: index + 1, column: 1 }) {
+        match from_json(item, Spot::Item { list: "partitions", index }) {
             Some(partition) => partitions.push(partition),
             None => {
                 let at = format!("partitions[{index}]");
@@ -150,7 +149,7 @@ fn in_text<'p>(said: &mut Said, place: &'p str, text: &str) -> Vec<Partition<'p>
     for (index, line) in text.lines().enumerate() {
         let spot = |offset: usize| {
             let column = line.get(..offset).map_or(0, |text| text.chars().count()) + 1;
-            Spot { place, line: index + 1, column }
+            Spot::at(place, index + 1, column)
         };
         let mut rest = line;
         let mut before = 0;

@@ -49,7 +49,7 @@ pub fn read(place: &str, text: &str) -> Said {
         let (found, _) = entries(line);
         let spot = |offset: usize| {
             let column = line.get(..offset).map_or(0, |text| text.chars().count()) + 1;
-            Spot { place, line: index + 1, column }
+            Spot::at(place, index + 1, column)
         };
         let find = |key: &str| found.iter().find(|entry| entry.is(key));
         let Some(first) = found.first() else {

@@ -123,7 +123,7 @@ impl Reader {
             let origin = above.take();
             if let Some((offset, file)) = included(&line) {
                 let (number, column) = line.place(offset);
-                let at = Spot { place, line: number, column }.to_string();
+                let at = Spot::at(place, number, column).to_string();
                 self.include(at, file, include);
                 continue;
             }
@@ -171,7 +171,7 @@ impl Reader {
     fn line(&mut self, place: &str, line: &Line, origin: Option<&Origin>) {
         let spot = |offset: usize| {
             let (line, column) = line.place(offset);
-            Spot { place, line, column }
+            Spot::at(place, line, column)
         };
         let (found, strange) = entries(line.text());
         for (offset, word) in strange {

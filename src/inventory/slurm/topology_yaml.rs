@@ -56,11 +56,11 @@ pub fn read(place: &str, text: &str) -> Said {
     let mut said = Said::nothing(SourceKind::SlurmTopologyYaml, place);
     let document = yaml::read(without_mark(text));
     for remark in document.twice {
-        let at = Spot { place, line: remark.line, column: remark.column }.to_string();
+        let at = Spot::at(place, remark.line, remark.column).to_string();
         said.trouble(ProblemKind::Contradictory, at, remark.message);
     }
     if let Some(remark) = document.stopped {
-        let at = Spot { place, line: remark.line, column: remark.column }.to_string();
+        let at = Spot::at(place, remark.line, remark.column).to_string();
         let message = format!("{}; Slurm refuses the whole file", remark.message);
         said.trouble(ProblemKind::Malformed, at, message);
     }
@@ -94,7 +94,7 @@ struct Topology {
 
 impl File<'_> {
     fn spot(&self, node: &Node) -> Spot<'_> {
-        Spot { place: self.place, line: node.line, column: node.column }
+        Spot::at(self.place, node.line, node.column)
     }
 
     fn at(&self, node: &Node) -> String {
@@ -336,7 +336,7 @@ impl File<'_> {
                 self.trouble(ProblemKind::Malformed, &item, message);
                 return None;
             };
-            let spot = Spot { place: self.place, line: item.line, column: item.column };
+            let spot = Spot::at(self.place, item.line, item.column);
             names.extend(self.listed.names(&mut self.said, spot, list)?);
         }
         Some(names)

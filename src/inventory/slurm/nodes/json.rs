@@ -19,14 +19,12 @@ pub(super) fn recognises(text: &str) -> bool {
         let begins = answer::begins(text, "nodes") || answer::begins(text, "architecture");
         return begins && OWN.iter().any(|key| text.contains(key));
     };
-    if OTHERS.iter().any(|key| keys.contains(*key)) {
-        return false;
-    }
     let has = |key: &str| keys.contains(key);
     let is_ours = OWN.iter().any(|key| text.contains(key)) || text.contains("data_parser");
     let is_node = has("name") && has("state") && OWN.iter().any(|key| has(key));
     let is_error = has("errors") && has("meta") && text.contains("node");
-    is_ours && (has("nodes") || is_node || is_error)
+    let is_other = OTHERS.iter().any(|key| keys.contains(*key));
+    is_ours && (is_node || (!is_other && (has("nodes") || is_error)))
 }
 
 pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Vec<Listing> {
@@ -176,8 +174,7 @@ mod tests {
 
     #[test]
     fn one_node_alone_and_a_bare_list_are_nodes() {
-        let one =
-            r#"{"name":"w1","state":["IDLE","DYNAMIC_NORM"],"real_memory":1,"gres":"gpu:h100:1"}"#;
+        let one = r#"{"name":"w1","state":["IDLE","DYNAMIC_NORM"],"partitions":["a"],"real_memory":1,"gres":"gpu:h100:1"}"#;
         assert!(recognises(one));
         assert_eq!(node(&read_nodes("f", one), "w1").product.as_deref(), Some("h100"));
         assert_eq!(read_nodes("f", &format!("[{one}]")).nodes.len(), 1);

@@ -66,7 +66,10 @@ const HEAD: &[&str] = &[
     "ExtSensorsTemp",
 ];
 
-/// Keys that may be free text or follow it.
+/// Keys of free text.
+const FREE: &[&str] = &["Reason", "Comment", "Extra"];
+
+/// Keys that may follow free text.
 const TAIL: &[&str] = &[
     "Reason",
     "Comment",
@@ -101,7 +104,7 @@ fn is_not_found(line: &str) -> bool {
 pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Vec<Listing> {
     let mut records: Vec<(usize, Vec<&str>)> = Vec::new();
     for (index, line) in without_mark(text).lines().enumerate() {
-        let at = || Spot { place, line: index + 1, column: 1 }.to_string();
+        let at = || Spot::at(place, index + 1, 1).to_string();
         if line.starts_with("NodeName=") {
             records.push((index + 1, vec![line]));
         } else if is_not_found(line) {
@@ -119,7 +122,7 @@ pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Vec<Listing> {
     }
     let mut listings = Vec::with_capacity(records.len());
     for (number, lines) in records {
-        let at = Spot { place, line: number, column: 1 }.to_string();
+        let at = Spot::at(place, number, 1).to_string();
         let listing = listing(&lines, at.clone());
         if listing.name.is_empty() {
             said.trouble(ProblemKind::Malformed, at, "a node without a name is skipped");
@@ -142,7 +145,7 @@ fn values(lines: &[&str]) -> Vec<(&'static str, String)> {
             extend(&mut found, &line[at..start], is_first);
             at = start + key.len() + 1;
             is_first = false;
-            is_free = is_free || TAIL.contains(&key);
+            is_free = is_free || FREE.contains(&key);
             found.push((key, String::new()));
         }
         extend(&mut found, &line[at..], is_first);
@@ -345,6 +348,19 @@ mod tests {
         ));
         assert_eq!(node(&one).reason.as_deref(), Some("one\ntwo State=DOWN"));
         assert_eq!(node(&one).state, ["IDLE", "DRAIN"]);
+    }
+
+    #[test]
+    fn a_line_that_somebody_shortened_is_read_as_far_as_it_goes() {
+        let said = read_nodes(
+            "f",
+            "NodeName=w0 InstanceId=i-1 State=IDLE+DRAIN Weight=1 \
+            Reason=[user] busy State=DOWN [root@2026-01-01T00:00:00]\n",
+        );
+        let node = &said.nodes[&NodeName::from("w0")];
+        assert_eq!(node.state, ["IDLE", "DRAIN"]);
+        assert_eq!(node.aliases, ["i-1"]);
+        assert_eq!(node.reason.as_deref(), Some("[user] busy State=DOWN"));
     }
 
     #[test]

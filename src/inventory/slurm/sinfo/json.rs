@@ -22,7 +22,7 @@ pub(super) fn read(said: &mut Said, place: &str, text: &str) {
     let mut listed = Listed::new();
     let mut seen: Vec<String> = Vec::new();
     for (index, record) in records.iter().enumerate() {
-        let spot = Spot { place, line: index + 1, column: 1 };
+        let spot = Spot::Item { list: "sinfo", index };
         if let Some(partition) = partitions::from_json(&record["partition"], spot)
             && !seen.contains(&partition.name)
         {

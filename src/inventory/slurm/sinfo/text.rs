@@ -164,7 +164,7 @@ fn with_header(said: &mut Said, place: &str, header: &str, lines: &[(usize, &str
     let mut listed = Listed::new();
     let mut cut = false;
     for (number, line) in lines {
-        let spot = Spot { place, line: *number, column: 1 };
+        let spot = Spot::at(place, *number, 1);
         let row = if is_reasons && !has_bars {
             reason_row(line, names.len())
         } else {
@@ -258,7 +258,7 @@ fn without_header(said: &mut Said, place: &str, lines: &[(usize, &str)]) {
     let columns = Columns { count: width, nodes: Some(nodes), states, ..Columns::default() };
     let mut listed = Listed::new();
     for ((number, _), row) in lines.iter().zip(&rows) {
-        let spot = Spot { place, line: *number, column: 1 };
+        let spot = Spot::at(place, *number, 1);
         super::say(said, &mut listed, spot, &columns.row(row), false);
     }
 }
