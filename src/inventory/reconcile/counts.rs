@@ -173,11 +173,15 @@ fn spelled(product: &str) -> String {
     product.trim().to_lowercase().replace(['-', '_'], " ")
 }
 
+/// Values of the nodes of one domain, each with its nodes and a source; the
+/// rarest first.
+type Shares<'s> = Vec<(String, Vec<(&'s NodeName, usize)>)>;
+
 /// Values of the nodes of each domain by kind of source, minority first.
 fn mixed<'s>(
     view: &View<'s>,
     of: impl Fn(&NodeSaid) -> Option<String>,
-) -> Vec<(usize, Vec<(String, Vec<(&'s NodeName, usize)>)>)> {
+) -> Vec<(usize, Shares<'s>)> {
     type Values<'s> = BTreeMap<String, Vec<(&'s NodeName, usize)>>;
     let mut values: BTreeMap<(usize, SourceKind), Values<'s>> = BTreeMap::new();
     for (source, node, said) in view.node_words() {
@@ -201,7 +205,7 @@ fn tell_mixed(
     view: &View<'_>,
     class: &str,
     severity: Severity,
-    (domain, values): &(usize, Vec<(String, Vec<(&NodeName, usize)>)>),
+    (domain, values): &(usize, Shares<'_>),
     (what, remedy): (&str, &str),
 ) -> Option<Disagreement> {
     let (most, others) = values.split_last()?;

@@ -2,8 +2,11 @@
 
 use super::*;
 
+/// Nodes, and the clique that the status gives them.
+type Ready<'t> = (&'t [NodeName], Option<(&'t str, u32)>);
+
 /// A ComputeDomain over these nodes, with the clique its status gives them.
-fn compute_domain(list: &[(&[NodeName], Option<(&str, u32)>)], size: Option<u32>) -> Said {
+fn compute_domain(list: &[Ready<'_>], size: Option<u32>) -> Said {
     let mut said = Said::nothing(SourceKind::ComputeDomains, "computedomains.json");
     let all = list.iter().flat_map(|(nodes, _)| nodes.iter().cloned()).collect();
     let mut group = Group::of(GroupKind::Imex, "ComputeDomain", "jobs/train", all);
