@@ -15,7 +15,6 @@ use super::config;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
-use super::input;
 use super::show;
 use super::stdout::note;
 use super::thresholds::Overrides;
@@ -37,6 +36,7 @@ use crate::model::verdict::Outcome;
 use crate::record::file;
 use crate::record::id::run_id;
 use crate::record::outputs;
+use crate::sources::input;
 
 /// Where outputs lie in a folder.
 const LAYOUT: &str = "nodes/NODE/FILE, domains/DOMAIN/FILE or pairs/NODE/NODE/FILE";

@@ -20,6 +20,7 @@ use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::said::Group;
 use crate::model::said::GroupKind;
+use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
 use crate::model::span::TextError;
@@ -91,6 +92,26 @@ impl<'de> Deserialize<'de> for Nodes {
             }
         }
         deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// Whether a text looks like a claims file.
+pub fn recognises(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim);
+    lines.any(|line| line.starts_with("[[domain]]"))
+}
+
+/// What a claims file says. One mistake makes the whole file unusable: what a
+/// person wrote is taken as it is or not at all.
+pub fn read(place: &str, text: &str) -> Said {
+    match parse(place, text) {
+        Ok(claims) => said(place, &claims),
+        Err(error) => {
+            let mut said = Said::nothing(SourceKind::ClaimsFile, place);
+            let at = format!("{}:{}:{}", error.file, error.line, error.column);
+            said.trouble(ProblemKind::Malformed, at, error.message);
+            said
+        }
     }
 }
 

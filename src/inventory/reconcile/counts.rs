@@ -251,7 +251,8 @@ pub(super) fn products(view: &View<'_>, found: &mut Vec<Disagreement>) {
     let mut wrong: BTreeMap<Key, (Vec<&NodeName>, Option<usize>, usize)> = BTreeMap::new();
     let mut first: BTreeMap<&NodeName, (usize, String)> = BTreeMap::new();
     for (source, node, said) in view.node_words() {
-        let platform = said.product.as_deref().and_then(view.rules.platform_of);
+        let platform =
+            said.product.as_deref().and_then(|name| (view.rules.platform_of)(name, said.gpus));
         let Some(platform) = platform else { continue };
         let domain = view.placed.of(node);
         let claimed = domain.and_then(|at| {

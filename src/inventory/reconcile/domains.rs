@@ -83,7 +83,11 @@ pub(super) fn domains<'s>(
             domain.gpus_per_node = witnesses.agreed(&domain.nodes, |node| node.gpus);
         }
         if domain.platform.is_none() {
-            let platform = |node: &NodeSaid| node.product.as_deref().map(rules.platform_of);
+            let gpus = domain.gpus_per_node;
+            let platform = |node: &NodeSaid| {
+                let product = node.product.as_deref()?;
+                Some((rules.platform_of)(product, node.gpus.or(gpus)))
+            };
             domain.platform = witnesses.agreed(&domain.nodes, platform).flatten();
         }
     }

@@ -39,8 +39,9 @@ use crate::model::said::Said;
 
 use view::View;
 
-/// Tells the platform (a name in `thresholds/`) from a product name.
-pub type PlatformOf<'p> = dyn Fn(&str) -> Option<String> + 'p;
+/// Tells the platform (a name in `thresholds/`) from a product name and the
+/// number of GPUs.
+pub type PlatformOf<'p> = dyn Fn(&str, Option<u32>) -> Option<String> + 'p;
 
 /// How sources are weighed, and what a person expects of every node.
 #[expect(missing_debug_implementations, reason = "holds a function")]

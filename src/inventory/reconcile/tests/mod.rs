@@ -95,7 +95,7 @@ pub(super) fn facts(list: &[(&str, u32, Vec<NodeName>)]) -> Vec<Said> {
 }
 
 /// GB200 where a product says so, H100 in the same way.
-pub(super) fn platform_of(product: &str) -> Option<String> {
+pub(super) fn platform_of(product: &str, _gpus: Option<u32>) -> Option<String> {
     let known = [("GB200", "gb200-nvl72"), ("H100", "hgx-h100")];
     known.iter().find(|(part, _)| product.contains(part)).map(|(_, name)| (*name).to_owned())
 }
