@@ -111,7 +111,7 @@ fn fleet(moved: u32) -> Vec<Said> {
 }
 
 fn claims(c: &mut Criterion) {
-    let platform = |product: &str| product.contains("GB200").then(|| "gb200-nvl72".to_owned());
+    let platform = |product: &str, _| product.contains("GB200").then(|| "gb200-nvl72".to_owned());
     let rules = Rules {
         order: vec![],
         gpus_per_node: Some(4),

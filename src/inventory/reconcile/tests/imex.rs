@@ -15,7 +15,9 @@ fn compute_domain(list: &[Ready<'_>], size: Option<u32>) -> Said {
     said.groups.push(group);
     for (nodes, clique) in list {
         for node in *nodes {
-            said.node(node).state.push("ComputeDomain jobs/train: Ready".to_owned());
+            let clique_words = if clique.is_some() { "a clique" } else { "no clique" };
+            let mark = ("ComputeDomain jobs/train".to_owned(), format!("Ready, {clique_words}"));
+            said.node(node).marks.extend([mark]);
             if let Some((uuid, id)) = clique {
                 said.node(node).fabric.push(label(uuid, *id));
             }
