@@ -240,7 +240,7 @@ fn a_sweep_takes_its_domains_from_the_topology_that_slurm_has() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     let verdicts: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{told}"));
-    let nodes = verdicts["nodes"].as_array().expect("nodes");
+    let nodes = verdicts["verdicts"]["nodes"].as_array().expect("nodes");
     assert_eq!(nodes.len(), 4, "{verdicts}");
     assert!(nodes.iter().all(|node| node["domain"] == "slurmblock"), "{verdicts}");
     assert_eq!(output.status.code(), Some(0), "{verdicts}{told}");
