@@ -12,6 +12,9 @@ use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Belief;
 
+/// The key by which Ray nodes of one domain find each other (NeMo-RL `ray.sub`).
+const NVLINK_DOMAIN: &str = "nvlink_domain";
+
 /// The nodes of each domain that a belief is about: those of its job, or all
 /// where it names none.
 fn domains<'v>(view: &'v View<'_>, belief: &'v Belief) -> BTreeMap<usize, Vec<&'v NodeName>> {
@@ -48,7 +51,13 @@ pub(super) fn ranks(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let Some((worst, gpus)) = small.iter().min_by_key(|(_, gpus)| *gpus) else { continue };
         // A job without names may be placed where it fits.
         let certain = !belief.nodes.is_empty() || small.len() == known;
-        let severity = if certain { Severity::Contradiction } else { Severity::Doubt };
+        let servers = small.iter().all(|(at, _)| view.spans_nodes(*at) == Some(false));
+        let severity = match certain {
+            // Launchers put the leaf switch under this key on servers.
+            _ if servers && belief.who.contains(NVLINK_DOMAIN) => Severity::Note,
+            true => Severity::Contradiction,
+            false => Severity::Doubt,
+        };
         let names = some(small.iter().map(|(at, _)| view.domain(*at).as_str()));
         let of_job = if belief.nodes.is_empty() { "" } else { " for its nodes" };
         let summary = format!(
@@ -74,7 +83,8 @@ pub(super) fn ranks(view: &View<'_>, found: &mut Vec<Disagreement>) {
 /// domain has it, or left unused where domains have it.
 pub(super) fn multi_node(view: &View<'_>, found: &mut Vec<Disagreement>) {
     for (source, belief) in all(view) {
-        let Some(wanted) = belief.multi_node_nvlink else { continue };
+        let wanted = belief.multi_node_nvlink.filter(|_| !belief.who.contains(NVLINK_DOMAIN));
+        let Some(wanted) = wanted else { continue };
         let here = domains(view, belief);
         let spans: Vec<Option<bool>> = here.keys().map(|at| view.spans_nodes(*at)).collect();
         let has = |nodes: &Vec<&NodeName>| 1 < nodes.len();

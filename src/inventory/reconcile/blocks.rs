@@ -22,6 +22,7 @@ use super::words::some;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
 use crate::model::id::NodeName;
+use crate::model::said::Family;
 use crate::model::said::GroupKind;
 use crate::model::said::SourceKind;
 
@@ -150,7 +151,12 @@ fn group_strays(
         members.iter().all(|node| view.placed.of(node).is_none_or(|at| at == strays.set))
     };
     let is_finer = strays.elsewhere.keys().chain(&strays.main).all(inside);
-    let severity = if is_finer { Severity::Doubt } else { Severity::Contradiction };
+    let severity = match is_finer {
+        // A level below domains is finer on purpose.
+        true if noun.contains("sub-domain") => Severity::Note,
+        true => Severity::Doubt,
+        false => Severity::Contradiction,
+    };
     let summary = match strays.main {
         Some(main) => format!(
             "{} of {domain} {} in {noun} {names} by {}, most of {domain} is in {}{}",
@@ -237,6 +243,10 @@ fn merged(view: &View<'_>, grouping: &Grouping<'_>, set: usize, domains: &[usize
 /// `domains-nested`: several domains are one group of another source.
 fn nested(view: &View<'_>, grouping: &Grouping<'_>, set: usize, domains: &[usize]) -> Disagreement {
     let names: Vec<&str> = domains.iter().map(|at| view.domain(*at).as_str()).collect();
+    // A framework acts on it: its jobs are placed as if all were in reach.
+    let acts = grouping.source.family() == Family::Frameworks;
+    let racks = domains.iter().any(|at| view.spans_nodes(*at) == Some(true));
+    let severity = if acts && racks { Severity::Contradiction } else { Severity::Note };
     let summary = format!(
         "{} are claimed apart and are one {} {} by {}",
         some(&names),
@@ -244,7 +254,7 @@ fn nested(view: &View<'_>, grouping: &Grouping<'_>, set: usize, domains: &[usize
         grouping.sets[set].name,
         grouping.source.words()
     );
-    let told = disagreement("domains-nested", Severity::Note, summary)
+    let told = disagreement("domains-nested", severity, summary)
         .in_domain(view.domain(domains[0]))
         .remedy("no fault where the group is larger than an NVLink domain on purpose");
     joined_sides(view, grouping, set, domains, told)

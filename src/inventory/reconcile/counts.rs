@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::domains;
 use super::view::View;
 use super::words::disagreement;
 use super::words::listed;
@@ -123,7 +124,7 @@ fn against_first(
 fn claimed_gpus(view: &View<'_>, domain: usize) -> Option<u32> {
     let (grouping, set) = view.placed.origin[domain]?;
     // 0 says to measure the network only.
-    view.groupings[grouping].sets[set].groups[0].1.gpus_per_node.filter(|gpus| 0 < *gpus)
+    domains::claimed_gpus(view.groupings[grouping].sets[set].groups[0].1).filter(|gpus| 0 < *gpus)
 }
 
 /// `gpu-count`: GPUs per node, expected or said.
@@ -168,16 +169,23 @@ pub(super) fn nics(view: &View<'_>, found: &mut Vec<Disagreement>) {
     against_first(view, &counted, &numbers, expected, found);
 }
 
-/// Spellings of one product: GPU feature discovery writes dashes for blanks.
+/// Spellings of one product: GPU feature discovery writes dashes for blanks, and
+/// names the slice where GPUs are cut (`...-MIG-1g.10gb`) or shared.
 fn spelled(product: &str) -> String {
-    product.trim().to_lowercase().replace(['-', '_'], " ")
+    let product = product.trim().to_lowercase().replace(['-', '_'], " ");
+    let product = product.split(" mig ").next().unwrap_or_default();
+    product.strip_suffix(" shared").unwrap_or(product).to_owned()
 }
+
+/// Values of the nodes of one domain, each with its nodes and a source; the
+/// rarest first.
+type Shares<'s> = Vec<(String, Vec<(&'s NodeName, usize)>)>;
 
 /// Values of the nodes of each domain by kind of source, minority first.
 fn mixed<'s>(
     view: &View<'s>,
     of: impl Fn(&NodeSaid) -> Option<String>,
-) -> Vec<(usize, Vec<(String, Vec<(&'s NodeName, usize)>)>)> {
+) -> Vec<(usize, Shares<'s>)> {
     type Values<'s> = BTreeMap<String, Vec<(&'s NodeName, usize)>>;
     let mut values: BTreeMap<(usize, SourceKind), Values<'s>> = BTreeMap::new();
     for (source, node, said) in view.node_words() {
@@ -201,7 +209,7 @@ fn tell_mixed(
     view: &View<'_>,
     class: &str,
     severity: Severity,
-    (domain, values): &(usize, Vec<(String, Vec<(&NodeName, usize)>)>),
+    (domain, values): &(usize, Shares<'_>),
     (what, remedy): (&str, &str),
 ) -> Option<Disagreement> {
     let (most, others) = values.split_last()?;
@@ -247,10 +255,11 @@ pub(super) fn products(view: &View<'_>, found: &mut Vec<Disagreement>) {
     let mut wrong: BTreeMap<Key, (Vec<&NodeName>, Option<usize>, usize)> = BTreeMap::new();
     let mut first: BTreeMap<&NodeName, (usize, String)> = BTreeMap::new();
     for (source, node, said) in view.node_words() {
-        let platform =
-            said.product.as_deref().and_then(|name| (view.rules.platform_of)(name, said.gpus));
-        let Some(platform) = platform else { continue };
         let domain = view.placed.of(node);
+        let gpus = domain.and_then(|at| view.placed.domains[at].gpus_per_node).or(said.gpus);
+        let platform =
+            said.product.as_deref().and_then(|name| (view.rules.platform_of)(name, gpus));
+        let Some(platform) = platform else { continue };
         let claimed = domain.and_then(|at| {
             let (grouping, set) = view.placed.origin[at]?;
             view.groupings[grouping].sets[set].groups[0].1.platform.clone()

@@ -216,8 +216,8 @@ fn facts(node: &NodeSaid) -> Vec<(&'static str, Option<String>)> {
 
 fn nodes(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
     // The same change on many nodes is one change.
-    let mut found: BTreeMap<(usize, &str, Option<String>, Option<String>), Vec<&NodeName>> =
-        BTreeMap::new();
+    type Key<'c> = (usize, &'c str, Option<String>, Option<String>);
+    let mut found: BTreeMap<Key<'_>, Vec<&NodeName>> = BTreeMap::new();
     for (name, node) in &new.nodes {
         let Some(was) = old.nodes.get(name) else { continue };
         for (at, ((what, before), (_, after))) in

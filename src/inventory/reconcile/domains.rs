@@ -17,6 +17,8 @@ use crate::model::claims::ClaimedLeaf;
 use crate::model::claims::ClaimedRail;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::said::Basis;
+use crate::model::said::Family;
 use crate::model::said::Group;
 use crate::model::said::GroupKind;
 use crate::model::said::NodeSaid;
@@ -49,12 +51,21 @@ pub(super) fn domains<'s>(
     let mut placed = Placed { domains: Vec::new(), origin: Vec::new(), of: BTreeMap::new() };
     let mut names = PlainNames::default();
     let counts = rules.order.as_slice();
+    let of_slurm = groupings.iter().filter(|g| g.source.family() == Family::Slurm);
+    let switches: BTreeSet<&str> = of_slurm
+        .filter(|g| matches!(g.kind, GroupKind::Leaf | GroupKind::Switch))
+        .flat_map(|g| g.sets.iter().map(|set| set.name))
+        .collect();
     for (at, grouping) in groupings.iter().enumerate() {
         let counted = family_rank(counts, grouping.source.family()).is_some();
         if grouping.kind != GroupKind::Domain || !counted {
             continue;
         }
         for (set, members) in grouping.sets.iter().enumerate() {
+            // `Topology=` of a node names units of any topology.
+            if grouping.source == SourceKind::SlurmNodes && switches.contains(members.name) {
+                continue;
+            }
             let nodes: Vec<&NodeName> =
                 members.nodes.iter().copied().filter(|n| !placed.of.contains_key(n)).collect();
             if nodes.is_empty() {
@@ -68,7 +79,7 @@ pub(super) fn domains<'s>(
                 name: DomainName::from(names.take(&group.name)),
                 nodes: nodes.into_iter().cloned().collect(),
                 platform: group.platform.clone(),
-                gpus_per_node: group.gpus_per_node.or(rules.gpus_per_node),
+                gpus_per_node: claimed_gpus(group).or(rules.gpus_per_node),
                 nic: group.nic.clone(),
             });
             placed.origin.push(Some((at, set)));
@@ -86,12 +97,19 @@ pub(super) fn domains<'s>(
             let gpus = domain.gpus_per_node;
             let platform = |node: &NodeSaid| {
                 let product = node.product.as_deref()?;
-                Some((rules.platform_of)(product, node.gpus.or(gpus)))
+                // The number it should have: with one GPU lost it is no other platform.
+                Some((rules.platform_of)(product, gpus.or(node.gpus)))
             };
             domain.platform = witnesses.agreed(&domain.nodes, platform).flatten();
         }
     }
     placed
+}
+
+/// GPUs per node as somebody claims them. What nodes report of themselves is
+/// what they have, not what they should have.
+pub(super) fn claimed_gpus(group: &Group) -> Option<u32> {
+    group.gpus_per_node.filter(|_| !matches!(group.basis, Basis::Reported | Basis::Measured))
 }
 
 /// Where nobody claims a domain, every node with GPUs is one of its own: that
@@ -150,8 +168,8 @@ impl<'s> Witnesses<'s> {
     }
 }
 
-/// Takes the leaves layer by layer. Where a source tells leaves per rail, a node
-/// has one leaf per rail: nodes with the same leaves on all rails are then one
+/// Takes the leaves layer by layer. Where a source tells leaves per rail (or a
+/// node under several leaves without naming rails), a node has one leaf per rail: nodes with the same leaves on all rails are then one
 /// leaf here, called as the leaf of their first rail.
 pub(super) fn leaves<'s>(
     groupings: &[Grouping<'s>],
@@ -183,7 +201,7 @@ pub(super) fn leaves<'s>(
 pub(super) fn units<'s>(grouping: &Grouping<'s>) -> Vec<(&'s str, Vec<&'s NodeName>)> {
     let has_rails =
         grouping.sets.iter().flat_map(|set| &set.groups).any(|(_, group)| group.rail.is_some());
-    if !has_rails {
+    if !has_rails && grouping.twice.is_empty() {
         return grouping.sets.iter().map(|set| (set.name, set.nodes.clone())).collect();
     }
     let mut cables: BTreeMap<&NodeName, BTreeSet<(Option<&str>, &str)>> = BTreeMap::new();

@@ -86,7 +86,9 @@ fn is_ready(node: &NodeSaid) -> bool {
     let last = |word: &String| {
         word.rsplit([' ', ':', '=']).next().is_some_and(|word| word.eq_ignore_ascii_case("ready"))
     };
-    node.state.iter().any(last)
+    // As a mark, it is `Ready, <clique or none>`.
+    let mut marks = node.marks.iter().filter(|(mark, _)| mark.starts_with("ComputeDomain"));
+    node.state.iter().any(last) || marks.any(|(_, value)| value.split(',').next() == Some("Ready"))
 }
 
 /// `ready-without-clique`: a ComputeDomain is ready on a node that is in no

@@ -143,7 +143,10 @@ pub(super) fn is_whole(said: &Said) -> bool {
         ProblemKind::Malformed,
         ProblemKind::Incomplete,
     ];
-    said.problems.iter().all(|problem| !cut.contains(&problem.kind))
+    // A label with nonsense in it costs that label, never its node.
+    let by_label =
+        |kind| said.source.kind == SourceKind::KubernetesNodes && kind == ProblemKind::Malformed;
+    said.problems.iter().all(|p| !cut.contains(&p.kind) || by_label(p.kind))
 }
 
 #[cfg(test)]

@@ -2,8 +2,11 @@
 
 use super::*;
 
+/// Nodes, and the clique that the status gives them.
+type Ready<'t> = (&'t [NodeName], Option<(&'t str, u32)>);
+
 /// A ComputeDomain over these nodes, with the clique its status gives them.
-fn compute_domain(list: &[(&[NodeName], Option<(&str, u32)>)], size: Option<u32>) -> Said {
+fn compute_domain(list: &[Ready<'_>], size: Option<u32>) -> Said {
     let mut said = Said::nothing(SourceKind::ComputeDomains, "computedomains.json");
     let all = list.iter().flat_map(|(nodes, _)| nodes.iter().cloned()).collect();
     let mut group = Group::of(GroupKind::Imex, "ComputeDomain", "jobs/train", all);
@@ -12,7 +15,9 @@ fn compute_domain(list: &[(&[NodeName], Option<(&str, u32)>)], size: Option<u32>
     said.groups.push(group);
     for (nodes, clique) in list {
         for node in *nodes {
-            said.node(node).state.push("ComputeDomain jobs/train: Ready".to_owned());
+            let clique_words = if clique.is_some() { "a clique" } else { "no clique" };
+            let mark = ("ComputeDomain jobs/train".to_owned(), format!("Ready, {clique_words}"));
+            said.node(node).marks.extend([mark]);
             if let Some((uuid, id)) = clique {
                 said.node(node).fabric.push(label(uuid, *id));
             }

@@ -102,3 +102,42 @@ fn nvlink_between_nodes_is_believed_in_where_it_is() {
     let claims = of(false, "gb200-nvl72");
     assert_eq!(only(&claims, "belief-multi-node-nvlink").severity, Severity::Note);
 }
+
+#[test]
+fn ray_that_keys_on_the_uuid_alone_contradicts_the_cliques_of_a_rack_and_not_of_servers() {
+    let ray = |name: &str| {
+        let mut ray = Said::nothing(SourceKind::Ray, "ray.json");
+        let group = Group::of(GroupKind::Domain, "nvlink_domain", name, nodes(1, 4));
+        ray.groups.push(group);
+        ray.beliefs.push(Belief {
+            who: "Ray nvlink_domain".to_owned(),
+            ranks_per_domain: Some(16),
+            multi_node_nvlink: Some(true),
+            nodes: nodes(1, 4),
+            at: None,
+            says: "nvlink_domain on 4 nodes".to_owned(),
+        });
+        ray
+    };
+    let mut kubernetes = labelled(&[(UUID, 1, nodes(1, 2)), (UUID, 2, nodes(3, 4))]);
+    nodes(1, 4).iter().for_each(|node| kubernetes.node(node).gpus = Some(4));
+    let claims = reconciled(vec![kubernetes, ray(UUID)]);
+    let told: Vec<(&str, Severity)> = classes(&claims);
+    assert_eq!(
+        told,
+        [
+            ("belief-beyond-domain", Severity::Contradiction),
+            ("domains-nested", Severity::Contradiction),
+            ("split-clique", Severity::Note)
+        ]
+    );
+    let mut slurm = Said::nothing(SourceKind::SlurmNodes, "scontrol");
+    for node in nodes(1, 4) {
+        slurm.node(&node).gpus = Some(8);
+        slurm.node(&node).product = Some("NVIDIA H100".to_owned());
+    }
+    let mut ray = ray("leaf7");
+    ray.beliefs[0].ranks_per_domain = Some(32);
+    let claims = reconcile(vec![slurm, ray], &Rules { order: vec![Family::Slurm], ..rules() });
+    assert!(claims.disagreements.iter().all(|d| d.severity == Severity::Note), "{claims:#?}");
+}
