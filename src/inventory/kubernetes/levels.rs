@@ -42,8 +42,6 @@ type Key = (&'static str, &'static str, GroupKind);
 /// Labels that stand alone.
 const ALONE: &[Key] = &[
     (CLIQUE, "clique", GroupKind::Domain),
-    ("accelerator.topograph.run/domain", "topograph-domain", GroupKind::Domain),
-    ("accelerator.topograph.run/sub-domain", "topograph-sub-domain", GroupKind::Domain),
     ("network.topology.nvidia.com/accelerator", "topograph-accelerator", GroupKind::Domain),
     ("topology.k8s.aws/ultraserver-id", "ultraserver", GroupKind::Domain),
     ("oci.oraclecloud.com/host.gpu_memory_fabric_id", "gpu-memory-fabric", GroupKind::Domain),
@@ -59,6 +57,10 @@ const ALONE: &[Key] = &[
 
 /// Labels that nest, the innermost first.
 const NESTED: &[&[Key]] = &[
+    &[
+        ("accelerator.topograph.run/sub-domain", "topograph-sub-domain", GroupKind::Domain),
+        ("accelerator.topograph.run/domain", "topograph-domain", GroupKind::Domain),
+    ],
     &[
         ("network.topology.nvidia.com/leaf", "topograph-leaf", GroupKind::Leaf),
         ("network.topology.nvidia.com/spine", "topograph-spine", GroupKind::Switch),
