@@ -17,6 +17,7 @@ use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Group;
 use crate::model::said::GroupKind;
+use crate::model::said::NicSaid;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceProblem;
@@ -328,5 +329,39 @@ fn racks(nodes: &[(&NodeName, &Labelled)], said: &mut Said) {
         let said = said.nodes.entry((*node).clone()).or_default();
         said.rack = RACKS.iter().find_map(|key| labelled.labels.get(*key)).map(|rack| shown(rack));
         said.slot = labelled.labels.get(SLOT).map(|slot| shown(slot));
+        said.nics.extend(nics(&labelled.labels));
     }
+}
+
+/// Which leaf and port each interface should be cabled to, and which one it sees,
+/// as CoreWeave labels them: `neighbors.expected.<interface>.device`, `.port-id`.
+fn nics(labels: &BTreeMap<String, String>) -> Vec<NicSaid> {
+    const PREFIXES: [&str; 2] =
+        ["backend.coreweave.cloud/neighbors.", "ib.coreweave.cloud/neighbors."];
+    let mut nics: BTreeMap<(&str, &str), NicSaid> = BTreeMap::new();
+    for (key, value) in labels {
+        let Some(rest) = PREFIXES.iter().find_map(|prefix| key.strip_prefix(prefix)) else {
+            continue;
+        };
+        let Some((how, (interface, what))) =
+            rest.split_once('.').and_then(|(how, rest)| Some((how, rest.rsplit_once('.')?)))
+        else {
+            continue;
+        };
+        let basis = match how {
+            "expected" => Basis::Asserted,
+            "current" => Basis::Reported,
+            _ => continue,
+        };
+        let nic = nics.entry((interface, how)).or_default();
+        match what {
+            "device" => nic.leaf = Some(shown(value)),
+            "port-id" => nic.port = Some(shown(value)),
+            _ => {}
+        }
+        nic.device = Some(shown(interface));
+        nic.basis = Some(basis);
+        nic.at = Some(format!("label {key}"));
+    }
+    nics.into_values().filter(|nic| nic.leaf.is_some() || nic.port.is_some()).collect()
 }

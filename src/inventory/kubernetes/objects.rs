@@ -54,11 +54,6 @@ pub(super) struct Objects {
     pub(super) problems: Vec<SourceProblem>,
 }
 
-/// The token with which a server's list goes on, if it does.
-pub fn continues(text: &str) -> Option<String> {
-    read("", text).more
-}
-
 /// Reads all objects of a text. `place` is its name in messages.
 pub(super) fn read(place: &str, text: &str) -> Objects {
     let text = text.trim_start_matches('\u{feff}');

@@ -289,6 +289,31 @@ fn every_provider_s_labels_place_nodes() {
 }
 
 #[test]
+fn neighbours_in_labels_are_where_interfaces_are_cabled() {
+    let said = read(&[node(
+        "n",
+        &json!({"backend.coreweave.cloud/neighbors.expected.ibp0.device": "leaf1",
+            "backend.coreweave.cloud/neighbors.expected.ibp0.port-id": "7",
+            "backend.coreweave.cloud/neighbors.current.ibp0.device": "leaf2",
+            "backend.coreweave.cloud/neighbors.odd": "x",
+            "backend.coreweave.cloud/neighbors.current.": "x"}),
+    )]);
+    let nics = &said.nodes[&NodeName::from("n")].nics;
+    let told: Vec<_> = nics
+        .iter()
+        .map(|nic| (nic.device.as_deref(), nic.leaf.as_deref(), nic.port.as_deref(), &nic.basis))
+        .collect();
+    let (ibp0, leaf1, leaf2) = (Some("ibp0"), Some("leaf1"), Some("leaf2"));
+    assert_eq!(
+        told,
+        [
+            (ibp0, leaf2, None, &Some(Basis::Reported)),
+            (ibp0, leaf1, Some("7"), &Some(Basis::Asserted)),
+        ]
+    );
+}
+
+#[test]
 fn a_leaf_under_two_switches_contradicts_itself() {
     let under = |spine: &str| json!({"network.topology.nvidia.com/leaf": "l1", "network.topology.nvidia.com/spine": spine});
     let said = read(&[node("a", &under("s1")), node("b", &under("s2"))]);
