@@ -224,13 +224,20 @@ fn chains(labelled: &Labelled, place: &str, node: &NodeName, said: &mut Said) ->
         }
         chains.push(chain);
     }
-    chains.push(numbered(labels, TOPOGRAPH_TIER, "topograph-tier-"));
+    let mut tiers = numbered(labels, TOPOGRAPH_TIER, "topograph-tier-");
+    // Tier 0 may be missing; what is then the first is no leaf.
+    if let Some(first) = tiers.first_mut().filter(|first| first.scheme != "topograph-tier-0") {
+        first.kind = GroupKind::Switch;
+    }
+    chains.push(tiers);
     let mut nebius = numbered(labels, NEBIUS_TIER, "nebius-tier-");
-    if let Some(first) = nebius.first_mut().filter(|first| first.scheme == "nebius-tier-0") {
-        if gpu_labels::is_rack_scale(labels) {
-            first.kind = GroupKind::Domain;
-        }
-        if let Some(leaf) = nebius.get_mut(1) {
+    // Of a rack, tier 0 is its NVLink domain, and the leaf is above it.
+    if gpu_labels::is_rack_scale(labels)
+        && let [domain, rest @ ..] = nebius.as_mut_slice()
+        && domain.scheme == "nebius-tier-0"
+    {
+        domain.kind = GroupKind::Domain;
+        if let Some(leaf) = rest.first_mut() {
             leaf.kind = GroupKind::Leaf;
         }
     }

@@ -203,6 +203,21 @@ fn a_topograph_domain_that_repeats_the_clique_is_a_copy() {
 }
 
 #[test]
+fn a_tier_above_a_missing_one_is_no_leaf() {
+    let said = read(&[node("a", &json!({"fabric.topograph.run/tier-1": "s"}))]);
+    assert_eq!(told(&said.groups), ["Switch topograph-tier-1 s: a"]);
+    let said = read(&[node(
+        "a",
+        &json!({"topology.nebius.com/tier-0": "x",
+        "topology.nebius.com/tier-1": "y"}),
+    )]);
+    assert_eq!(
+        told(&said.groups),
+        ["Leaf nebius-tier-0 x: a under y", "Switch nebius-tier-1 y: a"]
+    );
+}
+
+#[test]
 fn a_sub_domain_lies_in_its_domain() {
     let said = read(&[node(
         "a",
