@@ -96,6 +96,8 @@ fn a_real_library_is_asked_for_each_link_by_its_number_and_its_counters_by_archi
     );
     assert_eq!(blackwell.nvlinks[12].errors.len(), 1);
     assert_eq!(blackwell.nvlinks[12].errors["symbol_errors"], 5_000_000_012);
+    assert_eq!((blackwell.nvlink_mode, blackwell.nvlink_mode_is_best), (Some(4), Some(false)));
+    assert_eq!(hopper.nvlink_mode, None);
     let fabric = blackwell.fabric.as_ref().expect("fabric");
     assert_eq!((fabric.clique_id, fabric.cluster_uuid.as_deref()), (Some(3), Some(TWOS)));
     assert_eq!(fabric.health.as_ref().and_then(|it| it.summary.as_deref()), Some("healthy"));

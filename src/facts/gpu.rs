@@ -113,6 +113,11 @@ fn answered(
     facts.platform = fabric::platform(asking);
     begin("NVLinks");
     (facts.nvlink_count, facts.nvlinks) = link::nvlinks(asking, architecture);
+    // Before Blackwell there was one mode for the whole machine.
+    if architecture.is_some_and(|number| link::BLACKWELL <= number) {
+        facts.nvlink_mode = asking.small(Number::LinkMode);
+        facts.nvlink_mode_is_best = asking.flag(Number::LinkModeIsBest);
+    }
     begin("the link to its processor");
     facts.c2c = link::c2c(asking);
     begin("PCI Express");
