@@ -9,10 +9,14 @@ use std::process::Output;
 use std::time::Duration;
 use std::time::Instant;
 
+use fabricgate::launch::Launcher;
 use fabricgate::model::gpu_facts::GpuFacts;
 use fabricgate::model::gpu_facts::LinkState;
+use fabricgate::model::id::NodeName;
 use fabricgate::model::node_facts::NODE_FACTS_FORMAT;
 use fabricgate::model::node_facts::NodeFacts;
+use fabricgate::sources::nodes;
+use fabricgate::sources::nodes::Nodes;
 
 /// How long a test waits for what must end, before it says that it hangs.
 const HANGS: Duration = Duration::from_secs(90);
@@ -136,7 +140,7 @@ fn a_driver_from_before_the_versioned_call_is_asked_the_old_way() {
 #[test]
 fn a_gpu_that_hangs_or_ends_the_library_is_named_and_the_others_are_kept() {
     for (switch, limit, why) in [
-        ("HANG", "2", "did not answer within 2 s while asked for GPU 1: NVLinks"),
+        ("HANG", "5", "did not answer within 5 s while asked for GPU 1: NVLinks"),
         ("CRASH", "60", "killed by signal 6 while asked for GPU 1: NVLinks"),
     ] {
         let (output, facts, gpus) = told(switch, limit);
@@ -228,4 +232,20 @@ fn limits_that_make_no_sense_are_usage_errors() {
     for limit in ["0", "3601", "soon"] {
         assert_eq!(facts(&["--limit", limit]).status.code(), Some(2), "{limit}");
     }
+}
+
+#[test]
+fn nodes_that_are_asked_through_a_launcher_answer_with_the_same_document() {
+    let template = ["env", "NODE={node}"].map(str::to_owned).to_vec();
+    let launcher = Launcher::Command { template };
+    let worker = assert_cmd::cargo::cargo_bin!("fabricgate").display().to_string();
+    let nodes = Nodes { launcher: &launcher, worker: &worker, parallel: 2, limit: HANGS };
+    let names = ["n1", "n2", "n3"].map(NodeName::from);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let said = runtime.block_on(nodes::ask(&nodes, &names));
+    assert_eq!(said.nodes.keys().collect::<Vec<_>>(), names.iter().collect::<Vec<_>>());
+    // All of them are this machine, which knows its boot with a driver or without.
+    let boots: Vec<_> = said.nodes.values().map(|node| node.boot_id.as_deref()).collect();
+    assert!(boots[0].is_some() && boots.windows(2).all(|two| two[0] == two[1]), "{boots:?}");
 }
