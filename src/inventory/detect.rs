@@ -29,7 +29,6 @@ const READERS: &[(Recognises, Read)] = &[
     (kubernetes::nodes::recognises, kubernetes::nodes::read),
     (slurm::nodes::recognises, slurm::nodes::read),
     (slurm::partitions::recognises, slurm::partitions::read),
-    (slurm::sinfo::recognises, slurm::sinfo::read),
     (slurm::config::recognises, slurm::config::read),
     (slurm::show_topology::recognises, slurm::show_topology::read),
     (slurm::topology_yaml::recognises, slurm::topology_yaml::read),
@@ -39,6 +38,8 @@ const READERS: &[(Recognises, Read)] = &[
     (cluster_uuids::recognises, cluster_uuids::read),
     (claims_file::recognises, claims_file::read),
     (cabling::recognises, cabling::read),
+    // It tells columns by what is in them where there is no header.
+    (slurm::sinfo::recognises, slurm::sinfo::read),
 ];
 
 /// Reads a text as what it is, or gives nothing where no reader recognises it.
@@ -47,11 +48,20 @@ pub fn read(place: &str, text: &str, include: &mut topology_conf::Open<'_>) -> O
     if let Some((_, read)) = READERS.iter().find(|(recognises, _)| recognises(text)) {
         return Some(read(place, text));
     }
-    if topology_conf::recognises(text) {
+    if topology_conf::recognises(text) || only_includes(text) {
         return Some(topology_conf::read(place, text, include));
     }
     // Lines of KEY=VALUE say least of what they are.
     job::recognises(text).then(|| job::read(place, text))
+}
+
+/// Whether a text does nothing but include others, as only a `topology.conf` may.
+fn only_includes(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
+    let is_include = |line: &str| {
+        line.split_whitespace().next().is_some_and(|word| word.eq_ignore_ascii_case("include"))
+    };
+    lines.next().is_some_and(is_include) && lines.all(is_include)
 }
 
 /// What can be read, for messages.
@@ -59,3 +69,74 @@ pub const KNOWN: &str = "claims.toml, Slurm's topology.yaml or topology.conf, ou
     topology|node|partition|config or sinfo, `kubectl get -o json` of nodes, ComputeDomains or \
     topologies, `fabricgate node facts --json`, lines of NODE: ClusterUUID, a cabling file, LLDP or InfiniBand neighbours, Ray's \
     nodes, an NCCL topology XML, or the environment of a job";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::said::SourceKind;
+
+    /// One text of every kind, each as short as people have them.
+    const TEXTS: &[(SourceKind, &str)] = &[
+        (SourceKind::ClaimsFile, "[[domain]]\nname = \"a\"\nnodes = \"n[1-2]\"\n"),
+        (SourceKind::SlurmTopologyYaml, "- topology: t\n  cluster_default: true\n  flat: true\n"),
+        (SourceKind::SlurmTopologyConf, "BlockName=b1 Nodes=n[1-2]\nBlockSizes=2\n"),
+        (SourceKind::SlurmTopologyConf, "SwitchName=s1 Nodes=n[1-2]\n"),
+        (SourceKind::SlurmTopologyConf, "# two parts\nInclude a.conf\nInclude b.conf\n"),
+        (SourceKind::SlurmTopology, "BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\n"),
+        (SourceKind::SlurmNodes, "NodeName=n1 Arch=x86_64 CPUTot=4 State=IDLE Gres=gpu:4\n"),
+        (
+            SourceKind::SlurmNodes,
+            "{\"nodes\": [{\"name\": \"n1\", \"state\": [\"IDLE\"], \"gres\": \"gpu:4\", \"slurmd_start_time\": 1}], \"meta\": {\"plugin\": {\"data_parser\": \"data_parser/v0.0.45\"}}}",
+        ),
+        (
+            SourceKind::Sinfo,
+            "PARTITION AVAIL TIMELIMIT NODES STATE NODELIST\nmain* up infinite 2 idle n[1-2]\n",
+        ),
+        (
+            SourceKind::KubernetesNodes,
+            "{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"n1\"}}",
+        ),
+        (
+            SourceKind::ComputeDomains,
+            "{\"apiVersion\": \"resource.nvidia.com/v1beta1\", \"kind\": \"ComputeDomain\", \
+             \"metadata\": {\"name\": \"d\", \"namespace\": \"x\"}, \"status\": {\"status\": \"Ready\"}}",
+        ),
+        (
+            SourceKind::KubernetesTopologies,
+            "{\"apiVersion\": \"kueue.x-k8s.io/v1beta2\", \"kind\": \"Topology\", \"metadata\": \
+             {\"name\": \"t\"}, \"spec\": {\"levels\": [{\"nodeLabel\": \"a/b\"}]}}",
+        ),
+        (SourceKind::Cabling, "node,rail,leaf,port\nn1,rail0,leaf1,1\n"),
+        (SourceKind::NodeFacts, "n1: 0a0a0a0a-1111-4222-8333-444444444444\n"),
+        (SourceKind::NcclTopology, "<system version=\"1\"><cpu numaid=\"0\"/></system>"),
+        (SourceKind::Job, "export NCCL_MNNVL_ENABLE=1\n"),
+    ];
+
+    #[test]
+    fn every_text_is_read_as_what_it_is() {
+        for (kind, text) in TEXTS {
+            let mut include = |name: &str| Err(format!("{name}: not here"));
+            let said = read("x", text, &mut include).unwrap_or_else(|| panic!("{kind:?}"));
+            assert_eq!(said.source.kind, *kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn no_text_is_recognised_by_two_readers() {
+        for (kind, text) in TEXTS {
+            let readers = READERS.iter().filter(|(recognises, _)| recognises(text)).count();
+            let others = usize::from(topology_conf::recognises(text) || only_includes(text))
+                + usize::from(job::recognises(text));
+            assert_eq!(readers + others, 1, "{kind:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_nothing_is_read_by_nobody() {
+        for text in ["", "dear diary\n", "{}", "[]", "<html></html>", "a,b\n1,2\n", "key: value\n"]
+        {
+            let mut include = |_: &str| Err(String::new());
+            assert!(read("x", text, &mut include).is_none(), "{text:?}");
+        }
+    }
+}

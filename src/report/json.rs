@@ -9,7 +9,7 @@ use crate::model::action::ActionPlan;
 use crate::model::verdict::Verdicts;
 
 /// The published JSON Schemas, by file name.
-pub const SCHEMAS: [(&str, &str); 10] = [
+pub const SCHEMAS: [(&str, &str); 11] = [
     ("parse.schema.json", include_str!("../../reports/schema/parse.schema.json")),
     ("verdicts.schema.json", include_str!("../../reports/schema/verdicts.schema.json")),
     ("actions.schema.json", include_str!("../../reports/schema/actions.schema.json")),
@@ -20,6 +20,7 @@ pub const SCHEMAS: [(&str, &str); 10] = [
     ("run.schema.json", include_str!("../../reports/schema/run.schema.json")),
     ("result.schema.json", include_str!("../../reports/schema/result.schema.json")),
     ("node-facts.schema.json", include_str!("../../reports/schema/node-facts.schema.json")),
+    ("doctor.schema.json", include_str!("../../reports/schema/doctor.schema.json")),
 ];
 
 /// The bytes of `verdicts.json`.
@@ -49,6 +50,8 @@ mod tests {
 
     use super::*;
     use crate::model::action::ACTIONS_FORMAT;
+    use crate::model::checkup::CHECKUP_FORMAT;
+    use crate::model::checkup::CheckupDocument;
     use crate::model::node_facts::NODE_FACTS_FORMAT;
     use crate::model::node_facts::NodeFacts;
     use crate::model::parsed::PARSE_FORMAT;
@@ -91,6 +94,7 @@ mod tests {
             schema::<RunRecord>(Some(RUN_FORMAT)),
             schema::<RawResult>(Some(RESULT_FORMAT)),
             schema::<NodeFacts>(Some(NODE_FACTS_FORMAT)),
+            schema::<CheckupDocument>(Some(CHECKUP_FORMAT)),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
         for ((name, _), made) in SCHEMAS.iter().zip(made) {
