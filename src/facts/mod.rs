@@ -173,3 +173,29 @@ async fn tool(is_own: bool, words: &[&str]) -> Tool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_is_known_by_the_interface_that_heard_it() {
+        let answer = br#"{"lldp":{"interface":{"eth1":{"via":"LLDP","chassis":{"leaf01":{
+            "id":{"type":"mac","value":"50:00:00:00:00:01"}}},
+            "port":{"id":{"type":"ifname","value":"Ethernet8"}}}}}}"#;
+        let (cables, problems) = cabled(answer);
+        let expected = Neighbour {
+            device: "eth1".to_owned(),
+            switch: Some("leaf01".to_owned()),
+            port: Some("Ethernet8".to_owned()),
+        };
+        assert_eq!((cables, problems), (vec![expected], Vec::new()));
+    }
+
+    #[test]
+    fn no_neighbours_are_no_problem_and_nonsense_is_one() {
+        assert_eq!(cabled(br#"{"lldp":{}}"#), (Vec::new(), Vec::new()));
+        let (cables, problems) = cabled(b"connection refused");
+        assert_eq!((cables.len(), problems.len()), (0, 1));
+    }
+}
