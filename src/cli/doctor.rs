@@ -3,28 +3,46 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::Globals;
 use super::config;
+use super::config::Config;
 use super::exit;
 use super::failure::Failure;
 use super::stdout;
 use crate::doctor;
 use crate::doctor::Look;
+use crate::inventory::hostlist;
+use crate::launch::Launcher;
+use crate::model::checkup::Area;
 use crate::model::checkup::CHECKUP_FORMAT;
 use crate::model::checkup::Check;
 use crate::model::checkup::Checkup;
 use crate::model::checkup::CheckupDocument;
 use crate::model::checkup::State;
+use crate::model::id::NodeName;
+use crate::model::said::ProblemKind;
 use crate::plan;
 use crate::probe::catalog::Catalog;
+use crate::sources::nodes;
+use crate::sources::nodes::Nodes;
+
+/// What a node gets to look at itself, besides its way to us: two questions of
+/// at most 15 s.
+const LOOK: Duration = Duration::from_secs(35);
 
 /// Tell what this machine has and lacks to run which probes, with the remedy.
 ///
 /// Looks at driver, devices, programs, IMEX, RDMA, limits and schedulers; measures and changes
-/// nothing. Ends with 5 when something is lacking that the default profiles need.
+/// nothing. Ends with 5 when something is lacking that the default profiles need, with 4 when a node
+/// cannot be looked at.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Nodes or host lists to look at through the configuration's launcher; this machine where none
+    /// is given.
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
     /// Show also what is there and what no default profile needs.
     #[arg(long, short)]
     all: bool,
@@ -32,27 +50,34 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let catalog = match globals.config.as_deref() {
-        Some(path) => config::open(Some(path))?.catalog,
-        None => Catalog::built_in(),
+    let config = match globals.config.as_deref() {
+        Some(path) => Some(config::open(Some(path))?),
+        None => None,
     };
-    let machines = vec![here(&catalog)?];
-    let lacks = machines.iter().flat_map(|m| &m.checks).any(is_lacking);
+    let machines = if args.nodes.is_empty() {
+        let catalog = config.map_or_else(Catalog::built_in, |config| config.catalog);
+        vec![here(&catalog)?]
+    } else {
+        there(config.as_ref(), &args.nodes)?
+    };
+    let checks = || machines.iter().flat_map(|machine| &machine.checks);
+    let lacks = checks().any(is_lacking);
+    let unknown = checks().any(|check| check.needed && check.state == State::Unknown);
     if globals.json {
         stdout::json(&CheckupDocument { format: CHECKUP_FORMAT.to_owned(), machines })?;
     } else {
         stdout::text(&shown(&machines, args.all))?;
     }
-    Ok(if lacks { exit::ENVIRONMENT } else { exit::PASS })
+    Ok(match (lacks, unknown) {
+        (true, _) => exit::ENVIRONMENT,
+        (_, true) => exit::INCONCLUSIVE,
+        _ => exit::PASS,
+    })
 }
 
 /// This machine.
 fn here(catalog: &Catalog) -> Result<Checkup, Failure> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::Environment(format!("no runtime: {error}")))?;
     let look = Look {
         machine: host.trim().to_owned(),
         root: PathBuf::from("/"),
@@ -60,7 +85,68 @@ fn here(catalog: &Catalog) -> Result<Checkup, Failure> {
         probes: catalog.probes.values().collect(),
         default_probes: plan::AUDIT_PROBES.to_vec(),
     };
-    Ok(runtime.block_on(doctor::look(&look)))
+    Ok(runtime()?.block_on(doctor::look(&look)))
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Environment(format!("no runtime: {error}")))
+}
+
+/// Nodes, each looked at by the fabricgate it has: a node that cannot be looked
+/// at is a machine of which nothing is known.
+fn there(config: Option<&Config>, lists: &[String]) -> Result<Vec<Checkup>, Failure> {
+    let Some(config) = config else {
+        let text =
+            "looking at nodes needs a configuration that says how they are reached ([launcher])";
+        return Err(Failure::Usage(text.to_owned()));
+    };
+    if matches!(config.launcher, Launcher::Sim { .. } | Launcher::Replay { .. }) {
+        let kind = config.launcher.as_str();
+        return Err(Failure::Usage(format!(
+            "nodes of launcher {kind:?} have nothing of their own to look at"
+        )));
+    }
+    let mut names = Vec::new();
+    for list in lists {
+        let expanded = hostlist::expand(list)
+            .map_err(|error| Failure::Usage(format!("NODE {list:?}: {error}")))?;
+        names.extend(expanded.into_iter().map(NodeName::from));
+    }
+    names.sort();
+    names.dedup();
+    let reached = |error| Failure::Usage(format!("{}: [launcher]: {error}", config.path.display()));
+    config.launcher.check(names.len()).map_err(reached)?;
+    let nodes = Nodes {
+        launcher: &config.launcher,
+        worker: &config.worker,
+        parallel: config.parallel,
+        limit: config.connect + LOOK,
+    };
+    let answers =
+        runtime()?.block_on(nodes::each(&nodes, &names, &["doctor", "--json"], looked_at));
+    let machine = |(name, answer): (&NodeName, Result<Vec<Check>, nodes::Trouble>)| {
+        let checks = answer.unwrap_or_else(|(_, why)| {
+            vec![Check::unknown(Area::Machine, "fabricgate there", why).needed()]
+        });
+        Checkup { machine: name.to_string(), checks }
+    };
+    Ok(names.iter().zip(answers).map(machine).collect())
+}
+
+/// What the doctor of a node printed.
+fn looked_at(bytes: &[u8]) -> Result<Vec<Check>, nodes::Trouble> {
+    let document: CheckupDocument = serde_json::from_slice(bytes).map_err(|error| {
+        (ProblemKind::Malformed, format!("its answer cannot be read ({error})"))
+    })?;
+    if document.format != CHECKUP_FORMAT {
+        let why =
+            format!("it answers in format {:?}, expected {CHECKUP_FORMAT:?}", document.format);
+        return Err((ProblemKind::Unsupported, why));
+    }
+    Ok(document.machines.into_iter().flat_map(|machine| machine.checks).collect())
 }
 
 fn is_lacking(check: &Check) -> bool {
@@ -71,7 +157,10 @@ fn shown(machines: &[Checkup], all: bool) -> String {
     let mut text = String::new();
     for machine in machines {
         let lacking = machine.checks.iter().filter(|check| is_lacking(check)).count();
+        let unknown =
+            machine.checks.iter().any(|check| check.needed && check.state == State::Unknown);
         let verdict = match lacking {
+            0 if unknown => "cannot be looked at".to_owned(),
             0 => "has what the default probes need".to_owned(),
             1 => "lacks one thing that the default probes need".to_owned(),
             n => format!("lacks {n} things that the default probes need"),
@@ -79,7 +168,7 @@ fn shown(machines: &[Checkup], all: bool) -> String {
         let _ = writeln!(text, "{}: {verdict}", machine.machine);
         let mut left_out = 0;
         for check in &machine.checks {
-            if !all && !is_lacking(check) && check.state != State::Has {
+            if !all && !check.needed && check.state != State::Has {
                 left_out += 1;
                 continue;
             }

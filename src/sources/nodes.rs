@@ -65,27 +65,10 @@ pub async fn ask(nodes: &Nodes<'_>, names: &[NodeName]) -> Said {
         said.trouble(ProblemKind::Unsupported, None, error.to_string());
         return said;
     }
-    let mut waiting: VecDeque<(usize, NodeName)> = names.iter().cloned().enumerate().collect();
-    let mut answers: Vec<Option<Answer>> = names.iter().map(|_| None).collect();
-    let mut asking = JoinSet::new();
-    loop {
-        while asking.len() < nodes.parallel.max(1)
-            && let Some((at, name)) = waiting.pop_front()
-        {
-            let (argv, limit) = (argv(nodes, &name), nodes.limit);
-            asking.spawn(async move { (at, one(argv, limit).await) });
-        }
-        match asking.join_next().await {
-            None => break,
-            Some(Ok((at, answer))) => answers[at] = Some(answer),
-            // A task that was lost is a node without an answer, below.
-            Some(Err(_)) => {}
-        }
-    }
-    // In the order asked, so that the same answers give the same document.
-    for (name, answer) in names.iter().zip(answers) {
-        match answer.unwrap_or_else(|| Err((ProblemKind::Unreachable, "was not asked".to_owned())))
-        {
+    let inner = nodes.limit.saturating_sub(MARGIN).max(nodes.limit / 2).as_secs().max(1);
+    let words = ["node", "facts", "--json", "--limit", &inner.to_string()];
+    for (name, answer) in names.iter().zip(each(nodes, names, &words, account).await) {
+        match answer {
             Ok(facts) => node_facts::add(&mut said, name.as_str(), name, &facts),
             Err((kind, why)) => said.trouble(kind, name.to_string(), why),
         }
@@ -94,22 +77,51 @@ pub async fn ask(nodes: &Nodes<'_>, names: &[NodeName]) -> Said {
     said
 }
 
-/// What a node says, or what kind of problem there is with it and why.
-type Answer = Result<Box<NodeFacts>, (ProblemKind, String)>;
+/// Why a node has no answer.
+pub type Trouble = (ProblemKind, String);
 
-fn argv(nodes: &Nodes<'_>, name: &NodeName) -> Result<Vec<String>, String> {
-    let inner = nodes.limit.saturating_sub(MARGIN).max(nodes.limit / 2).as_secs().max(1);
-    let words = [nodes.worker, "node", "facts", "--json", "--limit", &inner.to_string()];
-    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-    nodes.launcher.argv(name, &words).map_err(|error| error.to_string())
+/// Has every node run fabricgate with these words, and reads what it prints, in
+/// the order asked: the same answers give the same document.
+pub async fn each<T: Send + 'static>(
+    nodes: &Nodes<'_>,
+    names: &[NodeName],
+    words: &[&str],
+    read: fn(&[u8]) -> Result<T, Trouble>,
+) -> Vec<Result<T, Trouble>> {
+    let mut waiting: VecDeque<(usize, &NodeName)> = names.iter().enumerate().collect();
+    let mut answers: Vec<Option<Result<T, Trouble>>> = names.iter().map(|_| None).collect();
+    let mut asking = JoinSet::new();
+    let words: Vec<String> =
+        std::iter::once(&nodes.worker).chain(words).map(|word| (*word).to_owned()).collect();
+    loop {
+        while asking.len() < nodes.parallel.max(1)
+            && let Some((at, name)) = waiting.pop_front()
+        {
+            let argv = nodes.launcher.argv(name, &words).map_err(|error| error.to_string());
+            let limit = nodes.limit;
+            asking.spawn(async move { (at, one(argv, limit, read).await) });
+        }
+        match asking.join_next().await {
+            None => break,
+            Some(Ok((at, answer))) => answers[at] = Some(answer),
+            // A task that was lost is a node without an answer, below.
+            Some(Err(_)) => {}
+        }
+    }
+    let unasked = || Err((ProblemKind::Unreachable, "was not asked".to_owned()));
+    answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
 }
 
-async fn one(argv: Result<Vec<String>, String>, limit: Duration) -> Answer {
+async fn one<T>(
+    argv: Result<Vec<String>, String>,
+    limit: Duration,
+    read: fn(&[u8]) -> Result<T, Trouble>,
+) -> Result<T, Trouble> {
     let argv = argv.map_err(|why| (ProblemKind::Unreachable, why))?;
     let request = Request { argv, limit, capture: ANSWER };
     let (_keep, stop) = watch::channel(false);
     match timeout(limit + ENDING, exec::run(&request, stop)).await {
-        Ok(Ok(finished)) => answered(&finished, limit),
+        Ok(Ok(finished)) => answered(&finished, limit, read),
         Ok(Err(error)) => Err((ProblemKind::Unreachable, error.to_string())),
         Err(_) => Err((ProblemKind::Unreachable, silent(limit))),
     }
@@ -121,31 +133,39 @@ fn silent(limit: Duration) -> String {
 
 /// What it printed, whatever the exit code: a node without a driver says what it
 /// can and ends with 5.
-fn answered(finished: &Finished, limit: Duration) -> Answer {
+fn answered<T>(
+    finished: &Finished,
+    limit: Duration,
+    read: fn(&[u8]) -> Result<T, Trouble>,
+) -> Result<T, Trouble> {
     if finished.stdout.dropped != 0 {
         let why = format!("said more than {ANSWER} bytes");
         return Err((ProblemKind::Malformed, why));
     }
-    let read = serde_json::from_slice::<NodeFacts>(&finished.stdout.bytes);
-    match (read, &finished.ending) {
-        (Ok(facts), _) if facts.format == NODE_FACTS_FORMAT => Ok(Box::new(facts)),
-        (Ok(facts), _) if !facts.format.is_empty() => {
+    match (read(&finished.stdout.bytes), &finished.ending) {
+        (Ok(answer), _) => Ok(answer),
+        (Err(_), Ending::TimedOut) => Err((ProblemKind::Unreachable, silent(limit))),
+        (Err(_), ending) if finished.stdout.bytes.is_empty() => {
+            Err((ProblemKind::Unreachable, complaint("said nothing", ending, finished)))
+        }
+        (Err((ProblemKind::Malformed, what)), ending) => {
+            Err((ProblemKind::Malformed, complaint(&what, ending, finished)))
+        }
+        (Err(trouble), _) => Err(trouble),
+    }
+}
+
+/// A node's account of itself.
+fn account(bytes: &[u8]) -> Result<Box<NodeFacts>, Trouble> {
+    match serde_json::from_slice::<NodeFacts>(bytes) {
+        Ok(facts) if facts.format == NODE_FACTS_FORMAT => Ok(Box::new(facts)),
+        Ok(facts) if !facts.format.is_empty() => {
             let format = printable(&facts.format);
             let why = format!("answers in format {format}, and only {NODE_FACTS_FORMAT} is known");
             Err((ProblemKind::Unsupported, why))
         }
-        (_, Ending::TimedOut) => Err((ProblemKind::Unreachable, silent(limit))),
-        (Ok(_), ending) => {
-            Err((ProblemKind::Malformed, complaint("is no account", ending, finished)))
-        }
-        (Err(error), ending) if finished.stdout.bytes.is_empty() => {
-            let _ = error;
-            Err((ProblemKind::Unreachable, complaint("said nothing", ending, finished)))
-        }
-        (Err(error), ending) => {
-            let what = format!("answer cannot be read ({error})");
-            Err((ProblemKind::Malformed, complaint(&what, ending, finished)))
-        }
+        Ok(_) => Err((ProblemKind::Malformed, "is no account".to_owned())),
+        Err(error) => Err((ProblemKind::Malformed, format!("answer cannot be read ({error})"))),
     }
 }
 
