@@ -100,7 +100,7 @@ pub fn ask_driver(args: &DriverArgs) -> anyhow::Result<u8> {
         Some(path) => {
             let recording = Recording::of(&library);
             tell(&recording, &proc, out)?;
-            let kept = serde_json::to_vec_pretty(&recording.kept())?;
+            let kept = serde_json::to_vec(&recording.kept())?;
             std::fs::write(path, kept)?;
         }
     }

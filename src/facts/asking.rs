@@ -94,7 +94,7 @@ impl<'l> Asking<'l> {
         match found {
             Ok(value) => Some(value),
             Err(refusal) => {
-                self.miss(what, None, &refusal.to_string());
+                self.refuse(what, None, &refusal);
                 None
             }
         }
@@ -110,9 +110,20 @@ impl<'l> Asking<'l> {
         match found {
             Ok(value) => Some(value),
             Err(refusal) => {
-                self.miss(what, Some(link), &refusal.to_string());
+                self.refuse(what, Some(link), &refusal);
                 None
             }
+        }
+    }
+
+    /// Notes a refusal. A GPU that is gone refuses everything from then on, which
+    /// is said once.
+    fn refuse(&mut self, what: &str, link: Option<u32>, refusal: &Refusal) {
+        match refusal {
+            Refusal::GpuLost | Refusal::ResetRequired => {
+                self.miss("whatever else it has", None, &refusal.to_string());
+            }
+            refusal => self.miss(what, link, &refusal.to_string()),
         }
     }
 

@@ -167,17 +167,23 @@ fn heard(finished: &Finished, limit: Duration) -> Heard {
             Ending::TimedOut => hung(limit, last),
             ending => format!("asking the NVIDIA driver failed: {ending}{}", while_asking(last)),
         };
-        let told = heard.gpus.as_ref().map_or(0, Vec::len);
-        let silent: Vec<u32> = (u32::try_from(told).unwrap_or(0)..counted.unwrap_or(0)).collect();
-        heard.missing.push(Missing {
-            what: "GPUs".to_owned(),
-            gpus: silent,
-            why: why.clone(),
-            ..Missing::default()
-        });
+        heard.missing.push(silent(heard.gpus.as_mut(), counted, &why));
         heard.trouble = Some(why);
     }
     heard
+}
+
+/// Keeps a place for every GPU that was counted and not heard: one that did not
+/// answer is not one that is not there.
+fn silent(gpus: Option<&mut Vec<GpuFacts>>, counted: Option<u32>, why: &str) -> Missing {
+    let why = why.to_owned();
+    let (Some(gpus), Some(counted)) = (gpus, counted) else {
+        return Missing { what: "GPUs".to_owned(), why, ..Missing::default() };
+    };
+    let heard = u32::try_from(gpus.len()).unwrap_or(counted);
+    let silent: Vec<u32> = (heard..counted).collect();
+    gpus.extend(silent.iter().map(|index| GpuFacts { index: *index, ..GpuFacts::default() }));
+    Missing { what: "everything".to_owned(), gpus: silent, why, ..Missing::default() }
 }
 
 fn hung(limit: Duration, last: Option<&str>) -> String {
@@ -255,11 +261,13 @@ mod tests {
             .map(|line| format!("{line}\n"))
             .collect();
         let heard = heard(&finished(cut.into(), progress.into(), Ending::TimedOut), LIMIT);
-        assert_eq!(heard.gpus.expect("counted").len(), 1);
+        // The one that did not answer is there all the same.
+        let uuids: Vec<_> = heard.gpus.expect("counted").into_iter().map(|gpu| gpu.uuid).collect();
+        assert_eq!(uuids, [Some("GPU-0".to_owned()), None]);
         let why = heard.trouble.expect("said");
         assert!(why.contains("30 s while asked for GPU 1: the link to its processor"), "{why}");
         let silent = heard.missing.last().expect("said");
-        assert_eq!((silent.what.as_str(), silent.gpus.as_slice()), ("GPUs", &[1][..]));
+        assert_eq!((silent.what.as_str(), silent.gpus.as_slice()), ("everything", &[1][..]));
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn answered(
 ) -> GpuFacts {
     begin("identity");
     if let Err(Refusal::GpuLost) = asking.text_of(Question::Text(Text::Uuid)) {
-        asking.miss("everything", None, &Refusal::GpuLost.to_string());
+        asking.kept::<()>("identity", Err(Refusal::GpuLost));
         return GpuFacts { index, ..GpuFacts::default() };
     }
     let mut facts = identity(asking, index);
@@ -113,6 +113,11 @@ fn answered(
     facts.platform = fabric::platform(asking);
     begin("NVLinks");
     (facts.nvlink_count, facts.nvlinks) = link::nvlinks(asking, architecture);
+    // Before Blackwell there was one mode for the whole machine.
+    if architecture.is_some_and(|number| link::BLACKWELL <= number) {
+        facts.nvlink_mode = asking.small(Number::LinkMode);
+        facts.nvlink_mode_is_best = asking.flag(Number::LinkModeIsBest);
+    }
     begin("the link to its processor");
     facts.c2c = link::c2c(asking);
     begin("PCI Express");
@@ -166,17 +171,17 @@ fn memory(asking: &mut Asking<'_>, facts: &mut GpuFacts) {
     });
     // GPUs either remap rows or retire pages; that one that does the first does
     // not do the second is no gap.
-    let number = |asking: &Asking<'_>, number| asking.number_of(Question::Number(number)).ok();
-    let pages = RetiredPages {
-        single_bit: number(asking, Number::RetiredSingleBit),
-        double_bit: number(asking, Number::RetiredDoubleBit),
-        pending: number(asking, Number::RetiredPending).map(|value| value != 0),
-    };
-    if pages != RetiredPages::default() {
-        facts.retired_pages = Some(pages);
-    } else if facts.remapped_rows.is_none() {
-        asking.miss("retired pages", None, &Refusal::NotSupported.to_string());
+    let number = |asking: &Asking<'_>, number| asking.number_of(Question::Number(number));
+    let single_bit = number(asking, Number::RetiredSingleBit);
+    if let (Err(refusal), None) = (&single_bit, &facts.remapped_rows) {
+        asking.kept::<()>("retired pages", Err(refusal.clone()));
     }
+    let pages = RetiredPages {
+        single_bit: single_bit.ok(),
+        double_bit: number(asking, Number::RetiredDoubleBit).ok(),
+        pending: number(asking, Number::RetiredPending).ok().map(|value| value != 0),
+    };
+    facts.retired_pages = Some(pages).filter(|pages| *pages != RetiredPages::default());
 }
 
 fn running(asking: &mut Asking<'_>, facts: &mut GpuFacts) {
@@ -269,6 +274,22 @@ mod tests {
         let said = said(&recorded);
         assert_eq!(said.missing.len(), 1);
         assert!(said.missing[0].why.contains("fell off the bus"), "{:?}", said.missing);
+        // The same where it is lost while it is asked.
+        let uuid = Ok(Value::Text("GPU-1".to_owned()));
+        recorded.gpu(0, Question::Text(Text::Uuid), uuid);
+        for question in [
+            Question::Number(Number::Architecture),
+            Question::FabricThird,
+            Question::RemappedRows,
+            Question::Number(Number::RetiredSingleBit),
+            Question::Processes,
+        ] {
+            recorded.gpu(0, question, Err(Refusal::GpuLost));
+        }
+        let said = gpu(&recorded, Path::new("/proc"), 0, &mut |_| {});
+        let lost = said.missing.iter().filter(|missing| missing.why.contains("fell off"));
+        assert_eq!(lost.count(), 1, "{:?}", said.missing);
+        assert_eq!(said.gpu.uuid.as_deref(), Some("GPU-1"));
     }
 
     #[test]

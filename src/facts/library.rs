@@ -142,6 +142,10 @@ questions! {
         Architecture => "architecture",
         /// Its number within the node or baseboard.
         ModuleId => "module id",
+        /// Bandwidth mode of its NVLinks.
+        LinkMode => "NVLink bandwidth mode",
+        /// Whether that is the fastest.
+        LinkModeIsBest => "NVLink bandwidth mode is best",
         /// Size of its memory in bytes.
         MemoryBytes => "memory size",
         /// Whether its link to a processor in the same package is in use.

@@ -30,7 +30,7 @@ const HOPPER: u64 = 9;
 
 /// `NVML_DEVICE_ARCH_BLACKWELL`: from here on the counter call is not
 /// supported, and the counters of NVLink 5 are.
-const BLACKWELL: u64 = 10;
+pub(super) const BLACKWELL: u64 = 10;
 
 /// Counters up to Hopper: the call's number for each (`nvmlNvLinkErrorCounter_t`).
 ///

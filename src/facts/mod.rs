@@ -104,7 +104,13 @@ pub async fn gather(gathering: &Gathering<'_>) -> Gathered {
     }
     match lldp {
         Tool::Absent => {}
-        Tool::Said(output) => facts.neighbours = cabled(&output),
+        Tool::Said(output) => {
+            let (neighbours, problems) = cabled(&output);
+            facts.neighbours = neighbours;
+            for problem in problems {
+                miss(&mut facts, "LLDP neighbours", &problem);
+            }
+        }
         Tool::Failed(why) => miss(&mut facts, "LLDP neighbours", &why),
     }
     facts.imex = imex::channels(gathering.root);
@@ -125,12 +131,17 @@ fn miss(facts: &mut NodeFacts, what: &str, why: &str) {
     facts.missing.push(Missing { what, why, ..Missing::default() });
 }
 
-/// What network interfaces are cabled to, as LLDP says.
-fn cabled(output: &[u8]) -> Vec<Neighbour> {
-    let said = neighbours::read("lldpctl -f json", &String::from_utf8_lossy(output));
+/// What network interfaces are cabled to, as LLDP says, and what of it could not
+/// be read.
+fn cabled(output: &[u8]) -> (Vec<Neighbour>, Vec<String>) {
+    // The answer does not name the node, so the place does, as a file would that
+    // was kept of it.
+    let said = neighbours::read("nodes/this/lldpctl.json", &String::from_utf8_lossy(output));
     let nics = said.nodes.into_values().flat_map(|node| node.nics);
-    nics.filter_map(|nic| Some(Neighbour { device: nic.device?, switch: nic.leaf, port: nic.port }))
-        .collect()
+    let cables = nics.filter_map(|nic| {
+        Some(Neighbour { device: nic.device?, switch: nic.leaf, port: nic.port })
+    });
+    (cables.collect(), said.problems.iter().map(ToString::to_string).collect())
 }
 
 /// What came of a tool.

@@ -121,6 +121,8 @@ impl NvmlLibrary {
         let found: Result<u64, NvmlError> = match number {
             Number::Architecture => return Ok(ffi::architecture(device)?.into()),
             Number::ModuleId => return Ok(ffi::module_id(device)?.into()),
+            Number::LinkMode => return Ok(ffi::link_mode(device)?.0.into()),
+            Number::LinkModeIsBest => return Ok(ffi::link_mode(device)?.1.into()),
             Number::C2cEnabled => return Ok(ffi::c2c_enabled(device)?.into()),
             Number::MemoryBytes => device.memory_info().map(|memory| memory.total),
             Number::PcieGeneration => device.current_pcie_link_gen().map(u64::from),

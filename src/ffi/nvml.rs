@@ -140,6 +140,17 @@ pub fn module_id(device: &Device<'_>) -> Result<u32, CallError> {
     number(device, &device.nvml().lib().nvmlDeviceGetModuleId)
 }
 
+/// The bandwidth mode of the GPU's NVLinks, and whether it is the fastest.
+pub fn link_mode(device: &Device<'_>) -> Result<(u8, bool), CallError> {
+    let call = there(&device.nvml().lib().nvmlDeviceGetNvlinkBwMode)?;
+    let version = tag::<c::nvmlNvlinkGetBwMode_v1_t>(1);
+    let mut info = c::nvmlNvlinkGetBwMode_v1_t { version, bIsBest: 0, bwMode: 0 };
+    // SAFETY: as in `number`; the version in the structure tells the library its
+    // size.
+    succeeded(unsafe { call(device.handle(), &raw mut info) })?;
+    Ok((info.bwMode, info.bIsBest != 0))
+}
+
 /// Whether the chip-to-chip link to the CPU is in use.
 pub fn c2c_enabled(device: &Device<'_>) -> Result<bool, CallError> {
     let call = there(&device.nvml().lib().nvmlDeviceGetC2cModeInfoV)?;

@@ -5,6 +5,7 @@
 
 use super::cabling;
 use super::claims_file;
+use super::cluster_uuids;
 use super::job;
 use super::kubernetes;
 use super::nccl_topology;
@@ -35,6 +36,7 @@ const READERS: &[(Recognises, Read)] = &[
     (ray::recognises, ray::read),
     (nccl_topology::recognises, nccl_topology::read),
     (neighbours::recognises, neighbours::read),
+    (cluster_uuids::recognises, cluster_uuids::read),
     (claims_file::recognises, claims_file::read),
     (cabling::recognises, cabling::read),
 ];
@@ -55,5 +57,5 @@ pub fn read(place: &str, text: &str, include: &mut topology_conf::Open<'_>) -> O
 /// What can be read, for messages.
 pub const KNOWN: &str = "claims.toml, Slurm's topology.yaml or topology.conf, output of scontrol show \
     topology|node|partition|config or sinfo, `kubectl get -o json` of nodes, ComputeDomains or \
-    topologies, `fabricgate node facts --json`, a cabling file, LLDP or InfiniBand neighbours, Ray's \
+    topologies, `fabricgate node facts --json`, lines of NODE: ClusterUUID, a cabling file, LLDP or InfiniBand neighbours, Ray's \
     nodes, an NCCL topology XML, or the environment of a job";

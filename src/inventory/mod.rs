@@ -5,6 +5,7 @@
 
 pub mod cabling;
 pub mod claims_file;
+pub mod cluster_uuids;
 pub mod detect;
 pub mod hostlist;
 pub mod job;

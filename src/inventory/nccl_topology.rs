@@ -29,13 +29,13 @@ use crate::model::said::Said;
 use crate::model::said::SourceKind;
 use crate::model::span::line_column;
 
-/// The most elements: a fused tree of 72 GPUs has about 3,000.
+/// The most elements. NCCL itself gives up on far smaller trees.
 const MOST_ELEMENTS: u32 = 1_000_000;
 
 /// The most NVLinks of one GPU that are believed; those of today have 18.
 const MOST_LINKS: u32 = 1_000;
 
-/// The most nets of one file: a fused tree of 18 nodes has about 200.
+/// The most nets of one file: ten each on 400 fused nodes.
 const MOST_NETS: usize = 4_096;
 
 /// Whether a text looks like one.

@@ -284,3 +284,21 @@ fn names_with_control_characters_lose_them() {
     let said = read("x", &pretty(&rack("n\u{1b}1", [7; 4])));
     assert!(said.nodes.contains_key(&NodeName::from("n1")));
 }
+
+#[test]
+fn a_document_that_is_cut_anywhere_is_incomplete_and_no_panic() {
+    let text = format!("{}{}", line("n1", rack("n1", [7; 4])), pretty(&rack("n2", [7; 4])));
+    for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)).step_by(7) {
+        let said = read("x", &text[..end]);
+        assert!(!said.problems.is_empty() || said.nodes.len() == 1, "cut at {end}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "[{}\\[\\]\",:a-z0-9\\n\u{e9} ]{0,200}") {
+        let _ = recognises(&text);
+        let said = read("x", &text);
+        proptest::prop_assert!(!said.problems.is_empty());
+    }
+}

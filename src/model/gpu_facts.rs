@@ -58,6 +58,13 @@ pub struct GpuFacts {
     /// NVLinks it has, up or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink_count: Option<u32>,
+    /// Bandwidth mode of its NVLinks, the driver's number (Blackwell and newer).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvlink_mode: Option<u32>,
+    /// Whether that is the fastest it has; links that are slower on purpose are
+    /// not broken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvlink_mode_is_best: Option<bool>,
     /// Each of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nvlinks: Vec<NvlinkFacts>,

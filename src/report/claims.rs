@@ -62,7 +62,8 @@ pub fn changes(changes: &[Change], style: &TerminalStyle) -> String {
 }
 
 fn opening(page: &mut Page, claims: &Claims) {
-    let nodes: BTreeSet<&NodeName> = claims.domains.iter().flat_map(|d| &d.nodes).collect();
+    let placed = claims.domains.iter().flat_map(|d| &d.nodes);
+    let nodes: BTreeSet<&NodeName> = placed.chain(claims.nodes.keys()).collect();
     let mut text = format!(
         "{}, {}",
         counted(claims.domains.len(), "domain", "domains"),
@@ -99,12 +100,12 @@ fn domains(page: &mut Page, claims: &Claims) {
             let _ = write!(text, ", {platform}");
         }
         if let Some(gpus) = domain.gpus_per_node {
-            let _ = write!(text, ", {gpus} GPUs per node");
+            let _ = write!(text, ", {} per node", counted(gpus as usize, "GPU", "GPUs"));
         }
         if let Some(nic) = &domain.nic {
             let _ = write!(text, ", NICs {nic}");
         }
-        page.paragraph(&format!("{}: ", plain(domain.name.as_str())), &plain(&text), 2);
+        page.paragraph("", &plain(&format!("{}: {text}", domain.name)), 2);
         for line in said_by.get(domain.name.as_str()).into_iter().flatten() {
             page.faint(&plain(line), 6);
         }
@@ -135,22 +136,15 @@ fn supporters(claims: &Claims) -> BTreeMap<&str, Vec<String>> {
         }
         for (at, count) in shared {
             let domain = &claims.domains[at];
-            let line = supporter(claims, assertion, domain, count);
+            let line = supporter(assertion, domain, count);
             lines.entry(domain.name.as_str()).or_default().push(line);
         }
     }
     lines
 }
 
-fn supporter(
-    claims: &Claims,
-    assertion: &Assertion,
-    domain: &ClaimedDomain,
-    shared: usize,
-) -> String {
+fn supporter(assertion: &Assertion, domain: &ClaimedDomain, shared: usize) -> String {
     let group = &assertion.group;
-    let source = claims.sources.get(assertion.source);
-    let source = source.map_or_else(|| "a source".to_owned(), |read| read.source.to_string());
     let how = match &group.basis {
         Basis::Asserted => "asserted".to_owned(),
         Basis::Copied { from } => format!("copied from {from}, so no corroboration"),
@@ -162,19 +156,27 @@ fn supporter(
     } else {
         format!("{shared} of these {}, {} in all", domain.nodes.len(), group.nodes.len())
     };
-    let since = group.since.as_ref().map(|since| format!(", since {since}")).unwrap_or_default();
-    format!("{} {}: {extent}, {how}{since}, by {source}", group.scheme, group.name)
+    let since = group.since.as_ref().map(|since| format!(" since {since}")).unwrap_or_default();
+    format!("{} {}: {extent}, {how}{since} [{}]", group.scheme, group.name, assertion.source + 1)
 }
 
 fn network(page: &mut Page, claims: &Claims) {
-    if !claims.leaves.is_empty() {
-        page.section(&format!("Leaves ({})", claims.leaves.len()));
-        for leaf in claims.leaves.iter().take(MOST) {
-            let nodes = hostlist::fold(leaf.nodes.iter().map(|n| n.as_str()));
-            let text = format!("{}, {nodes}", counted(leaf.nodes.len(), "node", "nodes"));
-            page.paragraph(&format!("leaf {}: ", plain(&leaf.name)), &plain(&text), 2);
+    // Leaves of nodes that no domain has are measured by nobody, and still said.
+    let said = claims.assertions.iter().map(|assertion| &assertion.group);
+    let said = said.filter(|group| group.kind == GroupKind::Leaf && group.in_force);
+    let leaves: Vec<(&str, &[NodeName])> = if claims.leaves.is_empty() {
+        said.map(|group| (group.name.as_str(), group.nodes.as_slice())).collect()
+    } else {
+        claims.leaves.iter().map(|leaf| (leaf.name.as_str(), leaf.nodes.as_slice())).collect()
+    };
+    if !leaves.is_empty() {
+        page.section(&format!("Leaves ({})", leaves.len()));
+        for (name, nodes) in leaves.iter().take(MOST) {
+            let folded = hostlist::fold(nodes.iter().map(|n| n.as_str()));
+            let text = format!("{name}: {}, {folded}", counted(nodes.len(), "node", "nodes"));
+            page.paragraph("", &plain(&text), 2);
         }
-        more(page, claims.leaves.len());
+        more(page, leaves.len());
     }
     if !claims.rails.is_empty() {
         page.section(&format!("Rails ({})", claims.rails.len()));
@@ -231,16 +233,37 @@ fn sources(page: &mut Page, claims: &Claims) {
     }
     page.section(&format!("Sources ({})", claims.sources.len()));
     for (at, read) in claims.sources.iter().enumerate() {
-        let groups = claims.assertions.iter().filter(|a| a.source == at).count();
-        let said = counted(groups, "group of nodes", "groups of nodes");
-        page.paragraph("", &plain(&format!("{}: {said}", read.source)), 2);
+        let said = said_by(claims, at);
+        page.paragraph(&format!("[{}] ", at + 1), &plain(&format!("{}: {said}", read.source)), 2);
         for problem in &read.problems {
-            page.paragraph(&format!("{}: ", problem.kind.words()), &plain(&problem.to_string()), 6);
+            let text = format!("{}: {problem}", problem.kind.words());
+            page.paragraph("- ", &plain(&text), 6);
         }
         for note in &read.notes {
             page.faint(&plain(note), 6);
         }
     }
+}
+
+/// How many groups of which kind a source names.
+fn said_by(claims: &Claims, source: usize) -> String {
+    let mut counts: BTreeMap<GroupKind, (usize, &str)> = BTreeMap::new();
+    for assertion in claims.assertions.iter().filter(|a| a.source == source) {
+        let group = &assertion.group;
+        counts.entry(group.kind).or_insert((0, &group.scheme)).0 += 1;
+    }
+    let parts: Vec<String> = counts
+        .into_iter()
+        .map(|(kind, (count, scheme))| match kind {
+            GroupKind::Domain => counted(count, scheme, &format!("{scheme}s")),
+            GroupKind::Imex => counted(count, "IMEX domain", "IMEX domains"),
+            GroupKind::Leaf => counted(count, "leaf", "leaves"),
+            GroupKind::Switch => counted(count, "switch above leaves", "switches above leaves"),
+            GroupKind::Rack => counted(count, "rack", "racks"),
+            GroupKind::Partition => counted(count, "partition", "partitions"),
+        })
+        .collect();
+    if parts.is_empty() { "no group of nodes".to_owned() } else { parts.join(", ") }
 }
 
 fn more(page: &mut Page, all: usize) {

@@ -193,6 +193,10 @@ fn remarks(gpu: &GpuFacts) -> Vec<String> {
             remark(format!("NVLink {} counts {}", link.link, counted.join(", ")));
         }
     }
+    if gpu.nvlink_mode_is_best == Some(false) {
+        let mode = gpu.nvlink_mode.map_or_else(String::new, |mode| format!(" ({mode})"));
+        remark(format!("its NVLinks are in a slower bandwidth mode{mode} on purpose"));
+    }
     if let Some(rows) = gpu.remapped_rows.as_ref().filter(|rows| rows.pending || rows.failed) {
         let what = if rows.failed { "failed" } else { "pending until the next reset" };
         remark(format!("row remapping {what}"));

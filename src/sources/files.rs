@@ -24,13 +24,13 @@ pub fn read(paths: &[PathBuf]) -> Vec<Said> {
 fn file(path: &Path) -> Said {
     match text(path) {
         Ok(text) => recognised(path, &text).unwrap_or_else(|| {
-            let mut said = Said::nothing(SourceKind::Stored, path.display().to_string());
+            let mut said = Said::nothing(SourceKind::Unrecognised, path.display().to_string());
             let message = format!("is nothing that is known, expected {}", detect::KNOWN);
             said.trouble(ProblemKind::Unsupported, None, message);
             said
         }),
         Err((kind, message)) => {
-            let mut said = Said::nothing(SourceKind::Stored, path.display().to_string());
+            let mut said = Said::nothing(SourceKind::Unrecognised, path.display().to_string());
             said.trouble(kind, None, message);
             said
         }
@@ -43,7 +43,7 @@ fn folder(path: &Path) -> Vec<Said> {
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,
         Err(error) => {
-            let mut said = Said::nothing(SourceKind::Stored, place);
+            let mut said = Said::nothing(SourceKind::Unrecognised, place);
             said.trouble(ProblemKind::Missing, None, format!("cannot be listed: {error}"));
             return vec![said];
         }
@@ -65,7 +65,7 @@ fn folder(path: &Path) -> Vec<Said> {
             }
         }
     }
-    let mut rest = Said::nothing(SourceKind::Stored, place);
+    let mut rest = Said::nothing(SourceKind::Unrecognised, place);
     if all.is_empty() {
         let message = format!("holds nothing that is known, expected {}", detect::KNOWN);
         rest.trouble(ProblemKind::Missing, None, message);

@@ -102,9 +102,7 @@ async fn ask_here(kubernetes: &Kubernetes, connected: oneshot::Sender<()>) -> Ve
     };
     let _ = connected.send(());
     let (nodes, labels) = ask_nodes(&server).await;
-    let is_gone =
-        nodes.nodes.is_empty() && nodes.problems.iter().any(|p| p.kind == ProblemKind::Unreachable);
-    if is_gone {
+    if !server.has_answered() {
         // The rest would only wait once more and say the same.
         return vec![nodes];
     }

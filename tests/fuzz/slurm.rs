@@ -190,3 +190,34 @@ fn topology_files_of_slurm_never_break_a_reader() {
 fn answers_of_slurm_never_break_a_reader() {
     target("slurm-answers", 500, &[TOPOLOGY, NODES, OTHERS]);
 }
+
+/// Pieces that take long to read when a text is nothing but them, on one line,
+/// if anything is looked at from its beginning again and again.
+const REPEATED: &[&str] = &[
+    " ",
+    "a ",
+    "=",
+    "a=1 ",
+    "a=\" ",
+    "BlockName=a x=1 ",
+    "\\\n",
+    "[",
+    "- ",
+    "{a: 1},",
+    "a|",
+    "idle ",
+    "t[1-100000]|100000|idle\n",
+    "BlockName=b Nodes=n[1-100000]\n",
+    "NodeName=a Reason= [a@1T",
+    "   Reason= [a@1T] Comment=",
+    "PartitionName=a Nodes=b ",
+];
+
+#[test]
+fn a_book_of_one_line_is_read_to_its_end() {
+    let make = |dice: &mut Dice| {
+        let piece = REPEATED[dice.below(REPEATED.len())];
+        piece.repeat(150_000 / piece.len()).into_bytes()
+    };
+    fuzz("slurm-lines", 25, make, all_readers);
+}

@@ -17,6 +17,7 @@ use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Group;
 use crate::model::said::GroupKind;
+use crate::model::said::NicSaid;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceProblem;
@@ -42,8 +43,6 @@ type Key = (&'static str, &'static str, GroupKind);
 /// Labels that stand alone.
 const ALONE: &[Key] = &[
     (CLIQUE, "clique", GroupKind::Domain),
-    ("accelerator.topograph.run/domain", "topograph-domain", GroupKind::Domain),
-    ("accelerator.topograph.run/sub-domain", "topograph-sub-domain", GroupKind::Domain),
     ("network.topology.nvidia.com/accelerator", "topograph-accelerator", GroupKind::Domain),
     ("topology.k8s.aws/ultraserver-id", "ultraserver", GroupKind::Domain),
     ("oci.oraclecloud.com/host.gpu_memory_fabric_id", "gpu-memory-fabric", GroupKind::Domain),
@@ -59,6 +58,10 @@ const ALONE: &[Key] = &[
 
 /// Labels that nest, the innermost first.
 const NESTED: &[&[Key]] = &[
+    &[
+        ("accelerator.topograph.run/sub-domain", "topograph-sub-domain", GroupKind::Domain),
+        ("accelerator.topograph.run/domain", "topograph-domain", GroupKind::Domain),
+    ],
     &[
         ("network.topology.nvidia.com/leaf", "topograph-leaf", GroupKind::Leaf),
         ("network.topology.nvidia.com/spine", "topograph-spine", GroupKind::Switch),
@@ -221,13 +224,20 @@ fn chains(labelled: &Labelled, place: &str, node: &NodeName, said: &mut Said) ->
         }
         chains.push(chain);
     }
-    chains.push(numbered(labels, TOPOGRAPH_TIER, "topograph-tier-"));
+    let mut tiers = numbered(labels, TOPOGRAPH_TIER, "topograph-tier-");
+    // Tier 0 may be missing; what is then the first is no leaf.
+    if let Some(first) = tiers.first_mut().filter(|first| first.scheme != "topograph-tier-0") {
+        first.kind = GroupKind::Switch;
+    }
+    chains.push(tiers);
     let mut nebius = numbered(labels, NEBIUS_TIER, "nebius-tier-");
-    if let Some(first) = nebius.first_mut().filter(|first| first.scheme == "nebius-tier-0") {
-        if gpu_labels::is_rack_scale(labels) {
-            first.kind = GroupKind::Domain;
-        }
-        if let Some(leaf) = nebius.get_mut(1) {
+    // Of a rack, tier 0 is its NVLink domain, and the leaf is above it.
+    if gpu_labels::is_rack_scale(labels)
+        && let [domain, rest @ ..] = nebius.as_mut_slice()
+        && domain.scheme == "nebius-tier-0"
+    {
+        domain.kind = GroupKind::Domain;
+        if let Some(leaf) = rest.first_mut() {
             leaf.kind = GroupKind::Leaf;
         }
     }
@@ -326,5 +336,39 @@ fn racks(nodes: &[(&NodeName, &Labelled)], said: &mut Said) {
         let said = said.nodes.entry((*node).clone()).or_default();
         said.rack = RACKS.iter().find_map(|key| labelled.labels.get(*key)).map(|rack| shown(rack));
         said.slot = labelled.labels.get(SLOT).map(|slot| shown(slot));
+        said.nics.extend(nics(&labelled.labels));
     }
+}
+
+/// Which leaf and port each interface should be cabled to, and which one it sees,
+/// as CoreWeave labels them: `neighbors.expected.<interface>.device`, `.port-id`.
+fn nics(labels: &BTreeMap<String, String>) -> Vec<NicSaid> {
+    const PREFIXES: [&str; 2] =
+        ["backend.coreweave.cloud/neighbors.", "ib.coreweave.cloud/neighbors."];
+    let mut nics: BTreeMap<(&str, &str), NicSaid> = BTreeMap::new();
+    for (key, value) in labels {
+        let Some(rest) = PREFIXES.iter().find_map(|prefix| key.strip_prefix(prefix)) else {
+            continue;
+        };
+        let Some((how, (interface, what))) =
+            rest.split_once('.').and_then(|(how, rest)| Some((how, rest.rsplit_once('.')?)))
+        else {
+            continue;
+        };
+        let basis = match how {
+            "expected" => Basis::Asserted,
+            "current" => Basis::Reported,
+            _ => continue,
+        };
+        let nic = nics.entry((interface, how)).or_default();
+        match what {
+            "device" => nic.leaf = Some(shown(value)),
+            "port-id" => nic.port = Some(shown(value)),
+            _ => {}
+        }
+        nic.device = Some(shown(interface));
+        nic.basis = Some(basis);
+        nic.at = Some(format!("label {key}"));
+    }
+    nics.into_values().filter(|nic| nic.leaf.is_some() || nic.port.is_some()).collect()
 }

@@ -13,7 +13,5 @@ mod objects;
 mod tables;
 pub mod topologies;
 
-pub use objects::continues;
-
 #[cfg(test)]
 mod tests;

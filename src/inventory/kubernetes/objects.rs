@@ -54,11 +54,6 @@ pub(super) struct Objects {
     pub(super) problems: Vec<SourceProblem>,
 }
 
-/// The token with which a server's list goes on, if it does.
-pub fn continues(text: &str) -> Option<String> {
-    read("", text).more
-}
-
 /// Reads all objects of a text. `place` is its name in messages.
 pub(super) fn read(place: &str, text: &str) -> Objects {
     let text = text.trim_start_matches('\u{feff}');
@@ -103,7 +98,18 @@ fn wording(message: &str) -> String {
 
 fn yaml(place: &str, text: &str) -> Objects {
     let mut found = Objects::default();
-    match serde_saphyr::from_multiple::<Value>(text) {
+    // The reader's own bounds end at some hundred nodes with their labels. No
+    // honest text has more of anything than bytes; aliases keep their bounds.
+    let most = text.len().max(250_000);
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_events: most.saturating_mul(2),
+            max_nodes: most,
+            max_documents: most,
+            max_total_scalar_bytes: most,
+        },
+    };
+    match serde_saphyr::from_multiple_with_options::<Value>(text, options) {
         Ok(documents) => {
             for value in documents {
                 let mut document = Document::default();

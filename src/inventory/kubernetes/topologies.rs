@@ -121,7 +121,9 @@ impl Topologies {
         for (number, level) in levels.iter().enumerate() {
             let label = level.as_object().and_then(|level| text_at(level, &["nodeLabel"]));
             match label.filter(|label| !label.is_empty()) {
-                None => wrong(ProblemKind::Malformed, format!("level {number} has no nodeLabel")),
+                None => {
+                    wrong(ProblemKind::Malformed, format!("level {number} has no nodeLabel"));
+                }
                 Some(label) if labels.iter().any(|known| known == label) => {
                     wrong(ProblemKind::Contradictory, format!("has {} twice", shown(label)));
                 }
@@ -183,9 +185,9 @@ fn hold(topology: &Topology, labels: &Labels, said: &mut Said) {
         if path.len() < levels.len() {
             let carries = |label: &&String| labels.contains_key(label.as_str());
             if levels.iter().any(carries) {
-                partly.push(node.as_str())
+                partly.push(node.as_str());
             } else {
-                outside += 1
+                outside += 1;
             }
             continue;
         }

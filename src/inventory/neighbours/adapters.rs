@@ -33,7 +33,7 @@ pub(super) fn is_list(text: &str) -> bool {
 /// `CA 'mlx5_0'`
 fn device(line: &str) -> Option<&str> {
     let (name, rest) = line.trim_end().strip_prefix("CA '")?.split_once('\'')?;
-    Some(name).filter(|_| rest.is_empty() || rest == ":")
+    Some(name).filter(|_| !plain(name).is_empty() && (rest.is_empty() || rest == ":"))
 }
 
 /// Reads `ibstat` of this node.
@@ -66,7 +66,9 @@ pub(super) fn read(said: &mut Said, node: &NodeName, text: &str) {
         }
         let Some(nic) = nics.last_mut().filter(|_| is_port) else { continue };
         match key {
-            "State" => nic.state = Some(plain(value).to_ascii_lowercase()),
+            "State" => {
+                nic.state = Some(plain(value).to_ascii_lowercase()).filter(|s| !s.is_empty());
+            }
             // In Gbit/s, `2.5` and `40 (FDR10)` among them.
             "Rate" => {
                 let number = value.split_whitespace().next().unwrap_or_default();

@@ -34,7 +34,9 @@ pub(super) fn adapter(description: &str) -> Adapter {
     let mut words = description.split_whitespace();
     let host = words.next().filter(|host| !UNNAMED.contains(host)).and_then(node_name);
     match (host, words.next(), words.next()) {
-        (Some(host), device, None) => Adapter::Host(host, device.map(plain)),
+        (Some(host), device, None) => {
+            Adapter::Host(host, device.map(plain).filter(|device| !device.is_empty()))
+        }
         _ => Adapter::Nameless,
     }
 }

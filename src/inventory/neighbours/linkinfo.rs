@@ -49,6 +49,9 @@ fn port(line: &str) -> Option<Port<'_>> {
     let number = number.split_whitespace().last()?.parse().ok()?;
     let (before, _) = middle.split_once('/')?;
     let state = plain(before.split_whitespace().last()?).to_ascii_lowercase();
+    if state.is_empty() {
+        return None;
+    }
     let mut words = before.split_whitespace();
     let width = words.next().and_then(|w| description::width_of(w.strip_suffix('X')?));
     let speed = words.next().and_then(|w| w.parse::<f64>().ok());

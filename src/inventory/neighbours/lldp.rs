@@ -186,6 +186,9 @@ fn from_keyvalue(text: &str) -> Vec<Heard> {
     let mut heard: Vec<Heard> = Vec::new();
     for (interface, key, value) in text.lines().filter_map(keyvalue) {
         let interface = plain(interface);
+        if interface.is_empty() {
+            continue;
+        }
         // Every neighbour begins with `via`; two on one interface differ in it
         // or follow each other.
         let is_new = key == "via" || heard.last().is_none_or(|last| last.interface != interface);
@@ -222,6 +225,7 @@ fn from_text(text: &str) -> Vec<Heard> {
         let value = plain(value);
         if key == "Interface"
             && let Some((interface, _)) = value.split_once(", via:")
+            && !interface.is_empty()
         {
             heard.push(Heard { interface: interface.to_owned(), ..Heard::default() });
             continue;
@@ -232,7 +236,7 @@ fn from_text(text: &str) -> Vec<Heard> {
             "ChassisID" => last.chassis = two().map(|(_, id)| id),
             "SysName" => last.name = Some(value).filter(|name| !name.is_empty()),
             "PortID" => last.port = two(),
-            "PortDescr" => last.description = Some(value),
+            "PortDescr" => last.description = Some(value).filter(|text| !text.is_empty()),
             "Capability" => {
                 if let Some((kind, on)) = value.split_once(", ") {
                     last.capabilities.push((kind.to_owned(), on == "on"));

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::description;
 use crate::inventory::reading::complain;
+use crate::inventory::reading::plain;
 use crate::inventory::reading::quoted;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
@@ -133,14 +134,14 @@ impl Web {
 
     /// Names of switches by key: those that two would have are told apart by key.
     fn names(&self) -> BTreeMap<&str, String> {
-        let plain = |s: &Switch| description::switch(&s.description);
+        let called = |s: &Switch| description::switch(&s.description);
         let mut count: BTreeMap<String, usize> = BTreeMap::new();
         for switch in self.switches.values() {
-            *count.entry(plain(switch)).or_default() += 1;
+            *count.entry(called(switch)).or_default() += 1;
         }
-        let named = |(key, switch): (&'_ String, &Switch)| match plain(switch) {
+        let named = |(key, switch): (&'_ String, &Switch)| match called(switch) {
             name if name.is_empty() || count.get(&name).is_some_and(|n| 1 < *n) => {
-                format!("{name} ({key})").trim().to_owned()
+                plain(&format!("{name} ({key})"))
             }
             name => name,
         };
@@ -156,7 +157,7 @@ impl Web {
         }
         let names = self.names();
         let mut leaves: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
-        let mut nameless: BTreeSet<&str> = BTreeSet::new();
+        let mut nameless: BTreeSet<String> = BTreeSet::new();
         let mut seen: BTreeMap<(NodeName, String), &End> = BTreeMap::new();
         for ((switch, port), end) in &self.cables {
             let (node, device) = match description::adapter(&end.description) {
@@ -164,7 +165,7 @@ impl Web {
                 description::Adapter::Aggregation => continue,
                 description::Adapter::Nameless => {
                     leaves.entry(switch).or_default();
-                    nameless.insert(end.guid.as_deref().unwrap_or(&end.id));
+                    nameless.insert(plain(end.guid.as_deref().unwrap_or(&end.id)));
                     continue;
                 }
             };
@@ -179,7 +180,9 @@ impl Web {
                 let message = format!(
                     "two adapters call themselves {} {device} ({} and {}): two machines of one name, \
                      or an old description",
-                    node, other.id, end.id
+                    node,
+                    plain(&other.id),
+                    plain(&end.id)
                 );
                 complain(said, ProblemKind::Contradictory, at.clone(), message);
             }
@@ -203,7 +206,7 @@ impl Web {
         }
         self.without_cable(said);
         if !nameless.is_empty() {
-            let some: Vec<&str> = nameless.iter().copied().take(NAMED).collect();
+            let some: Vec<&str> = nameless.iter().map(String::as_str).take(NAMED).collect();
             let message = format!(
                 "{} cabled adapters have descriptions that name no host (such as {}), expected \
                  \"HOST DEVICE\" as rdma-ndd sets it",

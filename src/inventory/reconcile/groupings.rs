@@ -79,7 +79,7 @@ pub(super) fn kind_rank(kind: SourceKind) -> u8 {
     match kind {
         SourceKind::ClaimsFile | SourceKind::SlurmTopology | SourceKind::KubernetesNodes => 0,
         SourceKind::Scenario | SourceKind::SlurmTopologyYaml | SourceKind::NodeFacts => 1,
-        SourceKind::Stored | SourceKind::SlurmTopologyConf | SourceKind::ComputeDomains => 2,
+        SourceKind::Unrecognised | SourceKind::SlurmTopologyConf | SourceKind::ComputeDomains => 2,
         SourceKind::SlurmNodes | SourceKind::KubernetesTopologies => 3,
         _ => 4,
     }

@@ -14,6 +14,9 @@ use crate::model::said::GroupKind;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 
+/// More pairs of blocks that share nodes are not worth naming one by one.
+const MOST_PAIRS: usize = 100;
+
 /// One block, as written.
 #[derive(Debug)]
 pub(super) struct Block {
@@ -168,7 +171,7 @@ impl Blocks<'_> {
                 }
             }
         }
-        for ((first, second), nodes) in shared {
+        for ((first, second), nodes) in shared.into_iter().take(MOST_PAIRS) {
             let are = if nodes.len() == 1 { "is" } else { "are" };
             let message = format!(
                 "{}{} {are} in two blocks, {} and {}",

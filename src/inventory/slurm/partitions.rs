@@ -178,17 +178,17 @@ fn in_text<'p>(said: &mut Said, place: &'p str, text: &str) -> Vec<Partition<'p>
         }
         let Some(partition) = partitions.last_mut() else { continue };
         for entry in entries(rest).0 {
-            take(partition, &entry, spot(before + entry.offset));
+            take(partition, &entry, || spot(before + entry.offset));
         }
     }
     partitions
 }
 
-fn take<'p>(partition: &mut Partition<'p>, entry: &Entry<'_>, spot: Spot<'p>) {
+fn take<'p>(partition: &mut Partition<'p>, entry: &Entry<'_>, spot: impl Fn() -> Spot<'p>) {
     let value = (!answer::is_nothing(entry.value)).then(|| entry.value.to_owned());
-    if entry.is("Nodes") {
+    if entry.is("Nodes") && partition.nodes.is_none() {
         partition.nodes = value;
-        partition.spot = spot;
+        partition.spot = spot();
     } else if entry.is("Topology") {
         partition.topology = value;
     } else if entry.is("State") {

@@ -28,6 +28,9 @@ use crate::model::said::SourceKind;
 const DEEPEST: usize = 10;
 const MOST_FILES: usize = 100;
 
+/// So much of a strange word is shown.
+const SHOWN: usize = 80;
+
 /// Keys that begin a line of this file.
 const FIRST: [&str; 4] = ["SwitchName", "BlockName", "BlockSizes", "RingName"];
 
@@ -174,9 +177,12 @@ impl Reader {
             Spot::at(place, line, column)
         };
         let (found, strange) = entries(line.text());
-        for (offset, word) in strange {
+        // One remark a line: counting columns again and again takes long where
+        // somebody made a book of one line.
+        if let Some((offset, word)) = strange.first() {
+            let word: String = word.chars().take(SHOWN).collect();
             let message = format!("{word:?} is no Key=Value");
-            self.said.trouble(ProblemKind::Malformed, spot(offset).to_string(), message);
+            self.said.trouble(ProblemKind::Malformed, spot(*offset).to_string(), message);
         }
         let Some(first) = found.first() else { return };
         let at = spot(first.offset).to_string();
@@ -201,7 +207,8 @@ impl Reader {
             self.said.trouble(ProblemKind::Unsupported, at, message);
             return;
         };
-        for entry in rest.iter().filter(|entry| !known.iter().any(|key| entry.is(key))) {
+        let is_known = |entry: &&Entry<'_>| known.iter().any(|key| entry.is(key));
+        if let Some(entry) = rest.iter().find(|entry| !is_known(entry)) {
             let message = format!("{} is not known beside {}", entry.key, first.key);
             let at = spot(entry.offset).to_string();
             self.said.trouble(ProblemKind::Unsupported, at, message);

@@ -4,6 +4,7 @@
 //! Knows paths and pages, no kind of object. No message repeats a line of a
 //! kubeconfig or what a plugin printed: both hold secrets.
 
+use std::cell::Cell;
 use std::error::Error;
 use std::io;
 use std::time::Duration;
@@ -44,6 +45,7 @@ pub(super) struct Server {
     /// Its address without credentials.
     address: String,
     limit: Duration,
+    has_answered: Cell<bool>,
     /// What people should know of the way there.
     pub(super) notes: Vec<String>,
 }
@@ -73,7 +75,13 @@ impl Server {
         let scheme = url.scheme_str().unwrap_or("https");
         let address = format!("{scheme}://{}{port}", clean(host));
         let client = Client::try_from(config).map_err(|error| trouble(refusal(&error)))?;
-        Ok(Self { client, address, limit: kubernetes.limit, notes })
+        let has_answered = Cell::new(false);
+        Ok(Self { client, address, limit: kubernetes.limit, has_answered, notes })
+    }
+
+    /// Whether there is a server that answers at all, if only to refuse.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered.get()
     }
 
     /// The name of a path on it.
@@ -181,6 +189,7 @@ impl Server {
             Refused { kind, message, is_busy: false }
         };
         let answer = self.client.send(request.map(Body::from)).await.map_err(lost)?;
+        self.has_answered.set(true);
         let status = answer.status().as_u16();
         let body = answer.into_body().collect_bytes().await.map_err(lost)?;
         let text = String::from_utf8_lossy(&body).into_owned();

@@ -207,6 +207,18 @@ async fn refusals_are_told_apart() {
 }
 
 #[tokio::test]
+async fn a_server_that_cannot_list_nodes_is_asked_for_the_rest() {
+    let server = whole().await;
+    let broken = ResponseTemplate::new(500);
+    Mock::given(path("/api/v1/nodes")).respond_with(broken).with_priority(1).mount(&server).await;
+    let said = asked(&server.uri(), PATIENT).await;
+    use ProblemKind::*;
+    assert_eq!(kinds(&said), [vec![Unreachable], vec![], vec![], vec![Missing]]);
+    assert_eq!(said[1].groups[0].name, "ns/cd");
+    assert_eq!(said[2].settings["Topology kueue/t"], "rack");
+}
+
+#[tokio::test]
 async fn a_server_that_is_busy_is_asked_again() {
     let server = MockServer::start().await;
     let busy = ResponseTemplate::new(429);

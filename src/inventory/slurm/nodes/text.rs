@@ -188,8 +188,8 @@ fn next_key(
             head.chain(TAIL).find(|known| **known == key).copied()
         });
         // Free text of several lines is set off further than keys are.
-        let indent = line.len() - line.trim_start().len();
-        let may_stand = !is_free || is_one_line || (is_first && start == indent && indent <= 4);
+        let begins = || is_first && start <= 4 && line[..start].trim().is_empty();
+        let may_stand = !is_free || is_one_line || begins();
         if let Some(key) = known.filter(|_| may_stand) {
             return Some((start, key));
         }
@@ -246,12 +246,12 @@ fn listing(lines: &[&str], at: String) -> Listing {
 /// and that user.
 fn reason(text: &str) -> (Option<String>, Option<String>) {
     let stamp = text.match_indices(" [").filter_map(|(start, _)| {
-        let end = start + text[start..].find(']')?;
+        let word = text[start + 2..].split(char::is_whitespace).next()?;
+        let end = start + 2 + word.find(']')?;
         let (user, time) = text[start + 2..end].split_once('@')?;
         let is_time = time.starts_with(|c: char| c.is_ascii_digit()) && time.contains('T')
             || time == "Unknown";
-        let is_user = !user.is_empty() && !user.contains(char::is_whitespace);
-        (is_time && is_user).then_some((start, end, user))
+        (is_time && !user.is_empty()).then_some((start, end, user))
     });
     let Some((start, end, user)) = stamp.last() else {
         return (Some(text.trim().to_owned()), None);

@@ -41,6 +41,9 @@ fn is_nothing(cell: &str) -> bool {
 /// `sinfo -R` cuts reasons here, unless a width is given.
 const REASON_WIDTH: usize = 20;
 
+/// `sinfo` has some 80 fields.
+const MOST_COLUMNS: usize = 100;
+
 /// So many rows say what columns hold.
 const LOOKED_AT: usize = 50;
 
@@ -84,7 +87,7 @@ fn cells(line: &str, has_bars: bool) -> Vec<&str> {
 
 /// Columns in which every row has a state.
 fn columns_of_states(rows: &[Vec<&str>]) -> Vec<usize> {
-    let width = rows.iter().map(Vec::len).min().unwrap_or(0);
+    let width = rows.iter().map(Vec::len).min().unwrap_or(0).min(MOST_COLUMNS);
     (0..width).filter(|column| rows.iter().all(|row| states::is_state(row[*column]))).collect()
 }
 
@@ -242,7 +245,7 @@ fn without_header(said: &mut Said, place: &str, lines: &[(usize, &str)]) {
     let has_bars = lines.iter().all(|(_, line)| line.contains('|'));
     let rows: Vec<Vec<&str>> = lines.iter().map(|(_, line)| cells(line, has_bars)).collect();
     let states = columns_of_states(&rows);
-    let width = rows.iter().map(Vec::len).min().unwrap_or(0);
+    let width = rows.iter().map(Vec::len).min().unwrap_or(0).min(MOST_COLUMNS);
     let Some(nodes) = column_of_nodes(&rows, width, &states).filter(|_| !states.is_empty()) else {
         if lines.is_empty() {
             said.trouble(ProblemKind::Incomplete, None, "an empty answer");
