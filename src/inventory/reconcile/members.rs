@@ -70,6 +70,11 @@ pub(super) fn unknown_to_scheduler(view: &View<'_>, found: &mut Vec<Disagreement
             unknown.entry(*set).or_default().push(node);
         }
         let Some((first, _)) = unknown.first_key_value() else { continue };
+        // A list of less than half of them was never meant to hold all.
+        let unlisted: usize = unknown.values().map(Vec::len).sum();
+        if grouping.of.len() <= 2 * unlisted {
+            continue;
+        }
         let nodes: Vec<&NodeName> = unknown.values().flatten().copied().collect();
         let source = &view.said[witness].source;
         let names = listed(nodes.iter().copied());
@@ -103,8 +108,9 @@ pub(super) fn in_no_domain(view: &View<'_>, found: &mut Vec<Disagreement>) {
         return;
     }
     for (at, said) in view.sources(&SCHEDULERS) {
-        // Where some nodes are said to have GPUs, the others have none.
-        let counted = said.nodes.values().any(|node| node.gpus.is_some());
+        // Where some nodes are said to have GPUs or a fabric, the others have none.
+        let mut all = said.nodes.values();
+        let counted = all.any(|node| node.gpus.is_some() || !node.fabric.is_empty());
         let has_gpus = |said: &Said, node: &NodeName| {
             let gpus = said.nodes.get(node).and_then(|node| node.gpus);
             gpus.map_or(!counted, |gpus| 0 < gpus)
@@ -125,7 +131,7 @@ pub(super) fn in_no_domain(view: &View<'_>, found: &mut Vec<Disagreement>) {
         );
         let mut told = disagreement("in-no-domain", Severity::Doubt, summary)
             .about(nodes.iter().copied())
-            .side(view.source(at, None, Basis::Asserted, format!("{names} are nodes")))
+            .side(view.source(at, None, Basis::Asserted, format!("lists {names}")))
             .remedy("add them to their block or domain, or leave them out on purpose with a claims file");
         if let Some(side) =
             view.claim(0, format!("{} domains without them", view.placed.domains.len()))

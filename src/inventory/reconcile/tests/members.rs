@@ -31,6 +31,18 @@ fn a_scheduler_that_was_not_read_to_its_end_lacks_nobody() {
 }
 
 #[test]
+fn a_list_of_a_few_nodes_was_never_meant_to_hold_all() {
+    assert_eq!(reconciled(vec![block(5), scheduler(nodes(1, 2))]).disagreements, []);
+}
+
+#[test]
+fn nodes_without_gpus_are_told_by_the_fabric_of_the_others() {
+    let mut kubernetes = labelled(&[(UUID, 1, nodes(1, 4))]);
+    kubernetes.node(&"control".into()).state.push("Ready".to_owned());
+    assert_eq!(reconciled(vec![kubernetes]).disagreements, []);
+}
+
+#[test]
 fn gpu_nodes_in_no_domain_are_told_and_login_nodes_are_not() {
     let mut all = scheduler(nodes(1, 6));
     all.node(&"login".into()).gpus = Some(0);
