@@ -3,6 +3,9 @@
 //! `ci/lab-slurm test` starts one and names it in two variables; without them
 //! these tests say so and check nothing.
 
+#[path = "lab_slurm/program.rs"]
+mod program;
+
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -81,11 +84,19 @@ impl Lab {
         text
     }
 
-    /// Waits until every node is idle again.
+    /// Waits until every node is idle again. A node that is drained is resumed:
+    /// a controller that was killed forgets what it was told in the last seconds,
+    /// and so brings back drains of tests before.
     fn settle(&self) {
         self.wait_for("every node idle", || {
-            let (states, _) = self.finished(&["sinfo", "-h", "-N", "-p", "main", "-o", "%T"]);
-            !states.is_empty() && states.lines().all(|state| state == "idle")
+            let (states, _) = self.finished(&["sinfo", "-h", "-N", "-p", "main", "-o", "%N %T"]);
+            for line in states.lines() {
+                if let Some((node, "drained")) = line.split_once(' ') {
+                    let node = format!("NodeName={node}");
+                    self.finished(&["scontrol", "update", &node, "State=RESUME"]);
+                }
+            }
+            !states.is_empty() && states.lines().all(|line| line.ends_with(" idle"))
         });
     }
 
