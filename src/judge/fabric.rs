@@ -15,6 +15,7 @@ use super::peel::Field;
 use super::peel::LowPair;
 use super::peel::Peeled;
 use super::peel::Statistic;
+use super::peel::Word;
 use super::robust;
 use super::severed;
 use crate::model::id::NodeName;
@@ -315,9 +316,14 @@ fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
         let known = src_dst.iter().any(|p| {
             (p.src, p.dst) == (pair.src, pair.dst) || (p.dst, p.src) == (pair.src, pair.dst)
         });
-        if !known && 2 < pair.readings {
+        // There a reading counts once for either direction.
+        let word = peel::word(pair.readings / 2, pair.span, pair.ratio, out.both_ways.sigma);
+        if !known && 2 < pair.readings && word == Word::Fault {
             out.findings.push(pair_finding(island, &out.both_ways, pair));
         }
+    }
+    for pair in &out.peeled.doubted {
+        out.findings.push(doubted(island, &out.peeled, pair));
     }
     if dips == 0 {
         return;
@@ -352,6 +358,19 @@ fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
     }
 }
 
+/// A pair that is slow, or had dips: too few readings tell.
+fn doubted(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding {
+    let found = pair_finding(island, peeled, pair);
+    let (src, dst) = (&island.gpus[pair.src], &island.gpus[pair.dst]);
+    let count = pair.readings;
+    let said = format!(
+        "GPUs {src} and {dst} read {} low with each other in all {count} readings and are fine with everybody else: \
+         a slow pair or dips, {count} readings do not tell; reading this pair again would",
+        percent(1.0 - pair.ratio)
+    );
+    Finding { outcome: Outcome::Unknown, rule: peel::DOUBT.to_owned(), summary: said, ..found }
+}
+
 fn pair_finding(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding {
     let (src, dst) = (&island.gpus[pair.src], &island.gpus[pair.dst]);
     let mut locus = of_gpu(&island.domain, src);
@@ -359,8 +378,8 @@ fn pair_finding(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding
     locus.peer = Some(dst.to_string());
     locus.direction = (!pair.both_ways).then_some(Direction::Tx);
     let rule = format!(
-        "pair: all {} readings lie below the level by more than the noise of all cells allows, \
-         while both ends are fine with everybody else",
+        "pair: all {} readings lie below the level by more than the noise of all cells allows, and agree or are too \
+         many or too deep for dips, while both ends are fine with everybody else",
         pair.readings
     );
     let between = |r: &&PairReading| (r.src, r.dst) == (pair.src, pair.dst);

@@ -21,6 +21,7 @@ use super::peel;
 use super::peel::Field;
 use super::peel::Peeled;
 use super::peel::Statistic;
+use super::peel::Word;
 use super::rails;
 use super::rails::Group;
 use super::rails::Rail;
@@ -459,15 +460,16 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
         let lowest = lowest.expect("a low pair has a cell");
         let group = &rail.groups[lowest.group];
         let level = pairs.levels[lowest.group];
-        let readings: Vec<f64> = cells.iter().flat_map(|c| c.readings.iter().copied()).collect();
+        let mut readings: Vec<f64> =
+            cells.iter().flat_map(|c| c.readings.iter().copied()).collect();
         let good = [pairs.good_partners(a, b), pairs.good_partners(b, a)];
         let acquitted = good.iter().all(|partners| 0 < *partners);
         let (from, to) = (&rail.nodes[lowest.src], &rail.nodes[lowest.dst]);
         let over = rail.over();
         let share = percent(1.0 - lowest.median);
-        let highest = readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let span = highest - readings.iter().copied().fold(f64::INFINITY, f64::min);
-        if acquitted && !peel::convicts(readings.len(), span, lowest.median, pairs.sigma) {
+        let span = peel::span(&mut readings);
+        let word = peel::word(readings.len(), span, lowest.median, pairs.sigma);
+        if acquitted && word == Word::Dip {
             ledger.notes.push(format!(
                 "{from} to {to}{over} read {share} low once and was not read again; both are fine with others"
             ));
@@ -478,7 +480,18 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
         let one_way = (ways.len() == 1 && measured_back).then_some(Direction::Tx);
         // A pair that is low both ways has one name, whichever way is lower.
         let (from, to) = if one_way.is_none() && to < from { (to, from) } else { (from, to) };
-        let (said, rule) = if acquitted {
+        let mut outcome = Outcome::Degraded;
+        let (said, rule) = if acquitted && word == Word::Doubt {
+            outcome = Outcome::Unknown;
+            let count = readings.len();
+            (
+                format!(
+                    "{from} and {to} read {share} low with each other{over} in all {count} readings and are fine with \
+                     others: a slow path or dips, {count} readings do not tell; reading this pair again would"
+                ),
+                peel::DOUBT.to_owned(),
+            )
+        } else if acquitted {
             (
                 match one_way {
                     Some(_) => format!(
@@ -509,7 +522,7 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
             direction: one_way,
             ..homes.at(LocusKind::Pair, from, rail)
         };
-        let found = finding(Outcome::Degraded, PATH_LOW, locus, &rule)
+        let found = finding(outcome, PATH_LOW, locus, &rule)
             .numbers(level * lowest.median, level, Unit::GigabytesPerSecond)
             .saying(said);
         ledger.find(with_files(found, rail, (a, b), &group.testcase));
