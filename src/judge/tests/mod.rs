@@ -119,7 +119,10 @@ fn a_slow_pair_is_a_pair_and_a_dip_is_not() {
         let slow = Bench::rack().readings(2);
         let slow = slow.capacity(move |s, d| Some(if (s, d) == (a, b) { depth } else { 1.0 }));
         let judged = slow.judge();
-        assert_eq!(loci(&judged), [format!("{expected} nvlink-low pair node0003:1 - node0012:3 tx")]);
+        assert_eq!(
+            loci(&judged),
+            [format!("{expected} nvlink-low pair node0003:1 - node0012:3 tx")]
+        );
         let found = &judged.verdicts.findings[0];
         assert!(!found.confirmed);
         let tells = found.summary.contains("reading this pair again would");
