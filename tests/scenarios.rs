@@ -36,6 +36,7 @@ use fabricgate::sim::render;
 use fabricgate::sim::scenario::Scenario;
 use fabricgate::sim::tooling::NcclTests;
 use fabricgate::sim::tooling::Nvbandwidth;
+use fabricgate::sim::tooling::Recorded;
 use fabricgate::thresholds::builtin;
 use serde::Deserialize;
 
@@ -351,6 +352,20 @@ fn what_is_said_of_collectives_names_the_way_and_what_would_tell() {
         }
     }
     insta::assert_snapshot!("collectives", told);
+}
+
+#[test]
+fn one_clique_in_two_claims_is_open_until_a_copy_between_them() {
+    let mut scenario = scenario("merged-cliques.toml");
+    scenario.tools.record.retain(|what| *what != Recorded::NvbandwidthBetween);
+    let verdicts = verdicts(&record::record(&scenario, None, None).expect("a recording"));
+    let [found] = verdicts.findings.as_slice() else { panic!("{:?}", verdicts.findings) };
+    assert_eq!((found.class.as_str(), found.outcome), ("clique-shared", Outcome::Unknown));
+    assert_eq!(found.locus.kind, LocusKind::Domain);
+    assert!(found.summary.contains("a copy between one node of each would tell"), "{found:?}");
+    // Either way the nodes work as claimed.
+    assert!(verdicts.nodes.iter().all(|node| node.outcome == Outcome::Pass), "{verdicts:?}");
+    assert_eq!(verdicts.outcome, Outcome::Unknown);
 }
 
 #[test]

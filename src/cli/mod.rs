@@ -11,6 +11,7 @@ pub mod exit;
 pub mod expectations;
 pub mod explain;
 pub mod failure;
+pub mod history_arg;
 pub mod input;
 pub mod judge;
 pub mod node;

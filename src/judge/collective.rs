@@ -140,8 +140,8 @@ fn judge_runs(
     let ratio = busbw / expected.busbw;
     let allowed = line(expected);
     let reduces = |e: &&CollectiveExpectation| e.algorithm.eq_ignore_ascii_case("NVLS");
-    let known = !(named.is_empty() && algorithms.is_empty()) && !over_nics;
-    let is_nvls_off = known && !reduced && expectations.iter().any(reduces);
+    let says = !named.is_empty() || !algorithms.is_empty();
+    let is_nvls_off = says && !over_nics && !reduced && expectations.iter().any(reduces);
     let under_floor = expected.floor.is_some_and(|f| busbw < f);
     if 1.0 - allowed <= ratio && !under_floor {
         if is_nvls_off {
@@ -159,7 +159,8 @@ fn judge_runs(
             // Which algorithm ran is a setting, or the sign of a switch that no
             // longer reduces; the number is the same.
             let why = format!(
-                "{what}: busbw {busbw:.1} GB/s is what {} gives; with {} it is {:.1}, and the output does not say which was used",
+                "{what}: busbw {busbw:.1} GB/s is what {} gives; with {} it is {:.1}, and the output does not say which was used: \
+                 NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING would tell",
                 expected.algorithm, usual.algorithm, usual.busbw
             );
             match node {
@@ -197,8 +198,16 @@ fn judge_runs(
         hint.push_str("; multi-node NVLink was off for this run");
         hint.push_str(&mnnvl_told(readings));
     }
-    if ratio < FALLBACK && !ledger.findings.iter().any(|f| is_of_matrix(domain, f)) {
+    let matrix_is_low = ledger.findings.iter().any(|f| is_of_matrix(domain, f));
+    if ratio < FALLBACK && !matrix_is_low {
         hint.push_str(", while nothing is low between the GPUs themselves");
+    } else if FALLBACK <= ratio && !matrix_is_low {
+        // One number for all names nobody.
+        hint.push_str("; a slow member or a slower algorithm: copies between all its GPUs");
+        hint.push_str(match algorithms.is_empty() {
+            true => ", and NCCL_DEBUG_SUBSYS=TUNING, would tell",
+            false => " in the same run would tell",
+        });
     }
     let said = format!(
         "{what}: busbw {busbw:.1} of {:.1} GB/s, {} low{hint}{path}",

@@ -152,7 +152,8 @@ fn blamed(island: &Island<'_>, out: &mut Fabric) {
                 for gpu in &here {
                     let found = gpu_finding(island, peeled, *gpu, both_ways);
                     if is_warm_up(island, peeled, *gpu, both_ways) {
-                        let why = "; this tool does not warm up: rows measured first can be that much lower";
+                        let why = "; this tool does not warm up: rows measured first can be that much lower, a \
+                                   second run or another tool would tell";
                         let why = format!("{}{why}", found.summary);
                         out.unknown.push((format!("node {}", island.gpus[*gpu].node), why));
                     } else {
@@ -348,8 +349,10 @@ fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
     let said =
         format!("{dips} pairs of {} read low once and were not read again: {list}", island.domain);
     if too_many {
-        let why =
-            format!("{said}; that is more than healthy noise shows and no single part explains it");
+        let why = format!(
+            "{said}; that is more than healthy noise shows and no single part explains it: three readings \
+                     of every pair would tell"
+        );
         out.unknown.push((format!("domain {}", island.domain), why));
     } else {
         out.notes.push(format!(

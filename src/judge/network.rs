@@ -27,6 +27,7 @@ use super::rails::Group;
 use super::rails::Rail;
 use super::rails::ordered;
 use super::robust;
+use super::steady_paths;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
@@ -61,10 +62,6 @@ const ONE_LANE: f64 = 0.25;
 
 /// Fewer good cells than this show no spread of their own.
 const FEWEST_CELLS: usize = 6;
-
-/// A round trip this many times the usual one, and this many microseconds more,
-/// takes another way; less is scheduling.
-const FAR: (f64, f64) = (2.0, 20.0);
 
 /// Names and domains of all nodes.
 struct Homes<'d> {
@@ -106,7 +103,7 @@ pub(super) fn judge(
     for rail in &mut rails {
         super::reach::judge(rail, |kind, node, rail| homes.at(kind, node, rail), ledger);
         judge_rail(&homes, claims, rail, ledger);
-        latencies(rail, ledger);
+        super::far::judge(rail, ledger);
     }
     not_measured(&homes, claims, &rails, ledger);
 }
@@ -154,6 +151,8 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
     let pairs = Pairs::of(rail, &peeled, &start, sigma);
     blamed(homes, rail, &peeled, &pairs.levels, ledger);
     low_pairs(homes, rail, &pairs, ledger);
+    let at = |kind, node: &NodeName| homes.at(kind, node, rail);
+    steady_paths::judge(rail, &pairs.levels, sigma, at, ledger);
     let low = whole(homes, rail, &pairs.levels, ledger);
     for end in met {
         let node = &rail.nodes[end];
@@ -174,7 +173,7 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
         if ONE_LANE < detectable {
             let seen = percent(detectable);
             let why = format!(
-                "too noisy: a loss of less than {seen} of its NIC's rate could not have been seen"
+                "too noisy: a loss of less than {seen} of its NIC's rate could not have been seen; more readings would tell"
             );
             ledger.doubt(node, why);
         }
@@ -197,7 +196,7 @@ fn line_of(tolerance: f64) -> f64 {
 }
 
 /// Relative standard deviation of one reading, where enough were repeated.
-fn repeat_sigma(rail: &Rail<'_>) -> Option<f64> {
+pub(super) fn repeat_sigma(rail: &Rail<'_>) -> Option<f64> {
     let mut cells: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
     for r in &rail.readings {
         cells.entry((r.src, r.dst, r.group)).or_default().push(r.value);
@@ -555,7 +554,8 @@ fn whole(
     let group = &rail.groups[at];
     let class = group.nic.map_or("", |nic| nic.name.as_str());
     let said = format!(
-        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}",
+        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}; slower NICs than claimed, or \
+         other traffic: one pair alone, and the rate that its ports show, would tell",
         rail.over(),
         percent(1.0 - ratio),
         rate(levels[at]),
@@ -578,33 +578,4 @@ fn whole(
     }
     ledger.find(found);
     Some(format!("nothing against it, but {said}"))
-}
-
-/// Round trips that are far longer than the others of their rail.
-fn latencies(rail: &Rail<'_>, ledger: &mut Ledger) {
-    let mut values: Vec<f64> = rail.latencies.iter().map(|(.., us)| *us).collect();
-    let Some(usual) = robust::median(&mut values).filter(|_| FEWEST_CELLS <= values.len()) else {
-        return;
-    };
-    let mut far: BTreeMap<(usize, usize), f64> = BTreeMap::new();
-    for (a, b, us) in &rail.latencies {
-        if usual * FAR.0 < *us && usual + FAR.1 < *us {
-            let longest = far.entry(ordered(*a, *b)).or_insert(*us);
-            *longest = longest.max(*us);
-        }
-    }
-    if far.is_empty() {
-        return;
-    }
-    let some: Vec<String> = far
-        .iter()
-        .take(3)
-        .map(|((a, b), us)| format!("{} and {} {us:.1} us", rail.nodes[*a], rail.nodes[*b]))
-        .collect();
-    ledger.notes.push(format!(
-        "{} pairs{} have round trips far above the usual {usual:.1} us: {}",
-        far.len(),
-        rail.over(),
-        some.join(", ")
-    ));
 }

@@ -8,6 +8,7 @@ pub mod cell;
 pub mod claims;
 pub mod disagreement;
 pub mod facts;
+pub mod history;
 pub mod id;
 pub mod measurement;
 pub mod parsed;

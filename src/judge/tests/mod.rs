@@ -8,7 +8,10 @@ mod instruments;
 mod mixed;
 mod names;
 mod network;
+mod past;
+mod telling;
 mod twos;
+mod unsteady;
 
 use super::*;
 use crate::model::facts::GpuLinks;

@@ -40,6 +40,8 @@ pub(super) struct Lab {
     dice: Dice,
     readings: u32,
     share: Share,
+    /// What a pair shows of that in one reading.
+    pub(super) moment: Box<dyn Fn(u32, u32, u32) -> f64>,
     rail: Option<&'static str>,
     /// Whether a class of NIC is claimed.
     pub(super) nic: bool,
@@ -73,6 +75,7 @@ impl Lab {
             dice: Dice(5),
             readings: 5,
             share,
+            moment: Box::new(|_, _, _| 1.0),
             rail: None,
             nic: true,
         }
@@ -96,6 +99,8 @@ impl Lab {
         let readings: Vec<_> = (0..self.readings)
             .map(|at| {
                 let (there, back) = (own[0] * (self.share)(a, b), own[1] * (self.share)(b, a));
+                let (there, back) =
+                    (there * (self.moment)(a, b, at), back * (self.moment)(b, a, at));
                 let (there, back) = (self.shake(RATE * there), self.shake(RATE * back));
                 serde_json::json!({"reading": at, "forward": stream(there), "reverse": stream(back)})
             })
@@ -137,22 +142,36 @@ impl Lab {
         Claims { domains: vec![domain], ..Claims::default() }
     }
 
-    pub(super) fn judge(&self, claims: &Claims, recordings: &[Recording]) -> Judgement {
+    /// What the class of NIC must show.
+    pub(super) fn catalogue() -> Catalogue {
         let mut catalogue = Catalogue::default();
         let text = "format = \"fabricgate.thresholds/1\"\nplatform = \"nic-lab\"\ntitle = \"lab\"\n\
             [link.nic]\ncount = 1\nrate = 0.0125\nsource = \"tc\"\n\
             [test.tcp_throughput]\nefficiency = 1.0\ntolerance = 0.05\nfloor_ratio = 0.8\n\
             confidence = \"site\"\nsource = \"tc\"\n";
         overlay::apply(&mut catalogue, text, "lab.toml").expect("a good file");
-        judge(&Case {
+        catalogue
+    }
+
+    pub(super) fn case<'a>(
+        &self,
+        claims: &'a Claims,
+        recordings: &'a [Recording],
+        catalogue: &'a Catalogue,
+    ) -> Case<'a> {
+        Case {
             claims,
             recordings,
-            catalogue: &catalogue,
+            catalogue,
             thresholds_digest: "t",
             platform: None,
             cells: true,
             sampled: false,
-        })
+        }
+    }
+
+    pub(super) fn judge(&self, claims: &Claims, recordings: &[Recording]) -> Judgement {
+        judge(&self.case(claims, recordings, &Self::catalogue()))
     }
 }
 
@@ -164,7 +183,7 @@ fn slower(ends: &'static [(u32, f64)]) -> impl Fn(u32, u32) -> f64 + 'static {
     }
 }
 
-fn judged(mut lab: Lab, pairs: &[(u32, u32)]) -> Judgement {
+pub(super) fn judged(mut lab: Lab, pairs: &[(u32, u32)]) -> Judgement {
     let recordings = lab.measure(pairs);
     lab.judge(&lab.claims(), &recordings)
 }
