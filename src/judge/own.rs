@@ -181,6 +181,9 @@ fn since(usual: &Usual) -> String {
     let day = |when: &str| when.get(..10).unwrap_or(when).to_owned();
     match usual.count {
         1 => format!("its own run of {}", day(&usual.last)),
+        count if day(&usual.first) == day(&usual.last) => {
+            format!("its own {count} runs of {}", day(&usual.last))
+        }
         count => format!("its own {count} runs of {} to {}", day(&usual.first), day(&usual.last)),
     }
 }
@@ -211,6 +214,27 @@ fn open(usual: &Usual) -> &'static str {
     }
 }
 
+fn detail(lower: &Lower<'_>) -> String {
+    format!(
+        "{} {} GB/s, {} usual in {}",
+        lower.part.testcase,
+        rate(lower.now),
+        rate(lower.usual.median),
+        since(lower.usual)
+    )
+}
+
+/// Another reference decided; its own history agrees.
+fn agree(found: &mut Finding, lower: &Lower<'_>) {
+    const AGREES: &str = "; its own history agrees";
+    if found.class == BELOW || found.rule.ends_with(AGREES) {
+        return;
+    }
+    found.rule.push_str(AGREES);
+    let file = found.evidence.first().map_or(String::new(), |e| e.file.clone());
+    *found = found.clone().because(&file, Some(&lower.part.testcase), detail(lower));
+}
+
 /// One part that is below its own history and was not found otherwise.
 fn part(
     domain: Option<&DomainName>,
@@ -227,21 +251,10 @@ fn part(
             && f.ratio.is_some()
             && f.class != BELOW
     };
-    let detail = format!(
-        "{} {} GB/s, {} usual in {}",
-        lower.part.testcase,
-        rate(lower.now),
-        rate(lower.usual.median),
-        since(lower.usual)
-    );
+    let detail = detail(lower);
     let known: Vec<&mut Finding> = ledger.findings.iter_mut().filter(against).collect();
     if !known.is_empty() {
-        // Another reference decided; its own history agrees.
-        for found in known {
-            found.rule = format!("{}; its own history agrees", found.rule);
-            let file = found.evidence.first().map_or(String::new(), |e| e.file.clone());
-            *found = found.clone().because(&file, Some(&lower.part.testcase), detail.clone());
-        }
+        known.into_iter().for_each(|found| agree(found, lower));
         return;
     }
     let what = match (gpu, rail) {
@@ -335,13 +348,15 @@ fn whole(
             (None, _) => Locus { rail: group.rail.clone(), ..Locus::of(LocusKind::Instrument) },
         };
         // A whole level that another reference found low already is said.
-        let known = ledger.findings.iter().any(|f| {
-            let node = f.locus.gpu.is_none() && f.locus.kind != LocusKind::Pair;
-            node && f.ratio.is_some()
+        let is_level = |f: &&mut Finding| {
+            let whole = f.locus.gpu.is_none() && f.locus.kind != LocusKind::Pair;
+            whole
+                && f.ratio.is_some()
                 && (f.locus.domain.as_ref(), &f.locus.node, &f.locus.rail)
                     == (group.domain, &group.node, &group.rail)
-        });
-        if known {
+        };
+        if let Some(known) = ledger.findings.iter_mut().find(is_level) {
+            agree(known, lower);
             continue;
         }
         let what = match (&group.node, group.domain) {

@@ -145,6 +145,15 @@ fn what_is_lower_as_a_whole_accuses_no_gpu() {
     let boards = history_of(|seed| Bench::hgx(1).noise(0.002, 0.0, seed));
     let board = judged(slower(Bench::hgx(1)), "570.1", &boards);
     assert_eq!(loci(&board), ["degraded below-own-history node node0001"]);
+    // What the fleet shows decides where it can.
+    let fleet = judged(
+        Bench::hgx(5).capacity(|s, _| Some(if s.0 == 3 { 0.96 } else { 1.0 })),
+        "570.1",
+        &history_of(|seed| Bench::hgx(5).noise(0.002, 0.0, seed)),
+    );
+    assert_eq!(loci(&fleet), ["degraded nvlink-low node node0004"]);
+    let rule = &fleet.verdicts.findings[0].rule;
+    assert!(rule.ends_with("its own history agrees"), "{rule}");
     let fleets = history_of(|seed| Bench::hgx(4).noise(0.002, 0.0, seed));
     let fleet = judged(slower(Bench::hgx(4)), "570.1", &fleets);
     assert_eq!(loci(&fleet), ["unknown below-own-history instrument - hgx"]);
