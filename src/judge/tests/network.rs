@@ -249,6 +249,19 @@ fn one_matching_makes_suspects_of_pairs_and_of_nobody_else() {
 }
 
 #[test]
+fn two_readings_of_a_path_that_agree_are_open_and_a_hard_fault_is_not() {
+    for (left, expected) in [(0.8, "unknown"), (0.5, "degraded")] {
+        let lossy = move |a: u32, b: u32| if (a.min(b), a.max(b)) == (2, 3) { left } else { 1.0 };
+        let judged = judged(Lab::new(lossy).noise(0.002, 1, 4), &all(8));
+        assert_eq!(loci(&judged), [format!("{expected} path-low pair host2 - host3")]);
+        let said = &judged.verdicts.findings[0].summary;
+        assert_eq!(said.contains("reading this pair again would"), left > 0.7, "{said}");
+        assert_eq!(outcome_of(&judged, "host2"), Outcome::Unknown);
+        assert_eq!(outcome_of(&judged, "host4"), Outcome::Pass);
+    }
+}
+
+#[test]
 fn one_direction_of_an_end_is_told_from_both() {
     let lab = Lab::new(|a, _| if a == 3 { 0.7 } else { 1.0 });
     assert_eq!(loci(&judged(lab, &all(8))), ["degraded nic-low rail host3 tx"]);
