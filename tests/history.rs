@@ -10,6 +10,7 @@ use std::process::Output;
 const NODE: &str = "title = \"t\"\nseed = 5\n[noise]\nsigma = 0.003\n\
     [[domain]]\nnodes = \"h1\"\nplatform = \"hgx-h100\"\nper_node = true\n";
 
+#[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
 fn fabricgate(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
     command.current_dir(folder).args(args).output().expect("fabricgate runs")
