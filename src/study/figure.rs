@@ -47,7 +47,7 @@ pub fn svg(points: &[Point]) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
          font-size=\"12\">\n<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>\n\
-         <text x=\"{LEFT}\" y=\"16\">Faulty GPUs of a rack that are found and confirmed</text>\n"
+         <text x=\"{LEFT}\" y=\"16\">Faulty GPUs of a rack that the last word blames</text>\n"
     );
     for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
         out.push_str(&format!(
