@@ -9,8 +9,10 @@
 pub mod act;
 pub mod cli;
 pub mod coordinator;
+pub mod doctor;
 pub mod exec;
 pub mod facts;
+pub mod ffi;
 pub mod inventory;
 pub mod judge;
 pub mod launch;

@@ -5,6 +5,8 @@
 //! them (for each target), `FABRICGATE_FUZZ_SEED` others. An input that fails is
 //! kept in a file; its seed with one iteration makes it again.
 
+#[path = "fuzz/cables_and_jobs.rs"]
+mod cables_and_jobs;
 #[path = "fuzz/corpus.rs"]
 mod corpus;
 #[path = "fuzz/dice.rs"]
@@ -13,6 +15,8 @@ mod dice;
 mod mutation;
 #[path = "fuzz/properties.rs"]
 mod properties;
+#[path = "fuzz/slurm.rs"]
+mod slurm;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,6 +35,9 @@ use dice::Dice;
 use fabricgate::cli::config;
 use fabricgate::inventory::claims_file;
 use fabricgate::inventory::hostlist;
+use fabricgate::inventory::kubernetes::compute_domains;
+use fabricgate::inventory::kubernetes::nodes;
+use fabricgate::inventory::kubernetes::topologies;
 use fabricgate::measure;
 use fabricgate::measure::Confidence;
 use fabricgate::measure::Input;
@@ -40,6 +47,7 @@ use fabricgate::model::parsed::Parsed;
 use fabricgate::model::parsed::Tool;
 use fabricgate::model::probe::ProbeScope;
 use fabricgate::model::probe::placeholder;
+use fabricgate::model::said::Said;
 use fabricgate::model::span::TextError;
 use fabricgate::probe::catalog;
 use fabricgate::sim::scenario::Scenario;
@@ -525,6 +533,94 @@ const TOML: &[&str] = &[
     "[]",
     "\"n[1-9]\"",
 ];
+
+/// What every source keeps to, whatever it was given.
+fn speaks_sense(said: &Said) {
+    for problem in &said.problems {
+        assert!(!problem.message.trim().is_empty(), "a problem without words");
+    }
+    for group in &said.groups {
+        assert!(
+            !group.scheme.is_empty() && group.nodes.iter().all(|node| !node.as_str().is_empty())
+        );
+        let once: BTreeSet<_> = group.nodes.iter().collect();
+        assert_eq!(once.len(), group.nodes.len(), "a node twice in {}", group.name);
+    }
+    let shown = serde_json::to_string(said).expect("it can be written down");
+    assert!(!shown.chars().any(char::is_control));
+}
+
+#[test]
+fn kubernetes_objects_never_break_their_reader() {
+    const TOKENS: &[&str] = &[
+        "\"kind\":\"Node\"",
+        "\"kind\":\"NodeList\"",
+        "\"kind\":\"ComputeDomain\"",
+        "\"items\":[",
+        "\"items\":null",
+        "\"metadata\":{\"name\":\"n9\"",
+        "\"labels\":{",
+        "\"nvidia.com/gpu.clique\":\"00000000-0000-0000-0000-000000000000.32766\"",
+        "\"fabric.topograph.run/tier-4294967296\":\"s\"",
+        "\"nodeLabel\":\"kubernetes.io/hostname\"",
+        "\"cliqueID\":\"\"",
+        "\"continue\":\"x\"",
+        "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n---\n",
+        "NAME LABELS\n",
+        "&a [*a, *a]",
+        "\u{7}",
+        "null",
+    ];
+    let clique = "11111111-2222-3333-4444-555555555555.7";
+    let node = |name: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{name}","labels":{{
+            "nvidia.com/gpu.clique":"{clique}","nvidia.com/gpu.count":"4","x/rack":"r1",
+            "accelerator.topograph.run/domain":"{clique}","fabric.topograph.run/tier-0":"l1"}},
+            "annotations":{{"topology.slinky.slurm.net/spec":"topo-switch:s1,topo-block:b1",
+            "hami.io/node-nvidia-score":"[]"}}}},"spec":{{"taints":[{{"key":"a","effect":"b"}}]}},
+            "status":{{"conditions":[{{"type":"Ready","status":"True"}}]}}}}"#
+        )
+    };
+    let list = |items: &[String]| {
+        format!("{{\"apiVersion\":\"v1\",\"items\":[{}],\"kind\":\"List\"}}", items.join(","))
+    };
+    let domain = format!(
+        r#"{{"apiVersion":"resource.nvidia.com/v1beta1","kind":"ComputeDomain","metadata":
+        {{"name":"c","namespace":"n","uid":"u"}},"spec":{{"numNodes":2}},"status":{{"status":"Ready",
+        "nodes":[{{"name":"n1","cliqueID":"{clique}","index":0,"status":"Ready"}},{{"name":"n2","cliqueID":""}}]}}}}"#
+    );
+    let topology =
+        r#"{"apiVersion":"kueue.x-k8s.io/v1beta2","kind":"Topology","metadata":{"name":"t"},
+        "spec":{"levels":[{"nodeLabel":"x/rack"},{"nodeLabel":"kubernetes.io/hostname"}]}}"#
+            .to_owned();
+    let own: Vec<Vec<u8>> = [
+        list(&[node("n1"), node("n2")]),
+        list(&[domain, topology, node("n1")]),
+        format!("apiVersion: v1\nkind: Node\nmetadata:\n  name: y1\n  labels:\n    nvidia.com/gpu.clique: {clique}\n"),
+        "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nnodes:\n- role: worker\n  labels: {a: b}\n".to_owned(),
+        format!("NAME STATUS LABELS\nn1 Ready a=b,nvidia.com/gpu.clique={clique}\n"),
+    ]
+    .map(String::into_bytes)
+    .to_vec();
+    let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOKENS);
+    fuzz("kubernetes", 1500, make, |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        let nodes = nodes::read("n.json", &text);
+        speaks_sense(&nodes);
+        let known: BTreeSet<_> = nodes.nodes.keys().collect();
+        assert!(nodes.groups.iter().flat_map(|g| &g.nodes).all(|node| known.contains(node)));
+        if !nodes.nodes.is_empty() {
+            assert!(nodes::recognises(&text), "read, and not recognised");
+        }
+        let domains = compute_domains::read("c.json", &text);
+        speaks_sense(&domains);
+        assert!(domains.groups.is_empty() || compute_domains::recognises(&text));
+        let topologies = topologies::read("t.json", &text);
+        speaks_sense(&topologies);
+        assert!(topologies.groups.is_empty() || topologies::recognises(&text));
+    });
+}
 
 #[test]
 fn claims_are_read_whole_or_refused_at_a_place() {

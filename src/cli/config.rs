@@ -13,7 +13,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::failure::Failure;
-use super::input;
+use super::sources;
+use super::sources::Wanted;
 use super::stored;
 use crate::act::policy::Policy;
 use crate::coordinator::Confirm;
@@ -29,6 +30,8 @@ use crate::sim;
 use crate::sim::fabric::Fabric;
 use crate::sim::scenario::Scenario;
 use crate::sim::scenario::ScenarioError;
+use crate::sources::input;
+use crate::thresholds::Catalogue;
 
 /// Steps that run at the same time where nothing is said. The tools run on the
 /// nodes; here each costs a process and its output.
@@ -50,7 +53,9 @@ const MOST_READINGS: u32 = 5;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    claims: Option<PathBuf>,
+    claims: Option<ClaimsFiles>,
+    #[serde(default)]
+    sources: sources::Section,
     run_dir: Option<PathBuf>,
     #[serde(default)]
     thresholds: Vec<PathBuf>,
@@ -63,6 +68,14 @@ struct File {
     #[serde(default)]
     confirm: ConfirmSection,
     policy: Option<Spanned<Policy>>,
+}
+
+/// One file with claims, or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected the name of a file with claims, or a list of names")]
+enum ClaimsFiles {
+    One(PathBuf),
+    Many(Vec<PathBuf>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -116,8 +129,8 @@ struct ProbesSection {
 /// Where claims come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A claims file.
-    File(PathBuf),
+    /// Files, schedulers, nodes.
+    Sources(Box<Wanted>),
     /// What the simulated scenario claims.
     Scenario(PathBuf),
     /// What was claimed in a stored run.
@@ -201,15 +214,19 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
             launcher(section.into_inner(), at, base).map_err(|(at, message)| wrong(at, message))?
         }
     };
-    let claims = match (read.claims, &launcher) {
-        (Some(file), _) => Source::File(base.join(file)),
-        (None, Launcher::Sim { scenario }) => Source::Scenario(scenario.clone()),
-        (None, Launcher::Replay { run }) => Source::Run(run.clone()),
-        (None, _) => {
-            return Err(wrong(
-                0,
-                "claims is missing, expected the name of a claims file".to_owned(),
-            ));
+    let files = match read.claims {
+        Some(ClaimsFiles::One(file)) => vec![base.join(file)],
+        Some(ClaimsFiles::Many(files)) => files.iter().map(|file| base.join(file)).collect(),
+        None => Vec::new(),
+    };
+    let wanted = read.sources.wanted(files, base).map_err(|(at, message)| wrong(at, message))?;
+    let claims = match (wanted.is_nobody(), &launcher) {
+        (false, _) => Source::Sources(Box::new(wanted)),
+        (true, Launcher::Sim { scenario }) => Source::Scenario(scenario.clone()),
+        (true, Launcher::Replay { run }) => Source::Run(run.clone()),
+        (true, _) => {
+            let message = "claims is missing, expected the name of a claims file, or [sources]";
+            return Err(wrong(0, message.to_owned()));
         }
     };
     let confirm = confirm(&read.confirm, &launcher).map_err(|(at, message)| wrong(at, message))?;
@@ -489,10 +506,14 @@ pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
 }
 
 impl Config {
-    /// What is claimed.
-    pub fn claims(&self) -> Result<Claims, Failure> {
+    /// What is claimed; `catalogue` tells platforms from products.
+    pub fn claims(&self, catalogue: &Catalogue) -> Result<Claims, Failure> {
         match &self.claims {
-            Source::File(path) => claims(path),
+            Source::Sources(wanted) => {
+                sources::check_own_files(&wanted.files)?;
+                let reach = sources::Reach { config: Some(self), catalogue };
+                sources::claims(wanted, &reach)
+            }
             Source::Scenario(path) => {
                 let fabric = fabric(path).map_err(|error| self.no_stand_in(&error))?;
                 let text = sim::record::claims_of_network(&fabric);
@@ -503,6 +524,21 @@ impl Config {
                 Ok(stored.map_err(|error| self.no_stand_in(&error))?.claims)
             }
         }
+    }
+
+    /// What is claimed, for a sweep: it goes on without sources that cannot be
+    /// read, tells so, and needs one domain at least.
+    pub fn measurable(&self, catalogue: &Catalogue) -> Result<Claims, Failure> {
+        let claims = self.claims(catalogue)?;
+        sources::tell_problems(&claims);
+        if claims.domains.is_empty() {
+            let text = format!(
+                "{}: no source claims a domain, so there is nothing to measure",
+                self.path.display()
+            );
+            return Err(Failure::Environment(text));
+        }
+        Ok(claims)
     }
 
     /// Whether what stands in for nodes is there: a mistake in a scenario would
@@ -560,7 +596,8 @@ mod tests {
     #[test]
     fn paths_are_relative_to_the_file_and_defaults_are_small() {
         let config = read("claims = \"c.toml\"\n").expect("good");
-        assert_eq!(config.claims, Source::File("/etc/c.toml".into()));
+        let Source::Sources(wanted) = config.claims else { panic!("{:?}", config.claims) };
+        assert_eq!(wanted.files, [PathBuf::from("/etc/c.toml")]);
         assert_eq!(config.run_dir, Path::new("/etc/runs"));
         assert_eq!((config.launcher, config.readings), (Launcher::Local, 1));
         assert!(config.probes.is_none());

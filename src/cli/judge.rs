@@ -16,7 +16,6 @@ use super::exit;
 use super::expectations;
 use super::failure::Failure;
 use super::history_arg::Earlier;
-use super::input;
 use super::show;
 use super::stdout::note;
 use super::thresholds::Overrides;
@@ -38,6 +37,7 @@ use crate::model::verdict::Outcome;
 use crate::record::file;
 use crate::record::id::run_id;
 use crate::record::outputs;
+use crate::sources::input;
 
 /// Where outputs lie in a folder.
 const LAYOUT: &str = "nodes/NODE/FILE, domains/DOMAIN/FILE or pairs/NODE/NODE/FILE";

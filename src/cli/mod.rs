@@ -7,14 +7,15 @@ pub mod apply;
 pub mod claims;
 pub mod completions;
 pub mod config;
+pub mod doctor;
 pub mod exit;
 pub mod expectations;
 pub mod explain;
 pub mod failure;
 pub mod history_arg;
-pub mod input;
 pub mod judge;
 pub mod node;
+pub mod node_facts;
 pub mod parse;
 pub mod plan;
 pub mod probes;
@@ -22,6 +23,7 @@ pub mod replay;
 pub mod report;
 pub mod show;
 pub mod sim;
+pub mod sources;
 pub mod stdout;
 pub mod stored;
 pub mod study;
@@ -98,6 +100,7 @@ enum Command {
     Replay(replay::Args),
     Probes(probes::Args),
     Thresholds(thresholds::Args),
+    Doctor(doctor::Args),
     Sim(sim::Args),
     Node(node::Args),
     Completions(completions::CompletionsArgs),
@@ -139,8 +142,9 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),
+        Command::Doctor(args) => doctor::run(args, globals),
         Command::Sim(args) => sim::run(args, globals),
-        Command::Node(args) => node::run(args),
+        Command::Node(args) => node::run(args, globals.json),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };

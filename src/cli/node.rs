@@ -10,6 +10,9 @@ use std::time::Duration;
 use super::entropy;
 use super::exit;
 use super::failure::Failure;
+use super::node_facts;
+use super::node_facts::DriverArgs;
+use super::node_facts::FactsArgs;
 use super::sim;
 use crate::exec::guard;
 use crate::probe::tcp;
@@ -17,7 +20,7 @@ use crate::probe::worker;
 use crate::probe::worker::Ended;
 use crate::probe::worker::Setup;
 
-/// What runs on the nodes: workers and native probes.
+/// What runs on the nodes: their account of themselves, workers, native probes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -26,6 +29,9 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Facts(FactsArgs),
+    #[command(hide = true)]
+    DriverFacts(DriverArgs),
     Worker(WorkerArgs),
     Probe(ProbeArgs),
     #[command(hide = true)]
@@ -142,8 +148,10 @@ struct GuardArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<u8> {
+pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
     match &args.command {
+        Command::Facts(args) => node_facts::run(args, json),
+        Command::DriverFacts(args) => node_facts::ask_driver(args),
         Command::Worker(args) => work(args),
         Command::Probe(ProbeArgs { probe: Probe::Tcp(args) }) => probe_tcp(args),
         Command::Guard(args) => Ok(watch_over(args)),

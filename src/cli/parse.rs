@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use super::exit;
-use super::input;
 use super::show;
 use super::stdout;
 use crate::measure;
@@ -12,6 +11,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::report::parsed::render;
+use crate::sources::input;
 
 /// Read tool outputs and print what they say; judge nothing.
 #[derive(Debug, clap::Args)]

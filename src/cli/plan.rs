@@ -176,8 +176,8 @@ pub fn nvlink_across(
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let config = args.simulated.config(globals.config.as_deref())?;
-    let chosen = choose(config.claims()?, &args.nodes)?;
     let in_force = expectations::load(&config.thresholds)?;
+    let chosen = choose(config.measurable(&in_force.catalogue)?, &args.nodes)?;
     let basis = Basis::new(&config, &chosen.claims, &in_force.catalogue, args.profile, args.seed)?;
     let plan = basis.plan()?;
     if globals.json {

@@ -13,7 +13,6 @@ use serde::Serialize;
 
 use super::Globals;
 use super::exit;
-use super::input;
 use super::stdout;
 use super::study;
 use crate::model::worker::STEP_VARIABLE;
@@ -27,6 +26,7 @@ use crate::sim::tcp;
 use crate::sim::tool;
 use crate::sim::tool::Reply;
 use crate::sim::unwell;
+use crate::sources::input;
 
 /// The scenario that this process plays a part of.
 pub const SCENARIO: &str = "FABRICGATE_SIM";

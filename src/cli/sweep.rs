@@ -83,10 +83,10 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
             if !(is_sim(then) && is_sim(&config.launcher)) {
                 config.launcher = then.clone();
             }
-            (config.claims()?, stored.claims.clone(), stored.record.seed)
+            (config.measurable(&in_force.catalogue)?, stored.claims.clone(), stored.record.seed)
         }
         None => {
-            let chosen = plan::choose(config.claims()?, &args.nodes)?;
+            let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.nodes)?;
             (chosen.fleet, chosen.claims, args.seed)
         }
     };

@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::exit;
-use super::input;
 use super::stdout;
+use crate::sources::input;
 use crate::thresholds::Catalogue;
 use crate::thresholds::Platform;
 use crate::thresholds::builtin;

@@ -182,13 +182,18 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
         platform: sweep.platform.map(str::to_owned),
         policy: sweep.policy.clone(),
         fleet: sweep.fleet.domains.iter().map(|d| d.nodes.len()).sum(),
-        claims_digest: record::digest(sweep.claims),
+        // When and where they were read is no part of what is measured.
+        claims_digest: record::digest(&(
+            &sweep.claims.domains,
+            &sweep.claims.leaves,
+            &sweep.claims.rails,
+        )),
         thresholds_digest: sweep.thresholds_digest.to_owned(),
     };
     match sweep.place {
         Place::New(_) => {
             let format = record::CLAIMS_FORMAT.to_owned();
-            let claims = ClaimsRecord { format, claims: sweep.claims.clone() };
+            let claims = ClaimsRecord { format, claims: sweep.claims.clone(), changes: None };
             folder.write_json(file::CLAIMS, &claims)?;
             if let Launcher::Sim { scenario } = sweep.launcher {
                 // The file may be gone, or another, when the run is resumed.

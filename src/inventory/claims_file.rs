@@ -18,6 +18,11 @@ use crate::model::claims::ClaimedRail;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::said::Group;
+use crate::model::said::GroupKind;
+use crate::model::said::ProblemKind;
+use crate::model::said::Said;
+use crate::model::said::SourceKind;
 use crate::model::span::TextError;
 
 #[derive(Debug, Deserialize)]
@@ -90,6 +95,26 @@ impl<'de> Deserialize<'de> for Nodes {
     }
 }
 
+/// Whether a text looks like a claims file.
+pub fn recognises(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim);
+    lines.any(|line| line.starts_with("[[domain]]"))
+}
+
+/// What a claims file says. One mistake makes the whole file unusable: what a
+/// person wrote is taken as it is or not at all.
+pub fn read(place: &str, text: &str) -> Said {
+    match parse(place, text) {
+        Ok(claims) => said(place, &claims),
+        Err(error) => {
+            let mut said = Said::nothing(SourceKind::ClaimsFile, place);
+            let at = format!("{}:{}:{}", error.file, error.line, error.column);
+            said.trouble(ProblemKind::Malformed, at, error.message);
+            said
+        }
+    }
+}
+
 /// Reads the text of a claims file. `file` is its name in messages.
 pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
     let read: File = toml::from_str(text).map_err(|e| TextError::toml(file, text, &e))?;
@@ -130,6 +155,25 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
     claims.leaves = leaves(text, read.leaf, &owners).map_err(|(o, m)| at(o, m))?;
     claims.rails = rails(text, read.rail).map_err(|(o, m)| at(o, m))?;
     Ok(claims)
+}
+
+/// What a claims file says, as one source among others. `place` is its name.
+pub fn said(place: &str, claims: &Claims) -> Said {
+    let mut said = Said::nothing(SourceKind::ClaimsFile, place);
+    for domain in &claims.domains {
+        let mut group =
+            Group::of(GroupKind::Domain, "domain", domain.name.as_str(), domain.nodes.clone());
+        group.platform.clone_from(&domain.platform);
+        group.gpus_per_node = domain.gpus_per_node;
+        group.nic.clone_from(&domain.nic);
+        said.groups.push(group);
+    }
+    for leaf in &claims.leaves {
+        let group = Group::of(GroupKind::Leaf, "leaf", leaf.name.as_str(), leaf.nodes.clone());
+        said.groups.push(group);
+    }
+    said.rails.clone_from(&claims.rails);
+    said
 }
 
 /// A mistake: where it is, and what.

@@ -2,9 +2,12 @@
 //!
 //! Several brackets, ranges that keep their padding, lists, steps
 //! (`[0-8:2]`), and a size limit, because `n[0-9][0-9][0-9][0-9][0-9][0-9]`
-//! is short to write and a million names long.
+//! is short to write and a million names long. A bracket inside a bracket is
+//! refused, as Slurm's own reader does (`hostlist.c` takes the last `[` and
+//! wants its `]` at the end); steps and text behind the last bracket are ours.
 
 use std::collections::BTreeMap;
+use std::collections::HashSet;
 
 /// The most names one list may stand for.
 pub const MOST: usize = 100_000;
@@ -117,7 +120,12 @@ fn elements(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
         }
         match (c, open) {
             ('[', None) => open = Some(at),
-            ('[', Some(_)) => return error(at, "brackets cannot be nested"),
+            ('[', Some(_)) => {
+                return error(
+                    at,
+                    "brackets cannot be nested; [0-1,4-5] says what [0-1,[4-5]] means",
+                );
+            }
             (']', None) => return error(at, "this ] has no ["),
             (']', Some(_)) => open = None,
             (_, Some(_)) if c.is_ascii_digit() || matches!(c, '-' | ',' | ':') => {}
@@ -125,6 +133,9 @@ fn elements(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
                 return error(at, format!("{c:?} inside brackets, expected digits, -, : or ,"));
             }
             (_, None) if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') => {}
+            ('{', None) => {
+                return error(at, "only Slurm's controller can expand lists such as block{b1}");
+            }
             (_, None) => {
                 return error(at, format!("{c:?} cannot be part of a node name"));
             }
@@ -230,6 +241,7 @@ type Frame<'a> = (&'a str, &'a str);
 pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut order: Vec<Result<Frame<'a>, &'a str>> = Vec::new();
     let mut groups: BTreeMap<Frame<'a>, Vec<(u64, &'a str)>> = BTreeMap::new();
+    let mut whole: HashSet<&'a str> = HashSet::new();
     for name in names {
         match split(name) {
             Some((frame, digits)) => {
@@ -239,8 +251,8 @@ pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
                 });
                 group.push((digits.parse().unwrap_or(u64::MAX), digits));
             }
-            None if order.contains(&Err(name)) => {}
-            None => order.push(Err(name)),
+            None if whole.insert(name) => order.push(Err(name)),
+            None => {}
         }
     }
     let mut parts = Vec::new();
@@ -327,7 +339,10 @@ mod tests {
     fn every_mistake_is_named_at_its_place() {
         assert_eq!(complaint("n[1-3"), "character 2: this [ is never closed");
         assert_eq!(complaint("n1]"), "character 3: this ] has no [");
-        assert_eq!(complaint("n[1[2]]"), "character 4: brackets cannot be nested");
+        assert_eq!(
+            complaint("n[1[2]]").split(';').next(),
+            Some("character 4: brackets cannot be nested")
+        );
         assert_eq!(complaint("n[]"), "character 3: a number is missing here");
         assert_eq!(complaint("n[1,]"), "character 5: a number is missing here");
         assert_eq!(complaint("n[5-2]"), "character 3: \"5-2\" runs backwards");
@@ -346,6 +361,8 @@ mod tests {
         assert!(complaint("n[1-0010]").contains("padded differently"));
         assert!(complaint("n[1:2]").contains("needs a range"));
         assert!(complaint("n[1-2-3]").contains("no number"));
+        assert!(complaint("rack[0-1,[4-5]]").contains("nested"));
+        assert!(complaint("a,block{b1}").starts_with("character 8: only Slurm's controller"));
     }
 
     #[test]
@@ -365,7 +382,47 @@ mod tests {
         assert_eq!(fold([]), "");
     }
 
+    #[test]
+    fn the_longest_list_without_a_number_is_folded_once() {
+        let letter = |digit: usize| char::from(b'a' + u8::try_from(digit % 26).expect("a letter"));
+        let word = |n: usize| -> String { (0..4).map(|i| letter(n / 26usize.pow(i))).collect() };
+        let list = (0..MOST).map(word).collect::<Vec<_>>().join(",");
+        let expanded = names(&list);
+        assert_eq!(expanded.len(), MOST);
+        let twice = expanded.iter().chain(&expanded).map(String::as_str);
+        assert_eq!(fold(twice), list);
+    }
+
     proptest! {
+        #[test]
+        fn folding_what_was_folded_changes_nothing(
+            names in prop::collection::vec("[a-b]{0,2}[0-9]{0,3}(x[0-9]{1,2})?[a-b]", 1..40)
+        ) {
+            let folded = fold(names.iter().map(String::as_str));
+            let again = expand(&folded).expect("what fold writes can be read");
+            prop_assert_eq!(fold(again.iter().map(String::as_str)), folded);
+        }
+
+        #[test]
+        fn the_order_of_names_does_not_change_what_shares_a_bracket(
+            mut names in prop::collection::vec("[a-b][0-9]{1,3}[a-b]?", 1..40)
+        ) {
+            let parts = |names: &[String]| {
+                let folded = fold(names.iter().map(String::as_str));
+                let elements = elements(&folded).expect("what fold writes can be read");
+                elements.into_iter().map(|(_, part)| part.to_owned()).collect::<BTreeSet<_>>()
+            };
+            let before = parts(&names);
+            names.reverse();
+            prop_assert_eq!(parts(&names), before);
+        }
+
+        #[test]
+        fn any_names_can_be_folded(names in prop::collection::vec("\\PC{0,8}[0-9]{0,20}", 0..20)) {
+            let folded = fold(names.iter().map(String::as_str));
+            prop_assert!(names.iter().all(|n| n.is_empty()) || !folded.is_empty());
+        }
+
         #[test]
         fn folding_and_expanding_gives_the_same_names(
             set in prop::collection::btree_set("[a-c]{0,2}[0-9]{1,4}(-[a-b]{1}|[a-b][0-9]{1,2})?", 1..60)

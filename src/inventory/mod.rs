@@ -5,6 +5,8 @@
 
 pub mod cabling;
 pub mod claims_file;
+pub mod cluster_uuids;
+pub mod detect;
 pub mod hostlist;
 pub mod job;
 pub mod kubernetes;
@@ -12,6 +14,7 @@ pub mod nccl_topology;
 pub mod neighbours;
 pub mod node_facts;
 pub mod ray;
+mod reading;
 pub mod reconcile;
 pub mod recorded;
 pub mod slurm;

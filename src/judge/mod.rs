@@ -8,6 +8,7 @@ mod arrange;
 mod asserted;
 mod causes;
 mod cells;
+mod claims;
 mod collective;
 mod common;
 pub mod confirm;
@@ -118,6 +119,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
         ledger.unknown("everything", "nothing was measured and nothing is claimed");
     }
     let nodes = nodes::verdicts(&domains, &ledger);
+    claims::judge(&domains, &judged, &claims, &mut ledger);
     let outcome = nodes::worst(&nodes, &ledger.findings, &ledger.unknown);
     ledger.unknown.extend(nodes::unknown(&nodes));
     let mut cells = Vec::new();

@@ -5,12 +5,15 @@
 
 pub mod action;
 pub mod cell;
+pub mod checkup;
 pub mod claims;
 pub mod disagreement;
 pub mod facts;
+pub mod gpu_facts;
 pub mod history;
 pub mod id;
 pub mod measurement;
+pub mod node_facts;
 pub mod parsed;
 pub mod probe;
 pub mod profile;

@@ -103,8 +103,8 @@ pub enum SourceKind {
     ClaimsFile,
     /// A simulated scenario.
     Scenario,
-    /// A stored run or a stored list of claims.
-    Stored,
+    /// A file or folder of which nobody knows what it is.
+    Unrecognised,
     /// Slurm's `topology.yaml`.
     SlurmTopologyYaml,
     /// Slurm's `topology.conf`.
@@ -145,7 +145,7 @@ impl SourceKind {
         match self {
             Self::ClaimsFile => "claims file",
             Self::Scenario => "scenario",
-            Self::Stored => "stored claims",
+            Self::Unrecognised => "file",
             Self::SlurmTopologyYaml => "Slurm topology.yaml",
             Self::SlurmTopologyConf => "Slurm topology.conf",
             Self::SlurmTopology => "Slurm topology in force",
@@ -168,7 +168,7 @@ impl SourceKind {
     /// The family it belongs to.
     pub fn family(self) -> Family {
         match self {
-            Self::ClaimsFile | Self::Scenario | Self::Stored => Family::File,
+            Self::ClaimsFile | Self::Scenario | Self::Unrecognised => Family::File,
             Self::SlurmTopologyYaml
             | Self::SlurmTopologyConf
             | Self::SlurmTopology

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::act::policy::Policy;
+use crate::inventory::reconcile::diff::Change;
 use crate::launch::Launcher;
 use crate::model::claims::Claims;
 use crate::model::recording::Recording;
@@ -107,6 +108,9 @@ pub struct ClaimsRecord {
     pub format: String,
     /// What was claimed.
     pub claims: Claims,
+    /// What has changed since an earlier moment, where one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Vec<Change>>,
 }
 
 /// A line of `measurements.jsonl`.

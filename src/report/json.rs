@@ -9,7 +9,7 @@ use crate::model::action::ActionPlan;
 use crate::model::verdict::Verdicts;
 
 /// The published JSON Schemas, by file name.
-pub const SCHEMAS: [(&str, &str); 9] = [
+pub const SCHEMAS: [(&str, &str); 11] = [
     ("parse.schema.json", include_str!("../../reports/schema/parse.schema.json")),
     ("verdicts.schema.json", include_str!("../../reports/schema/verdicts.schema.json")),
     ("actions.schema.json", include_str!("../../reports/schema/actions.schema.json")),
@@ -19,6 +19,8 @@ pub const SCHEMAS: [(&str, &str); 9] = [
     ("probes.schema.json", include_str!("../../reports/schema/probes.schema.json")),
     ("run.schema.json", include_str!("../../reports/schema/run.schema.json")),
     ("result.schema.json", include_str!("../../reports/schema/result.schema.json")),
+    ("node-facts.schema.json", include_str!("../../reports/schema/node-facts.schema.json")),
+    ("doctor.schema.json", include_str!("../../reports/schema/doctor.schema.json")),
 ];
 
 /// The bytes of `verdicts.json`.
@@ -48,6 +50,10 @@ mod tests {
 
     use super::*;
     use crate::model::action::ACTIONS_FORMAT;
+    use crate::model::checkup::CHECKUP_FORMAT;
+    use crate::model::checkup::CheckupDocument;
+    use crate::model::node_facts::NODE_FACTS_FORMAT;
+    use crate::model::node_facts::NodeFacts;
     use crate::model::parsed::PARSE_FORMAT;
     use crate::model::parsed::ParseDocument;
     use crate::model::probe::PROBES_FORMAT;
@@ -87,6 +93,8 @@ mod tests {
             schema::<ProbesDocument>(Some(PROBES_FORMAT)),
             schema::<RunRecord>(Some(RUN_FORMAT)),
             schema::<RawResult>(Some(RESULT_FORMAT)),
+            schema::<NodeFacts>(Some(NODE_FACTS_FORMAT)),
+            schema::<CheckupDocument>(Some(CHECKUP_FORMAT)),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
         for ((name, _), made) in SCHEMAS.iter().zip(made) {

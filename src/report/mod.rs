@@ -7,11 +7,13 @@
 //!
 //! [`Run`]: crate::model::run::Run
 
+pub mod claims;
 pub mod csv;
 pub mod explain;
 pub mod html;
 pub mod json;
 pub mod junit;
+pub mod node_facts;
 pub mod parsed;
 pub mod terminal;
 

@@ -4,6 +4,8 @@
 //! A source that does not answer is a problem in its [`Said`](crate::model::said::Said),
 //! never an error of the whole: the others stay usable.
 
+pub mod files;
+pub mod input;
 pub mod kubernetes;
 pub mod nodes;
 pub mod ray;

@@ -252,6 +252,26 @@ impl Catalogue {
         let first = fitting.next()?;
         fitting.next().is_none().then_some(first)
     }
+
+    /// The same for a product as schedulers spell it: labels and generic
+    /// resources have no blanks (`NVIDIA-H100-80GB-HBM3`,
+    /// `nvidia_h100_80gb_hbm3`, `gb200`), and case and vendor are lost there.
+    pub fn for_product(&self, product: &str, gpus: Option<u32>) -> Option<&Platform> {
+        let said = in_one_spelling(product);
+        let mut fitting = self.platforms.values().filter(|p| {
+            p.devices.iter().any(|pattern| matches(&in_one_spelling(pattern), &said))
+                && (gpus.is_none() || p.gpus_per_node.is_none() || p.gpus_per_node == gpus)
+        });
+        let first = fitting.next()?;
+        fitting.next().is_none().then_some(first)
+    }
+}
+
+/// A product name without what its spellings differ in.
+fn in_one_spelling(product: &str) -> String {
+    let blanks = product.to_lowercase().replace(['-', '_'], " ");
+    let words = blanks.split_whitespace().collect::<Vec<_>>().join(" ");
+    if words.starts_with("nvidia ") { words } else { format!("nvidia {words}") }
 }
 
 /// Whether `text` fits `pattern`, in which `*` stands for any text.

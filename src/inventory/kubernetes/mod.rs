@@ -1,8 +1,17 @@
 //! What Kubernetes says: node objects, ComputeDomains, topology objects.
 //!
-//! JSON in, [`Said`](crate::model::said::Said) out; the same for what a file
+//! Text in, [`Said`](crate::model::said::Said) out; the same for what a file
 //! holds and what an API server answers.
 
 pub mod compute_domains;
+mod gpu_labels;
+mod kind_cluster;
+mod levels;
+mod marks;
 pub mod nodes;
+mod objects;
+mod tables;
 pub mod topologies;
+
+#[cfg(test)]
+mod tests;

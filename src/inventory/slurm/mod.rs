@@ -10,3 +10,15 @@ pub mod show_topology;
 pub mod sinfo;
 pub mod topology_conf;
 pub mod topology_yaml;
+
+mod answer;
+mod blocks;
+mod entries;
+mod gres;
+mod listed;
+mod states;
+mod tree;
+mod yaml;
+
+#[cfg(test)]
+mod recorded_tests;

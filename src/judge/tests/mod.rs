@@ -2,6 +2,7 @@
 //! nobody else.
 
 mod bench;
+mod claims;
 mod collectives;
 mod confirms;
 mod instruments;

@@ -1,0 +1,136 @@
+//! How long it takes to hold what nine kinds of sources say of ten thousand
+//! nodes against each other.
+//!
+//! The sources are made once, in memory; every node's own facts are a source of
+//! their own, as they are when they come from files. A few nodes are where they
+//! should not be, so that there is something to find.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::BatchSize;
+use criterion::Criterion;
+use criterion::criterion_group;
+use criterion::criterion_main;
+use fabricgate::inventory::reconcile::Rules;
+use fabricgate::inventory::reconcile::diff::diff;
+use fabricgate::inventory::reconcile::reconcile;
+use fabricgate::model::id::NodeName;
+use fabricgate::model::said::FabricSaid;
+use fabricgate::model::said::Group;
+use fabricgate::model::said::GroupKind;
+use fabricgate::model::said::NicSaid;
+use fabricgate::model::said::Said;
+use fabricgate::model::said::SourceKind;
+
+/// Racks, and nodes in each: 10,008 nodes.
+const RACKS: u32 = 556;
+const NODES: u32 = 18;
+
+fn node(rack: u32, at: u32) -> NodeName {
+    NodeName::from(format!("r{rack:03}n{at:02}"))
+}
+
+fn fabric(rack: u32, gpu: Option<u32>) -> FabricSaid {
+    FabricSaid {
+        gpu,
+        cluster_uuid: Some(format!("{rack:08x}-c8aa-45e1-9e07-e1e51be99c31")),
+        clique_id: Some("1".to_owned()),
+        state: gpu.map(|_| "completed".to_owned()),
+        ..FabricSaid::default()
+    }
+}
+
+fn nics(rack: u32, at: u32) -> Vec<NicSaid> {
+    (0..4)
+        .map(|rail| NicSaid {
+            device: Some(format!("mlx5_{rail}")),
+            rail: Some(format!("rail{rail}")),
+            leaf: Some(format!("leaf{:02}-{rail}", rack / 2)),
+            port: Some(format!("Ethernet1/{}", (rack % 2) * NODES + at)),
+            ..NicSaid::default()
+        })
+        .collect()
+}
+
+/// What all sources say. `moved` racks have lost their last node to the next.
+fn fleet(moved: u32) -> Vec<Said> {
+    let mut all = Vec::new();
+    for (kind, scheme) in [
+        (SourceKind::ClaimsFile, "domain"),
+        (SourceKind::SlurmTopologyYaml, "block"),
+        (SourceKind::SlurmTopology, "block"),
+    ] {
+        let mut said = Said::nothing(kind, scheme);
+        for rack in 0..RACKS {
+            let nodes = (1..=NODES).map(|at| node(rack, at)).collect();
+            said.groups.push(Group::of(GroupKind::Domain, scheme, format!("rack{rack:03}"), nodes));
+        }
+        all.push(said);
+    }
+    let kinds = [
+        SourceKind::SlurmNodes,
+        SourceKind::KubernetesNodes,
+        SourceKind::Cabling,
+        SourceKind::Neighbours,
+        SourceKind::Ray,
+    ];
+    let mut whole: Vec<Said> = kinds.map(|kind| Said::nothing(kind, kind.words())).into();
+    for rack in 0..RACKS {
+        for at in 1..=NODES {
+            let name = node(rack, at);
+            let home = if at == NODES && rack < moved { rack + 1 } else { rack };
+            for said in &mut whole {
+                let words = said.nodes.entry(name.clone()).or_default();
+                match said.source.kind {
+                    SourceKind::SlurmNodes => {
+                        words.gpus = Some(4);
+                        words.state = vec!["IDLE".to_owned()];
+                        words.aliases = vec![format!("10.{}.{}.{at}", rack / 256, rack % 256)];
+                    }
+                    SourceKind::KubernetesNodes => {
+                        words.gpus = Some(4);
+                        words.product = Some("NVIDIA-GB200".to_owned());
+                        words.fabric = vec![fabric(home, None)];
+                    }
+                    SourceKind::Ray => words.topo_rank = Some((rack * 100 + at).to_string()),
+                    _ => words.nics = nics(rack, at),
+                }
+            }
+            let mut own = Said::nothing(SourceKind::NodeFacts, format!("{name}.json"));
+            let words = own.node(&NodeName::from(format!("{name}.cluster.example")));
+            words.gpus = Some(4);
+            words.product = Some("NVIDIA GB200".to_owned());
+            words.driver = Some("580.1".to_owned());
+            words.fabric = (0..4).map(|gpu| fabric(home, Some(gpu))).collect();
+            all.push(own);
+        }
+    }
+    all.extend(whole);
+    all
+}
+
+fn claims(c: &mut Criterion) {
+    let platform = |product: &str, _| product.contains("GB200").then(|| "gb200-nvl72".to_owned());
+    let rules = Rules {
+        order: vec![],
+        gpus_per_node: Some(4),
+        nics_per_node: None,
+        platform_of: &platform,
+    };
+    let said = fleet(12);
+    let old = reconcile(fleet(0), &rules);
+    let new = reconcile(said.clone(), &rules);
+    assert_eq!(old.disagreements.len(), 0, "{:#?}", old.disagreements.first());
+    assert_eq!(new.disagreements.len(), 12, "{:#?}", new.disagreements.first());
+    let mut group = c.benchmark_group("claims of 10,008 nodes");
+    group.sample_size(10).measurement_time(Duration::from_secs(20));
+    group.bench_function("reconcile", |b| {
+        b.iter_batched(|| said.clone(), |said| reconcile(said, &rules), BatchSize::LargeInput);
+    });
+    group.bench_function("diff", |b| b.iter(|| diff(black_box(&old), black_box(&new))));
+    group.finish();
+}
+
+criterion_group!(benches, claims);
+criterion_main!(benches);

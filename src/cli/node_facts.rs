@@ -1,0 +1,116 @@
+//! `fabricgate node facts`: what this machine says of itself.
+
+use std::io::BufWriter;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::exit;
+use super::failure::Failure;
+use super::stdout;
+use crate::facts;
+use crate::facts::Gathering;
+use crate::facts::driver;
+use crate::facts::library::GpuLibrary;
+use crate::facts::nvml::NvmlLibrary;
+use crate::facts::recorded::Recording;
+use crate::launch::SIM_VARIABLE;
+use crate::report::node_facts;
+
+/// Say what this machine is: GPUs, fabric, links, NICs, IMEX.
+///
+/// Reads the NVIDIA driver's library, sysfs and the kernel's log, starts no work
+/// and changes nothing. What cannot be read is said with the reason. Without a
+/// driver it prints what it can and ends with 5; the same where the driver does
+/// not answer in time.
+#[derive(Debug, clap::Args)]
+pub struct FactsArgs {
+    /// The driver's library, where it is not the one that the system finds.
+    #[arg(long, value_name = "PATH")]
+    nvml: Option<PathBuf>,
+    /// The root that proc, sys and dev are below, for looking at a copy.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// Seconds that the driver may take to answer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    limit: u64,
+    /// Keep every answer of the driver's library in this file, for tests.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+}
+
+/// Ask the driver, and say what it answers one document a line.
+#[derive(Debug, clap::Args)]
+pub struct DriverArgs {
+    #[arg(long)]
+    nvml: Option<PathBuf>,
+    #[arg(long, default_value = "/")]
+    root: PathBuf,
+    #[arg(long)]
+    record: Option<PathBuf>,
+}
+
+/// Gathers and prints.
+pub fn run(args: &FactsArgs, json: bool) -> anyhow::Result<u8> {
+    if std::env::var_os(SIM_VARIABLE).is_some() {
+        let why = "a simulated node has no facts: its hardware is this machine's";
+        return Err(Failure::environment(why).into());
+    }
+    let executable = std::env::current_exe()?;
+    let gathering = Gathering {
+        executable: &executable,
+        nvml: args.nvml.as_deref(),
+        record: args.record.as_deref(),
+        root: &args.root,
+        limit: Duration::from_secs(args.limit),
+    };
+    // The process that asks the driver dies with this thread.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let gathered = runtime.block_on(facts::gather(&gathering));
+    // A process that hangs in the kernel must not keep us.
+    runtime.shutdown_background();
+    if json {
+        stdout::json(&gathered.facts)?;
+    } else {
+        stdout::text(&node_facts::text(&gathered.facts))?;
+    }
+    match gathered.trouble {
+        None => Ok(exit::PASS),
+        Some(why) => {
+            stdout::note(&why);
+            Ok(exit::ENVIRONMENT)
+        }
+    }
+}
+
+/// The process that asks the driver.
+pub fn ask_driver(args: &DriverArgs) -> anyhow::Result<u8> {
+    let out = &mut BufWriter::new(std::io::stdout().lock());
+    let library = match NvmlLibrary::load(args.nvml.as_deref()) {
+        Ok(library) => library,
+        Err(error) => {
+            driver::refuse(&error.to_string(), out)?;
+            return Ok(exit::PASS);
+        }
+    };
+    let proc = args.root.join("proc");
+    match &args.record {
+        None => tell(&library, &proc, out)?,
+        Some(path) => {
+            let recording = Recording::of(&library);
+            tell(&recording, &proc, out)?;
+            let kept = serde_json::to_vec(&recording.kept())?;
+            std::fs::write(path, kept)?;
+        }
+    }
+    Ok(exit::PASS)
+}
+
+fn tell(
+    library: &dyn GpuLibrary,
+    proc: &Path,
+    out: &mut dyn std::io::Write,
+) -> std::io::Result<()> {
+    driver::tell(library, proc, out, &mut std::io::stderr().lock())
+}

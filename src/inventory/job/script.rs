@@ -1,0 +1,182 @@
+//! Environments and scripts: `KEY=VALUE` lines (NUL-separated ones of `/proc`
+//! too), shell with `export`, words of `env`, `mpirun -x` and `srun --export`, and
+//! the `#SBATCH` lines and options of Slurm's commands.
+//!
+//! Nothing is evaluated: the last assignment in the text counts, whichever branch
+//! it stands in.
+
+use super::settings::Again;
+use super::settings::OPTIONS;
+use super::settings::Settings;
+
+/// How deep commands may be quoted in commands (`bash -c "..."`).
+const DEEPEST: usize = 3;
+
+/// What may stand in front of an assignment in one word.
+const FRONTS: [&str; 4] = ["--export=", "--env=", "-x=", "-e="];
+
+/// Whether a text has lines for sbatch.
+pub(super) fn has_directives(text: &str) -> bool {
+    text.lines().any(|line| line.trim_start().starts_with("#SBATCH "))
+}
+
+/// Reads a script whose first line is `first` of its file.
+pub(super) fn read(settings: &mut Settings<'_>, text: &str, first: usize) {
+    read_at(settings, text, first, 0);
+}
+
+fn read_at(settings: &mut Settings<'_>, text: &str, first: usize, depth: usize) {
+    let mut joined = String::new();
+    let mut start = first;
+    for (at, line) in text.split(['\n', '\0']).enumerate() {
+        let line = line.trim_end_matches('\r');
+        if joined.is_empty() {
+            start = first + at;
+        }
+        if let Some(part) = line.strip_suffix('\\') {
+            joined.push_str(part);
+            joined.push(' ');
+            continue;
+        }
+        joined.push_str(line);
+        command(settings, &joined, start, depth);
+        joined.clear();
+    }
+    if !joined.is_empty() {
+        command(settings, &joined, start, depth);
+    }
+}
+
+/// One line, as far as it concerns us.
+fn command(settings: &mut Settings<'_>, line: &str, number: usize, depth: usize) {
+    let line = line.trim();
+    if let Some(directive) = line.strip_prefix("#SBATCH ") {
+        let words: Vec<String> = words(directive).into_iter().flatten().collect();
+        options(settings, &words, number);
+        return;
+    }
+    for words in words(line) {
+        let is_unset = words.first().is_some_and(|word| word == "unset");
+        let is_slurm = |word: &String| {
+            let name = word.rsplit('/').next().unwrap_or_default();
+            matches!(name, "sbatch" | "srun" | "salloc")
+        };
+        if let Some(at) = words.iter().position(is_slurm) {
+            options(settings, &words[at + 1..], number);
+        }
+        for word in &words {
+            if is_unset {
+                settings.unset(word);
+                continue;
+            }
+            if assignment(settings, word, number) {
+                continue;
+            }
+            // A command in a word: bash -c "export A=1; ...".
+            if depth < DEEPEST && word.contains('=') && word.contains([' ', '\t', ';']) {
+                read_at(settings, word, number, depth + 1);
+            }
+        }
+    }
+}
+
+/// Takes `NAME=VALUE`, also behind `--export=ALL,`; tells whether it was one.
+fn assignment(settings: &mut Settings<'_>, word: &str, number: usize) -> bool {
+    if let Some(list) = FRONTS.iter().find_map(|front| word.strip_prefix(front)) {
+        // Not every comma ends a value: a host list has its own.
+        let mut pieces: Vec<String> = Vec::new();
+        for piece in list.split(',') {
+            match pieces.last_mut() {
+                Some(last)
+                    if !piece.contains('=') && last.contains('[') && !last.ends_with(']') =>
+                {
+                    last.push(',');
+                    last.push_str(piece);
+                }
+                _ => pieces.push(piece.to_owned()),
+            }
+        }
+        for piece in pieces {
+            assign(settings, &piece, number);
+        }
+        return true;
+    }
+    assign(settings, word, number)
+}
+
+fn assign(settings: &mut Settings<'_>, word: &str, number: usize) -> bool {
+    let Some((name, value)) = word.split_once('=') else { return false };
+    let Some(name) = Settings::known(name).filter(|name| !name.starts_with('-')) else {
+        return false;
+    };
+    settings.set(name, value, number, Again::Replaces);
+    true
+}
+
+/// Takes the options of Slurm's commands: `--nodes=2`, `--nodes 2`, `-N2`, `-N 2`.
+fn options(settings: &mut Settings<'_>, words: &[String], number: usize) {
+    for (at, word) in words.iter().enumerate() {
+        for (long, short) in OPTIONS {
+            let rest = match (word.strip_prefix(long), short.is_empty()) {
+                (Some(rest), _) if rest.is_empty() || rest.starts_with('=') => rest,
+                (None, false) if !word.starts_with("--") => match word.strip_prefix(short) {
+                    Some(rest) => rest,
+                    None => continue,
+                },
+                _ => continue,
+            };
+            let value = match rest.strip_prefix('=').unwrap_or(rest) {
+                "" => words.get(at + 1).map_or("", String::as_str),
+                value => value,
+            };
+            settings.set(long, value, number, Again::Replaces);
+        }
+    }
+}
+
+/// The words of a line, command by command, without quotes. `#` begins a comment.
+fn words(line: &str) -> Vec<Vec<String>> {
+    let mut commands = vec![Vec::new()];
+    let mut word: Option<String> = None;
+    let mut quote: Option<char> = None;
+    let mut braces = 0usize;
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (Some('"') | None, '\\') => {
+                let escaped = chars.next();
+                word.get_or_insert_default().extend(escaped);
+            }
+            (Some(_), c) => word.get_or_insert_default().push(c),
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, '#') if word.is_none() => break,
+            (None, '{') if word.as_ref().is_some_and(|word| word.ends_with('$')) => {
+                braces += 1;
+                word.get_or_insert_default().push(c);
+            }
+            (None, '}') if 0 < braces => {
+                braces -= 1;
+                word.get_or_insert_default().push(c);
+            }
+            (None, c) if 0 < braces => word.get_or_insert_default().push(c),
+            (None, ';' | '&' | '|' | '(' | ')') => {
+                finish(&mut commands, &mut word);
+                commands.push(Vec::new());
+            }
+            (None, c) if c.is_whitespace() => finish(&mut commands, &mut word),
+            (None, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    finish(&mut commands, &mut word);
+    commands
+}
+
+fn finish(commands: &mut [Vec<String>], word: &mut Option<String>) {
+    if let (Some(command), Some(word)) = (commands.last_mut(), word.take()) {
+        command.push(word);
+    }
+}

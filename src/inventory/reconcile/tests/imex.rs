@@ -1,0 +1,79 @@
+//! ComputeDomains.
+
+use super::*;
+
+/// Nodes, and the clique that the status gives them.
+type Ready<'t> = (&'t [NodeName], Option<(&'t str, u32)>);
+
+/// A ComputeDomain over these nodes, with the clique its status gives them.
+fn compute_domain(list: &[Ready<'_>], size: Option<u32>) -> Said {
+    let mut said = Said::nothing(SourceKind::ComputeDomains, "computedomains.json");
+    let all = list.iter().flat_map(|(nodes, _)| nodes.iter().cloned()).collect();
+    let mut group = Group::of(GroupKind::Imex, "ComputeDomain", "jobs/train", all);
+    group.size = size;
+    group.at = Some("computedomains.json: jobs/train".to_owned());
+    said.groups.push(group);
+    for (nodes, clique) in list {
+        for node in *nodes {
+            let clique_words = if clique.is_some() { "a clique" } else { "no clique" };
+            let mark = ("ComputeDomain jobs/train".to_owned(), format!("Ready, {clique_words}"));
+            said.node(node).marks.extend([mark]);
+            if let Some((uuid, id)) = clique {
+                said.node(node).fabric.push(label(uuid, *id));
+            }
+        }
+    }
+    said
+}
+
+fn racks() -> Said {
+    labelled(&[(UUID, 1, nodes(1, 4)), (OTHER, 1, nodes(5, 8))])
+}
+
+#[test]
+fn inside_one_domain_a_compute_domain_is_fine() {
+    let own = nodes(1, 3);
+    let claims = reconciled(vec![racks(), compute_domain(&[(&own, Some((UUID, 1)))], Some(3))]);
+    assert_eq!(claims.disagreements, [], "{:#?}", claims.disagreements);
+    assert_eq!(claims.domains.len(), 2);
+}
+
+#[test]
+fn over_two_domains_it_is_larger_than_the_fabric() {
+    let (one, other) = (nodes(1, 3), nodes(5, 5));
+    let said = compute_domain(&[(&one, Some((UUID, 1))), (&other, Some((OTHER, 1)))], None);
+    let claims = reconciled(vec![racks(), said]);
+    let told = only(&claims, "imex-beyond-domain");
+    assert_eq!((told.severity, &told.nodes), (Severity::Contradiction, &other));
+    assert_eq!(told.sides.len(), 3);
+}
+
+#[test]
+fn fewer_nodes_than_it_asked_for_is_a_doubt_and_zero_asks_for_nothing() {
+    let own = nodes(1, 3);
+    let with =
+        |size| reconciled(vec![racks(), compute_domain(&[(&own, Some((UUID, 1)))], Some(size))]);
+    assert_eq!(only(&with(4), "imex-size").severity, Severity::Doubt);
+    assert_eq!(with(0).disagreements, []);
+}
+
+#[test]
+fn ready_without_a_clique_is_a_fallback_that_nobody_sees() {
+    let (good, bad) = (nodes(1, 3), nodes(4, 4));
+    let said = compute_domain(&[(&good, Some((UUID, 1))), (&bad, None)], None);
+    let claims = reconciled(vec![racks(), said]);
+    let told = only(&claims, "ready-without-clique");
+    assert_eq!(told.nodes, bad);
+    assert!(told.sides.iter().any(|side| side.says.contains(UUID)), "{told:#?}");
+}
+
+#[test]
+fn a_status_that_names_another_clique_than_the_label_is_told() {
+    let own = nodes(1, 3);
+    let claims = reconciled(vec![racks(), compute_domain(&[(&own, Some((UUID, 2)))], None)]);
+    assert!(
+        claims.disagreements.iter().any(|d| d.class == "imex-against-clique" && d.nodes == own),
+        "{:#?}",
+        claims.disagreements
+    );
+}

@@ -1,0 +1,420 @@
+//! The claims of a run held against what was measured: labels, beliefs, ranks,
+//! and contradictions between sources.
+//!
+//! A claim is what is tested. Where the measurement shows who is right, it says
+//! so; where it cannot, a contradiction leaves the run unknown. Nothing here
+//! says anything against a node: this runs when all nodes have their verdict.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::arrange::Domain;
+use super::asserted;
+use super::fabric::Fabric;
+use super::finding::finding;
+use super::finding::of_domain;
+use super::island::Island;
+use super::ledger::Ledger;
+use super::membership;
+use super::state::says_nothing;
+use crate::model::claims::Claims;
+use crate::model::disagreement::Disagreement;
+use crate::model::disagreement::Severity;
+use crate::model::id::NodeName;
+use crate::model::said::Basis;
+use crate::model::said::Belief;
+use crate::model::said::FabricSaid;
+use crate::model::unit::Unit;
+use crate::model::verdict::Evidence;
+use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+use crate::thresholds::Platform;
+
+/// Class of a label that what was measured contradicts.
+const LABEL: &str = "claim-label-contradicted";
+/// Class of a belief in more GPUs than were measured to reach each other.
+const BELIEF: &str = "claim-belief-beyond-measured";
+
+/// Classes of disagreements about who shares a fabric: who was measured to
+/// reach whom settles them.
+const OF_MEMBERSHIP: &[&str] = &[
+    "block-against-clique",
+    "domains-disagree",
+    "fabric-not-attached",
+    "file-not-in-force",
+    "gpus-in-two-cliques",
+    "label-without-all-gpus",
+    "node-in-two-domains",
+    "sentinel-clique",
+    "split-clique",
+    "stale-label",
+];
+
+/// The same of two claimed domains.
+const MERGED: &str = "merged-cliques";
+/// Held against the measurement under another name.
+const BELIEVED: &str = "belief-beyond-domain";
+
+/// The nodes of a domain by who was measured to reach whom, the largest part
+/// first, and a file that shows it.
+struct Measured {
+    parts: Vec<BTreeSet<NodeName>>,
+    file: String,
+}
+
+impl Measured {
+    /// Where a node is, if it was measured against others.
+    fn part(&self, node: &NodeName) -> Option<usize> {
+        self.parts.iter().position(|part| part.contains(node))
+    }
+}
+
+/// Holds the claims of a run against what was measured.
+pub(super) fn judge(
+    domains: &[Domain<'_>],
+    judged: &[Vec<(Island<'_>, Fabric)>],
+    claims: &Claims,
+    ledger: &mut Ledger,
+) {
+    if claims.disagreements.is_empty() && claims.beliefs.is_empty() && claims.nodes.is_empty() {
+        return;
+    }
+    let measured: Vec<Option<Measured>> =
+        domains.iter().zip(judged).map(|(domain, islands)| measured(domain, islands)).collect();
+    for (domain, measured) in domains.iter().zip(&measured) {
+        if let Some(measured) = measured {
+            labels(domain, measured, claims, ledger);
+        }
+    }
+    for belief in &claims.beliefs {
+        for ((domain, measured), islands) in domains.iter().zip(&measured).zip(judged) {
+            believed(belief, domain, measured.as_ref(), islands, ledger);
+        }
+    }
+    for told in &claims.disagreements {
+        disagreement(told, domains, &measured, ledger);
+    }
+}
+
+fn measured(domain: &Domain<'_>, islands: &[(Island<'_>, Fabric)]) -> Option<Measured> {
+    let island = islands.iter().map(|(island, _)| island).find(|island| island.node.is_none())?;
+    let parts = membership::parts(island);
+    let file = domain.across.first().map(|recording| recording.file.clone())?;
+    (!parts.is_empty()).then_some(Measured { parts, file })
+}
+
+/// The clique that labels and files give a node; what a driver reports is held
+/// against the measurement by `asserted`.
+fn label<'c>(claims: &'c Claims, node: &NodeName) -> Option<(String, &'c FabricSaid)> {
+    let words = claims.nodes.get(node)?.fabric.iter();
+    words.filter(|f| !matches!(f.basis, Some(Basis::Reported | Basis::Measured))).find_map(|f| {
+        let uuid = f.cluster_uuid.as_deref().filter(|uuid| !says_nothing(Some(uuid)))?;
+        let id = f.clique_id.as_deref().filter(|id| !says_nothing(Some(id)))?;
+        // Zeros name no fabric.
+        let is_zero = uuid.bytes().all(|byte| matches!(byte, b'0' | b'-'));
+        (!is_zero).then(|| (format!("{uuid}.{id}"), f))
+    })
+}
+
+/// How a label came to be, as people say it.
+fn origin(fabric: &FabricSaid) -> String {
+    let how = match &fabric.basis {
+        Some(Basis::Copied { from }) => format!(", copied from {from}"),
+        _ => String::new(),
+    };
+    format!("{}{how}", fabric.at.as_deref().unwrap_or("a label"))
+}
+
+fn some(nodes: &[&NodeName]) -> String {
+    const MOST: usize = 4;
+    let names: Vec<&str> = nodes.iter().take(MOST).map(|node| node.as_str()).collect();
+    let more = nodes.len().saturating_sub(MOST);
+    let names = names.join(", ");
+    if more == 0 { names } else { format!("{names} and {more} more") }
+}
+
+/// The labels of a domain against its measured parts.
+fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mut Ledger) {
+    /// The rule behind both.
+    const RULE: &str = "clique: the label of a node names the nodes that it reaches at NVLink speed, and no others";
+    let mut labelled: BTreeMap<String, Vec<&NodeName>> = BTreeMap::new();
+    let mut first: Option<&FabricSaid> = None;
+    for node in &domain.nodes {
+        if let (Some((clique, said)), Some(_)) = (label(claims, node), measured.part(node)) {
+            first.get_or_insert(said);
+            labelled.entry(clique).or_default().push(node);
+        }
+    }
+    let Some(first) = first else { return };
+    let at = origin(first);
+    let main =
+        labelled.iter().max_by_key(|(_, nodes)| nodes.len()).map(|(clique, _)| clique.clone());
+    let Some(main) = main else { return };
+    let home = most(labelled[&main].iter().filter_map(|node| measured.part(node)));
+    // Labelled apart, and together.
+    for (clique, nodes) in labelled.iter().filter(|(clique, _)| **clique != main) {
+        let here: Vec<&NodeName> =
+            nodes.iter().copied().filter(|node| measured.part(node) == home).collect();
+        if here.is_empty() {
+            continue;
+        }
+        let said = format!(
+            "{} {} labelled clique {clique}, and measured, {} the nodes of {} that are labelled {main} at NVLink \
+             speed: what keys on the label keeps apart what is one",
+            some(&here),
+            if here.len() == 1 { "is" } else { "are" },
+            if here.len() == 1 { "it reaches" } else { "they reach" },
+            domain.name
+        );
+        let detail = format!("{} labelled {clique} ({at})", some(&here));
+        let known = ledger.findings.iter_mut().find(|f| {
+            f.class == asserted::STALE && here.iter().any(|n| f.locus.node.as_ref() == Some(*n))
+        });
+        match known {
+            Some(known) => add(known, &at, detail),
+            None => {
+                let locus = of_domain(LocusKind::Domain, &domain.name);
+                let found = finding(Outcome::Degraded, LABEL, locus, RULE).saying(said);
+                let found = found.because(&at, None, detail).because(
+                    &measured.file,
+                    None,
+                    format!("{} reach each other", parts_of(measured)),
+                );
+                ledger.find(found);
+            }
+        }
+    }
+    // Labelled together, and apart.
+    for (clique, nodes) in &labelled {
+        let home = most(nodes.iter().filter_map(|node| measured.part(node)));
+        let away: Vec<&NodeName> =
+            nodes.iter().copied().filter(|node| measured.part(node) != home).collect();
+        if away.is_empty() {
+            continue;
+        }
+        let detail = format!("{} nodes are labelled {clique} ({at})", nodes.len());
+        let mut told = false;
+        for known in ledger.findings.iter_mut().filter(|f| is_membership(f, domain)) {
+            let own = known.locus.node.as_ref();
+            if own.is_none_or(|node| away.contains(&node)) {
+                add(known, &at, detail.clone());
+                told = true;
+            }
+        }
+        if told {
+            continue;
+        }
+        let said = format!(
+            "{} {} labelled clique {clique} as {} others of {} are, and measured, {} them at NVLink speed: what \
+             keys on the label joins what is apart",
+            some(&away),
+            if away.len() == 1 { "is" } else { "are" },
+            nodes.len() - away.len(),
+            domain.name,
+            if away.len() == 1 { "does not reach" } else { "do not reach" },
+        );
+        let locus = of_domain(LocusKind::Domain, &domain.name);
+        let found = finding(Outcome::Degraded, LABEL, locus, RULE).saying(said);
+        let found = found.because(&at, None, detail).because(
+            &measured.file,
+            None,
+            format!("{} reach each other", parts_of(measured)),
+        );
+        ledger.find(found);
+    }
+}
+
+fn most(parts: impl Iterator<Item = usize>) -> Option<usize> {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    parts.for_each(|part| *counts.entry(part).or_default() += 1);
+    counts
+        .into_iter()
+        .max_by_key(|(part, count)| (*count, std::cmp::Reverse(*part)))
+        .map(|(p, _)| p)
+}
+
+fn add(known: &mut Finding, file: &str, detail: String) {
+    let evidence = Evidence { file: file.to_owned(), testcase: None, detail };
+    if !known.evidence.contains(&evidence) {
+        known.evidence.push(evidence);
+    }
+}
+
+/// A finding about who of a domain reaches whom.
+fn is_membership(found: &Finding, domain: &Domain<'_>) -> bool {
+    let class = ["wrong-domain", "split-domain", super::severed::NO_MULTI_NODE];
+    class.contains(&found.class.as_str()) && found.locus.domain.as_ref() == Some(&domain.name)
+}
+
+/// Sizes of the parts, as people say them: `16 and 2 nodes`.
+fn parts_of(measured: &Measured) -> String {
+    let sizes: Vec<String> = measured.parts.iter().map(|part| part.len().to_string()).collect();
+    match sizes.split_last() {
+        Some((last, [])) => format!("{last} nodes"),
+        Some((last, rest)) => format!("parts of {} and {last} nodes", rest.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// A framework's belief against the GPUs that were measured to reach each other.
+fn believed(
+    belief: &Belief,
+    domain: &Domain<'_>,
+    measured: Option<&Measured>,
+    islands: &[(Island<'_>, Fabric)],
+    ledger: &mut Ledger,
+) {
+    const RULE: &str = "belief: as many GPUs reach each other at NVLink speed as a framework takes to be in one domain";
+    let Some(ranks) = belief.ranks_per_domain.filter(|ranks| 1 < *ranks) else { return };
+    let of_job = |node: &&NodeName| belief.nodes.is_empty() || belief.nodes.contains(node);
+    let nodes: Vec<&NodeName> = domain.nodes.iter().filter(of_job).collect();
+    if nodes.is_empty() {
+        return;
+    }
+    let reached = if domain.platform.is_some_and(Platform::spans_nodes) && 1 < domain.nodes.len() {
+        // With a node that nobody measured, the part may be larger.
+        let Some((measured, gpus)) = measured.zip(domain.gpus_per_node) else { return };
+        if nodes.iter().any(|node| measured.part(node).is_none()) {
+            return;
+        }
+        let in_part =
+            |part: &BTreeSet<NodeName>| nodes.iter().filter(|n| part.contains(**n)).count();
+        let largest = measured.parts.iter().map(in_part).max().unwrap_or(0);
+        Some((largest * gpus as usize, measured.file.clone()))
+    } else {
+        // Servers: each node is a domain of its own.
+        let own = islands.iter().map(|(island, _)| island).filter(|island| {
+            island.node.as_ref().is_some_and(|n| nodes.contains(&n)) && !island.directed.is_empty()
+        });
+        let largest = own.max_by_key(|island| island.gpus.len());
+        largest.and_then(|island| {
+            let file = domain.own.get(island.node.as_ref()?)?.first()?.file.clone();
+            Some((island.gpus.len(), file))
+        })
+    };
+    let Some((gpus, file)) = reached.filter(|(gpus, _)| *gpus < ranks as usize) else { return };
+    // Where no nodes are named, the job may run elsewhere.
+    let certain = !belief.nodes.is_empty();
+    let outcome = if certain { Outcome::Failed } else { Outcome::Unknown };
+    let of_job = if certain { " of its nodes" } else { "" };
+    let said = format!(
+        "{} takes {ranks} ranks to be in one NVLink domain, and measured, {gpus} GPUs{of_job} in {} reach each \
+         other at NVLink speed",
+        belief.who, domain.name
+    );
+    let locus = of_domain(LocusKind::Domain, &domain.name);
+    let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
+    let found = finding(outcome, BELIEF, locus, RULE)
+        .numbers(f64::from(gpus), f64::from(ranks), Unit::Count)
+        .saying(said)
+        .because(belief.at.as_deref().unwrap_or(&belief.who), None, belief.says.clone())
+        .because(&file, None, format!("{gpus} GPUs reach each other"));
+    ledger.find(found);
+}
+
+/// A contradiction between sources: settled by what was measured, or unknown.
+fn disagreement(
+    told: &Disagreement,
+    domains: &[Domain<'_>],
+    measured: &[Option<Measured>],
+    ledger: &mut Ledger,
+) {
+    let concerns = |domain: &Domain<'_>| match &told.domain {
+        Some(name) => domain.name == *name,
+        None => told.nodes.is_empty() || told.nodes.iter().any(|n| domain.nodes.contains(n)),
+    };
+    let Some(at) = domains.iter().position(concerns) else { return };
+    match told.severity {
+        Severity::Note => {}
+        Severity::Doubt => {
+            ledger.notes.push(format!("claims ({}): {}", told.class, told.summary));
+        }
+        Severity::Contradiction => {
+            match settled(told, &domains[at], measured[at].as_ref(), ledger) {
+                Some(by) => ledger
+                    .notes
+                    .push(format!("claims ({}): {}; settled: {by}", told.class, told.summary)),
+                None => open(told, &domains[at], ledger),
+            }
+        }
+    }
+}
+
+/// What was measured, where that tells who is right.
+fn settled(
+    told: &Disagreement,
+    domain: &Domain<'_>,
+    measured: Option<&Measured>,
+    ledger: &Ledger,
+) -> Option<String> {
+    let class = told.class.as_str();
+    if class == MERGED {
+        let names = [asserted::APART, asserted::MERGED];
+        let here = |f: &&Finding| {
+            let peer = f.locus.peer.as_deref() == Some(domain.name.as_str());
+            names.contains(&f.class.as_str())
+                && (peer || f.locus.domain.as_ref() == Some(&domain.name))
+        };
+        return ledger.findings.iter().find(here).map(|f| f.summary.clone());
+    }
+    if class == BELIEVED {
+        let here =
+            |f: &&Finding| f.class == BELIEF && f.locus.domain.as_ref() == Some(&domain.name);
+        return ledger.findings.iter().find(here).map(|f| f.summary.clone());
+    }
+    if !OF_MEMBERSHIP.contains(&class) {
+        return None;
+    }
+    let measured = measured?;
+    let mut nodes = told.nodes.iter().filter(|node| domain.nodes.contains(node)).peekable();
+    nodes.peek()?;
+    if nodes.any(|node| measured.part(node).is_none()) {
+        return None;
+    }
+    Some(if measured.parts.len() == 1 {
+        format!("measured, the nodes of {} reach each other at NVLink speed", domain.name)
+    } else {
+        format!("measured, {} is {}", domain.name, parts_of(measured))
+    })
+}
+
+/// A contradiction that no measurement of this run settles.
+fn open(told: &Disagreement, domain: &Domain<'_>, ledger: &mut Ledger) {
+    const RULE: &str = "claims: where sources contradict each other and nothing measured tells who is right, it is not known";
+    let class = format!("claim-{}", told.class);
+    if told.domain.is_none() {
+        ledger.unknown(class, told.summary.clone());
+        return;
+    }
+    let locus = of_domain(LocusKind::Domain, &domain.name);
+    let summary = match consequence(&told.class) {
+        Some(consequence) => format!("{}; {consequence}", told.summary),
+        None => told.summary.clone(),
+    };
+    let found = finding(Outcome::Unknown, &class, locus, RULE).saying(summary);
+    ledger.find(told.sides.iter().fold(found, |found, side| {
+        let at = side.at.as_deref().map(|at| format!(", {at}")).unwrap_or_default();
+        let copied = match &side.basis {
+            Basis::Copied { from } => format!(" (copied from {from})"),
+            _ => String::new(),
+        };
+        let detail = format!("{}{at}: {}{copied}", side.source.kind.words(), side.says);
+        found.because(&side.source.place, None, detail)
+    }));
+}
+
+/// What follows for whoever relies on it, where the summary does not say so.
+fn consequence(class: &str) -> Option<&'static str> {
+    Some(match class {
+        "topo-rank-duplicate" => {
+            "a framework that sorts by it puts ranks side by side that are not, or starts two on one GPU"
+        }
+        "topo-rank-unusable" => {
+            "a framework that sorts by it leaves these nodes out or puts them anywhere"
+        }
+        "imex-beyond-domain" => "imports between its parts fail",
+        "ready-without-clique" => "jobs there run without NVLink between nodes, and are not told",
+        _ => return None,
+    })
+}

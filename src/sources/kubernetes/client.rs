@@ -1,0 +1,356 @@
+//! One API server: how it is reached, how it is asked, and what its refusals
+//! mean. Every question has a limit, and none writes.
+//!
+//! Knows paths and pages, no kind of object. No message repeats a line of a
+//! kubeconfig or what a plugin printed: both hold secrets.
+
+use std::cell::Cell;
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use kube::Client;
+use kube::Config;
+use kube::api::GetParams;
+use kube::api::ListParams;
+use kube::client::AuthError;
+use kube::client::Body;
+use kube::config::KubeConfigOptions;
+use kube::config::Kubeconfig;
+use kube::config::KubeconfigError;
+use kube::core::Request;
+use serde_json::Value;
+
+use super::Kubernetes;
+use crate::measure::text::clean;
+use crate::model::said::ProblemKind;
+use crate::model::said::SourceProblem;
+use crate::sources::tls;
+
+/// Objects of one page. `kubectl` asks for as many.
+const PAGE: u32 = 500;
+
+/// More pages than any cluster has: 500,000 nodes.
+const MOST_PAGES: usize = 1_000;
+
+/// How often a question is asked that the server says it is too busy for.
+const ATTEMPTS: u32 = 3;
+
+/// How long to wait before asking again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// One API server.
+pub(super) struct Server {
+    client: Client,
+    /// Its address without credentials.
+    address: String,
+    limit: Duration,
+    has_answered: Cell<bool>,
+    /// What people should know of the way there.
+    pub(super) notes: Vec<String>,
+}
+
+impl Server {
+    /// The server that a kubeconfig names, or the one of the pod this runs in.
+    pub(super) async fn of(kubernetes: &Kubernetes) -> Result<Self, SourceProblem> {
+        tls::install();
+        let trouble =
+            |(kind, message)| SourceProblem { kind, at: Some(kubernetes.place()), message };
+        let mut config = configuration(kubernetes).await.map_err(trouble)?;
+        config.connect_timeout = Some(kubernetes.limit);
+        config.read_timeout = Some(kubernetes.limit);
+        config.write_timeout = Some(kubernetes.limit);
+        // Ours, which knows the limit.
+        config.default_retry = false;
+        let mut notes = Vec::new();
+        if config.proxy_url.take().is_some() {
+            notes.push(
+                "a proxy is set for the API server (proxy-url or HTTPS_PROXY) and is not used"
+                    .to_owned(),
+            );
+        }
+        let url = &config.cluster_url;
+        let host = url.host().unwrap_or_default();
+        let port = url.port_u16().map_or_else(String::new, |port| format!(":{port}"));
+        let scheme = url.scheme_str().unwrap_or("https");
+        let address = format!("{scheme}://{}{port}", clean(host));
+        let client = Client::try_from(config).map_err(|error| trouble(refusal(&error)))?;
+        let has_answered = Cell::new(false);
+        Ok(Self { client, address, limit: kubernetes.limit, has_answered, notes })
+    }
+
+    /// Whether there is a server that answers at all, if only to refuse.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered.get()
+    }
+
+    /// The name of a path on it.
+    pub(super) fn place(&self, path: &str) -> String {
+        format!("{}{path}", self.address)
+    }
+
+    /// Reads a list page by page. `take` reads one and gives the token of the next.
+    pub(super) async fn pages(
+        &self,
+        path: &str,
+        mut take: impl FnMut(&str) -> Option<String>,
+    ) -> Result<(), SourceProblem> {
+        let mut token: Option<String> = None;
+        for _ in 0..MOST_PAGES {
+            let mut wanted = ListParams::default().limit(PAGE);
+            wanted.continue_token.clone_from(&token);
+            let page = self.ask(&Question::List(path, wanted)).await?;
+            if !page.contains("\"items\"") {
+                return Err(self.problem(
+                    path,
+                    ProblemKind::Malformed,
+                    format!("answered with something that is no list: {}", clean(&page)),
+                ));
+            }
+            let next = take(&page);
+            if next.is_none() {
+                return Ok(());
+            }
+            if next == token {
+                break;
+            }
+            token = next;
+        }
+        let message = "the server says again and again that there is more".to_owned();
+        Err(self.problem(path, ProblemKind::Incomplete, message))
+    }
+
+    /// The version of an API group to read: the first that is known, else what the
+    /// server prefers.
+    pub(super) async fn version(
+        &self,
+        group: &str,
+        known: &[&str],
+        what: &str,
+    ) -> Result<String, SourceProblem> {
+        let asked = self.ask(&Question::Group(group)).await;
+        let text = asked.map_err(|mut problem| {
+            if problem.kind == ProblemKind::Missing {
+                problem.message = format!("the cluster has no {group}: {what} is not installed");
+            }
+            problem
+        })?;
+        let read: Value = serde_json::from_str(&text).unwrap_or_default();
+        let versions = read["versions"].as_array().map_or(&[][..], Vec::as_slice);
+        let served: Vec<&str> = versions.iter().filter_map(|v| v["version"].as_str()).collect();
+        let preferred = read["preferredVersion"]["version"].as_str();
+        let version = known.iter().find(|version| served.contains(version)).copied();
+        version.or(preferred).or(served.first().copied()).map(clean).ok_or_else(|| {
+            let message = format!("answered without any version: {}", clean(&text));
+            self.problem(&Question::Group(group).path(), ProblemKind::Malformed, message)
+        })
+    }
+
+    fn problem(&self, path: &str, kind: ProblemKind, message: String) -> SourceProblem {
+        SourceProblem { kind, at: Some(self.place(path)), message }
+    }
+
+    /// Asks one question, again where the server is too busy, within the limit.
+    async fn ask(&self, question: &Question<'_>) -> Result<String, SourceProblem> {
+        let asked = async {
+            let mut attempt = 1;
+            loop {
+                match self.ask_once(question).await {
+                    Err(refused) if refused.is_busy && attempt < ATTEMPTS => {
+                        tokio::time::sleep(PAUSE * attempt).await;
+                        attempt += 1;
+                    }
+                    other => return other,
+                }
+            }
+        };
+        match tokio::time::timeout(self.limit, asked).await {
+            Ok(Ok(text)) => Ok(text),
+            Ok(Err(refused)) => Err(self.problem(&question.path(), refused.kind, refused.message)),
+            Err(_) => {
+                let message = format!("did not answer within {:?}", self.limit);
+                Err(self.problem(&question.path(), ProblemKind::Unreachable, message))
+            }
+        }
+    }
+
+    async fn ask_once(&self, question: &Question<'_>) -> Result<String, Refused> {
+        let request = match question {
+            Question::List(path, params) => Request::new(*path).list(params),
+            Question::Group(group) => Request::new(GROUPS).get(group, &GetParams::default()),
+        };
+        let request = request.map_err(|error| Refused {
+            kind: ProblemKind::Malformed,
+            message: clean(&error.to_string()),
+            is_busy: false,
+        })?;
+        let lost = |error: kube::Error| {
+            let (kind, message) = refusal(&error);
+            Refused { kind, message, is_busy: false }
+        };
+        let answer = self.client.send(request.map(Body::from)).await.map_err(lost)?;
+        self.has_answered.set(true);
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect_bytes().await.map_err(lost)?;
+        let text = String::from_utf8_lossy(&body).into_owned();
+        if status == 200 {
+            return Ok(text);
+        }
+        let read: Value = serde_json::from_str(&text).unwrap_or_default();
+        let said = clean(read["message"].as_str().unwrap_or(&text));
+        let (kind, words) = match status {
+            401 => (ProblemKind::Denied, "the server does not accept who asks (expired token?)"),
+            403 => (ProblemKind::Denied, "this user may not read it; `get` and `list` are enough"),
+            404 => (ProblemKind::Missing, "the cluster has no such kind of object"),
+            410 => (ProblemKind::Incomplete, "the list changed while it was read; ask again"),
+            429 | 500..=599 => (ProblemKind::Unreachable, "the server cannot answer now"),
+            _ => (ProblemKind::Malformed, "an answer that is not expected"),
+        };
+        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        Err(Refused {
+            kind,
+            message: format!("{words} ({status}){said}"),
+            is_busy: matches!(status, 429 | 503),
+        })
+    }
+}
+
+/// Where API groups are described.
+const GROUPS: &str = "/apis";
+
+/// One question.
+enum Question<'q> {
+    /// A page of the list at a path.
+    List(&'q str, ListParams),
+    /// The versions of an API group.
+    Group(&'q str),
+}
+
+impl Question<'_> {
+    fn path(&self) -> String {
+        match self {
+            Self::List(path, _) => (*path).to_owned(),
+            Self::Group(group) => format!("{GROUPS}/{group}"),
+        }
+    }
+}
+
+/// Why there is no answer.
+struct Refused {
+    kind: ProblemKind,
+    message: String,
+    /// The server asks to come again.
+    is_busy: bool,
+}
+
+type Trouble = (ProblemKind, String);
+
+/// The configuration of the client: the named kubeconfig, that of the
+/// environment or the home folder, or where there is none the pod's account.
+async fn configuration(kubernetes: &Kubernetes) -> Result<Config, Trouble> {
+    let options =
+        KubeConfigOptions { context: kubernetes.context.clone(), ..KubeConfigOptions::default() };
+    if let Some(path) = &kubernetes.kubeconfig {
+        let read = Kubeconfig::read_from(path).map_err(|error| unusable(&error))?;
+        let config = Config::from_custom_kubeconfig(read, &options).await;
+        return config.map_err(|error| unusable(&error));
+    }
+    match Config::from_kubeconfig(&options).await {
+        Ok(config) => Ok(config),
+        Err(error) => {
+            let (kind, message) = unusable(&error);
+            if kind != ProblemKind::Missing || kubernetes.context.is_some() {
+                return Err((kind, message));
+            }
+            Config::incluster().map_err(|_| {
+                (
+                    ProblemKind::Missing,
+                    "no kubeconfig (KUBECONFIG, ~/.kube/config), and this is no pod of a cluster"
+                        .to_owned(),
+                )
+            })
+        }
+    }
+}
+
+/// What is wrong with a kubeconfig.
+fn unusable(error: &KubeconfigError) -> Trouble {
+    match error {
+        KubeconfigError::FindPath => (ProblemKind::Missing, "no kubeconfig".to_owned()),
+        KubeconfigError::ReadConfig(cause, _) => {
+            let kind = match cause.kind() {
+                io::ErrorKind::NotFound => ProblemKind::Missing,
+                io::ErrorKind::PermissionDenied => ProblemKind::Denied,
+                _ => ProblemKind::Malformed,
+            };
+            (kind, format!("the kubeconfig cannot be read: {cause}"))
+        }
+        // The reader would show the lines, and with them tokens and keys.
+        KubeconfigError::Parse(cause) => {
+            let at = cause.location().filter(|at| 0 < at.line());
+            let at = at.map_or_else(String::new, |at| {
+                format!(": line {}, column {}", at.line(), at.column())
+            });
+            (ProblemKind::Malformed, format!("not readable as a kubeconfig{at}"))
+        }
+        other => (ProblemKind::Malformed, format!("unusable kubeconfig: {}", clean(&chain(other)))),
+    }
+}
+
+/// Why a server could not be asked.
+fn refusal(error: &kube::Error) -> Trouble {
+    if let kube::Error::Auth(cause) = error {
+        let message = match cause {
+            // Its command line and what it printed may both hold secrets.
+            AuthError::AuthExecRun { out, .. } => {
+                format!("the kubeconfig's program for tokens failed ({})", out.status)
+            }
+            AuthError::AuthExecStart(cause) => {
+                format!("the kubeconfig's program for tokens cannot be started: {cause}")
+            }
+            AuthError::ReadTokenFile(cause, path) => {
+                format!("the token file {} cannot be read: {cause}", path.display())
+            }
+            AuthError::MissingCommand => "the kubeconfig's exec plugin has no command".to_owned(),
+            // Others may repeat what they could not read, which is a credential.
+            _ => "the kubeconfig's credentials cannot be used".to_owned(),
+        };
+        return (ProblemKind::Denied, message);
+    }
+    if stopped_early(error) {
+        let message = "the server stopped in the middle of its answer".to_owned();
+        return (ProblemKind::Incomplete, message);
+    }
+    (ProblemKind::Unreachable, clean(&chain(error)))
+}
+
+/// Whether a connection ended before an answer that had begun did.
+fn stopped_early(error: &kube::Error) -> bool {
+    let mut cause: Option<&dyn Error> = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<io::Error>();
+        if io.is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof) {
+            return true;
+        }
+        cause = error.source();
+    }
+    // The client's own words for a connection that closed too early.
+    let words = chain(error);
+    ["before message completed", "end of file before message length", "error reading a body"]
+        .iter()
+        .any(|early| words.contains(early))
+}
+
+/// An error and its causes, each once.
+fn chain(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        cause = error.source();
+    }
+    words
+}

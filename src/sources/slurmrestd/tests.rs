@@ -1,0 +1,423 @@
+//! Servers that answer as slurmrestd does, and as it should not. The answers
+//! are those of 24.11 and 26.05, shortened.
+
+use std::io::Read;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use wiremock::Mock;
+use wiremock::MockServer;
+use wiremock::ResponseTemplate;
+use wiremock::matchers::header;
+use wiremock::matchers::path;
+use wiremock::matchers::path_regex;
+
+use super::*;
+
+const TOKEN: &str = "eyJhbGciOiJIUzI1NiJ9.secret.word";
+const UP: &str = r#"{"pings": [{"hostname": "head", "pinged": "UP", "responding": true}],
+    "errors": [], "warnings": []}"#;
+const NODES: &str = r#"{"nodes": [], "errors": [], "warnings": []}"#;
+const PARTITIONS: &str = r#"{"partitions": [], "errors": [], "warnings": []}"#;
+
+fn now<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(work)
+}
+
+fn at(address: impl Into<String>) -> Slurmrestd {
+    Slurmrestd {
+        address: address.into(),
+        token: Some(TOKEN.to_owned()),
+        user: None,
+        limit: Duration::from_secs(20),
+    }
+}
+
+fn soon(address: impl Into<String>) -> Slurmrestd {
+    Slurmrestd { limit: Duration::from_millis(300), ..at(address) }
+}
+
+fn kinds(said: &Said) -> Vec<ProblemKind> {
+    said.problems.iter().map(|problem| problem.kind).collect()
+}
+
+/// The one problem of the one answer of a server that could not be used.
+fn only(answers: &[Said]) -> (ProblemKind, String) {
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(answers[0].problems.len(), 1, "{answers:?}");
+    let shown = format!("{answers:?}");
+    assert!(!shown.contains("secret"), "{shown}");
+    (answers[0].problems[0].kind, answers[0].problems[0].message.clone())
+}
+
+fn json(status: u16, body: &str) -> ResponseTemplate {
+    ResponseTemplate::new(status).set_body_raw(body, "application/json")
+}
+
+/// A server that answers these paths, and 404 to everything else.
+async fn server(answers: &[(&str, ResponseTemplate)]) -> MockServer {
+    let server = MockServer::start().await;
+    for (at, answer) in answers {
+        Mock::given(path(*at)).respond_with(answer.clone()).mount(&server).await;
+    }
+    server
+}
+
+/// Asks a server that speaks v0.0.45, with this in the place of its nodes.
+fn asked(nodes: ResponseTemplate, most: usize) -> Vec<Said> {
+    now(async {
+        let server = server(&[
+            ("/slurm/v0.0.45/ping/", json(200, UP)),
+            ("/slurm/v0.0.45/nodes/", nodes),
+            ("/slurm/v0.0.45/partitions/", json(200, PARTITIONS)),
+        ])
+        .await;
+        bounded(&at(server.uri()), most).await
+    })
+}
+
+/// Asks a server that answers every ping like this.
+fn pinged(ping: ResponseTemplate) -> Vec<Said> {
+    now(async {
+        let server = MockServer::start().await;
+        Mock::given(path_regex("/ping/$")).respond_with(ping).mount(&server).await;
+        ask(&at(server.uri())).await
+    })
+}
+
+#[test]
+fn the_newest_version_that_both_know_is_spoken() {
+    now(async {
+        let server = server(&[
+            ("/slurm/v0.0.40/ping/", json(200, UP)),
+            ("/slurm/v0.0.42/ping/", json(200, UP)),
+            ("/slurm/v0.0.42/nodes/", json(200, NODES)),
+            ("/slurm/v0.0.42/partitions/", json(200, PARTITIONS)),
+        ])
+        .await;
+        let answers = ask(&at(server.uri())).await;
+        assert_eq!(answers.len(), 2);
+        assert_eq!(answers[0].source.place, format!("{}/slurm/v0.0.42/nodes/", server.uri()));
+        assert_eq!(answers[1].source.kind, SourceKind::SlurmPartitions);
+        assert!(answers[0].notes.iter().any(|note| note.contains("does not tell the topology")));
+    });
+}
+
+#[test]
+fn a_version_of_the_future_is_found_in_the_document() {
+    now(async {
+        let document = r#"{"paths": {"\/slurm\/v0.0.51\/nodes\/": {}, "/slurm/v0.0.52/nodes/": {},
+            "/slurm/v0.0.53/jobs/": {}, "/slurmdb/v0.0.60/nodes/": {}}}"#;
+        let server = server(&[
+            ("/openapi/v3", json(200, document)),
+            ("/slurm/v0.0.52/ping/", json(200, UP)),
+            ("/slurm/v0.0.52/nodes/", json(200, NODES)),
+            ("/slurm/v0.0.52/partitions/", json(200, PARTITIONS)),
+        ])
+        .await;
+        let answers = ask(&at(server.uri())).await;
+        assert_eq!(answers.len(), 2, "{answers:?}");
+        assert!(answers[0].source.place.contains("v0.0.52"));
+    });
+}
+
+#[test]
+fn who_speaks_no_version_at_all_is_not_supported() {
+    let (kind, message) = now(async { only(&ask(&at(server(&[]).await.uri())).await) });
+    assert_eq!(kind, ProblemKind::Unsupported);
+    assert!(message.contains("none of v0.0.40 to v0.0.45"), "{message}");
+}
+
+#[test]
+fn the_token_is_sent_as_scontrol_prints_it_or_bare_and_the_user_with_it() {
+    now(async {
+        let server = MockServer::start().await;
+        for (at, body) in [("ping", UP), ("nodes", NODES), ("partitions", PARTITIONS)] {
+            Mock::given(path(format!("/slurm/v0.0.45/{at}/")))
+                .and(header("X-SLURM-USER-TOKEN", TOKEN))
+                .and(header("X-SLURM-USER-NAME", "root"))
+                .respond_with(json(200, body))
+                .mount(&server)
+                .await;
+        }
+        for token in [TOKEN.to_owned(), format!("SLURM_JWT={TOKEN}\n")] {
+            let user = Some("root".to_owned());
+            let rest = Slurmrestd { token: Some(token), user, ..at(server.uri()) };
+            assert_eq!(ask(&rest).await.len(), 2);
+            assert!(!format!("{rest:?}").contains("secret"), "{rest:?}");
+        }
+    });
+}
+
+#[test]
+fn who_is_not_let_in_is_told_what_is_missing() {
+    let refused = ResponseTemplate::new(401).set_body_raw("Authentication failure", "text/plain");
+    let (kind, message) = only(&pinged(refused.clone()));
+    assert_eq!(kind, ProblemKind::Denied);
+    let expected = "HTTP 401: Authentication failure; the token may have run out";
+    assert!(message.starts_with(expected), "{message}");
+
+    let (kind, message) = now(async {
+        let server = MockServer::start().await;
+        Mock::given(path_regex("/ping/$")).respond_with(refused).mount(&server).await;
+        only(&ask(&Slurmrestd { token: None, ..at(server.uri()) }).await)
+    });
+    assert_eq!(kind, ProblemKind::Denied);
+    assert!(message.contains("give a token: `scontrol token` makes one"), "{message}");
+
+    assert_eq!(only(&pinged(ResponseTemplate::new(403))).0, ProblemKind::Denied);
+}
+
+#[test]
+fn a_ping_of_a_dead_controller_is_answered_with_200() {
+    for ping in [
+        r#"{"pings": [{"hostname": "head", "pinged": "DOWN", "responding": false}], "errors": []}"#,
+        r#"{"pings": [{"hostname": "head", "pinged": "DOWN"}]}"#,
+    ] {
+        let (kind, message) = only(&pinged(json(200, ping)));
+        assert_eq!(kind, ProblemKind::Unreachable);
+        assert!(message.contains("slurmctld at head does not"), "{message}");
+    }
+    let backup = r#"{"pings": [{"responding": false}, {"responding": true}]}"#;
+    assert_eq!(pinged(json(200, backup)).len(), 2);
+}
+
+#[test]
+fn a_token_that_is_not_taken_is_told_from_a_controller_that_is_not_there() {
+    let ping = r#"{"pings": [{"hostname": "head", "responding": false,
+        "status": "Protocol authentication error"}]}"#;
+    let (kind, message) = only(&pinged(json(200, ping)));
+    assert_eq!(kind, ProblemKind::Denied);
+    assert!(message.contains("says: Protocol authentication error; the token may"), "{message}");
+
+    // Older ones keep to themselves why, so the nodes are asked for.
+    let ping = r#"{"pings": [{"hostname": "head", "pinged": "DOWN", "responding": false}]}"#;
+    let nodes = r#"{"errors": [{"error_number": 1007, "error": "Protocol authentication error"}]}"#;
+    let (kind, message) = now(async {
+        let server = server(&[
+            ("/slurm/v0.0.42/ping/", json(200, ping)),
+            ("/slurm/v0.0.42/nodes/", json(511, nodes)),
+        ])
+        .await;
+        only(&ask(&at(server.uri())).await)
+    });
+    assert_eq!(kind, ProblemKind::Denied);
+    assert!(message.starts_with("HTTP 511: Protocol authentication error"), "{message}");
+}
+
+#[test]
+fn errors_are_told_in_slurms_own_words() {
+    let cases = [
+        (511, 1007, "Protocol authentication error", ProblemKind::Denied),
+        (
+            502,
+            1800,
+            "Unable to contact slurm controller (connect failure)",
+            ProblemKind::Unreachable,
+        ),
+        (422, 2010, "Invalid user id", ProblemKind::Denied),
+        (500, 9999, "Something else", ProblemKind::Unreachable),
+        (422, 2018, "Invalid node name specified", ProblemKind::Unsupported),
+    ];
+    for (status, number, error, kind) in cases {
+        let body = format!(
+            r#"{{"errors": [{{"description": "Failure to query nodes", "error_number": {number},
+                "error": "{error}"}}]}}"#
+        );
+        let answers = asked(json(status, &body), MOST);
+        assert_eq!(kinds(&answers[0]), [kind], "{status}");
+        let expected = format!("HTTP {status}: Failure to query nodes: {error} (error {number})");
+        let message = &answers[0].problems[0].message;
+        assert!(message.starts_with(&expected), "{message}");
+        assert!(!kinds(&answers[1]).contains(&kind), "partitions stay usable: {answers:?}");
+    }
+}
+
+#[test]
+fn a_200_with_errors_is_not_the_whole_truth() {
+    let body = r#"{"errors": [{"description": "Failure to query node nosuch", "error_number": 0,
+        "error": "No error"}], "warnings": []}"#;
+    let answers = asked(json(200, body), MOST);
+    let told = answers[0].problems.iter().any(|it| it.message.contains("Failure to query node"));
+    assert!(told, "{answers:?}");
+}
+
+#[test]
+fn what_is_no_json_is_shown_by_its_beginning() {
+    let page = ResponseTemplate::new(200).set_body_raw("<html><body>Sign in\u{1b}[0m", "text/html");
+    let answers = asked(page, MOST);
+    assert_eq!(kinds(&answers[0]), [ProblemKind::Malformed]);
+    let message = &answers[0].problems[0].message;
+    assert!(message.contains("begin with \"<html><body>Sign in"), "{message}");
+
+    let page = ResponseTemplate::new(200).set_body_raw("welcome", "text/html");
+    assert_eq!(only(&pinged(page)).0, ProblemKind::Malformed);
+}
+
+#[test]
+fn an_answer_without_end_is_not_taken() {
+    let answers = asked(json(200, &format!("{{\"nodes\": [{}]}}", " ".repeat(100_000))), 50_000);
+    assert_eq!(kinds(&answers[0]), [ProblemKind::Incomplete]);
+    assert!(answers[0].problems[0].message.contains("50000 bytes"), "{answers:?}");
+    assert!(!kinds(&answers[1]).contains(&ProblemKind::Incomplete));
+}
+
+#[test]
+fn a_redirection_is_not_followed_with_a_token() {
+    let elsewhere = ResponseTemplate::new(302).insert_header("Location", "http://127.0.0.1:1/");
+    let (kind, message) = only(&pinged(elsewhere));
+    assert_eq!(kind, ProblemKind::Unsupported);
+    assert!(message.contains("HTTP 302; redirections are not followed"), "{message}");
+}
+
+#[test]
+fn a_slow_server_is_given_up() {
+    let slow = json(200, UP).set_delay(Duration::from_secs(60));
+    let (kind, message) = now(async {
+        let server = MockServer::start().await;
+        Mock::given(path_regex("/ping/$")).respond_with(slow).mount(&server).await;
+        only(&ask(&soon(server.uri())).await)
+    });
+    assert_eq!(kind, ProblemKind::Unreachable);
+    assert!(message.starts_with("no answer within 300ms; "), "{message}");
+}
+
+#[test]
+fn a_server_that_takes_the_call_and_says_nothing_is_given_up() {
+    // Never accepted from: the kernel completes the connection by itself.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let (kind, message) = only(&now(ask(&soon(address))));
+    assert_eq!(kind, ProblemKind::Unreachable);
+    assert!(message.starts_with("no answer within 300ms; "), "{message}");
+}
+
+#[test]
+fn an_answer_that_trickles_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a call");
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n");
+        while stream.write_all(b" ").is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let (kind, _) = only(&now(ask(&soon(address))));
+    assert_eq!(kind, ProblemKind::Unreachable);
+}
+
+#[test]
+fn who_does_not_speak_http_or_is_not_there_is_told_apart() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a call");
+        let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n");
+    });
+    let (kind, message) = only(&now(ask(&at(address))));
+    assert_eq!(kind, ProblemKind::Incomplete);
+    assert!(message.starts_with("the answer broke off: "), "{message}");
+
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    drop(listener);
+    let (kind, message) = only(&now(ask(&at(address))));
+    assert_eq!(kind, ProblemKind::Unreachable);
+    assert!(message.contains("refused"), "{message}");
+    assert!(message.contains("whether slurmrestd runs"), "{message}");
+}
+
+#[test]
+fn https_to_a_server_without_it_is_unreachable() {
+    let (kind, _) = now(async {
+        let server = server(&[]).await;
+        only(&ask(&at(server.uri().replace("http:", "https:"))).await)
+    });
+    assert_eq!(kind, ProblemKind::Unreachable);
+}
+
+/// Answers calls on a socket one after the other, as slurmrestd would.
+fn answer_socket(listener: &UnixListener) {
+    while let Ok((mut stream, _)) = listener.accept() {
+        let mut request = Vec::new();
+        let mut buffer = [0u8; 1024];
+        while !request.windows(4).any(|it| it == b"\r\n\r\n") {
+            let count = stream.read(&mut buffer).unwrap_or(0);
+            if count == 0 {
+                break;
+            }
+            request.extend_from_slice(&buffer[..count]);
+        }
+        let request = String::from_utf8_lossy(&request).to_lowercase();
+        let authentic = request.contains(&format!("x-slurm-user-token: {TOKEN}").to_lowercase());
+        let (status, body) = match request.split(' ').nth(1).unwrap_or("") {
+            _ if !authentic => ("401 Unauthorized", "Authentication failure"),
+            "/slurm/v0.0.45/ping/" => ("200 OK", UP),
+            "/slurm/v0.0.45/nodes/" => ("200 OK", NODES),
+            "/slurm/v0.0.45/partitions/" => ("200 OK", PARTITIONS),
+            _ => ("404 Not Found", ""),
+        };
+        let length = body.len();
+        let _ = write!(
+            stream,
+            "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        );
+    }
+}
+
+#[test]
+fn a_unix_socket_is_asked_like_any_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    std::thread::spawn(move || answer_socket(&listener));
+    for address in [format!("unix:{}", socket.display()), format!("unix://{}", socket.display())] {
+        let answers = now(ask(&at(address)));
+        assert_eq!(answers.len(), 2, "{answers:?}");
+        let place = format!("unix:{}/slurm/v0.0.45/nodes/", socket.display());
+        assert_eq!(answers[0].source.place, place);
+    }
+    let nobody = Slurmrestd { token: None, ..at(format!("unix:{}", socket.display())) };
+    let (kind, message) = only(&now(ask(&nobody)));
+    assert_eq!(kind, ProblemKind::Denied);
+    assert!(message.contains("only the user that slurmrestd runs as"), "{message}");
+}
+
+#[test]
+fn a_socket_that_is_not_there_is_unreachable() {
+    let (kind, message) = only(&now(ask(&at("unix:/no/such/socket"))));
+    assert_eq!(kind, ProblemKind::Unreachable);
+    assert!(message.contains("No such file"), "{message}");
+    assert!(!Path::new("/no/such/socket").exists());
+}
+
+#[test]
+fn an_address_that_is_none_is_refused_without_being_repeated() {
+    for address in ["", "head:6820", "ftp://head", "unix:relative", "http://", "http://u:secret@[x"]
+    {
+        let (kind, message) = only(&now(ask(&at(address))));
+        assert_eq!(kind, ProblemKind::Malformed, "{address}");
+        assert!(message.contains("expected http://host:6820"), "{message}");
+    }
+}
+
+#[test]
+fn credentials_of_an_address_are_neither_sent_nor_shown() {
+    let address = "http://me:secret@127.0.0.1:1/prefix?key=secret";
+    let answers = now(ask(&at(address)));
+    assert_eq!(only(&answers).0, ProblemKind::Unreachable);
+    assert_eq!(answers[0].source.place, "http://127.0.0.1:1/prefix");
+    assert!(!format!("{:?}", at(address)).contains("secret"), "{:?}", at(address));
+}
+
+#[test]
+fn a_token_that_cannot_be_sent_is_not_shown() {
+    let rest = Slurmrestd { token: Some("secret\nword".to_owned()), ..at("http://127.0.0.1:1") };
+    let (kind, message) = only(&now(ask(&rest)));
+    assert_eq!(kind, ProblemKind::Malformed);
+    assert_eq!(message, "the token contains characters that cannot be sent");
+}

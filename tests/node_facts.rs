@@ -1,0 +1,251 @@
+//! `fabricgate node facts` from outside: the real program on machines that are
+//! made up of files: without a driver, with one that hangs, and with libraries of
+//! our own that are loaded and called as a driver's is.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::process::Output;
+use std::time::Duration;
+use std::time::Instant;
+
+use fabricgate::launch::Launcher;
+use fabricgate::model::gpu_facts::GpuFacts;
+use fabricgate::model::gpu_facts::LinkState;
+use fabricgate::model::id::NodeName;
+use fabricgate::model::node_facts::NODE_FACTS_FORMAT;
+use fabricgate::model::node_facts::NodeFacts;
+use fabricgate::sources::nodes;
+use fabricgate::sources::nodes::Nodes;
+
+/// How long a test waits for what must end, before it says that it hangs.
+const HANGS: Duration = Duration::from_secs(90);
+
+/// The ClusterUUID of our own library's versioned call.
+const TWOS: &str = "22222222-2222-2222-2222-222222222222";
+
+/// Why something is missing that the library has no call for.
+const OLD: &str = "this driver is too old to say";
+
+const NO_LIBRARY: &str = "/no/such/folder/libnvidia-ml.so.1";
+
+fn facts(arguments: &[&str]) -> Output {
+    #[expect(clippy::disallowed_methods, reason = "a test starts the program under test")]
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"));
+    command.args(["node", "facts"]).args(arguments).output().expect("started")
+}
+
+fn document(output: &Output) -> NodeFacts {
+    serde_json::from_slice(&output.stdout).expect("exactly one document")
+}
+
+fn write(root: &Path, path: &str, text: &str) {
+    let file = root.join(path);
+    fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+    fs::write(file, text).expect("written");
+}
+
+/// A management library of our own (`tests/nvml/library.c`), built with this
+/// switch, as a driver has one: loaded by name, called by symbol.
+fn library(switch: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let built = folder.path().join("libnvidia-ml.so.1");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nvml/library.c");
+    #[expect(clippy::disallowed_methods, reason = "a test builds what it loads")]
+    // Some of our dependencies are built by it as well, so it is there.
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", &format!("-D{switch}"), "-o"])
+        .args([&built, &source])
+        .status()
+        .expect("a C compiler");
+    assert!(status.success());
+    (folder, built.display().to_string())
+}
+
+/// What a machine with this library says, which has two GPUs: a Hopper and a
+/// Blackwell.
+fn told(switch: &str, limit: &str) -> (Output, NodeFacts, Vec<GpuFacts>) {
+    let (_folder, library) = library(switch);
+    let root = tempfile::tempdir().expect("a folder");
+    let root = root.path().display().to_string();
+    let output = facts(&["--json", "--root", &root, "--nvml", &library, "--limit", limit]);
+    let mut told = document(&output);
+    let gpus = told.gpus.take().expect("GPUs were counted");
+    (output, told, gpus)
+}
+
+fn states(gpu: &GpuFacts) -> Vec<(u32, LinkState)> {
+    let odd = gpu.nvlinks.iter().filter(|link| link.state != Some(LinkState::Active));
+    odd.filter_map(|link| Some((link.link, link.state.clone()?))).collect()
+}
+
+#[test]
+fn a_real_library_is_asked_for_each_link_by_its_number_and_its_counters_by_architecture() {
+    let (output, facts, gpus) = told("NEW", "60");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(facts.driver.and_then(|it| it.version).as_deref(), Some("580.95.05"));
+    for gpu in &gpus {
+        assert_eq!(gpu.nvlink_count, Some(18));
+        assert_eq!(states(gpu), [(5, LinkState::Sleep), (13, LinkState::Inactive)]);
+        let speeds: Vec<_> = gpu.nvlinks.iter().map(|link| link.speed_mbyte_s).collect();
+        assert_eq!((speeds[4], speeds[17]), (Some(26_004), Some(26_017)));
+        assert_eq!(gpu.nvlinks[0].version.as_deref(), Some("4.0"));
+        assert_eq!(gpu.nvlinks[0].remote_kind.as_deref(), Some("switch"));
+    }
+    let [hopper, blackwell] = &gpus[..] else { panic!("two GPUs: {gpus:?}") };
+    assert_eq!(hopper.nvlinks[12].errors["dl_ecc_data"], 124);
+    assert_eq!(
+        hopper.nvlinks[12].errors_source.as_deref(),
+        Some("nvmlDeviceGetNvLinkErrorCounter")
+    );
+    assert_eq!(blackwell.nvlinks[12].errors.len(), 1);
+    assert_eq!(blackwell.nvlinks[12].errors["symbol_errors"], 5_000_000_012);
+    assert_eq!((blackwell.nvlink_mode, blackwell.nvlink_mode_is_best), (Some(4), Some(false)));
+    assert_eq!(hopper.nvlink_mode, None);
+    let fabric = blackwell.fabric.as_ref().expect("fabric");
+    assert_eq!((fabric.clique_id, fabric.cluster_uuid.as_deref()), (Some(3), Some(TWOS)));
+    assert_eq!(fabric.health.as_ref().and_then(|it| it.summary.as_deref()), Some("healthy"));
+    let place = blackwell.platform.as_ref().expect("a place");
+    assert_eq!(place.chassis_serial.as_deref(), Some("1821225190042"));
+    assert_eq!((place.slot, place.tray, place.host, place.module), (7, 3, 1, 2));
+    // Calls that this library does not have are said, and nothing panics.
+    let lacks = |what: &str| facts.missing.iter().any(|it| it.what == what && it.why == OLD);
+    assert!(lacks("module id") && lacks("remapped rows"), "{:?}", facts.missing);
+}
+
+#[test]
+fn a_library_that_knows_older_structures_is_asked_for_those() {
+    let (_, _, gpus) = told("SECOND", "60");
+    let fabric = gpus[0].fabric.as_ref().expect("fabric");
+    assert_eq!((fabric.clique_id, fabric.cluster_uuid.as_deref()), (Some(2), Some(TWOS)));
+    let health = fabric.health.as_ref().expect("health");
+    assert_eq!((health.mask, health.summary.as_deref()), (0x1aa, None));
+    assert_eq!(gpus[1].platform.as_ref().map(|it| (it.slot, it.module)), Some((7, 2)));
+}
+
+#[test]
+fn a_driver_from_before_the_versioned_call_is_asked_the_old_way() {
+    let (output, facts, gpus) = told("OLD", "60");
+    assert_eq!(output.status.code(), Some(0));
+    let fabric = gpus[0].fabric.as_ref().expect("fabric");
+    assert_eq!((fabric.clique_id, fabric.health.as_ref()), (Some(1), None));
+    assert_eq!(fabric.source, "nvmlDeviceGetGpuFabricInfo");
+    // It does not count its links, and has no field values.
+    assert_eq!(gpus[0].nvlink_count, Some(18));
+    assert_eq!(states(&gpus[0]), [(5, LinkState::Sleep), (13, LinkState::Inactive)]);
+    assert_eq!(gpus[0].nvlinks[0].speed_mbyte_s, None);
+    assert!(facts.missing.iter().any(|it| it.what == "NVLink speed" && it.why == OLD));
+}
+
+#[test]
+fn a_gpu_that_hangs_or_ends_the_library_is_named_and_the_others_are_kept() {
+    for (switch, limit, why) in [
+        ("HANG", "5", "did not answer within 5 s while asked for GPU 1: NVLinks"),
+        ("CRASH", "60", "killed by signal 6 while asked for GPU 1: NVLinks"),
+    ] {
+        let (output, facts, gpus) = told(switch, limit);
+        assert_eq!(output.status.code(), Some(5));
+        let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
+        assert_eq!(uuids, [Some("GPU-0"), None]);
+        let missing = facts.missing.iter().find(|it| it.what == "everything").expect("said");
+        assert_eq!(missing.gpus, [1]);
+        assert!(missing.why.contains(why), "{}", missing.why);
+    }
+}
+
+#[test]
+fn what_a_library_answered_can_be_kept() {
+    let (folder, library) = library("NEW");
+    let kept = folder.path().join("kept.json");
+    let path = kept.display().to_string();
+    let output = facts(&["--json", "--nvml", &library, "--record", &path]);
+    assert_eq!(output.status.code(), Some(0));
+    let kept: serde_json::Value =
+        serde_json::from_slice(&fs::read(kept).expect("a file")).expect("json");
+    assert_eq!(kept["gpus"][1]["field 165 scope 13"], 0);
+    assert_eq!(kept["gpus"][1]["module id"]["refused"], "missing-symbol");
+}
+
+#[test]
+fn without_a_driver_it_says_what_it_can_and_what_to_do_and_ends_with_5() {
+    let root = tempfile::tempdir().expect("a folder");
+    write(root.path(), "proc/sys/kernel/hostname", "n1\n");
+    write(root.path(), "proc/sys/kernel/random/boot_id", "b-1\n");
+    write(root.path(), "proc/driver/nvidia/version", "NVRM version: NVIDIA  570.86.15  x\n");
+    write(root.path(), "sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
+    let root = root.path().display().to_string();
+    let output = facts(&["--json", "--root", &root, "--nvml", NO_LIBRARY]);
+    assert_eq!(output.status.code(), Some(5));
+    let told = document(&output);
+    assert_eq!(told.format, NODE_FACTS_FORMAT);
+    assert_eq!((told.hostname.as_deref(), told.boot_id.as_deref()), (Some("n1"), Some("b-1")));
+    // Its kernel module is there, and its GPUs are unknown, not none.
+    assert_eq!(told.driver.and_then(|it| it.version).as_deref(), Some("570.86.15"));
+    assert_eq!(told.gpus, None);
+    assert_eq!(told.nics[0].rate_mbit_s, Some(400_000));
+    assert_eq!(told.missing[0].what, "GPUs");
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(complaint.contains("there is no NVIDIA driver"), "{complaint}");
+    assert!(complaint.contains("install the driver"), "{complaint}");
+    let shown = facts(&["--root", &root, "--nvml", NO_LIBRARY]);
+    assert_eq!(shown.status.code(), Some(5));
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("n1\n") && shown.contains("400 Gbit/s"), "{shown}");
+}
+
+#[test]
+fn a_driver_that_hangs_is_given_up_with_a_clear_message() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let library = folder.path().join("libnvidia-ml.so.1");
+    // Whoever opens a pipe that nobody writes to waits for ever, as in a call
+    // that hangs.
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &library, rustix::fs::FileType::Fifo, mode, 0)
+        .expect("a pipe");
+    let began = Instant::now();
+    let library = library.display().to_string();
+    let output = facts(&["--json", "--nvml", &library, "--limit", "1"]);
+    assert!(began.elapsed() < HANGS, "it waited for the driver");
+    assert_eq!(output.status.code(), Some(5));
+    let told = document(&output);
+    assert_eq!(told.gpus, None);
+    assert!(told.hostname.is_some(), "the rest is said all the same");
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(complaint.contains("did not answer within 1 s"), "{complaint}");
+}
+
+#[test]
+fn a_simulated_node_does_not_pass_off_this_machine_as_its_own() {
+    #[expect(clippy::disallowed_methods, reason = "a test starts the program under test")]
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"));
+    let output = command
+        .args(["node", "facts", "--json"])
+        .env("FABRICGATE_SIM", "/no/scenario.toml")
+        .env("FABRICGATE_SIM_NODE", "node0001")
+        .output()
+        .expect("started");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(5), 0));
+}
+
+#[test]
+fn limits_that_make_no_sense_are_usage_errors() {
+    for limit in ["0", "3601", "soon"] {
+        assert_eq!(facts(&["--limit", limit]).status.code(), Some(2), "{limit}");
+    }
+}
+
+#[test]
+fn nodes_that_are_asked_through_a_launcher_answer_with_the_same_document() {
+    let template = ["env", "NODE={node}"].map(str::to_owned).to_vec();
+    let launcher = Launcher::Command { template };
+    let worker = assert_cmd::cargo::cargo_bin!("fabricgate").display().to_string();
+    let nodes = Nodes { launcher: &launcher, worker: &worker, parallel: 2, limit: HANGS };
+    let names = ["n1", "n2", "n3"].map(NodeName::from);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let said = runtime.block_on(nodes::ask(&nodes, &names));
+    assert_eq!(said.nodes.keys().collect::<Vec<_>>(), names.iter().collect::<Vec<_>>());
+    // All of them are this machine, which knows its boot with a driver or without.
+    let boots: Vec<_> = said.nodes.values().map(|node| node.boot_id.as_deref()).collect();
+    assert!(boots[0].is_some() && boots.windows(2).all(|two| two[0] == two[1]), "{boots:?}");
+}
