@@ -36,6 +36,7 @@ use fabricgate::sim::render;
 use fabricgate::sim::scenario::Scenario;
 use fabricgate::sim::tooling::NcclTests;
 use fabricgate::sim::tooling::Nvbandwidth;
+use fabricgate::sim::tooling::Recorded;
 use fabricgate::thresholds::builtin;
 use serde::Deserialize;
 
@@ -76,6 +77,9 @@ const NAMES: &[(&str, &[LocusKind], &[&str])] = &[
     ("fabric-down", &[LocusKind::Node], &["fabric-not-configured", "nvlink-absent"]),
     ("power-cap", &[LocusKind::Node, LocusKind::Tray], &["nvlink-low"]),
     ("collective-fallback", &[LocusKind::Domain], &["collective-fallback"]),
+    ("mnnvl-off", &[LocusKind::Domain], &["mnnvl-off"]),
+    ("nvls-off", &[LocusKind::Domain], &["nvls-off"]),
+    ("disturbed-copies", &[LocusKind::Node, LocusKind::Tray], &["nvlink-low"]),
     ("foreign-node", &[LocusKind::Node], &["wrong-domain"]),
     ("split-domain", &[LocusKind::Domain], &["split-domain"]),
     ("stale-clique", &[LocusKind::Node], &["stale-clique"]),
@@ -302,6 +306,7 @@ macro_rules! examples {
 examples! {
     nodes_that_are_low_alike_are_not_blamed: "all-low-alike.toml",
     blocks_that_are_one_fabric_pass_and_the_claim_does_not: "claimed-apart.toml",
+    a_collective_that_takes_the_nics_is_told_from_copies: "collective-fallback.toml",
     wrong_data_fails_its_node: "corrupt.toml",
     a_gpu_that_drifts_is_not_called_slow: "drifting-gpu.toml",
     links_that_carry_nothing_fail_their_node: "fabric-not-configured.toml",
@@ -311,8 +316,11 @@ examples! {
     a_narrow_host_link_is_found_at_its_gpu: "host-link-x8.toml",
     a_missing_imex_peer_fails_its_node_alone: "imex-peer-missing.toml",
     what_was_not_measured_is_unknown: "incomplete.toml",
+    copies_that_a_collective_contradicts_are_said_to_be: "matrix-contradicted.toml",
     racks_that_share_a_clique_and_no_fabric_are_told: "merged-cliques.toml",
     a_node_of_another_rack_is_found: "mislabelled-node.toml",
+    multi_node_nvlink_that_is_off_is_read_from_nccls_words: "mnnvl-off.toml",
+    switches_that_do_not_reduce_are_read_from_nccls_words: "nvls-off.toml",
     a_switch_tray_that_is_out_drains_no_node: "plane-out.toml",
     a_healthy_rack_passes: "rack-healthy.toml",
     a_lost_link_in_a_rack_is_found_at_its_gpu: "rack-lost-link.toml",
@@ -323,6 +331,41 @@ examples! {
     several_faults_at_once_are_told_apart: "two-racks-mixed.toml",
     a_gpu_that_is_unstable_is_not_called_slow: "unstable-gpu.toml",
     nodes_that_do_not_answer_are_unknown: "unwell-nodes.toml",
+}
+
+/// What is said of the findings of an example, from the text of its tools.
+#[test]
+fn what_is_said_of_collectives_names_the_way_and_what_would_tell() {
+    let mut told = String::new();
+    for name in ["collective-fallback", "matrix-contradicted", "mnnvl-off", "nvls-off"] {
+        let recording = record::record(&scenario(&format!("{name}.toml")), None, None);
+        let verdicts = verdicts(&recording.expect("a recording"));
+        writeln!(told, "{name}: {}", verdicts.outcome).expect("a string takes all");
+        for found in &verdicts.findings {
+            let (outcome, class, locus) = (found.outcome, &found.class, &found.locus);
+            writeln!(
+                told,
+                "  {outcome} {class} {locus}\n    {}\n    by {}",
+                found.summary, found.rule
+            )
+            .expect("a string takes all");
+        }
+    }
+    insta::assert_snapshot!("collectives", told);
+}
+
+#[test]
+fn one_clique_in_two_claims_is_open_until_a_copy_between_them() {
+    let mut scenario = scenario("merged-cliques.toml");
+    scenario.tools.record.retain(|what| *what != Recorded::NvbandwidthBetween);
+    let verdicts = verdicts(&record::record(&scenario, None, None).expect("a recording"));
+    let [found] = verdicts.findings.as_slice() else { panic!("{:?}", verdicts.findings) };
+    assert_eq!((found.class.as_str(), found.outcome), ("clique-shared", Outcome::Unknown));
+    assert_eq!(found.locus.kind, LocusKind::Domain);
+    assert!(found.summary.contains("a copy between one node of each would tell"), "{found:?}");
+    // Either way the nodes work as claimed.
+    assert!(verdicts.nodes.iter().all(|node| node.outcome == Outcome::Pass), "{verdicts:?}");
+    assert_eq!(verdicts.outcome, Outcome::Unknown);
 }
 
 #[test]

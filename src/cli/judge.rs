@@ -15,6 +15,7 @@ use super::config;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
+use super::history_arg::Earlier;
 use super::show;
 use super::stdout::note;
 use super::thresholds::Overrides;
@@ -53,6 +54,8 @@ pub struct Args {
     platform: Option<String>,
     #[command(flatten)]
     overrides: Overrides,
+    #[command(flatten)]
+    earlier: Earlier,
     #[command(flatten)]
     files: show::Files,
 }
@@ -98,7 +101,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
     }
     let recordings = read_all(&mut inputs);
-    let mut judgement = judge::judge(&Case {
+    let case = Case {
         claims: &inputs.claims,
         recordings: &recordings,
         catalogue: &in_force.catalogue,
@@ -106,7 +109,9 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         platform: args.platform.as_deref(),
         cells: !globals.json || args.files.any(),
         sampled: false,
-    });
+    };
+    let history = args.earlier.load(&in_force, None)?;
+    let mut judgement = judge::judge_against(&case, &history);
     gaps::close(&mut judgement.verdicts, &inputs.claims, &inputs.gaps);
     let now = coordinator::now();
     let shown: Vec<String> = args.inputs.iter().map(|p| p.display().to_string()).collect();

@@ -12,6 +12,7 @@ pub mod exit;
 pub mod expectations;
 pub mod explain;
 pub mod failure;
+pub mod history_arg;
 pub mod judge;
 pub mod node;
 pub mod node_facts;

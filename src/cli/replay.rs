@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::expectations;
+use super::history_arg::Earlier;
 use super::judge;
 use super::show;
 use super::stdout::note;
@@ -21,6 +22,8 @@ pub struct Args {
     #[command(flatten)]
     overrides: Overrides,
     #[command(flatten)]
+    earlier: Earlier,
+    #[command(flatten)]
     files: show::Files,
 }
 
@@ -28,7 +31,8 @@ pub struct Args {
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let stored = stored::open(&args.run)?;
     let in_force = expectations::load(&args.overrides.files)?;
-    let run = stored::rejudged(&stored, stored::reread(&stored)?, &in_force)?;
+    let history = args.earlier.load(&in_force, Some(&args.run))?;
+    let run = stored::rejudged(&stored, stored::reread(&stored)?, &in_force, &history)?;
     let then = match stored.record.state {
         // What an earlier attempt said is no word on what came after it.
         State::Running => None,

@@ -11,6 +11,7 @@ use crate::coordinator;
 use crate::coordinator::judged::Judged;
 use crate::coordinator::outputs;
 use crate::judge::Judgement;
+use crate::model::history::History;
 use crate::model::run::Run;
 use crate::plan::Plan;
 use crate::plan::Step;
@@ -56,7 +57,7 @@ pub fn run(stored: &Stored) -> Result<Run, Failure> {
     let (Some(verdicts), Some(actions), true) = (verdicts, actions, is_over) else {
         let in_force = expectations::load(&[])?;
         let recordings = stored.recordings().map_err(failure)?;
-        return rejudged(stored, recordings, &in_force);
+        return rejudged(stored, recordings, &in_force, &History::default());
     };
     Ok(Run {
         info: stored.record.info.clone(),
@@ -67,14 +68,15 @@ pub fn run(stored: &Stored) -> Result<Run, Failure> {
     })
 }
 
-/// The run judged again with these expectations.
+/// The run judged again with these expectations, and what earlier runs showed.
 pub fn rejudged(
     stored: &Stored,
     recordings: Vec<crate::model::recording::Recording>,
     in_force: &expectations::InForce,
+    history: &History,
 ) -> Result<Run, Failure> {
     let results = stored.results().map_err(failure)?;
-    let Judgement { claims, cells, verdicts } = coordinator::judged(Judged {
+    let run = Judged {
         claims: &stored.claims,
         plan: &stored.plan,
         confirm: stored.confirm.as_ref(),
@@ -83,7 +85,8 @@ pub fn rejudged(
         catalogue: &in_force.catalogue,
         thresholds_digest: &in_force.digest,
         platform: stored.record.platform.as_deref(),
-    });
+    };
+    let Judgement { claims, cells, verdicts } = coordinator::judged_against(run, history);
     let coverage = coordinator::coverage(&stored.plan, &stored.record.launcher, &results);
     let actions = policy::propose(&verdicts, &stored.claims, &stored.record.policy, Some(coverage));
     let info = stored.record.info.clone();

@@ -3,9 +3,12 @@
 //!
 //! Reads the question, shows the answer. What is simulated is in `sim::study`.
 
+use std::path::PathBuf;
+
 use super::Globals;
 use super::exit;
 use super::stdout;
+use crate::record::folder;
 use crate::study;
 use crate::study::Setting;
 use crate::study::World;
@@ -36,6 +39,9 @@ pub struct Args {
     /// How many parts are faulty at the same time.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 3, 5])]
     faults: Vec<usize>,
+    /// Also draw how many faults are found against their size, into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Threads; one for each processor when absent. The result is the same.
     #[arg(long)]
     threads: Option<usize>,
@@ -83,6 +89,10 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
                 setting.loss * 100.0
             ));
         }
+    }
+    if let Some(path) = &args.svg {
+        folder::replace(path, study::svg(&points).as_bytes())
+            .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
     }
     if globals.json {
         stdout::json(&study::json(&points, args.seed))?;

@@ -13,6 +13,7 @@ use crate::judge::Case;
 use crate::judge::Judgement;
 use crate::launch::Launcher;
 use crate::model::claims::Claims;
+use crate::model::history::History;
 use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
@@ -42,13 +43,18 @@ pub struct Judged<'a> {
 }
 
 /// The judge's word. The order in which steps ended makes no difference.
-pub fn judged(mut run: Judged<'_>) -> Judgement {
+pub fn judged(run: Judged<'_>) -> Judgement {
+    judged_against(run, &History::default())
+}
+
+/// The same with what parts showed in earlier runs among the references.
+pub fn judged_against(mut run: Judged<'_>, history: &History) -> Judgement {
     // The first look, then the second.
     let mut all = std::mem::take(&mut run.recordings);
     let is_again = |recording: &Recording| recording.stage == Some(CONFIRM_STAGE);
     all.sort_by(|a, b| (is_again(a), &a.scope, &a.file).cmp(&(is_again(b), &b.scope, &b.file)));
     let (first, again) = all.split_at(all.partition_point(|recording| !is_again(recording)));
-    let mut judgement = judge_these(&run, first, true);
+    let mut judgement = judge::judge_against(&case(&run, first, true), history);
     if run.confirm.is_some() {
         let suspects = judge::confirm::suspects(&judgement);
         let second = judge_these(&run, &judge::confirm::second_case(&all, &suspects), true);
@@ -63,7 +69,11 @@ pub fn judged(mut run: Judged<'_>) -> Judgement {
 
 /// The judge's word on some of the recordings of a run.
 pub(super) fn judge_these(run: &Judged<'_>, recordings: &[Recording], cells: bool) -> Judgement {
-    judge::judge(&Case {
+    judge::judge(&case(run, recordings, cells))
+}
+
+fn case<'a>(run: &Judged<'a>, recordings: &'a [Recording], cells: bool) -> Case<'a> {
+    Case {
         claims: run.claims,
         recordings,
         catalogue: run.catalogue,
@@ -71,7 +81,7 @@ pub(super) fn judge_these(run: &Judged<'_>, recordings: &[Recording], cells: boo
         platform: run.platform,
         cells,
         sampled: run.plan.sampled,
-    })
+    }
 }
 
 /// Whether a reading says more of the environment than of the node's fabric.

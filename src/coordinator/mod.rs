@@ -63,6 +63,7 @@ use signals::Signals;
 pub use confirm::Confirm;
 pub use judged::coverage;
 pub use judged::judged;
+pub use judged::judged_against;
 pub use progress::Progress;
 
 /// The present moment, RFC 3339 with milliseconds.

@@ -38,6 +38,9 @@ pub(super) const MERGED: &str = "merged-cliques";
 /// Class of domains that are claimed apart and are one.
 pub(super) const APART: &str = "claimed-apart";
 
+/// Class of domains that show one clique and were not measured together.
+pub(super) const SHARED: &str = "clique-shared";
+
 /// The rule behind all that is said of one clique.
 const RULE: &str = "clique: all nodes of a domain share one ClusterUUID and CliqueId";
 
@@ -194,18 +197,11 @@ fn between(domains: &[Domain<'_>], shown: &[Shown<'_>], ledger: &mut Ledger) {
             if clique.is_none() && read.is_none() {
                 continue;
             }
-            let Some(read) = read else {
-                // A site may claim several blocks inside one fabric on purpose.
-                ledger.notes.push(format!(
-                    "{} and {} are claimed apart and both show clique {}; nothing was measured between them: \
-                     a copy between one node of each would tell whether they are one",
-                    a.name,
-                    b.name,
-                    clique.unwrap_or("")
-                ));
-                continue;
+            let found = match read {
+                Some(read) => pair(a, b, clique, read),
+                None => Some(unmeasured(a, b, clique.unwrap_or(""))),
             };
-            let Some(mut found) = pair(a, b, clique, read) else { continue };
+            let Some(mut found) = found else { continue };
             for index in [at, at + 1 + skipped] {
                 let Some((node, file)) = clique.and_then(|c| shown[index].get(c)?.first()) else {
                     continue;
@@ -220,6 +216,19 @@ fn between(domains: &[Domain<'_>], shown: &[Shown<'_>], ledger: &mut Ledger) {
             ledger.find(found);
         }
     }
+}
+
+/// Two claimed domains that show one clique, and nothing was read between them.
+/// A site may claim several blocks inside one fabric on purpose.
+fn unmeasured(a: &Domain<'_>, b: &Domain<'_>, clique: &str) -> Finding {
+    let locus = Locus { peer: Some(b.name.to_string()), ..of_domain(LocusKind::Domain, &a.name) };
+    let (a, b) = (&a.name, &b.name);
+    let said = format!(
+        "{a} and {b} are claimed apart and both show clique {clique}, and nothing was measured between them: one \
+         domain in two claims, or a clique that two fabrics share; a copy between one node of each would tell"
+    );
+    let rule = "clique: one ClusterUUID and CliqueId are one domain, which only a copy between its nodes shows";
+    finding(Outcome::Unknown, SHARED, locus, rule).saying(said)
 }
 
 /// What is to be said of two claimed domains: which clique they share, and

@@ -116,10 +116,17 @@ fn judge_runs(
         && 1 < members.len()
         && named.iter().any(|t| t.starts_with("NET/"))
         && !named.contains(&"MNNVL");
-    let off = Off { domain, node, testcase, what: &what, busbw, recording };
+    // Multicast that is there is not yet used; the algorithm tells, where named.
+    let algorithms = said(readings, "algorithms");
+    let reduced = match algorithms.is_empty() {
+        true => named.contains(&"NVLS"),
+        false => algorithms.iter().any(|name| name.starts_with("NVLS")),
+    };
+    let off = Off { domain, node, testcase, what: &what, busbw, recording, readings };
     let expectations = expectations(domain, testcase, ranks, bytes);
     if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK) {
-        off.find(MNNVL_OFF, "multi-node NVLink was off and NICs carried it", ledger);
+        let how = format!("multi-node NVLink was off and NICs carried it{}", mnnvl_told(readings));
+        ledger.find(off.finding(MNNVL_OFF, &how));
     }
     let slowest = expectations.iter().min_by(|a, b| a.busbw.total_cmp(&b.busbw));
     let Some(expected) = slowest.copied() else {
@@ -132,12 +139,13 @@ fn judge_runs(
     members.iter().for_each(|node| ledger.compare(node));
     let ratio = busbw / expected.busbw;
     let allowed = line(expected);
+    let reduces = |e: &&CollectiveExpectation| e.algorithm.eq_ignore_ascii_case("NVLS");
+    let says = !named.is_empty() || !algorithms.is_empty();
+    let is_nvls_off = says && !over_nics && !reduced && expectations.iter().any(reduces);
     let under_floor = expected.floor.is_some_and(|f| busbw < f);
     if 1.0 - allowed <= ratio && !under_floor {
-        let reduces = |e: &&&CollectiveExpectation| e.algorithm.eq_ignore_ascii_case("NVLS");
-        let known = !named.is_empty() && !over_nics;
-        if known && !named.contains(&"NVLS") && expectations.iter().any(|e| reduces(&e)) {
-            off.find(NVLS_OFF, "the switches did not reduce (no NVLS)", ledger);
+        if is_nvls_off {
+            ledger.find(off.finding(NVLS_OFF, &nvls_told(readings)));
             return;
         }
         let fastest = expectations.iter().map(|e| e.busbw).fold(0.0, f64::max);
@@ -151,7 +159,8 @@ fn judge_runs(
             // Which algorithm ran is a setting, or the sign of a switch that no
             // longer reduces; the number is the same.
             let why = format!(
-                "{what}: busbw {busbw:.1} GB/s is what {} gives; with {} it is {:.1}, and the output does not say which was used",
+                "{what}: busbw {busbw:.1} GB/s is what {} gives; with {} it is {:.1}, and the output does not say which was used: \
+                 NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING would tell",
                 expected.algorithm, usual.algorithm, usual.busbw
             );
             match node {
@@ -159,6 +168,19 @@ fn judge_runs(
                 None => ledger.unknown(recording.file.clone(), why),
             }
         }
+        return;
+    }
+    if is_nvls_off && FALLBACK <= ratio {
+        // A ring reads about 0.8 of what the switches do: that is the cause.
+        let found = off.finding(NVLS_OFF, &nvls_told(readings));
+        let low = format!(
+            "{}, {} below the {:.1} GB/s of {}",
+            found.summary,
+            percent(1.0 - ratio),
+            expected.busbw,
+            expected.algorithm
+        );
+        ledger.find(found.numbers(busbw, expected.busbw, Unit::GigabytesPerSecond).saying(low));
         return;
     }
     let locus = node
@@ -174,9 +196,18 @@ fn judge_runs(
     };
     if over_nics {
         hint.push_str("; multi-node NVLink was off for this run");
+        hint.push_str(&mnnvl_told(readings));
     }
-    if ratio < FALLBACK && !ledger.findings.iter().any(|f| is_of_matrix(domain, f)) {
+    let matrix_is_low = ledger.findings.iter().any(|f| is_of_matrix(domain, f));
+    if ratio < FALLBACK && !matrix_is_low {
         hint.push_str(", while nothing is low between the GPUs themselves");
+    } else if FALLBACK <= ratio && !matrix_is_low {
+        // One number for all names nobody.
+        hint.push_str("; a slow member or a slower algorithm: copies between all its GPUs");
+        hint.push_str(match algorithms.is_empty() {
+            true => ", and NCCL_DEBUG_SUBSYS=TUNING, would tell",
+            false => " in the same run would tell",
+        });
     }
     let said = format!(
         "{what}: busbw {busbw:.1} of {:.1} GB/s, {} low{hint}{path}",
@@ -218,11 +249,20 @@ struct Off<'a> {
     what: &'a str,
     busbw: f64,
     recording: &'a Recording,
+    readings: &'a [(f64, &'a Recording)],
 }
 
 impl Off<'_> {
-    fn find(&self, class: &str, how: &str, ledger: &mut Ledger) {
-        let names = self.recording.parsed.facts.transports.join(", ");
+    fn finding(&self, class: &str, how: &str) -> Finding {
+        let algorithms = said(self.readings, "algorithms");
+        let transports = self.recording.parsed.facts.transports.iter().map(String::as_str);
+        // What can be used and is not is no path.
+        let used = transports.filter(|t| *t != "NVLS" || algorithms.is_empty());
+        let mut names = used.collect::<Vec<_>>().join(", ");
+        if !algorithms.is_empty() {
+            let list = algorithms.iter().copied().collect::<Vec<_>>().join(", ");
+            names = format!("{names}; algorithm {list}");
+        }
         let said = format!(
             "{}: busbw {:.1} GB/s, but NCCL names only {names}: {how}",
             self.what, self.busbw
@@ -235,9 +275,41 @@ impl Off<'_> {
                     where the switches reduce)";
         let mut found = finding(Outcome::Degraded, class, locus, rule).saying(said);
         (found.measured, found.unit) = (Some(self.busbw), Some(Unit::GigabytesPerSecond));
-        let detail = format!("transports: {names}");
-        ledger.find(found.because(&self.recording.file, Some(self.testcase), detail));
+        let detail = format!("NCCL names {names}");
+        found.because(&self.recording.file, Some(self.testcase), detail)
     }
+}
+
+/// What NCCL said of itself in these runs under this name, each once.
+fn said<'r>(readings: &[(f64, &'r Recording)], name: &str) -> BTreeSet<&'r str> {
+    let told = readings.iter().filter_map(|(_, r)| r.parsed.facts.parameters.get(name));
+    told.flat_map(|list| list.split(',')).filter(|one| !one.is_empty()).collect()
+}
+
+/// Why multi-node NVLink was off, as far as it is known, and what would tell.
+fn mnnvl_told(readings: &[(f64, &Recording)]) -> String {
+    match said(readings, "NCCL_MNNVL_ENABLE").contains("0") {
+        true => " (NCCL_MNNVL_ENABLE is 0 in its environment)".to_owned(),
+        false => " (one rank whose fabric is not ready does that to all: ClusterUUID, CliqueId and state of \
+                  every GPU would tell which)"
+            .to_owned(),
+    }
+}
+
+/// Why the switches did not reduce, as far as it is known, and what would tell.
+fn nvls_told(readings: &[(f64, &Recording)]) -> String {
+    let off = said(readings, "NCCL_NVLS_ENABLE").contains("0");
+    let algorithm = said(readings, "NCCL_ALGO").into_iter().next();
+    let why = match (off, algorithm) {
+        (true, _) => "NCCL_NVLS_ENABLE is 0 in its environment".to_owned(),
+        (false, Some(algorithm)) => format!("NCCL_ALGO is {algorithm} in its environment"),
+        (false, None) => {
+            "nothing in its environment says why: the same run with NCCL_ALGO=NVLS would tell, \
+                          which ends in an error where the switches cannot"
+                .to_owned()
+        }
+    };
+    format!("the switches did not reduce (no NVLS); {why}")
 }
 
 /// Whether a finding rests on what GPUs read from each other.

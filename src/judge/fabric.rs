@@ -15,6 +15,7 @@ use super::peel::Field;
 use super::peel::LowPair;
 use super::peel::Peeled;
 use super::peel::Statistic;
+use super::peel::Word;
 use super::robust;
 use super::severed;
 use crate::model::id::NodeName;
@@ -151,7 +152,8 @@ fn blamed(island: &Island<'_>, out: &mut Fabric) {
                 for gpu in &here {
                     let found = gpu_finding(island, peeled, *gpu, both_ways);
                     if is_warm_up(island, peeled, *gpu, both_ways) {
-                        let why = "; this tool does not warm up: rows measured first can be that much lower";
+                        let why = "; this tool does not warm up: rows measured first can be that much lower, a \
+                                   second run or another tool would tell";
                         let why = format!("{}{why}", found.summary);
                         out.unknown.push((format!("node {}", island.gpus[*gpu].node), why));
                     } else {
@@ -315,9 +317,14 @@ fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
         let known = src_dst.iter().any(|p| {
             (p.src, p.dst) == (pair.src, pair.dst) || (p.dst, p.src) == (pair.src, pair.dst)
         });
-        if !known && 2 < pair.readings {
+        // There a reading counts once for either direction.
+        let word = peel::word(pair.readings / 2, pair.span, pair.ratio, out.both_ways.sigma);
+        if !known && 2 < pair.readings && word == Word::Fault {
             out.findings.push(pair_finding(island, &out.both_ways, pair));
         }
+    }
+    for pair in &out.peeled.doubted {
+        out.findings.push(doubted(island, &out.peeled, pair));
     }
     if dips == 0 {
         return;
@@ -342,14 +349,29 @@ fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
     let said =
         format!("{dips} pairs of {} read low once and were not read again: {list}", island.domain);
     if too_many {
-        let why =
-            format!("{said}; that is more than healthy noise shows and no single part explains it");
+        let why = format!(
+            "{said}; that is more than healthy noise shows and no single part explains it: three readings \
+                     of every pair would tell"
+        );
         out.unknown.push((format!("domain {}", island.domain), why));
     } else {
         out.notes.push(format!(
             "{said}; readings dip by chance about once in 200, a second sweep would tell"
         ));
     }
+}
+
+/// A pair that is slow, or had dips: too few readings tell.
+fn doubted(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding {
+    let found = pair_finding(island, peeled, pair);
+    let (src, dst) = (&island.gpus[pair.src], &island.gpus[pair.dst]);
+    let count = pair.readings;
+    let said = format!(
+        "GPUs {src} and {dst} read {} low with each other in all {count} readings and are fine with everybody else: \
+         a slow pair or dips, {count} readings do not tell; reading this pair again would",
+        percent(1.0 - pair.ratio)
+    );
+    Finding { outcome: Outcome::Unknown, rule: peel::DOUBT.to_owned(), summary: said, ..found }
 }
 
 fn pair_finding(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding {
@@ -359,8 +381,8 @@ fn pair_finding(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding
     locus.peer = Some(dst.to_string());
     locus.direction = (!pair.both_ways).then_some(Direction::Tx);
     let rule = format!(
-        "pair: all {} readings lie below the level by more than the noise of all cells allows, \
-         while both ends are fine with everybody else",
+        "pair: all {} readings lie below the level by more than the noise of all cells allows, and agree or are too \
+         many or too deep for dips, while both ends are fine with everybody else",
         pair.readings
     );
     let between = |r: &&PairReading| (r.src, r.dst) == (pair.src, pair.dst);

@@ -301,8 +301,8 @@ fn low(
     let share = copy.value / reference;
     // 50 % and 25 % are lanes or generations; anything else is something else.
     let hint = [
-        (0.5, "half the lanes or one PCIe generation down"),
-        (0.25, "a quarter of the lanes, or two generations down"),
+        (0.5, "half the lanes or one PCIe generation down: the link's width and generation would tell"),
+        (0.25, "a quarter of the lanes, or two generations down: the link's width and generation would tell"),
     ]
     .iter()
     .find(|(quantum, _)| (share / quantum - 1.0).abs() < 0.08)

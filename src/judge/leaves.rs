@@ -99,7 +99,8 @@ pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared 
             (
                 None,
                 format!(
-                    "all pairs between leaves{} are {share} low, and those inside are fine: the spine, or all uplinks",
+                    "all pairs between leaves{} are {share} low, and those inside are fine: the spine, or all uplinks; \
+                     error counters of the leaves' uplink ports would tell",
                     rail.over()
                 ),
             )

@@ -190,8 +190,13 @@ fn low(island: &Island<'_>, group: usize, level: f64, reference: f64, against: &
         (None, None) => "domain-low",
     };
     let hint = match links {
-        Some(links) => format!("; that fits {links} missing everywhere, as with a switch plane out"),
-        None => "; no whole number of links fits: look at clocks, power limits, and whether the expectation is right".to_owned(),
+        Some(links) => format!(
+            "; that fits {links} missing everywhere, as with a switch plane out, or a clock that is as low: the links \
+             of every GPU (nvidia-smi nvlink -s) would tell"
+        ),
+        None => "; no whole number of links fits: clocks, a power limit, or a wrong expectation: clocks and power \
+                 under load (nvidia-smi -q), and another tool, would tell"
+            .to_owned(),
     };
     let said =
         format!("{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}", percent(1.0 - ratio));
@@ -237,7 +242,7 @@ fn too_fast(
         let locus = of_domain(LocusKind::Instrument, &island.domain);
         let said = format!(
             "{testcase} reads {level:.1} GB/s in {}, more than the {nominal:.0} GB/s that the links of {platform} carry: \
-             another platform, or wrong numbers",
+             another platform, or wrong numbers: the products that nvidia-smi -q names would tell",
             island.domain
         );
         let rule = "ceiling: no copy is faster than links x rate";

@@ -14,6 +14,7 @@ mod common;
 pub mod confirm;
 mod coverage;
 mod fabric;
+mod far;
 mod finding;
 mod floor;
 mod host;
@@ -25,7 +26,9 @@ mod membership;
 mod network;
 mod nic;
 mod nodes;
+mod own;
 mod partners;
+pub mod past;
 mod paths;
 mod peel;
 mod problems;
@@ -36,6 +39,7 @@ pub mod sequential;
 mod severed;
 mod state;
 mod steady;
+mod steady_paths;
 mod testcase;
 #[cfg(test)]
 mod tests;
@@ -47,6 +51,7 @@ use ledger::Ledger;
 
 use crate::model::cell::Cell;
 use crate::model::claims::Claims;
+use crate::model::history::History;
 use crate::model::recording::Recording;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
@@ -84,6 +89,11 @@ pub struct Judgement {
 
 /// Judges a case.
 pub fn judge(case: &Case<'_>) -> Judgement {
+    judge_against(case, &History::default())
+}
+
+/// Judges a case, what its parts showed in earlier runs among the references.
+pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     let (domains, claims) = arrange::arrange(case);
     let mut ledger = Ledger::default();
     for domain in &domains {
@@ -92,14 +102,13 @@ pub fn judge(case: &Case<'_>) -> Judgement {
         state::judge(domain, &mut ledger);
     }
     let judged = fabrics(&domains, case.sampled, &mut ledger);
-    for (island, fabric) in judged.iter().flatten() {
-        steady::judge(island, fabric, &mut ledger);
-    }
+    steady::judge(&judged, &mut ledger);
     common::judge(&domains, &judged, &mut ledger);
     asserted::judge(&domains, &judged, &mut ledger);
     host::judge(&domains, &mut ledger);
     nic::judge(&domains, &mut ledger);
     network::judge(&domains, &claims, case.recordings, &mut ledger);
+    own::judge(&domains, &judged, &claims, case.recordings, history, &mut ledger);
     for domain in &domains {
         collective::judge(domain, &mut ledger);
         coverage::judge(domain, &mut ledger);
@@ -201,7 +210,8 @@ fn too_noisy(island: &Island<'_>, gpu: usize, detectable: f64, ledger: &mut Ledg
         ledger.doubt(
             node,
             format!(
-                "too noisy: a loss of less than {} could not have been seen, one link is {}",
+                "too noisy: a loss of less than {} could not have been seen, one link is {}: more readings of every \
+                 pair would tell",
                 finding::percent(detectable),
                 finding::percent(one_link)
             ),

@@ -21,11 +21,13 @@ use super::peel;
 use super::peel::Field;
 use super::peel::Peeled;
 use super::peel::Statistic;
+use super::peel::Word;
 use super::rails;
 use super::rails::Group;
 use super::rails::Rail;
 use super::rails::ordered;
 use super::robust;
+use super::steady_paths;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
@@ -60,10 +62,6 @@ const ONE_LANE: f64 = 0.25;
 
 /// Fewer good cells than this show no spread of their own.
 const FEWEST_CELLS: usize = 6;
-
-/// A round trip this many times the usual one, and this many microseconds more,
-/// takes another way; less is scheduling.
-const FAR: (f64, f64) = (2.0, 20.0);
 
 /// Names and domains of all nodes.
 struct Homes<'d> {
@@ -105,7 +103,7 @@ pub(super) fn judge(
     for rail in &mut rails {
         super::reach::judge(rail, |kind, node, rail| homes.at(kind, node, rail), ledger);
         judge_rail(&homes, claims, rail, ledger);
-        latencies(rail, ledger);
+        super::far::judge(rail, ledger);
     }
     not_measured(&homes, claims, &rails, ledger);
 }
@@ -153,6 +151,8 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
     let pairs = Pairs::of(rail, &peeled, &start, sigma);
     blamed(homes, rail, &peeled, &pairs.levels, ledger);
     low_pairs(homes, rail, &pairs, ledger);
+    let at = |kind, node: &NodeName| homes.at(kind, node, rail);
+    steady_paths::judge(rail, &pairs.levels, sigma, at, ledger);
     let low = whole(homes, rail, &pairs.levels, ledger);
     for end in met {
         let node = &rail.nodes[end];
@@ -173,7 +173,7 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
         if ONE_LANE < detectable {
             let seen = percent(detectable);
             let why = format!(
-                "too noisy: a loss of less than {seen} of its NIC's rate could not have been seen"
+                "too noisy: a loss of less than {seen} of its NIC's rate could not have been seen; more readings would tell"
             );
             ledger.doubt(node, why);
         }
@@ -196,7 +196,7 @@ fn line_of(tolerance: f64) -> f64 {
 }
 
 /// Relative standard deviation of one reading, where enough were repeated.
-fn repeat_sigma(rail: &Rail<'_>) -> Option<f64> {
+pub(super) fn repeat_sigma(rail: &Rail<'_>) -> Option<f64> {
     let mut cells: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
     for r in &rail.readings {
         cells.entry((r.src, r.dst, r.group)).or_default().push(r.value);
@@ -459,15 +459,16 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
         let lowest = lowest.expect("a low pair has a cell");
         let group = &rail.groups[lowest.group];
         let level = pairs.levels[lowest.group];
-        let readings: Vec<f64> = cells.iter().flat_map(|c| c.readings.iter().copied()).collect();
+        let mut readings: Vec<f64> =
+            cells.iter().flat_map(|c| c.readings.iter().copied()).collect();
         let good = [pairs.good_partners(a, b), pairs.good_partners(b, a)];
         let acquitted = good.iter().all(|partners| 0 < *partners);
         let (from, to) = (&rail.nodes[lowest.src], &rail.nodes[lowest.dst]);
         let over = rail.over();
         let share = percent(1.0 - lowest.median);
-        let highest = readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let span = highest - readings.iter().copied().fold(f64::INFINITY, f64::min);
-        if acquitted && !peel::convicts(readings.len(), span, lowest.median, pairs.sigma) {
+        let span = peel::span(&mut readings);
+        let word = peel::word(readings.len(), span, lowest.median, pairs.sigma);
+        if acquitted && word == Word::Dip {
             ledger.notes.push(format!(
                 "{from} to {to}{over} read {share} low once and was not read again; both are fine with others"
             ));
@@ -478,7 +479,18 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
         let one_way = (ways.len() == 1 && measured_back).then_some(Direction::Tx);
         // A pair that is low both ways has one name, whichever way is lower.
         let (from, to) = if one_way.is_none() && to < from { (to, from) } else { (from, to) };
-        let (said, rule) = if acquitted {
+        let mut outcome = Outcome::Degraded;
+        let (said, rule) = if acquitted && word == Word::Doubt {
+            outcome = Outcome::Unknown;
+            let count = readings.len();
+            (
+                format!(
+                    "{from} and {to} read {share} low with each other{over} in all {count} readings and are fine with \
+                     others: a slow path or dips, {count} readings do not tell; reading this pair again would"
+                ),
+                peel::DOUBT.to_owned(),
+            )
+        } else if acquitted {
             (
                 match one_way {
                     Some(_) => format!(
@@ -509,7 +521,7 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
             direction: one_way,
             ..homes.at(LocusKind::Pair, from, rail)
         };
-        let found = finding(Outcome::Degraded, PATH_LOW, locus, &rule)
+        let found = finding(outcome, PATH_LOW, locus, &rule)
             .numbers(level * lowest.median, level, Unit::GigabytesPerSecond)
             .saying(said);
         ledger.find(with_files(found, rail, (a, b), &group.testcase));
@@ -542,7 +554,8 @@ fn whole(
     let group = &rail.groups[at];
     let class = group.nic.map_or("", |nic| nic.name.as_str());
     let said = format!(
-        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}",
+        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}; slower NICs than claimed, or \
+         other traffic: one pair alone, and the rate that its ports show, would tell",
         rail.over(),
         percent(1.0 - ratio),
         rate(levels[at]),
@@ -565,33 +578,4 @@ fn whole(
     }
     ledger.find(found);
     Some(format!("nothing against it, but {said}"))
-}
-
-/// Round trips that are far longer than the others of their rail.
-fn latencies(rail: &Rail<'_>, ledger: &mut Ledger) {
-    let mut values: Vec<f64> = rail.latencies.iter().map(|(.., us)| *us).collect();
-    let Some(usual) = robust::median(&mut values).filter(|_| FEWEST_CELLS <= values.len()) else {
-        return;
-    };
-    let mut far: BTreeMap<(usize, usize), f64> = BTreeMap::new();
-    for (a, b, us) in &rail.latencies {
-        if usual * FAR.0 < *us && usual + FAR.1 < *us {
-            let longest = far.entry(ordered(*a, *b)).or_insert(*us);
-            *longest = longest.max(*us);
-        }
-    }
-    if far.is_empty() {
-        return;
-    }
-    let some: Vec<String> = far
-        .iter()
-        .take(3)
-        .map(|((a, b), us)| format!("{} and {} {us:.1} us", rail.nodes[*a], rail.nodes[*b]))
-        .collect();
-    ledger.notes.push(format!(
-        "{} pairs{} have round trips far above the usual {usual:.1} us: {}",
-        far.len(),
-        rail.over(),
-        some.join(", ")
-    ));
 }

@@ -7,6 +7,7 @@
 use super::arrange::Domain;
 use super::asserted;
 use super::ledger::Ledger;
+use super::steady;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
@@ -124,8 +125,9 @@ fn is_part(finding: &Finding) -> bool {
 
 /// Whether a finding about something larger, or a pair, keeps this node from passing.
 pub(super) fn touches(finding: &Finding, domain: Option<&DomainName>, node: &NodeName) -> bool {
-    // Who has more neighbours than claimed works as claimed.
-    if finding.class == asserted::APART {
+    // Who has, or may have, more neighbours than claimed works as claimed; how
+    // far readings scatter is in what a node could have hidden.
+    if [asserted::APART, asserted::SHARED, steady::NOISY].contains(&finding.class.as_str()) {
         return false;
     }
     match finding.locus.kind {

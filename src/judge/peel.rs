@@ -41,6 +41,10 @@ pub(super) const UPPER_Z: f64 = 1.04;
 /// Chance that any innocent pair of an island looks low.
 const FAMILY_ERROR: f64 = 1e-3;
 
+/// The rule behind a pair that may be slow.
+pub(super) const DOUBT: &str = "pair: fewer than three readings that agree tell no slow pair from dips, unless they \
+                                are deeper than dips go";
+
 /// How an end's partners are summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Statistic {
@@ -71,6 +75,8 @@ pub(super) struct LowPair {
     pub(super) both_ways: bool,
     pub(super) ratio: f64,
     pub(super) readings: usize,
+    /// How far apart the three readings are that agree best; all, of fewer.
+    pub(super) span: f64,
 }
 
 /// What peeling gave.
@@ -78,6 +84,9 @@ pub(super) struct LowPair {
 pub(super) struct Peeled {
     pub(super) blames: Vec<Blame>,
     pub(super) pairs: Vec<LowPair>,
+    /// Pairs of which readings agree too well for dips, and are too few to
+    /// exclude them.
+    pub(super) doubted: Vec<LowPair>,
     /// Cells that are low with too few readings to tell a dip from a fault.
     pub(super) dips: Vec<LowPair>,
     /// Level of each group without the blamed.
@@ -179,7 +188,7 @@ pub(super) fn peel(field: &Field<'_>, statistic: Statistic) -> Peeled {
         out.blames = describe(&matrix, &cells, &blamed, out.sigma, n, statistic);
         out.detectable = detectable(&cells, &blamed, out.sigma, n, statistic);
         if settled {
-            (out.pairs, out.dips) = low_pairs(&matrix, &cells, &blamed, out.sigma, n, statistic);
+            low_pairs(&matrix, &cells, &blamed, statistic, &mut out);
             break;
         }
     }
@@ -403,14 +412,14 @@ fn low_pairs(
     matrix: &[Option<f64>],
     cells: &Cells,
     blamed: &Blamed,
-    sigma: f64,
-    n: usize,
     statistic: Statistic,
-) -> (Vec<LowPair>, Vec<LowPair>) {
+    out: &mut Peeled,
+) {
     // Where path classes differ, a slow pair is a path class, not a fault.
     if statistic == Statistic::Best {
-        return (Vec::new(), Vec::new());
+        return;
     }
+    let (n, sigma) = (cells.n, out.sigma);
     let measured = matrix.iter().flatten().count();
     let line = LINE.max(robust::family_z(measured, FAMILY_ERROR) * sigma);
     let low = |src: usize, dst: usize| {
@@ -420,7 +429,6 @@ fn low_pairs(
         let best = readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         usable.then_some((best < 1.0 - line, readings))
     };
-    let (mut pairs, mut dips) = (Vec::new(), Vec::new());
     for a in 0..n {
         for b in a + 1..n {
             let ways = [(a, b), (b, a)];
@@ -434,32 +442,92 @@ fn low_pairs(
                 }
             }
             let Some((src, dst)) = from.first().copied() else { continue };
-            let readings = found.len();
-            let span = found.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-                - found.iter().copied().fold(f64::INFINITY, f64::min);
+            let (readings, span) = (found.len(), span(&mut found));
             let ratio = robust::median(&mut found).unwrap_or(1.0);
-            let pair = LowPair { src, dst, both_ways: from.len() == 2, ratio, readings };
-            if convicts(readings, span, ratio, sigma) {
-                pairs.push(pair);
-            } else {
-                dips.push(pair);
+            let pair = LowPair { src, dst, both_ways: from.len() == 2, ratio, readings, span };
+            match word(readings, span, ratio, sigma) {
+                Word::Fault => out.pairs.push(pair),
+                Word::Doubt => out.doubted.push(pair),
+                Word::Dip => out.dips.push(pair),
             }
         }
     }
-    (pairs, dips)
 }
 
-/// Whether low readings of one pair are a fault and not dips. Healthy readings
-/// dip by 5 to 40 % about once in 200: three in a row are no dips, two that
-/// agree within their noise hardly are, and a single one only when it is
-/// deeper than dips go.
-pub(super) fn convicts(readings: usize, span: f64, ratio: f64, sigma: f64) -> bool {
+/// How far apart the three readings are that agree best; all, of fewer.
+pub(super) fn span(readings: &mut [f64]) -> f64 {
+    readings.sort_by(f64::total_cmp);
+    let few = readings.len().clamp(1, 3);
+    let gaps = readings.windows(few).map(|some| some[few - 1] - some[0]);
+    gaps.fold(f64::INFINITY, f64::min)
+}
+
+/// What low readings of one pair are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// A slow pair.
+    Fault,
+    /// A slow pair or dips: another reading would tell.
+    Doubt,
+    /// A dip, as healthy pairs have them.
+    Dip,
+}
+
+/// Whether low readings of one pair, all that there are, are a fault or dips.
+/// Healthy readings dip by 5 to 40 % about once in 200, so four in a row are no
+/// dips, and three none that agree (`docs/study.md`: fewer than 1e-6 a year).
+/// Two that agree are as rare as slow pairs are: they convict nobody. What is
+/// deeper than dips go needs no second reading.
+pub(super) fn word(readings: usize, span: f64, ratio: f64, sigma: f64) -> Word {
     const DEEPEST_DIP: f64 = 0.55;
     const AGREEMENT: f64 = 0.006;
+    // The range of two and of three good readings, 999 times in 1,000.
+    const TWO: f64 = 4.0;
+    const THREE: f64 = 5.0;
+    let agree = |sigmas: f64| span <= AGREEMENT.max(sigmas * sigma);
     match readings {
-        0 => false,
-        1 => ratio < DEEPEST_DIP,
-        2 => span <= AGREEMENT.max(4.0 * sigma) || ratio < DEEPEST_DIP,
-        _ => true,
+        0 => Word::Dip,
+        _ if ratio < DEEPEST_DIP => Word::Fault,
+        1 => Word::Dip,
+        2 if agree(TWO) => Word::Doubt,
+        2 => Word::Dip,
+        3 if !agree(THREE) => Word::Doubt,
+        _ => Word::Fault,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(readings: &[f64]) -> Word {
+        let mut readings = readings.to_vec();
+        let span = span(&mut readings);
+        let ratio = robust::median(&mut readings).unwrap_or(1.0);
+        word(readings.len(), span, ratio, 0.003)
+    }
+
+    #[test]
+    fn two_dips_of_one_depth_convict_nobody_and_a_third_reading_does() {
+        for (readings, expected) in [
+            (&[0.8][..], Word::Dip),
+            (&[0.8, 0.8], Word::Doubt),
+            (&[0.8, 0.7], Word::Dip),
+            (&[0.8, 0.8, 0.801], Word::Fault),
+            (&[0.8, 0.8, 0.7], Word::Doubt),
+            (&[0.8, 0.7, 0.9, 0.65], Word::Fault),
+            (&[0.5], Word::Fault),
+            (&[0.5, 0.52], Word::Fault),
+            (&[], Word::Dip),
+        ] {
+            assert_eq!(said(readings), expected, "{readings:?}");
+        }
+    }
+
+    #[test]
+    fn the_span_is_that_of_the_three_that_agree_best() {
+        assert!((span(&mut [0.9, 0.6, 0.61, 0.62]) - 0.02).abs() < 1e-12);
+        assert!((span(&mut [0.9, 0.6]) - 0.3).abs() < 1e-12);
+        assert!(span(&mut [0.9]).abs() < 1e-12);
     }
 }

@@ -44,7 +44,7 @@ const UNREACHED: &[&str] = &[
 pub(super) struct Group<'a> {
     pub(super) testcase: Arc<str>,
     /// Streams or queue pairs.
-    settings: String,
+    pub(super) settings: String,
     /// The class of NIC at both ends, where it is one and known.
     pub(super) nic: Option<&'a Platform>,
     /// The ends sit under different leaves.

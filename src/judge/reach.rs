@@ -67,8 +67,12 @@ pub(super) fn judge(
             // The partners of a node that nobody reaches have done nothing.
             if !guilty.contains(&end) && !guilty.contains(&other) {
                 let with = &rail.nodes[other];
+                let tells = match failure.unreached {
+                    true => "; either may be it, each with another partner would tell",
+                    false => "",
+                };
                 let why = format!(
-                    "{test}with {with}{} in {}: {}",
+                    "{test}with {with}{} in {}: {}{tells}",
                     rail.over(),
                     failure.file,
                     failure.what

@@ -76,7 +76,7 @@ fn isolated_gpus(
             let rule = "no-path: every pair of the node reads below 30 % of the fabric's level";
             let said = format!(
                 "no two GPUs of {node} reach each other at NVLink speed ({value:.1} of {level:.1} GB/s): \
-                 the fabric is not configured, or traffic runs over PCIe"
+                 the fabric is not configured, or traffic runs over PCIe: its State (nvidia-smi -q, Fabric) would tell"
             );
             let found = finding(
                 Outcome::Failed,
@@ -148,7 +148,8 @@ fn split_domain(island: &Island<'_>, reach: &Reach, members: &[Vec<usize>], out:
     if main.len() == 1 {
         let said = format!(
             "no two nodes of {} reach each other at NVLink speed, while the GPUs inside a node may: \
-             NVLink between nodes is off, or none of the {measured} nodes is a member",
+             NVLink between nodes is off, or none of the {measured} nodes is a member: their cliques (nvidia-smi -q) \
+             and IMEX peers (nvidia-imex-ctl -N) would tell",
             island.domain
         );
         let locus = of_domain(LocusKind::Domain, &island.domain);
@@ -220,8 +221,10 @@ fn parted<'i>(
     let found = finding(Outcome::Failed, "split-domain", locus, RULE).saying(said);
     out.findings.push(evidence(island, found));
     for at in sets.iter().flatten() {
-        let why =
-            format!("{} is split and it is not known which part is the domain", island.domain);
+        let why = format!(
+            "{} is split and it is not known which part is the domain: their cliques would tell",
+            island.domain
+        );
         out.unknown.push((format!("node {}", node(*at)), why));
     }
 }
@@ -249,7 +252,8 @@ fn not_a_member(
         ),
         None => format!(
             "{node} and the other nodes of {domain} cannot import each other's memory{with}: \
-             another clique or another IMEX domain, not a member of the claimed one"
+             another clique or another IMEX domain, not a member of the claimed one; its clique (nvidia-smi -q) and \
+             its peers (nvidia-imex-ctl -N) would tell which"
         ),
     };
     let found = finding(Outcome::Failed, "wrong-domain", of_node(domain, node), RULE);

@@ -1,4 +1,4 @@
-//! Spread and trend, apart from level: a GPU whose readings scatter far more than
+//! Spread and trend inside fabrics, apart from level: a GPU whose readings scatter far more than
 //! those of the others is unstable, one that falls from reading to reading
 //! drifts. Neither is slow for that, and neither is ever acted on.
 //!
@@ -14,9 +14,11 @@ use super::finding::percent;
 use super::finding::round;
 use super::island::Island;
 use super::ledger::Ledger;
+use super::level::SMALLEST_FLEET;
 use super::peel;
 use super::robust;
 use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 
@@ -24,6 +26,9 @@ use crate::model::verdict::Outcome;
 pub(super) const UNSTABLE: &str = "unstable";
 /// Class of a GPU whose readings fall within the run.
 pub(super) const DRIFTING: &str = "drifting";
+
+/// Class of an instrument, or a whole island, whose readings scatter.
+pub(super) const NOISY: &str = "noisy-everywhere";
 
 /// Two readings have no trend, and no spread of their own.
 const FEWEST_READINGS: usize = 3;
@@ -35,7 +40,14 @@ const FEWEST_PARTNERS: usize = 3;
 const TIMES: f64 = 4.0;
 
 /// Spreads below this are those of quiet instruments: nothing to look at.
-const NOTEWORTHY: f64 = 0.02;
+pub(super) const NOTEWORTHY: f64 = 0.02;
+
+/// Readings of one pair that are this far apart everywhere are those of no quiet
+/// instrument: copy engines repeat within 0.1 to 1 %.
+const EVERYWHERE: f64 = 0.08;
+
+/// How a level is said that was there before anything got warm.
+pub(super) const FROM_THE_FIRST: &str = "so from the first reading on";
 
 /// All readings of one pair in one test, in order, relative to their middle.
 struct Cell {
@@ -56,14 +68,21 @@ struct Shown {
     partners: usize,
 }
 
-/// Judges how steady the GPUs of an island are.
-pub(super) fn judge(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) {
+/// Judges how steady islands are, and the GPUs of each.
+pub(super) fn judge(judged: &[Vec<(Island<'_>, Fabric)>], ledger: &mut Ledger) {
+    let mut usual: Vec<(&Island<'_>, f64)> = Vec::new();
+    for (island, fabric) in judged.iter().flatten() {
+        usual.extend(gpus(island, fabric, ledger).map(|usual| (island, usual)));
+    }
+    noisy(&usual, ledger);
+}
+
+/// Judges the GPUs of one island; returns how far their readings usually lie apart.
+fn gpus(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) -> Option<f64> {
     let cells = cells(island, fabric);
     let shown: Vec<Shown> = (0..island.gpus.len()).filter_map(|gpu| shown(gpu, &cells)).collect();
     let mut spreads: Vec<f64> = shown.iter().map(|s| s.spread).collect();
-    let Some(usual) = robust::median(&mut spreads).map(|s| s.max(peel::LEAST_SIGMA)) else {
-        return;
-    };
+    let usual = robust::median(&mut spreads).map(|s| s.max(peel::LEAST_SIGMA))?;
     let falls: Vec<f64> = shown.iter().map(|s| fall(&s.trend)).collect();
     // What all of them do is the instrument's, or the room's.
     let common = robust::median(&mut falls.clone()).unwrap_or(0.0);
@@ -76,12 +95,81 @@ pub(super) fn judge(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) {
             drifting(island, shown, own, line, ledger);
         } else if NOTEWORTHY.max(TIMES * usual) < shown.spread {
             unstable(island, shown, usual, ledger);
+        } else {
+            from_the_first_on(island, shown, ledger);
+        }
+    }
+    Some(usual)
+}
+
+/// Islands whose readings scatter as a whole: no part of them, but the
+/// instrument, other work, or clocks.
+fn noisy(usual: &[(&Island<'_>, f64)], ledger: &mut Ledger) {
+    let mut platforms: BTreeMap<&str, Vec<(&Island<'_>, f64)>> = BTreeMap::new();
+    for (island, spread) in usual {
+        let platform = island.platform.map_or("", |platform| platform.name.as_str());
+        platforms.entry(platform).or_default().push((island, *spread));
+    }
+    for (platform, islands) in platforms {
+        let mut spreads: Vec<f64> = islands.iter().map(|(_, spread)| *spread).collect();
+        let fleet = robust::median(&mut spreads).filter(|_| SMALLEST_FLEET <= islands.len());
+        let is_noisy = |spread: f64| {
+            EVERYWHERE < spread || fleet.is_some_and(|f| NOTEWORTHY.max(TIMES * f) < spread)
+        };
+        let noisy: Vec<_> = islands.iter().filter(|(_, spread)| is_noisy(*spread)).collect();
+        let Some((first, spread)) = noisy.first() else { continue };
+        let rule = format!(
+            "spread: the median range of all pairs is more than {TIMES} times that of other islands of the platform, or {}",
+            percent(EVERYWHERE)
+        );
+        let tells = "nobody's fault by itself: other work on the GPUs, clocks that change, or the tool; the same \
+                     test on idle nodes, or by another tool, would tell";
+        if SMALLEST_FLEET <= noisy.len() && noisy.len() * 4 >= islands.len() * 3 {
+            let said = format!(
+                "readings of one pair lie {} apart in {} of {} islands of {platform}, whichever the GPU: {tells}",
+                percent(*spread),
+                noisy.len(),
+                islands.len()
+            );
+            let locus =
+                Locus { peer: Some(platform.to_owned()), ..Locus::of(LocusKind::Instrument) };
+            let found = finding(Outcome::Unknown, NOISY, locus, &rule).saying(said);
+            ledger.find(fabric::evidence(first, found));
+            continue;
+        }
+        for (island, spread) in &noisy {
+            let what = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);
+            let said = format!(
+                "readings of one pair lie {} apart for all of {what}, whichever the GPU: {tells}",
+                percent(*spread)
+            );
+            let locus = Locus {
+                node: island.node.clone(),
+                ..super::finding::of_domain(LocusKind::Instrument, &island.domain)
+            };
+            let found = finding(Outcome::Unknown, NOISY, locus, &rule).saying(said);
+            ledger.find(fabric::evidence(island, found));
+        }
+    }
+}
+
+/// What is low and steady was so from the first reading on.
+fn from_the_first_on(island: &Island<'_>, shown: &Shown, ledger: &mut Ledger) {
+    let id = &island.gpus[shown.gpu];
+    let is_level = |f: &&mut Finding| {
+        let single = matches!(f.locus.kind, LocusKind::Gpu | LocusKind::Direction);
+        let own = f.locus.node.as_ref() == Some(&id.node) && f.locus.gpu == Some(id.gpu);
+        f.class == fabric::LOW && single && own && f.measured.is_some()
+    };
+    for found in ledger.findings.iter_mut().filter(is_level) {
+        if !found.summary.contains(FROM_THE_FIRST) {
+            found.summary.push_str(&format!("; {FROM_THE_FIRST}"));
         }
     }
 }
 
 /// How much lower the last reading is than the first.
-fn fall(trend: &[f64]) -> f64 {
+pub(super) fn fall(trend: &[f64]) -> f64 {
     match trend {
         [first, .., last] if 0.0 < *first => 1.0 - last / first,
         _ => 0.0,
@@ -89,7 +177,7 @@ fn fall(trend: &[f64]) -> f64 {
 }
 
 /// No reading is above the one before it by more than noise.
-fn falls_steadily(trend: &[f64], error: f64) -> bool {
+pub(super) fn falls_steadily(trend: &[f64], error: f64) -> bool {
     trend.windows(2).all(|two| two[1] <= two[0] + 2.0 * error)
 }
 

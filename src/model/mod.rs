@@ -10,6 +10,7 @@ pub mod claims;
 pub mod disagreement;
 pub mod facts;
 pub mod gpu_facts;
+pub mod history;
 pub mod id;
 pub mod measurement;
 pub mod node_facts;

@@ -250,6 +250,30 @@ const CLASSES: &[Words] = &[
          are meant to be one.",
     ),
     words(
+        "clique-shared",
+        "one clique, two claims",
+        [
+            "shows the clique of a domain it is claimed apart from",
+            "show the clique of a domain they are claimed apart from",
+        ],
+        "Copy between one node of each domain (nvbandwidth over both). At NVLink speed they are one domain, and \
+         the claim says less than there is; else the clique is shared by two fabrics and what keys on it merges them.",
+    ),
+    words(
+        "noisy-everywhere",
+        "readings scatter everywhere",
+        ["scatters, all of it alike", "scatter, all of them alike"],
+        "Nobody is to blame: look for other work on GPUs and network, clocks that are not locked, and the \
+         tool's version. Measure one pair on idle nodes: if it is quiet, the load was it.",
+    ),
+    words(
+        "below-own-history",
+        "slower than it was",
+        ["is slower than it was before", "are slower than they were before"],
+        "Look at what changed since the runs it is compared with: driver, firmware, clocks, power limits, a reseated \
+         cable or tray. Where nothing did, measure again; what stays low wears out.",
+    ),
+    words(
         "fabric-health",
         "driver reports bad fabric health",
         ["is unhealthy in its driver's own words", "are unhealthy in their drivers' own words"],

@@ -113,6 +113,21 @@ impl Bench<'_> {
         }
     }
 
+    /// What NCCL is told here: by the run, else for every job.
+    pub fn told(&self, variable: &str) -> Option<&str> {
+        let by_run = self.job.and_then(|job| job.environment.get(variable)).map(String::as_str);
+        by_run.or_else(|| {
+            self.scenario.faults.iter().find_map(|fault| match fault {
+                Fault::NcclSetting { scope, name, value }
+                    if scope == self.scope && name == variable =>
+                {
+                    Some(value.as_str())
+                }
+                _ => None,
+            })
+        })
+    }
+
     /// The key of everything this tool reads here and now.
     pub fn key(&self, what: &str) -> Key {
         let key = Key::of(self.seed).named(self.scope).named(what).with(u64::from(self.reading));

@@ -231,7 +231,8 @@ impl Bench<'_> {
         }
         let nvlink = match collective {
             // Four GPUs are served by a ring, more by reduction in the switch.
-            Collective::AllReduce if 4 < gpus.len() => hardware.all_reduce,
+            Collective::AllReduce if self.reduces(gpus) => hardware.all_reduce,
+            Collective::AllReduce if 4 < gpus.len() && !hardware.multicast() => hardware.all_reduce,
             Collective::AllToAll => hardware.ring * 0.96,
             _ => hardware.ring,
         };
@@ -242,13 +243,28 @@ impl Bench<'_> {
         nvlink * slowest * power
     }
 
+    /// Whether the switch reduces: for more than four GPUs, where it can and
+    /// nobody turned it off.
+    pub fn reduces(&self, gpus: &[GpuIndex]) -> bool {
+        let ring = self.told("NCCL_ALGO").is_some_and(|algo| algo.eq_ignore_ascii_case("ring"));
+        self.can_reduce(gpus) && !ring
+    }
+
+    /// Whether NCCL finds multicast in the switch.
+    pub fn can_reduce(&self, gpus: &[GpuIndex]) -> bool {
+        4 < gpus.len()
+            && self.told("NCCL_NVLS_ENABLE") != Some("0")
+            && self.wires(gpus) == Wires::NvLink
+            && self.fabric.home(gpus[0]).hardware.multicast()
+    }
+
     /// What the data of a collective over these GPUs runs over.
     pub fn wires(&self, gpus: &[GpuIndex]) -> Wires {
         let (fabric, first) = (self.fabric, gpus[0]);
         let fallback = self.scenario.faults.iter().any(
             |fault| matches!(fault, Fault::CollectiveFallback { scope } if scope == self.scope),
         );
-        let told = |name: &str, value: &str| self.job.is_some_and(|job| job.says(name, value));
+        let told = |name: &str, value: &str| self.told(name) == Some(value);
         let off_fabric = fallback
             || told("NCCL_MNNVL_ENABLE", "0")
             || gpus.iter().any(|gpu| fabric.route(first, *gpu) == Route::Nic)

@@ -55,6 +55,8 @@ pub struct Node {
     pub imex: bool,
     /// Share of every rate left to it.
     pub power: f64,
+    /// What is left of the rate of its copies between GPUs.
+    pub copies: f64,
     /// It answers.
     pub reachable: bool,
     /// A program that uses its GPUs.
@@ -173,6 +175,7 @@ impl Fabric {
             clique: domain,
             imex: true,
             power: 1.0,
+            copies: 1.0,
             reachable: true,
             process: None,
         });
@@ -242,7 +245,8 @@ impl Fabric {
             }
         };
         let pair = self.pairs.get(&(from, to)).copied().unwrap_or(1.0);
-        rate * pair * self.home(from).power.min(self.home(to).power)
+        let copies = self.home(from).copies.min(self.home(to).copies);
+        rate * pair * copies * self.home(from).power.min(self.home(to).power)
     }
 
     /// GB/s between host memory and a GPU of the same node, without noise.
@@ -374,7 +378,12 @@ impl Fabric {
             | Fault::ToolGarbage { node, .. } => {
                 self.node(node)?;
             }
+            Fault::DisturbedCopies { node, share } => {
+                let node = self.node(node)?;
+                self.nodes[node].copies = fraction(*share)?;
+            }
             Fault::Truncated { scope, .. }
+            | Fault::NcclSetting { scope, .. }
             | Fault::CollectiveFallback { scope }
             | Fault::MissingCells { scope, .. } => {
                 let claimed = self.claims.iter().any(|claim| claim.name == *scope);

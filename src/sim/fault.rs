@@ -147,6 +147,23 @@ pub enum Fault {
         /// The domain as claimed, or a node.
         scope: String,
     },
+    /// NCCL is told something for every job here, as by `/etc/nccl.conf`.
+    NcclSetting {
+        /// The domain as claimed, or a node.
+        scope: String,
+        /// The variable: `NCCL_MNNVL_ENABLE`, `NCCL_NVLS_ENABLE`, `NCCL_ALGO`.
+        name: String,
+        /// Its value.
+        value: String,
+    },
+    /// Something slowed the copies of a node while they were measured, and was
+    /// gone when collectives ran.
+    DisturbedCopies {
+        /// Which node.
+        node: String,
+        /// What is left of the rate of its copies.
+        share: f64,
+    },
     /// Cells the tool did not fill in.
     MissingCells {
         /// On this node or across this claimed domain.

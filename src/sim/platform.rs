@@ -251,6 +251,11 @@ impl Hardware {
         self.bus_ids.get(slot as usize).copied().unwrap_or("00000000:00:00")
     }
 
+    /// Whether its switches reduce: those of A100 boards do not.
+    pub fn multicast(&self) -> bool {
+        self.platform != "hgx-a100"
+    }
+
     /// All links of one GPU, one bit each.
     pub fn all_links(&self) -> u64 {
         (1_u64 << self.links) - 1

@@ -49,9 +49,12 @@ pub fn record(
                 continue;
             }
             let repeats = if is_measurement(*what) { readings } else { 1 };
+            // Whoever records collectives may ask NCCL which way they went.
+            let asked = *what == Recorded::Collectives && scenario.tools.nccl_debug;
+            let job = asked.then(debugged);
             for reading in 0..repeats {
-                let bench =
-                    Bench { scenario, fabric: &fabric, scope, across, seed, reading, job: None };
+                let job = job.as_ref();
+                let bench = Bench { scenario, fabric: &fabric, scope, across, seed, reading, job };
                 for (name, mut answer) in outputs(&bench, *what) {
                     let folder = folder(&fabric, scope, across);
                     let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, "txt"));
@@ -77,6 +80,13 @@ pub fn record(
     let truth = truth::of(scenario, &fabric, seed);
     let truth = toml::to_string(&truth).map_err(|error| error.to_string())?;
     Ok(Recording { files, truth })
+}
+
+/// A job whose NCCL says what it does, as probes ask it to.
+fn debugged() -> Job {
+    let told = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET,TUNING")];
+    let environment = told.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    Job { hosts: Vec::new(), environment }
 }
 
 /// One node of each of two claimed domains, for every two.

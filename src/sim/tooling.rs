@@ -19,6 +19,8 @@ pub struct Tools {
     pub nccl_tests: NcclTests,
     /// Its output format.
     pub nccl_format: Format,
+    /// They are recorded with `NCCL_DEBUG=INFO`.
+    pub nccl_debug: bool,
     /// The collectives.
     pub collectives: Vec<String>,
     /// Smallest and largest message in bytes.
@@ -47,6 +49,7 @@ impl Default for Tools {
             ]),
             nccl_tests: NcclTests::V2_17,
             nccl_format: Format::Text,
+            nccl_debug: false,
             collectives: names(&["all_reduce_perf"]),
             bytes: [8, 16 << 30],
             imex_format: Format::Text,

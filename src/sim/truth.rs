@@ -230,6 +230,17 @@ fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
         Fault::CollectiveFallback { scope } => {
             at_scope(wrong("collective-fallback", "domain", "degraded"), scope)
         }
+        Fault::NcclSetting { scope, name, .. } => {
+            let class = match name.as_str() {
+                "NCCL_MNNVL_ENABLE" => "mnnvl-off",
+                _ => "nvls-off",
+            };
+            at_scope(wrong(class, "domain", "degraded"), scope)
+        }
+        Fault::DisturbedCopies { node, share } => {
+            let low = wrong("disturbed-copies", "node", "degraded");
+            at_node(Wrong { share: Some(*share), ..low }, node)
+        }
         Fault::MissingCells { scope, .. } => {
             at_scope(wrong("missing-cells", "domain", "unknown"), scope)
         }

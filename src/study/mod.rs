@@ -6,6 +6,7 @@
 //! them as a live sweep does, without processes. A seed decides everything, so
 //! the number of threads makes no difference.
 
+mod figure;
 mod instrument;
 mod odds;
 mod rivals;
@@ -33,6 +34,7 @@ use crate::probe::catalog::Catalog;
 use crate::sim::fabric::Fabric;
 use crate::sim::noise::Key;
 
+pub use figure::svg;
 pub use odds::Odds;
 pub use rivals::RIVALS;
 pub use score::Tally;

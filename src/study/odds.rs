@@ -11,6 +11,8 @@ use statrs::distribution::Normal;
 
 use super::world::DIPS;
 use crate::judge::robust;
+use crate::judge::sequential;
+use crate::judge::sequential::Decision;
 
 /// Racks of 72 GPUs in 7,200, and days of a year.
 const SWEEPS: f64 = 100.0 * 365.0;
@@ -23,18 +25,21 @@ const GPUS: usize = 72;
 
 /// The judge's rules for ends and pairs (`judge::peel`): effects that count,
 /// standard errors of a median, the chance of any low pair, and how far apart
-/// two low readings may be.
+/// three low readings may be.
 const LINE: f64 = 0.028;
 const ERRORS: f64 = 5.0;
 const FAMILY_ERROR: f64 = 1e-3;
-const AGREEMENT: [f64; 2] = [0.006, 4.0];
+const AGREEMENT: [f64; 2] = [0.006, 5.0];
+
+/// Readings of a pair at most.
+const MOST_READINGS: f64 = 5.0;
 
 /// Expected numbers at one noise level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Odds {
     /// GPUs that are convicted a year.
     pub parts: f64,
-    /// Pairs of GPUs that are convicted a year.
+    /// Pairs of GPUs that are convicted a year, or one of their ends for them.
     pub pairs: f64,
     /// Pairs that are suspected in one sweep, before the second look.
     pub suspected: f64,
@@ -48,15 +53,18 @@ impl Odds {
             robust::median_chance(low(sigma, LINE.max(ERRORS * error)), partners)
         });
         let ends = 2.0 * GPUS as f64;
-        // One direction twice, or each direction once.
         let cells = GPUS * PARTNERS[0] as usize;
         let line = LINE.max(robust::family_z(cells, FAMILY_ERROR) * sigma);
-        let again = low(sigma, line).powi(2) * agree(sigma);
-        let suspected = 1.5 * cells as f64 * again;
+        let dip = low(sigma, line);
+        // Low in all readings: the sequential test takes three of either
+        // direction, and they agree; or more, as far apart as they are.
+        let (three, more) = (dip.powi(3) * agree(sigma), dip.powi(4));
+        let suspected = cells as f64 * (three + more);
+        // The same pair again, or what one of its ends shows with others.
+        let again = 2.0 * (three + more) + 4.0 * end_again(sigma);
         Self {
             parts: SWEEPS * ends * looks[0] * looks[1],
-            // The same pair again, in any of the three ways.
-            pairs: SWEEPS * suspected * 3.0 * again,
+            pairs: SWEEPS * suspected * again,
             suspected,
         }
     }
@@ -70,11 +78,25 @@ fn low(sigma: f64, line: f64) -> f64 {
     (noise + rate).min(1.0)
 }
 
-/// Chance that two dips are as deep as each other within their noise.
+/// Chance that one direction of a healthy end is low with two of the three
+/// partners of the second look. A low reading does not decide: two of at most
+/// five must be low for the middle of them to be.
+fn end_again(sigma: f64) -> f64 {
+    let partners = PARTNERS[1];
+    let line = LINE.max(ERRORS * robust::median_error(sigma, partners as usize));
+    let one = low(sigma, line);
+    let is_read_again = sequential::decide(&[1.0 - line], sigma) == Decision::Undecided;
+    let pairs = MOST_READINGS * (MOST_READINGS - 1.0) / 2.0;
+    let cell = if is_read_again { (pairs * one.powi(2)).min(one) } else { one };
+    robust::median_chance(cell, partners)
+}
+
+/// Chance that three dips are as deep as each other within their noise: the
+/// range of three uniform values.
 fn agree(sigma: f64) -> f64 {
     let (_, [least, most]) = DIPS;
     let near = (AGREEMENT[0].max(AGREEMENT[1] * sigma) / (most - least)).min(1.0);
-    1.0 - (1.0 - near).powi(2)
+    3.0 * near.powi(2) - 2.0 * near.powi(3)
 }
 
 #[cfg(test)]
@@ -88,6 +110,36 @@ mod tests {
             assert!(two[0].parts < two[1].parts * (1.0 + 1e-9), "{two:?}");
             assert!(two[0].pairs < two[1].pairs, "{two:?}");
         }
+    }
+
+    #[test]
+    fn wrong_convictions_stay_within_what_was_aimed_at() {
+        for sigma in [0.001, 0.003, 0.01] {
+            let odds = Odds::of(sigma);
+            assert!(odds.parts + odds.pairs < 1e-6, "{sigma}: {odds:?}");
+        }
+    }
+
+    #[test]
+    fn three_dips_agree_as_often_as_computed() {
+        let mut dice = 1_u64;
+        let mut next = || {
+            // Knuth's linear congruential generator (MMIX).
+            dice = dice
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (dice >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        let (_, [least, most]) = DIPS;
+        let mut agreed = 0;
+        for _ in 0..200_000 {
+            let three = [next(), next(), next()].map(|share| least + (most - least) * share);
+            let high = three.iter().copied().fold(f64::MIN, f64::max);
+            let low = three.iter().copied().fold(f64::MAX, f64::min);
+            agreed += u32::from(high - low <= 5.0 * 0.01);
+        }
+        let counted = f64::from(agreed) / 200_000.0;
+        assert!((counted / agree(0.01) - 1.0).abs() < 0.05, "{counted} {}", agree(0.01));
     }
 
     #[test]

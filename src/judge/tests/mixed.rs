@@ -113,7 +113,7 @@ fn a_whole_domain_that_is_low_by_no_number_of_links_is_no_plane() {
     let judged = Bench::rack().capacity(|_, _| Some(0.915)).judge();
     assert_eq!(loci(&judged), ["degraded domain-low domain block01"]);
     let said = &judged.verdicts.findings[0].summary;
-    assert!(said.contains("clocks, power limits, and whether the expectation"), "{said}");
+    assert!(said.contains("clocks, a power limit, or a wrong expectation"), "{said}");
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
 }
 

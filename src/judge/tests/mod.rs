@@ -9,7 +9,10 @@ mod instruments;
 mod mixed;
 mod names;
 mod network;
+mod past;
+mod telling;
 mod twos;
+mod unsteady;
 
 use super::*;
 use crate::model::facts::GpuLinks;
@@ -114,6 +117,22 @@ fn a_slow_pair_is_a_pair_and_a_dip_is_not() {
     assert_eq!(loci(&judged), ["degraded nvlink-low pair node0003:1 - node0012:3"]);
     assert_eq!(outcome_of(&judged, "node0003"), Outcome::Unknown);
     assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass);
+
+    // Of one direction there are two readings: enough for a hard fault only.
+    for (depth, expected) in [(0.75, "unknown"), (0.5, "degraded")] {
+        let slow = Bench::rack().readings(2);
+        let slow = slow.capacity(move |s, d| Some(if (s, d) == (a, b) { depth } else { 1.0 }));
+        let judged = slow.judge();
+        assert_eq!(
+            loci(&judged),
+            [format!("{expected} nvlink-low pair node0003:1 - node0012:3 tx")]
+        );
+        let found = &judged.verdicts.findings[0];
+        assert!(!found.confirmed);
+        let tells = found.summary.contains("reading this pair again would");
+        assert_eq!(tells, expected == "unknown", "{}", found.summary);
+        assert_eq!(outcome_of(&judged, "node0003"), Outcome::Unknown);
+    }
 
     let dip =
         Bench::rack().capacity(move |s, d| Some(if (s, d) == (a, b) { 0.8 } else { 1.0 })).judge();

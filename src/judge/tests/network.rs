@@ -40,6 +40,8 @@ pub(super) struct Lab {
     dice: Dice,
     readings: u32,
     share: Share,
+    /// What a pair shows of that in one reading.
+    pub(super) moment: Box<dyn Fn(u32, u32, u32) -> f64>,
     rail: Option<&'static str>,
     /// Whether a class of NIC is claimed.
     pub(super) nic: bool,
@@ -73,6 +75,7 @@ impl Lab {
             dice: Dice(5),
             readings: 5,
             share,
+            moment: Box::new(|_, _, _| 1.0),
             rail: None,
             nic: true,
         }
@@ -96,6 +99,8 @@ impl Lab {
         let readings: Vec<_> = (0..self.readings)
             .map(|at| {
                 let (there, back) = (own[0] * (self.share)(a, b), own[1] * (self.share)(b, a));
+                let (there, back) =
+                    (there * (self.moment)(a, b, at), back * (self.moment)(b, a, at));
                 let (there, back) = (self.shake(RATE * there), self.shake(RATE * back));
                 serde_json::json!({"reading": at, "forward": stream(there), "reverse": stream(back)})
             })
@@ -137,22 +142,36 @@ impl Lab {
         Claims { domains: vec![domain], ..Claims::default() }
     }
 
-    pub(super) fn judge(&self, claims: &Claims, recordings: &[Recording]) -> Judgement {
+    /// What the class of NIC must show.
+    pub(super) fn catalogue() -> Catalogue {
         let mut catalogue = Catalogue::default();
         let text = "format = \"fabricgate.thresholds/1\"\nplatform = \"nic-lab\"\ntitle = \"lab\"\n\
             [link.nic]\ncount = 1\nrate = 0.0125\nsource = \"tc\"\n\
             [test.tcp_throughput]\nefficiency = 1.0\ntolerance = 0.05\nfloor_ratio = 0.8\n\
             confidence = \"site\"\nsource = \"tc\"\n";
         overlay::apply(&mut catalogue, text, "lab.toml").expect("a good file");
-        judge(&Case {
+        catalogue
+    }
+
+    pub(super) fn case<'a>(
+        &self,
+        claims: &'a Claims,
+        recordings: &'a [Recording],
+        catalogue: &'a Catalogue,
+    ) -> Case<'a> {
+        Case {
             claims,
             recordings,
-            catalogue: &catalogue,
+            catalogue,
             thresholds_digest: "t",
             platform: None,
             cells: true,
             sampled: false,
-        })
+        }
+    }
+
+    pub(super) fn judge(&self, claims: &Claims, recordings: &[Recording]) -> Judgement {
+        judge(&self.case(claims, recordings, &Self::catalogue()))
     }
 }
 
@@ -164,7 +183,7 @@ fn slower(ends: &'static [(u32, f64)]) -> impl Fn(u32, u32) -> f64 + 'static {
     }
 }
 
-fn judged(mut lab: Lab, pairs: &[(u32, u32)]) -> Judgement {
+pub(super) fn judged(mut lab: Lab, pairs: &[(u32, u32)]) -> Judgement {
     let recordings = lab.measure(pairs);
     lab.judge(&lab.claims(), &recordings)
 }
@@ -226,6 +245,19 @@ fn one_matching_makes_suspects_of_pairs_and_of_nobody_else() {
             let wanted = if (2..6).contains(&at) { Outcome::Unknown } else { Outcome::Pass };
             assert_eq!(outcome_of(&judged, &format!("host{at}")), wanted, "host{at}");
         }
+    }
+}
+
+#[test]
+fn two_readings_of_a_path_that_agree_are_open_and_a_hard_fault_is_not() {
+    for (left, expected) in [(0.8, "unknown"), (0.5, "degraded")] {
+        let lossy = move |a: u32, b: u32| if (a.min(b), a.max(b)) == (2, 3) { left } else { 1.0 };
+        let judged = judged(Lab::new(lossy).noise(0.002, 1, 4), &all(8));
+        assert_eq!(loci(&judged), [format!("{expected} path-low pair host2 - host3")]);
+        let said = &judged.verdicts.findings[0].summary;
+        assert_eq!(said.contains("reading this pair again would"), left > 0.7, "{said}");
+        assert_eq!(outcome_of(&judged, "host2"), Outcome::Unknown);
+        assert_eq!(outcome_of(&judged, "host4"), Outcome::Pass);
     }
 }
 

@@ -85,7 +85,10 @@ pub(super) fn note(message: &str, facts: &mut Facts) {
         note_transport(via, facts);
     } else if message.starts_with("MNNVL 1 ") || message.ends_with(" MNNVL 1") {
         facts.add_transport("MNNVL");
-    } else if message.contains("NVLS multicast support is available") {
+    } else if message.contains("NVLS multicast support is available")
+        // Newer libraries say whether they make use of it.
+        && !message.contains("transport disabled")
+    {
         facts.add_transport("NVLS");
     } else if message.starts_with("NET/OFI Selected") {
         facts.add_transport("NET/OFI");
@@ -195,6 +198,7 @@ mod tests {
             "Channel 00/0 : 3[3] -> 4[0] [receive] via NET/AWS Libfabric/1/GDRDMA",
             "MNNVL 0 cliqueId 1 cliqueSize 4 cliqueRank 0",
             "NVLS multicast support is not available on dev 0",
+            "NVLS multicast support is available on dev 1, transport disabled, symmetric multimem disabled",
         ]);
         assert_eq!(facts.transports, ["MNNVL", "P2P", "NET/IB", "SHM", "NET/AWS Libfabric"]);
         let facts = noted(&[

@@ -1,22 +1,33 @@
 //! What NCCL says about its paths where `NCCL_DEBUG=INFO` is set.
 
-use super::hyphenated;
 use crate::sim::bench::Bench;
 use crate::sim::collective::Collective;
 use crate::sim::collective::CollectiveRun;
 use crate::sim::collective::Wires;
-use crate::sim::fabric::Node;
 use crate::sim::noise::Key;
 
+/// The variables NCCL says it was told, in the order it asks for them.
+const ASKED: [&str; 6] = [
+    "NCCL_DEBUG_SUBSYS",
+    "NCCL_IB_DISABLE",
+    "NCCL_MNNVL_ENABLE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+];
+
 /// The records of all ranks, one after the other; empty where nobody asked.
+/// The wording is that of NCCL 2.26 (`src/init.cc`, `src/mnnvl.cc`,
+/// `src/transport/*.cc`, `src/enqueue.cc`).
 pub fn records(bench: &Bench<'_>, run: &CollectiveRun) -> String {
-    let Some(job) = bench.job.filter(|job| job.says("NCCL_DEBUG", "INFO")) else {
+    let asked = bench.told("NCCL_DEBUG").is_some_and(|level| level.eq_ignore_ascii_case("INFO"));
+    if !asked || run.gpus.is_empty() {
         return String::new();
-    };
+    }
     let (fabric, ranks) = (bench.fabric, run.gpus.len());
-    let Some(first) = run.gpus.first() else { return String::new() };
     let wires = bench.wires(&run.gpus);
-    let several = run.gpus.iter().any(|g| fabric.gpus[*g].node != fabric.gpus[*first].node);
+    let nodes = bench.node_names(&run.gpus).len();
+    let as_one = 1 < nodes && wires == Wires::NvLink;
     let mut out = String::new();
     for (rank, gpu) in run.gpus.iter().enumerate() {
         let (node, device) = (fabric.home(*gpu), fabric.device(*gpu));
@@ -29,23 +40,40 @@ pub fn records(bench: &Bench<'_>, run: &CollectiveRun) -> String {
             ));
         };
         if rank == 0 {
-            for (name, value) in job.environment.iter().filter(|(n, _)| n.starts_with("NCCL_")) {
-                say(&format!("{name} set by environment to {value}."));
+            for name in ASKED {
+                if let Some(value) = bench.told(name) {
+                    say(&format!("{name} set by environment to {value}."));
+                }
             }
         }
         say(match wires {
             Wires::Socket => "Using network Socket",
             _ => "Using network IB",
         });
-        if several && wires == Wires::NvLink {
-            let uuid = hyphenated(Key::of(bench.seed).named("cluster").with(node.domain as u64));
-            say(&format!("MNNVL 1 cliqueId 7ffe uuid {uuid} cliqueSize {ranks} cliqueRank {rank}"));
+        if as_one {
+            // A cluster is two halves of a UUID.
+            let key = Key::of(bench.seed).named("cluster").with(node.domain as u64);
+            let (high, low) = (key.value(), key.with(1).value());
+            say(&format!(
+                "MNNVL busId 0x{:x} fabric UUID {high:x}.{low:x} cliqueId 0x7ffe state 3 healthMask 0xaa",
+                0x1000 * (device + 1)
+            ));
+            say(&format!("MNNVL 1 cliqueId 7ffe cliqueSize {ranks} cliqueRank {rank}"));
         }
-        if reduces(node, wires, ranks) {
+        if bench.can_reduce(&run.gpus) {
             say(&format!(
                 "NVLS multicast support is available on dev {device} (NVLS_NCHANNELS 16)"
             ));
         }
+        // Nodes that NVLink joins are one to NCCL.
+        let local = if as_one { ranks } else { ranks.div_ceil(nodes) };
+        say(&format!(
+            "comm 0x{:x} rank {rank} nRanks {ranks} nNodes {} localRanks {local} localRank {} MNNVL {}",
+            0x5570_0000 + 0x1000 * rank,
+            ranks.div_ceil(local),
+            rank % local,
+            u8::from(as_one)
+        ));
         let next = (rank + 1) % ranks;
         if next == rank {
             continue;
@@ -60,22 +88,14 @@ pub fn records(bench: &Bench<'_>, run: &CollectiveRun) -> String {
             (false, Wires::Pcie) => ("", "SHM/direct/direct".to_owned()),
             (false, _) => ("", "P2P/CUMEM".to_owned()),
         };
-        if rank == 0
-            && job.environment.get("NCCL_DEBUG_SUBSYS").is_some_and(|s| s.contains("TUNING"))
-        {
-            for line in tuning(run, wires, reduces(node, wires, ranks)) {
+        if rank == 0 && bench.told("NCCL_DEBUG_SUBSYS").is_some_and(|s| s.contains("TUNING")) {
+            for line in tuning(run, wires, bench.reduces(&run.gpus)) {
                 say(&line);
             }
         }
         say(&format!("Channel 00/0 : {rank}[{device}] -> {next}[{there}]{end} via {via}"));
     }
     out
-}
-
-/// Whether the switch reduces: four GPUs are served by a ring, and that of an
-/// A100 board reduces nothing.
-fn reduces(node: &Node, wires: Wires, ranks: usize) -> bool {
-    wires == Wires::NvLink && 4 < ranks && node.hardware.platform != "hgx-a100"
 }
 
 /// Which algorithm is taken for every size. Sends and receives take none.

@@ -1,0 +1,76 @@
+//! `--history RUN...`: earlier run folders as a reference of parts of their own.
+//!
+//! Opens folders; what of them is comparable and what is made of it is the
+//! judge's.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::expectations::InForce;
+use super::failure::Failure;
+use super::stdout::note;
+use super::stored;
+use crate::judge::Case;
+use crate::judge::past;
+use crate::model::history::History;
+use crate::record::file;
+use crate::record::stored::Stored;
+
+/// Earlier runs that parts are compared with.
+#[derive(Debug, clap::Args)]
+pub struct Earlier {
+    /// Earlier run folders, or folders of them: what a part showed there, under the
+    /// same platform and driver, is a reference beside the fleet and the expectation.
+    #[arg(long, value_name = "RUN", num_args = 1..)]
+    history: Vec<PathBuf>,
+}
+
+impl Earlier {
+    /// Reads them all. The run that is judged, `own`, is no history of itself.
+    pub fn load(&self, in_force: &InForce, own: Option<&PathBuf>) -> Result<History, Failure> {
+        let own = own.and_then(|path| fs::canonicalize(path).ok());
+        let mut runs = Vec::new();
+        for path in self.history.iter().flat_map(|path| folders(path)) {
+            if own.is_some() && fs::canonicalize(&path).ok() == own {
+                continue;
+            }
+            let stored = stored::open_quietly(&path)?;
+            runs.push((stored.record.info.created.clone(), of(&stored, in_force)?));
+        }
+        if !self.history.is_empty() {
+            note(&format!("history: {} earlier runs", runs.len()));
+        }
+        Ok(past::history(&runs))
+    }
+}
+
+/// A run folder, or the run folders in a folder, in order of their names.
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let is_run = |path: &Path| path.join(file::RUN).is_file();
+    let inside = || -> Vec<PathBuf> {
+        let listed = fs::read_dir(path).into_iter().flatten().flatten();
+        let mut runs: Vec<PathBuf> = listed.map(|e| e.path()).filter(|p| is_run(p)).collect();
+        runs.sort();
+        runs
+    };
+    // What is neither is named by the error of opening it.
+    match is_run(path) {
+        true => vec![path.to_owned()],
+        false => Some(inside()).filter(|runs| !runs.is_empty()).unwrap_or(vec![path.to_owned()]),
+    }
+}
+
+/// What parts showed in a stored run.
+fn of(stored: &Stored, in_force: &InForce) -> Result<past::Run, Failure> {
+    let recordings = stored.recordings().map_err(stored::failure)?;
+    Ok(past::shown(&Case {
+        claims: &stored.claims,
+        recordings: &recordings,
+        catalogue: &in_force.catalogue,
+        thresholds_digest: &in_force.digest,
+        platform: stored.record.platform.as_deref(),
+        cells: false,
+        sampled: stored.plan.sampled,
+    }))
+}

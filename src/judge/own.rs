@@ -1,0 +1,385 @@
+//! A part against its own history: what still is within what the fleet shows, and
+//! is clearly less than it was.
+//!
+//! Its own history only adds a reference. It lowers no expectation: what was always
+//! slow is found by the others, and where another reference decided, it agrees
+//! or says nothing.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::arrange::Domain;
+use super::fabric::Fabric;
+use super::finding::finding;
+use super::finding::of_domain;
+use super::finding::of_node;
+use super::finding::percent;
+use super::finding::rate;
+use super::finding::round;
+use super::island::Island;
+use super::ledger::Ledger;
+use super::level::SMALLEST_FLEET;
+use super::past;
+use super::past::FEWEST_RUNS;
+use super::past::Run;
+use super::peel;
+use super::robust;
+use crate::model::claims::Claims;
+use crate::model::history::History;
+use crate::model::history::Showing;
+use crate::model::history::Shown;
+use crate::model::history::Usual;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
+use crate::model::unit::Unit;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+
+/// Class of a part that shows less than it did.
+pub(super) const BELOW: &str = "below-own-history";
+
+/// Fewer parts of an island have nothing in common yet.
+const FEWEST_PARTS: usize = 4;
+
+/// This share of parts or islands, lower alike, is no coincidence.
+const NEARLY_ALL: f64 = 0.75;
+
+/// A part that shows less than it usually did.
+#[derive(Clone, Debug)]
+struct Lower<'h> {
+    part: Showing,
+    usual: &'h Usual,
+    now: f64,
+    /// What it shows now over what it usually did.
+    ratio: f64,
+    /// How far below is no chance.
+    line: f64,
+}
+
+/// Holds what parts show against their own history.
+pub(super) fn judge(
+    domains: &[Domain<'_>],
+    judged: &[Vec<(Island<'_>, Fabric)>],
+    claims: &Claims,
+    recordings: &[Recording],
+    history: &History,
+    ledger: &mut Ledger,
+) {
+    if history.is_empty() {
+        return;
+    }
+    let run = past::of_case(domains, judged, claims, recordings);
+    let home: BTreeMap<&NodeName, &DomainName> =
+        domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, &d.name))).collect();
+    // Parts that share a fabric or a rail go up and down together.
+    let mut groups: BTreeMap<Group<'_>, Vec<Lower<'_>>> = BTreeMap::new();
+    let inside = judged.iter().flatten().map(|(island, _)| island);
+    let alone: BTreeSet<&NodeName> = inside.filter_map(|island| island.node.as_ref()).collect();
+    for (part, shown) in &run {
+        let Some(usual) = history.usual.get(part) else { continue };
+        let group = Group {
+            domain: home.get(&part.node).copied().filter(|_| part.gpu.is_some()),
+            node: Some(&part.node).filter(|n| part.gpu.is_some() && alone.contains(n)).cloned(),
+            rail: part.rail.clone(),
+            network: part.gpu.is_none(),
+            platform: part.platform.clone(),
+        };
+        groups.entry(group).or_default().push(compared(part, shown, usual));
+    }
+    not_compared(&run, history, &groups, ledger);
+    let mut common: Vec<(Group<'_>, Lower<'_>)> = Vec::new();
+    for (group, all) in groups {
+        let mut ratios: Vec<f64> = all.iter().map(|l| l.ratio).collect();
+        let parts: BTreeSet<(&NodeName, Option<u32>)> =
+            all.iter().map(|l| (&l.part.node, l.part.gpu)).collect();
+        let middle = robust::median(&mut ratios).filter(|_| FEWEST_PARTS <= parts.len());
+        let fell = all.iter().filter(|l| l.ratio < 1.0 - l.line).count();
+        #[expect(clippy::cast_precision_loss, reason = "counts of parts")]
+        let most = NEARLY_ALL * all.len() as f64 <= fell as f64;
+        let together = middle.filter(|_| most);
+        if let Some(middle) = together {
+            let distance = |l: &&Lower<'_>| (l.ratio - middle).abs();
+            let typical = all.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+            common.push((group.clone(), typical.expect("a group has parts").clone()));
+        }
+        // Beside what all have lost, some have lost more.
+        let shift = together.unwrap_or(1.0);
+        let mut worst: BTreeMap<(NodeName, Option<u32>, Option<String>), Lower<'_>> =
+            BTreeMap::new();
+        for lower in all.into_iter().filter(|l| l.ratio / shift < 1.0 - l.line) {
+            let key = (lower.part.node.clone(), lower.part.gpu, lower.part.rail.clone());
+            let known = worst.entry(key).or_insert_with(|| lower.clone());
+            if lower.ratio < known.ratio {
+                *known = lower;
+            }
+        }
+        for lower in worst.into_values() {
+            part(group.domain, &lower, recordings, ledger);
+        }
+    }
+    whole(&common, judged, recordings, ledger);
+}
+
+/// Parts that share a fabric or a rail.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Group<'d> {
+    domain: Option<&'d DomainName>,
+    /// The node, where the fabric is its own.
+    node: Option<NodeName>,
+    rail: Option<String>,
+    network: bool,
+    platform: Option<String>,
+}
+
+fn compared<'h>(part: &Showing, shown: &Shown, usual: &'h Usual) -> Lower<'h> {
+    #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
+    let runs = usual.count as f64;
+    // How far a further run may lie from the middle of those there are.
+    let between = usual.spread.unwrap_or(0.0).powi(2).max(usual.error.powi(2));
+    let error = (shown.error.powi(2) + between * (1.0 + 1.0 / runs)).sqrt();
+    Lower {
+        part: part.clone(),
+        usual,
+        now: shown.value,
+        ratio: shown.value / usual.median,
+        line: peel::LINE.max(peel::ERRORS * error),
+    }
+}
+
+/// Earlier runs under another driver or platform are no reference: said once.
+fn not_compared(
+    run: &Run,
+    history: &History,
+    groups: &BTreeMap<Group<'_>, Vec<Lower<'_>>>,
+    ledger: &mut Ledger,
+) {
+    if !groups.is_empty() {
+        return;
+    }
+    let of = |parts: &mut dyn Iterator<Item = &Showing>| -> String {
+        let named: BTreeSet<String> = parts
+            .map(|part| {
+                let driver = part.driver.as_deref().unwrap_or("not named");
+                format!("{}, driver {driver}", part.platform.as_deref().unwrap_or("no platform"))
+            })
+            .collect();
+        named.into_iter().take(3).collect::<Vec<_>>().join("; ")
+    };
+    ledger.notes.push(format!(
+        "no part could be compared with its own history: here {}; then {}",
+        of(&mut run.keys()),
+        of(&mut history.usual.keys())
+    ));
+}
+
+/// How far back a reference goes, in words.
+fn since(usual: &Usual) -> String {
+    let day = |when: &str| when.get(..10).unwrap_or(when).to_owned();
+    match usual.count {
+        1 => format!("its own run of {}", day(&usual.last)),
+        count if day(&usual.first) == day(&usual.last) => {
+            format!("its own {count} runs of {}", day(&usual.last))
+        }
+        count => format!("its own {count} runs of {} to {}", day(&usual.first), day(&usual.last)),
+    }
+}
+
+fn rule(lower: &Lower<'_>) -> String {
+    let driver = lower
+        .part
+        .driver
+        .as_deref()
+        .map_or(", driver not named".to_owned(), |driver| format!(" and driver {driver}"));
+    format!(
+        "own history: more than max({}, 5 standard errors) = {} below the median of earlier runs of the same platform{driver}; \
+         the fleet and the expectation did not decide",
+        percent(peel::LINE),
+        percent(lower.line)
+    )
+}
+
+/// Too few runs show whether the part or the run was odd.
+fn outcome(usual: &Usual) -> Outcome {
+    if usual.count < FEWEST_RUNS { Outcome::Unknown } else { Outcome::Degraded }
+}
+
+fn open(usual: &Usual) -> &'static str {
+    match usual.count < FEWEST_RUNS {
+        true => "; so few runs may have been the odd ones: a third would tell",
+        false => "",
+    }
+}
+
+fn detail(lower: &Lower<'_>) -> String {
+    format!(
+        "{} {} GB/s, {} usual in {}",
+        lower.part.testcase,
+        rate(lower.now),
+        rate(lower.usual.median),
+        since(lower.usual)
+    )
+}
+
+/// Another reference decided; its own history agrees.
+fn agree(found: &mut Finding, lower: &Lower<'_>) {
+    const AGREES: &str = "; its own history agrees";
+    if found.class == BELOW || found.rule.ends_with(AGREES) {
+        return;
+    }
+    found.rule.push_str(AGREES);
+    let file = found.evidence.first().map_or(String::new(), |e| e.file.clone());
+    *found = found.clone().because(&file, Some(&lower.part.testcase), detail(lower));
+}
+
+/// One part that is below its own history and was not found otherwise.
+fn part(
+    domain: Option<&DomainName>,
+    lower: &Lower<'_>,
+    recordings: &[Recording],
+    ledger: &mut Ledger,
+) {
+    let Showing { node, gpu, rail, .. } = &lower.part;
+    let against = |f: &&mut Finding| {
+        f.locus.node.as_ref() == Some(node)
+            && (f.locus.gpu.is_none() || f.locus.gpu == *gpu)
+            && f.locus.rail == *rail
+            && f.locus.kind != LocusKind::Pair
+            && f.ratio.is_some()
+            && f.class != BELOW
+    };
+    let detail = detail(lower);
+    let known: Vec<&mut Finding> = ledger.findings.iter_mut().filter(against).collect();
+    if !known.is_empty() {
+        known.into_iter().for_each(|found| agree(found, lower));
+        return;
+    }
+    let what = match (gpu, rail) {
+        (Some(gpu), _) => format!("GPU {node}:{gpu}"),
+        (None, Some(rail)) => format!("{node} over {rail}"),
+        (None, None) => node.to_string(),
+    };
+    let kind = if gpu.is_some() { LocusKind::Gpu } else { LocusKind::Rail };
+    let locus = Locus {
+        kind,
+        domain: domain.cloned(),
+        node: Some(node.clone()),
+        gpu: *gpu,
+        rail: rail.clone(),
+        ..Locus::of(kind)
+    };
+    let said = format!(
+        "{what} shows {} GB/s ({}), {} below the {} of {}, while it is within what the others show{}",
+        rate(lower.now),
+        lower.part.testcase,
+        percent(1.0 - lower.ratio),
+        rate(lower.usual.median),
+        since(lower.usual),
+        open(lower.usual)
+    );
+    let found = finding(outcome(lower.usual), BELOW, locus, &rule(lower))
+        .numbers(lower.now, lower.usual.median, Unit::GigabytesPerSecond)
+        .saying(said.clone());
+    let found = Finding { detectable: Some(round(lower.line)), ..found };
+    if found.outcome == Outcome::Unknown {
+        ledger.doubt(node, said);
+    }
+    ledger.find(with_files(found, &lower.part, recordings, &detail));
+}
+
+fn with_files(
+    mut found: Finding,
+    part: &Showing,
+    recordings: &[Recording],
+    detail: &str,
+) -> Finding {
+    let has = |r: &&Recording| {
+        let took_part = match &r.scope {
+            Scope::Node(node) => node.matches_host(part.node.as_str()),
+            Scope::Pair(a, b) => [a, b].iter().any(|n| n.matches_host(part.node.as_str())),
+            Scope::Domain(_) => {
+                let hosts = r.parsed.facts.ranks.iter().map(|rank| rank.host.as_str());
+                hosts.into_iter().any(|host| part.node.matches_host(host))
+            }
+        };
+        took_part && r.parsed.measurements.iter().any(|m| m.testcase() == Some(&part.testcase))
+    };
+    for recording in recordings.iter().filter(has).take(4) {
+        found = found.because(&recording.file, Some(&part.testcase), detail);
+    }
+    found
+}
+
+/// Fabrics that are lower as a whole: nobody's part, and of several alike the
+/// instrument's or the fleet's.
+fn whole(
+    common: &[(Group<'_>, Lower<'_>)],
+    judged: &[Vec<(Island<'_>, Fabric)>],
+    recordings: &[Recording],
+    ledger: &mut Ledger,
+) {
+    let all = judged.iter().flatten().filter(|(island, _)| !island.directed.is_empty()).count();
+    let fabrics: Vec<&(Group<'_>, Lower<'_>)> = common.iter().filter(|(g, _)| !g.network).collect();
+    let everywhere = SMALLEST_FLEET <= fabrics.len() && fabrics.len() * 4 >= all * 3;
+    let tells = "what changed since (clocks, power limits, firmware, the tool) or the measurement: the same test \
+                 with the tool and settings of then would tell";
+    if everywhere {
+        let (group, lower) = fabrics[0];
+        let said = format!(
+            "{} of {all} fabrics of {} show {} less than in {}: one cause above them, {tells}",
+            fabrics.len(),
+            group.platform.as_deref().unwrap_or("no platform"),
+            percent(1.0 - lower.ratio),
+            since(lower.usual)
+        );
+        let locus = Locus { peer: group.platform.clone(), ..Locus::of(LocusKind::Instrument) };
+        let found = finding(Outcome::Unknown, BELOW, locus, &rule(lower))
+            .numbers(lower.now, lower.usual.median, Unit::GigabytesPerSecond)
+            .saying(said);
+        ledger.find(with_files(found, &lower.part, recordings, "a typical part"));
+    }
+    for (group, lower) in common.iter().filter(|(g, _)| g.network || !everywhere) {
+        let locus = match (group.domain, &group.node) {
+            (Some(domain), Some(node)) => of_node(domain, node),
+            (Some(domain), None) => of_domain(LocusKind::Domain, domain),
+            (None, _) => Locus { rail: group.rail.clone(), ..Locus::of(LocusKind::Instrument) },
+        };
+        // A whole level that another reference found low already is said.
+        let is_level = |f: &&mut Finding| {
+            let whole = f.locus.gpu.is_none() && f.locus.kind != LocusKind::Pair;
+            whole
+                && f.ratio.is_some()
+                && (f.locus.domain.as_ref(), &f.locus.node, &f.locus.rail)
+                    == (group.domain, &group.node, &group.rail)
+        };
+        if let Some(known) = ledger.findings.iter_mut().find(is_level) {
+            agree(known, lower);
+            continue;
+        }
+        let what = match (&group.node, group.domain) {
+            (Some(node), _) => format!("all of {node}"),
+            (None, Some(domain)) => format!("all of {domain}"),
+            (None, None) => "all ends of the network".to_owned(),
+        };
+        let said = format!(
+            "{what} shows {} less than in {} ({} of {} GB/s): {tells}",
+            percent(1.0 - lower.ratio),
+            since(lower.usual),
+            rate(lower.now),
+            rate(lower.usual.median)
+        );
+        let is_part = group.node.is_some();
+        let outcome =
+            if is_part || group.domain.is_some() { outcome(lower.usual) } else { Outcome::Unknown };
+        let found = finding(outcome, BELOW, locus, &rule(lower))
+            .numbers(lower.now, lower.usual.median, Unit::GigabytesPerSecond)
+            .saying(said.clone());
+        if let Some(node) = group.node.as_ref().filter(|_| found.outcome == Outcome::Unknown) {
+            ledger.doubt(node, said);
+        }
+        ledger.find(with_files(found, &lower.part, recordings, "a typical part"));
+    }
+}

@@ -1,0 +1,128 @@
+//! The study as a picture: how many faulty parts are found against how much of
+//! its rate a part has lost, one line for each noise.
+
+use std::collections::BTreeMap;
+
+use super::Point;
+use super::World;
+
+/// The picture's size and margins, in pixels.
+const SIZE: [f64; 2] = [640.0, 340.0];
+const LEFT: f64 = 56.0;
+const RIGHT: f64 = 150.0;
+const TOP: f64 = 28.0;
+const BOTTOM: f64 = 48.0;
+
+/// Colours that people who see colours differently can tell (Okabe and Ito 2008).
+const COLOURS: [&str; 5] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"];
+
+/// What losses the axis names, as shares.
+const MARKS: [(f64, &str); 5] = [
+    (1.0 / 36.0, "half a link"),
+    (1.0 / 18.0, "1 link"),
+    (2.0 / 18.0, "2 links"),
+    (0.25, "25 %"),
+    (0.5, "50 %"),
+];
+
+/// Found and faults of each loss.
+type Line = BTreeMap<u64, (u64, u64)>;
+
+/// The points of racks with faults, all numbers of simultaneous faults together.
+pub fn svg(points: &[Point]) -> String {
+    let mut lines: BTreeMap<u64, Line> = BTreeMap::new();
+    let racks = points.iter().filter(|p| p.setting.world == World::Domain);
+    for point in racks.filter(|p| 0 < p.ours.faults) {
+        // Positive numbers are in the order of their bits.
+        let line = lines.entry(point.setting.sigma.to_bits()).or_default();
+        let sum = line.entry(point.setting.loss.to_bits()).or_default();
+        *sum = (sum.0 + point.ours.found, sum.1 + point.ours.faults);
+    }
+    let [width, height] = SIZE;
+    let losses = || lines.values().flat_map(BTreeMap::keys).map(|bits| f64::from_bits(*bits));
+    let least = losses().fold(0.025, f64::min).ln();
+    let most = losses().fold(0.5, f64::max).ln();
+    let x = |loss: f64| LEFT + (loss.ln() - least) / (most - least) * (width - LEFT - RIGHT);
+    let y = |share: f64| height - BOTTOM - share * (height - TOP - BOTTOM);
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>\n\
+         <text x=\"{LEFT}\" y=\"16\">Faulty GPUs of a rack that the last word blames</text>\n"
+    );
+    for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
+        out.push_str(&format!(
+            "<path d=\"M{LEFT} {at:.1}H{end:.1}\" stroke=\"#ddd\"/>\
+             <text x=\"{label:.1}\" y=\"{text:.1}\" text-anchor=\"end\">{percent:.0} %</text>\n",
+            at = y(share),
+            end = width - RIGHT,
+            label = LEFT - 6.0,
+            text = y(share) + 4.0,
+            percent = share * 100.0
+        ));
+    }
+    for (loss, name) in MARKS.iter().filter(|(loss, _)| least <= loss.ln() && loss.ln() <= most) {
+        out.push_str(&format!(
+            "<path d=\"M{at:.1} {from:.1}v5\" stroke=\"#000\"/>\
+             <text x=\"{at:.1}\" y=\"{text:.1}\" text-anchor=\"middle\">{name}</text>\n",
+            at = x(*loss),
+            from = y(0.0),
+            text = y(0.0) + 18.0
+        ));
+    }
+    out.push_str(&format!(
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">lost of its rate (logarithmic)</text>\n",
+        (LEFT + width - RIGHT) / 2.0,
+        height - 10.0
+    ));
+    for (number, (sigma, line)) in lines.iter().enumerate() {
+        let colour = COLOURS[number % COLOURS.len()];
+        let places: Vec<(f64, f64)> = line
+            .iter()
+            .map(|(loss, (found, faults))| {
+                (x(f64::from_bits(*loss)), y(*found as f64 / *faults as f64))
+            })
+            .collect();
+        let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+        out.push_str(&format!(
+            "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\n",
+            path.join("L")
+        ));
+        for (x, y) in places {
+            out.push_str(&format!(
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>\n"
+            ));
+        }
+        out.push_str(&format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">noise {} %</text>\n",
+            width - RIGHT + 14.0,
+            TOP + 16.0 + 18.0 * number as f64,
+            f64::from_bits(*sigma) * 100.0
+        ));
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Setting;
+    use super::super::Tally;
+    use super::*;
+
+    #[test]
+    fn a_line_for_each_noise_goes_through_its_points() {
+        let of = |sigma, loss, found| Point {
+            setting: Setting { world: World::Domain, sigma, loss, faults: 1 },
+            ours: Tally { faults: 100, found, ..Tally::default() },
+            rivals: [Tally::default(); 5],
+        };
+        let points = [of(0.01, 0.5, 100), of(0.01, 0.03, 40), of(0.02, 0.5, 100)];
+        let svg = svg(&points);
+        assert_eq!(svg.matches("<circle").count(), 3);
+        assert_eq!(svg.matches("stroke-width=\"2\"").count(), 2);
+        assert!(svg.contains("noise 1 %") && svg.contains("noise 2 %"), "{svg}");
+        // All found is at the top, at the right end of the axis.
+        assert!(svg.contains("cx=\"490.0\" cy=\"28.0\""), "{svg}");
+        assert!(super::svg(&[]).ends_with("</svg>\n"));
+    }
+}

@@ -1,0 +1,58 @@
+//! Earlier run folders as a reference, from the command line: live simulated runs
+//! are stored, and a later one is held against them.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Output;
+
+const NODE: &str = "title = \"t\"\nseed = 5\n[noise]\nsigma = 0.003\n\
+    [[domain]]\nnodes = \"h1\"\nplatform = \"hgx-h100\"\nper_node = true\n";
+
+#[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
+fn fabricgate(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
+    command.current_dir(folder).args(args).output().expect("fabricgate runs")
+}
+
+/// Measures a simulated node; returns its run folder.
+fn audit(folder: &Path, name: &str, seed: u64, more: &str) -> PathBuf {
+    let scenario = format!("{name}.toml");
+    let text = NODE.replace("seed = 5", &format!("seed = {seed}"));
+    fs::write(folder.join(&scenario), text + more).expect("a scenario");
+    // Jobs of the machine that simulates are no jobs of the node.
+    let words = ["audit", "--even-if-busy", "--sim", &scenario, "--run-dir", name];
+    let run = fabricgate(folder, &words);
+    assert_eq!(run.status.code(), Some(0), "{}", String::from_utf8_lossy(&run.stderr));
+    let inside = fs::read_dir(folder.join(name)).expect("a folder");
+    inside.map(|e| e.expect("an entry").path()).max().expect("a run")
+}
+
+#[test]
+fn a_node_that_lost_a_little_is_found_by_its_own_earlier_runs_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    for seed in 1..=3 {
+        audit(root, "earlier", seed, "");
+    }
+    // Within the tolerance of the expectation, and alone: nothing else can tell.
+    let less = "[[fault]]\nkind = \"power-cap\"\nnode = \"h1\"\nshare = 0.968\n";
+    let now = audit(root, "now", 9, less);
+    let now = now.to_str().expect("a name");
+    assert_eq!(fabricgate(root, &["replay", now]).status.code(), Some(0));
+    for command in ["replay", "judge"] {
+        let judged = fabricgate(root, &[command, now, "--json", "--history", "earlier"]);
+        assert_eq!(judged.status.code(), Some(3), "{command}");
+        let said = String::from_utf8_lossy(&judged.stdout).into_owned();
+        assert!(said.contains("below-own-history") && said.contains("own history: "), "{said}");
+        let told = String::from_utf8_lossy(&judged.stderr).into_owned();
+        assert!(told.contains("history: 3 earlier runs"), "{told}");
+    }
+    // A run is no history of itself.
+    let own = fabricgate(root, &["replay", now, "--history", now]);
+    assert_eq!(own.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&own.stderr).contains("history: 0 earlier runs"));
+    let none = fabricgate(root, &["replay", now, "--history", "nowhere"]);
+    assert_eq!(none.status.code(), Some(5));
+}
