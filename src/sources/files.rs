@@ -61,7 +61,7 @@ fn folder(path: &Path) -> Vec<Said> {
         match read {
             Some(said) => all.push(said),
             None => {
-                others.push(file.file_name().unwrap_or_default().to_string_lossy().into_owned())
+                others.push(file.file_name().unwrap_or_default().to_string_lossy().into_owned());
             }
         }
     }
