@@ -600,6 +600,7 @@ fn kubernetes_objects_never_break_their_reader() {
         format!("apiVersion: v1\nkind: Node\nmetadata:\n  name: y1\n  labels:\n    nvidia.com/gpu.clique: {clique}\n"),
         "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nnodes:\n- role: worker\n  labels: {a: b}\n".to_owned(),
         format!("NAME STATUS LABELS\nn1 Ready a=b,nvidia.com/gpu.clique={clique}\n"),
+        format!("NAME   VERSION   GPU.CLIQUE\nn1               {clique}\nn\u{e9}2    v\n"),
     ]
     .map(String::into_bytes)
     .to_vec();

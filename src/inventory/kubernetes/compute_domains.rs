@@ -146,7 +146,8 @@ impl ComputeDomains {
             let place = format!("{}: ComputeDomain {}, node {number}", self.place, shown(domain));
             let empty = Map::new();
             let node = node.as_object().unwrap_or(&empty);
-            let Some(node_name) = text_at(node, &[name]).filter(|name| !name.is_empty()) else {
+            let Some(node_name) = text_at(node, &[name]).filter(|name| !shown(name).is_empty())
+            else {
                 self.said.trouble(ProblemKind::Malformed, place, "a node without a name");
                 continue;
             };

@@ -266,6 +266,10 @@ fn chains(labelled: &Labelled, place: &str, node: &NodeName, said: &mut Said) ->
             }),
         }
     }
+    // A value of nothing but control characters names nothing.
+    for chain in &mut chains {
+        chain.retain(|place: &Place| !place.name.is_empty());
+    }
     chains.retain(|chain| !chain.is_empty());
     chains
 }

@@ -197,6 +197,11 @@ impl Nodes {
         mut said: NodeSaid,
     ) -> Option<(NodeName, Labelled)> {
         let node = NodeName::from(shown(name));
+        if node.as_str().is_empty() {
+            let message = "a node whose name holds nothing that can be shown";
+            self.said.trouble(ProblemKind::Malformed, self.place.clone(), message);
+            return None;
+        }
         if let Some(known) = self.labelled.get(&node) {
             if known.labels != labelled.labels {
                 self.said.trouble(

@@ -39,7 +39,7 @@ impl Object {
 
     /// Its name.
     pub(super) fn name(&self) -> Option<&str> {
-        text_at(&self.map, &["metadata", "name"]).filter(|name| !name.is_empty())
+        text_at(&self.map, &["metadata", "name"]).filter(|name| !shown(name).is_empty())
     }
 }
 

@@ -487,6 +487,20 @@ fn tables_of_kubectl_are_read() {
 }
 
 #[test]
+fn empty_cells_and_cells_with_blanks_do_not_shift_a_table() {
+    let text = format!(
+        "NAME   AGE   VERSION   OS-IMAGE         GPU.CLIQUE                               ZONE\n\
+         n1     1s              Debian Linux 12  {A}   z1\n\
+         plain  1s    v1.36.4   Ubuntu           {:40} z1\n",
+        ""
+    );
+    let said = nodes::read("t", &text);
+    assert_eq!(told(&said.groups), [format!("Domain clique {A}: n1")], "{text}");
+    assert_eq!(said.nodes.len(), 2);
+    assert_eq!(problems(&said), []);
+}
+
+#[test]
 fn a_kind_cluster_names_nodes_as_they_register() {
     let text = format!(
         "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nname: lab\nnodes:\n\
@@ -500,6 +514,18 @@ fn a_kind_cluster_names_nodes_as_they_register() {
     assert_eq!(told(&said.groups), [format!("Domain clique {A}: lab-worker tray2")]);
     assert_eq!(said.nodes[&NodeName::from("tray2")].aliases, ["lab-worker2"]);
     assert!(said.nodes.contains_key(&NodeName::from("lab-control-plane")));
+}
+
+#[test]
+fn names_of_control_characters_are_no_names() {
+    let said = read(&[
+        node("\u{7}", &clique(A)),
+        node("a", &json!({"ds.coreweave.com/nvlink.domain": "\u{7}", "x": "y"})),
+    ]);
+    assert!(said.groups.is_empty(), "{:?}", said.groups);
+    assert_eq!(said.problems.len(), 1);
+    let said = nodes::read("t", "NAME LABELS\n\u{7} a=b\n");
+    assert_eq!(said.problems[0].kind, ProblemKind::Malformed);
 }
 
 #[test]

@@ -120,7 +120,7 @@ impl Topologies {
         let mut labels: Vec<String> = Vec::new();
         for (number, level) in levels.iter().enumerate() {
             let label = level.as_object().and_then(|level| text_at(level, &["nodeLabel"]));
-            match label.filter(|label| !label.is_empty()) {
+            match label.filter(|label| !shown(label).is_empty()) {
                 None => {
                     wrong(ProblemKind::Malformed, format!("level {number} has no nodeLabel"));
                 }
@@ -180,7 +180,9 @@ fn hold(topology: &Topology, labels: &Labels, said: &mut Said) {
     for (node, labels) in labels {
         let path: Vec<&str> = levels
             .iter()
-            .map_while(|label| labels.get(*label).map(String::as_str).filter(|v| !v.is_empty()))
+            .map_while(|label| {
+                labels.get(*label).map(String::as_str).filter(|v| !shown(v).is_empty())
+            })
             .collect();
         if path.len() < levels.len() {
             let carries = |label: &&String| labels.contains_key(label.as_str());
