@@ -24,9 +24,6 @@ type Read = fn(&str, &str) -> Said;
 /// Formats with an unmistakable head come before those of loose lines.
 const READERS: &[(Recognises, Read)] = &[
     (node_facts::recognises, node_facts::read),
-    (kubernetes::compute_domains::recognises, kubernetes::compute_domains::read),
-    (kubernetes::topologies::recognises, kubernetes::topologies::read),
-    (kubernetes::nodes::recognises, kubernetes::nodes::read),
     (slurm::nodes::recognises, slurm::nodes::read),
     (slurm::partitions::recognises, slurm::partitions::read),
     (slurm::config::recognises, slurm::config::read),
@@ -42,17 +39,30 @@ const READERS: &[(Recognises, Read)] = &[
     (slurm::sinfo::recognises, slurm::sinfo::read),
 ];
 
+/// Objects of Kubernetes: one file may hold several kinds, and each reader takes
+/// its own out of it.
+const OBJECTS: &[(Recognises, Read)] = &[
+    (kubernetes::nodes::recognises, kubernetes::nodes::read),
+    (kubernetes::compute_domains::recognises, kubernetes::compute_domains::read),
+    (kubernetes::topologies::recognises, kubernetes::topologies::read),
+];
+
 /// Reads a text as what it is, or gives nothing where no reader recognises it.
 /// `include` opens the files that a `topology.conf` includes.
-pub fn read(place: &str, text: &str, include: &mut topology_conf::Open<'_>) -> Option<Said> {
+pub fn read(place: &str, text: &str, include: &mut topology_conf::Open<'_>) -> Vec<Said> {
+    let objects = OBJECTS.iter().filter(|(recognises, _)| recognises(text));
+    let objects: Vec<Said> = objects.map(|(_, read)| read(place, text)).collect();
+    if !objects.is_empty() {
+        return objects;
+    }
     if let Some((_, read)) = READERS.iter().find(|(recognises, _)| recognises(text)) {
-        return Some(read(place, text));
+        return vec![read(place, text)];
     }
     if topology_conf::recognises(text) || only_includes(text) {
-        return Some(topology_conf::read(place, text, include));
+        return vec![topology_conf::read(place, text, include)];
     }
     // Lines of KEY=VALUE say least of what they are.
-    job::recognises(text).then(|| job::read(place, text))
+    if job::recognises(text) { vec![job::read(place, text)] } else { Vec::new() }
 }
 
 /// Whether a text does nothing but include others, as only a `topology.conf` may.
@@ -116,7 +126,8 @@ mod tests {
     fn every_text_is_read_as_what_it_is() {
         for (kind, text) in TEXTS {
             let mut include = |name: &str| Err(format!("{name}: not here"));
-            let said = read("x", text, &mut include).unwrap_or_else(|| panic!("{kind:?}"));
+            let said = read("x", text, &mut include);
+            let [said] = &said[..] else { panic!("{kind:?}: {said:?}") };
             assert_eq!(said.source.kind, *kind, "{text}");
         }
     }
@@ -124,7 +135,8 @@ mod tests {
     #[test]
     fn no_text_is_recognised_by_two_readers() {
         for (kind, text) in TEXTS {
-            let readers = READERS.iter().filter(|(recognises, _)| recognises(text)).count();
+            let readers =
+                READERS.iter().chain(OBJECTS).filter(|(recognises, _)| recognises(text)).count();
             let others = usize::from(topology_conf::recognises(text) || only_includes(text))
                 + usize::from(job::recognises(text));
             assert_eq!(readers + others, 1, "{kind:?}: {text}");
@@ -136,7 +148,20 @@ mod tests {
         for text in ["", "dear diary\n", "{}", "[]", "<html></html>", "a,b\n1,2\n", "key: value\n"]
         {
             let mut include = |_: &str| Err(String::new());
-            assert!(read("x", text, &mut include).is_none(), "{text:?}");
+            assert!(read("x", text, &mut include).is_empty(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_file_of_several_kinds_of_objects_is_several_sources() {
+        let node = "{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"n1\"}}";
+        let domain = "{\"apiVersion\": \"resource.nvidia.com/v1beta1\", \"kind\": \"ComputeDomain\", \
+             \"metadata\": {\"name\": \"d\", \"namespace\": \"x\"}}";
+        let list = format!(
+            "{{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [{node}, {domain}]}}"
+        );
+        let kinds: Vec<SourceKind> =
+            read("x", &list, &mut |_| Err(String::new())).iter().map(|s| s.source.kind).collect();
+        assert_eq!(kinds, [SourceKind::KubernetesNodes, SourceKind::ComputeDomains]);
     }
 }

@@ -15,26 +15,24 @@ use crate::model::said::SourceKind;
 /// recognised. A path that cannot be opened, or is nothing that is known, is a
 /// source with a problem.
 pub fn read(paths: &[PathBuf]) -> Vec<Said> {
-    paths
-        .iter()
-        .flat_map(|path| if path.is_dir() { folder(path) } else { vec![file(path)] })
-        .collect()
+    paths.iter().flat_map(|path| if path.is_dir() { folder(path) } else { file(path) }).collect()
 }
 
-fn file(path: &Path) -> Said {
-    match text(path) {
-        Ok(text) => recognised(path, &text).unwrap_or_else(|| {
-            let mut said = Said::nothing(SourceKind::Unrecognised, path.display().to_string());
+fn file(path: &Path) -> Vec<Said> {
+    let (kind, message) = match text(path) {
+        Ok(text) => {
+            let said = recognised(path, &text);
+            if !said.is_empty() {
+                return said;
+            }
             let message = format!("is nothing that is known, expected {}", detect::KNOWN);
-            said.trouble(ProblemKind::Unsupported, None, message);
-            said
-        }),
-        Err((kind, message)) => {
-            let mut said = Said::nothing(SourceKind::Unrecognised, path.display().to_string());
-            said.trouble(kind, None, message);
-            said
+            (ProblemKind::Unsupported, message)
         }
-    }
+        Err(trouble) => trouble,
+    };
+    let mut said = Said::nothing(SourceKind::Unrecognised, path.display().to_string());
+    said.trouble(kind, None, message);
+    vec![said]
 }
 
 /// Everything in a folder that is recognised; the rest is named once.
@@ -57,13 +55,11 @@ fn folder(path: &Path) -> Vec<Said> {
     let mut all = Vec::new();
     let mut others = Vec::new();
     for file in files {
-        let read = text(&file).ok().and_then(|text| recognised(&file, &text));
-        match read {
-            Some(said) => all.push(said),
-            None => {
-                others.push(file.file_name().unwrap_or_default().to_string_lossy().into_owned());
-            }
+        let read = text(&file).map(|text| recognised(&file, &text)).unwrap_or_default();
+        if read.is_empty() {
+            others.push(file.file_name().unwrap_or_default().to_string_lossy().into_owned());
         }
+        all.extend(read);
     }
     let mut rest = Said::nothing(SourceKind::Unrecognised, place);
     if all.is_empty() {
@@ -79,20 +75,20 @@ fn folder(path: &Path) -> Vec<Said> {
     all
 }
 
-fn recognised(path: &Path, text: &str) -> Option<Said> {
+fn recognised(path: &Path, text: &str) -> Vec<Said> {
     let base = path.parent().unwrap_or(Path::new("")).to_owned();
     let mut include = |name: &str| {
         let file = base.join(name);
         self::text(&file).map_err(|(_, message)| message)
     };
-    let mut said = detect::read(&path.display().to_string(), text, &mut include)?;
-    if is_kept(said.source.kind) {
+    let mut all = detect::read(&path.display().to_string(), text, &mut include);
+    for said in all.iter_mut().filter(|said| is_kept(said.source.kind)) {
         let since = changed(path);
         for group in said.groups.iter_mut().filter(|group| group.since.is_none()) {
             group.since.clone_from(&since);
         }
     }
-    Some(said)
+    all
 }
 
 /// Whether a file of this kind is what is in force, and no record of an answer:
