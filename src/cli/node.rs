@@ -232,6 +232,7 @@ fn work(args: &WorkerArgs) -> anyhow::Result<u8> {
         executable: std::env::current_exe()?,
         even_if_busy: args.even_if_busy,
         proc: PathBuf::from("/proc"),
+        is_machine: !sim::is_simulated(),
     };
     // What the worker starts dies with this thread, so it must be the main one.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

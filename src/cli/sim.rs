@@ -255,6 +255,11 @@ pub fn by_name() -> Option<anyhow::Result<u8>> {
     Some(answer(&args))
 }
 
+/// Whether this process stands for a simulated node.
+pub fn is_simulated() -> bool {
+    std::env::var_os(SCENARIO).is_some()
+}
+
 /// The scenario and the node that this process plays, where it plays one.
 fn role() -> Option<Result<(Scenario, String), u8>> {
     let path = PathBuf::from(std::env::var_os(SCENARIO)?);

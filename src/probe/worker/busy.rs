@@ -15,7 +15,9 @@ const STEP_DAEMON: &str = "slurmstepd";
 /// Why the GPUs are not ours to use; `None` where nothing speaks against it.
 pub(super) async fn reason(setup: &Setup) -> Option<String> {
     let own_job = std::env::var("SLURM_JOB_ID").ok();
-    if let Some(why) = job_step(&setup.proc, std::process::id(), own_job.as_deref()) {
+    if setup.is_machine
+        && let Some(why) = job_step(&setup.proc, std::process::id(), own_job.as_deref())
+    {
         return Some(why);
     }
     let query = ["--query-compute-apps=pid,process_name", "--format=csv,noheader"];

@@ -11,4 +11,7 @@ pub struct Setup {
     pub even_if_busy: bool,
     /// Where the kernel tells about processes and sockets: `/proc`.
     pub proc: PathBuf,
+    /// The node is this machine: jobs that run here use it. A simulated node
+    /// shares the machine with whatever else runs there.
+    pub is_machine: bool,
 }
