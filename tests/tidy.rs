@@ -269,3 +269,22 @@ fn exit_codes_are_the_documented_ones() {
         );
     }
 }
+
+#[test]
+fn every_class_of_disagreement_is_documented() {
+    let document = fs::read_to_string(root().join("docs/claims.md")).expect("docs/claims.md");
+    let mut classes: Vec<String> = Vec::new();
+    for path in files("src/inventory/reconcile", "rs") {
+        for made in code(&path).split("disagreement(").skip(1) {
+            // Some classes are chosen before: those words stand alone on their line.
+            let word = made.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
+            classes.extend(word.map(str::to_owned));
+        }
+    }
+    classes.sort();
+    classes.dedup();
+    assert!(20 < classes.len(), "the classes are found: {classes:?}");
+    let silent: Vec<&String> =
+        classes.iter().filter(|class| !document.contains(&format!("`{class}`"))).collect();
+    assert!(silent.is_empty(), "docs/claims.md does not tell of {silent:?}");
+}
