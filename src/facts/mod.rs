@@ -15,6 +15,7 @@ mod fabric;
 mod files;
 mod gpu;
 mod imex;
+mod infiniband;
 mod link;
 mod nic;
 mod pci;
@@ -113,6 +114,11 @@ pub async fn gather(gathering: &Gathering<'_>) -> Gathered {
         }
         Tool::Failed(why) => miss(&mut facts, "LLDP neighbours", &why),
     }
+    let (cables, problems) = infiniband::neighbours(is_own, &infiniband::ports(&facts.nics)).await;
+    facts.neighbours.extend(cables);
+    for problem in problems {
+        miss(&mut facts, "InfiniBand neighbours", &problem);
+    }
     facts.imex = imex::channels(gathering.root);
     match imex {
         Tool::Absent => {}
@@ -139,7 +145,8 @@ fn cabled(output: &[u8]) -> (Vec<Neighbour>, Vec<String>) {
     let said = neighbours::read("nodes/this/lldpctl.json", &String::from_utf8_lossy(output));
     let nics = said.nodes.into_values().flat_map(|node| node.nics);
     let cables = nics.filter_map(|nic| {
-        Some(Neighbour { device: nic.device?, switch: nic.leaf, port: nic.port })
+        let device = nic.device?;
+        Some(Neighbour { device, switch: nic.leaf, port: nic.port, device_port: None })
     });
     (cables.collect(), said.problems.iter().map(ToString::to_string).collect())
 }
@@ -186,6 +193,7 @@ mod tests {
         let (cables, problems) = cabled(answer);
         let expected = Neighbour {
             device: "eth1".to_owned(),
+            device_port: None,
             switch: Some("leaf01".to_owned()),
             port: Some("Ethernet8".to_owned()),
         };

@@ -281,10 +281,12 @@ fn fabric(gpu: &GpuFacts, at: &str) -> Option<FabricSaid> {
 }
 
 fn nic(nic: &NicFacts, facts: &NodeFacts, at: &str) -> NicSaid {
-    let is_its = |device: &String| *device == nic.device || nic.net_devices.contains(device);
-    let neighbour = facts.neighbours.iter().find(|neighbour| is_its(&neighbour.device));
+    let neighbour = facts.neighbours.iter().find(|neighbour| neighbour.is_of(nic));
+    // As readers of neighbours name ports: the first has no number.
+    let port = nic.port.filter(|port| *port != 1);
+    let port = port.map(|port| format!(":{port}")).unwrap_or_default();
     NicSaid {
-        device: Some(plain(&nic.device)),
+        device: Some(plain(&format!("{}{port}", nic.device))),
         rail: None,
         leaf: neighbour.and_then(|it| it.switch.as_deref()).map(plain),
         port: neighbour.and_then(|it| it.port.as_deref()).map(plain),

@@ -217,6 +217,7 @@ fn an_interface_is_said_with_the_switch_that_it_is_cabled_to() {
         ..NicFacts::default()
     });
     facts.neighbours.push(Neighbour {
+        device_port: None,
         device: "eth1".to_owned(),
         switch: Some("leaf01".to_owned()),
         port: Some("Ethernet8".to_owned()),

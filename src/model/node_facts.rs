@@ -47,7 +47,8 @@ pub struct NodeFacts {
     /// Its network interfaces, by device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<NicFacts>,
-    /// What its network interfaces are cabled to, as LLDP says.
+    /// What its network interfaces are cabled to, as LLDP and InfiniBand
+    /// switches say.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub neighbours: Vec<Neighbour>,
     /// Memory export between nodes.
@@ -189,12 +190,23 @@ impl Relation {
 pub struct Neighbour {
     /// The interface of this node.
     pub device: String,
+    /// The port of that device, where it is not the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_port: Option<u32>,
     /// The switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch: Option<String>,
     /// The port of that switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
+}
+
+impl Neighbour {
+    /// Whether it is at the other end of this interface.
+    pub fn is_of(&self, nic: &NicFacts) -> bool {
+        let is_port = self.device_port.unwrap_or(1) == nic.port.unwrap_or(1);
+        (self.device == nic.device && is_port) || nic.net_devices.contains(&self.device)
+    }
 }
 
 /// Memory export between nodes.

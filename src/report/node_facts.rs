@@ -239,8 +239,7 @@ fn nic(nic: &NicFacts, facts: &NodeFacts) -> Vec<String> {
         let at: Vec<String> = at.map(|gpu| gpu.gpu.to_string()).collect();
         format!("{} ({})", at.join(", "), nearest.words())
     });
-    let is_own = |device: &String| *device == nic.device || nic.net_devices.contains(device);
-    let cabled = facts.neighbours.iter().find(|neighbour| is_own(&neighbour.device));
+    let cabled = facts.neighbours.iter().find(|neighbour| neighbour.is_of(nic));
     let cabled = cabled.map(|neighbour| {
         let parts = [neighbour.switch.as_deref(), neighbour.port.as_deref()];
         parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
@@ -391,6 +390,7 @@ mod tests {
                 ..NicFacts::default()
             }],
             neighbours: vec![Neighbour {
+                device_port: None,
                 device: "ib0".to_owned(),
                 switch: Some("leaf01".to_owned()),
                 port: Some("Ethernet8".to_owned()),

@@ -20,6 +20,11 @@ use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
 
+/// The name of a switch that describes itself like this.
+pub fn switch_name(description: &str) -> String {
+    description::switch(description)
+}
+
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
     lldp::recognises(text)
