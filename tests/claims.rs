@@ -245,6 +245,25 @@ fn a_sweep_takes_its_domains_from_the_topology_that_slurm_has() {
 }
 
 #[test]
+fn what_a_run_measured_is_held_against_what_is_claimed() {
+    let place = Place::new();
+    place.put("topology.conf", "BlockName=block01 Nodes=node[0001-0018]\nBlockSizes=18\n");
+    let measured = |scenario: &str| {
+        let runs = format!("runs-{scenario}");
+        place.run(&["audit", "--sim", scenario, "--run-dir", &runs, "--no-progress"]);
+        let mut runs = fs::read_dir(place.path(&runs)).expect("runs");
+        runs.next().expect("one").expect("read").path().display().to_string()
+    };
+    let split = place.claims(&["topology.conf", &measured("split-clique")], 3);
+    let found = disagreements(&split);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0]["sides"].to_string().contains("measured-run"), "{found:?}");
+    let whole = place.claims(&["topology.conf", &measured("rack-lost-link")], 0);
+    assert!(disagreements(&whole).is_empty(), "a slow GPU is no other domain");
+    assert!(whole["assertions"].to_string().contains("\"how\":\"measured\""));
+}
+
+#[test]
 fn a_sweep_without_any_claimed_domain_is_refused() {
     let place = Place::new();
     place.put("topology.conf", "# BlockName=b1 Nodes=n[1-4]\n");

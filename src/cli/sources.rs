@@ -15,8 +15,10 @@ use super::config::Config;
 use super::config::read_text;
 use super::failure::Failure;
 use super::stdout::note;
+use super::stored;
 use crate::coordinator;
 use crate::exec::lookup;
+use crate::inventory;
 use crate::inventory::claims_file;
 use crate::inventory::reconcile;
 use crate::inventory::reconcile::Rules;
@@ -26,6 +28,7 @@ use crate::model::said::Family;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
+use crate::record::file;
 use crate::sources;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::nodes::Nodes;
@@ -389,12 +392,25 @@ async fn ask(wanted: &Wanted) -> Result<Vec<Said>, Failure> {
         }
     };
     let answers = tokio::join!(slurm, rest, kubernetes, ray);
-    let mut said = sources::files::read(&wanted.files);
+    let (runs, files): (Vec<PathBuf>, Vec<PathBuf>) =
+        wanted.files.iter().cloned().partition(|path| path.join(file::RUN).is_file());
+    let mut said = sources::files::read(&files);
+    for run in &runs {
+        said.push(measured(run)?);
+    }
     said.extend(answers.0);
     said.extend(answers.1);
     said.extend(answers.2);
     said.extend(answers.3);
     Ok(said)
+}
+
+/// What a stored run measured, whatever was claimed then.
+fn measured(path: &Path) -> Result<Said, Failure> {
+    let stored = stored::open_quietly(path)?;
+    let run = stored::run(&stored)?;
+    let place = path.display().to_string();
+    Ok(inventory::measured::read(&place, &run.info.created, &run.claims, &run.cells))
 }
 
 /// The token for slurmrestd: from its file, else from `SLURM_JWT` as Slurm's own

@@ -10,6 +10,7 @@ pub mod detect;
 pub mod hostlist;
 pub mod job;
 pub mod kubernetes;
+pub mod measured;
 pub mod nccl_topology;
 pub mod neighbours;
 pub mod node_facts;

@@ -103,6 +103,8 @@ pub enum SourceKind {
     ClaimsFile,
     /// A simulated scenario.
     Scenario,
+    /// What a stored run measured.
+    MeasuredRun,
     /// A file or folder of which nobody knows what it is.
     Unrecognised,
     /// Slurm's `topology.yaml`.
@@ -145,6 +147,7 @@ impl SourceKind {
         match self {
             Self::ClaimsFile => "claims file",
             Self::Scenario => "scenario",
+            Self::MeasuredRun => "measured run",
             Self::Unrecognised => "file",
             Self::SlurmTopologyYaml => "Slurm topology.yaml",
             Self::SlurmTopologyConf => "Slurm topology.conf",
@@ -179,7 +182,7 @@ impl SourceKind {
             Self::KubernetesNodes | Self::ComputeDomains | Self::KubernetesTopologies => {
                 Family::Kubernetes
             }
-            Self::NodeFacts | Self::Neighbours => Family::Nodes,
+            Self::MeasuredRun | Self::NodeFacts | Self::Neighbours => Family::Nodes,
             Self::Cabling => Family::Cabling,
             Self::Ray | Self::NcclTopology | Self::Job => Family::Frameworks,
         }

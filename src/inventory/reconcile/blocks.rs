@@ -154,6 +154,8 @@ fn group_strays(
     let severity = match is_finer {
         // A level below domains is finer on purpose.
         true if noun.contains("sub-domain") => Severity::Note,
+        // What does not reach each other is no level of anything.
+        true if grouping.source == SourceKind::MeasuredRun => Severity::Contradiction,
         true => Severity::Doubt,
         false => Severity::Contradiction,
     };
