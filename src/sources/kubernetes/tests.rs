@@ -26,6 +26,7 @@ use wiremock::matchers::query_param_is_missing;
 
 use super::Kubernetes;
 use super::ask;
+use super::client::LONGEST;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
@@ -269,6 +270,17 @@ async fn answers_that_are_no_lists_are_malformed() {
         assert_eq!(said[0].problems[0].kind, ProblemKind::Malformed, "{body}");
         assert!(said.iter().all(|said| said.groups.is_empty() && !said.problems.is_empty()));
     }
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_cut_off() {
+    let server = MockServer::start().await;
+    let endless = ResponseTemplate::new(200).set_body_bytes(vec![b' '; LONGEST + 1]);
+    Mock::given(path("/api/v1/nodes")).respond_with(endless).mount(&server).await;
+    let said = asked(&server.uri(), PATIENT).await;
+    assert_eq!(kinds(&said)[0], [ProblemKind::Unsupported]);
+    let message = &said[0].problems[0].message;
+    assert!(message.contains("more than 134217728 bytes"), "{message}");
 }
 
 #[tokio::test]
