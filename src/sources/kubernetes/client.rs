@@ -319,7 +319,7 @@ fn unusable(error: &KubeconfigError) -> Trouble {
 
 /// Why a server could not be asked.
 fn refusal(error: &kube::Error) -> Trouble {
-    if let kube::Error::Auth(cause) = error {
+    if let Some(cause) = credentials(error) {
         let message = match cause {
             // Its command line and what it printed may both hold secrets.
             AuthError::AuthExecRun { out, .. } => {
@@ -342,6 +342,22 @@ fn refusal(error: &kube::Error) -> Trouble {
         return (ProblemKind::Incomplete, message);
     }
     (ProblemKind::Unreachable, clean(&chain(error)))
+}
+
+/// What is wrong with the credentials, where it is that: when the client is made,
+/// or when a token that ran out is renewed in the middle of a question.
+fn credentials(error: &kube::Error) -> Option<&AuthError> {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(kube::Error::Auth(found)) = error.downcast_ref() {
+            return Some(found);
+        }
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// Whether a connection ended before an answer that had begun did.

@@ -397,3 +397,27 @@ async fn a_program_for_tokens_that_fails_or_hangs_does_not_hold_anybody_up() {
         assert!(message.contains(words) && !message.contains("top-secret"), "{message}");
     }
 }
+
+#[tokio::test]
+async fn a_token_that_cannot_be_renewed_is_denied_without_what_its_program_said() {
+    let server = whole().await;
+    let folder = TempDir::new().expect("a folder");
+    // The first token has run out already, so that the first question asks for another.
+    let script = folder.path().join("token");
+    let text = format!(
+        "if [ -e {0}/asked ]; then echo top-secret; echo top-secret >&2; exit 3; fi; touch {0}/asked\n\
+         echo '{{\"apiVersion\": \"client.authentication.k8s.io/v1\", \"kind\": \"ExecCredential\", \
+         \"status\": {{\"token\": \"top-secret\", \"expirationTimestamp\": \"2020-01-01T00:00:00Z\"}}}}'\n",
+        folder.path().display()
+    );
+    std::fs::write(&script, text).expect("written");
+    let user = format!(
+        "{{exec: {{apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, \
+         command: /bin/sh, args: [\"{}\"]}}}}",
+        script.display()
+    );
+    let (found, message) = only(&asked_as(&server.uri(), &user, PATIENT).await);
+    assert_eq!(found, ProblemKind::Denied, "{message}");
+    assert!(message.contains("program for tokens failed"), "{message}");
+    assert!(!message.contains("top-secret") && !message.contains("asked"), "{message}");
+}
