@@ -122,7 +122,7 @@ impl Lab {
 
     fn by_socket(&self, limit: Duration) -> Slurmrestd {
         let token = Some(self.token());
-        Slurmrestd { address: format!("unix:{}", self.socket), token, user: None, limit }
+        Slurmrestd { address: format!("unix:{}", self.socket).into(), token, user: None, limit }
     }
 
     fn ask_rest(&self) -> Vec<Said> {
@@ -220,7 +220,7 @@ fn slurmrestd_says_of_every_node_what_scontrol_says() {
     assert_eq!(partitions(&rest), partitions(&answers));
 
     // The same over TCP, in the network of the lab.
-    let address = "http://127.0.0.1:6820".to_owned();
+    let address = "http://127.0.0.1:6820".into();
     let tcp = Slurmrestd { address, ..lab.by_socket(Duration::from_secs(15)) };
     let over_tcp = now(slurmrestd::ask(&tcp));
     no_problems(&over_tcp);

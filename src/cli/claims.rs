@@ -5,15 +5,13 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use super::Globals;
+use super::asking;
 use super::config;
-use super::config::Config;
 use super::config::Source;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
 use super::show;
-use super::sources;
-use super::sources::Reach;
 use super::sources::Wanted;
 use super::stdout;
 use crate::inventory::reconcile;
@@ -121,11 +119,7 @@ fn gathered(args: &Args, globals: &Globals) -> Result<Claims, Failure> {
                     Kubernetes on this machine";
         return Err(Failure::Usage(text.to_owned()));
     }
-    sources::claims(&wanted, &reach(config.as_ref(), &in_force))
-}
-
-fn reach<'c>(config: Option<&'c Config>, in_force: &'c expectations::InForce) -> Reach<'c> {
-    Reach { config, catalogue: &in_force.catalogue }
+    asking::claims(&wanted, config.as_ref(), &in_force.catalogue)
 }
 
 /// The exit code: contradictions close the gate, what could not be read leaves

@@ -12,7 +12,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::asking;
 use super::failure::Failure;
+use super::launcher;
+use super::launcher::PARALLEL_HERE;
+use super::launcher::Reach;
 use super::sources;
 use super::sources::Wanted;
 use super::stored;
@@ -33,17 +37,6 @@ use crate::sim::scenario::ScenarioError;
 use crate::sources::input;
 use crate::thresholds::Catalogue;
 
-/// Steps that run at the same time where nothing is said. The tools run on the
-/// nodes; here each costs a process and its output.
-const PARALLEL: usize = 1_024;
-
-/// The same for simulated nodes, which all run on this machine.
-const PARALLEL_HERE: usize = 16;
-
-/// How long a worker may take to answer where nothing is said: a login through
-/// a busy head node takes seconds.
-const CONNECT: Duration = Duration::from_secs(30);
-
 /// How long after a suspicion it is confirmed.
 const CONFIRM_AFTER: Duration = Duration::from_secs(30);
 
@@ -60,7 +53,7 @@ struct File {
     #[serde(default)]
     thresholds: Vec<PathBuf>,
     platform: Option<String>,
-    launcher: Option<Spanned<LauncherSection>>,
+    launcher: Option<Spanned<launcher::Section>>,
     #[serde(default)]
     probes: ProbesSection,
     #[serde(default)]
@@ -76,38 +69,6 @@ struct File {
 enum ClaimsFiles {
     One(PathBuf),
     Many(Vec<PathBuf>),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LauncherSection {
-    kind: Spanned<LauncherKind>,
-    template: Option<Spanned<Vec<String>>>,
-    scenario: Option<Spanned<PathBuf>>,
-    run: Option<Spanned<PathBuf>>,
-    parallel: Option<Spanned<u32>>,
-    worker: Option<Spanned<String>>,
-    connect_s: Option<Spanned<f64>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum LauncherKind {
-    Local,
-    Command,
-    Sim,
-    Replay,
-}
-
-impl LauncherKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Command => "command",
-            Self::Sim => "sim",
-            Self::Replay => "replay",
-        }
-    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -178,6 +139,9 @@ pub struct Config {
     pub scratch: Option<tempfile::TempDir>,
 }
 
+/// A mistake in a configuration: where it is, and what.
+pub type Mistake = (usize, String);
+
 /// Opens and checks the configuration that the command line names.
 pub fn open(path: Option<&Path>) -> Result<Config, Failure> {
     let Some(path) = path else {
@@ -211,7 +175,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         None => Reach::default(),
         Some(section) => {
             let at = section.span().start;
-            launcher(section.into_inner(), at, base).map_err(|(at, message)| wrong(at, message))?
+            launcher::reach(section.into_inner(), at, base)
+                .map_err(|(at, message)| wrong(at, message))?
         }
     };
     let files = match read.claims {
@@ -306,83 +271,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     })
 }
 
-/// How nodes are reached, as configured.
-struct Reach {
-    launcher: Launcher,
-    parallel: usize,
-    worker: String,
-    connect: Duration,
-}
-
-impl Default for Reach {
-    fn default() -> Self {
-        Self {
-            launcher: Launcher::Local,
-            parallel: PARALLEL,
-            worker: "fabricgate".to_owned(),
-            connect: CONNECT,
-        }
-    }
-}
-
-/// Reads `[launcher]`; the section itself is at `at`.
-fn launcher(section: LauncherSection, at: usize, base: &Path) -> Result<Reach, (usize, String)> {
-    let mut reach = Reach::default();
-    if let Some(n) = &section.parallel {
-        if *n.get_ref() == 0 {
-            return Err((n.span().start, "parallel 0, expected 1 or more".to_owned()));
-        }
-        reach.parallel = usize::try_from(*n.get_ref()).unwrap_or(usize::MAX);
-    }
-    if let Some(seconds) = &section.connect_s {
-        reach.connect = duration("connect_s", seconds)?;
-    }
-    if let Some(worker) = &section.worker {
-        if worker.get_ref().is_empty() {
-            let message = "worker is empty, expected what the nodes call fabricgate".to_owned();
-            return Err((worker.span().start, message));
-        }
-        reach.worker.clone_from(worker.get_ref());
-    }
-    let kind = *section.kind.get_ref();
-    let only = |at: Option<usize>, key: &str, own: LauncherKind| match at {
-        Some(at) if kind != own => {
-            Err((at, format!("{key}: belongs to kind = \"{}\"", own.as_str())))
-        }
-        _ => Ok(()),
-    };
-    only(section.template.as_ref().map(|s| s.span().start), "template", LauncherKind::Command)?;
-    only(section.scenario.as_ref().map(|s| s.span().start), "scenario", LauncherKind::Sim)?;
-    only(section.run.as_ref().map(|s| s.span().start), "run", LauncherKind::Replay)?;
-    let missing =
-        |example: &str| (at, format!("launcher of kind \"{}\": expected {example}", kind.as_str()));
-    reach.launcher = match kind {
-        LauncherKind::Local => Launcher::Local,
-        LauncherKind::Command => {
-            let example = "template = [\"ssh\", \"{node}\"] or the like";
-            let template = section.template.ok_or_else(|| missing(example))?;
-            let at = template.span().start;
-            let launcher = Launcher::Command { template: template.into_inner() };
-            launcher.check(1).map_err(|error| (at, error.to_string()))?;
-            launcher
-        }
-        LauncherKind::Sim => {
-            let scenario = section.scenario.ok_or_else(|| missing("scenario = \"FILE\""))?;
-            if section.parallel.is_none() {
-                reach.parallel = PARALLEL_HERE;
-            }
-            Launcher::Sim { scenario: base.join(scenario.into_inner()) }
-        }
-        LauncherKind::Replay => {
-            let run = section.run.ok_or_else(|| missing("run = \"RUN FOLDER\""))?;
-            Launcher::Replay { run: base.join(run.into_inner()) }
-        }
-    };
-    Ok(reach)
-}
-
 /// Reads `[confirm]`.
-fn confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<Confirm, (usize, String)> {
+fn confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<Confirm, Mistake> {
     // Simulated faults do not pass with time, and stored ones are past.
     let waits = !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. });
     let wait = match &section.wait_s {
@@ -394,7 +284,7 @@ fn confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<Confirm, (us
 }
 
 /// Seconds from a file, 0 to a day.
-fn duration(key: &str, seconds: &Spanned<f64>) -> Result<Duration, (usize, String)> {
+pub fn duration(key: &str, seconds: &Spanned<f64>) -> Result<Duration, Mistake> {
     let value = *seconds.get_ref();
     if !(0.0..=86_400.0).contains(&value) {
         return Err((seconds.span().start, format!("{key} {value}, expected 0 to 86400 seconds")));
@@ -510,9 +400,8 @@ impl Config {
     pub fn claims(&self, catalogue: &Catalogue) -> Result<Claims, Failure> {
         match &self.claims {
             Source::Sources(wanted) => {
-                sources::check_own_files(&wanted.files)?;
-                let reach = sources::Reach { config: Some(self), catalogue };
-                sources::claims(wanted, &reach)
+                asking::check_own_files(&wanted.files)?;
+                asking::claims(wanted, Some(self), catalogue)
             }
             Source::Scenario(path) => {
                 let fabric = fabric(path).map_err(|error| self.no_stand_in(&error))?;
@@ -530,7 +419,7 @@ impl Config {
     /// read, tells so, and needs one domain at least.
     pub fn measurable(&self, catalogue: &Catalogue) -> Result<Claims, Failure> {
         let claims = self.claims(catalogue)?;
-        sources::tell_problems(&claims);
+        asking::tell_problems(&claims);
         if claims.domains.is_empty() {
             let text = format!(
                 "{}: no source claims a domain, so there is nothing to measure",

@@ -25,6 +25,7 @@ use crate::model::id::NodeName;
 use crate::model::said::ProblemKind;
 use crate::plan;
 use crate::probe::catalog::Catalog;
+use crate::report::plain::plain;
 use crate::sources::nodes;
 use crate::sources::nodes::Nodes;
 
@@ -165,7 +166,7 @@ fn shown(machines: &[Checkup], all: bool) -> String {
             1 => "lacks one thing that the default probes need".to_owned(),
             n => format!("lacks {n} things that the default probes need"),
         };
-        let _ = writeln!(text, "{}: {verdict}", machine.machine);
+        let _ = writeln!(text, "{}: {verdict}", plain(&machine.machine));
         let mut left_out = 0;
         for check in &machine.checks {
             if !all && !check.needed && check.state != State::Has {
@@ -183,14 +184,15 @@ fn shown(machines: &[Checkup], all: bool) -> String {
 
 fn line(text: &mut String, check: &Check) {
     let (area, state) = (check.area.words(), check.state.as_str());
-    let _ = writeln!(text, "  {state:<8} {area:<10} {}: {}", check.what, check.detail);
+    let _ =
+        writeln!(text, "  {state:<8} {area:<10} {}: {}", plain(&check.what), plain(&check.detail));
     if check.state == State::Has {
         return;
     }
     if !check.probes.is_empty() {
-        let _ = writeln!(text, "  {:20}needed by {}", "", check.probes.join(", "));
+        let _ = writeln!(text, "  {:20}needed by {}", "", plain(&check.probes.join(", ")));
     }
     if let Some(remedy) = &check.remedy {
-        let _ = writeln!(text, "  {:20}{remedy}", "");
+        let _ = writeln!(text, "  {:20}{}", "", plain(remedy));
     }
 }

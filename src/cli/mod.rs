@@ -4,6 +4,7 @@
 //! prints, and turns outcomes into exit codes. It decides nothing else.
 
 pub mod apply;
+pub mod asking;
 pub mod claims;
 pub mod completions;
 pub mod config;
@@ -14,6 +15,7 @@ pub mod explain;
 pub mod failure;
 pub mod history_arg;
 pub mod judge;
+pub mod launcher;
 pub mod node;
 pub mod node_facts;
 pub mod parse;

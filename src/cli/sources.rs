@@ -1,8 +1,7 @@
-//! Which sources are asked for claims: the configuration's `[sources]` and
-//! `--from`, and the asking itself.
+//! Which sources are asked for claims, and how long one may take: `[sources]`
+//! of the configuration, the words of `--from`, and what is found here.
 //!
-//! What they say is read by `inventory` and weighed by `inventory::reconcile`;
-//! here only who is asked, and how long one may take.
+//! Asks nobody; `asking` does.
 
 use std::path::Path;
 use std::path::PathBuf;
@@ -11,31 +10,13 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::Config;
-use super::config::read_text;
+use super::config::Mistake;
 use super::failure::Failure;
-use super::stdout::note;
-use super::stored;
-use crate::coordinator;
 use crate::exec::lookup;
-use crate::inventory;
-use crate::inventory::claims_file;
-use crate::inventory::reconcile;
-use crate::inventory::reconcile::Rules;
-use crate::model::claims::Claims;
-use crate::model::id::NodeName;
 use crate::model::said::Family;
-use crate::model::said::ProblemKind;
-use crate::model::said::Said;
-use crate::model::said::SourceKind;
-use crate::record::file;
-use crate::sources;
+use crate::sources::http::Address;
 use crate::sources::kubernetes::Kubernetes;
-use crate::sources::nodes::Nodes;
-use crate::sources::ray::Ray;
 use crate::sources::slurm::Slurm;
-use crate::sources::slurmrestd::Slurmrestd;
-use crate::thresholds::Catalogue;
 
 /// How long one question may take where nothing is said: Slurm's own
 /// MessageTimeout is 10 s, and an answer on its way must not be cut off.
@@ -87,9 +68,12 @@ struct RaySection {
 /// Where slurmrestd is. The token is read when it is asked, and not before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rest {
-    address: String,
-    token_file: Option<PathBuf>,
-    user: Option<String>,
+    /// Its address.
+    pub address: Address,
+    /// The file with the token.
+    pub token_file: Option<PathBuf>,
+    /// The user the token is for, where it does not say.
+    pub user: Option<String>,
 }
 
 /// Who is asked.
@@ -104,7 +88,7 @@ pub struct Wanted {
     /// A Kubernetes API server.
     pub kubernetes: Option<Kubernetes>,
     /// The dashboard of a Ray cluster.
-    pub ray: Option<String>,
+    pub ray: Option<Address>,
     /// The nodes themselves, through the launcher.
     pub nodes: bool,
     /// Whose domains are measured.
@@ -134,9 +118,6 @@ impl Default for Wanted {
     }
 }
 
-/// A mistake in a configuration: where it is, and what.
-type Mistake = (usize, String);
-
 impl Section {
     /// Who is asked under this section, with these claims files before.
     pub fn wanted(self, files: Vec<PathBuf>, base: &Path) -> Result<Wanted, Mistake> {
@@ -144,7 +125,7 @@ impl Section {
             files,
             gpus_per_node: self.gpus_per_node,
             nics_per_node: self.nics_per_node,
-            ray: self.ray.map(|ray| ray.address),
+            ray: self.ray.map(|ray| ray.address.into()),
             nodes: self.nodes.unwrap_or(false),
             ..Wanted::default()
         };
@@ -184,7 +165,7 @@ impl Section {
             check_address(rest.address.get_ref())
                 .map_err(|said| (rest.address.span().start, said))?;
             wanted.rest = Some(Rest {
-                address: rest.address.into_inner(),
+                address: rest.address.into_inner().into(),
                 token_file: rest.token_file.map(|file| base.join(file)),
                 user: rest.user,
             });
@@ -206,7 +187,8 @@ fn check_address(address: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "address {address:?}, expected http://HOST:PORT, https://HOST:PORT or unix:/SOCKET"
+        "address {}, expected http://HOST:PORT, https://HOST:PORT or unix:/SOCKET",
+        Address::from(address)
     ))
 }
 
@@ -258,8 +240,8 @@ impl Wanted {
                 },
                 ("slurmrestd", Some(address)) => {
                     check_address(address)
-                        .map_err(|said| Failure::Usage(format!("--from {word}: {said}")))?;
-                    let address = address.to_owned();
+                        .map_err(|said| Failure::Usage(format!("--from slurmrestd: {said}")))?;
+                    let address = address.into();
                     wanted.rest = Some(Rest { address, token_file: None, user: None });
                 }
                 ("kubernetes", context) => {
@@ -276,7 +258,7 @@ impl Wanted {
                     Some(ray) => wanted.ray = Some(ray.clone()),
                     None => return Err(missing_value("ray", "http://HEAD:8265")),
                 },
-                ("ray", Some(address)) => wanted.ray = Some(address.to_owned()),
+                ("ray", Some(address)) => wanted.ray = Some(address.into()),
                 ("nodes", None) => wanted.nodes = true,
                 ("file" | "files", None) => {
                     wanted.files.extend(config.iter().flat_map(|c| c.files.clone()));
@@ -317,156 +299,4 @@ fn missing_value(name: &str, example: &str) -> Failure {
     Failure::Usage(format!(
         "--from {name}: where is it? Expected {name}={example}, or [sources.{name}]"
     ))
-}
-
-/// How nodes are reached, where they are asked themselves.
-#[derive(Debug)]
-pub struct Reach<'c> {
-    /// The configuration, where there is one.
-    pub config: Option<&'c Config>,
-    /// Expectations, which tell platforms from products.
-    pub catalogue: &'c Catalogue,
-}
-
-/// Asks everybody that is wanted and weighs what they say.
-pub fn claims(wanted: &Wanted, reach: &Reach<'_>) -> Result<Claims, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::Environment(format!("no runtime: {error}")))?;
-    let mut said = runtime.block_on(ask(wanted))?;
-    let platform_of = |product: &str, gpus: Option<u32>| {
-        reach.catalogue.for_product(product, gpus).map(|platform| platform.name.clone())
-    };
-    let rules = Rules {
-        order: wanted.order.clone(),
-        gpus_per_node: wanted.gpus_per_node,
-        nics_per_node: wanted.nics_per_node,
-        platform_of: &platform_of,
-    };
-    if wanted.nodes {
-        let known = reconcile::reconcile(said.clone(), &rules);
-        said.push(runtime.block_on(themselves(&known, wanted, reach))?);
-    }
-    let now = coordinator::shown(coordinator::now());
-    for one in &mut said {
-        one.source.read_at = Some(now.clone());
-    }
-    Ok(reconcile::reconcile(said, &rules))
-}
-
-/// Asks everybody but the nodes, at the same time.
-async fn ask(wanted: &Wanted) -> Result<Vec<Said>, Failure> {
-    let rest = match &wanted.rest {
-        Some(rest) => Some(Slurmrestd {
-            address: rest.address.clone(),
-            token: token(rest)?,
-            user: rest.user.clone(),
-            limit: wanted.limit,
-        }),
-        None => None,
-    };
-    let ray = wanted.ray.clone().map(|address| Ray { address, limit: wanted.limit });
-    let slurm = async {
-        match &wanted.slurm {
-            Some(slurm) => sources::slurm::ask(slurm).await,
-            None => Vec::new(),
-        }
-    };
-    let rest = async {
-        match &rest {
-            Some(rest) => sources::slurmrestd::ask(rest).await,
-            None => Vec::new(),
-        }
-    };
-    let kubernetes = async {
-        match &wanted.kubernetes {
-            Some(kubernetes) => sources::kubernetes::ask(kubernetes).await,
-            None => Vec::new(),
-        }
-    };
-    let ray = async {
-        match &ray {
-            Some(ray) => sources::ray::ask(ray).await,
-            None => Vec::new(),
-        }
-    };
-    let answers = tokio::join!(slurm, rest, kubernetes, ray);
-    let (runs, files): (Vec<PathBuf>, Vec<PathBuf>) =
-        wanted.files.iter().cloned().partition(|path| path.join(file::RUN).is_file());
-    let mut said = sources::files::read(&files);
-    for run in &runs {
-        said.push(measured(run)?);
-    }
-    said.extend(answers.0);
-    said.extend(answers.1);
-    said.extend(answers.2);
-    said.extend(answers.3);
-    Ok(said)
-}
-
-/// What a stored run measured, whatever was claimed then.
-fn measured(path: &Path) -> Result<Said, Failure> {
-    let stored = stored::open_quietly(path)?;
-    let run = stored::run(&stored)?;
-    let place = path.display().to_string();
-    Ok(inventory::measured::read(&place, &run.info.created, &run.claims, &run.cells))
-}
-
-/// The token for slurmrestd: from its file, else from `SLURM_JWT` as Slurm's own
-/// programs take it.
-fn token(rest: &Rest) -> Result<Option<String>, Failure> {
-    let text = match &rest.token_file {
-        Some(file) => read_text(file)?,
-        None => std::env::var("SLURM_JWT").unwrap_or_default(),
-    };
-    // `scontrol token` prints SLURM_JWT=TOKEN.
-    let text = text.trim();
-    let token = text.strip_prefix("SLURM_JWT=").unwrap_or(text);
-    Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
-}
-
-/// Asks the nodes that the other sources name.
-async fn themselves(known: &Claims, wanted: &Wanted, reach: &Reach<'_>) -> Result<Said, Failure> {
-    let Some(config) = reach.config else {
-        let text = "asking nodes needs a configuration that says how they are reached ([launcher])";
-        return Err(Failure::Usage(text.to_owned()));
-    };
-    let mut names: Vec<NodeName> = known.domains.iter().flat_map(|d| d.nodes.clone()).collect();
-    names.sort();
-    if names.is_empty() {
-        let mut said = Said::nothing(SourceKind::NodeFacts, "fabricgate node facts");
-        let message = "no other source names a node that could be asked";
-        said.trouble(ProblemKind::Missing, None, message);
-        return Ok(said);
-    }
-    let nodes = Nodes {
-        launcher: &config.launcher,
-        worker: &config.worker,
-        parallel: config.parallel,
-        limit: wanted.limit.max(config.connect),
-    };
-    Ok(sources::nodes::ask(&nodes, &names).await)
-}
-
-/// Tells on stderr what of the sources could not be used, before a sweep goes
-/// on without it.
-pub fn tell_problems(claims: &Claims) {
-    for read in &claims.sources {
-        for problem in &read.problems {
-            note(&format!("{}: {problem}", read.source));
-        }
-    }
-}
-
-/// A claims file that a person wrote is taken as it is or not at all: a typo in
-/// it must not silently leave nodes out of a sweep.
-pub fn check_own_files(files: &[PathBuf]) -> Result<(), Failure> {
-    for file in files.iter().filter(|file| file.is_file()) {
-        let text = read_text(file)?;
-        if claims_file::recognises(&text) {
-            claims_file::parse(&file.display().to_string(), &text).map_err(Failure::usage)?;
-        }
-    }
-    Ok(())
 }

@@ -139,16 +139,6 @@ mod tests {
     use super::*;
     use crate::model::checkup::State;
 
-    fn at(root: &Path) -> Look<'static> {
-        Look {
-            machine: "n1".to_owned(),
-            root: root.to_owned(),
-            path: root.display().to_string(),
-            probes: Vec::new(),
-            default_probes: Vec::new(),
-        }
-    }
-
     fn put(root: &Path, name: &str, text: &str) {
         let file: PathBuf = root.join(name);
         std::fs::create_dir_all(file.parent().expect("a folder")).expect("made");
@@ -158,7 +148,7 @@ mod tests {
     #[tokio::test]
     async fn a_machine_without_a_driver_is_told_so_once() {
         let root = tempfile::tempdir().expect("a folder");
-        let checks = driver(&at(root.path())).await;
+        let checks = driver(&Look::only(root.path())).await;
         let [check] = checks.as_slice() else { panic!("{checks:?}") };
         assert_eq!((check.state, check.needed), (State::Lacks, true));
     }
@@ -167,12 +157,12 @@ mod tests {
     async fn a_driver_without_its_devices_cannot_be_used() {
         let root = tempfile::tempdir().expect("a folder");
         put(root.path(), "proc/driver/nvidia/version", "NVRM version: 580.1\nGCC\n");
-        let checks = driver(&at(root.path())).await;
+        let checks = driver(&Look::only(root.path())).await;
         let states: Vec<State> = checks.iter().map(|check| check.state).collect();
         assert_eq!(states, [State::Has, State::Lacks]);
         assert_eq!(checks[0].detail, "NVRM version: 580.1");
         put(root.path(), "dev/nvidiactl", "");
-        assert_eq!(driver(&at(root.path())).await[1].state, State::Has);
+        assert_eq!(driver(&Look::only(root.path())).await[1].state, State::Has);
     }
 
     #[test]
@@ -189,11 +179,11 @@ mod tests {
     #[test]
     fn imex_is_unknown_where_it_is_not_configured() {
         let root = tempfile::tempdir().expect("a folder");
-        assert_eq!(imex(&at(root.path()))[0].state, State::Unknown);
+        assert_eq!(imex(&Look::only(root.path()))[0].state, State::Unknown);
         put(root.path(), "etc/nvidia-imex/nodes_config.cfg", "# none\n\n");
-        assert_eq!(imex(&at(root.path()))[0].state, State::Lacks);
+        assert_eq!(imex(&Look::only(root.path()))[0].state, State::Lacks);
         put(root.path(), "etc/nvidia-imex/nodes_config.cfg", "10.0.0.1\n10.0.0.2\n");
-        let checks = imex(&at(root.path()));
+        let checks = imex(&Look::only(root.path()));
         assert_eq!(checks[0].detail, "nodes_config.cfg names 2 nodes");
         assert_eq!(checks[1].state, State::Lacks, "there is no channel");
     }
@@ -201,10 +191,10 @@ mod tests {
     #[test]
     fn rdma_devices_are_named_and_their_access_is_tried() {
         let root = tempfile::tempdir().expect("a folder");
-        assert_eq!(rdma(&at(root.path()))[0].state, State::Unknown);
+        assert_eq!(rdma(&Look::only(root.path()))[0].state, State::Unknown);
         put(root.path(), "sys/class/infiniband/mlx5_1/x", "");
         put(root.path(), "sys/class/infiniband/mlx5_0/x", "");
-        let checks = rdma(&at(root.path()));
+        let checks = rdma(&Look::only(root.path()));
         assert_eq!(checks[0].detail, "mlx5_0, mlx5_1");
         assert_eq!(checks[1].state, State::Lacks);
     }

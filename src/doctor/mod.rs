@@ -42,6 +42,20 @@ pub struct Look<'l> {
     pub default_probes: Vec<&'static str>,
 }
 
+#[cfg(test)]
+impl Look<'static> {
+    /// A machine that has what lies in this folder, and no probes.
+    fn only(root: &std::path::Path) -> Self {
+        Self {
+            machine: "n1".to_owned(),
+            root: root.to_owned(),
+            path: root.display().to_string(),
+            probes: Vec::new(),
+            default_probes: Vec::new(),
+        }
+    }
+}
+
 /// Looks at everything.
 pub async fn look(look: &Look<'_>) -> Checkup {
     let mut checks = devices::driver(look).await;
@@ -72,6 +86,6 @@ async fn answer(argv: &[&str]) -> Result<String, String> {
             Err(format!("`{shown}` ended with {code}: {said}"))
         }
         Ending::TimedOut => Err(format!("`{shown}` gave no answer in {} s", LIMIT.as_secs())),
-        other => Err(format!("`{shown}`: {other:?}")),
+        other => Err(format!("`{shown}`: {other}")),
     }
 }

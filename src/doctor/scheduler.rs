@@ -57,16 +57,6 @@ mod tests {
     use super::*;
     use crate::model::checkup::State;
 
-    fn look(root: &Path) -> Look<'static> {
-        Look {
-            machine: "n1".to_owned(),
-            root: root.to_owned(),
-            path: root.display().to_string(),
-            probes: Vec::new(),
-            default_probes: Vec::new(),
-        }
-    }
-
     fn scontrol(root: &Path, script: &str) {
         let file = root.join("scontrol");
         std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("written");
@@ -76,13 +66,13 @@ mod tests {
     #[tokio::test]
     async fn a_controller_is_there_only_when_it_says_that_it_is_up() {
         let root = tempfile::tempdir().expect("a folder");
-        assert_eq!(slurm(&look(root.path())).await.state, State::Unknown);
+        assert_eq!(slurm(&Look::only(root.path())).await.state, State::Unknown);
         scontrol(root.path(), "echo 'Slurmctld(primary) at head is UP'");
-        assert_eq!(slurm(&look(root.path())).await.state, State::Has);
+        assert_eq!(slurm(&Look::only(root.path())).await.state, State::Has);
         scontrol(root.path(), "echo 'Slurmctld(primary) at head is DOWN'");
-        assert_eq!(slurm(&look(root.path())).await.state, State::Lacks);
+        assert_eq!(slurm(&Look::only(root.path())).await.state, State::Lacks);
         scontrol(root.path(), "echo 'cannot read slurm.conf' >&2; exit 1");
-        let check = slurm(&look(root.path())).await;
+        let check = slurm(&Look::only(root.path())).await;
         assert_eq!(check.state, State::Lacks);
         assert!(check.detail.contains("ended with 1: cannot read slurm.conf"), "{}", check.detail);
     }

@@ -30,6 +30,10 @@ use crate::model::gpu_facts::RetiredPages;
 use crate::model::node_facts::DriverFacts;
 use crate::model::node_facts::Missing;
 
+/// More GPUs than a machine has. A place is kept for each that is counted and
+/// silent, so a number that cannot be true is none.
+const MOST_GPUS: u32 = 1_024;
+
 /// What a driver says of itself and of how many GPUs there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct MachineSaid {
@@ -77,7 +81,15 @@ pub(super) fn machine(library: &dyn GpuLibrary) -> MachineSaid {
     // cudaDriverGetVersion: 1000 times major and 10 times minor.
     let cuda = number(MachineQuestion::CudaVersion);
     let cuda_version = cuda.map(|number| format!("{}.{}", number / 1000, number % 1000 / 10));
-    let gpus = number(MachineQuestion::GpuCount).and_then(|count| u32::try_from(count).ok());
+    let count = number(MachineQuestion::GpuCount);
+    let gpus = count.and_then(|count| u32::try_from(count).ok()).filter(|it| *it <= MOST_GPUS);
+    if let (Some(count), None) = (count, gpus) {
+        missing.push(Missing {
+            what: MachineQuestion::GpuCount.to_string(),
+            why: Refusal::Unreadable(format!("{count} GPUs")).to_string(),
+            ..Missing::default()
+        });
+    }
     MachineSaid { driver: DriverFacts { version, nvml_version, cuda_version }, gpus, missing }
 }
 
@@ -232,6 +244,20 @@ mod tests {
 
     fn said(recorded: &Recorded) -> GpuSaid {
         gpu(recorded, Path::new("/proc"), 0, &mut |_| {})
+    }
+
+    #[test]
+    fn a_count_of_gpus_that_cannot_be_true_is_missing() {
+        let count = |number| {
+            let mut recorded = Recorded::default();
+            recorded.machine(MachineQuestion::GpuCount, Ok(Value::Number(number)));
+            let said = machine(&recorded);
+            let why = said.missing.into_iter().find(|missing| missing.what == "gpu count");
+            (said.gpus, why.map(|missing| missing.why))
+        };
+        assert_eq!(count(8), (Some(8), None));
+        let why = "the answer cannot be understood: 4294967295 GPUs".to_owned();
+        assert_eq!(count(u32::MAX.into()), (None, Some(why)));
     }
 
     #[test]

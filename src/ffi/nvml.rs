@@ -56,8 +56,6 @@ pub struct Fabric {
 /// Where a GPU sits, as the platform tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Platform {
-    /// GUID of the InfiniBand-like port.
-    pub ib_guid: [u8; 16],
     /// Serial number of the chassis; older drivers call it the rack's GUID.
     pub chassis_serial: [u8; 16],
     /// Slot in the chassis, switches counted.
@@ -287,7 +285,6 @@ pub fn platform(device: &Device<'_>, version: u32) -> Result<Platform, CallError
     // (nvml.h), so whichever the library takes it for, it writes inside of it.
     succeeded(unsafe { call(device.handle(), &raw mut info) })?;
     Ok(Platform {
-        ib_guid: info.ibGuid,
         chassis_serial: info.chassisSerialNumber,
         slot: info.slotNumber,
         tray: info.trayIndex,

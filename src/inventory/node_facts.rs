@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::inventory::reading::plain;
 use crate::model::gpu_facts::FabricFacts;
 use crate::model::gpu_facts::FabricState;
 use crate::model::gpu_facts::GpuFacts;
@@ -296,12 +297,6 @@ fn nic(nic: &NicFacts, facts: &NodeFacts, at: &str) -> NicSaid {
         basis: Some(Basis::Reported),
         at: Some(at.to_owned()),
     }
-}
-
-/// Text of a file without control characters.
-fn plain(text: &str) -> String {
-    let kept: String = text.chars().filter(|c| !c.is_control()).collect();
-    kept.trim().to_owned()
 }
 
 /// Why a document was not read.

@@ -46,6 +46,21 @@ pub(super) fn remark(said: &mut Said, note: impl Into<String>) {
     }
 }
 
+/// Cuts remarks that nobody would read to the end.
+pub(super) fn bounded(mut said: Said) -> Said {
+    if MOST_PROBLEMS < said.problems.len() {
+        let more = said.problems.len() - MOST_PROBLEMS;
+        said.problems.truncate(MOST_PROBLEMS);
+        said.trouble(ProblemKind::Incomplete, None, format!("{more} more problems are not shown"));
+    }
+    if MOST_PROBLEMS < said.notes.len() {
+        let more = said.notes.len() - MOST_PROBLEMS;
+        said.notes.truncate(MOST_PROBLEMS);
+        said.notes.push(format!("{more} more remarks are not shown"));
+    }
+    said
+}
+
 /// Whether a text is short enough to be read; where it is not, it says so.
 pub(super) fn fits(said: &mut Said, text: &str) -> bool {
     let fits = text.len() <= LONGEST;
@@ -76,19 +91,19 @@ pub(super) fn node_of_place(place: &str) -> Option<NodeName> {
 /// Other people's text, fit to be kept and shown: without control characters,
 /// with single blanks, and not longer than anybody reads.
 pub(super) fn plain(text: &str) -> String {
-    // Long texts are cut before they are looked at, word by word.
     let mut kept = String::new();
-    for word in text.split(|c: char| c.is_whitespace() || c.is_control()) {
-        if word.is_empty() {
-            continue;
-        }
-        if !kept.is_empty() {
-            kept.push(' ');
-        }
-        for c in word.chars() {
+    let mut gap = false;
+    for c in text.chars() {
+        if c.is_whitespace() {
+            gap = !kept.is_empty();
+        } else if !c.is_control() {
+            // Cut here: nobody looks at the rest of a long text.
             if LONGEST_WORD <= kept.len() {
                 kept.push('…');
                 return kept;
+            }
+            if std::mem::take(&mut gap) {
+                kept.push(' ');
             }
             kept.push(c);
         }
@@ -174,8 +189,20 @@ mod tests {
     }
 
     #[test]
+    fn what_readers_found_without_end_is_cut() {
+        let mut said = Said::nothing(SourceKind::SlurmNodes, "x");
+        for number in 0..1_000 {
+            said.trouble(ProblemKind::Malformed, None, number.to_string());
+            said.notes.push(number.to_string());
+        }
+        let said = bounded(said);
+        assert_eq!((said.problems.len(), said.notes.len()), (MOST_PROBLEMS + 1, MOST_PROBLEMS + 1));
+        assert_eq!(said.problems[MOST_PROBLEMS].message, "800 more problems are not shown");
+    }
+
+    #[test]
     fn what_is_kept_of_other_texts_is_short_and_can_be_shown() {
-        assert_eq!(plain(" a\u{1b}[31m\tb\u{0}\nc "), "a [31m b c");
+        assert_eq!(plain(" a\u{1b}[31m\tb\u{0}\n \u{0} c "), "a[31m b c");
         let long = plain(&"é".repeat(1_000_000));
         assert!(long.len() < LONGEST_WORD + 8 && long.ends_with('…'));
     }

@@ -152,6 +152,13 @@ fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mu
         labelled.iter().max_by_key(|(_, nodes)| nodes.len()).map(|(clique, _)| clique.clone());
     let Some(main) = main else { return };
     let home = most(labelled[&main].iter().filter_map(|node| measured.part(node)));
+    let found = |said: String, detail: String| {
+        let parts = format!("{} reach each other", parts_of(measured));
+        finding(Outcome::Degraded, LABEL, of_domain(LocusKind::Domain, &domain.name), RULE)
+            .saying(said)
+            .because(&at, None, detail)
+            .because(&measured.file, None, parts)
+    };
     // Labelled apart, and together.
     for (clique, nodes) in labelled.iter().filter(|(clique, _)| **clique != main) {
         let here: Vec<&NodeName> =
@@ -173,16 +180,7 @@ fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mu
         });
         match known {
             Some(known) => add(known, &at, detail),
-            None => {
-                let locus = of_domain(LocusKind::Domain, &domain.name);
-                let found = finding(Outcome::Degraded, LABEL, locus, RULE).saying(said);
-                let found = found.because(&at, None, detail).because(
-                    &measured.file,
-                    None,
-                    format!("{} reach each other", parts_of(measured)),
-                );
-                ledger.find(found);
-            }
+            None => ledger.find(found(said, detail)),
         }
     }
     // Labelled together, and apart.
@@ -214,14 +212,7 @@ fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mu
             domain.name,
             if away.len() == 1 { "does not reach" } else { "do not reach" },
         );
-        let locus = of_domain(LocusKind::Domain, &domain.name);
-        let found = finding(Outcome::Degraded, LABEL, locus, RULE).saying(said);
-        let found = found.because(&at, None, detail).because(
-            &measured.file,
-            None,
-            format!("{} reach each other", parts_of(measured)),
-        );
-        ledger.find(found);
+        ledger.find(found(said, detail));
     }
 }
 

@@ -147,7 +147,7 @@ fn path(ends: (usize, usize), cells: &[Vec<f64>]) -> Option<Path> {
         })
         .collect();
     spreads.sort_by(f64::total_cmp);
-    let spread = *spreads.get((spreads.len() - 1) / 2)?;
+    let spread = *spreads.get(spreads.len().checked_sub(1)? / 2)?;
     let readings = cells.iter().map(Vec::len).min()?;
     // Dips go down only: the best of several at the same moment has none.
     let at = |k: usize| {

@@ -193,7 +193,11 @@ pub fn clean(text: &str) -> String {
         if !out.is_empty() {
             out.push(' ');
         }
-        out.extend(word.chars().filter(|c| !c.is_control() && *c != '\u{fffd}'));
+        // A log may be one word, or a million of them.
+        out.extend(word.chars().filter(|c| !c.is_control() && *c != '\u{fffd}').take(LONGEST + 1));
+        if 4 * LONGEST < out.len() {
+            break;
+        }
     }
     if let Some((at, _)) = out.char_indices().nth(LONGEST) {
         out.truncate(at);

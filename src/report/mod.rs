@@ -26,7 +26,7 @@ mod headline;
 mod heat;
 mod overview;
 mod page;
-mod plain;
+pub(crate) mod plain;
 mod plot;
 mod scale;
 mod xml;

@@ -12,7 +12,7 @@ use crate::model::verdict::Locus;
 
 /// `text` with everything invisible or steering spelled out (`\x1b`, `\n`,
 /// `\u{202e}`), so that it stays on its line and means what it shows.
-pub(super) fn plain(text: &str) -> Cow<'_, str> {
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     if !text.chars().any(steers) {
         return Cow::Borrowed(text);
     }

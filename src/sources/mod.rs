@@ -5,6 +5,7 @@
 //! never an error of the whole: the others stay usable.
 
 pub mod files;
+pub mod http;
 pub mod input;
 pub mod kubernetes;
 pub mod nodes;

@@ -15,6 +15,7 @@ use crate::exec::Finished;
 use crate::exec::Request;
 use crate::inventory::node_facts;
 use crate::launch::Launcher;
+use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::node_facts::NODE_FACTS_FORMAT;
 use crate::model::node_facts::NodeFacts;
@@ -160,7 +161,7 @@ fn account(bytes: &[u8]) -> Result<Box<NodeFacts>, Trouble> {
     match serde_json::from_slice::<NodeFacts>(bytes) {
         Ok(facts) if facts.format == NODE_FACTS_FORMAT => Ok(Box::new(facts)),
         Ok(facts) if !facts.format.is_empty() => {
-            let format = printable(&facts.format);
+            let format = clean(&facts.format);
             let why = format!("answers in format {format}, and only {NODE_FACTS_FORMAT} is known");
             Err((ProblemKind::Unsupported, why))
         }
@@ -172,14 +173,9 @@ fn account(bytes: &[u8]) -> Result<Box<NodeFacts>, Trouble> {
 /// What went wrong, how it ended, and the last that it complained of.
 fn complaint(what: &str, ending: &Ending, finished: &Finished) -> String {
     let stderr = String::from_utf8_lossy(&finished.stderr.bytes);
-    let last = stderr.lines().rev().map(printable).find(|line| !line.is_empty());
+    let last = stderr.lines().rev().map(clean).find(|line| !line.is_empty());
     let last = last.map_or_else(String::new, |line| format!(": {line}"));
     format!("{what}: {ending}{last}")
-}
-
-fn printable(text: &str) -> String {
-    let kept: String = text.chars().filter(|c| !c.is_control()).take(300).collect();
-    kept.trim().to_owned()
 }
 
 #[cfg(test)]

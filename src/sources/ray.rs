@@ -9,6 +9,9 @@ use reqwest::Client;
 use reqwest::StatusCode;
 use reqwest::Url;
 
+use super::http;
+use super::http::Address;
+use super::http::Cut;
 use super::tls;
 use crate::inventory::ray;
 use crate::model::said::ProblemKind;
@@ -29,7 +32,7 @@ const LONGEST: usize = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ray {
     /// `http://head:8265`.
-    pub address: String,
+    pub address: Address,
     /// How long one question may take.
     pub limit: Duration,
 }
@@ -62,19 +65,19 @@ pub async fn ask(ray: &Ray) -> Vec<Said> {
         .no_proxy()
         .redirect(reqwest::redirect::Policy::limited(3))
         .build();
-    let base = base(&ray.address);
+    let base = base(ray.address.as_str());
     let (client, base) = match (client, base) {
         (Ok(client), Ok(base)) => (client, base),
         (client, base) => {
             let why = base.err().or(client.err().map(|e| e.to_string())).unwrap_or_default();
             let why = Why::said(ProblemKind::Malformed, why);
-            return vec![unanswered(&ray.address, vec![(ray.address.clone(), why)])];
+            return vec![unanswered(&ray.address, vec![(ray.address.to_string(), why)])];
         }
     };
     let mut second_best: Option<Said> = None;
     for question in [SUMMARY, STATE] {
         let Ok(url) = base.join(question) else { continue };
-        let place = url.to_string();
+        let place = place(&url);
         match get(&client, url, ray.limit).await {
             Ok(text) => {
                 let mut said = ray::read(&place, &text);
@@ -110,8 +113,8 @@ fn add(said: &mut Said, failed: Vec<(String, Why)>) {
     }
 }
 
-fn unanswered(address: &str, failed: Vec<(String, Why)>) -> Said {
-    let mut said = Said::nothing(SourceKind::Ray, address);
+fn unanswered(address: &Address, failed: Vec<(String, Why)>) -> Said {
+    let mut said = Said::nothing(SourceKind::Ray, address.to_string());
     add(&mut said, failed);
     said
 }
@@ -128,6 +131,14 @@ fn base(address: &str) -> Result<Url, String> {
         "http" | "https" if url.has_host() => Ok(url),
         other => Err(format!("{other}: {expected}")),
     }
+}
+
+/// A question, as messages name it: without the password of a dashboard behind
+/// a proxy that wants one.
+fn place(url: &Url) -> String {
+    let mut place = http::bare(url.clone());
+    place.set_query(url.query());
+    place.into()
 }
 
 /// The body of one answer, or why there is none.
@@ -147,7 +158,7 @@ async fn fetch(client: &Client, url: Url, limit: Duration) -> Result<String, Why
     let unreachable = |error: &reqwest::Error| {
         if error.is_timeout() { late(limit) } else { Why::silent(root_cause(error)) }
     };
-    let mut response = client.get(url).send().await.map_err(|e| unreachable(&e))?;
+    let response = client.get(url).send().await.map_err(|e| unreachable(&e))?;
     let status = response.status();
     if !status.is_success() {
         let kind = match status {
@@ -160,15 +171,14 @@ async fn fetch(client: &Client, url: Url, limit: Duration) -> Result<String, Why
             format!("status {status}, expected the nodes of a Ray cluster"),
         ));
     }
-    let mut body: Vec<u8> = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|e| unreachable(&e))? {
-        if LONGEST < body.len() + chunk.len() {
+    match http::body(response, LONGEST).await {
+        Ok(body) => Ok(String::from_utf8_lossy(&body).into_owned()),
+        Err(Cut::Lost(error)) => Err(unreachable(&error)),
+        Err(Cut::TooLong) => {
             let message = format!("more than {LONGEST} bytes, expected fewer");
-            return Err(Why::said(ProblemKind::Unsupported, message));
+            Err(Why::said(ProblemKind::Unsupported, message))
         }
-        body.extend_from_slice(&chunk);
     }
-    Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
 /// What an error comes from: the outermost only says that a request failed.
@@ -185,6 +195,7 @@ mod tests {
     use wiremock::Mock;
     use wiremock::MockServer;
     use wiremock::ResponseTemplate;
+    use wiremock::matchers::header;
     use wiremock::matchers::path;
 
     use super::*;
@@ -208,7 +219,7 @@ mod tests {
             let server = MockServer::start().await;
             Mock::given(path("/nodes")).respond_with(summary).mount(&server).await;
             Mock::given(path("/api/v0/nodes")).respond_with(state).mount(&server).await;
-            let mut all = ask(&Ray { address: server.uri(), limit }).await;
+            let mut all = ask(&Ray { address: server.uri().into(), limit }).await;
             assert_eq!(all.len(), 1);
             all.remove(0)
         })
@@ -282,11 +293,35 @@ mod tests {
     }
 
     #[test]
+    fn a_password_in_the_address_is_sent_and_never_shown() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let (ray, said) = runtime.block_on(async {
+            let server = MockServer::start().await;
+            // me:secret, as RFC 7617 writes it.
+            Mock::given(path("/nodes"))
+                .and(header("authorization", "Basic bWU6c2VjcmV0"))
+                .respond_with(text(HOSTS))
+                .mount(&server)
+                .await;
+            let address = server.uri().replace("http://", "http://me:secret@");
+            let ray = Ray { address: address.into(), limit: PATIENT };
+            let said = ask(&ray).await.remove(0);
+            (ray, said)
+        });
+        assert_eq!(names(&said), ["n1"]);
+        assert!(said.source.place.ends_with("/nodes?view=summary"), "{said:?}");
+        let refused = Ray { address: "ftp://me:secret@head".into(), ..ray.clone() };
+        let shown = format!("{ray:?} {said:?} {refused:?} {:?}", runtime.block_on(ask(&refused)));
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+
+    #[test]
     fn nobody_there_and_no_address_are_problems() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
         let of = |address: &str| {
-            let ray = Ray { address: address.to_owned(), limit: PATIENT };
+            let ray = Ray { address: address.into(), limit: PATIENT };
             runtime.block_on(ask(&ray)).remove(0)
         };
         // Bound and closed again: nobody listens there.

@@ -22,6 +22,9 @@ use self::envelope::Envelope;
 use self::envelope::Fault;
 use self::envelope::Ping;
 use self::envelope::newest;
+use super::http;
+use super::http::Address;
+use super::http::Cut;
 use super::slurm::kind_of;
 use super::tls;
 use crate::inventory::slurm;
@@ -41,7 +44,7 @@ const MOST: usize = 256 * 1024 * 1024;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Slurmrestd {
     /// `http://host:6820`, `https://host:6820`, or `unix:/run/slurmrestd.sock`.
-    pub address: String,
+    pub address: Address,
     /// The JSON web token, where one is needed.
     pub token: Option<String>,
     /// The user it is for, where the token does not say.
@@ -53,22 +56,12 @@ pub struct Slurmrestd {
 impl fmt::Debug for Slurmrestd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slurmrestd")
-            .field("address", &shown(&self.address))
+            .field("address", &self.address)
             .field("token", &self.token.as_ref().map(|_| "(hidden)"))
             .field("user", &self.user)
             .field("limit", &self.limit)
             .finish()
     }
-}
-
-/// An address without what it may hold besides: a password, a key.
-fn shown(address: &str) -> String {
-    let Ok(mut url) = Url::parse(address) else { return "(no address)".to_owned() };
-    // These fail where the kind of address has none.
-    let _ = (url.set_username(""), url.set_password(None));
-    url.set_query(None);
-    url.set_fragment(None);
-    url.into()
 }
 
 /// Asks for nodes and partitions, after a ping. Ends within three times the
@@ -186,7 +179,7 @@ impl Line {
             .timeout(rest.limit)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
-        let socket = rest.address.strip_prefix("unix:");
+        let socket = rest.address.as_str().strip_prefix("unix:");
         let (mut base, place) = match socket {
             Some(path) => {
                 let path = path.strip_prefix("//").unwrap_or(path);
@@ -197,7 +190,7 @@ impl Line {
                 (Url::parse("http://slurmrestd/"), format!("unix:{path}"))
             }
             // Credentials in an address are not what slurmrestd asks for.
-            None => (Url::parse(&shown(&rest.address)), String::new()),
+            None => (Url::parse(rest.address.as_str()).map(http::bare), String::new()),
         };
         if let Ok(base) = &mut base
             && !base.path().ends_with('/')
@@ -325,16 +318,16 @@ impl Line {
             trouble(ProblemKind::Malformed, format!("the address of slurmrestd: {error}"))
         })?;
         let failed = |error: reqwest::Error| self.failed(&error);
-        let mut response = self.client.get(url).send().await.map_err(failed)?;
-        let mut reply = Reply { status: response.status(), body: Vec::new() };
-        while let Some(piece) = response.chunk().await.map_err(failed)? {
-            if self.most < reply.body.len() + piece.len() {
+        let response = self.client.get(url).send().await.map_err(failed)?;
+        let status = response.status();
+        match http::body(response, self.most).await {
+            Ok(body) => Ok(Reply { status, body }),
+            Err(Cut::Lost(error)) => Err(failed(error)),
+            Err(Cut::TooLong) => {
                 let most = format!("the answer is longer than the {} bytes taken", self.most);
-                return Err(trouble(ProblemKind::Incomplete, most));
+                Err(trouble(ProblemKind::Incomplete, most))
             }
-            reply.body.extend_from_slice(&piece);
         }
-        Ok(reply)
     }
 
     fn failed(&self, error: &reqwest::Error) -> Trouble {

@@ -109,7 +109,7 @@ fn texts(of: &[&[&str]]) -> Vec<Vec<u8>> {
 
 /// What holds of everything that is said, whatever it was read from.
 fn holds(said: &Said) {
-    assert!(said.problems.len() <= 101 && said.notes.len() <= 101);
+    assert!(said.problems.len() <= 201 && said.notes.len() <= 201);
     assert!(said.problems.iter().all(|p| !p.message.is_empty()));
     assert!(said.problems.iter().all(|p| p.at.as_ref().is_none_or(|at| !at.is_empty())));
     let mut names = BTreeSet::new();

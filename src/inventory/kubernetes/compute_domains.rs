@@ -19,8 +19,9 @@ use super::objects;
 use super::objects::Object;
 use super::objects::at;
 use super::objects::list_at;
-use super::objects::shown;
 use super::objects::text_at;
+use crate::inventory::reading::bounded;
+use crate::inventory::reading::plain;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::FabricSaid;
@@ -121,17 +122,17 @@ impl ComputeDomains {
 
     fn add_domain(&mut self, name: &str, object: &Object) {
         let namespace = text_at(&object.map, &["metadata", "namespace"]).unwrap_or("default");
-        let name = format!("{}/{}", shown(namespace), shown(name));
+        let name = format!("{}/{}", plain(namespace), plain(name));
         if let Some(uid) = text_at(&object.map, &["metadata", "uid"]) {
             self.by_uid.insert(uid.to_owned(), name.clone());
         }
         let members = self.members(&name, list_at(&object.map, &["status", "nodes"]), "name");
         let size = at(&object.map, &["spec", "numNodes"]).and_then(Value::as_u64);
         let domain = ComputeDomain {
-            status: shown(text_at(&object.map, &["status", "status"]).unwrap_or_default()),
+            status: plain(text_at(&object.map, &["status", "status"]).unwrap_or_default()),
             // 0, the default, is no expectation.
             size: size.and_then(|size| u32::try_from(size).ok()).filter(|size| 0 < *size),
-            since: text_at(&object.map, &["metadata", "creationTimestamp"]).map(shown),
+            since: text_at(&object.map, &["metadata", "creationTimestamp"]).map(plain),
             members,
         };
         if self.domains.insert(name.clone(), domain).is_some() {
@@ -143,10 +144,10 @@ impl ComputeDomains {
     fn members(&mut self, domain: &str, nodes: &[Value], name: &str) -> Vec<Member> {
         let mut members = Vec::new();
         for (number, node) in nodes.iter().enumerate() {
-            let place = format!("{}: ComputeDomain {}, node {number}", self.place, shown(domain));
+            let place = format!("{}: ComputeDomain {}, node {number}", self.place, plain(domain));
             let empty = Map::new();
             let node = node.as_object().unwrap_or(&empty);
-            let Some(node_name) = text_at(node, &[name]).filter(|name| !shown(name).is_empty())
+            let Some(node_name) = text_at(node, &[name]).filter(|name| !plain(name).is_empty())
             else {
                 self.said.trouble(ProblemKind::Malformed, place, "a node without a name");
                 continue;
@@ -158,9 +159,9 @@ impl ComputeDomains {
                 self.said.trouble(ProblemKind::Malformed, place, format!("cliqueID: {message}"));
             }
             members.push(Member {
-                node: NodeName::from(shown(node_name)),
-                clique: shown(clique),
-                status: shown(text_at(node, &["status"]).unwrap_or_default()),
+                node: NodeName::from(plain(node_name)),
+                clique: plain(clique),
+                status: plain(text_at(node, &["status"]).unwrap_or_default()),
                 index: node.get("index").and_then(Value::as_u64),
             });
         }
@@ -171,7 +172,7 @@ impl ComputeDomains {
     pub fn said(mut self) -> Said {
         for (uid, members) in std::mem::take(&mut self.cliques) {
             // Without its domain, the UID is all the name there is.
-            let name = self.by_uid.get(&uid).cloned().unwrap_or_else(|| shown(&uid));
+            let name = self.by_uid.get(&uid).cloned().unwrap_or_else(|| plain(&uid));
             self.domains.entry(name).or_default().members.extend(members);
         }
         let mut owners: BTreeMap<NodeName, String> = BTreeMap::new();
@@ -194,7 +195,7 @@ impl ComputeDomains {
             }
             speak(&name, &domain, &mut self.said);
         }
-        self.said
+        bounded(self.said)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::levels::Labelled;
-use super::objects::shown;
+use crate::inventory::reading::plain;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::FabricSaid;
@@ -43,17 +43,17 @@ impl Clique {
     pub(super) fn parse(value: &str) -> Result<Self, String> {
         let expected = "expected <ClusterUUID>.<CliqueID>";
         let Some((uuid, id)) = value.rsplit_once('.') else {
-            return Err(format!("{expected}, found {:?}", shown(value)));
+            return Err(format!("{expected}, found {:?}", plain(value)));
         };
         let groups: Vec<&str> = uuid.split('-').collect();
         let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
         let is_hex = groups.iter().all(|group| group.bytes().all(|b| b.is_ascii_hexdigit()));
         if lengths != [8, 4, 4, 4, 12] || !is_hex {
-            return Err(format!("{expected}, but {:?} is no UUID", shown(uuid)));
+            return Err(format!("{expected}, but {:?} is no UUID", plain(uuid)));
         }
         let digits = !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit());
         let Some(id) = id.parse().ok().filter(|_| digits) else {
-            return Err(format!("{expected}, but {:?} is no clique id", shown(id)));
+            return Err(format!("{expected}, but {:?} is no clique id", plain(id)));
         };
         Ok(Self { uuid: uuid.to_ascii_lowercase(), id })
     }
@@ -92,7 +92,7 @@ pub(super) fn read(
             message,
         });
     };
-    said.product = text("gpu.product").filter(|product| !product.is_empty()).map(shown);
+    said.product = text("gpu.product").filter(|product| !product.is_empty()).map(plain);
     said.driver = driver(labels);
     // Under MIG's single strategy product and count are those of the slices.
     let is_sliced = said.product.as_deref().is_some_and(|product| product.contains("-MIG-"));
@@ -100,7 +100,7 @@ pub(super) fn read(
     match text("gpu.count").map(|count| (count, count.parse::<u32>())) {
         Some((_, Ok(count))) if !is_sliced => said.gpus = Some(count),
         Some((count, Err(_))) => {
-            wrong("nvidia.com/gpu.count", format!("expected a number, found {:?}", shown(count)));
+            wrong("nvidia.com/gpu.count", format!("expected a number, found {:?}", plain(count)));
         }
         Some(_) => {}
         // Without the label, what the device plugin had when it started.
@@ -131,7 +131,7 @@ pub(super) fn read(
                 });
             }
             Err(message) => {
-                said.marks.insert(format!("label {CLIQUE}"), shown(value));
+                said.marks.insert(format!("label {CLIQUE}"), plain(value));
                 wrong(CLIQUE, message);
             }
         }
@@ -141,7 +141,7 @@ pub(super) fn read(
 fn mark(said: &mut NodeSaid, labels: &BTreeMap<String, String>, key: &str) {
     let key = format!("{PREFIX}{key}");
     if let Some(value) = labels.get(&key) {
-        said.marks.insert(format!("label {key}"), shown(value));
+        said.marks.insert(format!("label {key}"), plain(value));
     }
 }
 
@@ -149,12 +149,12 @@ fn mark(said: &mut NodeSaid, labels: &BTreeMap<String, String>, key: &str) {
 fn driver(labels: &BTreeMap<String, String>) -> Option<String> {
     let text = |key: &str| labels.get(key).map(String::as_str).filter(|text| !text.is_empty());
     if let Some(full) = text("nvidia.com/cuda.driver-version.full") {
-        return Some(shown(full));
+        return Some(plain(full));
     }
     let major = text("nvidia.com/cuda.driver.major")?;
     let minor = text("nvidia.com/cuda.driver.minor")?;
     let whole = [Some(major), Some(minor), text("nvidia.com/cuda.driver.rev")];
-    Some(shown(&whole.into_iter().flatten().collect::<Vec<_>>().join(".")))
+    Some(plain(&whole.into_iter().flatten().collect::<Vec<_>>().join(".")))
 }
 
 /// Whether a node is one of a rack-scale NVLink domain, by its product or the

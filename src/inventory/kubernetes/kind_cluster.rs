@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::objects::Object;
 use super::objects::list_at;
-use super::objects::shown;
 use super::objects::text_at;
+use crate::inventory::reading::plain;
 
 /// Whether an object is one.
 pub(super) fn is_one(object: &Object) -> bool {
@@ -39,7 +39,7 @@ pub(super) fn nodes(object: &Object) -> Vec<KindNode> {
             let count = counts.entry(role).or_default();
             *count += 1;
             let number = if *count == 1 { String::new() } else { count.to_string() };
-            let container = format!("{}-{}{number}", shown(cluster), shown(role));
+            let container = format!("{}-{}{number}", plain(cluster), plain(role));
             let labels = node.get("labels").and_then(Value::as_object);
             let labels = labels.into_iter().flatten();
             let labels =

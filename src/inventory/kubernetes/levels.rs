@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use super::gpu_labels;
 use super::gpu_labels::CLIQUE;
-use super::objects::shown;
+use crate::inventory::reading::plain;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Group;
@@ -127,7 +127,7 @@ impl Place {
             key: format!("label {key}"),
             scheme: scheme.to_owned(),
             kind,
-            name: shown(value),
+            name: plain(value),
             topology: None,
         }
     }
@@ -285,7 +285,7 @@ fn numbered(labels: &BTreeMap<String, String>, prefix: &str, scheme: &str) -> Ve
                 key: format!("label {key}"),
                 scheme: format!("{scheme}{tier}"),
                 kind: GroupKind::Switch,
-                name: shown(value),
+                name: plain(value),
                 topology: None,
             };
             (!value.is_empty()).then_some((tier, place))
@@ -310,7 +310,7 @@ fn slinky(spec: &str) -> Result<Vec<Vec<Place>>, String> {
         let units: Vec<&str> = words.collect();
         if topology.is_empty() || units.is_empty() || units.contains(&"") {
             let expected = "expected <topology>:<unit>, several separated by commas";
-            return Err(format!("{expected}, found {:?}", shown(part)));
+            return Err(format!("{expected}, found {:?}", plain(part)));
         }
         let (kind, outer, scheme) = if topology.contains("block") {
             (GroupKind::Domain, GroupKind::Domain, "slinky-block")
@@ -323,8 +323,8 @@ fn slinky(spec: &str) -> Result<Vec<Vec<Place>>, String> {
             key: format!("annotation {SLINKY}"),
             scheme: scheme.to_owned(),
             kind: if at == 0 { kind } else { outer },
-            name: shown(unit),
-            topology: Some(shown(topology)),
+            name: plain(unit),
+            topology: Some(plain(topology)),
         };
         chains.push(units.iter().rev().enumerate().map(place).collect());
     }
@@ -338,8 +338,8 @@ fn racks(nodes: &[(&NodeName, &Labelled)], said: &mut Said) {
     const SLOT: &str = "oci.oraclecloud.com/host.tray_index";
     for (node, labelled) in nodes {
         let said = said.nodes.entry((*node).clone()).or_default();
-        said.rack = RACKS.iter().find_map(|key| labelled.labels.get(*key)).map(|rack| shown(rack));
-        said.slot = labelled.labels.get(SLOT).map(|slot| shown(slot));
+        said.rack = RACKS.iter().find_map(|key| labelled.labels.get(*key)).map(|rack| plain(rack));
+        said.slot = labelled.labels.get(SLOT).map(|slot| plain(slot));
         said.nics.extend(nics(&labelled.labels));
     }
 }
@@ -366,11 +366,11 @@ fn nics(labels: &BTreeMap<String, String>) -> Vec<NicSaid> {
         };
         let nic = nics.entry((interface, how)).or_default();
         match what {
-            "device" => nic.leaf = Some(shown(value)),
-            "port-id" => nic.port = Some(shown(value)),
+            "device" => nic.leaf = Some(plain(value)),
+            "port-id" => nic.port = Some(plain(value)),
             _ => {}
         }
-        nic.device = Some(shown(interface));
+        nic.device = Some(plain(interface));
         nic.basis = Some(basis);
         nic.at = Some(format!("label {key}"));
     }

@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::levels::Labelled;
 use super::objects::Object;
 use super::objects::list_at;
-use super::objects::shown;
 use super::objects::text_at;
+use crate::inventory::reading::plain;
 use crate::model::said::NodeSaid;
 use crate::model::said::ProblemKind;
 use crate::model::said::SourceProblem;
@@ -86,7 +86,7 @@ pub(super) fn read(
 ) {
     for (label, value) in labels {
         if LABELS.iter().any(|known| label.starts_with(known)) {
-            said.marks.insert(format!("label {label}"), shown(value));
+            said.marks.insert(format!("label {label}"), plain(value));
         }
         if OPT_OUTS.contains(&(label.as_str(), value.as_str())) {
             said.opt_out.push(format!("label {label}={value}"));
@@ -94,7 +94,7 @@ pub(super) fn read(
     }
     for (annotation, value) in annotations {
         if ANNOTATIONS.iter().any(|known| annotation.starts_with(known)) {
-            said.marks.insert(format!("annotation {annotation}"), shown(value));
+            said.marks.insert(format!("annotation {annotation}"), plain(value));
         }
     }
     // Both probe or repair the node at this moment; one more would disturb.
@@ -103,7 +103,7 @@ pub(super) fn read(
         said.busy = Some(true);
     }
     if let Some(state) = labels.get(NVSENTINEL).filter(|state| !state.is_empty()) {
-        said.opt_out.push(format!("NVSentinel is at work: label {NVSENTINEL}={}", shown(state)));
+        said.opt_out.push(format!("NVSentinel is at work: label {NVSENTINEL}={}", plain(state)));
     }
     // Its IMEX domain holds the node for a workload, and there can be only one.
     if labels.get(COMPUTE_DOMAIN).is_some_and(|uid| !uid.is_empty()) {
@@ -120,11 +120,11 @@ fn taints(object: &Object, said: &mut NodeSaid) {
         let value = text_at(taint, &["value"]).filter(|value| !value.is_empty());
         let text = value.map_or_else(|| effect.to_owned(), |value| format!("{value}:{effect}"));
         // One key may stand with several effects.
-        let mark = said.marks.entry(format!("taint {}", shown(key))).or_default();
+        let mark = said.marks.entry(format!("taint {}", plain(key))).or_default();
         if !mark.is_empty() {
             mark.push_str(", ");
         }
-        mark.push_str(&shown(&text));
+        mark.push_str(&plain(&text));
     }
 }
 
@@ -141,7 +141,7 @@ fn conditions(object: &Object, said: &mut NodeSaid) {
         let reason = text_at(condition, &["reason"]).filter(|reason| !reason.is_empty());
         let text =
             reason.map_or_else(|| status.to_owned(), |reason| format!("{status} ({reason})"));
-        said.marks.insert(format!("condition {}", shown(kind)), shown(&text));
+        said.marks.insert(format!("condition {}", plain(kind)), plain(&text));
     }
 }
 
@@ -155,7 +155,7 @@ pub(super) fn pair_scores(
 ) {
     let Some(text) = labelled.annotations.get(SCORES) else { return };
     match links(text) {
-        Ok(words) => drop(said.marks.insert(format!("annotation {SCORES}"), shown(&words))),
+        Ok(words) => drop(said.marks.insert(format!("annotation {SCORES}"), plain(&words))),
         Err(message) => problems.push(SourceProblem {
             kind: ProblemKind::Malformed,
             at: Some(format!("{place}: annotation {SCORES}")),
@@ -198,7 +198,7 @@ fn links(text: &str) -> Result<String, String> {
     };
     let mut words = format!("{usual} NVLinks between {count} of {} pairs", pairs.len());
     for ((a, b), links) in pairs.iter().filter(|(_, links)| **links != usual) {
-        words.push_str(&format!("; {links} between {} and {}", shown(a), shown(b)));
+        words.push_str(&format!("; {links} between {} and {}", plain(a), plain(b)));
     }
     Ok(words)
 }

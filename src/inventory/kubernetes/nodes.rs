@@ -20,9 +20,10 @@ use super::objects;
 use super::objects::Object;
 use super::objects::at;
 use super::objects::list_at;
-use super::objects::shown;
 use super::objects::text_at;
 use super::tables;
+use crate::inventory::reading::bounded;
+use crate::inventory::reading::plain;
 use crate::model::id::NodeName;
 use crate::model::said::NodeSaid;
 use crate::model::said::ProblemKind;
@@ -126,7 +127,7 @@ impl Nodes {
             }
         }
         if !strange.is_empty() {
-            let kinds: Vec<String> = strange.into_iter().map(shown).collect();
+            let kinds: Vec<String> = strange.into_iter().map(plain).collect();
             self.said.notes.push(format!("not nodes, and not read here: {}", kinds.join(", ")));
         }
         read.more
@@ -153,7 +154,7 @@ impl Nodes {
             self.order.iter().filter_map(|node| self.labelled.get_key_value(node)).collect();
         levels::groups(&nodes, &mut self.said);
         gpu_labels::remarks(&nodes, &mut self.said);
-        self.said
+        bounded(self.said)
     }
 
     fn add_node(&mut self, object: &Object) {
@@ -162,7 +163,7 @@ impl Nodes {
             self.said.trouble(ProblemKind::Malformed, self.place.clone(), message);
             return;
         };
-        let place = format!("{}: node {}", self.place, shown(name));
+        let place = format!("{}: node {}", self.place, plain(name));
         let labels = texts(&object.map, "labels", &place, &mut self.said.problems);
         let annotations = texts(&object.map, "annotations", &place, &mut self.said.problems);
         let mut said = NodeSaid::default();
@@ -196,7 +197,7 @@ impl Nodes {
         labelled: Labelled,
         mut said: NodeSaid,
     ) -> Option<(NodeName, Labelled)> {
-        let node = NodeName::from(shown(name));
+        let node = NodeName::from(plain(name));
         if node.as_str().is_empty() {
             let message = "a node whose name holds nothing that can be shown";
             self.said.trouble(ProblemKind::Malformed, self.place.clone(), message);
@@ -233,7 +234,7 @@ fn texts(
         problems.push(SourceProblem {
             kind: ProblemKind::Malformed,
             at: Some(at),
-            message: format!("expected text, found {}", shown(&found.to_string())),
+            message: format!("expected text, found {}", plain(&found.to_string())),
         });
     };
     match at(map, &["metadata", field]) {
@@ -242,7 +243,7 @@ fn texts(
             for (key, value) in fields {
                 match value {
                     Value::String(text) => drop(texts.insert(key.clone(), text.clone())),
-                    other => wrong(format!("{place}: {field} {}", shown(key)), other),
+                    other => wrong(format!("{place}: {field} {}", plain(key)), other),
                 }
             }
         }
@@ -259,10 +260,10 @@ fn written(map: &Map<String, Value>) -> BTreeMap<String, levels::Written> {
         let Some(entry) = entry.as_object() else { continue };
         let Some(fields) = at(entry, &["fieldsV1", "f:metadata", "f:labels"]) else { continue };
         let manager = text_at(entry, &["manager"]).unwrap_or_default();
-        let time = text_at(entry, &["time"]).map(shown);
+        let time = text_at(entry, &["time"]).map(plain);
         for key in fields.as_object().into_iter().flat_map(Map::keys) {
             if let Some(label) = key.strip_prefix("f:") {
-                let by = levels::Written { manager: shown(manager), time: time.clone() };
+                let by = levels::Written { manager: plain(manager), time: time.clone() };
                 written.insert(label.to_owned(), by);
             }
         }
@@ -291,13 +292,13 @@ fn whereabouts(
         .chain(text_at(map, &["metadata", "annotations", "topograph.nvidia.com/instance"]))
         .chain(text_at(map, &["metadata", "annotations", "slurm.node.name"]));
     for alias in names.filter(|alias| !alias.is_empty() && *alias != name) {
-        let alias = shown(alias);
+        let alias = plain(alias);
         if !said.aliases.contains(&alias) {
             said.aliases.push(alias);
         }
     }
     said.boot_id =
-        text_at(map, &["status", "nodeInfo", "bootID"]).filter(|boot| !boot.is_empty()).map(shown);
+        text_at(map, &["status", "nodeInfo", "bootID"]).filter(|boot| !boot.is_empty()).map(plain);
 }
 
 /// Ready or not, cordoned or not, and why.
@@ -317,7 +318,7 @@ fn condition(object: &Object, said: &mut NodeSaid) {
         if word != "Ready" {
             let why = ["reason", "message"].iter().filter_map(|key| text_at(condition, &[key]));
             let why: Vec<&str> = why.filter(|text| !text.is_empty()).collect();
-            said.reason = (!why.is_empty()).then(|| shown(&why.join(": ")));
+            said.reason = (!why.is_empty()).then(|| plain(&why.join(": ")));
         }
     }
     if at(&object.map, &["spec", "unschedulable"]).and_then(Value::as_bool) == Some(true) {
@@ -336,6 +337,6 @@ fn devices(object: &Object, said: &mut NodeSaid) {
             continue;
         };
         let text = count.as_str().map_or_else(|| count.to_string(), ToOwned::to_owned);
-        said.marks.insert(format!("{of} {}", gpu_labels::RESOURCE), shown(&text));
+        said.marks.insert(format!("{of} {}", gpu_labels::RESOURCE), plain(&text));
     }
 }

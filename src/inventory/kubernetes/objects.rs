@@ -10,6 +10,7 @@ use serde::de::DeserializeSeed;
 use serde_json::Map;
 use serde_json::Value;
 
+use crate::inventory::reading::plain;
 use crate::model::said::ProblemKind;
 use crate::model::said::SourceProblem;
 
@@ -39,7 +40,7 @@ impl Object {
 
     /// Its name.
     pub(super) fn name(&self) -> Option<&str> {
-        text_at(&self.map, &["metadata", "name"]).filter(|name| !shown(name).is_empty())
+        text_at(&self.map, &["metadata", "name"]).filter(|name| !plain(name).is_empty())
     }
 }
 
@@ -265,15 +266,4 @@ pub(super) fn text_at<'v>(map: &'v Map<String, Value>, path: &[&str]) -> Option<
 /// The list at a path of keys; empty where there is none.
 pub(super) fn list_at<'v>(map: &'v Map<String, Value>, path: &[&str]) -> &'v [Value] {
     at(map, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-/// A name or value as it is kept: without control characters, and not endless.
-pub(super) fn shown(text: &str) -> String {
-    const LONGEST: usize = 200;
-    let mut clean: String = text.chars().filter(|c| !c.is_control()).take(LONGEST + 1).collect();
-    if let Some((cut, _)) = clean.char_indices().nth(LONGEST) {
-        clean.truncate(cut);
-        clean.push('…');
-    }
-    clean
 }

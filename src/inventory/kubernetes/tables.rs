@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::gpu_labels::CLIQUE;
-use super::objects::shown;
+use crate::inventory::reading::plain;
 use crate::model::said::ProblemKind;
 use crate::model::said::SourceProblem;
 
@@ -107,7 +107,7 @@ pub(super) fn rows(place: &str, text: &str, problems: &mut Vec<SourceProblem>) -
                 labels.insert(CLIQUE.to_owned(), clique.to_owned());
             }
         }
-        rows.push(Row { node: shown(node), labels });
+        rows.push(Row { node: plain(node), labels });
     }
     rows
 }

@@ -18,8 +18,9 @@ use super::nodes::Nodes;
 use super::objects;
 use super::objects::Object;
 use super::objects::at;
-use super::objects::shown;
 use super::objects::text_at;
+use crate::inventory::reading::bounded;
+use crate::inventory::reading::plain;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Group;
@@ -110,7 +111,7 @@ impl Topologies {
             self.said.trouble(ProblemKind::Malformed, self.place.clone(), message);
             return;
         };
-        let name = format!("{scheduler}/{}", shown(name));
+        let name = format!("{scheduler}/{}", plain(name));
         let place = format!("{}: Topology {name}", self.place);
         let mut wrong = |kind, message: String| self.said.trouble(kind, place.clone(), message);
         let Some(levels) = at(&object.map, &["spec", "levels"]).and_then(Value::as_array) else {
@@ -120,14 +121,14 @@ impl Topologies {
         let mut labels: Vec<String> = Vec::new();
         for (number, level) in levels.iter().enumerate() {
             let label = level.as_object().and_then(|level| text_at(level, &["nodeLabel"]));
-            match label.filter(|label| !shown(label).is_empty()) {
+            match label.filter(|label| !plain(label).is_empty()) {
                 None => {
                     wrong(ProblemKind::Malformed, format!("level {number} has no nodeLabel"));
                 }
                 Some(label) if labels.iter().any(|known| known == label) => {
-                    wrong(ProblemKind::Contradictory, format!("has {} twice", shown(label)));
+                    wrong(ProblemKind::Contradictory, format!("has {} twice", plain(label)));
                 }
-                Some(label) => labels.push(shown(label)),
+                Some(label) => labels.push(plain(label)),
             }
         }
         if labels.is_empty() {
@@ -158,7 +159,7 @@ impl Topologies {
                     .to_owned(),
             );
         }
-        self.said
+        bounded(self.said)
     }
 }
 
@@ -181,7 +182,7 @@ fn hold(topology: &Topology, labels: &Labels, said: &mut Said) {
         let path: Vec<&str> = levels
             .iter()
             .map_while(|label| {
-                labels.get(*label).map(String::as_str).filter(|v| !shown(v).is_empty())
+                labels.get(*label).map(String::as_str).filter(|v| !plain(v).is_empty())
             })
             .collect();
         if path.len() < levels.len() {
@@ -202,7 +203,7 @@ fn hold(topology: &Topology, labels: &Labels, said: &mut Said) {
     let name_of = |path: &[&str], level: usize| -> String {
         let value = path[level];
         let alone = parents.get(&(level, value)).is_none_or(|parents| parents.len() < 2);
-        shown(&if alone { value.to_owned() } else { path[..=level].join("/") })
+        plain(&if alone { value.to_owned() } else { path[..=level].join("/") })
     };
     for (node, path) in &paths {
         for level in 0..path.len() {
@@ -224,13 +225,13 @@ fn hold(topology: &Topology, labels: &Labels, said: &mut Said) {
     let twice: Vec<String> = parents
         .iter()
         .filter(|(_, parents)| 1 < parents.len())
-        .map(|((level, value), _)| format!("{}={}", levels[*level], shown(value)))
+        .map(|((level, value), _)| format!("{}={}", levels[*level], plain(value)))
         .collect();
     if !twice.is_empty() {
         said.notes.push(format!(
             "Topology {}: values under several parents are several groups: {}",
             topology.name,
-            shown(&twice.join(", "))
+            plain(&twice.join(", "))
         ));
     }
     if !partly.is_empty() {

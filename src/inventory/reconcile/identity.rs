@@ -1,6 +1,6 @@
 //! Names of fabrics: ClusterUUIDs, cliques, and plain names for domains.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::model::said::FabricSaid;
 
@@ -58,7 +58,8 @@ pub(super) fn is_attached(fabric: &FabricSaid) -> bool {
 /// Names that can be folders and columns, each once.
 #[derive(Default)]
 pub(super) struct PlainNames {
-    taken: BTreeSet<String>,
+    /// Each with the number to try next behind it: many names may become one.
+    taken: BTreeMap<String, u32>,
 }
 
 impl PlainNames {
@@ -70,11 +71,13 @@ impl PlainNames {
         let text = text.trim_start_matches(['.', '-']).trim_end_matches('-');
         let text: String = text.chars().take(LONGEST).collect();
         let text = if text.is_empty() { "unnamed".to_owned() } else { text };
-        let mut tries = (2u32..).map(|number| format!("{text}-{number}"));
         let mut chosen = text.clone();
-        while !self.taken.insert(chosen.clone()) {
-            chosen = tries.next().expect("numbers do not end");
+        while self.taken.contains_key(&chosen) {
+            let number = self.taken.entry(text.clone()).or_insert(2);
+            chosen = format!("{text}-{number}");
+            *number += 1;
         }
+        self.taken.insert(chosen.clone(), 2);
         chosen
     }
 }

@@ -13,9 +13,6 @@ use crate::model::said::Said;
 /// times the largest single list.
 const MOST_NAMES: usize = 10 * hostlist::MOST;
 
-/// The most problems (and notes) that are worth showing of one source.
-const MOST_REMARKS: usize = 100;
-
 /// The most names that a remark spells out.
 const SHOWN: usize = 8;
 
@@ -146,21 +143,6 @@ pub(super) fn folded<'a>(nodes: impl IntoIterator<Item = &'a NodeName>) -> Strin
     }
 }
 
-/// Cuts remarks that nobody would read to the end.
-pub(super) fn bounded(mut said: Said) -> Said {
-    if MOST_REMARKS < said.problems.len() {
-        let more = said.problems.len() - MOST_REMARKS;
-        said.problems.truncate(MOST_REMARKS);
-        said.trouble(ProblemKind::Incomplete, None, format!("{more} more problems are not shown"));
-    }
-    if MOST_REMARKS < said.notes.len() {
-        let more = said.notes.len() - MOST_REMARKS;
-        said.notes.truncate(MOST_REMARKS);
-        said.notes.push(format!("{more} more remarks are not shown"));
-    }
-    said
-}
-
 /// A text without the mark that some editors put in front.
 pub(super) fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
@@ -216,17 +198,5 @@ mod tests {
         assert!(listed.names(&mut said, spot(), "n1").is_none());
         assert!(listed.names(&mut said, spot(), "n2").is_none());
         assert_eq!(said.problems.len(), 1, "said once: {:?}", said.problems);
-    }
-
-    #[test]
-    fn remarks_without_end_are_cut() {
-        let mut said = said();
-        for number in 0..1000 {
-            said.trouble(ProblemKind::Malformed, None, number.to_string());
-            said.notes.push(number.to_string());
-        }
-        let said = bounded(said);
-        assert_eq!((said.problems.len(), said.notes.len()), (101, 101));
-        assert_eq!(said.problems[100].message, "900 more problems are not shown");
     }
 }

@@ -12,8 +12,9 @@ use super::entries::Entry;
 use super::entries::entries;
 use super::listed::Listed;
 use super::listed::Spot;
-use super::listed::bounded;
 use super::listed::without_mark;
+use crate::inventory::reading::bounded;
+use crate::inventory::reading::plain;
 use crate::model::said::Group;
 use crate::model::said::GroupKind;
 use crate::model::said::ProblemKind;
@@ -172,8 +173,11 @@ fn in_text<'p>(said: &mut Said, place: &'p str, text: &str) -> Vec<Partition<'p>
             } else {
                 ProblemKind::Malformed
             };
-            let shown: String = line.trim().chars().take(200).collect();
-            said.trouble(kind, spot(0).to_string(), format!("no line of a partition: {shown}"));
+            said.trouble(
+                kind,
+                spot(0).to_string(),
+                format!("no line of a partition: {}", plain(line)),
+            );
             continue;
         }
         let Some(partition) = partitions.last_mut() else { continue };

@@ -10,11 +10,12 @@ use super::entries::Entry;
 use super::entries::entries;
 use super::listed::Listed;
 use super::listed::Spot;
-use super::listed::bounded;
 use super::listed::some;
 use super::listed::without_mark;
 use super::tree::Switch;
 use super::tree::Tree;
+use crate::inventory::reading::bounded;
+use crate::inventory::reading::plain;
 use crate::model::said::Basis;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
@@ -128,8 +129,7 @@ fn complain(said: &mut Said, spot: Spot<'_>, line: &str) {
     } else {
         ProblemKind::Malformed
     };
-    let shown: String = line.trim().chars().take(200).collect();
-    said.trouble(kind, spot.to_string(), format!("no line of a topology: {shown}"));
+    said.trouble(kind, spot.to_string(), format!("no line of a topology: {}", plain(line)));
 }
 
 #[cfg(test)]

@@ -9,6 +9,9 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
+use http_body_util::BodyExt;
+use http_body_util::LengthLimitError;
+use http_body_util::Limited;
 use kube::Client;
 use kube::Config;
 use kube::api::GetParams;
@@ -32,6 +35,10 @@ const PAGE: u32 = 500;
 
 /// More pages than any cluster has: 500,000 nodes.
 const MOST_PAGES: usize = 1_000;
+
+/// Bytes of an answer that are taken: 256 KiB for each object of a page. etcd takes
+/// none over 1.5 MiB (`--max-request-bytes`), and they are not all that large.
+pub(super) const LONGEST: usize = 128 << 20;
 
 /// How often a question is asked that the server says it is too busy for.
 const ATTEMPTS: u32 = 3;
@@ -191,8 +198,21 @@ impl Server {
         let answer = self.client.send(request.map(Body::from)).await.map_err(lost)?;
         self.has_answered.set(true);
         let status = answer.status().as_u16();
-        let body = answer.into_body().collect_bytes().await.map_err(lost)?;
-        let text = String::from_utf8_lossy(&body).into_owned();
+        let body = Limited::new(answer.into_body(), LONGEST).collect().await;
+        let body = body.map_err(|error| match error.downcast::<kube::Error>() {
+            Ok(error) => lost(*error),
+            Err(error) if error.is::<LengthLimitError>() => Refused {
+                kind: ProblemKind::Unsupported,
+                message: format!("more than {LONGEST} bytes, expected fewer"),
+                is_busy: false,
+            },
+            Err(error) => Refused {
+                kind: ProblemKind::Unreachable,
+                message: clean(&error.to_string()),
+                is_busy: false,
+            },
+        })?;
+        let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
         if status == 200 {
             return Ok(text);
         }
@@ -299,7 +319,7 @@ fn unusable(error: &KubeconfigError) -> Trouble {
 
 /// Why a server could not be asked.
 fn refusal(error: &kube::Error) -> Trouble {
-    if let kube::Error::Auth(cause) = error {
+    if let Some(cause) = credentials(error) {
         let message = match cause {
             // Its command line and what it printed may both hold secrets.
             AuthError::AuthExecRun { out, .. } => {
@@ -322,6 +342,22 @@ fn refusal(error: &kube::Error) -> Trouble {
         return (ProblemKind::Incomplete, message);
     }
     (ProblemKind::Unreachable, clean(&chain(error)))
+}
+
+/// What is wrong with the credentials, where it is that: when the client is made,
+/// or when a token that ran out is renewed in the middle of a question.
+fn credentials(error: &kube::Error) -> Option<&AuthError> {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(kube::Error::Auth(found)) = error.downcast_ref() {
+            return Some(found);
+        }
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// Whether a connection ended before an answer that had begun did.

@@ -26,6 +26,7 @@ use wiremock::matchers::query_param_is_missing;
 
 use super::Kubernetes;
 use super::ask;
+use super::client::LONGEST;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
@@ -272,6 +273,17 @@ async fn answers_that_are_no_lists_are_malformed() {
 }
 
 #[tokio::test]
+async fn an_answer_without_end_is_cut_off() {
+    let server = MockServer::start().await;
+    let endless = ResponseTemplate::new(200).set_body_bytes(vec![b' '; LONGEST + 1]);
+    Mock::given(path("/api/v1/nodes")).respond_with(endless).mount(&server).await;
+    let said = asked(&server.uri(), PATIENT).await;
+    assert_eq!(kinds(&said)[0], [ProblemKind::Unsupported]);
+    let message = &said[0].problems[0].message;
+    assert!(message.contains("more than 134217728 bytes"), "{message}");
+}
+
+#[tokio::test]
 async fn a_server_that_answers_too_late_is_not_waited_for() {
     let server = MockServer::start().await;
     let late = ResponseTemplate::new(200).set_delay(Duration::from_secs(600));
@@ -384,4 +396,28 @@ async fn a_program_for_tokens_that_fails_or_hangs_does_not_hold_anybody_up() {
         assert_eq!(found, kind, "{message}");
         assert!(message.contains(words) && !message.contains("top-secret"), "{message}");
     }
+}
+
+#[tokio::test]
+async fn a_token_that_cannot_be_renewed_is_denied_without_what_its_program_said() {
+    let server = whole().await;
+    let folder = TempDir::new().expect("a folder");
+    // The first token has run out already, so that the first question asks for another.
+    let script = folder.path().join("token");
+    let text = format!(
+        "if [ -e {0}/asked ]; then echo top-secret; echo top-secret >&2; exit 3; fi; touch {0}/asked\n\
+         echo '{{\"apiVersion\": \"client.authentication.k8s.io/v1\", \"kind\": \"ExecCredential\", \
+         \"status\": {{\"token\": \"top-secret\", \"expirationTimestamp\": \"2020-01-01T00:00:00Z\"}}}}'\n",
+        folder.path().display()
+    );
+    std::fs::write(&script, text).expect("written");
+    let user = format!(
+        "{{exec: {{apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, \
+         command: /bin/sh, args: [\"{}\"]}}}}",
+        script.display()
+    );
+    let (found, message) = only(&asked_as(&server.uri(), &user, PATIENT).await);
+    assert_eq!(found, ProblemKind::Denied, "{message}");
+    assert!(message.contains("program for tokens failed"), "{message}");
+    assert!(!message.contains("top-secret") && !message.contains("asked"), "{message}");
 }

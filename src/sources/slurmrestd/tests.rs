@@ -27,7 +27,7 @@ fn now<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(work)
 }
 
-fn at(address: impl Into<String>) -> Slurmrestd {
+fn at(address: impl Into<Address>) -> Slurmrestd {
     Slurmrestd {
         address: address.into(),
         token: Some(TOKEN.to_owned()),
@@ -36,7 +36,7 @@ fn at(address: impl Into<String>) -> Slurmrestd {
     }
 }
 
-fn soon(address: impl Into<String>) -> Slurmrestd {
+fn soon(address: impl Into<Address>) -> Slurmrestd {
     Slurmrestd { limit: Duration::from_millis(300), ..at(address) }
 }
 

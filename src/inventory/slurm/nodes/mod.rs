@@ -15,9 +15,9 @@ use std::collections::BTreeSet;
 use std::collections::HashMap;
 
 use super::gres;
-use super::listed::bounded;
 use super::listed::some;
 use super::states;
+use crate::inventory::reading::bounded;
 use crate::model::id::NodeName;
 use crate::model::said::Group;
 use crate::model::said::GroupKind;

@@ -9,6 +9,7 @@ use super::super::listed::Spot;
 use super::super::listed::without_mark;
 use super::super::states;
 use super::Listing;
+use crate::inventory::reading::plain;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 
@@ -108,15 +109,14 @@ pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Vec<Listing> {
         if line.starts_with("NodeName=") {
             records.push((index + 1, vec![line]));
         } else if is_not_found(line) {
-            said.trouble(ProblemKind::Missing, at(), line.trim().to_owned());
+            said.trouble(ProblemKind::Missing, at(), plain(line));
         } else if line.trim().is_empty() {
         } else if let Some((_, lines)) = records.last_mut()
             && line.starts_with(char::is_whitespace)
         {
             lines.push(line);
         } else {
-            let shown: String = line.trim().chars().take(200).collect();
-            let message = format!("no line of a node: {shown}");
+            let message = format!("no line of a node: {}", plain(line));
             said.trouble(ProblemKind::Malformed, at(), message);
         }
     }

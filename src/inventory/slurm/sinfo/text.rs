@@ -7,6 +7,7 @@ use super::super::listed::Spot;
 use super::super::states;
 use super::Row;
 use crate::inventory::hostlist;
+use crate::inventory::reading::plain;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 
@@ -177,8 +178,7 @@ fn with_header(said: &mut Said, place: &str, header: &str, lines: &[(usize, &str
             whole_row(line, has_bars, &names, &columns)
         };
         let Some(row) = row else {
-            let shown: String = line.trim().chars().take(120).collect();
-            let message = format!("this line does not fit the table: {shown}");
+            let message = format!("this line does not fit the table: {}", plain(line));
             said.trouble(ProblemKind::Malformed, spot.to_string(), message);
             continue;
         };

@@ -1,0 +1,185 @@
+//! Asks the sources that are wanted, and weighs what they say into claims.
+//!
+//! What they say is read by `inventory` and weighed by `inventory::reconcile`;
+//! here is only who waits for whom. A source that does not answer is a problem
+//! of its own and ends nothing.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::config::Config;
+use super::config::read_text;
+use super::failure::Failure;
+use super::sources::Rest;
+use super::sources::Wanted;
+use super::stdout::note;
+use super::stored;
+use crate::coordinator;
+use crate::inventory;
+use crate::inventory::claims_file;
+use crate::inventory::reconcile;
+use crate::inventory::reconcile::Rules;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::said::ProblemKind;
+use crate::model::said::Said;
+use crate::model::said::SourceKind;
+use crate::record::file;
+use crate::report::plain::plain;
+use crate::sources;
+use crate::sources::nodes::Nodes;
+use crate::sources::ray::Ray;
+use crate::sources::slurmrestd::Slurmrestd;
+use crate::thresholds::Catalogue;
+
+/// Asks everybody that is wanted and weighs what they say. Nodes are reached as
+/// `config` says; `catalogue` tells platforms from products.
+pub fn claims(
+    wanted: &Wanted,
+    config: Option<&Config>,
+    catalogue: &Catalogue,
+) -> Result<Claims, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Environment(format!("no runtime: {error}")))?;
+    let mut said = runtime.block_on(ask(wanted))?;
+    let platform_of = |product: &str, gpus: Option<u32>| {
+        catalogue.for_product(product, gpus).map(|platform| platform.name.clone())
+    };
+    let rules = Rules {
+        order: wanted.order.clone(),
+        gpus_per_node: wanted.gpus_per_node,
+        nics_per_node: wanted.nics_per_node,
+        platform_of: &platform_of,
+    };
+    if wanted.nodes {
+        let known = reconcile::reconcile(said.clone(), &rules);
+        said.push(runtime.block_on(themselves(&known, wanted, config))?);
+    }
+    let now = coordinator::shown(coordinator::now());
+    for one in &mut said {
+        one.source.read_at = Some(now.clone());
+    }
+    Ok(reconcile::reconcile(said, &rules))
+}
+
+/// Asks everybody but the nodes, at the same time.
+async fn ask(wanted: &Wanted) -> Result<Vec<Said>, Failure> {
+    let rest = match &wanted.rest {
+        Some(rest) => Some(Slurmrestd {
+            address: rest.address.clone(),
+            token: token(rest)?,
+            user: rest.user.clone(),
+            limit: wanted.limit,
+        }),
+        None => None,
+    };
+    let ray = wanted.ray.clone().map(|address| Ray { address, limit: wanted.limit });
+    let slurm = async {
+        match &wanted.slurm {
+            Some(slurm) => sources::slurm::ask(slurm).await,
+            None => Vec::new(),
+        }
+    };
+    let rest = async {
+        match &rest {
+            Some(rest) => sources::slurmrestd::ask(rest).await,
+            None => Vec::new(),
+        }
+    };
+    let kubernetes = async {
+        match &wanted.kubernetes {
+            Some(kubernetes) => sources::kubernetes::ask(kubernetes).await,
+            None => Vec::new(),
+        }
+    };
+    let ray = async {
+        match &ray {
+            Some(ray) => sources::ray::ask(ray).await,
+            None => Vec::new(),
+        }
+    };
+    let answers = tokio::join!(slurm, rest, kubernetes, ray);
+    let (runs, files): (Vec<PathBuf>, Vec<PathBuf>) =
+        wanted.files.iter().cloned().partition(|path| path.join(file::RUN).is_file());
+    let mut said = sources::files::read(&files);
+    for run in &runs {
+        said.push(measured(run)?);
+    }
+    said.extend(answers.0);
+    said.extend(answers.1);
+    said.extend(answers.2);
+    said.extend(answers.3);
+    Ok(said)
+}
+
+/// What a stored run measured, whatever was claimed then.
+fn measured(path: &Path) -> Result<Said, Failure> {
+    let stored = stored::open_quietly(path)?;
+    let run = stored::run(&stored)?;
+    let place = path.display().to_string();
+    Ok(inventory::measured::read(&place, &run.info.created, &run.claims, &run.cells))
+}
+
+/// The token for slurmrestd: from its file, else from `SLURM_JWT` as Slurm's own
+/// programs take it.
+fn token(rest: &Rest) -> Result<Option<String>, Failure> {
+    let text = match &rest.token_file {
+        Some(file) => read_text(file)?,
+        None => std::env::var("SLURM_JWT").unwrap_or_default(),
+    };
+    // `scontrol token` prints SLURM_JWT=TOKEN.
+    let text = text.trim();
+    let token = text.strip_prefix("SLURM_JWT=").unwrap_or(text);
+    Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
+}
+
+/// Asks the nodes that the other sources name.
+async fn themselves(
+    known: &Claims,
+    wanted: &Wanted,
+    config: Option<&Config>,
+) -> Result<Said, Failure> {
+    let Some(config) = config else {
+        let text = "asking nodes needs a configuration that says how they are reached ([launcher])";
+        return Err(Failure::Usage(text.to_owned()));
+    };
+    let mut names: Vec<NodeName> = known.domains.iter().flat_map(|d| d.nodes.clone()).collect();
+    names.sort();
+    if names.is_empty() {
+        let mut said = Said::nothing(SourceKind::NodeFacts, "fabricgate node facts");
+        let message = "no other source names a node that could be asked";
+        said.trouble(ProblemKind::Missing, None, message);
+        return Ok(said);
+    }
+    let nodes = Nodes {
+        launcher: &config.launcher,
+        worker: &config.worker,
+        parallel: config.parallel,
+        limit: wanted.limit.max(config.connect),
+    };
+    Ok(sources::nodes::ask(&nodes, &names).await)
+}
+
+/// Tells on stderr what of the sources could not be used, before a sweep goes
+/// on without it.
+pub fn tell_problems(claims: &Claims) {
+    for read in &claims.sources {
+        for problem in &read.problems {
+            note(&plain(&format!("{}: {problem}", read.source)));
+        }
+    }
+}
+
+/// A claims file that a person wrote is taken as it is or not at all: a typo in
+/// it must not silently leave nodes out of a sweep.
+pub fn check_own_files(files: &[PathBuf]) -> Result<(), Failure> {
+    for file in files.iter().filter(|file| file.is_file()) {
+        let text = read_text(file)?;
+        if claims_file::recognises(&text) {
+            claims_file::parse(&file.display().to_string(), &text).map_err(Failure::usage)?;
+        }
+    }
+    Ok(())
+}
