@@ -331,7 +331,7 @@ pub fn claims(wanted: &Wanted, reach: &Reach<'_>) -> Result<Claims, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::Environment(format!("no runtime: {error}")))?;
-    let mut said = runtime.block_on(ask(wanted))?;
+    let mut said = runtime.block_on(ask(wanted));
     let platform_of = |product: &str, gpus: Option<u32>| {
         reach.catalogue.for_product(product, gpus).map(|platform| platform.name.clone())
     };
@@ -353,16 +353,16 @@ pub fn claims(wanted: &Wanted, reach: &Reach<'_>) -> Result<Claims, Failure> {
 }
 
 /// Asks everybody but the nodes, at the same time.
-async fn ask(wanted: &Wanted) -> Result<Vec<Said>, Failure> {
-    let rest = match &wanted.rest {
-        Some(rest) => Some(Slurmrestd {
+async fn ask(wanted: &Wanted) -> Vec<Said> {
+    let rest = wanted.rest.as_ref().map(|rest| {
+        let asked = |token| Slurmrestd {
             address: rest.address.clone(),
-            token: token(rest)?,
+            token,
             user: rest.user.clone(),
             limit: wanted.limit,
-        }),
-        None => None,
-    };
+        };
+        token(rest).map(asked).map_err(|failure| without_token(rest, &failure))
+    });
     let ray = wanted.ray.clone().map(|address| Ray { address, limit: wanted.limit });
     let slurm = async {
         match &wanted.slurm {
@@ -372,7 +372,8 @@ async fn ask(wanted: &Wanted) -> Result<Vec<Said>, Failure> {
     };
     let rest = async {
         match &rest {
-            Some(rest) => sources::slurmrestd::ask(rest).await,
+            Some(Ok(rest)) => sources::slurmrestd::ask(rest).await,
+            Some(Err(said)) => vec![said.clone()],
             None => Vec::new(),
         }
     };
@@ -394,7 +395,7 @@ async fn ask(wanted: &Wanted) -> Result<Vec<Said>, Failure> {
     said.extend(answers.1);
     said.extend(answers.2);
     said.extend(answers.3);
-    Ok(said)
+    said
 }
 
 /// The token for slurmrestd: from its file, else from `SLURM_JWT` as Slurm's own
@@ -408,6 +409,15 @@ fn token(rest: &Rest) -> Result<Option<String>, Failure> {
     let text = text.trim();
     let token = text.strip_prefix("SLURM_JWT=").unwrap_or(text);
     Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
+}
+
+/// slurmrestd where its token cannot be read: nobody is asked there, and the
+/// others are.
+fn without_token(rest: &Rest, failure: &Failure) -> Said {
+    let mut said = Said::nothing(SourceKind::SlurmNodes, rest.address.as_str());
+    let message = format!("not asked, its token cannot be read (token_file): {failure}");
+    said.trouble(ProblemKind::Missing, None, message);
+    said
 }
 
 /// Asks the nodes that the other sources name.
