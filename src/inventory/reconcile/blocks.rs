@@ -68,10 +68,18 @@ pub(super) fn domains_against_groups(view: &View<'_>, found: &mut Vec<Disagreeme
             }
         }
         for (set, domains) in comparison.joined() {
+            // What is left over of a group that another domain has most of is
+            // told as `node-extra`, and claimed apart by nobody.
+            let is_rest =
+                |at: &usize| view.home(*at).is_some_and(|(home, _)| domains.contains(&home));
+            let domains: Vec<usize> = domains.iter().copied().filter(|at| !is_rest(at)).collect();
+            if domains.len() < 2 {
+                continue;
+            }
             let told = if grouping.cliques {
-                merged(view, grouping, set, domains)
+                merged(view, grouping, set, &domains)
             } else {
-                nested(view, grouping, set, domains)
+                nested(view, grouping, set, &domains)
             };
             found.push(told);
         }
@@ -171,10 +179,15 @@ fn group_strays(
             grouping.source.words()
         ),
     };
-    let told =
-        disagreement("domains-disagree", severity, summary).in_domain(domain).about(nodes).remedy(
-            "ask the nodes themselves (fabricgate node facts), then correct the side that is wrong",
-        );
+    // Who took the ClusterUUID over from the driver repeats what its clique says.
+    let repeats = strays.elsewhere.iter().all(|(set, nodes)| {
+        let uuid = identity::uuid_in(grouping.sets[*set].name).map(str::to_owned);
+        uuid.is_some() && nodes.iter().all(|node| view.cluster_uuids(node).any(|own| own == uuid))
+    });
+    let class = if repeats { "block-against-clique" } else { "domains-disagree" };
+    let told = disagreement(class, severity, summary).in_domain(domain).about(nodes).remedy(
+        "ask the nodes themselves (fabricgate node facts), then correct the side that is wrong",
+    );
     found.push(sides(view, grouping, strays, told));
 }
 

@@ -73,6 +73,28 @@ impl<'s> View<'s> {
         self.placed.of(node).map(|at| self.domain(at))
     }
 
+    /// Where a domain is what is left over of a group: the domain that has the
+    /// most of that group's other nodes, and how many.
+    pub(super) fn home(&self, domain: usize) -> Option<(usize, usize)> {
+        let (grouping, set) = self.placed.origin[domain]?;
+        let mut homes: BTreeMap<usize, usize> = BTreeMap::new();
+        let nodes = &self.groupings[grouping].sets[set].nodes;
+        for home in nodes.iter().filter_map(|node| self.placed.of(node)) {
+            *homes.entry(home).or_default() += 1;
+        }
+        homes.remove(&domain);
+        homes.into_iter().max_by_key(|(_, others)| *others)
+    }
+
+    /// The ClusterUUIDs of the cliques that labels and drivers give a node.
+    pub(super) fn cluster_uuids(&self, node: &NodeName) -> impl Iterator<Item = Option<String>> {
+        let words = self.labels.get(node).into_iter().chain(self.drivers.get(node)).flatten();
+        words.map(|(_, fabric)| {
+            let clique = super::identity::usable(fabric)?;
+            super::identity::clique(&clique).map(|(uuid, _)| uuid.to_owned())
+        })
+    }
+
     /// Who claims a domain says this.
     pub(super) fn claim(&self, domain: usize, says: impl Into<String>) -> Option<Side> {
         let (grouping, set) = self.placed.origin[domain]?;
