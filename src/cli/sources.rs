@@ -354,15 +354,7 @@ pub fn claims(wanted: &Wanted, reach: &Reach<'_>) -> Result<Claims, Failure> {
 
 /// Asks everybody but the nodes, at the same time.
 async fn ask(wanted: &Wanted) -> Vec<Said> {
-    let rest = wanted.rest.as_ref().map(|rest| {
-        let asked = |token| Slurmrestd {
-            address: rest.address.clone(),
-            token,
-            user: rest.user.clone(),
-            limit: wanted.limit,
-        };
-        token(rest).map(asked).map_err(|failure| without_token(rest, &failure))
-    });
+    let rest = wanted.rest.as_ref().map(|rest| (rest, token(rest)));
     let ray = wanted.ray.clone().map(|address| Ray { address, limit: wanted.limit });
     let slurm = async {
         match &wanted.slurm {
@@ -371,9 +363,17 @@ async fn ask(wanted: &Wanted) -> Vec<Said> {
         }
     };
     let rest = async {
-        match &rest {
-            Some(Ok(rest)) => sources::slurmrestd::ask(rest).await,
-            Some(Err(said)) => vec![said.clone()],
+        match rest {
+            Some((rest, Ok(token))) => {
+                let asked = Slurmrestd {
+                    address: rest.address.clone(),
+                    token,
+                    user: rest.user.clone(),
+                    limit: wanted.limit,
+                };
+                sources::slurmrestd::ask(&asked).await
+            }
+            Some((rest, Err(failure))) => vec![without_token(rest, &failure)],
             None => Vec::new(),
         }
     };

@@ -377,6 +377,12 @@ fn nodes_in_repair_slices_and_racks_with_the_default_clique_blame_nobody() {
         m.label.clone_from(&m.clique);
     }
     agrees(&default, "CliqueId 32766 under a ClusterUUID for each rack");
+    let mut whole = gb200();
+    whole.iter_mut().for_each(|m| m.kubernetes = Some(format!("{}.dc1.example.com", m.name)));
+    agrees(&whole, "whole names in Kubernetes");
+    let mut foreign = gb200();
+    foreign.iter_mut().for_each(|m| m.kubernetes = Some(m.address.replace('.', "-")));
+    agrees(&foreign, "other names in Kubernetes, at the same addresses");
     let mut turned = gb200();
     turned.iter_mut().for_each(|m| m.block = m.block.map(|block| 1 - block));
     agrees(&turned, "blocks in another order");
@@ -463,6 +469,23 @@ fn wrong_cables_and_ranks_are_told_with_their_hosts() {
     place.put("ray.json", &text.replace("\"topo_rank\":7}", "\"topo_rank\":77}"));
     let order = blamed(&place.claims(&["."], 0));
     assert_eq!(order, one("topo-rank-order", "doubt", "gb007"));
+}
+
+#[test]
+fn half_a_rack_as_a_block_is_a_doubt_and_a_moved_cable_its_host() {
+    // Labels and drivers say that both halves reach each other, and so says Ray.
+    let place = told(&gb200()[..18]);
+    let halves = "BlockName=b0 Nodes=gb[001-009]\nBlockName=b1 Nodes=gb[010-018]\nBlockSizes=8\n";
+    place.put("topology.conf", halves);
+    let files = ["topology.conf", "kubernetes.json", "facts.jsonl", "ray.json", "slurm.json"];
+    let found = blamed(&place.claims(&files, 0));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((found[0].0.as_str(), found[0].1.as_str()), ("merged-cliques", "doubt"));
+    let place = told(&hgx());
+    let text = super::fs::read_to_string(place.path("cabling.csv")).expect("read");
+    place.put("cabling.csv", &text.replace("mlx5_2,su1-leaf3,1/5\n", "mlx5_2,su2-leaf3,1/50\n"));
+    let cable = blamed(&place.claims(&["."], 3));
+    assert_eq!(cable, one("leaf-against-neighbour", "contradiction", "h005"));
 }
 
 #[test]

@@ -31,9 +31,10 @@ fn domains<'v>(view: &'v View<'_>, belief: &'v Belief) -> BTreeMap<usize, Vec<&'
     domains
 }
 
-/// Whether a belief is a group of nodes too, most of it in one rack-scale domain:
-/// then the few elsewhere are told as what they are, and not everybody's ranks.
-fn is_group_with_strays(
+/// Whether a belief is a group of nodes that is told as such: most of it in one
+/// rack-scale domain, so that the few elsewhere are what is wrong, or all of it in
+/// one clique of which a site made several blocks.
+fn is_told_as_group(
     view: &View<'_>,
     belief: &Belief,
     parts: &BTreeMap<usize, Vec<&NodeName>>,
@@ -42,7 +43,8 @@ fn is_group_with_strays(
     let most = |(at, nodes): (&usize, &Vec<&NodeName>)| {
         all < 2 * nodes.len() && nodes.len() < all && view.spans_nodes(*at) == Some(true)
     };
-    belief.who.contains(NVLINK_DOMAIN) && parts.iter().any(most)
+    let in_reach = || !belief.nodes.is_empty() && view.share_a_clique(&belief.nodes);
+    belief.who.contains(NVLINK_DOMAIN) && (parts.iter().any(most) || in_reach())
 }
 
 /// `belief-beyond-domain`: more ranks in one domain than it has GPUs.
@@ -52,7 +54,7 @@ pub(super) fn ranks(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let mut small: Vec<(usize, usize)> = Vec::new();
         let mut known = 0;
         let parts = domains(view, belief);
-        if is_group_with_strays(view, belief, &parts) {
+        if is_told_as_group(view, belief, &parts) {
             continue;
         }
         for (at, nodes) in parts {

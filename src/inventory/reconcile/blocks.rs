@@ -13,6 +13,7 @@ use super::compare::Strays;
 use super::compare::compare;
 use super::groupings::Grouping;
 use super::identity;
+use super::view::LARGEST_DOMAIN;
 use super::view::View;
 use super::words::count;
 use super::words::disagreement;
@@ -25,9 +26,6 @@ use crate::model::id::NodeName;
 use crate::model::said::Family;
 use crate::model::said::GroupKind;
 use crate::model::said::SourceKind;
-
-/// The largest NVLink domain in use: 18 nodes of 4 GPUs (GB200 and GB300 NVL72).
-const LARGEST_DOMAIN: usize = 18;
 
 /// Whether this is one of Slurm's own views of its topology; they are held
 /// against each other apart.
@@ -259,7 +257,9 @@ fn nested(view: &View<'_>, grouping: &Grouping<'_>, set: usize, domains: &[usize
     // A framework acts on it: its jobs are placed as if all were in reach.
     let acts = grouping.source.family() == Family::Frameworks;
     let racks = domains.iter().any(|at| view.spans_nodes(*at) == Some(true));
-    let severity = if acts && racks { Severity::Contradiction } else { Severity::Note };
+    let in_reach = view.share_a_clique(grouping.sets[set].nodes.iter().copied());
+    let severity =
+        if acts && racks && !in_reach { Severity::Contradiction } else { Severity::Note };
     let summary = format!(
         "{} are claimed apart and are one {} {} by {}",
         some(&names),

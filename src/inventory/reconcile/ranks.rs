@@ -119,12 +119,15 @@ pub(super) fn unusable(view: &View<'_>, found: &mut Vec<Disagreement>) {
 /// apart from the piece with most of theirs.
 fn pieces<'s>(ranks: &[(u64, usize, &'s NodeName)]) -> (BTreeSet<usize>, Vec<&'s NodeName>) {
     let mut runs: Vec<(usize, Vec<&NodeName>)> = Vec::new();
+    let mut seen = BTreeSet::new();
     let mut torn = BTreeSet::new();
+    let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
     for (_, domain, node) in ranks {
+        *sizes.entry(*domain).or_default() += 1;
         match runs.last_mut() {
             Some((last, nodes)) if last == domain => nodes.push(node),
             _ => {
-                if runs.iter().any(|(other, _)| other == domain) {
+                if !seen.insert(*domain) {
                     torn.insert(*domain);
                 }
                 runs.push((*domain, vec![node]));
@@ -148,12 +151,8 @@ fn pieces<'s>(ranks: &[(u64, usize, &'s NodeName)]) -> (BTreeSet<usize>, Vec<&'s
             merged.push(run);
         }
     }
-    let size = |domain: usize| ranks.iter().filter(|(_, other, _)| *other == domain).count();
-    let sizes: BTreeMap<usize, usize> = torn.iter().map(|at| (*at, size(*at))).collect();
     // A piece with most of its domain is where that domain is.
-    let is_most = |domain: &usize, nodes: &[&NodeName]| {
-        sizes.get(domain).is_none_or(|all| *all < 2 * nodes.len())
-    };
+    let is_most = |domain: &usize, nodes: &[&NodeName]| sizes[domain] < 2 * nodes.len();
     let others = merged.into_iter().filter(|(domain, nodes)| !is_most(domain, nodes));
     apart.extend(others.flat_map(|(_, nodes)| nodes));
     (torn, apart)
