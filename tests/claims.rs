@@ -2,6 +2,9 @@
 //! agree, contradict each other, are broken, or never answer; and sweeps that
 //! take their domains from them.
 
+#[path = "claims/fleets.rs"]
+mod fleets;
+
 use std::fs;
 use std::io::Read;
 use std::io::Write;
@@ -170,6 +173,11 @@ fn sources_that_are_not_there_or_are_nothing_known_are_told() {
         .map(|source| source["problems"][0]["kind"].as_str().expect("a kind"))
         .collect();
     assert_eq!(kinds, ["unsupported", "missing"]);
+    // Others may agree as they like: not everybody could be read.
+    place.put("topology.yaml", BLOCKS);
+    place.claims(&["topology.yaml"], 0);
+    place.claims(&["topology.yaml", "diary.txt"], 4);
+    place.claims(&["topology.yaml", "none.yaml"], 4);
     let nobody = place.run(&["claims", "--from", "nowhere"]);
     assert_eq!(nobody.status.code(), Some(2));
     let told = String::from_utf8_lossy(&nobody.stderr).into_owned();

@@ -66,15 +66,7 @@ pub fn claims(
 
 /// Asks everybody but the nodes, at the same time.
 async fn ask(wanted: &Wanted) -> Result<Vec<Said>, Failure> {
-    let rest = match &wanted.rest {
-        Some(rest) => Some(Slurmrestd {
-            address: rest.address.clone(),
-            token: token(rest)?,
-            user: rest.user.clone(),
-            limit: wanted.limit,
-        }),
-        None => None,
-    };
+    let rest = wanted.rest.as_ref().map(|rest| (rest, token(rest)));
     let ray = wanted.ray.clone().map(|address| Ray { address, limit: wanted.limit });
     let slurm = async {
         match &wanted.slurm {
@@ -83,8 +75,17 @@ async fn ask(wanted: &Wanted) -> Result<Vec<Said>, Failure> {
         }
     };
     let rest = async {
-        match &rest {
-            Some(rest) => sources::slurmrestd::ask(rest).await,
+        match rest {
+            Some((rest, Ok(token))) => {
+                let asked = Slurmrestd {
+                    address: rest.address.clone(),
+                    token,
+                    user: rest.user.clone(),
+                    limit: wanted.limit,
+                };
+                sources::slurmrestd::ask(&asked).await
+            }
+            Some((rest, Err(failure))) => vec![without_token(rest, &failure)],
             None => Vec::new(),
         }
     };
@@ -133,6 +134,15 @@ fn token(rest: &Rest) -> Result<Option<String>, Failure> {
     let text = text.trim();
     let token = text.strip_prefix("SLURM_JWT=").unwrap_or(text);
     Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
+}
+
+/// slurmrestd where its token cannot be read: nobody is asked there, and the
+/// others are.
+fn without_token(rest: &Rest, failure: &Failure) -> Said {
+    let mut said = Said::nothing(SourceKind::SlurmNodes, rest.address.to_string());
+    let message = format!("not asked, its token cannot be read (token_file): {failure}");
+    said.trouble(ProblemKind::Missing, None, message);
+    said
 }
 
 /// Asks the nodes that the other sources name.

@@ -1,5 +1,6 @@
 //! Files that hold claims: opened here, read by `inventory::detect`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -11,11 +12,29 @@ use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
 
+/// What editors of other systems call "Unicode".
+const UTF_16: &str = "is UTF-16 text, expected UTF-8 (iconv -f UTF-16 -t UTF-8)";
+
 /// What the files of these paths say; of a folder, every file in it that is
 /// recognised. A path that cannot be opened, or is nothing that is known, is a
 /// source with a problem.
 pub fn read(paths: &[PathBuf]) -> Vec<Said> {
-    paths.iter().flat_map(|path| if path.is_dir() { folder(path) } else { file(path) }).collect()
+    let mut all = Vec::new();
+    let mut known = BTreeSet::new();
+    for path in paths {
+        if path.is_dir() {
+            all.extend(folder(path, &mut known));
+        } else if is_new(path, &mut known) {
+            all.extend(file(path));
+        }
+    }
+    all
+}
+
+/// Whether this file was not read before under another of its names: a source
+/// that is given twice is one voice.
+fn is_new(path: &Path, known: &mut BTreeSet<PathBuf>) -> bool {
+    path.canonicalize().map_or(true, |path| known.insert(path))
 }
 
 fn file(path: &Path) -> Vec<Said> {
@@ -25,7 +44,8 @@ fn file(path: &Path) -> Vec<Said> {
             if !said.is_empty() {
                 return said;
             }
-            let message = format!("is nothing that is known, expected {}", detect::KNOWN);
+            let what = if text.trim().is_empty() { "is empty" } else { "is nothing that is known" };
+            let message = format!("{what}, expected {}", detect::KNOWN);
             (ProblemKind::Unsupported, message)
         }
         Err(trouble) => trouble,
@@ -36,13 +56,17 @@ fn file(path: &Path) -> Vec<Said> {
 }
 
 /// Everything in a folder that is recognised; the rest is named once.
-fn folder(path: &Path) -> Vec<Said> {
+fn folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<Said> {
     let place = path.display().to_string();
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,
         Err(error) => {
             let mut said = Said::nothing(SourceKind::Unrecognised, place);
-            said.trouble(ProblemKind::Missing, None, format!("cannot be listed: {error}"));
+            let kind = match error.kind() {
+                std::io::ErrorKind::PermissionDenied => ProblemKind::Denied,
+                _ => ProblemKind::Missing,
+            };
+            said.trouble(kind, None, format!("cannot be listed: {error}"));
             return vec![said];
         }
     };
@@ -52,20 +76,38 @@ fn folder(path: &Path) -> Vec<Said> {
         file.is_file() && !recorded::is_clutter(&name)
     });
     files.sort();
+    let found = files.len();
+    files.retain(|file| is_new(file, known));
+    if files.is_empty() && 0 < found {
+        return Vec::new();
+    }
     let mut all = Vec::new();
     let mut others = Vec::new();
+    let mut rest = Said::nothing(SourceKind::Unrecognised, place);
     for file in files {
-        let read = text(&file).map(|text| recognised(&file, &text)).unwrap_or_default();
+        let read = match text(&file) {
+            Ok(text) => recognised(&file, &text),
+            // Pictures and archives lie beside what is meant. A file that may not be
+            // opened could be what is meant, and leaving it out is no agreement.
+            Err((kind @ (ProblemKind::Denied | ProblemKind::Unreachable), message)) => {
+                rest.trouble(kind, None, message);
+                continue;
+            }
+            Err((ProblemKind::Malformed, message)) if message.contains(UTF_16) => {
+                rest.trouble(ProblemKind::Malformed, None, message);
+                continue;
+            }
+            Err(_) => Vec::new(),
+        };
         if read.is_empty() {
             others.push(file.file_name().unwrap_or_default().to_string_lossy().into_owned());
         }
         all.extend(read);
     }
-    let mut rest = Said::nothing(SourceKind::Unrecognised, place);
     if all.is_empty() {
         let message = format!("holds nothing that is known, expected {}", detect::KNOWN);
         rest.trouble(ProblemKind::Missing, None, message);
-    } else if others.is_empty() {
+    } else if others.is_empty() && rest.problems.is_empty() {
         return all;
     }
     if !others.is_empty() {
@@ -126,6 +168,9 @@ fn text(path: &Path) -> Result<String, (ProblemKind, String)> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
+        Err(_) if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") => {
+            Err((ProblemKind::Malformed, format!("{}: {UTF_16}", path.display())))
+        }
         Err(error) => {
             let line = bytes[..error.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
             Err((ProblemKind::Malformed, format!("{}:{line}: not UTF-8 text", path.display())))
@@ -172,6 +217,33 @@ mod tests {
             let told = format!("{} {problem}", said.source);
             assert!(told.contains(&file.display().to_string()), "{told}");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_given_twice_is_one_source() {
+        let place = tempfile::tempdir().expect("a folder");
+        let file = place.path().join("claims.toml");
+        std::fs::write(&file, CLAIMS).expect("written");
+        let again = place.path().join(".").join("claims.toml");
+        let folder = place.path().to_owned();
+        assert_eq!(read(&[file.clone(), again, folder.clone()]).len(), 1);
+        assert_eq!(read(&[folder.clone(), folder, file]).len(), 1);
+    }
+
+    #[test]
+    fn a_file_of_a_folder_that_may_be_what_is_meant_is_no_remark() {
+        let place = tempfile::tempdir().expect("a folder");
+        let utf16: Vec<u8> =
+            "\u{feff}BlockName=b1".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        std::fs::write(place.path().join("claims.toml"), CLAIMS).expect("written");
+        std::fs::write(place.path().join("topology.conf"), utf16).expect("written");
+        std::fs::write(place.path().join("rack.png"), b"\x89PNG\xff\xff").expect("written");
+        let said = read(&[place.path().to_owned()]);
+        let [_, rest] = &said[..] else { panic!("{said:?}") };
+        assert_eq!(rest.notes, ["not read: rack.png"]);
+        let [problem] = &rest.problems[..] else { panic!("{rest:?}") };
+        assert_eq!(problem.kind, ProblemKind::Malformed);
+        assert!(problem.message.contains("topology.conf: is UTF-16"), "{problem}");
     }
 
     #[test]

@@ -31,13 +31,33 @@ fn domains<'v>(view: &'v View<'_>, belief: &'v Belief) -> BTreeMap<usize, Vec<&'
     domains
 }
 
+/// Whether a belief is a group of nodes that is told as such: most of it in one
+/// rack-scale domain, so that the few elsewhere are what is wrong, or all of it in
+/// one clique of which a site made several blocks.
+fn is_told_as_group(
+    view: &View<'_>,
+    belief: &Belief,
+    parts: &BTreeMap<usize, Vec<&NodeName>>,
+) -> bool {
+    let all: usize = parts.values().map(Vec::len).sum();
+    let most = |(at, nodes): (&usize, &Vec<&NodeName>)| {
+        all < 2 * nodes.len() && nodes.len() < all && view.spans_nodes(*at) == Some(true)
+    };
+    let in_reach = || !belief.nodes.is_empty() && view.share_a_clique(&belief.nodes);
+    belief.who.contains(NVLINK_DOMAIN) && (parts.iter().any(most) || in_reach())
+}
+
 /// `belief-beyond-domain`: more ranks in one domain than it has GPUs.
 pub(super) fn ranks(view: &View<'_>, found: &mut Vec<Disagreement>) {
     for (source, belief) in all(view) {
         let Some(ranks) = belief.ranks_per_domain.filter(|ranks| 1 < *ranks) else { continue };
         let mut small: Vec<(usize, usize)> = Vec::new();
         let mut known = 0;
-        for (at, nodes) in domains(view, belief) {
+        let parts = domains(view, belief);
+        if is_told_as_group(view, belief, &parts) {
+            continue;
+        }
+        for (at, nodes) in parts {
             let domain = &view.placed.domains[at];
             let Some(gpus) = domain.gpus_per_node.filter(|gpus| 0 < *gpus) else { continue };
             // GPUs of different nodes of a server platform share nothing.

@@ -13,6 +13,7 @@ use super::compare::Strays;
 use super::compare::compare;
 use super::groupings::Grouping;
 use super::identity;
+use super::view::LARGEST_DOMAIN;
 use super::view::View;
 use super::words::count;
 use super::words::disagreement;
@@ -25,9 +26,6 @@ use crate::model::id::NodeName;
 use crate::model::said::Family;
 use crate::model::said::GroupKind;
 use crate::model::said::SourceKind;
-
-/// The largest NVLink domain in use: 18 nodes of 4 GPUs (GB200 and GB300 NVL72).
-const LARGEST_DOMAIN: usize = 18;
 
 /// Whether this is one of Slurm's own views of its topology; they are held
 /// against each other apart.
@@ -68,10 +66,18 @@ pub(super) fn domains_against_groups(view: &View<'_>, found: &mut Vec<Disagreeme
             }
         }
         for (set, domains) in comparison.joined() {
+            // What is left over of a group that another domain has most of is
+            // told as `node-extra`, and claimed apart by nobody.
+            let is_rest =
+                |at: &usize| view.home(*at).is_some_and(|(home, _)| domains.contains(&home));
+            let domains: Vec<usize> = domains.iter().copied().filter(|at| !is_rest(at)).collect();
+            if domains.len() < 2 {
+                continue;
+            }
             let told = if grouping.cliques {
-                merged(view, grouping, set, domains)
+                merged(view, grouping, set, &domains)
             } else {
-                nested(view, grouping, set, domains)
+                nested(view, grouping, set, &domains)
             };
             found.push(told);
         }
@@ -173,10 +179,15 @@ fn group_strays(
             grouping.source.words()
         ),
     };
-    let told =
-        disagreement("domains-disagree", severity, summary).in_domain(domain).about(nodes).remedy(
-            "ask the nodes themselves (fabricgate node facts), then correct the side that is wrong",
-        );
+    // Who took the ClusterUUID over from the driver repeats what its clique says.
+    let repeats = strays.elsewhere.iter().all(|(set, nodes)| {
+        let uuid = identity::uuid_in(grouping.sets[*set].name).map(str::to_owned);
+        uuid.is_some() && nodes.iter().all(|node| view.cluster_uuids(node).any(|own| own == uuid))
+    });
+    let class = if repeats { "block-against-clique" } else { "domains-disagree" };
+    let told = disagreement(class, severity, summary).in_domain(domain).about(nodes).remedy(
+        "ask the nodes themselves (fabricgate node facts), then correct the side that is wrong",
+    );
     found.push(sides(view, grouping, strays, told));
 }
 
@@ -248,7 +259,9 @@ fn nested(view: &View<'_>, grouping: &Grouping<'_>, set: usize, domains: &[usize
     // A framework acts on it: its jobs are placed as if all were in reach.
     let acts = grouping.source.family() == Family::Frameworks;
     let racks = domains.iter().any(|at| view.spans_nodes(*at) == Some(true));
-    let severity = if acts && racks { Severity::Contradiction } else { Severity::Note };
+    let in_reach = view.share_a_clique(grouping.sets[set].nodes.iter().copied());
+    let severity =
+        if acts && racks && !in_reach { Severity::Contradiction } else { Severity::Note };
     let summary = format!(
         "{} are claimed apart and are one {} {} by {}",
         some(&names),

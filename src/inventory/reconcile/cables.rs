@@ -201,6 +201,13 @@ pub(super) fn leaves(view: &View<'_>, found: &mut Vec<Disagreement>) {
         matches!(g.source, SourceKind::Cabling | SourceKind::Neighbours | SourceKind::NodeFacts)
     };
     let slurm = |g: &Grouping<'_>| super::blocks::is_slurm_topology(g.source);
+    // A cable that is elsewhere than written is one cause.
+    let of_cables = ["hosts-swapped", "rails-swapped", "leaf-against-neighbour"];
+    let told: BTreeSet<NodeName> = found
+        .iter()
+        .filter(|one| of_cables.contains(&one.class.as_str()))
+        .flat_map(|one| one.nodes.clone())
+        .collect();
     let own = units(first);
     let place = |units: &[(&str, Vec<&NodeName>)]| -> BTreeMap<NodeName, usize> {
         let all = units.iter().enumerate();
@@ -219,6 +226,9 @@ pub(super) fn leaves(view: &View<'_>, found: &mut Vec<Disagreement>) {
         for strays in &comparison.strays {
             let nodes: Vec<&NodeName> =
                 strays.elsewhere.values().flat_map(|n| n.iter().copied()).collect();
+            if nodes.iter().all(|node| told.contains(*node)) {
+                continue;
+            }
             let name = own[strays.set].0;
             let elsewhere = some(strays.elsewhere.keys().map(|set| their[*set].0));
             let summary = format!(

@@ -180,7 +180,8 @@ pub(super) fn mixed_gpus(view: &View<'_>, found: &mut Vec<Disagreement>) {
 /// have.
 pub(super) fn sentinels(view: &View<'_>, found: &mut Vec<Disagreement>) {
     let mut zero = Causes::new();
-    let mut default = Causes::new();
+    // By kind of source: the same nodes said three times are one remark.
+    let mut default: BTreeMap<SourceKind, (BTreeSet<&NodeName>, FabricWord<'_>)> = BTreeMap::new();
     let words = view.labels.iter().map(|word| (true, word));
     for (is_label, (node, words)) in words.chain(view.drivers.iter().map(|word| (false, word))) {
         let domain = view.placed.of(node);
@@ -188,15 +189,15 @@ pub(super) fn sentinels(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let in_rack = domain.is_some_and(|at| view.spans_nodes(at) == Some(true));
         for word in words {
             let uuid = word.1.cluster_uuid.as_deref().unwrap_or("");
-            let name = view.said[word.0].source.kind.words().to_owned();
+            let kind = view.said[word.0].source.kind;
+            let name = kind.words().to_owned();
             let has_default = word.1.clique_id.as_deref() == Some(identity::DEFAULT_CLIQUE);
             if identity::is_zero(uuid) && (is_label || (in_rack && identity::is_attached(word.1))) {
                 enter(&mut zero, (domain, name, String::new()), node, Some(*word), None);
                 break;
             }
             if has_default && !uuid.is_empty() {
-                enter(&mut default, (None, name, String::new()), node, Some(*word), None);
-                break;
+                default.entry(kind).or_insert((BTreeSet::new(), *word)).0.insert(node);
             }
         }
     }
@@ -213,19 +214,27 @@ pub(super) fn sentinels(view: &View<'_>, found: &mut Vec<Disagreement>) {
             told.remedy("do not group by this value; look at the fabric manager of these nodes"),
         );
     }
-    for ((_, name, _), cause) in &default {
-        let nodes = listed(cause.nodes.iter().copied());
-        let summary = format!(
-            "{name}: {nodes} {} CliqueId {}, the default: what keys on the CliqueId alone takes racks that \
-             never met for one domain",
-            if cause.nodes.len() == 1 { "has" } else { "have" },
-            identity::DEFAULT_CLIQUE
-        );
-        let said = format!("CliqueId {}", identity::DEFAULT_CLIQUE);
-        let words = (said, String::new(), summary);
-        let told = tell(view, "sentinel-clique", Severity::Note, None, cause, words);
-        found.push(told.remedy("key on ClusterUUID and CliqueId together"));
+    let nodes: BTreeSet<&NodeName> =
+        default.values().flat_map(|(nodes, _)| nodes.iter().copied()).collect();
+    if nodes.is_empty() {
+        return;
     }
+    let summary = format!(
+        "{} {} CliqueId {}, the default: what keys on the CliqueId alone takes racks that never met for one \
+         domain",
+        listed(nodes.iter().copied()),
+        if nodes.len() == 1 { "has" } else { "have" },
+        identity::DEFAULT_CLIQUE
+    );
+    let told = disagreement("sentinel-clique", Severity::Note, summary)
+        .about(nodes)
+        .remedy("key on ClusterUUID and CliqueId together");
+    let sides = default.values().map(|(nodes, word)| {
+        let says =
+            format!("CliqueId {} on {}", identity::DEFAULT_CLIQUE, listed(nodes.iter().copied()));
+        view.word(*word, says)
+    });
+    found.push(sides.fold(told, Disagreement::side));
 }
 
 /// `label-missing`: most of a domain is labelled, and some nodes are not.

@@ -2,6 +2,7 @@
 //! product, under which driver.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::domains;
 use super::view::View;
@@ -142,6 +143,18 @@ pub(super) fn gpus(view: &View<'_>, found: &mut Vec<Disagreement>) {
     // A node on purpose without GPUs in the claim is no mistake either.
     let numbers = numbers(view, |said| said.gpus);
     against_first(view, &counted, &numbers, expected, found);
+    // Where every source says so of a node, only its neighbours show that one is
+    // missing. Nodes without any are there for something else.
+    let told: BTreeSet<NodeName> =
+        found.iter().filter(|d| d.class == counted.class).flat_map(|d| d.nodes.clone()).collect();
+    for one in mixed(view, |said| said.gpus.filter(|gpus| 0 < *gpus).map(|g| g.to_string())) {
+        let rare = one.1.split_last().map_or(&[][..], |(_, rare)| rare);
+        let mut nodes = rare.iter().flat_map(|(_, nodes)| nodes);
+        if nodes.all(|(node, _)| !told.contains(*node)) {
+            let words = ("GPU count", counted.remedy);
+            found.extend(tell_mixed(view, counted.class, Severity::Doubt, &one, words));
+        }
+    }
 }
 
 /// `nic-count`: NICs of the compute network per node.

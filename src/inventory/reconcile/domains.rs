@@ -91,7 +91,9 @@ pub(super) fn domains<'s>(
     let witnesses = Witnesses::of(said);
     for domain in &mut placed.domains {
         if domain.gpus_per_node.is_none() {
-            domain.gpus_per_node = witnesses.agreed(&domain.nodes, |node| node.gpus);
+            let gpus = |node: &NodeSaid| node.gpus;
+            let agreed = witnesses.agreed(&domain.nodes, gpus).next();
+            domain.gpus_per_node = agreed.or_else(|| witnesses.usual(&domain.nodes, gpus));
         }
         if domain.platform.is_none() {
             let gpus = domain.gpus_per_node;
@@ -100,7 +102,8 @@ pub(super) fn domains<'s>(
                 // The number it should have: with one GPU lost it is no other platform.
                 Some((rules.platform_of)(product, gpus.or(node.gpus)))
             };
-            domain.platform = witnesses.agreed(&domain.nodes, platform).flatten();
+            // `gpu:h100` of Slurm tells no platform: what others say of it may.
+            domain.platform = witnesses.agreed(&domain.nodes, platform).flatten().next();
         }
     }
     placed
@@ -153,17 +156,30 @@ impl<'s> Witnesses<'s> {
         Self { kinds: kinds.into_values().collect() }
     }
 
-    /// What all of these nodes that say it say alike, by the first kind of
-    /// source where they do.
+    /// What all of these nodes that say it say alike, by each kind of source
+    /// where they do.
     fn agreed<T: PartialEq>(
         &self,
         nodes: &[NodeName],
         of: impl Fn(&NodeSaid) -> Option<T>,
-    ) -> Option<T> {
-        self.kinds.iter().find_map(|kind| {
+    ) -> impl Iterator<Item = T> {
+        self.kinds.iter().filter_map(move |kind| {
             let mut said = nodes.iter().filter_map(|node| of(kind.get(node)?));
             let first = said.next()?;
             said.all(|next| next == first).then_some(first)
+        })
+    }
+
+    /// What most of these nodes say, by the first kind of source where more than
+    /// half of those that say it do: one lost GPU leaves a rack what it is.
+    fn usual<T: Ord>(&self, nodes: &[NodeName], of: impl Fn(&NodeSaid) -> Option<T>) -> Option<T> {
+        self.kinds.iter().find_map(|kind| {
+            let mut values: BTreeMap<T, usize> = BTreeMap::new();
+            for value in nodes.iter().filter_map(|node| of(kind.get(node)?)) {
+                *values.entry(value).or_default() += 1;
+            }
+            let all: usize = values.values().sum();
+            values.into_iter().find(|(_, nodes)| all < 2 * nodes).map(|(value, _)| value)
         })
     }
 }

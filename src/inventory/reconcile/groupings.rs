@@ -2,6 +2,7 @@
 //! source makes in one way, so that two ways of grouping can be compared.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::identity;
 use super::normal;
@@ -21,6 +22,14 @@ pub(super) struct Set<'s> {
     pub(super) nodes: Vec<&'s NodeName>,
     /// The sources by index, and their groups.
     pub(super) groups: Vec<(usize, &'s Group)>,
+}
+
+impl<'s> Set<'s> {
+    /// Every node that its groups name, those that the grouping has in another
+    /// set, or has from another source, included.
+    pub(super) fn named(&self) -> BTreeSet<&'s NodeName> {
+        self.groups.iter().flat_map(|(_, group)| &group.nodes).collect()
+    }
 }
 
 /// One way of grouping.

@@ -63,7 +63,8 @@ pub(super) fn sizes(view: &View<'_>, found: &mut Vec<Disagreement>) {
     for grouping in view.groupings.iter().filter(|g| g.kind == GroupKind::Imex) {
         for (at, set) in grouping.sets.iter().enumerate() {
             let Some(size) = set.groups.iter().find_map(|(_, group)| group.size) else { continue };
-            let counted = set.nodes.len();
+            let named = set.named();
+            let counted = named.len();
             // 0 is the default of the field and asks for nothing.
             if size == 0 || counted == size as usize {
                 continue;
@@ -72,7 +73,7 @@ pub(super) fn sizes(view: &View<'_>, found: &mut Vec<Disagreement>) {
             let summary = format!("{noun} {} asks for {size} nodes and lists {counted}", set.name);
             let says = format!("{size} nodes asked for, {counted} listed");
             let told = disagreement("imex-size", Severity::Doubt, summary)
-                .about(set.nodes.iter().copied())
+                .about(named)
                 .side(grouping.side(view.said, at, says))
                 .remedy("look for nodes whose IMEX daemon did not join; the field is deprecated and may be old");
             let domain = set.nodes.first().and_then(|node| view.domain_of(node));

@@ -107,6 +107,7 @@ pub(super) fn in_no_domain(view: &View<'_>, found: &mut Vec<Disagreement>) {
     if view.placed.domains.is_empty() {
         return;
     }
+    let servers = servers(view);
     for (at, said) in view.sources(&SCHEDULERS) {
         // Where some nodes are said to have GPUs or a fabric, the others have none.
         let mut all = said.nodes.values();
@@ -123,23 +124,59 @@ pub(super) fn in_no_domain(view: &View<'_>, found: &mut Vec<Disagreement>) {
         if nodes.is_empty() {
             continue;
         }
-        let names = listed(nodes.iter().copied());
-        let summary = format!(
-            "{names} {} among the {} and in no claimed domain: nothing across nodes is measured there",
-            is(nodes.len()),
-            said.source.kind.words()
-        );
-        let mut told = disagreement("in-no-domain", Severity::Doubt, summary)
-            .about(nodes.iter().copied())
-            .side(view.source(at, None, Basis::Asserted, format!("lists {names}")))
-            .remedy("add them to their block or domain, or leave them out on purpose with a claims file");
-        if let Some(side) =
-            view.claim(0, format!("{} domains without them", view.placed.domains.len()))
-        {
-            told = told.side(side);
+        let (servers, others): (Vec<&NodeName>, Vec<&NodeName>) =
+            nodes.into_iter().partition(|node| servers.contains(node));
+        for (nodes, is_server) in [(others, false), (servers, true)] {
+            if !nodes.is_empty() {
+                found.push(unplaced(view, at, &nodes, is_server));
+            }
         }
-        found.push(told);
     }
+}
+
+/// Nodes whose platform has no NVLink between nodes and is in no claimed domain:
+/// blocks of racks leave servers out for good reason.
+fn servers<'s>(view: &View<'s>) -> BTreeSet<&'s NodeName> {
+    let claimed: BTreeSet<&str> =
+        view.placed.domains.iter().filter_map(|d| d.platform.as_deref()).collect();
+    let mut of: BTreeMap<&NodeName, bool> = BTreeMap::new();
+    for (_, node, said) in view.node_words() {
+        let platform =
+            said.product.as_deref().and_then(|name| (view.rules.platform_of)(name, said.gpus));
+        if let Some(platform) = platform {
+            let is_server = !is_rack(&platform) && !claimed.contains(platform.as_str());
+            *of.entry(node).or_insert(true) &= is_server;
+        }
+    }
+    of.into_iter().filter(|(_, is_server)| *is_server).map(|(node, _)| node).collect()
+}
+
+fn unplaced(view: &View<'_>, source: usize, nodes: &[&NodeName], is_server: bool) -> Disagreement {
+    let names = listed(nodes.iter().copied());
+    let listing = format!(
+        "{names} {} among the {} and in no claimed domain",
+        is(nodes.len()),
+        view.said[source].source.kind.words()
+    );
+    let (severity, why, remedy) = if is_server {
+        (
+            Severity::Note,
+            "servers without NVLink between them, which are not measured with these domains",
+            "to measure them too, name each as a domain in a claims file",
+        )
+    } else {
+        (
+            Severity::Doubt,
+            "nothing across nodes is measured there",
+            "add them to their block or domain, or leave them out on purpose with a claims file",
+        )
+    };
+    let told = disagreement("in-no-domain", severity, format!("{listing}: {why}"))
+        .about(nodes.iter().copied())
+        .side(view.source(source, None, Basis::Asserted, format!("lists {names}")))
+        .remedy(remedy);
+    let without = format!("{} without them", count(view.placed.domains.len(), "domain"));
+    view.claim(0, without).into_iter().fold(told, Disagreement::side)
 }
 
 fn no_domain_claimed(view: &View<'_>) -> Disagreement {
@@ -225,14 +262,7 @@ pub(super) fn extra(view: &View<'_>, found: &mut Vec<Disagreement>) {
     for (domain, claimed) in view.placed.domains.iter().enumerate() {
         let Some((origin, set)) = view.placed.origin[domain] else { continue };
         let grouping = &view.groupings[origin];
-        let mut homes: BTreeMap<usize, usize> = BTreeMap::new();
-        for home in grouping.sets[set].nodes.iter().filter_map(|node| view.placed.of(node)) {
-            *homes.entry(home).or_default() += 1;
-        }
-        homes.remove(&domain);
-        let Some((home, others)) = homes.into_iter().max_by_key(|(_, others)| *others) else {
-            continue;
-        };
+        let Some((home, others)) = view.home(domain) else { continue };
         let names = listed(&claimed.nodes);
         let summary = format!(
             "{} has {names} in one {} with {others} nodes of {}, whose claim does not name {}",
@@ -263,7 +293,7 @@ pub(super) fn sizes(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let mut wrong: BTreeMap<(u32, bool), Vec<usize>> = BTreeMap::new();
         for (at, set) in grouping.sets.iter().enumerate() {
             let Some(size) = set.groups.iter().find_map(|(_, group)| group.size) else { continue };
-            let counted = set.nodes.len();
+            let counted = set.named().len();
             let fewer = counted < size as usize;
             // Slurm's block size is what it schedules by; more are spare, and
             // an empty block is a place kept free.
@@ -275,7 +305,7 @@ pub(super) fn sizes(view: &View<'_>, found: &mut Vec<Disagreement>) {
         for ((size, fewer), sets) in wrong {
             let few = sets.iter().take(3).map(|at| {
                 let set = &grouping.sets[*at];
-                format!("{} ({})", set.name, set.nodes.len())
+                format!("{} ({})", set.name, set.named().len())
             });
             let few: Vec<String> = few.collect();
             let more = if sets.len() <= few.len() { "" } else { " and others" };
@@ -287,7 +317,7 @@ pub(super) fn sizes(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 if fewer { "fewer" } else { "more" },
                 few.join(", ")
             );
-            let says = format!("size {size}, {} named", grouping.sets[sets[0]].nodes.len());
+            let says = format!("size {size}, {} named", grouping.sets[sets[0]].named().len());
             let told = disagreement("domain-size", Severity::Doubt, summary)
                 .side(grouping.side(view.said, sets[0], says))
                 .remedy(if fewer {

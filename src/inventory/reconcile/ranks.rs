@@ -115,6 +115,49 @@ pub(super) fn unusable(view: &View<'_>, found: &mut Vec<Disagreement>) {
     }
 }
 
+/// Domains that come in several pieces in this order, and the nodes that are
+/// apart from the piece with most of theirs.
+fn pieces<'s>(ranks: &[(u64, usize, &'s NodeName)]) -> (BTreeSet<usize>, Vec<&'s NodeName>) {
+    let mut runs: Vec<(usize, Vec<&NodeName>)> = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut torn = BTreeSet::new();
+    let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
+    for (_, domain, node) in ranks {
+        *sizes.entry(*domain).or_default() += 1;
+        match runs.last_mut() {
+            Some((last, nodes)) if last == domain => nodes.push(node),
+            _ => {
+                if !seen.insert(*domain) {
+                    torn.insert(*domain);
+                }
+                runs.push((*domain, vec![node]));
+            }
+        }
+    }
+    let mut apart = Vec::new();
+    // A few nodes between two larger pieces of another domain interrupt it; its
+    // pieces are where they belong.
+    let mut merged: Vec<(usize, Vec<&NodeName>)> = Vec::new();
+    for run in runs {
+        if let [.., (before, larger), (_, few)] = &merged[..]
+            && *before == run.0
+            && few.len() < larger.len().min(run.1.len())
+        {
+            apart.extend(merged.pop().map(|(_, few)| few).into_iter().flatten());
+            if let Some((_, larger)) = merged.last_mut() {
+                larger.extend(run.1);
+            }
+        } else {
+            merged.push(run);
+        }
+    }
+    // A piece with most of its domain is where that domain is.
+    let is_most = |domain: &usize, nodes: &[&NodeName]| sizes[domain] < 2 * nodes.len();
+    let others = merged.into_iter().filter(|(domain, nodes)| !is_most(domain, nodes));
+    apart.extend(others.flat_map(|(_, nodes)| nodes));
+    (torn, apart)
+}
+
 /// `topo-rank-order`: domains that take turns, or an order within a domain that
 /// is not the claim's.
 pub(super) fn order(view: &View<'_>, found: &mut Vec<Disagreement>) {
@@ -128,37 +171,28 @@ pub(super) fn order(view: &View<'_>, found: &mut Vec<Disagreement>) {
             }
         }
         ranks.sort_unstable();
-        let mut runs: BTreeMap<usize, usize> = BTreeMap::new();
-        let mut last = None;
-        for (_, domain, _) in &ranks {
-            if last != Some(*domain) {
-                *runs.entry(*domain).or_default() += 1;
-            }
-            last = Some(*domain);
-        }
-        let torn: Vec<usize> =
-            runs.iter().filter(|(_, runs)| 1 < **runs).map(|(at, _)| *at).collect();
+        let (torn, nodes) = pieces(&ranks);
         let who = said.source.kind.words();
-        if !torn.is_empty() {
+        if let Some(torn_first) = torn.first().copied() {
             let names = some(torn.iter().map(|at| view.domain(*at).as_str()));
-            let is_torn = |(_, domain, _): &&(u64, usize, &NodeName)| torn.contains(domain);
-            let nodes: Vec<&NodeName> = ranks.iter().filter(is_torn).map(|(_, _, n)| *n).collect();
             let summary = format!(
-                "in the order of topo_rank by {who}, {names} come in several pieces: neighbours in rank are not \
-                 neighbours in NVLink"
+                "in the order of topo_rank by {who}, {names} {} in several pieces, by the ranks of {}: neighbours \
+                 in rank are not neighbours in NVLink",
+                if torn.len() == 1 { "comes" } else { "come" },
+                listed(nodes.iter().copied())
             );
-            let first = nodes.iter().take(4).map(|node| node.as_str());
-            let says = format!("the order begins {}", some(first));
+            let says = format!("{} apart from their domain", listed(nodes.iter().copied()));
             let told =
                 tell(view, source, "topo-rank-order", Severity::Doubt, &nodes, (summary, says));
-            let claim = view.claim(torn[0], format!("{} is one domain", view.domain(torn[0])));
+            let says = format!("{} is one domain", view.domain(torn_first));
+            let claim = view.claim(torn_first, says);
             found.push(claim.into_iter().fold(told, Disagreement::side));
         }
         let by_node: BTreeMap<&NodeName, u64> =
             ranks.iter().map(|(rank, _, node)| (*node, *rank)).collect();
-        let turned: Vec<usize> = runs
-            .keys()
-            .copied()
+        let ranked: BTreeSet<usize> = ranks.iter().map(|(_, domain, _)| *domain).collect();
+        let turned: Vec<usize> = ranked
+            .into_iter()
             .filter(|at| !torn.contains(at))
             .filter(|at| {
                 let nodes = &view.placed.domains[*at].nodes;

@@ -1,6 +1,7 @@
 //! What checks look at: every source, its groupings, and what is measured.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::Rules;
 use super::domains::Placed;
@@ -20,6 +21,9 @@ use crate::model::said::SourceKind;
 /// domain is larger than a node: NVL36 is the smallest such rack, NVL8 and the
 /// bridges of H100 NVL are inside nodes.
 const SMALLEST_RACK: u32 = 36;
+
+/// The largest NVLink domain in use: 18 nodes of 4 GPUs (GB200 and GB300 NVL72).
+pub(super) const LARGEST_DOMAIN: usize = 18;
 
 /// What one source says of the fabric of a node.
 pub(super) type FabricWord<'s> = (usize, &'s FabricSaid);
@@ -71,6 +75,51 @@ impl<'s> View<'s> {
     /// The name of the domain of a node.
     pub(super) fn domain_of(&self, node: &NodeName) -> Option<&'s DomainName> {
         self.placed.of(node).map(|at| self.domain(at))
+    }
+
+    /// Where a domain is what is left over of a group: the domain that has the
+    /// most of that group's other nodes, and how many.
+    pub(super) fn home(&self, domain: usize) -> Option<(usize, usize)> {
+        let (grouping, set) = self.placed.origin[domain]?;
+        let mut homes: BTreeMap<usize, usize> = BTreeMap::new();
+        let nodes = &self.groupings[grouping].sets[set].nodes;
+        for home in nodes.iter().filter_map(|node| self.placed.of(node)) {
+            *homes.entry(home).or_default() += 1;
+        }
+        homes.remove(&domain);
+        homes.into_iter().max_by_key(|(_, others)| *others)
+    }
+
+    /// The ClusterUUIDs of the cliques that labels and drivers give a node.
+    pub(super) fn cluster_uuids(&self, node: &NodeName) -> impl Iterator<Item = Option<String>> {
+        let words = self.labels.get(node).into_iter().chain(self.drivers.get(node)).flatten();
+        words.map(|(_, fabric)| {
+            let clique = super::identity::usable(fabric)?;
+            super::identity::clique(&clique).map(|(uuid, _)| uuid.to_owned())
+        })
+    }
+
+    /// Whether labels and drivers have all of these nodes in one clique that one
+    /// rack can be: then they are in reach of each other, whatever blocks a site
+    /// made of them.
+    pub(super) fn share_a_clique<'n>(&self, nodes: impl IntoIterator<Item = &'n NodeName>) -> bool {
+        let mut cliques: BTreeSet<String> = BTreeSet::new();
+        let mut all = 0;
+        for node in nodes {
+            all += 1;
+            let words = self.labels.get(node).into_iter().chain(self.drivers.get(node)).flatten();
+            let own: Vec<String> =
+                words.filter_map(|(_, fabric)| super::identity::usable(fabric)).collect();
+            if own.is_empty() {
+                return false;
+            }
+            cliques.extend(own);
+        }
+        let is_default = |name: &String| {
+            super::identity::clique(name)
+                .is_none_or(|(_, id)| id == super::identity::DEFAULT_CLIQUE)
+        };
+        all <= LARGEST_DOMAIN && cliques.len() == 1 && !cliques.iter().any(is_default)
     }
 
     /// Who claims a domain says this.

@@ -97,14 +97,15 @@ pub(super) fn some(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
 /// Worst first. What is the same but for who says it becomes one, with all
 /// sides: two sources that repeat one cause are not two causes.
 pub(super) fn ordered(found: Vec<Disagreement>) -> Vec<Disagreement> {
-    type Key = (String, Option<DomainName>, Vec<NodeName>);
+    type Key = (String, Option<DomainName>, Vec<NodeName>, Option<String>);
     let mut kept: Vec<Disagreement> = Vec::new();
     let mut known: BTreeMap<Key, usize> = BTreeMap::new();
     for one in found {
-        let key = (one.class.clone(), one.domain.clone(), one.nodes.clone());
         // Without a node or a domain only the sentence tells causes apart.
         let told = !one.nodes.is_empty() || one.domain.is_some();
-        match known.get(&key).filter(|_| told) {
+        let sentence = (!told).then(|| one.summary.clone());
+        let key = (one.class.clone(), one.domain.clone(), one.nodes.clone(), sentence);
+        match known.get(&key) {
             Some(at) => {
                 let first = &mut kept[*at];
                 first.severity = first.severity.max(one.severity);
