@@ -301,6 +301,8 @@ fn an_answer_that_trickles_is_given_up() {
     let address = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a call");
+        // An answer before its question would be a fault of another kind.
+        let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n");
         while stream.write_all(b" ").is_ok() {
             std::thread::sleep(Duration::from_millis(20));
@@ -316,6 +318,7 @@ fn who_does_not_speak_http_or_is_not_there_is_told_apart() {
     let address = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a call");
+        let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n");
     });
     let (kind, message) = only(&now(ask(&at(address))));
