@@ -9,6 +9,10 @@ use std::fmt;
 use serde::Deserialize;
 use serde::Serialize;
 
+pub use crate::ffi::nvml::Fabric as FabricValue;
+pub use crate::ffi::nvml::Platform as PlatformValue;
+pub use crate::ffi::nvml::Remapped as RowsValue;
+
 /// Something that can be asked about GPUs.
 pub trait GpuLibrary {
     /// Asks about the machine.
@@ -248,55 +252,6 @@ pub enum Value {
     Rows(RowsValue),
     /// Processes.
     Processes(Vec<ProcessValue>),
-}
-
-/// Fabric information as the library gives it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FabricValue {
-    /// `NVML_GPU_FABRIC_STATE_*`.
-    pub fabric_state: u8,
-    /// `nvmlReturn_t`.
-    pub status: u32,
-    /// ClusterUUID.
-    pub cluster_uuid: [u8; 16],
-    /// CliqueId.
-    pub clique_id: u32,
-    /// Health mask, where this version has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub health_mask: Option<u32>,
-    /// Health summary, where this version has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub health_summary: Option<u8>,
-}
-
-/// Where a GPU sits, as the library gives it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlatformValue {
-    /// Serial number of the chassis.
-    pub chassis_serial: [u8; 16],
-    /// Slot.
-    pub slot: u8,
-    /// Tray.
-    pub tray: u8,
-    /// Node within the tray.
-    pub host: u8,
-    /// What is at the other end of its NVLinks.
-    pub peer_type: u8,
-    /// Number within the node.
-    pub module: u8,
-}
-
-/// Rows of memory that were replaced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RowsValue {
-    /// Because of correctable errors.
-    pub corrected_rows: u32,
-    /// Because of uncorrectable errors.
-    pub uncorrected_rows: u32,
-    /// More will be.
-    pub pending: bool,
-    /// A replacement failed.
-    pub failed: bool,
 }
 
 /// A process that computes on a GPU.

@@ -18,16 +18,13 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 
 use super::library::Answer;
-use super::library::FabricValue;
 use super::library::GpuLibrary;
 use super::library::LinkNumber;
 use super::library::MachineQuestion;
 use super::library::Number;
-use super::library::PlatformValue;
 use super::library::ProcessValue;
 use super::library::Question;
 use super::library::Refusal;
-use super::library::RowsValue;
 use super::library::Text;
 use super::library::Value;
 use crate::ffi::nvml as ffi;
@@ -168,30 +165,6 @@ impl NvmlLibrary {
         }))
     }
 
-    fn fabric(device: &Device<'_>, version: FabricVersion) -> Answer {
-        let found = ffi::fabric(device, version)?;
-        Ok(Value::Fabric(FabricValue {
-            fabric_state: found.state,
-            status: found.status,
-            cluster_uuid: found.cluster_uuid,
-            clique_id: found.clique_id,
-            health_mask: found.health_mask,
-            health_summary: found.health_summary,
-        }))
-    }
-
-    fn platform(device: &Device<'_>, version: u32) -> Answer {
-        let found = ffi::platform(device, version)?;
-        Ok(Value::Platform(PlatformValue {
-            chassis_serial: found.chassis_serial,
-            slot: found.slot,
-            tray: found.tray,
-            host: found.host,
-            peer_type: found.peer_type,
-            module: found.module,
-        }))
-    }
-
     fn processes(device: &Device<'_>) -> Answer {
         let found = device.running_compute_processes()?;
         let processes = found.into_iter().map(|process| ProcessValue {
@@ -233,21 +206,15 @@ impl GpuLibrary for NvmlLibrary {
                 let first = answers.into_iter().next().unwrap_or(Err(CallError::Unreadable))?;
                 Ok(Value::Number(first))
             }
-            Question::FabricThird => Self::fabric(device, FabricVersion::Third),
-            Question::FabricSecond => Self::fabric(device, FabricVersion::Second),
-            Question::FabricFirst => Self::fabric(device, FabricVersion::First),
-            Question::Platform => Self::platform(device, 2),
-            Question::PlatformFirst => Self::platform(device, 1),
-            Question::Processes => Self::processes(device),
-            Question::RemappedRows => {
-                let rows = ffi::remapped_rows(device)?;
-                Ok(Value::Rows(RowsValue {
-                    corrected_rows: rows.corrected,
-                    uncorrected_rows: rows.uncorrected,
-                    pending: rows.pending,
-                    failed: rows.failed,
-                }))
+            Question::FabricThird => Ok(Value::Fabric(ffi::fabric(device, FabricVersion::Third)?)),
+            Question::FabricSecond => {
+                Ok(Value::Fabric(ffi::fabric(device, FabricVersion::Second)?))
             }
+            Question::FabricFirst => Ok(Value::Fabric(ffi::fabric(device, FabricVersion::First)?)),
+            Question::Platform => Ok(Value::Platform(ffi::platform(device, 2)?)),
+            Question::PlatformFirst => Ok(Value::Platform(ffi::platform(device, 1)?)),
+            Question::Processes => Self::processes(device),
+            Question::RemappedRows => Ok(Value::Rows(ffi::remapped_rows(device)?)),
         }
     }
 }

@@ -13,6 +13,8 @@ use std::ffi::c_ulonglong;
 
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings as c;
+use serde::Deserialize;
+use serde::Serialize;
 
 /// Why a call gave no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +39,10 @@ pub enum FabricVersion {
 }
 
 /// Fabric information as the driver gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fabric {
     /// `NVML_GPU_FABRIC_STATE_*`.
-    pub state: u8,
+    pub fabric_state: u8,
     /// `nvmlReturn_t` of the registration; means something in state 3 only.
     pub status: u32,
     /// ClusterUUID.
@@ -48,13 +50,15 @@ pub struct Fabric {
     /// CliqueId.
     pub clique_id: u32,
     /// Health mask, from the second version on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_mask: Option<u32>,
     /// Health summary, from the third version on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_summary: Option<u8>,
 }
 
 /// Where a GPU sits, as the platform tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Platform {
     /// Serial number of the chassis; older drivers call it the rack's GUID.
     pub chassis_serial: [u8; 16],
@@ -71,12 +75,12 @@ pub struct Platform {
 }
 
 /// Rows of memory that were replaced by spare ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remapped {
     /// Because of correctable errors.
-    pub corrected: u32,
+    pub corrected_rows: u32,
     /// Because of uncorrectable errors.
-    pub uncorrected: u32,
+    pub uncorrected_rows: u32,
     /// More will be, at the next reset.
     pub pending: bool,
     /// A replacement failed.
@@ -190,8 +194,8 @@ pub fn remapped_rows(device: &Device<'_>) -> Result<Remapped, CallError> {
     // SAFETY: as in `number`, with four different unsigned ints to fill.
     let code = unsafe { call(device.handle(), corrected, uncorrected, pending, failed) };
     succeeded(code)?;
-    let [corrected, uncorrected, pending, failed] = rows;
-    Ok(Remapped { corrected, uncorrected, pending: pending != 0, failed: failed != 0 })
+    let [corrected_rows, uncorrected_rows, pending, failed] = rows;
+    Ok(Remapped { corrected_rows, uncorrected_rows, pending: pending != 0, failed: failed != 0 })
 }
 
 /// Fabric information in this version.
@@ -218,7 +222,7 @@ fn fabric_third(device: &Device<'_>) -> Result<Fabric, CallError> {
     // size, beyond which it does not write.
     succeeded(unsafe { call(device.handle(), &raw mut info) })?;
     Ok(Fabric {
-        state: info.state,
+        fabric_state: info.state,
         status: info.status,
         cluster_uuid: info.clusterUuid,
         clique_id: info.cliqueId,
@@ -242,7 +246,7 @@ fn fabric_second(device: &Device<'_>) -> Result<Fabric, CallError> {
     // is that of `info`.
     succeeded(unsafe { call(device.handle(), (&raw mut info).cast()) })?;
     Ok(Fabric {
-        state: info.state,
+        fabric_state: info.state,
         status: info.status,
         cluster_uuid: info.clusterUuid,
         clique_id: info.cliqueId,
@@ -258,7 +262,7 @@ fn fabric_first(device: &Device<'_>) -> Result<Fabric, CallError> {
     // SAFETY: as in `number`; this call knows this one structure only.
     succeeded(unsafe { call(device.handle(), &raw mut info) })?;
     Ok(Fabric {
-        state: info.state,
+        fabric_state: info.state,
         status: info.status,
         cluster_uuid: info.clusterUuid,
         clique_id: info.cliqueId,

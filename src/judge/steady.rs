@@ -30,6 +30,9 @@ pub(super) const DRIFTING: &str = "drifting";
 /// Class of an instrument, or a whole island, whose readings scatter.
 pub(super) const NOISY: &str = "noisy-everywhere";
 
+/// Pieces of evidence that a finding of this kind keeps.
+pub(super) const EVIDENCE: usize = 6;
+
 /// Two readings have no trend, and no spread of their own.
 const FEWEST_READINGS: usize = 3;
 
@@ -271,6 +274,22 @@ fn unstable(island: &Island<'_>, shown: &Shown, usual: f64, ledger: &mut Ledger)
     enter(island, shown, found, detail, ledger);
 }
 
+/// Takes in what was found low and is `explained` by readings that do not keep
+/// their level: it stays among the evidence.
+pub(super) fn explain(
+    found: &mut Finding,
+    explained: impl Fn(&Finding) -> bool,
+    ledger: &mut Ledger,
+) {
+    let (levels, rest): (Vec<Finding>, Vec<Finding>) =
+        std::mem::take(&mut ledger.findings).into_iter().partition(explained);
+    ledger.findings = rest;
+    if !levels.is_empty() {
+        found.summary.push_str("; over all readings it is low, its best are not");
+    }
+    found.evidence.extend(levels.into_iter().flat_map(|level| level.evidence));
+}
+
 /// Enters a finding that makes its node no better than unknown. Where the best
 /// readings of the GPU are as they must be, a level found low is explained.
 fn enter(
@@ -294,16 +313,9 @@ fn enter(
         f.class == fabric::LOW && ((own && (single || pair)) || (peer && pair))
     };
     if 1.0 - peel::LINE <= shown.peak {
-        let (levels, rest): (Vec<Finding>, Vec<Finding>) =
-            std::mem::take(&mut ledger.findings).into_iter().partition(explained);
-        ledger.findings = rest;
-        if !levels.is_empty() {
-            found.summary.push_str("; over all readings it is low, its best are not");
-        }
-        // What was low stays among the evidence.
-        found.evidence.extend(levels.into_iter().flat_map(|level| level.evidence));
-        found.evidence.truncate(6);
+        explain(&mut found, explained, ledger);
     }
+    found.evidence.truncate(EVIDENCE);
     ledger.doubt(&id.node, found.summary.clone());
     ledger.find(found);
 }

@@ -223,26 +223,21 @@ fn enter(rail: &Rail<'_>, paths: &[&Path], kind: Unsteady, locus: Locus, ledger:
             found = found.because(file, None, detail);
         }
     }
+    let locus = found.locus.clone();
     let explained = |f: &Finding| {
         let level = f.class == network::NIC_LOW || f.class == network::PATH_LOW;
-        let same = (&f.locus.node, &f.locus.peer, f.locus.kind)
-            == (&found.locus.node, &found.locus.peer, found.locus.kind);
+        let same =
+            (&f.locus.node, &f.locus.peer, f.locus.kind) == (&locus.node, &locus.peer, locus.kind);
         // Its pairs were low for the same reason.
-        let part = found.locus.kind == LocusKind::Rail
+        let part = locus.kind == LocusKind::Rail
             && (f.locus.node.as_ref() == Some(&node)
                 || f.locus.peer.as_deref() == Some(node.as_str()));
-        level && f.locus.rail == found.locus.rail && (same || part)
+        level && f.locus.rail == locus.rail && (same || part)
     };
     if paths.iter().all(|path| 1.0 - peel::LINE <= path.peak) {
-        let (levels, rest): (Vec<Finding>, Vec<Finding>) =
-            std::mem::take(&mut ledger.findings).into_iter().partition(explained);
-        ledger.findings = rest;
-        if !levels.is_empty() {
-            found.summary.push_str("; over all readings it is low, its best are not");
-        }
-        found.evidence.extend(levels.into_iter().flat_map(|level| level.evidence));
+        steady::explain(&mut found, explained, ledger);
     }
-    found.evidence.truncate(6);
+    found.evidence.truncate(steady::EVIDENCE);
     let peer = found.locus.peer.as_deref().map(NodeName::from);
     for end in std::iter::once(&node).chain(&peer) {
         ledger.doubt(end, found.summary.clone());
