@@ -253,6 +253,29 @@ fn a_sweep_takes_its_domains_from_the_topology_that_slurm_has() {
 }
 
 #[test]
+fn a_sweep_that_could_not_read_all_of_its_claims_does_not_pass() {
+    let place = Place::new();
+    place.put(
+        "rack.toml",
+        "title = \"a rack\"\nseed = 7\n[noise]\nsigma = 0.002\n[[domain]]\nname = \"rack\"\n\
+         nodes = \"n[1-4]\"\nplatform = \"gb200-nvl72\"\n",
+    );
+    place.put("topology.conf", "BlockName=b1 Nodes=n[1-4]\nBlockSizes=4\n");
+    place.put(
+        "fabricgate.toml",
+        "claims = [\"topology.conf\", \"missing.yaml\"]\nplatform = \"gb200-nvl72\"\n\
+         [sources]\ngpus_per_node = 4\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
+         [probes]\nrun = [\"nvidia-smi-q\", \"nvbandwidth-ce\", \"nvbandwidth-lane\"]\n",
+    );
+    let output = place.run(&["audit", "--config", "fabricgate.toml", "--json", "--no-progress"]);
+    let run: Value = serde_json::from_slice(&output.stdout).expect("one document");
+    assert_eq!(output.status.code(), Some(4), "{}", run["verdicts"]["unknown"]);
+    assert!(run["verdicts"]["unknown"].to_string().contains("missing.yaml"), "{run}");
+    let nodes = run["verdicts"]["nodes"].as_array().expect("nodes");
+    assert!(nodes.iter().all(|node| node["outcome"] == "pass"), "what was measured was: {run}");
+}
+
+#[test]
 fn what_a_run_measured_is_held_against_what_is_claimed() {
     let place = Place::new();
     place.put("topology.conf", "BlockName=block01 Nodes=node[0001-0018]\nBlockSizes=18\n");

@@ -17,8 +17,6 @@ use super::stdout;
 use crate::inventory::reconcile;
 use crate::model::claims::Claims;
 use crate::model::disagreement::Severity;
-use crate::model::said::ProblemKind;
-use crate::model::said::SourceKind;
 use crate::record::CLAIMS_FORMAT;
 use crate::record::ClaimsRecord;
 use crate::record::file;
@@ -127,19 +125,7 @@ fn gathered(args: &Args, globals: &Globals) -> Result<Claims, Failure> {
 /// it open whether there are some.
 fn code(claims: &Claims) -> u8 {
     let contradicts = claims.disagreements.iter().any(|d| d.severity == Severity::Contradiction);
-    let is_unread = |source: SourceKind, problem: ProblemKind| match problem {
-        // That a cluster has no such kind of object is often no fault.
-        ProblemKind::Missing => {
-            !matches!(source, SourceKind::ComputeDomains | SourceKind::KubernetesTopologies)
-        }
-        // What a reader leaves out of a file it knows is told; a file that was
-        // named and that nobody knows was not read.
-        ProblemKind::Unsupported => source == SourceKind::Unrecognised,
-        _ => true,
-    };
-    let mut problems =
-        claims.sources.iter().flat_map(|s| s.problems.iter().map(|p| (s.source.kind, p.kind)));
-    let unread = problems.any(|(source, problem)| is_unread(source, problem));
+    let unread = claims.sources.iter().any(|source| source.unread().is_some());
     let says_nothing =
         claims.assertions.is_empty() && claims.nodes.is_empty() && claims.domains.is_empty();
     match (says_nothing, contradicts, unread) {

@@ -77,6 +77,11 @@ pub(super) fn judge(
     claims: &Claims,
     ledger: &mut Ledger,
 ) {
+    for read in &claims.sources {
+        if let Some(problem) = read.unread() {
+            ledger.unknown(format!("what is claimed by {}", read.source), problem.to_string());
+        }
+    }
     if claims.disagreements.is_empty() && claims.beliefs.is_empty() && claims.nodes.is_empty() {
         return;
     }

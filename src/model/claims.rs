@@ -16,7 +16,9 @@ use super::id::NodeName;
 use super::said::Belief;
 use super::said::Group;
 use super::said::NodeSaid;
+use super::said::ProblemKind;
 use super::said::Source;
+use super::said::SourceKind;
 use super::said::SourceProblem;
 
 /// Everything asserted, from all sources that could be read: what is measured
@@ -63,6 +65,27 @@ pub struct SourceRead {
     /// What could not be read or used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<SourceProblem>,
+}
+
+impl SourceRead {
+    /// What of it was asked for and not read, where anything was: nobody knows
+    /// what it claims.
+    pub fn unread(&self) -> Option<&SourceProblem> {
+        self.problems.iter().find(|problem| match problem.kind {
+            // That a cluster has no such kind of object is often no fault.
+            ProblemKind::Missing => !matches!(
+                self.source.kind,
+                SourceKind::ComputeDomains | SourceKind::KubernetesTopologies
+            ),
+            // What a reader leaves out of a file it knows is told; a file that
+            // nobody knows, or a server that speaks otherwise, was not read.
+            ProblemKind::Unsupported => matches!(
+                self.source.kind,
+                SourceKind::Unrecognised | SourceKind::SlurmNodes | SourceKind::SlurmPartitions
+            ),
+            _ => true,
+        })
+    }
 }
 
 /// One source's word that nodes belong together.
