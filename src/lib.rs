@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod exec;
 pub mod facts;
 pub mod ffi;
+pub mod gate;
 pub mod inventory;
 pub mod judge;
 pub mod launch;

@@ -3,8 +3,18 @@
 //! `ci/lab-slurm test` starts one and names it in two variables; without them
 //! these tests say so and check nothing.
 
+#[path = "lab_slurm/carry.rs"]
+mod carry;
+#[path = "lab_slurm/changes.rs"]
+mod changes;
+#[path = "lab_slurm/gate.rs"]
+mod gate;
+#[path = "lab_slurm/hold.rs"]
+mod hold;
 #[path = "lab_slurm/program.rs"]
 mod program;
+#[path = "lab_slurm/topology.rs"]
+mod topology;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;

@@ -1,6 +1,18 @@
 //! What the scheduler should be told, and whether it may be told now.
 //!
-//! The decisions are pure: verdicts and a policy in, an action plan out. In
-//! this version nothing carries a plan out; it is shown.
+//! Pure: verdicts, the scheduler's state, our own record and a policy in, an
+//! action plan out. Nothing here changes a cluster, asks one, or reads a clock;
+//! `gate` carries plans out.
 
+pub mod budget;
+pub mod capacity;
+pub mod instrument;
+pub mod ledger;
+pub mod marks;
+pub mod notice;
 pub mod policy;
+pub mod reason;
+pub mod release;
+pub mod situation;
+pub mod standing;
+pub mod topology;

@@ -12,6 +12,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::ledger::Ledger;
+use super::situation::Coverage;
+use super::situation::Now;
+use super::situation::RunSeen;
+use super::situation::Situation;
 use crate::model::action::ACTIONS_FORMAT;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
@@ -54,15 +59,6 @@ impl Default for Policy {
     }
 }
 
-/// How much of what was planned came back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Coverage {
-    /// Steps that were planned.
-    pub planned: usize,
-    /// Steps whose tool ran to its end.
-    pub returned: usize,
-}
-
 /// The findings that accuse one node, worst first.
 #[derive(Debug)]
 struct Suspect<'a> {
@@ -71,13 +67,32 @@ struct Suspect<'a> {
     findings: Vec<&'a Finding>,
 }
 
-/// Proposes actions. Nothing is carried out by this or by its caller.
-pub fn propose(
+/// What verdicts alone ask for: nobody was asked how the nodes stand, and
+/// nothing is known of earlier actions. A plan to read, not to carry out.
+pub fn of_verdicts(
     verdicts: &Verdicts,
-    claims: &Claims,
+    fleet: &Claims,
     policy: &Policy,
     coverage: Option<Coverage>,
+    run: &RunSeen,
 ) -> ActionPlan {
+    let situation = Situation {
+        verdicts,
+        fleet,
+        coverage,
+        run,
+        live: None,
+        ledger: &Ledger::default(),
+        controls: &BTreeSet::new(),
+        drivers: &BTreeMap::new(),
+        now: &Now::default(),
+    };
+    propose(&situation, policy)
+}
+
+/// Proposes actions. Nothing is carried out by this.
+pub fn propose(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
+    let Situation { verdicts, fleet: claims, coverage, .. } = *situation;
     let mut withheld = Vec::new();
     let suspects = suspects(verdicts, claims, &mut withheld);
     let stop = Stop::of(verdicts, claims, policy, coverage, &suspects);
@@ -99,7 +114,14 @@ pub fn propose(
         }
     }
     actions.sort_by(|a, b| a.node.cmp(&b.node));
-    ActionPlan { format: ACTIONS_FORMAT.to_owned(), dry_run: true, actions, withheld }
+    ActionPlan {
+        format: ACTIONS_FORMAT.to_owned(),
+        dry_run: true,
+        frozen: None,
+        actions,
+        withheld,
+        records: Vec::new(),
+    }
 }
 
 /// Groups findings by the node they accuse; what accuses none is withheld.
@@ -283,7 +305,13 @@ fn drain(suspect: &Suspect<'_>) -> Action {
             "State=DRAIN".to_owned(),
             format!("Reason={}", reason(worst)),
         ],
+        domain: suspect.domain.cloned(),
+        leaf: None,
+        reason: reason(worst),
+        mark: None,
         findings: suspect.findings.iter().map(|f| f.id.clone()).collect(),
+        ratio: worst.ratio,
+        price: None,
         why,
     }
 }

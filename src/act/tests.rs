@@ -51,7 +51,7 @@ fn verdicts(findings: Vec<Finding>) -> Verdicts {
 }
 
 fn plan(claims: &Claims, findings: Vec<Finding>) -> ActionPlan {
-    propose(&verdicts(findings), claims, &Policy::default(), None)
+    of_verdicts(&verdicts(findings), claims, &Policy::default(), None, &RunSeen::default())
 }
 
 fn drained(plan: &ActionPlan) -> Vec<&str> {
@@ -113,7 +113,7 @@ fn the_worst_two_of_a_domain_use_up_its_budget() {
         finding(LocusKind::Gpu, "d0n2", Outcome::Degraded, 0.5),
         finding(LocusKind::Gpu, "d0n3", Outcome::Failed, 0.95),
     ];
-    let plan = propose(&verdicts(findings), &claims(1, 18), &policy, None);
+    let plan = of_verdicts(&verdicts(findings), &claims(1, 18), &policy, None, &RunSeen::default());
     assert_eq!(drained(&plan), ["d0n2", "d0n3"]);
     assert_eq!(plan.withheld[0].what, "d0n1");
     assert!(plan.withheld[0].why.starts_with("budget"));
@@ -154,7 +154,13 @@ fn a_sweep_that_mostly_did_not_come_back_accuses_nobody() {
     let findings = || vec![finding(LocusKind::Gpu, "d0n1", Outcome::Failed, 0.1)];
     let with = |returned| {
         let coverage = Some(Coverage { planned: 10, returned });
-        propose(&verdicts(findings()), &claims(1, 18), &Policy::default(), coverage)
+        of_verdicts(
+            &verdicts(findings()),
+            &claims(1, 18),
+            &Policy::default(),
+            coverage,
+            &RunSeen::default(),
+        )
     };
     assert_eq!(with(8).actions.len(), 1);
     assert_eq!(with(7).actions.len(), 0);
@@ -183,7 +189,7 @@ fn a_policy_may_want_confirmation_first() {
     let mut sure = finding(LocusKind::Node, "d0n2", Outcome::Failed, 0.0);
     sure.confirmed = true;
     let findings = vec![finding(LocusKind::Node, "d0n1", Outcome::Failed, 0.0), sure];
-    let plan = propose(&verdicts(findings), &claims(1, 18), &policy, None);
+    let plan = of_verdicts(&verdicts(findings), &claims(1, 18), &policy, None, &RunSeen::default());
     assert_eq!(drained(&plan), ["d0n2"]);
 }
 

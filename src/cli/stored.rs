@@ -88,7 +88,11 @@ pub fn rejudged(
     };
     let Judgement { claims, cells, verdicts } = coordinator::judged_against(run, history);
     let coverage = coordinator::coverage(&stored.plan, &stored.record.launcher, &results);
-    let actions = policy::propose(&verdicts, &stored.claims, &stored.record.policy, Some(coverage));
+    let record = &stored.record;
+    let seen =
+        coordinator::run_seen(&record.info, &record.launcher, record.state == State::Complete);
+    let actions =
+        policy::of_verdicts(&verdicts, &stored.claims, &record.policy, Some(coverage), &seen);
     let info = stored.record.info.clone();
     Ok(Run { info, claims, cells, verdicts, actions: Some(actions) })
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::gaps;
-use crate::act::policy::Coverage;
+use crate::act::situation::Coverage;
 use crate::judge;
 use crate::judge::Case;
 use crate::judge::Judgement;

@@ -33,6 +33,7 @@ use tokio::sync::watch;
 
 use crate::act::policy;
 use crate::act::policy::Policy;
+use crate::act::situation::RunSeen;
 use crate::launch::Launcher;
 use crate::launch::Program;
 use crate::model::claims::Claims;
@@ -75,6 +76,19 @@ pub fn now() -> jiff::Timestamp {
 /// A moment as documents show it.
 pub fn shown(moment: jiff::Timestamp) -> String {
     moment.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
+}
+
+/// A run as decisions know it.
+pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> RunSeen {
+    let created: Option<jiff::Timestamp> = info.created.parse().ok();
+    RunSeen {
+        id: info.id.clone(),
+        profile: info.profile.clone(),
+        created: info.created.clone(),
+        created_unix: created.map_or(0, jiff::Timestamp::as_second),
+        complete,
+        real: !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
+    }
 }
 
 /// What a sweep is made of.
@@ -377,7 +391,9 @@ fn conclude(
     folder.write_json(file::VERDICTS, &judgement.verdicts)?;
     folder.write_lines(file::CELLS, &judgement.cells)?;
     let coverage = coverage(sweep.plan, sweep.launcher, &results);
-    let actions = policy::propose(&judgement.verdicts, sweep.fleet, sweep.policy, Some(coverage));
+    let seen = run_seen(&record.info, &record.launcher, !partial);
+    let actions =
+        policy::of_verdicts(&judgement.verdicts, sweep.fleet, sweep.policy, Some(coverage), &seen);
     folder.write_json(file::ACTIONS, &actions)?;
     record.state = if partial { State::Partial } else { State::Complete };
     record.ended = Some(shown(now()));

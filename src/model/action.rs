@@ -1,4 +1,5 @@
-//! What should be done about verdicts: a plan that a person reads first.
+//! What should be done about verdicts: a plan that a person reads first, and
+//! what became of it.
 //!
 //! A plan is a value. Nothing in this file, or in whoever makes a plan,
 //! changes a cluster.
@@ -7,7 +8,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::id::DomainName;
 use super::id::NodeName;
+use super::verdict::Outcome;
 
 /// What is proposed for one node.
 #[derive(
@@ -17,19 +20,60 @@ use super::id::NodeName;
 pub enum ActionKind {
     /// Let running jobs end, start no new ones.
     Drain,
+    /// Leave it in service and say on it that it is below what it must deliver.
+    Relabel,
+    /// Give back a node that we drained ourselves.
+    Release,
+    /// Say on it that it passed, and until when that counts.
+    Certify,
+}
+
+/// What is said on a node: in its features and its field for programs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Mark {
+    /// The verdict.
+    pub outcome: Outcome,
+    /// The class of the worst finding, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// The run that says so.
+    pub run: String,
+    /// When that run was made, RFC 3339.
+    pub at: String,
+    /// Until when it counts, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<String>,
 }
 
 /// One proposed action.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Action {
     /// What to do.
     pub kind: ActionKind,
     /// To which node.
     pub node: NodeName,
+    /// Its domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainName>,
+    /// Its leaf switch, which has a budget of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<String>,
     /// The command that would do it, argument by argument.
     pub command: Vec<String>,
+    /// The reason that is written beside a drain; empty for other actions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// What is said on the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<Mark>,
     /// The findings it rests on.
     pub findings: Vec<String>,
+    /// What the worst of them measured, as a share of what is expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// Schedulable nodes that it costs, where that was computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<f64>,
     /// Why, in one sentence.
     pub why: String,
 }
@@ -43,17 +87,59 @@ pub struct Withheld {
     pub why: String,
 }
 
-/// Everything proposed for one set of verdicts (`fabricgate.actions/1`).
+/// How an action that was begun ended.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum ActionResult {
+    /// The scheduler shows it.
+    Done,
+    /// It was so already; nothing was written.
+    Already,
+    /// Somebody else changed the node in the meantime; it is left to them.
+    Superseded,
+    /// The precondition no longer held; nothing was written.
+    Refused,
+    /// The scheduler did not do it.
+    Failed,
+    /// Nobody can tell yet whether it was done; the next run looks again.
+    Unknown,
+}
+
+/// What became of one action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ActionRecord {
+    /// Which.
+    pub kind: ActionKind,
+    /// On which node.
+    pub node: NodeName,
+    /// How it ended.
+    pub result: ActionResult,
+    /// What the scheduler showed or said.
+    pub detail: String,
+    /// When, RFC 3339.
+    pub at: String,
+}
+
+/// Everything proposed for one set of verdicts (`fabricgate.actions/1`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ActionPlan {
     /// `fabricgate.actions/1`.
     pub format: String,
     /// Nothing is carried out.
     pub dry_run: bool,
+    /// What stops all drains and relabels, where something does: a tripped
+    /// breaker, a common cause, an instrument in doubt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen: Option<String>,
     /// What is proposed, in order of node.
     pub actions: Vec<Action>,
     /// What is not, and why.
     pub withheld: Vec<Withheld>,
+    /// What became of it, where it was carried out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub records: Vec<ActionRecord>,
 }
 
 /// The format of `actions.json`.

@@ -5,6 +5,8 @@
 
 pub mod action;
 pub mod cell;
+pub mod certificate;
+pub mod change;
 pub mod checkup;
 pub mod claims;
 pub mod disagreement;
@@ -12,6 +14,8 @@ pub mod facts;
 pub mod gpu_facts;
 pub mod history;
 pub mod id;
+pub mod journal;
+pub mod live;
 pub mod measurement;
 pub mod node_facts;
 pub mod parsed;

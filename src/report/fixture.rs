@@ -204,7 +204,15 @@ pub(super) fn rack() -> Run {
         actions: Some(ActionPlan {
             format: ACTIONS_FORMAT.to_owned(),
             dry_run: true,
+            frozen: None,
+            records: Vec::new(),
             actions: vec![Action {
+                domain: None,
+                leaf: None,
+                reason: String::new(),
+                mark: None,
+                ratio: None,
+                price: None,
                 kind: ActionKind::Drain,
                 node: nodes[6].clone(),
                 command: [
@@ -282,6 +290,8 @@ pub(super) fn hgx() -> Run {
         actions: Some(ActionPlan {
             format: ACTIONS_FORMAT.to_owned(),
             dry_run: true,
+            frozen: None,
+            records: Vec::new(),
             actions: Vec::new(),
             withheld: Vec::new(),
         }),
@@ -369,7 +379,15 @@ pub(super) fn hostile() -> Run {
         actions: Some(ActionPlan {
             format: ACTIONS_FORMAT.to_owned(),
             dry_run: true,
+            frozen: None,
+            records: Vec::new(),
             actions: vec![Action {
+                domain: None,
+                leaf: None,
+                reason: String::new(),
+                mark: None,
+                ratio: None,
+                price: None,
                 kind: ActionKind::Drain,
                 node: nodes[2].clone(),
                 command: ["scontrol", "update", &format!("NodeName={}", nodes[2]), "State=DRAIN"]

@@ -4,6 +4,7 @@
 //! problem in the answer and leaves the rest usable.
 
 pub mod config;
+pub mod live;
 pub mod nodes;
 pub mod partitions;
 pub mod show_topology;

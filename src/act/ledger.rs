@@ -1,0 +1,153 @@
+//! What the lines of the journal amount to: drains that are ours and
+//! outstanding, what was spent, what a person undid, what was left open.
+//!
+//! Pure: the same lines give the same ledger, in whichever process. It holds
+//! what we meant and saw; what is true of a node now, the scheduler says.
+
+use std::collections::BTreeMap;
+
+use crate::model::action::Action;
+use crate::model::action::Mark;
+use crate::model::change::Change;
+use crate::model::id::NodeName;
+use crate::model::journal::Entry;
+use crate::model::journal::HoldKind;
+use crate::model::journal::Stamp;
+use crate::model::live::LiveNode;
+
+/// The sum of a journal.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ledger {
+    /// Lines that were read.
+    pub lines: u64,
+    /// The last turn that was taken.
+    pub epoch: u64,
+    /// When the last line was written.
+    pub last: Option<Stamp>,
+    /// Nothing but releases: since when and why.
+    pub breaker: Option<Tripped>,
+    /// Our drains that were done and neither released nor undone.
+    pub drains: BTreeMap<NodeName, OwnDrain>,
+    /// Every drain and relabel that was begun and not refunded, oldest first.
+    pub spent: Vec<Spent>,
+    /// Intents without an outcome, oldest first.
+    pub open: Vec<Open>,
+    /// Drains that a person took away.
+    pub undone: BTreeMap<NodeName, UndoneDrain>,
+    /// What we last said on nodes.
+    pub marks: BTreeMap<NodeName, Mark>,
+    /// Reservations and jobs that may still be there.
+    pub holds: BTreeMap<String, Hold>,
+}
+
+/// A breaker that tripped.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tripped {
+    /// When.
+    pub stamp: Stamp,
+    /// Why.
+    pub why: String,
+    /// The run at hand.
+    pub run: String,
+}
+
+/// A drain of ours that stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnDrain {
+    /// The intent.
+    pub id: String,
+    /// The turn in which it was done.
+    pub epoch: u64,
+    /// When it was begun.
+    pub stamp: Stamp,
+    /// The run it rests on.
+    pub run: String,
+    /// The action, with findings, class and the reason that was written.
+    pub action: Action,
+    /// The node as it was right before: its boot and instance tie the drain to
+    /// the machine it was made for.
+    pub before: LiveNode,
+    /// Runs that the node passed since, oldest first.
+    pub clean: Vec<CleanRun>,
+}
+
+/// A run that a drained node passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CleanRun {
+    /// The run.
+    pub run: String,
+    /// When it was made, in seconds since 1970.
+    pub measured: i64,
+}
+
+/// What one drain or relabel took from the budgets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spent {
+    /// The intent.
+    pub id: String,
+    /// When.
+    pub stamp: Stamp,
+    /// The action.
+    pub action: Action,
+}
+
+/// An intent that nobody concluded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Open {
+    /// Its name.
+    pub id: String,
+    /// When it was begun.
+    pub stamp: Stamp,
+    /// The run that asked for it.
+    pub run: String,
+    /// The action.
+    pub action: Action,
+    /// What was to be written.
+    pub change: Change,
+    /// The node right before.
+    pub before: LiveNode,
+}
+
+/// A drain of ours that a person took away.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UndoneDrain {
+    /// When that was seen.
+    pub stamp: Stamp,
+    /// The drain as it stood.
+    pub drain: OwnDrain,
+}
+
+/// Something that holds nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hold {
+    /// What it is.
+    pub kind: HoldKind,
+    /// When it was asked for.
+    pub stamp: Stamp,
+    /// Which nodes.
+    pub nodes: Vec<NodeName>,
+    /// Those of them to be drained again, with their reasons.
+    pub drained: Vec<(NodeName, String)>,
+    /// The machine and process that need it.
+    pub host: String,
+    /// The process there.
+    pub pid: u32,
+}
+
+impl Ledger {
+    /// The sum of these lines, in order.
+    pub fn of(entries: &[Entry]) -> Self {
+        let mut ledger = Self::default();
+        for entry in entries {
+            ledger.take(entry);
+        }
+        ledger
+    }
+
+    /// Takes in one more line.
+    pub fn take(&mut self, entry: &Entry) {
+        self.lines += 1;
+        self.epoch = self.epoch.max(entry.epoch);
+        self.last = Some(entry.stamp.clone());
+    }
+}

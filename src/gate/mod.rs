@@ -1,0 +1,17 @@
+//! Carrying plans out: the only part that changes a cluster, and it does so
+//! through [`scheduler::Scheduler`] alone.
+//!
+//! A shell: it locks, asks, writes down, acts, looks again. Whether something
+//! may be done is `act`'s to say, and what is done was in an action plan that
+//! a person or a policy could have read first.
+
+pub mod carry;
+pub mod certificates;
+pub mod hold;
+pub mod journal;
+pub mod recover;
+pub mod scheduler;
+pub mod scontrol;
+pub mod slurmrestd;
+pub mod stamp;
+pub mod topology;

@@ -1,0 +1,26 @@
+//! The present moment by two clocks: where the gate reads them.
+
+use crate::act::situation::Now;
+use crate::model::journal::Stamp;
+
+/// The present moment.
+#[expect(clippy::disallowed_methods, reason = "the gate is where its clocks are read")]
+pub fn stamp() -> Stamp {
+    let now = jiff::Timestamp::now();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    #[expect(clippy::cast_precision_loss, reason = "an uptime has far fewer than 2^52 seconds")]
+    let uptime_s = since.tv_sec as f64 + since.tv_nsec as f64 / 1e9;
+    Stamp {
+        at: now.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
+        unix: now.as_second(),
+        boot: boot.trim().to_owned(),
+        uptime_s,
+    }
+}
+
+/// The same for decisions.
+pub fn now() -> Now {
+    let Stamp { at, unix, boot, uptime_s } = stamp();
+    Now { at, unix, boot, uptime_s }
+}

@@ -1,0 +1,158 @@
+//! What the gate writes down before, while and after it acts: one line each of
+//! `journal.jsonl` (`fabricgate.journal/1`).
+//!
+//! The journal holds intentions and what was seen; the truth about a node is
+//! the scheduler's. `act::ledger` folds lines into what they mean.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::action::Action;
+use super::action::ActionResult;
+use super::change::Change;
+use super::id::NodeName;
+use super::live::LiveNode;
+
+/// The format of a line.
+pub const JOURNAL_FORMAT: &str = "fabricgate.journal/1";
+
+/// A moment, by two clocks: that of the wall may jump, that of the machine's
+/// uptime counts only within one boot.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Stamp {
+    /// By the wall's clock, RFC 3339.
+    pub at: String,
+    /// The same in seconds since 1970.
+    pub unix: i64,
+    /// The boot of the machine that wrote it, as the kernel names it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot: String,
+    /// Seconds since that boot, suspend included.
+    #[serde(default)]
+    pub uptime_s: f64,
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Entry {
+    /// `fabricgate.journal/1`.
+    pub format: String,
+    /// Its number, from 1 and without gaps.
+    pub seq: u64,
+    /// When.
+    #[serde(flatten)]
+    pub stamp: Stamp,
+    /// Which turn of which gate wrote it: every gate that takes the lock counts
+    /// one on.
+    pub epoch: u64,
+    /// What.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// What is written down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// A gate took its turn.
+    Opened {
+        /// The machine.
+        host: String,
+        /// The process there.
+        pid: u32,
+        /// The version of fabricgate.
+        version: String,
+    },
+    /// An action is about to be tried.
+    Intent {
+        /// Its name: the run, the node and the kind make it.
+        id: String,
+        /// The run that asks for it.
+        run: String,
+        /// The action. Boxed: most lines are far smaller.
+        action: Box<Action>,
+        /// What will be written.
+        change: Change,
+        /// The node as it was read right before.
+        before: Box<LiveNode>,
+    },
+    /// How it ended.
+    Outcome {
+        /// Which intent.
+        id: String,
+        /// How.
+        result: ActionResult,
+        /// What the scheduler showed or said.
+        detail: String,
+    },
+    /// A node that we drained passed a whole run.
+    Clean {
+        /// The node.
+        node: NodeName,
+        /// The run.
+        run: String,
+        /// When that run was made, in seconds since 1970.
+        measured: i64,
+    },
+    /// Somebody took our drain away. It is respected.
+    Undone {
+        /// The node.
+        node: NodeName,
+        /// The intent that was undone.
+        id: String,
+        /// How it looks now.
+        detail: String,
+    },
+    /// Nothing but releases from here on, until a person resets it.
+    Tripped {
+        /// Why.
+        why: String,
+        /// The run at hand.
+        run: String,
+    },
+    /// A person put the breaker back.
+    Reset {
+        /// Who.
+        by: String,
+        /// Why.
+        why: String,
+    },
+    /// Nodes are about to be held for measuring: a reservation or a job of this
+    /// name will exist from here on, unless it cannot be made.
+    Holding {
+        /// Its name.
+        name: String,
+        /// What it is.
+        kind: HoldKind,
+        /// Which nodes.
+        nodes: Vec<NodeName>,
+        /// Those among them that we had drained, with their reasons, and that are
+        /// drained again when the hold ends.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        drained: Vec<(NodeName, String)>,
+        /// The machine and process that need it.
+        host: String,
+        /// The process there.
+        pid: u32,
+    },
+    /// It is gone again, or never came to be.
+    Freed {
+        /// Its name.
+        name: String,
+        /// How.
+        detail: String,
+    },
+}
+
+/// What holds nodes for measuring.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum HoldKind {
+    /// A job of the scheduler.
+    Job,
+    /// A reservation.
+    Reservation,
+}
