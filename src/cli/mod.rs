@@ -5,6 +5,7 @@
 
 pub mod apply;
 pub mod asking;
+pub mod capacity;
 pub mod claims;
 pub mod completions;
 pub mod config;
@@ -97,6 +98,7 @@ enum Command {
     /// Measure idle nodes in a short time: state, inside, across.
     Audit(sweep::Args),
     Apply(apply::Args),
+    Capacity(capacity::Args),
     Report(report::Args),
     Explain(explain::Args),
     Replay(replay::Args),
@@ -139,6 +141,7 @@ pub fn main() -> ExitCode {
         Command::Recertify(args) => sweep::run(args, globals, Profile::Recertify),
         Command::Audit(args) => sweep::run(args, globals, Profile::Audit),
         Command::Apply(args) => apply::run(args, globals),
+        Command::Capacity(args) => capacity::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
         Command::Replay(args) => replay::run(args, globals),

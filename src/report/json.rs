@@ -9,7 +9,7 @@ use crate::model::action::ActionPlan;
 use crate::model::verdict::Verdicts;
 
 /// The published JSON Schemas, by file name.
-pub const SCHEMAS: [(&str, &str); 11] = [
+pub const SCHEMAS: [(&str, &str); 12] = [
     ("parse.schema.json", include_str!("../../reports/schema/parse.schema.json")),
     ("verdicts.schema.json", include_str!("../../reports/schema/verdicts.schema.json")),
     ("actions.schema.json", include_str!("../../reports/schema/actions.schema.json")),
@@ -21,6 +21,7 @@ pub const SCHEMAS: [(&str, &str); 11] = [
     ("result.schema.json", include_str!("../../reports/schema/result.schema.json")),
     ("node-facts.schema.json", include_str!("../../reports/schema/node-facts.schema.json")),
     ("doctor.schema.json", include_str!("../../reports/schema/doctor.schema.json")),
+    ("capacity.schema.json", include_str!("../../reports/schema/capacity.schema.json")),
 ];
 
 /// The bytes of `verdicts.json`.
@@ -49,6 +50,8 @@ mod tests {
     use schemars::generate::SchemaSettings;
 
     use super::*;
+    use crate::act::capacity::CAPACITY_FORMAT;
+    use crate::act::capacity::Survey;
     use crate::model::action::ACTIONS_FORMAT;
     use crate::model::checkup::CHECKUP_FORMAT;
     use crate::model::checkup::CheckupDocument;
@@ -95,6 +98,7 @@ mod tests {
             schema::<RawResult>(Some(RESULT_FORMAT)),
             schema::<NodeFacts>(Some(NODE_FACTS_FORMAT)),
             schema::<CheckupDocument>(Some(CHECKUP_FORMAT)),
+            schema::<Survey>(Some(CAPACITY_FORMAT)),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
         for ((name, _), made) in SCHEMAS.iter().zip(made) {
