@@ -106,7 +106,9 @@ pub fn propose(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
             .or_else(|| unconfirmed(suspect, policy))
             .or_else(|| over_budget(suspect, *count, policy));
         match refusal {
-            Some(why) => withheld.push(Withheld { what: suspect.node.to_string(), why }),
+            Some(why) => {
+                withheld.push(Withheld { what: suspect.node.to_string(), why, budget: false });
+            }
             None => {
                 *count += 1;
                 actions.push(drain(suspect));
@@ -139,7 +141,7 @@ fn suspects<'a>(
             Ok(node) => by_node.entry(node).or_default().push(finding),
             Err(why) => {
                 let what = format!("{} ({})", finding.locus, finding.class);
-                withheld.push(Withheld { what, why: why.to_owned() });
+                withheld.push(Withheld { what, why: why.to_owned(), budget: false });
             }
         }
     }

@@ -5,8 +5,11 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use super::Globals;
+use super::acting;
+use super::acting::Judged;
 use super::config;
 use super::config::Config;
+use super::exit;
 use super::expectations;
 use super::failure::Failure;
 use super::judge;
@@ -37,7 +40,7 @@ use crate::record::id::run_id;
 use crate::record::stored::Stored;
 use crate::sim;
 
-/// Measure the claimed nodes, judge, and propose; change nothing.
+/// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
@@ -57,6 +60,10 @@ pub struct Args {
     /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
     #[arg(long)]
     even_if_busy: bool,
+    /// Carry out what the verdicts ask for, through the [gate] of the configuration and within the
+    /// budgets of its policy.
+    #[arg(long)]
+    apply: bool,
     #[command(flatten)]
     files: show::Files,
 }
@@ -71,6 +78,10 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         Some(scenario) => config::Simulated::by(scenario).config(globals.config.as_deref())?,
         None => args.simulated.config(globals.config.as_deref())?,
     };
+    if args.apply {
+        // An hour of measuring must not end with "nobody would be told".
+        acting::gate(&config)?;
+    }
     let in_force = expectations::load(&config.thresholds)?;
     if let Some(name) = &config.platform {
         let place = format!("{}: platform", config.path.display());
@@ -115,7 +126,7 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
     }
     let (program, _links) = program(&config, args.even_if_busy)?;
     let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
-    let done = coordinator::sweep(&Sweep {
+    let mut done = coordinator::sweep(&Sweep {
         info: info(&config, &claims, profile),
         claims: &claims,
         fleet: &fleet,
@@ -142,6 +153,7 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         SweepError::Answers(error) => stored::failure(error).into(),
         other => anyhow::Error::from(other),
     })?;
+    let acted = acted(&config, &fleet, &mut done, args.apply);
     for (name, bytes) in show::kept(&done.run)? {
         done.folder.write(name, &bytes).map_err(Failure::environment)?;
     }
@@ -154,7 +166,40 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         note(&format!("go on with `{}`", again(&done.folder, args, globals, profile)));
     }
     note(&format!("run folder {folder}"));
-    Ok(judge::code(done.run.verdicts.outcome, done.out_of_reach || !written))
+    let code = judge::code(done.run.verdicts.outcome, done.out_of_reach || !written);
+    Ok(acted?.unwrap_or(code))
+}
+
+/// Takes a turn of the gate where there is one, and puts what it proposes and
+/// did in the place of what verdicts alone propose. The exit code where it
+/// overrides that of the verdicts: something was not done as asked for.
+fn acted(
+    config: &Config,
+    fleet: &Claims,
+    done: &mut coordinator::Done,
+    apply: bool,
+) -> anyhow::Result<Option<u8>> {
+    let Some(gate) = &config.gate else { return Ok(None) };
+    let judged = Judged {
+        verdicts: &done.run.verdicts,
+        fleet,
+        coverage: Some(done.coverage),
+        run: coordinator::run_seen(&done.run.info, &config.launcher, !done.partial),
+        policy: &config.policy,
+    };
+    match acting::turn(gate, &judged, apply) {
+        Ok(turned) => {
+            done.folder.write_json(file::ACTIONS, &turned.plan).map_err(Failure::environment)?;
+            let code = acting::code(&turned.plan);
+            done.run.actions = Some(turned.plan);
+            Ok(Some(code).filter(|code| apply && *code != exit::PASS))
+        }
+        Err(error) if apply => Err(error.into()),
+        Err(error) => {
+            note(&format!("what is proposed rests on the verdicts alone: {error}"));
+            Ok(None)
+        }
+    }
 }
 
 /// The command that goes on with a run.
@@ -165,6 +210,9 @@ fn again(folder: &Folder, args: &Args, globals: &Globals, profile: Profile) -> S
     }
     if args.even_if_busy {
         words.push("--even-if-busy".to_owned());
+    }
+    if args.apply {
+        words.push("--apply".to_owned());
     }
     words.extend(["--resume".to_owned(), folder.path().display().to_string()]);
     words::line(&words)
