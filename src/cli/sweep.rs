@@ -94,7 +94,10 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
             if !(is_sim(then) && is_sim(&config.launcher)) {
                 config.launcher = then.clone();
             }
-            (config.measurable(&in_force.catalogue)?, stored.claims.clone(), stored.record.seed)
+            let fleet = config
+                .measurable(&in_force.catalogue)
+                .or_else(|error| fleet_then(stored, error))?;
+            (fleet, stored.claims.clone(), stored.record.seed)
         }
         None => {
             let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.nodes)?;
@@ -228,6 +231,19 @@ fn scenario_of(stored: &Stored, args: &Args) -> Option<PathBuf> {
 
 fn is_sim(launcher: &Launcher) -> bool {
     matches!(launcher, Launcher::Sim { .. })
+}
+
+/// The fleet of a run that is gone on with while nobody says how large it is
+/// today: what was claimed of the nodes it covers. Budgets are shares of it, so
+/// a smaller fleet allows less.
+fn fleet_then(stored: &Stored, error: Failure) -> Result<Claims, Failure> {
+    match error {
+        Failure::Environment(why) => {
+            note(&format!("{why}; going on with what was claimed when the run began"));
+            Ok(stored.claims.clone())
+        }
+        error @ Failure::Usage(_) => Err(error),
+    }
 }
 
 /// A run that can be gone on with.
