@@ -43,9 +43,8 @@ use crate::sim;
 /// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
-    #[arg(value_name = "NODE", conflicts_with = "resume")]
-    nodes: Vec<String>,
+    #[command(flatten)]
+    selection: plan::Selection,
     #[command(flatten)]
     simulated: config::Simulated,
     /// Where run folders go, instead of the configuration's run_dir.
@@ -55,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "resume")]
     seed: u64,
     /// Go on with a run that did not come to its end; finished readings are not repeated.
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["nodes", "with_domain"])]
     resume: Option<PathBuf>,
     /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
     #[arg(long)]
@@ -100,7 +99,7 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
             (fleet, stored.claims.clone(), stored.record.seed)
         }
         None => {
-            let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.nodes)?;
+            let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
