@@ -15,3 +15,5 @@ pub mod scontrol;
 pub mod slurmrestd;
 pub mod stamp;
 pub mod topology;
+
+mod bounds;
