@@ -15,4 +15,6 @@ pub mod scontrol;
 pub mod slurmrestd;
 pub mod stamp;
 pub mod topology;
+
+mod bounds;
 pub mod turn;
