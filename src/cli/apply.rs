@@ -25,7 +25,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         if globals.json {
             stdout::json(actions)?;
         } else {
-            stdout::text(&show::actions(actions))?;
+            stdout::text(&show::actions(actions, &[]))?;
         }
     }
     Ok(exit::PASS)
