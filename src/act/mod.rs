@@ -7,6 +7,7 @@
 pub mod budget;
 pub mod capacity;
 pub mod certificate;
+mod extra;
 pub mod instrument;
 pub mod ledger;
 pub mod marks;
