@@ -6,6 +6,8 @@
 
 pub mod budget;
 pub mod capacity;
+pub mod certificate;
+mod extra;
 pub mod instrument;
 pub mod ledger;
 pub mod marks;

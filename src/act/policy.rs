@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::ledger::Ledger;
+use super::marks::MarkNames;
 use super::situation::Coverage;
 use super::situation::Now;
 use super::situation::RunSeen;
@@ -51,11 +52,27 @@ pub struct Policy {
     pub freeze_fleet: f64,
     /// Propose what no second measurement has confirmed yet.
     pub propose_unconfirmed: bool,
+    /// Complete runs under `recertify` or `burn-in` that a node which we drained
+    /// must pass before it is given back.
+    pub clean_sweeps: u32,
+    /// Days that a pass counts. A week is our own choice: no vendor names a
+    /// figure for fabric, and it lets a fleet be measured in turns.
+    pub certificate_days: u32,
+    /// The site's names for what is said on nodes.
+    pub marks: MarkNames,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { per_domain: 2, freeze_domain: 3, freeze_fleet: 0.05, propose_unconfirmed: true }
+        Self {
+            per_domain: 2,
+            freeze_domain: 3,
+            freeze_fleet: 0.05,
+            propose_unconfirmed: true,
+            clean_sweeps: 2,
+            certificate_days: 7,
+            marks: MarkNames::default(),
+        }
     }
 }
 

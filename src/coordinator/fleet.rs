@@ -16,6 +16,8 @@ use super::worker::Worker;
 use crate::launch::Launcher;
 use crate::launch::Program;
 use crate::model::id::NodeName;
+use crate::model::worker::MACHINE_FORMAT;
+use crate::model::worker::Machine;
 
 /// Workers that are started at the same time: each is a process here and a
 /// login there.
@@ -119,6 +121,21 @@ impl Fleet {
             }
         }
         remarks
+    }
+
+    /// What the workers say of their machines.
+    pub(super) async fn machines(&self) -> Vec<Machine> {
+        let mut machines = Vec::new();
+        for (node, place) in &self.places {
+            if let Some(worker) = &place.lock().await.worker {
+                machines.push(Machine {
+                    format: MACHINE_FORMAT.to_owned(),
+                    node: node.clone(),
+                    environment: worker.environment.clone(),
+                });
+            }
+        }
+        machines
     }
 
     /// Lets all workers go.

@@ -293,6 +293,7 @@ fn begin(sweep: &Sweep<'_>) -> Result<Begun, SweepError> {
         if stored.record.state == State::Complete {
             return Err(SweepError::Complete { path: path() });
         }
+        folder.mend(file::MACHINES)?;
         folder.mend(file::RESULTS)?;
         folder.mend(file::MEASUREMENTS)?;
         measured = Measured::before(stored.results()?, stored.recordings()?);
@@ -317,6 +318,7 @@ async fn all_rounds(
     measured: &mut Measured,
     mut confirm: Option<Plan>,
 ) -> Result<Swept, RecordError> {
+    let mut machines = Vec::new();
     let source = match answers {
         Some(answers) => Source::Stored(answers),
         None => {
@@ -328,6 +330,8 @@ async fn all_rounds(
                     for remark in fleet.remarks().await {
                         sweep.progress.say(&remark);
                     }
+                    machines = fleet.machines().await;
+                    folder.append(file::MACHINES, &machines)?;
                     Source::Live(fleet)
                 }
                 () = worker::stopped(&mut stopped) => {
@@ -359,6 +363,10 @@ async fn all_rounds(
         ran = runner.run(plan, measured).await;
     }
     if let Source::Live(fleet) = &runner.source {
+        // A worker that was started again may have found another machine.
+        let mut again = fleet.machines().await;
+        again.retain(|machine| !machines.contains(machine));
+        folder.append(file::MACHINES, &again)?;
         fleet.bye().await;
     }
     // Told to stop when nothing was left to do, it is whole all the same.

@@ -15,6 +15,6 @@ pub mod scontrol;
 pub mod slurmrestd;
 pub mod stamp;
 pub mod topology;
+pub mod turn;
 
 mod bounds;
-pub mod turn;

@@ -7,6 +7,7 @@
 //!
 //! [`Run`]: crate::model::run::Run
 
+pub mod actions;
 pub mod claims;
 pub mod csv;
 pub mod explain;
