@@ -6,6 +6,7 @@
 
 pub mod budget;
 pub mod capacity;
+mod extra;
 pub mod instrument;
 pub mod ledger;
 pub mod marks;
