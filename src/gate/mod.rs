@@ -12,6 +12,7 @@ pub mod journal;
 pub mod recover;
 pub mod scheduler;
 pub mod scontrol;
+mod sight;
 pub mod slurmrestd;
 pub mod stamp;
 pub mod topology;
