@@ -47,9 +47,8 @@ use crate::sim;
 /// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
-    #[arg(value_name = "NODE", conflicts_with = "resume")]
-    nodes: Vec<String>,
+    #[command(flatten)]
+    selection: plan::Selection,
     #[command(flatten)]
     simulated: config::Simulated,
     /// Where run folders go, instead of the configuration's run_dir.
@@ -59,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "resume")]
     seed: u64,
     /// Go on with a run that did not come to its end; finished readings are not repeated.
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["nodes", "with_domain"])]
     resume: Option<PathBuf>,
     /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
     #[arg(long)]
@@ -102,10 +101,13 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
             if !(is_sim(then) && is_sim(&config.launcher)) {
                 config.launcher = then.clone();
             }
-            (config.measurable(&in_force.catalogue)?, stored.claims.clone(), stored.record.seed)
+            let fleet = config
+                .measurable(&in_force.catalogue)
+                .or_else(|error| fleet_then(stored, error))?;
+            (fleet, stored.claims.clone(), stored.record.seed)
         }
         None => {
-            let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.nodes)?;
+            let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
@@ -251,6 +253,19 @@ fn scenario_of(stored: &Stored, args: &Args) -> Option<PathBuf> {
 
 fn is_sim(launcher: &Launcher) -> bool {
     matches!(launcher, Launcher::Sim { .. })
+}
+
+/// The fleet of a run that is gone on with while nobody says how large it is
+/// today: what was claimed of the nodes it covers. Budgets are shares of it, so
+/// a smaller fleet allows less.
+fn fleet_then(stored: &Stored, error: Failure) -> Result<Claims, Failure> {
+    match error {
+        Failure::Environment(why) => {
+            note(&format!("{why}; going on with what was claimed when the run began"));
+            Ok(stored.claims.clone())
+        }
+        error @ Failure::Usage(_) => Err(error),
+    }
 }
 
 /// A run that can be gone on with.
