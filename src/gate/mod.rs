@@ -16,3 +16,5 @@ pub mod slurmrestd;
 pub mod stamp;
 pub mod topology;
 pub mod turn;
+
+mod bounds;
