@@ -7,6 +7,7 @@
 pub mod budget;
 pub mod capacity;
 mod classes;
+mod desk;
 mod grounds;
 pub mod instrument;
 pub mod ledger;

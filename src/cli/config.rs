@@ -14,6 +14,8 @@ use toml::Spanned;
 
 use super::asking;
 use super::failure::Failure;
+use super::gating;
+use super::gating::Gate;
 use super::launcher;
 use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
@@ -61,6 +63,7 @@ struct File {
     #[serde(default)]
     confirm: ConfirmSection,
     policy: Option<Spanned<Policy>>,
+    gate: Option<Spanned<gating::Section>>,
 }
 
 /// One file with claims, or several.
@@ -135,6 +138,8 @@ pub struct Config {
     pub limits: Limits,
     /// What may be proposed.
     pub policy: Policy,
+    /// Through whom proposals are carried out, where somebody says so.
+    pub gate: Option<Gate>,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -185,6 +190,14 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         None => Vec::new(),
     };
     let wanted = read.sources.wanted(files, base).map_err(|(at, message)| wrong(at, message))?;
+    let gate = match read.gate {
+        None => None,
+        Some(section) => {
+            let at = section.span().start;
+            let gate = gating::gate(section.into_inner(), at, base, &wanted);
+            Some(gate.map_err(|(at, message)| wrong(at, message))?)
+        }
+    };
     let claims = match (wanted.is_nobody(), &launcher) {
         (false, _) => Source::Sources(Box::new(wanted)),
         (true, Launcher::Sim { scenario }) => Source::Scenario(scenario.clone()),
@@ -267,6 +280,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         most_readings,
         limits: read.sweep,
         policy,
+        gate,
         scratch: None,
     })
 }

@@ -5,8 +5,11 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use super::Globals;
+use super::acting;
+use super::acting::Judged;
 use super::config;
 use super::config::Config;
+use super::exit;
 use super::expectations;
 use super::failure::Failure;
 use super::judge;
@@ -37,12 +40,11 @@ use crate::record::id::run_id;
 use crate::record::stored::Stored;
 use crate::sim;
 
-/// Measure the claimed nodes, judge, and propose; change nothing.
+/// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
-    #[arg(value_name = "NODE", conflicts_with = "resume")]
-    nodes: Vec<String>,
+    #[command(flatten)]
+    selection: plan::Selection,
     #[command(flatten)]
     simulated: config::Simulated,
     /// Where run folders go, instead of the configuration's run_dir.
@@ -52,11 +54,15 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "resume")]
     seed: u64,
     /// Go on with a run that did not come to its end; finished readings are not repeated.
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["nodes", "with_domain"])]
     resume: Option<PathBuf>,
     /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
     #[arg(long)]
     even_if_busy: bool,
+    /// Carry out what the verdicts ask for, through the [gate] of the configuration and within the
+    /// budgets of its policy.
+    #[arg(long)]
+    apply: bool,
     #[command(flatten)]
     files: show::Files,
 }
@@ -71,6 +77,10 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         Some(scenario) => config::Simulated::by(scenario).config(globals.config.as_deref())?,
         None => args.simulated.config(globals.config.as_deref())?,
     };
+    if args.apply {
+        // An hour of measuring must not end with "nobody would be told".
+        acting::gate(&config)?;
+    }
     let in_force = expectations::load(&config.thresholds)?;
     if let Some(name) = &config.platform {
         let place = format!("{}: platform", config.path.display());
@@ -83,10 +93,13 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
             if !(is_sim(then) && is_sim(&config.launcher)) {
                 config.launcher = then.clone();
             }
-            (config.measurable(&in_force.catalogue)?, stored.claims.clone(), stored.record.seed)
+            let fleet = config
+                .measurable(&in_force.catalogue)
+                .or_else(|error| fleet_then(stored, error))?;
+            (fleet, stored.claims.clone(), stored.record.seed)
         }
         None => {
-            let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.nodes)?;
+            let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
@@ -115,7 +128,7 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
     }
     let (program, _links) = program(&config, args.even_if_busy)?;
     let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
-    let done = coordinator::sweep(&Sweep {
+    let mut done = coordinator::sweep(&Sweep {
         info: info(&config, &claims, profile),
         claims: &claims,
         fleet: &fleet,
@@ -142,6 +155,7 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         SweepError::Answers(error) => stored::failure(error).into(),
         other => anyhow::Error::from(other),
     })?;
+    let acted = acted(&config, &fleet, &mut done, args.apply);
     for (name, bytes) in show::kept(&done.run)? {
         done.folder.write(name, &bytes).map_err(Failure::environment)?;
     }
@@ -154,7 +168,40 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         note(&format!("go on with `{}`", again(&done.folder, args, globals, profile)));
     }
     note(&format!("run folder {folder}"));
-    Ok(judge::code(done.run.verdicts.outcome, done.out_of_reach || !written))
+    let code = judge::code(done.run.verdicts.outcome, done.out_of_reach || !written);
+    Ok(acted?.unwrap_or(code))
+}
+
+/// Takes a turn of the gate where there is one, and puts what it proposes and
+/// did in the place of what verdicts alone propose. The exit code where it
+/// overrides that of the verdicts: something was not done as asked for.
+fn acted(
+    config: &Config,
+    fleet: &Claims,
+    done: &mut coordinator::Done,
+    apply: bool,
+) -> anyhow::Result<Option<u8>> {
+    let Some(gate) = &config.gate else { return Ok(None) };
+    let judged = Judged {
+        verdicts: &done.run.verdicts,
+        fleet,
+        coverage: Some(done.coverage),
+        run: coordinator::run_seen(&done.run.info, &config.launcher, !done.partial),
+        policy: &config.policy,
+    };
+    match acting::turn(gate, &judged, apply) {
+        Ok(turned) => {
+            done.folder.write_json(file::ACTIONS, &turned.plan).map_err(Failure::environment)?;
+            let code = acting::code(&turned.plan);
+            done.run.actions = Some(turned.plan);
+            Ok(Some(code).filter(|code| apply && *code != exit::PASS))
+        }
+        Err(error) if apply => Err(error.into()),
+        Err(error) => {
+            note(&format!("what is proposed rests on the verdicts alone: {error}"));
+            Ok(None)
+        }
+    }
 }
 
 /// The command that goes on with a run.
@@ -165,6 +212,9 @@ fn again(folder: &Folder, args: &Args, globals: &Globals, profile: Profile) -> S
     }
     if args.even_if_busy {
         words.push("--even-if-busy".to_owned());
+    }
+    if args.apply {
+        words.push("--apply".to_owned());
     }
     words.extend(["--resume".to_owned(), folder.path().display().to_string()]);
     words::line(&words)
@@ -180,6 +230,19 @@ fn scenario_of(stored: &Stored, args: &Args) -> Option<PathBuf> {
 
 fn is_sim(launcher: &Launcher) -> bool {
     matches!(launcher, Launcher::Sim { .. })
+}
+
+/// The fleet of a run that is gone on with while nobody says how large it is
+/// today: what was claimed of the nodes it covers. Budgets are shares of it, so
+/// a smaller fleet allows less.
+fn fleet_then(stored: &Stored, error: Failure) -> Result<Claims, Failure> {
+    match error {
+        Failure::Environment(why) => {
+            note(&format!("{why}; going on with what was claimed when the run began"));
+            Ok(stored.claims.clone())
+        }
+        error @ Failure::Usage(_) => Err(error),
+    }
 }
 
 /// A run that can be gone on with.

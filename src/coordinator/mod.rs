@@ -33,6 +33,7 @@ use tokio::sync::watch;
 
 use crate::act::policy;
 use crate::act::policy::Policy;
+use crate::act::situation::Coverage;
 use crate::act::situation::RunSeen;
 use crate::launch::Launcher;
 use crate::launch::Program;
@@ -146,6 +147,8 @@ pub struct Done {
     pub partial: bool,
     /// Some tool or node could not be reached.
     pub out_of_reach: bool,
+    /// How much of the plan came back.
+    pub coverage: Coverage,
 }
 
 /// Why a sweep could not be carried out at all.
@@ -411,5 +414,6 @@ fn conclude(
         folder,
         partial,
         out_of_reach,
+        coverage,
     })
 }

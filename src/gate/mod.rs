@@ -15,3 +15,4 @@ pub mod scontrol;
 pub mod slurmrestd;
 pub mod stamp;
 pub mod topology;
+pub mod turn;

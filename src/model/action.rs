@@ -85,6 +85,9 @@ pub struct Withheld {
     pub what: String,
     /// Why nothing is proposed for it.
     pub why: String,
+    /// It would be done, and a budget, a freeze or the breaker forbids it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub budget: bool,
 }
 
 /// How an action that was begun ended.

@@ -10,6 +10,7 @@
 pub mod claims;
 pub mod csv;
 pub mod explain;
+pub mod gate;
 pub mod html;
 pub mod json;
 pub mod junit;

@@ -1,0 +1,97 @@
+//! `fabricgate gate`: how the gate stands, and what only a person may do to it:
+//! put a tripped breaker back, conclude what a crash left open.
+
+use serde_json::json;
+
+use super::Globals;
+use super::acting;
+use super::config;
+use super::exit;
+use super::failure::Failure;
+use super::stdout;
+use super::stdout::note;
+use crate::gate::journal;
+use crate::gate::journal::Journal;
+use crate::gate::journal::JournalError;
+use crate::gate::recover;
+use crate::model::journal::Event;
+use crate::report;
+
+/// How the gate stands; put a tripped breaker back; conclude what a crash left open.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// What is drained, spent, undone, held and open, by our own record.
+    Status,
+    /// Put a tripped breaker back: drains and relabels are proposed again.
+    Reset {
+        /// Why it is safe now; it is kept in the journal.
+        #[arg(long, value_name = "TEXT")]
+        why: String,
+    },
+    /// Conclude what a crash left open: actions, reservations, jobs.
+    Recover,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let config = config::open(globals.config.as_deref())?;
+    let gate = acting::gate(&config)?;
+    match &args.command {
+        Command::Status => {
+            let ledger = journal::look(&gate.folder).map_err(failure)?;
+            if globals.json {
+                stdout::json(&report::gate::document(&ledger))?;
+            } else {
+                stdout::text(&report::gate::text(&ledger))?;
+            }
+            Ok(exit::PASS)
+        }
+        Command::Reset { why } => {
+            if why.trim().is_empty() {
+                let text = "--why: expected why it is safe now, it is kept in the journal";
+                return Err(Failure::usage(text).into());
+            }
+            let mut journal = Journal::open(&gate.folder).map_err(failure)?;
+            if journal.ledger().breaker.is_none() {
+                note("the breaker has not tripped; nothing was changed");
+                return Ok(exit::PASS);
+            }
+            let by = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
+            journal.write(Event::Reset { by, why: why.clone() }).map_err(failure)?;
+            note("the breaker is put back");
+            Ok(exit::PASS)
+        }
+        Command::Recover => {
+            let scheduler = acting::scheduler(gate)?;
+            let mut journal = Journal::open(&gate.folder).map_err(failure)?;
+            let records = acting::runtime()?
+                .block_on(recover::recover(crate::gate::carry::Carrier {
+                    scheduler: scheduler.as_ref(),
+                    journal: &mut journal,
+                    names: &gate.marks,
+                    settle: gate.settle,
+                    say: &mut |text| note(text),
+                }))
+                .map_err(failure)?;
+            if globals.json {
+                stdout::json(&json!({ "format": "fabricgate.recovered/1", "records": records }))?;
+            } else if records.is_empty() {
+                stdout::text("nothing was left open\n")?;
+            }
+            for record in records.iter().filter(|_| !globals.json) {
+                stdout::text(&format!("{}: {}\n", record.node, record.detail))?;
+            }
+            Ok(exit::PASS)
+        }
+    }
+}
+
+fn failure(error: JournalError) -> Failure {
+    acting::failure(error.into())
+}
