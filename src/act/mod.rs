@@ -6,6 +6,9 @@
 
 pub mod budget;
 pub mod capacity;
+mod classes;
+mod desk;
+mod grounds;
 pub mod instrument;
 pub mod ledger;
 pub mod marks;
@@ -15,4 +18,6 @@ pub mod reason;
 pub mod release;
 pub mod situation;
 pub mod standing;
+mod suspects;
 pub mod topology;
+mod worth;
