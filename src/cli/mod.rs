@@ -17,6 +17,7 @@ pub mod failure;
 pub mod gate;
 pub mod gating;
 pub mod history_arg;
+pub mod holding;
 pub mod judge;
 pub mod launcher;
 pub mod node;

@@ -12,6 +12,8 @@ use super::config::Config;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
+use super::holding;
+use super::holding::Hold;
 use super::judge;
 use super::plan;
 use super::plan::Basis;
@@ -28,6 +30,8 @@ use crate::coordinator::SweepError;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
 use crate::launch::Program;
+use crate::launch::slurm::Held;
+use crate::launch::slurm::WhenBusy;
 use crate::model::claims::Claims;
 use crate::model::run::RunInfo;
 use crate::model::words;
@@ -63,6 +67,10 @@ pub struct Args {
     /// budgets of its policy.
     #[arg(long)]
     apply: bool,
+    /// What to do about nodes that jobs run on, where Slurm is the launcher; instead of the
+    /// configuration's busy.
+    #[arg(long, value_enum, value_name = "HOW")]
+    when_busy: Option<WhenBusy>,
     #[command(flatten)]
     files: show::Files,
 }
@@ -86,7 +94,7 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         let place = format!("{}: platform", config.path.display());
         expectations::check_platform(&in_force.catalogue, name, &place)?;
     }
-    let (fleet, claims, seed) = match &resumed {
+    let (fleet, mut claims, seed) = match &resumed {
         // What was claimed and planned then is what is finished now.
         Some(stored) => {
             let then = &stored.record.launcher;
@@ -103,10 +111,10 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
-    let basis = Basis::new(&config, &claims, &in_force.catalogue, profile, seed)?;
-    let plan = match &resumed {
+    holding::say_when_busy(&mut config, args.when_busy)?;
+    let mut plan = match &resumed {
         Some(stored) => stored.plan.clone(),
-        None => basis.plan()?,
+        None => Basis::new(&config, &claims, &in_force.catalogue, profile, seed)?.plan()?,
     };
     if let Some(stored) = &resumed
         && let Some(wrong) = lint::lint(&plan, &claims).first()
@@ -126,10 +134,23 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
     if config.launcher == Launcher::Local {
         check_local(&plan);
     }
-    let (program, _links) = program(&config, args.even_if_busy)?;
+    let (mut program, _links) = program(&config, args.even_if_busy)?;
+    let info = info(&config, &claims, profile);
+    let run = resumed.as_ref().map_or(info.id.as_str(), |stored| &stored.record.info.id);
+    let hold = Hold::take(&config, &claims, &plan, run, profile)?;
+    if let Some(hold) = &hold {
+        program.held = hold.held().clone();
+        if resumed.is_none() {
+            claims = hold.measurable(&claims);
+        }
+    }
+    let basis = Basis::new(&config, &claims, &in_force.catalogue, profile, seed)?;
+    if let Some(hold) = hold.as_ref().filter(|_| resumed.is_none()) {
+        plan = hold.plan(&basis)?;
+    }
     let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
-    let mut done = coordinator::sweep(&Sweep {
-        info: info(&config, &claims, profile),
+    let swept = coordinator::sweep(&Sweep {
+        info,
         claims: &claims,
         fleet: &fleet,
         plan: &plan,
@@ -144,8 +165,10 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         policy: &config.policy,
         place: resumed.as_ref().map_or(Place::New(runs), Place::Resume),
         progress: if globals.no_progress { Progress::silent() } else { Progress::lines() },
-    })
-    .map_err(|error| match error {
+    });
+    // Whatever became of the sweep: others wait for the nodes.
+    drop(hold);
+    let mut done = swept.map_err(|error| match error {
         // A full or read-only disk is no bug of ours.
         SweepError::Record(error) => {
             Failure::Environment(format!("the run cannot be recorded: {error}")).into()
@@ -301,6 +324,7 @@ fn program(
         links: links.as_ref().map(|folder| folder.path().to_owned()),
         path: std::env::var("PATH").unwrap_or_default(),
         even_if_busy,
+        held: Held::default(),
     };
     Ok((program, links))
 }

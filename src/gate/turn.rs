@@ -110,7 +110,7 @@ async fn looking(turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut ledger = journal::look(turn.folder)?;
     let live = read(&turn, &ledger).await?;
     let controls = controls(&turn);
-    for event in decided(&turn, &live, &ledger, &controls, notice::events) {
+    for event in decided(&turn, &live, &ledger, &controls, |it| notice::events(it, turn.policy)) {
         // As if it had been written down.
         let (seq, epoch) = (ledger.lines + 1, ledger.epoch);
         let format = JOURNAL_FORMAT.to_owned();
@@ -126,7 +126,9 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let recovered = recover::recover(carrier(&mut turn, &mut journal)).await?;
     let live = read(&turn, journal.ledger()).await?;
     let controls = controls(&turn);
-    for event in decided(&turn, &live, journal.ledger(), &controls, notice::events) {
+    for event in
+        decided(&turn, &live, journal.ledger(), &controls, |it| notice::events(it, turn.policy))
+    {
         journal.write(event)?;
     }
     if journal.ledger().breaker.is_none()
