@@ -16,3 +16,5 @@ pub mod scontrol;
 pub mod slurmrestd;
 pub mod stamp;
 pub mod topology;
+
+mod bounds;
