@@ -9,6 +9,7 @@ pub mod carry;
 pub mod certificates;
 pub mod hold;
 pub mod journal;
+pub mod reassert;
 pub mod recover;
 pub mod scheduler;
 pub mod scontrol;
