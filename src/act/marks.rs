@@ -8,9 +8,15 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::extra;
+use super::ledger::Ledger;
+use crate::measure::text::clean;
 use crate::model::action::Mark;
 use crate::model::change::Change;
+use crate::model::id::NodeName;
+use crate::model::live::Live;
 use crate::model::live::LiveNode;
+use crate::model::verdict::Outcome;
 
 /// The site's names for what we say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -37,14 +43,125 @@ impl Default for MarkNames {
     }
 }
 
+impl MarkNames {
+    /// Whether jobs can ask for these features: Slurm stores any name, but a
+    /// constraint with `&|[]()*` or a blank in it means something else.
+    pub fn check(&self) -> Result<(), String> {
+        for name in [&self.verified, &self.degraded] {
+            let fits = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
+            if name.is_empty() || !name.chars().all(fits) {
+                return Err(format!(
+                    "{:?} is no name for a feature that jobs could ask for: expected letters, \
+                     digits and _ - . : /",
+                    clean(name)
+                ));
+            }
+        }
+        if self.verified == self.degraded {
+            return Err(format!(
+                "{} cannot be the feature of nodes that passed and of nodes that did not",
+                self.verified
+            ));
+        }
+        Ok(())
+    }
+
+    /// The feature that this outcome brings and the one that it takes away.
+    ///
+    /// A node that failed is drained, and where it cannot be (a budget, a domain
+    /// that is only named wrongly) it must not look better than a degraded one.
+    fn of(&self, outcome: Outcome) -> Option<(&str, &str)> {
+        match outcome {
+            Outcome::Pass => Some((&self.verified, &self.degraded)),
+            Outcome::Degraded | Outcome::Failed => Some((&self.degraded, &self.verified)),
+            Outcome::Unknown => None,
+        }
+    }
+}
+
 /// What is to be written so that the node says this, on top of what it says.
-/// Nothing where it does already.
+/// Nothing where it does already, and nothing where nothing is known.
 pub fn change(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
-    let _ = (node, mark, names);
-    Change::default()
+    let mut change = Change::default();
+    let Some((brings, takes)) = names.of(mark.outcome) else { return change };
+    if names.features && features_are_whole(node) {
+        let available = said(&node.available_features, brings, takes);
+        let active = said(&node.active_features, brings, takes);
+        if available != node.available_features || active != node.active_features {
+            // Both, in one call: Slurm refuses to take an active feature from
+            // the available ones alone.
+            change.available_features = Some(available);
+            change.active_features = Some(active);
+        }
+    }
+    if names.extra {
+        change.extra = extra::with(&node.extra, mark).ok().flatten();
+    }
+    change
 }
 
 /// Whether the node still says this: Slurm forgets features at a reconfigure.
 pub fn says(node: &LiveNode, mark: &Mark, names: &MarkNames) -> bool {
     change(node, mark, names).is_nothing()
 }
+
+/// What of this cannot be said on the node, and why, for people.
+pub fn unsaid(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Vec<String> {
+    let mut why = Vec::new();
+    if names.of(mark.outcome).is_none() {
+        return why;
+    }
+    if names.features && !features_are_whole(node) {
+        why.push(
+            "it is told to have features active that it could not have: its features were not \
+             told whole and are not written"
+                .to_owned(),
+        );
+    }
+    if names.extra {
+        why.extend(extra::with(&node.extra, mark).err());
+    }
+    why
+}
+
+/// What we last said on the node, as its field for programs has it. Anybody may
+/// write there: the texts are safe to show, and no more than that.
+pub fn read(node: &LiveNode, names: &MarkNames) -> Option<Mark> {
+    if names.extra { extra::read(&node.extra) } else { None }
+}
+
+/// Marks that the journal has and the nodes lost, with what brings them back:
+/// Slurm forgets features at every reconfigure and restart.
+///
+/// The entry in the field for programs survives both. Where it is gone somebody
+/// took it away, or the node is another machine of the same name; both times
+/// nothing is said again before the next run.
+pub fn forgotten(live: &Live, ledger: &Ledger, names: &MarkNames) -> Vec<(NodeName, Change)> {
+    let lost = ledger.marks.iter().filter_map(|(name, mark)| {
+        let node = live.nodes.get(name)?;
+        let is_ours = !names.extra || extra::is_there(&node.extra);
+        let change = change(node, mark, names);
+        (is_ours && !change.is_nothing()).then(|| (name.clone(), change))
+    });
+    lost.collect()
+}
+
+/// A list of features with one brought and one taken away, others in order.
+fn said(features: &[String], brings: &str, takes: &str) -> Vec<String> {
+    let mut features: Vec<String> =
+        features.iter().filter(|feature| *feature != takes).cloned().collect();
+    if !features.iter().any(|feature| feature == brings) {
+        features.push(brings.to_owned());
+    }
+    features
+}
+
+/// What is active must be available; a list that lacks some was cut, and
+/// writing it back would take away what others said.
+fn features_are_whole(node: &LiveNode) -> bool {
+    node.active_features.iter().all(|feature| node.available_features.contains(feature))
+}
+
+#[cfg(test)]
+#[path = "marks_tests.rs"]
+mod tests;

@@ -4,10 +4,12 @@
 //! problem in the answer and leaves the rest usable.
 
 pub mod accounting;
+pub mod block_places;
 pub mod config;
 pub mod live;
 pub mod nodes;
 pub mod partitions;
+pub mod pending;
 pub mod show_topology;
 pub mod sinfo;
 pub mod topology_conf;

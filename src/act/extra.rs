@@ -1,0 +1,151 @@
+//! Our entry in a node's field for programs: one key of a JSON object that
+//! others may have keys in too.
+//!
+//! Text in, text out. Others' keys keep their order and their values letter by
+//! letter; a text that is no JSON object is somebody else's whole.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::Deserializer;
+use serde::Serialize;
+use serde::de::MapAccess;
+use serde::de::Visitor;
+use serde_json::value::RawValue;
+
+use crate::measure::text::clean;
+use crate::model::action::Mark;
+use crate::model::verdict::Outcome;
+
+/// Our key.
+const KEY: &str = "fabricgate";
+
+/// The version of what is behind it.
+const VERSION: u32 = 1;
+
+/// Longest text that is written. Linux takes no argument of a program beyond
+/// 128 KiB (`MAX_ARG_STRLEN`), and this one has `Extra=` in front.
+const LONGEST: usize = 120_000;
+
+/// What is behind our key.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Said {
+    v: u32,
+    outcome: Outcome,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    class: Option<String>,
+    run: String,
+    at: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires: Option<String>,
+}
+
+impl Said {
+    fn of(mark: &Mark) -> Self {
+        Self {
+            v: VERSION,
+            outcome: mark.outcome,
+            class: mark.class.clone(),
+            run: mark.run.clone(),
+            at: mark.at.clone(),
+            expires: mark.expires.clone(),
+        }
+    }
+}
+
+/// The keys of an object, in order, with their values as they are written.
+/// A map would fold keys that are given twice, and numbers.
+struct Keys(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Keys;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+                let mut keys = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    keys.push(entry);
+                }
+                Ok(Keys(keys))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// The keys of a field; `None` where it is not an object.
+pub(super) fn keys(extra: &str) -> Option<Vec<(String, Box<RawValue>)>> {
+    if extra.trim().is_empty() {
+        return Some(Vec::new());
+    }
+    serde_json::from_str::<Keys>(extra).ok().map(|keys| keys.0)
+}
+
+/// What we said there, made safe to show; `None` where it is not there or
+/// cannot be read.
+pub(super) fn read(extra: &str) -> Option<Mark> {
+    let found = keys(extra)?;
+    let (_, raw) = found.iter().find(|(key, _)| key == KEY)?;
+    let said: Said = serde_json::from_str(raw.get()).ok()?;
+    (said.v == VERSION).then(|| Mark {
+        outcome: said.outcome,
+        class: said.class.as_deref().map(clean),
+        run: clean(&said.run),
+        at: clean(&said.at),
+        expires: said.expires.as_deref().map(clean),
+    })
+}
+
+/// Whether there is an entry of ours, readable or not.
+pub(super) fn is_there(extra: &str) -> bool {
+    keys(extra).is_some_and(|found| found.iter().any(|(key, _)| key == KEY))
+}
+
+/// The field with our entry saying this: `Ok(None)` where it says so already,
+/// and an error in words where it is not ours to write.
+pub(super) fn with(extra: &str, mark: &Mark) -> Result<Option<String>, String> {
+    let Some(found) = keys(extra) else {
+        return Err(format!(
+            "its Extra field is somebody else's and no JSON object, nothing is said there: {}",
+            clean(extra)
+        ));
+    };
+    let wanted = Said::of(mark);
+    let mut ours = found.iter().filter(|(key, _)| key == KEY).map(|(_, raw)| raw.get());
+    let says = |raw: &str| serde_json::from_str::<Said>(raw).is_ok_and(|said| said == wanted);
+    if ours.next().is_some_and(says) && ours.next().is_none() {
+        return Ok(None);
+    }
+    let entry = json(KEY) + ":" + &json(&wanted);
+    let mut parts = Vec::with_capacity(found.len() + 1);
+    let mut is_written = false;
+    for (key, raw) in &found {
+        if key != KEY {
+            parts.push(json(key) + ":" + raw.get());
+        } else if !is_written {
+            parts.push(entry.clone());
+            is_written = true;
+        }
+    }
+    if !is_written {
+        parts.push(entry);
+    }
+    let text = format!("{{{}}}", parts.join(","));
+    if LONGEST < text.len() {
+        return Err(format!(
+            "its Extra field would have {} bytes, nothing is said there",
+            text.len()
+        ));
+    }
+    Ok(Some(text))
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).expect("texts and numbers are JSON")
+}
