@@ -113,7 +113,9 @@ fn a_bad_line_in_the_middle_is_named_and_nothing_is_written() {
     for (bad, why) in bad {
         let broken = [lines[0], bad, lines[2]].concat();
         put(folder.path(), &broken);
-        for said in [look(folder.path()).expect_err("bad"), Journal::open(folder.path()).expect_err("bad")] {
+        for said in
+            [look(folder.path()).expect_err("bad"), Journal::open(folder.path()).expect_err("bad")]
+        {
             let said = said.to_string();
             assert!(said.contains("journal.jsonl:2: ") && said.contains(why), "{said}");
         }
@@ -286,6 +288,7 @@ fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
     let state = folder.path().join("state");
     let outcome = std::panic::catch_unwind(|| {
         let mut journal = Journal::open(&state).expect("opened");
+        fs::write(folder.path().join("ballast"), vec![0; 1 << 14]).expect("written");
         let long = "x".repeat(5_000);
         let mut lines = 1;
         let said = loop {
@@ -308,10 +311,9 @@ fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
         }
         drop(journal);
         // The next turn cannot even be written down; nothing that was is lost.
-        fs::write(folder.path().join("rest"), vec![0; 1 << 16]).expect_err("full");
         assert!(Journal::open(&state).is_err());
         assert_eq!(look(&state).expect("read").lines, lines);
-        fs::remove_file(folder.path().join("rest")).expect("removed");
+        fs::remove_file(folder.path().join("ballast")).expect("removed");
         let mut journal = Journal::open(&state).expect("there is room again");
         journal.write(tripped("short")).expect("written");
         assert_eq!(look(&state).expect("read").lines, lines + 2);
