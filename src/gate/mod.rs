@@ -11,6 +11,7 @@ pub mod certificates;
 mod fixture;
 pub mod hold;
 pub mod journal;
+pub mod reassert;
 pub mod recover;
 pub mod scheduler;
 pub mod scontrol;
@@ -18,3 +19,6 @@ mod sight;
 pub mod slurmrestd;
 pub mod stamp;
 pub mod topology;
+pub mod turn;
+
+mod bounds;

@@ -7,9 +7,11 @@
 //!
 //! [`Run`]: crate::model::run::Run
 
+pub mod actions;
 pub mod claims;
 pub mod csv;
 pub mod explain;
+pub mod gate;
 pub mod html;
 pub mod json;
 pub mod junit;
