@@ -88,6 +88,11 @@ fn a_journal_torn_at_any_byte_is_mended_and_loses_no_whole_line() {
         let whole = written[..end].iter().filter(|byte| **byte == b'\n').count() as u64;
         assert_eq!(look(folder.path()).expect("read").lines, whole, "torn at {end}");
         let is_torn = 0 < end && written[end - 1] != b'\n';
+        // Every turn forces the disk: not at each byte in the middle of lines.
+        let is_edge = written[end.saturating_sub(2)..written.len().min(end + 2)].contains(&b'\n');
+        if !is_edge && end % 16 != 0 {
+            continue;
+        }
         let mut journal = Journal::open(folder.path()).expect("opened");
         assert_eq!(journal.notes().is_empty(), !is_torn, "torn at {end}: {:?}", journal.notes());
         journal.write(tripped("later")).expect("written");
