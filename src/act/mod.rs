@@ -8,6 +8,8 @@ pub mod budget;
 pub mod capacity;
 mod classes;
 mod desk;
+#[cfg(test)]
+mod fixture;
 mod grounds;
 pub mod instrument;
 pub mod ledger;

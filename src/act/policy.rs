@@ -18,6 +18,7 @@ use super::desk::Refusal;
 use super::grounds;
 use super::instrument;
 use super::ledger::Ledger;
+use super::marks::MarkNames;
 use super::release;
 use super::situation::Coverage;
 use super::situation::Now;
@@ -93,6 +94,14 @@ pub struct Policy {
     /// nodes that such jobs use. Without it no drain has a price.
     #[serde(skip_serializing_if = "is_unsaid")]
     pub mix: Mix,
+    /// Complete runs under `recertify` or `burn-in` that a node which we drained
+    /// must pass before it is given back.
+    pub clean_sweeps: u32,
+    /// Days that a pass counts. A week is our own choice: no vendor names a
+    /// figure for fabric, and it lets a fleet be measured in turns.
+    pub certificate_days: u32,
+    /// The site's names for what is said on nodes.
+    pub marks: MarkNames,
 }
 
 fn is_unsaid(mix: &Mix) -> bool {
@@ -137,6 +146,9 @@ impl Default for Policy {
             largest_gang: None,
             unavailable: 0.01,
             mix: Mix::default(),
+            clean_sweeps: 2,
+            certificate_days: 7,
+            marks: MarkNames::default(),
         }
     }
 }
