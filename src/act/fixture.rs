@@ -63,8 +63,7 @@ impl World {
             gpus_per_node: None,
             nic: None,
         };
-        let fleet =
-            Claims { domains: (0..domains).map(domain).collect(), ..Claims::default() };
+        let fleet = Claims { domains: (0..domains).map(domain).collect(), ..Claims::default() };
         let all: Vec<NodeName> = (0..domains).flat_map(names).collect();
         let idle = |node: &NodeName| {
             let live = LiveNode {
@@ -231,13 +230,7 @@ pub(super) fn finding(node: &str, class: &str, outcome: Outcome, ratio: f64) -> 
 }
 
 /// A drain of ours, for `run1`.
-pub(super) fn drain(
-    fleet: &Claims,
-    node: &str,
-    class: &str,
-    ratio: f64,
-    stamp: Stamp,
-) -> OwnDrain {
+pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: Stamp) -> OwnDrain {
     let node = NodeName::from(node);
     let outcome = Outcome::Degraded;
     OwnDrain {

@@ -183,6 +183,7 @@ impl Policy {
         if self.exposed <= 0.0 {
             return Err("exposed 0, expected more than 0: jobs that never wait lose nothing".into());
         }
+        self.mix.check().map_err(|error| format!("mix: {error}"))?;
         if self.freeze_domain == 0 {
             return Err("freeze_domain 0, expected at least 1".to_owned());
         }

@@ -107,7 +107,8 @@ fn what_somebody_else_says_of_a_node_is_theirs() {
 
 #[test]
 fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
-    let of = |reason: &str, ledger: &Ledger| match owner(&node(&["IDLE", "DRAIN"], reason), ledger) {
+    let of = |reason: &str, ledger: &Ledger| match owner(&node(&["IDLE", "DRAIN"], reason), ledger)
+    {
         Owner::Nobody => "nobody",
         Owner::Us(_) => "us",
         Owner::Unrecorded => "unrecorded",
@@ -130,7 +131,8 @@ fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
 
 #[test]
 fn only_our_own_drain_of_a_node_that_answers_is_given_back() {
-    let may = |state: &[&str], reason: &str| may_not_release(&node(state, reason), &ours()).is_none();
+    let may =
+        |state: &[&str], reason: &str| may_not_release(&node(state, reason), &ours()).is_none();
     for state in [&["IDLE", "DRAIN"][..], &["MIXED", "DRAIN"], &["IDLE", "DRAIN", "RESERVED"]] {
         assert!(may(state, OURS), "{state:?}");
     }
@@ -164,8 +166,7 @@ fn a_node_that_was_lost_is_given_back_after_a_clean_run_of_later_only() {
     let with = |clean: &[i64], state: &[&str], reason: &str, at: Option<i64>| {
         let mut ledger = ours();
         let own = ledger.drains.values_mut().next().expect("one");
-        own.clean =
-            clean.iter().map(|t| CleanRun { run: format!("r{t}"), measured: *t }).collect();
+        own.clean = clean.iter().map(|t| CleanRun { run: format!("r{t}"), measured: *t }).collect();
         let node = LiveNode { reason_at: at, ..node(state, reason) };
         may_not_release(&node, &ledger)
     };
