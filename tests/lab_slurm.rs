@@ -15,6 +15,8 @@ mod hold;
 mod program;
 #[path = "lab_slurm/topology.rs"]
 mod topology;
+#[path = "lab_slurm/weather.rs"]
+mod weather;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;

@@ -7,7 +7,6 @@
 pub mod budget;
 pub mod capacity;
 pub mod certificate;
-mod extra;
 pub mod instrument;
 pub mod ledger;
 pub mod marks;
@@ -18,3 +17,10 @@ pub mod release;
 pub mod situation;
 pub mod standing;
 pub mod topology;
+
+mod classes;
+mod desk;
+mod extra;
+mod grounds;
+mod suspects;
+mod worth;

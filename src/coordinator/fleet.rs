@@ -101,6 +101,16 @@ impl Fleet {
         }
     }
 
+    /// A step's command as this launcher has it.
+    pub(super) fn command(
+        &self,
+        argv: &[String],
+        nodes: &[NodeName],
+    ) -> Result<Vec<String>, String> {
+        let command = self.launcher.command(argv, nodes, &self.program.held);
+        command.map_err(|error| error.to_string())
+    }
+
     /// Whether nodes are called by their names on the network.
     pub(super) fn names_are_addresses(&self) -> bool {
         self.launcher.names_are_addresses()

@@ -18,7 +18,7 @@ mod keep;
 mod measured;
 mod replay;
 mod rounds;
-mod signals;
+pub mod signals;
 mod step;
 mod worker;
 

@@ -1,16 +1,34 @@
 //! Slurm through its own program, `scontrol`.
 //!
-//! What an answer means, `inventory::slurm::live` says.
+//! Every call begins with `scontrol ping`: a controller that is down says so
+//! there within milliseconds, and to everything else after ten seconds. What an
+//! answer means, `inventory::slurm::live` says.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::bounds;
 use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
+use crate::inventory::slurm::live;
 use crate::model::change::Change;
+use crate::model::change::StateChange;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::said::ProblemKind;
+use crate::sources::slurm;
+use crate::sources::slurm::Desk;
+use crate::sources::slurm::Lack;
+use crate::sources::slurm::Program;
+use crate::sources::slurm::Slurm;
+
+/// Bytes of an answer that are kept: 10,000 nodes of Slurm 26.05 are 26 MB.
+const MOST: usize = 256 * 1024 * 1024;
+
+/// From so many nodes on all are asked for, and the others left aside: the
+/// controller sends all in any case, and `scontrol` looks each up in the list.
+const MANY: usize = 512;
 
 /// Slurm's controller, reached by a program.
 #[derive(Clone, Debug)]
@@ -21,20 +39,227 @@ pub struct Scontrol {
     pub limit: Duration,
 }
 
+impl Default for Scontrol {
+    fn default() -> Self {
+        let Slurm { scontrol: argv, limit, .. } = Slurm::default();
+        Self { argv, limit }
+    }
+}
+
 impl Scheduler for Scontrol {
     fn name(&self) -> String {
-        "scontrol".to_owned()
+        self.argv.join(" ")
     }
 
-    fn read<'a>(&'a self, _nodes: &'a [NodeName]) -> Answer<'a, Live> {
-        Box::pin(async { Err(SchedulerError::new(ProblemKind::Unsupported, "not built")) })
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+        Box::pin(self.look(nodes))
     }
 
-    fn change<'a>(&'a self, _nodes: &'a [NodeName], _change: &'a Change) -> Answer<'a, ()> {
-        Box::pin(async { Err(SchedulerError::new(ProblemKind::Unsupported, "not built")) })
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+        Box::pin(self.tell(nodes, change))
     }
 
-    fn words(&self, _nodes: &[NodeName], _change: &Change) -> Vec<Vec<String>> {
-        Vec::new()
+    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+        let argv = |order: &Vec<String>| slurm::argv(&self.argv, &borrowed(order));
+        orders(nodes, change).iter().map(argv).collect()
+    }
+}
+
+impl Scontrol {
+    fn asked(&self) -> Slurm {
+        Slurm { scontrol: self.argv.clone(), sinfo: Vec::new(), limit: self.limit }
+    }
+
+    async fn look(&self, nodes: &[NodeName]) -> Result<Live, SchedulerError> {
+        bounds::nodes(nodes)?;
+        let slurm = self.asked();
+        let desk = reached(&slurm).await?;
+        let lists = if nodes.len() < MANY { bounds::lists(nodes) } else { Vec::new() };
+        let mut live = Live::default();
+        if lists.is_empty() {
+            live = listed(&desk, &["show", "node", "--json"]).await?;
+        }
+        for list in &lists {
+            let part = listed(&desk, &["show", "node", list, "--json"]).await?;
+            live.nodes.extend(part.nodes);
+            live.troubles.extend(part.troubles);
+        }
+        if !nodes.is_empty() {
+            let named: BTreeSet<&NodeName> = nodes.iter().collect();
+            live.nodes.retain(|name, _| named.contains(name));
+        }
+        Ok(live)
+    }
+
+    async fn tell(&self, nodes: &[NodeName], change: &Change) -> Result<(), SchedulerError> {
+        bounds::nodes(nodes)?;
+        bounds::change(change)?;
+        let orders = orders(nodes, change);
+        if orders.is_empty() {
+            return Ok(());
+        }
+        let slurm = self.asked();
+        let desk = reached(&slurm).await?;
+        for order in &orders {
+            desk.tell(&borrowed(order)).await.map_err(|lack| refusal(&lack))?;
+        }
+        Ok(())
+    }
+}
+
+fn borrowed(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+/// A controller that answers.
+async fn reached(slurm: &Slurm) -> Result<Desk<'_>, SchedulerError> {
+    let desk = Desk { slurm, capture: MOST };
+    match desk.ping().await {
+        None => Ok(desk),
+        Some((_, lack)) => Err(SchedulerError::new(lack.kind, lack.message)),
+    }
+}
+
+/// Nodes as they are listed. Those that Slurm does not know are left out by it,
+/// and an answer without any is one. Not knowing why there is none is none.
+async fn listed(desk: &Desk<'_>, question: &[&str]) -> Result<Live, SchedulerError> {
+    let answer = desk.put(Program::Scontrol, question).await;
+    let text = answer.text.map_err(|lack| {
+        let remedy = match lack.kind {
+            ProblemKind::Unsupported => {
+                "; Slurm's JSON serializer is needed here, or slurmrestd elsewhere"
+            }
+            _ => "",
+        };
+        SchedulerError::new(lack.kind, format!("{}{remedy}", lack.message))
+    })?;
+    let live = live::read(&answer.place, &text);
+    if live.nodes.is_empty() && !live.troubles.is_empty() {
+        return Err(SchedulerError::new(ProblemKind::Incomplete, live.troubles.join("; ")));
+    }
+    Ok(live)
+}
+
+/// Why a change came back with an error. Whatever it says, nodes may have been
+/// changed.
+fn refusal(lack: &Lack) -> SchedulerError {
+    let remedy = match lack.kind {
+        ProblemKind::Denied => {
+            "; nodes are changed by root, SlurmUser and users with AdminLevel=Administrator"
+        }
+        ProblemKind::Unsupported => "; this Slurm does not know what was asked for",
+        _ => "",
+    };
+    let message = format!("{}{remedy}; what of it was done is seen by reading again", lack.message);
+    SchedulerError::new(lack.kind, message)
+}
+
+/// The words behind `scontrol`, one line of them for each call.
+///
+/// Both lists of features go into the same call: with one of them, Slurm
+/// refuses to drop a feature that is active.
+fn orders(nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+    let mut fields = Vec::new();
+    match &change.state {
+        Some(StateChange::Drain { reason }) => {
+            fields.extend(["State=DRAIN".to_owned(), format!("Reason={}", quoted(reason))]);
+        }
+        Some(StateChange::Resume) => fields.push("State=RESUME".to_owned()),
+        None => {}
+    }
+    let features = |list: &Option<Vec<String>>| list.as_ref().map(|list| list.join(","));
+    for (key, value) in [
+        ("AvailableFeatures", features(&change.available_features)),
+        ("ActiveFeatures", features(&change.active_features)),
+        ("Extra", change.extra.clone()),
+        ("Comment", change.comment.clone()),
+        ("Topology", change.topology.clone()),
+    ] {
+        fields.extend(value.map(|value| format!("{key}={value}")));
+    }
+    if fields.is_empty() {
+        return Vec::new();
+    }
+    let order = |list| {
+        let head = ["update".to_owned(), format!("NodeName={list}")];
+        head.into_iter().chain(fields.iter().cloned()).collect()
+    };
+    bounds::lists(nodes).into_iter().map(order).collect()
+}
+
+/// A reason so that `scontrol` writes it as it is: of this field it drops a
+/// quotation mark in front and one at the end, each by itself.
+fn quoted(reason: &str) -> String {
+    if reason.starts_with('"') || reason.ends_with('"') {
+        return format!("\"{reason}\"");
+    }
+    reason.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(reason: &str) -> Change {
+        Change {
+            state: Some(StateChange::Drain { reason: reason.to_owned() }),
+            ..Change::default()
+        }
+    }
+
+    fn names(range: std::ops::RangeInclusive<u32>) -> Vec<NodeName> {
+        range.map(|i| NodeName::from(format!("n{i:02}"))).collect()
+    }
+
+    #[test]
+    fn nodes_that_get_the_same_share_one_call() {
+        let change = Change {
+            available_features: Some(vec!["gb200".to_owned(), "fabric_degraded".to_owned()]),
+            active_features: Some(vec!["gb200".to_owned()]),
+            extra: Some("{\"a\":1}".to_owned()),
+            comment: Some(String::new()),
+            topology: Some("topo:b1".to_owned()),
+            ..drain("fabricgate:r1:nvlink-low e7")
+        };
+        let expected = [
+            "scontrol",
+            "update",
+            "NodeName=n[01-18]",
+            "State=DRAIN",
+            "Reason=fabricgate:r1:nvlink-low e7",
+            "AvailableFeatures=gb200,fabric_degraded",
+            "ActiveFeatures=gb200",
+            "Extra={\"a\":1}",
+            "Comment=",
+            "Topology=topo:b1",
+        ];
+        assert_eq!(Scontrol::default().words(&names(1..=18), &change), [expected]);
+    }
+
+    #[test]
+    fn nothing_to_do_is_no_call() {
+        let slurm = Scontrol::default();
+        assert!(slurm.words(&names(1..=18), &Change::default()).is_empty());
+        assert!(slurm.words(&[], &drain("x")).is_empty());
+    }
+
+    #[test]
+    fn a_reason_in_quotation_marks_keeps_them() {
+        for (reason, written) in
+            [("a", "a"), ("\"a\"", "\"\"a\"\""), ("say \"a\"", "\"say \"a\"\""), ("a\"b", "a\"b")]
+        {
+            assert_eq!(quoted(reason), written);
+        }
+    }
+
+    #[test]
+    fn words_over_ssh_survive_the_shell_there() {
+        let argv = vec!["/usr/bin/ssh".to_owned(), "head".to_owned(), "scontrol".to_owned()];
+        let slurm = Scontrol { argv, ..Scontrol::default() };
+        let words = slurm.words(&names(1..=2), &drain("a b; $(x) e1"));
+        assert_eq!(
+            words[0][4..],
+            ["NodeName=\"n[01-02]\"", "State=DRAIN", "Reason='a b; $(x) e1'"]
+        );
     }
 }

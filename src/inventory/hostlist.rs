@@ -77,6 +77,13 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     Ok(names)
 }
 
+/// Whether Slurm takes this text for the name of one node: no list, no range,
+/// no function such as `block{b1}`, nothing that looks like an option, and not
+/// `ALL`, which stands for every node (`slurmctld`, whatever its case).
+pub fn is_name(text: &str) -> bool {
+    !text.eq_ignore_ascii_case("ALL") && expand(text).is_ok_and(|names| names == [text])
+}
+
 /// Puts every value of `piece` behind every name from `first` on.
 fn append(names: &mut Vec<String>, first: usize, piece: &Piece<'_>) {
     match piece {
@@ -317,6 +324,18 @@ mod tests {
 
     fn complaint(list: &str) -> String {
         expand(list).expect_err("a bad list").to_string()
+    }
+
+    #[test]
+    fn a_name_is_one_name_and_nothing_else() {
+        for name in ["node0001", "a", "r1u2-ib0", "9", "login1.cluster", "wall"] {
+            assert!(is_name(name), "{name}");
+        }
+        for other in
+            ["", "ALL", "all", "a,b", "a b", " a", "n[1]", "n[1-2]", "block{b1}", "-x", ".", "a=b"]
+        {
+            assert!(!is_name(other), "{other:?}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod actions;
 pub mod claims;
 pub mod csv;
 pub mod explain;
+pub mod gate;
 pub mod html;
 pub mod json;
 pub mod junit;

@@ -56,7 +56,9 @@ pub async fn ask(slurm: &Slurm) -> Vec<Said> {
 
 async fn bounded(slurm: &Slurm, capture: usize) -> Vec<Said> {
     let desk = Desk { slurm, capture };
-    if let Some(silent) = desk.ping().await {
+    if let Some((place, lack)) = desk.ping().await {
+        let mut silent = Said::nothing(SourceKind::SlurmTopology, place);
+        silent.trouble(lack.kind, None, lack.message);
         return vec![silent];
     }
     let (topology, yaml, nodes, partitions, config, sinfo) = tokio::join!(
@@ -99,20 +101,20 @@ async fn bounded(slurm: &Slurm, capture: usize) -> Vec<Said> {
 
 /// What one question came to.
 #[derive(Debug)]
-struct Answer {
+pub(crate) struct Answer {
     /// The question, as it can be typed again.
-    place: String,
+    pub(crate) place: String,
     /// What was printed, or why that is no answer.
-    text: Result<String, Lack>,
+    pub(crate) text: Result<String, Lack>,
     /// What must be known about the text.
     notes: Vec<String>,
 }
 
 /// Why there is no answer.
 #[derive(Clone, Debug)]
-struct Lack {
-    kind: ProblemKind,
-    message: String,
+pub(crate) struct Lack {
+    pub(crate) kind: ProblemKind,
+    pub(crate) message: String,
     /// It ended well and printed nothing at all, on neither stream.
     is_silence: bool,
 }
@@ -124,21 +126,23 @@ impl Lack {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Program {
+pub(crate) enum Program {
     Scontrol,
     Sinfo,
 }
 
 /// Where questions are put.
-struct Desk<'s> {
-    slurm: &'s Slurm,
-    capture: usize,
+pub(crate) struct Desk<'s> {
+    pub(crate) slurm: &'s Slurm,
+    /// Bytes of an answer that are kept.
+    pub(crate) capture: usize,
 }
 
 impl Desk<'_> {
-    /// What is wrong with the controller, before ten questions find out.
-    async fn ping(&self) -> Option<Said> {
-        let (place, finished) = self.run(Program::Scontrol, &["ping"]).await;
+    /// What is wrong with the controller, before ten questions find out: the
+    /// question, and why it has no answer.
+    pub(crate) async fn ping(&self) -> Option<(String, Lack)> {
+        let (place, finished) = self.run(Program::Scontrol, &["--all", "ping"]).await;
         let printed = finished.as_ref().map_or("", |it| str_of(&it.stdout.bytes)).to_owned();
         let lack = if printed.contains(" is UP") {
             return None;
@@ -159,9 +163,7 @@ impl Desk<'_> {
                 Err(lack) => lack,
             }
         };
-        let mut silent = Said::nothing(SourceKind::SlurmTopology, place);
-        silent.trouble(lack.kind, None, lack.message);
-        Some(silent)
+        Some((place, lack))
     }
 
     async fn scontrol(&self, question: &[&str]) -> Answer {
@@ -189,8 +191,9 @@ impl Desk<'_> {
         answer
     }
 
-    async fn put(&self, program: Program, question: &[&str]) -> Answer {
-        let (place, finished) = self.run(program, question).await;
+    pub(crate) async fn put(&self, program: Program, question: &[&str]) -> Answer {
+        // All: what is hidden from users by its partition is there all the same.
+        let (place, finished) = self.run(program, &[&["--all"], question].concat()).await;
         let mut notes = Vec::new();
         let text = self.told(finished).map(|bytes| {
             // Slurm keeps and prints any bytes as a reason or comment.
@@ -211,21 +214,37 @@ impl Desk<'_> {
             Program::Scontrol => &self.slurm.scontrol,
             Program::Sinfo => &self.slurm.sinfo,
         };
-        // All: what is hidden from users by its partition is there all the same.
-        let argv: Vec<String> = program
-            .iter()
-            .cloned()
-            .chain(["--all"].iter().chain(question).map(|word| (*word).to_owned()))
-            .collect();
+        let argv = argv(program, question);
         let place = words::line(&argv);
         let (_nobody, stop) = watch::channel(false);
         let request = Request { argv, limit: self.slurm.limit, capture: self.capture };
         (place, exec::run(&request, stop).await)
     }
 
+    /// Tells the controller something. Slurm says nothing where it did so.
+    pub(crate) async fn tell(&self, order: &[&str]) -> Result<(), Lack> {
+        self.ended(self.run(Program::Scontrol, order).await.1).map(drop)
+    }
+
     /// What was told, if it was told. The exit code alone says too little:
     /// `scontrol show topology` ends with 0 whatever went wrong.
     fn told(&self, finished: Result<Finished, ExecError>) -> Result<Vec<u8>, Lack> {
+        let finished = self.ended(finished)?;
+        if finished.stdout.bytes.iter().all(u8::is_ascii_whitespace) {
+            let complaint = clean(&String::from_utf8_lossy(&finished.stderr.bytes));
+            let is_silence = complaint.is_empty();
+            let told = if is_silence { "nothing was printed" } else { &complaint };
+            return Err(Lack { is_silence, ..lack(kind_of(&complaint), told) });
+        }
+        if 0 < finished.stdout.dropped {
+            let most = format!("more was printed than the {} bytes that are kept", self.capture);
+            return Err(Lack::new(ProblemKind::Incomplete, most));
+        }
+        Ok(finished.stdout.bytes)
+    }
+
+    /// Whether it was started and says itself that all went well.
+    fn ended(&self, finished: Result<Finished, ExecError>) -> Result<Finished, Lack> {
         let finished = finished.map_err(|error| match &error {
             ExecError::Refused { source, .. } => {
                 Lack::new(ProblemKind::Denied, format!("{error}: {source}"))
@@ -257,17 +276,19 @@ impl Desk<'_> {
                 return Err(lack(kind, &with(&ending.to_string(), &said)));
             }
         }
-        if finished.stdout.bytes.iter().all(u8::is_ascii_whitespace) {
-            let is_silence = complaint.is_empty();
-            let told = if is_silence { "nothing was printed" } else { &complaint };
-            return Err(Lack { is_silence, ..lack(kind_of(&complaint), told) });
-        }
-        if 0 < finished.stdout.dropped {
-            let most = format!("more was printed than the {} bytes that are kept", self.capture);
-            return Err(Lack::new(ProblemKind::Incomplete, most));
-        }
-        Ok(finished.stdout.bytes)
+        Ok(finished)
     }
+}
+
+/// A program and words behind it. ssh puts its words into one line for a shell
+/// on the other side, which must read them back as they were.
+pub(crate) fn argv(program: &[String], words: &[&str]) -> Vec<String> {
+    let is_ssh = program.first().is_some_and(|word| word.rsplit('/').next() == Some("ssh"));
+    let word = |word: &&str| {
+        let word = (*word).to_owned();
+        if is_ssh { words::line(&[word]) } else { word }
+    };
+    program.iter().cloned().chain(words.iter().map(word)).collect()
 }
 
 /// An answer read, with what must be known about it.
@@ -369,6 +390,7 @@ pub(super) fn kind_of(complaint: &str) -> ProblemKind {
                 "invalid keyword",
                 "serializer",
                 "data_parser",
+                "parameter is not supported",
             ],
         ),
     ];

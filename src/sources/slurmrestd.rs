@@ -38,7 +38,7 @@ use crate::model::said::SourceKind;
 const VERSIONS: [u32; 6] = [45, 44, 43, 42, 41, 40];
 
 /// Bytes of an answer that are taken: 5,000 nodes of Slurm 26.05 are 13 MB.
-const MOST: usize = 256 * 1024 * 1024;
+pub(crate) const MOST: usize = 256 * 1024 * 1024;
 
 /// Where slurmrestd is, and who asks.
 #[derive(Clone, PartialEq, Eq)]
@@ -77,10 +77,7 @@ async fn bounded(rest: &Slurmrestd, most: usize) -> Vec<Said> {
         // The address is left out: it may hold a password.
         Err(trouble) => return vec![silent("slurmrestd", trouble)],
     };
-    // Versions are tried one after the other, and a slow server has all of them slow.
-    let patience = rest.limit * 2;
-    let negotiated = tokio::time::timeout(patience, line.negotiate()).await;
-    let version = match negotiated.unwrap_or_else(|_| Err(late(patience))) {
+    let version = match line.version().await {
         Ok(version) => version,
         Err(trouble) => return vec![silent(&line.place, trouble)],
     };
@@ -106,9 +103,9 @@ fn silent(place: &str, trouble: Trouble) -> Said {
 
 /// Why there is no answer, or only a part of one.
 #[derive(Clone, Debug)]
-struct Trouble {
-    kind: ProblemKind,
-    message: String,
+pub(crate) struct Trouble {
+    pub(crate) kind: ProblemKind,
+    pub(crate) message: String,
 }
 
 fn trouble(kind: ProblemKind, message: impl Into<String>) -> Trouble {
@@ -128,11 +125,11 @@ fn late(waited: Duration) -> Trouble {
 }
 
 /// What one question came to.
-struct Answer {
-    place: String,
-    text: Result<String, Trouble>,
+pub(crate) struct Answer {
+    pub(crate) place: String,
+    pub(crate) text: Result<String, Trouble>,
     /// What went wrong though there is an answer.
-    troubles: Vec<Trouble>,
+    pub(crate) troubles: Vec<Trouble>,
 }
 
 impl Answer {
@@ -152,7 +149,7 @@ impl Answer {
 }
 
 /// A way to slurmrestd.
-struct Line {
+pub(crate) struct Line {
     client: Client,
     base: Url,
     /// The address without what must not be shown.
@@ -164,7 +161,7 @@ struct Line {
 }
 
 impl Line {
-    fn open(rest: &Slurmrestd, most: usize) -> Result<Self, Trouble> {
+    pub(crate) fn open(rest: &Slurmrestd, most: usize) -> Result<Self, Trouble> {
         let expected = "expected http://host:6820, https://host:6820 or unix:/path/of/the/socket";
         let bad = |why: &str| {
             trouble(ProblemKind::Malformed, format!("the address of slurmrestd: {why}, {expected}"))
@@ -214,7 +211,14 @@ impl Line {
     }
 
     /// The version of the interface that both sides know, from a ping that the
-    /// controller answered.
+    /// controller answered, within twice the limit: versions are tried one after
+    /// the other, and a slow server has all of them slow.
+    pub(crate) async fn version(&self) -> Result<String, Trouble> {
+        let patience = self.limit * 2;
+        let negotiated = tokio::time::timeout(patience, self.negotiate()).await;
+        negotiated.unwrap_or_else(|_| Err(late(patience)))
+    }
+
     async fn negotiate(&self) -> Result<String, Trouble> {
         for version in VERSIONS {
             let version = format!("v0.0.{version}");
@@ -298,7 +302,7 @@ impl Line {
         Err(trouble(ProblemKind::Unreachable, message))
     }
 
-    async fn ask(&self, path: String) -> Answer {
+    pub(crate) async fn ask(&self, path: String) -> Answer {
         let place = format!("{}/{path}", self.place);
         let reply = match self.get(&path).await {
             Ok(reply) => reply,
@@ -313,12 +317,48 @@ impl Line {
         Answer { place, text, troubles }
     }
 
-    async fn get(&self, path: &str) -> Result<Reply, Trouble> {
-        let url = self.base.join(path).map_err(|error| {
-            trouble(ProblemKind::Malformed, format!("the address of slurmrestd: {error}"))
+    /// Tells it something. 200 does not mean that it was done, nor that all of
+    /// it was understood.
+    pub(crate) async fn tell(&self, path: &str, body: &serde_json::Value) -> Result<(), Trouble> {
+        let reply = self.reply(self.client.post(self.url(path)?).json(body)).await?;
+        if reply.status != StatusCode::OK {
+            // From 2000 on, numbers are the controller's own: it answered, with
+            // 500 (24.11) or 422 (26.05), and may have done a part.
+            return Err(match reply.faults().first() {
+                Some(fault) if fault.kind().is_none() && 2000 <= fault.error_number => {
+                    let message = format!("HTTP {}: {}", reply.status.as_u16(), fault.words());
+                    trouble(ProblemKind::Incomplete, message)
+                }
+                _ => self.refusal(&reply),
+            });
+        }
+        let envelope: Envelope = serde_json::from_slice(&reply.body).map_err(|error| {
+            trouble(ProblemKind::Malformed, format!("the answer to a change: {error}"))
         })?;
+        if let Some(fault) = envelope.errors.first() {
+            return Err(of_fault(fault));
+        }
+        // The words of data_parser, in 24.11 and 26.05 alike.
+        let ignored = envelope.warnings.iter().map(Fault::words).find(|it| it.contains("gnoring"));
+        match ignored {
+            Some(words) => Err(trouble(ProblemKind::Unsupported, words)),
+            None => Ok(()),
+        }
+    }
+
+    fn url(&self, path: &str) -> Result<Url, Trouble> {
+        self.base.join(path).map_err(|error| {
+            trouble(ProblemKind::Malformed, format!("the address of slurmrestd: {error}"))
+        })
+    }
+
+    async fn get(&self, path: &str) -> Result<Reply, Trouble> {
+        self.reply(self.client.get(self.url(path)?)).await
+    }
+
+    async fn reply(&self, request: reqwest::RequestBuilder) -> Result<Reply, Trouble> {
         let failed = |error: reqwest::Error| self.failed(&error);
-        let response = self.client.get(url).send().await.map_err(failed)?;
+        let response = request.send().await.map_err(failed)?;
         let status = response.status();
         match http::body(response, self.most).await {
             Ok(body) => Ok(Reply { status, body }),

@@ -3,10 +3,12 @@
 //! Text in, [`Said`](crate::model::said::Said) out. What cannot be read is a
 //! problem in the answer and leaves the rest usable.
 
+pub mod block_places;
 pub mod config;
 pub mod live;
 pub mod nodes;
 pub mod partitions;
+pub mod pending;
 pub mod show_topology;
 pub mod sinfo;
 pub mod topology_conf;

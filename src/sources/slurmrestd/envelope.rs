@@ -12,6 +12,8 @@ use crate::model::said::ProblemKind;
 #[serde(default)]
 pub(super) struct Envelope {
     pub(super) errors: Vec<Fault>,
+    /// Among them what of a change was not understood, and so not done.
+    pub(super) warnings: Vec<Fault>,
     pub(super) pings: Option<Vec<Ping>>,
 }
 

@@ -29,26 +29,7 @@ pub(super) fn recognises(text: &str) -> bool {
 
 pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Vec<Listing> {
     let Some(answer) = answer::read(said, place, text) else { return Vec::new() };
-    let nodes = match &answer {
-        Value::Array(nodes) => nodes.as_slice(),
-        Value::Object(keys) => match keys.get("nodes") {
-            Some(Value::Array(nodes)) => nodes.as_slice(),
-            Some(_) => {
-                let message = "`nodes` is no list of nodes";
-                said.trouble(ProblemKind::Malformed, None, message);
-                return Vec::new();
-            }
-            None if keys.contains_key("name") => std::slice::from_ref(&answer),
-            None => {
-                if said.problems.is_empty() {
-                    let message = "the answer has no `nodes`, and no error that says why";
-                    said.trouble(ProblemKind::Incomplete, None, message);
-                }
-                return Vec::new();
-            }
-        },
-        _ => &[],
-    };
+    let nodes = items(said, &answer);
     let mut listings = Vec::with_capacity(nodes.len());
     for (index, node) in nodes.iter().enumerate() {
         match answer::text(&node["name"]) {
@@ -60,6 +41,33 @@ pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Vec<Listing> {
         }
     }
     listings
+}
+
+/// The nodes of an answer, as it lists them.
+pub(in crate::inventory::slurm) fn items<'a>(said: &mut Said, answer: &'a Value) -> &'a [Value] {
+    match answer {
+        Value::Array(nodes) => nodes,
+        Value::Object(keys) => match keys.get("nodes") {
+            Some(Value::Array(nodes)) => nodes,
+            Some(_) => {
+                let message = "`nodes` is no list of nodes";
+                said.trouble(ProblemKind::Malformed, None, message);
+                &[]
+            }
+            None if keys.contains_key("name") => std::slice::from_ref(answer),
+            None => {
+                if said.problems.is_empty() {
+                    let message = "the answer has no `nodes`, and no error that says why";
+                    said.trouble(ProblemKind::Incomplete, None, message);
+                }
+                &[]
+            }
+        },
+        _ => {
+            said.trouble(ProblemKind::Malformed, None, "it is no list of nodes");
+            &[]
+        }
+    }
 }
 
 fn listing(name: &str, index: usize, node: &Value) -> Listing {
@@ -89,7 +97,7 @@ fn listing(name: &str, index: usize, node: &Value) -> Listing {
 }
 
 /// A list of words since v0.0.40; before, a word and `state_flags` beside it.
-fn state(node: &Value) -> Vec<String> {
+pub(in crate::inventory::slurm) fn state(node: &Value) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let flags = answer::words(&node["state_flags"]);
     let many = 1 < answer::list(&node["state"]).len() || !flags.is_empty();

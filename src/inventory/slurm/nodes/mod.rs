@@ -7,7 +7,7 @@
 //! is seen. Such a unit is taken for a block, since nothing here says what kind
 //! its topology is of: hold it against the topology of that name.
 
-mod json;
+pub(super) mod json;
 mod text;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,48 @@
+//! Jobs that wait and need a block as it is: a topology that no longer has room
+//! for them holds them for good.
+
+use std::collections::BTreeSet;
+
+use super::Blocks;
+use super::Proposal;
+use crate::inventory::hostlist;
+use crate::inventory::slurm::pending::PendingJob;
+use crate::model::id::NodeName;
+
+/// The jobs that fit into the blocks of today and not into those proposed: by
+/// the nodes they want in one piece, or by the nodes they name.
+pub fn needing(jobs: &[PendingJob], proposal: &Proposal) -> Vec<PendingJob> {
+    let (before, after) = (&proposal.blocks_before, &proposal.blocks);
+    let largest = |blocks: &Blocks| blocks.values().map(BTreeSet::len).max().unwrap_or(0) as u64;
+    let (had, has) = (largest(before), largest(after));
+    let needs = |job: &&PendingJob| {
+        let is_too_large =
+            job.segment.or(job.nodes).is_some_and(|piece| has < piece && piece <= had);
+        is_too_large || (fits(&job.required, before) && !fits(&job.required, after))
+    };
+    jobs.iter().filter(needs).cloned().collect()
+}
+
+/// Whether one block has all of these nodes. A list that cannot be read, or
+/// names none, says nothing.
+fn fits(required: &str, blocks: &Blocks) -> bool {
+    let names = hostlist::expand(required).unwrap_or_default();
+    let names: Vec<NodeName> = names.into_iter().map(NodeName::from).collect();
+    names.is_empty() || blocks.values().any(|nodes| names.iter().all(|name| nodes.contains(name)))
+}
+
+/// The jobs that no topology of today lets run: they stay held even when it
+/// does again.
+pub fn held(jobs: &[PendingJob]) -> Vec<PendingJob> {
+    let is_held = |job: &&PendingJob| job.reason == "BadConstraints" && job.priority == Some(0);
+    jobs.iter().filter(is_held).cloned().collect()
+}
+
+/// The command that gives them back; empty where there are none.
+pub fn release(jobs: &[PendingJob]) -> Vec<String> {
+    if jobs.is_empty() {
+        return Vec::new();
+    }
+    let ids: Vec<String> = jobs.iter().map(|job| job.id.to_string()).collect();
+    vec!["scontrol".to_owned(), "release".to_owned(), ids.join(",")]
+}

@@ -1,0 +1,142 @@
+//! Moving nodes between blocks: who asks for it, how it is done at run time,
+//! and what Slurm forgot of it.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Blocks;
+use super::Form;
+use super::Proposal;
+use super::SlurmVersion;
+use super::groups;
+use crate::inventory::hostlist;
+use crate::model::action::Withheld;
+use crate::model::change::Change;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Verdicts;
+
+/// What Slurm calls the one topology of a `topology.conf`.
+pub(super) const OF_CONF: &str = "default";
+
+/// The class of a node that is not in the domain it is claimed for.
+const WRONG_DOMAIN: &str = "wrong-domain";
+
+/// Which nodes verdicts move to which domain: only where a confirmed finding
+/// names, as the peer of the node, the claimed domain that it was seen to reach.
+/// That a node is not where it is claimed to be does not say where it is.
+pub fn asked(
+    verdicts: &Verdicts,
+    domains: &BTreeSet<DomainName>,
+) -> (BTreeMap<NodeName, String>, Vec<Withheld>) {
+    let mut moves: BTreeMap<NodeName, String> = BTreeMap::new();
+    let mut withheld = Vec::new();
+    let mut torn = BTreeSet::new();
+    for finding in verdicts.findings.iter().filter(|finding| finding.class == WRONG_DOMAIN) {
+        let locus = &finding.locus;
+        let mut hold = |why: &str| {
+            withheld.push(Withheld::new(locus.to_string(), why));
+        };
+        let Some(node) = locus.node.as_ref().filter(|_| locus.kind == LocusKind::Node) else {
+            hold("which of the two nodes is in the wrong domain is not known");
+            continue;
+        };
+        let seen = locus.peer.as_deref().filter(|peer| {
+            let other = DomainName::from(*peer);
+            domains.contains(&other) && locus.domain.as_ref() != Some(&other)
+        });
+        match seen {
+            None => hold(
+                "no copy from it into another claimed domain was measured: which block it \
+                 belongs in is not known",
+            ),
+            Some(_) if !finding.confirmed => hold("no second measurement confirmed it"),
+            Some(other) => {
+                let known = moves.insert(node.clone(), other.to_owned());
+                if known.is_some_and(|known| known != other) {
+                    torn.insert(node.clone());
+                }
+            }
+        }
+    }
+    for node in torn {
+        moves.remove(&node);
+        let why = "it was seen to reach several other domains".to_owned();
+        withheld.push(Withheld::new(format!("node {node}"), why));
+    }
+    (moves, withheld)
+}
+
+/// The same at run time, without the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct AtOnce {
+    /// Who gets which change; nodes of one block share a call.
+    pub changes: Vec<(Vec<NodeName>, Change)>,
+    /// The commands.
+    pub commands: Vec<Vec<String>>,
+    /// What a person must know.
+    pub warning: String,
+}
+
+/// How the moves of a proposal are made at run time; an error in words where
+/// this version cannot.
+pub fn at_once(proposal: &Proposal, version: Option<SlurmVersion>) -> Result<AtOnce, String> {
+    if !version.is_some_and(SlurmVersion::has_yaml) {
+        return Err("a node can be moved at run time from Slurm 25.05 on".to_owned());
+    }
+    let mut by_block: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
+    let said = proposal.form.read(&proposal.before);
+    for moved in &proposal.moved {
+        let elsewhere = groups(&said)
+            .find(|group| group.topology != proposal.topology && group.nodes.contains(&moved.node));
+        // Slurm replaces all places of a node with those that are named.
+        if let Some(other) = elsewhere {
+            return Err(format!(
+                "{} is in topology {} too, which it would leave",
+                moved.node,
+                other.topology.as_deref().unwrap_or(OF_CONF)
+            ));
+        }
+        by_block.entry(&moved.to).or_default().push(moved.node.clone());
+    }
+    let name = match proposal.form {
+        Form::Yaml => proposal.topology.as_deref().unwrap_or(OF_CONF),
+        Form::Conf => OF_CONF,
+    };
+    let mut at_once = AtOnce {
+        changes: Vec::new(),
+        commands: Vec::new(),
+        warning: "this lasts until the next `scontrol reconfigure` or restart of slurmctld; what \
+                  should last belongs in the file"
+            .to_owned(),
+    };
+    for (block, nodes) in by_block {
+        let place = format!("{name}:{block}");
+        let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
+        at_once.commands.push(
+            ["scontrol", "update", &format!("NodeName={list}"), &format!("Topology={place}")]
+                .map(str::to_owned)
+                .to_vec(),
+        );
+        at_once.changes.push((nodes, Change { topology: Some(place), ..Change::default() }));
+    }
+    Ok(at_once)
+}
+
+/// Nodes that were put at a place (`topology:block`) and are shown in another
+/// block, with what puts them back. A node that is there is not told again; one
+/// whose block is not shown, or that is in none, is left alone.
+pub fn displaced(shown: &Blocks, places: &BTreeMap<NodeName, String>) -> Vec<(NodeName, Change)> {
+    let displaced = places.iter().filter_map(|(node, place)| {
+        let (_, block) = place.split_once(':')?;
+        let is_there = shown.get(block)?.contains(node);
+        let is_elsewhere = shown.values().any(|nodes| nodes.contains(node));
+        let change = Change { topology: Some(place.clone()), ..Change::default() };
+        (!is_there && is_elsewhere).then(|| (node.clone(), change))
+    });
+    displaced.collect()
+}
