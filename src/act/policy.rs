@@ -68,14 +68,6 @@ pub struct Policy {
     /// Propose what no second measurement has confirmed yet, in a plan that is
     /// only read.
     pub propose_unconfirmed: bool,
-    /// Complete runs under `recertify` or `burn-in` that a node which we drained
-    /// must pass before it is given back.
-    pub clean_sweeps: u32,
-    /// Days that a pass counts. A week is our own choice: no vendor names a
-    /// figure for fabric, and it lets a fleet be measured in turns.
-    pub certificate_days: u32,
-    /// The site's names for what is said on nodes.
-    pub marks: MarkNames,
     /// Only what a second, independent measurement confirmed is carried out.
     pub confirmed: bool,
     /// Hours after which a run proposes nothing any more: the time that a
@@ -135,9 +127,6 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             per_domain: 2,
-            clean_sweeps: 2,
-            certificate_days: 7,
-            marks: MarkNames::default(),
             per_leaf: 2,
             per_hour: 0.01,
             outstanding: 0.03,

@@ -35,6 +35,7 @@ pub mod stored;
 pub mod study;
 pub mod sweep;
 pub mod thresholds;
+pub mod topology;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
