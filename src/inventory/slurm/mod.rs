@@ -4,6 +4,7 @@
 //! problem in the answer and leaves the rest usable.
 
 pub mod block_places;
+pub mod accounting;
 pub mod config;
 pub mod live;
 pub mod nodes;
