@@ -97,7 +97,7 @@ pub fn certificates(
     let seconds = match validity(run, policy) {
         Ok(seconds) => seconds,
         Err(why) => {
-            return (Vec::new(), vec![Withheld { what: "certificates".to_owned(), why }]);
+            return (Vec::new(), vec![Withheld::new("certificates", why)]);
         }
     };
     let mut minima = minima(evidence.cells);
@@ -114,7 +114,7 @@ pub fn certificates(
         if *outcome != Outcome::Pass {
             continue;
         }
-        let mut refuse = |why: String| withheld.push(Withheld { what: node.to_string(), why });
+        let mut refuse = |why: String| withheld.push(Withheld::new(node.to_string(), why));
         if !node.is_one_node() {
             refuse(format!("{:?} would not be read as the name of one node", node.as_str()));
             continue;

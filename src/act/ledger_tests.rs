@@ -62,8 +62,7 @@ fn drained(ledger: &Ledger) -> Vec<&str> {
 fn a_drain_is_open_and_spent_until_it_is_concluded() {
     let begun = ledger([intent("a", ActionKind::Drain, "n1")]);
     assert_eq!((begun.open.len(), begun.spent.len(), begun.drains.len()), (1, 1, 0));
-    let done =
-        ledger([intent("a", ActionKind::Drain, "n1"), outcome("a", ActionResult::Done)]);
+    let done = ledger([intent("a", ActionKind::Drain, "n1"), outcome("a", ActionResult::Done)]);
     assert_eq!((done.open.len(), done.spent.len()), (0, 1));
     assert_eq!(drained(&done), ["n1"]);
     assert_eq!(done.marks.len(), 1);
@@ -111,11 +110,8 @@ fn a_release_ends_a_drain_and_a_clean_run_counts_once() {
 
 #[test]
 fn an_undone_drain_is_remembered_until_the_node_is_drained_anew() {
-    let undone = |id: &str| Event::Undone {
-        node: "n1".into(),
-        id: id.to_owned(),
-        detail: String::new(),
-    };
+    let undone =
+        |id: &str| Event::Undone { node: "n1".into(), id: id.to_owned(), detail: String::new() };
     let mut events = vec![
         intent("a", ActionKind::Drain, "n1"),
         outcome("a", ActionResult::Done),

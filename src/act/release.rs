@@ -101,7 +101,7 @@ type Clean<'a> = BTreeMap<(i64, &'a str), ()>;
 
 impl<'a> Proposal<'a> {
     fn withhold(&mut self, what: &str, why: String) {
-        self.withheld.push(Withheld { what: what.to_owned(), why });
+        self.withheld.push(Withheld::new(what, why));
     }
 
     /// The release of one node, or why not yet.

@@ -14,9 +14,7 @@ use super::show;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
-use crate::coordinator;
 use crate::model::action::ActionPlan;
-use crate::record::State;
 use crate::record::file;
 use crate::record::folder::Folder;
 use crate::record::stored::Stored;
@@ -62,16 +60,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 /// What the scheduler is told about this run, now.
 fn turned(stored: &Stored, config: &Config, apply: bool) -> Result<ActionPlan, Failure> {
     let run = stored::run(stored)?;
-    let record = &stored.record;
-    let results = stored.results().map_err(stored::failure)?;
-    let judged = Judged {
-        verdicts: &run.verdicts,
-        fleet: &stored.claims,
-        coverage: Some(coordinator::coverage(&stored.plan, &record.launcher, &results)),
-        run: coordinator::run_seen(&record.info, &record.launcher, record.state == State::Complete),
-        policy: &config.policy,
-    };
-    Ok(acting::turn(acting::gate(config)?, &judged, apply)?.plan)
+    acting::turn(config, &Judged { stored, run: &run, fleet: &stored.claims }, apply)
 }
 
 /// Without a scheduler to ask: what verdicts alone ask for.
@@ -87,5 +76,5 @@ fn verdicts_alone(stored: &Stored, globals: &Globals) -> anyhow::Result<u8> {
 }
 
 fn tell(plan: &ActionPlan, globals: &Globals) -> anyhow::Result<()> {
-    if globals.json { stdout::json(plan) } else { stdout::text(&show::actions(plan)) }
+    if globals.json { stdout::json(plan) } else { stdout::text(&show::actions(plan, &[])) }
 }

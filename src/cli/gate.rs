@@ -2,18 +2,25 @@
 //! put a tripped breaker back, conclude what a crash left open.
 
 use serde_json::json;
+use tokio::sync::watch;
 
 use super::Globals;
 use super::acting;
 use super::config;
+use super::config::Config;
 use super::exit;
 use super::failure::Failure;
+use super::gating::Gate;
 use super::stdout;
 use super::stdout::note;
+use crate::gate::carry::Carrier;
+use crate::gate::hold;
+use crate::gate::hold::Cleaning;
 use crate::gate::journal;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
 use crate::gate::recover;
+use crate::model::action::ActionRecord;
 use crate::model::journal::Event;
 use crate::report;
 
@@ -68,17 +75,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             Ok(exit::PASS)
         }
         Command::Recover => {
-            let scheduler = acting::scheduler(gate)?;
-            let mut journal = Journal::open(&gate.folder).map_err(failure)?;
-            let records = acting::runtime()?
-                .block_on(recover::recover(crate::gate::carry::Carrier {
-                    scheduler: scheduler.as_ref(),
-                    journal: &mut journal,
-                    names: &gate.marks,
-                    settle: gate.settle,
-                    say: &mut |text| note(text),
-                }))
-                .map_err(failure)?;
+            let records = recovered(&config, gate)?;
             if globals.json {
                 stdout::json(&json!({ "format": "fabricgate.recovered/1", "records": records }))?;
             } else if records.is_empty() {
@@ -90,6 +87,38 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             Ok(exit::PASS)
         }
     }
+}
+
+/// Concludes what is open, after what was held is free.
+fn recovered(config: &Config, gate: &Gate) -> Result<Vec<ActionRecord>, Failure> {
+    let scheduler = acting::scheduler(gate);
+    let mut journal = Journal::open(&gate.folder).map_err(failure)?;
+    let (_stopper, stop) = watch::channel(false);
+    let mut say = |text: &str| note(text);
+    acting::runtime()?.block_on(async {
+        if let Some(programs) = acting::programs(&config.launcher) {
+            let freed = hold::clean(Cleaning {
+                journal: &mut journal,
+                scheduler: scheduler.as_ref(),
+                programs,
+                limit: gate.limit,
+                settle: gate.settle,
+                say: &mut say,
+            });
+            for freed in freed.await.map_err(failure)? {
+                note(&freed);
+            }
+        }
+        let carrier = Carrier {
+            scheduler: scheduler.as_ref(),
+            journal: &mut journal,
+            names: &config.policy.marks,
+            settle: gate.settle,
+            say: &mut say,
+            stop,
+        };
+        recover::recover(carrier).await.map_err(failure)
+    })
 }
 
 fn failure(error: JournalError) -> Failure {

@@ -14,7 +14,6 @@ use super::config::Mistake;
 use super::config::duration;
 use super::sources::Rest;
 use super::sources::Wanted;
-use crate::act::marks::MarkNames;
 use crate::gate::scontrol::Scontrol;
 
 /// How long one call may take where nothing is said; Slurm's own MessageTimeout
@@ -34,7 +33,6 @@ pub struct Section {
     scontrol: Option<Spanned<Vec<String>>>,
     limit_s: Option<Spanned<f64>>,
     settle_s: Option<Spanned<f64>>,
-    marks: MarkNames,
 }
 
 /// What carries changes to the scheduler.
@@ -61,8 +59,6 @@ pub struct Gate {
     pub folder: PathBuf,
     /// Who is told.
     pub told: Told,
-    /// What is said on nodes, and under which names.
-    pub marks: MarkNames,
     /// How long one call may take.
     pub limit: Duration,
     /// How long a change may take to show.
@@ -102,5 +98,5 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
         }
     };
     let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));
-    Ok(Gate { folder, told, marks: section.marks, limit, settle })
+    Ok(Gate { folder, told, limit, settle })
 }

@@ -100,7 +100,7 @@ impl Hold {
         let Launcher::Slurm(slurm) = &config.launcher else { return Ok(None) };
         let mut hold = Self::by_scontrol(config, slurm)?;
         if let Some(gate) = &config.gate {
-            hold.scheduler = acting::scheduler(gate)?;
+            hold.scheduler = acting::scheduler(gate);
             hold.folder.clone_from(&gate.folder);
             (hold.limit, hold.settle) = (gate.limit, gate.settle);
         }
@@ -215,7 +215,6 @@ impl Hold {
         }
         Ok(plan)
     }
-
 }
 
 /// Lets the nodes go, however the sweep ends.

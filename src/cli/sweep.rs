@@ -204,19 +204,16 @@ fn acted(
     done: &mut coordinator::Done,
     apply: bool,
 ) -> anyhow::Result<Option<u8>> {
-    let Some(gate) = &config.gate else { return Ok(None) };
-    let judged = Judged {
-        verdicts: &done.run.verdicts,
-        fleet,
-        coverage: Some(done.coverage),
-        run: coordinator::run_seen(&done.run.info, &config.launcher, !done.partial),
-        policy: &config.policy,
-    };
-    match acting::turn(gate, &judged, apply) {
-        Ok(turned) => {
-            done.folder.write_json(file::ACTIONS, &turned.plan).map_err(Failure::environment)?;
-            let code = acting::code(&turned.plan);
-            done.run.actions = Some(turned.plan);
+    if config.gate.is_none() {
+        return Ok(None);
+    }
+    let stored = stored::open_quietly(done.folder.path())?;
+    let judged = Judged { stored: &stored, run: &done.run, fleet };
+    match acting::turn(config, &judged, apply) {
+        Ok(plan) => {
+            done.folder.write_json(file::ACTIONS, &plan).map_err(Failure::environment)?;
+            let code = acting::code(&plan);
+            done.run.actions = Some(plan);
             Ok(Some(code).filter(|code| apply && *code != exit::PASS))
         }
         Err(error) if apply => Err(error.into()),

@@ -33,7 +33,6 @@ use tokio::sync::watch;
 
 use crate::act::policy;
 use crate::act::policy::Policy;
-use crate::act::situation::Coverage;
 use crate::act::situation::RunSeen;
 use crate::launch::Launcher;
 use crate::launch::Program;
@@ -147,8 +146,6 @@ pub struct Done {
     pub partial: bool,
     /// Some tool or node could not be reached.
     pub out_of_reach: bool,
-    /// How much of the plan came back.
-    pub coverage: Coverage,
 }
 
 /// Why a sweep could not be carried out at all.
@@ -422,6 +419,5 @@ fn conclude(
         folder,
         partial,
         out_of_reach,
-        coverage,
     })
 }

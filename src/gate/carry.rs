@@ -486,9 +486,10 @@ impl<'p> Turn<'_, 'p> {
                     }
                     Some(Sight::Shows(detail)) => (ActionResult::Done, detail),
                     Some(Sight::Foreign(detail)) => (ActionResult::Superseded, detail),
-                    Some(Sight::NotThere(detail)) if is_again => {
-                        (ActionResult::Failed, format!("acknowledged twice and not there: {detail}"))
-                    }
+                    Some(Sight::NotThere(detail)) if is_again => (
+                        ActionResult::Failed,
+                        format!("acknowledged twice and not there: {detail}"),
+                    ),
                     Some(Sight::NotThere(detail)) => match self.refusal(&begun, &seen) {
                         Some(why) => (ActionResult::Failed, format!("lost, {detail}: {why}")),
                         None => {
@@ -519,8 +520,7 @@ impl<'p> Turn<'_, 'p> {
     fn refusal(&self, begun: &Begun<'_>, seen: &Seen) -> Option<String> {
         let (_, node) = seen.nodes.get(&begun.item.action.node)?;
         let journal = &*self.carrier.journal;
-        let state =
-            state(begun.item.action, node, journal.ledger(), self.run, journal.epoch());
+        let state = state(begun.item.action, node, journal.ledger(), self.run, journal.epoch());
         match state {
             Ok(state) if state == begun.change.state => None,
             Ok(_) => Some("the node is another than it was".to_owned()),
@@ -557,9 +557,10 @@ fn not_there(
         (Err(told), Some(error)) => {
             (ActionResult::Unknown, format!("{told}; then it could not be looked at: {error}"))
         }
-        (Ok(()), Some(error)) => {
-            (ActionResult::Unknown, format!("acknowledged; then it could not be looked at: {error}"))
-        }
+        (Ok(()), Some(error)) => (
+            ActionResult::Unknown,
+            format!("acknowledged; then it could not be looked at: {error}"),
+        ),
         // Whatever did not answer in time may still do as it was told.
         (Err(told), None) if told.kind == ProblemKind::Unreachable => {
             (ActionResult::Unknown, format!("{told}; it does not show yet: {now}"))

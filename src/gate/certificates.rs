@@ -83,7 +83,7 @@ fn write(
     let mut issued = Issued { nodes: Vec::new(), withheld };
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     for new in made {
-        let mut withhold = |why| issued.withheld.push(Withheld { what: new.node.to_string(), why });
+        let mut withhold = |why| issued.withheld.push(Withheld::new(new.node.to_string(), why));
         match read(folder, &new.node) {
             Ok(Some(old)) if !certificate::replaces(&new, &old, now) => {
                 withhold(format!("passed, and is certified until {} already", old.expires));

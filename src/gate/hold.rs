@@ -344,8 +344,11 @@ impl Holder<'_> {
         let mut told = start;
         while !nodes.is_empty() {
             let live = self.read(nodes).await?;
-            let left: Vec<NodeName> =
-                nodes.iter().filter(|n| self.unfit(&live, n, Some(ours)).is_some()).cloned().collect();
+            let left: Vec<NodeName> = nodes
+                .iter()
+                .filter(|n| self.unfit(&live, n, Some(ours)).is_some())
+                .cloned()
+                .collect();
             if left.is_empty() || limit <= start.elapsed() {
                 break;
             }

@@ -314,7 +314,8 @@ struct Versioned {
 
 fn entry(path: &Path, line: usize, bytes: &[u8]) -> Result<Entry, JournalError> {
     let malformed = |why: String| JournalError::Malformed { path: path.to_owned(), line, why };
-    let no_line = |error: serde_json::Error| malformed(format!("no {JOURNAL_FORMAT} line: {error}"));
+    let no_line =
+        |error: serde_json::Error| malformed(format!("no {JOURNAL_FORMAT} line: {error}"));
     let Versioned { format } = serde_json::from_slice(bytes).map_err(no_line)?;
     if format != JOURNAL_FORMAT {
         let (kind, known) = version(JOURNAL_FORMAT);
@@ -406,8 +407,7 @@ fn sign(file: &mut File) -> io::Result<()> {
     let since = stamp::stamp().at;
     file.set_len(0)?;
     file.rewind()?;
-    let signed =
-        format!("process {} on {} (since {since})\n", std::process::id(), host.trim());
+    let signed = format!("process {} on {} (since {since})\n", std::process::id(), host.trim());
     let _ = file.write_all(signed.as_bytes());
     Ok(())
 }

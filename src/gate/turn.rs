@@ -9,27 +9,35 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use super::carry;
 use super::carry::Carrier;
 use super::certificates;
+use super::hold;
+use super::hold::Cleaning;
 use super::journal;
 use super::journal::Journal;
 use super::journal::JournalError;
+use super::reassert;
 use super::recover;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::stamp;
 use crate::act::budget;
 use crate::act::ledger::Ledger;
-use crate::act::marks::MarkNames;
 use crate::act::notice;
 use crate::act::policy;
 use crate::act::policy::Policy;
 use crate::act::situation::Coverage;
 use crate::act::situation::RunSeen;
 use crate::act::situation::Situation;
+use crate::inventory::hostlist;
+use crate::launch::slurm::Programs;
+use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionRecord;
+use crate::model::action::ActionResult;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::journal::Entry;
@@ -49,8 +57,11 @@ pub struct Turn<'a> {
     pub folder: &'a Path,
     /// Who is asked and told.
     pub scheduler: &'a dyn Scheduler,
-    /// The site's names for what is said on nodes.
-    pub names: &'a MarkNames,
+    /// Slurm's programs where they measure: what a dead process held is freed
+    /// through them.
+    pub programs: Option<&'a Programs>,
+    /// How long one call may take.
+    pub limit: Duration,
     /// How long a change may take to show.
     pub settle: Duration,
     /// What may be done.
@@ -67,6 +78,8 @@ pub struct Turn<'a> {
     pub drivers: &'a BTreeMap<NodeName, String>,
     /// Carry it out.
     pub apply: bool,
+    /// Turns true where nothing more is to be begun.
+    pub stop: watch::Receiver<bool>,
     /// Whom to tell how far it is.
     pub say: &'a mut dyn FnMut(&str),
 }
@@ -106,10 +119,10 @@ pub async fn turn(turn: Turn<'_>) -> Result<Turned, TurnError> {
 }
 
 /// Reads and decides; writes nothing.
-async fn looking(turn: Turn<'_>) -> Result<Turned, TurnError> {
+async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut ledger = journal::look(turn.folder)?;
     let live = read(&turn, &ledger).await?;
-    let controls = controls(&turn);
+    let controls = controls(&mut turn);
     for event in decided(&turn, &live, &ledger, &controls, |it| notice::events(it, turn.policy)) {
         // As if it had been written down.
         let (seq, epoch) = (ledger.lines + 1, ledger.epoch);
@@ -123,9 +136,16 @@ async fn looking(turn: Turn<'_>) -> Result<Turned, TurnError> {
 /// Reads, decides and carries out, with everything written down first.
 async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut journal = Journal::open(turn.folder)?;
+    clean(&mut turn, &mut journal).await?;
     let recovered = recover::recover(carrier(&mut turn, &mut journal)).await?;
-    let live = read(&turn, journal.ledger()).await?;
-    let controls = controls(&turn);
+    let mut live = read(&turn, journal.ledger()).await?;
+    let names = &turn.policy.marks;
+    let again = reassert::reassert(turn.scheduler, &live, journal.ledger(), names).await;
+    if !again.is_empty() {
+        say_again(&mut turn, &again);
+        live = read(&turn, journal.ledger()).await?;
+    }
+    let controls = controls(&mut turn);
     for event in
         decided(&turn, &live, journal.ledger(), &controls, |it| notice::events(it, turn.policy))
     {
@@ -142,17 +162,71 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     plan.dry_run = false;
     let run = turn.run.id.clone();
     plan.records = carry::carry(carrier(&mut turn, &mut journal), &run, &plan).await?;
+    void(&mut turn, &plan);
     let ledger = journal.ledger().clone();
     Ok(Turned { plan, recovered, ledger, live })
+}
+
+/// Frees what processes held that are no more.
+async fn clean(turn: &mut Turn<'_>, journal: &mut Journal) -> Result<(), TurnError> {
+    if journal.ledger().holds.is_empty() {
+        return Ok(());
+    }
+    let Some(programs) = turn.programs else {
+        let names: Vec<&str> = journal.ledger().holds.keys().map(String::as_str).collect();
+        (turn.say)(&format!(
+            "{} may still hold nodes; a configuration with launcher \"slurm\" frees them",
+            names.join(", ")
+        ));
+        return Ok(());
+    };
+    let cleaning = Cleaning {
+        journal,
+        scheduler: turn.scheduler,
+        programs,
+        limit: turn.limit,
+        settle: turn.settle,
+        say: &mut *turn.say,
+    };
+    for freed in hold::clean(cleaning).await? {
+        (turn.say)(&freed);
+    }
+    Ok(())
+}
+
+/// Tells what Slurm had forgotten, nodes of one result together.
+fn say_again(turn: &mut Turn<'_>, again: &[reassert::Reasserted]) {
+    let mut by_detail: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for it in again {
+        by_detail.entry(&it.detail).or_default().push(it.node.as_str());
+    }
+    for (detail, nodes) in by_detail {
+        (turn.say)(&format!("marks of {}: {detail}", hostlist::fold(nodes)));
+    }
+}
+
+/// What was drained is certified no more.
+fn void(turn: &mut Turn<'_>, plan: &ActionPlan) {
+    for record in &plan.records {
+        let is_drain = matches!(record.kind, ActionKind::Drain | ActionKind::Relabel);
+        if !is_drain || record.result != ActionResult::Done {
+            continue;
+        }
+        let why = format!("run {} found it at fault", turn.run.id);
+        if let Err(error) = certificates::void(turn.folder, &record.node, &why, &stamp::now()) {
+            (turn.say)(&format!("the certificate of {} is not voided: {error}", record.node));
+        }
+    }
 }
 
 fn carrier<'c>(turn: &'c mut Turn<'_>, journal: &'c mut Journal) -> Carrier<'c> {
     Carrier {
         scheduler: turn.scheduler,
         journal,
-        names: turn.names,
+        names: &turn.policy.marks,
         settle: turn.settle,
         say: &mut *turn.say,
+        stop: turn.stop.clone(),
     }
 }
 
@@ -191,7 +265,10 @@ fn decided<T>(
 }
 
 /// Nodes that passed within the last day.
-fn controls(turn: &Turn<'_>) -> BTreeSet<NodeName> {
-    let _ = (turn.folder, certificates::FOLDER);
-    BTreeSet::new()
+fn controls(turn: &mut Turn<'_>) -> BTreeSet<NodeName> {
+    let (controls, troubles) = certificates::valid(turn.folder, &stamp::now());
+    for trouble in troubles {
+        (turn.say)(&format!("no certificate: {trouble}"));
+    }
+    controls
 }

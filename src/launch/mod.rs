@@ -332,8 +332,7 @@ mod tests {
             seats: BTreeMap::from([(node.clone(), job("7"))]),
             skipped: BTreeMap::from([(other.clone(), "drained".to_owned())]),
         };
-        let program =
-            Program { there: "f".to_owned(), held: held.clone(), ..Program::default() };
+        let program = Program { there: "f".to_owned(), held: held.clone(), ..Program::default() };
         let words = slurm.worker(&node, &program).expect("held").argv.join(" ");
         assert!(words.contains("--jobid=7") && words.ends_with(" f node worker"), "{words}");
         let why = "drained".to_owned();

@@ -16,9 +16,7 @@ use crate::model::id::NodeName;
 pub const IMMEDIATE_S: u64 = 15;
 
 /// What is done about nodes that somebody uses.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenBusy {
     /// They are left out, and told.
@@ -198,9 +196,8 @@ impl Slurm {
     /// steps are given none unless the job asked for them.
     pub fn allocate(&self, job: &Job<'_>) -> Vec<String> {
         let mut words = self.programs.salloc.clone();
-        words.extend(
-            ["--no-shell", "--exclusive", "--mem=0"].iter().map(|word| (*word).to_owned()),
-        );
+        words
+            .extend(["--no-shell", "--exclusive", "--mem=0"].iter().map(|word| (*word).to_owned()));
         words.push(format!("--job-name={}", job.name));
         words.push(format!("--comment={}", job.comment));
         words.push(format!("--nodes={}", job.count));
@@ -240,7 +237,11 @@ impl Slurm {
         let mut words = self.programs.srun.clone();
         match seat {
             Seat::Job(id) => {
-                words.extend([format!("--jobid={id}"), "--overlap".to_owned(), "--mem=0".to_owned()]);
+                words.extend([
+                    format!("--jobid={id}"),
+                    "--overlap".to_owned(),
+                    "--mem=0".to_owned(),
+                ]);
             }
             Seat::Unallocated => words.push("--no-allocate".to_owned()),
         }
@@ -253,9 +254,7 @@ impl Slurm {
     /// a small one of its own, or not at all where the node is busy.
     pub fn alone(&self, node: &NodeName, argv: &[String]) -> Vec<String> {
         let mut words = self.programs.srun.clone();
-        words.extend(
-            ["--job-name=fabricgate", "--time=10"].iter().map(|word| (*word).to_owned()),
-        );
+        words.extend(["--job-name=fabricgate", "--time=10"].iter().map(|word| (*word).to_owned()));
         words.push(format!("--immediate={IMMEDIATE_S}"));
         words.extend(self.belonging(None));
         words.extend(one(node));

@@ -90,6 +90,13 @@ pub struct Withheld {
     pub budget: bool,
 }
 
+impl Withheld {
+    /// Something that is not proposed, for a reason that is not a budget.
+    pub fn new(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), why: why.into(), budget: false }
+    }
+}
+
 /// How an action that was begun ended.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
