@@ -36,6 +36,7 @@ pub mod stored;
 pub mod study;
 pub mod sweep;
 pub mod thresholds;
+pub mod topology;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -102,8 +103,8 @@ enum Command {
     /// Measure idle nodes in a short time: state, inside, across.
     Audit(sweep::Args),
     Apply(apply::Args),
-    Capacity(capacity::Args),
     Gate(gate::Args),
+    Capacity(capacity::Args),
     Report(report::Args),
     Explain(explain::Args),
     Replay(replay::Args),
@@ -146,8 +147,8 @@ pub fn main() -> ExitCode {
         Command::Recertify(args) => sweep::run(args, globals, Profile::Recertify),
         Command::Audit(args) => sweep::run(args, globals, Profile::Audit),
         Command::Apply(args) => apply::run(args, globals),
-        Command::Capacity(args) => capacity::run(args, globals),
         Command::Gate(args) => gate::run(args, globals),
+        Command::Capacity(args) => capacity::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
         Command::Replay(args) => replay::run(args, globals),

@@ -21,9 +21,9 @@ pub const SCHEMAS: [(&str, &str); 14] = [
     ("result.schema.json", include_str!("../../reports/schema/result.schema.json")),
     ("node-facts.schema.json", include_str!("../../reports/schema/node-facts.schema.json")),
     ("doctor.schema.json", include_str!("../../reports/schema/doctor.schema.json")),
-    ("capacity.schema.json", include_str!("../../reports/schema/capacity.schema.json")),
     ("certificate.schema.json", include_str!("../../reports/schema/certificate.schema.json")),
     ("journal.schema.json", include_str!("../../reports/schema/journal.schema.json")),
+    ("capacity.schema.json", include_str!("../../reports/schema/capacity.schema.json")),
 ];
 
 /// The bytes of `verdicts.json`.
@@ -104,9 +104,9 @@ mod tests {
             schema::<RawResult>(Some(RESULT_FORMAT)),
             schema::<NodeFacts>(Some(NODE_FACTS_FORMAT)),
             schema::<CheckupDocument>(Some(CHECKUP_FORMAT)),
-            schema::<Survey>(Some(CAPACITY_FORMAT)),
             schema::<Certificate>(Some(CERTIFICATE_FORMAT)),
             schema::<Entry>(Some(JOURNAL_FORMAT)),
+            schema::<Survey>(Some(CAPACITY_FORMAT)),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
         for ((name, _), made) in SCHEMAS.iter().zip(made) {
