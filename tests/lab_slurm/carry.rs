@@ -27,6 +27,7 @@ use fabricgate::model::live::LiveNode;
 use fabricgate::model::verdict::Outcome;
 
 use super::changes::one;
+use super::changes::seen;
 use super::*;
 
 /// Longer than the 10 s after which Slurm itself gives up.
@@ -156,16 +157,24 @@ fn turn(state: &Path, scontrol: &Scontrol, plan: &ActionPlan) -> Vec<ActionRecor
     let names = MarkNames::default();
     let (_sender, stop) = tokio::sync::watch::channel(false);
     let mut say = |text: &str| println!("  {text}");
-    let mut carrier = |journal| Carrier {
+    let carrier = Carrier {
         scheduler: scontrol,
-        journal,
+        journal: &mut journal,
         names: &names,
         settle: carry::SETTLE,
         say: &mut say,
         stop: stop.clone(),
     };
-    now(recover::recover(carrier(&mut journal))).expect("written");
-    now(carry::carry(carrier(&mut journal), "r1", plan)).expect("written")
+    now(recover::recover(carrier)).expect("written");
+    let carrier = Carrier {
+        scheduler: scontrol,
+        journal: &mut journal,
+        names: &names,
+        settle: carry::SETTLE,
+        say: &mut say,
+        stop,
+    };
+    now(carry::carry(carrier, "r1", plan)).expect("written")
 }
 
 fn results(records: &[ActionRecord]) -> Vec<(&str, ActionResult)> {
@@ -255,8 +264,7 @@ fn what_a_person_drained_is_left_to_them_whenever_they_did() {
     lab.run(&["scontrol", "update", "NodeName=node0007", "State=DRAIN", theirs]);
     let back = ["node0007", "node0008"].map(|it| action(ActionKind::Release, it, "")).to_vec();
     let records = site.carry(&plan(back));
-    let expected =
-        [("node0007", ActionResult::Superseded), ("node0008", ActionResult::Refused)];
+    let expected = [("node0007", ActionResult::Superseded), ("node0008", ActionResult::Refused)];
     assert_eq!(results(&records), expected, "{records:?}");
     assert_eq!(site.node("node0007").reason.as_deref(), Some("eve: mine now"));
     assert_eq!(site.updates().len(), 1);
@@ -309,10 +317,8 @@ fn a_node_that_vanishes_from_the_list_takes_no_other_with_it() {
 fn who_may_not_change_nodes_fails_with_clear_words_and_loses_nothing() {
     let Some(lab) = lab() else { return };
     let alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "scontrol"];
-    let site = Site {
-        scontrol: Scontrol { argv: lab.argv(&alice), limit: PATIENCE },
-        ..Site::new(&lab)
-    };
+    let mut site = Site::new(&lab);
+    site.scontrol.argv = lab.argv(&alice);
     let mut all = drains(&["node0014"]);
     all.push(action(ActionKind::Certify, "node0015", ""));
     let records = site.carry(&plan(all));
@@ -477,7 +483,7 @@ impl<'l> Killed<'l> {
 
     fn live(&self) -> BTreeMap<NodeName, LiveNode> {
         let scontrol = Scontrol { argv: self.lab.argv(&["scontrol"]), limit: PATIENCE };
-        super::changes::seen(&scontrol, &[]).nodes
+        seen(&scontrol, &[]).nodes
     }
 }
 
