@@ -89,7 +89,7 @@ pub(super) fn acknowledged(
     let is_new = situation.run.id != undone.drain.run
         && (is_another_life(undone, node)
             || has_lapsed(situation, policy, undone)
-            || findings.iter().any(|found| is_new(undone, found)));
+            || is_new(undone, findings));
     if is_new {
         return None;
     }
@@ -118,18 +118,23 @@ fn has_lapsed(situation: &Situation<'_>, policy: &Policy, undone: &UndoneDrain) 
     policy.acknowledged_days <= days && since < situation.run.created_unix
 }
 
-/// Whether a finding says what was not known when the drain was undone.
-fn is_new(undone: &UndoneDrain, found: &Finding) -> bool {
+/// Whether these findings, worst first, say what was not known when the drain
+/// was undone: another class, a worse outcome, or clearly less of the same.
+fn is_new(undone: &UndoneDrain, findings: &[&Finding]) -> bool {
     let then = &undone.drain.action;
     let written = reason::read(&then.reason);
-    let same_class = written.is_some_and(|own| reason::is_class(&own, &found.class));
-    if !same_class && !then.findings.contains(&found.id) {
-        return true;
-    }
+    let is_same_class =
+        |found: &Finding| written.as_ref().is_some_and(|own| reason::is_class(own, &found.class));
     // What was not said then is taken for the worst.
     let outcome = then.mark.as_ref().map_or(Outcome::Failed, |mark| mark.outcome);
-    let lower = then.ratio.zip(found.ratio).is_some_and(|(then, now)| CLEARLY_LOWER < then - now);
-    outcome < found.outcome || lower
+    let is_unheard = |found: &Finding| !is_same_class(found) && !then.findings.contains(&found.id);
+    if findings.iter().any(|found| outcome < found.outcome || is_unheard(found)) {
+        return true;
+    }
+    // Only the one that decided left its ratio behind.
+    let same = findings.iter().find(|found| is_same_class(found));
+    let ratios = then.ratio.zip(same.and_then(|found| found.ratio));
+    ratios.is_some_and(|(then, now)| CLEARLY_LOWER < then - now)
 }
 
 /// Why this finding alone drains nobody yet: the run was not ended, and what it

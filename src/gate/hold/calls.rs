@@ -28,14 +28,14 @@ const SLACK: Duration = Duration::from_secs(20);
 const GRANTED: &str = "Granted job allocation ";
 
 /// What Slurm says when nodes are not free now, and may be later
-/// (`slurm_errno.c`: ESLURM_NODES_BUSY, ESLURM_NODE_NOT_AVAIL; salloc when it
-/// waited as long as it was told).
+/// (seen on 26.05 and 24.11). A timed-out connection is what salloc tells when
+/// it waited as long as `--immediate` says; whether the controller is there,
+/// reading it again finds out.
 const NOT_NOW: &[&str] = &[
     "nodes are busy",
     "node not available",
     "nodes required for job are down",
-    "unable to allocate resources: timed out",
-    "reqnodenotavail",
+    "unable to allocate resources: connection timed out",
 ];
 
 /// Why a program did not do what it was asked.
