@@ -601,7 +601,8 @@ fn state(
     epoch: u64,
 ) -> Result<Option<StateChange>, (ActionResult, String)> {
     let own = ledger.drains.get(&action.node);
-    let is_ours = own.is_some_and(|it| standing::has_drain(node) && carries(node, &it.action.reason));
+    let is_ours =
+        own.is_some_and(|it| standing::has_drain(node) && carries(node, &it.action.reason));
     // Whatever else is wrong with a node: what others wrote there is theirs.
     let refuse = |why: String| match standing::owner(node, ledger) {
         Owner::Other(_) => (ActionResult::Superseded, why),

@@ -30,7 +30,9 @@ pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sigh
         Some(what) => Sight::Shows(format!("{shown}; {what} not as written")),
     };
     match &change.state {
-        Some(StateChange::Drain { reason }) if standing::has_drain(node) && carries(node, reason) => {
+        Some(StateChange::Drain { reason })
+            if standing::has_drain(node) && carries(node, reason) =>
+        {
             let jobs = if standing::is_drained(node) { "" } else { ", draining: jobs still run" };
             marks(format!("{now}{jobs}"))
         }

@@ -255,8 +255,7 @@ fn what_a_person_drained_is_left_to_them_whenever_they_did() {
     lab.run(&["scontrol", "update", "NodeName=node0007", "State=DRAIN", theirs]);
     let back = ["node0007", "node0008"].map(|it| action(ActionKind::Release, it, "")).to_vec();
     let records = site.carry(&plan(back));
-    let expected =
-        [("node0007", ActionResult::Superseded), ("node0008", ActionResult::Refused)];
+    let expected = [("node0007", ActionResult::Superseded), ("node0008", ActionResult::Refused)];
     assert_eq!(results(&records), expected, "{records:?}");
     assert_eq!(site.node("node0007").reason.as_deref(), Some("eve: mine now"));
     assert_eq!(site.updates().len(), 1);
@@ -309,10 +308,8 @@ fn a_node_that_vanishes_from_the_list_takes_no_other_with_it() {
 fn who_may_not_change_nodes_fails_with_clear_words_and_loses_nothing() {
     let Some(lab) = lab() else { return };
     let alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "scontrol"];
-    let site = Site {
-        scontrol: Scontrol { argv: lab.argv(&alice), limit: PATIENCE },
-        ..Site::new(&lab)
-    };
+    let site =
+        Site { scontrol: Scontrol { argv: lab.argv(&alice), limit: PATIENCE }, ..Site::new(&lab) };
     let mut all = drains(&["node0014"]);
     all.push(action(ActionKind::Certify, "node0015", ""));
     let records = site.carry(&plan(all));

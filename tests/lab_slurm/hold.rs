@@ -216,10 +216,10 @@ impl Lab {
     pub(super) fn holds(&self) -> String {
         let jobs = self.run(&["squeue", "-h", "-a", "-o", "%j %T"]);
         let (reservations, _) = self.finished(&["scontrol", "show", "reservation", "-o"]);
-        jobs.lines().chain(reservations.lines()).filter(|it| it.contains("fabricgate")).fold(
-            String::new(),
-            |all, one| format!("{all}{one}\n"),
-        )
+        jobs.lines()
+            .chain(reservations.lines())
+            .filter(|it| it.contains("fabricgate"))
+            .fold(String::new(), |all, one| format!("{all}{one}\n"))
     }
 
     fn drain(&self, node: &str, reason: &str) {

@@ -3,8 +3,8 @@
 //! Text in, [`Said`](crate::model::said::Said) out. What cannot be read is a
 //! problem in the answer and leaves the rest usable.
 
-pub mod block_places;
 pub mod accounting;
+pub mod block_places;
 pub mod config;
 pub mod live;
 pub mod nodes;
