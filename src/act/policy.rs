@@ -184,6 +184,12 @@ impl Policy {
             return Err("exposed 0, expected more than 0: jobs that never wait lose nothing".into());
         }
         self.mix.check().map_err(|error| format!("mix: {error}"))?;
+        self.marks.check().map_err(|error| format!("marks: {error}"))?;
+        if self.clean_sweeps == 0 {
+            return Err(
+                "clean_sweeps 0, expected at least 1: a drain is taken back on evidence".into()
+            );
+        }
         if self.freeze_domain == 0 {
             return Err("freeze_domain 0, expected at least 1".to_owned());
         }
