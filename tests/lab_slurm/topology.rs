@@ -359,15 +359,21 @@ fn jobs_that_need_the_old_blocks_are_told_and_given_back_only_in_words() {
     lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%D"]).contains("36"));
     let names = "--nodelist=node[0017-0018]";
     lab.run(&["sbatch", "-N2", names, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]);
-    lab.run(&["sbatch", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]);
+    for other in [&["-N2"][..], &["-N16", "--nodelist=node[0001-0016]"], &["-N18"]] {
+        let job = [&["sbatch", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"], other];
+        lab.run(&job.concat());
+    }
     let proposal = proposed(&lab, &text, &[("node0018", "block02")]);
     let written = write(&lab, &proposal, "t1");
     assert_eq!(written.ending, Ending::Placed, "{written:?}");
     let required: Vec<&str> = written.needing.iter().map(|job| job.required.as_str()).collect();
     assert_eq!(required, ["node[0017-0018]"]);
-    if let Some(job) = written.held.first() {
-        assert_eq!(written.release, ["scontrol", "release", &job.id.to_string()]);
-    }
+    let held: Vec<u64> = written.held.iter().map(|job| job.id).collect();
+    assert_eq!(held, [written.needing[0].id]);
+    assert_eq!(written.release, ["scontrol", "release", &held[0].to_string()]);
+    // Only in words: it is held until a person says so.
+    let waiting = lab.run(&["squeue", "-h", "-t", "PD", "-o", "%i %Q %r"]);
+    assert!(waiting.contains(&format!("{} 0 BadConstraints", held[0])), "{waiting}");
 }
 
 #[test]

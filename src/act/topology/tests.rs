@@ -182,6 +182,9 @@ fn jobs_that_need_the_largest_block_are_warned_of() {
     let shrinking = proposed(YAML, &[("node05", "block02")], NEW);
     assert_eq!(shrinking.remarks.iter().filter(|it| it.contains("more than")).count(), 0);
     let text = YAML.replace("node[01-05]", "node[01-06]").replace("node[06-09]", "node[07-09]");
+    let large = proposed(&text, &[("node06", "block02"), ("node05", "block02")], NEW);
+    assert!(large.remarks.iter().all(|it| !it.contains("no block has")), "they take several");
+    let text = text.replace("[4, 8]", "[6]");
     let proposal = proposed(&text, &[("node06", "block02"), ("node05", "block02")], NEW);
     assert!(proposal.remarks.iter().any(|it| it.contains("no block has more than 5 nodes")));
     let job = |id, nodes, segment, required: &str| PendingJob {
@@ -200,6 +203,7 @@ fn jobs_that_need_the_largest_block_are_warned_of() {
         job(4, 8, None, ""),
         job(5, 2, None, "node[04-05]"),
         job(6, 2, None, "node[01-02]"),
+        job(7, 7, None, "node[01-07]"),
     ];
     let needing: Vec<u64> = needing(&jobs, &proposal).iter().map(|job| job.id).collect();
     assert_eq!(needing, [1, 5]);
