@@ -3,6 +3,8 @@
 //! `ci/lab-slurm test` starts one and names it in two variables; without them
 //! these tests say so and check nothing.
 
+#[path = "lab_slurm/capacity.rs"]
+mod capacity;
 #[path = "lab_slurm/carry.rs"]
 mod carry;
 #[path = "lab_slurm/changes.rs"]
@@ -15,6 +17,8 @@ mod hold;
 mod program;
 #[path = "lab_slurm/topology.rs"]
 mod topology;
+#[path = "lab_slurm/weather.rs"]
+mod weather;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;

@@ -212,6 +212,23 @@ fn only_exec_spawns_and_only_ffi_is_unsafe() {
 }
 
 #[test]
+fn only_the_gate_changes_a_cluster_and_only_the_shell_uses_it() {
+    let mut wrong = Vec::new();
+    for path in files("src", "rs") {
+        let (file, source) = (name(&path), code(&path));
+        let is_gate = file.starts_with("src/gate");
+        if source.contains("scheduler.change(") && !is_gate {
+            wrong.push(format!("{file} changes what a scheduler says"));
+        }
+        let is_shell = ["src/cli", "src/coordinator"].iter().any(|it| file.starts_with(it));
+        if uses(&source).contains(&"gate") && !is_gate && !is_shell {
+            wrong.push(format!("{file} uses crate::gate"));
+        }
+    }
+    assert!(wrong.is_empty(), "invariant 3 (gate):\n{}", wrong.join("\n"));
+}
+
+#[test]
 fn every_source_says_what_it_is_for() {
     let folders = ["src", "tests", "benches"];
     let sources = folders.iter().flat_map(|f| files(f, "rs"));

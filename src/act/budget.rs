@@ -2,3 +2,248 @@
 //! outstanding in all, and at which price; and when to stop altogether.
 //!
 //! Pure: what was spent comes from the ledger, the time from the caller.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::grounds;
+use super::instrument;
+use super::policy::Policy;
+use super::situation::Now;
+use super::situation::Situation;
+use super::suspects;
+use crate::model::action::ActionKind;
+use crate::model::claims::Claims;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
+use crate::model::journal::Stamp;
+
+/// The hour of the hourly budgets, in seconds.
+const HOUR_S: f64 = 3_600.0;
+
+/// What is left to spend, and what was.
+#[derive(Debug)]
+pub(super) struct Budget<'a> {
+    policy: &'a Policy,
+    claims: &'a Claims,
+    fleet: usize,
+    domains: BTreeMap<DomainName, usize>,
+    leaves: BTreeMap<String, usize>,
+    hour: usize,
+    outstanding: usize,
+    relabels: usize,
+}
+
+/// A budget that is used up.
+#[derive(Debug)]
+pub(super) struct Exhausted {
+    /// In numbers.
+    pub why: String,
+    /// It is that of the domain: another of its drains could be given back.
+    pub of_domain: bool,
+}
+
+impl<'a> Budget<'a> {
+    /// What earlier turns left: drains that stand or may stand, and what was
+    /// begun in the last hour.
+    pub(super) fn of(situation: &Situation<'a>, policy: &'a Policy) -> Self {
+        let ledger = situation.ledger;
+        let mut budget = Self {
+            policy,
+            claims: situation.fleet,
+            fleet: size(situation.fleet),
+            domains: BTreeMap::new(),
+            leaves: BTreeMap::new(),
+            hour: 0,
+            outstanding: 0,
+            relabels: 0,
+        };
+        // An intent that nobody concluded may have been carried out.
+        let open = ledger.open.iter().filter(|open| open.action.kind == ActionKind::Drain);
+        let open = open.map(|open| &open.action.node);
+        let out: BTreeSet<&NodeName> = ledger.drains.keys().chain(open).collect();
+        for node in out {
+            // As it was claimed then, where nobody claims it any more.
+            let then = ledger.drains.get(node).and_then(|own| own.action.domain.as_ref());
+            let domain = situation.fleet.domain_of(node).map(|d| &d.name).or(then);
+            budget.take(node, domain);
+        }
+        for spent in &ledger.spent {
+            if !is_recent(&spent.stamp, situation.now, HOUR_S) {
+                continue;
+            }
+            match spent.action.kind {
+                ActionKind::Drain => budget.hour += 1,
+                ActionKind::Relabel => budget.relabels += 1,
+                ActionKind::Release | ActionKind::Certify => {}
+            }
+        }
+        budget
+    }
+
+    /// Whether one more drain fits, the limits in their order (algorithms,
+    /// section 6.3).
+    pub(super) fn drain(
+        &self,
+        node: &NodeName,
+        domain: Option<&DomainName>,
+        price: Option<f64>,
+    ) -> Result<(), Exhausted> {
+        let policy = self.policy;
+        let full = |of_domain: bool, why: String| Err(Exhausted { why, of_domain });
+        let in_domain = domain.and_then(|d| self.domains.get(d)).copied().unwrap_or(0);
+        if policy.per_domain <= in_domain {
+            let name = domain.map_or("no domain", |d| d.as_str());
+            let most = policy.per_domain;
+            return full(
+                true,
+                format!(
+                    "budget: {in_domain} nodes of {name} are drained or proposed (limit {most})"
+                ),
+            );
+        }
+        for leaf in leaves(self.claims, node) {
+            let there = self.leaves.get(&leaf).copied().unwrap_or(0);
+            if policy.per_leaf <= there {
+                let most = policy.per_leaf;
+                return full(
+                    false,
+                    format!(
+                        "budget: {there} nodes on leaf {leaf} are drained or proposed (limit {most})"
+                    ),
+                );
+            }
+        }
+        let most = self.share(policy.per_hour, 1);
+        if most <= self.hour {
+            return full(
+                false,
+                format!(
+                    "budget: {} drains were begun within the hour or are proposed (limit {most}: {} of {} nodes)",
+                    self.hour,
+                    percent(policy.per_hour),
+                    self.fleet
+                ),
+            );
+        }
+        let most = self.share(policy.outstanding, 1);
+        if most <= self.outstanding {
+            return full(
+                false,
+                format!(
+                    "budget: {} drains of ours are outstanding or proposed (limit {most}: {} of {} nodes)",
+                    self.outstanding,
+                    percent(policy.outstanding),
+                    self.fleet
+                ),
+            );
+        }
+        if let Some((price, most)) = price.zip(policy.price_ceiling)
+            && most < price
+        {
+            return full(
+                false,
+                format!("budget: this drain costs {price:.2} schedulable nodes (limit {most:.2})"),
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether one more mark fits.
+    pub(super) fn relabel(&self) -> Result<(), Exhausted> {
+        let most = self.share(self.policy.relabels_per_hour, 2);
+        if self.relabels < most {
+            return Ok(());
+        }
+        let why = format!(
+            "budget: {} nodes were marked within the hour or are to be (limit {most}: {} of {} nodes)",
+            self.relabels,
+            percent(self.policy.relabels_per_hour),
+            self.fleet
+        );
+        Err(Exhausted { why, of_domain: false })
+    }
+
+    /// Takes a drain from all budgets.
+    pub(super) fn spend_drain(&mut self, node: &NodeName, domain: Option<&DomainName>) {
+        self.take(node, domain);
+        self.hour += 1;
+    }
+
+    /// Takes a mark from its budget.
+    pub(super) fn spend_relabel(&mut self) {
+        self.relabels += 1;
+    }
+
+    fn take(&mut self, node: &NodeName, domain: Option<&DomainName>) {
+        self.outstanding += 1;
+        if let Some(domain) = domain {
+            *self.domains.entry(domain.clone()).or_default() += 1;
+        }
+        for leaf in leaves(self.claims, node) {
+            *self.leaves.entry(leaf).or_default() += 1;
+        }
+    }
+
+    /// A share of the fleet in nodes, at least so many; none where none is meant.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "shares of a fleet are far below 2^52 and never negative"
+    )]
+    fn share(&self, share: f64, least: usize) -> usize {
+        if share <= 0.0 {
+            return 0;
+        }
+        ((self.fleet as f64 * share).floor() as usize).max(least)
+    }
+}
+
+/// Why the breaker must trip and stay tripped until a person resets it; `None`
+/// where it must not, or is already. What is wrong with one run alone (steps
+/// that did not come back) stops that run's plan and nothing after it.
+pub fn trip(situation: &Situation<'_>, policy: &Policy) -> Option<String> {
+    let is_ours = situation.live.is_some() && situation.ledger.breaker.is_none();
+    if !is_ours || grounds::unusable(situation, policy).is_some() {
+        return None;
+    }
+    let suspects = suspects::of(situation.verdicts, situation.fleet, &mut Vec::new());
+    let doubt = instrument::doubt(situation, policy, &suspects);
+    doubt.everywhere.filter(|cause| cause.lasting).map(|cause| cause.why)
+}
+
+/// How many nodes are claimed in all.
+pub(super) fn size(fleet: &Claims) -> usize {
+    let nodes: BTreeSet<&NodeName> = fleet.domains.iter().flat_map(|d| &d.nodes).collect();
+    nodes.len()
+}
+
+/// The leaves that a node hangs on: as claimed, and by its NICs.
+pub(super) fn leaves(claims: &Claims, node: &NodeName) -> BTreeSet<String> {
+    let claimed = claims.leaves.iter().filter(|leaf| leaf.nodes.contains(node));
+    let nics = claims.nodes.get(node).into_iter().flat_map(|said| &said.nics);
+    claimed.map(|leaf| leaf.name.clone()).chain(nics.filter_map(|nic| nic.leaf.clone())).collect()
+}
+
+/// Whether something happened within this many seconds. Within one boot the
+/// uptime says so; else the wall's clock, and what lies in its future is taken
+/// for recent: the clock was put back.
+pub(super) fn is_recent(stamp: &Stamp, now: &Now, window_s: f64) -> bool {
+    #[expect(clippy::cast_precision_loss, reason = "moments are far below 2^52 seconds")]
+    let age = if !stamp.boot.is_empty() && stamp.boot == now.boot {
+        now.uptime_s - stamp.uptime_s
+    } else {
+        now.unix.saturating_sub(stamp.unix) as f64
+    };
+    // No number is recent too.
+    age.is_nan() || age < window_s
+}
+
+fn percent(share: f64) -> String {
+    format!("{} %", (share * 1_000.0).round() / 10.0)
+}
+
+#[cfg(test)]
+#[path = "budget_tests.rs"]
+mod tests;

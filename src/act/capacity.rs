@@ -1,33 +1,57 @@
-//! What segments and unavailable nodes leave schedulable, and what the next
-//! drain costs.
+//! What segments and unavailable nodes leave schedulable, what the next drain
+//! costs, and whether a node is worth that drain.
 //!
-//! Pure arithmetic. Nodes fail independently of each other here, which is
-//! optimistic: trays share power, coolant and switches.
+//! Pure arithmetic, exact. Where only an unavailability is given, nodes fail
+//! independently of each other, which is optimistic: trays share power, coolant
+//! and switches. [`Outages::observed`] takes what a site has seen instead.
+//! A question without an answer (a segment of no nodes, an unavailability that
+//! is none, an empty mix) is answered with NaN, which is below no ceiling:
+//! compare so that a comparison that fails refuses.
 
-use std::collections::BTreeMap;
+mod advice;
+mod mix;
+mod outages;
+mod survey;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
-
-/// The segments that a site's jobs ask for: nodes of a segment, and the share of
-/// nodes that such jobs use. Shares need not sum to one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct Mix(pub BTreeMap<u32, f64>);
+pub use advice::Costs;
+pub use advice::Ranking;
+pub use advice::Remedy;
+pub use advice::crossings;
+pub use advice::rank;
+pub use mix::Mix;
+pub use mix::MixError;
+pub use outages::ObservedError;
+pub use outages::Outages;
+pub use survey::Assumption;
+pub use survey::Block;
+pub use survey::CAPACITY_FORMAT;
+pub use survey::Left;
+pub use survey::Mixed;
+pub use survey::Outlook;
+pub use survey::Question;
+pub use survey::Ranked;
+pub use survey::Survey;
+pub use survey::Surveyed;
+pub(crate) use survey::percent;
+pub use survey::survey;
+pub use survey::usual_segments;
 
 /// Expected schedulable nodes of a domain of `nodes`, of which `out` are out for
 /// certain and the others with this probability, for segments of this size.
 pub fn usable(nodes: u32, out: u32, segment: u32, unavailable: f64) -> f64 {
-    let _ = (nodes, out, segment, unavailable);
-    f64::NAN
+    match Outages::independent(nodes.saturating_sub(out), unavailable) {
+        Some(outages) => outages.usable(segment),
+        None => f64::NAN,
+    }
 }
 
 /// What draining one more node costs, in expected schedulable nodes, over the
-/// site's mix.
+/// site's mix. Nothing where no node is left to drain.
 pub fn price(nodes: u32, out: u32, mix: &Mix, unavailable: f64) -> f64 {
-    let _ = (nodes, out, mix, unavailable);
-    f64::NAN
+    match Outages::independent(nodes.saturating_sub(out), unavailable) {
+        Some(outages) => outages.mixed_price(mix),
+        None => f64::NAN,
+    }
 }
 
 /// From how many nodes on a gang loses more by a degraded node in it than the
@@ -35,3 +59,13 @@ pub fn price(nodes: u32, out: u32, mix: &Mix, unavailable: f64) -> f64 {
 pub fn break_even(price: f64, degradation: f64, exposed: f64) -> f64 {
     price * (1.0 - degradation) / (exposed * degradation)
 }
+
+/// What a gang of this many nodes loses, in nodes, by a node in it that has
+/// lost this share of its rate, where this share of a step waits for it. All
+/// wait for the slowest.
+pub fn loss(gang: f64, degradation: f64, exposed: f64) -> f64 {
+    gang * exposed * degradation / (1.0 - degradation)
+}
+
+#[cfg(test)]
+mod tests;

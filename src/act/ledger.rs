@@ -5,12 +5,16 @@
 //! what we meant and saw; what is true of a node now, the scheduler says.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use crate::model::action::Action;
+use crate::model::action::ActionKind;
+use crate::model::action::ActionResult;
 use crate::model::action::Mark;
 use crate::model::change::Change;
 use crate::model::id::NodeName;
 use crate::model::journal::Entry;
+use crate::model::journal::Event;
 use crate::model::journal::HoldKind;
 use crate::model::journal::Stamp;
 use crate::model::live::LiveNode;
@@ -30,6 +34,8 @@ pub struct Ledger {
     pub drains: BTreeMap<NodeName, OwnDrain>,
     /// Every drain and relabel that was begun and not refunded, oldest first.
     pub spent: Vec<Spent>,
+    /// Names of all intents that were begun and not refunded.
+    pub known: BTreeSet<String>,
     /// Intents without an outcome, oldest first.
     pub open: Vec<Open>,
     /// Drains that a person took away.
@@ -56,7 +62,7 @@ pub struct Tripped {
 pub struct OwnDrain {
     /// The intent.
     pub id: String,
-    /// The turn in which it was done.
+    /// The turn in which it was begun, as its reason names it.
     pub epoch: u64,
     /// When it was begun.
     pub stamp: Stamp,
@@ -98,6 +104,8 @@ pub struct Open {
     pub id: String,
     /// When it was begun.
     pub stamp: Stamp,
+    /// The turn in which it was begun.
+    pub epoch: u64,
     /// The run that asked for it.
     pub run: String,
     /// The action.
@@ -144,10 +152,113 @@ impl Ledger {
         ledger
     }
 
-    /// Takes in one more line.
+    /// Takes in one more line. What contradicts the lines before it changes
+    /// nothing: a ledger never fails.
     pub fn take(&mut self, entry: &Entry) {
         self.lines += 1;
         self.epoch = self.epoch.max(entry.epoch);
         self.last = Some(entry.stamp.clone());
+        match &entry.event {
+            Event::Opened { .. } => {}
+            Event::Intent { id, run, action, change, before } => {
+                self.begin(Open {
+                    id: id.clone(),
+                    stamp: entry.stamp.clone(),
+                    epoch: entry.epoch,
+                    run: run.clone(),
+                    action: (**action).clone(),
+                    change: change.clone(),
+                    before: (**before).clone(),
+                });
+            }
+            Event::Outcome { id, result, .. } => self.conclude(id, *result),
+            Event::Clean { node, run, measured } => {
+                let Some(drain) = self.drains.get_mut(node) else { return };
+                if drain.clean.iter().all(|clean| clean.run != *run) {
+                    drain.clean.push(CleanRun { run: run.clone(), measured: *measured });
+                }
+            }
+            // A node may have been drained anew since: only the drain that was
+            // meant is taken away.
+            Event::Undone { node, id, .. } => {
+                if self.drains.get(node).is_some_and(|drain| drain.id == *id)
+                    && let Some(drain) = self.drains.remove(node)
+                {
+                    let undone = UndoneDrain { stamp: entry.stamp.clone(), drain };
+                    self.undone.insert(node.clone(), undone);
+                }
+            }
+            Event::Tripped { why, run } => {
+                let (why, run) = (why.clone(), run.clone());
+                self.breaker = Some(Tripped { stamp: entry.stamp.clone(), why, run });
+            }
+            Event::Reset { .. } => self.breaker = None,
+            Event::Holding { name, kind, nodes, drained, host, pid } => {
+                let hold = Hold {
+                    kind: *kind,
+                    stamp: entry.stamp.clone(),
+                    nodes: nodes.clone(),
+                    drained: drained.clone(),
+                    host: host.clone(),
+                    pid: *pid,
+                };
+                self.holds.insert(name.clone(), hold);
+            }
+            Event::Freed { name, .. } => {
+                self.holds.remove(name);
+            }
+        }
+    }
+
+    fn begin(&mut self, open: Open) {
+        // The same intent twice is one.
+        if !self.known.insert(open.id.clone()) {
+            return;
+        }
+        if matches!(open.action.kind, ActionKind::Drain | ActionKind::Relabel) {
+            let (id, stamp, action) = (open.id.clone(), open.stamp.clone(), open.action.clone());
+            self.spent.push(Spent { id, stamp, action });
+        }
+        self.open.push(open);
+    }
+
+    fn conclude(&mut self, id: &str, result: ActionResult) {
+        let Some(at) = self.open.iter().position(|open| open.id == id) else { return };
+        match result {
+            // Nobody knows yet: it stays open, and paid for.
+            ActionResult::Unknown => {}
+            ActionResult::Done | ActionResult::Already => {
+                let open = self.open.remove(at);
+                self.done(open);
+            }
+            ActionResult::Superseded | ActionResult::Refused | ActionResult::Failed => {
+                self.open.remove(at);
+                self.spent.retain(|spent| spent.id != id);
+                self.known.remove(id);
+            }
+        }
+    }
+
+    fn done(&mut self, open: Open) {
+        let Open { id, stamp, epoch, run, action, before, .. } = open;
+        let node = action.node.clone();
+        if let Some(mark) = &action.mark {
+            self.marks.insert(node.clone(), mark.clone());
+        }
+        match action.kind {
+            ActionKind::Drain => {
+                self.undone.remove(&node);
+                let drain = OwnDrain { id, epoch, stamp, run, action, before, clean: Vec::new() };
+                self.drains.insert(node, drain);
+            }
+            ActionKind::Release => {
+                self.drains.remove(&node);
+            }
+            ActionKind::Relabel | ActionKind::Certify => {}
+        }
     }
 }
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

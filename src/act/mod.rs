@@ -6,7 +6,7 @@
 
 pub mod budget;
 pub mod capacity;
-mod extra;
+pub mod certificate;
 pub mod instrument;
 pub mod ledger;
 pub mod marks;
@@ -17,3 +17,12 @@ pub mod release;
 pub mod situation;
 pub mod standing;
 pub mod topology;
+
+mod classes;
+mod desk;
+mod extra;
+#[cfg(test)]
+mod fixture;
+mod grounds;
+mod suspects;
+mod worth;

@@ -3,11 +3,86 @@
 //!
 //! Pure: it says what should be written into the journal; `gate` writes it.
 
+use super::ledger::OwnDrain;
+use super::policy::Policy;
 use super::situation::Situation;
+use super::standing;
+use crate::measure::text::clean;
+use crate::model::id::NodeName;
 use crate::model::journal::Event;
+use crate::model::live::LiveNode;
+use crate::model::profile::Profile;
+use crate::model::verdict::Outcome;
 
 /// What should be noted before anything is decided, each once.
-pub fn events(situation: &Situation<'_>) -> Vec<Event> {
-    let _ = situation;
-    Vec::new()
+pub fn events(situation: &Situation<'_>, policy: &Policy) -> Vec<Event> {
+    let mut events = Vec::new();
+    for (node, drain) in &situation.ledger.drains {
+        match undone(situation, node, drain) {
+            Some(event) => events.push(event),
+            None => events.extend(clean_run(situation, policy, node, drain)),
+        }
+    }
+    events
 }
+
+/// A drain that somebody took away, or took over. A node that reboots, that the
+/// controller has not heard of, or that we hold ourselves, shows nothing.
+fn undone(situation: &Situation<'_>, node: &NodeName, drain: &OwnDrain) -> Option<Event> {
+    let live = situation.live?.nodes.get(node)?;
+    let ledger = situation.ledger;
+    let is_held = ledger.holds.values().any(|hold| hold.drained.iter().any(|(n, _)| n == node));
+    let is_open = ledger.open.iter().any(|open| open.action.node == *node);
+    let is_noted = ledger.undone.get(node).is_some_and(|undone| undone.drain.id == drain.id);
+    if standing::is_passing(live) || is_held || is_open || is_noted {
+        return None;
+    }
+    let stands = standing::has_drain(live) && standing::carries(live, drain);
+    (!stands).then(|| Event::Undone {
+        node: node.clone(),
+        id: drain.id.clone(),
+        detail: detail(live),
+    })
+}
+
+/// How the node looks now.
+fn detail(live: &LiveNode) -> String {
+    let words: Vec<String> = live.state.iter().map(|word| clean(word)).collect();
+    let state = words.join("+");
+    let reason = live.reason.as_deref().map(clean).filter(|reason| !reason.is_empty());
+    let by = live.reason_by.as_deref().map(|by| format!(" by {}", clean(by))).unwrap_or_default();
+    match reason {
+        Some(reason) => format!("it is {state}, its reason \"{reason}\"{by}"),
+        None => format!("it is {state}, without a reason"),
+    }
+}
+
+/// A whole run that the drained node passed: complete, of nodes, and under a
+/// profile that measures everything.
+fn clean_run(
+    situation: &Situation<'_>,
+    policy: &Policy,
+    node: &NodeName,
+    drain: &OwnDrain,
+) -> Option<Event> {
+    let run = situation.run;
+    // An audit takes what is idle, and an admission what is quick.
+    let all = matches!(Profile::parse(&run.profile), Some(Profile::BurnIn | Profile::Recertify));
+    let counts = all && run.complete && (run.real || policy.simulated);
+    let is_later = drain.stamp.unix < run.created_unix && run.id != drain.run;
+    let is_noted = drain.clean.iter().any(|clean| clean.run == run.id);
+    let verdict = situation.verdicts.nodes.iter().find(|verdict| verdict.node == *node)?;
+    // What was measured before a boot says nothing of the node after it.
+    let booted = situation.live.and_then(|live| live.nodes.get(node)?.booted);
+    let is_of_before = booted.is_some_and(|at| run.created_unix < at);
+    let passed = verdict.outcome == Outcome::Pass;
+    (counts && is_later && !is_noted && !is_of_before && passed).then(|| Event::Clean {
+        node: node.clone(),
+        run: run.id.clone(),
+        measured: run.created_unix,
+    })
+}
+
+#[cfg(test)]
+#[path = "notice_tests.rs"]
+mod tests;

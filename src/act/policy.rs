@@ -12,59 +12,192 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::capacity::Mix;
+use super::desk::Desk;
+use super::desk::Refusal;
+use super::grounds;
+use super::instrument;
 use super::ledger::Ledger;
+use super::marks::MarkNames;
+use super::release;
 use super::situation::Coverage;
 use super::situation::Now;
 use super::situation::RunSeen;
 use super::situation::Situation;
+use super::suspects;
+use crate::measure::text::clean;
 use crate::model::action::ACTIONS_FORMAT;
 use crate::model::action::Action;
-use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
 use crate::model::action::Withheld;
 use crate::model::claims::Claims;
-use crate::model::id::DomainName;
 use crate::model::id::NodeName;
-use crate::model::verdict::Finding;
-use crate::model::verdict::LocusKind;
-use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
 
-/// Longest reason that is written: `sinfo -R` and other tools' tables cut or
-/// break on long ones, and ours is an id, not a report.
-const LONGEST_REASON: usize = 100;
-
-/// Below this share of planned steps that came back, the instrument is in
-/// doubt and not the nodes.
-const LEAST_COVERAGE: f64 = 0.8;
-
-/// What may be done. The defaults are deliberately small.
+/// What may be done. The defaults are deliberately small (algorithms, sections 5
+/// and 6); a limit that is left out has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
-    /// Most nodes of one domain that are proposed at a time.
+    /// Most nodes of one domain that are drained by us at a time.
     pub per_domain: usize,
+    /// Most nodes on one leaf switch, likewise.
+    pub per_leaf: usize,
+    /// Share of all claimed nodes that may be drained within an hour; at least
+    /// one node, unless it is 0.
+    pub per_hour: f64,
+    /// Share of all claimed nodes that may be out by us at a time; at least one
+    /// node, unless it is 0.
+    pub outstanding: f64,
+    /// Share of all claimed nodes that may be marked within an hour and stay in
+    /// service; at least two nodes, unless it is 0. Marking takes nothing out of
+    /// service, so more is allowed than of drains.
+    pub relabels_per_hour: f64,
+    /// Most that one drain may cost, in expected schedulable nodes. Without it
+    /// the price stops no drain of a hard fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price_ceiling: Option<f64>,
     /// This many suspects in one domain are a common cause, not bad nodes.
     pub freeze_domain: usize,
     /// This share of all claimed nodes, likewise. In a small fleet it still
     /// takes `freeze_domain` suspects.
     pub freeze_fleet: f64,
-    /// Propose what no second measurement has confirmed yet.
+    /// When more than this share of the nodes that were certified within the day
+    /// fail, and at least two, the sweep is in doubt and not the nodes.
+    pub freeze_controls: f64,
+    /// Propose what no second measurement has confirmed yet, in a plan that is
+    /// only read.
     pub propose_unconfirmed: bool,
+    /// Only what a second, independent measurement confirmed is carried out.
+    pub confirmed: bool,
+    /// Hours after which a run proposes nothing any more: the time that a
+    /// certificate counts.
+    pub evidence_hours: f64,
+    /// Days for which a person's undo stands against the same evidence.
+    pub acknowledged_days: f64,
+    /// Runs of a simulated fabric act on a scheduler. For laboratories.
+    pub simulated: bool,
+    /// What is done about nodes that work below what they must deliver.
+    pub soft: SoftFaults,
+    /// Classes of findings that are shown and never act: how a new rule is tried.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub shadow: BTreeSet<String>,
+    /// Share of a job's step that waits for the fabric, as 0 to 1.
+    pub exposed: f64,
+    /// Nodes of the largest job that may be put on a node. Without it the nodes
+    /// of its largest partition, or all that are claimed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest_gang: Option<usize>,
+    /// Share of nodes that are out of service at any time, as 0 to 1.
+    pub unavailable: f64,
+    /// The segments that jobs ask for, as nodes of a segment and the share of
+    /// nodes that such jobs use. Without it no drain has a price.
+    #[serde(skip_serializing_if = "is_unsaid")]
+    pub mix: Mix,
+    /// Complete runs under `recertify` or `burn-in` that a node which we drained
+    /// must pass before it is given back.
+    pub clean_sweeps: u32,
+    /// Days that a pass counts. A week is our own choice: no vendor names a
+    /// figure for fabric, and it lets a fleet be measured in turns.
+    pub certificate_days: u32,
+    /// The site's names for what is said on nodes.
+    pub marks: MarkNames,
+}
+
+fn is_unsaid(mix: &Mix) -> bool {
+    mix.0.is_empty()
+}
+
+/// What is done about nodes that work below what they must deliver.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum SoftFaults {
+    /// Drain them where that costs less than it saves, else mark them.
+    #[default]
+    Price,
+    /// Always drain them.
+    Drain,
+    /// Never drain them, mark them.
+    Relabel,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { per_domain: 2, freeze_domain: 3, freeze_fleet: 0.05, propose_unconfirmed: true }
+        Self {
+            per_domain: 2,
+            per_leaf: 2,
+            per_hour: 0.01,
+            outstanding: 0.03,
+            relabels_per_hour: 0.05,
+            price_ceiling: None,
+            freeze_domain: 3,
+            freeze_fleet: 0.05,
+            freeze_controls: 0.1,
+            propose_unconfirmed: true,
+            confirmed: true,
+            evidence_hours: 24.0,
+            acknowledged_days: 7.0,
+            simulated: false,
+            soft: SoftFaults::Price,
+            shadow: BTreeSet::new(),
+            exposed: 0.3,
+            largest_gang: None,
+            unavailable: 0.01,
+            mix: Mix::default(),
+            clean_sweeps: 2,
+            certificate_days: 7,
+            marks: MarkNames::default(),
+        }
     }
 }
 
-/// The findings that accuse one node, worst first.
-#[derive(Debug)]
-struct Suspect<'a> {
-    node: &'a NodeName,
-    domain: Option<&'a DomainName>,
-    findings: Vec<&'a Finding>,
+impl Policy {
+    /// Whether every limit is in its range; else which is not, and what was
+    /// expected.
+    pub fn check(&self) -> Result<(), String> {
+        let shares = [
+            ("per_hour", self.per_hour),
+            ("outstanding", self.outstanding),
+            ("relabels_per_hour", self.relabels_per_hour),
+            ("freeze_fleet", self.freeze_fleet),
+            ("freeze_controls", self.freeze_controls),
+            ("exposed", self.exposed),
+            ("unavailable", self.unavailable),
+        ];
+        if let Some((name, value)) = shares.iter().find(|(_, v)| !(0.0..=1.0).contains(v)) {
+            return Err(format!("{name} {value}, expected 0 to 1"));
+        }
+        let positive = [
+            ("evidence_hours", Some(self.evidence_hours)),
+            ("acknowledged_days", Some(self.acknowledged_days)),
+            ("price_ceiling", self.price_ceiling),
+        ];
+        let is_wrong = |value: f64| !value.is_finite() || value < 0.0;
+        for (name, value) in positive {
+            if let Some(value) = value.filter(|value| is_wrong(*value)) {
+                return Err(format!("{name} {value}, expected a number from 0 on"));
+            }
+        }
+        if self.exposed <= 0.0 {
+            return Err("exposed 0, expected more than 0: jobs that never wait lose nothing".into());
+        }
+        self.mix.check().map_err(|error| format!("mix: {error}"))?;
+        self.marks.check().map_err(|error| format!("marks: {error}"))?;
+        if self.clean_sweeps == 0 {
+            return Err(
+                "clean_sweeps 0, expected at least 1: a drain is taken back on evidence".into()
+            );
+        }
+        if self.freeze_domain == 0 {
+            return Err("freeze_domain 0, expected at least 1".to_owned());
+        }
+        if self.largest_gang == Some(0) {
+            return Err("largest_gang 0, expected at least 1 node".to_owned());
+        }
+        Ok(())
+    }
 }
 
 /// What verdicts alone ask for: nobody was asked how the nodes stand, and
@@ -92,241 +225,63 @@ pub fn of_verdicts(
 
 /// Proposes actions. Nothing is carried out by this.
 pub fn propose(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
-    let Situation { verdicts, fleet: claims, coverage, .. } = *situation;
     let mut withheld = Vec::new();
-    let suspects = suspects(verdicts, claims, &mut withheld);
-    let stop = Stop::of(verdicts, claims, policy, coverage, &suspects);
-    let mut proposed: BTreeMap<Option<&DomainName>, usize> = BTreeMap::new();
+    let suspects = suspects::of(situation.verdicts, situation.fleet, &mut withheld);
+    let doubt = instrument::doubt(situation, policy, &suspects);
+    let unusable = grounds::unusable(situation, policy);
+    let frozen =
+        tripped(situation).or_else(|| doubt.everywhere.as_ref().map(|cause| cause.why.clone()));
+    let mut desk = Desk::of(situation, policy, unusable.as_deref(), frozen.as_deref(), &doubt);
     let mut actions = Vec::new();
     for suspect in &suspects {
-        let count = proposed.entry(suspect.domain).or_default();
-        let refusal = stop
-            .reason(suspect)
-            .or_else(|| not_drainable(suspect.node))
-            .or_else(|| unconfirmed(suspect, policy))
-            .or_else(|| over_budget(suspect, *count, policy));
-        match refusal {
-            Some(why) => withheld.push(Withheld { what: suspect.node.to_string(), why }),
-            None => {
-                *count += 1;
-                actions.push(drain(suspect));
+        match desk.decide(suspect) {
+            Ok(action) => actions.push(action),
+            Err(Refusal { why, budget }) => {
+                withheld.push(Withheld { what: suspect.node.to_string(), why, budget });
             }
         }
     }
-    actions.sort_by(|a, b| a.node.cmp(&b.node));
+    returned(situation, policy, &mut actions, &mut withheld);
+    actions.sort_by(|a, b| (&a.node, a.kind).cmp(&(&b.node, b.kind)));
     ActionPlan {
         format: ACTIONS_FORMAT.to_owned(),
         dry_run: true,
-        frozen: None,
+        frozen: frozen.or(unusable),
         actions,
         withheld,
         records: Vec::new(),
     }
 }
 
-/// Groups findings by the node they accuse; what accuses none is withheld.
-fn suspects<'a>(
-    verdicts: &'a Verdicts,
-    claims: &'a Claims,
+/// Releases and certificates beside the drains: no breaker and no freeze stops
+/// them. A node that something is taken from in the same plan gets none.
+fn returned(
+    situation: &Situation<'_>,
+    policy: &Policy,
+    actions: &mut Vec<Action>,
     withheld: &mut Vec<Withheld>,
-) -> Vec<Suspect<'a>> {
-    let mut by_node: BTreeMap<&NodeName, Vec<&Finding>> = BTreeMap::new();
-    for finding in &verdicts.findings {
-        if !matches!(finding.outcome, Outcome::Degraded | Outcome::Failed) {
-            continue;
+) {
+    let (releases, kept) = release::propose(situation, policy);
+    let taken: BTreeSet<NodeName> = actions.iter().map(|action| action.node.clone()).collect();
+    withheld.extend(kept);
+    for release in releases {
+        if taken.contains(&release.node) {
+            let why = "the same run accuses it".to_owned();
+            withheld.push(Withheld { what: release.node.to_string(), why, budget: false });
+        } else {
+            actions.push(release);
         }
-        match accused(finding) {
-            Ok(node) => by_node.entry(node).or_default().push(finding),
-            Err(why) => {
-                let what = format!("{} ({})", finding.locus, finding.class);
-                withheld.push(Withheld { what, why: why.to_owned() });
-            }
-        }
-    }
-    let mut suspects: Vec<Suspect<'a>> = by_node
-        .into_iter()
-        .map(|(node, mut findings)| {
-            findings.sort_by(|a, b| worse(a, b));
-            let domain = claims.domain_of(node).map(|d| &d.name);
-            Suspect { node, domain, findings }
-        })
-        .collect();
-    // The worst come first into the budget; names break ties.
-    suspects.sort_by(|a, b| worse(a.findings[0], b.findings[0]).then(a.node.cmp(b.node)));
-    suspects
-}
-
-fn worse(a: &Finding, b: &Finding) -> std::cmp::Ordering {
-    let ratio = |f: &Finding| f.ratio.unwrap_or(0.0);
-    b.outcome.cmp(&a.outcome).then(ratio(a).total_cmp(&ratio(b))).then_with(|| a.id.cmp(&b.id))
-}
-
-/// The node a finding accuses, or why it accuses none.
-fn accused(finding: &Finding) -> Result<&NodeName, &'static str> {
-    if finding.class == "stale-clique" {
-        return Err(
-            "the node sits where it is claimed and its clique is stale; a drain corrects no label",
-        );
-    }
-    match finding.locus.kind {
-        LocusKind::Node | LocusKind::Gpu | LocusKind::Direction | LocusKind::Tray => {
-            finding.locus.node.as_ref().ok_or("the finding names no node")
-        }
-        LocusKind::Pair => Err("either end of a pair may be at fault; a drain would be a guess"),
-        // A node's own end of a rail is the node's; the rail as such is shared.
-        LocusKind::Rail if finding.locus.node.is_some() => {
-            finding.locus.node.as_ref().ok_or("the finding names no node")
-        }
-        LocusKind::Rail | LocusKind::Leaf | LocusKind::Plane | LocusKind::Domain => {
-            Err("a shared part is at fault; draining the nodes that suffer from it repairs nothing")
-        }
-        LocusKind::Instrument => Err("the measurement itself is in doubt"),
     }
 }
 
-/// Reasons to propose nothing in a domain, or nothing at all.
-struct Stop {
-    everywhere: Option<String>,
-    domains: BTreeMap<DomainName, String>,
-}
-
-impl Stop {
-    fn of(
-        verdicts: &Verdicts,
-        claims: &Claims,
-        policy: &Policy,
-        coverage: Option<Coverage>,
-        suspects: &[Suspect<'_>],
-    ) -> Self {
-        let mut stop = Self { everywhere: None, domains: BTreeMap::new() };
-        let mut counts: BTreeMap<&DomainName, usize> = BTreeMap::new();
-        for domain in suspects.iter().filter_map(|s| s.domain) {
-            *counts.entry(domain).or_default() += 1;
-        }
-        for (domain, count) in counts {
-            if policy.freeze_domain <= count {
-                let why = format!(
-                    "frozen: {count} nodes of {domain} are suspect at once (limit {}), which \
-                     points at a common cause",
-                    policy.freeze_domain
-                );
-                stop.domains.insert(domain.clone(), why);
-            }
-        }
-        for finding in &verdicts.findings {
-            if finding.locus.kind == LocusKind::Instrument {
-                let why = format!("frozen: the measurement is in doubt ({})", finding.class);
-                match &finding.locus.domain {
-                    Some(domain) => {
-                        stop.domains.entry(domain.clone()).or_insert(why);
-                    }
-                    None => stop.everywhere = Some(why),
-                }
-            }
-        }
-        let nodes: BTreeSet<&NodeName> = claims.domains.iter().flat_map(|d| &d.nodes).collect();
-        let known = suspects.iter().filter(|s| s.domain.is_some()).count();
-        #[expect(clippy::cast_precision_loss, reason = "fleets have far fewer than 2^52 nodes")]
-        let share = if nodes.is_empty() { 0.0 } else { known as f64 / nodes.len() as f64 };
-        if policy.freeze_domain <= known && policy.freeze_fleet <= share {
-            stop.everywhere = Some(format!(
-                "frozen: {known} of {} claimed nodes are suspect at once ({:.0} %, limit {:.0} %), \
-                 which points at a common cause",
-                nodes.len(),
-                share * 100.0,
-                policy.freeze_fleet * 100.0
-            ));
-        }
-        if let Some(Coverage { planned, returned }) = coverage {
-            #[expect(clippy::cast_precision_loss, reason = "plans have far fewer than 2^52 steps")]
-            let enough = planned as f64 * LEAST_COVERAGE <= returned as f64;
-            if !enough {
-                stop.everywhere = Some(format!(
-                    "frozen: only {returned} of {planned} steps came back, so the sweep itself is \
-                     in doubt"
-                ));
-            }
-        }
-        stop
-    }
-
-    fn reason(&self, suspect: &Suspect<'_>) -> Option<String> {
-        let of_domain = suspect.domain.and_then(|domain| self.domains.get(domain));
-        self.everywhere.as_ref().or(of_domain).cloned().or_else(|| {
-            suspect.domain.is_none().then(|| {
-                "no domain claims this node, so the scheduler may know it by another name"
-                    .to_owned()
-            })
-        })
-    }
-}
-
-/// Names that `scontrol` would not read as exactly this one node. Its host
-/// lists know brackets, commas and functions, and `ALL` drains the cluster.
-fn not_drainable(node: &NodeName) -> Option<String> {
-    let name = node.as_str();
-    let plain = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
-    if plain && !name.eq_ignore_ascii_case("all") {
-        return None;
-    }
-    Some(format!("{name:?} would not be read as the name of one node"))
-}
-
-fn unconfirmed(suspect: &Suspect<'_>, policy: &Policy) -> Option<String> {
-    let confirmed = suspect.findings.iter().any(|f| f.confirmed);
-    (!confirmed && !policy.propose_unconfirmed)
-        .then(|| "not confirmed by a second, independent measurement".to_owned())
-}
-
-fn over_budget(suspect: &Suspect<'_>, proposed: usize, policy: &Policy) -> Option<String> {
-    (policy.per_domain <= proposed).then(|| {
-        let domain = suspect.domain.map_or("no domain", |d| d.as_str());
-        format!("budget: {} nodes of {domain} are already proposed", policy.per_domain)
-    })
-}
-
-fn drain(suspect: &Suspect<'_>) -> Action {
-    let worst = suspect.findings[0];
-    let mut why = format!("{} {}: {}", worst.locus, worst.outcome, worst.summary);
-    if 1 < suspect.findings.len() {
-        why.push_str(&format!(" (and {} more)", suspect.findings.len() - 1));
-    }
-    if !suspect.findings.iter().any(|f| f.confirmed) {
-        why.push_str("; not confirmed by a second measurement yet");
-    }
-    Action {
-        kind: ActionKind::Drain,
-        node: suspect.node.clone(),
-        command: vec![
-            "scontrol".to_owned(),
-            "update".to_owned(),
-            format!("NodeName={}", suspect.node),
-            "State=DRAIN".to_owned(),
-            format!("Reason={}", reason(worst)),
-        ],
-        domain: suspect.domain.cloned(),
-        leaf: None,
-        reason: reason(worst),
-        mark: None,
-        findings: suspect.findings.iter().map(|f| f.id.clone()).collect(),
-        ratio: worst.ratio,
-        price: None,
-        why,
-    }
-}
-
-/// `fabricgate:<id>:<class>`. Slurm stores any byte and prints it raw, so only
-/// harmless ones go in; ownership is recognised by the prefix, because Slurm
-/// appends to reasons.
-fn reason(finding: &Finding) -> String {
-    let plain = |text: &str| -> String {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        text.chars().map(|c| if allowed(c) { c } else { '-' }).collect()
-    };
-    let mut reason = format!("fabricgate:{}:{}", plain(&finding.id), plain(&finding.class));
-    reason.truncate(LONGEST_REASON);
-    reason
+fn tripped(situation: &Situation<'_>) -> Option<String> {
+    let breaker = situation.ledger.breaker.as_ref()?;
+    Some(format!(
+        "the breaker tripped at {} ({}; run {}); nothing but releases until a person resets it",
+        clean(&breaker.stamp.at),
+        clean(&breaker.why),
+        clean(&breaker.run)
+    ))
 }
 
 #[cfg(test)]

@@ -9,6 +9,18 @@
 /// What every reason of ours begins with.
 pub const PREFIX: &str = "fabricgate:";
 
+/// Longest reason that is written: `sinfo -R` and other tools' tables cut or
+/// break on long ones, and ours is an id, not a report.
+pub const LONGEST: usize = 100;
+
+/// Longest run and class in a reason. With the prefix and the longest epoch
+/// (20 digits) they come to [`LONGEST`] at most: 11 + 32 + 1 + 34 + 2 + 20.
+const LONGEST_RUN: usize = 32;
+const LONGEST_CLASS: usize = 34;
+
+/// What Slurm appends when a node stops answering.
+const NOT_RESPONDING: &str = "Not responding";
+
 /// A reason of ours, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnReason {
@@ -22,13 +34,180 @@ pub struct OwnReason {
     pub appended: Option<String>,
 }
 
-/// The reason of a verdict. Only harmless characters go in.
+impl OwnReason {
+    /// Whether both stand for the same drain, whatever was appended since. The
+    /// turn counts where both name it: another turn is another drain.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let turns = self.epoch.zip(other.epoch);
+        self.run == other.run && self.class == other.class && turns.is_none_or(|(a, b)| a == b)
+    }
+
+    /// Whether all that was appended says that the node stopped answering.
+    pub fn was_lost_only(&self) -> bool {
+        let mut parts = self.appended.iter().flat_map(|text| text.split(" : ")).peekable();
+        parts.peek().is_some() && parts.all(|part| part.trim() == NOT_RESPONDING)
+    }
+}
+
+/// The reason of a verdict. Only harmless characters go in: Slurm stores any
+/// byte and `sinfo -R` prints it raw.
 pub fn write(run: &str, class: &str, epoch: u64) -> String {
+    let (run, class) = (plain(run, LONGEST_RUN), plain(class, LONGEST_CLASS));
     format!("{PREFIX}{run}:{class} e{epoch}")
 }
 
 /// Takes a reason apart; `None` where it is not ours.
 pub fn read(reason: &str) -> Option<OwnReason> {
-    let _ = reason;
-    None
+    let rest = reason.strip_prefix(PREFIX)?;
+    let (run, rest) = word(rest)?;
+    let (class, rest) = word(rest.strip_prefix(':')?)?;
+    let (epoch, rest) = match turn(rest) {
+        Some((epoch, rest)) => (Some(epoch), rest),
+        None => (None, rest),
+    };
+    let appended = rest.trim();
+    let appended = appended.strip_prefix(": ").unwrap_or(appended).trim();
+    Some(OwnReason {
+        run: run.to_owned(),
+        class: class.to_owned(),
+        epoch,
+        appended: (!appended.is_empty()).then(|| appended.to_owned()),
+    })
+}
+
+/// Whether a reason stands for this class; long ones are cut when written.
+pub fn is_class(own: &OwnReason, class: &str) -> bool {
+    own.class == plain(class, LONGEST_CLASS)
+}
+
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+}
+
+/// A name as it may stand in a reason: never empty, so that it is read again.
+fn plain(text: &str, longest: usize) -> String {
+    let plain = text.chars().take(longest).map(|c| if is_plain(c) { c } else { '-' });
+    let plain: String = plain.collect();
+    if plain.is_empty() { "-".to_owned() } else { plain }
+}
+
+/// The word that a text begins with, and what follows it.
+fn word(text: &str) -> Option<(&str, &str)> {
+    let end = text.find(|c| !is_plain(c)).unwrap_or(text.len());
+    (0 < end).then(|| text.split_at(end))
+}
+
+/// ` e<epoch>` at the beginning of a text, and what follows it.
+fn turn(text: &str) -> Option<(u64, &str)> {
+    let text = text.strip_prefix(" e")?;
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    // `e7th of May` is a person's text, not a turn.
+    let ends_here = rest.chars().next().is_none_or(|c| !is_plain(c));
+    Some((digits.parse().ok().filter(|_| ends_here)?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OURS: &str = "fabricgate:20261121-065544-3f9a1c:nvlink-low e12";
+
+    #[test]
+    fn a_reason_is_read_again_whatever_slurm_or_a_person_appends() {
+        assert_eq!(write("20261121-065544-3f9a1c", "nvlink-low", 12), OURS);
+        for (behind, appended) in [
+            ("", None),
+            (" : Not responding", Some("Not responding")),
+            (" : reboot issued", Some("reboot issued")),
+            (
+                " : Not responding : reboot issued : reboot timed out",
+                Some("Not responding : reboot issued : reboot timed out"),
+            ),
+            (" keep this, bob", Some("keep this, bob")),
+            ("; ticket 12\nsee there", Some("; ticket 12\nsee there")),
+        ] {
+            let read = read(&format!("{OURS}{behind}")).expect("ours");
+            assert_eq!(read.run, "20261121-065544-3f9a1c");
+            assert_eq!((read.class.as_str(), read.epoch), ("nvlink-low", Some(12)), "{behind:?}");
+            assert_eq!(read.appended.as_deref(), appended, "{behind:?}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_reason_that_holds_the_word_is_not_ours() {
+        for foreign in [
+            "",
+            "Not responding",
+            "bob: undo of fabricgate:run:class e1",
+            " fabricgate:run:class e1",
+            "Fabricgate:run:class e1",
+            "fabricgate",
+            "fabricgate:",
+            "fabricgate::class e1",
+            "fabricgate:run",
+            "fabricgate:run:",
+            "fabricgate: see ticket 7",
+            "fabricgate says: broken",
+            "slurm-operator: fabricgate:run:class e1",
+        ] {
+            assert_eq!(read(foreign), None, "{foreign:?}");
+        }
+    }
+
+    #[test]
+    fn a_person_s_words_in_place_of_the_turn_count_as_appended() {
+        for (reason, appended) in [
+            ("fabricgate:r:c e7th of May", "e7th of May"),
+            ("fabricgate:r:c edited by bob", "edited by bob"),
+            ("fabricgate:r:c : Not responding", "Not responding"),
+            ("fabricgate:r:c e99999999999999999999999", "e99999999999999999999999"),
+        ] {
+            let read = read(reason).expect("ours");
+            assert_eq!((read.epoch, read.appended.as_deref()), (None, Some(appended)), "{reason}");
+        }
+    }
+
+    #[test]
+    fn only_a_lost_node_is_lost_only() {
+        let lost = |text: &str| read(&format!("{OURS}{text}")).expect("ours").was_lost_only();
+        assert!(lost(" : Not responding"));
+        assert!(lost(" : Not responding : Not responding"));
+        assert!(!lost(""));
+        assert!(!lost(" : Not responding : reboot issued"));
+        assert!(!lost(" : Not responding, bob looks at it"));
+    }
+
+    #[test]
+    fn another_turn_is_another_drain() {
+        let of = |text: &str| read(text).expect("ours");
+        assert!(of(OURS).is_same(&of(&format!("{OURS} : Not responding"))));
+        assert!(of(OURS).is_same(&of("fabricgate:20261121-065544-3f9a1c:nvlink-low")));
+        assert!(!of(OURS).is_same(&of("fabricgate:20261121-065544-3f9a1c:nvlink-low e13")));
+        assert!(!of(OURS).is_same(&of("fabricgate:20261121-065544-3f9a1c:nvlink e12")));
+        assert!(!of(OURS).is_same(&of("fabricgate:20261121-065544-3f9a1d:nvlink-low e12")));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_is_short_harmless_and_read_again(
+            run in any::<String>(), class in any::<String>(), epoch in any::<u64>(),
+        ) {
+            let written = write(&run, &class, epoch);
+            prop_assert!(written.len() <= LONGEST, "{written}");
+            let harmless = |c: char| c.is_ascii_alphanumeric() || ".:_- ".contains(c);
+            prop_assert!(written.chars().all(harmless), "{written:?}");
+            let again = read(&written).expect("ours");
+            prop_assert_eq!((again.epoch, &again.appended), (Some(epoch), &None));
+            prop_assert_eq!(write(&again.run, &again.class, epoch), written);
+        }
+
+        #[test]
+        fn no_text_makes_reading_fail(text in any::<String>()) {
+            prop_assert_eq!(read(&text).is_some() && !text.starts_with(PREFIX), false);
+            read(&format!("{PREFIX}{text}"));
+        }
+    }
 }

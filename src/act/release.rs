@@ -3,13 +3,387 @@
 //! Pure. A release needs clean runs that were made after the drain, a node that
 //! is as we left it, and nothing else; a tripped breaker never blocks one.
 
+use std::collections::BTreeMap;
+
+use super::certificate;
+use super::ledger::OwnDrain;
+use super::marks;
 use super::policy::Policy;
+use super::situation::RunSeen;
 use super::situation::Situation;
+use super::standing;
 use crate::model::action::Action;
+use crate::model::action::ActionKind;
+use crate::model::action::Mark;
 use crate::model::action::Withheld;
+use crate::model::change::Change;
+use crate::model::change::StateChange;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
+use crate::model::live::Live;
+use crate::model::live::LiveNode;
+use crate::model::moment::DAY_S;
+use crate::model::moment::rfc3339;
+use crate::model::profile::Profile;
+use crate::model::verdict::NodeVerdict;
+use crate::model::verdict::Outcome;
+
+/// Words of a state in which a node takes jobs, or would if the scheduler gave
+/// it one. A word that is not among them is a reason to say nothing on a node.
+const IN_SERVICE: &[&str] = &[
+    "IDLE",
+    "ALLOCATED",
+    "MIXED",
+    "COMPLETING",
+    "PLANNED",
+    "RESERVED",
+    "MAINTENANCE",
+    "BLOCKED",
+    "CLOUD",
+    "DYNAMIC_NORM",
+    "EXTERNAL",
+];
 
 /// Releases and certificates that this situation asks for, and what is withheld.
 pub fn propose(situation: &Situation<'_>, policy: &Policy) -> (Vec<Action>, Vec<Withheld>) {
-    let _ = (situation, policy);
-    (Vec::new(), Vec::new())
+    let mut proposal = Proposal {
+        situation,
+        policy,
+        verdicts: situation.verdicts.nodes.iter().map(|v| (&v.node, v)).collect(),
+        domains: domains(situation),
+        actions: Vec::new(),
+        withheld: Vec::new(),
+    };
+    for (node, drain) in &situation.ledger.drains {
+        match proposal.release(node, drain) {
+            Ok(action) => proposal.actions.push(action),
+            Err(why) => proposal.withhold(node.as_str(), why),
+        }
+    }
+    if let Some(live) = situation.live {
+        proposal.certify(live);
+    }
+    (proposal.actions, proposal.withheld)
 }
+
+/// Whether a run is one of those that a drained node must pass: a whole one,
+/// of real nodes, under a profile that measures everything.
+pub fn is_whole(run: &RunSeen) -> bool {
+    let profile = Profile::parse(&run.profile);
+    let all = matches!(profile, Some(Profile::BurnIn | Profile::Recertify));
+    all && run.complete && run.real && 0 < run.created_unix
+}
+
+/// What is asked for so far.
+struct Proposal<'a> {
+    situation: &'a Situation<'a>,
+    policy: &'a Policy,
+    verdicts: BTreeMap<&'a NodeName, &'a NodeVerdict>,
+    domains: BTreeMap<&'a NodeName, &'a DomainName>,
+    actions: Vec<Action>,
+    withheld: Vec<Withheld>,
+}
+
+fn domains<'a>(situation: &Situation<'a>) -> BTreeMap<&'a NodeName, &'a DomainName> {
+    let domains = situation.fleet.domains.iter();
+    domains.flat_map(|domain| domain.nodes.iter().map(|node| (node, &domain.name))).collect()
+}
+
+/// Runs that a drained node passed, by the time they were made.
+type Clean<'a> = BTreeMap<(i64, &'a str), ()>;
+
+impl<'a> Proposal<'a> {
+    fn withhold(&mut self, what: &str, why: String) {
+        self.withheld.push(Withheld::new(what, why));
+    }
+
+    /// The release of one node, or why not yet.
+    fn release(&self, node: &NodeName, drain: &'a OwnDrain) -> Result<Action, String> {
+        if !node.is_one_node() {
+            return Err(not_one(node));
+        }
+        let Some(live) = self.situation.live else {
+            return Err("drained by us; the scheduler was not asked how it stands".to_owned());
+        };
+        let Some(live) = live.nodes.get(node) else {
+            return Err("drained by us; the scheduler does not tell of it now".to_owned());
+        };
+        if let Some(why) = standing::may_not_release(live, self.situation.ledger) {
+            return Err(why);
+        }
+        if !live.is("DRAIN") {
+            return Err("it is not drained any more".to_owned());
+        }
+        let (clean, stale) = self.clean(node, drain, live)?;
+        self.last_look(node, drain, &clean)?;
+        let wanted = self.policy.clean_sweeps.max(1) as usize;
+        if clean.len() < wanted {
+            return Err(missing(&clean, stale, wanted));
+        }
+        let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
+        let mark = self.mark_of(&clean);
+        let change = Change {
+            state: Some(StateChange::Resume),
+            ..marks::change(live, &mark, &self.policy.marks)
+        };
+        Ok(Action {
+            command: command(node, &change),
+            mark: Some(mark),
+            findings: drain.action.findings.clone(),
+            why: format!("drained for run {}; passed {} since", drain.run, joined(&runs)),
+            ..self.action(ActionKind::Release, node)
+        })
+    }
+
+    /// The runs that count, and how many of an earlier boot do not.
+    fn clean(
+        &self,
+        node: &NodeName,
+        drain: &'a OwnDrain,
+        live: &LiveNode,
+    ) -> Result<(Clean<'a>, usize), String> {
+        let then = &drain.before;
+        let moved = matches!((&then.instance, &live.instance), (Some(a), Some(b)) if a != b);
+        if live.booted.is_none() && (moved || then.booted.is_some()) {
+            let what = if moved { "it is another machine" } else { "it may have booted" };
+            return Err(format!(
+                "{what} since it was drained, and the scheduler does not say when it booted, so \
+                 no run is known to be its own"
+            ));
+        }
+        if self.situation.now.unix < drain.stamp.unix {
+            return Err(format!(
+                "it was drained at {}, which is yet to come: a clock was put back",
+                drain.stamp.at
+            ));
+        }
+        let run = self.situation.run;
+        let passed = self.verdicts.get(node).is_some_and(|v| v.outcome == Outcome::Pass);
+        let at_hand = (is_whole(run) && passed).then_some((run.created_unix, run.id.as_str()));
+        let noted = drain.clean.iter().map(|clean| (clean.measured, clean.run.as_str()));
+        let after: BTreeMap<&str, i64> = noted
+            .chain(at_hand)
+            .filter(|(measured, run)| drain.stamp.unix <= *measured && *run != drain.run)
+            .map(|(measured, run)| (run, measured))
+            .collect();
+        // A machine that booted since is judged on what it did since: links
+        // train anew, and it may not even be the same one.
+        let own = |measured: i64| live.booted.is_none_or(|booted| booted < measured);
+        let all = after.len();
+        let clean: Clean<'_> = after
+            .into_iter()
+            .filter(|(_, measured)| own(*measured))
+            .map(|(run, measured)| ((measured, run), ()))
+            .collect();
+        let stale = all - clean.len();
+        Ok((clean, stale))
+    }
+
+    /// Clean runs are of the past where the run at hand has looked at the node
+    /// since and did not see it pass.
+    fn last_look(
+        &self,
+        node: &NodeName,
+        drain: &OwnDrain,
+        clean: &Clean<'_>,
+    ) -> Result<(), String> {
+        let run = self.situation.run;
+        let newest = clean.keys().next_back().map_or(drain.stamp.unix, |(measured, _)| *measured);
+        let Some(verdict) = self.verdicts.get(node) else { return Ok(()) };
+        let is_news = run.real && run.id != drain.run && newest <= run.created_unix;
+        if is_news && verdict.outcome != Outcome::Pass {
+            return Err(format!(
+                "drained by us, and run {} says {}: {}",
+                run.id, verdict.outcome, verdict.reason
+            ));
+        }
+        Ok(())
+    }
+
+    /// What is said on a node that these runs found well: the newest speaks.
+    fn mark_of(&self, clean: &Clean<'_>) -> Mark {
+        let run = self.situation.run;
+        let (measured, id) = clean.keys().next_back().copied().unwrap_or_default();
+        let days = i64::from(self.policy.certificate_days);
+        let at = if id == run.id { run.created.clone() } else { rfc3339(measured) };
+        Mark {
+            outcome: Outcome::Pass,
+            class: None,
+            run: id.to_owned(),
+            at,
+            expires: Some(rfc3339(measured.saturating_add(days.saturating_mul(DAY_S)))),
+        }
+    }
+
+    /// Certificates for what passed. What Slurm forgot of earlier ones, `marks`
+    /// says again.
+    fn certify(&mut self, live: &'a Live) {
+        let situation = self.situation;
+        let run = situation.run;
+        let mark = match certificate::validity(run, self.policy) {
+            Ok(seconds) => Mark {
+                outcome: Outcome::Pass,
+                class: None,
+                run: run.id.clone(),
+                at: run.created.clone(),
+                expires: Some(rfc3339(run.created_unix.saturating_add(seconds))),
+            },
+            Err(why) => {
+                if self.verdicts.values().any(|v| v.outcome == Outcome::Pass) {
+                    self.withhold("certificates", why);
+                }
+                return;
+            }
+        };
+        let passed: Vec<&'a NodeName> = self
+            .verdicts
+            .iter()
+            .filter(|(_, verdict)| verdict.outcome == Outcome::Pass)
+            .map(|(node, _)| *node)
+            .collect();
+        for node in passed {
+            // Its release says it, or its drain speaks against it.
+            if situation.ledger.drains.contains_key(node) {
+                continue;
+            }
+            match self.certified(node, &mark, live) {
+                Ok(Some(action)) => self.actions.push(action),
+                Ok(None) => {}
+                Err(why) => self.withhold(node.as_str(), format!("passed, not certified: {why}")),
+            }
+        }
+    }
+
+    /// The certificate of one node; nothing where it says so already.
+    fn certified(
+        &self,
+        node: &NodeName,
+        mark: &Mark,
+        live: &Live,
+    ) -> Result<Option<Action>, String> {
+        if !node.is_one_node() {
+            return Err(not_one(node));
+        }
+        let live = live.nodes.get(node).ok_or("the scheduler does not tell of it")?;
+        if let Some(why) = out_of_service(live) {
+            return Err(why);
+        }
+        if let Some(why) = self.longer(live, mark) {
+            return Err(why);
+        }
+        let change = marks::change(live, mark, &self.policy.marks);
+        if change.is_nothing() {
+            let unsaid = marks::unsaid(live, mark, &self.policy.marks);
+            return unsaid.into_iter().next().map_or(Ok(None), Err);
+        }
+        let run = self.situation.run;
+        Ok(Some(Action {
+            command: command(node, &change),
+            mark: Some(mark.clone()),
+            why: format!("passed run {} ({})", run.id, run.profile),
+            ..self.action(ActionKind::Certify, node)
+        }))
+    }
+
+    /// Why what was said before is better left: it counts for longer.
+    fn longer(&self, live: &LiveNode, mark: &Mark) -> Option<String> {
+        let said = self.situation.ledger.marks.get(&live.name)?;
+        let (until, new) = (said.expires.as_deref()?, mark.expires.as_deref()?);
+        let of_this_boot = live.booted.is_none_or(|booted| later(&said.at, &rfc3339(booted)));
+        (said.outcome == Outcome::Pass && of_this_boot && later(until, new))
+            .then(|| format!("it is already, and for longer: until {until} by run {}", said.run))
+    }
+
+    /// An action of which nothing is said yet but what, where and on whom.
+    fn action(&self, kind: ActionKind, node: &NodeName) -> Action {
+        Action {
+            kind,
+            node: node.clone(),
+            domain: self.domains.get(node).map(|domain| (*domain).clone()),
+            leaf: None,
+            command: Vec::new(),
+            reason: String::new(),
+            mark: None,
+            findings: Vec::new(),
+            ratio: None,
+            price: None,
+            why: String::new(),
+        }
+    }
+}
+
+fn not_one(node: &NodeName) -> String {
+    format!("{:?} would not be read as the name of one node", node.as_str())
+}
+
+/// What is missing until a node has passed often enough.
+fn missing(clean: &Clean<'_>, stale: usize, wanted: usize) -> String {
+    let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
+    let has = match runs.as_slice() {
+        [] => "drained by us, and has passed no whole run since".to_owned(),
+        runs => format!("drained by us, and has passed {} since", joined(runs)),
+    };
+    let mut why = format!(
+        "{has}; {wanted} under recertify or burn-in give it back, {} missing",
+        match wanted - runs.len() {
+            1 => "one is".to_owned(),
+            more => format!("{more} are"),
+        }
+    );
+    if 0 < stale {
+        why.push_str(&format!("; {stale} made before its last boot do not count"));
+    }
+    why
+}
+
+/// Runs for people.
+fn joined(runs: &[&str]) -> String {
+    match runs {
+        [] => "no run".to_owned(),
+        [one] => format!("run {one}"),
+        [first, .., last] if 3 < runs.len() => {
+            format!("{} runs from {first} to {last}", runs.len())
+        }
+        [before @ .., last] => format!("runs {} and {last}", before.join(", ")),
+    }
+}
+
+/// Why nothing is said on a node now.
+fn out_of_service(live: &LiveNode) -> Option<String> {
+    let strange: Vec<&str> =
+        live.state.iter().map(String::as_str).filter(|word| !IN_SERVICE.contains(word)).collect();
+    if live.state.is_empty() {
+        return Some("the scheduler does not say in which state it is".to_owned());
+    }
+    if strange.is_empty() {
+        return None;
+    }
+    Some(format!("it is out of service ({})", strange.join("+")))
+}
+
+/// Whether one moment, RFC 3339 in UTC, is after another. A fraction of a
+/// second makes no difference.
+fn later(a: &str, b: &str) -> bool {
+    let second = |text: &str| text.get(.."2026-03-04T05:06:07".len()).map(str::to_owned);
+    matches!((second(a), second(b)), (Some(a), Some(b)) if b < a)
+}
+
+/// What would be written, as the command that a person would type.
+fn command(node: &NodeName, change: &Change) -> Vec<String> {
+    let mut words = vec!["scontrol".to_owned(), "update".to_owned(), format!("NodeName={node}")];
+    let list = |features: &Vec<String>| features.join(",");
+    let fields = [
+        ("State", change.state.as_ref().map(|_| "RESUME".to_owned())),
+        ("AvailableFeatures", change.available_features.as_ref().map(list)),
+        ("ActiveFeatures", change.active_features.as_ref().map(list)),
+        ("Extra", change.extra.clone()),
+        ("Comment", change.comment.clone()),
+    ];
+    let said = fields.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+    words.extend(said);
+    words
+}
+
+#[cfg(test)]
+#[path = "release_tests.rs"]
+mod tests;

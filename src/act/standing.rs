@@ -5,6 +5,9 @@
 
 use super::ledger::Ledger;
 use super::ledger::OwnDrain;
+use super::reason;
+use super::reason::OwnReason;
+use crate::measure::text::clean;
 use crate::model::live::LiveNode;
 
 /// Whose a drain is.
@@ -21,35 +24,306 @@ pub enum Owner<'a> {
     Other(String),
 }
 
+/// What one word of a state says (`sinfo(1)`, NODE STATE CODES, and the words of
+/// `scontrol show node --json` of Slurm 24.11 and 26.05).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    /// Nothing that matters here: how the node came to be, an idle one.
+    Plain,
+    /// Jobs run, or their last processes end.
+    Busy,
+    /// Somebody keeps new jobs away.
+    Drained,
+    /// Slurm itself keeps jobs away.
+    Down,
+    /// The node does not answer.
+    Lost,
+    /// The controller has not heard of it yet.
+    Unheard,
+    /// A reboot is asked for or under way.
+    Rebooting,
+    /// There is no machine now, or it comes and goes.
+    Absent,
+    /// The scheduler keeps it for something: a drain leaves that alone.
+    Kept,
+    /// It is between two states.
+    Changing,
+    /// Nobody here knows.
+    Unknown,
+}
+
+/// Every word, with what it says and how that is told.
+const WORDS: &[(&str, Word, &str)] = &[
+    ("IDLE", Word::Plain, "is idle"),
+    ("CLOUD", Word::Plain, "is a cloud node"),
+    ("DYNAMIC_NORM", Word::Plain, "was added at run time"),
+    ("DYNAMIC_FUTURE", Word::Plain, "was added at run time"),
+    ("PERFCTRS", Word::Plain, "has its counters in use"),
+    ("EXTERNAL", Word::Plain, "is run by somebody else's agent"),
+    ("ALLOCATED", Word::Busy, "is allocated to jobs"),
+    ("MIXED", Word::Busy, "is allocated in part"),
+    ("COMPLETING", Word::Busy, "has jobs that are ending"),
+    ("DRAIN", Word::Drained, "is drained"),
+    ("DRAINED", Word::Drained, "is drained"),
+    ("DRAINING", Word::Drained, "is draining"),
+    ("DOWN", Word::Down, "is down"),
+    ("ERROR", Word::Down, "is in an error state"),
+    ("FAIL", Word::Down, "is marked to fail"),
+    ("FAILING", Word::Down, "is marked to fail"),
+    ("INVALID_REG", Word::Down, "registered with less than is configured"),
+    ("NOT_RESPONDING", Word::Lost, "does not respond"),
+    ("UNKNOWN", Word::Unheard, "has not answered the controller since that started"),
+    ("REBOOT_REQUESTED", Word::Rebooting, "is to be rebooted"),
+    ("REBOOT_ISSUED", Word::Rebooting, "is being rebooted"),
+    ("FUTURE", Word::Absent, "is configured for the future"),
+    ("POWERED_DOWN", Word::Absent, "is powered down"),
+    ("POWERING_DOWN", Word::Absent, "is powering down"),
+    ("POWER_DOWN", Word::Absent, "is about to be powered down"),
+    ("POWERING_UP", Word::Absent, "is powering up"),
+    ("POWER_UP", Word::Absent, "is about to be powered up"),
+    ("PLANNED", Word::Kept, "is planned for a job"),
+    ("RESERVED", Word::Kept, "is reserved"),
+    ("MAINTENANCE", Word::Kept, "is in a maintenance reservation"),
+    ("BLOCKED", Word::Kept, "is blocked by a job that holds its block alone"),
+    ("RESUME", Word::Changing, "is being resumed"),
+    ("UNDRAIN", Word::Changing, "is being resumed"),
+];
+
+fn meaning(word: &str) -> (Word, &'static str) {
+    let known = WORDS.iter().find(|(name, _, _)| *name == word);
+    known.map_or((Word::Unknown, "has a state that is not known here"), |(_, w, told)| (*w, told))
+}
+
+fn has(node: &LiveNode, kind: Word) -> bool {
+    node.state.iter().any(|word| meaning(word).0 == kind)
+}
+
+/// How the words of these kinds are told, with the words themselves.
+fn told(node: &LiveNode, kinds: &[Word]) -> Option<String> {
+    let those = node.state.iter().filter(|word| kinds.contains(&meaning(word).0));
+    let told: Vec<String> =
+        those.map(|word| format!("it {} ({})", meaning(word).1, clean(word))).collect();
+    (!told.is_empty()).then(|| told.join(", "))
+}
+
+/// Its reason, where it has one.
+fn reason_of(node: &LiveNode) -> Option<&str> {
+    node.reason.as_deref().map(str::trim).filter(|text| !text.is_empty())
+}
+
+/// Its reason as it is shown: cleaned, and with who wrote it.
+fn shown_reason(node: &LiveNode) -> String {
+    /// Longer ones are stored by Slurm and read by nobody.
+    const LONGEST: usize = 120;
+    let Some(text) = reason_of(node) else { return "no reason".to_owned() };
+    let text = clean(text);
+    let mut shown: String = text.chars().take(LONGEST).collect();
+    if shown.len() < text.len() {
+        shown.push_str("...");
+    }
+    let by = node.reason_by.as_deref().map(|by| format!(", by {}", clean(by)));
+    format!("\"{shown}\"{}", by.unwrap_or_default())
+}
+
+/// Whether somebody, we included, keeps new jobs away from it.
+pub fn has_drain(node: &LiveNode) -> bool {
+    has(node, Word::Drained)
+}
+
+/// Whether it takes no new jobs, for whatever reason: what counts as out when
+/// the next drain is priced. Nodes that are kept for a job are not out.
+pub fn is_out(node: &LiveNode) -> bool {
+    let out = [
+        Word::Drained,
+        Word::Down,
+        Word::Lost,
+        Word::Unheard,
+        Word::Rebooting,
+        Word::Absent,
+        Word::Unknown,
+    ];
+    node.state.is_empty() || out.iter().any(|kind| has(node, *kind))
+}
+
+/// Whether its state is one of a moment, of which nothing can be said: the
+/// controller has not heard of it, it reboots, or there is no machine.
+pub fn is_passing(node: &LiveNode) -> bool {
+    let kinds = [Word::Unheard, Word::Rebooting, Word::Absent, Word::Changing, Word::Unknown];
+    node.state.is_empty() || kinds.iter().any(|kind| has(node, *kind))
+}
+
+/// Our reason on this node, where it carries one.
+pub fn own_reason(node: &LiveNode) -> Option<OwnReason> {
+    reason_of(node).and_then(reason::read)
+}
+
+/// Whether a node carries the reason of this drain, whatever was appended.
+pub fn carries(node: &LiveNode, drain: &OwnDrain) -> bool {
+    let written = reason::read(&drain.action.reason);
+    own_reason(node).zip(written).is_some_and(|(now, then)| now.is_same(&then))
+}
+
 /// Whose the drain of this node is.
 pub fn owner<'a>(node: &LiveNode, ledger: &'a Ledger) -> Owner<'a> {
-    let _ = (node, ledger);
-    Owner::Nobody
+    let is_kept = has_drain(node) || has(node, Word::Down) || has(node, Word::Lost);
+    match (own_reason(node), reason_of(node)) {
+        // Ours outlives our drain where a person only took the flag away.
+        (Some(_), _) if !is_kept => Owner::Nobody,
+        (Some(_), _) => match ledger.drains.get(&node.name).filter(|own| carries(node, own)) {
+            Some(own) => Owner::Us(own),
+            None => Owner::Unrecorded,
+        },
+        // Also on a node in service: 24.11 keeps a note that somebody left there.
+        (None, Some(_)) => Owner::Other(shown_reason(node)),
+        // Nobody drains without a reason but through slurmrestd.
+        (None, None) if has_drain(node) => Owner::Other(shown_reason(node)),
+        (None, None) => Owner::Nobody,
+    }
 }
 
 /// Why this node must not be drained or relabelled now; `None` where it may be.
 pub fn may_not_drain(node: &LiveNode, ledger: &Ledger) -> Option<String> {
-    let _ = (node, ledger);
-    None
+    if let Some(why) = unreadable(node) {
+        return Some(why);
+    }
+    let wait = [Word::Absent, Word::Unheard, Word::Rebooting, Word::Changing];
+    for (kind, then) in wait.into_iter().zip([
+        "there is no node to drain now",
+        "its state is not known; look again",
+        "look again after that",
+        "look again after that",
+    ]) {
+        if let Some(told) = told(node, &[kind]) {
+            return Some(format!("{told}: {then}"));
+        }
+    }
+    match owner(node, ledger) {
+        Owner::Us(own) => {
+            return Some(format!("it is drained already, by us ({})", clean(&own.action.reason)));
+        }
+        Owner::Unrecorded => {
+            return Some(format!(
+                "its reason is of our form and not in our journal: {}; another gate's, and left to it",
+                shown_reason(node)
+            ));
+        }
+        Owner::Other(reason) => {
+            let state = told(node, &[Word::Drained, Word::Down, Word::Lost]);
+            let state = state.unwrap_or_else(|| "it has a reason".to_owned());
+            return Some(format!("{state}, not by us: {reason}; left to whoever did"));
+        }
+        Owner::Nobody => {}
+    }
+    told(node, &[Word::Down, Word::Lost])
+        .map(|told| format!("{told}: Slurm keeps jobs away already"))
+}
+
+/// What whoever reads a plan should know of a node that may be drained.
+pub fn remark(node: &LiveNode) -> Option<String> {
+    let busy = told(node, &[Word::Busy]).map(|told| format!("{told}; its jobs end first"));
+    let kept = told(node, &[Word::Kept]).map(|told| {
+        let by = node.reservation.as_deref().filter(|name| !name.is_empty());
+        let by = by.map(|name| format!(", {}", clean(name))).unwrap_or_default();
+        format!("{told}{by}; a drain changes nothing there")
+    });
+    match (busy, kept) {
+        (Some(busy), Some(kept)) => Some(format!("{busy}; {kept}")),
+        (busy, kept) => busy.or(kept),
+    }
 }
 
 /// Why this node must not be given back now, although we drained it; `None`
 /// where it may be.
+///
+/// A node that stopped answering while we had it drained comes back as `DOWN` or
+/// with `: Not responding` behind our reason, and needs RESUME like any other.
+/// It is given back only where a run that was made after that shows it clean.
 pub fn may_not_release(node: &LiveNode, ledger: &Ledger) -> Option<String> {
-    let _ = (node, ledger);
+    if let Some(why) = unreadable(node) {
+        return Some(why);
+    }
+    let own = match owner(node, ledger) {
+        Owner::Us(own) => own,
+        Owner::Nobody => return Some("it is not drained".to_owned()),
+        Owner::Unrecorded => {
+            let reason = shown_reason(node);
+            return Some(format!("its reason is of our form and not in our journal: {reason}"));
+        }
+        Owner::Other(reason) => return Some(format!("it is not ours to give back: {reason}")),
+    };
+    let now = [Word::Absent, Word::Unheard, Word::Rebooting, Word::Changing, Word::Lost];
+    if let Some(told) = told(node, &now) {
+        return Some(format!("{told}: jobs would land on a node that is not there"));
+    }
+    if !has_drain(node) {
+        return Some("its drain was taken away, and not by us".to_owned());
+    }
+    let not_down = node.state.iter().filter(|word| *word != "DOWN");
+    if let Some(word) = not_down.clone().find(|word| meaning(word).0 == Word::Down) {
+        return Some(format!("it {} ({word}): RESUME would hide that", meaning(word).1));
+    }
+    let reason = own_reason(node)?;
+    if reason.appended.is_some() && !reason.was_lost_only() {
+        return Some(format!(
+            "something happened since we drained it: {}; a person should look",
+            shown_reason(node)
+        ));
+    }
+    let was_lost = reason.was_lost_only() || node.is("DOWN");
+    let since = node.reason_at.unwrap_or(i64::MAX);
+    if was_lost && !own.clean.iter().any(|clean| since < clean.measured) {
+        return Some(
+            "it stopped responding since we drained it, and no clean run was made after that"
+                .to_owned(),
+        );
+    }
     None
 }
 
 /// Whether a drain of this node has come to its end: `DRAIN` alone does not say
 /// so, jobs may still run.
 pub fn is_drained(node: &LiveNode) -> bool {
-    let _ = node;
-    false
+    let is_empty = node.is("IDLE") || node.is("DOWN") || node.is("DRAINED");
+    let is_busy = has(node, Word::Busy) || node.is("DRAINING");
+    has_drain(node) && is_empty && !is_busy && node.allocated_cpus.is_none_or(|cpus| cpus == 0)
 }
 
 /// Why this node cannot be measured now as it is; `None` where it is idle and
 /// in service.
 pub fn may_not_measure(node: &LiveNode) -> Option<String> {
-    let _ = node;
-    None
+    let in_the_way = [
+        Word::Absent,
+        Word::Unheard,
+        Word::Rebooting,
+        Word::Changing,
+        Word::Lost,
+        Word::Down,
+        Word::Busy,
+        Word::Kept,
+    ];
+    unreadable(node)
+        .or_else(|| has_drain(node).then(|| format!("it is drained ({})", shown_reason(node))))
+        .or_else(|| told(node, &in_the_way))
+        .or_else(|| {
+            // Its scheduler refuses jobs there: no agent of ours could start.
+            node.is("EXTERNAL").then(|| "it takes no jobs of this scheduler (EXTERNAL)".to_owned())
+        })
+        .or_else(|| {
+            let cpus = node.allocated_cpus.filter(|cpus| 0 < *cpus)?;
+            Some(format!("jobs hold {cpus} of its CPUs"))
+        })
+        .or_else(|| (!node.is("IDLE")).then(|| "it is not idle".to_owned()))
 }
+
+/// Why its state says nothing that could be acted on.
+fn unreadable(node: &LiveNode) -> Option<String> {
+    if node.state.is_empty() {
+        return Some("its scheduler does not say in which state it is".to_owned());
+    }
+    let word = node.state.iter().find(|word| meaning(word).0 == Word::Unknown)?;
+    Some(format!("its state has a word that is not known here: {}", clean(word)))
+}
+
+#[cfg(test)]
+#[path = "standing_tests.rs"]
+mod tests;

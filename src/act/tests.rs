@@ -1,8 +1,13 @@
 //! What is proposed, what is withheld, and with which words.
 
 use super::*;
+use crate::act::reason;
 use crate::model::claims::ClaimedDomain;
+use crate::model::id::DomainName;
+use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::words;
 
@@ -51,7 +56,16 @@ fn verdicts(findings: Vec<Finding>) -> Verdicts {
 }
 
 fn plan(claims: &Claims, findings: Vec<Finding>) -> ActionPlan {
-    of_verdicts(&verdicts(findings), claims, &Policy::default(), None, &RunSeen::default())
+    of_verdicts(&verdicts(findings), claims, &Policy::default(), None, &run())
+}
+
+fn run() -> RunSeen {
+    RunSeen { id: "run1".to_owned(), ..RunSeen::default() }
+}
+
+/// Limits of a share that leave room for what a test is not about.
+fn roomy() -> Policy {
+    Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() }
 }
 
 fn drained(plan: &ActionPlan) -> Vec<&str> {
@@ -68,7 +82,7 @@ fn one_bad_gpu_proposes_one_drain_with_the_exact_line() {
     assert!(plan.dry_run);
     assert_eq!(
         words::line(&action.command),
-        "scontrol update NodeName=d0n1 State=DRAIN Reason=\"fabricgate:id-d0n1:nvlink-low\""
+        "scontrol update NodeName=d0n1 State=DRAIN Reason=\"fabricgate:run1:nvlink-low e0\""
     );
     assert_eq!(action.findings, ["id-d0n1", "other"]);
     assert!(action.why.contains("not confirmed"), "{}", action.why);
@@ -107,7 +121,7 @@ fn unknown_never_acts() {
 
 #[test]
 fn the_worst_two_of_a_domain_use_up_its_budget() {
-    let policy = Policy { freeze_domain: 10, ..Policy::default() };
+    let policy = Policy { freeze_domain: 10, ..roomy() };
     let findings = vec![
         finding(LocusKind::Gpu, "d0n1", Outcome::Degraded, 0.9),
         finding(LocusKind::Gpu, "d0n2", Outcome::Degraded, 0.5),
@@ -136,7 +150,7 @@ fn five_percent_of_the_fleet_freeze_everything() {
         let findings = (0..5)
             .map(|d| finding(LocusKind::Gpu, &format!("d{d}n0"), Outcome::Failed, 0.1))
             .collect();
-        plan(&claims(domains, 10), findings)
+        of_verdicts(&verdicts(findings), &claims(domains, 10), &roomy(), None, &run())
     };
     assert_eq!(drained(&spread(10)).len(), 0);
     assert!(spread(10).withheld[0].why.contains("5 of 100"));
@@ -200,5 +214,5 @@ fn a_reason_is_short_and_harmless_whatever_the_judge_calls_things() {
     odd.class = "ü".repeat(200);
     let plan = plan(&claims(1, 4), vec![odd]);
     let reason = plan.actions[0].command[4].strip_prefix("Reason=").expect("a reason");
-    assert!(reason.len() <= LONGEST_REASON && reason.starts_with("fabricgate:a-b---c-:-"));
+    assert!(reason.len() <= reason::LONGEST && reason.starts_with("fabricgate:run1:---"));
 }

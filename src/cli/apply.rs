@@ -1,32 +1,138 @@
-//! `fabricgate apply`: what a run asks the scheduler for. Shows it only; this
-//! version carries nothing out.
+//! `fabricgate apply`: what a run asks the scheduler for, shown, and with
+//! `--apply` carried out.
 
+use std::path::Path;
 use std::path::PathBuf;
 
 use super::Globals;
+use super::acting;
+use super::acting::Judged;
+use super::config;
+use super::config::Config;
 use super::exit;
+use super::failure::Failure;
+use super::gating::Told;
 use super::show;
 use super::stdout;
+use super::stdout::note;
 use super::stored;
+use super::topology;
+use super::topology::Asked;
+use crate::model::action::ActionPlan;
+use crate::record::file;
+use crate::record::folder::Folder;
+use crate::record::stored::Stored;
 
-/// Show what a run's verdicts ask the scheduler for; nothing is carried out.
+/// Show what a run's verdicts ask the scheduler for; with --apply, carry it out.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The run folder.
     #[arg(value_name = "RUN")]
     run: PathBuf,
+    /// Carry it out: drains, marks and releases, within the budgets of the policy.
+    #[arg(long)]
+    apply: bool,
+    /// Instead, show what this topology file (topology.yaml or topology.conf) should be, as a diff;
+    /// nothing is written without --write-topology.
+    #[arg(long, value_name = "FILE", conflicts_with = "apply")]
+    topology: Option<PathBuf>,
+    /// Put the proposed file in place, have Slurm read it, and put the old one back where it does not
+    /// take it.
+    #[arg(long, requires = "topology")]
+    write_topology: bool,
+    /// A move by hand, besides those that the run's verdicts name.
+    #[arg(long = "move", value_name = "NODE=BLOCK", requires = "topology")]
+    moves: Vec<String>,
+    /// Which topology of the file; the cluster's default where none is named.
+    #[arg(long, value_name = "NAME", requires = "topology")]
+    topology_name: Option<String>,
 }
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let stored = stored::open(&args.run)?;
-    let run = stored::run(&stored)?;
-    if let Some(actions) = &run.actions {
-        if globals.json {
-            stdout::json(actions)?;
-        } else {
-            stdout::text(&show::actions(actions))?;
+    let config = match &globals.config {
+        Some(path) => Some(config::open(Some(path))?),
+        None => None,
+    };
+    if let Some(file) = &args.topology {
+        return better_topology(args, file, &stored, config.as_ref(), globals);
+    }
+    let Some(config) = config.filter(|config| args.apply || config.gate.is_some()) else {
+        if args.apply {
+            return Err(Failure::usage(
+                "--apply: expected --config FILE (or FABRICGATE_CONFIG) with a [gate], which says \
+                 who is told",
+            )
+            .into());
         }
+        return verdicts_alone(&stored, globals);
+    };
+    let plan = turned(&stored, &config, args.apply)?;
+    tell(&plan, globals)?;
+    if !args.apply {
+        return Ok(exit::PASS);
+    }
+    // What was done is part of the run.
+    Folder::at(stored.path()).write_json(file::ACTIONS, &plan).map_err(Failure::environment)?;
+    Ok(acting::code(&plan))
+}
+
+/// What a topology file should be after this run.
+fn better_topology(
+    args: &Args,
+    file: &Path,
+    stored: &Stored,
+    config: Option<&Config>,
+    globals: &Globals,
+) -> anyhow::Result<u8> {
+    let config = config.ok_or_else(|| {
+        Failure::usage("--topology: expected --config FILE with a [gate], which says who is asked")
+    })?;
+    let gate = acting::gate(config)?;
+    let run = stored::run(stored)?;
+    let scheduler = acting::scheduler(gate);
+    let plain = ["scontrol".to_owned()];
+    let asked = Asked {
+        file,
+        topology: args.topology_name.as_deref(),
+        moves: &args.moves,
+        run: Some((&run.verdicts, &stored.claims)),
+        scheduler: scheduler.as_ref(),
+        scontrol: match &gate.told {
+            Told::Scontrol(scontrol) => &scontrol.argv,
+            Told::Slurmrestd(_) => &plain,
+        },
+        limit: gate.limit,
+    };
+    let answer =
+        if args.write_topology { topology::write(&asked) } else { topology::show(&asked) }?;
+    if globals.json {
+        stdout::json(&answer)?;
+    } else {
+        stdout::text(&answer.text())?;
+    }
+    Ok(answer.code())
+}
+
+/// What the scheduler is told about this run, now.
+fn turned(stored: &Stored, config: &Config, apply: bool) -> Result<ActionPlan, Failure> {
+    let run = stored::run(stored)?;
+    acting::turn(config, &Judged { stored, run: &run, fleet: &stored.claims }, apply)
+}
+
+/// Without a scheduler to ask: what verdicts alone ask for.
+fn verdicts_alone(stored: &Stored, globals: &Globals) -> anyhow::Result<u8> {
+    let run = stored::run(stored)?;
+    if let Some(actions) = &run.actions {
+        tell(actions, globals)?;
+        note(
+            "the scheduler was not asked how the nodes stand; --config FILE with a [gate] asks it",
+        );
     }
     Ok(exit::PASS)
+}
+
+fn tell(plan: &ActionPlan, globals: &Globals) -> anyhow::Result<()> {
+    if globals.json { stdout::json(plan) } else { stdout::text(&show::actions(plan, &[])) }
 }

@@ -14,6 +14,8 @@ use toml::Spanned;
 
 use super::asking;
 use super::failure::Failure;
+use super::gating;
+use super::gating::Gate;
 use super::launcher;
 use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
@@ -61,6 +63,7 @@ struct File {
     #[serde(default)]
     confirm: ConfirmSection,
     policy: Option<Spanned<Policy>>,
+    gate: Option<Spanned<gating::Section>>,
 }
 
 /// One file with claims, or several.
@@ -135,6 +138,8 @@ pub struct Config {
     pub limits: Limits,
     /// What may be proposed.
     pub policy: Policy,
+    /// Through whom proposals are carried out, where somebody says so.
+    pub gate: Option<Gate>,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -171,20 +176,29 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         toml::from_str(text).map_err(|e| Failure::usage(TextError::toml(name, text, &e)))?;
     let wrong =
         |offset: usize, message: String| Failure::usage(TextError::at(name, text, offset, message));
-    let Reach { launcher, parallel, worker, connect } = match read.launcher {
-        None => Reach::default(),
-        Some(section) => {
-            let at = section.span().start;
-            launcher::reach(section.into_inner(), at, base)
-                .map_err(|(at, message)| wrong(at, message))?
-        }
-    };
     let files = match read.claims {
         Some(ClaimsFiles::One(file)) => vec![base.join(file)],
         Some(ClaimsFiles::Many(files)) => files.iter().map(|file| base.join(file)).collect(),
         None => Vec::new(),
     };
     let wanted = read.sources.wanted(files, base).map_err(|(at, message)| wrong(at, message))?;
+    let scontrol = wanted.slurm.as_ref().map(|slurm| slurm.scontrol.as_slice());
+    let Reach { launcher, parallel, worker, connect } = match read.launcher {
+        None => Reach::default(),
+        Some(section) => {
+            let at = section.span().start;
+            launcher::reach(section.into_inner(), at, base, scontrol)
+                .map_err(|(at, message)| wrong(at, message))?
+        }
+    };
+    let gate = match read.gate {
+        None => None,
+        Some(section) => {
+            let at = section.span().start;
+            let gate = gating::gate(section.into_inner(), at, base, &wanted);
+            Some(gate.map_err(|(at, message)| wrong(at, message))?)
+        }
+    };
     let claims = match (wanted.is_nobody(), &launcher) {
         (false, _) => Source::Sources(Box::new(wanted)),
         (true, Launcher::Sim { scenario }) => Source::Scenario(scenario.clone()),
@@ -242,10 +256,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         Some(policy) => {
             let at = policy.span().start;
             let policy = policy.into_inner();
-            if !(0.0..=1.0).contains(&policy.freeze_fleet) {
-                let message = format!("freeze_fleet {}, expected 0 to 1", policy.freeze_fleet);
-                return Err(wrong(at, message));
-            }
+            policy.check().map_err(|message| wrong(at, message))?;
             policy
         }
     };
@@ -267,6 +278,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         most_readings,
         limits: read.sweep,
         policy,
+        gate,
         scratch: None,
     })
 }
@@ -436,7 +448,7 @@ impl Config {
         let there = match &self.launcher {
             Launcher::Sim { scenario } => fabric(scenario).map(|_| ()),
             Launcher::Replay { run } => stored::open_quietly(run).map(|_| ()),
-            Launcher::Local | Launcher::Command { .. } => Ok(()),
+            Launcher::Local | Launcher::Command { .. } | Launcher::Slurm(_) => Ok(()),
         };
         there.map_err(|error| self.no_stand_in(&error))
     }
@@ -495,11 +507,36 @@ mod tests {
     }
 
     #[test]
+    fn slurms_programs_are_where_its_sources_say() {
+        let config = read(
+            "[sources.slurm]\nscontrol = [\"ssh\", \"head\", \"scontrol\"]\n\
+             [launcher]\nkind = \"slurm\"\nsqueue = [\"q\"]\n",
+        );
+        let config = config.expect("good");
+        let Launcher::Slurm(slurm) = config.launcher else { panic!("{:?}", config.launcher) };
+        assert_eq!(slurm.programs.salloc, ["ssh", "head", "salloc"]);
+        assert_eq!(slurm.programs.squeue, ["q"]);
+        assert_eq!((slurm.mpi.as_str(), slurm.wait_s), ("pmix", 3_600));
+    }
+
+    #[test]
     fn mistakes_are_named_with_line_and_column() {
         let with = |rest: &str| complaint(&format!("claims = \"c\"\n{rest}"));
         assert!(with("claim = 1\n").starts_with("f.toml:2:1: unknown field `claim`"));
         assert!(with("[policy]\nper_domian = 3\n").starts_with("f.toml:3:1: unknown field"));
-        assert!(with("[launcher]\nkind = \"slurm\"\n").starts_with("f.toml:3:8: unknown variant"));
+        assert!(with("[launcher]\nkind = \"pbs\"\n").starts_with("f.toml:3:8: unknown variant"));
+        let slurm = |rest: &str| with(&format!("[launcher]\nkind = \"slurm\"\n{rest}\n"));
+        assert!(slurm("busy = \"kill\"").starts_with("f.toml:4:8: unknown variant `kill`"));
+        let said = slurm("time_limit = \"soon\"");
+        assert!(said.starts_with("f.toml:4:14: time_limit \"soon\", expected minutes"), "{said}");
+        assert!(slurm("srun = []").starts_with("f.toml:4:8: srun is empty"));
+        assert_eq!(
+            slurm("partition = \"a b\""),
+            "f.toml:4:13: partition \"a b\", expected one word"
+        );
+        assert!(slurm("wait_s = -1").starts_with("f.toml:4:10: wait_s -1"));
+        let said = with("[launcher]\nkind = \"local\"\nqos = \"high\"\n");
+        assert_eq!(said, "f.toml:4:7: qos: belongs to kind = \"slurm\"");
         assert!(with("[launcher]\nkind = \"command\"\n").contains("expected template"));
         assert!(
             with("[launcher]\nkind = \"command\"\ntemplate = [\"x\"]\n").starts_with("f.toml:4:12")

@@ -13,6 +13,10 @@ use toml::Spanned;
 use super::config::Mistake;
 use super::config::duration;
 use crate::launch::Launcher;
+use crate::launch::slurm::Programs;
+use crate::launch::slurm::Slurm;
+use crate::launch::slurm::WhenBusy;
+use crate::launch::slurm::WhenDrained;
 
 /// Steps that run at the same time where nothing is said. The tools run on the
 /// nodes; here each costs a process and its output.
@@ -36,6 +40,24 @@ pub struct Section {
     parallel: Option<Spanned<u32>>,
     worker: Option<Spanned<String>>,
     connect_s: Option<Spanned<f64>>,
+    partition: Option<Spanned<String>>,
+    account: Option<Spanned<String>>,
+    qos: Option<Spanned<String>>,
+    reservation: Option<Spanned<String>>,
+    gres: Option<Spanned<String>>,
+    options: Option<Spanned<Vec<String>>>,
+    mpi: Option<Spanned<String>>,
+    time_limit: Option<Spanned<String>>,
+    user: Option<Spanned<String>>,
+    busy: Option<Spanned<WhenBusy>>,
+    wait_s: Option<Spanned<f64>>,
+    drained: Option<Spanned<WhenDrained>>,
+    srun: Option<Spanned<Vec<String>>>,
+    salloc: Option<Spanned<Vec<String>>>,
+    scancel: Option<Spanned<Vec<String>>>,
+    squeue: Option<Spanned<Vec<String>>>,
+    scontrol: Option<Spanned<Vec<String>>>,
+    node_srun: Option<Spanned<Vec<String>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -44,6 +66,7 @@ enum LauncherKind {
     Local,
     Command,
     Sim,
+    Slurm,
     Replay,
 }
 
@@ -53,6 +76,7 @@ impl LauncherKind {
             Self::Local => "local",
             Self::Command => "command",
             Self::Sim => "sim",
+            Self::Slurm => "slurm",
             Self::Replay => "replay",
         }
     }
@@ -82,8 +106,14 @@ impl Default for Reach {
     }
 }
 
-/// Reads `[launcher]`; the section itself is at `at`.
-pub fn reach(section: Section, at: usize, base: &Path) -> Result<Reach, Mistake> {
+/// Reads `[launcher]`; the section itself is at `at`. Slurm's programs lie beside
+/// `scontrol` where nothing else is said.
+pub fn reach(
+    section: Section,
+    at: usize,
+    base: &Path,
+    scontrol: Option<&[String]>,
+) -> Result<Reach, Mistake> {
     let mut reach = Reach::default();
     if let Some(n) = &section.parallel {
         if *n.get_ref() == 0 {
@@ -111,6 +141,11 @@ pub fn reach(section: Section, at: usize, base: &Path) -> Result<Reach, Mistake>
     only(section.template.as_ref().map(|s| s.span().start), "template", LauncherKind::Command)?;
     only(section.scenario.as_ref().map(|s| s.span().start), "scenario", LauncherKind::Sim)?;
     only(section.run.as_ref().map(|s| s.span().start), "run", LauncherKind::Replay)?;
+    if kind != LauncherKind::Slurm
+        && let Some((key, at)) = section.of_slurm().into_iter().min_by_key(|(_, at)| *at)
+    {
+        return Err((at, format!("{key}: belongs to kind = \"slurm\"")));
+    }
     let missing =
         |example: &str| (at, format!("launcher of kind \"{}\": expected {example}", kind.as_str()));
     reach.launcher = match kind {
@@ -130,10 +165,110 @@ pub fn reach(section: Section, at: usize, base: &Path) -> Result<Reach, Mistake>
             }
             Launcher::Sim { scenario: base.join(scenario.into_inner()) }
         }
+        LauncherKind::Slurm => Launcher::Slurm(Box::new(section.slurm(scontrol)?)),
         LauncherKind::Replay => {
             let run = section.run.ok_or_else(|| missing("run = \"RUN FOLDER\""))?;
             Launcher::Replay { run: base.join(run.into_inner()) }
         }
     };
     Ok(reach)
+}
+
+impl Section {
+    /// The keys that only Slurm has and that are there, with their places.
+    fn of_slurm(&self) -> Vec<(&'static str, usize)> {
+        fn at<T>(key: &'static str, value: &Option<Spanned<T>>) -> Option<(&'static str, usize)> {
+            value.as_ref().map(|it| (key, it.span().start))
+        }
+        [
+            at("partition", &self.partition),
+            at("account", &self.account),
+            at("qos", &self.qos),
+            at("reservation", &self.reservation),
+            at("gres", &self.gres),
+            at("options", &self.options),
+            at("mpi", &self.mpi),
+            at("time_limit", &self.time_limit),
+            at("user", &self.user),
+            at("busy", &self.busy),
+            at("wait_s", &self.wait_s),
+            at("drained", &self.drained),
+            at("srun", &self.srun),
+            at("salloc", &self.salloc),
+            at("scancel", &self.scancel),
+            at("squeue", &self.squeue),
+            at("scontrol", &self.scontrol),
+            at("node_srun", &self.node_srun),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    /// What is said of Slurm.
+    fn slurm(self, scontrol: Option<&[String]>) -> Result<Slurm, Mistake> {
+        let usual = Slurm::default();
+        let scontrol = words("scontrol", self.scontrol)?
+            .or_else(|| scontrol.map(<[String]>::to_vec))
+            .unwrap_or_else(|| usual.programs.scontrol.clone());
+        let beside = Programs::beside(&scontrol);
+        let time_limit = name("time_limit", self.time_limit.as_ref())?;
+        if let (Some(limit), Some(said)) = (&time_limit, &self.time_limit)
+            && !limit.chars().all(|c| c.is_ascii_digit() || matches!(c, ':' | '-'))
+        {
+            let message = format!(
+                "time_limit {limit:?}, expected minutes or what --time takes: \"90\", \"4:00:00\", \
+                 \"1-12\""
+            );
+            return Err((said.span().start, message));
+        }
+        let user = name("user", self.user.as_ref())?;
+        let gres = self.gres.map(Spanned::into_inner);
+        Ok(Slurm {
+            partition: name("partition", self.partition.as_ref())?,
+            account: name("account", self.account.as_ref())?,
+            qos: name("qos", self.qos.as_ref())?,
+            reservation: name("reservation", self.reservation.as_ref())?,
+            gres,
+            options: self.options.map(Spanned::into_inner).unwrap_or_default(),
+            mpi: name("mpi", self.mpi.as_ref())?.unwrap_or(usual.mpi),
+            time_limit,
+            user: user.unwrap_or(usual.user),
+            busy: self.busy.map(Spanned::into_inner).unwrap_or_default(),
+            wait_s: match &self.wait_s {
+                Some(seconds) => duration("wait_s", seconds)?.as_secs(),
+                None => usual.wait_s,
+            },
+            drained: self.drained.map(Spanned::into_inner).unwrap_or_default(),
+            programs: Programs {
+                srun: words("srun", self.srun)?.unwrap_or(beside.srun),
+                salloc: words("salloc", self.salloc)?.unwrap_or(beside.salloc),
+                scancel: words("scancel", self.scancel)?.unwrap_or(beside.scancel),
+                squeue: words("squeue", self.squeue)?.unwrap_or(beside.squeue),
+                scontrol,
+            },
+            node_srun: words("node_srun", self.node_srun)?.unwrap_or(usual.node_srun),
+        })
+    }
+}
+
+/// A word that stands behind an option: one, and not empty.
+fn name(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, Mistake> {
+    let Some(value) = value else { return Ok(None) };
+    let text = value.get_ref();
+    if text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        let message = format!("{key} {text:?}, expected one word");
+        return Err((value.span().start, message));
+    }
+    Ok(Some(text.clone()))
+}
+
+/// The words of a program.
+fn words(key: &str, value: Option<Spanned<Vec<String>>>) -> Result<Option<Vec<String>>, Mistake> {
+    let Some(value) = value else { return Ok(None) };
+    if value.get_ref().first().is_none_or(String::is_empty) {
+        let message = format!("{key} is empty, expected words such as [\"{key}\"]");
+        return Err((value.span().start, message));
+    }
+    Ok(Some(value.into_inner()))
 }

@@ -3,8 +3,10 @@
 //! This is the shell around the stages: it opens files, reads the clock,
 //! prints, and turns outcomes into exit codes. It decides nothing else.
 
+pub mod acting;
 pub mod apply;
 pub mod asking;
+pub mod capacity;
 pub mod claims;
 pub mod completions;
 pub mod config;
@@ -13,7 +15,10 @@ pub mod exit;
 pub mod expectations;
 pub mod explain;
 pub mod failure;
+pub mod gate;
+pub mod gating;
 pub mod history_arg;
+pub mod holding;
 pub mod judge;
 pub mod launcher;
 pub mod node;
@@ -98,6 +103,8 @@ enum Command {
     /// Measure idle nodes in a short time: state, inside, across.
     Audit(sweep::Args),
     Apply(apply::Args),
+    Gate(gate::Args),
+    Capacity(capacity::Args),
     Report(report::Args),
     Explain(explain::Args),
     Replay(replay::Args),
@@ -140,6 +147,8 @@ pub fn main() -> ExitCode {
         Command::Recertify(args) => sweep::run(args, globals, Profile::Recertify),
         Command::Audit(args) => sweep::run(args, globals, Profile::Audit),
         Command::Apply(args) => apply::run(args, globals),
+        Command::Gate(args) => gate::run(args, globals),
+        Command::Capacity(args) => capacity::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
         Command::Replay(args) => replay::run(args, globals),

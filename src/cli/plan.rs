@@ -11,6 +11,7 @@ use super::expectations;
 use super::failure::Failure;
 use super::stdout;
 use crate::inventory::hostlist;
+use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
@@ -33,9 +34,8 @@ pub struct Args {
     /// The profile.
     #[arg(value_enum, value_name = "PROFILE")]
     profile: Profile,
-    /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
-    #[arg(value_name = "NODE")]
-    nodes: Vec<String>,
+    #[command(flatten)]
+    selection: Selection,
     /// The seed of the order of nodes and pairs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -44,6 +44,17 @@ pub struct Args {
     /// Show every round with its pairs.
     #[arg(long)]
     rounds: bool,
+}
+
+/// Which nodes are meant.
+#[derive(Debug, Default, clap::Args)]
+pub struct Selection {
+    /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
+    #[arg(value_name = "NODE")]
+    pub nodes: Vec<String>,
+    /// Measure the other nodes of their domains too: alone, a node has no partner across its domain.
+    #[arg(long, requires = "nodes")]
+    pub with_domain: bool,
 }
 
 /// The command line knows the profiles by their names.
@@ -73,7 +84,8 @@ pub struct Chosen {
 }
 
 /// The claimed nodes among `nodes`, or all where none is named.
-pub fn choose(fleet: Claims, nodes: &[String]) -> Result<Chosen, Failure> {
+pub fn choose(fleet: Claims, selection: &Selection) -> Result<Chosen, Failure> {
+    let nodes = &selection.nodes;
     if nodes.is_empty() {
         return Ok(Chosen { claims: fleet.clone(), fleet });
     }
@@ -88,6 +100,11 @@ pub fn choose(fleet: Claims, nodes: &[String]) -> Result<Chosen, Failure> {
             }
             wanted.insert(node);
         }
+    }
+    if selection.with_domain {
+        let named = |it: &&ClaimedDomain| it.nodes.iter().any(|node| wanted.contains(node));
+        let whole: Vec<&ClaimedDomain> = fleet.domains.iter().filter(named).collect();
+        wanted.extend(whole.into_iter().flat_map(|domain| domain.nodes.iter().cloned()));
     }
     let mut claims = fleet.clone();
     for domain in &mut claims.domains {
@@ -177,7 +194,7 @@ pub fn nvlink_across(
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let config = args.simulated.config(globals.config.as_deref())?;
     let in_force = expectations::load(&config.thresholds)?;
-    let chosen = choose(config.measurable(&in_force.catalogue)?, &args.nodes)?;
+    let chosen = choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
     let basis = Basis::new(&config, &chosen.claims, &in_force.catalogue, args.profile, args.seed)?;
     let plan = basis.plan()?;
     if globals.json {
@@ -350,9 +367,17 @@ mod tests {
 
     #[test]
     fn a_part_of_a_fleet_keeps_the_part_of_its_leaves() {
-        let chosen = choose(claims(), &["a[1-2]".to_owned()]).expect("claimed");
+        let part = Selection { nodes: vec!["a[1-2]".to_owned()], with_domain: false };
+        let chosen = choose(claims(), &part).expect("claimed");
         assert_eq!((chosen.claims.domains.len(), chosen.claims.leaves.len()), (1, 1));
         assert_eq!(chosen.claims.leaves[0].nodes.len(), 2);
         assert_eq!(chosen.fleet.leaves.len(), 2);
+    }
+    #[test]
+    fn a_node_is_measured_with_the_rest_of_its_domain_where_asked_for() {
+        let whole = Selection { nodes: vec!["a3".to_owned()], with_domain: true };
+        let chosen = choose(claims(), &whole).expect("claimed");
+        assert_eq!(chosen.claims.domains.len(), 1);
+        assert_eq!(chosen.claims.domains[0].nodes.len(), 4);
     }
 }

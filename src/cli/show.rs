@@ -1,6 +1,5 @@
 //! Where reports are plugged in: a run in, bytes out, and where they go.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -12,10 +11,10 @@ use crate::model::action::ActionPlan;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
 use crate::model::verdict::Verdicts;
-use crate::model::words;
 use crate::record::file;
 use crate::record::folder;
 use crate::report::TerminalStyle;
+use crate::report::actions;
 use crate::report::csv;
 use crate::report::html;
 use crate::report::json;
@@ -142,20 +141,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     written.map_err(|error| Failure::Environment(format!("{}: {error}", path.display())))
 }
 
-/// The proposals: the exact lines, and why.
-pub fn actions(actions: &ActionPlan) -> String {
-    let mut text = String::new();
-    if actions.actions.is_empty() {
-        text.push_str("nothing is proposed to the scheduler\n");
-    } else {
-        text.push_str("proposed, not carried out:\n");
-    }
-    for action in &actions.actions {
-        let _ = writeln!(text, "  {}", words::line(&action.command));
-        let _ = writeln!(text, "      # {}", action.why);
-    }
-    for withheld in &actions.withheld {
-        let _ = writeln!(text, "withheld: {}: {}", withheld.what, withheld.why);
-    }
-    text
+/// An action plan for this terminal, and what is left of budgets.
+pub fn actions(plan: &ActionPlan, budgets: &[String]) -> String {
+    actions::render(plan, &style(), budgets)
 }

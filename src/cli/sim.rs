@@ -15,6 +15,7 @@ use super::Globals;
 use super::exit;
 use super::stdout;
 use super::study;
+use crate::inventory::hostlist;
 use crate::model::worker::STEP_VARIABLE;
 use crate::sim::bench::Bench;
 use crate::sim::fabric::Fabric;
@@ -244,15 +245,42 @@ pub fn by_name() -> Option<anyhow::Result<u8>> {
     let name = tool::NAMES.iter().find(|name| program.file_name().is_some_and(|f| f == **name))?;
     let scenario = std::env::var_os(SCENARIO)?;
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let own: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let (name, words) = match ranks(name, &own) {
+        None => ((*name).to_owned(), own),
+        // Rank 0 of a tool collects what the others measured, and prints it.
+        Some(None) => return Some(Ok(exit::PASS)),
+        Some(Some(launched)) => ("mpirun".to_owned(), launched),
+    };
     let args = ToolArgs {
-        name: (*name).to_owned(),
+        name,
         scenario: PathBuf::from(scenario),
         node: std::env::var(NODE).unwrap_or_default(),
         reading: number(READING).and_then(|reading| u32::try_from(reading).ok()).unwrap_or(0),
         seed: number(SEED),
-        args: words.map(|word| word.to_string_lossy().into_owned()).collect(),
+        args: words,
     };
     Some(answer(&args))
+}
+
+/// As one of several ranks that srun started: the call of mpirun that would have
+/// started the same, for rank 0; nothing for the others. `None` where this is
+/// no such rank.
+fn ranks(name: &str, words: &[String]) -> Option<Option<Vec<String>>> {
+    let says = |name: &str| std::env::var(name).ok();
+    let ranks: u32 = says("SLURM_STEP_NUM_TASKS")?.parse().ok().filter(|ranks| 1 < *ranks)?;
+    if says("SLURM_PROCID")? != "0" {
+        return Some(None);
+    }
+    let nodes = hostlist::expand(&says("SLURM_STEP_NODELIST")?).ok()?;
+    let each = ranks.div_ceil(u32::try_from(nodes.len()).ok()?);
+    let hosts: Vec<String> = nodes.iter().map(|node| format!("{node}:{each}")).collect();
+    let mut argv = vec!["-np".to_owned(), ranks.to_string(), "--host".to_owned(), hosts.join(",")];
+    let steered = std::env::vars().filter(|(name, _)| name.starts_with("NCCL_"));
+    argv.extend(steered.flat_map(|(name, value)| ["-x".to_owned(), format!("{name}={value}")]));
+    argv.push(name.to_owned());
+    argv.extend_from_slice(words);
+    Some(Some(argv))
 }
 
 /// Whether this process stands for a simulated node.

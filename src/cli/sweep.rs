@@ -5,10 +5,15 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use super::Globals;
+use super::acting;
+use super::acting::Judged;
 use super::config;
 use super::config::Config;
+use super::exit;
 use super::expectations;
 use super::failure::Failure;
+use super::holding;
+use super::holding::Hold;
 use super::judge;
 use super::plan;
 use super::plan::Basis;
@@ -25,6 +30,8 @@ use crate::coordinator::SweepError;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
 use crate::launch::Program;
+use crate::launch::slurm::Held;
+use crate::launch::slurm::WhenBusy;
 use crate::model::claims::Claims;
 use crate::model::run::RunInfo;
 use crate::model::words;
@@ -37,12 +44,11 @@ use crate::record::id::run_id;
 use crate::record::stored::Stored;
 use crate::sim;
 
-/// Measure the claimed nodes, judge, and propose; change nothing.
+/// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
-    #[arg(value_name = "NODE", conflicts_with = "resume")]
-    nodes: Vec<String>,
+    #[command(flatten)]
+    selection: plan::Selection,
     #[command(flatten)]
     simulated: config::Simulated,
     /// Where run folders go, instead of the configuration's run_dir.
@@ -52,11 +58,19 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "resume")]
     seed: u64,
     /// Go on with a run that did not come to its end; finished readings are not repeated.
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["nodes", "with_domain"])]
     resume: Option<PathBuf>,
     /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
     #[arg(long)]
     even_if_busy: bool,
+    /// Carry out what the verdicts ask for, through the [gate] of the configuration and within the
+    /// budgets of its policy.
+    #[arg(long)]
+    apply: bool,
+    /// What to do about nodes that jobs run on, where Slurm is the launcher; instead of the
+    /// configuration's busy.
+    #[arg(long, value_enum, value_name = "HOW")]
+    when_busy: Option<WhenBusy>,
     #[command(flatten)]
     files: show::Files,
 }
@@ -71,29 +85,36 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         Some(scenario) => config::Simulated::by(scenario).config(globals.config.as_deref())?,
         None => args.simulated.config(globals.config.as_deref())?,
     };
+    if args.apply {
+        // An hour of measuring must not end with "nobody would be told".
+        acting::gate(&config)?;
+    }
     let in_force = expectations::load(&config.thresholds)?;
     if let Some(name) = &config.platform {
         let place = format!("{}: platform", config.path.display());
         expectations::check_platform(&in_force.catalogue, name, &place)?;
     }
-    let (fleet, claims, seed) = match &resumed {
+    let (fleet, mut claims, seed) = match &resumed {
         // What was claimed and planned then is what is finished now.
         Some(stored) => {
             let then = &stored.record.launcher;
             if !(is_sim(then) && is_sim(&config.launcher)) {
                 config.launcher = then.clone();
             }
-            (config.measurable(&in_force.catalogue)?, stored.claims.clone(), stored.record.seed)
+            let fleet = config
+                .measurable(&in_force.catalogue)
+                .or_else(|error| fleet_then(stored, error))?;
+            (fleet, stored.claims.clone(), stored.record.seed)
         }
         None => {
-            let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.nodes)?;
+            let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
-    let basis = Basis::new(&config, &claims, &in_force.catalogue, profile, seed)?;
-    let plan = match &resumed {
+    holding::say_when_busy(&mut config, args.when_busy)?;
+    let mut plan = match &resumed {
         Some(stored) => stored.plan.clone(),
-        None => basis.plan()?,
+        None => Basis::new(&config, &claims, &in_force.catalogue, profile, seed)?.plan()?,
     };
     if let Some(stored) = &resumed
         && let Some(wrong) = lint::lint(&plan, &claims).first()
@@ -113,10 +134,23 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
     if config.launcher == Launcher::Local {
         check_local(&plan);
     }
-    let (program, _links) = program(&config, args.even_if_busy)?;
+    let (mut program, _links) = program(&config, args.even_if_busy)?;
+    let info = info(&config, &claims, profile);
+    let run = resumed.as_ref().map_or(info.id.as_str(), |stored| &stored.record.info.id);
+    let hold = Hold::take(&config, &claims, &plan, run, profile)?;
+    if let Some(hold) = &hold {
+        program.held = hold.held().clone();
+        if resumed.is_none() {
+            claims = hold.measurable(&claims);
+        }
+    }
+    let basis = Basis::new(&config, &claims, &in_force.catalogue, profile, seed)?;
+    if let Some(hold) = hold.as_ref().filter(|_| resumed.is_none()) {
+        plan = hold.plan(&basis)?;
+    }
     let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
-    let done = coordinator::sweep(&Sweep {
-        info: info(&config, &claims, profile),
+    let swept = coordinator::sweep(&Sweep {
+        info,
         claims: &claims,
         fleet: &fleet,
         plan: &plan,
@@ -131,8 +165,10 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         policy: &config.policy,
         place: resumed.as_ref().map_or(Place::New(runs), Place::Resume),
         progress: if globals.no_progress { Progress::silent() } else { Progress::lines() },
-    })
-    .map_err(|error| match error {
+    });
+    // Whatever became of the sweep: others wait for the nodes.
+    drop(hold);
+    let mut done = swept.map_err(|error| match error {
         // A full or read-only disk is no bug of ours.
         SweepError::Record(error) => {
             Failure::Environment(format!("the run cannot be recorded: {error}")).into()
@@ -142,6 +178,7 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         SweepError::Answers(error) => stored::failure(error).into(),
         other => anyhow::Error::from(other),
     })?;
+    let acted = acted(&config, &fleet, &mut done, args.apply);
     for (name, bytes) in show::kept(&done.run)? {
         done.folder.write(name, &bytes).map_err(Failure::environment)?;
     }
@@ -154,7 +191,37 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         note(&format!("go on with `{}`", again(&done.folder, args, globals, profile)));
     }
     note(&format!("run folder {folder}"));
-    Ok(judge::code(done.run.verdicts.outcome, done.out_of_reach || !written))
+    let code = judge::code(done.run.verdicts.outcome, done.out_of_reach || !written);
+    Ok(acted?.unwrap_or(code))
+}
+
+/// Takes a turn of the gate where there is one, and puts what it proposes and
+/// did in the place of what verdicts alone propose. The exit code where it
+/// overrides that of the verdicts: something was not done as asked for.
+fn acted(
+    config: &Config,
+    fleet: &Claims,
+    done: &mut coordinator::Done,
+    apply: bool,
+) -> anyhow::Result<Option<u8>> {
+    if config.gate.is_none() {
+        return Ok(None);
+    }
+    let stored = stored::open_quietly(done.folder.path())?;
+    let judged = Judged { stored: &stored, run: &done.run, fleet };
+    match acting::turn(config, &judged, apply) {
+        Ok(plan) => {
+            done.folder.write_json(file::ACTIONS, &plan).map_err(Failure::environment)?;
+            let code = acting::code(&plan);
+            done.run.actions = Some(plan);
+            Ok(Some(code).filter(|code| apply && *code != exit::PASS))
+        }
+        Err(error) if apply => Err(error.into()),
+        Err(error) => {
+            note(&format!("what is proposed rests on the verdicts alone: {error}"));
+            Ok(None)
+        }
+    }
 }
 
 /// The command that goes on with a run.
@@ -165,6 +232,9 @@ fn again(folder: &Folder, args: &Args, globals: &Globals, profile: Profile) -> S
     }
     if args.even_if_busy {
         words.push("--even-if-busy".to_owned());
+    }
+    if args.apply {
+        words.push("--apply".to_owned());
     }
     words.extend(["--resume".to_owned(), folder.path().display().to_string()]);
     words::line(&words)
@@ -180,6 +250,19 @@ fn scenario_of(stored: &Stored, args: &Args) -> Option<PathBuf> {
 
 fn is_sim(launcher: &Launcher) -> bool {
     matches!(launcher, Launcher::Sim { .. })
+}
+
+/// The fleet of a run that is gone on with while nobody says how large it is
+/// today: what was claimed of the nodes it covers. Budgets are shares of it, so
+/// a smaller fleet allows less.
+fn fleet_then(stored: &Stored, error: Failure) -> Result<Claims, Failure> {
+    match error {
+        Failure::Environment(why) => {
+            note(&format!("{why}; going on with what was claimed when the run began"));
+            Ok(stored.claims.clone())
+        }
+        error @ Failure::Usage(_) => Err(error),
+    }
 }
 
 /// A run that can be gone on with.
@@ -238,6 +321,7 @@ fn program(
         links: links.as_ref().map(|folder| folder.path().to_owned()),
         path: std::env::var("PATH").unwrap_or_default(),
         even_if_busy,
+        held: Held::default(),
     };
     Ok((program, links))
 }

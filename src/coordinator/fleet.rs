@@ -16,6 +16,8 @@ use super::worker::Worker;
 use crate::launch::Launcher;
 use crate::launch::Program;
 use crate::model::id::NodeName;
+use crate::model::worker::MACHINE_FORMAT;
+use crate::model::worker::Machine;
 
 /// Workers that are started at the same time: each is a process here and a
 /// login there.
@@ -99,6 +101,16 @@ impl Fleet {
         }
     }
 
+    /// A step's command as this launcher has it.
+    pub(super) fn command(
+        &self,
+        argv: &[String],
+        nodes: &[NodeName],
+    ) -> Result<Vec<String>, String> {
+        let command = self.launcher.command(argv, nodes, &self.program.held);
+        command.map_err(|error| error.to_string())
+    }
+
     /// Whether nodes are called by their names on the network.
     pub(super) fn names_are_addresses(&self) -> bool {
         self.launcher.names_are_addresses()
@@ -119,6 +131,21 @@ impl Fleet {
             }
         }
         remarks
+    }
+
+    /// What the workers say of their machines.
+    pub(super) async fn machines(&self) -> Vec<Machine> {
+        let mut machines = Vec::new();
+        for (node, place) in &self.places {
+            if let Some(worker) = &place.lock().await.worker {
+                machines.push(Machine {
+                    format: MACHINE_FORMAT.to_owned(),
+                    node: node.clone(),
+                    environment: worker.environment.clone(),
+                });
+            }
+        }
+        machines
     }
 
     /// Lets all workers go.

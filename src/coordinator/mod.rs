@@ -18,7 +18,7 @@ mod keep;
 mod measured;
 mod replay;
 mod rounds;
-mod signals;
+pub mod signals;
 mod step;
 mod worker;
 
@@ -290,6 +290,7 @@ fn begin(sweep: &Sweep<'_>) -> Result<Begun, SweepError> {
         if stored.record.state == State::Complete {
             return Err(SweepError::Complete { path: path() });
         }
+        folder.mend(file::MACHINES)?;
         folder.mend(file::RESULTS)?;
         folder.mend(file::MEASUREMENTS)?;
         measured = Measured::before(stored.results()?, stored.recordings()?);
@@ -314,6 +315,7 @@ async fn all_rounds(
     measured: &mut Measured,
     mut confirm: Option<Plan>,
 ) -> Result<Swept, RecordError> {
+    let mut machines = Vec::new();
     let source = match answers {
         Some(answers) => Source::Stored(answers),
         None => {
@@ -325,6 +327,8 @@ async fn all_rounds(
                     for remark in fleet.remarks().await {
                         sweep.progress.say(&remark);
                     }
+                    machines = fleet.machines().await;
+                    folder.append(file::MACHINES, &machines)?;
                     Source::Live(fleet)
                 }
                 () = worker::stopped(&mut stopped) => {
@@ -356,6 +360,10 @@ async fn all_rounds(
         ran = runner.run(plan, measured).await;
     }
     if let Source::Live(fleet) = &runner.source {
+        // A worker that was started again may have found another machine.
+        let mut again = fleet.machines().await;
+        again.retain(|machine| !machines.contains(machine));
+        folder.append(file::MACHINES, &again)?;
         fleet.bye().await;
     }
     // Told to stop when nothing was left to do, it is whole all the same.

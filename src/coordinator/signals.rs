@@ -6,11 +6,11 @@ use tokio::signal::unix::signal;
 
 /// The signals that are listened to.
 #[derive(Debug)]
-pub(super) struct Signals(Vec<(&'static str, Signal)>);
+pub struct Signals(Vec<(&'static str, Signal)>);
 
 impl Signals {
     /// Starts to listen.
-    pub(super) fn listen() -> Self {
+    pub fn listen() -> Self {
         let kinds = [
             ("interrupted", SignalKind::interrupt()),
             ("terminated", SignalKind::terminate()),
@@ -21,7 +21,7 @@ impl Signals {
     }
 
     /// The next one; never, where none can be listened to.
-    pub(super) async fn next(&mut self) -> &'static str {
+    pub async fn next(&mut self) -> &'static str {
         std::future::poll_fn(|context| {
             for (name, signal) in &mut self.0 {
                 if signal.poll_recv(context).is_ready() {

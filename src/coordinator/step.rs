@@ -153,7 +153,7 @@ async fn measure(
         serving = Some(running);
     }
     let with = Filling { own: own_end, peer: peer_end, rail: reading.rail, port };
-    let outcome = ask(reading, &own, &with, stop, argv).await;
+    let outcome = ask(reading, (fleet, &own), &with, stop, argv).await;
     // Whatever became of the client: nobody else needs the server.
     if let Some(mut serving) = serving {
         serving.stop().await;
@@ -179,12 +179,13 @@ async fn reach(
 /// Runs the step's own command to its end.
 async fn ask(
     reading: &Reading<'_>,
-    worker: &Worker,
+    (fleet, worker): (&Fleet, &Worker),
     with: &Filling<'_>,
     stop: &mut watch::Receiver<bool>,
     argv: &mut Vec<String>,
 ) -> Result<Outcome, Outcome> {
-    *argv = fill::command(&reading.step.argv, with).map_err(Outcome::not_started)?;
+    let filled = fill::command(&reading.step.argv, with).map_err(Outcome::not_started)?;
+    *argv = fleet.command(&filled, &reading.step.nodes).map_err(Outcome::not_started)?;
     let order = order(reading, argv.clone());
     let running = worker.order(order).await.map_err(Outcome::not_started)?;
     Ok(running.finish(stop).await)

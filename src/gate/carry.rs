@@ -3,16 +3,66 @@
 //! down how it ended.
 //!
 //! It decides nothing that `act` decides, and puts as many nodes into one call
-//! as get the same change.
+//! as get the same change. Between the reading and the change somebody else may
+//! write, for some milliseconds: Slurm has no compare-and-set.
 
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio::time::sleep;
+use tokio::time::sleep_until;
 
 use super::journal::Journal;
 use super::journal::JournalError;
 use super::scheduler::Scheduler;
+use super::scheduler::SchedulerError;
+use super::sight::Sight;
+use super::sight::carries;
+use super::sight::sight;
+use super::sight::words;
+use super::stamp;
+use crate::act::ledger::Ledger;
+use crate::act::marks;
 use crate::act::marks::MarkNames;
+use crate::act::reason;
+use crate::act::standing;
+use crate::act::standing::Owner;
+use crate::inventory::hostlist;
+use crate::measure::text;
+use crate::model::action::Action;
+use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionRecord;
+use crate::model::action::ActionResult;
+use crate::model::change::Change;
+use crate::model::change::StateChange;
+use crate::model::id::NodeName;
+use crate::model::journal::Event;
+use crate::model::live::Live;
+use crate::model::live::LiveNode;
+use crate::model::said::ProblemKind;
+
+/// How long a change may take to show, where nobody says otherwise: Slurm's
+/// own MessageTimeout, after which whatever was told has been heard.
+pub const SETTLE: Duration = Duration::from_secs(10);
+
+/// A change of state that slurmctld acknowledged is lost when it is killed
+/// within 1 s, and was kept after 3 s (26.05 and 24.11, observed).
+const KEPT: Duration = Duration::from_secs(3);
+
+/// How often a node is looked at, at first and at last.
+const GLANCES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// After a plain refusal nothing is expected to show; what was done of a list
+/// in part shows at once.
+const REFUSED: Duration = Duration::from_secs(1);
+
+/// How often nodes that somebody else keeps changing are looked at anew.
+const ROUNDS: usize = 3;
 
 /// How a plan is carried out.
 #[expect(missing_debug_implementations, reason = "it lends whom to tell")]
@@ -23,19 +73,612 @@ pub struct Carrier<'a> {
     pub journal: &'a mut Journal,
     /// The site's names for what is said on nodes.
     pub names: &'a MarkNames,
-    /// How long a change may take to show.
+    /// How long a change may take to show; [`SETTLE`] is a good choice.
     pub settle: Duration,
     /// Whom to tell how far it is.
     pub say: &'a mut dyn FnMut(&str),
+    /// Turns true where nothing more is to be begun. What was begun is still
+    /// looked at and written down.
+    pub stop: watch::Receiver<bool>,
 }
 
-/// Carries out what a run asks for. Every action has a record, also those that
-/// were not tried.
+/// Carries out what a run asks for. Every action has a record, in the order of
+/// the plan, also those that were not tried.
+///
+/// An error means that the journal could not be written; whatever had been
+/// begun until then is open there, and the next turn looks at it.
 pub async fn carry(
     carrier: Carrier<'_>,
     run: &str,
     plan: &ActionPlan,
 ) -> Result<Vec<ActionRecord>, JournalError> {
-    let _ = (carrier, run, plan);
-    Ok(Vec::new())
+    carry_out(carrier, run, plan, KEPT).await
 }
+
+async fn carry_out(
+    carrier: Carrier<'_>,
+    run: &str,
+    plan: &ActionPlan,
+    kept: Duration,
+) -> Result<Vec<ActionRecord>, JournalError> {
+    let mut turn = Turn {
+        carrier,
+        run,
+        kept,
+        records: BTreeMap::new(),
+        pending: Vec::new(),
+        changed: Instant::now(),
+        silent: None,
+    };
+    let mut todo = turn.sane(plan);
+    todo.sort_by(|a, b| first(a.action, b.action));
+    while let Some(Item { action: Action { kind, .. }, .. }) = todo.first() {
+        let kind = *kind;
+        let end = todo.iter().position(|item| item.action.kind != kind).unwrap_or(todo.len());
+        let later = todo.split_off(end);
+        turn.stage(std::mem::replace(&mut todo, later)).await?;
+    }
+    turn.confirm().await?;
+    Ok(turn.records.into_values().collect())
+}
+
+/// What gives nodes back or only says something comes first; then drains, the
+/// worst first, and those of one domain together.
+fn first(a: &Action, b: &Action) -> Ordering {
+    let rank = |action: &Action| match action.kind {
+        ActionKind::Release => 0,
+        ActionKind::Certify => 1,
+        ActionKind::Relabel => 2,
+        ActionKind::Drain => 3,
+    };
+    let outcome = |action: &Action| action.mark.as_ref().map(|mark| mark.outcome);
+    // What was not measured at all is worse than any share.
+    let ratio = |action: &Action| action.ratio.unwrap_or(0.0);
+    rank(a)
+        .cmp(&rank(b))
+        .then_with(|| outcome(b).cmp(&outcome(a)))
+        .then_with(|| ratio(a).total_cmp(&ratio(b)))
+        .then_with(|| a.domain.cmp(&b.domain))
+        .then_with(|| a.node.cmp(&b.node))
+}
+
+/// An action and its place in the plan.
+#[derive(Clone, Copy)]
+struct Item<'p> {
+    at: usize,
+    action: &'p Action,
+}
+
+/// An action that may be tried now.
+struct Ready<'p> {
+    item: Item<'p>,
+    before: LiveNode,
+}
+
+/// Actions that write the same.
+struct Group<'p> {
+    change: Change,
+    ready: Vec<Ready<'p>>,
+}
+
+/// An action that was begun: its intent is in the journal.
+struct Begun<'p> {
+    item: Item<'p>,
+    id: String,
+    change: Change,
+    before: LiveNode,
+}
+
+/// A plan while it is carried out.
+struct Turn<'a, 'p> {
+    carrier: Carrier<'a>,
+    run: &'p str,
+    kept: Duration,
+    /// By place in the plan.
+    records: BTreeMap<usize, ActionRecord>,
+    /// Changes of state that show, or were acknowledged, and may yet be lost.
+    pending: Vec<Begun<'p>>,
+    /// When the last change was made.
+    changed: Instant,
+    /// Why nothing more is tried: the scheduler does not answer.
+    silent: Option<String>,
+}
+
+impl<'p> Turn<'_, 'p> {
+    /// What of the plan can be meant: a plan may come from a file.
+    fn sane(&mut self, plan: &'p ActionPlan) -> Vec<Item<'p>> {
+        let mut kinds: BTreeMap<&NodeName, BTreeSet<ActionKind>> = BTreeMap::new();
+        for action in &plan.actions {
+            kinds.entry(&action.node).or_default().insert(action.kind);
+        }
+        let mut seen = BTreeSet::new();
+        let mut items = Vec::new();
+        for (at, action) in plan.actions.iter().enumerate() {
+            let item = Item { at, action };
+            let own = &kinds[&action.node];
+            let is_both = own.contains(&ActionKind::Drain) && own.contains(&ActionKind::Release);
+            let takes = matches!(action.kind, ActionKind::Drain | ActionKind::Relabel);
+            let why = match &plan.frozen {
+                _ if !seen.insert((action.kind, &action.node)) => "the plan names it twice",
+                _ if is_both => "the plan would both drain it and give it back",
+                Some(_) if takes => "the plan is frozen",
+                _ => {
+                    items.push(item);
+                    continue;
+                }
+            };
+            self.settle(item, ActionResult::Refused, why);
+        }
+        items
+    }
+
+    /// Writes a record; the last word on an action.
+    fn settle(&mut self, item: Item<'_>, result: ActionResult, detail: &str) {
+        let Action { kind, node, .. } = item.action;
+        let (kind, node, at) = (*kind, node.clone(), stamp::stamp().at);
+        let detail = text::clean(detail);
+        self.records.insert(item.at, ActionRecord { kind, node, result, detail, at });
+    }
+
+    /// Why nothing more is begun.
+    fn halted(&self) -> Option<String> {
+        let stopped = || self.carrier.stop.borrow().then(|| "asked to stop".to_owned());
+        self.silent.clone().or_else(stopped)
+    }
+
+    /// Carries out actions of one kind, group by group.
+    async fn stage(&mut self, mut waiting: Vec<Item<'p>>) -> Result<(), JournalError> {
+        for _ in 0..ROUNDS {
+            let groups = self.groups(std::mem::take(&mut waiting)).await;
+            for (at, mut group) in groups.into_iter().enumerate() {
+                if 0 < at {
+                    // Time has passed since these were read.
+                    let items = group.ready.iter().map(|ready| ready.item).collect();
+                    let mut same = None;
+                    for now in self.groups(items).await {
+                        if now.change == group.change {
+                            same = Some(now);
+                        } else {
+                            waiting.extend(now.ready.iter().map(|ready| ready.item));
+                        }
+                    }
+                    match same {
+                        Some(now) => group = now,
+                        None => continue,
+                    }
+                }
+                self.act(group).await?;
+            }
+            if waiting.is_empty() {
+                return Ok(());
+            }
+        }
+        for item in waiting {
+            self.settle(item, ActionResult::Refused, "somebody else keeps changing the node");
+        }
+        Ok(())
+    }
+
+    /// Reads nodes and groups what may be done to them now; everything else is
+    /// settled. The group of the first action comes first.
+    async fn groups(&mut self, items: Vec<Item<'p>>) -> Vec<Group<'p>> {
+        if items.is_empty() {
+            return Vec::new();
+        }
+        let live = match self.halted() {
+            Some(why) => Err(format!("not tried: {why}")),
+            None => {
+                let nodes: Vec<NodeName> = items.iter().map(|it| it.action.node.clone()).collect();
+                self.carrier.scheduler.read(&nodes).await.map_err(|error| {
+                    let why = format!("the scheduler does not say how the node is: {error}");
+                    self.silent = Some(why.clone());
+                    format!("not tried: {why}")
+                })
+            }
+        };
+        let live = match live {
+            Ok(live) => live,
+            Err(why) => {
+                for item in items {
+                    self.settle(item, ActionResult::Refused, &why);
+                }
+                return Vec::new();
+            }
+        };
+        let mut groups: Vec<Group<'p>> = Vec::new();
+        let mut places: BTreeMap<Change, usize> = BTreeMap::new();
+        for item in items {
+            match self.decide(item.action, &live) {
+                Err((result, why)) => self.settle(item, result, &why),
+                Ok((change, before)) => {
+                    let place = *places.entry(change.clone()).or_insert_with(|| {
+                        groups.push(Group { change, ready: Vec::new() });
+                        groups.len() - 1
+                    });
+                    groups[place].ready.push(Ready { item, before });
+                }
+            }
+        }
+        groups
+    }
+
+    /// What is to be written for this action now, or why nothing is.
+    fn decide(
+        &self,
+        action: &Action,
+        live: &Live,
+    ) -> Result<(Change, LiveNode), (ActionResult, String)> {
+        let Some(node) = live.nodes.get(&action.node) else {
+            let trouble = live.troubles.first().map(|it| format!(" ({it})")).unwrap_or_default();
+            let why = format!("the scheduler does not know this node{trouble}");
+            return Err((ActionResult::Refused, why));
+        };
+        let journal = &*self.carrier.journal;
+        let state = state(action, node, journal.ledger(), self.run, journal.epoch())?;
+        let said = action.mark.as_ref().map(|mark| marks::change(node, mark, self.carrier.names));
+        let change = Change { state, ..said.unwrap_or_default() };
+        if change.is_nothing() {
+            let unsaid = |mark| marks::unsaid(node, mark, self.carrier.names);
+            let unsaid = action.mark.as_ref().map(unsaid).unwrap_or_default();
+            return Err(match unsaid.first() {
+                Some(why) if action.kind != ActionKind::Drain => {
+                    (ActionResult::Refused, why.clone())
+                }
+                _ => (ActionResult::Already, words(node)),
+            });
+        }
+        Ok((change, node.clone()))
+    }
+
+    /// Makes one change on all nodes of a group, looks, and writes down how it
+    /// ended, except for what may yet be lost.
+    async fn act(&mut self, group: Group<'p>) -> Result<(), JournalError> {
+        if let Some(why) = self.halted() {
+            for ready in group.ready {
+                self.settle(ready.item, ActionResult::Refused, &format!("not tried: {why}"));
+            }
+            return Ok(());
+        }
+        let Group { change, ready } = group;
+        let nodes: Vec<NodeName> = ready.iter().map(|it| it.item.action.node.clone()).collect();
+        (self.carrier.say)(&announced(&ready, &change));
+        let begun = self.begin(&change, ready)?;
+        let said = self.carrier.scheduler.change(&nodes, &change).await;
+        self.changed = Instant::now();
+        let patience = match &said {
+            Err(error) if error.kind != ProblemKind::Unreachable => {
+                self.carrier.settle.min(REFUSED)
+            }
+            _ => self.carrier.settle,
+        };
+        let seen = self.observe(&begun, patience, Until::Shown).await;
+        let mut concluded = Vec::new();
+        for begun in begun {
+            let (result, detail) = match seen.of(&begun) {
+                Some(Sight::Shows(detail)) => (ActionResult::Done, detail),
+                Some(Sight::Foreign(detail)) => (ActionResult::Superseded, detail),
+                Some(Sight::NotThere(_)) if said.is_ok() && begun.change.state.is_some() => {
+                    // Acknowledged and not there: it may have been lost.
+                    self.pending.push(begun);
+                    continue;
+                }
+                missing => not_there(missing.as_ref(), &said, seen.silent.as_ref()),
+            };
+            if result == ActionResult::Done && begun.change.state.is_some() {
+                self.pending.push(begun);
+            } else {
+                concluded.push((begun, result, detail));
+            }
+        }
+        if let Some(error) = seen.silent {
+            self.silent = Some(format!("the scheduler stopped answering: {error}"));
+        }
+        self.conclude(concluded)
+    }
+
+    /// Writes down what is about to be done.
+    fn begin(
+        &mut self,
+        change: &Change,
+        ready: Vec<Ready<'p>>,
+    ) -> Result<Vec<Begun<'p>>, JournalError> {
+        let epoch = self.carrier.journal.epoch();
+        let mut events = Vec::new();
+        let mut begun = Vec::new();
+        for Ready { item, before } in ready {
+            let id = id(self.run, item.action, epoch);
+            events.push(Event::Intent {
+                id: id.clone(),
+                run: self.run.to_owned(),
+                action: Box::new(self.written(item.action, change)),
+                change: change.clone(),
+                before: Box::new(before.clone()),
+            });
+            begun.push(Begun { item, id, change: change.clone(), before });
+        }
+        self.carrier.journal.write_all(events)?;
+        Ok(begun)
+    }
+
+    /// The action with what is really written.
+    fn written(&self, action: &Action, change: &Change) -> Action {
+        let mut action = action.clone();
+        let calls = self.carrier.scheduler.words(std::slice::from_ref(&action.node), change);
+        action.command = calls.join(&"&&".to_owned());
+        if let Some(StateChange::Drain { reason }) = &change.state {
+            action.reason.clone_from(reason);
+        }
+        action
+    }
+
+    fn conclude(
+        &mut self,
+        concluded: Vec<(Begun<'p>, ActionResult, String)>,
+    ) -> Result<(), JournalError> {
+        let outcome = |(begun, result, detail): &(Begun<'_>, ActionResult, String)| {
+            Event::Outcome { id: begun.id.clone(), result: *result, detail: text::clean(detail) }
+        };
+        self.carrier.journal.write_all(concluded.iter().map(outcome).collect())?;
+        for (begun, result, detail) in concluded {
+            self.settle(begun.item, result, &detail);
+        }
+        Ok(())
+    }
+
+    /// Looks at nodes until each shows what was written, or something else, or
+    /// the time is over.
+    async fn observe(&self, begun: &[Begun<'p>], patience: Duration, until: Until) -> Seen {
+        let deadline = Instant::now() + patience;
+        let mut seen = Seen::default();
+        let mut pause = GLANCES.0;
+        loop {
+            let is_open = |begun: &&Begun<'_>| match seen.nodes.get(&begun.item.action.node) {
+                Some((Sight::NotThere(_), node)) => {
+                    until == Until::Shown || standing::is_passing(node)
+                }
+                Some(_) => false,
+                None => true,
+            };
+            let open: Vec<&Begun<'p>> = begun.iter().filter(is_open).collect();
+            if open.is_empty() {
+                break;
+            }
+            let nodes: Vec<NodeName> = open.iter().map(|it| it.item.action.node.clone()).collect();
+            match self.carrier.scheduler.read(&nodes).await {
+                Ok(live) => {
+                    seen.silent = None;
+                    for begun in open {
+                        let name = &begun.item.action.node;
+                        match live.nodes.get(name) {
+                            Some(node) => {
+                                let sight = sight(node, &begun.before, &begun.change);
+                                seen.nodes.insert(name.clone(), (sight, node.clone()));
+                            }
+                            None => {
+                                seen.nodes.remove(name);
+                            }
+                        }
+                    }
+                }
+                Err(error) => seen.silent = Some(error),
+            }
+            if deadline <= Instant::now() {
+                break;
+            }
+            sleep(pause.min(deadline - Instant::now())).await;
+            pause = (2 * pause).min(GLANCES.1);
+        }
+        seen
+    }
+
+    /// Looks once more at changes of state when they can no longer be lost; one
+    /// that was is made again, once.
+    async fn confirm(&mut self) -> Result<(), JournalError> {
+        let mut again = BTreeSet::new();
+        loop {
+            let pending = std::mem::take(&mut self.pending);
+            if pending.is_empty() {
+                return Ok(());
+            }
+            (self.carrier.say)("waiting until what was changed is kept");
+            sleep_until(self.changed + self.kept).await;
+            let seen = self.observe(&pending, self.carrier.settle, Until::Known).await;
+            let mut concluded = Vec::new();
+            let mut lost: BTreeMap<Change, Vec<Begun<'p>>> = BTreeMap::new();
+            for begun in pending {
+                let is_again = again.contains(&begun.id);
+                let (result, detail) = match seen.of(&begun) {
+                    _ if seen.silent.is_some() => {
+                        let last = not_there(None, &Ok(()), seen.silent.as_ref());
+                        (ActionResult::Unknown, last.1)
+                    }
+                    Some(Sight::Shows(detail)) if is_again => {
+                        (ActionResult::Done, format!("{detail}; done twice, it was lost once"))
+                    }
+                    Some(Sight::Shows(detail)) => (ActionResult::Done, detail),
+                    Some(Sight::Foreign(detail)) => (ActionResult::Superseded, detail),
+                    Some(Sight::NotThere(detail)) if is_again => (
+                        ActionResult::Failed,
+                        format!("acknowledged twice and not there: {detail}"),
+                    ),
+                    Some(Sight::NotThere(detail)) => match self.refusal(&begun, &seen) {
+                        Some(why) => (ActionResult::Failed, format!("lost, {detail}: {why}")),
+                        None => {
+                            lost.entry(begun.change.clone()).or_default().push(begun);
+                            continue;
+                        }
+                    },
+                    None => (ActionResult::Unknown, "the scheduler no longer knows it".to_owned()),
+                };
+                concluded.push((begun, result, detail));
+            }
+            self.conclude(concluded)?;
+            for (change, lost) in lost {
+                let nodes: Vec<NodeName> =
+                    lost.iter().map(|it| it.item.action.node.clone()).collect();
+                let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
+                (self.carrier.say)(&format!("{list}: it was acknowledged and lost; once more"));
+                again.extend(lost.iter().map(|it| it.id.clone()));
+                // Its intent is open in the journal all the while.
+                let _ = self.carrier.scheduler.change(&nodes, &change).await;
+                self.changed = Instant::now();
+                self.pending.extend(lost);
+            }
+        }
+    }
+
+    /// Why a change that was lost must not be made again.
+    fn refusal(&self, begun: &Begun<'_>, seen: &Seen) -> Option<String> {
+        let (_, node) = seen.nodes.get(&begun.item.action.node)?;
+        let journal = &*self.carrier.journal;
+        let state = state(begun.item.action, node, journal.ledger(), self.run, journal.epoch());
+        match state {
+            Ok(state) if state == begun.change.state => None,
+            Ok(_) => Some("the node is another than it was".to_owned()),
+            Err((_, why)) => Some(why),
+        }
+    }
+}
+
+/// How long nodes are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// What was written may still come.
+    Shown,
+    /// It is there by now or was lost; after a restart of the controller it
+    /// takes seconds until a node's state says anything.
+    Known,
+}
+
+/// What was seen of nodes at last.
+#[derive(Debug, Default)]
+struct Seen {
+    nodes: BTreeMap<NodeName, (Sight, LiveNode)>,
+    /// The scheduler did not answer at last.
+    silent: Option<SchedulerError>,
+}
+
+impl Seen {
+    fn of(&self, begun: &Begun<'_>) -> Option<Sight> {
+        self.nodes.get(&begun.item.action.node).map(|(sight, _)| sight.clone())
+    }
+}
+
+/// How an action ended whose change does not show.
+fn not_there(
+    last: Option<&Sight>,
+    said: &Result<(), SchedulerError>,
+    silent: Option<&SchedulerError>,
+) -> (ActionResult, String) {
+    let now = match last {
+        Some(Sight::NotThere(now)) => now.as_str(),
+        _ => "the scheduler does not know the node",
+    };
+    match (said, silent) {
+        (Err(told), Some(error)) => {
+            (ActionResult::Unknown, format!("{told}; then it could not be looked at: {error}"))
+        }
+        (Ok(()), Some(error)) => (
+            ActionResult::Unknown,
+            format!("acknowledged; then it could not be looked at: {error}"),
+        ),
+        // Whatever did not answer in time may still do as it was told.
+        (Err(told), None) if told.kind == ProblemKind::Unreachable => {
+            (ActionResult::Unknown, format!("{told}; it does not show yet: {now}"))
+        }
+        (Err(told), None) => (ActionResult::Failed, format!("{told}; it does not show: {now}")),
+        (Ok(()), None) if last.is_none() => (ActionResult::Unknown, now.to_owned()),
+        (Ok(()), None) => (ActionResult::Failed, format!("acknowledged and not there: {now}")),
+    }
+}
+
+/// The change of state that an action takes now, or why it is not carried out.
+fn state(
+    action: &Action,
+    node: &LiveNode,
+    ledger: &Ledger,
+    run: &str,
+    epoch: u64,
+) -> Result<Option<StateChange>, (ActionResult, String)> {
+    let own = ledger.drains.get(&action.node);
+    let is_ours =
+        own.is_some_and(|it| standing::has_drain(node) && carries(node, &it.action.reason));
+    // Whatever else is wrong with a node: what others wrote there is theirs.
+    let refuse = |why: String| match standing::owner(node, ledger) {
+        Owner::Other(_) => (ActionResult::Superseded, why),
+        _ => (ActionResult::Refused, why),
+    };
+    let superseded = || (ActionResult::Superseded, format!("it is another's: {}", words(node)));
+    match action.kind {
+        ActionKind::Drain => {
+            if is_ours && own.is_some_and(|drain| drain.run == run) {
+                return Ok(None);
+            }
+            if let Some(why) = standing::may_not_drain(node, ledger) {
+                return Err(refuse(why));
+            }
+            if standing::has_drain(node) || node.reason.as_deref().is_some_and(is_foreign) {
+                return Err(superseded());
+            }
+            let reason = reason::write(run, &class(action), epoch);
+            Ok(Some(StateChange::Drain { reason }))
+        }
+        ActionKind::Relabel => match standing::may_not_drain(node, ledger) {
+            Some(why) => Err(refuse(why)),
+            None => Ok(None),
+        },
+        ActionKind::Certify => Ok(None),
+        ActionKind::Release => {
+            if own.is_none() {
+                let why = "the journal knows of no drain of ours that could be ended".to_owned();
+                return Err((ActionResult::Refused, why));
+            }
+            if !standing::has_drain(node) {
+                return Err((ActionResult::Already, words(node)));
+            }
+            if !is_ours {
+                return Err(superseded());
+            }
+            match standing::may_not_release(node, ledger) {
+                Some(why) => Err(refuse(why)),
+                None => Ok(Some(StateChange::Resume)),
+            }
+        }
+    }
+}
+
+fn is_foreign(reason: &str) -> bool {
+    !reason.trim().is_empty() && !reason.starts_with(reason::PREFIX)
+}
+
+/// The class that a drain's reason names.
+fn class(action: &Action) -> String {
+    let of_mark = action.mark.as_ref().and_then(|mark| mark.class.clone());
+    let of_reason = || reason::read(&action.reason).map(|own| own.class);
+    of_mark.or_else(of_reason).unwrap_or_else(|| "fault".to_owned())
+}
+
+/// The name of an intent.
+fn id(run: &str, action: &Action, epoch: u64) -> String {
+    let kind = match action.kind {
+        ActionKind::Drain => "drain",
+        ActionKind::Relabel => "relabel",
+        ActionKind::Release => "release",
+        ActionKind::Certify => "certify",
+    };
+    format!("{run}/{}/{kind}/e{epoch}", action.node)
+}
+
+fn announced(ready: &[Ready<'_>], change: &Change) -> String {
+    let nodes = ready.iter().map(|it| it.item.action.node.as_str());
+    let list = text::clean(&hostlist::fold(nodes));
+    match &change.state {
+        Some(StateChange::Drain { reason }) => format!("draining {list}: {}", text::clean(reason)),
+        Some(StateChange::Resume) => format!("giving back {list}"),
+        None => format!("marking {list}"),
+    }
+}
+
+#[cfg(test)]
+#[path = "carry_tests.rs"]
+mod tests;

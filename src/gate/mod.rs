@@ -7,14 +7,18 @@
 
 pub mod carry;
 pub mod certificates;
+#[cfg(test)]
+mod fixture;
 pub mod hold;
 pub mod journal;
 pub mod reassert;
 pub mod recover;
 pub mod scheduler;
 pub mod scontrol;
+mod sight;
 pub mod slurmrestd;
 pub mod stamp;
 pub mod topology;
+pub mod turn;
 
 mod bounds;

@@ -1,14 +1,129 @@
 //! After a crash: what was meant and never concluded is looked at, and either
 //! concluded, left to whoever changed the node since, or dropped.
 //!
-//! Nothing is undone here that a person could have done.
+//! Nothing is undone here that a person could have done, and nothing is done
+//! again: that is for the turn at hand to propose.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use super::carry::Carrier;
 use super::journal::JournalError;
+use super::sight::Sight;
+use super::sight::sight;
+use super::stamp;
+use crate::act::ledger::Open;
+use crate::measure::text;
 use crate::model::action::ActionRecord;
+use crate::model::action::ActionResult;
+use crate::model::id::NodeName;
+use crate::model::journal::Event;
+use crate::model::journal::Stamp;
+
+/// What was told to a scheduler right before a crash may still be on its way:
+/// a program that was started for it outlives ours.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
+
+/// An intent younger than this is worth a second look, and one of a node that
+/// the scheduler does not know is kept; in seconds.
+const YOUNG: f64 = 600.0;
 
 /// Concludes every intent that is open. To be called first in every turn.
+/// What cannot be told yet stays open, and nothing is written about it.
 pub async fn recover(carrier: Carrier<'_>) -> Result<Vec<ActionRecord>, JournalError> {
-    let _ = carrier;
-    Ok(Vec::new())
+    recover_after(carrier, ON_ITS_WAY).await
 }
+
+async fn recover_after(
+    carrier: Carrier<'_>,
+    on_its_way: Duration,
+) -> Result<Vec<ActionRecord>, JournalError> {
+    let open = carrier.journal.ledger().open.clone();
+    if open.is_empty() {
+        return Ok(Vec::new());
+    }
+    (carrier.say)(&format!("looking at {} actions that were begun and not concluded", open.len()));
+    let now = stamp::stamp();
+    let mut found: BTreeMap<String, (ActionResult, String)> = BTreeMap::new();
+    for look in 0..2 {
+        // Whoever was not done yet is looked at twice before that is said.
+        let looked: Vec<&Open> = open
+            .iter()
+            .filter(|it| found.get(&it.id).is_none_or(|(said, _)| *said == ActionResult::Refused))
+            .collect();
+        if looked.is_empty() || (0 < look && looked.iter().all(|it| YOUNG < age(it, &now))) {
+            break;
+        }
+        if 0 < look {
+            sleep(on_its_way).await;
+        }
+        let mut nodes: Vec<NodeName> = looked.iter().map(|it| it.action.node.clone()).collect();
+        nodes.sort();
+        nodes.dedup();
+        match carrier.scheduler.read(&nodes).await {
+            Ok(live) => {
+                for open in looked {
+                    let sight = live
+                        .nodes
+                        .get(&open.action.node)
+                        .map(|node| sight(node, &open.before, &open.change));
+                    found.insert(open.id.clone(), concluded(sight, age(open, &now)));
+                }
+            }
+            Err(error) => {
+                let why = format!("the scheduler does not say how the node is: {error}");
+                for open in looked {
+                    found.insert(open.id.clone(), (ActionResult::Unknown, why.clone()));
+                }
+            }
+        }
+    }
+    let mut events = Vec::new();
+    let mut records = Vec::new();
+    for open in open {
+        let Some((result, detail)) = found.remove(&open.id) else { continue };
+        let detail = text::clean(&detail);
+        let (kind, node, at) = (open.action.kind, open.action.node, now.at.clone());
+        records.push(ActionRecord { kind, node, result, detail: detail.clone(), at });
+        if result != ActionResult::Unknown {
+            events.push(Event::Outcome { id: open.id, result, detail });
+        }
+    }
+    carrier.journal.write_all(events)?;
+    Ok(records)
+}
+
+/// How an intent ended, by what its node shows.
+fn concluded(sight: Option<Sight>, age: f64) -> (ActionResult, String) {
+    match sight {
+        Some(Sight::Shows(now)) => (ActionResult::Done, format!("found after a restart: {now}")),
+        Some(Sight::Foreign(now)) => {
+            (ActionResult::Superseded, format!("somebody else changed it since: {now}"))
+        }
+        Some(Sight::NotThere(now)) => (ActionResult::Refused, format!("never carried out: {now}")),
+        None if age <= YOUNG => {
+            (ActionResult::Unknown, "the scheduler does not know the node now".to_owned())
+        }
+        None => {
+            let why = "dropped: the scheduler no longer knows the node".to_owned();
+            (ActionResult::Refused, why)
+        }
+    }
+}
+
+/// How old an intent is, in seconds: by the uptime within one boot, by the
+/// wall's clock otherwise.
+fn age(open: &Open, now: &Stamp) -> f64 {
+    if !now.boot.is_empty() && now.boot == open.stamp.boot {
+        return now.uptime_s - open.stamp.uptime_s;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are far below 2^52")]
+    let seconds = now.unix.saturating_sub(open.stamp.unix) as f64;
+    seconds
+}
+
+#[cfg(test)]
+#[path = "recover_tests.rs"]
+mod tests;

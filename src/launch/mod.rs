@@ -1,7 +1,10 @@
 //! How nodes are reached: the command that starts something on node X.
 //!
-//! Pure: words in, words out. `exec` starts what comes out. The launchers of
-//! schedulers come in here as further kinds.
+//! Pure: words in, words out. `exec` starts what comes out. Slurm is a kind of
+//! its own, because its nodes must be held before anything is started there.
+
+pub mod ranks;
+pub mod slurm;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +15,9 @@ use serde::Serialize;
 
 use crate::model::id::NodeName;
 use crate::model::words;
+use slurm::Held;
+use slurm::Seat;
+use slurm::Slurm;
 
 /// The placeholder for the node's name.
 pub const NODE: &str = "{node}";
@@ -40,6 +46,8 @@ pub enum Launcher {
         /// The scenario.
         scenario: PathBuf,
     },
+    /// Slurm: nodes are held by jobs, what is started are steps of those.
+    Slurm(Box<Slurm>),
     /// Nothing is started: a stored run answers.
     Replay {
         /// Its folder.
@@ -60,6 +68,8 @@ pub struct Program {
     pub path: String,
     /// Measure nodes that somebody uses.
     pub even_if_busy: bool,
+    /// The nodes that a scheduler holds for us.
+    pub held: Held,
 }
 
 /// A process to start.
@@ -103,6 +113,21 @@ pub enum LaunchError {
         /// How many nodes are to be measured.
         nodes: usize,
     },
+    /// No job of ours holds it.
+    #[error("{why}")]
+    NotHeld {
+        /// Why not.
+        why: String,
+    },
+    /// It cannot be said with srun.
+    #[error(
+        "this call of mpirun cannot be made with srun: {why}; write a probe of your own that \
+         calls srun, as nccl-all-reduce-domain-srun does"
+    )]
+    Mpirun {
+        /// What of it.
+        why: String,
+    },
 }
 
 impl Launcher {
@@ -110,7 +135,7 @@ impl Launcher {
     pub fn check(&self, nodes: usize) -> Result<(), LaunchError> {
         match self {
             Self::Local if 1 < nodes => Err(LaunchError::NotLocal { nodes }),
-            Self::Local | Self::Sim { .. } | Self::Replay { .. } => Ok(()),
+            Self::Local | Self::Sim { .. } | Self::Slurm(_) | Self::Replay { .. } => Ok(()),
             Self::Command { template } if template.first().is_none_or(String::is_empty) => {
                 Err(LaunchError::Empty)
             }
@@ -123,15 +148,10 @@ impl Launcher {
 
     /// What to start so that `argv` runs on `node`.
     pub fn argv(&self, node: &NodeName, argv: &[String]) -> Result<Vec<String>, LaunchError> {
+        check_name(node)?;
         let name = node.as_str();
-        if name.starts_with('-') {
-            return Err(LaunchError::LooksLikeOption { node: name.to_owned() });
-        }
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if name.is_empty() || !name.chars().all(plain) {
-            return Err(LaunchError::NotAName { node: name.to_owned() });
-        }
         match self {
+            Self::Slurm(slurm) => Ok(slurm.alone(node, argv)),
             Self::Local | Self::Sim { .. } | Self::Replay { .. } => Ok(argv.to_vec()),
             Self::Command { template } => {
                 let whole = template.iter().any(|word| word.contains(COMMAND));
@@ -149,7 +169,7 @@ impl Launcher {
     /// What to start so that a worker runs on `node`.
     pub fn worker(&self, node: &NodeName, program: &Program) -> Result<Launch, LaunchError> {
         let call = match self {
-            Self::Command { .. } => &program.there,
+            Self::Command { .. } | Self::Slurm(_) => &program.there,
             _ => &program.here,
         };
         let mut argv = vec![call.clone(), "node".to_owned(), "worker".to_owned()];
@@ -157,6 +177,15 @@ impl Launcher {
             argv.push("--even-if-busy".to_owned());
         }
         let mut env = BTreeMap::new();
+        if let Self::Slurm(slurm) = self {
+            check_name(node)?;
+            let held = &program.held;
+            let seat = held.seats.get(node).ok_or_else(|| {
+                let why = held.skipped.get(node).map_or("no job of ours holds it", String::as_str);
+                LaunchError::NotHeld { why: why.to_owned() }
+            })?;
+            return Ok(Launch { argv: slurm.step(node, seat, &argv), env });
+        }
         if let Self::Sim { scenario } = self {
             env.insert(SIM_VARIABLE.to_owned(), scenario.display().to_string());
             env.insert(SIM_NODE_VARIABLE.to_owned(), node.to_string());
@@ -165,6 +194,31 @@ impl Launcher {
             }
         }
         Ok(Launch { argv: self.argv(node, &argv)?, env })
+    }
+
+    /// The command of a step that runs on these nodes, the way this launcher has
+    /// it: where Slurm reaches the nodes it also starts the ranks.
+    pub fn command(
+        &self,
+        argv: &[String],
+        nodes: &[NodeName],
+        held: &Held,
+    ) -> Result<Vec<String>, LaunchError> {
+        let Self::Slurm(slurm) = self else { return Ok(argv.to_vec()) };
+        let seats: Vec<Option<&Seat>> = nodes.iter().map(|node| held.seats.get(node)).collect();
+        let job = match seats.first() {
+            Some(Some(Seat::Job(job))) if seats.iter().all(|seat| *seat == seats[0]) => Some(job),
+            _ => None,
+        };
+        let none = String::new();
+        match (ranks::by_srun(argv, slurm, job.unwrap_or(&none))?, job) {
+            (None, _) => Ok(argv.to_vec()),
+            (Some(words), Some(_)) => Ok(words),
+            (Some(_), None) => {
+                let why = "its ranks need one job that holds all of its nodes".to_owned();
+                Err(LaunchError::NotHeld { why })
+            }
+        }
     }
 
     /// Whether addresses are names: simulated nodes have no network of their own.
@@ -187,9 +241,23 @@ impl Launcher {
             Self::Local => "local",
             Self::Command { .. } => "command",
             Self::Sim { .. } => "sim",
+            Self::Slurm(_) => "slurm",
             Self::Replay { .. } => "replay",
         }
     }
+}
+
+/// Refuses names that a program could take for something else.
+pub fn check_name(node: &NodeName) -> Result<(), LaunchError> {
+    let name = node.as_str();
+    if name.starts_with('-') {
+        return Err(LaunchError::LooksLikeOption { node: name.to_owned() });
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || !name.chars().all(plain) {
+        return Err(LaunchError::NotAName { node: name.to_owned() });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -239,6 +307,7 @@ mod tests {
             links: Some("/tmp/links".into()),
             path: "/bin".to_owned(),
             even_if_busy: false,
+            held: Held::default(),
         };
         let node = NodeName::from("n1");
         let ssh = command(&["ssh", "{node}"]).worker(&node, &program).expect("good");
@@ -252,6 +321,38 @@ mod tests {
             (sim.env[SIM_VARIABLE].as_str(), sim.env[SIM_NODE_VARIABLE].as_str()),
             ("/s.toml", "n1")
         );
+    }
+
+    #[test]
+    fn through_slurm_nothing_runs_on_a_node_that_no_job_holds() {
+        let slurm = Launcher::Slurm(Box::default());
+        let (node, other) = (NodeName::from("n1"), NodeName::from("n2"));
+        let job = |id: &str| Seat::Job(id.to_owned());
+        let mut held = Held {
+            seats: BTreeMap::from([(node.clone(), job("7"))]),
+            skipped: BTreeMap::from([(other.clone(), "drained".to_owned())]),
+        };
+        let program = Program { there: "f".to_owned(), held: held.clone(), ..Program::default() };
+        let words = slurm.worker(&node, &program).expect("held").argv.join(" ");
+        assert!(words.contains("--jobid=7") && words.ends_with(" f node worker"), "{words}");
+        let why = "drained".to_owned();
+        assert_eq!(slurm.worker(&other, &program), Err(LaunchError::NotHeld { why }));
+        let hostile = NodeName::from("--uid=0");
+        assert!(matches!(
+            slurm.worker(&hostile, &program),
+            Err(LaunchError::LooksLikeOption { .. })
+        ));
+
+        let mpirun = ["mpirun", "-np", "2", "tool"].map(str::to_owned);
+        let both = [node.clone(), other.clone()];
+        assert!(slurm.command(&mpirun, &both, &held).is_err());
+        held.seats.insert(other.clone(), job("8"));
+        assert!(slurm.command(&mpirun, &both, &held).is_err(), "two jobs");
+        held.seats.insert(other.clone(), job("7"));
+        let words = slurm.command(&mpirun, &both, &held).expect("one job").join(" ");
+        assert!(words.contains("srun --jobid=7 "), "{words}");
+        let plain = ["nvidia-smi".to_owned()];
+        assert_eq!(slurm.command(&plain, &both[..1], &held), Ok(plain.to_vec()));
     }
 
     #[test]

@@ -85,6 +85,16 @@ pub struct Withheld {
     pub what: String,
     /// Why nothing is proposed for it.
     pub why: String,
+    /// It would be done, and a budget, a freeze or the breaker forbids it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub budget: bool,
+}
+
+impl Withheld {
+    /// Something that is not proposed, for a reason that is not a budget.
+    pub fn new(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), why: why.into(), budget: false }
+    }
 }
 
 /// How an action that was begun ended.

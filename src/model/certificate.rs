@@ -83,4 +83,17 @@ pub struct Certificate {
     pub expires: String,
     /// The same in seconds since 1970.
     pub expires_unix: i64,
+    /// It was declared void before its time. The rest stays: what a node once
+    /// delivered is worth knowing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voided: Option<Voided>,
+}
+
+/// Why a certificate counts no longer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Voided {
+    /// When, RFC 3339.
+    pub at: String,
+    /// Why, in words.
+    pub why: String,
 }

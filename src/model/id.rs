@@ -73,6 +73,21 @@ impl NodeName {
     }
 }
 
+impl NodeName {
+    /// Whether this can be nothing but the name of one node: host lists know
+    /// brackets, commas and functions, `ALL` is the whole cluster, and a file
+    /// of this name lies where it should.
+    pub fn is_one_node(&self) -> bool {
+        /// Names of files may have 255 bytes; an ending must fit, too.
+        const LONGEST: usize = 200;
+        let name = self.as_str();
+        name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+            && name.len() <= LONGEST
+            && !name.eq_ignore_ascii_case("all")
+    }
+}
+
 /// One GPU: the node it sits in and its index there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuId {
@@ -108,5 +123,17 @@ mod tests {
         assert!(NodeName::from("node0001.a").matches_host("node0001"));
         assert!(!NodeName::from("node0001.a").matches_host("node0001.b"));
         assert!(!NodeName::from("10.7.0.11").matches_host("10.7.0.12"));
+    }
+
+    #[test]
+    fn what_could_mean_several_nodes_or_another_place_is_no_name_of_one() {
+        for name in ["node0001", "a", "_x", "10.7.0.11", "n-1.b_c"] {
+            assert!(NodeName::from(name).is_one_node(), "{name}");
+        }
+        let long = "n".repeat(300);
+        for name in ["", "ALL", "all", "n[1-3]", "a,b", "-x", "..", ".x", "a/b", "a\0", "ä", &long]
+        {
+            assert!(!NodeName::from(name).is_one_node(), "{name}");
+        }
     }
 }

@@ -66,7 +66,7 @@ pub enum Event {
     },
     /// An action is about to be tried.
     Intent {
-        /// Its name: the run, the node and the kind make it.
+        /// Its name: the run, the node, the kind and the turn make it.
         id: String,
         /// The run that asks for it.
         run: String,

@@ -17,6 +17,7 @@ pub mod id;
 pub mod journal;
 pub mod live;
 pub mod measurement;
+pub mod moment;
 pub mod node_facts;
 pub mod parsed;
 pub mod probe;

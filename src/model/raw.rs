@@ -130,8 +130,8 @@ pub struct RawResult {
     /// Load average of the first node afterwards, over a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<f64>,
-    /// One line per GPU of the first node afterwards: clocks, temperature,
-    /// power, as the driver's tool prints them.
+    /// One line per GPU of the first node afterwards: index, UUID, clocks,
+    /// temperature, power, VBIOS, as the driver's tool prints them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::id::NodeName;
 use super::probe::Ready;
 use super::raw::Ending;
 
@@ -156,10 +157,26 @@ pub struct Environment {
     pub cpus: Option<u32>,
     /// Addresses by network device, without loopback.
     pub interfaces: BTreeMap<String, Vec<String>>,
-    /// One line per GPU: index, UUID, clocks, temperature, power, as the
+    /// One line per GPU: index, UUID, clocks, temperature, power, VBIOS, as the
     /// driver's tool prints them.
     pub gpus: Vec<String>,
 }
+
+/// What the worker of one node said of its machine (`fabricgate.machine/1`, a
+/// line of `machines.jsonl`). A node has several where its worker was started
+/// again; one that says something else is another machine, or one that booted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// `fabricgate.machine/1`.
+    pub format: String,
+    /// The node.
+    pub node: NodeName,
+    /// What it is.
+    pub environment: Environment,
+}
+
+/// The format of a line of `machines.jsonl`.
+pub const MACHINE_FORMAT: &str = "fabricgate.machine/1";
 
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -41,6 +41,8 @@ pub mod file {
     pub const PLAN: &str = "plan.json";
     /// What was planned to confirm suspicions, where there were any.
     pub const CONFIRM: &str = "confirm.json";
+    /// One line per greeting of a worker: which machine a node was.
+    pub const MACHINES: &str = "machines.jsonl";
     /// One line per reading that ended.
     pub const RESULTS: &str = "results.jsonl";
     /// One line per output that was read.

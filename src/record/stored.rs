@@ -27,6 +27,8 @@ use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
+use crate::model::worker::MACHINE_FORMAT;
+use crate::model::worker::Machine;
 use crate::plan::PLAN_FORMAT;
 use crate::plan::Plan;
 
@@ -74,6 +76,12 @@ impl Stored {
     pub fn results(&self) -> Result<Vec<RawResult>, RecordError> {
         let all: Vec<RawResult> = lines(&self.path.join(file::RESULTS), Some(RESULT_FORMAT))?;
         Ok(last_of_each(all, |result| (result.step, result.reading)))
+    }
+
+    /// What workers said of the machines they ran on, in order; none where no
+    /// worker greeted, or an older program wrote the run.
+    pub fn machines(&self) -> Result<Vec<Machine>, RecordError> {
+        lines(&self.path.join(file::MACHINES), Some(MACHINE_FORMAT))
     }
 
     /// The outputs that were read, as they were read then, of the readings
@@ -152,7 +160,10 @@ fn split(format: &str) -> (&str, Option<u32>) {
 }
 
 /// A JSON document; `None` where the file is not there.
-fn json<T: DeserializeOwned>(path: &Path, known: &'static str) -> Result<Option<T>, RecordError> {
+pub(crate) fn json<T: DeserializeOwned>(
+    path: &Path,
+    known: &'static str,
+) -> Result<Option<T>, RecordError> {
     let Some(text) = text(path)? else { return Ok(None) };
     check(path, 1, &text, known)?;
     match serde_json::from_str(&text) {

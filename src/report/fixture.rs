@@ -232,6 +232,7 @@ pub(super) fn rack() -> Run {
             withheld: vec![Withheld {
                 what: "node0012".to_owned(),
                 why: "not knowing is no reason to drain".to_owned(),
+                budget: false,
             }],
         }),
     }

@@ -16,6 +16,8 @@ use minijinja::value::Serde;
 use serde::Serialize;
 
 use super::ReportError;
+use super::actions::Group;
+use super::actions::Told;
 use super::blame::blame;
 use super::class;
 use super::grid::Grid;
@@ -35,7 +37,6 @@ use crate::model::id::DomainName;
 use crate::model::run::Run;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
-use crate::model::words;
 
 mod domains;
 
@@ -155,10 +156,24 @@ struct NodeRow {
 #[derive(Serialize)]
 struct Plan {
     dry_run: bool,
-    actions: Vec<(String, String, String)>,
-    actions_more: usize,
-    withheld: Vec<(String, String)>,
+    frozen: Option<String>,
+    groups: Vec<GroupText>,
+    groups_more: usize,
+    withheld: Vec<String>,
     withheld_more: usize,
+    records: Vec<String>,
+    records_more: usize,
+}
+
+/// Actions that are one to a reader.
+#[derive(Serialize)]
+struct GroupText {
+    title: String,
+    whys: Vec<String>,
+    whys_more: usize,
+    calls: String,
+    calls_more: usize,
+    calls_nodes: String,
 }
 
 fn page(run: &Run) -> Result<Page, ReportError> {
@@ -344,20 +359,36 @@ fn finding(index: usize, finding: &Finding, source: &str) -> FindingText {
 }
 
 fn plan(run: &Run) -> Option<Plan> {
+    fn most<T>(mut all: Vec<T>) -> (Vec<T>, usize) {
+        let more = all.len().saturating_sub(ROWS);
+        all.truncate(ROWS);
+        (all, more)
+    }
     let plan = run.actions.as_ref()?;
-    let actions = plan.actions.iter().take(ROWS);
-    let withheld = plan.withheld.iter().take(ROWS);
+    let told = Told::of(plan);
+    let (groups, groups_more) = most(told.groups);
+    let (withheld, withheld_more) = most(told.withheld);
+    let (records, records_more) = most(told.records);
+    let group = |group: Group| {
+        let (whys, whys_more) = most(group.whys);
+        GroupText {
+            title: group.title,
+            whys,
+            whys_more,
+            calls: group.calls.join("\n"),
+            calls_more: group.more_calls,
+            calls_nodes: group.more_nodes,
+        }
+    };
     Some(Plan {
         dry_run: plan.dry_run,
-        actions: actions
-            .map(|a| {
-                let node = plain(a.node.as_str()).into_owned();
-                (node, words::line(&a.command), clip(&a.why, LONGEST))
-            })
-            .collect(),
-        actions_more: plan.actions.len().saturating_sub(ROWS),
-        withheld: withheld.map(|w| (clip(&w.what, LONGEST), clip(&w.why, LONGEST))).collect(),
-        withheld_more: plan.withheld.len().saturating_sub(ROWS),
+        frozen: told.frozen,
+        groups: groups.into_iter().map(group).collect(),
+        groups_more,
+        withheld,
+        withheld_more,
+        records,
+        records_more,
     })
 }
 

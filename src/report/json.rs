@@ -9,7 +9,7 @@ use crate::model::action::ActionPlan;
 use crate::model::verdict::Verdicts;
 
 /// The published JSON Schemas, by file name.
-pub const SCHEMAS: [(&str, &str); 11] = [
+pub const SCHEMAS: [(&str, &str); 14] = [
     ("parse.schema.json", include_str!("../../reports/schema/parse.schema.json")),
     ("verdicts.schema.json", include_str!("../../reports/schema/verdicts.schema.json")),
     ("actions.schema.json", include_str!("../../reports/schema/actions.schema.json")),
@@ -21,6 +21,9 @@ pub const SCHEMAS: [(&str, &str); 11] = [
     ("result.schema.json", include_str!("../../reports/schema/result.schema.json")),
     ("node-facts.schema.json", include_str!("../../reports/schema/node-facts.schema.json")),
     ("doctor.schema.json", include_str!("../../reports/schema/doctor.schema.json")),
+    ("certificate.schema.json", include_str!("../../reports/schema/certificate.schema.json")),
+    ("journal.schema.json", include_str!("../../reports/schema/journal.schema.json")),
+    ("capacity.schema.json", include_str!("../../reports/schema/capacity.schema.json")),
 ];
 
 /// The bytes of `verdicts.json`.
@@ -49,9 +52,15 @@ mod tests {
     use schemars::generate::SchemaSettings;
 
     use super::*;
+    use crate::act::capacity::CAPACITY_FORMAT;
+    use crate::act::capacity::Survey;
     use crate::model::action::ACTIONS_FORMAT;
+    use crate::model::certificate::CERTIFICATE_FORMAT;
+    use crate::model::certificate::Certificate;
     use crate::model::checkup::CHECKUP_FORMAT;
     use crate::model::checkup::CheckupDocument;
+    use crate::model::journal::Entry;
+    use crate::model::journal::JOURNAL_FORMAT;
     use crate::model::node_facts::NODE_FACTS_FORMAT;
     use crate::model::node_facts::NodeFacts;
     use crate::model::parsed::PARSE_FORMAT;
@@ -95,6 +104,9 @@ mod tests {
             schema::<RawResult>(Some(RESULT_FORMAT)),
             schema::<NodeFacts>(Some(NODE_FACTS_FORMAT)),
             schema::<CheckupDocument>(Some(CHECKUP_FORMAT)),
+            schema::<Certificate>(Some(CERTIFICATE_FORMAT)),
+            schema::<Entry>(Some(JOURNAL_FORMAT)),
+            schema::<Survey>(Some(CAPACITY_FORMAT)),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
         for ((name, _), made) in SCHEMAS.iter().zip(made) {

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use super::actions::Told;
 use super::class;
 use super::headline::headline;
 use super::plain::clip;
@@ -85,6 +86,12 @@ fn whole(run: &Run) -> Case {
     }
     for note in &run.verdicts.notes {
         text.push_str(&format!("note: {}\n", plain(note)));
+    }
+    if let Some(plan) = &run.actions {
+        let told = Told::of(plan);
+        let frozen = told.frozen.iter().map(|why| format!("frozen: {why}\n"));
+        let carried = told.records.iter().map(|line| format!("carried out: {line}\n"));
+        text.extend(frozen.chain(carried));
     }
     Case {
         class: "run".to_owned(),

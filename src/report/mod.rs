@@ -7,9 +7,13 @@
 //!
 //! [`Run`]: crate::model::run::Run
 
+pub mod actions;
+pub mod capacity;
+pub mod capacity_plot;
 pub mod claims;
 pub mod csv;
 pub mod explain;
+pub mod gate;
 pub mod html;
 pub mod json;
 pub mod junit;

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use anstyle::Style;
 
 use super::TerminalStyle;
+use super::actions;
 use super::class;
 use super::headline::headline;
 use super::headline::worst_detectable;
@@ -26,13 +27,11 @@ use super::plain::place_of;
 use super::plain::plain;
 use super::plain::unit_name;
 use super::plain::wrap;
-use crate::model::action::ActionPlan;
 use crate::model::run::Run;
 use crate::model::verdict::Finding;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
-use crate::model::words;
 
 /// Entries of one list that are shown before the rest is only counted.
 const MOST: usize = 20;
@@ -62,7 +61,7 @@ pub fn render(run: &Run, style: &TerminalStyle) -> String {
     next(&mut page, &run.verdicts.findings);
     notes(&mut page, &run.verdicts.notes);
     if let Some(plan) = &run.actions {
-        actions(&mut page, plan);
+        actions::section(&mut page, plan, &[]);
     }
     detectable(&mut page, run);
     page.out
@@ -298,27 +297,6 @@ fn notes(page: &mut Page, notes: &[String]) {
         page.paragraph("- ", note, 2);
     }
     more(page, notes.len());
-}
-
-fn actions(page: &mut Page, plan: &ActionPlan) {
-    let kind = if plan.dry_run { " (dry run: nothing is carried out)" } else { "" };
-    page.section(&format!("Proposed{kind}"));
-    if plan.actions.is_empty() {
-        page.paragraph("", "nothing", 2);
-    }
-    for action in plan.actions.iter().take(MOST) {
-        // Commands are never wrapped: they are there to be copied.
-        let _ = writeln!(page.out, "  $ {}", words::line(&action.command));
-        page.paragraph("", &action.why, 4);
-    }
-    more(page, plan.actions.len());
-    if !plan.withheld.is_empty() {
-        page.section("Withheld");
-        for withheld in plan.withheld.iter().take(MOST) {
-            page.paragraph("- ", &format!("{}: {}", withheld.what, withheld.why), 2);
-        }
-        more(page, plan.withheld.len());
-    }
 }
 
 /// What this sweep could have seen at all.

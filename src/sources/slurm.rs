@@ -390,6 +390,7 @@ pub(super) fn kind_of(complaint: &str) -> ProblemKind {
                 "invalid keyword",
                 "serializer",
                 "data_parser",
+                "parameter is not supported",
             ],
         ),
     ];

@@ -1,2 +1,485 @@
-//! What a real Slurm makes of changes: drains that get lost, reasons that it edits,
-//! lists that are applied in part, answers that come too late.
+//! What a real Slurm makes of changes, by both ways to it: reasons that it edits,
+//! lists that are applied in part, drains that are not what they seem. What
+//! happens when the controller fails is in `weather`.
+
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::gate::scheduler::SchedulerError;
+use fabricgate::gate::scontrol::Scontrol;
+use fabricgate::gate::slurmrestd::Slurmrestd;
+use fabricgate::model::change::Change;
+use fabricgate::model::change::StateChange;
+use fabricgate::model::live::Live;
+use fabricgate::model::live::LiveNode;
+
+use super::*;
+
+/// Longer than the 10 s after which Slurm itself gives up.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Both ways to the lab's controller, and the file that a token is read from.
+pub(super) struct Ways {
+    folder: tempfile::TempDir,
+    pub(super) scontrol: Scontrol,
+    pub(super) rest: Slurmrestd,
+}
+
+impl Ways {
+    pub(super) fn to(lab: &Lab) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let token_file = folder.path().join("token");
+        let rest = Slurmrestd {
+            address: format!("unix:{}", lab.socket).into(),
+            token_file: Some(token_file),
+            user: None,
+            limit: PATIENCE,
+        };
+        let scontrol = Scontrol { argv: lab.argv(&["scontrol"]), limit: PATIENCE };
+        let ways = Self { folder, scontrol, rest };
+        ways.token(&lab.token());
+        ways
+    }
+
+    pub(super) fn token(&self, text: &str) {
+        std::fs::write(self.folder.path().join("token"), text).expect("written");
+    }
+
+    pub(super) fn both(&self) -> [&dyn Scheduler; 2] {
+        [&self.scontrol, &self.rest]
+    }
+}
+
+pub(super) fn named(names: &[&str]) -> Vec<NodeName> {
+    names.iter().map(|name| NodeName::from(*name)).collect()
+}
+
+pub(super) fn drain(reason: &str) -> Change {
+    Change { state: Some(StateChange::Drain { reason: reason.to_owned() }), ..Change::default() }
+}
+
+pub(super) fn resume() -> Change {
+    Change { state: Some(StateChange::Resume), ..Change::default() }
+}
+
+pub(super) fn comment(text: &str) -> Change {
+    Change { comment: Some(text.to_owned()), ..Change::default() }
+}
+
+pub(super) fn told(
+    way: &dyn Scheduler,
+    names: &[&str],
+    change: &Change,
+) -> Result<(), SchedulerError> {
+    now(way.change(&named(names), change))
+}
+
+pub(super) fn done(way: &dyn Scheduler, names: &[&str], change: &Change) {
+    told(way, names, change).unwrap_or_else(|error| panic!("{}: {names:?}: {error}", way.name()));
+}
+
+pub(super) fn seen(way: &dyn Scheduler, names: &[&str]) -> Live {
+    let live = now(way.read(&named(names)));
+    let live = live.unwrap_or_else(|error| panic!("{}: {names:?}: {error}", way.name()));
+    assert_eq!(live.troubles, Vec::<String>::new(), "{}", way.name());
+    live
+}
+
+pub(super) fn one(way: &dyn Scheduler, name: &str) -> LiveNode {
+    let mut live = seen(way, &[name]);
+    assert_eq!(live.nodes.len(), 1, "{}: {live:?}", way.name());
+    live.nodes.remove(&NodeName::from(name)).expect("the node that was asked for")
+}
+
+impl Lab {
+    fn update(&self, node: &str, fields: &[&str]) {
+        let node = format!("NodeName={node}");
+        self.run(&[&["scontrol", "update", &node], fields].concat());
+    }
+}
+
+#[test]
+fn one_call_drains_many_and_both_ways_read_the_same() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    let every = nodes(1..=36);
+    for way in ways.both() {
+        let reason = format!("fabricgate:r1:nvlink-low by {}", way.name().len());
+        assert_eq!(way.words(&every, &drain(&reason)).len(), 1);
+        now(way.change(&every, &drain(&reason))).expect("drained");
+        for reader in ways.both() {
+            let live = now(reader.read(&every)).expect("read");
+            assert_eq!((live.nodes.len(), live.troubles.len()), (36, 0));
+            for node in live.nodes.values() {
+                assert_eq!(node.state, ["IDLE", "DRAIN"], "{}", node.name);
+                assert_eq!(node.reason.as_deref(), Some(reason.as_str()));
+                assert_eq!(node.reason_by.as_deref(), Some("root"));
+                assert!(node.reason_at.expect("a moment") >= node.booted.expect("a boot"));
+                assert_eq!(node.allocated_cpus, Some(0));
+            }
+        }
+        now(way.change(&every, &resume())).expect("resumed");
+        lab.wait_for("every node", || {
+            seen(way, &[]).nodes.values().all(|node| node.state == ["IDLE"])
+        });
+    }
+    let all = |way: &dyn Scheduler| seen(way, &[]);
+    assert_eq!(all(&ways.scontrol), all(&ways.rest), "node by node, every field");
+    assert_eq!(all(&ways.scontrol).nodes.len(), 36);
+}
+
+#[test]
+fn the_words_that_are_shown_do_what_is_meant() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    let change = Change { extra: Some(r#"{"a": "it's $(x)"}"#.to_owned()), ..drain("two words") };
+    for argv in ways.scontrol.words(&named(&["node0003", "node0004"]), &change) {
+        assert_eq!(argv[0], lab.run);
+        lab.run(&argv[1..].iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    for name in ["node0003", "node0004"] {
+        let node = one(&ways.rest, name);
+        assert_eq!(node.reason.as_deref(), Some("two words"));
+        assert_eq!(node.extra, r#"{"a": "it's $(x)"}"#);
+    }
+    let undo = Change { extra: Some(String::new()), ..resume() };
+    done(&ways.scontrol, &["node0003", "node0004"], &undo);
+}
+
+#[test]
+fn words_reach_a_controller_behind_ssh_as_they_are() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let ssh = folder.path().join("ssh");
+    // As sshd does: the words in one line, for the shell of the user.
+    std::fs::write(&ssh, "#!/bin/sh\nshift\nexec sh -c \"$*\"\n").expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&ssh, mode).expect("a program");
+    let argv = [&[ssh.display().to_string(), "head".to_owned()], &lab.argv(&["scontrol"])[..]];
+    let far = Scontrol { argv: argv.concat(), limit: PATIENCE };
+    let reason = r#"it's "two" words; $(touch /tmp/x) `id` * é"#;
+    done(&far, &["node0003", "node0004"], &drain(reason));
+    assert_eq!(one(&far, "node0003").reason.as_deref(), Some(reason));
+    assert_eq!(seen(&far, &["node0003", "node0004"]).nodes.len(), 2);
+    done(&far, &["node0003", "node0004"], &resume());
+}
+
+#[test]
+fn slurm_itself_lets_a_drain_take_over_anybodys_reason() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    for way in ways.both() {
+        lab.run(&[
+            "setpriv",
+            "--reuid=slurm",
+            "--regid=slurm",
+            "--init-groups",
+            "scontrol",
+            "update",
+            "NodeName=node0007",
+            "State=DRAIN",
+            "Reason=psu: ann",
+        ]);
+        let before = one(way, "node0007");
+        assert_eq!(before.reason.as_deref(), Some("psu: ann"));
+        assert_eq!(before.reason_by.as_deref(), Some("slurm"), "whose it is can be seen before");
+        done(way, &["node0007"], &drain("fabricgate:r1:x e1"));
+        let after = one(way, "node0007");
+        assert_eq!(after.reason.as_deref(), Some("fabricgate:r1:x e1"));
+        assert_eq!(after.reason_by.as_deref(), Some("root"));
+        done(way, &["node0007"], &resume());
+        lab.settle();
+    }
+}
+
+#[test]
+fn slurm_adds_to_the_reason_of_a_drained_node_that_dies() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    let reason = "fabricgate:r1:x e1";
+    let set = "rm -rf /tmp/kept; cp -a /etc/slurm /tmp/kept; \
+               echo SlurmdTimeout=5 >>/etc/slurm/slurm.conf; scontrol reconfigure";
+    lab.run(&["sh", "-ec", set]);
+    done(&ways.scontrol, &["node0030"], &drain(reason));
+    lab.run(&["sh", "-c", "kill -KILL $(cat /run/slurm/slurmd-node0030.pid)"]);
+    lab.wait_for("the node down", || one(&ways.scontrol, "node0030").is("DOWN"));
+    let found = ways.both().map(|way| one(way, "node0030"));
+    lab.run(&[
+        "sh",
+        "-ec",
+        "cp -a /tmp/kept/. /etc/slurm; slurmd -N node0030; scontrol reconfigure",
+    ]);
+    lab.wait_for("its daemon", || !one(&ways.scontrol, "node0030").is("NOT_RESPONDING"));
+    let back = one(&ways.scontrol, "node0030");
+    done(&ways.scontrol, &["node0030"], &resume());
+    for node in found {
+        assert_eq!(node.reason.as_deref(), Some("fabricgate:r1:x e1 : Not responding"));
+        assert_eq!(node.reason_by.as_deref(), Some("slurm"), "no longer who drained it");
+        assert!(node.is("DOWN") && node.is("DRAIN") && node.is("NOT_RESPONDING"), "{node:?}");
+    }
+    assert!(back.is("DOWN") && back.is("DRAIN"), "a drained node does not return by itself");
+}
+
+#[test]
+fn a_list_with_an_unknown_node_is_applied_to_the_known_ones() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    for way in ways.both() {
+        for names in [["node0005", "nosuch"], ["anosuch", "node0006"]] {
+            let error = told(way, &names, &drain("partly")).expect_err("an unknown node");
+            assert_eq!(error.kind, ProblemKind::Incomplete, "{error}");
+            assert!(error.message.contains("Invalid node name"), "{error}");
+            let live = seen(way, &names);
+            assert_eq!(live.nodes.len(), 1, "a vanished node hides no other: {live:?}");
+            let (_, node) = live.nodes.first_key_value().expect("the known one");
+            assert_eq!(node.reason.as_deref(), Some("partly"), "it was done all the same");
+            done(way, &[node.name.as_str()], &resume());
+        }
+        assert!(seen(way, &["nosuch"]).nodes.is_empty(), "absent, and no error");
+        lab.settle();
+    }
+}
+
+#[test]
+fn a_node_that_vanished_is_absent_and_not_idle() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    lab.update("node0036", &["State=FUTURE"]);
+    let found = ways.both().map(|way| (seen(way, &["node0035", "node0036"]), seen(way, &[])));
+    lab.update("node0036", &["State=RESUME"]);
+    for (two, all) in found {
+        assert_eq!(two.nodes.keys().cloned().collect::<Vec<_>>(), named(&["node0035"]));
+        assert_eq!(all.nodes.len(), 35);
+    }
+}
+
+#[test]
+fn a_name_that_slurm_knows_as_a_host_is_not_a_node() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    // Slurm takes a host's name for its first node; reading shows nothing by
+    // that name, which is why nodes are read before they are changed.
+    lab.update("slurmlab", &["Comment=by its host"]);
+    for way in ways.both() {
+        assert!(seen(way, &["slurmlab"]).nodes.is_empty());
+        assert_eq!(one(way, "node0001").comment, "by its host");
+    }
+    lab.update("node0001", &["Comment="]);
+}
+
+#[test]
+fn resuming_idle_nodes_fails_and_resumes_the_others() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    for way in ways.both() {
+        let error = told(way, &["node0009"], &resume()).expect_err("it is idle");
+        assert_eq!(error.kind, ProblemKind::Incomplete, "{error}");
+        assert!(error.message.contains("Invalid node state"), "{error}");
+
+        done(way, &["node0010"], &drain("x"));
+        let both = Change { comment: Some("written".to_owned()), ..resume() };
+        told(way, &["node0009", "node0010"], &both).expect_err("one is idle");
+        lab.wait_for("the drained one", || one(way, "node0010").state == ["IDLE"]);
+        assert_eq!(one(way, "node0009").comment, "written", "the rest of the change is made");
+        done(way, &["node0009", "node0010"], &comment(""));
+    }
+}
+
+#[test]
+fn the_reason_of_a_drain_goes_with_the_drain() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    for way in ways.both() {
+        done(way, &["node0011"], &drain("fabricgate:r1:x e1"));
+        done(way, &["node0011"], &resume());
+        let node = one(way, "node0011");
+        assert_eq!((node.is("DRAIN"), &node.reason, &node.reason_by), (false, &None, &None));
+        // 24.11 keeps it where nobody is drained any more.
+        let text = lab.run(&["scontrol", "show", "node", "node0011"]);
+        assert_eq!(text.contains("Reason=fabricgate"), !lab.has_yaml(), "{text}");
+        lab.settle();
+    }
+}
+
+#[test]
+fn a_node_with_a_job_has_the_flag_and_is_not_drained() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    for way in ways.both() {
+        lab.run(&["sbatch", "-w", "node0003", "-o", "/dev/null", "--wrap", "sleep 300"]);
+        lab.wait_for("the job", || one(way, "node0003").allocated_cpus.is_some_and(|it| 0 < it));
+        done(way, &["node0003"], &drain("fabricgate:r1:x e1"));
+        let node = one(way, "node0003");
+        assert!(node.is("DRAIN") && !node.is("IDLE"), "{node:?}");
+        assert!(node.is("MIXED") || node.is("ALLOCATED"), "{node:?}");
+        let jobs = lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]);
+        assert_eq!(jobs.trim(), "node0003", "the job goes on");
+        lab.run(&["scancel", "--user=root"]);
+        lab.wait_for("it drained", || one(way, "node0003").state == ["IDLE", "DRAIN"]);
+        assert_eq!(one(way, "node0003").allocated_cpus, Some(0));
+        done(way, &["node0003"], &resume());
+        lab.settle();
+    }
+}
+
+#[test]
+fn reasons_are_read_back_as_they_were_written() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    let long = "x".repeat(300);
+    for way in ways.both() {
+        for reason in [
+            "fabricgate:20261121T041821Z-7f:nvlink-low e12",
+            "it's \"43.1\" < 45.0",
+            "\"all of it\"",
+            "says \"low\"",
+            "\"low\" it says",
+            "a=b; $(x) `y` | z > /dev/null & * ? [1] {2}",
+            "NodeName=node0002 State=DOWN",
+            "größer als 5 µs, 电缆, кабель",
+            "🙂👩🏽‍🔧",
+            " blanks  stay ",
+            "-h",
+            long.as_str(),
+        ] {
+            done(way, &["node0012"], &drain(reason));
+            for reader in ways.both() {
+                let node = one(reader, "node0012");
+                assert_eq!(node.reason.as_deref(), Some(reason), "{}", way.name());
+            }
+        }
+        for refused in ["", " ", "two\nlines", "a\ttab", "\u{1b}[31mred\u{1b}[0m", "a\u{0}b"] {
+            let error = told(way, &["node0012"], &drain(refused)).expect_err(refused);
+            assert_eq!(error.kind, ProblemKind::Malformed, "{error}");
+            assert!(!error.message.contains(char::is_control), "{error:?}");
+        }
+        let node = one(way, "node0012");
+        assert_eq!(node.reason.as_deref(), Some(long.as_str()), "nothing of it was sent");
+    }
+    done(&ways.scontrol, &["node0012"], &resume());
+}
+
+#[test]
+fn what_others_wrote_is_read_whatever_it_is() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    for reason in
+        ["line 1\nline 2\nState=IDLE", "a\ttab", "\u{1b}[31mred\u{1b}[0m", "N/A", "(null)"]
+    {
+        lab.update("node0013", &["State=DRAIN", &format!("Reason={reason}")]);
+        for way in ways.both() {
+            let node = one(way, "node0013");
+            assert_eq!(node.reason.as_deref(), Some(reason), "{}", way.name());
+            assert_eq!(node.state, ["IDLE", "DRAIN"]);
+        }
+    }
+    // Bytes that are no text: Slurm prints them as they are.
+    let script = r#"scontrol update NodeName=node0013 State=DRAIN Reason="$(printf 'a\377b')""#;
+    lab.run(&["sh", "-ec", script]);
+    for way in ways.both() {
+        assert_eq!(one(way, "node0013").reason.as_deref(), Some("a\u{fffd}b"), "{}", way.name());
+    }
+    done(&ways.scontrol, &["node0013"], &resume());
+}
+
+#[test]
+fn features_are_written_whole_and_can_be_taken_away() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    let list = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
+    let features = |available: &[&str], active: &[&str]| Change {
+        available_features: list(available),
+        active_features: list(active),
+        ..Change::default()
+    };
+    let pair = ["node0014", "node0015"];
+    for way in ways.both() {
+        let steps: [(&[&str], &[&str]); 5] = [
+            (&["gb200", "site", "fabric_degraded"], &["gb200", "fabric_degraded"]),
+            (&["gb200", "site"], &["gb200"]),
+            (&["gb200", "site", "fabric_verified"], &["gb200", "site", "fabric_verified"]),
+            (&[], &[]),
+            (&["gb200"], &["gb200"]),
+        ];
+        for (available, active) in steps {
+            done(way, &pair, &features(available, active));
+            for node in seen(way, &pair).nodes.values() {
+                assert_eq!(node.available_features, available, "{}", way.name());
+                assert_eq!(node.active_features, active, "{}", way.name());
+            }
+        }
+        // One list alone: what is available becomes active, and what is active
+        // cannot be dropped.
+        let alone =
+            |words: &[&str]| Change { available_features: list(words), ..Change::default() };
+        done(way, &pair, &alone(&["gb200", "more"]));
+        assert_eq!(one(way, "node0014").active_features, ["gb200", "more"]);
+        told(way, &pair, &alone(&["gb200"])).expect_err("it is active");
+        done(way, &pair, &features(&["gb200"], &["gb200"]));
+    }
+}
+
+#[test]
+fn features_go_with_a_reconfiguration_and_the_free_fields_stay() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    let words = || Some(vec!["gb200".to_owned(), "fabric_verified".to_owned()]);
+    let change = Change {
+        available_features: words(),
+        active_features: words(),
+        extra: Some(r#"{"fabricgate":{"run":"r1"}}"#.to_owned()),
+        comment: Some("rack visit on monday".to_owned()),
+        ..drain("fabricgate:r1:x e1")
+    };
+    for way in ways.both() {
+        done(way, &["node0016"], &change);
+        lab.run(&["scontrol", "reconfigure"]);
+        let node = one(way, "node0016");
+        assert_eq!(node.active_features, ["gb200"], "as in slurm.conf");
+        assert_eq!(node.extra, r#"{"fabricgate":{"run":"r1"}}"#);
+        assert_eq!(node.comment, "rack visit on monday");
+        assert_eq!(node.reason.as_deref(), Some("fabricgate:r1:x e1"));
+        let undo = Change { extra: Some(String::new()), comment: Some(String::new()), ..resume() };
+        done(way, &["node0016"], &undo);
+        lab.wait_for("it idle", || one(way, "node0016").state == ["IDLE"]);
+        let node = one(way, "node0016");
+        assert_eq!((node.extra.as_str(), node.comment.as_str()), ("", ""));
+    }
+}
+
+#[test]
+fn a_node_is_moved_where_slurm_can_move_nodes() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    let to = |unit: &str| Change { topology: Some(unit.to_owned()), ..Change::default() };
+    for way in ways.both() {
+        let moved = told(way, &["node0018"], &to("topo-block:block02"));
+        if !lab.has_yaml() {
+            let error = moved.expect_err("24.11 cannot");
+            assert_eq!(error.kind, ProblemKind::Unsupported, "{error}");
+            continue;
+        }
+        moved.expect("moved");
+        assert_eq!(one(way, "node0018").topology.as_deref(), Some("topo-block:block02"));
+        let error = told(way, &["node0018"], &to("topo-block:nosuch")).expect_err("no such block");
+        assert_eq!(error.kind, ProblemKind::Incomplete, "{error}");
+        lab.run(&["scontrol", "reconfigure"]);
+        assert_eq!(one(way, "node0018").topology, None, "a reconfiguration forgets it");
+    }
+}
+
+#[test]
+fn a_name_that_stands_for_more_than_one_node_is_refused() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    lab.update("ALL", &["Comment=everybody"]);
+    for way in ways.both() {
+        for name in ["ALL", "all", "node[0001-0036]", "node0001,node0002", "block{block01}", "-h"] {
+            let error = told(way, &["node0001", name], &comment("ours")).expect_err(name);
+            assert_eq!(error.kind, ProblemKind::Malformed, "{error}");
+            let error = now(way.read(&named(&[name]))).expect_err(name);
+            assert_eq!(error.kind, ProblemKind::Malformed, "{error}");
+        }
+        let all = seen(way, &[]);
+        assert!(all.nodes.values().all(|it| it.comment == "everybody"), "what Slurm makes of ALL");
+    }
+    lab.update("ALL", &["Comment="]);
+}

@@ -1,2 +1,518 @@
-//! Measuring through a real Slurm: jobs and reservations that hold nodes, busy and
-//! drained nodes, and what is left after a crash.
+//! Nodes measured through a real Slurm: jobs and reservations that are made for
+//! a sweep and gone after it, whatever becomes of the sweep. The tools on the
+//! nodes are simulated, and answer through the same door as real ones.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+
+use fabricgate::act::reason;
+use fabricgate::exec::Seen;
+use fabricgate::exec::Setting;
+use fabricgate::gate::journal::Journal;
+use fabricgate::model::action::Action;
+use fabricgate::model::action::ActionKind;
+use fabricgate::model::action::ActionResult;
+use fabricgate::model::change::Change;
+use fabricgate::model::change::StateChange;
+use fabricgate::model::journal::Event;
+use fabricgate::model::live::LiveNode;
+use fabricgate::sim;
+use serde_json::Value;
+
+use super::*;
+
+/// The program that measures, where it is not the one built with these tests.
+const BINARY: &str = "FABRICGATE_LAB_BINARY";
+
+/// What the lab's nodes are made of: two healthy racks.
+pub(super) const HEALTHY: &str = r#"
+title = "The lab's two racks"
+seed = 61
+
+[noise]
+sigma = 0.002
+
+[[domain]]
+name = "block01"
+nodes = "node[0001-0018]"
+platform = "gb200-nvl72"
+
+[[domain]]
+name = "block02"
+nodes = "node[0019-0036]"
+platform = "gb200-nvl72"
+"#;
+
+/// What stands for fabricgate on a node: the same program, with the scenario,
+/// the node's name and the simulated tools around it.
+const WORKER: &str = "#!/bin/sh\n\
+    export FABRICGATE_SIM=/srv/scenario.toml FABRICGATE_SIM_NODE=$SLURMD_NODENAME\n\
+    export PATH=/srv/tools:$PATH\n\
+    exec /srv/fabricgate \"$@\"\n";
+
+/// The program as this machine has it.
+pub(super) fn binary() -> String {
+    std::env::var(BINARY).unwrap_or(env!("CARGO_BIN_EXE_fabricgate").to_owned())
+}
+
+/// Puts the program, its simulated tools and a scenario into the lab.
+pub(super) fn furnish(lab: &Lab, scenario: &str) {
+    let srv = Path::new(&lab.run).parent().expect("the lab's folder").join("srv");
+    let (from, to) = (binary(), srv.join("fabricgate"));
+    let made = |path: &Path| fs::metadata(path).and_then(|it| it.modified()).ok();
+    if made(&to) < made(Path::new(&from)) {
+        // A program that runs cannot be written to, but be replaced.
+        fs::copy(&from, srv.join("fabricgate.new")).expect("copied");
+        fs::rename(srv.join("fabricgate.new"), &to).expect("renamed");
+    }
+    let tools = srv.join("tools");
+    fs::create_dir_all(&tools).expect("a folder");
+    // Ranks are started by the real srun, so nobody plays mpirun.
+    for name in sim::tool::NAMES.iter().filter(|name| **name != "mpirun") {
+        let link = tools.join(name);
+        if !link.exists() {
+            symlink("../fabricgate", link).expect("a link");
+        }
+    }
+    fs::write(srv.join("scenario.toml"), scenario).expect("written");
+    fs::write(srv.join("worker"), WORKER).expect("written");
+    fs::set_permissions(srv.join("worker"), fs::Permissions::from_mode(0o755)).expect("changed");
+}
+
+/// A partition in which a job may name any nodes: that of the lab with a flat
+/// topology, or, on 24.11, the only one.
+pub(super) fn partition(lab: &Lab) -> &'static str {
+    if lab.has_yaml() { "probe" } else { "main" }
+}
+
+/// A folder with claims and a configuration that measures the lab's nodes
+/// through its Slurm. `launcher` are further lines of that section, `rest`
+/// further sections.
+pub(super) fn site(lab: &Lab, launcher: &str, rest: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut claims = String::new();
+    for (name, nodes) in [("block01", "node[0001-0018]"), ("block02", "node[0019-0036]")] {
+        let about = "platform = \"gb200-nvl72\"\ngpus_per_node = 4";
+        writeln!(claims, "[[domain]]\nname = {name:?}\nnodes = {nodes:?}\n{about}").expect("text");
+    }
+    fs::write(folder.path().join("claims.toml"), claims).expect("written");
+    let partition = match launcher.contains("partition") {
+        true => String::new(),
+        false => format!("partition = {:?}\n", partition(lab)),
+    };
+    // The lab has no PMIx, and simulated ranks do not talk.
+    let config = format!(
+        "claims = \"claims.toml\"\n\
+         [launcher]\nkind = \"slurm\"\nscontrol = [{:?}, \"scontrol\"]\n{partition}\
+         worker = \"/srv/worker\"\nmpi = \"none\"\ntime_limit = \"20\"\n{launcher}\n\
+         [gate]\nstate = \"gate\"\nscontrol = [{:?}, \"scontrol\"]\n\
+         [probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \"nvbandwidth-lane\"]\n\
+         [sweep]\nmatchings = 1\n[confirm]\nwait_s = 0\n{rest}",
+        lab.run, lab.run
+    );
+    fs::write(folder.path().join("fabricgate.toml"), config).expect("written");
+    folder
+}
+
+/// What the program said.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) code: Option<i32>,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+impl Told {
+    fn document(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {} {}", self.stdout, self.stderr))
+    }
+
+    /// Outcome and reason of every node.
+    fn nodes(&self) -> BTreeMap<String, (String, String)> {
+        let document = self.document();
+        let nodes = document["nodes"].as_array().expect("nodes").clone();
+        let text = |it: &Value, key: &str| it[key].as_str().expect("a text").to_owned();
+        let node = |it: &Value| (text(it, "node"), (text(it, "outcome"), text(it, "reason")));
+        nodes.iter().map(node).collect()
+    }
+
+    /// The nodes with this outcome, as a host list.
+    fn with(&self, outcome: &str) -> String {
+        let nodes = self.nodes();
+        let those = nodes.iter().filter(|(_, (own, _))| own == outcome);
+        hostlist::fold(those.map(|(node, _)| node.as_str()))
+    }
+}
+
+/// The program while it runs.
+struct Running {
+    pid: i32,
+    thread: thread::JoinHandle<Told>,
+}
+
+impl Running {
+    fn signal(&self, signal: &str) {
+        let argv = ["kill", signal, &self.pid.to_string()].map(str::to_owned).to_vec();
+        let request = Request { argv, limit: Duration::from_secs(5), capture: 1 << 10 };
+        let (_nobody, stop) = tokio::sync::watch::channel(false);
+        assert!(now(exec::run(&request, stop)).expect("kill").ending.is_success());
+    }
+
+    fn end(self) -> Told {
+        self.thread.join().expect("the program")
+    }
+}
+
+/// Starts the program with these arguments besides its configuration.
+fn start(site: &tempfile::TempDir, arguments: &[&str]) -> Running {
+    let config = site.path().join("fabricgate.toml").display().to_string();
+    let words = arguments.iter().copied().chain(["--config", &config]).map(str::to_owned);
+    let argv: Vec<String> = std::iter::once(binary()).chain(words).collect();
+    let (tell, told) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let request = Request { argv, limit: Duration::from_secs(300), capture: exec::CAPTURE };
+        let (_nobody, stop) = tokio::sync::watch::channel(false);
+        let setting = Setting::default();
+        let mut seen = |seen: Seen<'_>| {
+            if let Seen::Started { group } = seen {
+                tell.send(group).expect("somebody listens");
+            }
+        };
+        let finished = now(exec::watched(&request, &setting, stop, &mut seen)).expect("started");
+        let code = match finished.ending {
+            Ending::Exited { code } => Some(code),
+            _ => None,
+        };
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        let (stdout, stderr) = (text(finished.stdout.bytes), text(finished.stderr.bytes));
+        Told { code, stdout, stderr }
+    });
+    Running { pid: told.recv().expect("it starts"), thread }
+}
+
+/// Runs the program to its end.
+pub(super) fn fabricgate(site: &tempfile::TempDir, arguments: &[&str]) -> Told {
+    start(site, arguments).end()
+}
+
+impl Lab {
+    /// State and reason of a node.
+    pub(super) fn node(&self, name: &str) -> (Vec<String>, String) {
+        let text = self.run(&["scontrol", "show", "node", name, "--json"]);
+        let document: Value = serde_json::from_str(&text).expect("JSON");
+        let node = &document["nodes"][0];
+        let state = node["state"].as_array().expect("a state").iter();
+        let state = state.map(|word| word.as_str().expect("a word").to_owned()).collect();
+        (state, node["reason"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Our jobs and reservations, by name.
+    pub(super) fn holds(&self) -> String {
+        let jobs = self.run(&["squeue", "-h", "-a", "-o", "%j %T"]);
+        let (reservations, _) = self.finished(&["scontrol", "show", "reservation", "-o"]);
+        jobs.lines()
+            .chain(reservations.lines())
+            .filter(|it| it.contains("fabricgate"))
+            .fold(String::new(), |all, one| format!("{all}{one}\n"))
+    }
+
+    fn drain(&self, node: &str, reason: &str) {
+        let (node, reason) = (format!("NodeName={node}"), format!("Reason={reason}"));
+        self.run(&["scontrol", "update", &node, "State=DRAIN", &reason]);
+    }
+
+    fn resume(&self, node: &str) {
+        self.finished(&["scontrol", "update", &format!("NodeName={node}"), "State=RESUME"]);
+    }
+}
+
+/// A drain of ours, in the journal and in the controller; its reason.
+fn drained_by_us(lab: &Lab, site: &tempfile::TempDir, node: &str) -> String {
+    let run = "20261121-101010-abcdef";
+    let mut journal = Journal::open(&site.path().join("gate")).expect("a journal");
+    let reason = reason::write(run, "nvlink-low", journal.epoch());
+    let action = Action {
+        kind: ActionKind::Drain,
+        node: node.into(),
+        domain: None,
+        leaf: None,
+        command: Vec::new(),
+        reason: reason.clone(),
+        mark: None,
+        findings: Vec::new(),
+        ratio: None,
+        price: None,
+        why: "a test".to_owned(),
+    };
+    let id = format!("{run}/{node}/drain");
+    let state = Some(StateChange::Drain { reason: reason.clone() });
+    journal
+        .write(Event::Intent {
+            id: id.clone(),
+            run: run.to_owned(),
+            action: Box::new(action),
+            change: Change { state, ..Change::default() },
+            before: Box::new(LiveNode::new(node, &["IDLE"])),
+        })
+        .expect("written");
+    lab.drain(node, &reason);
+    let (result, detail) = (ActionResult::Done, String::new());
+    journal.write(Event::Outcome { id, result, detail }).expect("written");
+    reason
+}
+
+/// The events of a site's journal, by their names.
+fn events(site: &tempfile::TempDir) -> Vec<Value> {
+    let text = fs::read_to_string(site.path().join("gate/journal.jsonl")).expect("a journal");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn count(events: &[Value], name: &str) -> usize {
+    events.iter().filter(|it| it["event"] == name).count()
+}
+
+#[test]
+fn an_audit_through_slurm_measures_every_node_and_leaves_nothing_behind() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, HEALTHY);
+    let site = site(&lab, "", "");
+    let told = fabricgate(&site, &["audit", "--json"]);
+    assert_eq!(told.code, Some(0), "{} {}", told.stdout, told.stderr);
+    assert_eq!(told.with("pass"), "node[0001-0036]", "{}", told.stderr);
+    assert_eq!(lab.holds(), "", "nothing is left");
+    // One job a domain, written down before and after.
+    assert!(told.stderr.contains("holds node[0001-0018]"), "{}", told.stderr);
+    let events = events(&site);
+    assert_eq!((count(&events, "holding"), count(&events, "freed")), (1, 1), "{events:?}");
+    // Ranks that span nodes were started by srun, inside the job.
+    let runs = fs::read_dir(site.path().join("runs")).expect("runs");
+    let run = runs.map(|it| it.expect("a run").path()).next().expect("a run");
+    let results = fs::read_to_string(run.join("results.jsonl")).expect("results");
+    let lanes: Vec<&str> = results.lines().filter(|it| it.contains("bisect")).collect();
+    assert_eq!(lanes.len(), 18, "{results}");
+    assert!(lanes.iter().all(|it| it.contains("\"srun\",\"--jobid=") && !it.contains("mpirun")));
+}
+
+#[test]
+fn who_is_busy_or_drained_is_left_alone_and_told() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, HEALTHY);
+    let site = site(&lab, "", "");
+    lab.run(&["sbatch", "-w", "node0003", "-o", "/dev/null", "--wrap", "sleep 300"]);
+    lab.drain("node0020", "admin: broken fan");
+    lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]).contains("0003"));
+    let told = fabricgate(&site, &["audit", "--json"]);
+    let jobs = lab.run(&["squeue", "-h", "-o", "%j %T %N"]);
+    let drained = lab.node("node0020");
+    lab.run(&["scancel", "--user=root"]);
+    lab.resume("node0020");
+    assert_eq!(told.code, Some(4), "{} {}", told.stdout, told.stderr);
+    assert_eq!(jobs.trim(), "wrap RUNNING node0003", "their job runs on, ours are gone");
+    assert_eq!(drained, (words_of("IDLE DRAIN"), "admin: broken fan".to_owned()));
+    assert_eq!(told.with("pass"), "node[0001-0002,0004-0019,0021-0036]", "{}", told.stderr);
+    let nodes = told.nodes();
+    assert!(nodes["node0003"].1.contains("allocated"), "{:?}", nodes["node0003"]);
+    assert!(nodes["node0020"].1.contains("broken fan"), "{:?}", nodes["node0020"]);
+    assert!(told.stderr.contains("left out: node0003"), "{}", told.stderr);
+}
+
+fn words_of(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
+}
+
+/// A scenario in which a tool on node0001 never ends, and a site that says so.
+fn endless(lab: &Lab) -> tempfile::TempDir {
+    let fault = "[[fault]]\nkind = \"tool-hangs\"\nnode = \"node0001\"\ntool = \"nvbandwidth\"\n";
+    furnish(lab, &format!("{HEALTHY}\n{fault}"));
+    site(lab, "", "")
+}
+
+#[test]
+fn a_sweep_that_is_told_to_end_frees_its_nodes() {
+    let Some(lab) = lab() else { return };
+    let site = endless(&lab);
+    let running = start(&site, &["audit", "--json"]);
+    lab.wait_for("our jobs", || lab.holds().matches("RUNNING").count() == 2);
+    let names = lab.run(&["squeue", "-h", "-o", "%j %u"]);
+    assert!(names.lines().all(|it| it.starts_with("fabricgate-2") && it.ends_with("root")));
+    lab.wait_for("a worker", || lab.run(&["squeue", "-h", "-s", "-o", "%i"]).lines().count() > 30);
+    running.signal("-TERM");
+    let told = running.end();
+    assert_eq!(lab.holds(), "", "{}", told.stderr);
+    assert_eq!(told.code, Some(4), "{}", told.stderr);
+    assert!(told.stderr.contains("interrupted"), "{}", told.stderr);
+}
+
+#[test]
+fn what_a_killed_sweep_held_is_freed_by_the_next() {
+    let Some(lab) = lab() else { return };
+    let site = endless(&lab);
+    let running = start(&site, &["audit"]);
+    lab.wait_for("our jobs", || lab.holds().matches("RUNNING").count() == 2);
+    lab.wait_for("a worker", || lab.run(&["squeue", "-h", "-s", "-o", "%i"]).lines().count() > 30);
+    running.signal("-KILL");
+    assert_eq!(running.end().code, None);
+    assert_eq!(lab.holds().matches("RUNNING").count(), 2, "nobody is left to free them");
+    furnish(&lab, HEALTHY);
+    let told = fabricgate(&site, &["audit", "--json"]);
+    assert!(told.stderr.contains("left behind by process"), "{}", told.stderr);
+    assert_eq!(told.code, Some(0), "{} {}", told.stdout, told.stderr);
+    assert_eq!(lab.holds(), "");
+    let events = events(&site);
+    assert_eq!((count(&events, "holding"), count(&events, "freed")), (2, 2), "{events:?}");
+}
+
+#[test]
+fn our_own_drain_is_measured_in_a_reservation_and_drained_again() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, HEALTHY);
+    let site = site(&lab, "", "");
+    let reason = drained_by_us(&lab, &site, "node0007");
+    lab.drain("node0008", "admin: broken fan");
+    // An audit lifts no drain, not even ours.
+    let told = fabricgate(&site, &["audit", "node[0007-0010]", "--json"]);
+    assert_eq!(told.with("unknown"), "node[0007-0008]", "{}", told.stderr);
+    let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--json"]);
+    let (ours, foreign) = (lab.node("node0007"), lab.node("node0008"));
+    lab.resume("node0007");
+    lab.resume("node0008");
+    assert_eq!(told.with("pass"), "node[0007,0009-0010]", "{} {:?}", told.stderr, told.nodes());
+    assert_eq!(ours, (words_of("IDLE DRAIN"), reason));
+    assert_eq!(foreign, (words_of("IDLE DRAIN"), "admin: broken fan".to_owned()));
+    assert!(told.stderr.contains("reserving node[0007,0009-0010]"), "{}", told.stderr);
+    assert_eq!(lab.holds(), "");
+}
+
+#[test]
+fn our_own_drain_is_measured_beside_the_scheduler_and_stays_drained() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, HEALTHY);
+    let site = site(&lab, "drained = \"no-allocate\"", "");
+    let reason = drained_by_us(&lab, &site, "node0007");
+    let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--json"]);
+    let (state, own) = lab.node("node0007");
+    let (listed, _) = lab.finished(&["squeue", "-h", "-s"]);
+    lab.resume("node0007");
+    assert_eq!((state, own), (words_of("IDLE DRAIN"), reason));
+    let nodes = told.nodes();
+    // Its own tools ran; ranks of several nodes need a job.
+    assert_eq!(nodes["node0007"].0, "unknown", "{nodes:?}");
+    assert!(nodes["node0007"].1.contains("one job"), "{nodes:?}");
+    let runs = fs::read_dir(site.path().join("runs")).expect("runs");
+    let run = runs.map(|it| it.expect("a run").path()).next().expect("a run");
+    let outputs = fs::read_dir(run.join("nodes/node0007")).expect("its outputs").count();
+    assert!(0 < outputs, "{}", told.stderr);
+    assert_eq!(listed, "");
+}
+
+#[test]
+fn a_lifted_drain_comes_back_after_a_kill() {
+    let Some(lab) = lab() else { return };
+    let site = endless(&lab);
+    let reason = drained_by_us(&lab, &site, "node0007");
+    let running = start(&site, &["recertify", "node[0001-0018]"]);
+    lab.wait_for("our job", || lab.holds().contains("RUNNING"));
+    running.signal("-KILL");
+    running.end();
+    let (state, _) = lab.node("node0007");
+    assert!(!state.contains(&"DRAIN".to_owned()), "its drain was lifted: {state:?}");
+    let told = fabricgate(&site, &["gate", "recover"]);
+    let ours = lab.node("node0007");
+    lab.resume("node0007");
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    let (state, own) = ours;
+    assert!(state.contains(&"DRAIN".to_owned()) && own == reason, "{state:?} {own}");
+    assert_eq!(lab.holds(), "", "{}", told.stderr);
+    assert_eq!(count(&events(&site), "freed"), 2);
+}
+
+#[test]
+fn a_busy_node_is_waited_for_where_asked_for() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, HEALTHY);
+    for how in ["wait", "reserve"] {
+        let site = site(&lab, "wait_s = 60", "");
+        lab.run(&["sbatch", "-w", "node0003", "-o", "/dev/null", "--wrap", "sleep 6"]);
+        lab.wait_for("the job", || {
+            lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]).contains("0003")
+        });
+        let arguments = ["audit", "node[0002-0005]", "--when-busy", how, "--json"];
+        let told = fabricgate(&site, &arguments);
+        assert_eq!(told.code, Some(0), "{how}: {} {}", told.stdout, told.stderr);
+        assert_eq!(told.with("pass"), "node[0002-0005]", "{how}: {}", told.stderr);
+        assert_eq!(told.stderr.contains("reserving"), how == "reserve", "{}", told.stderr);
+        assert_eq!(lab.holds(), "");
+        lab.settle();
+    }
+}
+
+#[test]
+fn mistakes_and_refusals_are_told_and_hold_nothing() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, HEALTHY);
+    let refused = |launcher: &str, arguments: &[&str]| {
+        let told = fabricgate(&site(&lab, launcher, ""), &[&["audit"], arguments].concat());
+        assert_eq!(told.code, Some(5), "{launcher}: {} {}", told.stdout, told.stderr);
+        assert_eq!(lab.holds(), "", "{launcher}");
+        told.stderr
+    };
+    let said = refused("partition = \"nosuch\"", &[]);
+    assert!(said.contains("Invalid partition name specified"), "{said}");
+    let said = refused("reservation = \"nosuch\"", &[]);
+    assert!(said.contains("reservation is invalid"), "{said}");
+    let said = refused("gres = \"foo:9\"", &[]);
+    assert!(said.contains("Invalid generic resource"), "{said}");
+    let said = refused("salloc = [\"/no/such/salloc\"]", &[]);
+    assert!(said.contains("not found"), "{said}");
+
+    // A partition that this account may not use.
+    let of = format!("PartitionName={}", partition(&lab));
+    lab.run(&["scontrol", "update", &of, "AllowAccounts=physics"]);
+    let alice = format!("{:?}, \"setpriv\", \"--reuid=alice\", \"--regid=alice\"", lab.run);
+    let as_alice = format!("salloc = [{alice}, \"--init-groups\", \"salloc\"]");
+    let said = refused(&as_alice, &["node0002"]);
+    lab.run(&["scontrol", "update", &of, "AllowAccounts=ALL"]);
+    assert!(said.contains("account"), "{said}");
+
+    // Everybody is in use.
+    lab.run(&["sbatch", "-w", "node0003", "-o", "/dev/null", "--wrap", "sleep 300"]);
+    lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]).contains("0003"));
+    let said = refused("", &["node0003"]);
+    lab.run(&["scancel", "--user=root"]);
+    assert!(said.contains("left out: node0003") && said.contains("no node can be"), "{said}");
+}
+
+#[test]
+fn a_controller_that_is_gone_is_told() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, HEALTHY);
+    let site = site(&lab, "", "");
+    lab.signal("KILL");
+    let told = fabricgate(&site, &["audit"]);
+    lab.run(&["slurmctld"]);
+    lab.settle();
+    assert_eq!(told.code, Some(5), "{} {}", told.stdout, told.stderr);
+    assert!(told.stderr.contains("slurmctld"), "{}", told.stderr);
+    assert_eq!(lab.holds(), "");
+}
+
+#[test]
+fn names_that_slurm_could_misread_start_nothing() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, HEALTHY);
+    for name in ["--uid=0", "node0001 --uid=0", "node0001;reboot"] {
+        let site = site(&lab, "", "");
+        let about = "platform = \"gb200-nvl72\"\ngpus_per_node = 4";
+        let claims = format!("[[domain]]\nname = \"block01\"\nnodes = [{name:?}]\n{about}\n");
+        fs::write(site.path().join("claims.toml"), claims).expect("written");
+        let told = fabricgate(&site, &["audit"]);
+        assert_eq!(told.code, Some(2), "{name}: {} {}", told.stdout, told.stderr);
+        assert_eq!(lab.holds(), "");
+    }
+}

@@ -39,7 +39,7 @@ pub fn asked(
     for finding in verdicts.findings.iter().filter(|finding| finding.class == WRONG_DOMAIN) {
         let locus = &finding.locus;
         let mut hold = |why: &str| {
-            withheld.push(Withheld { what: locus.to_string(), why: why.to_owned() });
+            withheld.push(Withheld::new(locus.to_string(), why));
         };
         let Some(node) = locus.node.as_ref().filter(|_| locus.kind == LocusKind::Node) else {
             hold("which of the two nodes is in the wrong domain is not known");
@@ -66,7 +66,7 @@ pub fn asked(
     for node in torn {
         moves.remove(&node);
         let why = "it was seen to reach several other domains".to_owned();
-        withheld.push(Withheld { what: format!("node {node}"), why });
+        withheld.push(Withheld::new(format!("node {node}"), why));
     }
     (moves, withheld)
 }

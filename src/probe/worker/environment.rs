@@ -43,7 +43,7 @@ pub(super) fn load(setup: &Setup) -> Option<f64> {
 /// One line per GPU; none where the driver's tool is not there or fails.
 pub(super) async fn gpus(setup: &Setup) -> Vec<String> {
     let query = [
-        "--query-gpu=index,uuid,clocks.sm,clocks.mem,temperature.gpu,power.draw",
+        "--query-gpu=index,uuid,clocks.sm,clocks.mem,temperature.gpu,power.draw,vbios_version",
         "--format=csv,noheader",
     ];
     let answer = nvidia_smi(setup, &query).await.unwrap_or_default();

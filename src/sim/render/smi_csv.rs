@@ -5,6 +5,9 @@ use super::uuid;
 use crate::sim::bench::Bench;
 use crate::sim::fabric::GpuIndex;
 
+/// The VBIOS of every simulated GPU.
+const VBIOS: &str = "96.00.74.00.01";
+
 /// The answer to a query, where the arguments are one.
 pub fn answer(bench: &Bench<'_>, args: &[String]) -> Option<Answer> {
     let value = |name: &str| args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
@@ -88,6 +91,7 @@ fn of_gpu(bench: &Bench<'_>, gpu: GpuIndex, name: &str) -> Option<(String, &'sta
         "name" | "gpu_name" => (node.hardware.product.to_owned(), ""),
         "count" => (node.gpus.len().to_string(), ""),
         "driver_version" => (node.hardware.driver.to_owned(), ""),
+        "vbios_version" => (VBIOS.to_owned(), ""),
         "pci.bus_id" | "gpu_bus_id" => {
             (format!("{}.0", node.hardware.bus_id(state.slot).to_uppercase()), "")
         }

@@ -1,0 +1,141 @@
+//! How many nodes of a domain are out at once, and how often.
+
+use std::collections::BTreeMap;
+
+use statrs::distribution::Binomial;
+use statrs::distribution::Discrete;
+
+use super::Mix;
+
+/// Shares that somebody rounded may miss one by this much.
+const ROUNDING: f64 = 0.02;
+
+/// The chance of every number of nodes that are out at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outages {
+    /// From no node to all of them; never empty.
+    chances: Vec<f64>,
+}
+
+/// Why an observation cannot be used for a domain.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ObservedError {
+    /// It has more nodes out than there are.
+    #[error("{out} nodes out at once, in a domain of {nodes}")]
+    TooMany {
+        /// Out.
+        out: u32,
+        /// In all.
+        nodes: u32,
+    },
+    /// A share that is none.
+    #[error("{out} nodes out: share {share}, expected 0 to 1")]
+    Share {
+        /// Nodes out.
+        out: u32,
+        /// Its share.
+        share: f64,
+    },
+    /// Something is missing or there twice.
+    #[error("the shares sum to {0}, expected 1: no line may be missing, not even that of 0 out")]
+    Sum(f64),
+}
+
+impl Outages {
+    /// Of nodes that are out with this probability each, independently; nothing
+    /// where that is no probability.
+    pub fn independent(nodes: u32, unavailable: f64) -> Option<Self> {
+        let binomial = Binomial::new(unavailable, u64::from(nodes)).ok()?;
+        Some(Self { chances: (0..=u64::from(nodes)).map(|out| binomial.pmf(out)).collect() })
+    }
+
+    /// As a site has seen it: nodes out at once, and the share of time.
+    pub fn observed(nodes: u32, shares: &BTreeMap<u32, f64>) -> Result<Self, ObservedError> {
+        for (out, share) in shares {
+            if !(0.0..=1.0).contains(share) {
+                return Err(ObservedError::Share { out: *out, share: *share });
+            }
+            if nodes < *out && 0.0 < *share {
+                return Err(ObservedError::TooMany { out: *out, nodes });
+            }
+        }
+        let sum = shares.values().fold(0.0, |sum, share| sum + share);
+        if ROUNDING < (sum - 1.0).abs() {
+            return Err(ObservedError::Sum(sum));
+        }
+        let chance = |out| shares.get(&out).copied().unwrap_or(0.0) / sum;
+        Ok(Self { chances: (0..=nodes).map(chance).collect() })
+    }
+
+    /// Nodes in all.
+    pub fn nodes(&self) -> u32 {
+        u32::try_from(self.chances.len() - 1).expect("made for a number of nodes")
+    }
+
+    /// The share of nodes that is out, over time.
+    pub fn unavailable(&self) -> f64 {
+        let nodes = self.nodes();
+        if nodes == 0 {
+            return 0.0;
+        }
+        let out: f64 = (0..=nodes).zip(&self.chances).map(|(k, p)| f64::from(k) * p).sum();
+        out / f64::from(nodes)
+    }
+
+    /// The chance that at least this many nodes are up.
+    pub fn at_least_up(&self, up: u32) -> f64 {
+        match self.nodes().checked_sub(up) {
+            Some(most) => self.chances[..=most as usize].iter().sum::<f64>().min(1.0),
+            None => 0.0,
+        }
+    }
+
+    /// Expected nodes that jobs with segments of this size can use.
+    pub fn usable(&self, segment: u32) -> f64 {
+        if segment == 0 {
+            return f64::NAN;
+        }
+        let nodes = self.nodes();
+        let whole = |out: u32| f64::from((nodes - out) / segment * segment);
+        (0..=nodes).zip(&self.chances).map(|(out, chance)| chance * whole(out)).sum()
+    }
+
+    /// The same domain with one node less: which one says nothing about the
+    /// others. Of independent nodes the others stay independent, and exactly so.
+    pub fn without_one(&self) -> Self {
+        let nodes = self.nodes();
+        if nodes == 0 {
+            return self.clone();
+        }
+        let all = f64::from(nodes);
+        // Out before, and the node that goes was up (or was one of those out).
+        let chance = |out: u32| {
+            let at = out as usize;
+            self.chances[at] * (all - f64::from(out)) / all
+                + self.chances[at + 1] * f64::from(out + 1) / all
+        };
+        Self { chances: (0..nodes).map(chance).collect() }
+    }
+
+    /// The same domain with so many nodes less, at most all of them.
+    pub fn without(&self, nodes: u32) -> Self {
+        let fewer = (0..nodes.min(self.nodes()))
+            .fold(None, |left: Option<Self>, _| Some(left.as_ref().unwrap_or(self).without_one()));
+        fewer.unwrap_or_else(|| self.clone())
+    }
+
+    /// What draining one more node costs jobs with segments of this size, in
+    /// expected nodes.
+    pub fn price(&self, segment: u32) -> f64 {
+        // As far as numbers go: a node less never leaves more.
+        let price = self.usable(segment) - self.without_one().usable(segment);
+        if price < 0.0 { 0.0 } else { price }
+    }
+
+    /// The same over a mix of segments.
+    pub fn mixed_price(&self, mix: &Mix) -> f64 {
+        let fewer = self.without_one();
+        let price = mix.mean(|segment| self.usable(segment) - fewer.usable(segment));
+        if price < 0.0 { 0.0 } else { price }
+    }
+}

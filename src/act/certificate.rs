@@ -1,0 +1,403 @@
+//! Certificates from a run, and what makes one void.
+//!
+//! Pure. A certificate holds what was measured of one machine in one boot: a
+//! node that passed is certified, and nothing is said of one that did not.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::ledger::Ledger;
+use super::policy::Policy;
+use super::situation::Now;
+use super::situation::RunSeen;
+use crate::model::action::Withheld;
+use crate::model::cell::Cell;
+use crate::model::certificate::CERTIFICATE_FORMAT;
+use crate::model::certificate::Certificate;
+use crate::model::certificate::Identity;
+use crate::model::certificate::Minimum;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::live::LiveNode;
+use crate::model::moment::DAY_S;
+use crate::model::moment::rfc3339;
+use crate::model::profile::Profile;
+use crate::model::raw::RawResult;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
+use crate::model::unit::Unit;
+use crate::model::verdict::NodeVerdict;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::Verdicts;
+use crate::model::worker::Machine;
+
+/// Days that an admission counts at most: it leaves out the tournament, and is
+/// made before one job. A day is the age at which others' admission checks
+/// expire, too.
+const ADMITTED_DAYS: u32 = 1;
+
+/// Longest part of an identity that is taken over from what a tool printed.
+const LONGEST: usize = 80;
+
+/// What certificates are made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence<'a> {
+    /// The run.
+    pub run: &'a RunSeen,
+    /// What the judge says.
+    pub verdicts: &'a Verdicts,
+    /// What was measured.
+    pub cells: &'a [Cell],
+    /// What was claimed of the nodes.
+    pub claims: &'a Claims,
+    /// What workers said of their machines.
+    pub machines: &'a [Machine],
+    /// The readings, some of which name GPUs.
+    pub results: &'a [RawResult],
+    /// The outputs, some of which name GPUs and the driver.
+    pub recordings: &'a [Recording],
+}
+
+/// How long a run certifies the nodes that pass it, in seconds; an error says
+/// why it certifies none.
+///
+/// An audit measures what is cheap, so it certifies nothing; what it finds
+/// well takes nothing from an earlier certificate either.
+pub fn validity(run: &RunSeen, policy: &Policy) -> Result<i64, String> {
+    let days = match Profile::parse(&run.profile) {
+        Some(Profile::BurnIn | Profile::Recertify) => policy.certificate_days,
+        Some(Profile::Admit) => policy.certificate_days.min(ADMITTED_DAYS),
+        Some(Profile::Audit) => {
+            return Err("an audit measures too little to certify; what was certified before \
+                        stays so"
+                .to_owned());
+        }
+        None => return Err(format!("{:?} is no profile that certifies", run.profile)),
+    };
+    if !run.real {
+        return Err("the run measured no nodes: it was simulated, or is a stored one".to_owned());
+    }
+    if !run.complete {
+        return Err("the run did not come to its end".to_owned());
+    }
+    if run.created_unix <= 0 {
+        return Err("the run does not say when it was made".to_owned());
+    }
+    Ok(i64::from(days) * DAY_S)
+}
+
+/// Certificates of the nodes that passed, and why others that passed have none.
+/// Nodes that we drained and did not give back yet wait for that.
+pub fn certificates(
+    evidence: &Evidence<'_>,
+    ledger: &Ledger,
+    policy: &Policy,
+) -> (Vec<Certificate>, Vec<Withheld>) {
+    let run = evidence.run;
+    let seconds = match validity(run, policy) {
+        Ok(seconds) => seconds,
+        Err(why) => {
+            return (Vec::new(), vec![Withheld::new("certificates", why)]);
+        }
+    };
+    let mut minima = minima(evidence.cells);
+    let mut identities = identities(evidence.machines, evidence.results, evidence.recordings);
+    let platforms: BTreeMap<&NodeName, &str> = evidence
+        .claims
+        .domains
+        .iter()
+        .filter_map(|domain| Some((domain, domain.platform.as_deref()?)))
+        .flat_map(|(domain, platform)| domain.nodes.iter().map(move |node| (node, platform)))
+        .collect();
+    let (mut made, mut withheld) = (Vec::new(), Vec::new());
+    for NodeVerdict { node, domain, outcome, detectable, .. } in &evidence.verdicts.nodes {
+        if *outcome != Outcome::Pass {
+            continue;
+        }
+        let mut refuse = |why: String| withheld.push(Withheld::new(node.to_string(), why));
+        if !node.is_one_node() {
+            refuse(format!("{:?} would not be read as the name of one node", node.as_str()));
+            continue;
+        }
+        if ledger.drains.contains_key(node) {
+            refuse("it passed, and is certified once our drain of it is taken back".to_owned());
+            continue;
+        }
+        let identity = match identities.remove(node).unwrap_or_default() {
+            Seen { trouble: Some(why), .. } => {
+                refuse(why);
+                continue;
+            }
+            Seen { identity, .. } => identity,
+        };
+        let platform = platforms.get(node).copied().or(evidence.verdicts.platform.as_deref());
+        made.push(Certificate {
+            format: CERTIFICATE_FORMAT.to_owned(),
+            node: node.clone(),
+            identity,
+            domain: domain.clone(),
+            platform: platform.map(str::to_owned),
+            profile: run.profile.clone(),
+            minima: minima.remove(node).unwrap_or_default(),
+            detectable: *detectable,
+            thresholds_digest: evidence.verdicts.thresholds_digest.clone(),
+            run: run.id.clone(),
+            issued: run.created.clone(),
+            issued_unix: run.created_unix,
+            expires: rfc3339(run.created_unix.saturating_add(seconds)),
+            expires_unix: run.created_unix.saturating_add(seconds),
+            voided: None,
+        });
+    }
+    (made, withheld)
+}
+
+/// Why a certificate says nothing of the machine that is there now; `None`
+/// where it still does.
+///
+/// A reboot alone voids: NVLinks train anew and the fabric is joined anew at
+/// every boot, and what was measured is what came of that. What either side
+/// does not know is not compared; where nothing can be compared, nobody knows
+/// whether this is the machine.
+pub fn void(certificate: &Certificate, machine: &Identity, now: i64) -> Option<String> {
+    if let Some(why) = spent(certificate, now) {
+        return Some(why);
+    }
+    let then = &certificate.identity;
+    let mut compared = false;
+    if !then.gpus.is_empty() && !machine.gpus.is_empty() {
+        compared = true;
+        if let Some(why) = other_gpus(&then.gpus, &machine.gpus) {
+            return Some(why);
+        }
+    }
+    let both =
+        [("driver", &then.driver, &machine.driver), ("boot", &then.boot_id, &machine.boot_id)];
+    for (what, then, now) in both {
+        let (Some(then), Some(now)) = (then, now) else { continue };
+        compared = true;
+        if then != now && what == "boot" {
+            return Some(format!("it booted since: boot {now}, certified in boot {then}"));
+        }
+        if then != now {
+            return Some(format!("another {what}: {now}, certified with {then}"));
+        }
+    }
+    for (part, then) in &then.firmware {
+        let Some(now) = machine.firmware.get(part) else { continue };
+        compared = true;
+        if then != now {
+            return Some(format!("other firmware of {part}: {now}, certified with {then}"));
+        }
+    }
+    (!compared).then(|| "nothing tells whether it is the machine that was certified".to_owned())
+}
+
+/// Why a certificate counts for no machine any more, whichever is there.
+pub fn spent(certificate: &Certificate, now: i64) -> Option<String> {
+    if let Some(voided) = &certificate.voided {
+        return Some(format!("voided {}: {}", voided.at, voided.why));
+    }
+    if certificate.expires_unix <= now {
+        return Some(format!("expired {}", certificate.expires));
+    }
+    if now < certificate.issued_unix {
+        return Some(format!("issued {}, which is yet to come", certificate.issued));
+    }
+    None
+}
+
+/// Why a certificate is of an earlier boot, as the scheduler tells; for those
+/// who have no worker to ask.
+pub fn outlived(certificate: &Certificate, node: &LiveNode) -> Option<String> {
+    let booted = node.booted.filter(|booted| certificate.issued_unix < *booted)?;
+    Some(format!("it booted {}, after it was certified", rfc3339(booted)))
+}
+
+/// Whether a new certificate takes the place of one that is there: not where
+/// that one still holds for the same machine, and for longer.
+pub fn replaces(new: &Certificate, old: &Certificate, now: &Now) -> bool {
+    old.expires_unix <= new.expires_unix || void(old, &new.identity, now.unix).is_some()
+}
+
+fn other_gpus(then: &[String], now: &[String]) -> Option<String> {
+    let (was, is): (BTreeSet<&String>, BTreeSet<&String>) =
+        (then.iter().collect(), now.iter().collect());
+    let new = is.difference(&was).count();
+    let gone = was.difference(&is).count();
+    match (new, gone) {
+        (0, 0) if then == now => None,
+        (0, 0) => Some("its GPUs come in another order than when it was certified".to_owned()),
+        (0, gone) => Some(format!("{gone} of the {} GPUs that were certified are gone", was.len())),
+        (new, _) => Some(format!("{new} of its {} GPUs are not those certified", is.len())),
+    }
+}
+
+/// What is known of which machine a node was in a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Seen {
+    identity: Identity,
+    /// It was not one machine throughout.
+    trouble: Option<String>,
+}
+
+impl Seen {
+    fn gpus(&mut self, lines: &[String]) {
+        let gpus = gpus(lines);
+        let uuids: Vec<String> = gpus.values().map(|gpu| gpu.uuid.clone()).collect();
+        self.uuids(uuids);
+        for (index, gpu) in gpus {
+            if let Some(vbios) = gpu.vbios {
+                self.identity.firmware.insert(format!("GPU {index} VBIOS"), vbios);
+            }
+        }
+    }
+
+    fn uuids(&mut self, uuids: Vec<String>) {
+        if uuids.is_empty() || uuids == self.identity.gpus {
+            return;
+        }
+        if self.identity.gpus.is_empty() {
+            self.identity.gpus = uuids;
+        } else {
+            self.trouble = Some("it had other GPUs during the run than before".to_owned());
+        }
+    }
+
+    fn driver(&mut self, driver: Option<&str>) {
+        let Some(driver) = driver.and_then(word) else { return };
+        match &self.identity.driver {
+            Some(known) if *known != driver => {
+                self.trouble = Some(format!("drivers {known} and {driver} in one run"));
+            }
+            _ => self.identity.driver = Some(driver),
+        }
+    }
+
+    fn boot(&mut self, boot: Option<&str>) {
+        let Some(boot) = boot.and_then(word) else { return };
+        match &self.identity.boot_id {
+            Some(known) if *known != boot => {
+                self.trouble = Some("it booted during the run".to_owned());
+            }
+            _ => self.identity.boot_id = Some(boot),
+        }
+    }
+}
+
+/// Which machine every node was, as workers, readings and outputs name it.
+fn identities(
+    machines: &[Machine],
+    results: &[RawResult],
+    recordings: &[Recording],
+) -> BTreeMap<NodeName, Seen> {
+    let mut seen: BTreeMap<NodeName, Seen> = BTreeMap::new();
+    for Machine { node, environment, .. } in machines {
+        let one = seen.entry(node.clone()).or_default();
+        one.boot(environment.boot_id.as_deref());
+        one.driver(environment.driver.as_deref());
+        one.gpus(&environment.gpus);
+    }
+    for result in results.iter().filter(|result| !result.gpus.is_empty()) {
+        if let Some(first) = result.nodes.first() {
+            seen.entry(first.clone()).or_default().gpus(&result.gpus);
+        }
+    }
+    for recording in recordings {
+        let Scope::Node(node) = &recording.scope else { continue };
+        let facts = &recording.parsed.facts;
+        let one = seen.entry(node.clone()).or_default();
+        one.driver(facts.driver.as_deref());
+        let by_index: BTreeMap<u32, Option<String>> = facts
+            .devices
+            .iter()
+            .map(|device| (device.index, device.uuid.as_deref().and_then(word)))
+            .collect();
+        // An output that leaves out the UUID of one GPU lists none of them.
+        if let Some(uuids) = by_index.into_values().collect::<Option<Vec<String>>>() {
+            one.uuids(uuids);
+        }
+    }
+    seen
+}
+
+/// One GPU as a worker's line names it.
+struct Gpu {
+    uuid: String,
+    vbios: Option<String>,
+}
+
+/// `index, UUID, clocks, clocks, temperature, power, VBIOS`, by index. Older
+/// workers leave the last out.
+fn gpus(lines: &[String]) -> BTreeMap<u32, Gpu> {
+    let mut gpus = BTreeMap::new();
+    for line in lines {
+        let mut fields = line.split(',').map(str::trim);
+        let index = fields.next().and_then(|index| index.parse().ok());
+        let uuid = fields.next().filter(|uuid| uuid.starts_with("GPU-")).and_then(word);
+        if let (Some(index), Some(uuid)) = (index, uuid) {
+            gpus.insert(index, Gpu { uuid, vbios: fields.nth(4).and_then(word) });
+        }
+    }
+    gpus
+}
+
+/// A version or an id as a tool printed it, where it can be one: `[N/A]` is
+/// none.
+fn word(text: &str) -> Option<String> {
+    let text = text.trim();
+    let harmless = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
+    let fits = !text.is_empty() && text.len() <= LONGEST;
+    (fits && text.chars().all(harmless)).then(|| text.to_owned())
+}
+
+/// One cell whatever its reading: the test and its two ends.
+type Place<'a> = (&'a str, Unit, End<'a>, End<'a>, Option<&'a str>);
+type End<'a> = (Option<&'a NodeName>, Option<u32>);
+
+/// The least bandwidth of every node by test. A cell counts with the median of
+/// its readings, as the judge takes it: one dip is no level. Latencies have no
+/// floor and are left out.
+fn minima(cells: &[Cell]) -> BTreeMap<NodeName, Vec<Minimum>> {
+    let mut readings: BTreeMap<Place<'_>, Vec<(f64, Option<f64>)>> = BTreeMap::new();
+    for cell in cells.iter().filter(|cell| cell.unit.is_bandwidth()) {
+        let Some(value) = cell.value.filter(|value| value.is_finite()) else { continue };
+        let (src, dst) =
+            ((cell.src_node.as_ref(), cell.src_gpu), (cell.dst_node.as_ref(), cell.dst_gpu));
+        let place = (&*cell.testcase, cell.unit, src, dst, cell.rail.as_deref());
+        readings.entry(place).or_default().push((value, cell.expected));
+    }
+    let mut least: BTreeMap<&NodeName, BTreeMap<(&str, Unit), (f64, Option<f64>)>> =
+        BTreeMap::new();
+    for ((testcase, unit, src, dst, _), mut values) in readings {
+        values.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // The lower one of two middle readings: never more than was measured.
+        let (value, expected) = values[(values.len() - 1) / 2];
+        for node in [src.0, dst.0].into_iter().flatten() {
+            let slot =
+                least.entry(node).or_default().entry((testcase, unit)).or_insert((value, expected));
+            if value < slot.0 {
+                *slot = (value, expected);
+            }
+        }
+    }
+    least
+        .into_iter()
+        .map(|(node, tests)| {
+            let minima = tests
+                .into_iter()
+                .map(|((testcase, unit), (value, expected))| Minimum {
+                    testcase: testcase.to_owned(),
+                    value,
+                    unit,
+                    expected,
+                })
+                .collect();
+            (node.clone(), minima)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "certificate_tests.rs"]
+mod tests;

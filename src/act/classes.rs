@@ -1,0 +1,236 @@
+//! What a class of findings asks for: a drain whatever it costs, a drain where it
+//! pays, or a mark; and how sure a finding is.
+//!
+//! Pure. The judge decides which class a finding has; a class that is not named
+//! here counts by its outcome alone.
+
+use std::collections::BTreeSet;
+
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::said::Basis;
+use crate::model::said::GroupKind;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Outcome;
+
+/// Class of a node that is not in the domain it is claimed to be in.
+const WRONG_DOMAIN: &str = "wrong-domain";
+
+/// What a node that is elsewhere shows besides: imports from where it is not.
+const OF_WRONG_DOMAIN: &[&str] = &[WRONG_DOMAIN, "tool-error"];
+
+/// Classes that the confirm stage measures a second time with other partners
+/// (`judge::confirm`). Those are confirmed by that, and by nothing else.
+const SEEN_AGAIN: &[&str] = &[
+    "nvlink-low",
+    "p2p-low",
+    "pcie-p2p-low",
+    "nvlink-absent",
+    WRONG_DOMAIN,
+    "tool-error",
+    "nic-low",
+    "nic-unreachable",
+    "data-corruption",
+];
+
+/// Classes of what a driver says of itself: a vote, and never all of them
+/// (algorithms, section 6.2). Without a measurement that agrees they do not act.
+const PASSIVE: &[&str] = &["nvlink-inactive", "nvlink-rate", "fabric-health"];
+
+/// What the findings about a node ask for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Accusation<'a> {
+    /// It cannot be used as claimed.
+    Hard(&'a Finding),
+    /// It works, in another domain than claimed.
+    Elsewhere(&'a Finding),
+    /// It works, below what it must deliver.
+    Soft(&'a Finding),
+}
+
+impl<'a> Accusation<'a> {
+    /// The finding that decides.
+    pub(super) fn finding(self) -> &'a Finding {
+        match self {
+            Self::Hard(finding) | Self::Elsewhere(finding) | Self::Soft(finding) => finding,
+        }
+    }
+}
+
+/// The worst that these findings say; they come worst first.
+pub(super) fn accusation<'a>(findings: &[&'a Finding]) -> Option<Accusation<'a>> {
+    let elsewhere = findings.iter().find(|f| f.class == WRONG_DOMAIN);
+    let is_hard = |f: &&&Finding| {
+        let symptom = elsewhere.is_some() && OF_WRONG_DOMAIN.contains(&f.class.as_str());
+        f.outcome == Outcome::Failed && f.class != WRONG_DOMAIN && !symptom
+    };
+    if let Some(hard) = findings.iter().find(is_hard) {
+        return Some(Accusation::Hard(hard));
+    }
+    match elsewhere {
+        Some(found) => Some(Accusation::Elsewhere(found)),
+        None => findings.first().map(|found| Accusation::Soft(found)),
+    }
+}
+
+/// The findings about a node that count as confirmed. A state that the driver
+/// reports counts where a confirmed measurement accuses the same node.
+pub(super) fn sure<'a>(findings: &[&'a Finding]) -> Vec<&'a Finding> {
+    let own: Vec<&Finding> = findings.iter().copied().filter(|f| is_sure(f)).collect();
+    let is_seen = own.iter().any(|f| !is_passive(f));
+    own.into_iter().filter(|f| f.confirmed || is_seen || !is_passive(f)).collect()
+}
+
+fn is_passive(finding: &Finding) -> bool {
+    PASSIVE.contains(&finding.class.as_str())
+}
+
+/// Whether a second look agreed. What no second look shows (a GPU that is not
+/// there, a diagnostic that failed) is sure where two outputs say it.
+fn is_sure(finding: &Finding) -> bool {
+    if finding.confirmed {
+        return true;
+    }
+    let outputs: BTreeSet<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
+    !SEEN_AGAIN.contains(&finding.class.as_str()) && 1 < outputs.len()
+}
+
+/// Another domain that this node was measured to reach, and by whom: a measured
+/// group that holds it with two nodes of that domain or more. One partner may be
+/// the one that is misplaced.
+pub(super) fn reached(node: &NodeName, fleet: &Claims) -> Option<String> {
+    let home = fleet.domain_of(node).map(|domain| &domain.name);
+    let measured = fleet.assertions.iter().filter(|told| {
+        let group = &told.group;
+        group.basis == Basis::Measured
+            && group.kind == GroupKind::Domain
+            && group.in_force
+            && group.nodes.contains(node)
+    });
+    for told in measured {
+        let others = fleet.domains.iter().filter(|domain| Some(&domain.name) != home);
+        for domain in others {
+            let met = told.group.nodes.iter().filter(|n| *n != node && domain.nodes.contains(n));
+            if 1 < met.count() {
+                let source = fleet.sources.get(told.source);
+                let place = source.map_or("a run", |read| read.source.place.as_str());
+                return Some(format!("{}, as {place} measured", domain.name));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::claims::Assertion;
+    use crate::model::claims::ClaimedDomain;
+    use crate::model::said::Group;
+    use crate::model::verdict::Evidence;
+    use crate::model::verdict::Locus;
+    use crate::model::verdict::LocusKind;
+
+    fn found(class: &str, outcome: Outcome, files: &[&str], confirmed: bool) -> Finding {
+        let evidence = |file: &&str| Evidence {
+            file: (*file).to_owned(),
+            testcase: None,
+            detail: String::new(),
+        };
+        Finding {
+            id: class.to_owned(),
+            outcome,
+            class: class.to_owned(),
+            locus: Locus::of(LocusKind::Node),
+            measured: None,
+            expected: None,
+            unit: None,
+            ratio: None,
+            confirmed,
+            detectable: None,
+            rule: String::new(),
+            summary: String::new(),
+            evidence: files.iter().map(evidence).collect(),
+        }
+    }
+
+    fn classes(findings: &[Finding]) -> Vec<&str> {
+        let all: Vec<&Finding> = findings.iter().collect();
+        sure(&all).into_iter().map(|f| f.class.as_str()).collect()
+    }
+
+    #[test]
+    fn what_is_measured_again_is_sure_by_that_alone() {
+        use Outcome::Failed;
+        let of = |class, files: &[&str], confirmed| {
+            !classes(&[found(class, Failed, files, confirmed)]).is_empty()
+        };
+        assert!(!of("nvlink-low", &["a", "b"], false));
+        assert!(of("nvlink-low", &["a"], true));
+        assert!(!of("gpu-missing", &["a", "a"], false));
+        assert!(of("gpu-missing", &["a", "b"], false));
+        // A class of tomorrow's judge.
+        assert!(!of("brand-new", &["a"], false));
+        assert!(of("brand-new", &["a", "b"], false));
+    }
+
+    #[test]
+    fn what_a_driver_says_of_itself_acts_with_a_measurement_only() {
+        use Outcome::Degraded;
+        let links = || found("nvlink-inactive", Degraded, &["a", "b"], false);
+        assert!(classes(&[links()]).is_empty());
+        assert!(classes(&[links(), found("nvlink-low", Degraded, &["c"], false)]).is_empty());
+        let both = [links(), found("nvlink-low", Degraded, &["c"], true)];
+        assert_eq!(classes(&both), ["nvlink-inactive", "nvlink-low"]);
+    }
+
+    #[test]
+    fn a_hard_fault_outweighs_a_wrong_place_and_that_a_soft_one() {
+        use Outcome::Degraded;
+        use Outcome::Failed;
+        let place = found("wrong-domain", Failed, &[], true);
+        let import = found("tool-error", Failed, &[], true);
+        let wrong = found("data-corruption", Failed, &[], true);
+        let low = found("nvlink-low", Degraded, &[], true);
+        let of = |findings: &[&Finding]| match accusation(findings) {
+            Some(Accusation::Hard(f)) => format!("hard {}", f.class),
+            Some(Accusation::Elsewhere(f)) => format!("elsewhere {}", f.class),
+            Some(Accusation::Soft(f)) => format!("soft {}", f.class),
+            None => "nothing".to_owned(),
+        };
+        assert_eq!(of(&[&place, &import, &low]), "elsewhere wrong-domain");
+        assert_eq!(of(&[&import, &low]), "hard tool-error");
+        assert_eq!(of(&[&place, &wrong]), "hard data-corruption");
+        assert_eq!(of(&[&low]), "soft nvlink-low");
+        assert_eq!(of(&[]), "nothing");
+    }
+
+    #[test]
+    fn a_node_reaches_another_domain_where_two_of_its_nodes_were_measured_with_it() {
+        let nodes = |names: &[&str]| names.iter().map(|n| NodeName::from(*n)).collect::<Vec<_>>();
+        let domain = |name: &str, names: &[&str]| ClaimedDomain {
+            name: name.into(),
+            nodes: nodes(names),
+            platform: None,
+            gpus_per_node: None,
+            nic: None,
+        };
+        let with = |measured: &[&str], basis: Basis| Claims {
+            domains: vec![domain("a", &["a1", "a2", "a3"]), domain("b", &["b1", "b2"])],
+            assertions: vec![Assertion {
+                source: 0,
+                group: Group {
+                    basis,
+                    ..Group::of(GroupKind::Domain, "measured domain", "x", nodes(measured))
+                },
+            }],
+            ..Claims::default()
+        };
+        let of = |claims: &Claims| reached(&NodeName::from("a3"), claims);
+        let there = with(&["a3", "b1", "b2"], Basis::Measured);
+        assert_eq!(of(&there).as_deref(), Some("b, as a run measured"));
+        assert_eq!(of(&with(&["a3", "b1"], Basis::Measured)), None);
+        assert_eq!(of(&with(&["a1", "a2", "a3"], Basis::Measured)), None);
+        assert_eq!(of(&with(&["a3", "b1", "b2"], Basis::Asserted)), None);
+    }
+}

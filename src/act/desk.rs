@@ -1,0 +1,301 @@
+//! Where suspects are decided on, one after the other and the worst first: what
+//! is proposed for a node, or why nothing is.
+//!
+//! Pure. First comes what forbids it for the node, then what its findings ask
+//! for, and last what stops whatever would be done: a freeze, a budget.
+
+use super::budget::Budget;
+use super::classes;
+use super::classes::Accusation;
+use super::grounds;
+use super::instrument::Doubt;
+use super::ledger::OwnDrain;
+use super::policy::Policy;
+use super::reason;
+use super::situation::Situation;
+use super::standing;
+use super::suspects::Suspect;
+use super::worth::Prices;
+use super::worth::Worth;
+use crate::measure::text::clean;
+use crate::model::action::Action;
+use crate::model::action::ActionKind;
+use crate::model::action::Mark;
+use crate::model::id::NodeName;
+use crate::model::live::LiveNode;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Outcome;
+
+/// Why nothing is proposed for a node.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// In words.
+    pub why: String,
+    /// It would be done, but for a freeze or a budget.
+    pub budget: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self { why, budget: false }
+    }
+}
+
+/// Where the suspects are decided on.
+#[derive(Debug)]
+pub(super) struct Desk<'a> {
+    situation: &'a Situation<'a>,
+    policy: &'a Policy,
+    unusable: Option<&'a str>,
+    frozen: Option<&'a str>,
+    doubt: &'a Doubt,
+    budget: Budget<'a>,
+    prices: Prices<'a>,
+}
+
+/// What is to be done to a suspect, before anybody asks whether it may be now.
+struct Verdict<'f> {
+    kind: ActionKind,
+    /// The finding that decides.
+    found: &'f Finding,
+    /// All that act.
+    findings: Vec<&'f Finding>,
+    price: Option<f64>,
+    because: Option<String>,
+}
+
+impl<'a> Desk<'a> {
+    /// With nothing decided yet.
+    pub(super) fn of(
+        situation: &'a Situation<'a>,
+        policy: &'a Policy,
+        unusable: Option<&'a str>,
+        frozen: Option<&'a str>,
+        doubt: &'a Doubt,
+    ) -> Self {
+        let budget = Budget::of(situation, policy);
+        let prices = Prices::of(situation, policy);
+        Self { situation, policy, unusable, frozen, doubt, budget, prices }
+    }
+
+    /// What is proposed for a suspect, or why nothing is.
+    pub(super) fn decide(&mut self, suspect: &Suspect<'_>) -> Result<Action, Refusal> {
+        if let Some(why) = self.unusable {
+            return Err(why.to_owned().into());
+        }
+        let live = self.standing(suspect)?;
+        let verdict = self.verdict(suspect, live)?;
+        self.afford(suspect, &verdict)?;
+        Ok(self.action(suspect, &verdict, live))
+    }
+
+    /// What its findings ask for.
+    fn verdict<'f>(
+        &self,
+        suspect: &Suspect<'f>,
+        live: Option<&LiveNode>,
+    ) -> Result<Verdict<'f>, String> {
+        let findings = self.acting(suspect)?;
+        if let Some(why) = live
+            .and_then(|live| grounds::acknowledged(self.situation, self.policy, live, &findings))
+        {
+            return Err(why);
+        }
+        let accused = classes::accusation(&findings).ok_or("nothing is held against it")?;
+        let is_hard = matches!(accused, Accusation::Hard(_));
+        if let Some(why) = grounds::unfinished(self.situation, is_hard) {
+            return Err(why);
+        }
+        let price = self.prices.price(suspect.domain);
+        let (kind, because) = match accused {
+            Accusation::Hard(_) => (ActionKind::Drain, None),
+            Accusation::Elsewhere(_) => (ActionKind::Relabel, Some(self.elsewhere(suspect)?)),
+            Accusation::Soft(found) => match self.prices.weigh(suspect.node, found, price) {
+                Worth::Drain(why) => (ActionKind::Drain, Some(why)),
+                Worth::Mark(why) => {
+                    // Where a milder one is out, the two may change places.
+                    let swap = self.swap(suspect, found).unwrap_or_default();
+                    (ActionKind::Relabel, Some(why + &swap))
+                }
+            },
+        };
+        let found = accused.finding();
+        if kind == ActionKind::Relabel && grounds::is_marked(self.situation, suspect.node, found) {
+            return Err(format!("it is marked {} ({}) already", found.outcome, found.class));
+        }
+        Ok(Verdict { kind, found, findings, price, because })
+    }
+
+    /// Takes what is to be done out of the budgets, unless something stops it.
+    fn afford(&mut self, suspect: &Suspect<'_>, verdict: &Verdict<'_>) -> Result<(), Refusal> {
+        let of_domain = suspect.domain.and_then(|domain| self.doubt.domains.get(domain));
+        if let Some(why) = self.frozen.or(of_domain.map(String::as_str)) {
+            return Err(Refusal { why: format!("frozen: {why}"), budget: true });
+        }
+        if verdict.kind == ActionKind::Relabel {
+            self.budget.relabel().map_err(|full| Refusal { why: full.why, budget: true })?;
+            self.budget.spend_relabel();
+            return Ok(());
+        }
+        let room = self.budget.drain(suspect.node, suspect.domain, verdict.price);
+        room.map_err(|full| {
+            let swap = if full.of_domain { self.swap(suspect, verdict.found) } else { None };
+            Refusal { why: full.why + &swap.unwrap_or_default(), budget: true }
+        })?;
+        self.budget.spend_drain(suspect.node, suspect.domain);
+        self.prices.drained(suspect.node, suspect.domain);
+        Ok(())
+    }
+
+    /// The node as its scheduler shows it, or why it is left alone.
+    fn standing(&self, suspect: &Suspect<'_>) -> Result<Option<&'a LiveNode>, String> {
+        if suspect.domain.is_none() {
+            let why = "no domain claims this node, so the scheduler may know it by another name";
+            return Err(why.to_owned());
+        }
+        if let Some(why) = not_drainable(suspect.node) {
+            return Err(why);
+        }
+        let said = self.situation.fleet.nodes.get(suspect.node);
+        if let Some(marks) = said.map(|said| &said.opt_out).filter(|marks| !marks.is_empty()) {
+            let marks: Vec<String> = marks.iter().map(|mark| clean(mark)).collect();
+            return Err(format!("somebody asks that it be left alone: {}", marks.join(", ")));
+        }
+        let Some(live) = self.situation.live else { return Ok(None) };
+        let Some(node) = live.nodes.get(suspect.node) else {
+            return Err("the scheduler does not know it".to_owned());
+        };
+        let refusal = standing::may_not_drain(node, self.situation.ledger)
+            .or_else(|| grounds::overtaken(self.situation, node));
+        refusal.map_or(Ok(Some(node)), Err)
+    }
+
+    /// The findings about a suspect that may act.
+    fn acting<'f>(&self, suspect: &Suspect<'f>) -> Result<Vec<&'f Finding>, String> {
+        let is_shown = |f: &&Finding| !self.policy.shadow.contains(&f.class);
+        let open: Vec<&Finding> = suspect.findings.iter().copied().filter(is_shown).collect();
+        let Some(worst) = open.first() else {
+            let class = &suspect.findings[0].class;
+            return Err(format!("the policy only shows findings of this class ({class})"));
+        };
+        if self.situation.live.is_some() && self.policy.confirmed {
+            let sure = classes::sure(&open);
+            if sure.is_empty() {
+                return Err(format!(
+                    "suspect, not confirmed by a second, independent measurement: {}",
+                    worst.class
+                ));
+            }
+            return Ok(sure);
+        }
+        let is_confirmed = open.iter().any(|f| f.confirmed);
+        if self.situation.live.is_none() && !is_confirmed && !self.policy.propose_unconfirmed {
+            return Err("not confirmed by a second, independent measurement".to_owned());
+        }
+        Ok(open)
+    }
+
+    /// Where a node of another domain was measured to belong.
+    fn elsewhere(&self, suspect: &Suspect<'_>) -> Result<String, String> {
+        let reached = classes::reached(suspect.node, self.situation.fleet);
+        reached.map(|place| format!("it reaches {place}")).ok_or_else(|| {
+            "it is not in the domain it is claimed to be in, and no measurement shows which other \
+             domain it reaches; a drain would destroy what a correct label keeps"
+                .to_owned()
+        })
+    }
+
+    /// The milder drain of ours that could make room for this one.
+    fn swap(&self, suspect: &Suspect<'_>, found: &Finding) -> Option<String> {
+        let fleet = self.situation.fleet;
+        let here = self.situation.ledger.drains.iter().filter(|(node, own)| {
+            let domain = fleet.domain_of(node).map(|d| &d.name).or(own.action.domain.as_ref());
+            domain == suspect.domain
+        });
+        let severity = |own: &OwnDrain| {
+            let outcome = own.action.mark.as_ref().map_or(Outcome::Failed, |mark| mark.outcome);
+            (outcome, own.action.ratio.unwrap_or(0.0))
+        };
+        let milder = |a: (Outcome, f64), b: (Outcome, f64)| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1));
+        let (node, mildest) = here.min_by(|a, b| milder(severity(a.1), severity(b.1)))?;
+        let own = (found.outcome, found.ratio.unwrap_or(0.0));
+        milder(severity(mildest), own).is_lt().then(|| {
+            let ratio = mildest.action.ratio.map(|r| format!(", at {:.1} %", r * 100.0));
+            format!(
+                "; it is worse than {node} ({}{}), which is drained: to give that one back instead \
+                 would make room for it",
+                clean(&mildest.action.reason),
+                ratio.unwrap_or_default()
+            )
+        })
+    }
+
+    /// The action itself.
+    fn action(
+        &self,
+        suspect: &Suspect<'_>,
+        verdict: &Verdict<'_>,
+        live: Option<&LiveNode>,
+    ) -> Action {
+        let Verdict { kind, found, findings, price, because } = verdict;
+        let run = self.situation.run;
+        let mut why = format!("{} {}: {}", found.locus, found.outcome, found.summary);
+        if 1 < findings.len() {
+            why.push_str(&format!(" (and {} more)", findings.len() - 1));
+        }
+        if !findings.iter().any(|f| f.confirmed) {
+            why.push_str("; not confirmed by a second measurement yet");
+        }
+        for more in because.clone().into_iter().chain(live.and_then(standing::remark)) {
+            why.push_str(&format!("; {more}"));
+        }
+        let (reason, command) = if *kind == ActionKind::Drain {
+            let reason = reason::write(&run.id, &found.class, self.situation.ledger.epoch);
+            let command = ["scontrol", "update"].map(str::to_owned).into_iter().chain([
+                format!("NodeName={}", suspect.node),
+                "State=DRAIN".to_owned(),
+                format!("Reason={reason}"),
+            ]);
+            (reason.clone(), command.collect())
+        } else {
+            // Which words a mark takes, the site's names and the node say.
+            (String::new(), Vec::new())
+        };
+        let leaf = self.situation.fleet.leaf_of(suspect.node).map(|leaf| leaf.name.clone());
+        Action {
+            kind: *kind,
+            node: suspect.node.clone(),
+            domain: suspect.domain.cloned(),
+            leaf,
+            command,
+            reason,
+            mark: Some(Mark {
+                outcome: found.outcome,
+                class: Some(found.class.clone()),
+                run: run.id.clone(),
+                at: run.created.clone(),
+                expires: None,
+            }),
+            findings: findings.iter().map(|f| f.id.clone()).collect(),
+            ratio: found.ratio,
+            price: *price,
+            why,
+        }
+    }
+}
+
+/// Names that `scontrol` would not read as exactly this one node. Its host
+/// lists know brackets, commas and functions, and `ALL` drains the cluster.
+fn not_drainable(node: &NodeName) -> Option<String> {
+    let name = node.as_str();
+    let plain = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
+    if plain && !name.eq_ignore_ascii_case("all") {
+        return None;
+    }
+    Some(format!("{name:?} would not be read as the name of one node"))
+}
+
+#[cfg(test)]
+#[path = "desk_tests.rs"]
+mod tests;

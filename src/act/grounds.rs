@@ -1,0 +1,160 @@
+//! Whether what a run says still counts: how old it is, what it measured, what
+//! has happened to the node since, and what a person said to the same evidence.
+//!
+//! Pure. All of it is held against what the scheduler says now; without that a
+//! plan is only read, and nothing here applies.
+
+use super::ledger::UndoneDrain;
+use super::policy::Policy;
+use super::reason;
+use super::situation::Situation;
+use crate::measure::text::clean;
+use crate::model::id::NodeName;
+use crate::model::live::LiveNode;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Outcome;
+
+/// A ratio lower by more than this is another sight and not noise: half of one
+/// lost link of eighteen (5.6 %).
+const CLEARLY_LOWER: f64 = 0.028;
+
+/// A run may lie this far in the future before the clocks are in doubt.
+const SKEW_S: i64 = 300;
+
+const HOUR_S: f64 = 3_600.0;
+const DAY_S: f64 = 86_400.0;
+
+/// Why nothing of this run is carried out.
+pub(super) fn unusable(situation: &Situation<'_>, policy: &Policy) -> Option<String> {
+    situation.live?;
+    let (run, now) = (situation.run, situation.now);
+    if !run.real && !policy.simulated {
+        return Some(
+            "the run measured no nodes, but a simulated fabric or a stored run (policy.simulated)"
+                .to_owned(),
+        );
+    }
+    let created = clean(&run.created);
+    if run.created_unix <= 0 {
+        return Some("it is not known when the run was made".to_owned());
+    }
+    let age = now.unix.saturating_sub(run.created_unix);
+    if age < -SKEW_S {
+        return Some(format!(
+            "the run was made at {created}, which is not yet: a clock has jumped"
+        ));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "ages are far below 2^52 seconds")]
+    let hours = age as f64 / HOUR_S;
+    (policy.evidence_hours < hours).then(|| {
+        format!(
+            "the run is {hours:.0} hours old (made at {created}; limit {} hours)",
+            policy.evidence_hours
+        )
+    })
+}
+
+/// Why nothing is done to this node on the word of this run: it has another
+/// life since, or something of ours is under way there.
+pub(super) fn overtaken(situation: &Situation<'_>, node: &LiveNode) -> Option<String> {
+    if node.booted.is_some_and(|at| situation.run.created_unix < at) {
+        return Some("it has booted since it was measured".to_owned());
+    }
+    under_way(situation, &node.name)
+}
+
+/// What of ours is under way on a node.
+fn under_way(situation: &Situation<'_>, node: &NodeName) -> Option<String> {
+    let ledger = situation.ledger;
+    if let Some(open) = ledger.open.iter().find(|open| open.action.node == *node) {
+        let id = clean(&open.id);
+        return Some(format!("an earlier action on it is not concluded yet ({id})"));
+    }
+    let holds = ledger.holds.iter();
+    let held = holds.filter(|(_, hold)| hold.drained.iter().any(|(held, _)| held == node));
+    held.map(|(name, _)| clean(name)).next().map(|name| {
+        format!("it is held for measuring ({name}) and is drained again when that ends")
+    })
+}
+
+/// Why findings do not act on a node that a person took back from us: they say
+/// nothing that was not known then.
+pub(super) fn acknowledged(
+    situation: &Situation<'_>,
+    policy: &Policy,
+    node: &LiveNode,
+    findings: &[&Finding],
+) -> Option<String> {
+    let undone = situation.ledger.undone.get(&node.name)?;
+    let is_new = situation.run.id != undone.drain.run
+        && (is_another_life(undone, node)
+            || has_lapsed(situation, policy, undone)
+            || is_new(undone, findings));
+    if is_new {
+        return None;
+    }
+    let at = clean(&undone.stamp.at);
+    Some(format!(
+        "our drain of it ({}) was undone by hand, seen at {at}; same evidence, and that was respected",
+        clean(&undone.drain.action.reason)
+    ))
+}
+
+/// Whether the machine is another, or booted, since the drain that was undone.
+fn is_another_life(undone: &UndoneDrain, node: &LiveNode) -> bool {
+    fn differ<T: PartialEq>(then: Option<&T>, now: Option<&T>) -> bool {
+        then.zip(now).is_some_and(|(then, now)| then != now)
+    }
+    let then = &undone.drain.before;
+    differ(then.booted.as_ref(), node.booted.as_ref())
+        || differ(then.instance.as_ref(), node.instance.as_ref())
+}
+
+/// Whether an undo has been respected for long enough, and the run is newer.
+fn has_lapsed(situation: &Situation<'_>, policy: &Policy, undone: &UndoneDrain) -> bool {
+    let since = undone.stamp.unix;
+    #[expect(clippy::cast_precision_loss, reason = "ages are far below 2^52 seconds")]
+    let days = situation.now.unix.saturating_sub(since) as f64 / DAY_S;
+    policy.acknowledged_days <= days && since < situation.run.created_unix
+}
+
+/// Whether these findings, worst first, say what was not known when the drain
+/// was undone: another class, a worse outcome, or clearly less of the same.
+fn is_new(undone: &UndoneDrain, findings: &[&Finding]) -> bool {
+    let then = &undone.drain.action;
+    let written = reason::read(&then.reason);
+    let is_same_class =
+        |found: &Finding| written.as_ref().is_some_and(|own| reason::is_class(own, &found.class));
+    // What was not said then is taken for the worst.
+    let outcome = then.mark.as_ref().map_or(Outcome::Failed, |mark| mark.outcome);
+    let is_unheard = |found: &Finding| !is_same_class(found) && !then.findings.contains(&found.id);
+    if findings.iter().any(|found| outcome < found.outcome || is_unheard(found)) {
+        return true;
+    }
+    // Only the one that decided left its ratio behind.
+    let same = findings.iter().find(|found| is_same_class(found));
+    let ratios = then.ratio.zip(same.and_then(|found| found.ratio));
+    ratios.is_some_and(|(then, now)| CLEARLY_LOWER < then - now)
+}
+
+/// Why this finding alone drains nobody yet: the run was not ended, and what it
+/// did not measure may say otherwise. What cannot be used at all is not in
+/// question then.
+pub(super) fn unfinished(situation: &Situation<'_>, is_hard: bool) -> Option<String> {
+    (situation.live.is_some() && !situation.run.complete && !is_hard).then(|| {
+        "the run is not complete, and only what cannot be used at all is drained on half a run"
+            .to_owned()
+    })
+}
+
+/// Whether the node says already what would be said on it.
+pub(super) fn is_marked(situation: &Situation<'_>, node: &NodeName, found: &Finding) -> bool {
+    let said = situation.ledger.marks.get(node);
+    said.is_some_and(|mark| {
+        mark.outcome == found.outcome && mark.class.as_deref() == Some(found.class.as_str())
+    })
+}
+
+#[cfg(test)]
+#[path = "grounds_tests.rs"]
+mod tests;

@@ -1,0 +1,198 @@
+//! Takes a turn of the configured gate for a run: what `apply` and the sweeps
+//! share.
+//!
+//! What is decided and done, `act` and `gate` do; here a person's configuration
+//! becomes their arguments, and their errors become failures.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::watch;
+
+use super::config::Config;
+use super::exit;
+use super::failure::Failure;
+use super::gating::Gate;
+use super::gating::Told;
+use super::stdout::note;
+use super::stored;
+use crate::act::situation::RunSeen;
+use crate::coordinator;
+use crate::coordinator::signals::Signals;
+use crate::gate::certificates;
+use crate::gate::journal::JournalError;
+use crate::gate::scheduler::Scheduler;
+use crate::gate::slurmrestd::Slurmrestd;
+use crate::gate::stamp;
+use crate::gate::turn;
+use crate::gate::turn::Turn;
+use crate::gate::turn::TurnError;
+use crate::gate::turn::Turned;
+use crate::inventory::hostlist;
+use crate::launch::Launcher;
+use crate::launch::slurm::Programs;
+use crate::model::action::ActionPlan;
+use crate::model::action::ActionResult;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::run::Run;
+use crate::model::worker::Machine;
+use crate::record::State;
+use crate::record::stored::Stored;
+
+/// A run whose verdicts the scheduler may hear of.
+#[derive(Debug)]
+pub struct Judged<'a> {
+    /// The run as it is on disk.
+    pub stored: &'a Stored,
+    /// What was judged.
+    pub run: &'a Run,
+    /// What is claimed of the whole fleet.
+    pub fleet: &'a Claims,
+}
+
+/// The gate of a configuration; whoever asks for it needs one.
+pub fn gate(config: &Config) -> Result<&Gate, Failure> {
+    config.gate.as_ref().ok_or_else(|| {
+        Failure::Usage(format!(
+            "{}: there is no [gate], so nobody would be told; an empty section tells Slurm \
+             through scontrol",
+            config.path.display()
+        ))
+    })
+}
+
+/// Who is asked and told under this configuration.
+pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
+    match &gate.told {
+        Told::Scontrol(scontrol) => Box::new(scontrol.clone()),
+        Told::Slurmrestd(rest) => Box::new(Slurmrestd {
+            address: rest.address.clone(),
+            token_file: rest.token_file.clone(),
+            user: rest.user.clone(),
+            limit: gate.limit,
+        }),
+    }
+}
+
+/// Slurm's programs, where they are what nodes are reached by.
+pub fn programs(launcher: &Launcher) -> Option<&Programs> {
+    match launcher {
+        Launcher::Slurm(slurm) => Some(&slurm.programs),
+        _ => None,
+    }
+}
+
+/// A runtime for one command.
+pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Environment(format!("no runtime: {error}")))
+}
+
+/// Takes a turn for a run: asks how the nodes stand, decides, and where it is to
+/// be applied carries out and issues certificates. What was left open before is
+/// told.
+pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<ActionPlan, Failure> {
+    let gate = gate(config)?;
+    let scheduler = scheduler(gate);
+    let record = &judged.stored.record;
+    let complete = record.state == State::Complete;
+    let run = coordinator::run_seen(&record.info, &record.launcher, complete);
+    let results = judged.stored.results().map_err(stored::failure)?;
+    let machines = judged.stored.machines().map_err(stored::failure)?;
+    let drivers = drivers(machines);
+    let mut say = |text: &str| note(text);
+    let (stopper, stop) = watch::channel(false);
+    let taking = turn::turn(Turn {
+        folder: &gate.folder,
+        scheduler: scheduler.as_ref(),
+        programs: programs(&config.launcher),
+        limit: gate.limit,
+        settle: gate.settle,
+        policy: &config.policy,
+        verdicts: &judged.run.verdicts,
+        fleet: judged.fleet,
+        coverage: Some(coordinator::coverage(&judged.stored.plan, &record.launcher, &results)),
+        run: &run,
+        drivers: &drivers,
+        apply,
+        stop,
+        say: &mut say,
+    });
+    let taken = runtime()?.block_on(async {
+        let mut signals = Signals::listen();
+        let mut taking = std::pin::pin!(taking);
+        loop {
+            tokio::select! {
+                taken = &mut taking => break taken,
+                name = signals.next() => {
+                    note(&format!("{name}: concluding what was begun, beginning nothing more"));
+                    stopper.send_replace(true);
+                }
+            }
+        }
+    });
+    let turned = taken.map_err(failure)?;
+    for record in &turned.recovered {
+        note(&format!("left open by an earlier turn: {}: {}", record.node, record.detail));
+    }
+    if let Some(tripped) = &turned.ledger.breaker {
+        note(&format!(
+            "the breaker tripped at {} ({}): nothing but releases until `fabricgate gate reset`",
+            tripped.stamp.at, tripped.why
+        ));
+    }
+    if apply {
+        certify(config, gate, judged, &run, &turned)?;
+    }
+    Ok(turned.plan)
+}
+
+/// Issues the certificates of a run, and tells how many.
+fn certify(
+    config: &Config,
+    gate: &Gate,
+    judged: &Judged<'_>,
+    run: &RunSeen,
+    turned: &Turned,
+) -> Result<(), Failure> {
+    let Judged { stored, run: judged, .. } = judged;
+    let (ledger, policy) = (&turned.ledger, &config.policy);
+    let issued =
+        certificates::issue(&gate.folder, stored, judged, run, ledger, policy, &stamp::now())
+            .map_err(Failure::environment)?;
+    if !issued.nodes.is_empty() {
+        let nodes = hostlist::fold(issued.nodes.iter().map(NodeName::as_str));
+        note(&format!("certified: {nodes}"));
+    }
+    Ok(())
+}
+
+/// Version of the driver by node, as workers told it.
+fn drivers(machines: Vec<Machine>) -> BTreeMap<NodeName, String> {
+    machines
+        .into_iter()
+        .filter_map(|machine| Some((machine.node, machine.environment.driver?)))
+        .collect()
+}
+
+/// The exit code that a turn's failure has.
+pub fn failure(error: TurnError) -> Failure {
+    match error {
+        // Somebody wrote into our record, or a newer program did.
+        TurnError::Journal(JournalError::Malformed { .. }) => Failure::usage(error),
+        TurnError::Journal(_) | TurnError::Scheduler { .. } => Failure::environment(error),
+    }
+}
+
+/// The exit code of a plan that was carried out: whether all of it was.
+pub fn code(plan: &ActionPlan) -> u8 {
+    let done = |result: &ActionResult| matches!(result, ActionResult::Done | ActionResult::Already);
+    let refused = plan.frozen.is_some() || plan.withheld.iter().any(|it| it.budget);
+    if refused || plan.records.iter().any(|record| !done(&record.result)) {
+        exit::ACTION_REFUSED
+    } else {
+        exit::PASS
+    }
+}

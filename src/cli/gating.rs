@@ -1,0 +1,102 @@
+//! `[gate]` of the configuration: through whom the gate acts, where it keeps
+//! its record, and what it calls things.
+//!
+//! Checks what a person wrote and opens nothing.
+
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::config::Mistake;
+use super::config::duration;
+use super::sources::Rest;
+use super::sources::Wanted;
+use crate::gate::scontrol::Scontrol;
+
+/// How long one call may take where nothing is said; Slurm's own MessageTimeout
+/// is 10 s.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// How long a change may take to show. A resumed node answers within a second
+/// (0.06 to 0.8 s seen on 26.05 and 24.11); a busy controller takes longer.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// `[gate]` of the configuration.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Section {
+    state: Option<PathBuf>,
+    through: Option<Spanned<Through>>,
+    scontrol: Option<Spanned<Vec<String>>>,
+    limit_s: Option<Spanned<f64>>,
+    settle_s: Option<Spanned<f64>>,
+}
+
+/// What carries changes to the scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Through {
+    Scontrol,
+    Slurmrestd,
+}
+
+/// Who is told.
+#[derive(Clone, Debug)]
+pub enum Told {
+    /// Slurm's controller, through its program.
+    Scontrol(Scontrol),
+    /// Slurm's controller, through slurmrestd.
+    Slurmrestd(Rest),
+}
+
+/// The gate, as configured.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    /// Where it keeps its record: journal, lock, certificates.
+    pub folder: PathBuf,
+    /// Who is told.
+    pub told: Told,
+    /// How long one call may take.
+    pub limit: Duration,
+    /// How long a change may take to show.
+    pub settle: Duration,
+}
+
+/// Reads `[gate]`; the section itself is at `at`. What it does not say of Slurm
+/// is as the sources say.
+pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result<Gate, Mistake> {
+    let seconds = |key: &str, value: Option<Spanned<f64>>, usual: Duration| match value {
+        None => Ok(usual),
+        Some(value) => duration(key, &value),
+    };
+    let limit = seconds("limit_s", section.limit_s, LIMIT)?;
+    let settle = seconds("settle_s", section.settle_s, SETTLE)?;
+    let through = section.through.as_ref().map(|it| *it.get_ref());
+    let told = match (through, &wanted.rest) {
+        (Some(Through::Slurmrestd), None) => {
+            let at = section.through.as_ref().map_or(at, |it| it.span().start);
+            let message = "through \"slurmrestd\": expected [sources.slurmrestd] with its address";
+            return Err((at, message.to_owned()));
+        }
+        (Some(Through::Slurmrestd), Some(rest)) => Told::Slurmrestd(rest.clone()),
+        _ => {
+            let argv = match section.scontrol {
+                Some(words) if words.get_ref().is_empty() => {
+                    let message = "scontrol is empty, expected [\"scontrol\"]".to_owned();
+                    return Err((words.span().start, message));
+                }
+                Some(words) => words.into_inner(),
+                None => match &wanted.slurm {
+                    Some(slurm) => slurm.scontrol.clone(),
+                    None => vec!["scontrol".to_owned()],
+                },
+            };
+            Told::Scontrol(Scontrol { argv, limit })
+        }
+    };
+    let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));
+    Ok(Gate { folder, told, limit, settle })
+}

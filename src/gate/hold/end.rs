@@ -1,0 +1,307 @@
+//! The end of what holds nodes: jobs first, then the drains that were lifted,
+//! then the reservation, so that nobody gets a node in between.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio::time::sleep;
+
+use super::Holder;
+use super::Holding;
+use super::calls::Calls;
+use super::calls::folded;
+use crate::act::ledger::Hold;
+use crate::gate::journal::Journal;
+use crate::gate::journal::JournalError;
+use crate::gate::scheduler::Scheduler;
+use crate::gate::stamp;
+use crate::launch::slurm::Programs;
+use crate::model::change::Change;
+use crate::model::change::StateChange;
+use crate::model::id::NodeName;
+use crate::model::journal::Event;
+use crate::model::journal::HoldKind;
+
+/// How long a cancelled job may take to go: Slurm's KillWait is 30 s.
+const GOING: Duration = Duration::from_secs(60);
+
+/// How often that is looked at.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// How long whoever has the journal is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What processes left behind that are no more.
+#[expect(missing_debug_implementations, reason = "it lends whom to tell")]
+pub struct Cleaning<'a> {
+    /// Where it is written down.
+    pub journal: &'a mut Journal,
+    /// Who is told to drain again.
+    pub scheduler: &'a dyn Scheduler,
+    /// Slurm's programs.
+    pub programs: &'a Programs,
+    /// How long one call may take.
+    pub limit: Duration,
+    /// How long a change may take to show.
+    pub settle: Duration,
+    /// Whom to tell what is done.
+    pub say: &'a mut dyn FnMut(&str),
+}
+
+/// Ends every hold whose process is no more: cancels its jobs, drains again
+/// what it had resumed, removes its reservation. What cannot be ended now stays
+/// in the journal for the next turn.
+pub async fn clean(cleaning: Cleaning<'_>) -> Result<Vec<String>, JournalError> {
+    let Cleaning { journal, scheduler, programs, limit, settle, say } = cleaning;
+    let ends = Ends { calls: Calls { programs, limit }, scheduler, settle };
+    let mut holds: Vec<(String, Hold)> =
+        journal.ledger().holds.iter().map(|(name, hold)| (name.clone(), hold.clone())).collect();
+    // Jobs before the reservations that they run in.
+    holds.sort_by_key(|(name, hold)| (hold.kind, name.clone()));
+    let mut ended = Vec::new();
+    for (name, hold) in holds {
+        match owner(&hold) {
+            Process::Lives => continue,
+            Process::Elsewhere => {
+                say(&format!(
+                    "{name} is held by process {} on {}, of which nothing is known here",
+                    hold.pid, hold.host
+                ));
+                continue;
+            }
+            Process::Gone => {}
+        }
+        let done = match hold.kind {
+            HoldKind::Job => ends.jobs(&name).await,
+            HoldKind::Reservation => ends.reservation(&name, &hold.drained).await,
+        };
+        match done {
+            Ok(detail) => {
+                say(&format!("left behind by process {}: {name}: {detail}", hold.pid));
+                journal.write(Event::Freed { name: name.clone(), detail })?;
+                ended.push(name);
+            }
+            Err(why) => say(&format!("{name} cannot be freed now, the next turn tries: {why}")),
+        }
+    }
+    Ok(ended)
+}
+
+/// Frees what is held. What could not be freed is told, and stays in the
+/// journal for the next turn.
+pub async fn free(holder: &mut Holder<'_>, holding: &mut Holding) -> Vec<String> {
+    let mut troubles = Vec::new();
+    let mut freed = Vec::new();
+    {
+        let calls = Calls { programs: &holder.slurm.programs, limit: holder.limit };
+        let ends = Ends { calls, scheduler: holder.scheduler, settle: holder.settle };
+        if let Some(name) = holding.jobs.take() {
+            match ends.jobs(&name).await {
+                Ok(detail) => freed.push(Event::Freed { name, detail }),
+                Err(why) => troubles.push(format!("job {name} may still be there: {why}")),
+            }
+        }
+        if let Some(name) = holding.reservation.take() {
+            match ends.reservation(&name, &holding.drained).await {
+                Ok(detail) => freed.push(Event::Freed { name, detail }),
+                Err(why) => troubles.push(format!("reservation {name} is still there: {why}")),
+            }
+        }
+    }
+    if let Err(error) = write(holder, freed).await {
+        troubles.push(format!("the gate's journal: {error}"));
+    }
+    troubles
+}
+
+/// Writes lines, after whoever has the journal now.
+async fn write(holder: &mut Holder<'_>, events: Vec<Event>) -> Result<(), JournalError> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let start = Instant::now();
+    let mut journal = loop {
+        match Journal::open(holder.folder) {
+            Err(JournalError::Taken { .. }) if start.elapsed() < PATIENCE => sleep(GLANCE).await,
+            opened => break opened?,
+        }
+    };
+    events.into_iter().try_for_each(|event| journal.write(event))
+}
+
+/// What ends holds.
+struct Ends<'a> {
+    calls: Calls<'a>,
+    scheduler: &'a dyn Scheduler,
+    settle: Duration,
+}
+
+impl Ends<'_> {
+    /// Ends the jobs of this name and waits until they are gone.
+    async fn jobs(&self, name: &str) -> Result<String, String> {
+        // That it could not be told to end is found out below.
+        let told = self.calls.cancel(name).await;
+        let start = Instant::now();
+        loop {
+            match self.calls.jobs(name).await {
+                Ok(jobs) if jobs.is_empty() => return Ok("its jobs are gone".to_owned()),
+                Ok(jobs) if GOING <= start.elapsed() => {
+                    if jobs.iter().all(|(_, state)| state == "COMPLETING") {
+                        return Ok("its jobs are ending".to_owned());
+                    }
+                    let left: Vec<&str> = jobs.iter().map(|(number, _)| number.as_str()).collect();
+                    return Err(format!("job {} does not end", left.join(", ")));
+                }
+                Ok(_) if told.is_ok() => sleep(GLANCE).await,
+                Ok(_) | Err(_) if told.is_err() => {
+                    return Err(told.err().map_or_else(String::new, |it| it.message));
+                }
+                Ok(_) => {}
+                Err(complaint) => return Err(complaint.message),
+            }
+        }
+    }
+
+    /// Drains again what was resumed inside a reservation, and removes it.
+    async fn reservation(
+        &self,
+        name: &str,
+        drained: &[(NodeName, String)],
+    ) -> Result<String, String> {
+        if !drained.is_empty() {
+            self.drain(drained).await?;
+        }
+        let told = self.calls.unreserve(name).await;
+        match (self.calls.is_reserved(name).await, told) {
+            (Ok(false), _) if drained.is_empty() => Ok("the reservation is gone".to_owned()),
+            (Ok(false), _) => {
+                let nodes: Vec<NodeName> = drained.iter().map(|(node, _)| node.clone()).collect();
+                Ok(format!("{} drained again, the reservation is gone", folded(&nodes)))
+            }
+            (Ok(true), Ok(())) => Err("it was removed and is still there".to_owned()),
+            (Ok(true), Err(complaint)) | (Err(complaint), _) => Err(complaint.message),
+        }
+    }
+
+    /// Drains nodes again that nobody has drained since, and waits until that
+    /// shows: an error is never taken for "not done", nor an answer for "done".
+    async fn drain(&self, drained: &[(NodeName, String)]) -> Result<(), String> {
+        let nodes: Vec<NodeName> = drained.iter().map(|(node, _)| node.clone()).collect();
+        let start = Instant::now();
+        let mut said = None;
+        loop {
+            let live = self.scheduler.read(&nodes).await.map_err(|error| error.to_string())?;
+            let mut open: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
+            for (node, reason) in drained {
+                // A node that Slurm no longer knows needs no drain.
+                if live.nodes.get(node).is_some_and(|live| !live.is("DRAIN")) {
+                    open.entry(reason).or_default().push(node.clone());
+                }
+            }
+            if open.is_empty() {
+                return Ok(());
+            }
+            if self.settle.max(GOING) <= start.elapsed() {
+                let left: Vec<NodeName> = open.into_values().flatten().collect();
+                let said = said.unwrap_or_else(|| "it does not show".to_owned());
+                return Err(format!("{} cannot be drained again: {said}", folded(&left)));
+            }
+            for (reason, nodes) in open {
+                let reason = reason.to_owned();
+                let state = Some(StateChange::Drain { reason });
+                let change = Change { state, ..Change::default() };
+                if let Err(error) = self.scheduler.change(&nodes, &change).await {
+                    said = Some(error.to_string());
+                    sleep(GLANCE).await;
+                }
+            }
+        }
+    }
+}
+
+/// What is known of a process that held something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Process {
+    Lives,
+    Gone,
+    /// On another machine.
+    Elsewhere,
+}
+
+/// The name of this machine.
+pub(super) fn own_host() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.trim().to_owned()
+}
+
+/// Whether the process is still there that asked for this.
+fn owner(hold: &Hold) -> Process {
+    if hold.host != own_host() {
+        return Process::Elsewhere;
+    }
+    let own = stamp::stamp();
+    if !hold.stamp.boot.is_empty() && hold.stamp.boot != own.boot {
+        return Process::Gone;
+    }
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", hold.pid)) else {
+        return Process::Gone;
+    };
+    match age(&stat) {
+        // Another one has its number now.
+        Some(started) if hold.stamp.uptime_s + 1.0 < started => Process::Gone,
+        _ => Process::Lives,
+    }
+}
+
+/// When a process was started, in seconds since boot: field 22 of `stat`, in
+/// ticks of which Linux has 100 a second on every architecture that has GPUs
+/// (proc_pid_stat(5)). A zombie has ended.
+fn age(stat: &str) -> Option<f64> {
+    const TICKS: f64 = 100.0;
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    if fields.first() == Some(&"Z") {
+        return Some(f64::INFINITY);
+    }
+    Some(fields.get(19)?.parse::<f64>().ok()? / TICKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold(host: String, pid: u32) -> Hold {
+        Hold {
+            kind: HoldKind::Job,
+            stamp: stamp::stamp(),
+            nodes: Vec::new(),
+            drained: Vec::new(),
+            host,
+            pid,
+        }
+    }
+
+    #[test]
+    fn a_process_is_gone_only_where_that_can_be_known() {
+        let own = std::process::id();
+        assert_eq!(owner(&hold(own_host(), own)), Process::Lives);
+        assert_eq!(owner(&hold(own_host(), u32::MAX)), Process::Gone);
+        assert_eq!(owner(&hold("elsewhere".to_owned(), u32::MAX)), Process::Elsewhere);
+        let mut before = hold(own_host(), own);
+        before.stamp.boot = "another".to_owned();
+        assert_eq!(owner(&before), Process::Gone);
+        // Asked for before the process of this number was started.
+        let mut reused = hold(own_host(), own);
+        reused.stamp.uptime_s = -10.0;
+        assert_eq!(owner(&reused), Process::Gone);
+    }
+
+    #[test]
+    fn the_start_of_a_process_is_read_behind_any_name() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 1234 0 0";
+        assert_eq!(age(stat), Some(12.34));
+        assert_eq!(age("7 (a) Z 1 7"), Some(f64::INFINITY));
+        assert_eq!(age("7"), None);
+    }
+}

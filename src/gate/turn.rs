@@ -1,0 +1,274 @@
+//! One turn of the gate: concludes what was left open, asks the scheduler,
+//! notes what others did, decides, and carries out.
+//!
+//! What is decided, `act` decides. Without [`Turn::apply`] the same is read and
+//! decided, and nothing is written anywhere.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::carry;
+use super::carry::Carrier;
+use super::certificates;
+use super::hold;
+use super::hold::Cleaning;
+use super::journal;
+use super::journal::Journal;
+use super::journal::JournalError;
+use super::reassert;
+use super::recover;
+use super::scheduler::Scheduler;
+use super::scheduler::SchedulerError;
+use super::stamp;
+use crate::act::budget;
+use crate::act::ledger::Ledger;
+use crate::act::notice;
+use crate::act::policy;
+use crate::act::policy::Policy;
+use crate::act::situation::Coverage;
+use crate::act::situation::RunSeen;
+use crate::act::situation::Situation;
+use crate::inventory::hostlist;
+use crate::launch::slurm::Programs;
+use crate::model::action::ActionKind;
+use crate::model::action::ActionPlan;
+use crate::model::action::ActionRecord;
+use crate::model::action::ActionResult;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::journal::Entry;
+use crate::model::journal::Event;
+use crate::model::journal::JOURNAL_FORMAT;
+use crate::model::live::Live;
+use crate::model::verdict::Verdicts;
+
+/// From this many nodes on, all are asked for: their names would make a longer
+/// question than the answer is.
+const MANY: usize = 500;
+
+/// What a turn is taken for.
+#[expect(missing_debug_implementations, reason = "it lends whom to tell")]
+pub struct Turn<'a> {
+    /// The gate's state folder.
+    pub folder: &'a Path,
+    /// Who is asked and told.
+    pub scheduler: &'a dyn Scheduler,
+    /// Slurm's programs where they measure: what a dead process held is freed
+    /// through them.
+    pub programs: Option<&'a Programs>,
+    /// How long one call may take.
+    pub limit: Duration,
+    /// How long a change may take to show.
+    pub settle: Duration,
+    /// What may be done.
+    pub policy: &'a Policy,
+    /// What the judge says.
+    pub verdicts: &'a Verdicts,
+    /// What is claimed of the whole fleet.
+    pub fleet: &'a Claims,
+    /// How much of the plan came back.
+    pub coverage: Option<Coverage>,
+    /// The run.
+    pub run: &'a RunSeen,
+    /// Version of the driver by node, as far as outputs named it.
+    pub drivers: &'a BTreeMap<NodeName, String>,
+    /// Carry it out.
+    pub apply: bool,
+    /// Turns true where nothing more is to be begun.
+    pub stop: watch::Receiver<bool>,
+    /// Whom to tell how far it is.
+    pub say: &'a mut dyn FnMut(&str),
+}
+
+/// What a turn came to.
+#[derive(Clone, Debug)]
+pub struct Turned {
+    /// What is proposed, and, where it was carried out, what became of it.
+    pub plan: ActionPlan,
+    /// What was left open by an earlier turn and is concluded now.
+    pub recovered: Vec<ActionRecord>,
+    /// The record as it stands now.
+    pub ledger: Ledger,
+    /// The nodes as they were before anything was done.
+    pub live: Live,
+}
+
+/// Why a turn could not be taken, or not to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum TurnError {
+    /// The record cannot be kept, so nothing may be done.
+    #[error("the gate's journal: {0}")]
+    Journal(#[from] JournalError),
+    /// The scheduler does not answer.
+    #[error("{name}: {error}")]
+    Scheduler {
+        /// Who.
+        name: String,
+        /// What it said.
+        error: SchedulerError,
+    },
+}
+
+/// Takes a turn.
+pub async fn turn(turn: Turn<'_>) -> Result<Turned, TurnError> {
+    if turn.apply { acting(turn).await } else { looking(turn).await }
+}
+
+/// Reads and decides; writes nothing.
+async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
+    let mut ledger = journal::look(turn.folder)?;
+    let live = read(&turn, &ledger).await?;
+    let controls = controls(&mut turn);
+    for event in decided(&turn, &live, &ledger, &controls, |it| notice::events(it, turn.policy)) {
+        // As if it had been written down.
+        let (seq, epoch) = (ledger.lines + 1, ledger.epoch);
+        let format = JOURNAL_FORMAT.to_owned();
+        ledger.take(&Entry { format, seq, stamp: stamp::stamp(), epoch, event });
+    }
+    let plan = decided(&turn, &live, &ledger, &controls, |it| policy::propose(it, turn.policy));
+    Ok(Turned { plan, recovered: Vec::new(), ledger, live })
+}
+
+/// Reads, decides and carries out, with everything written down first.
+async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
+    let mut journal = Journal::open(turn.folder)?;
+    clean(&mut turn, &mut journal).await?;
+    let recovered = recover::recover(carrier(&mut turn, &mut journal)).await?;
+    let mut live = read(&turn, journal.ledger()).await?;
+    let names = &turn.policy.marks;
+    let again = reassert::reassert(turn.scheduler, &live, journal.ledger(), names).await;
+    if !again.is_empty() {
+        say_again(&mut turn, &again);
+        live = read(&turn, journal.ledger()).await?;
+    }
+    let controls = controls(&mut turn);
+    for event in
+        decided(&turn, &live, journal.ledger(), &controls, |it| notice::events(it, turn.policy))
+    {
+        journal.write(event)?;
+    }
+    if journal.ledger().breaker.is_none()
+        && let Some(why) =
+            decided(&turn, &live, journal.ledger(), &controls, |it| budget::trip(it, turn.policy))
+    {
+        journal.write(Event::Tripped { why, run: turn.run.id.clone() })?;
+    }
+    let mut plan =
+        decided(&turn, &live, journal.ledger(), &controls, |it| policy::propose(it, turn.policy));
+    plan.dry_run = false;
+    let run = turn.run.id.clone();
+    plan.records = carry::carry(carrier(&mut turn, &mut journal), &run, &plan).await?;
+    void(&mut turn, &plan);
+    let ledger = journal.ledger().clone();
+    Ok(Turned { plan, recovered, ledger, live })
+}
+
+/// Frees what processes held that are no more.
+async fn clean(turn: &mut Turn<'_>, journal: &mut Journal) -> Result<(), TurnError> {
+    if journal.ledger().holds.is_empty() {
+        return Ok(());
+    }
+    let Some(programs) = turn.programs else {
+        let names: Vec<&str> = journal.ledger().holds.keys().map(String::as_str).collect();
+        (turn.say)(&format!(
+            "{} may still hold nodes; a configuration with launcher \"slurm\" frees them",
+            names.join(", ")
+        ));
+        return Ok(());
+    };
+    let cleaning = Cleaning {
+        journal,
+        scheduler: turn.scheduler,
+        programs,
+        limit: turn.limit,
+        settle: turn.settle,
+        say: &mut *turn.say,
+    };
+    for freed in hold::clean(cleaning).await? {
+        (turn.say)(&freed);
+    }
+    Ok(())
+}
+
+/// Tells what Slurm had forgotten, nodes of one result together.
+fn say_again(turn: &mut Turn<'_>, again: &[reassert::Reasserted]) {
+    let mut by_detail: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for it in again {
+        by_detail.entry(&it.detail).or_default().push(it.node.as_str());
+    }
+    for (detail, nodes) in by_detail {
+        (turn.say)(&format!("marks of {}: {detail}", hostlist::fold(nodes)));
+    }
+}
+
+/// What was drained is certified no more.
+fn void(turn: &mut Turn<'_>, plan: &ActionPlan) {
+    for record in &plan.records {
+        let is_drain = matches!(record.kind, ActionKind::Drain | ActionKind::Relabel);
+        if !is_drain || record.result != ActionResult::Done {
+            continue;
+        }
+        let why = format!("run {} found it at fault", turn.run.id);
+        if let Err(error) = certificates::void(turn.folder, &record.node, &why, &stamp::now()) {
+            (turn.say)(&format!("the certificate of {} is not voided: {error}", record.node));
+        }
+    }
+}
+
+fn carrier<'c>(turn: &'c mut Turn<'_>, journal: &'c mut Journal) -> Carrier<'c> {
+    Carrier {
+        scheduler: turn.scheduler,
+        journal,
+        names: &turn.policy.marks,
+        settle: turn.settle,
+        say: &mut *turn.say,
+        stop: turn.stop.clone(),
+    }
+}
+
+/// What the scheduler says of every node that this turn may concern.
+async fn read(turn: &Turn<'_>, ledger: &Ledger) -> Result<Live, TurnError> {
+    let claimed = turn.fleet.domains.iter().flat_map(|domain| &domain.nodes);
+    let ours = ledger.drains.keys().chain(ledger.marks.keys());
+    let nodes: BTreeSet<&NodeName> = claimed.chain(ours).collect();
+    let nodes: Vec<NodeName> =
+        if nodes.len() < MANY { nodes.into_iter().cloned().collect() } else { Vec::new() };
+    turn.scheduler
+        .read(&nodes)
+        .await
+        .map_err(|error| TurnError::Scheduler { name: turn.scheduler.name(), error })
+}
+
+/// What a decision makes of the situation.
+fn decided<T>(
+    turn: &Turn<'_>,
+    live: &Live,
+    ledger: &Ledger,
+    controls: &BTreeSet<NodeName>,
+    decision: impl FnOnce(&Situation<'_>) -> T,
+) -> T {
+    decision(&Situation {
+        verdicts: turn.verdicts,
+        fleet: turn.fleet,
+        coverage: turn.coverage,
+        run: turn.run,
+        live: Some(live),
+        ledger,
+        controls,
+        drivers: turn.drivers,
+        now: &stamp::now(),
+    })
+}
+
+/// Nodes that passed within the last day.
+fn controls(turn: &mut Turn<'_>) -> BTreeSet<NodeName> {
+    let (controls, troubles) = certificates::valid(turn.folder, &stamp::now());
+    for trouble in troubles {
+        (turn.say)(&format!("no certificate: {trouble}"));
+    }
+    controls
+}

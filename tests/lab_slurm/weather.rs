@@ -1,0 +1,185 @@
+//! Changes in bad weather, by both ways to a real Slurm: a controller that is
+//! gone, that hangs, that forgets, that lets nobody in.
+
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::gate::scontrol::Scontrol;
+use fabricgate::gate::slurmrestd::Slurmrestd;
+use fabricgate::model::live::LiveNode;
+
+use super::changes::Ways;
+use super::changes::comment;
+use super::changes::done;
+use super::changes::drain;
+use super::changes::named;
+use super::changes::one;
+use super::changes::resume;
+use super::changes::told;
+use super::*;
+
+/// Restarts a controller that was killed, and waits until it knows its nodes.
+fn restarted(lab: &Lab, way: &dyn Scheduler, name: &str) -> LiveNode {
+    lab.run(&["slurmctld"]);
+    lab.wait_for("the controller", || {
+        let live = now(way.read(&named(&[name])));
+        live.is_ok_and(|it| it.nodes.values().any(|node| !node.is("UNKNOWN")))
+    });
+    one(way, name)
+}
+
+#[test]
+fn an_acknowledged_drain_may_be_lost_with_its_controller() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    for way in ways.both() {
+        // It is written to disk a moment later; a moment may have come early.
+        let lost = (0..5).any(|_| {
+            done(way, &["node0020"], &drain("fabricgate:r1:x e1"));
+            lab.signal("KILL");
+            let node = restarted(&lab, way, "node0020");
+            assert_eq!(node.is("DRAIN"), node.reason.is_some(), "{node:?}");
+            let lost = !node.is("DRAIN");
+            lab.settle();
+            lost
+        });
+        assert!(lost, "{}: reading again shows that it was lost", way.name());
+    }
+}
+
+#[test]
+fn a_change_that_timed_out_may_be_made_later() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    // A controller that answers the ping and hangs before the change.
+    let stops = r#"case "$*" in update*) kill -STOP "$(cat /run/slurmctld/slurmctld.pid)" ;; esac
+                   exec scontrol "$@""#;
+    for limit in [15, 2] {
+        let limit = Duration::from_secs(limit);
+        let way = Scontrol { argv: lab.argv(&["sh", "-c", stops, "sh"]), limit };
+        let error = told(&way, &["node0021"], &drain("late")).expect_err("it hangs");
+        lab.signal("CONT");
+        assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+        assert!(error.message.contains("reading again"), "{error}");
+        lab.wait_for("the drain", || {
+            one(&ways.scontrol, "node0021").reason.as_deref() == Some("late")
+        });
+        done(&ways.scontrol, &["node0021"], &resume());
+        lab.settle();
+    }
+}
+
+#[test]
+fn a_controller_that_hangs_is_told_nothing() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    let (names, change) = (named(&["node0022"]), drain("hanging"));
+    lab.signal("STOP");
+    let found = now(async {
+        tokio::join!(
+            ways.scontrol.change(&names, &change),
+            ways.rest.change(&names, &change),
+            ways.scontrol.read(&names),
+            ways.rest.read(&names)
+        )
+    });
+    lab.signal("CONT");
+    let errors = [
+        found.0.expect_err("it hangs"),
+        found.1.expect_err("it hangs"),
+        found.2.expect_err("it hangs"),
+        found.3.expect_err("it hangs"),
+    ];
+    for error in errors {
+        assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+        assert!(error.message.contains("scontrol ping"), "it says what to do: {error}");
+    }
+    // The ping found out, so nothing is on its way.
+    assert_eq!(one(&ways.scontrol, "node0022").state, ["IDLE"]);
+}
+
+#[test]
+fn a_controller_that_is_gone_is_unreachable() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    lab.signal("KILL");
+    let found = ways.both().map(|way| {
+        let names = named(&["node0023"]);
+        (now(way.change(&names, &drain("gone"))), now(way.read(&names)), now(way.read(&[])))
+    });
+    let node = restarted(&lab, &ways.scontrol, "node0023");
+    lab.settle();
+    for (changed, read, all) in found {
+        for error in [changed.expect_err("gone"), read.expect_err("gone"), all.expect_err("gone")] {
+            assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+            assert!(error.message.contains("slurmctld"), "{error}");
+        }
+    }
+    assert!(!node.is("DRAIN"));
+}
+
+#[test]
+fn a_program_or_server_that_is_not_there_is_said_so() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    let limit = ways.scontrol.limit;
+    let none = Scontrol { argv: vec!["/nowhere/scontrol".to_owned()], limit };
+    let inside = Scontrol { argv: lab.argv(&["/nowhere/scontrol"]), limit };
+    for way in [&none, &inside] {
+        let error = told(way, &["node0001"], &comment("x")).expect_err("no program");
+        assert_eq!(error.kind, ProblemKind::Missing, "{error}");
+        assert!(error.message.contains("must be installed"), "{error}");
+    }
+    let address = "unix:/nowhere/slurmrestd".into();
+    let nobody = Slurmrestd { address, ..ways.rest.clone() };
+    let error = told(&nobody, &["node0001"], &comment("x")).expect_err("no server");
+    assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+}
+
+#[test]
+fn who_may_not_change_nodes_changes_none() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    let alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "scontrol"];
+    let by_alice = Scontrol { argv: lab.argv(&alice), limit: ways.scontrol.limit };
+    ways.token(&lab.run(&["scontrol", "token", "username=alice", "lifespan=600"]));
+    for way in [&by_alice as &dyn Scheduler, &ways.rest] {
+        for change in [drain("mine"), resume(), comment("mine")] {
+            let error = told(way, &["node0024"], &change).expect_err("she may not");
+            assert_eq!(error.kind, ProblemKind::Denied, "{error}");
+            assert!(error.message.contains("AdminLevel"), "it says who may: {error}");
+        }
+        let node = one(way, "node0024");
+        assert_eq!((node.state.as_slice(), node.comment.as_str()), (&["IDLE".to_owned()][..], ""));
+    }
+}
+
+#[test]
+fn a_token_is_read_anew_each_time_and_never_shown() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    let good = lab.token();
+    let short = lab.run(&["scontrol", "token", "username=root", "lifespan=1"]);
+    let secret = |text: &str| text.trim().trim_start_matches("SLURM_JWT=").to_owned();
+    std::thread::sleep(Duration::from_secs(2));
+    for bad in [short.as_str(), "no.good.token", ""] {
+        ways.token(bad);
+        let errors = [
+            told(&ways.rest, &["node0001"], &comment("x")).expect_err("not let in"),
+            now(ways.rest.read(&[])).expect_err("not let in"),
+        ];
+        for error in errors {
+            assert_eq!(error.kind, ProblemKind::Denied, "{bad:?}: {error}");
+            assert!(bad.is_empty() || !error.message.contains(&secret(bad)), "{error}");
+        }
+    }
+    ways.token(&good);
+    done(&ways.rest, &["node0001"], &comment("let in"));
+    done(&ways.rest, &["node0001"], &comment(""));
+    let shown = format!("{:?} {}", ways.rest, ways.rest.name());
+    assert!(!shown.contains(&secret(&good)));
+    let words = ways.rest.words(&named(&["node0001"]), &comment("x"));
+    assert_eq!(words, [["scontrol", "update", "NodeName=node0001", "Comment=x"]]);
+
+    let nowhere = Slurmrestd { token_file: Some("/nowhere/token".into()), ..ways.rest.clone() };
+    let error = told(&nowhere, &["node0001"], &comment("x")).expect_err("no token");
+    assert_eq!(error.kind, ProblemKind::Missing, "{error}");
+}
