@@ -174,6 +174,7 @@ impl Turn<'_, '_> {
         if proposal.form == Form::Conf && reads_yaml && yaml.exists() {
             return Err(format!("Slurm ignores {} beside {}", path.display(), yaml.display()));
         }
+        controller.ping().await?;
         let shown = controller.blocks(proposal).await?;
         let strange = strangers(&shown, &[&proposal.blocks_before, &proposal.blocks]);
         if !strange.is_empty() {

@@ -14,6 +14,8 @@ use fabricgate::act::topology::FaultKind;
 use fabricgate::act::topology::Ground;
 use fabricgate::act::topology::Proposal;
 use fabricgate::act::topology::Wanted;
+use fabricgate::cli::topology as cli;
+use fabricgate::cli::topology::Asked;
 use fabricgate::gate::reassert;
 use fabricgate::gate::scheduler::Scheduler;
 use fabricgate::gate::scontrol::Scontrol;
@@ -276,6 +278,35 @@ fn a_better_file_is_put_in_place_and_shown() {
     assert_eq!(write(&lab, &again, "t2").ending, Ending::Nothing);
     restart(&lab);
     assert_eq!(shown(&lab, &proposal), proposal.blocks);
+}
+
+#[test]
+fn the_command_line_writes_what_it_showed() {
+    let Some(lab) = lab() else { return };
+    let tidy = Tidy::up(&lab);
+    let text = with_room(&tidy);
+    let (scontrol, argv) = (scontrol(&lab), lab.argv(&["scontrol"]));
+    let asked = Asked {
+        file: &tidy.file,
+        topology: None,
+        moves: &["node0018=block02".to_owned()],
+        run: None,
+        scheduler: &scontrol,
+        scontrol: &argv,
+        limit: LIMIT,
+    };
+    let shown = cli::show(&asked).expect("a proposal");
+    assert_eq!((shown.code(), &shown.troubles, &shown.written), (0, &Vec::new(), &None));
+    assert!(shown.text().contains("proposed, not written"), "{}", shown.text());
+    assert_eq!(shown.at_once.is_some(), lab.has_yaml());
+    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), text);
+    let answer = cli::write(&asked).expect("an answer");
+    assert_eq!((answer.code(), &answer.proposal.diff), (0, &shown.proposal.diff));
+    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), shown.proposal.after);
+    assert!(cli::show(&Asked { moves: &["node0018".to_owned()], ..asked }).is_err());
+    // Where the scheduler does not answer, nothing is written.
+    let silent = Scontrol { argv: lab.argv(&["false"]), limit: LIMIT };
+    assert!(cli::write(&Asked { scheduler: &silent, ..asked }).is_err());
 }
 
 #[test]
