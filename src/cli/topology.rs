@@ -4,7 +4,6 @@
 //! Which block is right and what a file must be, `act::topology` says; putting
 //! it in place is `gate::topology`'s.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -45,7 +44,7 @@ pub struct Asked<'a> {
     pub topology: Option<&'a str>,
     /// Moves by hand, each `NODE=BLOCK`.
     pub moves: &'a [String],
-    /// A run, for moves that its verdicts name.
+    /// A run, for moves that its verdicts and its claims together name.
     pub run: Option<(&'a Verdicts, &'a Claims)>,
     /// Whom to ask for nodes.
     pub scheduler: &'a dyn Scheduler,
@@ -199,8 +198,7 @@ fn wanted(asked: &Asked<'_>) -> Result<(Wanted, Vec<Withheld>), Failure> {
     let mut wanted = Wanted { topology: asked.topology.map(str::to_owned), ..Wanted::default() };
     let mut withheld = Vec::new();
     if let Some((verdicts, claims)) = asked.run {
-        let domains = claims.domains.iter().map(|domain| domain.name.clone());
-        (wanted.moves, withheld) = topology::asked(verdicts, &BTreeSet::from_iter(domains));
+        (wanted.moves, withheld) = topology::asked(verdicts, claims);
     }
     for word in asked.moves {
         let pair =

@@ -14,6 +14,8 @@ use fabricgate::act::topology::FaultKind;
 use fabricgate::act::topology::Ground;
 use fabricgate::act::topology::Proposal;
 use fabricgate::act::topology::Wanted;
+use fabricgate::cli::topology as cli;
+use fabricgate::cli::topology::Asked;
 use fabricgate::gate::reassert;
 use fabricgate::gate::scheduler::Scheduler;
 use fabricgate::gate::scontrol::Scontrol;
@@ -279,6 +281,35 @@ fn a_better_file_is_put_in_place_and_shown() {
 }
 
 #[test]
+fn the_command_line_writes_what_it_showed() {
+    let Some(lab) = lab() else { return };
+    let tidy = Tidy::up(&lab);
+    let text = with_room(&tidy);
+    let (scontrol, argv) = (scontrol(&lab), lab.argv(&["scontrol"]));
+    let asked = Asked {
+        file: &tidy.file,
+        topology: None,
+        moves: &["node0018=block02".to_owned()],
+        run: None,
+        scheduler: &scontrol,
+        scontrol: &argv,
+        limit: LIMIT,
+    };
+    let shown = cli::show(&asked).expect("a proposal");
+    assert_eq!((shown.code(), &shown.troubles, &shown.written), (0, &Vec::new(), &None));
+    assert!(shown.text().contains("proposed, not written"), "{}", shown.text());
+    assert_eq!(shown.at_once.is_some(), lab.has_yaml());
+    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), text);
+    let answer = cli::write(&asked).expect("an answer");
+    assert_eq!((answer.code(), &answer.proposal.diff), (0, &shown.proposal.diff));
+    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), shown.proposal.after);
+    assert!(cli::show(&Asked { moves: &["node0018".to_owned()], ..asked }).is_err());
+    // Where the scheduler does not answer, nothing is written.
+    let silent = Scontrol { argv: lab.argv(&["false"]), limit: LIMIT };
+    assert!(cli::write(&Asked { scheduler: &silent, ..asked }).is_err());
+}
+
+#[test]
 fn a_file_that_the_controller_does_not_take_is_rolled_back() {
     let Some(lab) = lab() else { return };
     let tidy = Tidy::up(&lab);
@@ -359,15 +390,21 @@ fn jobs_that_need_the_old_blocks_are_told_and_given_back_only_in_words() {
     lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%D"]).contains("36"));
     let names = "--nodelist=node[0017-0018]";
     lab.run(&["sbatch", "-N2", names, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]);
-    lab.run(&["sbatch", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]);
+    for other in [&["-N2"][..], &["-N16", "--nodelist=node[0001-0016]"], &["-N18"]] {
+        let job = [&["sbatch", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"], other];
+        lab.run(&job.concat());
+    }
     let proposal = proposed(&lab, &text, &[("node0018", "block02")]);
     let written = write(&lab, &proposal, "t1");
     assert_eq!(written.ending, Ending::Placed, "{written:?}");
     let required: Vec<&str> = written.needing.iter().map(|job| job.required.as_str()).collect();
     assert_eq!(required, ["node[0017-0018]"]);
-    if let Some(job) = written.held.first() {
-        assert_eq!(written.release, ["scontrol", "release", &job.id.to_string()]);
-    }
+    let held: Vec<u64> = written.held.iter().map(|job| job.id).collect();
+    assert_eq!(held, [written.needing[0].id]);
+    assert_eq!(written.release, ["scontrol", "release", &held[0].to_string()]);
+    // Only in words: it is held until a person says so.
+    let waiting = lab.run(&["squeue", "-h", "-t", "PD", "-o", "%i %Q %r"]);
+    assert!(waiting.contains(&format!("{} 0 BadConstraints", held[0])), "{waiting}");
 }
 
 #[test]

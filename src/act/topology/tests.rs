@@ -4,7 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::inventory::slurm::pending::PendingJob;
-use crate::model::id::DomainName;
+use crate::model::claims::Assertion;
+use crate::model::claims::ClaimedDomain;
+use crate::model::claims::Claims;
+use crate::model::said::Basis;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -182,6 +185,9 @@ fn jobs_that_need_the_largest_block_are_warned_of() {
     let shrinking = proposed(YAML, &[("node05", "block02")], NEW);
     assert_eq!(shrinking.remarks.iter().filter(|it| it.contains("more than")).count(), 0);
     let text = YAML.replace("node[01-05]", "node[01-06]").replace("node[06-09]", "node[07-09]");
+    let large = proposed(&text, &[("node06", "block02"), ("node05", "block02")], NEW);
+    assert!(large.remarks.iter().all(|it| !it.contains("no block has")), "they take several");
+    let text = text.replace("[4, 8]", "[6]");
     let proposal = proposed(&text, &[("node06", "block02"), ("node05", "block02")], NEW);
     assert!(proposal.remarks.iter().any(|it| it.contains("no block has more than 5 nodes")));
     let job = |id, nodes, segment, required: &str| PendingJob {
@@ -200,6 +206,7 @@ fn jobs_that_need_the_largest_block_are_warned_of() {
         job(4, 8, None, ""),
         job(5, 2, None, "node[04-05]"),
         job(6, 2, None, "node[01-02]"),
+        job(7, 7, None, "node[01-07]"),
     ];
     let needing: Vec<u64> = needing(&jobs, &proposal).iter().map(|job| job.id).collect();
     assert_eq!(needing, [1, 5]);
@@ -277,18 +284,12 @@ fn versions_are_read_as_programs_print_them() {
     assert!(NEW.has_yaml() && !OLD.has_yaml() && SlurmVersion { year: 25, month: 5 }.has_yaml());
 }
 
-fn wrong_domain(node: &str, peer: Option<&str>, confirmed: bool) -> Finding {
-    let locus = Locus {
-        domain: Some("rack1".into()),
-        node: Some(node.into()),
-        peer: peer.map(str::to_owned),
-        ..Locus::of(LocusKind::Node)
-    };
+fn wrong_domain(node: &str, confirmed: bool) -> Finding {
     Finding {
         id: node.to_owned(),
         outcome: Outcome::Failed,
         class: "wrong-domain".to_owned(),
-        locus,
+        locus: Locus { node: Some(node.into()), ..Locus::of(LocusKind::Node) },
         measured: None,
         expected: None,
         unit: None,
@@ -301,21 +302,35 @@ fn wrong_domain(node: &str, peer: Option<&str>, confirmed: bool) -> Finding {
     }
 }
 
+/// Three domains of four nodes, and groups that runs measured.
+fn fleet(measured: &[&[&str]]) -> Claims {
+    let domain = |name: &str, list: &str| ClaimedDomain {
+        name: name.into(),
+        nodes: nodes(list).into_iter().collect(),
+        platform: None,
+        gpus_per_node: None,
+        nic: None,
+    };
+    let group = |members: &&[&str]| {
+        let members = members.iter().map(|name| NodeName::from(*name)).collect();
+        let group = Group::of(GroupKind::Domain, "measured", "m", members);
+        Assertion { source: 0, group: Group { basis: Basis::Measured, in_force: true, ..group } }
+    };
+    Claims {
+        domains: vec![domain("r1", "a[1-8]"), domain("r2", "b[1-4]"), domain("r3", "c[1-4]")],
+        assertions: measured.iter().map(group).collect(),
+        ..Claims::default()
+    }
+}
+
 #[test]
-fn a_verdict_moves_a_node_only_where_it_was_seen_to_belong() {
-    let mut pair = wrong_domain("n5", Some("rack2"), true);
+fn a_verdict_moves_a_node_only_where_it_was_measured_to_belong() {
+    let mut pair = wrong_domain("a1", true);
     pair.locus.kind = LocusKind::Pair;
-    let findings = vec![
-        wrong_domain("n1", Some("rack2"), true),
-        wrong_domain("n2", None, true),
-        wrong_domain("n3", Some("rack2"), false),
-        wrong_domain("n4", Some("nowhere"), true),
-        pair,
-        wrong_domain("n6", Some("rack1"), true),
-        wrong_domain("n7", Some("rack2"), true),
-        wrong_domain("n7", Some("rack3"), true),
-        Finding { class: "nvlink-low".to_owned(), ..wrong_domain("n8", Some("rack2"), true) },
-    ];
+    let mut findings: Vec<Finding> =
+        ["a1", "a2", "a3", "a4", "a5"].iter().map(|node| wrong_domain(node, true)).collect();
+    findings.extend([pair, wrong_domain("a6", false)]);
+    findings.push(Finding { class: "nvlink-low".to_owned(), ..wrong_domain("a7", true) });
     let verdicts = Verdicts {
         format: VERDICTS_FORMAT.to_owned(),
         platform: None,
@@ -326,10 +341,30 @@ fn a_verdict_moves_a_node_only_where_it_was_seen_to_belong() {
         unknown: Vec::new(),
         notes: Vec::new(),
     };
-    let domains = ["rack1", "rack2", "rack3"].map(DomainName::from).into();
-    let (moves, withheld) = asked(&verdicts, &domains);
-    assert_eq!(moves, wanted(&[("n1", "rack2")]).moves);
-    assert_eq!(withheld.len(), 6, "{withheld:?}");
+    let fleet = fleet(&[
+        &["a1", "b1", "b2", "b3"],
+        // One partner alone may be misplaced itself.
+        &["a2", "b1"],
+        // Both domains are one, as measured.
+        &["a3", "a8", "b1", "b2"],
+        &["a4", "b1", "b2"],
+        &["a4", "c1", "c2"],
+        &["a6", "a7", "b1", "b2"],
+    ]);
+    let (moves, withheld) = asked(&verdicts, &fleet);
+    assert_eq!(moves, wanted(&[("a1", "r2")]).moves);
+    let why: Vec<&str> = withheld.iter().map(|it| &it.why[..12]).collect();
+    assert_eq!(
+        why,
+        [
+            "no run measu",
+            "no run measu",
+            "it was measu",
+            "no run measu",
+            "which of the",
+            "no second me"
+        ]
+    );
 }
 
 proptest! {
