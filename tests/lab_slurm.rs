@@ -98,12 +98,18 @@ impl Lab {
         text
     }
 
-    /// Waits until every node is idle again. A node that is drained is resumed:
-    /// a controller that was killed forgets what it was told in the last seconds,
-    /// and so brings back drains of tests before. Jobs are those of a test that
-    /// failed.
+    /// Waits until every node is idle again. A node that is drained is resumed,
+    /// jobs are ended and reservations removed: a controller that was killed
+    /// forgets what it was told in the last seconds, and so brings back what tests
+    /// before had.
     fn settle(&self) {
         self.finished(&["scancel", "--user=root"]);
+        let (reservations, _) = self.finished(&["scontrol", "show", "reservation", "-o"]);
+        for name in reservations.lines().filter_map(|line| line.split_whitespace().next()) {
+            if name.starts_with("ReservationName=") {
+                self.finished(&["scontrol", "delete", name]);
+            }
+        }
         self.wait_for("every node idle", || {
             let (states, _) = self.finished(&["sinfo", "-h", "-N", "-p", "main", "-o", "%N %T"]);
             for line in states.lines() {

@@ -136,7 +136,8 @@ impl Told {
     /// Outcome and reason of every node.
     fn nodes(&self) -> BTreeMap<String, (String, String)> {
         let document = self.document();
-        let nodes = document["nodes"].as_array().expect("nodes").clone();
+        let nodes = document["verdicts"]["nodes"].as_array();
+        let nodes = nodes.unwrap_or_else(|| panic!("{} {}", self.stdout, self.stderr));
         let text = |it: &Value, key: &str| it[key].as_str().expect("a text").to_owned();
         let node = |it: &Value| (text(it, "node"), (text(it, "outcome"), text(it, "reason")));
         nodes.iter().map(node).collect()
