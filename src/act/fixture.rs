@@ -135,7 +135,10 @@ impl World {
     }
 
     pub(super) fn plan(&self) -> ActionPlan {
-        policy::propose(&self.situation(), &self.policy)
+        let mut plan = policy::propose(&self.situation(), &self.policy);
+        // Whoever passed is certified; `release_tests` looks at that.
+        plan.actions.retain(|action| action.kind != ActionKind::Certify);
+        plan
     }
 
     /// A confirmed finding against a node.

@@ -293,7 +293,8 @@ fn ended(result: ActionResult) -> (u8, &'static str) {
     }
 }
 
-fn records(records: &[ActionRecord]) -> Vec<String> {
+/// What became of actions, in words, the worst first.
+pub(super) fn records(records: &[ActionRecord]) -> Vec<String> {
     let key = |r: &'_ ActionRecord| (ended(r.result), rank(r.kind));
     let mut alike = in_order(records.iter().map(|r| ((key(r), r.detail.as_str()), &r.node)));
     alike.sort_by_key(|((key, _), _)| *key);

@@ -197,3 +197,28 @@ fn what_went_wrong_is_told_before_what_went_well() {
     let begins: Vec<&str> = told.records.iter().filter_map(|line| line.split(':').next()).collect();
     assert_eq!(begins, ["not known yet", "left to others", "done", "done"]);
 }
+
+#[test]
+fn every_report_shows_what_is_frozen_and_what_became_of_actions() {
+    let mut run = fixture::rack();
+    run.actions = Some(whole());
+    let style = TerminalStyle { width: 120, colour: false };
+    let finding = run.verdicts.findings[0].id.clone();
+    let forms = [
+        crate::report::terminal::render(&run, &style),
+        crate::report::html::render(&run).expect("a page"),
+        crate::report::junit::render(&run),
+    ];
+    for text in forms {
+        assert!(text.contains("the breaker tripped 2026-03-03T10:00:00Z"), "{text}");
+        assert!(text.contains("not known yet: drain node0009: the controller did not"), "{text}");
+        assert!(text.contains("done: certify node[0012-0013] (2 nodes)"), "{text}");
+    }
+    // An explanation keeps to its node.
+    let plan = run.actions.as_mut().expect("a plan");
+    plan.actions[1].findings.push(finding.clone());
+    let told = crate::report::explain::explain(&run, &finding).expect("known");
+    assert!(told.contains("frozen: the breaker tripped"), "{told}");
+    assert!(told.contains("done: drain node0007: DRAINING"), "{told}");
+    assert!(!told.contains("node0009"), "{told}");
+}
