@@ -112,6 +112,18 @@ fn an_observation_counts_instead_of_chance() {
     let outlook = &of["blocks"][0]["outlooks"][0];
     assert!((outlook["all_up"].as_f64().expect("a chance") - 0.862).abs() < 1e-9);
     assert_eq!(outlook.get("crossings"), None);
+
+    // What docs/capacity.md says of it and of chance at the same average.
+    let unavailable = outlook["unavailable"].as_f64().expect("an average");
+    assert_eq!(format!("{:.2}", unavailable * 100.0), "1.48");
+    let chance = document(root(), &["--unavailable", &unavailable.to_string()], 0);
+    let usable = |of: &Value, segment: u64| {
+        let segments = of["blocks"][0]["outlooks"][0]["segments"].as_array().expect("a list");
+        let left = segments.iter().find(|it| it["segment"] == segment).expect("the segment");
+        format!("{:.2}", left["usable"].as_f64().expect("nodes"))
+    };
+    assert_eq!((usable(&of, 18).as_str(), usable(&of, 16).as_str()), ("15.52", "15.79"));
+    assert_eq!((usable(&chance, 18).as_str(), usable(&chance, 16).as_str()), ("13.77", "15.96"));
 }
 
 #[test]

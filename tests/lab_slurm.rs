@@ -100,8 +100,10 @@ impl Lab {
 
     /// Waits until every node is idle again. A node that is drained is resumed:
     /// a controller that was killed forgets what it was told in the last seconds,
-    /// and so brings back drains of tests before.
+    /// and so brings back drains of tests before. Jobs are those of a test that
+    /// failed.
     fn settle(&self) {
+        self.finished(&["scancel", "--user=root"]);
         self.wait_for("every node idle", || {
             let (states, _) = self.finished(&["sinfo", "-h", "-N", "-p", "main", "-o", "%N %T"]);
             for line in states.lines() {

@@ -115,6 +115,7 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
     releasing.ledger.open.push(Open {
         id: "run2/d0n0/release".to_owned(),
         stamp: stamp(60),
+        epoch: 2,
         run: "run2".to_owned(),
         action: own.action.clone(),
         change: Change::default(),

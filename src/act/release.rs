@@ -12,6 +12,7 @@ use super::policy::Policy;
 use super::situation::RunSeen;
 use super::situation::Situation;
 use super::standing;
+use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
@@ -27,22 +28,6 @@ use crate::model::moment::rfc3339;
 use crate::model::profile::Profile;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
-
-/// Words of a state in which a node takes jobs, or would if the scheduler gave
-/// it one. A word that is not among them is a reason to say nothing on a node.
-const IN_SERVICE: &[&str] = &[
-    "IDLE",
-    "ALLOCATED",
-    "MIXED",
-    "COMPLETING",
-    "PLANNED",
-    "RESERVED",
-    "MAINTENANCE",
-    "BLOCKED",
-    "CLOUD",
-    "DYNAMIC_NORM",
-    "EXTERNAL",
-];
 
 /// Releases and certificates that this situation asks for, and what is withheld.
 pub fn propose(situation: &Situation<'_>, policy: &Policy) -> (Vec<Action>, Vec<Withheld>) {
@@ -68,10 +53,15 @@ pub fn propose(situation: &Situation<'_>, policy: &Policy) -> (Vec<Action>, Vec<
 
 /// Whether a run is one of those that a drained node must pass: a whole one,
 /// of real nodes, under a profile that measures everything.
-pub fn is_whole(run: &RunSeen) -> bool {
+pub fn is_whole(run: &RunSeen, policy: &Policy) -> bool {
     let profile = Profile::parse(&run.profile);
     let all = matches!(profile, Some(Profile::BurnIn | Profile::Recertify));
-    all && run.complete && run.real && 0 < run.created_unix
+    all && run.complete && counts(run, policy) && 0 < run.created_unix
+}
+
+/// Whether a run says anything of the scheduler's nodes.
+fn counts(run: &RunSeen, policy: &Policy) -> bool {
+    run.real || policy.simulated
 }
 
 /// What is asked for so far.
@@ -159,11 +149,12 @@ impl<'a> Proposal<'a> {
         }
         let run = self.situation.run;
         let passed = self.verdicts.get(node).is_some_and(|v| v.outcome == Outcome::Pass);
-        let at_hand = (is_whole(run) && passed).then_some((run.created_unix, run.id.as_str()));
+        let at_hand =
+            (is_whole(run, self.policy) && passed).then_some((run.created_unix, run.id.as_str()));
         let noted = drain.clean.iter().map(|clean| (clean.measured, clean.run.as_str()));
         let after: BTreeMap<&str, i64> = noted
             .chain(at_hand)
-            .filter(|(measured, run)| drain.stamp.unix <= *measured && *run != drain.run)
+            .filter(|(measured, run)| drain.stamp.unix < *measured && *run != drain.run)
             .map(|(measured, run)| (run, measured))
             .collect();
         // A machine that booted since is judged on what it did since: links
@@ -190,7 +181,7 @@ impl<'a> Proposal<'a> {
         let run = self.situation.run;
         let newest = clean.keys().next_back().map_or(drain.stamp.unix, |(measured, _)| *measured);
         let Some(verdict) = self.verdicts.get(node) else { return Ok(()) };
-        let is_news = run.real && run.id != drain.run && newest <= run.created_unix;
+        let is_news = counts(run, self.policy) && run.id != drain.run && newest <= run.created_unix;
         if is_news && verdict.outcome != Outcome::Pass {
             return Err(format!(
                 "drained by us, and run {} says {}: {}",
@@ -350,15 +341,14 @@ fn joined(runs: &[&str]) -> String {
 
 /// Why nothing is said on a node now.
 fn out_of_service(live: &LiveNode) -> Option<String> {
-    let strange: Vec<&str> =
-        live.state.iter().map(String::as_str).filter(|word| !IN_SERVICE.contains(word)).collect();
-    if live.state.is_empty() {
-        return Some("the scheduler does not say in which state it is".to_owned());
+    let words: Vec<String> = live.state.iter().map(|word| clean(word)).collect();
+    match words.as_slice() {
+        [] => Some("the scheduler does not say in which state it is".to_owned()),
+        words if standing::is_out(live) || standing::is_passing(live) => {
+            Some(format!("it is out of service ({})", words.join("+")))
+        }
+        _ => None,
     }
-    if strange.is_empty() {
-        return None;
-    }
-    Some(format!("it is out of service ({})", strange.join("+")))
 }
 
 /// Whether one moment, RFC 3339 in UTC, is after another. A fraction of a

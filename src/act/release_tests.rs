@@ -352,7 +352,7 @@ fn what_passed_and_is_in_service_is_certified_and_the_rest_is_not() {
     assert!(actions[0].command.iter().any(|word| word.starts_with("Extra=")));
     let left: Vec<&str> = withheld.iter().map(|w| w.what.as_str()).collect();
     assert_eq!(left, ["z", "all", "c", "d", "e", "f"]);
-    assert_eq!(world.why("c"), "passed, not certified: it is out of service (DRAIN)");
+    assert_eq!(world.why("c"), "passed, not certified: it is out of service (IDLE+DRAIN)");
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn opening(page: &mut Page, survey: &Survey) {
     page.styled(Style::new().bold(), &title);
     page.end();
     match &survey.mix {
-        Some(mix) => page.paragraph("jobs ask for ", &mix_words(mix), 0),
+        Some(mix) => page.paragraph("", &mix_words(mix), 0),
         None => page.paragraph(
             "",
             "what jobs ask for is not known (--mix, --mix-from): prices are told by segment alone",
@@ -73,11 +73,9 @@ fn opening(page: &mut Page, survey: &Survey) {
 }
 
 fn mix_words(mix: &Mix) -> String {
-    let share = |(segment, share): (u32, f64)| {
-        format!("{} with {}", counted(segment as usize, "node", "nodes"), percent(share))
-    };
+    let share = |(segment, share): (u32, f64)| format!("{segment} ({})", percent(share));
     let words: Vec<String> = mix.shares().map(share).collect();
-    format!("segments of {} of all node time", words.join(", "))
+    format!("jobs ask for segments of {} nodes, by their share of node time", words.join(", "))
 }
 
 /// One line a block.
