@@ -42,7 +42,7 @@ pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>
             Ok((node, domain)) => {
                 moves.insert(node.clone(), domain.to_string());
             }
-            Err(why) => withheld.push(Withheld { what: locus.to_string(), why }),
+            Err(why) => withheld.push(Withheld { what: locus.to_string(), why, budget: false }),
         }
     }
     (moves, withheld)
