@@ -21,6 +21,11 @@ const CLEARLY_LOWER: f64 = 0.028;
 /// A run may lie this far in the future before the clocks are in doubt.
 const SKEW_S: i64 = 300;
 
+/// Slurm reckons the time of a boot from the uptime each time a node registers,
+/// and two readings of one boot differ by a second (26.05 and 24.11, observed);
+/// no server boots within a minute.
+const BOOT_JITTER_S: i64 = 60;
+
 const HOUR_S: f64 = 3_600.0;
 const DAY_S: f64 = 86_400.0;
 
@@ -102,12 +107,13 @@ pub(super) fn acknowledged(
 
 /// Whether the machine is another, or booted, since the drain that was undone.
 fn is_another_life(undone: &UndoneDrain, node: &LiveNode) -> bool {
-    fn differ<T: PartialEq>(then: Option<&T>, now: Option<&T>) -> bool {
-        then.zip(now).is_some_and(|(then, now)| then != now)
-    }
     let then = &undone.drain.before;
-    differ(then.booted.as_ref(), node.booted.as_ref())
-        || differ(then.instance.as_ref(), node.instance.as_ref())
+    let has_booted = then
+        .booted
+        .zip(node.booted)
+        .is_some_and(|(then, now)| BOOT_JITTER_S < now.saturating_sub(then));
+    let instances = then.instance.as_ref().zip(node.instance.as_ref());
+    has_booted || instances.is_some_and(|(then, now)| then != now)
 }
 
 /// Whether an undo has been respected for long enough, and the run is newer.

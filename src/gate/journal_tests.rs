@@ -160,7 +160,7 @@ fn a_second_gate_waits_and_is_told_who_is_at_work() {
 fn a_lock_that_is_held_by_another_process_holds_until_that_one_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
     drop(Journal::open(folder.path()).expect("opened"));
-    let script = "exec 9<>\"$0\"; flock -n 9 || exit 3; echo 'process 1 on far' >\"$0\"; \
+    let script = "exec 9<>\"$0\"; flock -w 25 9 || exit 3; echo 'process 1 on far' >\"$0\"; \
                   echo locked; exec sleep 60";
     let lock = folder.path().join(LOCK).display().to_string();
     let argv = ["sh", "-c", script, &lock].map(str::to_owned).to_vec();
