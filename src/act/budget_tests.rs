@@ -31,6 +31,7 @@ fn drains_that_stand_count_against_their_domain_and_no_other() {
     let open = Open {
         id: own.id.clone(),
         stamp: own.stamp.clone(),
+        epoch: own.epoch,
         run: own.run.clone(),
         action: own.action.clone(),
         change: Change::default(),

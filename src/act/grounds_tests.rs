@@ -77,6 +77,7 @@ fn what_of_ours_is_under_way_comes_first() {
     open.ledger.open.push(Open {
         id: own.id,
         stamp: own.stamp,
+        epoch: own.epoch,
         run: own.run,
         action: own.action,
         change: Change::default(),

@@ -46,7 +46,7 @@ fn plan(actions: Vec<Action>) -> ActionPlan {
 }
 
 fn left(what: &str, why: &str) -> Withheld {
-    Withheld { what: what.to_owned(), why: why.to_owned() }
+    Withheld { what: what.to_owned(), why: why.to_owned(), budget: false }
 }
 
 fn record(kind: ActionKind, node: &str, result: ActionResult, detail: &str) -> ActionRecord {
