@@ -12,6 +12,7 @@ use crate::act::fixture::finding;
 use crate::act::fixture::stamp;
 use crate::act::ledger::Tripped;
 use crate::act::ledger::UndoneDrain;
+use crate::act::policy;
 use crate::act::policy::Policy;
 use crate::act::policy::SoftFaults;
 use crate::act::release;
@@ -358,7 +359,7 @@ proptest! {
         let (stamp, why, run) = (stamp(60), "storm".to_owned(), "run1".to_owned());
         stopped.ledger.breaker = Some(Tripped { stamp, why, run });
         let (back, _) = release::propose(&stopped.situation(), &stopped.policy);
-        let plan = crate::act::policy::propose(&stopped.situation(), &stopped.policy);
+        let plan = policy::propose(&stopped.situation(), &stopped.policy);
         prop_assert!(plan.frozen.is_some());
         let takes = |kind| matches!(kind, ActionKind::Drain | ActionKind::Relabel);
         prop_assert!(plan.actions.iter().all(|a| !takes(a.kind)), "{plan:#?}");

@@ -9,6 +9,7 @@ use super::ledger::OwnDrain;
 use super::policy;
 use super::policy::Policy;
 use super::reason;
+use super::release;
 use super::situation::Coverage;
 use super::situation::Now;
 use super::situation::RunSeen;
@@ -134,10 +135,13 @@ impl World {
         }
     }
 
+    /// What is taken from nodes, and why nothing is; what is given back to them
+    /// or said on those that passed is `release`'s.
     pub(super) fn plan(&self) -> ActionPlan {
         let mut plan = policy::propose(&self.situation(), &self.policy);
-        // Whoever passed is certified; `release_tests` looks at that.
-        plan.actions.retain(|action| action.kind != ActionKind::Certify);
+        let (_, kept) = release::propose(&self.situation(), &self.policy);
+        plan.actions.retain(|a| matches!(a.kind, ActionKind::Drain | ActionKind::Relabel));
+        plan.withheld.retain(|withheld| !kept.contains(withheld));
         plan
     }
 
