@@ -90,7 +90,7 @@ fn overview(page: &mut Page, survey: &Survey) {
     if survey.mix.is_some() {
         header.extend(["mix".to_owned(), "next drain".to_owned()]);
     }
-    let mut table = table(header);
+    let mut table = table(&header);
     for it in survey.blocks.iter().take(MOST) {
         let Some(outlook) = it.outlooks.first() else { continue };
         let block = &it.block;
@@ -102,7 +102,7 @@ fn overview(page: &mut Page, survey: &Survey) {
         }
         table.add_row(row);
     }
-    put(page, table);
+    put(page, &table);
     if MOST < survey.blocks.len() {
         page.faint(&format!("and {} more, all in --json", survey.blocks.len() - MOST), 2);
     }
@@ -160,9 +160,10 @@ fn detail(
     };
     page.faint(&format!("{}{chance}", words(assumption)), 2);
     let drains = outlook.segments.iter().map(|left| left.drains.len()).max().unwrap_or(0);
-    let header = ["segment", "now", "usable", "one fits"].map(str::to_owned).into_iter();
+    let mut header = ["segment", "now", "usable", "one fits"].map(str::to_owned).to_vec();
     let ordinals = ["next drain", "2nd", "3rd", "4th"].map(str::to_owned);
-    let mut table = table(header.chain(ordinals.into_iter().take(drains)).collect());
+    header.extend(ordinals.into_iter().take(drains));
+    let mut table = table(&header);
     for left in &outlook.segments {
         let mut row = vec![left.segment.to_string(), left.now.to_string(), number(left.usable)];
         row.push(percent(left.one_fits));
@@ -174,7 +175,7 @@ fn detail(
         row.extend(mixed.drains.iter().map(|drain| number(*drain)));
         table.add_row(row);
     }
-    put(page, table);
+    put(page, &table);
     for sentence in &outlook.advice {
         page.paragraph("", sentence, 2);
     }
@@ -199,17 +200,17 @@ fn number(value: f64) -> String {
     if text == "-0.00" { "0.00".to_owned() } else { text }
 }
 
-fn table(header: Vec<String>) -> Table {
+fn table(header: &[String]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(header);
+    table.set_header(header.iter().cloned());
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
 }
 
-fn put(page: &mut Page, table: Table) {
+fn put(page: &mut Page, table: &Table) {
     for line in table.lines() {
         let _ = write!(page.out, " {line}");
         page.end();
