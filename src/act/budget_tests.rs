@@ -157,7 +157,7 @@ fn the_breaker_trips_for_what_outlives_a_run_and_once() {
         |w: &mut World| w.run.created_unix = NOW - 25 * 3_600,
         |w: &mut World| w.run.real = false,
         |w: &mut World| {
-            w.coverage = Some(crate::act::situation::Coverage { planned: 10, returned: 7 })
+            w.coverage = Some(crate::act::situation::Coverage { planned: 10, returned: 7 });
         },
         |w: &mut World| {
             let (stamp, why, run) = (stamp(10), "before".to_owned(), "run1".to_owned());

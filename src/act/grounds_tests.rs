@@ -13,6 +13,9 @@ use crate::model::id::NodeName;
 use crate::model::journal::HoldKind;
 use crate::model::verdict::Outcome;
 
+/// A name, and what is changed.
+type Case = (&'static str, fn(&mut World));
+
 fn world() -> World {
     let mut world = World::of(4, 18);
     world.accuse("d0n0", "nvlink-low", Outcome::Degraded, 0.9);
@@ -136,7 +139,7 @@ fn an_undo_stands_against_the_same_evidence() {
 
 #[test]
 fn new_evidence_acts_again() {
-    let changes: [(&str, fn(&mut World)); 5] = [
+    let changes: [Case; 5] = [
         ("clearly lower", |w| w.verdicts.findings[0].ratio = Some(0.87)),
         ("another class", |w| w.accuse("d0n0", "nic-low", Outcome::Degraded, 0.95)),
         ("worse", |w| w.verdicts.findings[0].outcome = Outcome::Failed),

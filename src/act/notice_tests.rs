@@ -11,6 +11,9 @@ use crate::act::ledger::UndoneDrain;
 use crate::model::change::Change;
 use crate::model::journal::HoldKind;
 
+/// A name, and what is changed.
+type Case = (&'static str, fn(&mut World));
+
 const NODE: &str = "d0n0";
 
 /// One drain of ours, of yesterday, and a run that did not measure the node.
@@ -134,7 +137,7 @@ fn a_whole_run_that_a_drained_node_passed_is_noted_once() {
     let world = passed();
     let clean = Event::Clean { node: NODE.into(), run: "run2".to_owned(), measured: NOW - 600 };
     assert_eq!(noted(&world), [clean]);
-    let changes: [(&str, fn(&mut World)); 8] = [
+    let changes: [Case; 8] = [
         ("not complete", |w| w.run.complete = false),
         ("simulated", |w| w.run.real = false),
         ("an audit", |w| w.run.profile = "audit".to_owned()),
