@@ -5,6 +5,7 @@
 //! becomes its arguments, and its errors become failures.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,10 +26,12 @@ use crate::gate::scontrol::Scontrol;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
 use crate::launch::slurm::Held;
+use crate::launch::slurm::Seat;
 use crate::launch::slurm::Slurm;
 use crate::launch::slurm::WhenBusy;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::probe::ProbeScope;
 use crate::plan::Plan;
 use crate::plan::Skipped;
 
@@ -203,6 +206,7 @@ impl Hold {
     /// that nobody takes them for measured.
     pub fn plan(&self, basis: &Basis<'_>) -> anyhow::Result<Plan> {
         let mut plan = basis.plan()?;
+        self.without_ranks(&mut plan);
         for (why, nodes) in self.skipped() {
             let (probe, why) = ("every probe".to_owned(), why.to_owned());
             // One each: a list of nodes is no place to look for one.
@@ -214,6 +218,41 @@ impl Hold {
             }));
         }
         Ok(plan)
+    }
+}
+
+impl Hold {
+    /// Takes out what needs a job where a node has none: ranks on several nodes.
+    /// Of a pair only that node goes without, of a whole domain everybody does.
+    fn without_ranks(&self, plan: &mut Plan) {
+        let seats = &self.holding.held.seats;
+        let alone = |node: &NodeName| seats.get(node) == Some(&Seat::Unallocated);
+        let mut missing: BTreeSet<(String, NodeName)> = BTreeSet::new();
+        for round in &mut plan.rounds {
+            round.steps.retain(|step| {
+                let stays = step.scope == ProbeScope::Rail
+                    || step.nodes.len() < 2
+                    || !step.nodes.iter().any(alone);
+                if !stays {
+                    let whole = step.scope == ProbeScope::Domain;
+                    let without = step.nodes.iter().filter(|node| whole || alone(node));
+                    missing.extend(without.map(|node| (step.probe.clone(), node.clone())));
+                }
+                stays
+            });
+        }
+        plan.rounds.retain(|round| !round.steps.is_empty());
+        plan.skipped.extend(missing.into_iter().map(|(probe, node)| {
+            Skipped {
+                probe,
+                nodes: vec![node],
+                why:
+                    "its ranks need a job, and no job holds it: it is drained and measured beside \
+                  the scheduler"
+                        .to_owned(),
+                not_applicable: false,
+            }
+        }));
     }
 }
 

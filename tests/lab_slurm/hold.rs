@@ -112,11 +112,18 @@ pub(super) fn site(lab: &Lab, launcher: &str, rest: &str) -> tempfile::TempDir {
          worker = \"/srv/worker\"\nmpi = \"none\"\ntime_limit = \"20\"\n{launcher}\n\
          [gate]\nstate = \"gate\"\nscontrol = [{:?}, \"scontrol\"]\n\
          [probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \"nvbandwidth-lane\"]\n\
-         [sweep]\nmatchings = 1\n[confirm]\nwait_s = 0\n{rest}",
+         [sweep]\nmatchings = 2\n[confirm]\nwait_s = 0\n{rest}",
         lab.run, lab.run
     );
     fs::write(folder.path().join("fabricgate.toml"), config).expect("written");
     folder
+}
+
+/// Waits until a controller that is killed would know what it was told: after one
+/// second it does not, after three it did (26.05). A reservation that comes back
+/// leaves its flags on nodes even when it is removed again.
+fn durable() {
+    thread::sleep(Duration::from_secs(4));
 }
 
 /// What the program said.
@@ -296,7 +303,7 @@ fn an_audit_through_slurm_measures_every_node_and_leaves_nothing_behind() {
     let run = runs.map(|it| it.expect("a run").path()).next().expect("a run");
     let results = fs::read_to_string(run.join("results.jsonl")).expect("results");
     let lanes: Vec<&str> = results.lines().filter(|it| it.contains("bisect")).collect();
-    assert_eq!(lanes.len(), 18, "{results}");
+    assert_eq!(lanes.len(), 36, "{results}");
     assert!(lanes.iter().all(|it| it.contains("\"srun\",\"--jobid=") && !it.contains("mpirun")));
 }
 
@@ -388,6 +395,7 @@ fn our_own_drain_is_measured_in_a_reservation_and_drained_again() {
     assert_eq!(foreign, (words_of("IDLE DRAIN"), "admin: broken fan".to_owned()));
     assert!(told.stderr.contains("reserving node[0007,0009-0010]"), "{}", told.stderr);
     assert_eq!(lab.holds(), "");
+    durable();
 }
 
 #[test]
@@ -402,9 +410,11 @@ fn our_own_drain_is_measured_beside_the_scheduler_and_stays_drained() {
     lab.resume("node0007");
     assert_eq!((state, own), (words_of("IDLE DRAIN"), reason));
     let nodes = told.nodes();
-    // Its own tools ran; ranks of several nodes need a job.
+    // Its own tools ran; ranks of several nodes need a job, and others do not
+    // suffer for that it has none.
+    assert_eq!(told.with("pass"), "node[0008-0010]", "{nodes:?}");
     assert_eq!(nodes["node0007"].0, "unknown", "{nodes:?}");
-    assert!(nodes["node0007"].1.contains("one job"), "{nodes:?}");
+    assert!(told.stdout.contains("no job holds it"), "{}", told.stdout);
     let runs = fs::read_dir(site.path().join("runs")).expect("runs");
     let run = runs.map(|it| it.expect("a run").path()).next().expect("a run");
     let outputs = fs::read_dir(run.join("nodes/node0007")).expect("its outputs").count();
@@ -431,6 +441,7 @@ fn a_lifted_drain_comes_back_after_a_kill() {
     assert!(state.contains(&"DRAIN".to_owned()) && own == reason, "{state:?} {own}");
     assert_eq!(lab.holds(), "", "{}", told.stderr);
     assert_eq!(count(&events(&site), "freed"), 2);
+    durable();
 }
 
 #[test]
@@ -451,6 +462,7 @@ fn a_busy_node_is_waited_for_where_asked_for() {
         assert_eq!(lab.holds(), "");
         lab.settle();
     }
+    durable();
 }
 
 #[test]
@@ -494,6 +506,7 @@ fn a_controller_that_is_gone_is_told() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     let site = site(&lab, "", "");
+    durable();
     lab.signal("KILL");
     let told = fabricgate(&site, &["audit"]);
     lab.run(&["slurmctld"]);
