@@ -117,7 +117,6 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
     let own = releasing.ledger.drains[&NodeName::from(NODE)].clone();
     releasing.ledger.open.push(Open {
         id: "run2/d0n0/release".to_owned(),
-        epoch: 4,
         stamp: stamp(60),
         epoch: 2,
         run: "run2".to_owned(),

@@ -314,7 +314,7 @@ impl Holder<'_> {
         if let Err(complaint) = made {
             // It may have been made all the same.
             if !self.calls().is_reserved(&name).await.unwrap_or(false) {
-                return Err(refused(format!("reservation {name}"), complaint));
+                return Err(refused(format!("reservation {name}"), &complaint));
             }
         }
         let drained: Vec<NodeName> = holding.drained.iter().map(|(node, _)| node.clone()).collect();
@@ -466,7 +466,7 @@ impl Holder<'_> {
                     }
                 }
                 Err(complaint) => {
-                    return Err(refused(format!("a job on {list} of {domain}"), complaint));
+                    return Err(refused(format!("a job on {list} of {domain}"), &complaint));
                 }
             }
         }
@@ -505,7 +505,7 @@ fn is_in_use(node: &LiveNode) -> bool {
     node.state.iter().all(|word| PASSING.contains(&word.as_str()))
 }
 
-fn refused(what: String, complaint: Complaint) -> HoldError {
+fn refused(what: String, complaint: &Complaint) -> HoldError {
     let hint = match complaint.message.contains("configuration is not available") {
         true => {
             "; in a partition with block topology no job may name nodes of two blocks: use a \
