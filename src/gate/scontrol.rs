@@ -11,6 +11,7 @@ use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use crate::inventory::slurm::live;
+use crate::measure::text::clean;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::id::NodeName;
@@ -125,7 +126,7 @@ async fn listed(desk: &Desk<'_>, question: &[&str]) -> Result<Live, SchedulerErr
     })?;
     let live = live::read(&answer.place, &text);
     if live.nodes.is_empty() && !live.troubles.is_empty() {
-        return Err(SchedulerError::new(ProblemKind::Incomplete, live.troubles.join("; ")));
+        return Err(SchedulerError::new(ProblemKind::Incomplete, clean(&live.troubles.join("; "))));
     }
     Ok(live)
 }

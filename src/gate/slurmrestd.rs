@@ -17,6 +17,7 @@ use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::scontrol::Scontrol;
 use crate::inventory::slurm::live;
+use crate::measure::text::clean;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::id::NodeName;
@@ -89,7 +90,10 @@ impl Slurmrestd {
         let text = answer.text.map_err(plain)?;
         let mut live = live::read(&answer.place, &text);
         if live.nodes.is_empty() && !live.troubles.is_empty() {
-            return Err(SchedulerError::new(ProblemKind::Incomplete, live.troubles.join("; ")));
+            return Err(SchedulerError::new(
+                ProblemKind::Incomplete,
+                clean(&live.troubles.join("; ")),
+            ));
         }
         if !nodes.is_empty() {
             let named: BTreeSet<&NodeName> = nodes.iter().collect();

@@ -13,7 +13,6 @@ use serde_json::Value;
 use super::super::hostlist;
 use super::answer;
 use super::nodes::json;
-use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
@@ -88,16 +87,14 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn trouble(&mut self, kind: ProblemKind, message: impl Into<String>) {
-        let name = self.value["name"].as_str().map_or_else(String::new, |it| {
-            let name = clean(it);
-            format!(" ({name})")
-        });
+        let name = self.value["name"].as_str().filter(|name| hostlist::is_name(name));
+        let name = name.map_or_else(String::new, |name| format!(" ({name})"));
         let at = format!("nodes[{}]{name}", self.index);
         self.said.trouble(kind, at, message);
     }
 
     fn odd(&mut self, key: &str, expected: &str) {
-        let found = clean(&self.value[key].to_string());
+        let found: String = self.value[key].to_string().chars().take(80).collect();
         self.trouble(ProblemKind::Malformed, format!("`{key}` is {found}, expected {expected}"));
     }
 
@@ -161,7 +158,7 @@ impl Row<'_> {
     fn reason(&mut self) -> Option<String> {
         let known = self.value.get("reason").is_some_and(|it| !it.is_null() && !it.is_string());
         // It is somebody's, whoever that is.
-        self.text("reason").or_else(|| known.then(|| clean(&self.value["reason"].to_string())))
+        self.text("reason").or_else(|| known.then(|| self.value["reason"].to_string()))
     }
 
     fn words(&mut self, key: &str) -> Vec<String> {

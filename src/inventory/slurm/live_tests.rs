@@ -1,3 +1,6 @@
+//! Nodes for acting, as real Slurms of two versions listed them (`tests/recorded/slurm`),
+//! and as none should.
+
 use std::fs;
 use std::path::Path;
 
