@@ -10,8 +10,10 @@ use super::classes::Accusation;
 use super::grounds;
 use super::instrument::Doubt;
 use super::ledger::OwnDrain;
+use super::marks;
 use super::policy::Policy;
 use super::reason;
+use super::release;
 use super::situation::Situation;
 use super::standing;
 use super::suspects::Suspect;
@@ -21,6 +23,7 @@ use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
+use crate::model::change::Change;
 use crate::model::id::NodeName;
 use crate::model::live::LiveNode;
 use crate::model::verdict::Finding;
@@ -249,6 +252,13 @@ impl<'a> Desk<'a> {
         for more in because.clone().into_iter().chain(live.and_then(standing::remark)) {
             why.push_str(&format!("; {more}"));
         }
+        let mark = Mark {
+            outcome: found.outcome,
+            class: Some(found.class.clone()),
+            run: run.id.clone(),
+            at: run.created.clone(),
+            expires: None,
+        };
         let (reason, command) = if *kind == ActionKind::Drain {
             let reason = reason::write(&run.id, &found.class, self.situation.ledger.epoch);
             let command = ["scontrol", "update"].map(str::to_owned).into_iter().chain([
@@ -258,8 +268,10 @@ impl<'a> Desk<'a> {
             ]);
             (reason.clone(), command.collect())
         } else {
-            // Which words a mark takes, the site's names and the node say.
-            (String::new(), Vec::new())
+            // Which words a mark takes, only the node as it is can say.
+            let mark = |live| marks::change(live, &mark, &self.policy.marks);
+            let words = |change: Change| release::command(suspect.node, &change);
+            (String::new(), live.map(mark).map(words).unwrap_or_default())
         };
         let leaf = self.situation.fleet.leaf_of(suspect.node).map(|leaf| leaf.name.clone());
         Action {
@@ -269,13 +281,7 @@ impl<'a> Desk<'a> {
             leaf,
             command,
             reason,
-            mark: Some(Mark {
-                outcome: found.outcome,
-                class: Some(found.class.clone()),
-                run: run.id.clone(),
-                at: run.created.clone(),
-                expires: None,
-            }),
+            mark: Some(mark),
             findings: findings.iter().map(|f| f.id.clone()).collect(),
             ratio: found.ratio,
             price: *price,

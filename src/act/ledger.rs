@@ -178,6 +178,11 @@ impl Ledger {
                     drain.clean.push(CleanRun { run: run.clone(), measured: *measured });
                 }
             }
+            Event::Relapsed { node, measured, .. } => {
+                if let Some(drain) = self.drains.get_mut(node) {
+                    drain.clean.retain(|clean| *measured < clean.measured);
+                }
+            }
             // A node may have been drained anew since: only the drain that was
             // meant is taken away.
             Event::Undone { node, id, .. } => {

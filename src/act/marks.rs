@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::extra;
 use super::ledger::Ledger;
+use super::situation::Now;
 use crate::measure::text::clean;
 use crate::model::action::Mark;
 use crate::model::change::Change;
@@ -136,8 +137,15 @@ pub fn read(node: &LiveNode, names: &MarkNames) -> Option<Mark> {
 /// The entry in the field for programs survives both. Where it is gone somebody
 /// took it away, or the node is another machine of the same name; both times
 /// nothing is said again before the next run.
-pub fn forgotten(live: &Live, ledger: &Ledger, names: &MarkNames) -> Vec<(NodeName, Change)> {
-    let lost = ledger.marks.iter().filter_map(|(name, mark)| {
+pub fn forgotten(
+    live: &Live,
+    ledger: &Ledger,
+    names: &MarkNames,
+    now: &Now,
+) -> Vec<(NodeName, Change)> {
+    // Both are RFC 3339 in UTC, which orders as text does.
+    let counts = |mark: &Mark| mark.expires.as_ref().is_none_or(|expires| now.at < *expires);
+    let lost = ledger.marks.iter().filter(|(_, mark)| counts(mark)).filter_map(|(name, mark)| {
         let node = live.nodes.get(name)?;
         let is_ours = !names.extra || extra::is_there(&node.extra);
         let change = change(node, mark, names);

@@ -1,5 +1,5 @@
 //! What the scheduler and a run show about our own earlier actions: a drain
-//! that a person took away, a drained node that passed.
+//! that a person took away, a drained node that passed, one that fell back.
 //!
 //! Pure: it says what should be written into the journal; `gate` writes it.
 
@@ -75,12 +75,18 @@ fn clean_run(
     // What was measured before a boot says nothing of the node after it.
     let booted = situation.live.and_then(|live| live.nodes.get(node)?.booted);
     let is_of_before = booted.is_some_and(|at| run.created_unix < at);
-    let passed = verdict.outcome == Outcome::Pass;
-    (counts && is_later && !is_noted && !is_of_before && passed).then(|| Event::Clean {
-        node: node.clone(),
-        run: run.id.clone(),
-        measured: run.created_unix,
-    })
+    let (node, run_id, measured) = (node.clone(), run.id.clone(), run.created_unix);
+    match verdict.outcome {
+        Outcome::Pass => (counts && is_later && !is_noted && !is_of_before)
+            .then_some(Event::Clean { node, run: run_id, measured }),
+        // A fault that comes and goes is not cured by the runs in between.
+        Outcome::Degraded | Outcome::Failed => {
+            let counts = is_later && (run.real || policy.simulated);
+            let had_passed = drain.clean.iter().any(|clean| clean.measured <= measured);
+            (counts && had_passed).then_some(Event::Relapsed { node, run: run_id, measured })
+        }
+        Outcome::Unknown => None,
+    }
 }
 
 #[cfg(test)]

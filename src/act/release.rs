@@ -359,7 +359,7 @@ fn later(a: &str, b: &str) -> bool {
 }
 
 /// What would be written, as the command that a person would type.
-fn command(node: &NodeName, change: &Change) -> Vec<String> {
+pub(super) fn command(node: &NodeName, change: &Change) -> Vec<String> {
     let mut words = vec!["scontrol".to_owned(), "update".to_owned(), format!("NodeName={node}")];
     let list = |features: &Vec<String>| features.join(",");
     let fields = [

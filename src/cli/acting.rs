@@ -34,8 +34,8 @@ use crate::model::action::ActionPlan;
 use crate::model::action::ActionResult;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::recording::Scope;
 use crate::model::run::Run;
-use crate::model::worker::Machine;
 use crate::record::State;
 use crate::record::stored::Stored;
 
@@ -100,8 +100,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<ActionP
     let complete = record.state == State::Complete;
     let run = coordinator::run_seen(&record.info, &record.launcher, complete);
     let results = judged.stored.results().map_err(stored::failure)?;
-    let machines = judged.stored.machines().map_err(stored::failure)?;
-    let drivers = drivers(machines);
+    let drivers = drivers(judged.stored)?;
     let mut say = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
     let taking = turn::turn(Turn {
@@ -169,19 +168,30 @@ fn certify(
     Ok(())
 }
 
-/// Version of the driver by node, as workers told it.
-fn drivers(machines: Vec<Machine>) -> BTreeMap<NodeName, String> {
-    machines
-        .into_iter()
-        .filter_map(|machine| Some((machine.node, machine.environment.driver?)))
-        .collect()
+/// Version of the driver by node, as workers and tools told it.
+fn drivers(stored: &Stored) -> Result<BTreeMap<NodeName, String>, Failure> {
+    let mut drivers = BTreeMap::new();
+    for recording in stored.recordings().map_err(stored::failure)? {
+        if let (Scope::Node(node), Some(driver)) = (recording.scope, recording.parsed.facts.driver)
+        {
+            drivers.insert(node, driver);
+        }
+    }
+    for machine in stored.machines().map_err(stored::failure)? {
+        if let Some(driver) = machine.environment.driver {
+            drivers.insert(machine.node, driver);
+        }
+    }
+    Ok(drivers)
 }
 
 /// The exit code that a turn's failure has.
 pub fn failure(error: TurnError) -> Failure {
     match error {
         // Somebody wrote into our record, or a newer program did.
-        TurnError::Journal(JournalError::Malformed { .. }) => Failure::usage(error),
+        TurnError::Journal(JournalError::Malformed { .. } | JournalError::Newer { .. }) => {
+            Failure::usage(error)
+        }
         TurnError::Journal(_) | TurnError::Scheduler { .. } => Failure::environment(error),
     }
 }

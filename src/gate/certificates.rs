@@ -22,6 +22,7 @@ use crate::model::certificate::CERTIFICATE_FORMAT;
 use crate::model::certificate::Certificate;
 use crate::model::certificate::Voided;
 use crate::model::id::NodeName;
+use crate::model::live::Live;
 use crate::model::moment::DAY_S;
 use crate::model::run::Run;
 use crate::record::RecordError;
@@ -159,10 +160,12 @@ pub fn all(folder: &Path) -> (Vec<Certificate>, Vec<String>) {
 
 /// Nodes with a certificate of the last day that still counts: the instrument's
 /// control group. And what could not be read, each with its file.
-pub fn valid(folder: &Path, now: &Now) -> (BTreeSet<NodeName>, Vec<String>) {
+pub fn valid(folder: &Path, live: &Live, now: &Now) -> (BTreeSet<NodeName>, Vec<String>) {
     let (certificates, troubles) = all(folder);
     let fresh = |certificate: &Certificate| {
+        let node = live.nodes.get(&certificate.node);
         certificate::spent(certificate, now.unix).is_none()
+            && node.is_none_or(|node| certificate::outlived(certificate, node).is_none())
             && now.unix.saturating_sub(certificate.issued_unix) <= DAY_S
     };
     let controls = certificates.into_iter().filter(fresh).map(|it| it.node).collect();

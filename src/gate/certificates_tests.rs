@@ -45,7 +45,11 @@ fn issued(folder: &Path, nodes: &[&str]) -> Issued {
 #[test]
 fn certificates_come_back_as_they_were_issued() {
     let dir = tempfile::tempdir().expect("a folder");
-    assert_eq!(valid(dir.path(), &now(0)), (BTreeSet::new(), Vec::new()), "nothing is there yet");
+    assert_eq!(
+        valid(dir.path(), &Live::default(), &now(0)),
+        (BTreeSet::new(), Vec::new()),
+        "nothing is there yet"
+    );
     assert_eq!(read(dir.path(), &"n1".into()).expect("readable"), None);
     let names: Vec<String> = (0..50).map(|at| format!("n{at:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -60,7 +64,7 @@ fn certificates_come_back_as_they_were_issued() {
 fn the_control_group_is_of_the_last_day_and_holds() {
     let dir = tempfile::tempdir().expect("a folder");
     issued(dir.path(), &["n1"]);
-    let controls = |after| valid(dir.path(), &now(after)).0.len();
+    let controls = |after| valid(dir.path(), &Live::default(), &now(after)).0.len();
     assert_eq!([controls(-1), controls(0), controls(DAY_S), controls(DAY_S + 1)], [0, 1, 1, 0]);
     assert!(void(dir.path(), &"n1".into(), "drained by us", &now(60)).expect("written"));
     assert_eq!(controls(60), 0);
@@ -77,7 +81,7 @@ fn a_voided_certificate_stays_with_its_reason_until_a_new_one_is_issued() {
     let voided = read(dir.path(), &n1).expect("readable").expect("there");
     let why = Voided { at: now(60).at, why: "drained".to_owned() };
     assert_eq!(voided, Certificate { voided: Some(why), ..certificate("n1") });
-    assert_eq!(issued(dir.path(), &["n1"]).nodes, [n1.clone()]);
+    assert_eq!(issued(dir.path(), &["n1"]).nodes, std::slice::from_ref(&n1));
     assert_eq!(read(dir.path(), &n1).expect("readable"), Some(certificate("n1")));
 }
 
@@ -97,7 +101,7 @@ fn what_cannot_be_read_is_told_with_its_file_and_is_no_certificate() {
     put("ALL.json", &whole.replace("n2", "ALL"));
     put(".n7.json.1.tmp", "half");
     fs::create_dir(dir.path().join(FOLDER).join("n8.json")).expect("a folder");
-    let (controls, troubles) = valid(dir.path(), &now(60));
+    let (controls, troubles) = valid(dir.path(), &Live::default(), &now(60));
     assert_eq!(controls, BTreeSet::from(["n1".into()]));
     assert_eq!(troubles.len(), 7, "{troubles:#?}");
     let of = |name: &str| -> &str {
@@ -149,7 +153,7 @@ fn a_folder_that_cannot_be_written_is_an_error_that_names_it() {
     fs::write(dir.path().join(FOLDER), "a file in its place").expect("written");
     let error = write(dir.path(), vec![certificate("n1")], Vec::new(), &now(0)).expect_err("full");
     assert!(error.to_string().contains(FOLDER), "{error}");
-    let (controls, troubles) = valid(dir.path(), &now(0));
+    let (controls, troubles) = valid(dir.path(), &Live::default(), &now(0));
     assert!(controls.is_empty());
     assert_eq!(troubles.len(), 1, "{troubles:?}");
 }

@@ -274,7 +274,6 @@ fn a_device_that_takes_nothing_is_an_error_and_no_line() {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "a test that checks nothing says so")]
 fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path().display().to_string();

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
+use super::stamp;
 use crate::act::ledger::Ledger;
 use crate::act::marks;
 use crate::act::marks::MarkNames;
@@ -38,7 +39,7 @@ pub async fn reassert(
     ledger: &Ledger,
     names: &MarkNames,
 ) -> Vec<Reasserted> {
-    let lost = marks::forgotten(live, ledger, names);
+    let lost = marks::forgotten(live, ledger, names, &stamp::now());
     if lost.is_empty() {
         return Vec::new();
     }
@@ -53,7 +54,7 @@ pub async fn reassert(
         }
     };
     let still: BTreeMap<NodeName, Change> =
-        marks::forgotten(&fresh, ledger, names).into_iter().collect();
+        marks::forgotten(&fresh, ledger, names, &stamp::now()).into_iter().collect();
     let mut told = Vec::new();
     let mut wanted = Vec::new();
     for (node, change) in lost {

@@ -122,7 +122,7 @@ pub async fn turn(turn: Turn<'_>) -> Result<Turned, TurnError> {
 async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut ledger = journal::look(turn.folder)?;
     let live = read(&turn, &ledger).await?;
-    let controls = controls(&mut turn);
+    let controls = controls(&mut turn, &live);
     for event in decided(&turn, &live, &ledger, &controls, |it| notice::events(it, turn.policy)) {
         // As if it had been written down.
         let (seq, epoch) = (ledger.lines + 1, ledger.epoch);
@@ -136,6 +136,7 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
 /// Reads, decides and carries out, with everything written down first.
 async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut journal = Journal::open(turn.folder)?;
+    say_notes(&mut turn, &journal);
     clean(&mut turn, &mut journal).await?;
     let recovered = recover::recover(carrier(&mut turn, &mut journal)).await?;
     let mut live = read(&turn, journal.ledger()).await?;
@@ -145,7 +146,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
         say_again(&mut turn, &again);
         live = read(&turn, journal.ledger()).await?;
     }
-    let controls = controls(&mut turn);
+    let controls = controls(&mut turn, &live);
     for event in
         decided(&turn, &live, journal.ledger(), &controls, |it| notice::events(it, turn.policy))
     {
@@ -265,10 +266,17 @@ fn decided<T>(
 }
 
 /// Nodes that passed within the last day.
-fn controls(turn: &mut Turn<'_>) -> BTreeSet<NodeName> {
-    let (controls, troubles) = certificates::valid(turn.folder, &stamp::now());
+fn controls(turn: &mut Turn<'_>, live: &Live) -> BTreeSet<NodeName> {
+    let (controls, troubles) = certificates::valid(turn.folder, live, &stamp::now());
     for trouble in troubles {
         (turn.say)(&format!("no certificate: {trouble}"));
     }
     controls
+}
+
+/// Tells what the journal noticed about itself when it was opened.
+fn say_notes(turn: &mut Turn<'_>, journal: &Journal) {
+    for note in journal.notes() {
+        (turn.say)(note);
+    }
 }

@@ -95,6 +95,16 @@ pub enum Event {
         /// When that run was made, in seconds since 1970.
         measured: i64,
     },
+    /// A node that we drained was measured again and did not pass: what it passed
+    /// before counts no more.
+    Relapsed {
+        /// The node.
+        node: NodeName,
+        /// The run.
+        run: String,
+        /// When that run was made, in seconds since 1970.
+        measured: i64,
+    },
     /// Somebody took our drain away. It is respected.
     Undone {
         /// The node.

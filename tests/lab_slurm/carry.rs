@@ -157,7 +157,8 @@ fn turn(state: &Path, scontrol: &Scontrol, plan: &ActionPlan) -> Vec<ActionRecor
     let mut journal = Journal::open(state).expect("a turn");
     let names = MarkNames::default();
     let (_sender, stop) = tokio::sync::watch::channel(false);
-    let mut say = |text: &str| println!("  {text}");
+    // Nobody listens: what counts is what the scheduler shows.
+    let mut say = |_: &str| {};
     let carrier = Carrier {
         scheduler: scontrol,
         journal: &mut journal,
