@@ -3,6 +3,8 @@
 //! `ci/lab-slurm test` starts one and names it in two variables; without them
 //! these tests say so and check nothing.
 
+#[path = "lab_slurm/capacity.rs"]
+mod capacity;
 #[path = "lab_slurm/carry.rs"]
 mod carry;
 #[path = "lab_slurm/changes.rs"]

@@ -11,6 +11,7 @@
 mod advice;
 mod mix;
 mod outages;
+mod survey;
 
 pub use advice::Costs;
 pub use advice::Ranking;
@@ -21,6 +22,19 @@ pub use mix::Mix;
 pub use mix::MixError;
 pub use outages::ObservedError;
 pub use outages::Outages;
+pub use survey::Assumption;
+pub use survey::Block;
+pub use survey::CAPACITY_FORMAT;
+pub use survey::Left;
+pub use survey::Mixed;
+pub use survey::Outlook;
+pub use survey::Question;
+pub use survey::Ranked;
+pub use survey::Survey;
+pub use survey::Surveyed;
+pub(crate) use survey::percent;
+pub use survey::survey;
+pub use survey::usual_segments;
 
 /// Expected schedulable nodes of a domain of `nodes`, of which `out` are out for
 /// certain and the others with this probability, for segments of this size.

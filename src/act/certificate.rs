@@ -74,7 +74,7 @@ pub fn validity(run: &RunSeen, policy: &Policy) -> Result<i64, String> {
         }
         None => return Err(format!("{:?} is no profile that certifies", run.profile)),
     };
-    if !run.real {
+    if !run.real && !policy.simulated {
         return Err("the run measured no nodes: it was simulated, or is a stored one".to_owned());
     }
     if !run.complete {
@@ -354,12 +354,14 @@ fn word(text: &str) -> Option<String> {
 /// One cell whatever its reading: the test and its two ends.
 type Place<'a> = (&'a str, Unit, End<'a>, End<'a>, Option<&'a str>);
 type End<'a> = (Option<&'a NodeName>, Option<u32>);
+/// What was measured, and what was expected.
+type Level = (f64, Option<f64>);
 
 /// The least bandwidth of every node by test. A cell counts with the median of
 /// its readings, as the judge takes it: one dip is no level. Latencies have no
 /// floor and are left out.
 fn minima(cells: &[Cell]) -> BTreeMap<NodeName, Vec<Minimum>> {
-    let mut readings: BTreeMap<Place<'_>, Vec<(f64, Option<f64>)>> = BTreeMap::new();
+    let mut readings: BTreeMap<Place<'_>, Vec<Level>> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| cell.unit.is_bandwidth()) {
         let Some(value) = cell.value.filter(|value| value.is_finite()) else { continue };
         let (src, dst) =
@@ -367,8 +369,7 @@ fn minima(cells: &[Cell]) -> BTreeMap<NodeName, Vec<Minimum>> {
         let place = (&*cell.testcase, cell.unit, src, dst, cell.rail.as_deref());
         readings.entry(place).or_default().push((value, cell.expected));
     }
-    let mut least: BTreeMap<&NodeName, BTreeMap<(&str, Unit), (f64, Option<f64>)>> =
-        BTreeMap::new();
+    let mut least: BTreeMap<&NodeName, BTreeMap<(&str, Unit), Level>> = BTreeMap::new();
     for ((testcase, unit, src, dst, _), mut values) in readings {
         values.sort_by(|a, b| a.0.total_cmp(&b.0));
         // The lower one of two middle readings: never more than was measured.

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::model::claims::Assertion;
+use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
@@ -95,10 +97,20 @@ fn is_sure(finding: &Finding) -> bool {
     !SEEN_AGAIN.contains(&finding.class.as_str()) && 1 < outputs.len()
 }
 
-/// Another domain that this node was measured to reach, and by whom: a measured
-/// group that holds it with two nodes of that domain or more. One partner may be
-/// the one that is misplaced.
+/// Another domain that this node was measured to reach, and by whom.
 pub(super) fn reached(node: &NodeName, fleet: &Claims) -> Option<String> {
+    let (told, domain) = probes(node, fleet).next()?;
+    let source = fleet.sources.get(told.source);
+    let place = source.map_or("a run", |read| read.source.place.as_str());
+    Some(format!("{}, as {place} measured", domain.name))
+}
+
+/// Measured groups that hold this node with two nodes of another domain or more,
+/// and these domains. One partner may be the one that is misplaced.
+pub(super) fn probes<'c>(
+    node: &NodeName,
+    fleet: &'c Claims,
+) -> impl Iterator<Item = (&'c Assertion, &'c ClaimedDomain)> {
     let home = fleet.domain_of(node).map(|domain| &domain.name);
     let measured = fleet.assertions.iter().filter(|told| {
         let group = &told.group;
@@ -107,25 +119,18 @@ pub(super) fn reached(node: &NodeName, fleet: &Claims) -> Option<String> {
             && group.in_force
             && group.nodes.contains(node)
     });
-    for told in measured {
-        let others = fleet.domains.iter().filter(|domain| Some(&domain.name) != home);
-        for domain in others {
-            let met = told.group.nodes.iter().filter(|n| *n != node && domain.nodes.contains(n));
-            if 1 < met.count() {
-                let source = fleet.sources.get(told.source);
-                let place = source.map_or("a run", |read| read.source.place.as_str());
-                return Some(format!("{}, as {place} measured", domain.name));
-            }
-        }
-    }
-    None
+    measured.flat_map(move |told| {
+        let others = fleet.domains.iter().filter(move |domain| Some(&domain.name) != home);
+        let met = move |domain: &&ClaimedDomain| {
+            told.group.nodes.iter().filter(|n| *n != node && domain.nodes.contains(n)).count()
+        };
+        others.filter(move |domain| 1 < met(domain)).map(move |domain| (told, domain))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::claims::Assertion;
-    use crate::model::claims::ClaimedDomain;
     use crate::model::said::Group;
     use crate::model::verdict::Evidence;
     use crate::model::verdict::Locus;

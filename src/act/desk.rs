@@ -112,7 +112,11 @@ impl<'a> Desk<'a> {
             Accusation::Elsewhere(_) => (ActionKind::Relabel, Some(self.elsewhere(suspect)?)),
             Accusation::Soft(found) => match self.prices.weigh(suspect.node, found, price) {
                 Worth::Drain(why) => (ActionKind::Drain, Some(why)),
-                Worth::Mark(why) => (ActionKind::Relabel, Some(why)),
+                Worth::Mark(why) => {
+                    // Where a milder one is out, the two may change places.
+                    let swap = self.swap(suspect, found).unwrap_or_default();
+                    (ActionKind::Relabel, Some(why + &swap))
+                }
             },
         };
         let found = accused.finding();
@@ -291,3 +295,7 @@ fn not_drainable(node: &NodeName) -> Option<String> {
     }
     Some(format!("{name:?} would not be read as the name of one node"))
 }
+
+#[cfg(test)]
+#[path = "desk_tests.rs"]
+mod tests;

@@ -2,7 +2,7 @@
 //! others may have keys in too.
 //!
 //! Text in, text out. Others' keys keep their order and their values letter by
-//! letter; a text that is no JSON object is somebody else's whole.
+//! letter, but for blanks between them; a text that is no JSON object is somebody else's whole.
 
 use std::fmt;
 
@@ -23,9 +23,10 @@ const KEY: &str = "fabricgate";
 /// The version of what is behind it.
 const VERSION: u32 = 1;
 
-/// Longest text that is written. Linux takes no argument of a program beyond
-/// 128 KiB (`MAX_ARG_STRLEN`), and this one has `Extra=` in front.
-const LONGEST: usize = 120_000;
+/// Longest text that is written. Linux takes 128 KiB in one word of a command
+/// (`MAX_ARG_STRLEN`), over ssh that is the whole command, and a list of nodes
+/// may take half of it.
+const LONGEST: usize = 32 * 1024;
 
 /// What is behind our key.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,7 +128,7 @@ pub(super) fn with(extra: &str, mark: &Mark) -> Result<Option<String>, String> {
     let mut is_written = false;
     for (key, raw) in &found {
         if key != KEY {
-            parts.push(json(key) + ":" + raw.get());
+            parts.push(json(key) + ":" + &compact(raw.get()));
         } else if !is_written {
             parts.push(entry.clone());
             is_written = true;
@@ -137,6 +138,13 @@ pub(super) fn with(extra: &str, mark: &Mark) -> Result<Option<String>, String> {
         parts.push(entry);
     }
     let text = format!("{{{}}}", parts.join(","));
+    // Legal in JSON, and not sent to a scheduler: it would steer terminals.
+    if text.contains(char::is_control) {
+        return Err(format!(
+            "its Extra field holds control characters, nothing is said there: {}",
+            clean(extra)
+        ));
+    }
     if LONGEST < text.len() {
         return Err(format!(
             "its Extra field would have {} bytes, nothing is said there",
@@ -144,6 +152,21 @@ pub(super) fn with(extra: &str, mark: &Mark) -> Result<Option<String>, String> {
         ));
     }
     Ok(Some(text))
+}
+
+/// A JSON value without the blanks between its parts; it is written to a field
+/// of one line.
+pub(super) fn compact(raw: &str) -> String {
+    let mut text = String::with_capacity(raw.len());
+    let (mut inside, mut escaped) = (false, false);
+    for c in raw.chars() {
+        if inside || !c.is_ascii_whitespace() {
+            text.push(c);
+        }
+        inside ^= c == '"' && !escaped;
+        escaped = inside && c == '\\' && !escaped;
+    }
+    text
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> String {

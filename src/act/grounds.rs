@@ -21,6 +21,11 @@ const CLEARLY_LOWER: f64 = 0.028;
 /// A run may lie this far in the future before the clocks are in doubt.
 const SKEW_S: i64 = 300;
 
+/// Slurm reckons the time of a boot from the uptime each time a node registers,
+/// and two readings of one boot differ by a second (26.05 and 24.11, observed);
+/// no server boots within a minute.
+const BOOT_JITTER_S: i64 = 60;
+
 const HOUR_S: f64 = 3_600.0;
 const DAY_S: f64 = 86_400.0;
 
@@ -89,7 +94,7 @@ pub(super) fn acknowledged(
     let is_new = situation.run.id != undone.drain.run
         && (is_another_life(undone, node)
             || has_lapsed(situation, policy, undone)
-            || findings.iter().any(|found| is_new(undone, found)));
+            || is_new(undone, findings));
     if is_new {
         return None;
     }
@@ -102,12 +107,13 @@ pub(super) fn acknowledged(
 
 /// Whether the machine is another, or booted, since the drain that was undone.
 fn is_another_life(undone: &UndoneDrain, node: &LiveNode) -> bool {
-    fn differ<T: PartialEq>(then: Option<&T>, now: Option<&T>) -> bool {
-        then.zip(now).is_some_and(|(then, now)| then != now)
-    }
     let then = &undone.drain.before;
-    differ(then.booted.as_ref(), node.booted.as_ref())
-        || differ(then.instance.as_ref(), node.instance.as_ref())
+    let has_booted = then
+        .booted
+        .zip(node.booted)
+        .is_some_and(|(then, now)| BOOT_JITTER_S < now.saturating_sub(then));
+    let instances = then.instance.as_ref().zip(node.instance.as_ref());
+    has_booted || instances.is_some_and(|(then, now)| then != now)
 }
 
 /// Whether an undo has been respected for long enough, and the run is newer.
@@ -118,18 +124,23 @@ fn has_lapsed(situation: &Situation<'_>, policy: &Policy, undone: &UndoneDrain) 
     policy.acknowledged_days <= days && since < situation.run.created_unix
 }
 
-/// Whether a finding says what was not known when the drain was undone.
-fn is_new(undone: &UndoneDrain, found: &Finding) -> bool {
+/// Whether these findings, worst first, say what was not known when the drain
+/// was undone: another class, a worse outcome, or clearly less of the same.
+fn is_new(undone: &UndoneDrain, findings: &[&Finding]) -> bool {
     let then = &undone.drain.action;
     let written = reason::read(&then.reason);
-    let same_class = written.is_some_and(|own| reason::is_class(&own, &found.class));
-    if !same_class && !then.findings.contains(&found.id) {
-        return true;
-    }
+    let is_same_class =
+        |found: &Finding| written.as_ref().is_some_and(|own| reason::is_class(own, &found.class));
     // What was not said then is taken for the worst.
     let outcome = then.mark.as_ref().map_or(Outcome::Failed, |mark| mark.outcome);
-    let lower = then.ratio.zip(found.ratio).is_some_and(|(then, now)| CLEARLY_LOWER < then - now);
-    outcome < found.outcome || lower
+    let is_unheard = |found: &Finding| !is_same_class(found) && !then.findings.contains(&found.id);
+    if findings.iter().any(|found| outcome < found.outcome || is_unheard(found)) {
+        return true;
+    }
+    // Only the one that decided left its ratio behind.
+    let same = findings.iter().find(|found| is_same_class(found));
+    let ratios = then.ratio.zip(same.and_then(|found| found.ratio));
+    ratios.is_some_and(|(then, now)| CLEARLY_LOWER < then - now)
 }
 
 /// Why this finding alone drains nobody yet: the run was not ended, and what it

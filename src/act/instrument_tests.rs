@@ -1,1 +1,114 @@
-//! What is said there, as tests.
+//! When the sweep is in doubt, and when it is not.
+
+use crate::act::fixture::World;
+use crate::model::claims::ClaimedLeaf;
+use crate::model::id::NodeName;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+
+/// Three suspects in three domains of a fleet in which they are few.
+fn three() -> World {
+    let mut world = World::of(10, 10);
+    for node in ["d0n0", "d1n0", "d2n0"] {
+        world.accuse(node, "gpu-missing", Outcome::Failed, 0.5);
+    }
+    world
+}
+
+fn frozen(world: &World) -> String {
+    let plan = world.plan();
+    assert!(plan.frozen.is_none() || plan.actions.is_empty(), "{plan:#?}");
+    assert!(plan.frozen.is_none() || plan.withheld.iter().all(|w| w.budget), "{plan:#?}");
+    plan.frozen.unwrap_or_default()
+}
+
+fn all(world: &World) -> Vec<NodeName> {
+    world.verdicts.nodes.iter().map(|n| n.node.clone()).collect()
+}
+
+#[test]
+fn three_suspects_that_share_nothing_are_three_bad_nodes() {
+    let world = three();
+    assert_eq!(frozen(&world), "");
+    assert_eq!(world.proposed().len(), 3);
+}
+
+#[test]
+fn control_nodes_that_fail_put_the_sweep_in_doubt() {
+    let mut world = three();
+    world.controls = all(&world).into_iter().take(25).collect();
+    // d0n0, d1n0 and d2n0: three of twenty-five.
+    assert!(frozen(&world).contains("3 of 25 nodes that were certified"), "{}", frozen(&world));
+    world.controls = all(&world).into_iter().take(30).collect();
+    assert_eq!(frozen(&world), "", "not more than a tenth");
+    world.controls = [NodeName::from("d0n0")].into();
+    assert_eq!(frozen(&world), "", "one is a bad node");
+    // A control that was not measured says nothing.
+    world.controls = all(&world).into_iter().take(30).collect();
+    for verdict in world.verdicts.nodes.iter_mut().filter(|v| v.node.as_str().ends_with("n5")) {
+        verdict.outcome = Outcome::Unknown;
+    }
+    assert!(frozen(&world).contains("3 of 27"), "{}", frozen(&world));
+}
+
+#[test]
+fn a_driver_that_only_the_suspects_run_is_a_common_cause() {
+    let mut world = three();
+    world.drivers = all(&world).into_iter().map(|node| (node, "580.1".to_owned())).collect();
+    assert_eq!(frozen(&world), "", "everybody runs it");
+    for node in ["d0n0", "d1n0", "d2n0"] {
+        world.drivers.insert(NodeName::from(node), "580.2".to_owned());
+    }
+    assert!(frozen(&world).contains("run driver 580.2"));
+    world.drivers.insert(NodeName::from("d9n9"), "580.2".to_owned());
+    assert_eq!(frozen(&world), "", "one of the others runs it too");
+    world.drivers.insert(NodeName::from("d9n9"), "580.1".to_owned());
+    world.drivers.remove(&NodeName::from("d0n0"));
+    assert_eq!(frozen(&world), "", "not known of all of them");
+    world.drivers.retain(|node, _| node.as_str() == "d1n0");
+    assert_eq!(frozen(&world), "", "nothing to compare with");
+}
+
+#[test]
+fn a_boot_in_the_same_minute_is_a_common_cause() {
+    let mut world = three();
+    for node in ["d0n0", "d1n0", "d2n0"] {
+        world.node(node).booted = Some(1_794_000_000);
+    }
+    assert!(frozen(&world).contains("booted in the same minute"));
+    world.node("d2n0").booted = Some(1_794_000_061);
+    assert_eq!(frozen(&world), "");
+}
+
+#[test]
+fn a_leaf_that_the_suspects_share_is_a_common_cause_unless_most_do() {
+    let mut world = three();
+    world.leaf("leaf1", &["d0n0", "d1n0", "d2n0", "d3n0"]);
+    assert!(frozen(&world).contains("leaf leaf1"));
+    world.fleet.leaves = vec![ClaimedLeaf { name: "all".to_owned(), nodes: all(&world) }];
+    assert_eq!(frozen(&world), "");
+}
+
+#[test]
+fn two_alike_are_no_common_cause() {
+    let mut world = three();
+    world.verdicts.findings.pop();
+    world.leaf("leaf1", &["d0n0", "d1n0"]);
+    assert_eq!(frozen(&world), "");
+}
+
+#[test]
+fn a_finding_about_the_instrument_freezes_where_it_says() {
+    let doubt = |domain: Option<&str>| Finding {
+        locus: Locus { domain: domain.map(Into::into), ..Locus::of(LocusKind::Instrument) },
+        ..crate::act::fixture::finding("x", "noisy-everywhere", Outcome::Degraded, 0.5)
+    };
+    let mut world = three();
+    world.verdicts.findings.push(doubt(Some("d1")));
+    assert_eq!(world.proposed(), ["drain d0n0", "drain d2n0"]);
+    assert!(world.why("d1n0").contains("noisy-everywhere"));
+    world.verdicts.findings.push(doubt(None));
+    assert!(world.proposed().is_empty());
+}

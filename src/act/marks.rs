@@ -84,7 +84,7 @@ impl MarkNames {
 pub fn change(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
     let mut change = Change::default();
     let Some((brings, takes)) = names.of(mark.outcome) else { return change };
-    if names.features && features_are_whole(node) {
+    if names.features && features_can_be_kept(node) {
         let available = said(&node.available_features, brings, takes);
         let active = said(&node.active_features, brings, takes);
         if available != node.available_features || active != node.active_features {
@@ -111,10 +111,10 @@ pub fn unsaid(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Vec<String> {
     if names.of(mark.outcome).is_none() {
         return why;
     }
-    if names.features && !features_are_whole(node) {
+    if names.features && !features_can_be_kept(node) {
         why.push(
-            "it is told to have features active that it could not have: its features were not \
-             told whole and are not written"
+            "its features were not told whole, or have names that cannot be written back: they \
+             stay as they are"
                 .to_owned(),
         );
     }
@@ -156,10 +156,16 @@ fn said(features: &[String], brings: &str, takes: &str) -> Vec<String> {
     features
 }
 
-/// What is active must be available; a list that lacks some was cut, and
-/// writing it back would take away what others said.
-fn features_are_whole(node: &LiveNode) -> bool {
-    node.active_features.iter().all(|feature| node.available_features.contains(feature))
+/// Whether others' features come back as they are when both lists are written.
+/// What is active must be available: a list that lacks some was cut. And a name
+/// with a blank in it cannot be sent.
+fn features_can_be_kept(node: &LiveNode) -> bool {
+    let is_word = |feature: &String| {
+        let separates = |c: char| c == ',' || c.is_whitespace() || c.is_control();
+        !feature.is_empty() && !feature.contains(separates)
+    };
+    node.available_features.iter().all(is_word)
+        && node.active_features.iter().all(|it| node.available_features.contains(it))
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ pub mod topology;
 mod classes;
 mod desk;
 mod extra;
+#[cfg(test)]
+mod fixture;
 mod grounds;
 mod suspects;
 mod worth;

@@ -11,6 +11,7 @@ use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::live::LiveNode;
+use crate::model::profile::Profile;
 use crate::model::verdict::Outcome;
 
 /// What should be noted before anything is decided, each once.
@@ -56,7 +57,8 @@ fn detail(live: &LiveNode) -> String {
     }
 }
 
-/// A whole run that the drained node passed.
+/// A whole run that the drained node passed: complete, of nodes, and under a
+/// profile that measures everything.
 fn clean_run(
     situation: &Situation<'_>,
     policy: &Policy,
@@ -64,7 +66,9 @@ fn clean_run(
     drain: &OwnDrain,
 ) -> Option<Event> {
     let run = situation.run;
-    let counts = run.complete && (run.real || policy.simulated);
+    // An audit takes what is idle, and an admission what is quick.
+    let all = matches!(Profile::parse(&run.profile), Some(Profile::BurnIn | Profile::Recertify));
+    let counts = all && run.complete && (run.real || policy.simulated);
     let is_later = drain.stamp.unix < run.created_unix && run.id != drain.run;
     let is_noted = drain.clean.iter().any(|clean| clean.run == run.id);
     let verdict = situation.verdicts.nodes.iter().find(|verdict| verdict.node == *node)?;

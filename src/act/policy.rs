@@ -68,14 +68,6 @@ pub struct Policy {
     /// Propose what no second measurement has confirmed yet, in a plan that is
     /// only read.
     pub propose_unconfirmed: bool,
-    /// Complete runs under `recertify` or `burn-in` that a node which we drained
-    /// must pass before it is given back.
-    pub clean_sweeps: u32,
-    /// Days that a pass counts. A week is our own choice: no vendor names a
-    /// figure for fabric, and it lets a fleet be measured in turns.
-    pub certificate_days: u32,
-    /// The site's names for what is said on nodes.
-    pub marks: MarkNames,
     /// Only what a second, independent measurement confirmed is carried out.
     pub confirmed: bool,
     /// Hours after which a run proposes nothing any more: the time that a
@@ -102,6 +94,14 @@ pub struct Policy {
     /// nodes that such jobs use. Without it no drain has a price.
     #[serde(skip_serializing_if = "is_unsaid")]
     pub mix: Mix,
+    /// Complete runs under `recertify` or `burn-in` that a node which we drained
+    /// must pass before it is given back.
+    pub clean_sweeps: u32,
+    /// Days that a pass counts. A week is our own choice: no vendor names a
+    /// figure for fabric, and it lets a fleet be measured in turns.
+    pub certificate_days: u32,
+    /// The site's names for what is said on nodes.
+    pub marks: MarkNames,
 }
 
 fn is_unsaid(mix: &Mix) -> bool {
@@ -127,9 +127,6 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             per_domain: 2,
-            clean_sweeps: 2,
-            certificate_days: 7,
-            marks: MarkNames::default(),
             per_leaf: 2,
             per_hour: 0.01,
             outstanding: 0.03,
@@ -149,6 +146,9 @@ impl Default for Policy {
             largest_gang: None,
             unavailable: 0.01,
             mix: Mix::default(),
+            clean_sweeps: 2,
+            certificate_days: 7,
+            marks: MarkNames::default(),
         }
     }
 }
@@ -182,6 +182,13 @@ impl Policy {
         }
         if self.exposed <= 0.0 {
             return Err("exposed 0, expected more than 0: jobs that never wait lose nothing".into());
+        }
+        self.mix.check().map_err(|error| format!("mix: {error}"))?;
+        self.marks.check().map_err(|error| format!("marks: {error}"))?;
+        if self.clean_sweeps == 0 {
+            return Err(
+                "clean_sweeps 0, expected at least 1: a drain is taken back on evidence".into()
+            );
         }
         if self.freeze_domain == 0 {
             return Err("freeze_domain 0, expected at least 1".to_owned());

@@ -12,6 +12,7 @@ use super::policy::Policy;
 use super::situation::RunSeen;
 use super::situation::Situation;
 use super::standing;
+use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
@@ -22,26 +23,11 @@ use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
+use crate::model::moment::DAY_S;
 use crate::model::moment::rfc3339;
 use crate::model::profile::Profile;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
-
-/// Words of a state in which a node takes jobs, or would if the scheduler gave
-/// it one. A word that is not among them is a reason to say nothing on a node.
-const IN_SERVICE: &[&str] = &[
-    "IDLE",
-    "ALLOCATED",
-    "MIXED",
-    "COMPLETING",
-    "PLANNED",
-    "RESERVED",
-    "MAINTENANCE",
-    "BLOCKED",
-    "CLOUD",
-    "DYNAMIC_NORM",
-    "EXTERNAL",
-];
 
 /// Releases and certificates that this situation asks for, and what is withheld.
 pub fn propose(situation: &Situation<'_>, policy: &Policy) -> (Vec<Action>, Vec<Withheld>) {
@@ -67,10 +53,15 @@ pub fn propose(situation: &Situation<'_>, policy: &Policy) -> (Vec<Action>, Vec<
 
 /// Whether a run is one of those that a drained node must pass: a whole one,
 /// of real nodes, under a profile that measures everything.
-pub fn is_whole(run: &RunSeen) -> bool {
+pub fn is_whole(run: &RunSeen, policy: &Policy) -> bool {
     let profile = Profile::parse(&run.profile);
     let all = matches!(profile, Some(Profile::BurnIn | Profile::Recertify));
-    all && run.complete && run.real && 0 < run.created_unix
+    all && run.complete && counts(run, policy) && 0 < run.created_unix
+}
+
+/// Whether a run says anything of the scheduler's nodes.
+fn counts(run: &RunSeen, policy: &Policy) -> bool {
+    run.real || policy.simulated
 }
 
 /// What is asked for so far.
@@ -81,14 +72,6 @@ struct Proposal<'a> {
     domains: BTreeMap<&'a NodeName, &'a DomainName>,
     actions: Vec<Action>,
     withheld: Vec<Withheld>,
-}
-
-/// What should be said on a node.
-struct Wanted {
-    mark: Mark,
-    why: String,
-    /// The run at hand says so; else it was said before.
-    fresh: bool,
 }
 
 fn domains<'a>(situation: &Situation<'a>) -> BTreeMap<&'a NodeName, &'a DomainName> {
@@ -166,11 +149,12 @@ impl<'a> Proposal<'a> {
         }
         let run = self.situation.run;
         let passed = self.verdicts.get(node).is_some_and(|v| v.outcome == Outcome::Pass);
-        let at_hand = (is_whole(run) && passed).then_some((run.created_unix, run.id.as_str()));
+        let at_hand =
+            (is_whole(run, self.policy) && passed).then_some((run.created_unix, run.id.as_str()));
         let noted = drain.clean.iter().map(|clean| (clean.measured, clean.run.as_str()));
         let after: BTreeMap<&str, i64> = noted
             .chain(at_hand)
-            .filter(|(measured, run)| drain.stamp.unix <= *measured && *run != drain.run)
+            .filter(|(measured, run)| drain.stamp.unix < *measured && *run != drain.run)
             .map(|(measured, run)| (run, measured))
             .collect();
         // A machine that booted since is judged on what it did since: links
@@ -197,7 +181,7 @@ impl<'a> Proposal<'a> {
         let run = self.situation.run;
         let newest = clean.keys().next_back().map_or(drain.stamp.unix, |(measured, _)| *measured);
         let Some(verdict) = self.verdicts.get(node) else { return Ok(()) };
-        let is_news = run.real && run.id != drain.run && newest <= run.created_unix;
+        let is_news = counts(run, self.policy) && run.id != drain.run && newest <= run.created_unix;
         if is_news && verdict.outcome != Outcome::Pass {
             return Err(format!(
                 "drained by us, and run {} says {}: {}",
@@ -218,105 +202,54 @@ impl<'a> Proposal<'a> {
             class: None,
             run: id.to_owned(),
             at,
-            expires: Some(rfc3339(
-                measured.saturating_add(days.saturating_mul(crate::model::moment::DAY_S)),
-            )),
+            expires: Some(rfc3339(measured.saturating_add(days.saturating_mul(DAY_S)))),
         }
     }
 
-    /// Certificates for what passed, and what Slurm forgot of earlier ones.
+    /// Certificates for what passed. What Slurm forgot of earlier ones, `marks`
+    /// says again.
     fn certify(&mut self, live: &'a Live) {
         let situation = self.situation;
         let run = situation.run;
-        let fresh = match certificate::validity(run, self.policy) {
-            Ok(seconds) => Some(Mark {
+        let mark = match certificate::validity(run, self.policy) {
+            Ok(seconds) => Mark {
                 outcome: Outcome::Pass,
                 class: None,
                 run: run.id.clone(),
                 at: run.created.clone(),
                 expires: Some(rfc3339(run.created_unix.saturating_add(seconds))),
-            }),
+            },
             Err(why) => {
                 if self.verdicts.values().any(|v| v.outcome == Outcome::Pass) {
                     self.withhold("certificates", why);
                 }
-                None
+                return;
             }
         };
-        let mut wanted: BTreeMap<&'a NodeName, Wanted> = BTreeMap::new();
-        for (node, mark) in &situation.ledger.marks {
-            if self.is_forgotten(node, mark, live) {
-                let why = format!("says no longer what run {} found; said again", mark.run);
-                wanted.insert(node, Wanted { mark: mark.clone(), why, fresh: false });
-            }
-        }
-        if let Some(mark) = fresh {
-            let passed: Vec<&'a NodeName> = self
-                .verdicts
-                .iter()
-                .filter(|(_, verdict)| verdict.outcome == Outcome::Pass)
-                .map(|(node, _)| *node)
-                .collect();
-            for node in passed {
-                match self.longer(node, &mark) {
-                    // Where it was forgotten as well, the longer one is said again.
-                    Some(_) if wanted.contains_key(node) => {}
-                    Some(why) => self.withhold(node.as_str(), why),
-                    None => {
-                        let why = format!("passed run {} ({})", run.id, run.profile);
-                        wanted.insert(node, Wanted { mark: mark.clone(), why, fresh: true });
-                    }
-                }
-            }
-        }
-        for (node, Wanted { mark, why, fresh }) in wanted {
+        let passed: Vec<&'a NodeName> = self
+            .verdicts
+            .iter()
+            .filter(|(_, verdict)| verdict.outcome == Outcome::Pass)
+            .map(|(node, _)| *node)
+            .collect();
+        for node in passed {
             // Its release says it, or its drain speaks against it.
             if situation.ledger.drains.contains_key(node) {
                 continue;
             }
-            match self.certified(node, mark, why, live) {
+            match self.certified(node, &mark, live) {
                 Ok(Some(action)) => self.actions.push(action),
-                Err(why) if fresh => {
-                    self.withhold(node.as_str(), format!("passed, not certified: {why}"))
-                }
-                Ok(None) | Err(_) => {}
+                Ok(None) => {}
+                Err(why) => self.withhold(node.as_str(), format!("passed, not certified: {why}")),
             }
         }
-    }
-
-    /// Whether a pass that we said on a node is not there any more, although
-    /// nothing speaks against it: Slurm forgets features when it is configured
-    /// anew.
-    fn is_forgotten(&self, node: &NodeName, mark: &Mark, live: &Live) -> bool {
-        let counts = mark.outcome == Outcome::Pass
-            && mark.expires.as_deref().is_some_and(|until| later(until, &self.situation.now.at));
-        let accused = self
-            .verdicts
-            .get(node)
-            .is_some_and(|v| matches!(v.outcome, Outcome::Degraded | Outcome::Failed));
-        let Some(live) = live.nodes.get(node) else { return false };
-        let same_boot = live.booted.is_none_or(|booted| later(&mark.at, &rfc3339(booted)));
-        counts && !accused && same_boot && !marks::says(live, mark, &self.policy.marks)
-    }
-
-    /// Why what was said before is better left: it counts for longer.
-    fn longer(&self, node: &NodeName, mark: &Mark) -> Option<String> {
-        let said = self.situation.ledger.marks.get(node)?;
-        let (until, new) = (said.expires.as_deref()?, mark.expires.as_deref()?);
-        (said.outcome == Outcome::Pass && later(until, new)).then(|| {
-            format!(
-                "passed, and is certified for longer already: until {until} by run {}",
-                said.run
-            )
-        })
     }
 
     /// The certificate of one node; nothing where it says so already.
     fn certified(
         &self,
         node: &NodeName,
-        mark: Mark,
-        why: String,
+        mark: &Mark,
         live: &Live,
     ) -> Result<Option<Action>, String> {
         if !node.is_one_node() {
@@ -326,16 +259,30 @@ impl<'a> Proposal<'a> {
         if let Some(why) = out_of_service(live) {
             return Err(why);
         }
-        let change = marks::change(live, &mark, &self.policy.marks);
-        if change.is_nothing() {
-            return Ok(None);
+        if let Some(why) = self.longer(live, mark) {
+            return Err(why);
         }
+        let change = marks::change(live, mark, &self.policy.marks);
+        if change.is_nothing() {
+            let unsaid = marks::unsaid(live, mark, &self.policy.marks);
+            return unsaid.into_iter().next().map_or(Ok(None), Err);
+        }
+        let run = self.situation.run;
         Ok(Some(Action {
             command: command(node, &change),
-            mark: Some(mark),
-            why,
+            mark: Some(mark.clone()),
+            why: format!("passed run {} ({})", run.id, run.profile),
             ..self.action(ActionKind::Certify, node)
         }))
+    }
+
+    /// Why what was said before is better left: it counts for longer.
+    fn longer(&self, live: &LiveNode, mark: &Mark) -> Option<String> {
+        let said = self.situation.ledger.marks.get(&live.name)?;
+        let (until, new) = (said.expires.as_deref()?, mark.expires.as_deref()?);
+        let of_this_boot = live.booted.is_none_or(|booted| later(&said.at, &rfc3339(booted)));
+        (said.outcome == Outcome::Pass && of_this_boot && later(until, new))
+            .then(|| format!("it is already, and for longer: until {until} by run {}", said.run))
     }
 
     /// An action of which nothing is said yet but what, where and on whom.
@@ -394,15 +341,14 @@ fn joined(runs: &[&str]) -> String {
 
 /// Why nothing is said on a node now.
 fn out_of_service(live: &LiveNode) -> Option<String> {
-    let strange: Vec<&str> =
-        live.state.iter().map(String::as_str).filter(|word| !IN_SERVICE.contains(word)).collect();
-    if live.state.is_empty() {
-        return Some("the scheduler does not say in which state it is".to_owned());
+    let words: Vec<String> = live.state.iter().map(|word| clean(word)).collect();
+    match words.as_slice() {
+        [] => Some("the scheduler does not say in which state it is".to_owned()),
+        words if standing::is_out(live) || standing::is_passing(live) => {
+            Some(format!("it is out of service ({})", words.join("+")))
+        }
+        _ => None,
     }
-    if strange.is_empty() {
-        return None;
-    }
-    Some(format!("it is out of service ({})", strange.join("+")))
 }
 
 /// Whether one moment, RFC 3339 in UTC, is after another. A fraction of a

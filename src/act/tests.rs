@@ -1,10 +1,13 @@
 //! What is proposed, what is withheld, and with which words.
 
 use super::*;
+use crate::act::reason;
 use crate::model::claims::ClaimedDomain;
 use crate::model::id::DomainName;
+use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::words;
 

@@ -181,6 +181,9 @@ pub struct Proposal {
     /// The same as proposed.
     #[serde(skip)]
     pub blocks: Blocks,
+    /// The base block size: jobs of up to so many nodes must fit into one block.
+    #[serde(skip)]
+    pub base: Option<usize>,
 }
 
 impl Proposal {
@@ -236,7 +239,9 @@ pub fn propose(text: &str, wanted: &Wanted, ground: &Ground) -> Result<Proposal,
     let diff = diff.unified_diff().header(form.file(), form.file()).to_string();
     let mut remarks: Vec<String> =
         result.notes.iter().filter(|note| !said.notes.contains(note)).cloned().collect();
-    remarks.extend(shrunk(&before, &blocks));
+    let own = groups(&result).filter(|group| group.topology == topology);
+    let base = own.filter_map(|group| usize::try_from(group.size?).ok()).max();
+    remarks.extend(shrunk(&before, &blocks, base));
     Ok(Proposal {
         format: TOPOLOGY_FORMAT,
         form,
@@ -249,6 +254,7 @@ pub fn propose(text: &str, wanted: &Wanted, ground: &Ground) -> Result<Proposal,
         after,
         blocks_before: before,
         blocks,
+        base,
     })
 }
 
@@ -390,11 +396,12 @@ fn as_meant(
     }
 }
 
-/// What follows for jobs where the largest block gets smaller.
-fn shrunk(before: &Blocks, after: &Blocks) -> Option<String> {
+/// What follows for jobs where the largest block gets smaller. Jobs above the
+/// base size take several blocks anyway.
+fn shrunk(before: &Blocks, after: &Blocks, base: Option<usize>) -> Option<String> {
     let largest = |blocks: &Blocks| blocks.values().map(BTreeSet::len).max().unwrap_or(0);
     let (before, after) = (largest(before), largest(after));
-    (after < before).then(|| {
+    (after < before && base.is_none_or(|base| after < base)).then(|| {
         format!(
             "no block has more than {after} nodes then ({before} today): pending jobs that need \
              more in one block are held for good (BadConstraints, priority 0), and new ones \

@@ -1,6 +1,7 @@
 //! `fabricgate apply`: what a run asks the scheduler for, shown, and with
 //! `--apply` carried out.
 
+use std::path::Path;
 use std::path::PathBuf;
 
 use super::Globals;
@@ -10,10 +11,13 @@ use super::config;
 use super::config::Config;
 use super::exit;
 use super::failure::Failure;
+use super::gating::Told;
 use super::show;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
+use super::topology;
+use super::topology::Asked;
 use crate::model::action::ActionPlan;
 use crate::record::file;
 use crate::record::folder::Folder;
@@ -28,6 +32,20 @@ pub struct Args {
     /// Carry it out: drains, marks and releases, within the budgets of the policy.
     #[arg(long)]
     apply: bool,
+    /// Instead, show what this topology file (topology.yaml or topology.conf) should be, as a diff;
+    /// nothing is written without --write-topology.
+    #[arg(long, value_name = "FILE", conflicts_with = "apply")]
+    topology: Option<PathBuf>,
+    /// Put the proposed file in place, have Slurm read it, and put the old one back where it does not
+    /// take it.
+    #[arg(long, requires = "topology")]
+    write_topology: bool,
+    /// A move by hand, besides those that the run's verdicts name.
+    #[arg(long = "move", value_name = "NODE=BLOCK", requires = "topology")]
+    moves: Vec<String>,
+    /// Which topology of the file; the cluster's default where none is named.
+    #[arg(long, value_name = "NAME", requires = "topology")]
+    topology_name: Option<String>,
 }
 
 /// Runs the command.
@@ -37,6 +55,9 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Some(path) => Some(config::open(Some(path))?),
         None => None,
     };
+    if let Some(file) = &args.topology {
+        return better_topology(args, file, &stored, config.as_ref(), globals);
+    }
     let Some(config) = config.filter(|config| args.apply || config.gate.is_some()) else {
         if args.apply {
             return Err(Failure::usage(
@@ -55,6 +76,43 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     // What was done is part of the run.
     Folder::at(stored.path()).write_json(file::ACTIONS, &plan).map_err(Failure::environment)?;
     Ok(acting::code(&plan))
+}
+
+/// What a topology file should be after this run.
+fn better_topology(
+    args: &Args,
+    file: &Path,
+    stored: &Stored,
+    config: Option<&Config>,
+    globals: &Globals,
+) -> anyhow::Result<u8> {
+    let config = config.ok_or_else(|| {
+        Failure::usage("--topology: expected --config FILE with a [gate], which says who is asked")
+    })?;
+    let gate = acting::gate(config)?;
+    let run = stored::run(stored)?;
+    let scheduler = acting::scheduler(gate);
+    let plain = ["scontrol".to_owned()];
+    let asked = Asked {
+        file,
+        topology: args.topology_name.as_deref(),
+        moves: &args.moves,
+        run: Some((&run.verdicts, &stored.claims)),
+        scheduler: scheduler.as_ref(),
+        scontrol: match &gate.told {
+            Told::Scontrol(scontrol) => &scontrol.argv,
+            Told::Slurmrestd(_) => &plain,
+        },
+        limit: gate.limit,
+    };
+    let answer =
+        if args.write_topology { topology::write(&asked) } else { topology::show(&asked) }?;
+    if globals.json {
+        stdout::json(&answer)?;
+    } else {
+        stdout::text(&answer.text())?;
+    }
+    Ok(answer.code())
 }
 
 /// What the scheduler is told about this run, now.

@@ -256,10 +256,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         Some(policy) => {
             let at = policy.span().start;
             let policy = policy.into_inner();
-            if !(0.0..=1.0).contains(&policy.freeze_fleet) {
-                let message = format!("freeze_fleet {}, expected 0 to 1", policy.freeze_fleet);
-                return Err(wrong(at, message));
-            }
+            policy.check().map_err(|message| wrong(at, message))?;
             policy
         }
     };

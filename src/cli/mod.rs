@@ -6,6 +6,7 @@
 pub mod acting;
 pub mod apply;
 pub mod asking;
+pub mod capacity;
 pub mod claims;
 pub mod completions;
 pub mod config;
@@ -35,6 +36,7 @@ pub mod stored;
 pub mod study;
 pub mod sweep;
 pub mod thresholds;
+pub mod topology;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -102,6 +104,7 @@ enum Command {
     Audit(sweep::Args),
     Apply(apply::Args),
     Gate(gate::Args),
+    Capacity(capacity::Args),
     Report(report::Args),
     Explain(explain::Args),
     Replay(replay::Args),
@@ -145,6 +148,7 @@ pub fn main() -> ExitCode {
         Command::Audit(args) => sweep::run(args, globals, Profile::Audit),
         Command::Apply(args) => apply::run(args, globals),
         Command::Gate(args) => gate::run(args, globals),
+        Command::Capacity(args) => capacity::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
         Command::Replay(args) => replay::run(args, globals),

@@ -318,7 +318,14 @@ impl<'p> Turn<'_, 'p> {
         let said = action.mark.as_ref().map(|mark| marks::change(node, mark, self.carrier.names));
         let change = Change { state, ..said.unwrap_or_default() };
         if change.is_nothing() {
-            return Err((ActionResult::Already, words(node)));
+            let unsaid = |mark| marks::unsaid(node, mark, self.carrier.names);
+            let unsaid = action.mark.as_ref().map(unsaid).unwrap_or_default();
+            return Err(match unsaid.first() {
+                Some(why) if action.kind != ActionKind::Drain => {
+                    (ActionResult::Refused, why.clone())
+                }
+                _ => (ActionResult::Already, words(node)),
+            });
         }
         Ok((change, node.clone()))
     }
@@ -344,7 +351,7 @@ impl<'p> Turn<'_, 'p> {
             }
             _ => self.carrier.settle,
         };
-        let seen = self.observe(&begun, patience).await;
+        let seen = self.observe(&begun, patience, Until::Shown).await;
         let mut concluded = Vec::new();
         for begun in begun {
             let (result, detail) = match seen.of(&begun) {
@@ -420,13 +427,17 @@ impl<'p> Turn<'_, 'p> {
 
     /// Looks at nodes until each shows what was written, or something else, or
     /// the time is over.
-    async fn observe(&self, begun: &[Begun<'p>], patience: Duration) -> Seen {
+    async fn observe(&self, begun: &[Begun<'p>], patience: Duration, until: Until) -> Seen {
         let deadline = Instant::now() + patience;
         let mut seen = Seen::default();
         let mut pause = GLANCES.0;
         loop {
-            let is_open = |begun: &&Begun<'_>| {
-                !matches!(seen.of(begun), Some(Sight::Shows(_) | Sight::Foreign(_)))
+            let is_open = |begun: &&Begun<'_>| match seen.nodes.get(&begun.item.action.node) {
+                Some((Sight::NotThere(_), node)) => {
+                    until == Until::Shown || standing::is_passing(node)
+                }
+                Some(_) => false,
+                None => true,
             };
             let open: Vec<&Begun<'p>> = begun.iter().filter(is_open).collect();
             if open.is_empty() {
@@ -471,7 +482,7 @@ impl<'p> Turn<'_, 'p> {
             }
             (self.carrier.say)("waiting until what was changed is kept");
             sleep_until(self.changed + self.kept).await;
-            let seen = self.observe(&pending, self.carrier.settle).await;
+            let seen = self.observe(&pending, self.carrier.settle, Until::Known).await;
             let mut concluded = Vec::new();
             let mut lost: BTreeMap<Change, Vec<Begun<'p>>> = BTreeMap::new();
             for begun in pending {
@@ -529,6 +540,16 @@ impl<'p> Turn<'_, 'p> {
     }
 }
 
+/// How long nodes are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// What was written may still come.
+    Shown,
+    /// It is there by now or was lost; after a restart of the controller it
+    /// takes seconds until a node's state says anything.
+    Known,
+}
+
 /// What was seen of nodes at last.
 #[derive(Debug, Default)]
 struct Seen {
@@ -580,7 +601,8 @@ fn state(
     epoch: u64,
 ) -> Result<Option<StateChange>, (ActionResult, String)> {
     let own = ledger.drains.get(&action.node);
-    let is_ours = own.is_some_and(|drain| node.is("DRAIN") && carries(node, &drain.action.reason));
+    let is_ours =
+        own.is_some_and(|it| standing::has_drain(node) && carries(node, &it.action.reason));
     // Whatever else is wrong with a node: what others wrote there is theirs.
     let refuse = |why: String| match standing::owner(node, ledger) {
         Owner::Other(_) => (ActionResult::Superseded, why),
@@ -595,7 +617,7 @@ fn state(
             if let Some(why) = standing::may_not_drain(node, ledger) {
                 return Err(refuse(why));
             }
-            if node.is("DRAIN") || node.reason.as_deref().is_some_and(is_foreign) {
+            if standing::has_drain(node) || node.reason.as_deref().is_some_and(is_foreign) {
                 return Err(superseded());
             }
             let reason = reason::write(run, &class(action), epoch);
@@ -611,7 +633,7 @@ fn state(
                 let why = "the journal knows of no drain of ours that could be ended".to_owned();
                 return Err((ActionResult::Refused, why));
             }
-            if !node.is("DRAIN") {
+            if !standing::has_drain(node) {
                 return Err((ActionResult::Already, words(node)));
             }
             if !is_ours {

@@ -1,1 +1,155 @@
-//! x
+//! Certificates come back as they were written, and what cannot be read is told
+//! and counts for nothing.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::model::certificate::Identity;
+
+const MADE: i64 = 1_772_600_767;
+
+fn now(after: i64) -> Now {
+    Now { at: "2026-03-04T06:00:00.000Z".to_owned(), unix: MADE + after, ..Now::default() }
+}
+
+fn certificate(node: &str) -> Certificate {
+    Certificate {
+        format: CERTIFICATE_FORMAT.to_owned(),
+        node: node.into(),
+        identity: Identity {
+            gpus: vec!["GPU-a".to_owned()],
+            boot_id: Some("b".to_owned()),
+            driver: None,
+            firmware: BTreeMap::new(),
+        },
+        domain: None,
+        platform: None,
+        profile: "recertify".to_owned(),
+        minima: Vec::new(),
+        detectable: Some(0.01),
+        thresholds_digest: "d".to_owned(),
+        run: "r1".to_owned(),
+        issued: "2026-03-04T05:06:07.890Z".to_owned(),
+        issued_unix: MADE,
+        expires: "2026-03-11T05:06:07Z".to_owned(),
+        expires_unix: MADE + 7 * DAY_S,
+        voided: None,
+    }
+}
+
+fn issued(folder: &Path, nodes: &[&str]) -> Issued {
+    let made = nodes.iter().map(|node| certificate(node)).collect();
+    write(folder, made, Vec::new(), &now(60)).expect("written")
+}
+
+#[test]
+fn certificates_come_back_as_they_were_issued() {
+    let dir = tempfile::tempdir().expect("a folder");
+    assert_eq!(valid(dir.path(), &now(0)), (BTreeSet::new(), Vec::new()), "nothing is there yet");
+    assert_eq!(read(dir.path(), &"n1".into()).expect("readable"), None);
+    let names: Vec<String> = (0..50).map(|at| format!("n{at:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(issued(dir.path(), &names).nodes.len(), 50);
+    let (all, troubles) = all(dir.path());
+    assert!(troubles.is_empty(), "{troubles:?}");
+    assert_eq!(all, names.iter().map(|name| certificate(name)).collect::<Vec<_>>());
+    assert_eq!(read(dir.path(), &"n07".into()).expect("readable"), Some(certificate("n07")));
+}
+
+#[test]
+fn the_control_group_is_of_the_last_day_and_holds() {
+    let dir = tempfile::tempdir().expect("a folder");
+    issued(dir.path(), &["n1"]);
+    let controls = |after| valid(dir.path(), &now(after)).0.len();
+    assert_eq!([controls(-1), controls(0), controls(DAY_S), controls(DAY_S + 1)], [0, 1, 1, 0]);
+    assert!(void(dir.path(), &"n1".into(), "drained by us", &now(60)).expect("written"));
+    assert_eq!(controls(60), 0);
+}
+
+#[test]
+fn a_voided_certificate_stays_with_its_reason_until_a_new_one_is_issued() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let n1 = NodeName::from("n1");
+    assert!(!void(dir.path(), &n1, "drained", &now(60)).expect("nothing to do"));
+    issued(dir.path(), &["n1"]);
+    assert!(void(dir.path(), &n1, "drained", &now(60)).expect("written"));
+    assert!(!void(dir.path(), &n1, "again", &now(60)).expect("nothing to do"));
+    let voided = read(dir.path(), &n1).expect("readable").expect("there");
+    let why = Voided { at: now(60).at, why: "drained".to_owned() };
+    assert_eq!(voided, Certificate { voided: Some(why), ..certificate("n1") });
+    assert_eq!(issued(dir.path(), &["n1"]).nodes, [n1.clone()]);
+    assert_eq!(read(dir.path(), &n1).expect("readable"), Some(certificate("n1")));
+}
+
+#[test]
+fn what_cannot_be_read_is_told_with_its_file_and_is_no_certificate() {
+    let dir = tempfile::tempdir().expect("a folder");
+    issued(dir.path(), &["n1", "n2", "n3", "n4", "n5", "n6"]);
+    let put = |name: &str, text: &str| {
+        fs::write(dir.path().join(FOLDER).join(name), text).expect("written");
+    };
+    let whole = String::from_utf8(bytes(&certificate("n2"))).expect("utf-8");
+    put("n2.json", &whole[..whole.len() / 2]);
+    put("n3.json", "");
+    put("n4.json", &whole.replace("certificate/1", "certificate/2"));
+    put("n5.json", &whole);
+    put("n6.json", "\u{0}\u{0}\u{0}");
+    put("ALL.json", &whole.replace("n2", "ALL"));
+    put(".n7.json.1.tmp", "half");
+    fs::create_dir(dir.path().join(FOLDER).join("n8.json")).expect("a folder");
+    let (controls, troubles) = valid(dir.path(), &now(60));
+    assert_eq!(controls, BTreeSet::from(["n1".into()]));
+    assert_eq!(troubles.len(), 7, "{troubles:#?}");
+    let of = |name: &str| -> &str {
+        let found: Vec<&String> = troubles.iter().filter(|t| t.contains(name)).collect();
+        assert_eq!(found.len(), 1, "{name}: {troubles:#?}");
+        found[0]
+    };
+    for name in ["n2.json", "n3.json", "n6.json", "n8.json", "\"ALL\""] {
+        of(name);
+    }
+    assert!(of("n4.json").contains("written by a newer fabricgate"));
+    assert!(of("n5.json").contains("it is the certificate of \"n2\""));
+    // A new one takes the place of what cannot be read; a newer program's is left.
+    let now = issued(dir.path(), &["n2", "n4"]);
+    assert_eq!(now.nodes, ["n2".into()]);
+    assert_eq!(now.withheld.len(), 2, "{now:?}");
+}
+
+#[test]
+fn a_name_never_leads_out_of_the_folder() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let state = dir.path().join("state");
+    fs::create_dir(&state).expect("a folder");
+    let whole = bytes(&certificate("../../x"));
+    fs::write(dir.path().join("x.json"), whole).expect("written");
+    for name in ["../../x", "..", "/etc/passwd", "a/b", "n1\u{0}", ""] {
+        let node = NodeName::from(name);
+        let said = read(&state, &node).expect_err("refused").to_string();
+        assert!(said.contains("no name of one node"), "{name}: {said}");
+        assert!(!void(&state, &node, "why", &now(0)).expect("nothing to void"), "{name}");
+    }
+    assert!(!state.join(FOLDER).exists());
+}
+
+#[test]
+fn a_longer_certificate_of_the_same_machine_is_kept() {
+    let dir = tempfile::tempdir().expect("a folder");
+    issued(dir.path(), &["n1"]);
+    let admitted = Certificate { expires_unix: MADE + DAY_S, ..certificate("n1") };
+    let kept = write(dir.path(), vec![admitted], Vec::new(), &now(60)).expect("nothing to write");
+    assert!(kept.nodes.is_empty());
+    assert_eq!(kept.withheld[0].why, "passed, and is certified until 2026-03-11T05:06:07Z already");
+    assert_eq!(read(dir.path(), &"n1".into()).expect("readable"), Some(certificate("n1")));
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_an_error_that_names_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join(FOLDER), "a file in its place").expect("written");
+    let error = write(dir.path(), vec![certificate("n1")], Vec::new(), &now(0)).expect_err("full");
+    assert!(error.to_string().contains(FOLDER), "{error}");
+    let (controls, troubles) = valid(dir.path(), &now(0));
+    assert!(controls.is_empty());
+    assert_eq!(troubles.len(), 1, "{troubles:?}");
+}

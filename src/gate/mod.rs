@@ -7,6 +7,8 @@
 
 pub mod carry;
 pub mod certificates;
+#[cfg(test)]
+mod fixture;
 pub mod hold;
 pub mod journal;
 pub mod reassert;

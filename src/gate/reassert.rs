@@ -127,3 +127,126 @@ fn shows(node: &LiveNode, change: &Change) -> bool {
         && change.comment.as_ref().is_none_or(|comment| *comment == node.comment)
         && change.topology.as_ref().is_none_or(|place| node.topology.as_ref() == Some(place))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::gate::scheduler::Answer;
+    use crate::model::action::Mark;
+    use crate::model::said::ProblemKind;
+    use crate::model::verdict::Outcome;
+
+    /// A scheduler that forgets, and errs as it is told.
+    #[derive(Debug, Default)]
+    struct Forgetful {
+        live: RefCell<Live>,
+        calls: RefCell<Vec<(Vec<NodeName>, Change)>>,
+        reads_fail: bool,
+        /// Changes end with an error, and these nodes are changed all the same.
+        half: Option<usize>,
+    }
+
+    impl Scheduler for Forgetful {
+        fn name(&self) -> String {
+            "a made-up scheduler".to_owned()
+        }
+
+        fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+            let mut live = self.live.borrow().clone();
+            live.nodes.retain(|name, _| nodes.contains(name));
+            let error = SchedulerError::new(ProblemKind::Unreachable, "no answer");
+            Box::pin(async move { if self.reads_fail { Err(error) } else { Ok(live) } })
+        }
+
+        fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+            self.calls.borrow_mut().push((nodes.to_vec(), change.clone()));
+            for name in &nodes[..self.half.unwrap_or(nodes.len())] {
+                let mut live = self.live.borrow_mut();
+                let node = live.nodes.get_mut(name).expect("a node");
+                node.available_features = change.available_features.clone().expect("a list");
+                node.active_features = change.active_features.clone().expect("a list");
+            }
+            let error = SchedulerError::new(ProblemKind::Unreachable, "timed out");
+            Box::pin(async move { if self.half.is_some() { Err(error) } else { Ok(()) } })
+        }
+
+        fn words(&self, _: &[NodeName], _: &Change) -> Vec<Vec<String>> {
+            Vec::new()
+        }
+    }
+
+    fn mark() -> Mark {
+        Mark {
+            outcome: Outcome::Degraded,
+            class: None,
+            run: "r".to_owned(),
+            at: "t".to_owned(),
+            expires: None,
+        }
+    }
+
+    /// Three nodes that lost their features.
+    fn forgetful() -> (Forgetful, Ledger) {
+        let names = ["n1", "n2", "n3"].map(NodeName::from);
+        let slurm = Forgetful::default();
+        let mut ledger = Ledger::default();
+        for name in names {
+            let mut node = LiveNode::new(name.as_str(), &["IDLE"]);
+            let extra = marks::change(&node, &mark(), &MarkNames::default()).extra;
+            node.extra = extra.expect("a field");
+            slurm.live.borrow_mut().nodes.insert(name.clone(), node);
+            ledger.marks.insert(name, mark());
+        }
+        (slurm, ledger)
+    }
+
+    fn told(slurm: &Forgetful, live: &Live, ledger: &Ledger) -> Vec<(String, ActionResult)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let told = runtime.block_on(reassert(slurm, live, ledger, &MarkNames::default()));
+        told.iter().map(|it| (it.node.to_string(), it.result)).collect()
+    }
+
+    #[test]
+    fn nodes_that_lost_the_same_share_one_call_and_the_second_turn_writes_nothing() {
+        let (slurm, ledger) = forgetful();
+        let before = slurm.live.borrow().clone();
+        let done = ["n1", "n2", "n3"].map(|name| (name.to_owned(), ActionResult::Done));
+        assert_eq!(told(&slurm, &before, &ledger), done);
+        assert_eq!(slurm.calls.borrow().len(), 1);
+        let after = slurm.live.borrow().clone();
+        assert_eq!(told(&slurm, &after, &ledger), []);
+        assert_eq!(slurm.calls.borrow().len(), 1);
+    }
+
+    #[test]
+    fn a_node_that_somebody_changed_since_is_not_written() {
+        let (slurm, ledger) = forgetful();
+        let before = slurm.live.borrow().clone();
+        slurm.live.borrow_mut().nodes.get_mut(&"n2".into()).expect("n2").extra.clear();
+        let told = told(&slurm, &before, &ledger);
+        assert_eq!(told[1], ("n2".to_owned(), ActionResult::Already));
+        assert_eq!(slurm.calls.borrow()[0].0, ["n1".into(), "n3".into()]);
+    }
+
+    #[test]
+    fn what_an_error_did_is_seen_by_looking() {
+        let (slurm, ledger) = forgetful();
+        let before = slurm.live.borrow().clone();
+        let slurm = Forgetful { half: Some(2), ..slurm };
+        let results = told(&slurm, &before, &ledger).into_iter().map(|it| it.1);
+        let expected = [ActionResult::Done, ActionResult::Done, ActionResult::Failed];
+        assert_eq!(results.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn who_cannot_be_read_is_not_written() {
+        let (slurm, ledger) = forgetful();
+        let before = slurm.live.borrow().clone();
+        let slurm = Forgetful { reads_fail: true, ..slurm };
+        let results = told(&slurm, &before, &ledger);
+        assert!(results.iter().all(|it| it.1 == ActionResult::Refused), "{results:?}");
+        assert!(slurm.calls.borrow().is_empty());
+    }
+}

@@ -1,1 +1,158 @@
+//! Intents that a crash left open, and what the next turn makes of them.
 
+use tokio::sync::watch;
+
+use super::super::fixture::Fake;
+use super::super::fixture::action;
+use super::super::fixture::journal;
+use super::super::fixture::now;
+use super::super::journal::Journal;
+use super::*;
+use crate::act::marks::MarkNames;
+use crate::model::action::Action;
+use crate::model::action::ActionKind;
+use crate::model::change::Change;
+use crate::model::change::StateChange;
+use crate::model::live::LiveNode;
+
+const DRAIN: &str = "fabricgate:r1:nvlink-low e1";
+
+fn drain() -> Change {
+    let state = Some(StateChange::Drain { reason: DRAIN.to_owned() });
+    Change { state, ..Change::default() }
+}
+
+fn resume() -> Change {
+    Change { state: Some(StateChange::Resume), ..Change::default() }
+}
+
+fn intent(id: &str, action: Action, change: Change, before: LiveNode) -> Event {
+    Event::Intent {
+        id: id.to_owned(),
+        run: "r1".to_owned(),
+        action: Box::new(Action { reason: DRAIN.to_owned(), ..action }),
+        change,
+        before: Box::new(before),
+    }
+}
+
+fn recovered(fake: &Fake, journal: &mut Journal) -> Vec<ActionRecord> {
+    let (_sender, stop) = watch::channel(false);
+    let carrier = Carrier {
+        scheduler: fake,
+        journal,
+        names: &MarkNames::default(),
+        settle: Duration::from_millis(50),
+        say: &mut |_| {},
+        stop,
+    };
+    now(recover_after(carrier, Duration::from_millis(5))).expect("the journal can be written")
+}
+
+fn idle(name: &str) -> LiveNode {
+    LiveNode::new(name, &["IDLE"])
+}
+
+#[test]
+fn every_open_intent_ends_as_its_node_shows() {
+    let fake = Fake::of(4);
+    fake.put(Fake::drained("n1", DRAIN));
+    fake.put(Fake::drained("n3", "somebody's"));
+    fake.put(Fake::drained("n5", DRAIN));
+    let (_folder, mut journal) = journal();
+    let begun =
+        |id: &str, node: &str| intent(id, action(ActionKind::Drain, node), drain(), idle(node));
+    let release = |id: &str, node: &str| {
+        intent(id, action(ActionKind::Release, node), resume(), Fake::drained(node, DRAIN))
+    };
+    let all = vec![
+        begun("a", "n1"),
+        begun("b", "n2"),
+        begun("c", "n3"),
+        release("d", "n4"),
+        release("e", "n5"),
+        begun("f", "n6"),
+    ];
+    journal.write_all(all).expect("written");
+    let records = recovered(&fake, &mut journal);
+    let results: Vec<(&str, ActionResult)> =
+        records.iter().map(|it| (it.node.as_str(), it.result)).collect();
+    let expected = [
+        ("n1", ActionResult::Done),
+        ("n2", ActionResult::Refused),
+        ("n3", ActionResult::Superseded),
+        ("n4", ActionResult::Done),
+        ("n5", ActionResult::Refused),
+        ("n6", ActionResult::Unknown),
+    ];
+    assert_eq!(results, expected, "{records:?}");
+    assert!(records[0].detail.contains("found after a restart"), "{records:?}");
+    assert!(records[1].detail.contains("never carried out"), "{records:?}");
+    assert!(fake.changed().is_empty(), "nothing is done to anybody");
+    let ledger = journal.ledger();
+    let drains: Vec<&str> = ledger.drains.keys().map(NodeName::as_str).collect();
+    assert_eq!(drains, ["n1"]);
+    assert_eq!(ledger.drains[&NodeName::from("n1")].action.reason, DRAIN);
+    let spent: Vec<&str> = ledger.spent.iter().map(|it| it.id.as_str()).collect();
+    assert_eq!(spent, ["a", "f"], "what was not done is refunded, what is unknown is not");
+
+    // A second time nothing is changed and nothing is written.
+    let lines = ledger.lines;
+    let again = recovered(&fake, &mut journal);
+    assert_eq!(again.len(), 1, "{again:?}");
+    assert_eq!(again[0].result, ActionResult::Unknown);
+    assert_eq!(journal.ledger().lines, lines);
+}
+
+#[test]
+fn what_was_on_its_way_is_seen_at_the_second_look() {
+    let fake = Fake::of(1);
+    let (_folder, mut journal) = journal();
+    journal
+        .write(intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1")))
+        .expect("written");
+    fake.others.borrow_mut().extend([Vec::new(), vec![Fake::drained("n1", DRAIN)]]);
+    let records = recovered(&fake, &mut journal);
+    assert_eq!(records[0].result, ActionResult::Done, "{records:?}");
+}
+
+#[test]
+fn with_a_silent_scheduler_all_stays_open_and_nothing_is_written() {
+    let fake = Fake::of(1);
+    let (_folder, mut journal) = journal();
+    journal
+        .write(intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1")))
+        .expect("written");
+    let lines = journal.ledger().lines;
+    fake.silent.set(true);
+    let records = recovered(&fake, &mut journal);
+    assert_eq!(records[0].result, ActionResult::Unknown);
+    assert_eq!((journal.ledger().open.len(), journal.ledger().lines), (1, lines));
+    // When it answers again, it is concluded.
+    fake.silent.set(false);
+    assert_eq!(recovered(&fake, &mut journal)[0].result, ActionResult::Refused);
+    assert!(recovered(&fake, &mut journal).is_empty());
+}
+
+#[test]
+fn marks_that_were_written_are_found_and_those_that_were_not_are_dropped() {
+    let fake = Fake::of(3);
+    let extra = |extra: &str| Change { extra: Some(extra.to_owned()), ..Change::default() };
+    let (_folder, mut journal) = journal();
+    let all = ["n1", "n2", "n3"]
+        .map(|node| intent(node, action(ActionKind::Certify, node), extra("ours"), idle(node)));
+    journal.write_all(all.to_vec()).expect("written");
+    fake.put(LiveNode { extra: "ours".to_owned(), ..idle("n1") });
+    fake.put(LiveNode { extra: "hers".to_owned(), ..idle("n3") });
+    let results: Vec<ActionResult> =
+        recovered(&fake, &mut journal).iter().map(|it| it.result).collect();
+    let expected = [ActionResult::Done, ActionResult::Refused, ActionResult::Superseded];
+    assert_eq!(results, expected);
+    assert!(journal.ledger().marks.contains_key(&NodeName::from("n1")));
+}
+
+#[test]
+fn a_node_that_is_gone_for_long_is_dropped() {
+    assert_eq!(concluded(None, YOUNG - 1.0).0, ActionResult::Unknown);
+    assert_eq!(concluded(None, YOUNG + 1.0).0, ActionResult::Refused);
+}

@@ -2,8 +2,8 @@
 //! be told to say something else.
 //!
 //! A change that came back with an error may have been made, in whole or in
-//! part: Slurm drains the known nodes of a list that holds an unknown one, and a
-//! controller that hangs carries out later what it was told. So an error here
+//! part: Slurm sorts a list and goes through it up to the first node that it does
+//! not know, and a controller that hangs carries out later what it was told. So an error here
 //! is never taken for "not done"; whoever changes something looks again.
 
 use std::fmt;

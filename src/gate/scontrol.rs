@@ -4,7 +4,6 @@
 //! there within milliseconds, and to everything else after ten seconds. What an
 //! answer means, `inventory::slurm::live` says.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::bounds;
@@ -25,10 +24,6 @@ use crate::sources::slurm::Slurm;
 
 /// Bytes of an answer that are kept: 10,000 nodes of Slurm 26.05 are 26 MB.
 const MOST: usize = 256 * 1024 * 1024;
-
-/// From so many nodes on all are asked for, and the others left aside: the
-/// controller sends all in any case, and `scontrol` looks each up in the list.
-const MANY: usize = 512;
 
 /// Slurm's controller, reached by a program.
 #[derive(Clone, Debug)]
@@ -74,19 +69,14 @@ impl Scontrol {
         bounds::nodes(nodes)?;
         let slurm = self.asked();
         let desk = reached(&slurm).await?;
-        let lists = if nodes.len() < MANY { bounds::lists(nodes) } else { Vec::new() };
-        let mut live = Live::default();
-        if lists.is_empty() {
-            live = listed(&desk, &["show", "node", "--json"]).await?;
+        if nodes.is_empty() {
+            return listed(&desk, &["show", "node", "--json"]).await;
         }
-        for list in &lists {
+        let mut live = Live::default();
+        for list in &bounds::lists(nodes) {
             let part = listed(&desk, &["show", "node", list, "--json"]).await?;
             live.nodes.extend(part.nodes);
             live.troubles.extend(part.troubles);
-        }
-        if !nodes.is_empty() {
-            let named: BTreeSet<&NodeName> = nodes.iter().collect();
-            live.nodes.retain(|name, _| named.contains(name));
         }
         Ok(live)
     }

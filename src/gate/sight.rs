@@ -30,7 +30,9 @@ pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sigh
         Some(what) => Sight::Shows(format!("{shown}; {what} not as written")),
     };
     match &change.state {
-        Some(StateChange::Drain { reason }) if node.is("DRAIN") && carries(node, reason) => {
+        Some(StateChange::Drain { reason })
+            if standing::has_drain(node) && carries(node, reason) =>
+        {
             let jobs = if standing::is_drained(node) { "" } else { ", draining: jobs still run" };
             marks(format!("{now}{jobs}"))
         }
@@ -38,7 +40,7 @@ pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sigh
             Some(_) if node.reason != before.reason => Sight::Foreign(now),
             _ => Sight::NotThere(now),
         },
-        Some(StateChange::Resume) if !node.is("DRAIN") => marks(now),
+        Some(StateChange::Resume) if !standing::has_drain(node) => marks(now),
         Some(StateChange::Resume) => match &before.reason {
             Some(reason) if carries(node, reason) => Sight::NotThere(now),
             _ => Sight::Foreign(now),

@@ -27,10 +27,6 @@ use crate::sources::slurmrestd as source;
 use crate::sources::slurmrestd::Line;
 use crate::sources::slurmrestd::Trouble;
 
-/// Up to so many nodes are asked for one by one. slurmrestd takes one name or
-/// none, needs 0.5 s and 13 MB for all of 5,000, and keeps the memory.
-const FEW: usize = 8;
-
 /// The first version of the interface that knows where a node is placed.
 const KNOWS_TOPOLOGY: u32 = 43;
 
@@ -87,20 +83,16 @@ impl Slurmrestd {
     async fn look(&self, nodes: &[NodeName]) -> Result<Live, SchedulerError> {
         bounds::nodes(nodes)?;
         let (line, version) = self.reached().await?;
-        let named: BTreeSet<&NodeName> = nodes.iter().collect();
-        let mut live = Live::default();
-        if named.is_empty() || FEW < named.len() {
-            live = listed(&line, format!("slurm/{version}/nodes/"), Asked::All).await?;
-        } else {
-            for name in &named {
-                let path = format!("slurm/{version}/node/{name}");
-                let one = listed(&line, path, Asked::One).await?;
-                live.nodes.extend(one.nodes);
-                live.troubles.extend(one.troubles);
-            }
+        // Never one by one: what 26.05 answers of a single node is as old as the
+        // last question for all, and has no CPU of a job that began since.
+        let answer = line.ask(format!("slurm/{version}/nodes/")).await;
+        let text = answer.text.map_err(plain)?;
+        let mut live = live::read(&answer.place, &text);
+        if live.nodes.is_empty() && !live.troubles.is_empty() {
+            return Err(SchedulerError::new(ProblemKind::Incomplete, live.troubles.join("; ")));
         }
-        if !named.is_empty() {
-            // A host's name is answered with a node of another name.
+        if !nodes.is_empty() {
+            let named: BTreeSet<&NodeName> = nodes.iter().collect();
             live.nodes.retain(|name, _| named.contains(name));
         }
         Ok(live)
@@ -128,32 +120,6 @@ impl Slurmrestd {
         }
         Ok(())
     }
-}
-
-/// What was asked for: an answer without nodes says more about one than about
-/// all.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    All,
-    One,
-}
-
-async fn listed(line: &Line, path: String, asked: Asked) -> Result<Live, SchedulerError> {
-    let answer = line.ask(path).await;
-    let text = answer.text.map_err(plain)?;
-    let mut live = live::read(&answer.place, &text);
-    if !live.nodes.is_empty() || live.troubles.is_empty() {
-        return Ok(live);
-    }
-    // A node that it does not know is a failed query without an error's number,
-    // with 200; anything that went wrong has one.
-    let is_unknown = |it: &Trouble| it.message.starts_with("Failure to query node ");
-    if asked == Asked::One && !answer.troubles.is_empty() && answer.troubles.iter().all(is_unknown)
-    {
-        live.troubles.clear();
-        return Ok(live);
-    }
-    Err(SchedulerError::new(ProblemKind::Incomplete, live.troubles.join("; ")))
 }
 
 fn plain(trouble: Trouble) -> SchedulerError {

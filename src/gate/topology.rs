@@ -134,20 +134,20 @@ impl Turn<'_, '_> {
             self.tell(why);
             return Ending::Refused;
         }
-        let answer = controller.reconfigure().await;
-        let seen = self.see(&proposal.blocks).await;
-        match (&answer, seen) {
-            (Ok(()), Ok(())) => {
+        // A call that failed may have been carried out, and one that did not may
+        // be later: only with the old file both end the same.
+        let taken = match controller.reconfigure().await {
+            Ok(()) => self.see(&proposal.blocks).await,
+            Err(why) => Err(why),
+        };
+        match taken {
+            Ok(()) => {
                 self.tell("the controller shows the new blocks");
-                self.look_after().await;
+                self.look_after(true).await;
                 Ending::Placed
             }
-            (answer, seen) => {
-                // A call that failed may have been carried out, and one that did
-                // not may be: only the old file makes both the same.
-                let why = [answer.clone().err(), seen.err()];
-                let why: Vec<String> = why.into_iter().flatten().collect();
-                self.tell(format!("the controller did not take it: {}", why.join("; ")));
+            Err(why) => {
+                self.tell(format!("the controller did not take it: {why}"));
                 self.back().await
             }
         }
@@ -174,6 +174,7 @@ impl Turn<'_, '_> {
         if proposal.form == Form::Conf && reads_yaml && yaml.exists() {
             return Err(format!("Slurm ignores {} beside {}", path.display(), yaml.display()));
         }
+        controller.ping().await?;
         let shown = controller.blocks(proposal).await?;
         let strange = strangers(&shown, &[&proposal.blocks_before, &proposal.blocks]);
         if !strange.is_empty() {
@@ -214,7 +215,7 @@ impl Turn<'_, '_> {
         match (answer, self.see(&proposal.blocks_before).await) {
             (_, Ok(())) => {
                 self.tell("the controller shows the blocks as they were");
-                self.look_after().await;
+                self.look_after(false).await;
                 Ending::RolledBack
             }
             (answer, Err(seen)) => {
@@ -248,8 +249,9 @@ impl Turn<'_, '_> {
         }
     }
 
-    /// Jobs that are held now.
-    async fn look_after(&mut self) {
+    /// Jobs that are held now. The scheduler takes a round to notice, for which
+    /// it is waited where some are expected.
+    async fn look_after(&mut self, patient: bool) {
         let start = Instant::now();
         loop {
             let jobs = match self.writing.controller.pending().await {
@@ -260,8 +262,8 @@ impl Turn<'_, '_> {
                 }
             };
             self.written.held = topology::held(&jobs);
-            // The scheduler takes a round to notice.
-            let is_settled = self.written.needing.is_empty()
+            let is_settled = !patient
+                || self.written.needing.is_empty()
                 || !self.written.held.is_empty()
                 || self.writing.settle <= start.elapsed();
             if is_settled {

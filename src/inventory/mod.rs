@@ -14,6 +14,7 @@ pub mod measured;
 pub mod nccl_topology;
 pub mod neighbours;
 pub mod node_facts;
+pub mod outages_file;
 pub mod ray;
 mod reading;
 pub mod reconcile;

@@ -36,8 +36,8 @@ const LONGEST: usize = 600;
 /// Longest host list inside a command. One that is cut could still be run, on
 /// fewer nodes than are meant, so a longer one is named and not shown.
 const LONGEST_LIST: usize = 1_000;
-/// Longest host list inside a sentence.
-const SHOWN_LIST: usize = 160;
+/// Longest host list inside a sentence: it should stay on its line.
+const SHOWN_LIST: usize = 56;
 
 /// A plan on a page of its own.
 pub fn render(plan: &ActionPlan, style: &TerminalStyle, budgets: &[String]) -> String {
@@ -242,13 +242,30 @@ fn named<T: Borrow<NodeName>>(nodes: &[T]) -> String {
         [one] => plain(one.borrow().as_str()).into_owned(),
         several => {
             let list = hostlist::fold(several.iter().map(|node| node.borrow().as_str()));
-            format!("{} ({} nodes)", clip(&list, SHOWN_LIST), several.len())
+            format!("{} ({} nodes)", cut(&list), several.len())
         }
     }
 }
 
+/// A host list that stays on its line, cut between two names.
+fn cut(list: &str) -> String {
+    let list = plain(list);
+    if list.chars().count() <= SHOWN_LIST {
+        return list.into_owned();
+    }
+    let kept: String = list.chars().take(SHOWN_LIST).collect();
+    let kept = kept.rsplit_once(',').map_or(kept.as_str(), |(before, _)| before);
+    let inside = kept.rfind('[').is_some_and(|open| !kept[open..].contains(']'));
+    format!("{kept},…{}", if inside { "]" } else { "" })
+}
+
 fn withheld(plan: &ActionPlan) -> Vec<String> {
-    let by_why = in_order(plan.withheld.iter().map(|w| (w.why.as_str(), NodeName::from(&*w.what))));
+    let mut by_why =
+        in_order(plan.withheld.iter().map(|w| (w.why.as_str(), NodeName::from(&*w.what))));
+    if MOST < by_why.len() {
+        // Not all are shown, so those that concern most nodes come first.
+        by_why.sort_by_key(|(_, whats)| std::cmp::Reverse(whats.len()));
+    }
     by_why
         .iter()
         .map(|(why, whats)| {
@@ -276,7 +293,8 @@ fn ended(result: ActionResult) -> (u8, &'static str) {
     }
 }
 
-fn records(records: &[ActionRecord]) -> Vec<String> {
+/// What became of actions, in words, the worst first.
+pub(super) fn records(records: &[ActionRecord]) -> Vec<String> {
     let key = |r: &'_ ActionRecord| (ended(r.result), rank(r.kind));
     let mut alike = in_order(records.iter().map(|r| ((key(r), r.detail.as_str()), &r.node)));
     alike.sort_by_key(|((key, _), _)| *key);

@@ -489,6 +489,9 @@ fn consequences(out: &mut String, run: &Run, finding: &Finding) {
         return;
     }
     out.push_str(if plan.dry_run { "\nProposed, not carried out\n" } else { "\nProposed\n" });
+    if let Some(frozen) = &plan.frozen {
+        let _ = writeln!(out, "  frozen: {}", clip(frozen, LONGEST));
+    }
     for action in actions.iter().take(MOST) {
         let _ = writeln!(out, "  $ {}", words::line(&action.command));
         let _ = writeln!(out, "    {}", clip(&action.why, LONGEST));
@@ -496,6 +499,10 @@ fn consequences(out: &mut String, run: &Run, finding: &Finding) {
     for withheld in withheld.iter().take(MOST) {
         let (what, why) = (plain(&withheld.what), clip(&withheld.why, LONGEST));
         let _ = writeln!(out, "  withheld: {what}: {why}");
+    }
+    let own = plan.records.iter().filter(|r| node == Some(r.node.as_str())).cloned();
+    for line in super::actions::records(&own.collect::<Vec<_>>()).iter().take(MOST) {
+        let _ = writeln!(out, "  {line}");
     }
 }
 

@@ -9,7 +9,7 @@ use crate::model::action::ActionPlan;
 use crate::model::verdict::Verdicts;
 
 /// The published JSON Schemas, by file name.
-pub const SCHEMAS: [(&str, &str); 13] = [
+pub const SCHEMAS: [(&str, &str); 14] = [
     ("parse.schema.json", include_str!("../../reports/schema/parse.schema.json")),
     ("verdicts.schema.json", include_str!("../../reports/schema/verdicts.schema.json")),
     ("actions.schema.json", include_str!("../../reports/schema/actions.schema.json")),
@@ -23,6 +23,7 @@ pub const SCHEMAS: [(&str, &str); 13] = [
     ("doctor.schema.json", include_str!("../../reports/schema/doctor.schema.json")),
     ("certificate.schema.json", include_str!("../../reports/schema/certificate.schema.json")),
     ("journal.schema.json", include_str!("../../reports/schema/journal.schema.json")),
+    ("capacity.schema.json", include_str!("../../reports/schema/capacity.schema.json")),
 ];
 
 /// The bytes of `verdicts.json`.
@@ -51,6 +52,8 @@ mod tests {
     use schemars::generate::SchemaSettings;
 
     use super::*;
+    use crate::act::capacity::CAPACITY_FORMAT;
+    use crate::act::capacity::Survey;
     use crate::model::action::ACTIONS_FORMAT;
     use crate::model::certificate::CERTIFICATE_FORMAT;
     use crate::model::certificate::Certificate;
@@ -103,6 +106,7 @@ mod tests {
             schema::<CheckupDocument>(Some(CHECKUP_FORMAT)),
             schema::<Certificate>(Some(CERTIFICATE_FORMAT)),
             schema::<Entry>(Some(JOURNAL_FORMAT)),
+            schema::<Survey>(Some(CAPACITY_FORMAT)),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
         for ((name, _), made) in SCHEMAS.iter().zip(made) {

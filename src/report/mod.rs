@@ -8,6 +8,8 @@
 //! [`Run`]: crate::model::run::Run
 
 pub mod actions;
+pub mod capacity;
+pub mod capacity_plot;
 pub mod claims;
 pub mod csv;
 pub mod explain;

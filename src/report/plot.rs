@@ -49,7 +49,7 @@ pub(super) struct Figure {
     pub(super) width: u32,
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Where things are.
 struct Layout {
@@ -134,7 +134,7 @@ pub(super) fn heatmap(
 }
 
 /// What drawing can end in.
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 fn draw(area: &Area<'_>, grid: &Grid, blame: &Blame, at: &Layout) -> Drawn {
     cells(area, grid, at)?;
@@ -237,7 +237,7 @@ fn group_name(end: &End, grid: &Grid) -> String {
     }
 }
 
-fn label(size: f64, colour: RGBColor, h: HPos, v: VPos) -> TextStyle<'static> {
+pub(super) fn label(size: f64, colour: RGBColor, h: HPos, v: VPos) -> TextStyle<'static> {
     let font = ("sans-serif", size).into_font();
     TextStyle { font, color: colour.to_backend_color(), pos: Pos::new(h, v) }
 }

@@ -1,1 +1,589 @@
 //! Plans carried out on a real Slurm, and the program killed at every step of it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+use fabricgate::act::ledger::Ledger;
+use fabricgate::act::marks::MarkNames;
+use fabricgate::gate::carry;
+use fabricgate::gate::carry::Carrier;
+use fabricgate::gate::journal;
+use fabricgate::gate::journal::Journal;
+use fabricgate::gate::recover;
+use fabricgate::gate::scontrol::Scontrol;
+use fabricgate::model::action::ACTIONS_FORMAT;
+use fabricgate::model::action::Action;
+use fabricgate::model::action::ActionKind;
+use fabricgate::model::action::ActionPlan;
+use fabricgate::model::action::ActionRecord;
+use fabricgate::model::action::ActionResult;
+use fabricgate::model::action::Mark;
+use fabricgate::model::change::Change;
+use fabricgate::model::change::StateChange;
+use fabricgate::model::journal::Event;
+use fabricgate::model::live::LiveNode;
+use fabricgate::model::verdict::Outcome;
+
+use super::changes::one;
+use super::changes::seen;
+use super::*;
+
+/// Longer than the 10 s after which Slurm itself gives up.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The folder of a turn that another process of these tests takes.
+const CHILD: &str = "FABRICGATE_LAB_CARRY";
+
+fn action(kind: ActionKind, node: &str, class: &str) -> Action {
+    let outcome = match kind {
+        ActionKind::Drain => Outcome::Failed,
+        ActionKind::Relabel => Outcome::Degraded,
+        ActionKind::Release | ActionKind::Certify => Outcome::Pass,
+    };
+    let mark = Mark {
+        outcome,
+        class: (outcome != Outcome::Pass).then(|| class.to_owned()),
+        run: "r1".to_owned(),
+        at: "2026-01-01T00:00:00Z".to_owned(),
+        expires: None,
+    };
+    Action {
+        kind,
+        node: node.into(),
+        domain: None,
+        leaf: None,
+        command: Vec::new(),
+        reason: String::new(),
+        mark: Some(mark),
+        findings: Vec::new(),
+        ratio: None,
+        price: None,
+        why: "a test".to_owned(),
+    }
+}
+
+fn plan(actions: Vec<Action>) -> ActionPlan {
+    ActionPlan {
+        format: ACTIONS_FORMAT.to_owned(),
+        dry_run: false,
+        frozen: None,
+        actions,
+        withheld: Vec::new(),
+        records: Vec::new(),
+    }
+}
+
+fn drains(names: &[&str]) -> Vec<Action> {
+    names.iter().map(|node| action(ActionKind::Drain, node, "nvlink-low")).collect()
+}
+
+/// A gate of its own beside a lab: a state folder, and a program in front of
+/// `scontrol` that writes down what the controller was told.
+struct Site<'l> {
+    lab: &'l Lab,
+    folder: tempfile::TempDir,
+    scontrol: Scontrol,
+}
+
+impl<'l> Site<'l> {
+    fn new(lab: &'l Lab) -> Self {
+        Self::with(lab, "", "")
+    }
+
+    /// With lines of shell before and after each update, which is the `$n`th.
+    fn with(lab: &'l Lab, before: &str, after: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = &lab.run;
+        let here = folder.path().display();
+        let script = format!(
+            "#!/bin/sh\nhere='{here}'\nlab() {{ '{run}' \"$@\"; }}\n\
+             case \"$*\" in *update*) ;; *) exec '{run}' scontrol \"$@\" ;; esac\n\
+             echo \"$*\" >>\"$here/updates\"\nn=$(wc -l <\"$here/updates\")\n\
+             {before}\nlab scontrol \"$@\"\nrc=$?\n{after}\nexit $rc\n"
+        );
+        let scontrol = Scontrol { argv: program(folder.path(), &script), limit: PATIENCE };
+        Self { lab, folder, scontrol }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// What the controller was told.
+    fn updates(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.folder.path().join("updates")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn carry(&self, plan: &ActionPlan) -> Vec<ActionRecord> {
+        turn(&self.state(), &self.scontrol, plan)
+    }
+
+    fn ledger(&self) -> Ledger {
+        journal::look(&self.state()).expect("a journal")
+    }
+
+    fn node(&self, name: &str) -> LiveNode {
+        one(&Scontrol { argv: self.lab.argv(&["scontrol"]), limit: PATIENCE }, name)
+    }
+}
+
+impl Drop for Site<'_> {
+    fn drop(&mut self) {
+        tidy(self.lab);
+    }
+}
+
+/// Takes away what was said on nodes, also after a test that failed; Slurm
+/// forgets features at a reconfigure.
+fn tidy(lab: &Lab) {
+    lab.finished(&["scontrol", "update", "NodeName=ALL", "Extra="]);
+    lab.finished(&["scontrol", "reconfigure"]);
+    if !std::thread::panicking() {
+        lab.settle();
+    }
+}
+
+fn program(folder: &Path, script: &str) -> Vec<String> {
+    let path = folder.join("scontrol");
+    fs::write(&path, script).expect("written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a program");
+    vec![path.display().to_string()]
+}
+
+/// One turn: what was left open, and then the plan.
+fn turn(state: &Path, scontrol: &Scontrol, plan: &ActionPlan) -> Vec<ActionRecord> {
+    let mut journal = Journal::open(state).expect("a turn");
+    let names = MarkNames::default();
+    let (_sender, stop) = tokio::sync::watch::channel(false);
+    let mut say = |text: &str| println!("  {text}");
+    let carrier = Carrier {
+        scheduler: scontrol,
+        journal: &mut journal,
+        names: &names,
+        settle: carry::SETTLE,
+        say: &mut say,
+        stop: stop.clone(),
+    };
+    now(recover::recover(carrier)).expect("written");
+    let carrier = Carrier {
+        scheduler: scontrol,
+        journal: &mut journal,
+        names: &names,
+        settle: carry::SETTLE,
+        say: &mut say,
+        stop,
+    };
+    now(carry::carry(carrier, "r1", plan)).expect("written")
+}
+
+fn results(records: &[ActionRecord]) -> Vec<(&str, ActionResult)> {
+    records.iter().map(|it| (it.node.as_str(), it.result)).collect()
+}
+
+fn own(ledger: &Ledger) -> Vec<&str> {
+    ledger.drains.keys().map(NodeName::as_str).collect()
+}
+
+#[test]
+fn nodes_are_drained_marked_and_given_back_in_few_calls() {
+    let Some(lab) = lab() else { return };
+    let site = Site::new(&lab);
+    let mut all = drains(&["node0001", "node0002", "node0020"]);
+    all.push(action(ActionKind::Relabel, "node0003", "pcie-low"));
+    all.push(action(ActionKind::Certify, "node0004", ""));
+    all.push(action(ActionKind::Certify, "node0021", ""));
+    let all = plan(all);
+    let records = site.carry(&all);
+    assert!(records.iter().all(|it| it.result == ActionResult::Done), "{records:?}");
+    let updates = site.updates();
+    assert_eq!(updates.len(), 3, "{updates:?}");
+    assert!(updates[2].contains("NodeName=node[0001-0002,0020]"), "{updates:?}");
+    for name in ["node0001", "node0002", "node0020"] {
+        let node = site.node(name);
+        assert_eq!(node.state, ["IDLE", "DRAIN"], "{name}");
+        assert_eq!(node.reason.as_deref(), Some("fabricgate:r1:nvlink-low e1"));
+    }
+    let (worse, good) = (site.node("node0003"), site.node("node0004"));
+    for (node, feature) in [(&worse, "fabric_degraded"), (&good, "fabric_verified")] {
+        assert_eq!(node.state, ["IDLE"], "{}", node.name);
+        assert!(node.active_features.iter().any(|it| it == feature), "{node:?}");
+        assert!(node.active_features.iter().any(|it| it == "gb200"), "others' are kept: {node:?}");
+        assert!(node.extra.contains("r1"), "{node:?}");
+    }
+    assert_eq!(own(&site.ledger()), ["node0001", "node0002", "node0020"]);
+
+    // A second time nothing is told to anybody.
+    let records = site.carry(&all);
+    assert!(records.iter().all(|it| it.result == ActionResult::Already), "{records:?}");
+    assert_eq!(site.updates().len(), 3);
+
+    let back = ["node0001", "node0002"].map(|it| action(ActionKind::Release, it, "")).to_vec();
+    let records = site.carry(&plan(back));
+    assert!(records.iter().all(|it| it.result == ActionResult::Done), "{records:?}");
+    assert_eq!(site.updates().len(), 4);
+    assert_eq!(own(&site.ledger()), ["node0020"]);
+    lab.wait_for("the nodes", || site.node("node0001").state == ["IDLE"]);
+    assert!(site.node("node0020").is("DRAIN"));
+    assert_eq!(site.node("node0001").reason, None);
+}
+
+#[test]
+fn a_node_with_a_job_drains_while_the_job_goes_on() {
+    let Some(lab) = lab() else { return };
+    let site = Site::new(&lab);
+    lab.run(&["sbatch", "-w", "node0006", "-o", "/dev/null", "--wrap", "sleep 300"]);
+    lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]).contains("0006"));
+    let records = site.carry(&plan(drains(&["node0006"])));
+    let jobs = lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]);
+    lab.run(&["scancel", "--user=root"]);
+    assert_eq!(results(&records), [("node0006", ActionResult::Done)]);
+    assert!(records[0].detail.contains("jobs still run"), "{records:?}");
+    assert!(jobs.contains("node0006"), "the job was killed");
+    lab.wait_for("the end of the job", || site.node("node0006").state == ["IDLE", "DRAIN"]);
+}
+
+#[test]
+fn what_a_person_drained_is_left_to_them_whenever_they_did() {
+    let Some(lab) = lab() else { return };
+    let hers = "lab scontrol update NodeName=node0009 State=DRAIN Reason='ann: fan'";
+    let site = Site::with(&lab, "", &format!("[ $n != 1 ] || {hers}"));
+    // Drained after the plan was made, and while it is carried out.
+    lab.run(&["scontrol", "update", "NodeName=node0008", "State=DRAIN", "Reason=bob: psu"]);
+    let mut all = drains(&["node0007", "node0008"]);
+    all.push(action(ActionKind::Drain, "node0009", "other"));
+    let records = site.carry(&plan(all));
+    let (done, theirs) = (ActionResult::Done, ActionResult::Superseded);
+    let expected = [("node0007", done), ("node0008", theirs), ("node0009", theirs)];
+    assert_eq!(results(&records), expected, "{records:?}");
+    assert_eq!(site.updates().len(), 1, "{:?}", site.updates());
+    assert_eq!(site.node("node0008").reason.as_deref(), Some("bob: psu"));
+    assert_eq!(site.node("node0009").reason.as_deref(), Some("ann: fan"));
+    // Neither is given back, also where it was ours before.
+    let theirs = "Reason=eve: mine now";
+    lab.run(&["scontrol", "update", "NodeName=node0007", "State=DRAIN", theirs]);
+    let back = ["node0007", "node0008"].map(|it| action(ActionKind::Release, it, "")).to_vec();
+    let records = site.carry(&plan(back));
+    let expected = [("node0007", ActionResult::Superseded), ("node0008", ActionResult::Refused)];
+    assert_eq!(results(&records), expected, "{records:?}");
+    assert_eq!(site.node("node0007").reason.as_deref(), Some("eve: mine now"));
+    assert_eq!(site.updates().len(), 1);
+}
+
+#[test]
+fn a_person_who_writes_right_after_us_is_not_written_over() {
+    let Some(lab) = lab() else { return };
+    let hers = "lab scontrol update NodeName=node0010 State=DRAIN Reason='ann: fan'";
+    let site = Site::with(&lab, "", &format!("[ $n != 1 ] || {hers}"));
+    let records = site.carry(&plan(drains(&["node0010"])));
+    assert_eq!(results(&records), [("node0010", ActionResult::Superseded)], "{records:?}");
+    assert_eq!(site.node("node0010").reason.as_deref(), Some("ann: fan"));
+    assert_eq!(site.updates().len(), 1);
+    assert!(site.ledger().spent.is_empty() && site.ledger().open.is_empty());
+}
+
+#[test]
+fn a_reason_that_slurm_edited_is_still_ours() {
+    let Some(lab) = lab() else { return };
+    let site = Site::new(&lab);
+    let all = plan(drains(&["node0011"]));
+    site.carry(&all);
+    // What Slurm appends when a node stops answering; `changes` sees it do so.
+    let edited = "Reason=fabricgate:r1:nvlink-low e1 : Not responding";
+    lab.run(&["scontrol", "update", "NodeName=node0011", edited]);
+    assert_eq!(results(&site.carry(&all)), [("node0011", ActionResult::Already)]);
+    assert_eq!(own(&site.ledger()), ["node0011"]);
+    // Something happened since: it is not given back unseen.
+    let back = plan(vec![action(ActionKind::Release, "node0011", "")]);
+    let records = site.carry(&back);
+    assert_eq!(results(&records), [("node0011", ActionResult::Refused)], "{records:?}");
+    assert_eq!(site.updates().len(), 1);
+}
+
+#[test]
+fn a_node_that_vanishes_from_the_list_takes_no_other_with_it() {
+    let Some(lab) = lab() else { return };
+    // Between the reading and the change; Slurm then applies the list in part.
+    let vanish = "if [ $n = 1 ]; then for word; do shift; case $word in \
+                  NodeName=*) word=$word,nosuch ;; esac; set -- \"$@\" \"$word\"; done; fi";
+    let site = Site::with(&lab, vanish, "");
+    let records = site.carry(&plan(drains(&["node0012", "node0013", "nosuch"])));
+    let done = ActionResult::Done;
+    let expected = [("node0012", done), ("node0013", done), ("nosuch", ActionResult::Refused)];
+    assert_eq!(results(&records), expected, "{records:?}");
+    assert!(!site.updates()[0].contains("nosuch"), "what is not known is not told");
+    assert_eq!(site.updates().len(), 1, "it is not told twice");
+    assert_eq!(own(&site.ledger()), ["node0012", "node0013"]);
+}
+
+#[test]
+fn who_may_not_change_nodes_fails_with_clear_words_and_loses_nothing() {
+    let Some(lab) = lab() else { return };
+    let alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "scontrol"];
+    let mut site = Site::new(&lab);
+    site.scontrol.argv = lab.argv(&alice);
+    let mut all = drains(&["node0014"]);
+    all.push(action(ActionKind::Certify, "node0015", ""));
+    let records = site.carry(&plan(all));
+    for record in &records {
+        assert_eq!(record.result, ActionResult::Failed, "{record:?}");
+        assert!(record.detail.contains("Invalid user id"), "{record:?}");
+    }
+    let ledger = site.ledger();
+    assert!(ledger.open.is_empty() && ledger.spent.is_empty() && ledger.drains.is_empty());
+    assert_eq!(site.node("node0014").state, ["IDLE"]);
+}
+
+#[test]
+fn a_drain_that_timed_out_and_was_made_later_is_found_done() {
+    let Some(lab) = lab() else { return };
+    let stop = "if [ $n = 1 ]; then lab sh -c 'kill -STOP $(cat /run/slurmctld/slurmctld.pid)'; \
+                setsid '{run}' sh -c 'sleep 13; kill -CONT $(cat /run/slurmctld/slurmctld.pid)' \
+                </dev/null >/dev/null 2>&1 & fi";
+    let site = Site::with(&lab, &stop.replace("{run}", &lab.run), "");
+    let records = site.carry(&plan(drains(&["node0016"])));
+    assert_eq!(results(&records), [("node0016", ActionResult::Done)], "{records:?}");
+    assert_eq!(site.updates().len(), 1, "it is not told twice");
+    assert_eq!(own(&site.ledger()), ["node0016"]);
+}
+
+#[test]
+fn with_a_controller_that_hangs_for_long_it_stays_open_until_it_can_be_seen() {
+    let Some(lab) = lab() else { return };
+    let stop = "[ $n != 1 ] || lab sh -c 'kill -STOP $(cat /run/slurmctld/slurmctld.pid)'";
+    let site = Site::with(&lab, stop, "");
+    let mut all = drains(&["node0017"]);
+    all.push(action(ActionKind::Drain, "node0018", "other"));
+    let all = plan(all);
+    let records = site.carry(&all);
+    lab.signal("CONT");
+    let (unknown, refused) = (ActionResult::Unknown, ActionResult::Refused);
+    assert_eq!(results(&records), [("node0017", unknown), ("node0018", refused)], "{records:?}");
+    assert_eq!((site.ledger().open.len(), site.ledger().spent.len()), (1, 1));
+    // It was made when the controller woke up, and the next turn finds it.
+    lab.wait_for("the drain", || site.node("node0017").is("DRAIN"));
+    let records = site.carry(&all);
+    let (already, done) = (ActionResult::Already, ActionResult::Done);
+    assert_eq!(results(&records), [("node0017", already), ("node0018", done)], "{records:?}");
+    assert_eq!(own(&site.ledger()), ["node0017", "node0018"]);
+    let told = site.updates();
+    assert_eq!(told.iter().filter(|it| it.contains("0017")).count(), 1, "{told:?}");
+}
+
+#[test]
+fn a_drain_that_its_controller_forgot_is_made_again() {
+    let Some(lab) = lab() else { return };
+    let kill = "if [ $n = 1 ]; then lab sh -c 'kill -KILL $(cat /run/slurmctld/slurmctld.pid)'; \
+                lab slurmctld; fi";
+    let site = Site::with(&lab, "", kill);
+    let records = site.carry(&plan(drains(&["node0019"])));
+    assert_eq!(results(&records), [("node0019", ActionResult::Done)], "{records:?}");
+    let node = site.node("node0019");
+    assert!(node.is("DRAIN"), "{node:?}");
+    assert_eq!(node.reason.as_deref(), Some("fabricgate:r1:nvlink-low e1"));
+    // It may have been kept by chance; then it is not told twice.
+    let told = site.updates().len();
+    assert_eq!(told, if records[0].detail.contains("lost once") { 2 } else { 1 });
+    assert_eq!(own(&site.ledger()), ["node0019"]);
+    assert_eq!(site.ledger().spent.len(), 1, "it counts once");
+}
+
+/// The process that is killed: one turn over what it finds in its folder.
+#[test]
+fn the_turn_that_is_killed() {
+    let Ok(folder) = std::env::var(CHILD) else { return };
+    let folder = Path::new(&folder);
+    let text = fs::read_to_string(folder.join("plan.json")).expect("a plan");
+    let plan: ActionPlan = serde_json::from_str(&text).expect("a plan");
+    let argv = vec![folder.join("scontrol").display().to_string()];
+    let records = turn(&folder.join("state"), &Scontrol { argv, limit: PATIENCE }, &plan);
+    let text = serde_json::to_string(&records).expect("plain data");
+    fs::write(folder.join("records.json"), text).expect("written");
+}
+
+/// Where a turn is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kill {
+    /// Nowhere.
+    Never,
+    /// Before this call is made, which it then never is.
+    Before(usize),
+    /// Before this call is made, which goes on without us.
+    Orphan(usize),
+    /// When this call is over and nobody has seen its answer.
+    After(usize),
+}
+
+/// A gate whose turns are processes that can be killed.
+struct Killed<'l> {
+    lab: &'l Lab,
+    folder: tempfile::TempDir,
+}
+
+impl<'l> Killed<'l> {
+    fn new(lab: &'l Lab, plan: &ActionPlan) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (here, run) = (folder.path().display(), &lab.run);
+        // Pings tell nobody anything; every other call is counted. The parent of
+        // this program is the turn.
+        let script = format!(
+            "#!/bin/sh\nhere='{here}'\ncase \"$*\" in *ping) exec '{run}' scontrol \"$@\" ;; esac\n\
+             echo \"$*\" >>\"$here/calls\"\nn=$(wc -l <\"$here/calls\")\n\
+             read -r how at <\"$here/kill\"\n[ $n = $at ] || how=Never\n\
+             case $how in\nBefore) kill -KILL $PPID; exit 1 ;;\nOrphan) kill -KILL $PPID ;;\nesac\n\
+             echo \"$*\" >>\"$here/made\"\n'{run}' scontrol \"$@\"\nrc=$?\n\
+             [ $how != After ] || kill -KILL $PPID\nexit $rc\n"
+        );
+        program(folder.path(), &script);
+        let text = serde_json::to_string(plan).expect("plain data");
+        fs::write(folder.path().join("plan.json"), text).expect("written");
+        Self { lab, folder }
+    }
+
+    /// A turn of its own; whether it came to its end, and how many calls it made.
+    fn turn(&self, kill: Kill) -> (bool, Vec<String>) {
+        let (how, at) = match kill {
+            Kill::Never => ("Never", 0),
+            Kill::Before(at) => ("Before", at),
+            Kill::Orphan(at) => ("Orphan", at),
+            Kill::After(at) => ("After", at),
+        };
+        let here = self.folder.path();
+        fs::write(here.join("kill"), format!("{how} {at}\n")).expect("written");
+        let _ = fs::remove_file(here.join("calls"));
+        let _ = fs::remove_file(here.join("records.json"));
+        let program = std::env::current_exe().expect("these tests").display().to_string();
+        let child = format!("{CHILD}={}", here.display());
+        let test = "carry::the_turn_that_is_killed";
+        let argv = ["env", &child, &program, "--exact", test, "--nocapture"].map(str::to_owned);
+        let limit = Duration::from_secs(120);
+        let request = Request { argv: argv.to_vec(), limit, capture: exec::CAPTURE };
+        let (_nobody, stop) = tokio::sync::watch::channel(false);
+        let finished = now(exec::run(&request, stop)).expect("these tests");
+        let said = String::from_utf8_lossy(&finished.stderr.bytes);
+        match finished.ending {
+            Ending::Exited { code: 0 } => {}
+            Ending::Signalled { signal: 9 } => assert_ne!(kill, Kill::Never, "{said}"),
+            other => panic!("{kill:?}: {other}: {said}"),
+        }
+        (here.join("records.json").is_file(), self.lines("calls"))
+    }
+
+    fn lines(&self, name: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn ledger(&self) -> Ledger {
+        journal::look(&self.folder.path().join("state")).expect("a journal")
+    }
+
+    /// Calls that told this of this node and were made.
+    fn told(&self, node: &str, what: &str) -> usize {
+        let is = |line: &&String| line.contains(node) && line.contains(what);
+        self.lines("made").iter().filter(is).count()
+    }
+
+    fn live(&self) -> BTreeMap<NodeName, LiveNode> {
+        let scontrol = Scontrol { argv: self.lab.argv(&["scontrol"]), limit: PATIENCE };
+        seen(&scontrol, &[]).nodes
+    }
+}
+
+impl Drop for Killed<'_> {
+    fn drop(&mut self) {
+        tidy(self.lab);
+    }
+}
+
+/// What a gate could have changed of a node.
+fn said(node: &LiveNode) -> (Vec<String>, Option<String>, String, Vec<String>, Vec<String>) {
+    let LiveNode { state, reason, extra, active_features, available_features, .. } = node.clone();
+    (state, reason, extra, active_features, available_features)
+}
+
+/// A node that an earlier turn drained, as that turn wrote it down.
+fn drained_before(killed: &Killed<'_>, name: &str) {
+    let reason = "fabricgate:r0:nvlink-low e1".to_owned();
+    let node = format!("NodeName={name}");
+    let why = format!("Reason={reason}");
+    killed.lab.run(&["scontrol", "update", &node, "State=DRAIN", &why]);
+    let mut journal = Journal::open(&killed.folder.path().join("state")).expect("a turn");
+    let id = format!("r0/{name}/drain/e1");
+    let state = Some(StateChange::Drain { reason: reason.clone() });
+    let intent = Event::Intent {
+        id: id.clone(),
+        run: "r0".to_owned(),
+        action: Box::new(Action { reason, ..action(ActionKind::Drain, name, "nvlink-low") }),
+        change: Change { state, ..Change::default() },
+        before: Box::new(LiveNode::new(name, &["IDLE"])),
+    };
+    let outcome = Event::Outcome { id, result: ActionResult::Done, detail: String::new() };
+    journal.write_all(vec![intent, outcome]).expect("written");
+}
+
+/// Kills a turn at one place and lets the next ones go on; whether it was killed.
+fn killed_at(lab: &Lab, plan: &ActionPlan, kill: Kill) -> (bool, usize) {
+    let killed = Killed::new(lab, plan);
+    drained_before(&killed, "node0004");
+    let before = killed.live();
+    let (ended, calls) = killed.turn(kill);
+    if !ended {
+        // Each node is untouched, or carries our mark and is in the journal.
+        if let Kill::Orphan(_) = kill {
+            // The call that was on its way is over in milliseconds.
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let (after, ledger) = (killed.live(), killed.ledger());
+        for (name, node) in &after {
+            let is_same = said(node) == said(&before[name]);
+            let is_open = ledger.open.iter().any(|open| open.action.node == *name);
+            let is_said = ledger.marks.get(name).is_some_and(|mark| mark.run == "r1");
+            assert!(is_same || is_open || is_said, "{kill:?}: {name}: {node:?}: {ledger:?}");
+        }
+    }
+    let (ended_now, _) = killed.turn(Kill::Never);
+    assert!(ended_now, "{kill:?}");
+    let (after, ledger) = (killed.live(), killed.ledger());
+    assert!(ledger.open.is_empty(), "{kill:?}: {ledger:?}");
+    assert_eq!(own(&ledger), ["node0001", "node0002"], "{kill:?}");
+    assert_eq!(ledger.spent.len(), 3, "{kill:?}: one of before, two of now");
+    for name in ["node0001", "node0002"] {
+        let node = &after[&NodeName::from(name)];
+        let own = &ledger.drains[&node.name].action.reason;
+        assert!(node.is("DRAIN"), "{kill:?}: {node:?}");
+        assert_eq!(node.reason.as_ref(), Some(own), "{kill:?}");
+    }
+    assert!(!after[&NodeName::from("node0004")].is("DRAIN"), "{kill:?}");
+    for node in after.values().filter(|node| NodeName::from("node0004") < node.name) {
+        assert_eq!(said(node), said(&before[&node.name]), "{kill:?}: {}", node.name);
+    }
+    assert!(after[&NodeName::from("node0003")].extra.contains("r1"), "{kill:?}");
+    assert_eq!(killed.told("0001", "DRAIN"), 1, "{kill:?}: {:?}", killed.lines("made"));
+    assert_eq!(killed.told("0004", "RESUME"), 1, "{kill:?}: {:?}", killed.lines("made"));
+    // Another turn changes nothing, and writes down that it was there.
+    let lines = ledger.lines;
+    let (ended_again, calls_again) = killed.turn(Kill::Never);
+    assert!(ended_again && calls_again.iter().all(|it| !it.contains("update")), "{calls_again:?}");
+    assert_eq!(killed.ledger().lines, lines + 1, "{kill:?}");
+    assert_eq!(own(&killed.ledger()), ["node0001", "node0002"]);
+    (!ended, calls.len())
+}
+
+#[test]
+fn a_turn_that_is_killed_at_any_step_leaves_nothing_half_done() {
+    let Some(lab) = lab() else { return };
+    let mut all = drains(&["node0001", "node0002"]);
+    all.push(action(ActionKind::Certify, "node0003", ""));
+    all.push(action(ActionKind::Release, "node0004", ""));
+    let all = plan(all);
+    let (was_killed, calls) = killed_at(&lab, &all, Kill::Never);
+    assert!(!was_killed && 9 <= calls, "{calls} calls");
+    for at in 1..=calls {
+        for kill in [Kill::Before(at), Kill::Orphan(at), Kill::After(at)] {
+            let (was_killed, _) = killed_at(&lab, &all, kill);
+            assert!(was_killed, "{kill:?}");
+        }
+    }
+}

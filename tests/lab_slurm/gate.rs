@@ -1,2 +1,177 @@
 //! The whole gate on a real Slurm: a fault found, drained, repaired, measured
 //! again and returned, and an operator's own drain left alone.
+
+use std::fs;
+use std::path::Path;
+
+use super::hold::HEALTHY;
+use super::hold::Told;
+use super::hold::fabricgate;
+use super::hold::furnish;
+use super::hold::site;
+use super::*;
+
+const OPERATORS: &str = "psu: swap, ticket 4711";
+
+/// The lab's two racks with half the links of one GPU lost on each of these
+/// nodes.
+fn with_faults(nodes: &[&str]) -> String {
+    let fault = |node: &&str| {
+        format!("\n[[fault]]\nkind = \"lost-links\"\ngpu = \"{node}:2\"\ncount = 9\n")
+    };
+    nodes.iter().map(fault).fold(HEALTHY.to_owned(), |text, fault| text + &fault)
+}
+
+impl Lab {
+    /// Drains a node as an operator would.
+    fn drain_by_hand(&self, node: &str) {
+        let (node, reason) = (format!("NodeName={node}"), format!("Reason={OPERATORS}"));
+        self.run(&["scontrol", "update", &node, "State=DRAIN", &reason]);
+    }
+
+    fn is_drained(&self, node: &str) -> bool {
+        self.node(node).0.iter().any(|word| word == "DRAIN")
+    }
+
+    /// Features of a node that are in force.
+    fn features(&self, node: &str) -> String {
+        let shown = self.run(&["scontrol", "show", "node", node, "-o"]);
+        let features = shown.split_whitespace().find_map(|it| it.strip_prefix("ActiveFeatures="));
+        features.expect("features").to_owned()
+    }
+
+    /// Puts everything back that these tests leave on nodes.
+    fn forget(&self) {
+        self.run(&["scontrol", "update", "NodeName=ALL", "Extra="]);
+        // Features that were set by hand go with this.
+        self.run(&["scontrol", "reconfigure"]);
+    }
+}
+
+fn expect(told: &Told, code: i32) {
+    assert_eq!(told.code, Some(code), "{}\n{}", told.stdout, told.stderr);
+}
+
+#[test]
+fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, &with_faults(&["node0007"]));
+    let site = site(&lab, "", "");
+    lab.drain_by_hand("node0020");
+
+    // A dry run says what it would do, and does nothing.
+    let dry = fabricgate(&site, &["audit"]);
+    expect(&dry, 3);
+    assert!(dry.stdout.contains("NodeName=node0007"), "{}", dry.stdout);
+    assert!(!lab.is_drained("node0007"), "a dry run changes nothing");
+    assert!(!site.path().join("gate/journal.jsonl").exists() || lab.holds().is_empty());
+
+    let applied = fabricgate(&site, &["audit", "--apply"]);
+    expect(&applied, 3);
+    let (state, reason) = lab.node("node0007");
+    assert!(state.iter().any(|word| word == "DRAIN"), "{state:?} {}", applied.stderr);
+    assert!(reason.starts_with("fabricgate:"), "{reason}");
+    let listed =
+        lab.run(&["sinfo", "-h", "-p", "main", "-t", "drain", "-O", "NodeList,Reason:120"]);
+    assert!(listed.contains("fabricgate:") && listed.contains(OPERATORS), "{listed}");
+    assert!(!lab.features("node0007").contains("fabric_verified"));
+
+    // Before the repair, measuring again changes nothing.
+    let again = fabricgate(&site, &["recertify", "node0007", "--with-domain", "--apply"]);
+    expect(&again, 3);
+    assert_eq!(lab.node("node0007").1, reason, "{}", again.stderr);
+
+    furnish(&lab, HEALTHY);
+    let first = fabricgate(&site, &["recertify", "node0007", "--with-domain", "--apply"]);
+    assert!(lab.is_drained("node0007"), "one clean run is not two: {}", first.stderr);
+    assert_eq!(lab.node("node0007").1, reason);
+    let second = fabricgate(&site, &["recertify", "node0007", "--with-domain", "--apply"]);
+    expect(&second, 0);
+    lab.wait_for("node0007 idle", || lab.node("node0007").0 == ["IDLE"]);
+    assert_eq!(lab.node("node0007").1, "", "a returned node has no reason");
+    let features = lab.features("node0007");
+    assert!(features.contains("gb200") && features.contains("fabric_verified"), "{features}");
+    let certificate = site.path().join("gate/certificates/node0007.json");
+    let certificate = fs::read_to_string(&certificate).expect("a certificate");
+    assert!(certificate.contains("fabricgate.certificate/1"), "{certificate}");
+
+    // The operator's own drain was nobody else's business.
+    let (state, reason) = lab.node("node0020");
+    assert!(state.iter().any(|word| word == "DRAIN"), "{state:?}");
+    assert_eq!(reason, OPERATORS);
+    assert_eq!(lab.holds(), "", "nothing is held any more");
+    lab.forget();
+}
+
+#[test]
+fn three_suspects_of_one_rack_trip_the_breaker_and_drain_nobody() {
+    let Some(lab) = lab() else { return };
+    let bad = ["node0003", "node0007", "node0011"];
+    furnish(&lab, &with_faults(&bad));
+    let site = site(&lab, "", "");
+    let told = fabricgate(&site, &["audit", "--apply"]);
+    expect(&told, 6);
+    for node in bad {
+        assert!(!lab.is_drained(node), "{}", told.stdout);
+    }
+    assert!(told.stdout.contains("frozen") || told.stderr.contains("frozen"), "{}", told.stdout);
+    lab.forget();
+}
+
+#[test]
+fn a_drain_that_a_person_took_away_is_not_made_again_for_the_same_evidence() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, &with_faults(&["node0007"]));
+    let site = site(&lab, "", "");
+    expect(&fabricgate(&site, &["audit", "--apply"]), 3);
+    assert!(lab.is_drained("node0007"));
+    lab.run(&["scontrol", "update", "NodeName=node0007", "State=RESUME"]);
+    lab.settle();
+    let again = fabricgate(&site, &["audit", "--apply"]);
+    assert!(!lab.is_drained("node0007"), "{}", again.stdout);
+    assert!(again.stdout.contains("undone"), "{}", again.stdout);
+    lab.forget();
+}
+
+#[test]
+fn a_stored_run_is_applied_through_slurmrestd_and_a_second_time_changes_nothing() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, &with_faults(&["node0030"]));
+    let rest = format!(
+        "[sources.slurmrestd]\naddress = \"unix:{}\"\ntoken_file = \"token\"\n",
+        lab.socket
+    );
+    let site = site(&lab, "", &rest);
+    fs::write(site.path().join("token"), lab.token()).expect("written");
+    let config = site.path().join("fabricgate.toml");
+    let text = fs::read_to_string(&config).expect("a configuration");
+    // The lab itself is the claim: without this, sources would be asked as well.
+    let text = text.replace("[gate]\n", "[gate]\nthrough = \"slurmrestd\"\n");
+    fs::write(&config, text).expect("written");
+    expect(&fabricgate(&site, &["audit", "node[0019-0036]"]), 3);
+    let run = newest(&site.path().join("runs"));
+
+    let dry = fabricgate(&site, &["apply", &run]);
+    expect(&dry, 0);
+    assert!(dry.stdout.contains("node0030"), "{}", dry.stdout);
+    assert!(!lab.is_drained("node0030"));
+    let applied = fabricgate(&site, &["apply", &run, "--apply"]);
+    expect(&applied, 0);
+    assert!(lab.is_drained("node0030"), "{}", applied.stdout);
+    let before = lab.run(&["scontrol", "show", "node", "node0030", "-o"]);
+    let again = fabricgate(&site, &["apply", &run, "--apply"]);
+    expect(&again, 0);
+    assert_eq!(lab.run(&["scontrol", "show", "node", "node0030", "-o"]), before);
+    let status = fabricgate(&site, &["gate", "status"]);
+    assert!(status.stdout.contains("drained by us: 1"), "{}", status.stdout);
+    lab.forget();
+}
+
+/// The newest run in a folder.
+fn newest(runs: &Path) -> String {
+    let runs = fs::read_dir(runs).expect("runs");
+    let mut names: Vec<String> =
+        runs.map(|it| it.expect("an entry").path().display().to_string()).collect();
+    names.sort();
+    names.pop().expect("a run")
+}

@@ -1,2 +1,452 @@
 //! Features, free fields and topologies on a real Slurm: what it forgets, and what
 //! is put back.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fabricgate::act::ledger::Ledger;
+use fabricgate::act::marks;
+use fabricgate::act::marks::MarkNames;
+use fabricgate::act::topology;
+use fabricgate::act::topology::FaultKind;
+use fabricgate::act::topology::Ground;
+use fabricgate::act::topology::Proposal;
+use fabricgate::act::topology::Wanted;
+use fabricgate::cli::topology as cli;
+use fabricgate::cli::topology::Asked;
+use fabricgate::gate::reassert;
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::gate::scontrol::Scontrol;
+use fabricgate::gate::topology::Controller;
+use fabricgate::gate::topology::Ending;
+use fabricgate::gate::topology::Writing;
+use fabricgate::gate::topology::Written;
+use fabricgate::model::action::ActionResult;
+use fabricgate::model::action::Mark;
+use fabricgate::model::change::Change;
+use fabricgate::model::change::StateChange;
+use fabricgate::model::id::NodeName;
+use fabricgate::model::live::LiveNode;
+use fabricgate::model::verdict::Outcome;
+
+use super::Lab;
+use super::lab;
+use super::nodes;
+use super::now;
+
+const LIMIT: Duration = Duration::from_secs(15);
+
+fn scontrol(lab: &Lab) -> Scontrol {
+    Scontrol { argv: lab.argv(&["scontrol"]), limit: LIMIT }
+}
+
+fn controller(lab: &Lab) -> Controller {
+    let controller = Controller::beside(&lab.argv(&["scontrol"]), LIMIT);
+    assert_eq!(controller.squeue, lab.argv(&["squeue"]));
+    controller
+}
+
+fn live(lab: &Lab, name: &str) -> LiveNode {
+    let name = NodeName::from(name);
+    let mut live = now(scontrol(lab).read(std::slice::from_ref(&name))).expect("a node");
+    live.nodes.remove(&name).expect("the node")
+}
+
+fn change(lab: &Lab, nodes: &[NodeName], change: &Change) {
+    now(scontrol(lab).change(nodes, change)).expect("changed");
+}
+
+fn mark(outcome: Outcome) -> Mark {
+    Mark {
+        outcome,
+        class: (outcome != Outcome::Pass).then(|| "nvlink-low".to_owned()),
+        run: "20261121T1200-ab12".to_owned(),
+        at: "2026-11-21T12:00:00Z".to_owned(),
+        expires: None,
+    }
+}
+
+/// The file of the lab, by its name on this machine.
+fn file(lab: &Lab) -> PathBuf {
+    let folder = PathBuf::from(&lab.run).with_file_name("etc");
+    folder.join(if lab.has_yaml() { "topology.yaml" } else { "topology.conf" })
+}
+
+/// Takes everything away that a test wrote, and has the files as they were.
+struct Tidy<'l> {
+    lab: &'l Lab,
+    file: PathBuf,
+    text: String,
+}
+
+impl<'l> Tidy<'l> {
+    fn up(lab: &'l Lab) -> Self {
+        let file = file(lab);
+        let text = std::fs::read_to_string(&file).expect("the lab's topology");
+        Self { lab, file, text }
+    }
+}
+
+impl Drop for Tidy<'_> {
+    fn drop(&mut self) {
+        std::fs::write(&self.file, &self.text).expect("written");
+        for entry in self.file.parent().expect("a folder").read_dir().expect("it").flatten() {
+            if entry.file_name().to_string_lossy().contains(".fabricgate-") {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+        self.lab.finished(&["scancel", "--user=root"]);
+        let script = "for f in Extra Comment; do scontrol update NodeName=node[0001-0036] $f=; done; \
+                      scontrol reconfigure";
+        self.lab.finished(&["sh", "-c", script]);
+    }
+}
+
+fn restart(lab: &Lab) {
+    // What was told in the last seconds is lost when a controller is killed.
+    lab.run(&["sh", "-c", "scontrol shutdown slurmctld"]);
+    lab.wait_for("no controller", || !lab.finished(&["scontrol", "ping"]).1.is_success());
+    lab.run(&["slurmctld"]);
+    lab.wait_for("a controller", || lab.finished(&["scontrol", "ping"]).1.is_success());
+    lab.wait_for("every node", || {
+        let (states, _) = lab.finished(&["sinfo", "-h", "-N", "-p", "main", "-o", "%T"]);
+        !states.is_empty() && !states.contains("unk")
+    });
+}
+
+#[test]
+fn what_others_say_on_a_node_is_kept_through_drain_marks_and_return() {
+    let Some(lab) = lab() else { return };
+    let _tidy = Tidy::up(&lab);
+    let (node, names) = (NodeName::from("node0004"), MarkNames::default());
+    let one = std::slice::from_ref(&node);
+    let theirs = Change {
+        available_features: Some(vec!["gb200".into(), "rack7".into(), "x|y".into()]),
+        active_features: Some(vec!["gb200".into(), "x|y".into()]),
+        extra: Some(r#"{"site" : {"ticket":4711, "w":1.50e2},"b":[1, 2]}"#.into()),
+        comment: Some("looked at by anna".into()),
+        ..Change::default()
+    };
+    change(&lab, one, &theirs);
+    let kept = r#"{"site":{"ticket":4711,"w":1.50e2},"b":[1,2],"fabricgate":{"#;
+    let state = |state| Change { state: Some(state), ..Change::default() };
+    let drain = StateChange::Drain { reason: "fabricgate:r1:nvlink-low e1".into() };
+    for (outcome, state) in [
+        (Outcome::Degraded, state(drain)),
+        (Outcome::Pass, state(StateChange::Resume)),
+        (Outcome::Unknown, Change::default()),
+    ] {
+        let before = live(&lab, "node0004");
+        let marked = marks::change(&before, &mark(outcome), &names);
+        change(&lab, one, &Change { state: state.state, ..marked });
+        let after = live(&lab, "node0004");
+        assert!(marks::says(&after, &mark(outcome), &names), "{outcome}: {after:?}");
+        let ours = if outcome == Outcome::Degraded { &names.degraded } else { &names.verified };
+        assert_eq!(after.available_features, ["gb200", "rack7", "x|y", ours], "{outcome}");
+        assert_eq!(after.active_features, ["gb200", "x|y", ours], "{outcome}");
+        assert!(after.extra.starts_with(kept), "{}", after.extra);
+        assert_eq!(after.comment, "looked at by anna");
+        // Said once: nothing is left to write.
+        assert!(marks::change(&after, &mark(outcome), &names).is_nothing());
+    }
+    assert_eq!(marks::read(&live(&lab, "node0004"), &names), Some(mark(Outcome::Pass)));
+}
+
+#[test]
+fn a_field_that_is_no_object_stays_and_the_features_are_written() {
+    let Some(lab) = lab() else { return };
+    let _tidy = Tidy::up(&lab);
+    let (node, names) = (NodeName::from("node0005"), MarkNames::default());
+    let one = std::slice::from_ref(&node);
+    let theirs = Change { extra: Some("rack=7 ticket".into()), ..Change::default() };
+    change(&lab, one, &theirs);
+    let before = live(&lab, "node0005");
+    let marked = marks::change(&before, &mark(Outcome::Degraded), &names);
+    assert_eq!(marks::unsaid(&before, &mark(Outcome::Degraded), &names).len(), 1);
+    change(&lab, one, &marked);
+    let after = live(&lab, "node0005");
+    assert_eq!((after.extra.as_str(), after.comment.as_str()), ("rack=7 ticket", ""));
+    assert!(after.active_features.contains(&names.degraded));
+}
+
+#[test]
+fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
+    let Some(lab) = lab() else { return };
+    let _tidy = Tidy::up(&lab);
+    let names = MarkNames::default();
+    let marked = nodes(3..=6);
+    let slurm = scontrol(&lab);
+    for node in &marked {
+        let node = live(&lab, node.as_str());
+        let said = marks::change(&node, &mark(Outcome::Degraded), &names);
+        change(&lab, std::slice::from_ref(&node.name), &said);
+    }
+    change(&lab, &marked, &Change { comment: Some("theirs".into()), ..Change::default() });
+    // A person takes our entry away: that node is left to them.
+    change(&lab, &marked[3..], &Change { extra: Some(String::new()), ..Change::default() });
+    let marks = marked.iter().map(|node| (node.clone(), mark(Outcome::Degraded)));
+    let ledger = Ledger { marks: marks.collect(), ..Ledger::default() };
+    let all = || now(slurm.read(&[])).expect("all nodes");
+    assert_eq!(now(reassert::reassert(&slurm, &all(), &ledger, &names)), []);
+    for restarts in [false, true] {
+        if restarts {
+            restart(&lab);
+        } else {
+            lab.run(&["scontrol", "reconfigure"]);
+        }
+        let lost = all();
+        let written = lost.nodes[&marked[0]].clone();
+        assert_eq!(written.active_features, ["gb200"], "this is how it would be noticed");
+        assert_eq!(marks::read(&written, &names), Some(mark(Outcome::Degraded)));
+        assert_eq!(written.comment, "theirs");
+        let told = now(reassert::reassert(&slurm, &lost, &ledger, &names));
+        let told: Vec<_> = told.iter().map(|it| (it.node.clone(), it.result)).collect();
+        let done = marked[..3].iter().map(|node| (node.clone(), ActionResult::Done));
+        assert_eq!(told, done.collect::<Vec<_>>());
+        let now_said = all();
+        for node in &marked[..3] {
+            assert_eq!(now_said.nodes[node].active_features, ["gb200", "fabric_degraded"]);
+        }
+        assert_eq!(now_said.nodes[&marked[3]].active_features, ["gb200"]);
+        assert_eq!(now(reassert::reassert(&slurm, &now_said, &ledger, &names)), []);
+    }
+}
+
+fn ground(lab: &Lab) -> Ground {
+    let live = now(scontrol(lab).read(&[])).expect("all nodes");
+    let version = now(controller(lab).version());
+    assert!(version.is_some());
+    Ground { version, nodes: live.nodes.into_keys().collect() }
+}
+
+fn proposed(lab: &Lab, text: &str, moves: &[(&str, &str)]) -> Proposal {
+    let moves = moves.iter().map(|(node, block)| (NodeName::from(*node), (*block).to_owned()));
+    let wanted = Wanted { topology: None, moves: moves.collect() };
+    topology::propose(text, &wanted, &ground(lab)).expect("a proposal")
+}
+
+fn write(lab: &Lab, proposal: &Proposal, time: &str) -> Written {
+    let controller = controller(lab);
+    let writing = Writing {
+        controller: &controller,
+        path: &file(lab),
+        proposal,
+        version: now(controller.version()),
+        time,
+        settle: Duration::from_secs(8),
+    };
+    let mut said = Vec::new();
+    let written = now(fabricgate::gate::topology::write(writing, &mut |what| {
+        said.push(what.to_owned());
+    }));
+    assert_eq!(said, written.told);
+    written
+}
+
+fn shown(lab: &Lab, proposal: &Proposal) -> BTreeMap<String, BTreeSet<NodeName>> {
+    now(controller(lab).blocks(proposal)).expect("blocks")
+}
+
+/// A text whose blocks may lose a node with every version: with room below 18.
+fn with_room(tidy: &Tidy<'_>) -> String {
+    let text = tidy.text.replace("[18]", "[16]").replace("BlockSizes=18", "BlockSizes=16");
+    assert_ne!(text, tidy.text);
+    std::fs::write(&tidy.file, &text).expect("written");
+    tidy.lab.run(&["scontrol", "reconfigure"]);
+    text
+}
+
+#[test]
+fn a_better_file_is_put_in_place_and_shown() {
+    let Some(lab) = lab() else { return };
+    let tidy = Tidy::up(&lab);
+    let text = with_room(&tidy);
+    let proposal = proposed(&lab, &text, &[("node0018", "block02")]);
+    assert_eq!(proposal.in_the_way(), Vec::<&topology::Fault>::new());
+    let written = write(&lab, &proposal, "t1");
+    assert_eq!(written.ending, Ending::Placed, "{written:?}");
+    assert_eq!(shown(&lab, &proposal), proposal.blocks);
+    assert_eq!(proposal.blocks["block01"].len(), 17);
+    let backup = std::fs::read_to_string(written.backup.expect("a copy")).expect("text");
+    assert_eq!(backup, text);
+    let after = std::fs::read_to_string(file(&lab)).expect("text");
+    assert_eq!(after, proposal.after);
+    // The second time nothing is left to do.
+    let again = proposed(&lab, &after, &[("node0018", "block02")]);
+    assert_eq!(write(&lab, &again, "t2").ending, Ending::Nothing);
+    restart(&lab);
+    assert_eq!(shown(&lab, &proposal), proposal.blocks);
+}
+
+#[test]
+fn the_command_line_writes_what_it_showed() {
+    let Some(lab) = lab() else { return };
+    let tidy = Tidy::up(&lab);
+    let text = with_room(&tidy);
+    let (scontrol, argv) = (scontrol(&lab), lab.argv(&["scontrol"]));
+    let asked = Asked {
+        file: &tidy.file,
+        topology: None,
+        moves: &["node0018=block02".to_owned()],
+        run: None,
+        scheduler: &scontrol,
+        scontrol: &argv,
+        limit: LIMIT,
+    };
+    let shown = cli::show(&asked).expect("a proposal");
+    assert_eq!((shown.code(), &shown.troubles, &shown.written), (0, &Vec::new(), &None));
+    assert!(shown.text().contains("proposed, not written"), "{}", shown.text());
+    assert_eq!(shown.at_once.is_some(), lab.has_yaml());
+    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), text);
+    let answer = cli::write(&asked).expect("an answer");
+    assert_eq!((answer.code(), &answer.proposal.diff), (0, &shown.proposal.diff));
+    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), shown.proposal.after);
+    assert!(cli::show(&Asked { moves: &["node0018".to_owned()], ..asked }).is_err());
+    // Where the scheduler does not answer, nothing is written.
+    let silent = Scontrol { argv: lab.argv(&["false"]), limit: LIMIT };
+    assert!(cli::write(&Asked { scheduler: &silent, ..asked }).is_err());
+}
+
+#[test]
+fn a_file_that_the_controller_does_not_take_is_rolled_back() {
+    let Some(lab) = lab() else { return };
+    let tidy = Tidy::up(&lab);
+    let text = with_room(&tidy);
+    let mut proposal = proposed(&lab, &text, &[("node0018", "block02")]);
+    let before = shown(&lab, &proposal);
+    // What our own validation did not see, as a mistake in it would be.
+    let good = proposal.after.clone();
+    for (time, from, to) in [("t1", "block02", "block01"), ("t2", "16", "16,48")] {
+        proposal.after = good.replacen(from, to, 9);
+        let written = write(&lab, &proposal, time);
+        assert_eq!(written.ending, Ending::RolledBack, "{written:?}");
+        assert_eq!(std::fs::read_to_string(file(&lab)).expect("text"), text);
+        assert_eq!(shown(&lab, &proposal), before);
+    }
+    // Taken, and not what was meant: also back.
+    proposal.after = good.replace("[0001-0017]", "[0001-0016]");
+    assert_ne!(proposal.after, good);
+    let written = write(&lab, &proposal, "t3");
+    assert_eq!(written.ending, Ending::RolledBack, "{written:?}");
+    restart(&lab);
+    assert_eq!(shown(&lab, &proposal), before);
+    assert!(lab.run(&["srun", "-N2", "hostname"]).contains("slurmlab"));
+}
+
+#[test]
+fn nothing_is_written_where_the_file_or_the_controller_is_not_as_it_was_read() {
+    let Some(lab) = lab() else { return };
+    let tidy = Tidy::up(&lab);
+    let text = with_room(&tidy);
+    let proposal = proposed(&lab, &text, &[("node0018", "block02")]);
+    std::fs::write(&tidy.file, format!("{text}# a person\n")).expect("written");
+    let written = write(&lab, &proposal, "t1");
+    assert_eq!((written.ending, written.backup), (Ending::Refused, None));
+    std::fs::write(&tidy.file, &text).expect("written");
+    if lab.has_yaml() {
+        lab.run(&["scontrol", "update", "NodeName=node0001", "Topology=topo-block:block02"]);
+        let written = write(&lab, &proposal, "t2");
+        assert_eq!((written.ending, written.backup), (Ending::Refused, None), "{:?}", written.told);
+        assert!(written.told[0].contains("node0001 elsewhere"), "{:?}", written.told);
+    }
+    // A controller that is gone is told nothing, and nothing is written.
+    lab.signal("KILL");
+    let written = write(&lab, &proposal, "t3");
+    lab.run(&["slurmctld"]);
+    assert_eq!((written.ending, written.backup), (Ending::Refused, None));
+    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), text);
+}
+
+#[test]
+fn a_block_below_its_size_is_refused_where_slurm_would_not_start_with_it() {
+    let Some(lab) = lab() else { return };
+    let tidy = Tidy::up(&lab);
+    let proposal = proposed(&lab, &tidy.text, &[("node0018", "block02")]);
+    if lab.has_yaml() {
+        assert_eq!(proposal.in_the_way(), Vec::<&topology::Fault>::new());
+        return;
+    }
+    let kinds: Vec<FaultKind> = proposal.in_the_way().iter().map(|fault| fault.kind).collect();
+    assert_eq!(kinds, [FaultKind::Small]);
+    let written = write(&lab, &proposal, "t1");
+    assert_eq!((written.ending, written.backup), (Ending::Refused, None));
+    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), tidy.text);
+    // Slurm does refuse it: past our validation it comes back.
+    let mut forced = proposal;
+    forced.faults.clear();
+    assert_eq!(write(&lab, &forced, "t2").ending, Ending::RolledBack);
+    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), tidy.text);
+}
+
+#[test]
+fn jobs_that_need_the_old_blocks_are_told_and_given_back_only_in_words() {
+    let Some(lab) = lab() else { return };
+    let tidy = Tidy::up(&lab);
+    let text = with_room(&tidy);
+    // Both blocks busy, and one job that names nodes of one block.
+    lab.run(&["sbatch", "-N36", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 300"]);
+    lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%D"]).contains("36"));
+    let names = "--nodelist=node[0017-0018]";
+    lab.run(&["sbatch", "-N2", names, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]);
+    for other in [&["-N2"][..], &["-N16", "--nodelist=node[0001-0016]"], &["-N18"]] {
+        let job = [&["sbatch", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"], other];
+        lab.run(&job.concat());
+    }
+    let proposal = proposed(&lab, &text, &[("node0018", "block02")]);
+    let written = write(&lab, &proposal, "t1");
+    assert_eq!(written.ending, Ending::Placed, "{written:?}");
+    let required: Vec<&str> = written.needing.iter().map(|job| job.required.as_str()).collect();
+    assert_eq!(required, ["node[0017-0018]"]);
+    let held: Vec<u64> = written.held.iter().map(|job| job.id).collect();
+    assert_eq!(held, [written.needing[0].id]);
+    assert_eq!(written.release, ["scontrol", "release", &held[0].to_string()]);
+    // Only in words: it is held until a person says so.
+    let waiting = lab.run(&["squeue", "-h", "-t", "PD", "-o", "%i %Q %r"]);
+    assert!(waiting.contains(&format!("{} 0 BadConstraints", held[0])), "{waiting}");
+}
+
+#[test]
+fn places_at_run_time_vanish_and_are_put_back_and_no_node_is_ever_taken_out() {
+    let Some(lab) = lab() else { return };
+    let tidy = Tidy::up(&lab);
+    let proposal = proposed(&lab, &tidy.text, &[("node0018", "block02")]);
+    let version = now(controller(&lab).version());
+    if !lab.has_yaml() {
+        assert!(topology::at_once(&proposal, version).is_err());
+        return;
+    }
+    let moved = topology::at_once(&proposal, version).expect("commands");
+    assert!(moved.commands.iter().flatten().all(|word| word != "Topology="));
+    assert_eq!(moved.commands.len(), moved.changes.len());
+    let slurm = scontrol(&lab);
+    let wanted: Vec<(NodeName, Change)> = moved
+        .changes
+        .iter()
+        .flat_map(|(nodes, change)| nodes.iter().map(|node| (node.clone(), change.clone())))
+        .collect();
+    let places: BTreeMap<NodeName, String> = wanted
+        .iter()
+        .map(|(node, change)| (node.clone(), change.topology.clone().expect("a place")))
+        .collect();
+    let told = now(reassert::write(&slurm, wanted));
+    assert!(told.iter().all(|it| it.result == ActionResult::Done), "{told:?}");
+    assert_eq!(shown(&lab, &proposal), proposal.blocks);
+    assert_eq!(topology::displaced(&shown(&lab, &proposal), &places), []);
+    for restarts in [false, true] {
+        if restarts {
+            restart(&lab);
+        } else {
+            lab.run(&["scontrol", "reconfigure"]);
+        }
+        assert_eq!(shown(&lab, &proposal), proposal.blocks_before, "it would be noticed here");
+        let lost = topology::displaced(&shown(&lab, &proposal), &places);
+        let told = now(reassert::write(&slurm, lost));
+        let results: Vec<ActionResult> = told.iter().map(|it| it.result).collect();
+        assert_eq!(results, [ActionResult::Done], "{told:?}");
+        assert_eq!(shown(&lab, &proposal), proposal.blocks);
+    }
+    // The file may be written all the same: the controller shows what is meant.
+    assert_eq!(write(&lab, &proposal, "t1").ending, Ending::Placed);
+}

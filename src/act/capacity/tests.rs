@@ -1,3 +1,5 @@
+//! Capacity held to the table it comes from, to the ends of its range, and to laws.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

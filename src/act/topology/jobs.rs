@@ -10,15 +10,18 @@ use crate::inventory::slurm::pending::PendingJob;
 use crate::model::id::NodeName;
 
 /// The jobs that fit into the blocks of today and not into those proposed: by
-/// the nodes they want in one piece, or by the nodes they name.
+/// the nodes they want in one piece, or by the nodes they name. A job above the
+/// base size takes several blocks and needs none as it is.
 pub fn needing(jobs: &[PendingJob], proposal: &Proposal) -> Vec<PendingJob> {
     let (before, after) = (&proposal.blocks_before, &proposal.blocks);
     let largest = |blocks: &Blocks| blocks.values().map(BTreeSet::len).max().unwrap_or(0) as u64;
     let (had, has) = (largest(before), largest(after));
+    let base = proposal.base.map_or(u64::MAX, |base| base as u64);
     let needs = |job: &&PendingJob| {
-        let is_too_large =
-            job.segment.or(job.nodes).is_some_and(|piece| has < piece && piece <= had);
-        is_too_large || (fits(&job.required, before) && !fits(&job.required, after))
+        let piece = job.segment.or(job.nodes).unwrap_or(0);
+        let is_too_large = has < piece && piece <= had;
+        let is_torn = !fits(&job.required, after) && fits(&job.required, before);
+        piece <= base && (is_too_large || is_torn)
     };
     jobs.iter().filter(needs).cloned().collect()
 }

@@ -12,9 +12,11 @@ use super::Form;
 use super::Proposal;
 use super::SlurmVersion;
 use super::groups;
+use crate::act::classes;
 use crate::inventory::hostlist;
 use crate::model::action::Withheld;
 use crate::model::change::Change;
+use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::verdict::LocusKind;
@@ -26,49 +28,54 @@ pub(super) const OF_CONF: &str = "default";
 /// The class of a node that is not in the domain it is claimed for.
 const WRONG_DOMAIN: &str = "wrong-domain";
 
-/// Which nodes verdicts move to which domain: only where a confirmed finding
-/// names, as the peer of the node, the claimed domain that it was seen to reach.
-/// That a node is not where it is claimed to be does not say where it is.
-pub fn asked(
-    verdicts: &Verdicts,
-    domains: &BTreeSet<DomainName>,
-) -> (BTreeMap<NodeName, String>, Vec<Withheld>) {
+/// Which nodes verdicts move to which domain: only where a confirmed finding says
+/// that the node is not where it is claimed, and a run measured it together with
+/// nodes of one other domain and none of its own. That it is not in the one does
+/// not say that it is in the other.
+pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>, Vec<Withheld>) {
     let mut moves: BTreeMap<NodeName, String> = BTreeMap::new();
     let mut withheld = Vec::new();
-    let mut torn = BTreeSet::new();
     for finding in verdicts.findings.iter().filter(|finding| finding.class == WRONG_DOMAIN) {
         let locus = &finding.locus;
-        let mut hold = |why: &str| {
-            withheld.push(Withheld::new(locus.to_string(), why));
-        };
-        let Some(node) = locus.node.as_ref().filter(|_| locus.kind == LocusKind::Node) else {
-            hold("which of the two nodes is in the wrong domain is not known");
-            continue;
-        };
-        let seen = locus.peer.as_deref().filter(|peer| {
-            let other = DomainName::from(*peer);
-            domains.contains(&other) && locus.domain.as_ref() != Some(&other)
-        });
-        match seen {
-            None => hold(
-                "no copy from it into another claimed domain was measured: which block it \
-                 belongs in is not known",
-            ),
-            Some(_) if !finding.confirmed => hold("no second measurement confirmed it"),
-            Some(other) => {
-                let known = moves.insert(node.clone(), other.to_owned());
-                if known.is_some_and(|known| known != other) {
-                    torn.insert(node.clone());
-                }
+        let node = locus.node.as_ref().filter(|_| locus.kind == LocusKind::Node);
+        match place(node, finding.confirmed, fleet) {
+            Ok((node, domain)) => {
+                moves.insert(node.clone(), domain.to_string());
             }
+            Err(why) => withheld.push(Withheld::new(locus.to_string(), why)),
         }
     }
-    for node in torn {
-        moves.remove(&node);
-        let why = "it was seen to reach several other domains".to_owned();
-        withheld.push(Withheld::new(format!("node {node}"), why));
-    }
     (moves, withheld)
+}
+
+/// Where a node that is not at home is.
+fn place<'f>(
+    node: Option<&'f NodeName>,
+    confirmed: bool,
+    fleet: &'f Claims,
+) -> Result<(&'f NodeName, &'f DomainName), String> {
+    let node = node.ok_or("which of the two nodes is in the wrong domain is not known")?;
+    if !confirmed {
+        return Err("no second measurement confirmed it".to_owned());
+    }
+    let home = fleet.domain_of(node);
+    let at_home = |it: &NodeName| it != node && home.is_some_and(|home| home.nodes.contains(it));
+    let seen = classes::probes(node, fleet);
+    let seen = seen.filter(|(told, _)| !told.group.nodes.iter().any(at_home));
+    let seen: BTreeSet<&DomainName> = seen.map(|(_, domain)| &domain.name).collect();
+    match Vec::from_iter(seen).as_slice() {
+        [domain] => Ok((node, *domain)),
+        [] => Err("no run measured it together with nodes of another domain: which block it \
+                   belongs in is not known"
+            .to_owned()),
+        several => {
+            let names: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
+            Err(format!(
+                "it was measured together with nodes of several domains: {}",
+                names.join(", ")
+            ))
+        }
+    }
 }
 
 /// The same at run time, without the file.

@@ -61,6 +61,17 @@ impl Controller {
         SlurmVersion::read(&printed.text)
     }
 
+    /// Whether it answers: a controller that is down says so here within
+    /// milliseconds, and to everything else after ten seconds.
+    pub async fn ping(&self) -> Result<(), String> {
+        let printed = self.run(&self.scontrol, &["ping"]).await?;
+        if printed.text.contains(" is UP") {
+            return Ok(());
+        }
+        let said = if printed.text.trim().is_empty() { &printed.complaint } else { &printed.text };
+        Err(format!("`{}`: {}", clean(&printed.place), clean(said)))
+    }
+
     /// The blocks in force of the topology that a proposal changes.
     pub async fn blocks(&self, proposal: &Proposal) -> Result<Blocks, String> {
         let mut question = vec!["--all", "show", "topology"];

@@ -31,7 +31,8 @@ const OUT: [&str; 13] = [
     "invalid_reg",
 ];
 
-fn is_out(state: &str) -> bool {
+/// Whether a word of a scheduler's state says that it places nothing there.
+pub fn is_out(state: &str) -> bool {
     let mut words = state.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.any(|word| OUT.iter().any(|out| word.eq_ignore_ascii_case(out)))
 }

@@ -37,6 +37,7 @@ use crate::model::disagreement::Disagreement;
 use crate::model::said::Family;
 use crate::model::said::Said;
 
+pub use marks::is_out;
 use view::View;
 
 /// Tells the platform (a name in `thresholds/`) from a product name and the

@@ -3,6 +3,7 @@
 //! Text in, [`Said`](crate::model::said::Said) out. What cannot be read is a
 //! problem in the answer and leaves the rest usable.
 
+pub mod accounting;
 pub mod block_places;
 pub mod config;
 pub mod live;

@@ -1,0 +1,129 @@
+//! How long it takes to read 10,000 nodes of a real Slurm controller and to
+//! drain 1,000 of them, by `scontrol` and by slurmrestd, and how many calls that
+//! is.
+//!
+//! `ci/bench-slurm` starts the controller and names it in two variables, as
+//! the lab tests have them; without them nothing is measured.
+
+use std::cell::Cell;
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::Criterion;
+use criterion::criterion_group;
+use criterion::criterion_main;
+use fabricgate::exec;
+use fabricgate::exec::Request;
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::gate::scontrol::Scontrol;
+use fabricgate::gate::slurmrestd::Slurmrestd;
+use fabricgate::inventory::slurm::live;
+use fabricgate::model::change::Change;
+use fabricgate::model::change::StateChange;
+use fabricgate::model::id::NodeName;
+
+/// How many are drained.
+const DRAINED: usize = 1_000;
+
+/// Counts the calls of `scontrol` in a file of the lab.
+const COUNTING: &str = r#"echo >>/tmp/calls; exec scontrol "$@""#;
+
+fn now<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(work)
+}
+
+fn run(lab: &str, words: &[&str]) -> String {
+    let argv = std::iter::once(lab).chain(words.iter().copied()).map(str::to_owned).collect();
+    let request = Request { argv, limit: Duration::from_secs(60), capture: exec::CAPTURE };
+    let (_nobody, stop) = tokio::sync::watch::channel(false);
+    let finished = now(exec::run(&request, stop)).expect("the lab's program");
+    assert!(finished.ending.is_success(), "{words:?}: {}", finished.ending);
+    String::from_utf8(finished.stdout.bytes).expect("text")
+}
+
+fn drain(reason: &str) -> Change {
+    Change { state: Some(StateChange::Drain { reason: reason.to_owned() }), ..Change::default() }
+}
+
+#[expect(clippy::print_stdout, reason = "what was counted is a result, and so is nothing")]
+fn gate(criterion: &mut Criterion) {
+    let variable = |name| std::env::var(name).ok();
+    let names = ("FABRICGATE_LAB_SLURM", "FABRICGATE_LAB_SLURMRESTD");
+    let (Some(lab), Some(socket)) = (variable(names.0), variable(names.1)) else {
+        println!("SKIPPED: there is no Slurm to measure, `ci/bench-slurm` starts one");
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let token_file = folder.path().join("token");
+    let token = run(&lab, &["scontrol", "token", "username=root", "lifespan=3600"]);
+    std::fs::write(&token_file, token).expect("written");
+    let limit = Duration::from_secs(60);
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let scontrol = Scontrol { argv: words(&[&lab, "scontrol"]), limit };
+    let rest = Slurmrestd {
+        address: format!("unix:{socket}").into(),
+        token_file: Some(token_file),
+        user: None,
+        limit,
+    };
+    let ways: [(&str, &dyn Scheduler); 2] = [("scontrol", &scontrol), ("slurmrestd", &rest)];
+
+    let all = now(scontrol.read(&[])).expect("read");
+    println!("{} nodes, {} troubles", all.nodes.len(), all.troubles.len());
+    // Every seventh, so that they do not fold into one range.
+    let some: Vec<NodeName> = all.nodes.keys().step_by(7).take(DRAINED).cloned().collect();
+    let one = &some[..1];
+
+    let argv = words(&[&lab, "sh", "-c", COUNTING, "scontrol"]);
+    let counted = Scontrol { argv, limit };
+    run(&lab, &["rm", "-f", "/tmp/calls"]);
+    now(counted.change(&some, &drain("fabricgate:r1:x e1"))).expect("drained");
+    let calls = run(&lab, &["wc", "-l", "/tmp/calls"]);
+    let read = now(rest.read(&some)).expect("read");
+    let drained = read.nodes.values().filter(|it| it.is("DRAIN")).count();
+    let bytes: usize =
+        counted.words(&some, &drain("x")).iter().flatten().map(|word| word.len() + 1).sum();
+    println!(
+        "{drained} drained; calls of scontrol, with its ping: {calls}; {bytes} bytes of words"
+    );
+
+    let text = run(&lab, &["scontrol", "--all", "show", "node", "--json"]);
+    println!("{} bytes of JSON", text.len());
+
+    let mut group = criterion.benchmark_group("gate");
+    group.sample_size(10).measurement_time(Duration::from_secs(10));
+    group.bench_function("read the text of all nodes", |bencher| {
+        bencher.iter(|| live::read("f", black_box(&text)));
+    });
+    group.bench_function("scontrol alone: show node --json", |bencher| {
+        bencher.iter(|| run(&lab, &["scontrol", "--all", "show", "node", "--json"]));
+    });
+    for (name, way) in ways {
+        group.bench_function(format!("{name}: read all"), |bencher| {
+            bencher.iter(|| now(way.read(&[])).expect("read"));
+        });
+        group.bench_function(format!("{name}: read {DRAINED} by name"), |bencher| {
+            bencher.iter(|| now(way.read(&some)).expect("read"));
+        });
+        group.bench_function(format!("{name}: read one by name"), |bencher| {
+            bencher.iter(|| now(way.read(one)).expect("read"));
+        });
+        // Another reason each time: what is there already, Slurm does not write.
+        let turn = Cell::new(0u32);
+        let next = || {
+            turn.set(turn.get() + 1);
+            drain(&format!("fabricgate:{name}:x e{}", turn.get()))
+        };
+        group.bench_function(format!("{name}: drain {DRAINED}"), |bencher| {
+            bencher.iter(|| now(way.change(&some, &next())).expect("drained"));
+        });
+        group.bench_function(format!("{name}: drain one"), |bencher| {
+            bencher.iter(|| now(way.change(one, &next())).expect("drained"));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, gate);
+criterion_main!(benches);

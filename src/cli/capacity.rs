@@ -1,0 +1,306 @@
+//! `fabricgate capacity`: what segments and unavailable nodes leave schedulable,
+//! and what the next drain costs.
+//!
+//! Reads what was asked and what sources say of today's nodes; reckoning is
+//! `act::capacity`'s.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::Globals;
+use super::asking;
+use super::config;
+use super::config::Source;
+use super::exit;
+use super::expectations;
+use super::failure::Failure;
+use super::show;
+use super::sources::Wanted;
+use super::stdout;
+use crate::act::capacity;
+use crate::act::capacity::Assumption;
+use crate::act::capacity::Block;
+use crate::act::capacity::Mix;
+use crate::act::capacity::Question;
+use crate::inventory::outages_file;
+use crate::inventory::reconcile::is_out;
+use crate::inventory::slurm::accounting;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::report;
+
+/// Nodes of a block where nothing is said: those of an NVL72 rack.
+const NODES: u32 = 18;
+
+/// The most nodes of a block. The largest NVLink domains have some hundred.
+const MOST_NODES: u32 = 1_000;
+
+/// The share of nodes that is out at a time where nothing is said: an
+/// assumption, and shown as one.
+const UNAVAILABLE: f64 = 0.01;
+
+/// What a suspect has lost of its rate where nothing is said: one NVLink of the
+/// eighteen of a Blackwell GPU.
+const DEGRADED: f64 = 1.0 / 18.0;
+
+/// The share of a step that waits for the fabric where nothing is said.
+const EXPOSED: f64 = 0.3;
+
+/// Tell what segments and unavailable nodes leave schedulable, and what a drain costs.
+///
+/// For a block of --nodes, or for the blocks that Slurm or a configuration's sources tell of, with the
+/// nodes that are out now. Exact for nodes that fail independently of each other, which is optimistic:
+/// trays share power, coolant and switches; give --observed where there is a record. Changes nothing.
+/// Ends with 4 when a source could not be read or says of some nodes only whether they are out, with 5
+/// when none tells of a block.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Nodes of a block (18 where no source is asked).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_NODES)))]
+    nodes: Option<u32>,
+    /// Nodes of it that are out already.
+    #[arg(long, value_name = "K", default_value_t = 0, conflicts_with = "from")]
+    out: u32,
+    /// Take blocks and nodes that are out from this source: slurm, slurmrestd[=ADDRESS],
+    /// kubernetes[=CONTEXT], ray[=ADDRESS], nodes, files, or a file. May be given several times.
+    #[arg(long, value_name = "SOURCE", conflicts_with = "nodes")]
+    from: Vec<String>,
+    /// Segments to reckon for; powers of two, half a block, a whole one and those of the mix where
+    /// none is given.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_NODES)))]
+    segment: Vec<u32>,
+    /// The smallest segment that large jobs can use, for the recommendation; half a block where absent.
+    #[arg(long, value_name = "N")]
+    at_least: Option<u32>,
+    /// What jobs ask for: segments and weights, such as 16=0.6,8=0.3,1=0.1.
+    #[arg(long, value_name = "MIX")]
+    mix: Option<String>,
+    /// The same from accounting: what `sacct -X -P -o JobID,NNodes,ElapsedRaw,SegmentSize,SubmitLine`
+    /// printed (without SegmentSize before Slurm 25.05).
+    #[arg(long, value_name = "FILE", conflicts_with = "mix")]
+    mix_from: Option<PathBuf>,
+    /// Share of nodes out at a time: 0.01 or 1%. May be given several times.
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = half, conflicts_with = "observed")]
+    unavailable: Vec<f64>,
+    /// How many nodes of a block were out at once instead, and for which share of time: a CSV file
+    /// with the header out,share.
+    #[arg(long, value_name = "FILE")]
+    observed: Option<PathBuf>,
+    /// What a suspect has lost of its rate, for the size of gang from which on its drain pays: one
+    /// NVLink of eighteen where absent.
+    #[arg(long, value_name = "SHARE", value_parser = lost, default_value_t = DEGRADED, hide_default_value = true)]
+    degraded: f64,
+    /// The share of a step that waits for the suspect.
+    #[arg(long, value_name = "SHARE", value_parser = part, default_value_t = EXPOSED)]
+    exposed: f64,
+    /// Also draw it, into this file.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// A share as people write it: 0.01, 1%, 1 %.
+fn share(text: &str) -> Option<f64> {
+    let (number, scale) = match text.trim().strip_suffix('%') {
+        Some(number) => (number.trim(), 100.0),
+        None => (text.trim(), 1.0),
+    };
+    number.parse::<f64>().ok().map(|number| number / scale).filter(|share| share.is_finite())
+}
+
+/// More than half of all nodes out is a percentage without its sign.
+fn half(text: &str) -> Result<f64, String> {
+    let share = share(text).filter(|share| (0.0..=0.5).contains(share));
+    share.ok_or_else(|| "expected a share of nodes from 0 to 0.5, or 0% to 50%".to_owned())
+}
+
+fn lost(text: &str) -> Result<f64, String> {
+    let share = share(text).filter(|share| 0.0 < *share && *share < 1.0);
+    share.ok_or_else(|| "expected a share above 0 and below 1, such as 0.05 or 5%".to_owned())
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let share = share(text).filter(|share| 0.0 < *share && *share <= 1.0);
+    share.ok_or_else(|| "expected a share above 0 and up to 1, such as 0.3 or 30%".to_owned())
+}
+
+/// The blocks as they stand, and how well that is known.
+struct Standing {
+    blocks: Vec<Block>,
+    notes: Vec<String>,
+    /// Something that was asked for could not be read.
+    is_partial: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    // Before anybody is asked: a mistake here should not cost their answers.
+    let written = args.mix.as_deref().map(Mix::parse).transpose();
+    let written = written.map_err(|error| Failure::Usage(format!("--mix: {error}")))?;
+    let accounting = args.mix_from.as_deref().map(config::read_text).transpose()?;
+    let assumptions = assumptions(args)?;
+    let mut standing = standing(args, globals)?;
+    let largest = standing.blocks.iter().map(|block| block.nodes).max().unwrap_or(0);
+    let mix = match (&accounting, &args.mix_from) {
+        (Some(text), Some(path)) => Some(accounted(text, path, largest, &mut standing.notes)?),
+        _ => written,
+    };
+    if let Some(too_large) = mix.iter().flat_map(|mix| mix.0.keys()).find(|it| largest < **it) {
+        standing.notes.push(format!(
+            "a segment of {too_large} nodes fits into no block: no drain costs it anything"
+        ));
+    }
+    let segments = match args.segment.as_slice() {
+        [] => capacity::usual_segments(largest, mix.as_ref()),
+        given => {
+            let mut given = given.to_vec();
+            given.sort_unstable();
+            given.dedup();
+            given
+        }
+    };
+    let question = Question {
+        blocks: standing.blocks,
+        segments,
+        at_least: args.at_least,
+        mix,
+        assumptions,
+        degraded: args.degraded,
+        exposed: args.exposed,
+    };
+    let mut survey = capacity::survey(&question).map_err(|(block, error)| {
+        let file = args.observed.as_deref().map(Path::display);
+        let file = file.map_or_else(String::new, |file| format!("--observed {file}: "));
+        let name = block.name.map(|name| format!("block {name}: ")).unwrap_or_default();
+        Failure::Usage(format!("{file}{name}{error}"))
+    })?;
+    survey.notes = standing.notes;
+    if let Some(path) = &args.plot {
+        let picture = report::capacity_plot::svg(&survey)?;
+        show::write(path, picture.unwrap_or_default().as_bytes())?;
+    }
+    if globals.json {
+        stdout::json(&survey)?;
+    } else {
+        stdout::text(&report::capacity::render(&survey, &show::style()))?;
+    }
+    Ok(if standing.is_partial { exit::INCONCLUSIVE } else { exit::PASS })
+}
+
+fn assumptions(args: &Args) -> Result<Vec<Assumption>, Failure> {
+    if let Some(path) = &args.observed {
+        let text = config::read_text(path)?;
+        let shares = outages_file::read(&text)
+            .map_err(|error| Failure::Usage(format!("{}:{error}", path.display())))?;
+        return Ok(vec![Assumption::Observed { shares }]);
+    }
+    let shares = match args.unavailable.as_slice() {
+        [] => &[UNAVAILABLE],
+        given => given,
+    };
+    Ok(shares.iter().map(|share| Assumption::Independent { unavailable: *share }).collect())
+}
+
+/// What jobs asked for, from accounting.
+fn accounted(text: &str, path: &Path, block: u32, notes: &mut Vec<String>) -> Result<Mix, Failure> {
+    let wrong = |error: String| Failure::Usage(format!("{}:{error}", path.display()));
+    let found = accounting::read(text, block).map_err(|error| wrong(error.to_string()))?;
+    let mix = Mix(found.node_seconds);
+    mix.check().map_err(|error| wrong(format!(" {error}")))?;
+    let whole = found.jobs - found.asked;
+    notes.push(format!(
+        "the mix is of {} jobs; {whole} of them asked for no segment and count as whole blocks, or \
+         as one segment where they are smaller",
+        found.jobs
+    ));
+    if 0 < found.rests {
+        let lines = found.rests;
+        notes.push(format!("{lines} lines of it were taken for the rest of a job's command"));
+    }
+    Ok(mix)
+}
+
+fn standing(args: &Args, globals: &Globals) -> Result<Standing, Failure> {
+    let config = match globals.config.as_deref() {
+        Some(path) => Some(config::open(Some(path))?),
+        None => None,
+    };
+    if args.nodes.is_some() || (args.from.is_empty() && config.is_none()) {
+        let nodes = args.nodes.unwrap_or(NODES);
+        if nodes < args.out {
+            let text = format!("--out {}: expected at most the block's {nodes} nodes", args.out);
+            return Err(Failure::Usage(text));
+        }
+        let blocks = vec![Block::of(nodes, args.out)];
+        return Ok(Standing { blocks, notes: Vec::new(), is_partial: false });
+    }
+    if 0 < args.out {
+        let text = "--out: the configuration's sources tell which nodes are out; expected --nodes \
+                    beside it";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let site = config.as_ref().map(|config| config.thresholds.clone()).unwrap_or_default();
+    let in_force = expectations::load(&site)?;
+    let claims = match &config {
+        Some(config) if args.from.is_empty() => config.claims(&in_force.catalogue)?,
+        _ => {
+            let of_config = config.as_ref().and_then(|config| match &config.claims {
+                Source::Sources(wanted) => Some(wanted.as_ref()),
+                _ => None,
+            });
+            let wanted = Wanted::from_words(&args.from, of_config)?;
+            asking::claims(&wanted, config.as_ref(), &in_force.catalogue)?
+        }
+    };
+    asking::tell_problems(&claims);
+    of_claims(&claims)
+}
+
+/// Blocks and the nodes of them that are out, as the sources say.
+fn of_claims(claims: &Claims) -> Result<Standing, Failure> {
+    let mut blocks = Vec::new();
+    let mut notes = Vec::new();
+    for domain in claims.domains.iter().filter(|domain| !domain.nodes.is_empty()) {
+        let nodes = u32::try_from(domain.nodes.len()).unwrap_or(u32::MAX);
+        if MOST_NODES < nodes {
+            notes.push(format!(
+                "{} has {nodes} nodes, and no NVLink domain has more than {MOST_NODES}: left out",
+                domain.name
+            ));
+            continue;
+        }
+        let words = |node: &NodeName| {
+            claims.nodes.get(node).map(|said| said.state.clone()).unwrap_or_default()
+        };
+        let is_out = |node: &&NodeName| words(node).iter().any(|word| is_out(word));
+        let is_unknown = |node: &&NodeName| words(node).is_empty();
+        let out_nodes: Vec<_> = domain.nodes.iter().filter(is_out).cloned().collect();
+        blocks.push(Block {
+            name: Some(domain.name.to_string()),
+            nodes,
+            out: u32::try_from(out_nodes.len()).unwrap_or(u32::MAX),
+            out_nodes,
+            unknown_nodes: domain.nodes.iter().filter(is_unknown).cloned().collect(),
+        });
+    }
+    if blocks.is_empty() {
+        let text = "no source tells of a block: expected --nodes N, or a source with domains, such \
+                    as Slurm with topology/block";
+        return Err(Failure::Environment(text.to_owned()));
+    }
+    let nodes: usize = blocks.iter().map(|block| block.nodes as usize).sum();
+    let unknown: usize = blocks.iter().map(|block| block.unknown_nodes.len()).sum();
+    match unknown {
+        0 => {}
+        all if all == nodes => {
+            notes.push("no source tells which nodes are out: all count as up".to_owned());
+        }
+        some => notes
+            .push(format!("nobody says whether {some} of {nodes} nodes are out: they count as up")),
+    }
+    let unread = claims.sources.iter().filter(|source| source.unread().is_some()).count();
+    if 0 < unread {
+        notes.push(format!("{unread} sources could not be read in full"));
+    }
+    let is_partial = 0 < unread || (0 < unknown && unknown < nodes);
+    Ok(Standing { blocks, notes, is_partial })
+}

@@ -1,0 +1,226 @@
+//! A scheduler in memory, for tests of whoever carries plans out: it does as it
+//! is told, and can be told to misbehave as Slurm was seen to.
+
+use std::cell::Cell;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+
+use super::journal::Journal;
+use super::scheduler::Answer;
+use super::scheduler::Scheduler;
+use super::scheduler::SchedulerError;
+use crate::model::action::ACTIONS_FORMAT;
+use crate::model::action::Action;
+use crate::model::action::ActionKind;
+use crate::model::action::ActionPlan;
+use crate::model::action::Mark;
+use crate::model::change::Change;
+use crate::model::change::StateChange;
+use crate::model::id::NodeName;
+use crate::model::live::Live;
+use crate::model::live::LiveNode;
+use crate::model::said::ProblemKind;
+use crate::model::verdict::Outcome;
+
+/// How one call of `change` goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mishap {
+    /// As it should.
+    None,
+    /// Refused, nothing done.
+    Denied,
+    /// No answer in time, and done.
+    LateAndDone,
+    /// No answer in time, and not done.
+    LateAndLost,
+    /// Acknowledged and not done.
+    AckedAndLost,
+    /// The list holds a node that is not known: the others are changed.
+    InPart,
+    /// Done, and then nobody answers any more.
+    ThenSilent,
+}
+
+/// A scheduler in memory.
+#[derive(Debug, Default)]
+pub(super) struct Fake {
+    pub(super) nodes: RefCell<BTreeMap<NodeName, LiveNode>>,
+    pub(super) silent: Cell<bool>,
+    /// What was changed, in calls.
+    pub(super) calls: RefCell<Vec<(Vec<NodeName>, Change)>>,
+    /// How the next calls go.
+    pub(super) mishaps: RefCell<VecDeque<Mishap>>,
+    /// What somebody else does to nodes right before the next readings.
+    pub(super) others: RefCell<VecDeque<Vec<LiveNode>>>,
+}
+
+impl Fake {
+    /// So many idle nodes, `n1` and on.
+    pub(super) fn of(count: usize) -> Self {
+        let fake = Self::default();
+        for number in 1..=count {
+            fake.put(LiveNode::new(format!("n{number}"), &["IDLE"]));
+        }
+        fake
+    }
+
+    pub(super) fn put(&self, node: LiveNode) {
+        self.nodes.borrow_mut().insert(node.name.clone(), node);
+    }
+
+    pub(super) fn node(&self, name: &str) -> LiveNode {
+        self.nodes.borrow()[&NodeName::from(name)].clone()
+    }
+
+    /// A drain by somebody's hand.
+    pub(super) fn drained(name: &str, reason: &str) -> LiveNode {
+        let reason = Some(reason.to_owned());
+        LiveNode { reason, ..LiveNode::new(name, &["IDLE", "DRAIN"]) }
+    }
+
+    /// Names of the nodes in each call.
+    pub(super) fn changed(&self) -> Vec<Vec<String>> {
+        let names = |(nodes, _): &(Vec<NodeName>, Change)| {
+            nodes.iter().map(|node| node.as_str().to_owned()).collect()
+        };
+        self.calls.borrow().iter().map(names).collect()
+    }
+
+    fn do_it(&self, nodes: &[NodeName], change: &Change) {
+        let mut all = self.nodes.borrow_mut();
+        for name in nodes {
+            let Some(node) = all.get_mut(name) else { continue };
+            match &change.state {
+                Some(StateChange::Drain { reason }) => {
+                    node.state.retain(|word| word != "DRAIN");
+                    node.state.push("DRAIN".to_owned());
+                    node.reason = Some(reason.clone());
+                }
+                Some(StateChange::Resume) => {
+                    node.state.retain(|word| word != "DRAIN");
+                    node.reason = None;
+                }
+                None => {}
+            }
+            if let Some(features) = &change.available_features {
+                node.available_features.clone_from(features);
+            }
+            if let Some(features) = &change.active_features {
+                node.active_features.clone_from(features);
+            }
+            if let Some(extra) = &change.extra {
+                node.extra.clone_from(extra);
+            }
+        }
+    }
+}
+
+fn late() -> SchedulerError {
+    SchedulerError::new(ProblemKind::Unreachable, "Socket timed out on send/recv operation")
+}
+
+impl Scheduler for Fake {
+    fn name(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+        Box::pin(async move {
+            if self.silent.get() {
+                return Err(late());
+            }
+            for node in self.others.borrow_mut().pop_front().unwrap_or_default() {
+                self.put(node);
+            }
+            let all = self.nodes.borrow();
+            let asked = |name: &NodeName| nodes.is_empty() || nodes.contains(name);
+            let told = all.iter().filter(|(name, _)| asked(name));
+            let nodes = told.map(|(name, node)| (name.clone(), node.clone())).collect();
+            Ok(Live { nodes, troubles: Vec::new() })
+        })
+    }
+
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.calls.borrow_mut().push((nodes.to_vec(), change.clone()));
+            let mishap = self.mishaps.borrow_mut().pop_front().unwrap_or(Mishap::None);
+            match mishap {
+                Mishap::Denied => {
+                    return Err(SchedulerError::new(ProblemKind::Denied, "Invalid user id"));
+                }
+                Mishap::LateAndLost => return Err(late()),
+                Mishap::AckedAndLost => return Ok(()),
+                Mishap::None | Mishap::LateAndDone | Mishap::InPart | Mishap::ThenSilent => {}
+            }
+            self.do_it(nodes, change);
+            match mishap {
+                Mishap::LateAndDone => Err(late()),
+                Mishap::InPart => {
+                    Err(SchedulerError::new(ProblemKind::Missing, "Invalid node name specified"))
+                }
+                Mishap::ThenSilent => {
+                    self.silent.set(true);
+                    Ok(())
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn words(&self, nodes: &[NodeName], _change: &Change) -> Vec<Vec<String>> {
+        vec![nodes.iter().map(|node| format!("change {node}")).collect()]
+    }
+}
+
+/// An action of run `r1`.
+pub(super) fn action(kind: ActionKind, node: &str) -> Action {
+    let (outcome, class) = match kind {
+        ActionKind::Drain => (Outcome::Failed, Some("nvlink-low".to_owned())),
+        ActionKind::Relabel => (Outcome::Degraded, Some("nvlink-low".to_owned())),
+        ActionKind::Release | ActionKind::Certify => (Outcome::Pass, None),
+    };
+    Action {
+        kind,
+        node: node.into(),
+        domain: Some("block01".into()),
+        leaf: None,
+        command: Vec::new(),
+        reason: String::new(),
+        mark: Some(Mark {
+            outcome,
+            class,
+            run: "r1".to_owned(),
+            at: "2026-01-01T00:00:00Z".to_owned(),
+            expires: None,
+        }),
+        findings: vec!["f1".to_owned()],
+        ratio: None,
+        price: None,
+        why: "it is slow".to_owned(),
+    }
+}
+
+pub(super) fn plan(actions: Vec<Action>) -> ActionPlan {
+    ActionPlan {
+        format: ACTIONS_FORMAT.to_owned(),
+        dry_run: false,
+        frozen: None,
+        actions,
+        withheld: Vec::new(),
+        records: Vec::new(),
+    }
+}
+
+/// A state folder with its first turn begun.
+pub(super) fn journal() -> (tempfile::TempDir, Journal) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let journal = Journal::open(folder.path()).expect("opened");
+    (folder, journal)
+}
+
+/// Waits for work, without anybody beside.
+pub(super) fn now<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(work)
+}
