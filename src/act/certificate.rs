@@ -10,6 +10,7 @@ use super::ledger::Ledger;
 use super::policy::Policy;
 use super::situation::Now;
 use super::situation::RunSeen;
+use super::standing;
 use crate::model::action::Withheld;
 use crate::model::cell::Cell;
 use crate::model::certificate::CERTIFICATE_FORMAT;
@@ -116,7 +117,7 @@ pub fn certificates(
         }
         let mut refuse = |why: String| withheld.push(Withheld::new(node.to_string(), why));
         if !node.is_one_node() {
-            refuse(format!("{:?} would not be read as the name of one node", node.as_str()));
+            refuse(standing::not_one(node));
             continue;
         }
         if ledger.drains.contains_key(node) {

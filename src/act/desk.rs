@@ -24,7 +24,6 @@ use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
 use crate::model::change::Change;
-use crate::model::id::NodeName;
 use crate::model::live::LiveNode;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
@@ -156,8 +155,8 @@ impl<'a> Desk<'a> {
             let why = "no domain claims this node, so the scheduler may know it by another name";
             return Err(why.to_owned());
         }
-        if let Some(why) = not_drainable(suspect.node) {
-            return Err(why);
+        if !suspect.node.is_one_node() {
+            return Err(standing::not_one(suspect.node));
         }
         let said = self.situation.fleet.nodes.get(suspect.node);
         if let Some(marks) = said.map(|said| &said.opt_out).filter(|marks| !marks.is_empty()) {
@@ -288,18 +287,6 @@ impl<'a> Desk<'a> {
             why,
         }
     }
-}
-
-/// Names that `scontrol` would not read as exactly this one node. Its host
-/// lists know brackets, commas and functions, and `ALL` drains the cluster.
-fn not_drainable(node: &NodeName) -> Option<String> {
-    let name = node.as_str();
-    let plain = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
-    if plain && !name.eq_ignore_ascii_case("all") {
-        return None;
-    }
-    Some(format!("{name:?} would not be read as the name of one node"))
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub(super) fn unusable(situation: &Situation<'_>, policy: &Policy) -> Option<Str
         return Some("it is not known when the run was made".to_owned());
     }
     let age = now.unix.saturating_sub(run.created_unix);
-    if age < -SKEW_S {
+    if is_to_come(run.created_unix, now.unix) {
         return Some(format!(
             "the run was made at {created}, which is not yet: a clock has jumped"
         ));
@@ -57,6 +57,11 @@ pub(super) fn unusable(situation: &Situation<'_>, policy: &Policy) -> Option<Str
             policy.evidence_hours
         )
     })
+}
+
+/// Whether a run was made when it is not yet, by more than clocks differ.
+pub(super) fn is_to_come(created_unix: i64, now_unix: i64) -> bool {
+    now_unix.saturating_sub(created_unix) < -SKEW_S
 }
 
 /// Why nothing is done to this node on the word of this run: it has another

@@ -5,13 +5,13 @@
 
 use super::ledger::OwnDrain;
 use super::policy::Policy;
+use super::release;
 use super::situation::Situation;
 use super::standing;
 use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::live::LiveNode;
-use crate::model::profile::Profile;
 use crate::model::verdict::Outcome;
 
 /// What should be noted before anything is decided, each once.
@@ -67,8 +67,7 @@ fn clean_run(
 ) -> Option<Event> {
     let run = situation.run;
     // An audit takes what is idle, and an admission what is quick.
-    let all = matches!(Profile::parse(&run.profile), Some(Profile::BurnIn | Profile::Recertify));
-    let counts = all && run.complete && (run.real || policy.simulated);
+    let is_whole = release::is_whole(run, policy);
     let is_later = drain.stamp.unix < run.created_unix && run.id != drain.run;
     let is_noted = drain.clean.iter().any(|clean| clean.run == run.id);
     let verdict = situation.verdicts.nodes.iter().find(|verdict| verdict.node == *node)?;
@@ -77,11 +76,11 @@ fn clean_run(
     let is_of_before = booted.is_some_and(|at| run.created_unix < at);
     let (node, run_id, measured) = (node.clone(), run.id.clone(), run.created_unix);
     match verdict.outcome {
-        Outcome::Pass => (counts && is_later && !is_noted && !is_of_before)
+        Outcome::Pass => (is_whole && is_later && !is_noted && !is_of_before)
             .then_some(Event::Clean { node, run: run_id, measured }),
         // A fault that comes and goes is not cured by the runs in between.
         Outcome::Degraded | Outcome::Failed => {
-            let counts = is_later && (run.real || policy.simulated);
+            let counts = is_later && release::counts(run, policy);
             let had_passed = drain.clean.iter().any(|clean| clean.measured <= measured);
             (counts && had_passed).then_some(Event::Relapsed { node, run: run_id, measured })
         }

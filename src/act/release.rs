@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::certificate;
+use super::grounds;
 use super::ledger::OwnDrain;
 use super::marks;
 use super::policy::Policy;
@@ -60,7 +61,7 @@ pub fn is_whole(run: &RunSeen, policy: &Policy) -> bool {
 }
 
 /// Whether a run says anything of the scheduler's nodes.
-fn counts(run: &RunSeen, policy: &Policy) -> bool {
+pub(super) fn counts(run: &RunSeen, policy: &Policy) -> bool {
     run.real || policy.simulated
 }
 
@@ -90,7 +91,7 @@ impl<'a> Proposal<'a> {
     /// The release of one node, or why not yet.
     fn release(&self, node: &NodeName, drain: &'a OwnDrain) -> Result<Action, String> {
         if !node.is_one_node() {
-            return Err(not_one(node));
+            return Err(standing::not_one(node));
         }
         let Some(live) = self.situation.live else {
             return Err("drained by us; the scheduler was not asked how it stands".to_owned());
@@ -211,7 +212,7 @@ impl<'a> Proposal<'a> {
     fn certify(&mut self, live: &'a Live) {
         let situation = self.situation;
         let run = situation.run;
-        let mark = match certificate::validity(run, self.policy) {
+        let mark = match self.validity() {
             Ok(seconds) => Mark {
                 outcome: Outcome::Pass,
                 class: None,
@@ -245,6 +246,21 @@ impl<'a> Proposal<'a> {
         }
     }
 
+    /// For how long the run certifies, from when it was made; an error says why
+    /// it certifies nothing now.
+    fn validity(&self) -> Result<i64, String> {
+        let (run, now) = (self.situation.run, self.situation.now.unix);
+        let seconds = certificate::validity(run, self.policy)?;
+        if grounds::is_to_come(run.created_unix, now) {
+            let created = clean(&run.created);
+            return Err(format!("the run was made at {created}, which is not yet"));
+        }
+        if run.created_unix.saturating_add(seconds) <= now {
+            return Err("what the run showed counts no longer".to_owned());
+        }
+        Ok(seconds)
+    }
+
     /// The certificate of one node; nothing where it says so already.
     fn certified(
         &self,
@@ -253,11 +269,14 @@ impl<'a> Proposal<'a> {
         live: &Live,
     ) -> Result<Option<Action>, String> {
         if !node.is_one_node() {
-            return Err(not_one(node));
+            return Err(standing::not_one(node));
         }
         let live = live.nodes.get(node).ok_or("the scheduler does not tell of it")?;
         if let Some(why) = out_of_service(live) {
             return Err(why);
+        }
+        if live.booted.is_some_and(|booted| self.situation.run.created_unix < booted) {
+            return Err("it has booted since it was measured".to_owned());
         }
         if let Some(why) = self.longer(live, mark) {
             return Err(why);
@@ -301,10 +320,6 @@ impl<'a> Proposal<'a> {
             why: String::new(),
         }
     }
-}
-
-fn not_one(node: &NodeName) -> String {
-    format!("{:?} would not be read as the name of one node", node.as_str())
 }
 
 /// What is missing until a node has passed often enough.

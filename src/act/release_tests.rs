@@ -356,6 +356,27 @@ fn what_passed_and_is_in_service_is_certified_and_the_rest_is_not() {
 }
 
 #[test]
+fn what_counts_no_longer_or_not_yet_certifies_nothing() {
+    let world = World::new().node("n1", Outcome::Pass, &["IDLE"]);
+    for (made, why) in [
+        (NOW - 7 * 24 * HOUR, "what the run showed counts no longer"),
+        (NOW + HOUR, "which is not yet"),
+    ] {
+        let mut world = world.clone();
+        world.run = run("recertify", made);
+        assert!(world.propose().0.is_empty());
+        assert!(world.why("certificates").contains(why), "{}", world.why("certificates"));
+    }
+    let mut booted = world.clone();
+    booted.live("n1").booted = Some(NOW - HOUR + 1);
+    assert!(booted.propose().0.is_empty());
+    assert!(booted.why("n1").contains("booted since it was measured"), "{}", booted.why("n1"));
+    let mut booted = world;
+    booted.live("n1").booted = Some(NOW - HOUR - 1);
+    assert_eq!(booted.propose().0.len(), 1);
+}
+
+#[test]
 fn a_node_that_says_it_already_is_not_written_to_again() {
     let mut world = World::new().node("a", Outcome::Pass, &["IDLE"]);
     let (actions, _) = world.propose();

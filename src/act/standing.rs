@@ -8,6 +8,7 @@ use super::ledger::OwnDrain;
 use super::reason;
 use super::reason::OwnReason;
 use crate::measure::text::clean;
+use crate::model::id::NodeName;
 use crate::model::live::LiveNode;
 
 /// Whose a drain is.
@@ -123,6 +124,12 @@ fn shown_reason(node: &LiveNode) -> String {
     }
     let by = node.reason_by.as_deref().map(|by| format!(", by {}", clean(by)));
     format!("\"{shown}\"{}", by.unwrap_or_default())
+}
+
+/// Why nothing is done to what a name means that is not one node's: `scontrol`
+/// would read it as a list, a function, or the whole cluster.
+pub(super) fn not_one(name: &NodeName) -> String {
+    format!("{:?} would not be read as the name of one node", name.as_str())
 }
 
 /// Whether somebody, we included, keeps new jobs away from it.
