@@ -6,6 +6,8 @@
 //! as get the same change. Between the reading and the change somebody else may
 //! write, for some milliseconds: Slurm has no compare-and-set.
 
+mod confirm;
+
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -13,16 +15,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio::time::sleep;
-use tokio::time::sleep_until;
 
 use super::journal::Journal;
 use super::journal::JournalError;
 use super::scheduler::Scheduler;
-use super::scheduler::SchedulerError;
 use super::sight::Sight;
 use super::sight::carries;
-use super::sight::sight;
 use super::sight::words;
 use super::stamp;
 use crate::act::ledger::Ledger;
@@ -45,6 +43,8 @@ use crate::model::journal::Event;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
+use confirm::Until;
+use confirm::not_there;
 
 /// How long a change may take to show, where nobody says otherwise: Slurm's
 /// own MessageTimeout, after which whatever was told has been heard.
@@ -53,9 +53,6 @@ pub const SETTLE: Duration = Duration::from_secs(10);
 /// A change of state that slurmctld acknowledged is lost when it is killed
 /// within 1 s, and was kept after 3 s (26.05 and 24.11, observed).
 const KEPT: Duration = Duration::from_secs(3);
-
-/// How often a node is looked at, at first and at last.
-const GLANCES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// After a plain refusal nothing is expected to show; what was done of a list
 /// in part shows at once.
@@ -362,7 +359,7 @@ impl<'p> Turn<'_, 'p> {
                     self.pending.push(begun);
                     continue;
                 }
-                missing => not_there(missing.as_ref(), &said, seen.silent.as_ref()),
+                missing => not_there(missing.as_ref(), &said, &seen),
             };
             if result == ActionResult::Done && begun.change.state.is_some() {
                 self.pending.push(begun);
@@ -424,172 +421,6 @@ impl<'p> Turn<'_, 'p> {
         }
         Ok(())
     }
-
-    /// Looks at nodes until each shows what was written, or something else, or
-    /// the time is over.
-    async fn observe(&self, begun: &[Begun<'p>], patience: Duration, until: Until) -> Seen {
-        let deadline = Instant::now() + patience;
-        let mut seen = Seen::default();
-        let mut pause = GLANCES.0;
-        loop {
-            let is_open = |begun: &&Begun<'_>| match seen.nodes.get(&begun.item.action.node) {
-                Some((Sight::NotThere(_), node)) => {
-                    until == Until::Shown || standing::is_passing(node)
-                }
-                Some(_) => false,
-                None => true,
-            };
-            let open: Vec<&Begun<'p>> = begun.iter().filter(is_open).collect();
-            if open.is_empty() {
-                break;
-            }
-            let nodes: Vec<NodeName> = open.iter().map(|it| it.item.action.node.clone()).collect();
-            match self.carrier.scheduler.read(&nodes).await {
-                Ok(live) => {
-                    seen.silent = None;
-                    for begun in open {
-                        let name = &begun.item.action.node;
-                        match live.nodes.get(name) {
-                            Some(node) => {
-                                let sight = sight(node, &begun.before, &begun.change);
-                                seen.nodes.insert(name.clone(), (sight, node.clone()));
-                            }
-                            None => {
-                                seen.nodes.remove(name);
-                            }
-                        }
-                    }
-                }
-                Err(error) => seen.silent = Some(error),
-            }
-            if deadline <= Instant::now() {
-                break;
-            }
-            sleep(pause.min(deadline - Instant::now())).await;
-            pause = (2 * pause).min(GLANCES.1);
-        }
-        seen
-    }
-
-    /// Looks once more at changes of state when they can no longer be lost; one
-    /// that was is made again, once.
-    async fn confirm(&mut self) -> Result<(), JournalError> {
-        let mut again = BTreeSet::new();
-        loop {
-            let pending = std::mem::take(&mut self.pending);
-            if pending.is_empty() {
-                return Ok(());
-            }
-            (self.carrier.say)("waiting until what was changed is kept");
-            sleep_until(self.changed + self.kept).await;
-            let seen = self.observe(&pending, self.carrier.settle, Until::Known).await;
-            let mut concluded = Vec::new();
-            let mut lost: BTreeMap<Change, Vec<Begun<'p>>> = BTreeMap::new();
-            for begun in pending {
-                let is_again = again.contains(&begun.id);
-                let (result, detail) = match seen.of(&begun) {
-                    _ if seen.silent.is_some() => {
-                        let last = not_there(None, &Ok(()), seen.silent.as_ref());
-                        (ActionResult::Unknown, last.1)
-                    }
-                    Some(Sight::Shows(detail)) if is_again => {
-                        (ActionResult::Done, format!("{detail}; done twice, it was lost once"))
-                    }
-                    Some(Sight::Shows(detail)) => (ActionResult::Done, detail),
-                    Some(Sight::Foreign(detail)) => (ActionResult::Superseded, detail),
-                    Some(Sight::NotThere(detail)) if is_again => (
-                        ActionResult::Failed,
-                        format!("acknowledged twice and not there: {detail}"),
-                    ),
-                    Some(Sight::NotThere(detail)) => match self.refusal(&begun, &seen) {
-                        Some(why) => (ActionResult::Failed, format!("lost, {detail}: {why}")),
-                        None => {
-                            lost.entry(begun.change.clone()).or_default().push(begun);
-                            continue;
-                        }
-                    },
-                    None => (ActionResult::Unknown, "the scheduler no longer knows it".to_owned()),
-                };
-                concluded.push((begun, result, detail));
-            }
-            self.conclude(concluded)?;
-            for (change, lost) in lost {
-                let nodes: Vec<NodeName> =
-                    lost.iter().map(|it| it.item.action.node.clone()).collect();
-                let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
-                (self.carrier.say)(&format!("{list}: it was acknowledged and lost; once more"));
-                again.extend(lost.iter().map(|it| it.id.clone()));
-                // Its intent is open in the journal all the while.
-                let _ = self.carrier.scheduler.change(&nodes, &change).await;
-                self.changed = Instant::now();
-                self.pending.extend(lost);
-            }
-        }
-    }
-
-    /// Why a change that was lost must not be made again.
-    fn refusal(&self, begun: &Begun<'_>, seen: &Seen) -> Option<String> {
-        let (_, node) = seen.nodes.get(&begun.item.action.node)?;
-        let journal = &*self.carrier.journal;
-        let state = state(begun.item.action, node, journal.ledger(), self.run, journal.epoch());
-        match state {
-            Ok(state) if state == begun.change.state => None,
-            Ok(_) => Some("the node is another than it was".to_owned()),
-            Err((_, why)) => Some(why),
-        }
-    }
-}
-
-/// How long nodes are looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Until {
-    /// What was written may still come.
-    Shown,
-    /// It is there by now or was lost; after a restart of the controller it
-    /// takes seconds until a node's state says anything.
-    Known,
-}
-
-/// What was seen of nodes at last.
-#[derive(Debug, Default)]
-struct Seen {
-    nodes: BTreeMap<NodeName, (Sight, LiveNode)>,
-    /// The scheduler did not answer at last.
-    silent: Option<SchedulerError>,
-}
-
-impl Seen {
-    fn of(&self, begun: &Begun<'_>) -> Option<Sight> {
-        self.nodes.get(&begun.item.action.node).map(|(sight, _)| sight.clone())
-    }
-}
-
-/// How an action ended whose change does not show.
-fn not_there(
-    last: Option<&Sight>,
-    said: &Result<(), SchedulerError>,
-    silent: Option<&SchedulerError>,
-) -> (ActionResult, String) {
-    let now = match last {
-        Some(Sight::NotThere(now)) => now.as_str(),
-        _ => "the scheduler does not know the node",
-    };
-    match (said, silent) {
-        (Err(told), Some(error)) => {
-            (ActionResult::Unknown, format!("{told}; then it could not be looked at: {error}"))
-        }
-        (Ok(()), Some(error)) => (
-            ActionResult::Unknown,
-            format!("acknowledged; then it could not be looked at: {error}"),
-        ),
-        // Whatever did not answer in time may still do as it was told.
-        (Err(told), None) if told.kind == ProblemKind::Unreachable => {
-            (ActionResult::Unknown, format!("{told}; it does not show yet: {now}"))
-        }
-        (Err(told), None) => (ActionResult::Failed, format!("{told}; it does not show: {now}")),
-        (Ok(()), None) if last.is_none() => (ActionResult::Unknown, now.to_owned()),
-        (Ok(()), None) => (ActionResult::Failed, format!("acknowledged and not there: {now}")),
-    }
 }
 
 /// The change of state that an action takes now, or why it is not carried out.
@@ -612,7 +443,9 @@ fn state(
     match action.kind {
         ActionKind::Drain => {
             if is_ours && own.is_some_and(|drain| drain.run == run) {
-                return Ok(None);
+                // Its record has the reason that stands there, and the runs that
+                // it passed since: a second one would lose both.
+                return Err((ActionResult::Already, words(node)));
             }
             if let Some(why) = standing::may_not_drain(node, ledger) {
                 return Err(refuse(why));

@@ -78,6 +78,11 @@ fn a_second_time_nothing_is_changed() {
     assert_eq!(results(&records), [("n1", ActionResult::Already)]);
     assert!(fake.changed().is_empty());
     assert_eq!(journal.ledger().lines, lines);
+    // Also where what was said beside it is gone: its record knows the reason.
+    fake.put(LiveNode { extra: String::new(), ..fake.node("n1") });
+    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    assert_eq!(results(&records), [("n1", ActionResult::Already)]);
+    assert_eq!(journal.ledger().drains[&NodeName::from("n1")].epoch, 1);
 }
 
 #[test]
@@ -172,14 +177,30 @@ fn an_error_is_never_taken_for_not_done() {
 
 #[test]
 fn of_a_list_that_is_applied_in_part_every_node_has_its_own_end() {
+    let records = in_part(&Fake::of(2));
+    let done = ActionResult::Done;
+    assert_eq!(results(&records), [("n1", done), ("n2", done), ("n3", ActionResult::Failed)]);
+    assert!(records[2].detail.contains("Invalid node name"), "{records:?}");
+}
+
+#[test]
+fn a_node_that_is_missing_in_an_answer_that_was_not_read_whole_is_not_said_to_be_as_it_was() {
     let fake = Fake::of(2);
+    fake.troubles.borrow_mut().push("nodes[2]: no name".to_owned());
+    let records = in_part(&fake);
+    assert_eq!(results(&records)[2], ("n3", ActionResult::Unknown), "{records:?}");
+    assert!(records[2].detail.contains("nodes[2]: no name"), "{records:?}");
+}
+
+/// Three drains in one call, of which one node vanishes meanwhile.
+fn in_part(fake: &Fake) -> Vec<ActionRecord> {
     let (_folder, mut journal) = journal();
     // It is there when it is read and gone when it is changed.
     fake.mishaps.borrow_mut().push_back(Mishap::InPart);
     fake.put(LiveNode::new("n3", &["IDLE"]));
     let (_sender, stop) = watch::channel(false);
     let all = plan(["n1", "n2", "n3"].map(|node| action(ActionKind::Drain, node)).to_vec());
-    let gone = Cell(&fake);
+    let gone = Cell(fake);
     let carrier = Carrier {
         scheduler: &gone,
         journal: &mut journal,
@@ -188,10 +209,7 @@ fn of_a_list_that_is_applied_in_part_every_node_has_its_own_end() {
         say: &mut |_| {},
         stop,
     };
-    let records = now(carry_out(carrier, "r1", &all, Duration::from_millis(5))).expect("written");
-    let done = ActionResult::Done;
-    assert_eq!(results(&records), [("n1", done), ("n2", done), ("n3", ActionResult::Failed)]);
-    assert!(records[2].detail.contains("Invalid node name"), "{records:?}");
+    now(carry_out(carrier, "r1", &all, Duration::from_millis(5))).expect("written")
 }
 
 /// Removes `n3` when something is changed.

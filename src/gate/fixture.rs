@@ -47,6 +47,8 @@ pub(super) enum Mishap {
 pub(super) struct Fake {
     pub(super) nodes: RefCell<BTreeMap<NodeName, LiveNode>>,
     pub(super) silent: Cell<bool>,
+    /// What of its answers cannot be read.
+    pub(super) troubles: RefCell<Vec<String>>,
     /// What was changed, in calls.
     pub(super) calls: RefCell<Vec<(Vec<NodeName>, Change)>>,
     /// How the next calls go.
@@ -137,7 +139,7 @@ impl Scheduler for Fake {
             let asked = |name: &NodeName| nodes.is_empty() || nodes.contains(name);
             let told = all.iter().filter(|(name, _)| asked(name));
             let nodes = told.map(|(name, node)| (name.clone(), node.clone())).collect();
-            Ok(Live { nodes, troubles: Vec::new() })
+            Ok(Live { nodes, troubles: self.troubles.borrow().clone() })
         })
     }
 

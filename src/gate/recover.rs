@@ -69,7 +69,8 @@ async fn recover_after(
                         .nodes
                         .get(&open.action.node)
                         .map(|node| sight(node, &open.before, &open.change));
-                    found.insert(open.id.clone(), concluded(sight, age(open, &now)));
+                    let unread = live.troubles.first().map(String::as_str);
+                    found.insert(open.id.clone(), concluded(sight, unread, age(open, &now)));
                 }
             }
             Err(error) => {
@@ -95,18 +96,24 @@ async fn recover_after(
     Ok(records)
 }
 
-/// How an intent ended, by what its node shows.
-fn concluded(sight: Option<Sight>, age: f64) -> (ActionResult, String) {
-    match sight {
-        Some(Sight::Shows(now)) => (ActionResult::Done, format!("found after a restart: {now}")),
-        Some(Sight::Foreign(now)) => {
+/// How an intent ended, by what its node shows. Where something of the answer
+/// was not read, who is missing there may be known to the scheduler.
+fn concluded(sight: Option<Sight>, unread: Option<&str>, age: f64) -> (ActionResult, String) {
+    match (sight, unread) {
+        (Some(Sight::Shows(now)), _) => {
+            (ActionResult::Done, format!("found after a restart: {now}"))
+        }
+        (Some(Sight::Foreign(now)), _) => {
             (ActionResult::Superseded, format!("somebody else changed it since: {now}"))
         }
-        Some(Sight::NotThere(now)) => (ActionResult::Refused, format!("never carried out: {now}")),
-        None if age <= YOUNG => {
+        (Some(Sight::NotThere(now)), _) => {
+            (ActionResult::Refused, format!("never carried out: {now}"))
+        }
+        (None, Some(why)) => (ActionResult::Unknown, format!("the node could not be read: {why}")),
+        (None, None) if age <= YOUNG => {
             (ActionResult::Unknown, "the scheduler does not know the node now".to_owned())
         }
-        None => {
+        (None, None) => {
             let why = "dropped: the scheduler no longer knows the node".to_owned();
             (ActionResult::Refused, why)
         }

@@ -22,6 +22,7 @@ use crate::model::change::StateChange;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::journal::HoldKind;
+use crate::model::live::Live;
 
 /// How long a cancelled job may take to go: Slurm's KillWait is 30 s.
 const GOING: Duration = Duration::from_secs(60);
@@ -192,13 +193,7 @@ impl Ends<'_> {
         let mut said = None;
         loop {
             let live = self.scheduler.read(&nodes).await.map_err(|error| error.to_string())?;
-            let mut open: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
-            for (node, reason) in drained {
-                // A node that Slurm no longer knows needs no drain.
-                if live.nodes.get(node).is_some_and(|live| !live.is("DRAIN")) {
-                    open.entry(reason).or_default().push(node.clone());
-                }
-            }
+            let open = not_drained(drained, &live);
             if open.is_empty() {
                 return Ok(());
             }
@@ -213,11 +208,29 @@ impl Ends<'_> {
                 let change = Change { state, ..Change::default() };
                 if let Err(error) = self.scheduler.change(&nodes, &change).await {
                     said = Some(error.to_string());
-                    sleep(GLANCE).await;
                 }
             }
+            sleep(GLANCE).await;
         }
     }
+}
+
+/// Which of these nodes are not drained again yet, by their reasons. A node that
+/// Slurm no longer knows needs no drain; of one that could not be read nothing is
+/// known.
+fn not_drained<'d>(
+    drained: &'d [(NodeName, String)],
+    live: &Live,
+) -> BTreeMap<&'d str, Vec<NodeName>> {
+    let mut open: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
+    for (node, reason) in drained {
+        match live.nodes.get(node) {
+            Some(live) if live.is("DRAIN") => {}
+            None if live.troubles.is_empty() => {}
+            _ => open.entry(reason).or_default().push(node.clone()),
+        }
+    }
+    open
 }
 
 /// What is known of a process that held something.
@@ -270,6 +283,7 @@ fn age(stat: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::live::LiveNode;
 
     fn hold(host: String, pid: u32) -> Hold {
         Hold {
@@ -295,6 +309,18 @@ mod tests {
         let mut reused = hold(own_host(), own);
         reused.stamp.uptime_s = -10.0;
         assert_eq!(owner(&reused), Process::Gone);
+    }
+
+    #[test]
+    fn a_node_that_could_not_be_read_is_not_taken_for_one_that_is_gone() {
+        let drained: Vec<(NodeName, String)> =
+            ["n1", "n2", "n3"].map(|node| (node.into(), "ours".to_owned())).to_vec();
+        let nodes = [("n1", &["IDLE", "DRAIN"][..]), ("n2", &["IDLE"][..])];
+        let nodes = nodes.map(|(node, state)| (node.into(), LiveNode::new(node, state)));
+        let mut live = Live { nodes: nodes.into(), troubles: Vec::new() };
+        assert_eq!(not_drained(&drained, &live)["ours"], ["n2".into()]);
+        live.troubles.push("nodes[2]: no name".to_owned());
+        assert_eq!(not_drained(&drained, &live)["ours"], ["n2".into(), "n3".into()]);
     }
 
     #[test]

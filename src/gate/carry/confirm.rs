@@ -1,0 +1,213 @@
+//! Looking at what was changed: until it shows, and once more when it can no
+//! longer be lost.
+//!
+//! What a node shows, [`sight`] says; what the scheduler acknowledged plays no
+//! part in that.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio::time::sleep;
+use tokio::time::sleep_until;
+
+use super::Begun;
+use super::Turn;
+use super::state;
+use crate::act::standing;
+use crate::gate::journal::JournalError;
+use crate::gate::scheduler::SchedulerError;
+use crate::gate::sight::Sight;
+use crate::gate::sight::sight;
+use crate::inventory::hostlist;
+use crate::model::action::ActionResult;
+use crate::model::change::Change;
+use crate::model::id::NodeName;
+use crate::model::live::LiveNode;
+use crate::model::said::ProblemKind;
+
+/// How often a node is looked at, at first and at last.
+const GLANCES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+impl<'p> Turn<'_, 'p> {
+    /// Looks at nodes until each shows what was written, or something else, or
+    /// the time is over.
+    pub(super) async fn observe(
+        &self,
+        begun: &[Begun<'p>],
+        patience: Duration,
+        until: Until,
+    ) -> Seen {
+        let deadline = Instant::now() + patience;
+        let mut seen = Seen::default();
+        let mut pause = GLANCES.0;
+        loop {
+            let is_open = |begun: &&Begun<'_>| match seen.nodes.get(&begun.item.action.node) {
+                Some((Sight::NotThere(_), node)) => {
+                    until == Until::Shown || standing::is_passing(node)
+                }
+                Some(_) => false,
+                None => true,
+            };
+            let open: Vec<&Begun<'p>> = begun.iter().filter(is_open).collect();
+            if open.is_empty() {
+                break;
+            }
+            let nodes: Vec<NodeName> = open.iter().map(|it| it.item.action.node.clone()).collect();
+            match self.carrier.scheduler.read(&nodes).await {
+                Ok(live) => {
+                    seen.silent = None;
+                    seen.unread = live.troubles.first().cloned();
+                    for begun in open {
+                        let name = &begun.item.action.node;
+                        match live.nodes.get(name) {
+                            Some(node) => {
+                                let sight = sight(node, &begun.before, &begun.change);
+                                seen.nodes.insert(name.clone(), (sight, node.clone()));
+                            }
+                            None => {
+                                seen.nodes.remove(name);
+                            }
+                        }
+                    }
+                }
+                Err(error) => seen.silent = Some(error),
+            }
+            if deadline <= Instant::now() {
+                break;
+            }
+            sleep(pause.min(deadline - Instant::now())).await;
+            pause = (2 * pause).min(GLANCES.1);
+        }
+        seen
+    }
+
+    /// Looks once more at changes of state when they can no longer be lost; one
+    /// that was is made again, once.
+    pub(super) async fn confirm(&mut self) -> Result<(), JournalError> {
+        let mut again = BTreeSet::new();
+        loop {
+            let pending = std::mem::take(&mut self.pending);
+            if pending.is_empty() {
+                return Ok(());
+            }
+            (self.carrier.say)("waiting until what was changed is kept");
+            sleep_until(self.changed + self.kept).await;
+            let seen = self.observe(&pending, self.carrier.settle, Until::Known).await;
+            let mut concluded = Vec::new();
+            let mut lost: BTreeMap<Change, Vec<Begun<'p>>> = BTreeMap::new();
+            for begun in pending {
+                let is_again = again.contains(&begun.id);
+                let (result, detail) = match seen.of(&begun) {
+                    _ if seen.silent.is_some() => {
+                        let last = not_there(None, &Ok(()), &seen);
+                        (ActionResult::Unknown, last.1)
+                    }
+                    Some(Sight::Shows(detail)) if is_again => {
+                        (ActionResult::Done, format!("{detail}; done twice, it was lost once"))
+                    }
+                    Some(Sight::Shows(detail)) => (ActionResult::Done, detail),
+                    Some(Sight::Foreign(detail)) => (ActionResult::Superseded, detail),
+                    Some(Sight::NotThere(detail)) if is_again => (
+                        ActionResult::Failed,
+                        format!("acknowledged twice and not there: {detail}"),
+                    ),
+                    Some(Sight::NotThere(detail)) => match self.refusal(&begun, &seen) {
+                        Some(why) => (ActionResult::Failed, format!("lost, {detail}: {why}")),
+                        None => {
+                            lost.entry(begun.change.clone()).or_default().push(begun);
+                            continue;
+                        }
+                    },
+                    None => (ActionResult::Unknown, "the scheduler no longer knows it".to_owned()),
+                };
+                concluded.push((begun, result, detail));
+            }
+            self.conclude(concluded)?;
+            for (change, lost) in lost {
+                let nodes: Vec<NodeName> =
+                    lost.iter().map(|it| it.item.action.node.clone()).collect();
+                let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
+                (self.carrier.say)(&format!("{list}: it was acknowledged and lost; once more"));
+                again.extend(lost.iter().map(|it| it.id.clone()));
+                // Its intent is open in the journal all the while.
+                let _ = self.carrier.scheduler.change(&nodes, &change).await;
+                self.changed = Instant::now();
+                self.pending.extend(lost);
+            }
+        }
+    }
+
+    /// Why a change that was lost must not be made again.
+    fn refusal(&self, begun: &Begun<'_>, seen: &Seen) -> Option<String> {
+        let (_, node) = seen.nodes.get(&begun.item.action.node)?;
+        let journal = &*self.carrier.journal;
+        let state = state(begun.item.action, node, journal.ledger(), self.run, journal.epoch());
+        match state {
+            Ok(state) if state == begun.change.state => None,
+            Ok(_) => Some("the node is another than it was".to_owned()),
+            Err((_, why)) => Some(why),
+        }
+    }
+}
+
+/// How long nodes are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// What was written may still come.
+    Shown,
+    /// It is there by now or was lost; after a restart of the controller it
+    /// takes seconds until a node's state says anything.
+    Known,
+}
+
+/// What was seen of nodes at last.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    nodes: BTreeMap<NodeName, (Sight, LiveNode)>,
+    /// The scheduler did not answer at last.
+    pub(super) silent: Option<SchedulerError>,
+    /// What of its last answer could not be read: who is missing there may be
+    /// known to it all the same.
+    unread: Option<String>,
+}
+
+impl Seen {
+    pub(super) fn of(&self, begun: &Begun<'_>) -> Option<Sight> {
+        self.nodes.get(&begun.item.action.node).map(|(sight, _)| sight.clone())
+    }
+}
+
+/// How an action ended whose change does not show.
+pub(super) fn not_there(
+    last: Option<&Sight>,
+    said: &Result<(), SchedulerError>,
+    seen: &Seen,
+) -> (ActionResult, String) {
+    let now = match last {
+        Some(Sight::NotThere(now)) => now.as_str(),
+        _ => "the scheduler does not know the node",
+    };
+    match (said, seen.silent.as_ref()) {
+        (Err(told), Some(error)) => {
+            (ActionResult::Unknown, format!("{told}; then it could not be looked at: {error}"))
+        }
+        (Ok(()), Some(error)) => (
+            ActionResult::Unknown,
+            format!("acknowledged; then it could not be looked at: {error}"),
+        ),
+        // Whatever did not answer in time may still do as it was told.
+        (Err(told), None) if told.kind == ProblemKind::Unreachable => {
+            (ActionResult::Unknown, format!("{told}; it does not show yet: {now}"))
+        }
+        (Err(told), None) => match &seen.unread {
+            Some(unread) if last.is_none() => {
+                (ActionResult::Unknown, format!("{told}; then it could not be read: {unread}"))
+            }
+            _ => (ActionResult::Failed, format!("{told}; it does not show: {now}")),
+        },
+        (Ok(()), None) if last.is_none() => (ActionResult::Unknown, now.to_owned()),
+        (Ok(()), None) => (ActionResult::Failed, format!("acknowledged and not there: {now}")),
+    }
+}
