@@ -1,5 +1,5 @@
-//! Says again what Slurm forgot: features, and places in a topology, vanish at
-//! every reconfigure and restart. At the start of every turn.
+//! Says again what Slurm forgot: features vanish at every reconfigure and
+//! restart. At the start of every turn.
 //!
 //! What was forgotten, `act` says. Nodes are read once more right before they
 //! are written, because lists of features are written whole.
@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
+use super::sight::says;
 use super::stamp;
 use crate::act::ledger::Ledger;
 use crate::act::marks;
@@ -16,7 +17,6 @@ use crate::model::action::ActionResult;
 use crate::model::change::Change;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
-use crate::model::live::LiveNode;
 
 /// What became of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub async fn write(scheduler: &dyn Scheduler, wanted: Vec<(NodeName, Change)>) -
         for node in nodes {
             let shown = seen.as_ref().map(|live| live.nodes.get(&node));
             let (result, detail) = match shown {
-                Ok(Some(live)) if shows(live, &change) => {
+                Ok(Some(live)) if says(live, &change) => {
                     (ActionResult::Done, format!("it shows{complaint}"))
                 }
                 Ok(Some(_)) if complaint.is_empty() => {
@@ -117,18 +117,6 @@ impl Reasserted {
     }
 }
 
-/// Whether the node shows what was written; a state is not looked at.
-fn shows(node: &LiveNode, change: &Change) -> bool {
-    let list = |wanted: &Option<Vec<String>>, own: &Vec<String>| {
-        wanted.as_ref().is_none_or(|wanted| wanted == own)
-    };
-    list(&change.available_features, &node.available_features)
-        && list(&change.active_features, &node.active_features)
-        && change.extra.as_ref().is_none_or(|extra| *extra == node.extra)
-        && change.comment.as_ref().is_none_or(|comment| *comment == node.comment)
-        && change.topology.as_ref().is_none_or(|place| node.topology.as_ref() == Some(place))
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
@@ -136,6 +124,7 @@ mod tests {
     use super::*;
     use crate::gate::scheduler::Answer;
     use crate::model::action::Mark;
+    use crate::model::live::LiveNode;
     use crate::model::said::ProblemKind;
     use crate::model::verdict::Outcome;
 
@@ -147,6 +136,8 @@ mod tests {
         reads_fail: bool,
         /// Changes end with an error, and these nodes are changed all the same.
         half: Option<usize>,
+        /// Features are kept in an order of its own.
+        sorts: bool,
     }
 
     impl Scheduler for Forgetful {
@@ -168,6 +159,9 @@ mod tests {
                 let node = live.nodes.get_mut(name).expect("a node");
                 node.available_features = change.available_features.clone().expect("a list");
                 node.active_features = change.active_features.clone().expect("a list");
+                if self.sorts {
+                    node.available_features.reverse();
+                }
             }
             let error = SchedulerError::new(ProblemKind::Unreachable, "timed out");
             Box::pin(async move { if self.half.is_some() { Err(error) } else { Ok(()) } })
@@ -219,6 +213,18 @@ mod tests {
         let after = slurm.live.borrow().clone();
         assert_eq!(told(&slurm, &after, &ledger), []);
         assert_eq!(slurm.calls.borrow().len(), 1);
+    }
+
+    #[test]
+    fn features_that_come_back_in_another_order_show() {
+        let (slurm, ledger) = forgetful();
+        for node in slurm.live.borrow_mut().nodes.values_mut() {
+            node.available_features = vec!["a".to_owned(), "b".to_owned()];
+        }
+        let slurm = Forgetful { sorts: true, ..slurm };
+        let before = slurm.live.borrow().clone();
+        let told = told(&slurm, &before, &ledger);
+        assert!(told.iter().all(|it| it.1 == ActionResult::Done), "{told:?}");
     }
 
     #[test]

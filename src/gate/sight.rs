@@ -74,6 +74,11 @@ pub(super) fn words(node: &LiveNode) -> String {
     }
 }
 
+/// Whether the node shows all of a change but its state, which is not looked at.
+pub(super) fn says(node: &LiveNode, change: &Change) -> bool {
+    unwritten(node, change).is_none()
+}
+
 /// What of a change, besides the state, the node does not show.
 fn unwritten(node: &LiveNode, change: &Change) -> Option<&'static str> {
     let same = |wanted: &Option<Vec<String>>, is: &[String]| {
