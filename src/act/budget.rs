@@ -8,10 +8,13 @@ use std::collections::BTreeSet;
 
 use super::grounds;
 use super::instrument;
+use super::ledger::Ledger;
 use super::policy::Policy;
 use super::situation::Now;
 use super::situation::Situation;
 use super::suspects;
+use crate::measure::text::clean;
+use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
@@ -20,6 +23,9 @@ use crate::model::journal::Stamp;
 
 /// The hour of the hourly budgets, in seconds.
 const HOUR_S: f64 = 3_600.0;
+
+/// Most domains or leaves that are named in one sentence.
+const SHOWN: usize = 6;
 
 /// What is left to spend, and what was.
 #[derive(Debug)]
@@ -47,11 +53,14 @@ impl<'a> Budget<'a> {
     /// What earlier turns left: drains that stand or may stand, and what was
     /// begun in the last hour.
     pub(super) fn of(situation: &Situation<'a>, policy: &'a Policy) -> Self {
-        let ledger = situation.ledger;
+        Self::after(situation.ledger, situation.fleet, policy, situation.now)
+    }
+
+    fn after(ledger: &Ledger, fleet: &'a Claims, policy: &'a Policy, now: &Now) -> Self {
         let mut budget = Self {
             policy,
-            claims: situation.fleet,
-            fleet: size(situation.fleet),
+            claims: fleet,
+            fleet: size(fleet),
             domains: BTreeMap::new(),
             leaves: BTreeMap::new(),
             hour: 0,
@@ -59,26 +68,40 @@ impl<'a> Budget<'a> {
             relabels: 0,
         };
         // An intent that nobody concluded may have been carried out.
-        let open = ledger.open.iter().filter(|open| open.action.kind == ActionKind::Drain);
-        let open = open.map(|open| &open.action.node);
-        let out: BTreeSet<&NodeName> = ledger.drains.keys().chain(open).collect();
-        for node in out {
-            // As it was claimed then, where nobody claims it any more.
-            let then = ledger.drains.get(node).and_then(|own| own.action.domain.as_ref());
-            let domain = situation.fleet.domain_of(node).map(|d| &d.name).or(then);
-            budget.take(node, domain);
+        let open = ledger.open.iter().map(|open| &open.action);
+        let open = open.filter(|action| action.kind == ActionKind::Drain);
+        let standing = ledger.drains.values().map(|own| &own.action);
+        let out: BTreeMap<&NodeName, &Action> =
+            open.chain(standing).map(|action| (&action.node, action)).collect();
+        for (node, then) in out {
+            // As it was claimed then, where nobody claims it any more: a run may
+            // be of a part of the fleet.
+            let domain = fleet.domain_of(node).map(|d| &d.name);
+            let hangs = leaves(fleet, node);
+            let hangs = if hangs.is_empty() { then.leaf.iter().cloned().collect() } else { hangs };
+            budget.take(domain.or(then.domain.as_ref()), hangs);
         }
-        for spent in &ledger.spent {
-            if !is_recent(&spent.stamp, situation.now, HOUR_S) {
-                continue;
-            }
-            match spent.action.kind {
-                ActionKind::Drain => budget.hour += 1,
-                ActionKind::Relabel => budget.relabels += 1,
-                ActionKind::Release | ActionKind::Certify => {}
-            }
-        }
+        (budget.hour, budget.relabels) = within_hour(ledger, now);
         budget
+    }
+
+    /// What is left, a sentence for each limit.
+    fn left(&self) -> Vec<String> {
+        let policy = self.policy;
+        let of_fleet = |what: &str, share: f64, least: usize, spent: usize| {
+            let most = self.share(share, least);
+            let left = most.saturating_sub(spent);
+            format!("{what}: {left} of {most} left ({} of {} nodes)", percent(share), self.fleet)
+        };
+        let domains: BTreeMap<&str, usize> =
+            self.domains.iter().map(|(name, spent)| (name.as_str(), *spent)).collect();
+        vec![
+            of_fleet("drains within the hour", policy.per_hour, 1, self.hour),
+            of_fleet("drains at a time", policy.outstanding, 1, self.outstanding),
+            of_each("domain", policy.per_domain, &domains),
+            of_each("leaf", policy.per_leaf, &self.leaves),
+            of_fleet("marks within the hour", policy.relabels_per_hour, 2, self.relabels),
+        ]
     }
 
     /// Whether one more drain fits, the limits in their order (algorithms,
@@ -139,7 +162,8 @@ impl<'a> Budget<'a> {
             );
         }
         if let Some((price, most)) = price.zip(policy.price_ceiling)
-            && most < price
+            // A price that is no number is over every limit.
+            && !(price <= most)
         {
             return full(
                 false,
@@ -166,7 +190,7 @@ impl<'a> Budget<'a> {
 
     /// Takes a drain from all budgets.
     pub(super) fn spend_drain(&mut self, node: &NodeName, domain: Option<&DomainName>) {
-        self.take(node, domain);
+        self.take(domain, leaves(self.claims, node));
         self.hour += 1;
     }
 
@@ -175,12 +199,12 @@ impl<'a> Budget<'a> {
         self.relabels += 1;
     }
 
-    fn take(&mut self, node: &NodeName, domain: Option<&DomainName>) {
+    fn take(&mut self, domain: Option<&DomainName>, leaves: BTreeSet<String>) {
         self.outstanding += 1;
         if let Some(domain) = domain {
             *self.domains.entry(domain.clone()).or_default() += 1;
         }
-        for leaf in leaves(self.claims, node) {
+        for leaf in leaves {
             *self.leaves.entry(leaf).or_default() += 1;
         }
     }
@@ -198,6 +222,34 @@ impl<'a> Budget<'a> {
         }
         ((self.fleet as f64 * share).floor() as usize).max(least)
     }
+}
+
+/// What is left of every budget after what this ledger has, for people.
+pub fn left(ledger: &Ledger, fleet: &Claims, policy: &Policy, now: &Now) -> Vec<String> {
+    Budget::after(ledger, fleet, policy, now).left()
+}
+
+/// How many drains and how many marks were begun within the hour.
+pub fn within_hour(ledger: &Ledger, now: &Now) -> (usize, usize) {
+    let recent = ledger.spent.iter().filter(|spent| is_recent(&spent.stamp, now, HOUR_S));
+    recent.fold((0, 0), |(drains, marks), spent| match spent.action.kind {
+        ActionKind::Drain => (drains + 1, marks),
+        ActionKind::Relabel => (drains, marks + 1),
+        ActionKind::Release | ActionKind::Certify => (drains, marks),
+    })
+}
+
+/// Whether there is room in each domain or leaf, for people.
+fn of_each(what: &str, most: usize, spent: &BTreeMap<impl AsRef<str>, usize>) -> String {
+    let full = spent.iter().filter(|(_, spent)| most <= **spent);
+    let full: Vec<String> = full.map(|(name, _)| clean(name.as_ref())).collect();
+    let shown = full[..full.len().min(SHOWN)].join(", ");
+    let left = match full.len() {
+        0 => "all have some left".to_owned(),
+        few if few <= SHOWN => format!("none left in {shown}"),
+        many => format!("none left in {shown} and {} more", many - SHOWN),
+    };
+    format!("drains in each {what}: at most {most} at a time, {left}")
 }
 
 /// Why the breaker must trip and stay tripped until a person resets it; `None`

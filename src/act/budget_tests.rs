@@ -63,6 +63,61 @@ fn nodes_of_one_leaf_share_a_budget_whichever_domain_they_are_in() {
 }
 
 #[test]
+fn drains_of_nodes_that_this_run_does_not_cover_count_as_they_were_claimed_then() {
+    let mut world = World::of(3, 18);
+    world.leaf("leaf1", &["d0n0", "d1n0", "d2n0"]);
+    for node in ["d0n0", "d1n0"] {
+        world.drained(node, "nvlink-low", 0.9, 90_000);
+        let own = world.ledger.drains.get_mut(&NodeName::from(node)).expect("drained");
+        own.action.leaf = Some("leaf1".to_owned());
+    }
+    // A run of the third block alone.
+    world.fleet.domains.drain(..2);
+    world.fleet.leaves[0].nodes.retain(|node| node.as_str() == "d2n0");
+    failing(&mut world, &["d2n0"]);
+    assert!(world.why("d2n0").contains("2 nodes on leaf leaf1"), "{}", world.why("d2n0"));
+}
+
+#[test]
+fn what_is_left_is_said_in_a_sentence_for_each_limit() {
+    let mut world = World::of(10, 20);
+    world.policy = Policy::default();
+    world.leaf("leaf1", &["d0n0", "d0n1"]);
+    world.drained("d0n0", "nvlink-low", 0.9, 60);
+    world.drained("d0n1", "nvlink-low", 0.9, 90_000);
+    let left = |world: &World| left(&world.ledger, &world.fleet, &world.policy, &world.now);
+    let expected = [
+        "drains within the hour: 1 of 2 left (1 % of 200 nodes)",
+        "drains at a time: 4 of 6 left (3 % of 200 nodes)",
+        "drains in each domain: at most 2 at a time, none left in d0",
+        "drains in each leaf: at most 2 at a time, none left in leaf1",
+        "marks within the hour: 10 of 10 left (5 % of 200 nodes)",
+    ];
+    assert_eq!(left(&world), expected);
+    assert_eq!(within_hour(&world.ledger, &world.now), (1, 0));
+    // A limit that was lowered since is not owed.
+    world.policy.outstanding = 0.0;
+    assert_eq!(left(&world)[1], "drains at a time: 0 of 0 left (0 % of 200 nodes)");
+    for domain in 1..9 {
+        for node in 0..2 {
+            world.drained(&format!("d{domain}n{node}"), "nvlink-low", 0.9, 90_000);
+        }
+    }
+    assert!(left(&world)[2].ends_with("d0, d1, d2, d3, d4, d5 and 3 more"), "{:?}", left(&world));
+}
+
+#[test]
+fn a_price_that_is_no_number_is_over_every_ceiling() {
+    let mut world = World::of(1, 18);
+    world.policy.price_ceiling = Some(5.0);
+    let situation = world.situation();
+    let budget = Budget::of(&situation, &world.policy);
+    let domain = DomainName::from("d0");
+    let full = |price| budget.drain(&NodeName::from("d0n0"), Some(&domain), Some(price)).is_err();
+    assert_eq!([5.0, 5.1, f64::NAN, f64::INFINITY].map(full), [false, true, true, true]);
+}
+
+#[test]
 fn an_hour_and_the_whole_fleet_have_a_share_of_at_least_one_node() {
     let mut world = World::of(20, 10);
     world.policy = Policy { freeze_domain: 10, ..Policy::default() };
