@@ -19,6 +19,7 @@ use crate::act::situation::RunSeen;
 use crate::coordinator;
 use crate::coordinator::signals::Signals;
 use crate::gate::certificates;
+use crate::gate::certificates::Issued;
 use crate::gate::journal::JournalError;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::slurmrestd::Slurmrestd;
@@ -32,6 +33,7 @@ use crate::launch::Launcher;
 use crate::launch::slurm::Programs;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionResult;
+use crate::model::action::Withheld;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::recording::Scope;
@@ -93,7 +95,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 /// Takes a turn for a run: asks how the nodes stand, decides, and where it is to
 /// be applied carries out and issues certificates. What was left open before is
 /// told.
-pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<ActionPlan, Failure> {
+pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned, Failure> {
     let gate = gate(config)?;
     let scheduler = scheduler(gate);
     let record = &judged.stored.record;
@@ -132,7 +134,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<ActionP
             }
         }
     });
-    let turned = taken.map_err(failure)?;
+    let mut turned = taken.map_err(failure)?;
     for record in &turned.recovered {
         note(&format!("left open by an earlier turn: {}: {}", record.node, record.detail));
     }
@@ -143,29 +145,43 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<ActionP
         ));
     }
     if apply {
-        certify(config, gate, judged, &run, &turned)?;
+        let withheld = certify(config, gate, judged, &run, &turned);
+        tell_withheld(&mut turned.plan, withheld);
     }
-    Ok(turned.plan)
+    Ok(turned)
 }
 
-/// Issues the certificates of a run, and tells how many.
+/// Issues the certificates of a run and tells to whom; what is not certified,
+/// and why. What was carried out before stays so where none can be written.
 fn certify(
     config: &Config,
     gate: &Gate,
     judged: &Judged<'_>,
     run: &RunSeen,
     turned: &Turned,
-) -> Result<(), Failure> {
+) -> Vec<Withheld> {
     let Judged { stored, run: judged, .. } = judged;
     let (ledger, policy) = (&turned.ledger, &config.policy);
-    let issued =
-        certificates::issue(&gate.folder, stored, judged, run, ledger, policy, &stamp::now())
-            .map_err(Failure::environment)?;
+    let now = stamp::now();
+    let issued = certificates::issue(&gate.folder, stored, judged, run, ledger, policy, &now);
+    let issued = issued.unwrap_or_else(|error| Issued {
+        nodes: Vec::new(),
+        withheld: vec![Withheld::new("certificates", format!("none is issued: {error}"))],
+    });
     if !issued.nodes.is_empty() {
         let nodes = hostlist::fold(issued.nodes.iter().map(NodeName::as_str));
         note(&format!("certified: {nodes}"));
     }
-    Ok(())
+    issued.withheld
+}
+
+/// Puts what is not certified beside what else is withheld, each once.
+fn tell_withheld(plan: &mut ActionPlan, withheld: Vec<Withheld>) {
+    for it in withheld {
+        if !plan.withheld.contains(&it) {
+            plan.withheld.push(it);
+        }
+    }
 }
 
 /// Version of the driver by node, as workers and tools told it.
@@ -204,5 +220,28 @@ pub fn code(plan: &ActionPlan) -> u8 {
         exit::ACTION_REFUSED
     } else {
         exit::PASS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::action::ACTIONS_FORMAT;
+
+    #[test]
+    fn what_is_not_certified_is_told_once_and_is_no_refusal() {
+        let audit = Withheld::new("certificates", "an audit measures too little to certify");
+        let mut plan = ActionPlan {
+            format: ACTIONS_FORMAT.to_owned(),
+            dry_run: false,
+            frozen: None,
+            actions: Vec::new(),
+            withheld: vec![audit.clone()],
+            records: Vec::new(),
+        };
+        let disk = Withheld::new("certificates", "none is issued: no space left on device");
+        tell_withheld(&mut plan, vec![audit.clone(), disk.clone()]);
+        assert_eq!(plan.withheld, [audit, disk]);
+        assert_eq!(code(&plan), exit::PASS);
     }
 }

@@ -18,6 +18,7 @@ use super::stdout::note;
 use super::stored;
 use super::topology;
 use super::topology::Asked;
+use crate::gate::turn::Turned;
 use crate::model::action::ActionPlan;
 use crate::record::file;
 use crate::record::folder::Folder;
@@ -68,8 +69,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
         return verdicts_alone(&stored, globals);
     };
-    let plan = turned(&stored, &config, args.apply)?;
-    tell(&plan, globals)?;
+    let Turned { plan, budgets, .. } = turned(&stored, &config, args.apply)?;
+    tell(&plan, &budgets, globals)?;
     if !args.apply {
         return Ok(exit::PASS);
     }
@@ -116,7 +117,7 @@ fn better_topology(
 }
 
 /// What the scheduler is told about this run, now.
-fn turned(stored: &Stored, config: &Config, apply: bool) -> Result<ActionPlan, Failure> {
+fn turned(stored: &Stored, config: &Config, apply: bool) -> Result<Turned, Failure> {
     let run = stored::run(stored)?;
     acting::turn(config, &Judged { stored, run: &run, fleet: &stored.claims }, apply)
 }
@@ -125,7 +126,7 @@ fn turned(stored: &Stored, config: &Config, apply: bool) -> Result<ActionPlan, F
 fn verdicts_alone(stored: &Stored, globals: &Globals) -> anyhow::Result<u8> {
     let run = stored::run(stored)?;
     if let Some(actions) = &run.actions {
-        tell(actions, globals)?;
+        tell(actions, &[], globals)?;
         note(
             "the scheduler was not asked how the nodes stand; --config FILE with a [gate] asks it",
         );
@@ -133,6 +134,6 @@ fn verdicts_alone(stored: &Stored, globals: &Globals) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-fn tell(plan: &ActionPlan, globals: &Globals) -> anyhow::Result<()> {
-    if globals.json { stdout::json(plan) } else { stdout::text(&show::actions(plan, &[])) }
+fn tell(plan: &ActionPlan, budgets: &[String], globals: &Globals) -> anyhow::Result<()> {
+    if globals.json { stdout::json(plan) } else { stdout::text(&show::actions(plan, budgets)) }
 }

@@ -9,10 +9,14 @@ use super::acting;
 use super::config;
 use super::config::Config;
 use super::exit;
+use super::expectations;
 use super::failure::Failure;
 use super::gating::Gate;
 use super::stdout;
 use super::stdout::note;
+use crate::act::budget;
+use crate::act::ledger::Ledger;
+use crate::act::situation::Now;
 use crate::gate::carry::Carrier;
 use crate::gate::hold;
 use crate::gate::hold::Cleaning;
@@ -20,6 +24,7 @@ use crate::gate::journal;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
 use crate::gate::recover;
+use crate::gate::stamp;
 use crate::model::action::ActionRecord;
 use crate::model::journal::Event;
 use crate::report;
@@ -50,21 +55,13 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let config = config::open(globals.config.as_deref())?;
     let gate = acting::gate(&config)?;
     match &args.command {
-        Command::Status => {
-            let ledger = journal::look(&gate.folder).map_err(failure)?;
-            if globals.json {
-                stdout::json(&report::gate::document(&ledger))?;
-            } else {
-                stdout::text(&report::gate::text(&ledger))?;
-            }
-            Ok(exit::PASS)
-        }
+        Command::Status => status(&config, gate, globals),
         Command::Reset { why } => {
             if why.trim().is_empty() {
                 let text = "--why: expected why it is safe now, it is kept in the journal";
                 return Err(Failure::usage(text).into());
             }
-            let mut journal = Journal::open(&gate.folder).map_err(failure)?;
+            let mut journal = opened(gate)?;
             if journal.ledger().breaker.is_none() {
                 note("the breaker has not tripped; nothing was changed");
                 return Ok(exit::PASS);
@@ -89,10 +86,49 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     }
 }
 
+/// Shows how the gate stands.
+fn status(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8> {
+    let ledger = journal::look(&gate.folder).map_err(failure)?;
+    let now = stamp::now();
+    if globals.json {
+        let left = left(config, &ledger, &now);
+        stdout::json(&report::gate::document(&ledger, &now, left.as_deref()))?;
+        return Ok(exit::PASS);
+    }
+    stdout::text(&report::gate::text(&ledger, &now))?;
+    for budget in left(config, &ledger, &now).into_iter().flatten() {
+        stdout::text(&format!("{budget}\n"))?;
+    }
+    Ok(exit::PASS)
+}
+
+/// What is left of the budgets, where somebody says how large the fleet is: they
+/// are shares of it.
+fn left(config: &Config, ledger: &Ledger, now: &Now) -> Option<Vec<String>> {
+    let fleet = expectations::load(&config.thresholds)
+        .and_then(|in_force| config.measurable(&in_force.catalogue));
+    match fleet {
+        Ok(fleet) => Some(budget::left(ledger, &fleet, &config.policy, now)),
+        Err(error) => {
+            note(&format!("what is left of the budgets is not known: {error}"));
+            None
+        }
+    }
+}
+
+/// Takes the next turn, and tells what the journal noticed about itself.
+fn opened(gate: &Gate) -> Result<Journal, Failure> {
+    let journal = Journal::open(&gate.folder).map_err(failure)?;
+    for text in journal.notes() {
+        note(text);
+    }
+    Ok(journal)
+}
+
 /// Concludes what is open, after what was held is free.
 fn recovered(config: &Config, gate: &Gate) -> Result<Vec<ActionRecord>, Failure> {
     let scheduler = acting::scheduler(gate);
-    let mut journal = Journal::open(&gate.folder).map_err(failure)?;
+    let mut journal = opened(gate)?;
     let (_stopper, stop) = watch::channel(false);
     let mut say = |text: &str| note(text);
     acting::runtime()?.block_on(async {
@@ -108,6 +144,12 @@ fn recovered(config: &Config, gate: &Gate) -> Result<Vec<ActionRecord>, Failure>
             for freed in freed.await.map_err(failure)? {
                 note(&freed);
             }
+        } else if !journal.ledger().holds.is_empty() {
+            let names: Vec<&str> = journal.ledger().holds.keys().map(String::as_str).collect();
+            note(&format!(
+                "{} may still hold nodes; a configuration with launcher \"slurm\" frees them",
+                names.join(", ")
+            ));
         }
         let carrier = Carrier {
             scheduler: scheduler.as_ref(),

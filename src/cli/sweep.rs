@@ -27,6 +27,7 @@ use crate::coordinator::Place;
 use crate::coordinator::Progress;
 use crate::coordinator::Sweep;
 use crate::coordinator::SweepError;
+use crate::gate::turn::Turned;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
 use crate::launch::Program;
@@ -210,7 +211,7 @@ fn acted(
     let stored = stored::open_quietly(done.folder.path())?;
     let judged = Judged { stored: &stored, run: &done.run, fleet };
     match acting::turn(config, &judged, apply) {
-        Ok(plan) => {
+        Ok(Turned { plan, .. }) => {
             done.folder.write_json(file::ACTIONS, &plan).map_err(Failure::environment)?;
             let code = acting::code(&plan);
             done.run.actions = Some(plan);

@@ -156,6 +156,9 @@ pub async fn hold(
     all.iter().try_for_each(check_name)?;
     let ledger = {
         let mut journal = Journal::open(holder.folder)?;
+        for note in journal.notes() {
+            (holder.say)(note);
+        }
         clean(Cleaning {
             journal: &mut journal,
             scheduler: holder.scheduler,

@@ -34,6 +34,7 @@ use crate::act::situation::RunSeen;
 use crate::act::situation::Situation;
 use crate::inventory::hostlist;
 use crate::launch::slurm::Programs;
+use crate::measure::text;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionRecord;
@@ -49,6 +50,9 @@ use crate::model::verdict::Verdicts;
 /// From this many nodes on, all are asked for: their names would make a longer
 /// question than the answer is.
 const MANY: usize = 500;
+
+/// Most troubles of one answer that are told one by one.
+const TROUBLES: usize = 5;
 
 /// What a turn is taken for.
 #[expect(missing_debug_implementations, reason = "it lends whom to tell")]
@@ -95,6 +99,8 @@ pub struct Turned {
     pub ledger: Ledger,
     /// The nodes as they were before anything was done.
     pub live: Live,
+    /// What is left of each budget, in sentences.
+    pub budgets: Vec<String>,
 }
 
 /// Why a turn could not be taken, or not to its end.
@@ -122,6 +128,7 @@ pub async fn turn(turn: Turn<'_>) -> Result<Turned, TurnError> {
 async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut ledger = journal::look(turn.folder)?;
     let live = read(&turn, &ledger).await?;
+    say_troubles(&mut turn, &live);
     let controls = controls(&mut turn, &live);
     for event in decided(&turn, &live, &ledger, &controls, |it| notice::events(it, turn.policy)) {
         // As if it had been written down.
@@ -130,7 +137,8 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
         ledger.take(&Entry { format, seq, stamp: stamp::stamp(), epoch, event });
     }
     let plan = decided(&turn, &live, &ledger, &controls, |it| policy::propose(it, turn.policy));
-    Ok(Turned { plan, recovered: Vec::new(), ledger, live })
+    let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::now());
+    Ok(Turned { plan, recovered: Vec::new(), ledger, live, budgets })
 }
 
 /// Reads, decides and carries out, with everything written down first.
@@ -139,6 +147,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     say_notes(&mut turn, &journal);
     clean(&mut turn, &mut journal).await?;
     let recovered = recover::recover(carrier(&mut turn, &mut journal)).await?;
+    void(&mut turn, &recovered, "an earlier turn found it at fault");
     let mut live = read(&turn, journal.ledger()).await?;
     let names = &turn.policy.marks;
     let again = reassert::reassert(turn.scheduler, &live, journal.ledger(), names).await;
@@ -146,6 +155,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
         say_again(&mut turn, &again);
         live = read(&turn, journal.ledger()).await?;
     }
+    say_troubles(&mut turn, &live);
     let controls = controls(&mut turn, &live);
     for event in
         decided(&turn, &live, journal.ledger(), &controls, |it| notice::events(it, turn.policy))
@@ -163,9 +173,11 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     plan.dry_run = false;
     let run = turn.run.id.clone();
     plan.records = carry::carry(carrier(&mut turn, &mut journal), &run, &plan).await?;
-    void(&mut turn, &plan);
+    let why = format!("run {run} found it at fault");
+    void(&mut turn, &plan.records, &why);
     let ledger = journal.ledger().clone();
-    Ok(Turned { plan, recovered, ledger, live })
+    let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::now());
+    Ok(Turned { plan, recovered, ledger, live, budgets })
 }
 
 /// Frees what processes held that are no more.
@@ -207,14 +219,13 @@ fn say_again(turn: &mut Turn<'_>, again: &[reassert::Reasserted]) {
 }
 
 /// What was drained is certified no more.
-fn void(turn: &mut Turn<'_>, plan: &ActionPlan) {
-    for record in &plan.records {
+fn void(turn: &mut Turn<'_>, records: &[ActionRecord], why: &str) {
+    for record in records {
         let is_drain = matches!(record.kind, ActionKind::Drain | ActionKind::Relabel);
         if !is_drain || record.result != ActionResult::Done {
             continue;
         }
-        let why = format!("run {} found it at fault", turn.run.id);
-        if let Err(error) = certificates::void(turn.folder, &record.node, &why, &stamp::now()) {
+        if let Err(error) = certificates::void(turn.folder, &record.node, why, &stamp::now()) {
             (turn.say)(&format!("the certificate of {} is not voided: {error}", record.node));
         }
     }
@@ -274,9 +285,69 @@ fn controls(turn: &mut Turn<'_>, live: &Live) -> BTreeSet<NodeName> {
     controls
 }
 
+/// Tells what of the scheduler's answer could not be read: the nodes there are
+/// not known, and nothing is done about them.
+fn say_troubles(turn: &mut Turn<'_>, live: &Live) {
+    for trouble in live.troubles.iter().take(TROUBLES) {
+        (turn.say)(&format!("not read: {}", text::clean(trouble)));
+    }
+    if TROUBLES < live.troubles.len() {
+        (turn.say)(&format!("and {} more", live.troubles.len() - TROUBLES));
+    }
+}
+
 /// Tells what the journal noticed about itself when it was opened.
 fn say_notes(turn: &mut Turn<'_>, journal: &Journal) {
     for note in journal.notes() {
         (turn.say)(note);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture;
+    use super::super::fixture::Fake;
+    use super::*;
+    use crate::model::verdict::Outcome;
+    use crate::model::verdict::VERDICTS_FORMAT;
+
+    #[test]
+    fn what_could_not_be_read_is_told_and_budgets_are_said() {
+        let fake = Fake::of(1);
+        fake.troubles.borrow_mut().extend((0..7).map(|at| format!("nodes[{at}]: no name")));
+        let folder = tempfile::tempdir().expect("a folder");
+        let verdicts = Verdicts {
+            format: VERDICTS_FORMAT.to_owned(),
+            platform: None,
+            thresholds_digest: String::new(),
+            outcome: Outcome::Pass,
+            findings: Vec::new(),
+            nodes: Vec::new(),
+            unknown: Vec::new(),
+            notes: Vec::new(),
+        };
+        let (_stopper, stop) = watch::channel(false);
+        let mut told = Vec::new();
+        let turned = fixture::now(turn(Turn {
+            folder: folder.path(),
+            scheduler: &fake,
+            programs: None,
+            limit: Duration::from_secs(1),
+            settle: Duration::from_millis(50),
+            policy: &Policy::default(),
+            verdicts: &verdicts,
+            fleet: &Claims::default(),
+            coverage: None,
+            run: &RunSeen::default(),
+            drivers: &BTreeMap::new(),
+            apply: false,
+            stop,
+            say: &mut |text| told.push(text.to_owned()),
+        }))
+        .expect("a turn");
+        assert_eq!(told.len(), TROUBLES + 1, "{told:?}");
+        assert_eq!(told[0], "not read: nodes[0]: no name");
+        assert_eq!(told[TROUBLES], "and 2 more");
+        assert_eq!(turned.budgets.len(), 5, "{:?}", turned.budgets);
     }
 }

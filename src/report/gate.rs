@@ -2,21 +2,28 @@
 //!
 //! Values in, text out; what a node's state is now, only the scheduler says.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::Value;
 use serde_json::json;
 
+use super::plain::counted;
 use super::plain::plain;
+use crate::act::budget;
 use crate::act::ledger::Ledger;
 use crate::act::ledger::OwnDrain;
+use crate::act::situation::Now;
 use crate::model::id::NodeName;
+use crate::model::verdict::Outcome;
 
 /// The format of the document.
 const FORMAT: &str = "fabricgate.gate/1";
 
-/// The record as a document.
-pub fn document(ledger: &Ledger) -> Value {
+/// The record as a document. What is left of the budgets is null where the size
+/// of the fleet is not known.
+pub fn document(ledger: &Ledger, now: &Now, budgets: Option<&[String]>) -> Value {
+    let (drains, marks) = budget::within_hour(ledger, now);
     json!({
         "format": FORMAT,
         "epoch": ledger.epoch,
@@ -35,6 +42,12 @@ pub fn document(ledger: &Ledger) -> Value {
             "name": name, "kind": it.kind, "since": it.stamp.at, "nodes": it.nodes,
             "host": it.host, "pid": it.pid,
         })).collect::<Vec<_>>(),
+        "marks": ledger.marks.iter().map(|(node, it)| json!({
+            "node": node, "outcome": it.outcome, "class": it.class, "run": it.run,
+            "since": it.at, "expires": it.expires,
+        })).collect::<Vec<_>>(),
+        "spent_within_hour": { "drains": drains, "marks": marks },
+        "budgets": budgets,
     })
 }
 
@@ -47,7 +60,7 @@ fn drained((node, drain): (&NodeName, &OwnDrain)) -> Value {
 }
 
 /// The record for people.
-pub fn text(ledger: &Ledger) -> String {
+pub fn text(ledger: &Ledger, now: &Now) -> String {
     let mut text = String::new();
     match &ledger.breaker {
         Some(it) => {
@@ -79,5 +92,68 @@ pub fn text(ledger: &Ledger) -> String {
             "held: {kind:?} {name}, {count} nodes, since {at}, by pid {pid} on {host}"
         );
     }
+    let mut said: BTreeMap<Outcome, usize> = BTreeMap::new();
+    for mark in ledger.marks.values() {
+        *said.entry(mark.outcome).or_default() += 1;
+    }
+    for (outcome, count) in said {
+        let _ = writeln!(text, "marked {outcome}: {}", counted(count, "node", "nodes"));
+    }
+    let (drains, marks) = budget::within_hour(ledger, now);
+    let (drains, marks) = (counted(drains, "drain", "drains"), counted(marks, "mark", "marks"));
+    let _ = writeln!(text, "begun within the hour: {drains}, {marks}");
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::act::ledger::Spent;
+    use crate::model::action::Action;
+    use crate::model::action::ActionKind;
+    use crate::model::action::Mark;
+    use crate::model::journal::Stamp;
+
+    #[test]
+    fn what_was_said_and_what_was_spent_are_told() {
+        let mark = Mark {
+            outcome: Outcome::Degraded,
+            class: Some("nvlink-low".to_owned()),
+            run: "r1".to_owned(),
+            at: "2026-03-04T05:06:07Z".to_owned(),
+            expires: None,
+        };
+        let action = Action {
+            kind: ActionKind::Relabel,
+            node: "n1".into(),
+            domain: None,
+            leaf: None,
+            command: Vec::new(),
+            reason: String::new(),
+            mark: Some(mark.clone()),
+            findings: Vec::new(),
+            ratio: None,
+            price: None,
+            why: String::new(),
+        };
+        let now = Now { unix: 10_000, ..Now::default() };
+        let spent = |unix: i64| Spent {
+            id: unix.to_string(),
+            stamp: Stamp { unix, ..Stamp::default() },
+            action: action.clone(),
+        };
+        let ledger = Ledger {
+            marks: [("n1".into(), mark)].into(),
+            spent: vec![spent(1_000), spent(9_000)],
+            ..Ledger::default()
+        };
+        let shown = text(&ledger, &now);
+        assert!(shown.contains("marked degraded: 1 node\n"), "{shown}");
+        assert!(shown.contains("begun within the hour: 0 drains, 1 mark\n"), "{shown}");
+        let budgets = ["drains at a time: 1 of 1 left".to_owned()];
+        let document = document(&ledger, &now, Some(&budgets));
+        assert_eq!(document["marks"][0]["class"], "nvlink-low");
+        assert_eq!(document["spent_within_hour"], json!({ "drains": 0, "marks": 1 }));
+        assert_eq!(document["budgets"], json!(budgets));
+    }
 }
