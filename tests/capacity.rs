@@ -91,6 +91,25 @@ fn options_reach_the_reckoning() {
 }
 
 #[test]
+fn what_no_option_says_is_as_the_policy_has_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let policy =
+        "claims = \"c.toml\"\n[policy]\nexposed = 1.0\nunavailable = 0.03\nmix = { 16 = 1.0 }\n";
+    fs::write(folder.path().join("f.toml"), policy).expect("written");
+    let config = ["--config", "f.toml", "--nodes", "18", "--out", "2", "--degraded", "50%"];
+    let of = document(folder.path(), &config, 0);
+    let options = ["--out", "2", "--degraded", "50%", "--exposed", "1", "--unavailable", "3%"];
+    let asked = document(folder.path(), &[&options[..], &["--mix", "16=1"]].concat(), 0);
+    assert_eq!(of["blocks"], asked["blocks"]);
+    assert_eq!(of["mix"], asked["mix"]);
+    let own = ["--unavailable", "1%", "--mix", "8=1", "--exposed", "30%"];
+    let over = document(folder.path(), &[&config[..], &own[..]].concat(), 0);
+    assert_eq!(over["assumptions"][0]["unavailable"], 0.01);
+    assert_eq!(over["mix"]["8"], 1.0);
+    assert_ne!(over["blocks"], asked["blocks"]);
+}
+
+#[test]
 fn a_mix_from_accounting_is_the_mix_it_amounts_to() {
     let accounting = document(root(), &["--mix-from", "examples/capacity/sacct.txt"], 0);
     let seconds = |nodes: f64, seconds: f64| nodes * seconds;

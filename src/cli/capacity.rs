@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use super::Globals;
 use super::asking;
 use super::config;
+use super::config::Config;
 use super::config::Source;
 use super::exit;
 use super::expectations;
@@ -22,6 +23,7 @@ use crate::act::capacity::Assumption;
 use crate::act::capacity::Block;
 use crate::act::capacity::Mix;
 use crate::act::capacity::Question;
+use crate::act::policy::Policy;
 use crate::inventory::outages_file;
 use crate::inventory::reconcile::is_out;
 use crate::inventory::slurm::accounting;
@@ -35,22 +37,16 @@ const NODES: u32 = 18;
 /// The most nodes of a block. The largest NVLink domains have some hundred.
 const MOST_NODES: u32 = 1_000;
 
-/// The share of nodes that is out at a time where nothing is said: an
-/// assumption, and shown as one.
-const UNAVAILABLE: f64 = 0.01;
-
 /// What a suspect has lost of its rate where nothing is said: one NVLink of the
 /// eighteen of a Blackwell GPU.
 const DEGRADED: f64 = 1.0 / 18.0;
-
-/// The share of a step that waits for the fabric where nothing is said.
-const EXPOSED: f64 = 0.3;
 
 /// Tell what segments and unavailable nodes leave schedulable, and what a drain costs.
 ///
 /// For a block of --nodes, or for the blocks that Slurm or a configuration's sources tell of, with the
 /// nodes that are out now. Exact for nodes that fail independently of each other, which is optimistic:
-/// trays share power, coolant and switches; give --observed where there is a record. Changes nothing.
+/// trays share power, coolant and switches; give --observed where there is a record. With --config the
+/// mix and the shares that no option gives are those of its [policy]. Changes nothing.
 /// Ends with 4 when a source could not be read or says of some nodes only whether they are out, with 5
 /// when none tells of a block.
 #[derive(Debug, clap::Args)]
@@ -90,9 +86,9 @@ pub struct Args {
     /// NVLink of eighteen where absent.
     #[arg(long, value_name = "SHARE", value_parser = lost, default_value_t = DEGRADED, hide_default_value = true)]
     degraded: f64,
-    /// The share of a step that waits for the suspect.
-    #[arg(long, value_name = "SHARE", value_parser = part, default_value_t = EXPOSED)]
-    exposed: f64,
+    /// The share of a step that waits for the suspect; 0.3 where neither this nor [policy] says.
+    #[arg(long, value_name = "SHARE", value_parser = part)]
+    exposed: Option<f64>,
     /// Also draw it, into this file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -137,12 +133,17 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let written = args.mix.as_deref().map(Mix::parse).transpose();
     let written = written.map_err(|error| Failure::Usage(format!("--mix: {error}")))?;
     let accounting = args.mix_from.as_deref().map(config::read_text).transpose()?;
-    let assumptions = assumptions(args)?;
-    let mut standing = standing(args, globals)?;
+    let config = match globals.config.as_deref() {
+        Some(path) => Some(config::open(Some(path))?),
+        None => None,
+    };
+    let policy = config.as_ref().map(|config| config.policy.clone()).unwrap_or_default();
+    let assumptions = assumptions(args, &policy)?;
+    let mut standing = standing(args, config.as_ref())?;
     let largest = standing.blocks.iter().map(|block| block.nodes).max().unwrap_or(0);
     let mix = match (&accounting, &args.mix_from) {
         (Some(text), Some(path)) => Some(accounted(text, path, largest, &mut standing.notes)?),
-        _ => written,
+        _ => written.or_else(|| Some(policy.mix.clone()).filter(|mix| !mix.0.is_empty())),
     };
     if let Some(too_large) = mix.iter().flat_map(|mix| mix.0.keys()).find(|it| largest < **it) {
         standing.notes.push(format!(
@@ -165,7 +166,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         mix,
         assumptions,
         degraded: args.degraded,
-        exposed: args.exposed,
+        exposed: args.exposed.unwrap_or(policy.exposed),
     };
     let mut survey = capacity::survey(&question).map_err(|(block, error)| {
         let file = args.observed.as_deref().map(Path::display);
@@ -186,7 +187,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     Ok(if standing.is_partial { exit::INCONCLUSIVE } else { exit::PASS })
 }
 
-fn assumptions(args: &Args) -> Result<Vec<Assumption>, Failure> {
+fn assumptions(args: &Args, policy: &Policy) -> Result<Vec<Assumption>, Failure> {
     if let Some(path) = &args.observed {
         let text = config::read_text(path)?;
         let shares = outages_file::read(&text)
@@ -194,7 +195,7 @@ fn assumptions(args: &Args) -> Result<Vec<Assumption>, Failure> {
         return Ok(vec![Assumption::Observed { shares }]);
     }
     let shares = match args.unavailable.as_slice() {
-        [] => &[UNAVAILABLE],
+        [] => &[policy.unavailable],
         given => given,
     };
     Ok(shares.iter().map(|share| Assumption::Independent { unavailable: *share }).collect())
@@ -219,11 +220,7 @@ fn accounted(text: &str, path: &Path, block: u32, notes: &mut Vec<String>) -> Re
     Ok(mix)
 }
 
-fn standing(args: &Args, globals: &Globals) -> Result<Standing, Failure> {
-    let config = match globals.config.as_deref() {
-        Some(path) => Some(config::open(Some(path))?),
-        None => None,
-    };
+fn standing(args: &Args, config: Option<&Config>) -> Result<Standing, Failure> {
     if args.nodes.is_some() || (args.from.is_empty() && config.is_none()) {
         let nodes = args.nodes.unwrap_or(NODES);
         if nodes < args.out {
@@ -238,17 +235,17 @@ fn standing(args: &Args, globals: &Globals) -> Result<Standing, Failure> {
                     beside it";
         return Err(Failure::Usage(text.to_owned()));
     }
-    let site = config.as_ref().map(|config| config.thresholds.clone()).unwrap_or_default();
+    let site = config.map(|config| config.thresholds.clone()).unwrap_or_default();
     let in_force = expectations::load(&site)?;
-    let claims = match &config {
+    let claims = match config {
         Some(config) if args.from.is_empty() => config.claims(&in_force.catalogue)?,
         _ => {
-            let of_config = config.as_ref().and_then(|config| match &config.claims {
+            let of_config = config.and_then(|config| match &config.claims {
                 Source::Sources(wanted) => Some(wanted.as_ref()),
                 _ => None,
             });
             let wanted = Wanted::from_words(&args.from, of_config)?;
-            asking::claims(&wanted, config.as_ref(), &in_force.catalogue)?
+            asking::claims(&wanted, config, &in_force.catalogue)?
         }
     };
     asking::tell_problems(&claims);
