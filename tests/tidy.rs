@@ -305,3 +305,46 @@ fn every_class_of_disagreement_is_documented() {
         classes.iter().filter(|class| !document.contains(&format!("`{class}`"))).collect();
     assert!(silent.is_empty(), "docs/claims.md does not tell of {silent:?}");
 }
+
+/// The names of the fields of a struct, in order.
+fn fields(path: &str, name: &str) -> Vec<String> {
+    let source = code(&root().join(path));
+    let body = source.split(&format!("struct {name} {{")).nth(1).expect("the struct");
+    let body = body.split("\n}").next().expect("its end");
+    let field = |line: &str| {
+        let line = line.trim().trim_start_matches("pub ");
+        let (name, _) = line.split_once(": ")?;
+        name.chars().all(|c| c.is_ascii_lowercase() || c == '_').then(|| name.to_owned())
+    };
+    body.lines().filter_map(field).collect()
+}
+
+#[test]
+fn every_setting_of_the_gate_is_documented_and_no_other() {
+    let document = fs::read_to_string(root().join("docs/gate.md")).expect("docs/gate.md");
+    let section = |head: &str| {
+        let rows = document.split(head).nth(1).unwrap_or_else(|| panic!("{head}"));
+        rows.split("\n\n").next().unwrap_or(rows).to_owned()
+    };
+    let policy = fields("src/act/policy.rs", "Policy");
+    let marks = fields("src/act/marks.rs", "MarkNames");
+    assert!(20 < policy.len() && 3 < marks.len(), "the fields are found: {policy:?} {marks:?}");
+    for (head, fields) in [("\n| `[policy]` |", policy), ("\n| `[policy.marks]` |", marks)] {
+        let rows = section(head);
+        let keys = rows.lines().skip(2).filter_map(|row| row.split('|').nth(1));
+        let mut told: Vec<&str> =
+            keys.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+        let mut fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+        told.sort_unstable();
+        fields.sort_unstable();
+        assert_eq!(told, fields, "docs/gate.md below {head:?} and the struct differ");
+    }
+    let gate = fields("src/cli/gating.rs", "Section");
+    let shown = section("\n    [gate]\n");
+    let mut told: Vec<&str> =
+        shown.lines().filter_map(|row| row.split_once(" = ")).map(|it| it.0.trim()).collect();
+    let mut gate: Vec<&str> = gate.iter().map(String::as_str).collect();
+    told.sort_unstable();
+    gate.sort_unstable();
+    assert_eq!(told, gate, "docs/gate.md below [gate] and the section differ");
+}
