@@ -416,7 +416,7 @@ impl Holder<'_> {
         for attempt in 0..TRIES {
             if attempt != 0 || ours.is_some() {
                 let live = self.read(&members).await?;
-                members.retain(|node| match self.unfit(&live, node, ours) {
+                members.retain(|node| match self.unfit(&unplanned(&live), node, ours) {
                     None => true,
                     Some(_) if queues && attempt == 0 => true,
                     Some(why) => {
@@ -503,6 +503,16 @@ pub fn job_name(run: &str) -> String {
 fn is_in_use(node: &LiveNode) -> bool {
     const PASSING: &[&str] = &["ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "IDLE"];
     node.state.iter().all(|word| PASSING.contains(&word.as_str()))
+}
+
+/// The same without plans: the job that these nodes are planned for may be the
+/// one of ours that was just given up.
+fn unplanned(live: &Live) -> Live {
+    let mut live = live.clone();
+    for node in live.nodes.values_mut() {
+        node.state.retain(|word| word != "PLANNED");
+    }
+    live
 }
 
 fn refused(what: String, complaint: &Complaint) -> HoldError {
