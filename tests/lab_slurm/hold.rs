@@ -436,6 +436,9 @@ fn a_lifted_drain_comes_back_after_a_kill() {
     lab.wait_for("our job", || lab.holds().contains("RUNNING"));
     running.signal("-KILL");
     running.end();
+    // Nobody may come back for days: until then no user gets the node.
+    let reservation = lab.run(&["scontrol", "show", "reservation", "-o"]);
+    assert!(reservation.contains("Duration=365-00:00:00"), "{reservation}");
     let (state, _) = lab.node("node0007");
     assert!(!state.contains(&"DRAIN".to_owned()), "its drain was lifted: {state:?}");
     let told = fabricgate(&site, &["gate", "recover"]);

@@ -153,12 +153,12 @@ impl Calls<'_> {
         self.put(argv, self.limit).await.map(drop)
     }
 
-    /// Makes a maintenance reservation.
+    /// Makes a maintenance reservation, for so many minutes or without end.
     pub(super) async fn reserve(
         &self,
         name: &str,
         nodes: &[NodeName],
-        minutes: u64,
+        minutes: Option<u64>,
         user: &str,
     ) -> Result<(), Complaint> {
         let mut argv = self.programs.scontrol.clone();
@@ -166,6 +166,7 @@ impl Calls<'_> {
         argv.push(format!("ReservationName={name}"));
         argv.push(format!("Nodes={}", folded(nodes)));
         argv.push("StartTime=now".to_owned());
+        let minutes = minutes.map_or("UNLIMITED".to_owned(), |minutes| minutes.to_string());
         argv.push(format!("Duration={minutes}"));
         argv.push(format!("Users={user}"));
         argv.push("Flags=MAINT,IGNORE_JOBS".to_owned());
