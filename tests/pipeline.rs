@@ -322,7 +322,7 @@ fn a_stored_run_shows_and_judges_the_same_again() {
 
     let applied = cluster.run(&["apply", &folder]);
     assert_eq!(applied.status.code(), Some(0));
-    assert!(stdout(&applied).contains("proposed"), "{}", stdout(&applied));
+    assert!(stdout(&applied).contains("Proposed"), "{}", stdout(&applied));
     let raw = cluster.folder().join("raw").display().to_string();
     let judged = cluster.run(&["judge", &raw, "--json"]);
     assert!(judged.status.code().is_some_and(|code| code != 1), "{}", stderr(&judged));
@@ -340,7 +340,7 @@ fn a_run_that_was_killed_can_be_read_up_to_there() {
         .expect("the program starts");
     let done = || {
         let folder = fs::read_dir(cluster.path("runs")).ok()?.next()?.ok()?.path();
-        let lines = fs::read_to_string(folder.join("measurements.jsonl")).ok()?.lines().count();
+        let lines = fs::read_to_string(folder.join("results.jsonl")).ok()?.lines().count();
         (lines == 3).then_some(())
     };
     wait_for(done);

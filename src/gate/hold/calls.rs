@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use crate::exec;
 use crate::exec::Request;
@@ -23,6 +24,9 @@ use crate::model::raw::Ending;
 /// How much longer than Slurm itself a program may take: a controller that
 /// hangs is noticed after MessageTimeout, 10 s.
 const SLACK: Duration = Duration::from_secs(20);
+
+/// How often a job that does not start is looked at.
+const GLANCE: Duration = Duration::from_secs(3);
 
 /// What salloc says when it has a job, before its number.
 const GRANTED: &str = "Granted job allocation ";
@@ -89,7 +93,28 @@ impl Calls<'_> {
     pub(super) async fn allocate(&self, slurm: &Slurm, job: &Job<'_>) -> Result<String, Complaint> {
         let wait = job.immediate.unwrap_or(slurm.wait_s).max(IMMEDIATE_S);
         let limit = Duration::from_secs(wait) + SLACK;
-        let (_, stderr) = self.put(slurm.allocate(job), limit).await?;
+        let mut pending = None;
+        let made = {
+            let mut making = std::pin::pin!(self.put(slurm.allocate(job), limit));
+            loop {
+                tokio::select! {
+                    made = &mut making => break made,
+                    () = sleep(GLANCE) => {}
+                }
+                // Asked for beside it: salloc itself does not tell what it waits for.
+                tokio::select! {
+                    made = &mut making => break made,
+                    why = self.pending(job.name) => pending = why.or(pending),
+                }
+            }
+        };
+        let (_, stderr) = made.map_err(|complaint| match pending {
+            Some(why) => Complaint {
+                is_busy: complaint.is_busy && is_about_nodes(&why),
+                message: format!("{}, it was pending for {why}", complaint.message),
+            },
+            None => complaint,
+        })?;
         let number = stderr.lines().find_map(|line| {
             let (_, rest) = line.split_once(GRANTED)?;
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -111,6 +136,16 @@ impl Calls<'_> {
         Ok(jobs.map(|(number, state)| (number.to_owned(), state.trim().to_owned())).collect())
     }
 
+    /// What the job of this name that has not started is waiting for.
+    async fn pending(&self, name: &str) -> Option<String> {
+        let mut argv = self.programs.squeue.clone();
+        argv.extend(["--noheader".to_owned(), "--all".to_owned(), format!("--name={name}")]);
+        argv.extend(["--states=PENDING".to_owned(), "--format=%r".to_owned()]);
+        let (listed, _) = self.put(argv, self.limit).await.ok()?;
+        let why = listed.lines().map(clean).find(|why| !why.is_empty())?;
+        (why != "None").then_some(why)
+    }
+
     /// Ends the jobs of this name.
     pub(super) async fn cancel(&self, name: &str) -> Result<(), Complaint> {
         let mut argv = self.programs.scancel.clone();
@@ -118,12 +153,12 @@ impl Calls<'_> {
         self.put(argv, self.limit).await.map(drop)
     }
 
-    /// Makes a maintenance reservation.
+    /// Makes a maintenance reservation, for so many minutes or without end.
     pub(super) async fn reserve(
         &self,
         name: &str,
         nodes: &[NodeName],
-        minutes: u64,
+        minutes: Option<u64>,
         user: &str,
     ) -> Result<(), Complaint> {
         let mut argv = self.programs.scontrol.clone();
@@ -131,6 +166,7 @@ impl Calls<'_> {
         argv.push(format!("ReservationName={name}"));
         argv.push(format!("Nodes={}", folded(nodes)));
         argv.push("StartTime=now".to_owned());
+        let minutes = minutes.map_or("UNLIMITED".to_owned(), |minutes| minutes.to_string());
         argv.push(format!("Duration={minutes}"));
         argv.push(format!("Users={user}"));
         argv.push("Flags=MAINT,IGNORE_JOBS".to_owned());
@@ -169,6 +205,13 @@ pub(super) fn folded(nodes: &[NodeName]) -> String {
     hostlist::fold(nodes.iter().map(NodeName::as_str))
 }
 
+/// Whether what a job waits for is that its nodes are not free (`squeue(1)`, JOB
+/// REASON CODES): everything else is about the job and not about its nodes.
+fn is_about_nodes(why: &str) -> bool {
+    const NODES: &[&str] = &["Resources", "Priority", "Nodes", "ReqNodeNotAvail", "Reservation"];
+    NODES.iter().any(|words| why.starts_with(words))
+}
+
 fn is_program(word: &str) -> bool {
     let name = word.rsplit('/').next().unwrap_or(word);
     ["srun", "salloc", "scancel", "squeue", "scontrol"].contains(&name)
@@ -187,6 +230,13 @@ fn told(stderr: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_may_wait_for_other_things_than_its_nodes() {
+        let nodes = "ReqNodeNotAvail, UnavailableNodes:node0003";
+        assert!(is_about_nodes("Resources") && is_about_nodes(nodes));
+        assert!(!is_about_nodes("PartitionTimeLimit") && !is_about_nodes("AccountNotAllowed"));
+    }
 
     #[test]
     fn what_is_wrong_is_told_without_the_progress_before() {
