@@ -163,7 +163,7 @@ impl<'a> Budget<'a> {
         }
         if let Some((price, most)) = price.zip(policy.price_ceiling)
             // A price that is no number is over every limit.
-            && !(price <= most)
+            && (price.is_nan() || most < price)
         {
             return full(
                 false,
