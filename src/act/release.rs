@@ -156,6 +156,8 @@ impl<'a> Proposal<'a> {
         let after: BTreeMap<&str, i64> = noted
             .chain(at_hand)
             .filter(|(measured, run)| drain.stamp.unix < *measured && *run != drain.run)
+            // One that says so may as well have been made before the drain.
+            .filter(|(measured, _)| !grounds::is_to_come(*measured, self.situation.now.unix))
             .map(|(measured, run)| (run, measured))
             .collect();
         // A machine that booted since is judged on what it did since: links

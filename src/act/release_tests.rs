@@ -233,6 +233,7 @@ fn only_whole_runs_of_real_nodes_made_after_the_drain_count() {
         ("partial", with(|run| run.complete = false)),
         ("simulated", with(|run| run.real = false)),
         ("before", with(|run| run.created_unix = DRAINED - 1)),
+        ("not yet", with(|run| run.created_unix = NOW + HOUR)),
         ("the drain's own", with(|run| run.id = "bad-run".to_owned())),
     ] {
         assert!(world.released().is_empty(), "{what}");
