@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 
+use super::bounds;
 use super::journal::Journal;
 use super::scheduler::Answer;
 use super::scheduler::Scheduler;
@@ -129,6 +130,7 @@ impl Scheduler for Fake {
 
     fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
         Box::pin(async move {
+            bounds::nodes(nodes)?;
             if self.silent.get() {
                 return Err(late());
             }

@@ -246,7 +246,10 @@ fn carrier<'c>(turn: &'c mut Turn<'_>, journal: &'c mut Journal) -> Carrier<'c> 
 async fn read(turn: &Turn<'_>, ledger: &Ledger) -> Result<Live, TurnError> {
     let claimed = turn.fleet.domains.iter().flat_map(|domain| &domain.nodes);
     let ours = ledger.drains.keys().chain(ledger.marks.keys());
-    let nodes: BTreeSet<&NodeName> = claimed.chain(ours).collect();
+    // Claims are others' words: one name that Slurm would take for a list must not
+    // keep it from being asked for all others.
+    let nodes: BTreeSet<&NodeName> =
+        claimed.chain(ours).filter(|node| node.is_one_node()).collect();
     let nodes: Vec<NodeName> =
         if nodes.len() < MANY { nodes.into_iter().cloned().collect() } else { Vec::new() };
     turn.scheduler
@@ -308,13 +311,12 @@ mod tests {
     use super::super::fixture;
     use super::super::fixture::Fake;
     use super::*;
+    use crate::model::claims::ClaimedDomain;
     use crate::model::verdict::Outcome;
     use crate::model::verdict::VERDICTS_FORMAT;
 
-    #[test]
-    fn what_could_not_be_read_is_told_and_budgets_are_said() {
-        let fake = Fake::of(1);
-        fake.troubles.borrow_mut().extend((0..7).map(|at| format!("nodes[{at}]: no name")));
+    /// A dry run over this fleet, and what it told.
+    fn looked(fake: &Fake, fleet: &Claims) -> (Turned, Vec<String>) {
         let folder = tempfile::tempdir().expect("a folder");
         let verdicts = Verdicts {
             format: VERDICTS_FORMAT.to_owned(),
@@ -330,13 +332,13 @@ mod tests {
         let mut told = Vec::new();
         let turned = fixture::now(turn(Turn {
             folder: folder.path(),
-            scheduler: &fake,
+            scheduler: fake,
             programs: None,
             limit: Duration::from_secs(1),
             settle: Duration::from_millis(50),
             policy: &Policy::default(),
             verdicts: &verdicts,
-            fleet: &Claims::default(),
+            fleet,
             coverage: None,
             run: &RunSeen::default(),
             drivers: &BTreeMap::new(),
@@ -345,6 +347,29 @@ mod tests {
             say: &mut |text| told.push(text.to_owned()),
         }))
         .expect("a turn");
+        (turned, told)
+    }
+
+    #[test]
+    fn a_claimed_name_that_is_not_one_node_s_keeps_nobody_from_being_asked_for() {
+        let fake = Fake::of(2);
+        let domain = ClaimedDomain {
+            name: "d1".into(),
+            nodes: ["n1", "n[1-9]", "ALL", "n2"].map(NodeName::from).to_vec(),
+            platform: None,
+            gpus_per_node: None,
+            nic: None,
+        };
+        let fleet = Claims { domains: vec![domain], ..Claims::default() };
+        let (turned, told) = looked(&fake, &fleet);
+        assert_eq!(turned.live.nodes.len(), 2, "{told:?}");
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_told_and_budgets_are_said() {
+        let fake = Fake::of(1);
+        fake.troubles.borrow_mut().extend((0..7).map(|at| format!("nodes[{at}]: no name")));
+        let (turned, told) = looked(&fake, &Claims::default());
         assert_eq!(told.len(), TROUBLES + 1, "{told:?}");
         assert_eq!(told[0], "not read: nodes[0]: no name");
         assert_eq!(told[TROUBLES], "and 2 more");
