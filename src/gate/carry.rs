@@ -52,7 +52,7 @@ pub const SETTLE: Duration = Duration::from_secs(10);
 
 /// A change of state that slurmctld acknowledged is lost when it is killed
 /// within 1 s, and was kept after 3 s (26.05 and 24.11, observed).
-const KEPT: Duration = Duration::from_secs(3);
+pub(super) const KEPT: Duration = Duration::from_secs(3);
 
 /// After a plain refusal nothing is expected to show; what was done of a list
 /// in part shows at once.

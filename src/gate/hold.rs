@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio::time::sleep;
 
+use super::carry::KEPT;
 use super::journal::Journal;
 use super::journal::JournalError;
 use super::scheduler::Scheduler;
@@ -54,10 +55,6 @@ const TRIES: u32 = 3;
 
 /// How often nodes are looked at that are waited for.
 const GLANCE: Duration = Duration::from_secs(2);
-
-/// What slurmctld acknowledged is lost when it is killed within 1 s, and was kept
-/// after 3 s (26.05 and 24.11, observed).
-const KEPT: Duration = Duration::from_secs(3);
 
 /// How often waiting is told.
 const TELL: Duration = Duration::from_secs(30);

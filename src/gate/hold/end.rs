@@ -12,6 +12,7 @@ use super::Holding;
 use super::calls::Calls;
 use super::calls::folded;
 use crate::act::ledger::Hold;
+use crate::gate::carry::KEPT;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
 use crate::gate::scheduler::Scheduler;
@@ -171,6 +172,10 @@ impl Ends<'_> {
         drained: &[(NodeName, String)],
     ) -> Result<String, String> {
         if !drained.is_empty() {
+            self.drain(drained).await?;
+            // A drain that was acknowledged may yet be lost, and the reservation is
+            // all that keeps users off these nodes then.
+            sleep(KEPT).await;
             self.drain(drained).await?;
         }
         let told = self.calls.unreserve(name).await;
