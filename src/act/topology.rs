@@ -301,7 +301,7 @@ fn moved(
     let mut moved = Vec::new();
     for (node, to) in moves {
         let (shown, name) = (clean(node.as_str()), clean(to));
-        if hostlist::expand(node.as_str()).ok().is_none_or(|names| names != [node.as_str()]) {
+        if !hostlist::is_name(node.as_str()) {
             return refused(format!("{shown} is no name of one node"));
         }
         if !before.contains_key(to) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::acting;
 use super::exit;
 use super::failure::Failure;
 use super::stdout::note;
@@ -74,13 +75,13 @@ pub struct Answer {
 /// Proposes a file; nothing is written. That the scheduler does not answer is
 /// told and ends nothing.
 pub fn show(asked: &Asked<'_>) -> Result<Answer, Failure> {
-    block_on(answer(asked)).map(|(answer, _)| answer)
+    acting::runtime()?.block_on(answer(asked)).map(|(answer, _)| answer)
 }
 
 /// Proposes a file and puts it in place. What is said meanwhile goes to standard
 /// error.
 pub fn write(asked: &Asked<'_>) -> Result<Answer, Failure> {
-    block_on(async {
+    acting::runtime()?.block_on(async {
         let (mut answer, ground) = answer(asked).await?;
         if let Some(trouble) = answer.troubles.first() {
             return Err(Failure::Environment(format!("no topology is written: {trouble}")));
@@ -211,12 +212,4 @@ fn wanted(asked: &Asked<'_>) -> Result<(Wanted, Vec<Withheld>), Failure> {
         wanted.moves.insert(node, block.to_owned());
     }
     Ok((wanted, withheld))
-}
-
-fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::Environment(format!("no runtime: {error}")))?;
-    runtime.block_on(work)
 }

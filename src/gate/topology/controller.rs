@@ -16,6 +16,7 @@ use crate::exec::Request;
 use crate::inventory::slurm::pending;
 use crate::inventory::slurm::pending::PendingJob;
 use crate::inventory::slurm::show_topology;
+use crate::launch::slurm::Programs;
 use crate::measure::text::clean;
 use crate::model::raw::Ending;
 use crate::model::said::GroupKind;
@@ -44,15 +45,8 @@ struct Printed {
 impl Controller {
     /// The same words in front of `squeue` as of this `scontrol`.
     pub fn beside(scontrol: &[String], limit: Duration) -> Self {
-        let mut squeue = scontrol.to_vec();
-        match squeue.last_mut() {
-            Some(program) if program.ends_with("scontrol") => {
-                program.truncate(program.len() - "scontrol".len());
-                program.push_str("squeue");
-            }
-            _ => squeue = vec!["squeue".to_owned()],
-        }
-        Self { scontrol: scontrol.to_vec(), squeue, limit }
+        let Programs { scontrol, squeue, .. } = Programs::beside(scontrol);
+        Self { scontrol, squeue, limit }
     }
 
     /// The version of its programs.
