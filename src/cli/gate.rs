@@ -26,6 +26,7 @@ use crate::gate::journal::JournalError;
 use crate::gate::recover;
 use crate::gate::stamp;
 use crate::model::action::ActionRecord;
+use crate::model::action::ActionResult;
 use crate::model::journal::Event;
 use crate::report;
 
@@ -73,6 +74,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
         Command::Recover => {
             let records = recovered(&config, gate)?;
+            let is_open = records.iter().any(|it| it.result == ActionResult::Unknown);
             if globals.json {
                 stdout::json(&json!({ "format": "fabricgate.recovered/1", "records": records }))?;
             } else if records.is_empty() {
@@ -81,7 +83,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             for record in records.iter().filter(|_| !globals.json) {
                 stdout::text(&format!("{}: {}\n", record.node, record.detail))?;
             }
-            Ok(exit::PASS)
+            Ok(if is_open { exit::ACTION_REFUSED } else { exit::PASS })
         }
     }
 }
