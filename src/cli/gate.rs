@@ -52,6 +52,14 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     match &args.command {
         Command::Status => {
             let ledger = journal::look(&gate.folder).map_err(failure)?;
+            if ledger.lines == 0 {
+                let path = gate.folder.join(journal::JOURNAL);
+                note(&format!(
+                    "there is no journal yet: {}; where there should be one, see whether its \
+                     folder is mounted",
+                    path.display()
+                ));
+            }
             if globals.json {
                 stdout::json(&report::gate::document(&ledger))?;
             } else {
