@@ -67,6 +67,9 @@ fn lab() -> Option<Lab> {
     let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let lab = Lab { run, socket, _turn: turn };
     lab.settle();
+    // A gate with a journal of its own takes what another one wrote for a sign
+    // that its journal is the wrong one.
+    lab.finished(&["scontrol", "update", "NodeName=ALL", "Extra="]);
     Some(lab)
 }
 

@@ -7,12 +7,17 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::budget;
+use super::extra;
 use super::policy::Policy;
 use super::situation::Coverage;
 use super::situation::Situation;
+use super::standing;
 use super::suspects::Suspect;
+use crate::inventory::hostlist;
+use crate::measure::text::clean;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::live::LiveNode;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 
@@ -64,9 +69,9 @@ pub(super) fn doubt(situation: &Situation<'_>, policy: &Policy, suspects: &[Susp
     }
     let of_run = |why: String| Cause { why, lasting: false };
     let lasting = |why: String| Cause { why, lasting: true };
-    let everywhere = returned(situation.coverage)
-        .or(measurement)
-        .map(of_run)
+    let everywhere = lost(situation)
+        .map(lasting)
+        .or_else(|| returned(situation.coverage).or(measurement).map(of_run))
         .or_else(|| controls(situation, policy).map(lasting))
         .or_else(|| share_of_fleet(situation, policy, fresh.len()).map(lasting))
         .or_else(|| alike(situation, &fresh).map(of_run));
@@ -89,6 +94,29 @@ fn crowded(policy: &Policy, fresh: &[&Suspect<'_>]) -> BTreeMap<DomainName, Stri
         (domain.clone(), why)
     });
     told.collect()
+}
+
+/// Whether the record is not the one that this cluster's gate kept: it knows of
+/// no action, and nodes carry what only a gate writes. The folder is on a file
+/// system that is not mounted, say, and with it is gone what people undid, what
+/// is spent, and whether the breaker had tripped.
+fn lost(situation: &Situation<'_>) -> Option<String> {
+    let ledger = situation.ledger;
+    let knows = ledger.was_reset || !ledger.known.is_empty() || !ledger.drains.is_empty();
+    if knows || !ledger.undone.is_empty() {
+        return None;
+    }
+    let is_written_on =
+        |node: &&LiveNode| standing::own_reason(node).is_some() || extra::is_there(&node.extra);
+    let nodes = situation.live?.nodes.values().filter(is_written_on);
+    let nodes = hostlist::fold(nodes.map(|node| node.name.as_str()));
+    (!nodes.is_empty()).then(|| {
+        format!(
+            "the journal knows of no action, and a gate has written on {}: see whether the state \
+             folder is where it was, and mounted",
+            clean(&nodes)
+        )
+    })
 }
 
 fn returned(coverage: Option<Coverage>) -> Option<String> {

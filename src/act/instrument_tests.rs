@@ -1,5 +1,6 @@
 //! When the sweep is in doubt, and when it is not.
 
+use crate::act::budget;
 use crate::act::fixture::World;
 use crate::model::claims::ClaimedLeaf;
 use crate::model::id::NodeName;
@@ -33,6 +34,36 @@ fn three_suspects_that_share_nothing_are_three_bad_nodes() {
     let world = three();
     assert_eq!(frozen(&world), "");
     assert_eq!(world.proposed().len(), 3);
+}
+
+#[test]
+fn a_journal_that_knows_nothing_on_nodes_that_a_gate_has_written_on_is_not_the_right_one() {
+    let extra = |w: &mut World| {
+        let said = r#"{"theirs":1,"fabricgate":{"v":9}}"#;
+        w.node("d4n4").extra = said.to_owned();
+    };
+    let reason = |w: &mut World| {
+        w.node("d4n4").state.push("DRAIN".to_owned());
+        w.node("d4n4").reason = Some("fabricgate:run1:nvlink-low e3".to_owned());
+    };
+    for written in [extra, reason] as [fn(&mut World); 2] {
+        let mut world = three();
+        written(&mut world);
+        assert!(frozen(&world).contains("written on d4n4"), "{}", frozen(&world));
+        let trips = budget::trip(&world.situation(), &world.policy);
+        assert!(trips.is_some_and(|why| why.contains("mounted")));
+        // It is the right one where it knows of anything, or a person says so.
+        let mut known = world.clone();
+        known.ledger.known.insert("run1/d9n9/drain/e1".to_owned());
+        assert_eq!(frozen(&known), "");
+        world.ledger.was_reset = true;
+        assert_eq!(frozen(&world), "");
+        assert_eq!(budget::trip(&world.situation(), &world.policy), None);
+    }
+    // What others keep there says nothing.
+    let mut world = three();
+    world.node("d4n4").extra = r#"{"theirs":1}"#.to_owned();
+    assert_eq!(frozen(&world), "");
 }
 
 #[test]

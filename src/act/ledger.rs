@@ -30,6 +30,8 @@ pub struct Ledger {
     pub last: Option<Stamp>,
     /// Nothing but releases: since when and why.
     pub breaker: Option<Tripped>,
+    /// A person has put the breaker back at some time.
+    pub was_reset: bool,
     /// Our drains that were done and neither released nor undone.
     pub drains: BTreeMap<NodeName, OwnDrain>,
     /// Every drain and relabel that was begun and not refunded, oldest first.
@@ -197,7 +199,10 @@ impl Ledger {
                 let (why, run) = (why.clone(), run.clone());
                 self.breaker = Some(Tripped { stamp: entry.stamp.clone(), why, run });
             }
-            Event::Reset { .. } => self.breaker = None,
+            Event::Reset { .. } => {
+                self.breaker = None;
+                self.was_reset = true;
+            }
             Event::Holding { name, kind, nodes, drained, host, pid } => {
                 let hold = Hold {
                     kind: *kind,

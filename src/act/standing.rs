@@ -269,14 +269,10 @@ pub fn may_not_release(node: &LiveNode, ledger: &Ledger) -> Option<String> {
     if let Some(word) = not_down.clone().find(|word| meaning(word).0 == Word::Down) {
         return Some(format!("it {} ({word}): RESUME would hide that", meaning(word).1));
     }
-    let reason = own_reason(node)?;
-    if reason.appended.is_some() && !reason.was_lost_only() {
-        return Some(format!(
-            "something happened since we drained it: {}; a person should look",
-            shown_reason(node)
-        ));
+    if let Some(why) = was_added_to(node) {
+        return Some(why);
     }
-    let was_lost = reason.was_lost_only() || node.is("DOWN");
+    let was_lost = own_reason(node)?.was_lost_only() || node.is("DOWN");
     let since = node.reason_at.unwrap_or(i64::MAX);
     if was_lost && !own.clean.iter().any(|clean| since < clean.measured) {
         return Some(
@@ -285,6 +281,19 @@ pub fn may_not_release(node: &LiveNode, ledger: &Ledger) -> Option<String> {
         );
     }
     None
+}
+
+/// What a person, or a reboot, wrote behind our reason; `None` where nothing is
+/// there, or only that the node stopped answering. To lift such a drain, if only
+/// to measure, could hurt whoever wrote it, and would lose their words.
+pub fn was_added_to(node: &LiveNode) -> Option<String> {
+    let reason = own_reason(node)?;
+    (reason.appended.is_some() && !reason.was_lost_only()).then(|| {
+        format!(
+            "something happened since we drained it: {}; a person should look",
+            shown_reason(node)
+        )
+    })
 }
 
 /// Whether a drain of this node has come to its end: `DRAIN` alone does not say

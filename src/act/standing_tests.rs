@@ -246,6 +246,18 @@ fn only_what_is_idle_and_in_service_is_measured() {
 }
 
 #[test]
+fn what_somebody_wrote_behind_our_reason_is_told_and_what_slurm_wrote_is_not() {
+    let added = |reason: &str| was_added_to(&node(&["IDLE", "DRAIN"], reason));
+    assert_eq!(added(OURS), None);
+    assert_eq!(added(&format!("{OURS} : Not responding")), None);
+    assert_eq!(added("psu: swap"), None);
+    for behind in [" -- bob: waiting for a tray", " : Not responding, bob", " : reboot issued"] {
+        let why = added(&format!("{OURS}{behind}"));
+        assert!(why.is_some_and(|why| why.contains(behind.trim())), "{behind}");
+    }
+}
+
+#[test]
 fn what_takes_no_jobs_is_out_and_what_is_kept_for_one_is_not() {
     let out = |state: &[&str]| is_out(&node(state, ""));
     for state in [&["IDLE"][..], &["MIXED"], &["IDLE", "PLANNED"], &["IDLE", "BLOCKED"]] {

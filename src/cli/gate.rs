@@ -91,6 +91,14 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 /// Shows how the gate stands.
 fn status(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8> {
     let ledger = journal::look(&gate.folder).map_err(failure)?;
+    if ledger.lines == 0 {
+        let path = gate.folder.join(journal::JOURNAL);
+        note(&format!(
+            "there is no journal yet: {}; where there should be one, see whether its folder is \
+             mounted",
+            path.display()
+        ));
+    }
     let now = stamp::now();
     if globals.json {
         let left = left(config, &ledger, &now);

@@ -21,6 +21,7 @@ use super::journal::Journal;
 use super::journal::JournalError;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
+use super::sight;
 use crate::act::ledger::Ledger;
 use crate::act::standing;
 use crate::act::standing::Owner;
@@ -243,6 +244,9 @@ impl Holder<'_> {
         if !standing::is_drained(node) {
             return Some("it is drained by us, and its jobs have not ended yet".to_owned());
         }
+        if let Some(why) = standing::was_added_to(node) {
+            return Some(why);
+        }
         let mut lifted = node.clone();
         lifted.state.retain(|word| word != "DRAIN");
         lifted.reason = None;
@@ -324,7 +328,23 @@ impl Holder<'_> {
                 return Err(refused(format!("reservation {name}"), &complaint));
             }
         }
-        let drained: Vec<NodeName> = holding.drained.iter().map(|(node, _)| node.clone()).collect();
+        let mut drained: Vec<NodeName> =
+            holding.drained.iter().map(|(node, _)| node.clone()).collect();
+        if !drained.is_empty() {
+            // Somebody may have taken one over while the reservation was made.
+            let live = self.read(&drained).await?;
+            let is_still_ours = |name: &NodeName, reason: &str| {
+                live.nodes.get(name).is_some_and(|node| {
+                    sight::carries(node, reason) && standing::was_added_to(node).is_none()
+                })
+            };
+            drained = holding
+                .drained
+                .iter()
+                .filter(|(node, reason)| is_still_ours(node, reason))
+                .map(|(node, _)| node.clone())
+                .collect();
+        }
         if !drained.is_empty() {
             // A controller that is killed now may keep the resumption and lose
             // the reservation, unless that is on its disk before.

@@ -87,7 +87,10 @@ pub enum JournalError {
         why: String,
     },
     /// A line is not what it should be.
-    #[error("{}:{line}: {why}", path.display())]
+    #[error(
+        "{}:{line}: {why}; nothing was done: put back what was changed there, or a copy from before",
+        path.display()
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -307,6 +310,18 @@ fn sum(path: &Path, bytes: &[u8]) -> Result<(Ledger, usize), JournalError> {
     Ok((ledger, whole))
 }
 
+/// What the reader complains of, without a place of its own: what it read is one
+/// line, and which one is told already.
+fn in_line(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let bare = text.strip_suffix(&place).unwrap_or(&text);
+    match error.line() {
+        1 => format!("{bare} (column {})", error.column()),
+        _ => bare.to_owned(),
+    }
+}
+
 #[derive(Deserialize)]
 struct Versioned {
     format: String,
@@ -314,8 +329,9 @@ struct Versioned {
 
 fn entry(path: &Path, line: usize, bytes: &[u8]) -> Result<Entry, JournalError> {
     let malformed = |why: String| JournalError::Malformed { path: path.to_owned(), line, why };
-    let no_line =
-        |error: serde_json::Error| malformed(format!("no {JOURNAL_FORMAT} line: {error}"));
+    let no_line = |error: serde_json::Error| {
+        malformed(format!("no {JOURNAL_FORMAT} line: {}", in_line(&error)))
+    };
     let Versioned { format } = serde_json::from_slice(bytes).map_err(no_line)?;
     if format != JOURNAL_FORMAT {
         let (kind, known) = version(JOURNAL_FORMAT);

@@ -122,6 +122,30 @@ fn three_suspects_of_one_rack_trip_the_breaker_and_drain_nobody() {
 }
 
 #[test]
+fn a_state_folder_that_is_not_there_any_more_is_no_fresh_start() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, &with_faults(&["node0007"]));
+    let site = site(&lab, "", "");
+    expect(&fabricgate(&site, &["audit", "--apply"]), 3);
+    let run = newest(&site.path().join("runs"));
+    lab.run(&["scontrol", "update", "NodeName=node0007", "State=RESUME"]);
+    lab.settle();
+    // As where its file system is not mounted.
+    fs::rename(site.path().join("gate"), site.path().join("away")).expect("renamed");
+    let status = fabricgate(&site, &["gate", "status"]);
+    assert!(status.stderr.contains("there is no journal"), "{}", status.stderr);
+    let again = fabricgate(&site, &["apply", &run, "--apply"]);
+    expect(&again, 6);
+    assert!(!lab.is_drained("node0007"), "what a person undid is not known: {}", again.stdout);
+    assert!(again.stdout.contains("a gate has written on node0007"), "{}", again.stdout);
+    // A person who says that the record is gone for good is believed.
+    expect(&fabricgate(&site, &["gate", "reset", "--why", "the disk is gone"]), 0);
+    expect(&fabricgate(&site, &["apply", &run, "--apply"]), 0);
+    assert!(lab.is_drained("node0007"));
+    lab.forget();
+}
+
+#[test]
 fn a_drain_that_a_person_took_away_is_not_made_again_for_the_same_evidence() {
     let Some(lab) = lab() else { return };
     furnish(&lab, &with_faults(&["node0007"]));

@@ -403,6 +403,27 @@ fn our_own_drain_is_measured_in_a_reservation_and_drained_again() {
 }
 
 #[test]
+fn our_own_drain_that_somebody_wrote_behind_is_not_lifted_and_keeps_their_words() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, HEALTHY);
+    for drained in ["reservation", "no-allocate"] {
+        let site = site(&lab, &format!("drained = {drained:?}"), "");
+        let reason = drained_by_us(&lab, &site, "node0007");
+        let theirs = format!("{reason} -- bob: hands in the rack");
+        let words = format!("Reason={theirs}");
+        lab.run(&["scontrol", "update", "NodeName=node0007", &words]);
+        let told = fabricgate(&site, &["recertify", "node[0007-0008]", "--json"]);
+        let now = lab.node("node0007");
+        lab.resume("node0007");
+        assert_eq!(now, (words_of("IDLE DRAIN"), theirs), "{}", told.stderr);
+        assert_eq!(told.with("unknown"), "node0007", "{}", told.stderr);
+        assert!(told.stderr.contains("a person should look"), "{}", told.stderr);
+        assert!(!told.stderr.contains("reserving"), "{}", told.stderr);
+        lab.settle();
+    }
+}
+
+#[test]
 fn our_own_drain_is_measured_beside_the_scheduler_and_stays_drained() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
