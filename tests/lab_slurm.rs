@@ -13,6 +13,8 @@ mod changes;
 mod gate;
 #[path = "lab_slurm/hold.rs"]
 mod hold;
+#[path = "lab_slurm/killed.rs"]
+mod killed;
 #[path = "lab_slurm/program.rs"]
 mod program;
 #[path = "lab_slurm/topology.rs"]

@@ -52,7 +52,7 @@ pub const SETTLE: Duration = Duration::from_secs(10);
 
 /// A change of state that slurmctld acknowledged is lost when it is killed
 /// within 1 s, and was kept after 3 s (26.05 and 24.11, observed).
-const KEPT: Duration = Duration::from_secs(3);
+pub const KEPT: Duration = Duration::from_secs(3);
 
 /// How often a node is looked at, at first and at last.
 const GLANCES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -92,10 +92,11 @@ pub async fn carry(
     run: &str,
     plan: &ActionPlan,
 ) -> Result<Vec<ActionRecord>, JournalError> {
-    carry_out(carrier, run, plan, KEPT).await
+    carry_within(carrier, run, plan, KEPT).await
 }
 
-async fn carry_out(
+/// The same with a scheduler that takes so long to keep what it acknowledged.
+pub async fn carry_within(
     carrier: Carrier<'_>,
     run: &str,
     plan: &ActionPlan,

@@ -35,7 +35,7 @@ fn try_carry(
         say: &mut |_| {},
         stop,
     };
-    now(carry_out(carrier, "r1", plan, Duration::from_millis(5)))
+    now(carry_within(carrier, "r1", plan, Duration::from_millis(5)))
 }
 
 fn results(records: &[ActionRecord]) -> Vec<(&str, ActionResult)> {
@@ -188,7 +188,8 @@ fn of_a_list_that_is_applied_in_part_every_node_has_its_own_end() {
         say: &mut |_| {},
         stop,
     };
-    let records = now(carry_out(carrier, "r1", &all, Duration::from_millis(5))).expect("written");
+    let records =
+        now(carry_within(carrier, "r1", &all, Duration::from_millis(5))).expect("written");
     let done = ActionResult::Done;
     assert_eq!(results(&records), [("n1", done), ("n2", done), ("n3", ActionResult::Failed)]);
     assert!(records[2].detail.contains("Invalid node name"), "{records:?}");
