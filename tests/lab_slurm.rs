@@ -13,6 +13,8 @@ mod changes;
 mod gate;
 #[path = "lab_slurm/hold.rs"]
 mod hold;
+#[path = "lab_slurm/killed.rs"]
+mod killed;
 #[path = "lab_slurm/program.rs"]
 mod program;
 #[path = "lab_slurm/topology.rs"]
@@ -107,22 +109,41 @@ impl Lab {
     /// before had.
     fn settle(&self) {
         self.finished(&["scancel", "--user=root"]);
+        self.unreserve();
+        self.wait_for("every node idle", || {
+            let (states, _) = self.finished(&["sinfo", "-h", "-N", "-p", "main", "-o", "%N %T"]);
+            let is_idle = !states.is_empty() && states.lines().all(|line| line.ends_with(" idle"));
+            if !is_idle {
+                self.unreserve();
+            }
+            for (node, state) in states.lines().filter_map(|line| line.split_once(' ')) {
+                let node = format!("NodeName={node}");
+                let update = |words: &[&str]| {
+                    self.finished(&[&["scontrol", "update", &node], words].concat());
+                };
+                match state {
+                    "drained" => update(&["State=RESUME"]),
+                    // The end of a reservation is no reason for a controller to write
+                    // nodes to disk. Killed, it comes back with nodes that are reserved
+                    // by nobody, which only this ends (26.05, observed).
+                    "maint" | "reserved" => {
+                        update(&["State=DOWN", "Reason=reserved by nobody"]);
+                        update(&["State=RESUME"]);
+                    }
+                    _ => {}
+                }
+            }
+            is_idle
+        });
+    }
+
+    fn unreserve(&self) {
         let (reservations, _) = self.finished(&["scontrol", "show", "reservation", "-o"]);
         for name in reservations.lines().filter_map(|line| line.split_whitespace().next()) {
             if name.starts_with("ReservationName=") {
                 self.finished(&["scontrol", "delete", name]);
             }
         }
-        self.wait_for("every node idle", || {
-            let (states, _) = self.finished(&["sinfo", "-h", "-N", "-p", "main", "-o", "%N %T"]);
-            for line in states.lines() {
-                if let Some((node, "drained")) = line.split_once(' ') {
-                    let node = format!("NodeName={node}");
-                    self.finished(&["scontrol", "update", &node, "State=RESUME"]);
-                }
-            }
-            !states.is_empty() && states.lines().all(|line| line.ends_with(" idle"))
-        });
     }
 
     fn wait_for(&self, what: &str, holds: impl Fn() -> bool) {

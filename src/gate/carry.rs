@@ -90,10 +90,11 @@ pub async fn carry(
     run: &str,
     plan: &ActionPlan,
 ) -> Result<Vec<ActionRecord>, JournalError> {
-    carry_out(carrier, run, plan, KEPT).await
+    carry_within(carrier, run, plan, KEPT).await
 }
 
-async fn carry_out(
+/// The same with a scheduler that takes so long to keep what it acknowledged.
+pub async fn carry_within(
     carrier: Carrier<'_>,
     run: &str,
     plan: &ActionPlan,

@@ -35,7 +35,7 @@ fn try_carry(
         say: &mut |_| {},
         stop,
     };
-    now(carry_out(carrier, "r1", plan, Duration::from_millis(5)))
+    now(carry_within(carrier, "r1", plan, Duration::from_millis(5)))
 }
 
 fn results(records: &[ActionRecord]) -> Vec<(&str, ActionResult)> {
@@ -209,7 +209,7 @@ fn in_part(fake: &Fake) -> Vec<ActionRecord> {
         say: &mut |_| {},
         stop,
     };
-    now(carry_out(carrier, "r1", &all, Duration::from_millis(5))).expect("written")
+    now(carry_within(carrier, "r1", &all, Duration::from_millis(5))).expect("written")
 }
 
 /// Removes `n3` when something is changed.

@@ -1,4 +1,4 @@
-//! Plans carried out on a real Slurm, and the program killed at every step of it.
+//! Plans carried out on a real Slurm.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,22 +20,18 @@ use fabricgate::model::action::ActionPlan;
 use fabricgate::model::action::ActionRecord;
 use fabricgate::model::action::ActionResult;
 use fabricgate::model::action::Mark;
-use fabricgate::model::change::Change;
-use fabricgate::model::change::StateChange;
-use fabricgate::model::journal::Event;
 use fabricgate::model::live::LiveNode;
 use fabricgate::model::verdict::Outcome;
 
 use super::changes::one;
-use super::changes::seen;
 use super::*;
 
 /// Longer than the 10 s after which Slurm itself gives up.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// The folder of a turn that another process of these tests takes.
-const CHILD: &str = "FABRICGATE_LAB_CARRY";
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+/// For a controller that hangs; `weather` sees that Slurm's own limit is the same.
+const IMPATIENCE: Duration = Duration::from_secs(3);
 
-fn action(kind: ActionKind, node: &str, class: &str) -> Action {
+pub(super) fn action(kind: ActionKind, node: &str, class: &str) -> Action {
     let outcome = match kind {
         ActionKind::Drain => Outcome::Failed,
         ActionKind::Relabel => Outcome::Degraded,
@@ -63,7 +59,7 @@ fn action(kind: ActionKind, node: &str, class: &str) -> Action {
     }
 }
 
-fn plan(actions: Vec<Action>) -> ActionPlan {
+pub(super) fn plan(actions: Vec<Action>) -> ActionPlan {
     ActionPlan {
         format: ACTIONS_FORMAT.to_owned(),
         dry_run: false,
@@ -74,7 +70,7 @@ fn plan(actions: Vec<Action>) -> ActionPlan {
     }
 }
 
-fn drains(names: &[&str]) -> Vec<Action> {
+pub(super) fn drains(names: &[&str]) -> Vec<Action> {
     names.iter().map(|node| action(ActionKind::Drain, node, "nvlink-low")).collect()
 }
 
@@ -117,7 +113,7 @@ impl<'l> Site<'l> {
     }
 
     fn carry(&self, plan: &ActionPlan) -> Vec<ActionRecord> {
-        turn(&self.state(), &self.scontrol, plan)
+        turn(&self.state(), &self.scontrol, plan, carry::KEPT)
     }
 
     fn ledger(&self) -> Ledger {
@@ -137,7 +133,7 @@ impl Drop for Site<'_> {
 
 /// Takes away what was said on nodes, also after a test that failed; Slurm
 /// forgets features at a reconfigure.
-fn tidy(lab: &Lab) {
+pub(super) fn tidy(lab: &Lab) {
     lab.finished(&["scontrol", "update", "NodeName=ALL", "Extra="]);
     lab.finished(&["scontrol", "reconfigure"]);
     if !std::thread::panicking() {
@@ -145,15 +141,21 @@ fn tidy(lab: &Lab) {
     }
 }
 
-fn program(folder: &Path, script: &str) -> Vec<String> {
+pub(super) fn program(folder: &Path, script: &str) -> Vec<String> {
     let path = folder.join("scontrol");
     fs::write(&path, script).expect("written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a program");
     vec![path.display().to_string()]
 }
 
-/// One turn: what was left open, and then the plan.
-fn turn(state: &Path, scontrol: &Scontrol, plan: &ActionPlan) -> Vec<ActionRecord> {
+/// One turn: what was left open, and then the plan. What Slurm acknowledged is
+/// looked at again when it is `kept`.
+pub(super) fn turn(
+    state: &Path,
+    scontrol: &Scontrol,
+    plan: &ActionPlan,
+    kept: Duration,
+) -> Vec<ActionRecord> {
     let mut journal = Journal::open(state).expect("a turn");
     let names = MarkNames::default();
     let (_sender, stop) = tokio::sync::watch::channel(false);
@@ -176,14 +178,14 @@ fn turn(state: &Path, scontrol: &Scontrol, plan: &ActionPlan) -> Vec<ActionRecor
         say: &mut say,
         stop,
     };
-    now(carry::carry(carrier, "r1", plan)).expect("written")
+    now(carry::carry_within(carrier, "r1", plan, kept)).expect("written")
 }
 
 fn results(records: &[ActionRecord]) -> Vec<(&str, ActionResult)> {
     records.iter().map(|it| (it.node.as_str(), it.result)).collect()
 }
 
-fn own(ledger: &Ledger) -> Vec<&str> {
+pub(super) fn own(ledger: &Ledger) -> Vec<&str> {
     ledger.drains.keys().map(NodeName::as_str).collect()
 }
 
@@ -340,9 +342,10 @@ fn who_may_not_change_nodes_fails_with_clear_words_and_loses_nothing() {
 fn a_drain_that_timed_out_and_was_made_later_is_found_done() {
     let Some(lab) = lab() else { return };
     let stop = "if [ $n = 1 ]; then lab sh -c 'kill -STOP $(cat /run/slurmctld/slurmctld.pid)'; \
-                setsid '{run}' sh -c 'sleep 13; kill -CONT $(cat /run/slurmctld/slurmctld.pid)' \
+                setsid '{run}' sh -c 'sleep 5; kill -CONT $(cat /run/slurmctld/slurmctld.pid)' \
                 </dev/null >/dev/null 2>&1 & fi";
-    let site = Site::with(&lab, &stop.replace("{run}", &lab.run), "");
+    let mut site = Site::with(&lab, &stop.replace("{run}", &lab.run), "");
+    site.scontrol.limit = IMPATIENCE;
     let records = site.carry(&plan(drains(&["node0016"])));
     assert_eq!(results(&records), [("node0016", ActionResult::Done)], "{records:?}");
     assert_eq!(site.updates().len(), 1, "it is not told twice");
@@ -353,7 +356,8 @@ fn a_drain_that_timed_out_and_was_made_later_is_found_done() {
 fn with_a_controller_that_hangs_for_long_it_stays_open_until_it_can_be_seen() {
     let Some(lab) = lab() else { return };
     let stop = "[ $n != 1 ] || lab sh -c 'kill -STOP $(cat /run/slurmctld/slurmctld.pid)'";
-    let site = Site::with(&lab, stop, "");
+    let mut site = Site::with(&lab, stop, "");
+    site.scontrol.limit = IMPATIENCE;
     let mut all = drains(&["node0017"]);
     all.push(action(ActionKind::Drain, "node0018", "other"));
     let all = plan(all);
@@ -388,203 +392,4 @@ fn a_drain_that_its_controller_forgot_is_made_again() {
     assert_eq!(told, if records[0].detail.contains("lost once") { 2 } else { 1 });
     assert_eq!(own(&site.ledger()), ["node0019"]);
     assert_eq!(site.ledger().spent.len(), 1, "it counts once");
-}
-
-/// The process that is killed: one turn over what it finds in its folder.
-#[test]
-fn the_turn_that_is_killed() {
-    let Ok(folder) = std::env::var(CHILD) else { return };
-    let folder = Path::new(&folder);
-    let text = fs::read_to_string(folder.join("plan.json")).expect("a plan");
-    let plan: ActionPlan = serde_json::from_str(&text).expect("a plan");
-    let argv = vec![folder.join("scontrol").display().to_string()];
-    let records = turn(&folder.join("state"), &Scontrol { argv, limit: PATIENCE }, &plan);
-    let text = serde_json::to_string(&records).expect("plain data");
-    fs::write(folder.join("records.json"), text).expect("written");
-}
-
-/// Where a turn is killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kill {
-    /// Nowhere.
-    Never,
-    /// Before this call is made, which it then never is.
-    Before(usize),
-    /// Before this call is made, which goes on without us.
-    Orphan(usize),
-    /// When this call is over and nobody has seen its answer.
-    After(usize),
-}
-
-/// A gate whose turns are processes that can be killed.
-struct Killed<'l> {
-    lab: &'l Lab,
-    folder: tempfile::TempDir,
-}
-
-impl<'l> Killed<'l> {
-    fn new(lab: &'l Lab, plan: &ActionPlan) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (here, run) = (folder.path().display(), &lab.run);
-        // Pings tell nobody anything; every other call is counted. The parent of
-        // this program is the turn.
-        let script = format!(
-            "#!/bin/sh\nhere='{here}'\ncase \"$*\" in *ping) exec '{run}' scontrol \"$@\" ;; esac\n\
-             echo \"$*\" >>\"$here/calls\"\nn=$(wc -l <\"$here/calls\")\n\
-             read -r how at <\"$here/kill\"\n[ $n = $at ] || how=Never\n\
-             case $how in\nBefore) kill -KILL $PPID; exit 1 ;;\nOrphan) kill -KILL $PPID ;;\nesac\n\
-             echo \"$*\" >>\"$here/made\"\n'{run}' scontrol \"$@\"\nrc=$?\n\
-             [ $how != After ] || kill -KILL $PPID\nexit $rc\n"
-        );
-        program(folder.path(), &script);
-        let text = serde_json::to_string(plan).expect("plain data");
-        fs::write(folder.path().join("plan.json"), text).expect("written");
-        Self { lab, folder }
-    }
-
-    /// A turn of its own; whether it came to its end, and how many calls it made.
-    fn turn(&self, kill: Kill) -> (bool, Vec<String>) {
-        let (how, at) = match kill {
-            Kill::Never => ("Never", 0),
-            Kill::Before(at) => ("Before", at),
-            Kill::Orphan(at) => ("Orphan", at),
-            Kill::After(at) => ("After", at),
-        };
-        let here = self.folder.path();
-        fs::write(here.join("kill"), format!("{how} {at}\n")).expect("written");
-        let _ = fs::remove_file(here.join("calls"));
-        let _ = fs::remove_file(here.join("records.json"));
-        let program = std::env::current_exe().expect("these tests").display().to_string();
-        let child = format!("{CHILD}={}", here.display());
-        let test = "carry::the_turn_that_is_killed";
-        let argv = ["env", &child, &program, "--exact", test, "--nocapture"].map(str::to_owned);
-        let limit = Duration::from_secs(120);
-        let request = Request { argv: argv.to_vec(), limit, capture: exec::CAPTURE };
-        let (_nobody, stop) = tokio::sync::watch::channel(false);
-        let finished = now(exec::run(&request, stop)).expect("these tests");
-        let said = String::from_utf8_lossy(&finished.stderr.bytes);
-        match finished.ending {
-            Ending::Exited { code: 0 } => {}
-            Ending::Signalled { signal: 9 } => assert_ne!(kill, Kill::Never, "{said}"),
-            other => panic!("{kill:?}: {other}: {said}"),
-        }
-        (here.join("records.json").is_file(), self.lines("calls"))
-    }
-
-    fn lines(&self, name: &str) -> Vec<String> {
-        let text = fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
-    }
-
-    fn ledger(&self) -> Ledger {
-        journal::look(&self.folder.path().join("state")).expect("a journal")
-    }
-
-    /// Calls that told this of this node and were made.
-    fn told(&self, node: &str, what: &str) -> usize {
-        let is = |line: &&String| line.contains(node) && line.contains(what);
-        self.lines("made").iter().filter(is).count()
-    }
-
-    fn live(&self) -> BTreeMap<NodeName, LiveNode> {
-        let scontrol = Scontrol { argv: self.lab.argv(&["scontrol"]), limit: PATIENCE };
-        seen(&scontrol, &[]).nodes
-    }
-}
-
-impl Drop for Killed<'_> {
-    fn drop(&mut self) {
-        tidy(self.lab);
-    }
-}
-
-/// What a gate could have changed of a node.
-fn said(node: &LiveNode) -> (Vec<String>, Option<String>, String, Vec<String>, Vec<String>) {
-    let LiveNode { state, reason, extra, active_features, available_features, .. } = node.clone();
-    (state, reason, extra, active_features, available_features)
-}
-
-/// A node that an earlier turn drained, as that turn wrote it down.
-fn drained_before(killed: &Killed<'_>, name: &str) {
-    let reason = "fabricgate:r0:nvlink-low e1".to_owned();
-    let node = format!("NodeName={name}");
-    let why = format!("Reason={reason}");
-    killed.lab.run(&["scontrol", "update", &node, "State=DRAIN", &why]);
-    let mut journal = Journal::open(&killed.folder.path().join("state")).expect("a turn");
-    let id = format!("r0/{name}/drain/e1");
-    let state = Some(StateChange::Drain { reason: reason.clone() });
-    let intent = Event::Intent {
-        id: id.clone(),
-        run: "r0".to_owned(),
-        action: Box::new(Action { reason, ..action(ActionKind::Drain, name, "nvlink-low") }),
-        change: Change { state, ..Change::default() },
-        before: Box::new(LiveNode::new(name, &["IDLE"])),
-    };
-    let outcome = Event::Outcome { id, result: ActionResult::Done, detail: String::new() };
-    journal.write_all(vec![intent, outcome]).expect("written");
-}
-
-/// Kills a turn at one place and lets the next ones go on; whether it was killed.
-fn killed_at(lab: &Lab, plan: &ActionPlan, kill: Kill) -> (bool, usize) {
-    let killed = Killed::new(lab, plan);
-    drained_before(&killed, "node0004");
-    let before = killed.live();
-    let (ended, calls) = killed.turn(kill);
-    if !ended {
-        // Each node is untouched, or carries our mark and is in the journal.
-        if let Kill::Orphan(_) = kill {
-            // The call that was on its way is over in milliseconds.
-            std::thread::sleep(Duration::from_millis(500));
-        }
-        let (after, ledger) = (killed.live(), killed.ledger());
-        for (name, node) in &after {
-            let is_same = said(node) == said(&before[name]);
-            let is_open = ledger.open.iter().any(|open| open.action.node == *name);
-            let is_said = ledger.marks.get(name).is_some_and(|mark| mark.run == "r1");
-            assert!(is_same || is_open || is_said, "{kill:?}: {name}: {node:?}: {ledger:?}");
-        }
-    }
-    let (ended_now, _) = killed.turn(Kill::Never);
-    assert!(ended_now, "{kill:?}");
-    let (after, ledger) = (killed.live(), killed.ledger());
-    assert!(ledger.open.is_empty(), "{kill:?}: {ledger:?}");
-    assert_eq!(own(&ledger), ["node0001", "node0002"], "{kill:?}");
-    assert_eq!(ledger.spent.len(), 3, "{kill:?}: one of before, two of now");
-    for name in ["node0001", "node0002"] {
-        let node = &after[&NodeName::from(name)];
-        let own = &ledger.drains[&node.name].action.reason;
-        assert!(node.is("DRAIN"), "{kill:?}: {node:?}");
-        assert_eq!(node.reason.as_ref(), Some(own), "{kill:?}");
-    }
-    assert!(!after[&NodeName::from("node0004")].is("DRAIN"), "{kill:?}");
-    for node in after.values().filter(|node| NodeName::from("node0004") < node.name) {
-        assert_eq!(said(node), said(&before[&node.name]), "{kill:?}: {}", node.name);
-    }
-    assert!(after[&NodeName::from("node0003")].extra.contains("r1"), "{kill:?}");
-    assert_eq!(killed.told("0001", "DRAIN"), 1, "{kill:?}: {:?}", killed.lines("made"));
-    assert_eq!(killed.told("0004", "RESUME"), 1, "{kill:?}: {:?}", killed.lines("made"));
-    // Another turn changes nothing, and writes down that it was there.
-    let lines = ledger.lines;
-    let (ended_again, calls_again) = killed.turn(Kill::Never);
-    assert!(ended_again && calls_again.iter().all(|it| !it.contains("update")), "{calls_again:?}");
-    assert_eq!(killed.ledger().lines, lines + 1, "{kill:?}");
-    assert_eq!(own(&killed.ledger()), ["node0001", "node0002"]);
-    (!ended, calls.len())
-}
-
-#[test]
-fn a_turn_that_is_killed_at_any_step_leaves_nothing_half_done() {
-    let Some(lab) = lab() else { return };
-    let mut all = drains(&["node0001", "node0002"]);
-    all.push(action(ActionKind::Certify, "node0003", ""));
-    all.push(action(ActionKind::Release, "node0004", ""));
-    let all = plan(all);
-    let (was_killed, calls) = killed_at(&lab, &all, Kill::Never);
-    assert!(!was_killed && 9 <= calls, "{calls} calls");
-    for at in 1..=calls {
-        for kill in [Kill::Before(at), Kill::Orphan(at), Kill::After(at)] {
-            let (was_killed, _) = killed_at(&lab, &all, kill);
-            assert!(was_killed, "{kill:?}");
-        }
-    }
 }

@@ -48,6 +48,9 @@ nodes = "node[0019-0036]"
 platform = "gb200-nvl72"
 "#;
 
+/// Some nodes of both racks, where more would show nothing more.
+const SOME: &str = "node[0001-0004,0019-0022]";
+
 /// What stands for fabricgate on a node: the same program, with the scenario,
 /// the node's name and the simulated tools around it.
 const WORKER: &str = "#!/bin/sh\n\
@@ -121,13 +124,6 @@ pub(super) fn site(lab: &Lab, launcher: &str, rest: &str) -> tempfile::TempDir {
     );
     fs::write(folder.path().join("fabricgate.toml"), config).expect("written");
     folder
-}
-
-/// Waits until a controller that is killed would know what it was told: after one
-/// second it does not, after three it did (26.05). A reservation that comes back
-/// leaves its flags on nodes even when it is removed again.
-fn durable() {
-    thread::sleep(Duration::from_secs(4));
 }
 
 /// What the program said.
@@ -319,7 +315,7 @@ fn who_is_busy_or_drained_is_left_alone_and_told() {
     lab.run(&["sbatch", "-w", "node0003", "-o", "/dev/null", "--wrap", "sleep 300"]);
     lab.drain("node0020", "admin: broken fan");
     lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]).contains("0003"));
-    let told = fabricgate(&site, &["audit", "--json"]);
+    let told = fabricgate(&site, &["audit", SOME, "--json"]);
     let jobs = lab.run(&["squeue", "-h", "-o", "%j %T %N"]);
     let drained = lab.node("node0020");
     lab.run(&["scancel", "--user=root"]);
@@ -327,7 +323,7 @@ fn who_is_busy_or_drained_is_left_alone_and_told() {
     assert_eq!(told.code, Some(4), "{} {}", told.stdout, told.stderr);
     assert_eq!(jobs.trim(), "wrap RUNNING node0003", "their job runs on, ours are gone");
     assert_eq!(drained, (words_of("IDLE DRAIN"), "admin: broken fan".to_owned()));
-    assert_eq!(told.with("pass"), "node[0001-0002,0004-0019,0021-0036]", "{}", told.stderr);
+    assert_eq!(told.with("pass"), "node[0001-0002,0004,0019,0021-0022]", "{}", told.stderr);
     let nodes = told.nodes();
     assert!(nodes["node0003"].1.contains("allocated"), "{:?}", nodes["node0003"]);
     assert!(nodes["node0020"].1.contains("broken fan"), "{:?}", nodes["node0020"]);
@@ -349,11 +345,11 @@ fn endless(lab: &Lab) -> tempfile::TempDir {
 fn a_sweep_that_is_told_to_end_frees_its_nodes() {
     let Some(lab) = lab() else { return };
     let site = endless(&lab);
-    let running = start(&site, &["audit", "--json"]);
+    let running = start(&site, &["audit", SOME, "--json"]);
     lab.wait_for("our jobs", || lab.holds().matches("RUNNING").count() == 2);
     let names = lab.run(&["squeue", "-h", "-o", "%j %u"]);
     assert!(names.lines().all(|it| it.starts_with("fabricgate-2") && it.ends_with("root")));
-    lab.wait_for("a worker", || lab.run(&["squeue", "-h", "-s", "-o", "%i"]).lines().count() > 30);
+    lab.wait_for("a worker", || lab.run(&["squeue", "-h", "-s", "-o", "%i"]).lines().count() >= 8);
     running.signal("-TERM");
     let told = running.end();
     assert_eq!(lab.holds(), "", "{}", told.stderr);
@@ -365,19 +361,21 @@ fn a_sweep_that_is_told_to_end_frees_its_nodes() {
 fn what_a_killed_sweep_held_is_freed_by_the_next() {
     let Some(lab) = lab() else { return };
     let site = endless(&lab);
-    let running = start(&site, &["audit"]);
+    let running = start(&site, &["audit", SOME, "--apply"]);
     lab.wait_for("our jobs", || lab.holds().matches("RUNNING").count() == 2);
-    lab.wait_for("a worker", || lab.run(&["squeue", "-h", "-s", "-o", "%i"]).lines().count() > 30);
+    lab.wait_for("a worker", || lab.run(&["squeue", "-h", "-s", "-o", "%i"]).lines().count() >= 8);
     running.signal("-KILL");
     assert_eq!(running.end().code, None);
     assert_eq!(lab.holds().matches("RUNNING").count(), 2, "nobody is left to free them");
     furnish(&lab, HEALTHY);
-    let told = fabricgate(&site, &["audit", "--json"]);
+    let told = fabricgate(&site, &["audit", SOME, "--apply", "--json"]);
     assert!(told.stderr.contains("left behind by process"), "{}", told.stderr);
     assert_eq!(told.code, Some(0), "{} {}", told.stdout, told.stderr);
     assert_eq!(lab.holds(), "");
     let events = events(&site);
     assert_eq!((count(&events, "holding"), count(&events, "freed")), (2, 2), "{events:?}");
+    assert!(events.iter().all(|it| it["action"]["kind"] != "drain"), "nobody: {events:?}");
+    lab.forget();
 }
 
 #[test]
@@ -399,7 +397,6 @@ fn our_own_drain_is_measured_in_a_reservation_and_drained_again() {
     assert_eq!(foreign, (words_of("IDLE DRAIN"), "admin: broken fan".to_owned()));
     assert!(told.stderr.contains("reserving node[0007,0009-0010]"), "{}", told.stderr);
     assert_eq!(lab.holds(), "");
-    durable();
 }
 
 #[test]
@@ -453,7 +450,7 @@ fn a_lifted_drain_comes_back_after_a_kill() {
     let Some(lab) = lab() else { return };
     let site = endless(&lab);
     let reason = drained_by_us(&lab, &site, "node0007");
-    let running = start(&site, &["recertify", "node[0001-0018]"]);
+    let running = start(&site, &["recertify", "node[0001-0008]"]);
     lab.wait_for("our job", || lab.holds().contains("RUNNING"));
     running.signal("-KILL");
     running.end();
@@ -470,7 +467,6 @@ fn a_lifted_drain_comes_back_after_a_kill() {
     assert!(state.contains(&"DRAIN".to_owned()) && own == reason, "{state:?} {own}");
     assert_eq!(lab.holds(), "", "{}", told.stderr);
     assert_eq!(count(&events(&site), "freed"), 2);
-    durable();
 }
 
 #[test]
@@ -491,7 +487,6 @@ fn a_busy_node_is_waited_for_where_asked_for() {
         assert_eq!(lab.holds(), "");
         lab.settle();
     }
-    durable();
 }
 
 #[test]
@@ -546,7 +541,6 @@ fn a_controller_that_is_gone_is_told() {
     let Some(lab) = lab() else { return };
     furnish(&lab, HEALTHY);
     let site = site(&lab, "", "");
-    durable();
     lab.signal("KILL");
     let told = fabricgate(&site, &["audit"]);
     lab.run(&["slurmctld"]);

@@ -1,0 +1,398 @@
+//! The gate killed in the middle of its work, on a real Slurm: a turn of the
+//! library at every step, and the program at some.
+
+use std::fs;
+use std::path::Path;
+
+use fabricgate::act::ledger::Ledger;
+use fabricgate::gate::journal;
+use fabricgate::gate::journal::Journal;
+use fabricgate::gate::scontrol::Scontrol;
+use fabricgate::model::action::Action;
+use fabricgate::model::action::ActionKind;
+use fabricgate::model::action::ActionPlan;
+use fabricgate::model::action::ActionResult;
+use fabricgate::model::change::Change;
+use fabricgate::model::change::StateChange;
+use fabricgate::model::journal::Event;
+use fabricgate::model::live::LiveNode;
+
+use super::carry::PATIENCE;
+use super::carry::action;
+use super::carry::drains;
+use super::carry::own;
+use super::carry::plan;
+use super::carry::program;
+use super::carry::tidy;
+use super::carry::turn;
+use super::changes::seen;
+use super::gate::expect;
+use super::gate::newest;
+use super::gate::with_faults;
+use super::hold::Told;
+use super::hold::fabricgate;
+use super::hold::furnish;
+use super::hold::site;
+use super::*;
+
+/// The folder of a turn that another process of these tests takes.
+const CHILD: &str = "FABRICGATE_LAB_KILLED";
+
+/// The process that is killed: one turn over what it finds in its folder.
+#[test]
+fn the_turn_that_is_killed() {
+    let Ok(folder) = std::env::var(CHILD) else { return };
+    let folder = Path::new(&folder);
+    let text = fs::read_to_string(folder.join("plan.json")).expect("a plan");
+    let plan: ActionPlan = serde_json::from_str(&text).expect("a plan");
+    let argv = vec![folder.join("scontrol").display().to_string()];
+    let scontrol = Scontrol { argv, limit: PATIENCE };
+    // This controller forgets nothing: nobody kills it.
+    let records = turn(&folder.join("state"), &scontrol, &plan, Duration::ZERO);
+    let text = serde_json::to_string(&records).expect("plain data");
+    fs::write(folder.join("records.json"), text).expect("written");
+}
+
+/// Where a turn is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kill {
+    /// Nowhere.
+    Never,
+    /// Before this call is made, which it then never is.
+    Before(usize),
+    /// Before this call is made, which goes on without us.
+    Orphan(usize),
+    /// When this call is over and nobody has seen its answer.
+    After(usize),
+}
+
+impl Kill {
+    /// Has the next call of this number kill who makes it.
+    fn arm(self, folder: &Path) {
+        let (how, at) = match self {
+            Self::Never => ("Never", 0),
+            Self::Before(at) => ("Before", at),
+            Self::Orphan(at) => ("Orphan", at),
+            Self::After(at) => ("After", at),
+        };
+        fs::write(folder.join("kill"), format!("{how} {at}\n")).expect("written");
+        let _ = fs::remove_file(folder.join("calls"));
+    }
+}
+
+/// A program in front of `scontrol` that kills its parent, which is the turn,
+/// where it is armed to. Pings tell nobody anything; every other call is counted.
+fn killer(folder: &Path, run: &str) -> Vec<String> {
+    let here = folder.display();
+    let script = format!(
+        "#!/bin/sh\nhere='{here}'\ncase \"$*\" in *ping) exec '{run}' scontrol \"$@\" ;; esac\n\
+         echo \"$*\" >>\"$here/calls\"\nn=$(wc -l <\"$here/calls\")\n\
+         read -r how at <\"$here/kill\"\n[ $n = $at ] || how=Never\n\
+         [ $how != Before ] || {{ kill -KILL $PPID; exit 1; }}\n\
+         echo \"$*\" >>\"$here/made\"\n[ $how != Orphan ] || kill -KILL $PPID\n\
+         '{run}' scontrol \"$@\"\nrc=$?\necho \"$*\" >>\"$here/over\"\n\
+         [ $how != After ] || kill -KILL $PPID\nexit $rc\n"
+    );
+    program(folder, &script)
+}
+
+fn lines(folder: &Path, name: &str) -> Vec<String> {
+    let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Calls that told this of this node and were made.
+fn told(folder: &Path, node: &str, what: &str) -> usize {
+    let is = |line: &&String| line.contains(node) && line.contains(what);
+    lines(folder, "made").iter().filter(is).count()
+}
+
+/// Waits for the call that went on without us.
+fn finished(lab: &Lab, folder: &Path) {
+    lab.wait_for("the call", || lines(folder, "over").len() == lines(folder, "made").len());
+}
+
+fn live(lab: &Lab) -> BTreeMap<NodeName, LiveNode> {
+    let scontrol = Scontrol { argv: lab.argv(&["scontrol"]), limit: PATIENCE };
+    seen(&scontrol, &[]).nodes
+}
+
+/// Each node is untouched, or carries our mark and is in the journal.
+fn accounted(
+    before: &BTreeMap<NodeName, LiveNode>,
+    after: &BTreeMap<NodeName, LiveNode>,
+    ledger: &Ledger,
+    run: &str,
+    kill: Kill,
+) {
+    for (name, node) in after {
+        let is_same = said(node) == said(&before[name]);
+        let is_open = ledger.open.iter().any(|open| open.action.node == *name);
+        let is_said = ledger.marks.get(name).is_some_and(|mark| mark.run == run);
+        assert!(is_same || is_open || is_said, "{kill:?}: {name}: {node:?}: {ledger:?}");
+    }
+}
+
+/// A gate whose turns are processes that can be killed.
+struct Killed<'l> {
+    lab: &'l Lab,
+    folder: tempfile::TempDir,
+}
+
+impl<'l> Killed<'l> {
+    fn new(lab: &'l Lab, plan: &ActionPlan) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        killer(folder.path(), &lab.run);
+        let text = serde_json::to_string(plan).expect("plain data");
+        fs::write(folder.path().join("plan.json"), text).expect("written");
+        Self { lab, folder }
+    }
+
+    /// A turn of its own; whether it came to its end, and how many calls it made.
+    fn turn(&self, kill: Kill) -> (bool, Vec<String>) {
+        let here = self.folder.path();
+        kill.arm(here);
+        let _ = fs::remove_file(here.join("records.json"));
+        let program = std::env::current_exe().expect("these tests").display().to_string();
+        let child = format!("{CHILD}={}", here.display());
+        let test = "killed::the_turn_that_is_killed";
+        let argv = ["env", &child, &program, "--exact", test, "--nocapture"].map(str::to_owned);
+        let limit = Duration::from_secs(120);
+        let request = Request { argv: argv.to_vec(), limit, capture: exec::CAPTURE };
+        let (_nobody, stop) = tokio::sync::watch::channel(false);
+        let finished = now(exec::run(&request, stop)).expect("these tests");
+        let said = String::from_utf8_lossy(&finished.stderr.bytes);
+        match finished.ending {
+            Ending::Exited { code: 0 } => {}
+            Ending::Signalled { signal: 9 } => assert_ne!(kill, Kill::Never, "{said}"),
+            other => panic!("{kill:?}: {other}: {said}"),
+        }
+        (here.join("records.json").is_file(), lines(here, "calls"))
+    }
+
+    fn ledger(&self) -> Ledger {
+        journal::look(&self.folder.path().join("state")).expect("a journal")
+    }
+
+    fn told(&self, node: &str, what: &str) -> usize {
+        told(self.folder.path(), node, what)
+    }
+}
+
+impl Drop for Killed<'_> {
+    fn drop(&mut self) {
+        tidy(self.lab);
+    }
+}
+
+/// What a gate could have changed of a node.
+fn said(node: &LiveNode) -> (Vec<String>, Option<String>, String, Vec<String>, Vec<String>) {
+    let LiveNode { state, reason, extra, active_features, available_features, .. } = node.clone();
+    (state, reason, extra, active_features, available_features)
+}
+
+/// A node that an earlier turn drained, as that turn wrote it down.
+fn drained_before(killed: &Killed<'_>, name: &str) {
+    let reason = "fabricgate:r0:nvlink-low e1".to_owned();
+    let node = format!("NodeName={name}");
+    let why = format!("Reason={reason}");
+    killed.lab.run(&["scontrol", "update", &node, "State=DRAIN", &why]);
+    let mut journal = Journal::open(&killed.folder.path().join("state")).expect("a turn");
+    let id = format!("r0/{name}/drain/e1");
+    let state = Some(StateChange::Drain { reason: reason.clone() });
+    let intent = Event::Intent {
+        id: id.clone(),
+        run: "r0".to_owned(),
+        action: Box::new(Action { reason, ..action(ActionKind::Drain, name, "nvlink-low") }),
+        change: Change { state, ..Change::default() },
+        before: Box::new(LiveNode::new(name, &["IDLE"])),
+    };
+    let outcome = Event::Outcome { id, result: ActionResult::Done, detail: String::new() };
+    journal.write_all(vec![intent, outcome]).expect("written");
+}
+
+/// Kills a turn at one place and lets the next ones go on; whether it was killed.
+fn killed_at(lab: &Lab, plan: &ActionPlan, kill: Kill) -> (bool, usize) {
+    let killed = Killed::new(lab, plan);
+    drained_before(&killed, "node0004");
+    let before = live(lab);
+    let (ended, calls) = killed.turn(kill);
+    if !ended {
+        finished(lab, killed.folder.path());
+        accounted(&before, &live(lab), &killed.ledger(), "r1", kill);
+    }
+    let (ended_now, _) = killed.turn(Kill::Never);
+    assert!(ended_now, "{kill:?}");
+    let (after, ledger) = (live(lab), killed.ledger());
+    assert!(ledger.open.is_empty(), "{kill:?}: {ledger:?}");
+    assert_eq!(own(&ledger), ["node0001", "node0002"], "{kill:?}");
+    assert_eq!(ledger.spent.len(), 3, "{kill:?}: one of before, two of now");
+    for name in ["node0001", "node0002"] {
+        let node = &after[&NodeName::from(name)];
+        let own = &ledger.drains[&node.name].action.reason;
+        assert!(node.is("DRAIN"), "{kill:?}: {node:?}");
+        assert_eq!(node.reason.as_ref(), Some(own), "{kill:?}");
+    }
+    assert!(!after[&NodeName::from("node0004")].is("DRAIN"), "{kill:?}");
+    for node in after.values().filter(|node| NodeName::from("node0004") < node.name) {
+        assert_eq!(said(node), said(&before[&node.name]), "{kill:?}: {}", node.name);
+    }
+    assert!(after[&NodeName::from("node0003")].extra.contains("r1"), "{kill:?}");
+    assert_eq!(
+        killed.told("0001", "DRAIN"),
+        1,
+        "{kill:?}: {:?}",
+        lines(killed.folder.path(), "made")
+    );
+    assert_eq!(
+        killed.told("0004", "RESUME"),
+        1,
+        "{kill:?}: {:?}",
+        lines(killed.folder.path(), "made")
+    );
+    // Another turn changes nothing, and writes down that it was there.
+    let lines = ledger.lines;
+    let (ended_again, calls_again) = killed.turn(Kill::Never);
+    assert!(ended_again && calls_again.iter().all(|it| !it.contains("update")), "{calls_again:?}");
+    assert_eq!(killed.ledger().lines, lines + 1, "{kill:?}");
+    assert_eq!(own(&killed.ledger()), ["node0001", "node0002"]);
+    (!ended, calls.len())
+}
+
+#[test]
+fn a_turn_that_is_killed_at_any_step_leaves_nothing_half_done() {
+    let Some(lab) = lab() else { return };
+    let mut all = drains(&["node0001", "node0002"]);
+    all.push(action(ActionKind::Certify, "node0003", ""));
+    all.push(action(ActionKind::Release, "node0004", ""));
+    let all = plan(all);
+    let (was_killed, calls) = killed_at(&lab, &all, Kill::Never);
+    assert!(!was_killed && 9 <= calls, "{calls} calls");
+    for at in 1..=calls {
+        let all_ways = [Kill::Before(at), Kill::Orphan(at), Kill::After(at)];
+        // Every way at every step on the newer version. Which steps there are and
+        // what is in the journal at each of them is ours and the same on both, so on
+        // the older one each step is tried once, in one way after the other.
+        let ways = if lab.has_yaml() { &all_ways[..] } else { &all_ways[at % 3..][..1] };
+        for kill in ways {
+            let (was_killed, _) = killed_at(&lab, &all, *kill);
+            assert!(was_killed, "{kill:?}");
+        }
+    }
+}
+
+/// The node whose fault the stored run found.
+const BAD: &str = "node0030";
+
+/// A stored run, and a gate whose calls can kill the program.
+struct Stored<'l> {
+    lab: &'l Lab,
+    site: tempfile::TempDir,
+    run: String,
+}
+
+impl<'l> Stored<'l> {
+    fn new(lab: &'l Lab) -> Self {
+        furnish(lab, &with_faults(&[BAD]));
+        let site = site(lab, "", "");
+        expect(&fabricgate(&site, &["audit", "node[0027-0034]"]), 3);
+        let run = newest(&site.path().join("runs"));
+        // Only the gate goes through it: what is measured is over.
+        let own = killer(site.path(), &lab.run);
+        let config = site.path().join("fabricgate.toml");
+        let text = fs::read_to_string(&config).expect("a configuration");
+        let (launcher, gate) = text.split_once("[gate]").expect("a gate");
+        let plain = format!("scontrol = [{:?}, \"scontrol\"]", lab.run);
+        assert!(gate.contains(&plain), "{gate}");
+        let gate = gate.replace(&plain, &format!("scontrol = {own:?}"));
+        fs::write(&config, format!("{launcher}[gate]{gate}")).expect("written");
+        Self { lab, site, run }
+    }
+
+    /// Runs the program; what it said, and the calls of its gate.
+    fn told(&self, kill: Kill, arguments: &[&str]) -> (Told, Vec<String>) {
+        kill.arm(self.site.path());
+        let told = fabricgate(&self.site, arguments);
+        (told, lines(self.site.path(), "calls"))
+    }
+
+    fn apply(&self, kill: Kill) -> (Told, Vec<String>) {
+        self.told(kill, &["apply", &self.run, "--apply"])
+    }
+
+    fn ledger(&self) -> Ledger {
+        journal::look(&self.site.path().join("gate")).expect("a journal")
+    }
+
+    /// Applies the run as if nobody ever had, is killed there, and goes on;
+    /// whether it was killed, and the calls until then.
+    fn killed_at(&self, kill: Kill) -> (bool, Vec<String>) {
+        let (lab, here) = (self.lab, self.site.path());
+        let _ = fs::remove_dir_all(here.join("gate"));
+        for name in ["made", "over"] {
+            let _ = fs::remove_file(here.join(name));
+        }
+        tidy(lab);
+        let before = live(lab);
+        let (told_first, calls) = self.apply(kill);
+        let was_killed = told_first.code.is_none();
+        if was_killed {
+            finished(lab, here);
+            let id = self.run.rsplit('/').next().expect("a name");
+            accounted(&before, &live(lab), &self.ledger(), id, kill);
+        } else {
+            expect(&told_first, 0);
+        }
+        let (recovered, calls_to_recover) = self.told(Kill::Never, &["gate", "recover"]);
+        expect(&recovered, 0);
+        assert!(self.ledger().open.is_empty(), "{kill:?}: {:?}", self.ledger());
+        let drained = |it: &String| it.contains("DRAIN");
+        assert!(!calls_to_recover.iter().any(drained), "{kill:?}: {calls_to_recover:?}");
+        expect(&self.apply(Kill::Never).0, 0);
+        let (after, ledger) = (live(lab), self.ledger());
+        let all: Vec<&str> =
+            after.values().filter(|it| it.is("DRAIN")).map(|it| it.name.as_str()).collect();
+        assert_eq!((all, own(&ledger)), (vec![BAD], vec![BAD]), "{kill:?}");
+        let bad = NodeName::from(BAD);
+        assert_eq!(after[&bad].reason.as_ref(), Some(&ledger.drains[&bad].action.reason));
+        assert_eq!(ledger.spent.len(), 1, "{kill:?}: {ledger:?}");
+        assert!(ledger.open.is_empty(), "{kill:?}: {ledger:?}");
+        assert_eq!(told(here, BAD, "DRAIN"), 1, "{kill:?}: {:?}", lines(here, "made"));
+        // Another one tells nobody anything.
+        let (again, calls_again) = self.apply(Kill::Never);
+        expect(&again, 0);
+        assert!(calls_again.iter().all(|it| !it.contains("update")), "{calls_again:?}");
+        for (name, node) in &live(lab) {
+            assert_eq!(said(node), said(&after[name]), "{kill:?}: {name}");
+        }
+        (was_killed, calls)
+    }
+}
+
+impl Drop for Stored<'_> {
+    fn drop(&mut self) {
+        tidy(self.lab);
+    }
+}
+
+/// A sample, since each takes four runs of the program; every step is above.
+#[test]
+fn an_apply_that_is_killed_is_concluded_and_drains_nobody_twice() {
+    let Some(lab) = lab() else { return };
+    let stored = Stored::new(&lab);
+    let (was_killed, calls) = stored.killed_at(Kill::Never);
+    assert!(!was_killed);
+    let drain = calls.iter().position(|it| it.contains("State=DRAIN"));
+    let drain = drain.unwrap_or_else(|| panic!("{calls:?}")) + 1;
+    assert!(1 < drain && drain < calls.len(), "{calls:?}");
+    for kill in [
+        Kill::After(1),
+        Kill::Before(drain),
+        Kill::Orphan(drain),
+        Kill::After(drain),
+        Kill::Before(calls.len()),
+    ] {
+        let (was_killed, _) = stored.killed_at(kill);
+        assert!(was_killed, "{kill:?}");
+    }
+}
