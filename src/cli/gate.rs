@@ -149,6 +149,7 @@ fn recovered(config: &Config, gate: &Gate) -> Result<Vec<ActionRecord>, Failure>
                 programs,
                 limit: gate.limit,
                 settle: gate.settle,
+                kept: gate.kept,
                 say: &mut say,
             });
             for freed in freed.await.map_err(failure)? {

@@ -14,6 +14,7 @@ use super::config::Mistake;
 use super::config::duration;
 use super::sources::Rest;
 use super::sources::Wanted;
+use crate::gate::carry::KEPT;
 use crate::gate::scontrol::Scontrol;
 
 /// How long one call may take where nothing is said; Slurm's own MessageTimeout
@@ -33,6 +34,7 @@ pub struct Section {
     scontrol: Option<Spanned<Vec<String>>>,
     limit_s: Option<Spanned<f64>>,
     settle_s: Option<Spanned<f64>>,
+    keep_s: Option<Spanned<f64>>,
 }
 
 /// What carries changes to the scheduler.
@@ -63,6 +65,8 @@ pub struct Gate {
     pub limit: Duration,
     /// How long a change may take to show.
     pub settle: Duration,
+    /// How long a change is looked at until it is on the controller's disk.
+    pub kept: Duration,
 }
 
 /// Reads `[gate]`; the section itself is at `at`. What it does not say of Slurm
@@ -74,6 +78,7 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
     };
     let limit = seconds("limit_s", section.limit_s, LIMIT)?;
     let settle = seconds("settle_s", section.settle_s, SETTLE)?;
+    let kept = seconds("keep_s", section.keep_s, KEPT)?;
     let through = section.through.as_ref().map(|it| *it.get_ref());
     let told = match (through, &wanted.rest) {
         (Some(Through::Slurmrestd), None) => {
@@ -98,5 +103,5 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
         }
     };
     let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));
-    Ok(Gate { folder, told, limit, settle })
+    Ok(Gate { folder, told, limit, settle, kept })
 }

@@ -16,6 +16,7 @@ use super::plan::Basis;
 use super::plan::Profile;
 use super::stdout::note;
 use crate::coordinator::signals::Signals;
+use crate::gate::carry::KEPT;
 use crate::gate::hold;
 use crate::gate::hold::HoldError;
 use crate::gate::hold::Holder;
@@ -87,6 +88,7 @@ pub struct Hold {
     folder: PathBuf,
     limit: Duration,
     settle: Duration,
+    kept: Duration,
     holding: Holding,
     runtime: tokio::runtime::Runtime,
 }
@@ -105,7 +107,7 @@ impl Hold {
         if let Some(gate) = &config.gate {
             hold.scheduler = acting::scheduler(gate);
             hold.folder.clone_from(&gate.folder);
-            (hold.limit, hold.settle) = (gate.limit, gate.settle);
+            (hold.limit, hold.settle, hold.kept) = (gate.limit, gate.settle, gate.kept);
         }
         let nodes = plan.nodes();
         let of = |domain: &crate::model::claims::ClaimedDomain| -> Vec<NodeName> {
@@ -137,19 +139,21 @@ impl Hold {
             folder: base.join("gate"),
             limit: LIMIT,
             settle: SETTLE,
+            kept: KEPT,
             holding: Holding::default(),
             runtime: acting::runtime()?,
         })
     }
 
     fn hold(&mut self, wish: &Wish<'_>) -> Result<(), Failure> {
-        let Self { slurm, scheduler, folder, limit, settle, holding, runtime } = self;
+        let Self { slurm, scheduler, folder, limit, settle, kept, holding, runtime } = self;
         let mut holder = Holder {
             slurm,
             scheduler: scheduler.as_ref(),
             folder,
             limit: *limit,
             settle: *settle,
+            kept: *kept,
             say: &mut |text| note(text),
         };
         runtime.block_on(async {
@@ -259,13 +263,14 @@ impl Hold {
 /// Lets the nodes go, however the sweep ends.
 impl Drop for Hold {
     fn drop(&mut self) {
-        let Self { slurm, scheduler, folder, limit, settle, holding, runtime } = self;
+        let Self { slurm, scheduler, folder, limit, settle, kept, holding, runtime } = self;
         let mut holder = Holder {
             slurm,
             scheduler: scheduler.as_ref(),
             folder,
             limit: *limit,
             settle: *settle,
+            kept: *kept,
             say: &mut |text| note(text),
         };
         for trouble in runtime.block_on(hold::free(&mut holder, holding)) {

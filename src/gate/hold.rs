@@ -16,7 +16,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio::time::sleep;
 
-use super::carry::KEPT;
 use super::journal::Journal;
 use super::journal::JournalError;
 use super::scheduler::Scheduler;
@@ -77,6 +76,8 @@ pub struct Holder<'a> {
     pub limit: Duration,
     /// How long a change may take to show.
     pub settle: Duration,
+    /// How long a change is looked at until it is on the controller's disk.
+    pub kept: Duration,
     /// Whom to tell how far it is.
     pub say: &'a mut dyn FnMut(&str),
 }
@@ -167,6 +168,7 @@ pub async fn hold(
             programs: &holder.slurm.programs,
             limit: holder.limit,
             settle: holder.settle,
+            kept: holder.kept,
             say: &mut *holder.say,
         })
         .await?;
@@ -348,7 +350,7 @@ impl Holder<'_> {
         if !drained.is_empty() {
             // A controller that is killed now may keep the resumption and lose
             // the reservation, unless that is on its disk before.
-            sleep(KEPT).await;
+            sleep(self.kept).await;
             if !self.calls().is_reserved(&name).await.is_ok_and(|there| there) {
                 let said =
                     "it is not shown 3 s after it was made, so no drain is lifted".to_owned();

@@ -68,6 +68,8 @@ pub struct Turn<'a> {
     pub limit: Duration,
     /// How long a change may take to show.
     pub settle: Duration,
+    /// How long a change is looked at until it is on the controller's disk.
+    pub kept: Duration,
     /// What may be done.
     pub policy: &'a Policy,
     /// What the judge says.
@@ -171,8 +173,8 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut plan =
         decided(&turn, &live, journal.ledger(), &controls, |it| policy::propose(it, turn.policy));
     plan.dry_run = false;
-    let run = turn.run.id.clone();
-    plan.records = carry::carry(carrier(&mut turn, &mut journal), &run, &plan).await?;
+    let (run, kept) = (turn.run.id.clone(), turn.kept);
+    plan.records = carry::carry_within(carrier(&mut turn, &mut journal), &run, &plan, kept).await?;
     let why = format!("run {run} found it at fault");
     void(&mut turn, &plan.records, &why);
     let ledger = journal.ledger().clone();
@@ -199,6 +201,7 @@ async fn clean(turn: &mut Turn<'_>, journal: &mut Journal) -> Result<(), TurnErr
         programs,
         limit: turn.limit,
         settle: turn.settle,
+        kept: turn.kept,
         say: &mut *turn.say,
     };
     for freed in hold::clean(cleaning).await? {
@@ -336,6 +339,7 @@ mod tests {
             programs: None,
             limit: Duration::from_secs(1),
             settle: Duration::from_millis(50),
+            kept: Duration::ZERO,
             policy: &Policy::default(),
             verdicts: &verdicts,
             fleet,

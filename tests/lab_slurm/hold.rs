@@ -117,7 +117,7 @@ pub(super) fn site(lab: &Lab, launcher: &str, rest: &str) -> tempfile::TempDir {
         "claims = \"claims.toml\"\n\
          [launcher]\nkind = \"slurm\"\nscontrol = [{:?}, \"scontrol\"]\n{partition}\
          worker = \"/srv/worker\"\nmpi = \"none\"\n{limit}{launcher}\n\
-         [gate]\nstate = \"gate\"\nscontrol = [{:?}, \"scontrol\"]\n\
+         [gate]\nstate = \"gate\"\nkeep_s = 1\nscontrol = [{:?}, \"scontrol\"]\n\
          [probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \"nvbandwidth-lane\"]\n\
          [sweep]\nmatchings = 2\n[confirm]\nwait_s = 0\n{rest}",
         lab.run, lab.run

@@ -12,7 +12,6 @@ use super::Holding;
 use super::calls::Calls;
 use super::calls::folded;
 use crate::act::ledger::Hold;
-use crate::gate::carry::KEPT;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
 use crate::gate::scheduler::Scheduler;
@@ -47,6 +46,8 @@ pub struct Cleaning<'a> {
     pub limit: Duration,
     /// How long a change may take to show.
     pub settle: Duration,
+    /// How long a change is looked at until it is on the controller's disk.
+    pub kept: Duration,
     /// Whom to tell what is done.
     pub say: &'a mut dyn FnMut(&str),
 }
@@ -55,8 +56,8 @@ pub struct Cleaning<'a> {
 /// what it had resumed, removes its reservation. What cannot be ended now stays
 /// in the journal for the next turn.
 pub async fn clean(cleaning: Cleaning<'_>) -> Result<Vec<String>, JournalError> {
-    let Cleaning { journal, scheduler, programs, limit, settle, say } = cleaning;
-    let ends = Ends { calls: Calls { programs, limit }, scheduler, settle };
+    let Cleaning { journal, scheduler, programs, limit, settle, kept, say } = cleaning;
+    let ends = Ends { calls: Calls { programs, limit }, scheduler, settle, kept };
     let mut holds: Vec<(String, Hold)> =
         journal.ledger().holds.iter().map(|(name, hold)| (name.clone(), hold.clone())).collect();
     // Jobs before the reservations that they run in.
@@ -97,7 +98,8 @@ pub async fn free(holder: &mut Holder<'_>, holding: &mut Holding) -> Vec<String>
     let mut freed = Vec::new();
     {
         let calls = Calls { programs: &holder.slurm.programs, limit: holder.limit };
-        let ends = Ends { calls, scheduler: holder.scheduler, settle: holder.settle };
+        let Holder { scheduler, settle, kept, .. } = *holder;
+        let ends = Ends { calls, scheduler, settle, kept };
         if let Some(name) = holding.jobs.take() {
             match ends.jobs(&name).await {
                 Ok(detail) => freed.push(Event::Freed { name, detail }),
@@ -137,6 +139,7 @@ struct Ends<'a> {
     calls: Calls<'a>,
     scheduler: &'a dyn Scheduler,
     settle: Duration,
+    kept: Duration,
 }
 
 impl Ends<'_> {
@@ -175,7 +178,7 @@ impl Ends<'_> {
             self.drain(drained).await?;
             // A drain that was acknowledged may yet be lost, and the reservation is
             // all that keeps users off these nodes then.
-            sleep(KEPT).await;
+            sleep(self.kept).await;
             self.drain(drained).await?;
         }
         let told = self.calls.unreserve(name).await;
