@@ -142,26 +142,17 @@ fn recovered(config: &Config, gate: &Gate) -> Result<Vec<ActionRecord>, Failure>
     let (_stopper, stop) = watch::channel(false);
     let mut say = |text: &str| note(text);
     acting::runtime()?.block_on(async {
-        if let Some(programs) = acting::programs(&config.launcher) {
-            let freed = hold::clean(Cleaning {
-                journal: &mut journal,
-                scheduler: scheduler.as_ref(),
-                programs,
-                limit: gate.limit,
-                settle: gate.settle,
-                kept: gate.kept,
-                say: &mut say,
-            });
-            for freed in freed.await.map_err(failure)? {
-                note(&freed);
-            }
-        } else if !journal.ledger().holds.is_empty() {
-            let names: Vec<&str> = journal.ledger().holds.keys().map(String::as_str).collect();
-            note(&format!(
-                "{} may still hold nodes; a configuration with launcher \"slurm\" frees them",
-                names.join(", ")
-            ));
-        }
+        hold::clean(Cleaning {
+            journal: &mut journal,
+            scheduler: scheduler.as_ref(),
+            programs: acting::programs(&config.launcher),
+            limit: gate.limit,
+            settle: gate.settle,
+            kept: gate.kept,
+            say: &mut say,
+        })
+        .await
+        .map_err(failure)?;
         let carrier = Carrier {
             scheduler: scheduler.as_ref(),
             journal: &mut journal,

@@ -165,7 +165,7 @@ pub async fn hold(
         clean(Cleaning {
             journal: &mut journal,
             scheduler: holder.scheduler,
-            programs: &holder.slurm.programs,
+            programs: Some(&holder.slurm.programs),
             limit: holder.limit,
             settle: holder.settle,
             kept: holder.kept,
@@ -352,8 +352,7 @@ impl Holder<'_> {
             // the reservation, unless that is on its disk before.
             sleep(self.kept).await;
             if !self.calls().is_reserved(&name).await.is_ok_and(|there| there) {
-                let said =
-                    "it is not shown 3 s after it was made, so no drain is lifted".to_owned();
+                let said = "it is not shown any more, so no drain is lifted".to_owned();
                 return Err(HoldError::Refused { what: format!("reservation {name}"), said });
             }
             let resume = Change { state: Some(StateChange::Resume), ..Change::default() };

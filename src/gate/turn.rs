@@ -147,7 +147,16 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
 async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut journal = Journal::open(turn.folder)?;
     say_notes(&mut turn, &journal);
-    clean(&mut turn, &mut journal).await?;
+    hold::clean(Cleaning {
+        journal: &mut journal,
+        scheduler: turn.scheduler,
+        programs: turn.programs,
+        limit: turn.limit,
+        settle: turn.settle,
+        kept: turn.kept,
+        say: &mut *turn.say,
+    })
+    .await?;
     let recovered = recover::recover(carrier(&mut turn, &mut journal)).await?;
     void(&mut turn, &recovered, "an earlier turn found it at fault");
     let mut live = read(&turn, journal.ledger()).await?;
@@ -180,34 +189,6 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let ledger = journal.ledger().clone();
     let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::now());
     Ok(Turned { plan, recovered, ledger, live, budgets })
-}
-
-/// Frees what processes held that are no more.
-async fn clean(turn: &mut Turn<'_>, journal: &mut Journal) -> Result<(), TurnError> {
-    if journal.ledger().holds.is_empty() {
-        return Ok(());
-    }
-    let Some(programs) = turn.programs else {
-        let names: Vec<&str> = journal.ledger().holds.keys().map(String::as_str).collect();
-        (turn.say)(&format!(
-            "{} may still hold nodes; a configuration with launcher \"slurm\" frees them",
-            names.join(", ")
-        ));
-        return Ok(());
-    };
-    let cleaning = Cleaning {
-        journal,
-        scheduler: turn.scheduler,
-        programs,
-        limit: turn.limit,
-        settle: turn.settle,
-        kept: turn.kept,
-        say: &mut *turn.say,
-    };
-    for freed in hold::clean(cleaning).await? {
-        (turn.say)(&freed);
-    }
-    Ok(())
 }
 
 /// Tells what Slurm had forgotten, nodes of one result together.

@@ -40,8 +40,8 @@ pub struct Cleaning<'a> {
     pub journal: &'a mut Journal,
     /// Who is told to drain again.
     pub scheduler: &'a dyn Scheduler,
-    /// Slurm's programs.
-    pub programs: &'a Programs,
+    /// Slurm's programs, where the launcher has them.
+    pub programs: Option<&'a Programs>,
     /// How long one call may take.
     pub limit: Duration,
     /// How long a change may take to show.
@@ -53,16 +53,26 @@ pub struct Cleaning<'a> {
 }
 
 /// Ends every hold whose process is no more: cancels its jobs, drains again
-/// what it had resumed, removes its reservation. What cannot be ended now stays
-/// in the journal for the next turn.
-pub async fn clean(cleaning: Cleaning<'_>) -> Result<Vec<String>, JournalError> {
+/// what it had resumed, removes its reservation. What cannot be ended now is told
+/// and stays in the journal for the next turn.
+pub async fn clean(cleaning: Cleaning<'_>) -> Result<(), JournalError> {
     let Cleaning { journal, scheduler, programs, limit, settle, kept, say } = cleaning;
+    if journal.ledger().holds.is_empty() {
+        return Ok(());
+    }
+    let Some(programs) = programs else {
+        let names: Vec<&str> = journal.ledger().holds.keys().map(String::as_str).collect();
+        say(&format!(
+            "{} may still hold nodes; a configuration with launcher \"slurm\" frees them",
+            names.join(", ")
+        ));
+        return Ok(());
+    };
     let ends = Ends { calls: Calls { programs, limit }, scheduler, settle, kept };
     let mut holds: Vec<(String, Hold)> =
         journal.ledger().holds.iter().map(|(name, hold)| (name.clone(), hold.clone())).collect();
     // Jobs before the reservations that they run in.
     holds.sort_by_key(|(name, hold)| (hold.kind, name.clone()));
-    let mut ended = Vec::new();
     for (name, hold) in holds {
         match owner(&hold) {
             Process::Lives => continue,
@@ -82,13 +92,12 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<Vec<String>, JournalError> 
         match done {
             Ok(detail) => {
                 say(&format!("left behind by process {}: {name}: {detail}", hold.pid));
-                journal.write(Event::Freed { name: name.clone(), detail })?;
-                ended.push(name);
+                journal.write(Event::Freed { name, detail })?;
             }
             Err(why) => say(&format!("{name} cannot be freed now, the next turn tries: {why}")),
         }
     }
-    Ok(ended)
+    Ok(())
 }
 
 /// Frees what is held. What could not be freed is told, and stays in the
@@ -149,22 +158,22 @@ impl Ends<'_> {
         let told = self.calls.cancel(name).await;
         let start = Instant::now();
         loop {
-            match self.calls.jobs(name).await {
-                Ok(jobs) if jobs.is_empty() => return Ok("its jobs are gone".to_owned()),
-                Ok(jobs) if GOING <= start.elapsed() => {
-                    if jobs.iter().all(|(_, state)| state == "COMPLETING") {
-                        return Ok("its jobs are ending".to_owned());
-                    }
-                    let left: Vec<&str> = jobs.iter().map(|(number, _)| number.as_str()).collect();
-                    return Err(format!("job {} does not end", left.join(", ")));
-                }
-                Ok(_) if told.is_ok() => sleep(GLANCE).await,
-                Ok(_) | Err(_) if told.is_err() => {
-                    return Err(told.err().map_or_else(String::new, |it| it.message));
-                }
-                Ok(_) => {}
-                Err(complaint) => return Err(complaint.message),
+            let jobs = self.calls.jobs(name).await;
+            if jobs.as_ref().is_ok_and(Vec::is_empty) {
+                return Ok("its jobs are gone".to_owned());
             }
+            if let Err(complaint) = told {
+                return Err(complaint.message);
+            }
+            let jobs = jobs.map_err(|complaint| complaint.message)?;
+            if GOING <= start.elapsed() {
+                if jobs.iter().all(|(_, state)| state == "COMPLETING") {
+                    return Ok("its jobs are ending".to_owned());
+                }
+                let left: Vec<&str> = jobs.iter().map(|(number, _)| number.as_str()).collect();
+                return Err(format!("job {} does not end", left.join(", ")));
+            }
+            sleep(GLANCE).await;
         }
     }
 
