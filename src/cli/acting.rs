@@ -84,14 +84,6 @@ pub fn programs(launcher: &Launcher) -> Option<&Programs> {
     }
 }
 
-/// A runtime for one command.
-pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::Environment(format!("no runtime: {error}")))
-}
-
 /// Takes a turn for a run: asks how the nodes stand, decides, and where it is to
 /// be applied carries out and issues certificates. What was left open before is
 /// told.
@@ -122,7 +114,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         stop,
         say: &mut say,
     });
-    let taken = runtime()?.block_on(async {
+    let taken = super::runtime()?.block_on(async {
         let mut signals = Signals::listen();
         let mut taking = std::pin::pin!(taking);
         loop {

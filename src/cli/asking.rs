@@ -39,10 +39,7 @@ pub fn claims(
     config: Option<&Config>,
     catalogue: &Catalogue,
 ) -> Result<Claims, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::Environment(format!("no runtime: {error}")))?;
+    let runtime = super::runtime()?;
     let mut said = runtime.block_on(ask(wanted))?;
     let platform_of = |product: &str, gpus: Option<u32>| {
         catalogue.for_product(product, gpus).map(|platform| platform.name.clone())

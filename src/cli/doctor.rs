@@ -86,14 +86,7 @@ fn here(catalog: &Catalog) -> Result<Checkup, Failure> {
         probes: catalog.probes.values().collect(),
         default_probes: plan::AUDIT_PROBES.to_vec(),
     };
-    Ok(runtime()?.block_on(doctor::look(&look)))
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::Environment(format!("no runtime: {error}")))
+    Ok(super::runtime()?.block_on(doctor::look(&look)))
 }
 
 /// Nodes, each looked at by the fabricgate it has: a node that cannot be looked
@@ -127,7 +120,7 @@ fn there(config: Option<&Config>, lists: &[String]) -> Result<Vec<Checkup>, Fail
         limit: config.connect + LOOK,
     };
     let answers =
-        runtime()?.block_on(nodes::each(&nodes, &names, &["doctor", "--json"], looked_at));
+        super::runtime()?.block_on(nodes::each(&nodes, &names, &["doctor", "--json"], looked_at));
     let machine = |(name, answer): (&NodeName, Result<Vec<Check>, nodes::Trouble>)| {
         let checks = answer.unwrap_or_else(|(_, why)| {
             vec![Check::unknown(Area::Machine, "fabricgate there", why).needed()]

@@ -141,7 +141,7 @@ fn recovered(config: &Config, gate: &Gate) -> Result<Vec<ActionRecord>, Failure>
     let mut journal = opened(gate)?;
     let (_stopper, stop) = watch::channel(false);
     let mut say = |text: &str| note(text);
-    acting::runtime()?.block_on(async {
+    super::runtime()?.block_on(async {
         hold::clean(Cleaning {
             journal: &mut journal,
             scheduler: scheduler.as_ref(),

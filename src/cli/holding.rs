@@ -141,7 +141,7 @@ impl Hold {
             settle: SETTLE,
             kept: KEPT,
             holding: Holding::default(),
-            runtime: acting::runtime()?,
+            runtime: super::runtime()?,
         })
     }
 

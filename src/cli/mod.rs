@@ -44,6 +44,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::Subcommand;
 
+use failure::Failure;
 use plan::Profile;
 
 /// Measure the GPU fabric of a cluster before anybody trusts it.
@@ -175,6 +176,14 @@ fn ended(result: anyhow::Result<u8>, verbose: bool) -> ExitCode {
             ExitCode::from(failure::code(&error))
         }
     }
+}
+
+/// What a command waits with for programs and servers.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Environment(format!("no runtime: {error}")))
 }
 
 /// A number that differs between two starts of the program, for names.

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::acting;
 use super::exit;
 use super::failure::Failure;
 use super::stdout::note;
@@ -75,13 +74,13 @@ pub struct Answer {
 /// Proposes a file; nothing is written. That the scheduler does not answer is
 /// told and ends nothing.
 pub fn show(asked: &Asked<'_>) -> Result<Answer, Failure> {
-    acting::runtime()?.block_on(answer(asked)).map(|(answer, _)| answer)
+    super::runtime()?.block_on(answer(asked)).map(|(answer, _)| answer)
 }
 
 /// Proposes a file and puts it in place. What is said meanwhile goes to standard
 /// error.
 pub fn write(asked: &Asked<'_>) -> Result<Answer, Failure> {
-    acting::runtime()?.block_on(async {
+    super::runtime()?.block_on(async {
         let (mut answer, ground) = answer(asked).await?;
         if let Some(trouble) = answer.troubles.first() {
             return Err(Failure::Environment(format!("no topology is written: {trouble}")));
