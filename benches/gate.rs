@@ -204,7 +204,7 @@ fn turn(lab: &str, limit: Duration) {
     };
     let folder = tempfile::tempdir().expect("a folder");
     let mut journal = Journal::open(folder.path()).expect("a journal");
-    let at = stamp::now();
+    let at = stamp::stamp();
     let seen = RunSeen {
         id: "bench".to_owned(),
         profile: "audit".to_owned(),

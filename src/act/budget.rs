@@ -10,7 +10,6 @@ use super::grounds;
 use super::instrument;
 use super::ledger::Ledger;
 use super::policy::Policy;
-use super::situation::Now;
 use super::situation::Situation;
 use super::suspects;
 use crate::measure::text::clean;
@@ -56,7 +55,7 @@ impl<'a> Budget<'a> {
         Self::after(situation.ledger, situation.fleet, policy, situation.now)
     }
 
-    fn after(ledger: &Ledger, fleet: &'a Claims, policy: &'a Policy, now: &Now) -> Self {
+    fn after(ledger: &Ledger, fleet: &'a Claims, policy: &'a Policy, now: &Stamp) -> Self {
         let mut budget = Self {
             policy,
             claims: fleet,
@@ -225,12 +224,12 @@ impl<'a> Budget<'a> {
 }
 
 /// What is left of every budget after what this ledger has, for people.
-pub fn left(ledger: &Ledger, fleet: &Claims, policy: &Policy, now: &Now) -> Vec<String> {
+pub fn left(ledger: &Ledger, fleet: &Claims, policy: &Policy, now: &Stamp) -> Vec<String> {
     Budget::after(ledger, fleet, policy, now).left()
 }
 
 /// How many drains and how many marks were begun within the hour.
-pub fn within_hour(ledger: &Ledger, now: &Now) -> (usize, usize) {
+pub fn within_hour(ledger: &Ledger, now: &Stamp) -> (usize, usize) {
     let recent = ledger.spent.iter().filter(|spent| is_recent(&spent.stamp, now, HOUR_S));
     recent.fold((0, 0), |(drains, marks), spent| match spent.action.kind {
         ActionKind::Drain => (drains + 1, marks),
@@ -281,7 +280,7 @@ pub(super) fn leaves(claims: &Claims, node: &NodeName) -> BTreeSet<String> {
 /// Whether something happened within this many seconds. Within one boot the
 /// uptime says so; else the wall's clock, and what lies in its future is taken
 /// for recent: the clock was put back.
-pub(super) fn is_recent(stamp: &Stamp, now: &Now, window_s: f64) -> bool {
+pub(super) fn is_recent(stamp: &Stamp, now: &Stamp, window_s: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "moments are far below 2^52 seconds")]
     let age = if !stamp.boot.is_empty() && stamp.boot == now.boot {
         now.uptime_s - stamp.uptime_s

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 
 use super::ledger::Ledger;
 use super::policy::Policy;
-use super::situation::Now;
 use super::situation::RunSeen;
 use super::standing;
 use crate::model::action::Withheld;
@@ -19,6 +18,7 @@ use crate::model::certificate::Identity;
 use crate::model::certificate::Minimum;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::journal::Stamp;
 use crate::model::live::LiveNode;
 use crate::model::moment::DAY_S;
 use crate::model::moment::rfc3339;
@@ -217,7 +217,7 @@ pub fn outlived(certificate: &Certificate, node: &LiveNode) -> Option<String> {
 
 /// Whether a new certificate takes the place of one that is there: not where
 /// that one still holds for the same machine, and for longer.
-pub fn replaces(new: &Certificate, old: &Certificate, now: &Now) -> bool {
+pub fn replaces(new: &Certificate, old: &Certificate, now: &Stamp) -> bool {
     old.expires_unix <= new.expires_unix || void(old, &new.identity, now.unix).is_some()
 }
 

@@ -397,7 +397,7 @@ fn a_boot_after_the_run_is_told_from_the_scheduler_alone() {
 
 #[test]
 fn a_shorter_certificate_gives_way_to_none_that_still_holds() {
-    let now = Now { unix: MADE + 60, ..Now::default() };
+    let now = Stamp { unix: MADE + 60, ..Stamp::default() };
     let whole = certified();
     let admitted = Certificate { expires_unix: MADE + DAY_S, ..whole.clone() };
     assert!(!replaces(&admitted, &whole, &now));

@@ -11,7 +11,6 @@ use super::policy::Policy;
 use super::reason;
 use super::release;
 use super::situation::Coverage;
-use super::situation::Now;
 use super::situation::RunSeen;
 use super::situation::Situation;
 use crate::model::action::Action;
@@ -47,7 +46,7 @@ pub(super) struct World {
     pub ledger: Ledger,
     pub controls: BTreeSet<NodeName>,
     pub drivers: BTreeMap<NodeName, String>,
-    pub now: Now,
+    pub now: Stamp,
     pub policy: Policy,
 }
 
@@ -100,7 +99,7 @@ impl World {
             complete: true,
             real: true,
         };
-        let now = Now {
+        let now = Stamp {
             at: "2026-11-18T12:10:00Z".to_owned(),
             unix: NOW,
             boot: "boot-a".to_owned(),

@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use super::extra;
 use super::ledger::Ledger;
-use super::situation::Now;
 use crate::measure::text::clean;
 use crate::model::action::Mark;
 use crate::model::change::Change;
 use crate::model::id::NodeName;
+use crate::model::journal::Stamp;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::verdict::Outcome;
@@ -141,7 +141,7 @@ pub fn forgotten(
     live: &Live,
     ledger: &Ledger,
     names: &MarkNames,
-    now: &Now,
+    now: &Stamp,
 ) -> Vec<(NodeName, Change)> {
     // Both are RFC 3339 in UTC, which orders as text does.
     let counts = |mark: &Mark| mark.expires.as_ref().is_none_or(|expires| now.at < *expires);

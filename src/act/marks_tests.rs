@@ -207,15 +207,15 @@ fn what_slurm_forgot_is_brought_back_and_what_a_person_took_is_not() {
     let names_of = ["forgot", "marked", "taken", "cleared", "foreign", "gone"];
     let marks = names_of.map(|name| (NodeName::from(name), mark(Outcome::Degraded)));
     let mut ledger = Ledger { marks: marks.into(), ..Ledger::default() };
-    let found = forgotten(&live, &ledger, &names, &Now::default());
+    let found = forgotten(&live, &ledger, &names, &Stamp::default());
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].0, "forgot".into());
     assert_eq!(changed(&forgot, &found[0].1), marked);
     // Without the field there is no witness but the journal.
     let only_features = MarkNames { extra: false, ..names.clone() };
-    assert_eq!(forgotten(&live, &ledger, &only_features, &Now::default()).len(), 4);
+    assert_eq!(forgotten(&live, &ledger, &only_features, &Stamp::default()).len(), 4);
     ledger.marks.values_mut().for_each(|mark| mark.outcome = Outcome::Unknown);
-    assert_eq!(forgotten(&live, &ledger, &names, &Now::default()), []);
+    assert_eq!(forgotten(&live, &ledger, &names, &Stamp::default()), []);
 }
 
 fn feature() -> impl Strategy<Value = String> {

@@ -21,7 +21,6 @@ use super::ledger::Ledger;
 use super::marks::MarkNames;
 use super::release;
 use super::situation::Coverage;
-use super::situation::Now;
 use super::situation::RunSeen;
 use super::situation::Situation;
 use super::suspects;
@@ -32,6 +31,7 @@ use crate::model::action::ActionPlan;
 use crate::model::action::Withheld;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::journal::Stamp;
 use crate::model::verdict::Verdicts;
 
 /// What may be done. The defaults are deliberately small (algorithms, sections 5
@@ -218,7 +218,7 @@ pub fn of_verdicts(
         ledger: &Ledger::default(),
         controls: &BTreeSet::new(),
         drivers: &BTreeMap::new(),
-        now: &Now::default(),
+        now: &Stamp::default(),
     };
     propose(&situation, policy)
 }

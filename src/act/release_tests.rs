@@ -9,7 +9,6 @@ use super::*;
 use crate::act::ledger::CleanRun;
 use crate::act::ledger::Ledger;
 use crate::act::ledger::Tripped;
-use crate::act::situation::Now;
 use crate::model::claims::Claims;
 use crate::model::journal::Stamp;
 use crate::model::verdict::VERDICTS_FORMAT;
@@ -29,7 +28,7 @@ struct World {
     run: RunSeen,
     live: Option<Live>,
     ledger: Ledger,
-    now: Now,
+    now: Stamp,
     policy: Policy,
 }
 
@@ -51,7 +50,7 @@ impl World {
             run: run("recertify", NOW - HOUR),
             live: Some(Live::default()),
             ledger: Ledger::default(),
-            now: Now { at: rfc3339(NOW), unix: NOW, ..Now::default() },
+            now: Stamp { at: rfc3339(NOW), unix: NOW, ..Stamp::default() },
             policy: Policy::default(),
         }
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use super::ledger::Ledger;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::journal::Stamp;
 use crate::model::live::Live;
 use crate::model::verdict::Verdicts;
 
@@ -38,19 +39,6 @@ pub struct RunSeen {
     pub real: bool,
 }
 
-/// The present, by the shell's clock.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Now {
-    /// RFC 3339.
-    pub at: String,
-    /// In seconds since 1970.
-    pub unix: i64,
-    /// The boot of this machine.
-    pub boot: String,
-    /// Seconds since that boot.
-    pub uptime_s: f64,
-}
-
 /// What a decision rests on.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
@@ -73,5 +61,5 @@ pub struct Situation<'a> {
     /// Version of the driver by node, as far as outputs named it.
     pub drivers: &'a BTreeMap<NodeName, String>,
     /// The present.
-    pub now: &'a Now,
+    pub now: &'a Stamp,
 }

@@ -155,7 +155,7 @@ fn certify(
 ) -> Vec<Withheld> {
     let Judged { stored, run: judged, .. } = judged;
     let (ledger, policy) = (&turned.ledger, &config.policy);
-    let now = stamp::now();
+    let now = stamp::stamp();
     let issued = certificates::issue(&gate.folder, stored, judged, run, ledger, policy, &now);
     let issued = issued.unwrap_or_else(|error| Issued {
         nodes: Vec::new(),

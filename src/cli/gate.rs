@@ -16,7 +16,6 @@ use super::stdout;
 use super::stdout::note;
 use crate::act::budget;
 use crate::act::ledger::Ledger;
-use crate::act::situation::Now;
 use crate::gate::carry::Carrier;
 use crate::gate::hold;
 use crate::gate::hold::Cleaning;
@@ -28,6 +27,7 @@ use crate::gate::stamp;
 use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
 use crate::model::journal::Event;
+use crate::model::journal::Stamp;
 use crate::report;
 
 /// How the gate stands; put a tripped breaker back; conclude what a crash left open.
@@ -99,7 +99,7 @@ fn status(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8>
             path.display()
         ));
     }
-    let now = stamp::now();
+    let now = stamp::stamp();
     if globals.json {
         let left = left(config, &ledger, &now);
         stdout::json(&report::gate::document(&ledger, &now, left.as_deref()))?;
@@ -114,7 +114,7 @@ fn status(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8>
 
 /// What is left of the budgets, where somebody says how large the fleet is: they
 /// are shares of it.
-fn left(config: &Config, ledger: &Ledger, now: &Now) -> Option<Vec<String>> {
+fn left(config: &Config, ledger: &Ledger, now: &Stamp) -> Option<Vec<String>> {
     let fleet = expectations::load(&config.thresholds)
         .and_then(|in_force| config.measurable(&in_force.catalogue));
     match fleet {

@@ -15,13 +15,13 @@ use crate::act::certificate;
 use crate::act::certificate::Evidence;
 use crate::act::ledger::Ledger;
 use crate::act::policy::Policy;
-use crate::act::situation::Now;
 use crate::act::situation::RunSeen;
 use crate::model::action::Withheld;
 use crate::model::certificate::CERTIFICATE_FORMAT;
 use crate::model::certificate::Certificate;
 use crate::model::certificate::Voided;
 use crate::model::id::NodeName;
+use crate::model::journal::Stamp;
 use crate::model::live::Live;
 use crate::model::moment::DAY_S;
 use crate::model::run::Run;
@@ -57,7 +57,7 @@ pub fn issue(
     seen: &RunSeen,
     ledger: &Ledger,
     policy: &Policy,
-    now: &Now,
+    now: &Stamp,
 ) -> Result<Issued, RecordError> {
     let (machines, results, recordings) =
         (stored.machines()?, stored.results()?, stored.recordings()?);
@@ -79,7 +79,7 @@ fn write(
     folder: &Path,
     made: Vec<Certificate>,
     withheld: Vec<Withheld>,
-    now: &Now,
+    now: &Stamp,
 ) -> Result<Issued, RecordError> {
     let mut issued = Issued { nodes: Vec::new(), withheld };
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
@@ -160,7 +160,7 @@ pub fn all(folder: &Path) -> (Vec<Certificate>, Vec<String>) {
 
 /// Nodes with a certificate of the last day that still counts: the instrument's
 /// control group. And what could not be read, each with its file.
-pub fn valid(folder: &Path, live: &Live, now: &Now) -> (BTreeSet<NodeName>, Vec<String>) {
+pub fn valid(folder: &Path, live: &Live, now: &Stamp) -> (BTreeSet<NodeName>, Vec<String>) {
     let (certificates, troubles) = all(folder);
     let fresh = |certificate: &Certificate| {
         let node = live.nodes.get(&certificate.node);
@@ -174,7 +174,7 @@ pub fn valid(folder: &Path, live: &Live, now: &Now) -> (BTreeSet<NodeName>, Vec<
 
 /// Declares a node's certificate void, as when it was drained; whether there
 /// was one to void. One that cannot be read is void already.
-pub fn void(folder: &Path, node: &NodeName, why: &str, now: &Now) -> Result<bool, RecordError> {
+pub fn void(folder: &Path, node: &NodeName, why: &str, now: &Stamp) -> Result<bool, RecordError> {
     let old = match read(folder, node) {
         Err(RecordError::Malformed { .. }) => return Ok(false),
         read => read?,

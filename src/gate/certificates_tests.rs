@@ -8,8 +8,8 @@ use crate::model::certificate::Identity;
 
 const MADE: i64 = 1_772_600_767;
 
-fn now(after: i64) -> Now {
-    Now { at: "2026-03-04T06:00:00.000Z".to_owned(), unix: MADE + after, ..Now::default() }
+fn now(after: i64) -> Stamp {
+    Stamp { at: "2026-03-04T06:00:00.000Z".to_owned(), unix: MADE + after, ..Stamp::default() }
 }
 
 fn certificate(node: &str) -> Certificate {

@@ -39,7 +39,7 @@ pub async fn reassert(
     ledger: &Ledger,
     names: &MarkNames,
 ) -> Vec<Reasserted> {
-    let lost = marks::forgotten(live, ledger, names, &stamp::now());
+    let lost = marks::forgotten(live, ledger, names, &stamp::stamp());
     if lost.is_empty() {
         return Vec::new();
     }
@@ -54,7 +54,7 @@ pub async fn reassert(
         }
     };
     let still: BTreeMap<NodeName, Change> =
-        marks::forgotten(&fresh, ledger, names, &stamp::now()).into_iter().collect();
+        marks::forgotten(&fresh, ledger, names, &stamp::stamp()).into_iter().collect();
     let mut told = Vec::new();
     let mut wanted = Vec::new();
     for (node, change) in lost {

@@ -1,6 +1,5 @@
 //! The present moment by two clocks: where the gate reads them.
 
-use crate::act::situation::Now;
 use crate::model::journal::Stamp;
 
 /// The present moment.
@@ -17,10 +16,4 @@ pub fn stamp() -> Stamp {
         boot: boot.trim().to_owned(),
         uptime_s,
     }
-}
-
-/// The same for decisions.
-pub fn now() -> Now {
-    let Stamp { at, unix, boot, uptime_s } = stamp();
-    Now { at, unix, boot, uptime_s }
 }

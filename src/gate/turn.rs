@@ -139,7 +139,7 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
         ledger.take(&Entry { format, seq, stamp: stamp::stamp(), epoch, event });
     }
     let plan = decided(&turn, &live, &ledger, &controls, |it| policy::propose(it, turn.policy));
-    let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::now());
+    let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::stamp());
     Ok(Turned { plan, recovered: Vec::new(), ledger, live, budgets })
 }
 
@@ -187,7 +187,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let why = format!("run {run} found it at fault");
     void(&mut turn, &plan.records, &why);
     let ledger = journal.ledger().clone();
-    let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::now());
+    let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::stamp());
     Ok(Turned { plan, recovered, ledger, live, budgets })
 }
 
@@ -209,7 +209,7 @@ fn void(turn: &mut Turn<'_>, records: &[ActionRecord], why: &str) {
         if !is_drain || record.result != ActionResult::Done {
             continue;
         }
-        if let Err(error) = certificates::void(turn.folder, &record.node, why, &stamp::now()) {
+        if let Err(error) = certificates::void(turn.folder, &record.node, why, &stamp::stamp()) {
             (turn.say)(&format!("the certificate of {} is not voided: {error}", record.node));
         }
     }
@@ -259,13 +259,13 @@ fn decided<T>(
         ledger,
         controls,
         drivers: turn.drivers,
-        now: &stamp::now(),
+        now: &stamp::stamp(),
     })
 }
 
 /// Nodes that passed within the last day.
 fn controls(turn: &mut Turn<'_>, live: &Live) -> BTreeSet<NodeName> {
-    let (controls, troubles) = certificates::valid(turn.folder, live, &stamp::now());
+    let (controls, troubles) = certificates::valid(turn.folder, live, &stamp::stamp());
     for trouble in troubles {
         (turn.say)(&format!("no certificate: {trouble}"));
     }

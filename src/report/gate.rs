@@ -13,8 +13,8 @@ use super::plain::plain;
 use crate::act::budget;
 use crate::act::ledger::Ledger;
 use crate::act::ledger::OwnDrain;
-use crate::act::situation::Now;
 use crate::model::id::NodeName;
+use crate::model::journal::Stamp;
 use crate::model::verdict::Outcome;
 
 /// The format of the document.
@@ -22,7 +22,7 @@ const FORMAT: &str = "fabricgate.gate/1";
 
 /// The record as a document. What is left of the budgets is null where the size
 /// of the fleet is not known.
-pub fn document(ledger: &Ledger, now: &Now, budgets: Option<&[String]>) -> Value {
+pub fn document(ledger: &Ledger, now: &Stamp, budgets: Option<&[String]>) -> Value {
     let (drains, marks) = budget::within_hour(ledger, now);
     json!({
         "format": FORMAT,
@@ -60,7 +60,7 @@ fn drained((node, drain): (&NodeName, &OwnDrain)) -> Value {
 }
 
 /// The record for people.
-pub fn text(ledger: &Ledger, now: &Now) -> String {
+pub fn text(ledger: &Ledger, now: &Stamp) -> String {
     let mut text = String::new();
     match &ledger.breaker {
         Some(it) => {
@@ -112,7 +112,6 @@ mod tests {
     use crate::model::action::Action;
     use crate::model::action::ActionKind;
     use crate::model::action::Mark;
-    use crate::model::journal::Stamp;
 
     #[test]
     fn what_was_said_and_what_was_spent_are_told() {
@@ -136,7 +135,7 @@ mod tests {
             price: None,
             why: String::new(),
         };
-        let now = Now { unix: 10_000, ..Now::default() };
+        let now = Stamp { unix: 10_000, ..Stamp::default() };
         let spent = |unix: i64| Spent {
             id: unix.to_string(),
             stamp: Stamp { unix, ..Stamp::default() },
