@@ -228,6 +228,7 @@ fn turn(lab: &str, limit: Duration) {
             controls: &BTreeSet::new(),
             drivers: &BTreeMap::new(),
             now: &at,
+            boots: &BTreeMap::new(),
         },
         &policy,
     );

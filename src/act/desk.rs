@@ -257,6 +257,8 @@ impl<'a> Desk<'a> {
             run: run.id.clone(),
             at: run.created.clone(),
             expires: None,
+            boot_id: None,
+            domain: None,
         };
         let (reason, command) = if *kind == ActionKind::Drain {
             let reason = reason::write(&run.id, &found.class, self.situation.ledger.epoch);

@@ -100,6 +100,8 @@ pub(super) fn read(extra: &str) -> Option<Mark> {
         run: clean(&said.run),
         at: clean(&said.at),
         expires: said.expires.as_deref().map(clean),
+        boot_id: None,
+        domain: None,
     })
 }
 

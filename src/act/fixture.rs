@@ -46,6 +46,7 @@ pub(super) struct World {
     pub ledger: Ledger,
     pub controls: BTreeSet<NodeName>,
     pub drivers: BTreeMap<NodeName, String>,
+    pub boots: BTreeMap<NodeName, String>,
     pub now: Stamp,
     pub policy: Policy,
 }
@@ -114,6 +115,7 @@ impl World {
             ledger: Ledger { epoch: 7, ..Ledger::default() },
             controls: BTreeSet::new(),
             drivers: BTreeMap::new(),
+            boots: BTreeMap::new(),
             now,
             // Budgets of a share leave room for what a test is not about.
             policy: Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() },
@@ -131,6 +133,7 @@ impl World {
             controls: &self.controls,
             drivers: &self.drivers,
             now: &self.now,
+            boots: &self.boots,
         }
     }
 
@@ -257,6 +260,8 @@ pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: 
                 run: "run1".to_owned(),
                 at: String::new(),
                 expires: None,
+                boot_id: None,
+                domain: None,
             }),
             findings: vec![format!("{class}-{node}")],
             ratio: Some(ratio),

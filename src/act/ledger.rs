@@ -174,7 +174,7 @@ impl Ledger {
                 });
             }
             Event::Outcome { id, result, .. } => self.conclude(id, *result),
-            Event::Clean { node, run, measured } => {
+            Event::Clean { node, run, measured, boot_id: _ } => {
                 let Some(drain) = self.drains.get_mut(node) else { return };
                 if drain.clean.iter().all(|clean| clean.run != *run) {
                     drain.clean.push(CleanRun { run: run.clone(), measured: *measured });

@@ -20,6 +20,8 @@ fn action(kind: ActionKind, node: &str) -> Action {
             run: "r1".to_owned(),
             at: String::new(),
             expires: None,
+            boot_id: None,
+            domain: None,
         }),
         findings: Vec::new(),
         ratio: None,
@@ -89,7 +91,12 @@ fn certificates_and_releases_cost_nothing() {
 
 #[test]
 fn a_release_ends_a_drain_and_a_clean_run_counts_once() {
-    let clean = |run: &str| Event::Clean { node: "n1".into(), run: run.to_owned(), measured: 5 };
+    let clean = |run: &str| Event::Clean {
+        node: "n1".into(),
+        run: run.to_owned(),
+        measured: 5,
+        boot_id: None,
+    };
     let mut events = vec![
         clean("r0"),
         intent("a", ActionKind::Drain, "n1"),
@@ -195,8 +202,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => (node.clone(), id.clone()).prop_map(|(node, run)| Event::Clean {
             node: node.as_str().into(),
             run,
-            measured: 0
-        }),
+            measured: 0, boot_id: None }),
         1 => (node, id).prop_map(|(node, id)| Event::Undone {
             node: node.as_str().into(),
             id,

@@ -20,14 +20,23 @@ fn mark(outcome: Outcome) -> Mark {
         run: "20261121T1200-ab12".to_owned(),
         at: "2026-11-21T12:00:00Z".to_owned(),
         expires: Some("2026-11-28T12:00:00Z".to_owned()),
+        boot_id: None,
+        domain: None,
     }
 }
 
 /// The node after the change, as Slurm makes it.
 fn changed(node: &LiveNode, change: &Change) -> LiveNode {
     let mut node = node.clone();
-    let Change { state, available_features, active_features, extra, comment, topology } =
-        change.clone();
+    let Change {
+        state,
+        available_features,
+        active_features,
+        extra,
+        comment,
+        topology,
+        kubernetes: _,
+    } = change.clone();
     assert_eq!((state, comment, topology), (None, None, None));
     node.available_features = available_features.unwrap_or(node.available_features);
     node.active_features = active_features.unwrap_or(node.active_features);

@@ -77,7 +77,7 @@ fn clean_run(
     let (node, run_id, measured) = (node.clone(), run.id.clone(), run.created_unix);
     match verdict.outcome {
         Outcome::Pass => (is_whole && is_later && !is_noted && !is_of_before)
-            .then_some(Event::Clean { node, run: run_id, measured }),
+            .then_some(Event::Clean { node, run: run_id, measured, boot_id: None }),
         // A fault that comes and goes is not cured by the runs in between.
         Outcome::Degraded | Outcome::Failed => {
             let counts = is_later && release::counts(run, policy);

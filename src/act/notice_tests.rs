@@ -134,7 +134,12 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
 #[test]
 fn a_whole_run_that_a_drained_node_passed_is_noted_once() {
     let world = passed();
-    let clean = Event::Clean { node: NODE.into(), run: "run2".to_owned(), measured: NOW - 600 };
+    let clean = Event::Clean {
+        node: NODE.into(),
+        run: "run2".to_owned(),
+        measured: NOW - 600,
+        boot_id: None,
+    };
     assert_eq!(noted(&world), [clean]);
     let changes: [Case; 8] = [
         ("not complete", |w| w.run.complete = false),

@@ -219,6 +219,7 @@ pub fn of_verdicts(
         controls: &BTreeSet::new(),
         drivers: &BTreeMap::new(),
         now: &Stamp::default(),
+        boots: &BTreeMap::new(),
     };
     propose(&situation, policy)
 }

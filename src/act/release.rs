@@ -206,6 +206,8 @@ impl<'a> Proposal<'a> {
             run: id.to_owned(),
             at,
             expires: Some(rfc3339(measured.saturating_add(days.saturating_mul(DAY_S)))),
+            boot_id: None,
+            domain: None,
         }
     }
 
@@ -221,6 +223,8 @@ impl<'a> Proposal<'a> {
                 run: run.id.clone(),
                 at: run.created.clone(),
                 expires: Some(rfc3339(run.created_unix.saturating_add(seconds))),
+                boot_id: None,
+                domain: None,
             },
             Err(why) => {
                 if self.verdicts.values().any(|v| v.outcome == Outcome::Pass) {

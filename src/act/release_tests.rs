@@ -119,6 +119,7 @@ impl World {
             controls: &BTreeSet::new(),
             drivers: &BTreeMap::new(),
             now: &self.now,
+            boots: &BTreeMap::new(),
         };
         propose(&situation, &self.policy)
     }
@@ -419,6 +420,8 @@ fn an_admission_does_not_shorten_what_a_longer_look_said() {
         run: "whole".to_owned(),
         at: rfc3339(NOW - 2 * HOUR),
         expires: Some(rfc3339(NOW + 100 * HOUR)),
+        boot_id: None,
+        domain: None,
     };
     world.ledger.marks.insert("a".into(), said);
     assert!(world.propose().0.is_empty());

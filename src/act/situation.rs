@@ -60,6 +60,8 @@ pub struct Situation<'a> {
     pub controls: &'a BTreeSet<NodeName>,
     /// Version of the driver by node, as far as outputs named it.
     pub drivers: &'a BTreeMap<NodeName, String>,
+    /// The boot in which the run measured each node, as far as workers told it.
+    pub boots: &'a BTreeMap<NodeName, String>,
     /// The present.
     pub now: &'a Stamp,
 }

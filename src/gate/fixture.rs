@@ -197,6 +197,8 @@ pub(super) fn action(kind: ActionKind, node: &str) -> Action {
             run: "r1".to_owned(),
             at: "2026-01-01T00:00:00Z".to_owned(),
             expires: None,
+            boot_id: None,
+            domain: None,
         }),
         findings: vec!["f1".to_owned()],
         ratio: None,

@@ -179,6 +179,8 @@ mod tests {
             run: "r".to_owned(),
             at: "t".to_owned(),
             expires: None,
+            boot_id: None,
+            domain: None,
         }
     }
 

@@ -30,6 +30,17 @@ pub trait Scheduler: fmt::Debug {
     /// Makes one change on all of these nodes, in as few calls as it takes.
     fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()>;
 
+    /// The same, for nodes as whoever decided had read them. Who can compare and
+    /// set refuses where a node has become another since; the others write.
+    fn change_as_seen<'a>(
+        &'a self,
+        nodes: &'a [NodeName],
+        change: &'a Change,
+        _seen: &'a Live,
+    ) -> Answer<'a, ()> {
+        self.change(nodes, change)
+    }
+
     /// What `change` would do, as commands that a person could type.
     fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>>;
 }

@@ -114,6 +114,7 @@ fn as_it_was(before: &LiveNode, change: &Change) -> Change {
         extra: change.extra.as_ref().map(|_| before.extra.clone()),
         comment: change.comment.as_ref().map(|_| before.comment.clone()),
         topology: change.topology.as_ref().map(|_| before.topology.clone().unwrap_or_default()),
+        kubernetes: None,
     }
 }
 

@@ -260,6 +260,7 @@ fn decided<T>(
         controls,
         drivers: turn.drivers,
         now: &stamp::stamp(),
+        boots: &BTreeMap::new(),
     })
 }
 

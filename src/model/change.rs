@@ -7,6 +7,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::kubernetes_node::KubernetesMarks;
+
 /// What is written. What is `None` stays as it is.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -30,6 +32,10 @@ pub struct Change {
     /// The place in a topology, `topology:unit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,
+    /// What only Kubernetes has. The taint and the reason of a drain are not in
+    /// here: they follow from `state`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<KubernetesMarks>,
 }
 
 /// A change of state.

@@ -94,6 +94,9 @@ pub enum Event {
         run: String,
         /// When that run was made, in seconds since 1970.
         measured: i64,
+        /// The boot in which it was measured, as the node's kernel names it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        boot_id: Option<String>,
     },
     /// A node that we drained was measured again and did not pass: what it passed
     /// before counts no more.
@@ -165,4 +168,6 @@ pub enum HoldKind {
     Job,
     /// A reservation.
     Reservation,
+    /// Pods, and what they need, all with the label of their run.
+    Pods,
 }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::id::NodeName;
+use super::kubernetes_node::KubernetesNode;
 
 /// One node as its scheduler describes it. What it does not say is absent or
 /// empty: older Slurms leave keys out.
@@ -18,7 +19,9 @@ pub struct LiveNode {
     /// Its name.
     pub name: NodeName,
     /// Words of its state in Slurm's long form: `IDLE`, `DRAIN`,
-    /// `NOT_RESPONDING`. Words that are not known here stay as they are.
+    /// `NOT_RESPONDING`. Words that are not known here stay as they are. A
+    /// Kubernetes node is told in the same words where they mean the same, and
+    /// in some of its own (`act::standing`).
     pub state: Vec<String>,
     /// Why it is in that state, as somebody or Slurm itself wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,6 +65,12 @@ pub struct LiveNode {
     /// Partitions it is in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<String>,
+    /// The kernel's boot id, where the scheduler tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
+    /// What only Kubernetes says; absent on Slurm. Boxed: Slurm has many nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<Box<KubernetesNode>>,
 }
 
 impl LiveNode {
@@ -84,6 +93,8 @@ impl LiveNode {
             after_reboot: Vec::new(),
             allocated_cpus: None,
             partitions: Vec::new(),
+            boot_id: None,
+            kubernetes: None,
         }
     }
 

@@ -15,6 +15,7 @@ pub mod gpu_facts;
 pub mod history;
 pub mod id;
 pub mod journal;
+pub mod kubernetes_node;
 pub mod live;
 pub mod measurement;
 pub mod moment;

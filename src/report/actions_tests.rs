@@ -31,6 +31,8 @@ fn mark(outcome: Outcome, class: Option<&str>) -> Option<Mark> {
         run: "r2".to_owned(),
         at: "2026-03-04T05:06:07.890Z".to_owned(),
         expires: None,
+        boot_id: None,
+        domain: None,
     })
 }
 

@@ -121,6 +121,8 @@ mod tests {
             run: "r1".to_owned(),
             at: "2026-03-04T05:06:07Z".to_owned(),
             expires: None,
+            boot_id: None,
+            domain: None,
         };
         let action = Action {
             kind: ActionKind::Relabel,

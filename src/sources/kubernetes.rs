@@ -4,6 +4,7 @@
 //! a problem of that source; nothing that a server, a kubeconfig or a plugin in
 //! it does makes the caller wait longer than its limits.
 
+pub mod access;
 mod client;
 
 use std::path::PathBuf;

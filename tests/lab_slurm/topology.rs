@@ -65,6 +65,8 @@ fn mark(outcome: Outcome) -> Mark {
         run: "20261121T1200-ab12".to_owned(),
         at: "2026-11-21T12:00:00Z".to_owned(),
         expires: None,
+        boot_id: None,
+        domain: None,
     }
 }
 

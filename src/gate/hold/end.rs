@@ -88,6 +88,7 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<(), JournalError> {
         let done = match hold.kind {
             HoldKind::Job => ends.jobs(&name).await,
             HoldKind::Reservation => ends.reservation(&name, &hold.drained).await,
+            HoldKind::Pods => Err("it is pods, which Slurm knows nothing of".to_owned()),
         };
         match done {
             Ok(detail) => {

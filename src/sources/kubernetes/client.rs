@@ -1,34 +1,29 @@
-//! One API server: how it is reached, how it is asked, and what its refusals
-//! mean. Every question has a limit, and none writes.
+//! Questions to one API server. Every question has a limit, and none writes.
 //!
-//! Knows paths and pages, no kind of object. No message repeats a line of a
-//! kubeconfig or what a plugin printed: both hold secrets.
+//! Knows paths and pages, no kind of object.
 
 use std::cell::Cell;
-use std::error::Error;
-use std::io;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
 use http_body_util::LengthLimitError;
 use http_body_util::Limited;
 use kube::Client;
-use kube::Config;
 use kube::api::GetParams;
 use kube::api::ListParams;
-use kube::client::AuthError;
 use kube::client::Body;
-use kube::config::KubeConfigOptions;
-use kube::config::Kubeconfig;
-use kube::config::KubeconfigError;
 use kube::core::Request;
 use serde_json::Value;
 
 use super::Kubernetes;
+use super::access;
+use super::access::Access;
+use super::access::Reading;
+use super::access::refusal;
+use super::access::words;
 use crate::measure::text::clean;
 use crate::model::said::ProblemKind;
 use crate::model::said::SourceProblem;
-use crate::sources::tls;
 
 /// Objects of one page. `kubectl` asks for as many.
 const PAGE: u32 = 500;
@@ -60,28 +55,8 @@ pub(super) struct Server {
 impl Server {
     /// The server that a kubeconfig names, or the one of the pod this runs in.
     pub(super) async fn of(kubernetes: &Kubernetes) -> Result<Self, SourceProblem> {
-        tls::install();
-        let trouble =
-            |(kind, message)| SourceProblem { kind, at: Some(kubernetes.place()), message };
-        let mut config = configuration(kubernetes).await.map_err(trouble)?;
-        config.connect_timeout = Some(kubernetes.limit);
-        config.read_timeout = Some(kubernetes.limit);
-        config.write_timeout = Some(kubernetes.limit);
-        // Ours, which knows the limit.
-        config.default_retry = false;
-        let mut notes = Vec::new();
-        if config.proxy_url.take().is_some() {
-            notes.push(
-                "a proxy is set for the API server (proxy-url or HTTPS_PROXY) and is not used"
-                    .to_owned(),
-            );
-        }
-        let url = &config.cluster_url;
-        let host = url.host().unwrap_or_default();
-        let port = url.port_u16().map_or_else(String::new, |port| format!(":{port}"));
-        let scheme = url.scheme_str().unwrap_or("https");
-        let address = format!("{scheme}://{}{port}", clean(host));
-        let client = Client::try_from(config).map_err(|error| trouble(refusal(&error)))?;
+        let Access { client, address, notes } =
+            access::connect(kubernetes, Reading::Bounded).await?;
         let has_answered = Cell::new(false);
         Ok(Self { client, address, limit: kubernetes.limit, has_answered, notes })
     }
@@ -218,14 +193,7 @@ impl Server {
         }
         let read: Value = serde_json::from_str(&text).unwrap_or_default();
         let said = clean(read["message"].as_str().unwrap_or(&text));
-        let (kind, words) = match status {
-            401 => (ProblemKind::Denied, "the server does not accept who asks (expired token?)"),
-            403 => (ProblemKind::Denied, "this user may not read it; `get` and `list` are enough"),
-            404 => (ProblemKind::Missing, "the cluster has no such kind of object"),
-            410 => (ProblemKind::Incomplete, "the list changed while it was read; ask again"),
-            429 | 500..=599 => (ProblemKind::Unreachable, "the server cannot answer now"),
-            _ => (ProblemKind::Malformed, "an answer that is not expected"),
-        };
+        let (kind, words) = words(status);
         let said = if said.is_empty() { String::new() } else { format!(": {said}") };
         Err(Refused {
             kind,
@@ -261,132 +229,4 @@ struct Refused {
     message: String,
     /// The server asks to come again.
     is_busy: bool,
-}
-
-type Trouble = (ProblemKind, String);
-
-/// The configuration of the client: the named kubeconfig, that of the
-/// environment or the home folder, or where there is none the pod's account.
-async fn configuration(kubernetes: &Kubernetes) -> Result<Config, Trouble> {
-    let options =
-        KubeConfigOptions { context: kubernetes.context.clone(), ..KubeConfigOptions::default() };
-    if let Some(path) = &kubernetes.kubeconfig {
-        let read = Kubeconfig::read_from(path).map_err(|error| unusable(&error))?;
-        let config = Config::from_custom_kubeconfig(read, &options).await;
-        return config.map_err(|error| unusable(&error));
-    }
-    match Config::from_kubeconfig(&options).await {
-        Ok(config) => Ok(config),
-        Err(error) => {
-            let (kind, message) = unusable(&error);
-            if kind != ProblemKind::Missing || kubernetes.context.is_some() {
-                return Err((kind, message));
-            }
-            Config::incluster().map_err(|_| {
-                (
-                    ProblemKind::Missing,
-                    "no kubeconfig (KUBECONFIG, ~/.kube/config), and this is no pod of a cluster"
-                        .to_owned(),
-                )
-            })
-        }
-    }
-}
-
-/// What is wrong with a kubeconfig.
-fn unusable(error: &KubeconfigError) -> Trouble {
-    match error {
-        KubeconfigError::FindPath => (ProblemKind::Missing, "no kubeconfig".to_owned()),
-        KubeconfigError::ReadConfig(cause, _) => {
-            let kind = match cause.kind() {
-                io::ErrorKind::NotFound => ProblemKind::Missing,
-                io::ErrorKind::PermissionDenied => ProblemKind::Denied,
-                _ => ProblemKind::Malformed,
-            };
-            (kind, format!("the kubeconfig cannot be read: {cause}"))
-        }
-        // The reader would show the lines, and with them tokens and keys.
-        KubeconfigError::Parse(cause) => {
-            let at = cause.location().filter(|at| 0 < at.line());
-            let at = at.map_or_else(String::new, |at| {
-                format!(": line {}, column {}", at.line(), at.column())
-            });
-            (ProblemKind::Malformed, format!("not readable as a kubeconfig{at}"))
-        }
-        other => (ProblemKind::Malformed, format!("unusable kubeconfig: {}", clean(&chain(other)))),
-    }
-}
-
-/// Why a server could not be asked.
-fn refusal(error: &kube::Error) -> Trouble {
-    if let Some(cause) = credentials(error) {
-        let message = match cause {
-            // Its command line and what it printed may both hold secrets.
-            AuthError::AuthExecRun { out, .. } => {
-                format!("the kubeconfig's program for tokens failed ({})", out.status)
-            }
-            AuthError::AuthExecStart(cause) => {
-                format!("the kubeconfig's program for tokens cannot be started: {cause}")
-            }
-            AuthError::ReadTokenFile(cause, path) => {
-                format!("the token file {} cannot be read: {cause}", path.display())
-            }
-            AuthError::MissingCommand => "the kubeconfig's exec plugin has no command".to_owned(),
-            // Others may repeat what they could not read, which is a credential.
-            _ => "the kubeconfig's credentials cannot be used".to_owned(),
-        };
-        return (ProblemKind::Denied, message);
-    }
-    if stopped_early(error) {
-        let message = "the server stopped in the middle of its answer".to_owned();
-        return (ProblemKind::Incomplete, message);
-    }
-    (ProblemKind::Unreachable, clean(&chain(error)))
-}
-
-/// What is wrong with the credentials, where it is that: when the client is made,
-/// or when a token that ran out is renewed in the middle of a question.
-fn credentials(error: &kube::Error) -> Option<&AuthError> {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(kube::Error::Auth(found)) = error.downcast_ref() {
-            return Some(found);
-        }
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        cause = error.source();
-    }
-    None
-}
-
-/// Whether a connection ended before an answer that had begun did.
-fn stopped_early(error: &kube::Error) -> bool {
-    let mut cause: Option<&dyn Error> = Some(error);
-    while let Some(error) = cause {
-        let io = error.downcast_ref::<io::Error>();
-        if io.is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof) {
-            return true;
-        }
-        cause = error.source();
-    }
-    // The client's own words for a connection that closed too early.
-    let words = chain(error);
-    ["before message completed", "end of file before message length", "error reading a body"]
-        .iter()
-        .any(|early| words.contains(early))
-}
-
-/// An error and its causes, each once.
-fn chain(error: &dyn Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !words.contains(&more) {
-            words = format!("{words}: {more}");
-        }
-        cause = error.source();
-    }
-    words
 }

@@ -1,0 +1,134 @@
+//! What only a Kubernetes cluster says of a node, and what only there can be
+//! written: taints, a condition, labels and annotations of ours.
+//!
+//! Plain values, as they were told. The names are `interop`'s: nobody else's
+//! prefix is ever written.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+/// The prefix of everything of ours on a node.
+pub const PREFIX: &str = "fabricgate.io/";
+/// The taint of a node that is below what it must deliver; its value is the
+/// class of the finding. `NoSchedule` is a drain, `PreferNoSchedule` a mark.
+pub const DEGRADED: &str = "fabricgate.io/degraded";
+/// The taint with which a node joins: nothing is known of it yet.
+pub const UNVERIFIED: &str = "fabricgate.io/unverified";
+/// The annotation with the reason of our drain, in the words of `act::reason`.
+pub const REASON: &str = "fabricgate.io/reason";
+/// The label with the domain in which a node was verified.
+pub const VERIFIED_DOMAIN: &str = "fabricgate.io/verified-domain";
+/// The label with the verdict: `pass`, `degraded`, `failed`.
+pub const VERDICT: &str = "fabricgate.io/verdict";
+/// The annotation with what is certified, as JSON.
+pub const CERTIFICATE: &str = "fabricgate.io/certificate";
+/// The label of everything that a run created: its id.
+pub const RUN: &str = "fabricgate.io/run";
+/// The type of our condition.
+pub const CONDITION: &str = "GpuFabricVerified";
+/// Keeps new pods away that do not tolerate it.
+pub const NO_SCHEDULE: &str = "NoSchedule";
+/// Asks the scheduler to look elsewhere first.
+pub const PREFER_NO_SCHEDULE: &str = "PreferNoSchedule";
+
+/// What the cluster says of a node, besides its state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct KubernetesNode {
+    /// The object's uid: another node of the same name has another.
+    pub uid: String,
+    /// The object's version when it was read (`metadata.resourceVersion`).
+    pub version: String,
+    /// Every taint, whoever wrote it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// `spec.unschedulable`: somebody cordoned it. We never do.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cordoned: bool,
+    /// Labels with our prefix.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations with our prefix.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Our condition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Condition>,
+    /// Marks with which somebody asks to leave it alone, or is at work on it:
+    /// each in words, with the label, annotation or taint that says so.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_alone: Vec<String>,
+    /// The gangs whose pods run on it: jobs that stand still as a whole when one
+    /// of their nodes goes. Empty where pods were not read.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub gangs: BTreeSet<String>,
+    /// Slinky runs Slurm's daemon on it, so Slurm has a say too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub slinky: bool,
+}
+
+/// A taint.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub struct Taint {
+    /// Its key.
+    pub key: String,
+    /// Its value; empty where it has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
+    /// Its effect. A taint is the same where key and effect are.
+    pub effect: String,
+}
+
+/// A condition of ours.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub struct Condition {
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// A word for programs, CamelCase.
+    pub reason: String,
+    /// A sentence for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// What is written on a node, besides its state. What is not named stays.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(default)]
+pub struct KubernetesMarks {
+    /// Taints of ours by key and effect; without a value the taint is taken away.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<TaintEdit>,
+    /// Labels of ours; `None` takes one away.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, Option<String>>,
+    /// Annotations of ours; `None` takes one away.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, Option<String>>,
+    /// Our condition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Condition>,
+}
+
+/// A taint that is set or taken away.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub struct TaintEdit {
+    /// Its key.
+    pub key: String,
+    /// Its effect.
+    pub effect: String,
+    /// Its value (which may be empty); `None` takes it away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+}
