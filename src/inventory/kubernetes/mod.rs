@@ -10,6 +10,7 @@ mod levels;
 mod marks;
 pub mod nodes;
 mod objects;
+pub mod pods;
 mod tables;
 pub mod topologies;
 
