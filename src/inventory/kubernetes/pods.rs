@@ -29,6 +29,8 @@ pub struct OnNode {
     /// The gangs of those that hold GPUs, `kind namespace/name`. A gang may have
     /// this node alone: then no second node of it can be meant.
     pub gangs: BTreeSet<String>,
+    /// Slinky runs Slurm's daemon in one of them.
+    pub slinky: bool,
 }
 
 /// Where a gang's name stands.
@@ -68,6 +70,9 @@ const INDEXED_JOB: (&str, &str) =
 /// The `ComputeDomain`, by UID, that a daemon of it serves on its node.
 const COMPUTE_DOMAIN: &str = "resource.nvidia.com/computeDomain";
 
+/// The labels of the pods of Slinky's `NodeSet`.
+const NODE_SET: &str = "nodeset.slinky.slurm.net/";
+
 /// Owners whose pods are one gang where no label says so: API group and kinds
 /// (all kinds where empty).
 const OWNERS: &[(&str, &[&str])] =
@@ -87,6 +92,9 @@ pub fn read<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<NodeName, O
         if let Some(domain) = served(pod) {
             let gang = format!("ComputeDomain {}", clean(domain));
             nodes.entry(NodeName::from(node)).or_default().gangs.insert(gang);
+        }
+        if is_slurmd(pod) {
+            nodes.entry(NodeName::from(node)).or_default().slinky = true;
         }
         if is_ours(pod) {
             nodes.entry(NodeName::from(node)).or_default().ours.insert(name(pod));
@@ -120,6 +128,12 @@ pub fn is_ours(pod: &Pod) -> bool {
 pub fn is_daemon(pod: &Pod) -> bool {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     owners.any(|owner| owner.kind == "DaemonSet" && group_of(&owner.api_version) == "apps")
+}
+
+/// Whether it is Slurm's daemon, which Slinky runs: its jobs are Slurm's, and
+/// would die with it.
+pub fn is_slurmd(pod: &Pod) -> bool {
+    pod.metadata.labels.iter().flatten().any(|(key, _)| key.starts_with(NODE_SET))
 }
 
 /// Whether it holds GPUs, or may: a claim (DRA) can be for anything, and the pod
@@ -357,6 +371,14 @@ mod tests {
         assert_eq!(of(none(), none(), owner), "MPIJob team/mpi");
         let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u"}]);
         assert_eq!(of(none(), none(), owner), "");
+    }
+
+    #[test]
+    fn slurms_daemon_is_known() {
+        let of_slinky = json!({"nodeset.slinky.slurm.net/pod-name": "slurm-worker-0"});
+        let daemon = pod("p", |pod| pod["metadata"]["labels"] = of_slinky);
+        assert!(on_n1(&daemon).slinky);
+        assert!(!on_n1(&pod("p", |_| {})).slinky);
     }
 
     #[test]
