@@ -100,6 +100,10 @@ pub struct Policy {
     /// Days that a pass counts. A week is our own choice: no vendor names a
     /// figure for fabric, and it lets a fleet be measured in turns.
     pub certificate_days: u32,
+    /// Pods that hold GPUs are asked to leave nodes that we drained (Kubernetes).
+    pub evict: bool,
+    /// Seconds for which a pod that a disruption budget holds is asked again.
+    pub evict_s: f64,
     /// The site's names for what is said on nodes.
     pub marks: MarkNames,
 }
@@ -148,6 +152,8 @@ impl Default for Policy {
             mix: Mix::default(),
             clean_sweeps: 2,
             certificate_days: 7,
+            evict: false,
+            evict_s: 120.0,
             marks: MarkNames::default(),
         }
     }
@@ -173,6 +179,7 @@ impl Policy {
             ("evidence_hours", Some(self.evidence_hours)),
             ("acknowledged_days", Some(self.acknowledged_days)),
             ("price_ceiling", self.price_ceiling),
+            ("evict_s", Some(self.evict_s)),
         ];
         let is_wrong = |value: f64| !value.is_finite() || value < 0.0;
         for (name, value) in positive {
