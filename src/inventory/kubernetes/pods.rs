@@ -73,6 +73,9 @@ const COMPUTE_DOMAIN: &str = "resource.nvidia.com/computeDomain";
 /// The labels of the pods of Slinky's `NodeSet`.
 const NODE_SET: &str = "nodeset.slinky.slurm.net/";
 
+/// The annotation of the image of a static pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// Owners whose pods are one gang where no label says so: API group and kinds
 /// (all kinds where empty).
 const OWNERS: &[(&str, &[&str])] =
@@ -128,6 +131,31 @@ pub fn is_ours(pod: &Pod) -> bool {
 pub fn is_daemon(pod: &Pod) -> bool {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     owners.any(|owner| owner.kind == "DaemonSet" && group_of(&owner.api_version) == "apps")
+}
+
+/// Whether a controller would make another in its place.
+pub fn has_controller(pod: &Pod) -> bool {
+    pod.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
+}
+
+/// Whether it is the image of a static pod, which its kubelet runs by itself.
+pub fn is_mirror(pod: &Pod) -> bool {
+    let marked = pod.metadata.annotations.iter().flatten().any(|(key, _)| key == MIRROR);
+    marked || pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Node")
+}
+
+/// Whether it may be scheduled in spite of this taint: an empty key with `Exists`
+/// tolerates all, no effect every effect, and `Equal` is what nothing said means.
+pub fn tolerates(pod: &Pod, key: &str, value: &str, effect: &str) -> bool {
+    let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
+    tolerations.into_iter().any(|it| {
+        let exists = it.operator.as_deref() == Some("Exists");
+        let any_key = exists && it.key.as_deref().unwrap_or_default().is_empty();
+        let same_key = it.key.as_deref() == Some(key);
+        let same_value = exists || it.value.as_deref().unwrap_or_default() == value;
+        let same_effect = it.effect.as_deref().is_none_or(|it| it.is_empty() || it == effect);
+        (any_key || same_key && same_value) && same_effect
+    })
 }
 
 /// Whether it is Slurm's daemon, which Slinky runs: its jobs are Slurm's, and
