@@ -126,6 +126,8 @@ fn add(found: &mut OnNodes, unread: &mut Vec<String>, page: Vec<Value>) {
         let known = found.entry(name).or_default();
         known.gpu_pods.extend(more.gpu_pods);
         known.gangs.extend(more.gangs);
+        known.ours.extend(more.ours);
+        known.slinky |= more.slinky;
     }
 }
 

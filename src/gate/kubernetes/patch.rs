@@ -11,6 +11,7 @@ use serde_json::Map;
 use serde_json::Value;
 use serde_json::json;
 
+use crate::act::label;
 use crate::act::reason;
 use crate::measure::text::clean;
 use crate::model::change::Change;
@@ -65,7 +66,7 @@ impl Edits {
         match &change.state {
             Some(StateChange::Drain { reason }) => {
                 let class = reason::read(reason).map(|own| own.class);
-                let value = label_value(class.as_deref().unwrap_or("fault"));
+                let value = label::value(class.as_deref().unwrap_or("fault"));
                 edits.set_drain(Some(value), Some(reason.clone()));
             }
             Some(StateChange::Resume) => edits.set_drain(None, None),
@@ -193,17 +194,6 @@ fn is_value(text: &str) -> bool {
             && text.chars().all(fits)
             && text.starts_with(ends)
             && text.ends_with(ends))
-}
-
-/// A text as the value of a label: cut, and what cannot stand there replaced.
-pub(super) fn label_value(text: &str) -> String {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let value: String = text.chars().map(|c| if fits(c) { c } else { '-' }).collect();
-    let is_end = |c: char| !c.is_ascii_alphanumeric();
-    let value = value.trim_start_matches(is_end);
-    // All ASCII by now.
-    let value = value.get(..LONGEST_VALUE).unwrap_or(value);
-    value.trim_end_matches(is_end).to_owned()
 }
 
 /// What of these words a node does not have; `null` takes a key away.

@@ -185,15 +185,11 @@ fn a_condition_keeps_its_moment_until_its_status_changes() {
 }
 
 #[test]
-fn any_class_becomes_the_value_of_a_label() {
-    for (class, value) in [
-        ("nvlink-low", "nvlink-low"),
-        ("-odd class!", "odd-class"),
-        ("é", ""),
-        (&*"x".repeat(80), &*"x".repeat(63)),
-        (&*format!("{}-y", "x".repeat(62)), &*"x".repeat(62)),
-    ] {
-        assert_eq!(label_value(class), value);
-        assert!(is_value(value));
+fn any_class_becomes_the_value_of_a_taint() {
+    let long = "x".repeat(80);
+    for reason in [OURS, "fabricgate:r1:- e1", "psu", &format!("fabricgate:r1:{long} e1")] {
+        let patch = sent(&drain(reason), &node()).expect("a patch");
+        let value = patch["spec"]["taints"][2]["value"].as_str().expect("a value");
+        assert!(!value.is_empty() && is_value(value), "{reason}: {value}");
     }
 }

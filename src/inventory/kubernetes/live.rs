@@ -33,10 +33,10 @@ use crate::model::kubernetes_node::UNVERIFIED;
 use crate::model::live::LiveNode;
 
 /// The word of a node whose pods could not be read: it may be in use.
-pub const PODS_UNKNOWN: &str = "PODS_UNKNOWN";
+pub const PODS_UNREAD: &str = "PODS_UNREAD";
 
 /// Words that pods decide, and nothing that a node object says.
-const OF_PODS: [&str; 3] = ["IDLE", "ALLOCATED", PODS_UNKNOWN];
+const OF_PODS: [&str; 3] = ["IDLE", "ALLOCATED", PODS_UNREAD];
 
 /// The taint that follows from `spec.unschedulable`.
 const CORDON: &str = "node.kubernetes.io/unschedulable";
@@ -81,10 +81,7 @@ const QUARANTINE: &str = "quarantineHealthEvent";
 /// NVSentinel writes all its annotations in a dry run too, with one that says so.
 const REHEARSED: &str = "DryRun";
 
-/// What keys of Slinky's operator hold, which runs Slurm's daemon there.
-const SLINKY: &str = "slinky.slurm.net/";
-
-/// The conditions in which it tells of Slurm's states.
+/// The conditions in which Slinky's operator tells of Slurm's states.
 const SLINKY_CONDITIONS: &str = "SlurmNodeState";
 
 /// What runs on nodes, as far as it was read.
@@ -107,6 +104,7 @@ pub fn node(object: &Node, pods: Pods<'_>) -> Option<LiveNode> {
     let mut seen = seen(object);
     if let Some(Some(on_node)) = on_node {
         seen.gangs.clone_from(&on_node.gangs);
+        seen.slinky |= on_node.slinky;
     }
     let mut node = LiveNode::new(name, &[]);
     let busy = on_node.map(|on_node| on_node.is_some_and(|it| !it.gpu_pods.is_empty()));
@@ -164,7 +162,6 @@ fn seen(object: &Node) -> KubernetesNode {
         reason: it.reason.clone().unwrap_or_default(),
         message: it.message.clone().unwrap_or_default(),
     });
-    let is_slinky = |key: &String| key.contains(SLINKY);
     let conditions = object.status.as_ref().and_then(|status| status.conditions.as_ref());
     let slurm_told =
         conditions.into_iter().flatten().any(|it| it.type_.starts_with(SLINKY_CONDITIONS));
@@ -178,8 +175,8 @@ fn seen(object: &Node) -> KubernetesNode {
         left_alone: left_alone(labels, annotations, &taints),
         gangs: BTreeSet::new(),
         slinky: slurm_told
-            || labels.keys().chain(annotations.keys()).any(is_slinky)
-            || taints.iter().any(|taint| is_slinky(&taint.key)),
+            || marks::slinky(labels, annotations)
+            || taints.iter().any(|taint| marks::is_slinky(&taint.key)),
         taints,
     }
 }
@@ -198,7 +195,7 @@ fn state(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<String
     let is_ready = condition(object, "Ready").is_some_and(|it| it.status == "True");
     match busy {
         Some(true) => words.push("ALLOCATED"),
-        None => words.push(PODS_UNKNOWN),
+        None => words.push(PODS_UNREAD),
         Some(false) if is_ready => words.push("IDLE"),
         Some(false) => {}
     }

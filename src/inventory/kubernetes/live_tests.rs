@@ -43,7 +43,7 @@ fn a_ready_node_without_pods_is_idle_and_known_by_boot_and_machine() {
 #[test]
 fn a_node_whose_pods_were_not_read_is_never_idle() {
     let unread = node(&object(|_| {}), Pods::Unknown).expect("a name");
-    assert_eq!(unread.state, [PODS_UNKNOWN]);
+    assert_eq!(unread.state, [PODS_UNREAD]);
     let held = OnNode { gpu_pods: ["a/b".to_owned()].into(), ..OnNode::default() };
     let pods = BTreeMap::from([(NodeName::from("n1"), held)]);
     let seen = node(&object(|_| {}), Pods::Read(&pods)).expect("a name");

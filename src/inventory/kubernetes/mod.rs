@@ -8,7 +8,7 @@ mod gpu_labels;
 mod kind_cluster;
 mod levels;
 pub mod live;
-mod marks;
+pub mod marks;
 pub mod nodes;
 mod objects;
 pub mod pods;
