@@ -3,12 +3,11 @@
 //! Pure. Which nodes are held, and by which job, is `gate::hold`'s to find out;
 //! here is what to type for it.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::held::Seat;
 use crate::model::id::NodeName;
 
 /// Seconds within which a job on idle nodes must start. A controller that was
@@ -149,24 +148,6 @@ impl Programs {
             scontrol: if scontrol.is_empty() { named("scontrol") } else { scontrol.to_vec() },
         }
     }
-}
-
-/// Where a worker of a node runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seat {
-    /// In this job.
-    Job(String),
-    /// Beside the scheduler, on a node that is drained.
-    Unallocated,
-}
-
-/// The nodes that are held for a sweep, and why others are not.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Where workers run.
-    pub seats: BTreeMap<NodeName, Seat>,
-    /// Why a node is left out.
-    pub skipped: BTreeMap<NodeName, String>,
 }
 
 /// A job that is asked for.
