@@ -267,8 +267,11 @@ impl Hold {
             });
         }
         plan.rounds.retain(|round| !round.steps.is_empty());
-        plan.skipped.extend(missing.into_iter().map(|(probe, node)| {
-            Skipped { probe, nodes: vec![node], why: why.to_owned(), not_applicable: false }
+        plan.skipped.extend(missing.into_iter().map(|(probe, node)| Skipped {
+            probe,
+            nodes: vec![node],
+            why: why.to_owned(),
+            not_applicable: false,
         }));
     }
 }

@@ -152,7 +152,9 @@ pub fn reach(
         && let Some((key, at)) = section.of_slurm().into_iter().min_by_key(|(_, at)| *at)
     {
         let there = match (kind, key) {
-            (LauncherKind::Kubernetes, "busy" | "wait_s") => "; of pods, [launcher.kubernetes] says",
+            (LauncherKind::Kubernetes, "busy" | "wait_s") => {
+                "; of pods, [launcher.kubernetes] says"
+            }
             _ => "",
         };
         return Err((at, format!("{key}: belongs to kind = \"slurm\"{there}")));

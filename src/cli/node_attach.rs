@@ -84,7 +84,8 @@ pub fn attach(args: &AttachArgs) -> anyhow::Result<u8> {
 async fn attached(args: &AttachArgs) -> Result<u8, String> {
     let limit = Duration::from_secs(args.limit);
     let at = format!("pod {}/{}", clean(&args.namespace), clean(&args.pod));
-    let server = Server { kubeconfig: args.kubeconfig.clone(), context: args.context.clone(), limit };
+    let server =
+        Server { kubeconfig: args.kubeconfig.clone(), context: args.context.clone(), limit };
     let access = access::connect(&server, Reading::Endless).await;
     let access = access.map_err(|problem| format!("{at}: {}", problem.message))?;
     let pods: Api<Pod> = Api::namespaced(access.client, &args.namespace);
@@ -98,7 +99,9 @@ async fn attached(args: &AttachArgs) -> Result<u8, String> {
     };
     let process = match timeout(limit, pods.exec(&args.pod, &args.argv, &how)).await {
         Ok(Ok(process)) => process,
-        Ok(Err(error)) => return Err(format!("{at}: {}", refused(&error, &pods, args, limit).await)),
+        Ok(Err(error)) => {
+            return Err(format!("{at}: {}", refused(&error, &pods, args, limit).await));
+        }
         Err(_) => return Err(format!("{at}: the server did not answer within {limit:?}")),
     };
     passed(process).await.map_err(|why| format!("{at}: {why}"))
@@ -179,9 +182,9 @@ fn code(status: &Status) -> Result<u8, String> {
         return Ok(exit::PASS);
     }
     let causes = status.details.iter().flat_map(|details| details.causes.iter().flatten());
-    let code = causes.filter(|cause| cause.reason.as_deref() == Some("ExitCode")).find_map(|cause| {
-        cause.message.as_deref()?.parse::<u8>().ok()
-    });
+    let code = causes
+        .filter(|cause| cause.reason.as_deref() == Some("ExitCode"))
+        .find_map(|cause| cause.message.as_deref()?.parse::<u8>().ok());
     code.ok_or_else(|| clean(status.message.as_deref().unwrap_or("it ended, and nobody says how")))
 }
 

@@ -527,7 +527,7 @@ impl Holder<'_> {
             kind,
             nodes: nodes.to_vec(),
             drained: drained.to_vec(),
-            host: end::own_host(),
+            host: own_host(),
             pid: std::process::id(),
         })?;
         Ok(())

@@ -224,10 +224,11 @@ impl Holder<'_> {
             _ => Duration::from_secs(self.kubernetes.wait_s),
         };
         loop {
-            let live = self.scheduler.read(all).await.map_err(|error| HoldError::Scheduler {
-                name: self.scheduler.name(),
-                error,
-            })?;
+            let live = self
+                .scheduler
+                .read(all)
+                .await
+                .map_err(|error| HoldError::Scheduler { name: self.scheduler.name(), error })?;
             let mut sorted = self.sorted(all, &live, ledger, drained);
             if sorted.busy.is_empty() || waits <= start.elapsed() {
                 holding.held.skipped.append(&mut sorted.unfit);

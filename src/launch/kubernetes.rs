@@ -215,10 +215,8 @@ impl Default for Kubernetes {
 impl Kubernetes {
     /// What our pods tolerate: our own taints, and what the site says.
     pub fn tolerated(&self) -> Vec<Toleration> {
-        let mut all = vec![
-            Toleration::of(DEGRADED, NO_SCHEDULE),
-            Toleration::of(UNVERIFIED, NO_SCHEDULE),
-        ];
+        let mut all =
+            vec![Toleration::of(DEGRADED, NO_SCHEDULE), Toleration::of(UNVERIFIED, NO_SCHEDULE)];
         if self.cordoned {
             all.push(Toleration::of(UNSCHEDULABLE, NO_SCHEDULE));
         }

@@ -194,7 +194,9 @@ impl Launcher {
         check_name(node)?;
         let (seat, why) = (held.seats.get(node), held.skipped.get(node));
         match (self, seat) {
-            (Self::Slurm(slurm), Some(seat)) => Ok(slurm.step(node, seat, argv)),
+            (Self::Slurm(slurm), Some(seat @ (Seat::Job(_) | Seat::Unallocated))) => {
+                Ok(slurm.step(node, seat, argv))
+            }
             (Self::Kubernetes(kubernetes), Some(Seat::Pod { name, .. })) => {
                 Ok(kubernetes.attach(here, name, argv))
             }

@@ -216,15 +216,10 @@ impl Slurm {
     /// with every other step of ours.
     pub fn step(&self, node: &NodeName, seat: &Seat, argv: &[String]) -> Vec<String> {
         let mut words = self.programs.srun.clone();
-        match seat {
-            Seat::Job(id) => {
-                words.extend([
-                    format!("--jobid={id}"),
-                    "--overlap".to_owned(),
-                    "--mem=0".to_owned(),
-                ]);
-            }
-            Seat::Unallocated => words.push("--no-allocate".to_owned()),
+        if let Seat::Job(id) = seat {
+            words.extend([format!("--jobid={id}"), "--overlap".to_owned(), "--mem=0".to_owned()]);
+        } else {
+            words.push("--no-allocate".to_owned());
         }
         words.extend(one(node));
         words.extend_from_slice(argv);

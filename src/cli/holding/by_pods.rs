@@ -96,7 +96,7 @@ impl ByPods {
 
     fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (Holder<'a>, &'a mut Holding) {
         let Self { kubernetes, worker, objects, scheduler, folder, limit, holding } = self;
-        let (scheduler, limit) = (scheduler.as_ref(), *limit);
+        let (scheduler, limit): (&'a dyn Scheduler, _) = (&**scheduler, *limit);
         (Holder { kubernetes, worker, objects, scheduler, folder, limit, say }, holding)
     }
 }

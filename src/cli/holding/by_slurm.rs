@@ -66,8 +66,7 @@ impl BySlurm {
         let of = |domain: &crate::model::claims::ClaimedDomain| -> Vec<NodeName> {
             domain.nodes.iter().filter(|node| purpose.nodes.contains(*node)).cloned().collect()
         };
-        let domains =
-            purpose.claims.domains.iter().map(|domain| (domain.name.clone(), of(domain)));
+        let domains = purpose.claims.domains.iter().map(|domain| (domain.name.clone(), of(domain)));
         let wish = Wish {
             run: purpose.run,
             domains: domains.filter(|(_, nodes)| !nodes.is_empty()).collect(),
@@ -87,7 +86,7 @@ impl BySlurm {
 
     fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (Holder<'a>, &'a mut Holding) {
         let Self { slurm, scheduler, folder, limit, settle, kept, holding } = self;
-        let (scheduler, limit) = (scheduler.as_ref(), *limit);
+        let (scheduler, limit): (&'a dyn Scheduler, _) = (&**scheduler, *limit);
         (Holder { slurm, scheduler, folder, limit, settle: *settle, kept: *kept, say }, holding)
     }
 }

@@ -98,7 +98,9 @@ pub(super) async fn clean(
             }
         }
         match pods::remove(&objects, &run, now).await {
-            Ok(detail) => say(&format!("left behind, and in no journal here: run {shown}: {detail}")),
+            Ok(detail) => {
+                say(&format!("left behind, and in no journal here: run {shown}: {detail}"))
+            }
             Err(why) => say(&format!("{what} of run {shown} cannot be removed now: {why}")),
         }
     }

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use axum::http;
 use kube::Client;
 use kube::api::DeleteParams;
 use kube::api::GetParams;
@@ -13,11 +14,13 @@ use kube::api::ListParams;
 use kube::api::PostParams;
 use kube::api::Preconditions;
 use kube::core::Request;
+use kube::core::request::Error as RequestError;
 use serde_json::Value;
 use tokio::time::sleep;
 use tokio::time::timeout;
 
 use crate::launch::kubernetes::Kubernetes;
+use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::sources::kubernetes::Kubernetes as Server;
 use crate::sources::kubernetes::access;
@@ -148,12 +151,7 @@ impl Objects {
 
     /// The first of the known versions of a group that the server has.
     async fn version(&self, group: &str, known: &[&str]) -> Result<Option<String>, Refused> {
-        let asked = self
-            .again(async || {
-                let request = Request::new("/apis").get(group, &GetParams::default());
-                self.send(request.map_err(|error| unsendable(&error))?).await
-            })
-            .await;
+        let asked = self.again(|| Request::new("/apis").get(group, &GetParams::default())).await;
         let said: Value = match asked {
             Ok(said) => said,
             Err(refused) if refused.is_missing() => return Ok(None),
@@ -188,11 +186,7 @@ impl Objects {
     pub(super) async fn create(&self, kind: Kind, object: &Value) -> Result<Value, Refused> {
         let path = self.path(kind)?;
         let body = serde_json::to_vec(object).expect("objects are plain data");
-        self.again(async || {
-            let request = Request::new(&path).create(&PostParams::default(), body.clone());
-            self.send(request.map_err(|error| unsendable(&error))?).await
-        })
-        .await
+        self.again(|| Request::new(&path).create(&PostParams::default(), body.clone())).await
     }
 
     /// One object.
@@ -207,11 +201,7 @@ impl Objects {
     }
 
     async fn get_at(&self, path: &str, name: &str) -> Result<Value, Refused> {
-        self.again(async || {
-            let request = Request::new(path).get(name, &GetParams::default());
-            self.send(request.map_err(|error| unsendable(&error))?).await
-        })
-        .await
+        self.again(|| Request::new(path).get(name, &GetParams::default())).await
     }
 
     /// All objects with these labels.
@@ -232,12 +222,7 @@ impl Objects {
         let mut items = Vec::new();
         let mut wanted = wanted.limit(PAGE);
         loop {
-            let mut page = self
-                .again(async || {
-                    let request = Request::new(path).list(&wanted);
-                    self.send(request.map_err(|error| unsendable(&error))?).await
-                })
-                .await?;
+            let mut page = self.again(|| Request::new(path).list(&wanted)).await?;
             if let Some(more) = page["items"].as_array_mut() {
                 items.append(more);
             }
@@ -259,12 +244,7 @@ impl Objects {
         }
         let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
         let how = DeleteParams { preconditions, ..DeleteParams::background() };
-        let deleted = self
-            .again(async || {
-                let request = Request::new(&path).delete(&name, &how);
-                self.send(request.map_err(|error| unsendable(&error))?).await
-            })
-            .await;
+        let deleted = self.again(|| Request::new(&path).delete(&name, &how)).await;
         match deleted {
             Ok(_) => Ok(()),
             Err(refused) if matches!(refused.status, Some(404 | 409)) => Ok(()),
@@ -272,7 +252,7 @@ impl Objects {
         }
     }
 
-    async fn send(&self, request: http::Request<Vec<u8>>) -> Result<Value, Refused> {
+    async fn once(&self, request: http::Request<Vec<u8>>) -> Result<Value, Refused> {
         match timeout(self.limit, self.client.request(request)).await {
             Ok(answer) => answer.map_err(|error| Refused::of(&error)),
             Err(_) => Err(Refused {
@@ -282,14 +262,16 @@ impl Objects {
         }
     }
 
-    /// Asks again where the server is away or too busy, a few times.
+    /// Asks, and asks again where the server is away or too busy, a few times.
     async fn again(
         &self,
-        ask: impl AsyncFn() -> Result<Value, Refused>,
+        request: impl Fn() -> Result<http::Request<Vec<u8>>, RequestError>,
     ) -> Result<Value, Refused> {
         let mut attempt = 1;
         loop {
-            match ask().await {
+            let request = request()
+                .map_err(|error| Refused { status: None, message: clean(&error.to_string()) })?;
+            match self.once(request).await {
                 Err(refused) if refused.is_passing() && attempt < ATTEMPTS => {
                     sleep(PAUSE * attempt).await;
                     attempt += 1;
@@ -298,8 +280,4 @@ impl Objects {
             }
         }
     }
-}
-
-fn unsendable(error: &kube::core::request::Error) -> Refused {
-    Refused { status: None, message: error.to_string() }
 }

@@ -198,7 +198,8 @@ impl Placing<'_> {
         }
         let offered = offer.gpus.unwrap_or(0);
         if offered == 0 {
-            let why = format!("it offers no {} (is its device plugin up?)", self.kubernetes.resource);
+            let why =
+                format!("it offers no {} (is its device plugin up?)", self.kubernetes.resource);
             held.skipped.insert(node.clone(), why);
             return None;
         }

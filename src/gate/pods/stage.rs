@@ -171,8 +171,7 @@ mod tests {
         let Stage::Over { why } = stage(&in_container("Running", &state)) else {
             panic!("it is over")
         };
-        let expected =
-            "its pod ended: StartError: exec: \"fabricgate\": not found, exit code 128";
+        let expected = "its pod ended: StartError: exec: \"fabricgate\": not found, exit code 128";
         assert_eq!(why, expected);
     }
 

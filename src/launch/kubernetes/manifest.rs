@@ -154,8 +154,7 @@ impl Origin<'_> {
     /// The template of a claim for all GPUs of a node. `v1beta1` has the request's
     /// fields one level higher than the versions after it.
     pub fn gpu_claim(&self, kubernetes: &Kubernetes, version: &str) -> Value {
-        let exactly =
-            json!({"deviceClassName": kubernetes.device_class, "allocationMode": "All"});
+        let exactly = json!({"deviceClassName": kubernetes.device_class, "allocationMode": "All"});
         let request = if version == "v1beta1" {
             let mut request = exactly;
             request["name"] = "gpus".into();
@@ -242,7 +241,9 @@ fn container(kubernetes: &Kubernetes, wish: &PodWish<'_>) -> Value {
     let env: Vec<Value> = kubernetes
         .env
         .iter()
-        .map(|(name, value)| json!({"name": name, "value": value.replace(NODE, wish.node.as_str())}))
+        .map(
+            |(name, value)| json!({"name": name, "value": value.replace(NODE, wish.node.as_str())}),
+        )
         .collect();
     let mut counted: Map<String, Value> =
         kubernetes.rdma.iter().map(|(name, n)| (name.clone(), n.to_string().into())).collect();
@@ -336,8 +337,8 @@ mod tests {
         let spec = &pod["spec"];
         assert_eq!(spec["automountServiceAccountToken"], false);
         assert_eq!(spec["nodeName"], Value::Null);
-        let term = &spec["affinity"]["nodeAffinity"]
-            ["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0];
+        let term = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            ["nodeSelectorTerms"][0];
         assert_eq!(term["matchFields"][0]["values"], json!(["n1"]));
         assert_eq!(term["matchFields"][0]["key"], "metadata.name");
         let tolerated = spec["tolerations"].as_array().expect("a list");
