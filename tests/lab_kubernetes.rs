@@ -4,6 +4,9 @@
 //!
 //! The cluster must be empty and is not tidied up.
 
+#[path = "lab_kubernetes/deploy.rs"]
+mod deploy;
+
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
