@@ -314,7 +314,8 @@ impl<'p> Turn<'_, 'p> {
         };
         let journal = &*self.carrier.journal;
         let state = state(action, node, journal.ledger(), self.run, journal.epoch())?;
-        let said = action.mark.as_ref().map(|mark| marks::change(node, mark, self.carrier.names));
+        let said = |mark| marks::of_action(action.kind, node, mark, self.carrier.names);
+        let said = action.mark.as_ref().map(said);
         let change = Change { state, ..said.unwrap_or_default() };
         if change.is_nothing() {
             let unsaid = |mark| marks::unsaid(node, mark, self.carrier.names);

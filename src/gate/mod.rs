@@ -11,6 +11,7 @@ pub mod certificates;
 mod fixture;
 pub mod hold;
 pub mod journal;
+pub mod kubernetes;
 pub mod reassert;
 pub mod recover;
 pub mod scheduler;

@@ -82,6 +82,8 @@ pub struct Turn<'a> {
     pub run: &'a RunSeen,
     /// Version of the driver by node, as far as outputs named it.
     pub drivers: &'a BTreeMap<NodeName, String>,
+    /// The boot in which the run measured each node, as far as workers told it.
+    pub boots: &'a BTreeMap<NodeName, String>,
     /// Carry it out.
     pub apply: bool,
     /// Turns true where nothing more is to be begun.
@@ -260,7 +262,7 @@ fn decided<T>(
         controls,
         drivers: turn.drivers,
         now: &stamp::stamp(),
-        boots: &BTreeMap::new(),
+        boots: turn.boots,
     })
 }
 
@@ -328,6 +330,7 @@ mod tests {
             coverage: None,
             run: &RunSeen::default(),
             drivers: &BTreeMap::new(),
+            boots: &BTreeMap::new(),
             apply: false,
             stop,
             say: &mut |text| told.push(text.to_owned()),

@@ -65,6 +65,9 @@ const ANNOTATIONS: &[&str] = &[
     "topograph.run/cluster-id",
 ];
 
+/// The domain of Slinky's keys.
+const SLINKY: &str = "slinky.slurm.net";
+
 /// HAMi's table of scores between GPUs.
 const SCORES: &str = "hami.io/node-nvidia-score";
 
@@ -145,6 +148,20 @@ fn conditions(object: &Object, said: &mut NodeSaid) {
     }
 }
 
+/// Whether Slinky runs Slurm's daemon on a node, or is told how to: its prefixes
+/// on labels and annotations (`api/v1beta1/well_known.go` of slurm-operator). A
+/// node without them may have a daemon too, which its pod tells
+/// ([`OnNode::slinky`](super::pods::OnNode::slinky)).
+pub fn slinky(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> bool {
+    labels.keys().chain(annotations.keys()).any(|key| is_slinky(key))
+}
+
+/// Whether a key is Slinky's: `nodeset.slinky.slurm.net/...` and its like.
+pub fn is_slinky(key: &str) -> bool {
+    let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
+    prefix == SLINKY || prefix.strip_suffix(SLINKY).is_some_and(|rest| rest.ends_with('.'))
+}
+
 /// What HAMi's score says about NVLinks, as a mark: 100 for each link, and less
 /// than 100 for the way over PCIe.
 pub(super) fn pair_scores(
@@ -214,6 +231,20 @@ mod tests {
             {"uuid":"GPU-2","score":{"GPU-0":1810,"GPU-1":1820}}]"#;
         let words = links(text).expect("a table");
         assert_eq!(words, "18 NVLinks between 2 of 3 pairs; 17 between GPU-1 and GPU-2");
+    }
+
+    #[test]
+    fn slinkys_keys_are_known_by_their_prefix() {
+        let keys = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
+        let none = BTreeMap::new();
+        for key in ["nodeset.slinky.slurm.net/node-cordon-reason", "topology.slinky.slurm.net/spec"]
+        {
+            assert!(slinky(&none, &keys(key)), "{key}");
+        }
+        assert!(slinky(&keys("slinky.slurm.net/cluster"), &none));
+        for key in ["slinky.slurm.net", "notslinky.slurm.net/x", "example.com/slinky.slurm.net"] {
+            assert!(!slinky(&keys(key), &none), "{key}");
+        }
     }
 
     #[test]
