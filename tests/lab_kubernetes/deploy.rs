@@ -115,7 +115,11 @@ impl Asker {
             // As `kubectl apply --server-side`. Strict: a field that the server does not
             // know is refused and not dropped.
             let name = object["metadata"]["name"].as_str().expect("a name");
-            let how = "fieldManager=operator&force=true&fieldValidation=Strict";
+            let mut how = "fieldManager=operator&force=true&fieldValidation=Strict".to_owned();
+            // Nothing of it is to run here.
+            if pod_template(object).is_some() {
+                how.push_str("&dryRun=All");
+            }
             let path = format!("{}/{name}?{how}", collection(object));
             let said = self.patch(&path, APPLY, object).await;
             assert!(said.is_ok(), "{}: {said:?}", called(object));
