@@ -32,6 +32,7 @@ use crate::gate::turn::TurnError;
 use crate::gate::turn::Turned;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
+use crate::launch::kubernetes::Kubernetes;
 use crate::launch::slurm::Programs;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionResult;
@@ -90,6 +91,14 @@ pub fn programs(launcher: &Launcher) -> Option<&Programs> {
     }
 }
 
+/// How pods are wanted, where they are what nodes are reached by.
+pub fn pods(launcher: &Launcher) -> Option<&Kubernetes> {
+    match launcher {
+        Launcher::Kubernetes(kubernetes) => Some(kubernetes),
+        _ => None,
+    }
+}
+
 /// Takes a turn for a run: asks how the nodes stand, decides, and where it is to
 /// be applied carries out and issues certificates. What was left open before is
 /// told.
@@ -107,6 +116,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         folder: &gate.folder,
         scheduler: scheduler.as_ref(),
         programs: programs(&config.launcher),
+        pods: pods(&config.launcher),
         limit: gate.limit,
         settle: gate.settle,
         kept: gate.kept,
