@@ -11,6 +11,7 @@ pub mod certificates;
 mod fixture;
 pub mod hold;
 pub mod journal;
+pub mod lease;
 pub mod reassert;
 pub mod recover;
 pub mod scheduler;
@@ -20,5 +21,6 @@ pub mod slurmrestd;
 pub mod stamp;
 pub mod topology;
 pub mod turn;
+pub mod watch;
 
 mod bounds;
