@@ -68,6 +68,9 @@ const REFUSED: Duration = Duration::from_secs(1);
 /// two such lots a stop is heeded.
 const AT_ONCE: usize = 256;
 
+/// How many different errors of one lot are told right away; each has its record.
+const TOLD: usize = 5;
+
 /// How often nodes that somebody else keeps changing are looked at anew.
 const ROUNDS: usize = 3;
 
@@ -378,6 +381,14 @@ impl<'p> Turn<'_, 'p> {
             .collect();
         let said = side_by_side(changes).await;
         self.changed = Instant::now();
+        if scheduler.writes_as_seen() {
+            // What shows may be a part of it: a right to the rest may be missing.
+            let told: BTreeSet<&str> =
+                said.iter().filter_map(|it| Some(it.as_ref().err()?.message.as_str())).collect();
+            for message in told.into_iter().take(TOLD) {
+                (self.carrier.say)(&format!("not all of it was written: {}", text::clean(message)));
+            }
+        }
         let is_refused = |said: &Result<(), SchedulerError>| {
             said.as_ref().is_err_and(|error| error.kind != ProblemKind::Unreachable)
         };

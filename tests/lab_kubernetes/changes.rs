@@ -165,14 +165,17 @@ pub(super) fn of_others(node: &Value) -> Value {
     for field in ["resourceVersion", "managedFields", "generation"] {
         node["metadata"].as_object_mut().expect("a map").remove(field);
     }
+    // What is empty and what is absent are the same.
     for words in ["labels", "annotations"] {
-        if let Some(words) = node["metadata"][words].as_object_mut() {
+        let mut own = node["metadata"][words].take();
+        if let Some(words) = own.as_object_mut() {
             words.retain(|key, _| !key.starts_with(PREFIX));
         }
+        node["metadata"][words] = if own.is_null() { json!({}) } else { own };
     }
-    if let Some(taints) = node["spec"]["taints"].as_array_mut() {
-        taints.retain(|it| !it["key"].as_str().expect("a key").starts_with(PREFIX));
-    }
+    let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    let is_ours = |it: &Value| it["key"].as_str().is_some_and(|key| key.starts_with(PREFIX));
+    node["spec"]["taints"] = taints.into_iter().filter(|it| !is_ours(it)).collect();
     let conditions = node["status"]["conditions"].as_array_mut().expect("conditions");
     conditions.retain(|it| it["type"] != CONDITION);
     node
@@ -456,7 +459,11 @@ struct Meanwhile {
 impl Fence for Meanwhile {
     fn holds<'a>(&'a self) -> Answer<'a, ()> {
         Box::pin(async move {
-            *self.asked.lock().expect("a count") += 1;
+            let asked = {
+                let mut asked = self.asked.lock().expect("a count");
+                *asked += 1;
+                *asked
+            };
             let deed = self.deeds.lock().expect("deeds").pop_front().unwrap_or(Deed::Nothing);
             let server = Server::of(self.lab.kubeconfig.as_deref().expect("a file")).await;
             let path = format!("{NODES}/{}", self.name);
@@ -473,7 +480,7 @@ impl Fence for Meanwhile {
                 }
                 Deed::Heartbeat => {
                     let beat = json!({"conditions": [{"type": "GPUReady", "status": "True",
-                        "reason": "Beat", "message": "again"}]});
+                        "reason": "Beat", "message": format!("beat {asked}")}]});
                     server.status(&path, &beat).await;
                 }
                 Deed::Drain => {
