@@ -421,6 +421,21 @@ pub fn may_not_measure(node: &LiveNode) -> Option<String> {
         .or_else(|| (!node.is("IDLE")).then(|| "it is not idle".to_owned()))
 }
 
+/// The same where what measures a node is let in beside our own drain: a pod
+/// that tolerates our taint. Somebody else's drain stays in the way.
+pub fn may_not_measure_beside_ours(node: &LiveNode, ledger: &Ledger) -> Option<String> {
+    if !has_drain(node) || !matches!(owner(node, ledger), Owner::Us(_)) {
+        return may_not_measure(node);
+    }
+    if let Some(why) = was_added_to(node) {
+        return Some(why);
+    }
+    let mut lifted = node.clone();
+    lifted.state.retain(|word| meaning(word).0 != Word::Drained);
+    lifted.reason = None;
+    may_not_measure(&lifted)
+}
+
 /// Why its state says nothing that could be acted on.
 fn unreadable(node: &LiveNode) -> Option<String> {
     if node.state.is_empty() {

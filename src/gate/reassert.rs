@@ -1,5 +1,6 @@
 //! Says again what Slurm forgot: features vanish at every reconfigure and
-//! restart. At the start of every turn.
+//! restart. On Kubernetes, what somebody edited and what counts no more. At the
+//! start of every turn.
 //!
 //! What was forgotten, `act` says. Nodes are read once more right before they
 //! are written, because lists of features are written whole.
@@ -73,7 +74,7 @@ pub async fn reassert(
 
 /// Writes these changes, as many nodes at a time as get the same one, and looks
 /// whether they show.
-pub async fn write(scheduler: &dyn Scheduler, wanted: Vec<(NodeName, Change)>) -> Vec<Reasserted> {
+async fn write(scheduler: &dyn Scheduler, wanted: Vec<(NodeName, Change)>) -> Vec<Reasserted> {
     let mut groups: BTreeMap<Change, Vec<NodeName>> = BTreeMap::new();
     for (node, change) in wanted {
         groups.entry(change).or_default().push(node);
