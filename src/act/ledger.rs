@@ -163,7 +163,7 @@ impl Ledger {
         self.epoch = self.epoch.max(entry.epoch);
         self.last = Some(entry.stamp.clone());
         match &entry.event {
-            Event::Opened { .. } => {}
+            Event::Opened { .. } | Event::Evicting { .. } | Event::Evicted { .. } => {}
             Event::Intent { id, run, action, change, before } => {
                 self.begin(Open {
                     id: id.clone(),

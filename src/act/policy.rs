@@ -105,6 +105,10 @@ pub struct Policy {
     pub certificate_days: u32,
     /// Whose nodes of Kubernetes are that Slurm's daemon runs on.
     pub slinky: SlinkyOwner,
+    /// Pods that hold GPUs are asked to leave nodes that we drained (Kubernetes).
+    pub evict: bool,
+    /// Seconds for which a pod that a disruption budget holds is asked again.
+    pub evict_s: f64,
     /// The site's names for what is said on nodes.
     pub marks: MarkNames,
 }
@@ -169,6 +173,8 @@ impl Default for Policy {
             clean_sweeps: 2,
             certificate_days: 7,
             slinky: SlinkyOwner::Slurm,
+            evict: false,
+            evict_s: 120.0,
             marks: MarkNames::default(),
         }
     }
@@ -194,6 +200,7 @@ impl Policy {
             ("evidence_hours", Some(self.evidence_hours)),
             ("acknowledged_days", Some(self.acknowledged_days)),
             ("price_ceiling", self.price_ceiling),
+            ("evict_s", Some(self.evict_s)),
         ];
         let is_wrong = |value: f64| !value.is_finite() || value < 0.0;
         for (name, value) in positive {

@@ -370,6 +370,10 @@ fn the_start_up_taint_keeps_pods_away_and_neither_a_measurement_nor_a_certificat
     assert_eq!(may_not_measure(&unverified), None);
     assert_eq!(may_not_certify(&unverified), None);
     assert_eq!(may_not_certify(&on_kubernetes(&["ALLOCATED"], "")), None);
+    // Another controller may wait for our condition.
+    let awaited = on_kubernetes(&["IDLE", "AWAITED"], "");
+    assert!(is_out(&awaited));
+    assert_eq!((may_not_measure(&awaited), may_not_certify(&awaited)), (None, None));
     for state in [
         &["ALLOCATED", "UNVERIFIED"][..],
         &["NOT_READY", "UNVERIFIED"],
@@ -402,23 +406,9 @@ fn the_start_up_taint_keeps_pods_away_and_neither_a_measurement_nor_a_certificat
 }
 
 #[test]
-fn what_we_drained_is_measured_beside_our_taint_and_nobody_else_s_drain_is() {
-    let may = |state: &[&str], reason: &str| {
-        may_not_measure_beside_ours(&on_kubernetes(state, reason), &ours()).is_none()
-    };
-    assert!(may(&["IDLE"], ""));
-    assert!(may(&["IDLE", "DRAIN"], OURS));
-    assert!(may(&["IDLE", "DRAIN", "UNVERIFIED"], OURS));
-    for (state, reason) in [
-        (&["ALLOCATED", "DRAIN"][..], OURS),
-        (&["IDLE", "DRAIN", "CORDONED"], OURS),
-        (&["IDLE", "DRAIN"], ""),
-        (&["IDLE", "DRAIN"], "fabricgate:run9:x e1"),
-        (&["IDLE", "DRAIN"], "fabricgate:run1:nvlink-low e3 keep, bob"),
-        (&["NOT_READY", "DRAIN"], OURS),
-    ] {
-        assert!(!may(state, reason), "{state:?} {reason}");
-    }
+fn a_drain_on_kubernetes_has_come_to_its_end_when_no_pod_holds_a_gpu() {
     assert!(is_drained(&on_kubernetes(&["IDLE", "DRAIN"], OURS)));
-    assert!(!is_drained(&on_kubernetes(&["ALLOCATED", "DRAIN"], OURS)));
+    for state in [&["ALLOCATED", "DRAIN"][..], &["PODS_UNREAD", "DRAIN"], &["IDLE"]] {
+        assert!(!is_drained(&on_kubernetes(state, OURS)), "{state:?}");
+    }
 }

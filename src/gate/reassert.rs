@@ -67,14 +67,18 @@ pub async fn reassert(
             }
         }
     }
-    told.extend(write(scheduler, wanted).await);
+    told.extend(written(scheduler, wanted, &fresh).await);
     told.sort_by(|a, b| a.node.cmp(&b.node));
     told
 }
 
 /// Writes these changes, as many nodes at a time as get the same one, and looks
 /// whether they show.
-async fn write(scheduler: &dyn Scheduler, wanted: Vec<(NodeName, Change)>) -> Vec<Reasserted> {
+async fn written(
+    scheduler: &dyn Scheduler,
+    wanted: Vec<(NodeName, Change)>,
+    fresh: &Live,
+) -> Vec<Reasserted> {
     let mut groups: BTreeMap<Change, Vec<NodeName>> = BTreeMap::new();
     for (node, change) in wanted {
         groups.entry(change).or_default().push(node);
@@ -82,7 +86,7 @@ async fn write(scheduler: &dyn Scheduler, wanted: Vec<(NodeName, Change)>) -> Ve
     let mut told = Vec::new();
     let mut answers: Vec<(Vec<NodeName>, Change, Option<SchedulerError>)> = Vec::new();
     for (change, nodes) in groups {
-        let error = scheduler.change(&nodes, &change).await.err();
+        let error = scheduler.change_as_seen(&nodes, &change, fresh).await.err();
         answers.push((nodes, change, error));
     }
     let all: Vec<NodeName> = answers.iter().flat_map(|(nodes, ..)| nodes).cloned().collect();
