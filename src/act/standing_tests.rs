@@ -412,3 +412,17 @@ fn a_drain_on_kubernetes_has_come_to_its_end_when_no_pod_holds_a_gpu() {
         assert!(!is_drained(&on_kubernetes(state, OURS)), "{state:?}");
     }
 }
+
+#[test]
+fn every_word_of_kubernetes_is_documented_with_what_follows() {
+    let document = include_str!("../../docs/gate.md");
+    let table = document.split("| state | what it is here |").nth(1).expect("the table");
+    let rows = table.split("\n\n").next().expect("rows").lines();
+    let mut told: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let own = WORDS.iter().skip_while(|(word, ..)| *word != "NOT_READY").map(|(word, ..)| *word);
+    let shared = ["IDLE", "ALLOCATED", "DRAIN"];
+    let mut known: Vec<&str> = own.chain(shared).collect();
+    known.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(told, known);
+}
