@@ -22,7 +22,7 @@ use crate::coordinator::signals::Signals;
 use crate::gate::certificates;
 use crate::gate::certificates::Issued;
 use crate::gate::journal::JournalError;
-use crate::gate::kubernetes::Kubernetes as Cluster;
+use crate::gate::kubernetes::Kubernetes;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::slurmrestd::Slurmrestd;
 use crate::gate::stamp;
@@ -32,7 +32,7 @@ use crate::gate::turn::TurnError;
 use crate::gate::turn::Turned;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
-use crate::launch::kubernetes;
+use crate::launch::kubernetes::Kubernetes as Pods;
 use crate::launch::slurm::Programs;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionResult;
@@ -79,7 +79,7 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
             user: rest.user.clone(),
             limit: gate.limit,
         }),
-        Told::Kubernetes(server) => Box::new(Cluster::new(server.clone())),
+        Told::Kubernetes(server) => Box::new(Kubernetes::new(server.clone())),
     }
 }
 
@@ -92,7 +92,7 @@ pub fn programs(launcher: &Launcher) -> Option<&Programs> {
 }
 
 /// How pods are wanted, where they are what nodes are reached by.
-pub fn pods(launcher: &Launcher) -> Option<&kubernetes::Kubernetes> {
+pub fn pods(launcher: &Launcher) -> Option<&Pods> {
     match launcher {
         Launcher::Kubernetes(kubernetes) => Some(kubernetes),
         _ => None,
