@@ -17,3 +17,5 @@ mod evict;
 mod lab;
 #[path = "lab_kubernetes/nodes.rs"]
 mod nodes;
+#[path = "lab_kubernetes/pods.rs"]
+mod pods;
