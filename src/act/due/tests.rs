@@ -46,7 +46,10 @@ struct Fleet {
 impl Fleet {
     /// Idle nodes, certified an hour ago for a week.
     fn of(domains: usize, nodes: usize) -> Self {
-        let scene = World::of(domains, nodes);
+        let mut scene = World::of(domains, nodes);
+        for node in scene.live.as_mut().expect("a scheduler").nodes.values_mut() {
+            node.booted = Some(NOW - 1_000 * HOUR);
+        }
         let all = scene.fleet.domains.iter().flat_map(|domain| &domain.nodes);
         let certificates = all.map(|node| (node.clone(), certificate(node, 1, 168))).collect();
         Self {

@@ -148,7 +148,8 @@ fn the_end_asks_a_job_to_conclude_waits_for_it_and_holds_nothing_against_its_nod
     let (result, events) =
         stand.run(|event| matches!(event, WatchEvent::Said { line, .. } if line == "ready"));
     assert_eq!(result.expect("ended"), 0, "{events:#?}");
-    assert_eq!(said(&events), ["ready", "concluded"]);
+    // The shell may tell of its own children, which are asked like it.
+    assert_eq!(said(&events).last().expect("words"), "concluded");
     assert_eq!(ended(&events), [(Some(6), Outcome::Refused)]);
     assert!(stand.state().attempts.nodes.is_empty(), "it is due again at once");
 }
