@@ -7,11 +7,8 @@
 pub mod budget;
 pub mod capacity;
 pub mod certificate;
-<<<<<<< HEAD
 pub mod due;
-=======
 pub mod evict;
->>>>>>> main
 pub mod instrument;
 pub mod label;
 pub mod ledger;
