@@ -6,6 +6,7 @@
 //! alone, or kept by somebody is never named, whatever is due there.
 
 pub mod attempts;
+pub mod lapsed;
 mod ready;
 mod wants;
 

@@ -77,6 +77,9 @@ impl Stand {
             scheduler: &self.fake,
             claims: Arc::new(move || Ok(claims(nodes))),
             settings: settings(),
+            policy: &Policy::default(),
+            taints: false,
+            writer: None,
             pace: Pace {
                 interval: Duration::from_millis(200),
                 claims: Duration::from_secs(60),
@@ -272,6 +275,9 @@ fn a_program_that_is_not_there_is_told_and_its_node_rests() {
         scheduler: &stand.fake,
         claims: Arc::new(|| Ok(claims(1))),
         settings: settings(),
+        policy: &Policy::default(),
+        taints: false,
+        writer: None,
         pace: Pace {
             interval: Duration::from_secs(1),
             claims: Duration::from_secs(60),
