@@ -13,3 +13,5 @@ mod evict;
 mod lab;
 #[path = "lab_kubernetes/nodes.rs"]
 mod nodes;
+#[path = "lab_kubernetes/watch.rs"]
+mod watch;
