@@ -19,3 +19,5 @@ mod lab;
 mod nodes;
 #[path = "lab_kubernetes/pods.rs"]
 mod pods;
+#[path = "lab_kubernetes/watch.rs"]
+mod watch;
