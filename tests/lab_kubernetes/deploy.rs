@@ -707,6 +707,81 @@ async fn the_policy_admits_what_the_gate_writes_and_refuses_every_other_change()
     admin.delete(node).await.expect("a node less");
 }
 
+/// The Job that NVSentinel makes of our template, as it fills it in.
+fn validation(name: &str) -> Value {
+    let values = documents(&deploy().join("neighbours/nvsentinel-validation.yaml")).remove(0);
+    let template = values["templates"]["fabricgate-job.yaml"].as_str().expect("a template");
+    let filled = template
+        .replace("{{.ValidationRequestName}}-{{.TestGroupName}}", name)
+        .replace("{{.Timeout}}", "7200")
+        .replace("{{(index .Nodes 0).NodeName}}", "node-a");
+    assert!(!filled.contains("{{"), "{filled}");
+    serde_saphyr::from_str(&filled).expect("YAML")
+}
+
+#[tokio::test]
+async fn only_a_pass_completes_the_job_that_a_neighbour_waits_for() {
+    let Some(admin) = Asker::admin().await else { return };
+    let lab = PathBuf::from(std::env::var_os("FABRICGATE_LAB_KUBERNETES").expect("a laboratory"));
+    if !lab.with_file_name("kube-controller-manager.log").exists() {
+        println!("SKIPPED: no controllers (FABRICGATE_LAB_CONTROLLERS=1), nobody looks after Jobs");
+        return;
+    }
+    admin.install().await;
+    let jobs = "/apis/batch/v1/namespaces/fabricgate/jobs";
+    // As cli::exit has them: 0 is a pass.
+    for code in 0..=6 {
+        let name = format!("validation-{code}");
+        let _ = admin.delete(&format!("{jobs}/{name}?propagationPolicy=Background")).await;
+        let mut job = validation(&name);
+        // Its pod is not to run: what a kubelet would say of it is said here.
+        job["spec"]["template"]["spec"]["schedulerName"] = "nobody".into();
+        admin.post(&format!("{jobs}?fieldValidation=Strict"), &job).await.expect("a Job");
+        let pods = format!(
+            "/api/v1/namespaces/fabricgate/pods?labelSelector=batch.kubernetes.io/job-name={name}"
+        );
+        let pod = wait_for(&admin, &pods, |list| list["items"][0]["metadata"]["name"].is_string());
+        let pod = pod.await["items"][0].clone();
+        let phase = if code == 0 { "Succeeded" } else { "Failed" };
+        let ended = json!({"exitCode": code, "reason": "Ended"});
+        let status = json!({"status": {"phase": phase, "containerStatuses": [{
+            "name": "recertify", "image": "fabricgate", "imageID": "", "ready": false,
+            "restartCount": 0, "state": {"terminated": ended}}]}});
+        let at = pod["metadata"]["name"].as_str().expect("a name");
+        let at = format!("/api/v1/namespaces/fabricgate/pods/{at}/status");
+        admin.patch(&at, STRATEGIC, &status).await.expect("a status");
+        let is = |job: &Value, kind: &str| -> bool {
+            let conditions = job["status"]["conditions"].as_array();
+            conditions.is_some_and(|all| {
+                all.iter().any(|it| it["type"] == kind && it["status"] == "True")
+            })
+        };
+        let at = format!("{jobs}/{name}");
+        let ended = |job: &Value| is(job, "Complete") || is(job, "Failed");
+        let job = wait_for(&admin, &at, ended).await;
+        assert_eq!((is(&job, "Complete"), is(&job, "Failed")), (code == 0, code != 0), "{code}");
+        // Nor was it tried again.
+        let listed = admin.get(&pods).await.expect("pods");
+        assert_eq!(listed["items"].as_array().expect("pods").len(), 1, "{code}");
+        let gone = format!("{jobs}/{name}?propagationPolicy=Background");
+        admin.delete(&gone).await.expect("a Job less");
+    }
+}
+
+/// What is there once it is as wanted.
+async fn wait_for(admin: &Asker, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..600 {
+        let read = admin.get(path).await;
+        if let Ok(read) = &read
+            && wanted(read)
+        {
+            return read.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{path}: never came to be as wanted: {:?}", admin.get(path).await);
+}
+
 /// The node once controllers have left it alone.
 async fn settled(admin: &Asker, node: &str) -> Value {
     let mut read = admin.get(node).await.expect("the node");
