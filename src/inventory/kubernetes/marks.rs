@@ -91,29 +91,50 @@ pub(super) fn read(
         if LABELS.iter().any(|known| label.starts_with(known)) {
             said.marks.insert(format!("label {label}"), plain(value));
         }
-        if OPT_OUTS.contains(&(label.as_str(), value.as_str())) {
-            said.opt_out.push(format!("label {label}={value}"));
-        }
     }
     for (annotation, value) in annotations {
         if ANNOTATIONS.iter().any(|known| annotation.starts_with(known)) {
             said.marks.insert(format!("annotation {annotation}"), plain(value));
         }
     }
+    said.opt_out.extend(opt_outs(labels));
     // Both probe or repair the node at this moment; one more would disturb.
-    if labels.get(AUTOPILOT).is_some_and(|word| word == "TESTING") {
-        said.opt_out.push(format!("Autopilot tests it: label {AUTOPILOT}=TESTING"));
+    if let Some(told) = tested(labels) {
+        said.opt_out.push(told);
         said.busy = Some(true);
     }
-    if let Some(state) = labels.get(NVSENTINEL).filter(|state| !state.is_empty()) {
-        said.opt_out.push(format!("NVSentinel is at work: label {NVSENTINEL}={}", plain(state)));
-    }
+    said.opt_out.extend(repaired(labels));
     // Its IMEX domain holds the node for a workload, and there can be only one.
-    if labels.get(COMPUTE_DOMAIN).is_some_and(|uid| !uid.is_empty()) {
+    if in_compute_domain(labels).is_some() {
         said.busy = Some(true);
     }
     taints(object, said);
     conditions(object, said);
+}
+
+/// The labels with which people ask that this node be left alone.
+pub(super) fn opt_outs(labels: &BTreeMap<String, String>) -> Vec<String> {
+    let asks =
+        |(label, value): &(&String, &String)| OPT_OUTS.contains(&(label.as_str(), value.as_str()));
+    let told = |(label, value)| format!("label {label}={value}");
+    labels.iter().filter(asks).map(told).collect()
+}
+
+/// Who tests the GPUs of this node now.
+pub(super) fn tested(labels: &BTreeMap<String, String>) -> Option<String> {
+    let word = labels.get(AUTOPILOT).filter(|word| *word == "TESTING")?;
+    Some(format!("Autopilot tests it: label {AUTOPILOT}={word}"))
+}
+
+/// Who repairs this node now.
+pub(super) fn repaired(labels: &BTreeMap<String, String>) -> Option<String> {
+    let state = labels.get(NVSENTINEL).filter(|state| !state.is_empty())?;
+    Some(format!("NVSentinel is at work: label {NVSENTINEL}={}", plain(state)))
+}
+
+/// The ComputeDomain that holds this node, by its UID.
+pub(super) fn in_compute_domain(labels: &BTreeMap<String, String>) -> Option<&str> {
+    labels.get(COMPUTE_DOMAIN).map(String::as_str).filter(|uid| !uid.is_empty())
 }
 
 fn taints(object: &Object, said: &mut NodeSaid) {

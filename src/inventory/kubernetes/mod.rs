@@ -7,6 +7,7 @@ pub mod compute_domains;
 mod gpu_labels;
 mod kind_cluster;
 mod levels;
+pub mod live;
 pub mod marks;
 pub mod nodes;
 mod objects;
