@@ -5,6 +5,10 @@
 
 #[path = "lab_kubernetes/claims.rs"]
 mod claims;
+#[path = "lab_kubernetes/deploy.rs"]
+mod deploy;
+#[path = "lab_kubernetes/evict.rs"]
+mod evict;
 #[path = "lab_kubernetes/lab.rs"]
 mod lab;
 #[path = "lab_kubernetes/nodes.rs"]

@@ -11,6 +11,7 @@ use super::instrument;
 use super::ledger::Ledger;
 use super::policy::Policy;
 use super::situation::Situation;
+use super::standing;
 use super::suspects;
 use crate::measure::text::clean;
 use crate::model::action::Action;
@@ -19,6 +20,7 @@ use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
+use crate::model::live::LiveNode;
 
 /// The hour of the hourly budgets, in seconds.
 const HOUR_S: f64 = 3_600.0;
@@ -34,6 +36,9 @@ pub(super) struct Budget<'a> {
     fleet: usize,
     domains: BTreeMap<DomainName, usize>,
     leaves: BTreeMap<String, usize>,
+    /// The gangs that run on each node, as its scheduler shows them.
+    running: BTreeMap<&'a NodeName, BTreeSet<String>>,
+    gangs: BTreeMap<String, usize>,
     hour: usize,
     outstanding: usize,
     relabels: usize,
@@ -52,7 +57,17 @@ impl<'a> Budget<'a> {
     /// What earlier turns left: drains that stand or may stand, and what was
     /// begun in the last hour.
     pub(super) fn of(situation: &Situation<'a>, policy: &'a Policy) -> Self {
-        Self::after(situation.ledger, situation.fleet, policy, situation.now)
+        let mut budget = Self::after(situation.ledger, situation.fleet, policy, situation.now);
+        let live = situation.live.map(|live| &live.nodes);
+        let nodes = live.into_iter().flatten();
+        budget.running = nodes.map(|(name, node)| (name, gangs(node))).collect();
+        let open = situation.ledger.open.iter().map(|open| &open.action);
+        let open = open.filter(|action| action.kind == ActionKind::Drain).map(|it| &it.node);
+        let out: BTreeSet<&NodeName> = open.chain(situation.ledger.drains.keys()).collect();
+        for node in out {
+            budget.take_gangs(node);
+        }
+        budget
     }
 
     fn after(ledger: &Ledger, fleet: &'a Claims, policy: &'a Policy, now: &Stamp) -> Self {
@@ -62,6 +77,8 @@ impl<'a> Budget<'a> {
             fleet: size(fleet),
             domains: BTreeMap::new(),
             leaves: BTreeMap::new(),
+            running: BTreeMap::new(),
+            gangs: BTreeMap::new(),
             hour: 0,
             outstanding: 0,
             relabels: 0,
@@ -136,6 +153,19 @@ impl<'a> Budget<'a> {
                 );
             }
         }
+        for gang in self.running.get(node).into_iter().flatten() {
+            let there = self.gangs.get(gang).copied().unwrap_or(0);
+            if policy.per_gang <= there {
+                let (gang, most) = (clean(gang), policy.per_gang);
+                return full(
+                    false,
+                    format!(
+                        "budget: {there} nodes of {gang}, which runs on it, are drained or \
+                         proposed (limit {most})"
+                    ),
+                );
+            }
+        }
         let most = self.share(policy.per_hour, 1);
         if most <= self.hour {
             return full(
@@ -190,7 +220,14 @@ impl<'a> Budget<'a> {
     /// Takes a drain from all budgets.
     pub(super) fn spend_drain(&mut self, node: &NodeName, domain: Option<&DomainName>) {
         self.take(domain, leaves(self.claims, node));
+        self.take_gangs(node);
         self.hour += 1;
+    }
+
+    fn take_gangs(&mut self, node: &NodeName) {
+        for gang in self.running.get(node).into_iter().flatten() {
+            *self.gangs.entry(gang.clone()).or_default() += 1;
+        }
     }
 
     /// Takes a mark from its budget.
@@ -275,6 +312,16 @@ pub(super) fn leaves(claims: &Claims, node: &NodeName) -> BTreeSet<String> {
     let claimed = claims.leaves.iter().filter(|leaf| leaf.nodes.contains(node));
     let nics = claims.nodes.get(node).into_iter().flat_map(|said| &said.nics);
     claimed.map(|leaf| leaf.name.clone()).chain(nics.filter_map(|nic| nic.leaf.clone())).collect()
+}
+
+/// The gangs that run on a node. Nodes whose pods were not read are one gang for
+/// all we know, so that they go one by one.
+fn gangs(node: &LiveNode) -> BTreeSet<String> {
+    if !standing::is_use_known(node) {
+        return ["the nodes whose pods could not be read".to_owned()].into();
+    }
+    let gangs = node.kubernetes.iter().flat_map(|it| &it.gangs);
+    gangs.map(|gang| format!("gang {gang}")).collect()
 }
 
 /// Whether something happened within this many seconds. Within one boot the

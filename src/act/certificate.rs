@@ -10,6 +10,7 @@ use super::ledger::Ledger;
 use super::policy::Policy;
 use super::situation::RunSeen;
 use super::standing;
+use crate::measure::text::clean;
 use crate::model::action::Withheld;
 use crate::model::cell::Cell;
 use crate::model::certificate::CERTIFICATE_FORMAT;
@@ -211,6 +212,13 @@ pub fn spent(certificate: &Certificate, now: i64) -> Option<String> {
 /// Why a certificate is of an earlier boot, as the scheduler tells; for those
 /// who have no worker to ask.
 pub fn outlived(certificate: &Certificate, node: &LiveNode) -> Option<String> {
+    let boots = certificate.identity.boot_id.as_ref().zip(node.boot_id.as_ref());
+    if let Some((then, now)) = boots {
+        return (then != now).then(|| {
+            let (then, now) = (clean(then), clean(now));
+            format!("it booted since: boot {now}, certified in boot {then}")
+        });
+    }
     let booted = node.booted.filter(|booted| certificate.issued_unix < *booted)?;
     Some(format!("it booted {}, after it was certified", rfc3339(booted)))
 }
@@ -233,6 +241,9 @@ fn other_gpus(then: &[String], now: &[String]) -> Option<String> {
         (new, _) => Some(format!("{new} of its {} GPUs are not those certified", is.len())),
     }
 }
+
+/// It was another machine, for all we know.
+const BOOTED: &str = "it booted during the run";
 
 /// What is known of which machine a node was in a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -279,11 +290,22 @@ impl Seen {
         let Some(boot) = boot.and_then(word) else { return };
         match &self.identity.boot_id {
             Some(known) if *known != boot => {
-                self.trouble = Some("it booted during the run".to_owned());
+                self.trouble = Some(BOOTED.to_owned());
             }
             _ => self.identity.boot_id = Some(boot),
         }
     }
+}
+
+/// The boot in which a run measured each node, as workers told it; none for a
+/// node that booted in the midst of it.
+pub fn boots(machines: &[Machine]) -> BTreeMap<NodeName, String> {
+    let seen = identities(machines, &[], &[]);
+    let boot = |(node, seen): (NodeName, Seen)| {
+        let has_booted = seen.trouble.is_some_and(|why| why == BOOTED);
+        seen.identity.boot_id.filter(|_| !has_booted).map(|boot| (node, boot))
+    };
+    seen.into_iter().filter_map(boot).collect()
 }
 
 /// Which machine every node was, as workers, readings and outputs name it.

@@ -11,12 +11,13 @@ use super::grounds;
 use super::instrument::Doubt;
 use super::ledger::OwnDrain;
 use super::marks;
+use super::plane::Plane;
 use super::policy::Policy;
 use super::reason;
-use super::release;
 use super::situation::Situation;
 use super::standing;
 use super::suspects::Suspect;
+use super::words;
 use super::worth::Prices;
 use super::worth::Worth;
 use crate::measure::text::clean;
@@ -24,6 +25,7 @@ use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
 use crate::model::change::Change;
+use crate::model::change::StateChange;
 use crate::model::live::LiveNode;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
@@ -108,7 +110,10 @@ impl<'a> Desk<'a> {
         if let Some(why) = grounds::unfinished(self.situation, is_hard) {
             return Err(why);
         }
+        // Nothing more is lost with a node that takes nothing yet.
+        let is_out = live.is_some_and(standing::is_unverified);
         let price = self.prices.price(suspect.domain);
+        let price = price.map(|price| if is_out { 0.0 } else { price });
         let (kind, because) = match accused {
             Accusation::Hard(_) => (ActionKind::Drain, None),
             Accusation::Elsewhere(_) => (ActionKind::Relabel, Some(self.elsewhere(suspect)?)),
@@ -168,6 +173,7 @@ impl<'a> Desk<'a> {
             return Err("the scheduler does not know it".to_owned());
         };
         let refusal = standing::may_not_drain(node, self.situation.ledger)
+            .or_else(|| grounds::is_slurms(node, self.policy))
             .or_else(|| grounds::overtaken(self.situation, node));
         refusal.map_or(Ok(Some(node)), Err)
     }
@@ -260,20 +266,24 @@ impl<'a> Desk<'a> {
             boot_id: None,
             domain: None,
         };
-        let (reason, command) = if *kind == ActionKind::Drain {
-            let reason = reason::write(&run.id, &found.class, self.situation.ledger.epoch);
-            let command = ["scontrol", "update"].map(str::to_owned).into_iter().chain([
-                format!("NodeName={}", suspect.node),
-                "State=DRAIN".to_owned(),
-                format!("Reason={reason}"),
-            ]);
-            (reason.clone(), command.collect())
-        } else {
-            // Which words a mark takes, only the node as it is can say.
-            let mark = |live| marks::change(live, &mark, &self.policy.marks);
-            let words = |change: Change| release::command(suspect.node, &change);
-            (String::new(), live.map(mark).map(words).unwrap_or_default())
+        let mark = match live {
+            Some(live) => marks::placed(mark, self.situation, live, suspect.domain),
+            None => mark,
         };
+        // Which words a mark takes, only the node as it is can say.
+        let said = |live| marks::of_action(*kind, live, &mark, &self.policy.marks);
+        let mut change = live.map(said).unwrap_or_default();
+        let mut reason = String::new();
+        let plane = live.map_or(Plane::Slurm, Plane::of);
+        if *kind == ActionKind::Drain {
+            reason = reason::write(&run.id, &found.class, self.situation.ledger.epoch);
+            let state = Some(StateChange::Drain { reason: reason.clone() });
+            // Slurm's words for what is said beside a drain are as long as whatever
+            // others keep in the same field.
+            let kubernetes = change.kubernetes.take();
+            change = Change { state, kubernetes, ..Change::default() };
+        }
+        let command = words::line(suspect.node, &change, plane);
         let leaf = self.situation.fleet.leaf_of(suspect.node).map(|leaf| leaf.name.clone());
         Action {
             kind: *kind,

@@ -1,5 +1,5 @@
 //! Our entry in a node's field for programs: one key of a JSON object that
-//! others may have keys in too.
+//! others may have keys in too. On Kubernetes it is an annotation of its own.
 //!
 //! Text in, text out. Others' keys keep their order and their values letter by
 //! letter, but for blanks between them; a text that is no JSON object is somebody else's whole.
@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 
 use crate::measure::text::clean;
 use crate::model::action::Mark;
+use crate::model::id::DomainName;
 use crate::model::verdict::Outcome;
 
 /// Our key.
@@ -39,6 +40,10 @@ struct Said {
     at: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     expires: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    domain: Option<DomainName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot_id: Option<String>,
 }
 
 impl Said {
@@ -50,7 +55,22 @@ impl Said {
             run: mark.run.clone(),
             at: mark.at.clone(),
             expires: mark.expires.clone(),
+            domain: mark.domain.clone(),
+            boot_id: mark.boot_id.clone(),
         }
+    }
+
+    /// What it says, made safe to show.
+    fn mark(&self) -> Option<Mark> {
+        (self.v == VERSION).then(|| Mark {
+            outcome: self.outcome,
+            class: self.class.as_deref().map(clean),
+            run: clean(&self.run),
+            at: clean(&self.at),
+            expires: self.expires.as_deref().map(clean),
+            domain: self.domain.as_ref().map(|domain| DomainName::from(clean(domain.as_str()))),
+            boot_id: self.boot_id.as_deref().map(clean),
+        })
     }
 }
 
@@ -93,16 +113,22 @@ pub(super) fn keys(extra: &str) -> Option<Vec<(String, Box<RawValue>)>> {
 pub(super) fn read(extra: &str) -> Option<Mark> {
     let found = keys(extra)?;
     let (_, raw) = found.iter().find(|(key, _)| key == KEY)?;
-    let said: Said = serde_json::from_str(raw.get()).ok()?;
-    (said.v == VERSION).then(|| Mark {
-        outcome: said.outcome,
-        class: said.class.as_deref().map(clean),
-        run: clean(&said.run),
-        at: clean(&said.at),
-        expires: said.expires.as_deref().map(clean),
-        boot_id: None,
-        domain: None,
-    })
+    read_entry(raw.get())
+}
+
+/// The entry alone, as the text of an annotation.
+pub(super) fn entry(mark: &Mark) -> String {
+    json(&Said::of(mark))
+}
+
+/// What an entry says, made safe to show; `None` where it is none.
+pub(super) fn read_entry(text: &str) -> Option<Mark> {
+    serde_json::from_str::<Said>(text).ok()?.mark()
+}
+
+/// Whether an entry says this, however it is spelt.
+pub(super) fn entry_says(text: &str, mark: &Mark) -> bool {
+    serde_json::from_str::<Said>(text).is_ok_and(|said| said == Said::of(mark))
 }
 
 /// Whether there is an entry of ours, readable or not.
@@ -119,13 +145,11 @@ pub(super) fn with(extra: &str, mark: &Mark) -> Result<Option<String>, String> {
             clean(extra)
         ));
     };
-    let wanted = Said::of(mark);
     let mut ours = found.iter().filter(|(key, _)| key == KEY).map(|(_, raw)| raw.get());
-    let says = |raw: &str| serde_json::from_str::<Said>(raw).is_ok_and(|said| said == wanted);
-    if ours.next().is_some_and(says) && ours.next().is_none() {
+    if ours.next().is_some_and(|raw| entry_says(raw, mark)) && ours.next().is_none() {
         return Ok(None);
     }
-    let entry = json(KEY) + ":" + &json(&wanted);
+    let entry = json(KEY) + ":" + &entry(mark);
     let mut parts = Vec::with_capacity(found.len() + 1);
     let mut is_written = false;
     for (key, raw) in &found {

@@ -6,6 +6,7 @@
 
 use super::ledger::UndoneDrain;
 use super::policy::Policy;
+use super::policy::SlinkyOwner;
 use super::reason;
 use super::situation::Situation;
 use crate::measure::text::clean;
@@ -67,10 +68,56 @@ pub(super) fn is_to_come(created_unix: i64, now_unix: i64) -> bool {
 /// Why nothing is done to this node on the word of this run: it has another
 /// life since, or something of ours is under way there.
 pub(super) fn overtaken(situation: &Situation<'_>, node: &LiveNode) -> Option<String> {
-    if node.booted.is_some_and(|at| situation.run.created_unix < at) {
-        return Some("it has booted since it was measured".to_owned());
+    of_another_boot(situation, node).or_else(|| under_way(situation, &node.name))
+}
+
+/// Why what the run at hand measured on this node is not known to be of its
+/// present boot.
+///
+/// Where the scheduler names the boot, that alone counts: clocks and moments do
+/// not matter then. Where it names it and the run does not, nobody knows.
+pub(super) fn of_another_boot(situation: &Situation<'_>, node: &LiveNode) -> Option<String> {
+    let measured = situation.boots.get(&node.name).map(String::as_str);
+    match is_of_boot(node, measured) {
+        Some(true) => None,
+        Some(false) => {
+            let name = |id: Option<&str>| clean(id.unwrap_or_default());
+            let (now, then) = (name(node.boot_id.as_deref()), name(measured));
+            Some(match measured {
+                Some(_) => format!(
+                    "it has booted since it was measured (it is boot {now}, measured was {then})"
+                ),
+                None => {
+                    format!("the run does not tell in which boot it measured it (it is boot {now})")
+                }
+            })
+        }
+        None => {
+            let is_later = node.booted.is_some_and(|at| situation.run.created_unix < at);
+            is_later.then(|| "it has booted since it was measured".to_owned())
+        }
     }
-    under_way(situation, &node.name)
+}
+
+/// Whether a boot is the one that the node shows; `None` where moments have to
+/// tell, because the scheduler does not name boots.
+pub(super) fn is_of_boot(node: &LiveNode, boot_id: Option<&str>) -> Option<bool> {
+    let now = node.boot_id.as_deref()?;
+    match boot_id {
+        Some(then) => Some(then == now),
+        None if node.booted.is_some() => None,
+        None => Some(false),
+    }
+}
+
+/// Why nothing is done on Kubernetes to a node on which Slurm's daemon runs: one
+/// of two gates has it, and the policy says which.
+pub(super) fn is_slurms(node: &LiveNode, policy: &Policy) -> Option<String> {
+    let is_slinky = node.kubernetes.as_ref().is_some_and(|it| it.slinky);
+    (is_slinky && policy.slinky == SlinkyOwner::Slurm).then(|| {
+        "Slurm's daemon runs on it (Slinky), and it is left to the gate of Slurm (policy.slinky)"
+            .to_owned()
+    })
 }
 
 /// What of ours is under way on a node.
@@ -113,6 +160,13 @@ pub(super) fn acknowledged(
 /// Whether the machine is another, or booted, since the drain that was undone.
 fn is_another_life(undone: &UndoneDrain, node: &LiveNode) -> bool {
     let then = &undone.drain.before;
+    let objects = then.kubernetes.as_ref().zip(node.kubernetes.as_ref());
+    if objects.is_some_and(|(then, now)| then.uid != now.uid) {
+        return true;
+    }
+    if let Some((then, now)) = then.boot_id.as_ref().zip(node.boot_id.as_ref()) {
+        return then != now;
+    }
     let has_booted = then
         .booted
         .zip(node.booted)

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::budget;
-use super::extra;
+use super::marks;
 use super::policy::Policy;
 use super::situation::Coverage;
 use super::situation::Situation;
@@ -107,7 +107,7 @@ fn lost(situation: &Situation<'_>) -> Option<String> {
         return None;
     }
     let is_written_on =
-        |node: &&LiveNode| standing::own_reason(node).is_some() || extra::is_there(&node.extra);
+        |node: &&LiveNode| standing::own_reason(node).is_some() || marks::is_there(node);
     let nodes = situation.live?.nodes.values().filter(is_written_on);
     let nodes = hostlist::fold(nodes.map(|node| node.name.as_str()));
     (!nodes.is_empty()).then(|| {

@@ -86,6 +86,8 @@ pub struct CleanRun {
     pub run: String,
     /// When it was made, in seconds since 1970.
     pub measured: i64,
+    /// The boot in which it was measured, where the run told it.
+    pub boot_id: Option<String>,
 }
 
 /// What one drain or relabel took from the budgets.
@@ -161,7 +163,7 @@ impl Ledger {
         self.epoch = self.epoch.max(entry.epoch);
         self.last = Some(entry.stamp.clone());
         match &entry.event {
-            Event::Opened { .. } => {}
+            Event::Opened { .. } | Event::Evicting { .. } | Event::Evicted { .. } => {}
             Event::Intent { id, run, action, change, before } => {
                 self.begin(Open {
                     id: id.clone(),
@@ -174,10 +176,11 @@ impl Ledger {
                 });
             }
             Event::Outcome { id, result, .. } => self.conclude(id, *result),
-            Event::Clean { node, run, measured, boot_id: _ } => {
+            Event::Clean { node, run, measured, boot_id } => {
                 let Some(drain) = self.drains.get_mut(node) else { return };
                 if drain.clean.iter().all(|clean| clean.run != *run) {
-                    drain.clean.push(CleanRun { run: run.clone(), measured: *measured });
+                    let (run, measured, boot_id) = (run.clone(), *measured, boot_id.clone());
+                    drain.clean.push(CleanRun { run, measured, boot_id });
                 }
             }
             Event::Relapsed { node, measured, .. } => {

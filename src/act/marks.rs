@@ -1,8 +1,11 @@
-//! What we say on a node: two features and one entry in its field for programs,
-//! beside whatever others say there.
+//! What we say on a node, beside whatever others say there: on Slurm two features
+//! and one entry in its field for programs, on Kubernetes labels, an annotation, a
+//! condition and taints.
 //!
 //! Pure. Others' features and others' words are kept; what cannot be kept is
 //! not written over.
+
+mod kubernetes;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,11 +13,16 @@ use serde::Serialize;
 
 use super::extra;
 use super::ledger::Ledger;
+use super::situation::Situation;
+use super::standing;
 use crate::measure::text::clean;
+use crate::model::action::ActionKind;
 use crate::model::action::Mark;
 use crate::model::change::Change;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
+use crate::model::kubernetes_node::KubernetesMarks;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::verdict::Outcome;
@@ -29,8 +37,13 @@ pub struct MarkNames {
     pub degraded: String,
     /// Whether features are written at all.
     pub features: bool,
-    /// Whether the field for programs is written at all.
+    /// Whether the field for programs is written at all; on Kubernetes, the
+    /// annotation with the certificate.
     pub extra: bool,
+    /// Whether labels of Kubernetes are written at all.
+    pub labels: bool,
+    /// Whether the condition of Kubernetes is written at all.
+    pub condition: bool,
 }
 
 impl Default for MarkNames {
@@ -40,6 +53,8 @@ impl Default for MarkNames {
             degraded: "fabric_degraded".to_owned(),
             features: true,
             extra: true,
+            labels: true,
+            condition: true,
         }
     }
 }
@@ -83,6 +98,24 @@ impl MarkNames {
 /// What is to be written so that the node says this, on top of what it says.
 /// Nothing where it does already, and nothing where nothing is known.
 pub fn change(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
+    of_action(ActionKind::Relabel, node, mark, names)
+}
+
+/// The same beside an action of this kind: a drain says to the scheduler of
+/// Kubernetes what a soft taint would say.
+pub fn of_action(kind: ActionKind, node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
+    if let Some(it) = &node.kubernetes {
+        return marked(kubernetes::change(it, mark, names, kind == ActionKind::Drain));
+    }
+    on_slurm(node, mark, names)
+}
+
+fn marked(marks: KubernetesMarks) -> Change {
+    let kubernetes = (marks != KubernetesMarks::default()).then_some(marks);
+    Change { kubernetes, ..Change::default() }
+}
+
+fn on_slurm(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
     let mut change = Change::default();
     let Some((brings, takes)) = names.of(mark.outcome) else { return change };
     if names.features && features_can_be_kept(node) {
@@ -101,6 +134,22 @@ pub fn change(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
     change
 }
 
+/// A mark of the run at hand with the domain and the boot in which it measured
+/// this node, where those can be written. On Slurm, nodes that get the same words
+/// share one call.
+pub(super) fn placed(
+    mark: Mark,
+    situation: &Situation<'_>,
+    node: &LiveNode,
+    domain: Option<&DomainName>,
+) -> Mark {
+    if node.kubernetes.is_none() {
+        return mark;
+    }
+    let boot_id = situation.boots.get(&node.name).cloned();
+    Mark { domain: domain.cloned(), boot_id, ..mark }
+}
+
 /// Whether the node still says this: Slurm forgets features at a reconfigure.
 pub fn says(node: &LiveNode, mark: &Mark, names: &MarkNames) -> bool {
     change(node, mark, names).is_nothing()
@@ -109,7 +158,7 @@ pub fn says(node: &LiveNode, mark: &Mark, names: &MarkNames) -> bool {
 /// What of this cannot be said on the node, and why, for people.
 pub fn unsaid(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Vec<String> {
     let mut why = Vec::new();
-    if names.of(mark.outcome).is_none() {
+    if names.of(mark.outcome).is_none() || node.kubernetes.is_some() {
         return why;
     }
     if names.features && !features_can_be_kept(node) {
@@ -125,10 +174,19 @@ pub fn unsaid(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Vec<String> {
     why
 }
 
-/// What we last said on the node, as its field for programs has it. Anybody may
-/// write there: the texts are safe to show, and no more than that.
+/// What we last said on the node, as its field for programs or its annotation has
+/// it. Anybody may write there: the texts are safe to show, and no more than that.
 pub fn read(node: &LiveNode, names: &MarkNames) -> Option<Mark> {
-    if names.extra { extra::read(&node.extra) } else { None }
+    match &node.kubernetes {
+        _ if !names.extra => None,
+        Some(it) => kubernetes::read(it),
+        None => extra::read(&node.extra),
+    }
+}
+
+/// Whether something is written on the node that only a gate writes.
+pub(super) fn is_there(node: &LiveNode) -> bool {
+    extra::is_there(&node.extra) || node.kubernetes.as_deref().is_some_and(kubernetes::is_there)
 }
 
 /// Marks that the journal has and the nodes lost, with what brings them back:
@@ -137,6 +195,9 @@ pub fn read(node: &LiveNode, names: &MarkNames) -> Option<Mark> {
 /// The entry in the field for programs survives both. Where it is gone somebody
 /// took it away, or the node is another machine of the same name; both times
 /// nothing is said again before the next run.
+///
+/// Kubernetes forgets nothing. There it is what somebody edited, and what counts
+/// no more because it expired or the node has booted.
 pub fn forgotten(
     live: &Live,
     ledger: &Ledger,
@@ -145,8 +206,16 @@ pub fn forgotten(
 ) -> Vec<(NodeName, Change)> {
     // Both are RFC 3339 in UTC, which orders as text does.
     let counts = |mark: &Mark| mark.expires.as_ref().is_none_or(|expires| now.at < *expires);
-    let lost = ledger.marks.iter().filter(|(_, mark)| counts(mark)).filter_map(|(name, mark)| {
+    let lost = ledger.marks.iter().filter_map(|(name, mark)| {
         let node = live.nodes.get(name)?;
+        if let Some(it) = &node.kubernetes {
+            let is_ours = it.left_alone.is_empty() && !standing::is_passing(node);
+            let change = marked(kubernetes::again(node, mark, names, now));
+            return (is_ours && !change.is_nothing()).then(|| (name.clone(), change));
+        }
+        if !counts(mark) {
+            return None;
+        }
         let is_ours = !names.extra || extra::is_there(&node.extra);
         let change = change(node, mark, names);
         (is_ours && !change.is_nothing()).then(|| (name.clone(), change))

@@ -7,16 +7,20 @@
 pub mod budget;
 pub mod capacity;
 pub mod certificate;
+pub mod evict;
 pub mod instrument;
+pub mod label;
 pub mod ledger;
 pub mod marks;
 pub mod notice;
+pub mod plane;
 pub mod policy;
 pub mod reason;
 pub mod release;
 pub mod situation;
 pub mod standing;
 pub mod topology;
+pub mod words;
 
 mod classes;
 mod desk;

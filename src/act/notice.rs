@@ -3,6 +3,7 @@
 //!
 //! Pure: it says what should be written into the journal; `gate` writes it.
 
+use super::grounds;
 use super::ledger::OwnDrain;
 use super::policy::Policy;
 use super::release;
@@ -72,12 +73,13 @@ fn clean_run(
     let is_noted = drain.clean.iter().any(|clean| clean.run == run.id);
     let verdict = situation.verdicts.nodes.iter().find(|verdict| verdict.node == *node)?;
     // What was measured before a boot says nothing of the node after it.
-    let booted = situation.live.and_then(|live| live.nodes.get(node)?.booted);
-    let is_of_before = booted.is_some_and(|at| run.created_unix < at);
+    let live = situation.live.and_then(|live| live.nodes.get(node));
+    let is_of_before = live.is_some_and(|live| grounds::of_another_boot(situation, live).is_some());
+    let boot_id = situation.boots.get(node).cloned();
     let (node, run_id, measured) = (node.clone(), run.id.clone(), run.created_unix);
     match verdict.outcome {
         Outcome::Pass => (is_whole && is_later && !is_noted && !is_of_before)
-            .then_some(Event::Clean { node, run: run_id, measured, boot_id: None }),
+            .then_some(Event::Clean { node, run: run_id, measured, boot_id }),
         // A fault that comes and goes is not cured by the runs in between.
         Outcome::Degraded | Outcome::Failed => {
             let counts = is_later && release::counts(run, policy);

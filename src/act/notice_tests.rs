@@ -151,7 +151,7 @@ fn a_whole_run_that_a_drained_node_passed_is_noted_once() {
         ("not passed", |w| w.accuse(NODE, "nvlink-low", Outcome::Unknown, 1.0)),
         ("noted before", |w| {
             let own = w.ledger.drains.values_mut().next().expect("one");
-            own.clean.push(CleanRun { run: "run2".to_owned(), measured: NOW - 600 });
+            own.clean.push(CleanRun { run: "run2".to_owned(), measured: NOW - 600, boot_id: None });
         }),
     ];
     for (name, change) in changes {

@@ -43,6 +43,9 @@ pub struct Policy {
     pub per_domain: usize,
     /// Most nodes on one leaf switch, likewise.
     pub per_leaf: usize,
+    /// Most nodes of one gang of pods that are drained by us while it runs on
+    /// them: a gang stands still as a whole when one of its nodes goes.
+    pub per_gang: usize,
     /// Share of all claimed nodes that may be drained within an hour; at least
     /// one node, unless it is 0.
     pub per_hour: f64,
@@ -100,6 +103,12 @@ pub struct Policy {
     /// Days that a pass counts. A week is our own choice: no vendor names a
     /// figure for fabric, and it lets a fleet be measured in turns.
     pub certificate_days: u32,
+    /// Whose nodes of Kubernetes are that Slurm's daemon runs on.
+    pub slinky: SlinkyOwner,
+    /// Pods that hold GPUs are asked to leave nodes that we drained (Kubernetes).
+    pub evict: bool,
+    /// Seconds for which a pod that a disruption budget holds is asked again.
+    pub evict_s: f64,
     /// The site's names for what is said on nodes.
     pub marks: MarkNames,
 }
@@ -123,11 +132,26 @@ pub enum SoftFaults {
     Relabel,
 }
 
+/// Which gate has the nodes of a Slinky cluster, where both planes could take
+/// them out of service.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum SlinkyOwner {
+    /// The one of Slurm: on Kubernetes nothing is done to them.
+    #[default]
+    Slurm,
+    /// The one of Kubernetes. The other must not be told of them then.
+    Kubernetes,
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
             per_domain: 2,
             per_leaf: 2,
+            per_gang: 1,
             per_hour: 0.01,
             outstanding: 0.03,
             relabels_per_hour: 0.05,
@@ -148,6 +172,9 @@ impl Default for Policy {
             mix: Mix::default(),
             clean_sweeps: 2,
             certificate_days: 7,
+            slinky: SlinkyOwner::Slurm,
+            evict: false,
+            evict_s: 120.0,
             marks: MarkNames::default(),
         }
     }
@@ -173,6 +200,7 @@ impl Policy {
             ("evidence_hours", Some(self.evidence_hours)),
             ("acknowledged_days", Some(self.acknowledged_days)),
             ("price_ceiling", self.price_ceiling),
+            ("evict_s", Some(self.evict_s)),
         ];
         let is_wrong = |value: f64| !value.is_finite() || value < 0.0;
         for (name, value) in positive {

@@ -9,10 +9,12 @@ use super::certificate;
 use super::grounds;
 use super::ledger::OwnDrain;
 use super::marks;
+use super::plane::Plane;
 use super::policy::Policy;
 use super::situation::RunSeen;
 use super::situation::Situation;
 use super::standing;
+use super::words;
 use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
@@ -109,16 +111,16 @@ impl<'a> Proposal<'a> {
         self.last_look(node, drain, &clean)?;
         let wanted = self.policy.clean_sweeps.max(1) as usize;
         if clean.len() < wanted {
-            return Err(missing(&clean, stale, wanted));
+            return Err(missing(&clean, stale, wanted, live));
         }
         let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
-        let mark = self.mark_of(&clean);
+        let mark = self.mark_of(&clean, drain, live);
         let change = Change {
             state: Some(StateChange::Resume),
-            ..marks::change(live, &mark, &self.policy.marks)
+            ..marks::of_action(ActionKind::Release, live, &mark, &self.policy.marks)
         };
         Ok(Action {
-            command: command(node, &change),
+            command: words::line(node, &change, Plane::of(live)),
             mark: Some(mark),
             findings: drain.action.findings.clone(),
             why: format!("drained for run {}; passed {} since", drain.run, joined(&runs)),
@@ -135,7 +137,9 @@ impl<'a> Proposal<'a> {
     ) -> Result<(Clean<'a>, usize), String> {
         let then = &drain.before;
         let moved = matches!((&then.instance, &live.instance), (Some(a), Some(b)) if a != b);
-        if live.booted.is_none() && (moved || then.booted.is_some()) {
+        let had_boot = then.booted.is_some() || then.boot_id.is_some();
+        let is_untold = live.booted.is_none() && live.boot_id.is_none();
+        if is_untold && (moved || had_boot) {
             let what = if moved { "it is another machine" } else { "it may have booted" };
             return Err(format!(
                 "{what} since it was drained, and the scheduler does not say when it booted, so \
@@ -150,24 +154,32 @@ impl<'a> Proposal<'a> {
         }
         let run = self.situation.run;
         let passed = self.verdicts.get(node).is_some_and(|v| v.outcome == Outcome::Pass);
-        let at_hand =
-            (is_whole(run, self.policy) && passed).then_some((run.created_unix, run.id.as_str()));
-        let noted = drain.clean.iter().map(|clean| (clean.measured, clean.run.as_str()));
-        let after: BTreeMap<&str, i64> = noted
+        let boot = self.situation.boots.get(node).map(String::as_str);
+        let at_hand = (is_whole(run, self.policy) && passed).then_some((
+            run.created_unix,
+            run.id.as_str(),
+            boot,
+        ));
+        let noted = drain.clean.iter();
+        let noted = noted.map(|it| (it.measured, it.run.as_str(), it.boot_id.as_deref()));
+        let after: BTreeMap<&str, (i64, Option<&str>)> = noted
             .chain(at_hand)
-            .filter(|(measured, run)| drain.stamp.unix < *measured && *run != drain.run)
+            .filter(|(measured, run, _)| drain.stamp.unix < *measured && *run != drain.run)
             // One that says so may as well have been made before the drain.
-            .filter(|(measured, _)| !grounds::is_to_come(*measured, self.situation.now.unix))
-            .map(|(measured, run)| (run, measured))
+            .filter(|(measured, ..)| !grounds::is_to_come(*measured, self.situation.now.unix))
+            .map(|(measured, run, boot)| (run, (measured, boot)))
             .collect();
         // A machine that booted since is judged on what it did since: links
         // train anew, and it may not even be the same one.
-        let own = |measured: i64| live.booted.is_none_or(|booted| booted < measured);
+        let own = |(measured, boot): (i64, Option<&str>)| {
+            let by_time = || live.booted.is_none_or(|booted| booted < measured);
+            grounds::is_of_boot(live, boot).unwrap_or_else(by_time)
+        };
         let all = after.len();
         let clean: Clean<'_> = after
             .into_iter()
-            .filter(|(_, measured)| own(*measured))
-            .map(|(run, measured)| ((measured, run), ()))
+            .filter(|(_, at)| own(*at))
+            .map(|(run, (measured, _))| ((measured, run), ()))
             .collect();
         let stale = all - clean.len();
         Ok((clean, stale))
@@ -195,12 +207,12 @@ impl<'a> Proposal<'a> {
     }
 
     /// What is said on a node that these runs found well: the newest speaks.
-    fn mark_of(&self, clean: &Clean<'_>) -> Mark {
+    fn mark_of(&self, clean: &Clean<'_>, drain: &OwnDrain, live: &LiveNode) -> Mark {
         let run = self.situation.run;
         let (measured, id) = clean.keys().next_back().copied().unwrap_or_default();
         let days = i64::from(self.policy.certificate_days);
         let at = if id == run.id { run.created.clone() } else { rfc3339(measured) };
-        Mark {
+        let mark = Mark {
             outcome: Outcome::Pass,
             class: None,
             run: id.to_owned(),
@@ -208,7 +220,13 @@ impl<'a> Proposal<'a> {
             expires: Some(rfc3339(measured.saturating_add(days.saturating_mul(DAY_S)))),
             boot_id: None,
             domain: None,
-        }
+        };
+        let verdict = self.verdicts.get(&live.name).and_then(|verdict| verdict.domain.as_ref());
+        let mark =
+            marks::placed(mark, self.situation, live, verdict.or(drain.action.domain.as_ref()));
+        // Every run that counts is of the boot that the node shows.
+        let boot_id = mark.boot_id.or_else(|| live.kubernetes.as_ref().and(live.boot_id.clone()));
+        Mark { boot_id, ..mark }
     }
 
     /// Certificates for what passed. What Slurm forgot of earlier ones, `marks`
@@ -278,36 +296,48 @@ impl<'a> Proposal<'a> {
             return Err(standing::not_one(node));
         }
         let live = live.nodes.get(node).ok_or("the scheduler does not tell of it")?;
-        if let Some(why) = out_of_service(live) {
+        let refusal = standing::may_not_certify(live)
+            .or_else(|| grounds::is_slurms(live, self.policy))
+            .or_else(|| grounds::of_another_boot(self.situation, live));
+        if let Some(why) = refusal {
             return Err(why);
         }
-        if live.booted.is_some_and(|booted| self.situation.run.created_unix < booted) {
-            return Err("it has booted since it was measured".to_owned());
+        let names = &self.policy.marks;
+        let run = self.situation.run;
+        let mut why = format!("passed run {} ({})", run.id, run.profile);
+        let domain = self.verdicts.get(node).and_then(|verdict| verdict.domain.as_ref());
+        let mut mark = marks::placed(mark.clone(), self.situation, live, domain);
+        if let Some((said, longer)) = self.longer(live, &mark) {
+            // What it lost meanwhile it gets back, and the start-up taint goes;
+            // Slurm is told again by `marks::forgotten`.
+            if live.kubernetes.is_none() || marks::says(live, said, names) {
+                return Err(longer);
+            }
+            why = format!("{why}; {longer}");
+            mark = said.clone();
         }
-        if let Some(why) = self.longer(live, mark) {
-            return Err(why);
-        }
-        let change = marks::change(live, mark, &self.policy.marks);
+        let change = marks::of_action(ActionKind::Certify, live, &mark, names);
         if change.is_nothing() {
-            let unsaid = marks::unsaid(live, mark, &self.policy.marks);
+            let unsaid = marks::unsaid(live, &mark, names);
             return unsaid.into_iter().next().map_or(Ok(None), Err);
         }
-        let run = self.situation.run;
         Ok(Some(Action {
-            command: command(node, &change),
-            mark: Some(mark.clone()),
-            why: format!("passed run {} ({})", run.id, run.profile),
+            command: words::line(node, &change, Plane::of(live)),
+            mark: Some(mark),
+            why,
             ..self.action(ActionKind::Certify, node)
         }))
     }
 
     /// Why what was said before is better left: it counts for longer.
-    fn longer(&self, live: &LiveNode, mark: &Mark) -> Option<String> {
+    fn longer(&self, live: &LiveNode, mark: &Mark) -> Option<(&'a Mark, String)> {
         let said = self.situation.ledger.marks.get(&live.name)?;
         let (until, new) = (said.expires.as_deref()?, mark.expires.as_deref()?);
-        let of_this_boot = live.booted.is_none_or(|booted| later(&said.at, &rfc3339(booted)));
-        (said.outcome == Outcome::Pass && of_this_boot && later(until, new))
-            .then(|| format!("it is already, and for longer: until {until} by run {}", said.run))
+        let by_time = || live.booted.is_none_or(|booted| later(&said.at, &rfc3339(booted)));
+        let of_this_boot =
+            grounds::is_of_boot(live, said.boot_id.as_deref()).unwrap_or_else(by_time);
+        let why = || format!("it is already, and for longer: until {until} by run {}", said.run);
+        (said.outcome == Outcome::Pass && of_this_boot && later(until, new)).then(|| (said, why()))
     }
 
     /// An action of which nothing is said yet but what, where and on whom.
@@ -329,7 +359,7 @@ impl<'a> Proposal<'a> {
 }
 
 /// What is missing until a node has passed often enough.
-fn missing(clean: &Clean<'_>, stale: usize, wanted: usize) -> String {
+fn missing(clean: &Clean<'_>, stale: usize, wanted: usize, live: &LiveNode) -> String {
     let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
     let has = match runs.as_slice() {
         [] => "drained by us, and has passed no whole run since".to_owned(),
@@ -343,7 +373,11 @@ fn missing(clean: &Clean<'_>, stale: usize, wanted: usize) -> String {
         }
     );
     if 0 < stale {
-        why.push_str(&format!("; {stale} made before its last boot do not count"));
+        let when = match live.boot_id {
+            Some(_) => "in another boot, or in one that is not known,",
+            None => "before its last boot",
+        };
+        why.push_str(&format!("; {stale} made {when} do not count"));
     }
     why
 }
@@ -360,39 +394,11 @@ fn joined(runs: &[&str]) -> String {
     }
 }
 
-/// Why nothing is said on a node now.
-fn out_of_service(live: &LiveNode) -> Option<String> {
-    let words: Vec<String> = live.state.iter().map(|word| clean(word)).collect();
-    match words.as_slice() {
-        [] => Some("the scheduler does not say in which state it is".to_owned()),
-        words if standing::is_out(live) || standing::is_passing(live) => {
-            Some(format!("it is out of service ({})", words.join("+")))
-        }
-        _ => None,
-    }
-}
-
 /// Whether one moment, RFC 3339 in UTC, is after another. A fraction of a
 /// second makes no difference.
 fn later(a: &str, b: &str) -> bool {
     let second = |text: &str| text.get(.."2026-03-04T05:06:07".len()).map(str::to_owned);
     matches!((second(a), second(b)), (Some(a), Some(b)) if b < a)
-}
-
-/// What would be written, as the command that a person would type.
-pub(super) fn command(node: &NodeName, change: &Change) -> Vec<String> {
-    let mut words = vec!["scontrol".to_owned(), "update".to_owned(), format!("NodeName={node}")];
-    let list = |features: &Vec<String>| features.join(",");
-    let fields = [
-        ("State", change.state.as_ref().map(|_| "RESUME".to_owned())),
-        ("AvailableFeatures", change.available_features.as_ref().map(list)),
-        ("ActiveFeatures", change.active_features.as_ref().map(list)),
-        ("Extra", change.extra.clone()),
-        ("Comment", change.comment.clone()),
-    ];
-    let said = fields.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?)));
-    words.extend(said);
-    words
 }
 
 #[cfg(test)]

@@ -85,7 +85,11 @@ impl World {
             before,
             clean: clean
                 .iter()
-                .map(|(run, measured)| CleanRun { run: (*run).to_owned(), measured: *measured })
+                .map(|(run, measured)| CleanRun {
+                    run: (*run).to_owned(),
+                    measured: *measured,
+                    boot_id: None,
+                })
                 .collect(),
         };
         self.ledger.drains.insert(node.into(), drain);

@@ -1,14 +1,19 @@
 //! What a node's state with its scheduler means for us: whether it is in use,
 //! whose a drain is, and what may be done to it.
 //!
-//! Pure. A word that is not known here is a reason to leave the node alone.
+//! Pure. A word that is not known here is a reason to leave the node alone. A
+//! node of Kubernetes is told in Slurm's words where they mean the same, and in
+//! some of its own.
 
 use super::ledger::Ledger;
 use super::ledger::OwnDrain;
+use super::plane::Plane;
 use super::reason;
 use super::reason::OwnReason;
 use crate::measure::text::clean;
 use crate::model::id::NodeName;
+use crate::model::kubernetes_node::DEGRADED;
+use crate::model::kubernetes_node::REASON;
 use crate::model::live::LiveNode;
 
 /// Whose a drain is.
@@ -49,6 +54,12 @@ enum Word {
     Kept,
     /// It is between two states.
     Changing,
+    /// Others keep new pods away, by a cordon or a taint of theirs.
+    Barred,
+    /// It carries the start-up taint: nothing is known of it yet.
+    Unproven,
+    /// Who uses it could not be read.
+    Unseen,
     /// Nobody here knows.
     Unknown,
 }
@@ -88,7 +99,22 @@ const WORDS: &[(&str, Word, &str)] = &[
     ("BLOCKED", Word::Kept, "is blocked by a job that holds its block alone"),
     ("RESUME", Word::Changing, "is being resumed"),
     ("UNDRAIN", Word::Changing, "is being resumed"),
+    // The words that a node of Kubernetes has besides.
+    ("NOT_READY", Word::Lost, "is not ready"),
+    ("DELETING", Word::Absent, "is being deleted"),
+    (CORDONED, Word::Barred, "is cordoned"),
+    ("TAINTED", Word::Barred, "has a taint of somebody else that keeps pods away"),
+    (UNVERIFIED, Word::Unproven, "has not been certified since it joined"),
+    ("TESTING", Word::Kept, "is in use by another prober or a compute domain"),
+    (PODS_UNREAD, Word::Unseen, "has pods that could not be read"),
 ];
+
+/// Somebody cordoned it.
+pub const CORDONED: &str = "CORDONED";
+/// It carries our start-up taint.
+pub const UNVERIFIED: &str = "UNVERIFIED";
+/// Its pods could not be read, so nobody knows whether it is idle.
+pub const PODS_UNREAD: &str = "PODS_UNREAD";
 
 fn meaning(word: &str) -> (Word, &'static str) {
     let known = WORDS.iter().find(|(name, _, _)| *name == word);
@@ -103,8 +129,36 @@ fn has(node: &LiveNode, kind: Word) -> bool {
 fn told(node: &LiveNode, kinds: &[Word]) -> Option<String> {
     let those = node.state.iter().filter(|word| kinds.contains(&meaning(word).0));
     let told: Vec<String> =
-        those.map(|word| format!("it {} ({})", meaning(word).1, clean(word))).collect();
+        those.map(|word| format!("it {} ({})", in_words(node, word), clean(word))).collect();
     (!told.is_empty()).then(|| told.join(", "))
+}
+
+/// What a word says, as people of this plane say it.
+fn in_words(node: &LiveNode, word: &str) -> String {
+    match (Plane::of(node), meaning(word).0) {
+        (Plane::Kubernetes, Word::Busy) => "has pods that hold GPUs".to_owned(),
+        (Plane::Kubernetes, Word::Drained) => format!("has the taint {DEGRADED}"),
+        _ => meaning(word).1.to_owned(),
+    }
+}
+
+/// What somebody says who asks that a node be left alone, or is at work on it.
+fn left_alone(node: &LiveNode) -> Option<String> {
+    let marks = node.kubernetes.as_ref().map(|it| &it.left_alone).filter(|it| !it.is_empty())?;
+    let marks: Vec<String> = marks.iter().map(|mark| clean(mark)).collect();
+    Some(format!("somebody asks that it be left alone: {}", marks.join(", ")))
+}
+
+/// Whether it carries the start-up taint of ours.
+pub fn is_unverified(node: &LiveNode) -> bool {
+    has(node, Word::Unproven)
+}
+
+/// Whether it is known who uses it. On Slurm always; a node of Kubernetes
+/// whose pods were not read is neither idle nor busy for all we know.
+pub fn is_use_known(node: &LiveNode) -> bool {
+    let is_said = node.is("IDLE") || has(node, Word::Busy);
+    Plane::of(node) == Plane::Slurm || (is_said && !has(node, Word::Unseen))
 }
 
 /// Its reason, where it has one.
@@ -140,6 +194,11 @@ pub fn has_drain(node: &LiveNode) -> bool {
 /// Whether it takes no new jobs, for whatever reason: what counts as out when
 /// the next drain is priced. Nodes that are kept for a job are not out.
 pub fn is_out(node: &LiveNode) -> bool {
+    is_out_anyway(node) || is_unverified(node)
+}
+
+/// Whether it would take no new jobs without our start-up taint either.
+fn is_out_anyway(node: &LiveNode) -> bool {
     let out = [
         Word::Drained,
         Word::Down,
@@ -147,9 +206,23 @@ pub fn is_out(node: &LiveNode) -> bool {
         Word::Unheard,
         Word::Rebooting,
         Word::Absent,
+        Word::Barred,
         Word::Unknown,
     ];
     node.state.is_empty() || out.iter().any(|kind| has(node, *kind))
+}
+
+/// Why nothing is said now on a node that passed; `None` where it may be. The
+/// start-up taint is no reason: a pass is what takes it away.
+pub fn may_not_certify(node: &LiveNode) -> Option<String> {
+    if node.state.is_empty() {
+        return Some("the scheduler does not say in which state it is".to_owned());
+    }
+    let words: Vec<String> = node.state.iter().map(|word| clean(word)).collect();
+    left_alone(node).or_else(|| {
+        (is_out_anyway(node) || is_passing(node))
+            .then(|| format!("it is out of service ({})", words.join("+")))
+    })
 }
 
 /// Whether its state is one of a moment, of which nothing can be said: the
@@ -173,24 +246,29 @@ pub fn carries(node: &LiveNode, drain: &OwnDrain) -> bool {
 /// Whose the drain of this node is.
 pub fn owner<'a>(node: &LiveNode, ledger: &'a Ledger) -> Owner<'a> {
     let is_kept = has_drain(node) || has(node, Word::Down) || has(node, Word::Lost);
+    let not_ours = || told(node, &[Word::Barred]).map_or(Owner::Nobody, Owner::Other);
     match (own_reason(node), reason_of(node)) {
         // Ours outlives our drain where a person only took the flag away.
-        (Some(_), _) if !is_kept => Owner::Nobody,
+        (Some(_), _) if !is_kept => not_ours(),
         (Some(_), _) => match ledger.drains.get(&node.name).filter(|own| carries(node, own)) {
             Some(own) => Owner::Us(own),
             None => Owner::Unrecorded,
         },
         // Also on a node in service: 24.11 keeps a note that somebody left there.
         (None, Some(_)) => Owner::Other(shown_reason(node)),
+        // We write both at once, so a taint alone is not ours to take away.
+        (None, None) if has_drain(node) && Plane::of(node) == Plane::Kubernetes => {
+            Owner::Other(format!("no annotation {REASON}"))
+        }
         // Nobody drains without a reason but through slurmrestd.
         (None, None) if has_drain(node) => Owner::Other(shown_reason(node)),
-        (None, None) => Owner::Nobody,
+        (None, None) => not_ours(),
     }
 }
 
 /// Why this node must not be drained or relabelled now; `None` where it may be.
 pub fn may_not_drain(node: &LiveNode, ledger: &Ledger) -> Option<String> {
-    if let Some(why) = unreadable(node) {
+    if let Some(why) = unreadable(node).or_else(|| left_alone(node)) {
         return Some(why);
     }
     let wait = [Word::Absent, Word::Unheard, Word::Rebooting, Word::Changing];
@@ -214,6 +292,9 @@ pub fn may_not_drain(node: &LiveNode, ledger: &Ledger) -> Option<String> {
                 shown_reason(node)
             ));
         }
+        Owner::Other(barred) if !has_drain(node) && has(node, Word::Barred) => {
+            return Some(format!("{barred}, not by us: pods are kept away already"));
+        }
         Owner::Other(reason) => {
             let state = told(node, &[Word::Drained, Word::Down, Word::Lost]);
             let state = state.unwrap_or_else(|| "it has a reason".to_owned());
@@ -221,22 +302,24 @@ pub fn may_not_drain(node: &LiveNode, ledger: &Ledger) -> Option<String> {
         }
         Owner::Nobody => {}
     }
-    told(node, &[Word::Down, Word::Lost])
-        .map(|told| format!("{told}: Slurm keeps jobs away already"))
+    let plane = Plane::of(node);
+    let keeps = format!("{} keeps {} away already", plane.name(), plane.work());
+    told(node, &[Word::Down, Word::Lost]).map(|told| format!("{told}: {keeps}"))
 }
 
 /// What whoever reads a plan should know of a node that may be drained.
 pub fn remark(node: &LiveNode) -> Option<String> {
-    let busy = told(node, &[Word::Busy]).map(|told| format!("{told}; its jobs end first"));
+    let work = Plane::of(node).work();
+    let busy = told(node, &[Word::Busy]).map(|told| format!("{told}; its {work} end first"));
+    let unseen = told(node, &[Word::Unseen]);
+    let out = told(node, &[Word::Unproven]).map(|told| format!("{told}: it takes no pods yet"));
     let kept = told(node, &[Word::Kept]).map(|told| {
         let by = node.reservation.as_deref().filter(|name| !name.is_empty());
         let by = by.map(|name| format!(", {}", clean(name))).unwrap_or_default();
         format!("{told}{by}; a drain changes nothing there")
     });
-    match (busy, kept) {
-        (Some(busy), Some(kept)) => Some(format!("{busy}; {kept}")),
-        (busy, kept) => busy.or(kept),
-    }
+    let remarks: Vec<String> = [busy, unseen, out, kept].into_iter().flatten().collect();
+    (!remarks.is_empty()).then(|| remarks.join("; "))
 }
 
 /// Why this node must not be given back now, although we drained it; `None`
@@ -245,6 +328,9 @@ pub fn remark(node: &LiveNode) -> Option<String> {
 /// A node that stopped answering while we had it drained comes back as `DOWN` or
 /// with `: Not responding` behind our reason, and needs RESUME like any other.
 /// It is given back only where a run that was made after that shows it clean.
+/// A cordon or a taint of others beside ours is theirs: it stays, and forbids
+/// nothing. So do marks that ask to leave the node alone: what is taken away is
+/// ours.
 pub fn may_not_release(node: &LiveNode, ledger: &Ledger) -> Option<String> {
     if let Some(why) = unreadable(node) {
         return Some(why);
@@ -260,7 +346,8 @@ pub fn may_not_release(node: &LiveNode, ledger: &Ledger) -> Option<String> {
     };
     let now = [Word::Absent, Word::Unheard, Word::Rebooting, Word::Changing, Word::Lost];
     if let Some(told) = told(node, &now) {
-        return Some(format!("{told}: jobs would land on a node that is not there"));
+        let work = Plane::of(node).work();
+        return Some(format!("{told}: {work} would land on a node that is not there"));
     }
     if !has_drain(node) {
         return Some("its drain was taken away, and not by us".to_owned());
@@ -316,8 +403,11 @@ pub fn may_not_measure(node: &LiveNode) -> Option<String> {
         Word::Down,
         Word::Busy,
         Word::Kept,
+        Word::Barred,
+        Word::Unseen,
     ];
     unreadable(node)
+        .or_else(|| left_alone(node))
         .or_else(|| has_drain(node).then(|| format!("it is drained ({})", shown_reason(node))))
         .or_else(|| told(node, &in_the_way))
         .or_else(|| {

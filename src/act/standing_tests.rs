@@ -26,6 +26,10 @@ fn drainable(state: &[&str], reason: &str, ledger: &Ledger) -> Result<(), String
     may_not_drain(&node(state, reason), ledger).map_or(Ok(()), Err)
 }
 
+fn clean_run(run: &str, measured: i64) -> CleanRun {
+    CleanRun { run: run.to_owned(), measured, boot_id: None }
+}
+
 #[test]
 fn a_node_in_service_may_be_drained_also_while_it_is_busy_or_kept() {
     for state in [
@@ -166,7 +170,7 @@ fn a_node_that_was_lost_is_given_back_after_a_clean_run_of_later_only() {
     let with = |clean: &[i64], state: &[&str], reason: &str, at: Option<i64>| {
         let mut ledger = ours();
         let own = ledger.drains.values_mut().next().expect("one");
-        own.clean = clean.iter().map(|t| CleanRun { run: format!("r{t}"), measured: *t }).collect();
+        own.clean = clean.iter().map(|t| clean_run(&format!("r{t}"), *t)).collect();
         let node = LiveNode { reason_at: at, ..node(state, reason) };
         may_not_release(&node, &ledger)
     };

@@ -15,12 +15,14 @@ use super::gating::Gate;
 use super::gating::Told;
 use super::stdout::note;
 use super::stored;
-use crate::act::situation::RunSeen;
+use crate::act::certificate;
+use crate::act::certificate::Evidence;
 use crate::coordinator;
 use crate::coordinator::signals::Signals;
 use crate::gate::certificates;
 use crate::gate::certificates::Issued;
 use crate::gate::journal::JournalError;
+use crate::gate::kubernetes::Kubernetes;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::slurmrestd::Slurmrestd;
 use crate::gate::stamp;
@@ -30,14 +32,18 @@ use crate::gate::turn::TurnError;
 use crate::gate::turn::Turned;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
+use crate::launch::kubernetes::Kubernetes;
 use crate::launch::slurm::Programs;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionResult;
 use crate::model::action::Withheld;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::raw::RawResult;
+use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::run::Run;
+use crate::model::worker::Machine;
 use crate::record::State;
 use crate::record::stored::Stored;
 
@@ -73,6 +79,7 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
             user: rest.user.clone(),
             limit: gate.limit,
         }),
+        Told::Kubernetes(server) => Box::new(Kubernetes::new(server.clone())),
     }
 }
 
@@ -80,6 +87,14 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
 pub fn programs(launcher: &Launcher) -> Option<&Programs> {
     match launcher {
         Launcher::Slurm(slurm) => Some(&slurm.programs),
+        _ => None,
+    }
+}
+
+/// How pods are wanted, where they are what nodes are reached by.
+pub fn pods(launcher: &Launcher) -> Option<&Kubernetes> {
+    match launcher {
+        Launcher::Kubernetes(kubernetes) => Some(kubernetes),
         _ => None,
     }
 }
@@ -93,33 +108,39 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
     let record = &judged.stored.record;
     let complete = record.state == State::Complete;
     let run = coordinator::run_seen(&record.info, &record.launcher, complete);
-    let results = judged.stored.results().map_err(stored::failure)?;
-    let drivers = drivers(judged.stored)?;
+    let taken = Taken::of(judged.stored)?;
+    let (drivers, boots) = (taken.drivers(), certificate::boots(&taken.machines));
     let mut say = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
     let taking = turn::turn(Turn {
         folder: &gate.folder,
         scheduler: scheduler.as_ref(),
         programs: programs(&config.launcher),
+        pods: pods(&config.launcher),
         limit: gate.limit,
         settle: gate.settle,
         kept: gate.kept,
         policy: &config.policy,
         verdicts: &judged.run.verdicts,
         fleet: judged.fleet,
-        coverage: Some(coordinator::coverage(&judged.stored.plan, &record.launcher, &results)),
+        coverage: Some(coordinator::coverage(
+            &judged.stored.plan,
+            &record.launcher,
+            &taken.results,
+        )),
         run: &run,
         drivers: &drivers,
+        boots: &boots,
         apply,
         stop,
         say: &mut say,
     });
-    let taken = super::runtime()?.block_on(async {
+    let turned = super::runtime()?.block_on(async {
         let mut signals = Signals::listen();
         let mut taking = std::pin::pin!(taking);
         loop {
             tokio::select! {
-                taken = &mut taking => break taken,
+                turned = &mut taking => break turned,
                 name = signals.next() => {
                     note(&format!("{name}: concluding what was begun, beginning nothing more"));
                     stopper.send_replace(true);
@@ -127,7 +148,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
             }
         }
     });
-    let mut turned = taken.map_err(failure)?;
+    let mut turned = turned.map_err(failure)?;
     for record in &turned.recovered {
         note(&format!("left open by an earlier turn: {}: {}", record.node, record.detail));
     }
@@ -138,7 +159,16 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         ));
     }
     if apply {
-        let withheld = certify(config, gate, judged, &run, &turned);
+        let evidence = Evidence {
+            run: &run,
+            verdicts: &judged.run.verdicts,
+            cells: &judged.run.cells,
+            claims: &judged.run.claims,
+            machines: &taken.machines,
+            results: &taken.results,
+            recordings: &taken.recordings,
+        };
+        let withheld = certify(config, gate, &evidence, &turned);
         tell_withheld(&mut turned.plan, withheld);
     }
     Ok(turned)
@@ -149,14 +179,12 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
 fn certify(
     config: &Config,
     gate: &Gate,
-    judged: &Judged<'_>,
-    run: &RunSeen,
+    evidence: &Evidence<'_>,
     turned: &Turned,
 ) -> Vec<Withheld> {
-    let Judged { stored, run: judged, .. } = judged;
     let (ledger, policy) = (&turned.ledger, &config.policy);
     let now = stamp::stamp();
-    let issued = certificates::issue(&gate.folder, stored, judged, run, ledger, policy, &now);
+    let issued = certificates::issue(&gate.folder, evidence, ledger, policy, &now);
     let issued = issued.unwrap_or_else(|error| Issued {
         nodes: Vec::new(),
         withheld: vec![Withheld::new("certificates", format!("none is issued: {error}"))],
@@ -177,21 +205,33 @@ fn tell_withheld(plan: &mut ActionPlan, withheld: Vec<Withheld>) {
     }
 }
 
-/// Version of the driver by node, as workers and tools told it.
-fn drivers(stored: &Stored) -> Result<BTreeMap<NodeName, String>, Failure> {
-    let mut drivers = BTreeMap::new();
-    for recording in stored.recordings().map_err(stored::failure)? {
-        if let (Scope::Node(node), Some(driver)) = (recording.scope, recording.parsed.facts.driver)
-        {
-            drivers.insert(node, driver);
-        }
+/// What a run took, read once: runs of large fleets are long files.
+struct Taken {
+    machines: Vec<Machine>,
+    results: Vec<RawResult>,
+    recordings: Vec<Recording>,
+}
+
+impl Taken {
+    fn of(stored: &Stored) -> Result<Self, Failure> {
+        let results = stored.results().map_err(stored::failure)?;
+        Ok(Self {
+            machines: stored.machines().map_err(stored::failure)?,
+            recordings: stored.recordings_of(&results).map_err(stored::failure)?,
+            results,
+        })
     }
-    for machine in stored.machines().map_err(stored::failure)? {
-        if let Some(driver) = machine.environment.driver {
-            drivers.insert(machine.node, driver);
-        }
+
+    /// Version of the driver by node, as workers and tools told it.
+    fn drivers(&self) -> BTreeMap<NodeName, String> {
+        let told = self.recordings.iter().filter_map(|recording| match &recording.scope {
+            Scope::Node(node) => Some((node, recording.parsed.facts.driver.as_ref()?)),
+            _ => None,
+        });
+        let machines = self.machines.iter();
+        let by_worker = machines.filter_map(|it| Some((&it.node, it.environment.driver.as_ref()?)));
+        told.chain(by_worker).map(|(node, driver)| (node.clone(), driver.clone())).collect()
     }
-    Ok(drivers)
 }
 
 /// The exit code that a turn's failure has.

@@ -102,7 +102,7 @@ fn better_topology(
         scheduler: scheduler.as_ref(),
         scontrol: match &gate.told {
             Told::Scontrol(scontrol) => &scontrol.argv,
-            Told::Slurmrestd(_) => &plain,
+            Told::Slurmrestd(_) | Told::Kubernetes(_) => &plain,
         },
         limit: gate.limit,
     };

@@ -16,6 +16,7 @@ use super::sources::Rest;
 use super::sources::Wanted;
 use crate::gate::carry::KEPT;
 use crate::gate::scontrol::Scontrol;
+use crate::sources::kubernetes::Kubernetes;
 
 /// How long one call may take where nothing is said; Slurm's own MessageTimeout
 /// is 10 s.
@@ -24,6 +25,13 @@ const LIMIT: Duration = Duration::from_secs(15);
 /// How long a change may take to show. A resumed node answers within a second
 /// (0.06 to 0.8 s seen on 26.05 and 24.11); a busy controller takes longer.
 const SETTLE: Duration = Duration::from_secs(10);
+
+/// The same of Kubernetes: what was acknowledged shows at once, and only where an
+/// answer was lost is there anything to wait for.
+const SETTLE_OF_KUBERNETES: Duration = Duration::from_secs(3);
+
+/// etcd has on its disks what it acknowledged.
+const KEPT_BY_KUBERNETES: Duration = Duration::ZERO;
 
 /// `[gate]` of the configuration.
 #[derive(Debug, Default, Deserialize)]
@@ -35,6 +43,16 @@ pub struct Section {
     limit_s: Option<Spanned<f64>>,
     settle_s: Option<Spanned<f64>>,
     keep_s: Option<Spanned<f64>>,
+    kubernetes: Option<Spanned<OfKubernetes>>,
+}
+
+/// `[gate.kubernetes]`: as whom nodes are written. What it does not say is as
+/// `[sources.kubernetes]` says.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct OfKubernetes {
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
 }
 
 /// What carries changes to the scheduler.
@@ -43,6 +61,7 @@ pub struct Section {
 enum Through {
     Scontrol,
     Slurmrestd,
+    Kubernetes,
 }
 
 /// Who is told.
@@ -52,6 +71,8 @@ pub enum Told {
     Scontrol(Scontrol),
     /// Slurm's controller, through slurmrestd.
     Slurmrestd(Rest),
+    /// A Kubernetes cluster, through its API server.
+    Kubernetes(Kubernetes),
 }
 
 /// The gate, as configured.
@@ -76,10 +97,18 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
         None => Ok(usual),
         Some(value) => duration(key, &value),
     };
-    let limit = seconds("limit_s", section.limit_s, LIMIT)?;
-    let settle = seconds("settle_s", section.settle_s, SETTLE)?;
-    let kept = seconds("keep_s", section.keep_s, KEPT)?;
     let through = section.through.as_ref().map(|it| *it.get_ref());
+    let (settle, kept) = match through {
+        Some(Through::Kubernetes) => (SETTLE_OF_KUBERNETES, KEPT_BY_KUBERNETES),
+        _ => (SETTLE, KEPT),
+    };
+    let limit = seconds("limit_s", section.limit_s, LIMIT)?;
+    let settle = seconds("settle_s", section.settle_s, settle)?;
+    let kept = seconds("keep_s", section.keep_s, kept)?;
+    if let (Some(section), false) = (&section.kubernetes, through == Some(Through::Kubernetes)) {
+        let message = "[gate.kubernetes] says nothing without through = \"kubernetes\"";
+        return Err((section.span().start, message.to_owned()));
+    }
     let told = match (through, &wanted.rest) {
         (Some(Through::Slurmrestd), None) => {
             let at = section.through.as_ref().map_or(at, |it| it.span().start);
@@ -87,6 +116,19 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
             return Err((at, message.to_owned()));
         }
         (Some(Through::Slurmrestd), Some(rest)) => Told::Slurmrestd(rest.clone()),
+        (Some(Through::Kubernetes), _) => {
+            let of = section.kubernetes.map(Spanned::into_inner).unwrap_or_default();
+            let known = wanted.kubernetes.as_ref();
+            let kubeconfig = of.kubeconfig.map(|file| base.join(file));
+            // A context is one of a kubeconfig: that of another file means nothing.
+            let context = match (&kubeconfig, of.context) {
+                (_, Some(context)) => Some(context),
+                (Some(_), None) => None,
+                (None, None) => known.and_then(|it| it.context.clone()),
+            };
+            let kubeconfig = kubeconfig.or_else(|| known.and_then(|it| it.kubeconfig.clone()));
+            Told::Kubernetes(Kubernetes { kubeconfig, context, limit })
+        }
         _ => {
             let argv = match section.scontrol {
                 Some(words) if words.get_ref().is_empty() => {

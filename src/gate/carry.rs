@@ -4,7 +4,8 @@
 //!
 //! It decides nothing that `act` decides, and puts as many nodes into one call
 //! as get the same change. Between the reading and the change somebody else may
-//! write, for some milliseconds: Slurm has no compare-and-set.
+//! write, for some milliseconds: Slurm has no compare-and-set. Kubernetes has, and
+//! is told what was seen.
 
 mod confirm;
 
@@ -314,7 +315,8 @@ impl<'p> Turn<'_, 'p> {
         };
         let journal = &*self.carrier.journal;
         let state = state(action, node, journal.ledger(), self.run, journal.epoch())?;
-        let said = action.mark.as_ref().map(|mark| marks::change(node, mark, self.carrier.names));
+        let said = |mark| marks::of_action(action.kind, node, mark, self.carrier.names);
+        let said = action.mark.as_ref().map(said);
         let change = Change { state, ..said.unwrap_or_default() };
         if change.is_nothing() {
             let unsaid = |mark| marks::unsaid(node, mark, self.carrier.names);
@@ -342,7 +344,8 @@ impl<'p> Turn<'_, 'p> {
         let nodes: Vec<NodeName> = ready.iter().map(|it| it.item.action.node.clone()).collect();
         (self.carrier.say)(&announced(&ready, &change));
         let begun = self.begin(&change, ready)?;
-        let said = self.carrier.scheduler.change(&nodes, &change).await;
+        let seen = seen(&begun);
+        let said = self.carrier.scheduler.change_as_seen(&nodes, &change, &seen).await;
         self.changed = Instant::now();
         let patience = match &said {
             Err(error) if error.kind != ProblemKind::Unreachable => {
@@ -423,6 +426,12 @@ impl<'p> Turn<'_, 'p> {
         }
         Ok(())
     }
+}
+
+/// Nodes as they were when it was decided what is done to them.
+fn seen(begun: &[Begun<'_>]) -> Live {
+    let nodes = begun.iter().map(|it| (it.before.name.clone(), it.before.clone())).collect();
+    Live { nodes, troubles: Vec::new() }
 }
 
 /// The change of state that an action takes now, or why it is not carried out.

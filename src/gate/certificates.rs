@@ -15,7 +15,6 @@ use crate::act::certificate;
 use crate::act::certificate::Evidence;
 use crate::act::ledger::Ledger;
 use crate::act::policy::Policy;
-use crate::act::situation::RunSeen;
 use crate::model::action::Withheld;
 use crate::model::certificate::CERTIFICATE_FORMAT;
 use crate::model::certificate::Certificate;
@@ -24,12 +23,10 @@ use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::live::Live;
 use crate::model::moment::DAY_S;
-use crate::model::run::Run;
 use crate::record::RecordError;
 use crate::record::folder::Folder;
 use crate::record::folder::replace;
 use crate::record::stored;
-use crate::record::stored::Stored;
 
 /// The folder of certificates in a gate's state folder.
 pub const FOLDER: &str = "certificates";
@@ -52,25 +49,12 @@ pub struct Issued {
 /// is then: a node that we drained and did not give back yet gets none.
 pub fn issue(
     folder: &Path,
-    stored: &Stored,
-    run: &Run,
-    seen: &RunSeen,
+    evidence: &Evidence<'_>,
     ledger: &Ledger,
     policy: &Policy,
     now: &Stamp,
 ) -> Result<Issued, RecordError> {
-    let (machines, results, recordings) =
-        (stored.machines()?, stored.results()?, stored.recordings()?);
-    let evidence = Evidence {
-        run: seen,
-        verdicts: &run.verdicts,
-        cells: &run.cells,
-        claims: &run.claims,
-        machines: &machines,
-        results: &results,
-        recordings: &recordings,
-    };
-    let (made, withheld) = certificate::certificates(&evidence, ledger, policy);
+    let (made, withheld) = certificate::certificates(evidence, ledger, policy);
     write(folder, made, withheld, now)
 }
 

@@ -11,6 +11,8 @@ pub mod certificates;
 mod fixture;
 pub mod hold;
 pub mod journal;
+pub mod kubernetes;
+pub mod pods;
 pub mod reassert;
 pub mod recover;
 pub mod scheduler;

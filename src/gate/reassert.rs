@@ -66,7 +66,7 @@ pub async fn reassert(
             }
         }
     }
-    told.extend(write(scheduler, wanted).await);
+    told.extend(written(scheduler, wanted, Some(&fresh)).await);
     told.sort_by(|a, b| a.node.cmp(&b.node));
     told
 }
@@ -74,6 +74,15 @@ pub async fn reassert(
 /// Writes these changes, as many nodes at a time as get the same one, and looks
 /// whether they show.
 pub async fn write(scheduler: &dyn Scheduler, wanted: Vec<(NodeName, Change)>) -> Vec<Reasserted> {
+    written(scheduler, wanted, None).await
+}
+
+/// The same for nodes as they were read, where they were.
+async fn written(
+    scheduler: &dyn Scheduler,
+    wanted: Vec<(NodeName, Change)>,
+    fresh: Option<&Live>,
+) -> Vec<Reasserted> {
     let mut groups: BTreeMap<Change, Vec<NodeName>> = BTreeMap::new();
     for (node, change) in wanted {
         groups.entry(change).or_default().push(node);
@@ -81,7 +90,11 @@ pub async fn write(scheduler: &dyn Scheduler, wanted: Vec<(NodeName, Change)>) -
     let mut told = Vec::new();
     let mut answers: Vec<(Vec<NodeName>, Change, Option<SchedulerError>)> = Vec::new();
     for (change, nodes) in groups {
-        let error = scheduler.change(&nodes, &change).await.err();
+        let said = match fresh {
+            Some(fresh) => scheduler.change_as_seen(&nodes, &change, fresh).await,
+            None => scheduler.change(&nodes, &change).await,
+        };
+        let error = said.err();
         answers.push((nodes, change, error));
     }
     let all: Vec<NodeName> = answers.iter().flat_map(|(nodes, ..)| nodes).cloned().collect();

@@ -3,12 +3,18 @@
 //! Pure: a node as it is, as it was, and what was written. An error of the call
 //! that wrote it plays no part: only what shows counts.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use crate::act::standing;
 use crate::measure::text;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
+use crate::model::kubernetes_node::Condition;
+use crate::model::kubernetes_node::KubernetesMarks;
+use crate::model::kubernetes_node::KubernetesNode;
+use crate::model::kubernetes_node::Taint;
+use crate::model::kubernetes_node::TaintEdit;
 use crate::model::live::LiveNode;
 
 /// What a node shows.
@@ -25,7 +31,10 @@ pub(super) enum Sight {
 /// What this node shows of a change.
 pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sight {
     let now = words(node);
-    let marks = |shown: String| match unwritten(node, change) {
+    if is_another(node, before) {
+        return Sight::Foreign(format!("another node has its name now: {now}"));
+    }
+    let marks = |shown: String| match unwritten(node, change).or_else(|| untold(node, change)) {
         None => Sight::Shows(shown),
         Some(what) => Sight::Shows(format!("{shown}; {what} not as written")),
     };
@@ -38,6 +47,13 @@ pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sigh
         }
         Some(StateChange::Drain { .. }) => match &node.reason {
             Some(_) if node.reason != before.reason => Sight::Foreign(now),
+            // A taint of our key that somebody set by hand has no reason of ours.
+            None if node.kubernetes.is_some()
+                && standing::has_drain(node)
+                && !standing::has_drain(before) =>
+            {
+                Sight::Foreign(now)
+            }
             _ => Sight::NotThere(now),
         },
         Some(StateChange::Resume) if !standing::has_drain(node) => marks(now),
@@ -46,7 +62,17 @@ pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sigh
             _ => Sight::Foreign(now),
         },
         None => match unwritten(node, change) {
-            None => Sight::Shows("it says so".to_owned()),
+            None => match untold(node, change) {
+                None => Sight::Shows("it says so".to_owned()),
+                // It is written last and by itself, and a gate may lack that right.
+                Some(what) if !writes_only_a_condition(change) => {
+                    Sight::Shows(format!("it says so; {what} not as written"))
+                }
+                Some(_) if condition(node) != condition(before) => {
+                    Sight::Foreign(format!("somebody else wrote other words on it: {now}"))
+                }
+                Some(what) => Sight::NotThere(format!("{what} not as written")),
+            },
             Some(_) if unwritten(node, &as_it_was(before, change)).is_some() => {
                 Sight::Foreign(format!("somebody else wrote other words on it: {now}"))
             }
@@ -76,7 +102,29 @@ pub(super) fn words(node: &LiveNode) -> String {
 
 /// Whether the node shows all of a change but its state, which is not looked at.
 pub(super) fn says(node: &LiveNode, change: &Change) -> bool {
-    unwritten(node, change).is_none()
+    unwritten(node, change).is_none() && untold(node, change).is_none()
+}
+
+/// Whether it is another node of the same name.
+fn is_another(node: &LiveNode, before: &LiveNode) -> bool {
+    let uid = |node: &LiveNode| node.kubernetes.as_ref().map(|it| it.uid.clone());
+    uid(before).is_some_and(|before| uid(node) != Some(before))
+}
+
+fn condition(node: &LiveNode) -> Option<&Condition> {
+    node.kubernetes.as_ref()?.condition.as_ref()
+}
+
+/// Whether the node does not show the condition that a change writes.
+fn untold(node: &LiveNode, change: &Change) -> Option<&'static str> {
+    let wanted = change.kubernetes.as_ref()?.condition.as_ref()?;
+    (condition(node) != Some(wanted)).then_some("its condition is")
+}
+
+fn writes_only_a_condition(change: &Change) -> bool {
+    let condition = change.kubernetes.as_ref().and_then(|it| it.condition.clone());
+    let only = KubernetesMarks { condition, ..KubernetesMarks::default() };
+    *change == Change { kubernetes: Some(only), ..Change::default() }
 }
 
 /// What of a change, besides the state, the node does not show.
@@ -99,7 +147,48 @@ fn unwritten(node: &LiveNode, change: &Change) -> Option<&'static str> {
         return Some("its comment is");
     }
     let place = node.topology.as_deref().unwrap_or_default();
-    (!is(&change.topology, place)).then_some("its place in the topology is")
+    if !is(&change.topology, place) {
+        return Some("its place in the topology is");
+    }
+    unmarked(node, change.kubernetes.as_ref()?)
+}
+
+/// What of these marks a node does not show; its condition is not looked at.
+fn unmarked(node: &LiveNode, wanted: &KubernetesMarks) -> Option<&'static str> {
+    let nothing = KubernetesNode::default();
+    let is = node.kubernetes.as_deref().unwrap_or(&nothing);
+    let shows = |wanted: &BTreeMap<String, Option<String>>, is: &BTreeMap<String, String>| {
+        wanted.iter().all(|(key, value)| is.get(key) == value.as_ref())
+    };
+    if !wanted.taints.iter().all(|edit| taint(is, edit).as_ref() == edit.value.as_ref()) {
+        return Some("its taints are");
+    }
+    if !shows(&wanted.labels, &is.labels) {
+        return Some("its labels are");
+    }
+    (!shows(&wanted.annotations, &is.annotations)).then_some("its annotations are")
+}
+
+/// The value of the taint that an edit concerns.
+fn taint(node: &KubernetesNode, edit: &TaintEdit) -> Option<String> {
+    let is_it = |taint: &&Taint| taint.key == edit.key && taint.effect == edit.effect;
+    node.taints.iter().find(is_it).map(|taint| taint.value.clone())
+}
+
+/// What would put back the marks that these write, but for the condition.
+fn marks_as_they_were(before: &LiveNode, wanted: &KubernetesMarks) -> KubernetesMarks {
+    let nothing = KubernetesNode::default();
+    let was = before.kubernetes.as_deref().unwrap_or(&nothing);
+    let words = |wanted: &BTreeMap<String, Option<String>>, was: &BTreeMap<String, String>| {
+        wanted.keys().map(|key| (key.clone(), was.get(key).cloned())).collect()
+    };
+    let edit = |edit: &TaintEdit| TaintEdit { value: taint(was, edit), ..edit.clone() };
+    KubernetesMarks {
+        taints: wanted.taints.iter().map(edit).collect(),
+        labels: words(&wanted.labels, &was.labels),
+        annotations: words(&wanted.annotations, &was.annotations),
+        condition: None,
+    }
 }
 
 /// What would put back the fields that a change writes, besides the state.
@@ -114,7 +203,7 @@ fn as_it_was(before: &LiveNode, change: &Change) -> Change {
         extra: change.extra.as_ref().map(|_| before.extra.clone()),
         comment: change.comment.as_ref().map(|_| before.comment.clone()),
         topology: change.topology.as_ref().map(|_| before.topology.clone().unwrap_or_default()),
-        kubernetes: None,
+        kubernetes: change.kubernetes.as_ref().map(|it| marks_as_they_were(before, it)),
     }
 }
 
@@ -184,5 +273,94 @@ mod tests {
         assert!(matches!(sight(&now, &before, &change), Sight::Shows(_)));
         now.extra = "hers".to_owned();
         assert!(matches!(sight(&now, &before, &change), Sight::Foreign(_)));
+    }
+
+    fn of_cluster(uid: &str, change: impl FnOnce(&mut KubernetesNode)) -> LiveNode {
+        let mut kubernetes = KubernetesNode { uid: uid.to_owned(), ..KubernetesNode::default() };
+        change(&mut kubernetes);
+        LiveNode { kubernetes: Some(Box::new(kubernetes)), ..node(&["IDLE"], None) }
+    }
+
+    fn marked(status: Option<&str>) -> Change {
+        let condition = status.map(|status| Condition {
+            status: status.to_owned(),
+            reason: "Measured".to_owned(),
+            message: String::new(),
+        });
+        let key = "fabricgate.io/verdict".to_owned();
+        let edit = TaintEdit {
+            key: "fabricgate.io/unverified".to_owned(),
+            effect: "NoSchedule".to_owned(),
+            value: None,
+        };
+        let marks = KubernetesMarks {
+            taints: vec![edit],
+            labels: [(key, Some("pass".to_owned()))].into(),
+            condition,
+            ..KubernetesMarks::default()
+        };
+        Change { kubernetes: Some(marks), ..Change::default() }
+    }
+
+    #[test]
+    fn marks_on_a_kubernetes_node_show_whole_or_are_not_there() {
+        let unverified = Taint {
+            key: "fabricgate.io/unverified".to_owned(),
+            value: String::new(),
+            effect: "NoSchedule".to_owned(),
+        };
+        let before = of_cluster("u1", |it| it.taints.push(unverified.clone()));
+        let see = |now: &LiveNode, change: &Change| sight(now, &before, change);
+        assert!(matches!(see(&before, &marked(None)), Sight::NotThere(_)));
+        let label = |it: &mut KubernetesNode, value: &str| {
+            it.labels.insert("fabricgate.io/verdict".to_owned(), value.to_owned());
+        };
+        let done = of_cluster("u1", |it| label(it, "pass"));
+        assert_eq!(see(&done, &marked(None)), Sight::Shows("it says so".to_owned()));
+        // No right to the condition: the rest is done, and that is said.
+        let Sight::Shows(words) = see(&done, &marked(Some("True"))) else { panic!("shows") };
+        assert!(words.contains("its condition is not as written"), "{words}");
+        let hers = of_cluster("u1", |it| {
+            label(it, "hers");
+            it.taints.push(unverified.clone());
+        });
+        assert!(matches!(see(&hers, &marked(None)), Sight::Foreign(_)));
+        let cordoned = LiveNode { state: vec!["IDLE".into(), "CORDONED".into()], ..done.clone() };
+        assert!(matches!(see(&cordoned, &marked(None)), Sight::Shows(_)));
+        let another = of_cluster("u2", |it| label(it, "pass"));
+        assert!(matches!(see(&another, &marked(None)), Sight::Foreign(_)));
+    }
+
+    #[test]
+    fn a_condition_alone_shows_or_does_not() {
+        let written = |status: &str| {
+            let mut change = marked(Some(status));
+            let marks = change.kubernetes.as_mut().expect("marks");
+            (marks.taints, marks.labels) = (Vec::new(), BTreeMap::new());
+            change
+        };
+        let change = written("True");
+        let wanted = change.kubernetes.clone().expect("marks").condition;
+        let other = written("False").kubernetes.expect("marks").condition;
+        let before = of_cluster("u1", |_| {});
+        let see = |condition: Option<Condition>| {
+            sight(&of_cluster("u1", |it| it.condition = condition), &before, &change)
+        };
+        assert!(matches!(see(wanted), Sight::Shows(_)));
+        assert!(matches!(see(None), Sight::NotThere(_)));
+        assert!(matches!(see(other), Sight::Foreign(_)));
+    }
+
+    #[test]
+    fn a_cordon_beside_our_drain_plays_no_part_and_a_taint_set_by_hand_does() {
+        let before = of_cluster("u1", |_| {});
+        let with = |state: &[&str], reason: Option<&str>| LiveNode {
+            kubernetes: before.kubernetes.clone(),
+            ..node(state, reason)
+        };
+        let see = |now: &LiveNode| sight(now, &before, &drain());
+        assert!(matches!(see(&with(&["IDLE", "DRAIN", "CORDONED"], Some(OURS))), Sight::Shows(_)));
+        assert!(matches!(see(&with(&["IDLE", "CORDONED"], None)), Sight::NotThere(_)));
+        assert!(matches!(see(&with(&["IDLE", "DRAIN"], None)), Sight::Foreign(_)));
     }
 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::action::Action;
 use super::action::ActionResult;
 use super::change::Change;
+use super::eviction::Eviction;
 use super::id::NodeName;
 use super::live::LiveNode;
 
@@ -148,6 +149,18 @@ pub enum Event {
         host: String,
         /// The process there.
         pid: u32,
+    },
+    /// Pods of a node that we drained are about to be asked to leave.
+    Evicting {
+        /// The node.
+        node: NodeName,
+        /// Which, `namespace/name`.
+        pods: Vec<String>,
+    },
+    /// What became of that.
+    Evicted {
+        /// Pod by pod.
+        eviction: Eviction,
     },
     /// It is gone again, or never came to be.
     Freed {

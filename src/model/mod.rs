@@ -10,6 +10,7 @@ pub mod change;
 pub mod checkup;
 pub mod claims;
 pub mod disagreement;
+pub mod eviction;
 pub mod facts;
 pub mod gpu_facts;
 pub mod history;

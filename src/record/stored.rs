@@ -87,11 +87,16 @@ impl Stored {
     /// The outputs that were read, as they were read then, of the readings
     /// that are on record.
     pub fn recordings(&self) -> Result<Vec<Recording>, RecordError> {
+        self.recordings_of(&self.results()?)
+    }
+
+    /// The same, of readings that were read before.
+    pub fn recordings_of(&self, results: &[RawResult]) -> Result<Vec<Recording>, RecordError> {
         let path = self.path.join(file::MEASUREMENTS);
         let records: Vec<MeasurementRecord> = lines(&path, Some(MEASUREMENT_FORMAT))?;
         let read = records.into_iter().map(|record| record.recording).collect();
-        let known: BTreeSet<String> =
-            self.results()?.into_iter().filter_map(|result| result.stdout).collect();
+        let known: BTreeSet<&String> =
+            results.iter().filter_map(|result| result.stdout.as_ref()).collect();
         let mut read = last_of_each(read, |recording: &Recording| recording.file.clone());
         read.retain(|recording| known.contains(&recording.file));
         Ok(read)

@@ -24,6 +24,7 @@ use crate::inventory::hostlist;
 use crate::model::action::ActionResult;
 use crate::model::change::Change;
 use crate::model::id::NodeName;
+use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
 
@@ -92,7 +93,9 @@ impl<'p> Turn<'_, 'p> {
             if pending.is_empty() {
                 return Ok(());
             }
-            (self.carrier.say)("waiting until what was changed is kept");
+            if !self.kept.is_zero() {
+                (self.carrier.say)("waiting until what was changed is kept");
+            }
             sleep_until(self.changed + self.kept).await;
             let seen = self.observe(&pending, self.carrier.settle, Until::Known).await;
             let mut concluded = Vec::new();
@@ -132,7 +135,8 @@ impl<'p> Turn<'_, 'p> {
                 (self.carrier.say)(&format!("{list}: it was acknowledged and lost; once more"));
                 again.extend(lost.iter().map(|it| it.id.clone()));
                 // Its intent is open in the journal all the while.
-                let _ = self.carrier.scheduler.change(&nodes, &change).await;
+                let now = seen.live(&nodes);
+                let _ = self.carrier.scheduler.change_as_seen(&nodes, &change, &now).await;
                 self.changed = Instant::now();
                 self.pending.extend(lost);
             }
@@ -174,6 +178,12 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// These nodes as they were seen last.
+    fn live(&self, nodes: &[NodeName]) -> Live {
+        let node = |name: &NodeName| Some((name.clone(), self.nodes.get(name)?.1.clone()));
+        Live { nodes: nodes.iter().filter_map(node).collect(), troubles: Vec::new() }
+    }
+
     pub(super) fn of(&self, begun: &Begun<'_>) -> Option<Sight> {
         self.nodes.get(&begun.item.action.node).map(|(sight, _)| sight.clone())
     }

@@ -65,6 +65,9 @@ const ANNOTATIONS: &[&str] = &[
     "topograph.run/cluster-id",
 ];
 
+/// The domain of Slinky's keys.
+const SLINKY: &str = "slinky.slurm.net";
+
 /// HAMi's table of scores between GPUs.
 const SCORES: &str = "hami.io/node-nvidia-score";
 
@@ -88,29 +91,50 @@ pub(super) fn read(
         if LABELS.iter().any(|known| label.starts_with(known)) {
             said.marks.insert(format!("label {label}"), plain(value));
         }
-        if OPT_OUTS.contains(&(label.as_str(), value.as_str())) {
-            said.opt_out.push(format!("label {label}={value}"));
-        }
     }
     for (annotation, value) in annotations {
         if ANNOTATIONS.iter().any(|known| annotation.starts_with(known)) {
             said.marks.insert(format!("annotation {annotation}"), plain(value));
         }
     }
+    said.opt_out.extend(opt_outs(labels));
     // Both probe or repair the node at this moment; one more would disturb.
-    if labels.get(AUTOPILOT).is_some_and(|word| word == "TESTING") {
-        said.opt_out.push(format!("Autopilot tests it: label {AUTOPILOT}=TESTING"));
+    if let Some(told) = tested(labels) {
+        said.opt_out.push(told);
         said.busy = Some(true);
     }
-    if let Some(state) = labels.get(NVSENTINEL).filter(|state| !state.is_empty()) {
-        said.opt_out.push(format!("NVSentinel is at work: label {NVSENTINEL}={}", plain(state)));
-    }
+    said.opt_out.extend(repaired(labels));
     // Its IMEX domain holds the node for a workload, and there can be only one.
-    if labels.get(COMPUTE_DOMAIN).is_some_and(|uid| !uid.is_empty()) {
+    if in_compute_domain(labels).is_some() {
         said.busy = Some(true);
     }
     taints(object, said);
     conditions(object, said);
+}
+
+/// The labels with which people ask that this node be left alone.
+pub(super) fn opt_outs(labels: &BTreeMap<String, String>) -> Vec<String> {
+    let asks =
+        |(label, value): &(&String, &String)| OPT_OUTS.contains(&(label.as_str(), value.as_str()));
+    let told = |(label, value)| format!("label {label}={value}");
+    labels.iter().filter(asks).map(told).collect()
+}
+
+/// Who tests the GPUs of this node now.
+pub(super) fn tested(labels: &BTreeMap<String, String>) -> Option<String> {
+    let word = labels.get(AUTOPILOT).filter(|word| *word == "TESTING")?;
+    Some(format!("Autopilot tests it: label {AUTOPILOT}={word}"))
+}
+
+/// Who repairs this node now.
+pub(super) fn repaired(labels: &BTreeMap<String, String>) -> Option<String> {
+    let state = labels.get(NVSENTINEL).filter(|state| !state.is_empty())?;
+    Some(format!("NVSentinel is at work: label {NVSENTINEL}={}", plain(state)))
+}
+
+/// The ComputeDomain that holds this node, by its UID.
+pub(super) fn in_compute_domain(labels: &BTreeMap<String, String>) -> Option<&str> {
+    labels.get(COMPUTE_DOMAIN).map(String::as_str).filter(|uid| !uid.is_empty())
 }
 
 fn taints(object: &Object, said: &mut NodeSaid) {
@@ -143,6 +167,20 @@ fn conditions(object: &Object, said: &mut NodeSaid) {
             reason.map_or_else(|| status.to_owned(), |reason| format!("{status} ({reason})"));
         said.marks.insert(format!("condition {}", plain(kind)), plain(&text));
     }
+}
+
+/// Whether Slinky runs Slurm's daemon on a node, or is told how to: its prefixes
+/// on labels and annotations (`api/v1beta1/well_known.go` of slurm-operator). A
+/// node without them may have a daemon too, which its pod tells
+/// ([`OnNode::slinky`](super::pods::OnNode::slinky)).
+pub fn slinky(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> bool {
+    labels.keys().chain(annotations.keys()).any(|key| is_slinky(key))
+}
+
+/// Whether a key is Slinky's: `nodeset.slinky.slurm.net/...` and its like.
+pub fn is_slinky(key: &str) -> bool {
+    let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
+    prefix == SLINKY || prefix.strip_suffix(SLINKY).is_some_and(|rest| rest.ends_with('.'))
 }
 
 /// What HAMi's score says about NVLinks, as a mark: 100 for each link, and less
@@ -214,6 +252,20 @@ mod tests {
             {"uuid":"GPU-2","score":{"GPU-0":1810,"GPU-1":1820}}]"#;
         let words = links(text).expect("a table");
         assert_eq!(words, "18 NVLinks between 2 of 3 pairs; 17 between GPU-1 and GPU-2");
+    }
+
+    #[test]
+    fn slinkys_keys_are_known_by_their_prefix() {
+        let keys = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
+        let none = BTreeMap::new();
+        for key in ["nodeset.slinky.slurm.net/node-cordon-reason", "topology.slinky.slurm.net/spec"]
+        {
+            assert!(slinky(&none, &keys(key)), "{key}");
+        }
+        assert!(slinky(&keys("slinky.slurm.net/cluster"), &none));
+        for key in ["slinky.slurm.net", "notslinky.slurm.net/x", "example.com/slinky.slurm.net"] {
+            assert!(!slinky(&keys(key), &none), "{key}");
+        }
     }
 
     #[test]

@@ -7,9 +7,11 @@ pub mod compute_domains;
 mod gpu_labels;
 mod kind_cluster;
 mod levels;
-mod marks;
+pub mod live;
+pub mod marks;
 pub mod nodes;
 mod objects;
+pub mod pods;
 mod tables;
 pub mod topologies;
 

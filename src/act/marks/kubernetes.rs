@@ -1,0 +1,219 @@
+//! What we say on a node of Kubernetes: labels, an annotation, a condition and
+//! two taints, all with names of our own.
+//!
+//! Pure. Whatever others wrote there is not named in a change, so it stays.
+//! The taint of a drain is not here: it follows from the change of state.
+
+use super::MarkNames;
+use crate::act::extra;
+use crate::act::label;
+use crate::measure::text::clean;
+use crate::model::action::Mark;
+use crate::model::journal::Stamp;
+use crate::model::kubernetes_node::CERTIFICATE;
+use crate::model::kubernetes_node::Condition;
+use crate::model::kubernetes_node::DEGRADED;
+use crate::model::kubernetes_node::KubernetesMarks;
+use crate::model::kubernetes_node::KubernetesNode;
+use crate::model::kubernetes_node::PREFER_NO_SCHEDULE;
+use crate::model::kubernetes_node::Taint;
+use crate::model::kubernetes_node::TaintEdit;
+use crate::model::kubernetes_node::UNVERIFIED;
+use crate::model::kubernetes_node::VERDICT;
+use crate::model::kubernetes_node::VERIFIED_DOMAIN;
+use crate::model::live::LiveNode;
+use crate::model::verdict::Outcome;
+
+/// The condition of a node that passed.
+const TRUE: &str = "True";
+/// That of one that did not.
+const FALSE: &str = "False";
+/// That of one of which nothing is known any more.
+const UNKNOWN: &str = "Unknown";
+
+/// What is to be written so that the node says this; `is_drain` where its
+/// drain says it to the scheduler.
+pub(super) fn change(
+    node: &KubernetesNode,
+    mark: &Mark,
+    names: &MarkNames,
+    is_drain: bool,
+) -> KubernetesMarks {
+    let mut marks = KubernetesMarks { taints: taints(node, mark, is_drain), ..Default::default() };
+    if mark.outcome == Outcome::Unknown {
+        return KubernetesMarks::default();
+    }
+    if names.labels {
+        for (key, value) in labels(mark) {
+            if node.labels.get(key) != value.as_ref() {
+                marks.labels.insert(key.to_owned(), value);
+            }
+        }
+    }
+    if names.extra && !node.annotations.get(CERTIFICATE).is_some_and(|it| is_entry(it, mark)) {
+        marks.annotations.insert(CERTIFICATE.to_owned(), Some(extra::entry(mark)));
+    }
+    if names.condition {
+        let wanted = condition(mark);
+        marks.condition = (node.condition.as_ref() != Some(&wanted)).then_some(wanted);
+    }
+    marks
+}
+
+/// Whether an annotation says this, in whichever order.
+fn is_entry(text: &str, mark: &Mark) -> bool {
+    extra::entry_says(text, mark)
+}
+
+/// What is said there last, made safe to show.
+pub(super) fn read(node: &KubernetesNode) -> Option<Mark> {
+    extra::read_entry(node.annotations.get(CERTIFICATE)?)
+}
+
+/// Whether something of ours is written there. The start-up taint is not: a
+/// node brings it along.
+pub(super) fn is_there(node: &KubernetesNode) -> bool {
+    let is_ours = |key: &String| key.starts_with(crate::model::kubernetes_node::PREFIX);
+    node.condition.is_some()
+        || node.labels.keys().any(is_ours)
+        || node.annotations.keys().any(is_ours)
+        || node.taints.iter().any(|taint| taint.key == DEGRADED)
+}
+
+/// Our labels, each with what it must be.
+fn labels(mark: &Mark) -> [(&'static str, Option<String>); 2] {
+    let domain = mark.domain.as_ref().filter(|_| mark.outcome == Outcome::Pass);
+    [
+        (VERDICT, Some(mark.outcome.to_string())),
+        (VERIFIED_DOMAIN, domain.map(|domain| label::value(domain.as_str()))),
+    ]
+}
+
+/// Taints that come and go with a mark. A pass takes the start-up taint away,
+/// with whichever effect the node joined, and nothing else ever does; the soft
+/// one stays with a node in service, and gives way to a drain.
+fn taints(node: &KubernetesNode, mark: &Mark, is_drain: bool) -> Vec<TaintEdit> {
+    let is_soft = |taint: &&Taint| taint.key == DEGRADED && taint.effect == PREFER_NO_SCHEDULE;
+    let is_start = |taint: &&Taint| taint.key == UNVERIFIED;
+    let away = |taint: &Taint| TaintEdit {
+        key: taint.key.clone(),
+        effect: taint.effect.clone(),
+        value: None,
+    };
+    let soft = node.taints.iter().find(is_soft);
+    match mark.outcome {
+        Outcome::Unknown => Vec::new(),
+        Outcome::Pass => node.taints.iter().filter(is_start).chain(soft).map(away).collect(),
+        Outcome::Degraded | Outcome::Failed if is_drain => soft.map(away).into_iter().collect(),
+        Outcome::Degraded | Outcome::Failed => {
+            let class = mark.class.as_deref().unwrap_or(mark.outcome.as_str());
+            let wanted = TaintEdit {
+                key: DEGRADED.to_owned(),
+                effect: PREFER_NO_SCHEDULE.to_owned(),
+                value: Some(label::value(class)),
+            };
+            let is_there = soft.map(|taint| &taint.value) == wanted.value.as_ref();
+            if is_there { Vec::new() } else { vec![wanted] }
+        }
+    }
+}
+
+fn condition(mark: &Mark) -> Condition {
+    let (run, at) = (clean(&mark.run), clean(&mark.at));
+    let domain = mark.domain.as_ref();
+    let place = domain.map(|name| format!(" in {}", clean(name.as_str()))).unwrap_or_default();
+    if mark.outcome == Outcome::Pass {
+        let until = mark.expires.as_deref().map(|it| format!(", counts until {}", clean(it)));
+        return Condition {
+            status: TRUE.to_owned(),
+            reason: "Verified".to_owned(),
+            message: format!("passed run {run} of {at}{place}{}", until.unwrap_or_default()),
+        };
+    }
+    let class = mark.class.as_deref().unwrap_or(mark.outcome.as_str());
+    Condition {
+        status: FALSE.to_owned(),
+        reason: label::reason(class),
+        message: format!("{} in run {run} of {at}{place}: {}", mark.outcome, clean(class)),
+    }
+}
+
+/// What is to be written where the node says otherwise than our record, or says
+/// what counts no more.
+///
+/// The server keeps what it acknowledged, so what is gone was taken away by
+/// somebody: that is respected until the next run. What says other than we said
+/// was edited, and our record's word counts; it is written again unless the
+/// edit claims less than a pass, which harms nobody. Taints are never put back
+/// or taken away here: only a run does.
+pub(super) fn again(
+    live: &LiveNode,
+    mark: &Mark,
+    names: &MarkNames,
+    now: &Stamp,
+) -> KubernetesMarks {
+    let Some(node) = live.kubernetes.as_deref() else { return KubernetesMarks::default() };
+    if let Some((reason, message)) = lapsed(live, mark, now) {
+        return lapse(node, names, reason, message);
+    }
+    let mut marks = change(node, mark, names, false);
+    marks.taints.clear();
+    let passed = mark.outcome == Outcome::Pass;
+    let pass = Outcome::Pass.as_str();
+    marks.labels.retain(|key, _| match node.labels.get(key) {
+        Some(now) if key == VERDICT => !passed || now == pass,
+        now => now.is_some(),
+    });
+    let claims_pass = || read(node).is_some_and(|now| now.outcome == Outcome::Pass);
+    if !node.annotations.contains_key(CERTIFICATE) || (passed && !claims_pass()) {
+        marks.annotations.clear();
+    }
+    let is_edited = |now: &Condition| !passed || now.status == TRUE;
+    marks.condition = marks.condition.filter(|_| node.condition.as_ref().is_some_and(is_edited));
+    marks
+}
+
+/// Why a pass counts no more: a word for programs and a sentence.
+fn lapsed(live: &LiveNode, mark: &Mark, now: &Stamp) -> Option<(&'static str, String)> {
+    if mark.outcome != Outcome::Pass {
+        return None;
+    }
+    let run = clean(&mark.run);
+    if let (Some(then), Some(is)) = (&mark.boot_id, &live.boot_id)
+        && then != is
+    {
+        let message = format!("it has booted since run {run} passed it; not measured since");
+        return Some(("BootedSince", message));
+    }
+    // Both are RFC 3339 in UTC, which orders as text does.
+    let expires = mark.expires.as_ref().filter(|expires| **expires <= now.at)?;
+    let message = format!("run {run} passed it, which counted until {}", clean(expires));
+    Some(("CertificateExpired", message))
+}
+
+/// What says on the node that it passed is taken back: nothing is known of it
+/// now. The annotation stays, with its own expiry and boot in it.
+fn lapse(
+    node: &KubernetesNode,
+    names: &MarkNames,
+    reason: &str,
+    message: String,
+) -> KubernetesMarks {
+    let mut marks = KubernetesMarks::default();
+    if names.labels {
+        let says_pass =
+            |key: &str, value: &String| key == VERIFIED_DOMAIN || value == Outcome::Pass.as_str();
+        let own = [VERDICT, VERIFIED_DOMAIN].into_iter();
+        let said = own.filter(|key| node.labels.get(*key).is_some_and(|it| says_pass(key, it)));
+        marks.labels = said.map(|key| (key.to_owned(), None)).collect();
+    }
+    if names.condition && node.condition.as_ref().is_some_and(|now| now.status == TRUE) {
+        let (status, reason) = (UNKNOWN.to_owned(), reason.to_owned());
+        marks.condition = Some(Condition { status, reason, message });
+    }
+    marks
+}
+
+#[cfg(test)]
+#[path = "kubernetes_tests.rs"]
+mod tests;

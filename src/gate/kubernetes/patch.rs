@@ -1,0 +1,292 @@
+//! What is sent for one node: one merge patch of its metadata and its taints, and
+//! one of our condition.
+//!
+//! Pure. The list of taints is atomic, so it is sent whole: others' entries as
+//! they were, in order, with fields that are not known here. Before anything is
+//! sent it is held once more against what may be written at all.
+
+use std::collections::BTreeMap;
+
+use serde_json::Map;
+use serde_json::Value;
+use serde_json::json;
+
+use crate::act::label;
+use crate::act::reason;
+use crate::measure::text::clean;
+use crate::model::change::Change;
+use crate::model::change::StateChange;
+use crate::model::kubernetes_node::CONDITION;
+use crate::model::kubernetes_node::Condition;
+use crate::model::kubernetes_node::DEGRADED;
+use crate::model::kubernetes_node::NO_SCHEDULE;
+use crate::model::kubernetes_node::PREFER_NO_SCHEDULE;
+use crate::model::kubernetes_node::PREFIX;
+use crate::model::kubernetes_node::REASON;
+use crate::model::kubernetes_node::TaintEdit;
+
+/// Longest value of a label or a taint (Kubernetes' own bound).
+const LONGEST_VALUE: usize = 63;
+
+/// Longest that all annotations of an object may be, keys included (Kubernetes'
+/// own bound); one of ours is far below it.
+const LONGEST_ANNOTATION: usize = 16 * 1024;
+
+/// What one change means on nodes, whatever they look like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Edits {
+    pub(super) taints: Vec<TaintEdit>,
+    pub(super) labels: BTreeMap<String, Option<String>>,
+    pub(super) annotations: BTreeMap<String, Option<String>>,
+    pub(super) condition: Option<Condition>,
+}
+
+impl Edits {
+    /// What is to be written; an error where that must not or cannot be.
+    pub(super) fn of(change: &Change) -> Result<Self, String> {
+        let of_slurm = [
+            change.available_features.is_some() || change.active_features.is_some(),
+            change.extra.is_some() || change.comment.is_some(),
+            change.topology.is_some(),
+        ];
+        if of_slurm.contains(&true) {
+            return Err("a Kubernetes node has no features, free fields or Slurm topology".into());
+        }
+        let marks = change.kubernetes.clone().unwrap_or_default();
+        let mut edits = Self {
+            taints: marks.taints,
+            labels: marks.labels,
+            annotations: marks.annotations,
+            condition: marks.condition,
+        };
+        let is_drain = |it: &TaintEdit| it.key == DEGRADED && it.effect == NO_SCHEDULE;
+        if edits.taints.iter().any(is_drain) || edits.annotations.contains_key(REASON) {
+            return Err("a drain and its reason are written by a change of state alone".into());
+        }
+        match &change.state {
+            Some(StateChange::Drain { reason }) => {
+                let class = reason::read(reason).map(|own| own.class);
+                let value = label::value(class.as_deref().unwrap_or("fault"));
+                edits.set_drain(Some(value), Some(reason.clone()));
+            }
+            Some(StateChange::Resume) => edits.set_drain(None, None),
+            None => {}
+        }
+        edits.check()?;
+        Ok(edits)
+    }
+
+    fn set_drain(&mut self, value: Option<String>, reason: Option<String>) {
+        let (key, effect) = (DEGRADED.to_owned(), NO_SCHEDULE.to_owned());
+        self.taints.push(TaintEdit { key, effect, value });
+        self.annotations.insert(REASON.to_owned(), reason);
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let keys = self.taints.iter().map(|it| &it.key);
+        for key in keys.chain(self.labels.keys()).chain(self.annotations.keys()) {
+            if !is_ours(key) {
+                return Err(format!("{:?} is not a key of ours ({PREFIX}...)", clean(key)));
+            }
+        }
+        for edit in self.taints.iter().filter(|it| it.value.is_some()) {
+            if ![NO_SCHEDULE, PREFER_NO_SCHEDULE].contains(&edit.effect.as_str()) {
+                return Err(format!(
+                    "a taint with the effect {:?} is none that we write",
+                    clean(&edit.effect)
+                ));
+            }
+        }
+        let of_taints = self.taints.iter().filter_map(|it| it.value.as_ref());
+        for value in of_taints.chain(self.labels.values().flatten()) {
+            if !is_value(value) {
+                return Err(format!("{:?} cannot be the value of a label", clean(value)));
+            }
+        }
+        for value in self.annotations.values().flatten() {
+            if value.contains(char::is_control) || LONGEST_ANNOTATION < value.len() {
+                return Err(
+                    "an annotation must be one plain line, and no longer than 16 KiB".into()
+                );
+            }
+        }
+        let known = ["True", "False", "Unknown"];
+        match &self.condition {
+            Some(it) if !known.contains(&it.status.as_str()) => {
+                Err(format!("{:?} is no status of a condition", clean(&it.status)))
+            }
+            // CamelCase, as the API asks of reasons.
+            Some(it) if it.reason.is_empty() || !it.reason.chars().all(char::is_alphanumeric) => {
+                Err(format!("{:?} is no reason of a condition", clean(&it.reason)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The merge patch of metadata and taints that makes a node show this; `None`
+    /// where it does already.
+    pub(super) fn patch(&self, node: &Value) -> Result<Option<Value>, String> {
+        let meta = &node["metadata"];
+        let labels = differing(&meta["labels"], &self.labels);
+        let annotations = differing(&meta["annotations"], &self.annotations);
+        let before = list(&node["spec"]["taints"])?;
+        let after = edited(before, &self.taints);
+        if labels.is_empty() && annotations.is_empty() && after == before {
+            return Ok(None);
+        }
+        let mut patch = json!({
+            "metadata": { "uid": meta["uid"], "resourceVersion": meta["resourceVersion"] },
+        });
+        if !labels.is_empty() {
+            patch["metadata"]["labels"] = Value::Object(labels);
+        }
+        if !annotations.is_empty() {
+            patch["metadata"]["annotations"] = Value::Object(annotations);
+        }
+        if after != before {
+            patch["spec"] = json!({ "taints": after });
+        }
+        guard(&patch, before)?;
+        Ok(Some(patch))
+    }
+
+    /// The patch of the status that makes a node show our condition; `None` where
+    /// there is none to write, or it shows already.
+    pub(super) fn status_patch(&self, node: &Value, now: &str) -> Option<Value> {
+        let wanted = self.condition.as_ref()?;
+        let conditions = node["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+        let is = conditions.iter().find(|it| it["type"] == CONDITION);
+        let text = |key: &str| is.and_then(|it| it[key].as_str()).unwrap_or_default();
+        let same =
+            [("status", &wanted.status), ("reason", &wanted.reason), ("message", &wanted.message)];
+        if is.is_some() && same.iter().all(|(key, value)| text(key) == value.as_str()) {
+            return None;
+        }
+        let since = text("lastTransitionTime");
+        let since = if text("status") == wanted.status && !since.is_empty() { since } else { now };
+        Some(json!({
+            // Another node of the same name is not written.
+            "metadata": { "uid": node["metadata"]["uid"] },
+            "status": { "conditions": [{
+                "type": CONDITION,
+                "status": wanted.status,
+                "reason": wanted.reason,
+                "message": wanted.message,
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": since,
+            }] },
+        }))
+    }
+}
+
+/// Whether a key is under our prefix, and a key at all.
+fn is_ours(key: &str) -> bool {
+    let name = key.strip_prefix(PREFIX).unwrap_or_default();
+    !name.is_empty() && is_value(name)
+}
+
+/// Whether Kubernetes takes this as the value of a label or a taint.
+fn is_value(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let ends = |c: char| c.is_ascii_alphanumeric();
+    text.is_empty()
+        || (text.len() <= LONGEST_VALUE
+            && text.chars().all(fits)
+            && text.starts_with(ends)
+            && text.ends_with(ends))
+}
+
+/// What of these words a node does not have; `null` takes a key away.
+fn differing(is: &Value, wanted: &BTreeMap<String, Option<String>>) -> Map<String, Value> {
+    let differs = |(key, value): &(&String, &Option<String>)| {
+        is.get(key.as_str()).and_then(Value::as_str) != value.as_deref()
+    };
+    wanted.iter().filter(differs).map(|(key, value)| (key.clone(), json!(value))).collect()
+}
+
+fn list(taints: &Value) -> Result<&[Value], String> {
+    match taints {
+        Value::Null => Ok(&[]),
+        Value::Array(taints) => Ok(taints),
+        _ => Err("its taints are no list".to_owned()),
+    }
+}
+
+/// A list of taints with some of ours set or taken away, others in order.
+fn edited(before: &[Value], edits: &[TaintEdit]) -> Vec<Value> {
+    let mut after = before.to_vec();
+    for edit in edits {
+        let is_it =
+            |it: &Value| it["key"] == edit.key.as_str() && it["effect"] == edit.effect.as_str();
+        let place = after.iter().position(is_it);
+        match (place, &edit.value) {
+            (Some(place), None) => drop(after.remove(place)),
+            (None, None) => {}
+            (place, Some(value)) => {
+                let mut taint = json!({ "key": edit.key, "effect": edit.effect });
+                if !value.is_empty() {
+                    taint["value"] = json!(value);
+                }
+                match place {
+                    Some(place) if after[place]["value"].as_str().unwrap_or_default() == value => {}
+                    Some(place) => after[place] = taint,
+                    None => after.push(taint),
+                }
+            }
+        }
+    }
+    after
+}
+
+/// Refuses what is never written, whoever asked for it: the last look before
+/// anything is sent.
+pub(super) fn guard(patch: &Value, before: &[Value]) -> Result<(), String> {
+    let nothing = Map::new();
+    let object = |value: &'_ Value| value.as_object().cloned();
+    let refuse = |what: &str| Err(format!("{} is not ours to write", clean(what)));
+    let whole = object(patch).unwrap_or_default();
+    if let Some(key) = whole.keys().find(|key| !["metadata", "spec"].contains(&key.as_str())) {
+        return refuse(key);
+    }
+    let meta = patch["metadata"].as_object().unwrap_or(&nothing);
+    for (key, value) in meta {
+        match key.as_str() {
+            "uid" | "resourceVersion" => {}
+            "labels" | "annotations" => {
+                let Some(words) = value.as_object() else { return refuse(key) };
+                if let Some(key) = words.keys().find(|key| !is_ours(key)) {
+                    return refuse(key);
+                }
+            }
+            _ => return refuse(key),
+        }
+    }
+    let is_text =
+        |key: &str| meta.get(key).and_then(Value::as_str).is_some_and(|it| !it.is_empty());
+    if !is_text("uid") || !is_text("resourceVersion") {
+        return Err("a patch without uid and version could meet another node".to_owned());
+    }
+    let spec = patch["spec"].as_object().unwrap_or(&nothing);
+    if let Some(key) = spec.keys().find(|key| *key != "taints") {
+        return refuse(key);
+    }
+    if let Some(taints) = spec.get("taints") {
+        let after = list(taints)?;
+        let is_foreign = |it: &&Value| !it["key"].as_str().is_some_and(is_ours);
+        let foreign = |taints: &[Value]| -> Vec<Value> {
+            taints.iter().filter(is_foreign).cloned().collect()
+        };
+        if foreign(after) != foreign(before) {
+            return refuse("a taint of somebody else");
+        }
+        let is_new = |it: &&Value| !before.contains(it);
+        if after.iter().filter(is_new).any(|it| it["effect"] == "NoExecute") {
+            return refuse("a taint with NoExecute");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "patch_tests.rs"]
+mod tests;

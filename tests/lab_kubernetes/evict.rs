@@ -1,0 +1,311 @@
+//! Pods that leave nodes which we drained, on a real server with its disruption
+//! controller: who goes, who stays and why, and who is nobody's business.
+//!
+//! There is no kubelet: a pod that was told to end is ended by this test.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use fabricgate::act::reason;
+use fabricgate::gate::journal;
+use fabricgate::gate::journal::Journal;
+use fabricgate::gate::kubernetes::evict;
+use fabricgate::gate::kubernetes::evict::Asking;
+use fabricgate::gate::kubernetes::evict::Emptying;
+use fabricgate::gate::scheduler::Answer;
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::gate::scheduler::SchedulerError;
+use fabricgate::model::action::Action;
+use fabricgate::model::action::ActionKind;
+use fabricgate::model::action::ActionResult;
+use fabricgate::model::change::Change;
+use fabricgate::model::eviction::Eviction;
+use fabricgate::model::eviction::EvictionResult;
+use fabricgate::model::id::NodeName;
+use fabricgate::model::journal::Event;
+use fabricgate::model::kubernetes_node::KubernetesNode;
+use fabricgate::model::kubernetes_node::REASON;
+use fabricgate::model::kubernetes_node::Taint;
+use fabricgate::model::live::Live;
+use fabricgate::model::live::LiveNode;
+use fabricgate::model::said::ProblemKind;
+use fabricgate::sources::kubernetes::access::Reading;
+use fabricgate::sources::kubernetes::access::connect;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::Client;
+use serde_json::Value;
+use serde_json::json;
+use tokio::sync::watch;
+
+const CLASS: &str = "nvlink-low";
+const TEAM: &str = "/api/v1/namespaces/team/pods";
+
+/// Nodes as they are on the server, as far as pods that leave need it.
+struct Nodes(Client);
+
+impl std::fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Nodes")
+    }
+}
+
+impl Scheduler for Nodes {
+    fn name(&self) -> String {
+        "nodes".to_owned()
+    }
+
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+        Box::pin(async move {
+            let api: Api<Node> = Api::all(self.0.clone());
+            let mut live = Live::default();
+            for name in nodes {
+                let node = api.get_opt(name.as_str()).await.map_err(|error| {
+                    SchedulerError::new(ProblemKind::Unreachable, error.to_string())
+                })?;
+                let Some(node) = node else { continue };
+                live.nodes.insert(name.clone(), as_live(name, &node));
+            }
+            Ok(live)
+        })
+    }
+
+    fn change<'a>(&'a self, _: &'a [NodeName], _: &'a Change) -> Answer<'a, ()> {
+        Box::pin(async { Err(SchedulerError::new(ProblemKind::Denied, "it only reads")) })
+    }
+
+    fn words(&self, _: &[NodeName], _: &Change) -> Vec<Vec<String>> {
+        Vec::new()
+    }
+}
+
+fn as_live(name: &NodeName, node: &Node) -> LiveNode {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let taints: Vec<Taint> = taints
+        .map(|taint| Taint {
+            key: taint.key.clone(),
+            value: taint.value.clone().unwrap_or_default(),
+            effect: taint.effect.clone(),
+        })
+        .collect();
+    let mut live = LiveNode::new(name.clone(), &["ALLOCATED", "DRAIN"]);
+    live.reason =
+        node.metadata.annotations.iter().flatten().find(|it| it.0 == REASON).map(|it| it.1.clone());
+    let uid = node.metadata.uid.clone().unwrap_or_default();
+    live.kubernetes = Some(Box::new(KubernetesNode { uid, taints, ..KubernetesNode::default() }));
+    live
+}
+
+fn drained(node: &str, reason: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": node, "annotations": {REASON: reason}},
+        "spec": {"taints": [{"key": "fabricgate.io/degraded", "value": CLASS,
+            "effect": "NoSchedule"}]}})
+}
+
+/// Pods of a node, each with a controller, ready.
+struct Pods<'a> {
+    server: &'a super::Server,
+    owner: String,
+}
+
+impl Pods<'_> {
+    async fn run(&self, node: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "team", "name": name, "labels": {"app": name},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner",
+                    "uid": self.owner, "controller": true}]},
+            "spec": {"nodeName": node, "terminationGracePeriodSeconds": 30, "containers": [
+                {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}});
+        change(&mut pod);
+        self.server.create(TEAM, &pod).await;
+        let ready =
+            json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        self.server.set_status(TEAM, name, &ready).await;
+    }
+
+    async fn budget(&self, name: &str, app: &str) {
+        self.server
+            .create(
+                "/apis/policy/v1/namespaces/team/poddisruptionbudgets",
+                &json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+                    "metadata": {"name": name}, "spec": {"minAvailable": 1,
+                        "selector": {"matchLabels": {"app": app}}}}),
+            )
+            .await;
+    }
+}
+
+/// A journal with a drain of ours on each of these nodes.
+fn journal_with(folder: &Path, nodes: &[&str], reason: &str) {
+    let mut journal = Journal::open(folder).expect("a journal");
+    for node in nodes {
+        let id = format!("run1/{node}/drain");
+        let action = Action {
+            kind: ActionKind::Drain,
+            node: (*node).into(),
+            domain: None,
+            leaf: None,
+            command: Vec::new(),
+            reason: reason.to_owned(),
+            mark: None,
+            findings: Vec::new(),
+            ratio: None,
+            price: None,
+            why: String::new(),
+        };
+        let before = Box::new(LiveNode::new(*node, &["ALLOCATED"]));
+        let intent = Event::Intent {
+            id: id.clone(),
+            run: "run1".to_owned(),
+            action: Box::new(action),
+            change: Change::default(),
+            before,
+        };
+        let outcome =
+            Event::Outcome { id, result: ActionResult::Done, detail: "it shows".to_owned() };
+        journal.write_all(vec![intent, outcome]).expect("written");
+    }
+}
+
+/// What a kubelet does with pods of team that were told to end.
+async fn end_what_ends(client: Client) {
+    let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(client, "team");
+    loop {
+        let pods = api.list(&kube::api::ListParams::default()).await.expect("pods");
+        for pod in pods.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
+            let now =
+                kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
+            let name = pod.metadata.name.as_deref().expect("a name");
+            let _ = api.delete(name, &now).await;
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+/// `pod: result` of a node, with the detail of those that stay.
+fn of(evictions: &[Eviction], node: &str) -> BTreeMap<String, (EvictionResult, String)> {
+    let eviction = evictions.iter().find(|it| it.node.as_str() == node).expect("the node");
+    let pods = eviction.pods.iter();
+    pods.map(|pod| (pod.pod.clone(), (pod.result, pod.detail.clone()))).collect()
+}
+
+#[tokio::test]
+async fn pods_leave_drained_nodes_and_budgets_hold_them() {
+    use EvictionResult::*;
+    let Some(lab) = super::lab() else {
+        println!("no Kubernetes laboratory (ci/lab-kubernetes test): nothing is tested");
+        return;
+    };
+    let server = lab.admin().await;
+    // As the gate asks: an answer of 429 comes back at once.
+    let access = connect(&lab.asks_as("admin"), Reading::Bounded).await.expect("a way");
+    let client = access.client;
+    let reason = reason::write("run1", CLASS, 1);
+    server.create("/api/v1/namespaces", &json!({"metadata": {"name": "team"}})).await;
+    for node in ["evict-1", "evict-2"] {
+        server.create("/api/v1/nodes", &drained(node, &reason)).await;
+    }
+    // Of this one somebody took the drain away; to this one nobody did anything.
+    server.create("/api/v1/nodes", &json!({"metadata": {"name": "evict-3"}})).await;
+    server.create("/api/v1/nodes", &drained("evict-4", "a person's own words")).await;
+    let owner = json!({"metadata": {"name": "owner", "namespace": "team"}});
+    let configs = "/api/v1/namespaces/team/configmaps";
+    server.create(configs, &owner).await;
+    let owner: Value = client
+        .request(
+            kube::core::Request::new(configs).get("owner", &Default::default()).expect("a request"),
+        )
+        .await
+        .expect("the owner");
+    let pods = Pods {
+        server: &server,
+        owner: owner["metadata"]["uid"].as_str().expect("a uid").to_owned(),
+    };
+    for budget in [("held", "held"), ("twice-a", "twice"), ("twice-b", "twice")] {
+        pods.budget(budget.0, budget.1).await;
+    }
+    pods.run("evict-1", "goes", |_| {}).await;
+    pods.run("evict-1", "held", |_| {}).await;
+    pods.run("evict-1", "twice", |_| {}).await;
+    pods.run("evict-1", "alone", |pod| pod["metadata"]["ownerReferences"] = json!([])).await;
+    pods.run("evict-1", "plain", |pod| pod["spec"]["containers"][0]["resources"] = json!({})).await;
+    pods.run("evict-1", "stubborn", |pod| {
+        pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    })
+    .await;
+    pods.run("evict-2", "also", |_| {}).await;
+    pods.run("evict-3", "stays", |_| {}).await;
+    pods.run("evict-4", "stays-too", |_| {}).await;
+    // The disruption controller must have seen the budgets.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+
+    let folder = tempfile::tempdir().expect("a folder");
+    journal_with(folder.path(), &["evict-1", "evict-2", "evict-3", "evict-4", "evict-5"], &reason);
+    let nodes = Nodes(client.clone());
+    let asking = Asking { client: &client, scheduler: &nodes };
+
+    // A dry run lists and asks nobody.
+    let ledger = journal::look(folder.path()).expect("a ledger");
+    let proposed = evict::look(asking, &ledger).await;
+    let one = of(&proposed, "evict-1");
+    assert_eq!(one["team/goes"].0, Proposed);
+    assert_eq!(one["team/held"].0, Proposed);
+    assert_eq!(one["team/alone"].0, Left);
+    assert!(!one.contains_key("team/plain"), "{one:?}");
+    let untouched: Value = client
+        .request(
+            kube::core::Request::new(TEAM).get("goes", &Default::default()).expect("a request"),
+        )
+        .await
+        .expect("the pod");
+    assert!(untouched["metadata"]["deletionTimestamp"].is_null());
+
+    let kubelet = tokio::spawn(end_what_ends(client.clone()));
+    let mut journal = Journal::open(folder.path()).expect("a journal");
+    let (_stopper, stop) = watch::channel(false);
+    let mut told = Vec::new();
+    let evictions = evict::empty(Emptying {
+        asking,
+        journal: &mut journal,
+        patience: Duration::from_secs(8),
+        stop,
+        say: &mut |text| told.push(text.to_owned()),
+    })
+    .await
+    .expect("the journal");
+    kubelet.abort();
+    drop(journal);
+
+    let one = of(&evictions, "evict-1");
+    assert_eq!(one["team/goes"].0, Gone, "{one:?}");
+    assert_eq!(one["team/held"].0, Left, "{one:?}");
+    assert!(one["team/held"].1.contains("budget held needs 1"), "{one:?}");
+    assert_eq!(one["team/twice"].0, Left, "{one:?}");
+    assert!(one["team/twice"].1.contains("more than one disruption budget"), "{one:?}");
+    assert!(one["team/alone"].1.contains("no controller"), "{one:?}");
+    assert!(one["team/stubborn"].1.contains("tolerates"), "{one:?}");
+    assert_eq!(of(&evictions, "evict-2")["team/also"].0, Gone);
+    for (node, why) in [
+        ("evict-3", "does not show our drain"),
+        ("evict-4", "does not show our drain"),
+        ("evict-5", "does not know it"),
+    ] {
+        let refused = evictions.iter().find(|it| it.node.as_str() == node).expect("the node");
+        assert!(refused.refused.as_deref().is_some_and(|said| said.contains(why)), "{refused:?}");
+    }
+    assert!(told.iter().any(|line| line.contains("team/goes was told to end")), "{told:?}");
+
+    // What was done is written down, before and after.
+    let written = std::fs::read_to_string(folder.path().join("journal.jsonl")).expect("a journal");
+    for event in ["\"event\":\"evicting\",\"node\":\"evict-1\"", "\"event\":\"evicted\""] {
+        assert!(written.contains(event), "{written}");
+    }
+    // Whoever stays was not touched.
+    for name in ["held", "twice", "alone", "plain", "stubborn", "stays", "stays-too"] {
+        let request = kube::core::Request::new(TEAM).get(name, &Default::default());
+        let pod: Value = client.request(request.expect("a request")).await.expect("the pod");
+        assert!(pod["metadata"]["deletionTimestamp"].is_null(), "{name}");
+    }
+}
