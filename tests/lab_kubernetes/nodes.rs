@@ -250,3 +250,78 @@ fn marked(lab: &Lab) -> usize {
     let carries = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).contains(&mark);
     environments.filter(carries).count()
 }
+
+const DOMAIN: &str = "resource.nvidia.com/computeDomain";
+
+fn claims(name: &str) -> Value {
+    json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": [
+            {"name": "gpus", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 4}}]}}}})
+}
+
+fn claiming(template: &str) -> Value {
+    let container = json!({"name": "main", "image": "lab:1", "command": ["sleep", "600"],
+        "resources": {"claims": [{"name": "it"}]}});
+    json!({"spec": {"nodeName": null, "containers": [container],
+        "resourceClaims": [{"name": "it", "resourceClaimTemplateName": template}]}})
+}
+
+#[tokio::test]
+async fn the_scheduler_allocates_gpus_of_a_driver() {
+    let Some(lab) = lab() else { return };
+    let site = site(&lab, 1, &json!({"dra": true})).await;
+    let templates =
+        format!("/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates", site.namespace);
+    site.server.create(&templates, &claims("all")).await;
+    // Other tests' nodes may offer some too.
+    let mut wanted = claiming("all");
+    wanted["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": site.names[0]});
+    site.pod("has", "", &wanted).await;
+    site.phase("has", "Running").await;
+    site.pod("waits", "", &wanted).await;
+    let is_so = |pod: &Value| pod["status"]["conditions"].to_string().contains("Unschedulable");
+    site.server.wait_for_pod(&site.namespace, "waits", "unschedulable", is_so).await;
+    let path = format!("{}/has", site.pods());
+    site.server.delete(&path).await;
+    site.phase("waits", "Running").await;
+}
+
+#[tokio::test]
+async fn a_compute_domain_labels_the_nodes_of_its_pods_until_it_goes() {
+    let Some(lab) = lab() else { return };
+    let site = site(&lab, 2, &json!({})).await;
+    let domains =
+        format!("/apis/resource.nvidia.com/v1beta1/namespaces/{}/computedomains", site.namespace);
+    let domain = json!({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain",
+        "metadata": {"name": "probe"}, "spec": {"numNodes": 2,
+            "channel": {"resourceClaimTemplate": {"name": "probe-channel"}}}});
+    let made = site.server.create(&domains, &domain).await;
+    let uid = made["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    for name in &site.names {
+        let mut wanted = claiming("probe-channel");
+        wanted["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": name});
+        site.pod(name, "", &wanted).await;
+    }
+    for name in &site.names {
+        site.phase(name, "Running").await;
+        assert_eq!(site.server.node(name).await["metadata"]["labels"][DOMAIN], json!(uid));
+    }
+    let path = format!("{domains}/probe");
+    let ready = site.server.get(&path).await.expect("the domain")["status"].clone();
+    assert_eq!(ready["status"], json!("Ready"), "{ready}");
+    assert_eq!(ready["nodes"].as_array().map(Vec::len), Some(2), "{ready}");
+    let clique = super::lab::clique(&format!("{}-", site.namespace));
+    assert_eq!(ready["nodes"][0]["cliqueID"], json!(clique));
+
+    let changed = json!({"spec": {"numNodes": 3}});
+    let refused = site.server.try_merge(&path, &changed).await.expect_err("it is immutable");
+    assert!(refused.to_string().contains("immutable"), "{refused}");
+
+    // Taken away under running pods, it takes them with it.
+    site.server.delete(&path).await;
+    site.server.wait_until_gone(&path).await;
+    for name in &site.names {
+        assert_eq!(site.server.node(name).await["metadata"]["labels"][DOMAIN], Value::Null);
+        site.phase(name, "Failed").await;
+    }
+}

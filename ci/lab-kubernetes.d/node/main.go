@@ -62,6 +62,9 @@ type Fleet struct {
 	// Only one thread forks, and it never ends: children die with their thread.
 	forks chan func()
 
+	// All pods of the cluster, as last seen.
+	pods cache.Store
+
 	mu    sync.Mutex
 	nodes map[string]*Node
 	runs  map[types.UID]*Run
@@ -155,7 +158,10 @@ func start(ctx context.Context, kubeconfig, clients, folder, mark, path, entrypo
 			fork()
 		}
 	}()
-	return fleet, fleet.watch(ctx)
+	if err := fleet.watch(ctx); err != nil {
+		return nil, err
+	}
+	return fleet, fleet.drive(ctx)
 }
 
 // watch follows all pods: which of them are ours is told by their node's name.
@@ -177,6 +183,7 @@ func (f *Fleet) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	f.pods = informer.GetStore()
 	factory.Start(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return fmt.Errorf("the API server does not list its pods")

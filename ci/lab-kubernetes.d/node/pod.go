@@ -35,8 +35,10 @@ type Run struct {
 	environment []string
 	started     metav1.Time
 	restarts    int32
-	last        *corev1.ContainerStateTerminated
-	conditions  map[corev1.PodConditionType]corev1.PodCondition
+	// The ComputeDomain it takes part in.
+	domain     string
+	last       *corev1.ContainerStateTerminated
+	conditions map[corev1.PodConditionType]corev1.PodCondition
 }
 
 // saw takes in what the API server says of a pod.
