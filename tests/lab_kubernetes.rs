@@ -6,6 +6,12 @@
 
 #[path = "lab_kubernetes/evict.rs"]
 mod evict;
+#[path = "lab_kubernetes/killed.rs"]
+mod killed;
+#[path = "lab_kubernetes/proxy.rs"]
+mod proxy;
+#[path = "lab_kubernetes/turns.rs"]
+mod turns;
 
 use std::path::Path;
 use std::path::PathBuf;
