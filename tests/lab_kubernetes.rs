@@ -12,6 +12,8 @@ mod killed;
 mod proxy;
 #[path = "lab_kubernetes/turns.rs"]
 mod turns;
+#[path = "lab_kubernetes/weather.rs"]
+mod weather;
 
 use std::path::Path;
 use std::path::PathBuf;
