@@ -259,14 +259,14 @@ fn container_holds(container: &Value, spec: &Value, place: &str) -> (String, BTr
     assert_eq!(context["readOnlyRootFilesystem"], true, "{place}");
     assert_eq!(context["capabilities"]["drop"], json!(["ALL"]), "{place}");
     assert!(container["resources"]["requests"]["memory"].is_string(), "{place}");
-    let mut tokens = BTreeSet::new();
+    let mut tokens = BTreeMap::new();
     let mut kubeconfig = String::new();
     for mount in container["volumeMounts"].as_array().expect("mounts") {
         let volumes = spec["volumes"].as_array().expect("volumes");
         let volume = volumes.iter().find(|it| it["name"] == mount["name"]);
         let volume = volume.unwrap_or_else(|| panic!("{place}: no volume {}", mount["name"]));
         let at = mount["mountPath"].as_str().expect("a path");
-        if let Some(whose) = at.strip_prefix("/var/run/secrets/fabricgate/") {
+        if at.starts_with("/var/run/secrets/") {
             assert_eq!(mount["readOnly"], true, "{place}");
             // A Secret holds the prober's token, the pod's own account has its own.
             let account = if volume.get("secret").is_some() {
@@ -275,8 +275,8 @@ fn container_holds(container: &Value, spec: &Value, place: &str) -> (String, BTr
             } else {
                 spec["serviceAccountName"].as_str().expect("an account")
             };
-            assert_eq!(account, format!("fabricgate-{whose}"), "{place}: {at}");
-            tokens.insert(whose.to_owned());
+            let whose = account.strip_prefix("fabricgate-").expect("ours");
+            tokens.insert(whose.to_owned(), format!("{at}/token"));
         }
         if at == "/etc/fabricgate" {
             let items = volume["configMap"]["items"].as_array().expect("items");
@@ -284,43 +284,42 @@ fn container_holds(container: &Value, spec: &Value, place: &str) -> (String, BTr
             kubeconfig = item["key"].as_str().expect("a key").to_owned();
         }
     }
-    let gates = tokens.contains("gate");
-    assert_eq!(
-        kubeconfig,
-        if gates { "gating.kubeconfig" } else { "measuring.kubeconfig" },
-        "{place}"
-    );
-    (name, tokens)
+    let wanted = users(&kubeconfig);
+    for (whose, at) in &tokens {
+        assert_eq!(wanted.get(whose), Some(at), "{place}: {name}: the token of {whose}");
+    }
+    let gates = tokens.contains_key("gate");
+    assert_eq!(kubeconfig, if gates { GATING } else { MEASURING }, "{place}: {name}");
+    (name, tokens.into_keys().collect())
+}
+
+const GATING: &str = "gating.kubeconfig";
+const MEASURING: &str = "measuring.kubeconfig";
+
+/// Where a kubeconfig has whose token.
+fn users(file: &str) -> BTreeMap<String, String> {
+    let read = documents(&deploy().join("base").join(file)).remove(0);
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let users = read["users"].as_array().expect("users").iter();
+    users.map(|user| (text(&user["name"]), text(&user["user"]["tokenFile"]))).collect()
 }
 
 #[test]
-fn kubeconfigs_name_tokens_where_pods_mount_them() {
-    for (file, users) in [("measuring", &["prober"][..]), ("gating", &["prober", "gate"])] {
-        let read = documents(&deploy().join(format!("base/{file}.kubeconfig"))).remove(0);
-        let told = read["users"].as_array().expect("users");
-        let names: Vec<&str> = told.iter().map(|it| it["name"].as_str().expect("a name")).collect();
-        assert_eq!(names, users);
-        for user in told {
-            let at = format!(
-                "/var/run/secrets/fabricgate/{}/token",
-                user["name"].as_str().expect("a name")
-            );
-            assert_eq!(user["user"]["tokenFile"], at);
-        }
-        let contexts: BTreeSet<&str> = read["contexts"]
+fn both_kubeconfigs_serve_one_configuration() {
+    for (file, gate) in [(MEASURING, "prober"), (GATING, "gate")] {
+        let read = documents(&deploy().join("base").join(file)).remove(0);
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        let contexts: BTreeMap<String, String> = read["contexts"]
             .as_array()
             .expect("contexts")
             .iter()
-            .map(|it| it["name"].as_str().expect("a name"))
+            .map(|it| (text(&it["name"]), text(&it["context"]["user"])))
             .collect();
-        assert_eq!(
-            contexts,
-            BTreeSet::from(["gate", "prober"]),
-            "the same configuration serves both"
-        );
-        for context in read["contexts"].as_array().expect("contexts") {
-            assert!(names.contains(&context["context"]["user"].as_str().expect("a user")));
-        }
+        let expected = [("gate", gate), ("prober", "prober")];
+        let expected = expected.map(|(name, user)| (name.to_owned(), user.to_owned()));
+        assert_eq!(contexts, BTreeMap::from(expected), "{file}");
+        let used: BTreeSet<String> = contexts.into_values().collect();
+        assert!(used.iter().eq(users(file).keys()), "{file}");
     }
 }
 

@@ -22,7 +22,7 @@ use crate::coordinator::signals::Signals;
 use crate::gate::certificates;
 use crate::gate::certificates::Issued;
 use crate::gate::journal::JournalError;
-use crate::gate::kubernetes::Kubernetes;
+use crate::gate::kubernetes::Kubernetes as Cluster;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::slurmrestd::Slurmrestd;
 use crate::gate::stamp;
@@ -32,6 +32,7 @@ use crate::gate::turn::TurnError;
 use crate::gate::turn::Turned;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
+use crate::launch::kubernetes::Kubernetes;
 use crate::launch::slurm::Programs;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionResult;
@@ -78,7 +79,7 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
             user: rest.user.clone(),
             limit: gate.limit,
         }),
-        Told::Kubernetes(server) => Box::new(Kubernetes::new(server.clone())),
+        Told::Kubernetes(server) => Box::new(Cluster::new(server.clone())),
     }
 }
 
@@ -86,6 +87,14 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
 pub fn programs(launcher: &Launcher) -> Option<&Programs> {
     match launcher {
         Launcher::Slurm(slurm) => Some(&slurm.programs),
+        _ => None,
+    }
+}
+
+/// How pods are wanted, where they are what nodes are reached by.
+pub fn pods(launcher: &Launcher) -> Option<&Kubernetes> {
+    match launcher {
+        Launcher::Kubernetes(kubernetes) => Some(kubernetes),
         _ => None,
     }
 }
@@ -107,6 +116,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         folder: &gate.folder,
         scheduler: scheduler.as_ref(),
         programs: programs(&config.launcher),
+        pods: pods(&config.launcher),
         limit: gate.limit,
         settle: gate.settle,
         kept: gate.kept,

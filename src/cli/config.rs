@@ -448,7 +448,10 @@ impl Config {
         let there = match &self.launcher {
             Launcher::Sim { scenario } => fabric(scenario).map(|_| ()),
             Launcher::Replay { run } => stored::open_quietly(run).map(|_| ()),
-            Launcher::Local | Launcher::Command { .. } | Launcher::Slurm(_) => Ok(()),
+            Launcher::Local
+            | Launcher::Command { .. }
+            | Launcher::Slurm(_)
+            | Launcher::Kubernetes(_) => Ok(()),
         };
         there.map_err(|error| self.no_stand_in(&error))
     }

@@ -47,7 +47,7 @@ enum Command {
         #[arg(long, value_name = "TEXT")]
         why: String,
     },
-    /// Conclude what a crash left open: actions, reservations, jobs.
+    /// Conclude what a crash left open: actions, reservations, jobs, pods.
     Recover,
 }
 
@@ -146,6 +146,7 @@ fn recovered(config: &Config, gate: &Gate) -> Result<Vec<ActionRecord>, Failure>
             journal: &mut journal,
             scheduler: scheduler.as_ref(),
             programs: acting::programs(&config.launcher),
+            pods: acting::pods(&config.launcher),
             limit: gate.limit,
             settle: gate.settle,
             kept: gate.kept,

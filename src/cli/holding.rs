@@ -1,47 +1,41 @@
-//! Holding nodes for a sweep where Slurm is the launcher: before anything is
-//! measured, and let go afterwards.
+//! Holding nodes for a sweep where Slurm or Kubernetes is the launcher: before
+//! anything is measured, and let go afterwards.
 //!
-//! What is held and how, `gate::hold` does; here a person's configuration
-//! becomes its arguments, and its errors become failures.
+//! What is held and how, `gate::hold` and `gate::pods` do; here a person's
+//! configuration becomes their arguments, and their errors become failures.
+
+mod by_pods;
+mod by_slurm;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::acting;
 use super::config::Config;
 use super::failure::Failure;
 use super::plan::Basis;
 use super::plan::Profile;
 use super::stdout::note;
 use crate::coordinator::signals::Signals;
-use crate::gate::carry::KEPT;
-use crate::gate::hold;
 use crate::gate::hold::HoldError;
-use crate::gate::hold::Holder;
-use crate::gate::hold::Holding;
-use crate::gate::hold::Wish;
-use crate::gate::scheduler::Scheduler;
-use crate::gate::scontrol::Scontrol;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
-use crate::launch::slurm::Held;
-use crate::launch::slurm::Seat;
-use crate::launch::slurm::Slurm;
+use crate::launch::held::Held;
+use crate::launch::held::Seat;
+use crate::launch::kubernetes::ranks::NO_RANKS;
 use crate::launch::slurm::WhenBusy;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::probe::ProbeScope;
 use crate::plan::Plan;
 use crate::plan::Skipped;
+use by_pods::ByPods;
+use by_slurm::BySlurm;
 
-/// How long one call may take where there is no [gate]; Slurm's own
-/// MessageTimeout is 10 s.
-const LIMIT: Duration = Duration::from_secs(15);
-
-/// How long a change may take to show where there is no [gate].
-const SETTLE: Duration = Duration::from_secs(10);
+/// Why ranks do not start where Slurm holds nothing.
+const BESIDE_SLURM: &str = "its ranks need a job, and no job holds it: it is drained and measured \
+                            beside the scheduler";
 
 /// How much longer a job is asked for than its sweep should take: estimates are
 /// estimates, and suspicions are confirmed.
@@ -73,24 +67,51 @@ pub fn say_when_busy(config: &mut Config, said: Option<WhenBusy>) -> Result<(), 
             slurm.busy = said;
             Ok(())
         }
+        (Launcher::Kubernetes(_), Some(WhenBusy::Reserve)) => Err(Failure::usage(
+            "--when-busy reserve: Kubernetes has no reservations; expected skip or wait",
+        )),
+        (Launcher::Kubernetes(kubernetes), Some(said)) => {
+            kubernetes.busy = said;
+            Ok(())
+        }
         (launcher, Some(_)) => Err(Failure::Usage(format!(
-            "--when-busy: expected a launcher of kind \"slurm\", and it is \"{}\"",
+            "--when-busy: expected a launcher of kind \"slurm\" or \"kubernetes\", and it is \"{}\"",
             launcher.as_str()
         ))),
     }
 }
 
+/// What holds nodes.
+#[derive(Debug)]
+enum Means {
+    /// Jobs and reservations.
+    Slurm(BySlurm),
+    /// Pods.
+    Pods(Box<ByPods>),
+}
+
 /// Nodes that are held.
 #[derive(Debug)]
 pub struct Hold {
-    slurm: Slurm,
-    scheduler: Box<dyn Scheduler>,
-    folder: PathBuf,
-    limit: Duration,
-    settle: Duration,
-    kept: Duration,
-    holding: Holding,
+    means: Means,
     runtime: tokio::runtime::Runtime,
+}
+
+/// What is to be held, and for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Purpose<'a> {
+    /// The run it is for.
+    pub run: &'a str,
+    /// What is claimed.
+    pub claims: &'a Claims,
+    /// The nodes.
+    pub nodes: &'a BTreeSet<NodeName>,
+    /// Nodes that we drained are held too.
+    pub drained: bool,
+    /// How long it may take, in minutes.
+    pub minutes: u64,
+    /// fabricgate, as the nodes call it.
+    pub worker: &'a str,
 }
 
 impl Hold {
@@ -102,64 +123,53 @@ impl Hold {
         run: &str,
         profile: Profile,
     ) -> Result<Option<Self>, Failure> {
-        let Launcher::Slurm(slurm) = &config.launcher else { return Ok(None) };
-        let mut hold = Self::by_scontrol(config, slurm)?;
-        if let Some(gate) = &config.gate {
-            hold.scheduler = acting::scheduler(gate);
-            hold.folder.clone_from(&gate.folder);
-            (hold.limit, hold.settle, hold.kept) = (gate.limit, gate.settle, gate.kept);
-        }
-        let nodes = plan.nodes();
-        let of = |domain: &crate::model::claims::ClaimedDomain| -> Vec<NodeName> {
-            domain.nodes.iter().filter(|node| nodes.contains(node)).cloned().collect()
+        let nodes = plan.nodes().into_iter().cloned().collect();
+        Self::of(
+            config,
+            &Purpose {
+                run,
+                claims,
+                nodes: &nodes,
+                drained: profile == Profile::Recertify,
+                minutes: minutes(plan.estimate_s, config.confirm.wait),
+                worker: &config.worker,
+            },
+        )
+    }
+
+    /// Holds these nodes; `None` for launchers that hold nothing.
+    pub fn of(config: &Config, purpose: &Purpose<'_>) -> Result<Option<Self>, Failure> {
+        let runtime = super::runtime()?;
+        let means = match &config.launcher {
+            Launcher::Slurm(slurm) => Means::Slurm(BySlurm::new(config, slurm)),
+            Launcher::Kubernetes(kubernetes) => {
+                let pods = runtime.block_on(ByPods::new(config, kubernetes, purpose.worker))?;
+                Means::Pods(Box::new(pods))
+            }
+            _ => return Ok(None),
         };
-        let domains = claims.domains.iter().map(|domain| (domain.name.clone(), of(domain)));
-        let wish = Wish {
-            run,
-            domains: domains.filter(|(_, nodes)| !nodes.is_empty()).collect(),
-            drained: profile == Profile::Recertify,
-            minutes: minutes(plan.estimate_s, config.confirm.wait),
-        };
-        let taken = hold.hold(&wish);
-        let seats = hold.holding.held.seats.len();
-        taken?;
+        let mut hold = Self { means, runtime };
+        hold.hold(purpose)?;
         hold.tell_skipped();
-        if seats == 0 {
+        if hold.held().seats.is_empty() {
             let text = "no node can be measured now: see above why each is left out";
             return Err(Failure::Environment(text.to_owned()));
         }
         Ok(Some(hold))
     }
 
-    fn by_scontrol(config: &Config, slurm: &Slurm) -> Result<Self, Failure> {
-        let base = config.path.parent().map(PathBuf::from).unwrap_or_default();
-        Ok(Self {
-            slurm: slurm.clone(),
-            scheduler: Box::new(Scontrol { argv: slurm.programs.scontrol.clone(), limit: LIMIT }),
-            folder: base.join("gate"),
-            limit: LIMIT,
-            settle: SETTLE,
-            kept: KEPT,
-            holding: Holding::default(),
-            runtime: super::runtime()?,
-        })
-    }
-
-    fn hold(&mut self, wish: &Wish<'_>) -> Result<(), Failure> {
-        let Self { slurm, scheduler, folder, limit, settle, kept, holding, runtime } = self;
-        let mut holder = Holder {
-            slurm,
-            scheduler: scheduler.as_ref(),
-            folder,
-            limit: *limit,
-            settle: *settle,
-            kept: *kept,
-            say: &mut |text| note(text),
-        };
+    fn hold(&mut self, purpose: &Purpose<'_>) -> Result<(), Failure> {
+        let Self { means, runtime } = self;
         runtime.block_on(async {
             let mut signals = Signals::listen();
+            let holding = async {
+                match means {
+                    Means::Slurm(slurm) => slurm.hold(purpose).await,
+                    Means::Pods(pods) => pods.hold(purpose).await,
+                }
+            };
             tokio::select! {
-                held = hold::hold(&mut holder, wish, holding) => held.map_err(failure),
+                held = holding => held.map_err(failure),
                 name = signals.next() => {
                     Err(Failure::Environment(format!("{name} while nodes were being held")))
                 }
@@ -169,7 +179,10 @@ impl Hold {
 
     /// What workers need to know of it.
     pub fn held(&self) -> &Held {
-        &self.holding.held
+        match &self.means {
+            Means::Slurm(slurm) => slurm.held(),
+            Means::Pods(pods) => pods.held(),
+        }
     }
 
     /// Tells who is left out, those with the same reason together.
@@ -182,7 +195,7 @@ impl Hold {
 
     fn skipped(&self) -> BTreeMap<&str, Vec<NodeName>> {
         let mut by_reason: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
-        for (node, why) in &self.holding.held.skipped {
+        for (node, why) in &self.held().skipped {
             by_reason.entry(why).or_default().push(node.clone());
         }
         by_reason
@@ -191,8 +204,7 @@ impl Hold {
     /// The claims without the nodes that are left out: what is not measured
     /// says nothing of those that are.
     pub fn measurable(&self, claims: &Claims) -> Claims {
-        let seats = &self.holding.held.seats;
-        let skipped = &self.holding.held.skipped;
+        let Held { seats, skipped } = self.held();
         let stays = |node: &NodeName| seats.contains_key(node) || !skipped.contains_key(node);
         let mut claims = claims.clone();
         for domain in &mut claims.domains {
@@ -226,11 +238,20 @@ impl Hold {
 }
 
 impl Hold {
-    /// Takes out what needs a job where a node has none: ranks on several nodes.
-    /// Of a pair only that node goes without, of a whole domain everybody does.
+    /// Takes out what cannot be started where a node stands alone: ranks on several
+    /// nodes. Of a pair only that node goes without, of a whole domain everybody
+    /// does.
     fn without_ranks(&self, plan: &mut Plan) {
-        let seats = &self.holding.held.seats;
-        let alone = |node: &NodeName| seats.get(node) == Some(&Seat::Unallocated);
+        let seats = &self.held().seats;
+        let (pods, why) = match &self.means {
+            Means::Slurm(_) => (false, BESIDE_SLURM),
+            Means::Pods(pods) => (!pods.starts_ranks(), NO_RANKS),
+        };
+        let alone = |node: &NodeName| match seats.get(node) {
+            Some(Seat::Unallocated) => true,
+            Some(Seat::Pod { .. }) => pods,
+            Some(Seat::Job(_)) | None => false,
+        };
         let mut missing: BTreeSet<(String, NodeName)> = BTreeSet::new();
         for round in &mut plan.rounds {
             round.steps.retain(|step| {
@@ -246,16 +267,11 @@ impl Hold {
             });
         }
         plan.rounds.retain(|round| !round.steps.is_empty());
-        plan.skipped.extend(missing.into_iter().map(|(probe, node)| {
-            Skipped {
-                probe,
-                nodes: vec![node],
-                why:
-                    "its ranks need a job, and no job holds it: it is drained and measured beside \
-                  the scheduler"
-                        .to_owned(),
-                not_applicable: false,
-            }
+        plan.skipped.extend(missing.into_iter().map(|(probe, node)| Skipped {
+            probe,
+            nodes: vec![node],
+            why: why.to_owned(),
+            not_applicable: false,
         }));
     }
 }
@@ -263,19 +279,24 @@ impl Hold {
 /// Lets the nodes go, however the sweep ends.
 impl Drop for Hold {
     fn drop(&mut self) {
-        let Self { slurm, scheduler, folder, limit, settle, kept, holding, runtime } = self;
-        let mut holder = Holder {
-            slurm,
-            scheduler: scheduler.as_ref(),
-            folder,
-            limit: *limit,
-            settle: *settle,
-            kept: *kept,
-            say: &mut |text| note(text),
-        };
-        for trouble in runtime.block_on(hold::free(&mut holder, holding)) {
+        let Self { means, runtime } = self;
+        let troubles = runtime.block_on(async {
+            match means {
+                Means::Slurm(slurm) => slurm.free().await,
+                Means::Pods(pods) => pods.free().await,
+            }
+        });
+        for trouble in troubles {
             note(&format!("{trouble}; the next turn, or `fabricgate gate recover`, frees it"));
         }
+    }
+}
+
+/// Where the record is kept: the gate's folder, or beside the configuration.
+fn folder(config: &Config) -> PathBuf {
+    match &config.gate {
+        Some(gate) => gate.folder.clone(),
+        None => config.path.parent().map(PathBuf::from).unwrap_or_default().join("gate"),
     }
 }
 

@@ -3,6 +3,8 @@
 //!
 //! Checks what a person wrote and opens nothing.
 
+mod kubernetes;
+
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,6 +60,7 @@ pub struct Section {
     squeue: Option<Spanned<Vec<String>>>,
     scontrol: Option<Spanned<Vec<String>>>,
     node_srun: Option<Spanned<Vec<String>>>,
+    kubernetes: Option<Spanned<kubernetes::Section>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -67,6 +70,7 @@ enum LauncherKind {
     Command,
     Sim,
     Slurm,
+    Kubernetes,
     Replay,
 }
 
@@ -77,6 +81,7 @@ impl LauncherKind {
             Self::Command => "command",
             Self::Sim => "sim",
             Self::Slurm => "slurm",
+            Self::Kubernetes => "kubernetes",
             Self::Replay => "replay",
         }
     }
@@ -141,10 +146,18 @@ pub fn reach(
     only(section.template.as_ref().map(|s| s.span().start), "template", LauncherKind::Command)?;
     only(section.scenario.as_ref().map(|s| s.span().start), "scenario", LauncherKind::Sim)?;
     only(section.run.as_ref().map(|s| s.span().start), "run", LauncherKind::Replay)?;
+    let pods = section.kubernetes.as_ref().map(|s| s.span().start);
+    only(pods, "[launcher.kubernetes]", LauncherKind::Kubernetes)?;
     if kind != LauncherKind::Slurm
         && let Some((key, at)) = section.of_slurm().into_iter().min_by_key(|(_, at)| *at)
     {
-        return Err((at, format!("{key}: belongs to kind = \"slurm\"")));
+        let there = match (kind, key) {
+            (LauncherKind::Kubernetes, "busy" | "wait_s") => {
+                "; of pods, [launcher.kubernetes] says"
+            }
+            _ => "",
+        };
+        return Err((at, format!("{key}: belongs to kind = \"slurm\"{there}")));
     }
     let missing =
         |example: &str| (at, format!("launcher of kind \"{}\": expected {example}", kind.as_str()));
@@ -166,6 +179,11 @@ pub fn reach(
             Launcher::Sim { scenario: base.join(scenario.into_inner()) }
         }
         LauncherKind::Slurm => Launcher::Slurm(Box::new(section.slurm(scontrol)?)),
+        LauncherKind::Kubernetes => {
+            let said = section.kubernetes.map(|said| (said.span().start, said.into_inner()));
+            let (at, said) = said.unwrap_or_else(|| (at, kubernetes::Section::default()));
+            Launcher::Kubernetes(Box::new(said.kubernetes(at, base)?))
+        }
         LauncherKind::Replay => {
             let run = section.run.ok_or_else(|| missing("run = \"RUN FOLDER\""))?;
             Launcher::Replay { run: base.join(run.into_inner()) }

@@ -22,6 +22,7 @@ pub mod holding;
 pub mod judge;
 pub mod launcher;
 pub mod node;
+pub mod node_attach;
 pub mod node_facts;
 pub mod parse;
 pub mod plan;

@@ -10,6 +10,9 @@ use std::time::Duration;
 use super::entropy;
 use super::exit;
 use super::failure::Failure;
+use super::node_attach;
+use super::node_attach::AttachArgs;
+use super::node_attach::WaitArgs;
 use super::node_facts;
 use super::node_facts::DriverArgs;
 use super::node_facts::FactsArgs;
@@ -36,6 +39,10 @@ enum Command {
     Probe(ProbeArgs),
     #[command(hide = true)]
     Guard(GuardArgs),
+    #[command(hide = true)]
+    Attach(AttachArgs),
+    #[command(hide = true)]
+    Wait(WaitArgs),
 }
 
 /// Run probes for a coordinator that speaks on stdin and listens on stdout.
@@ -155,6 +162,8 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
         Command::Worker(args) => work(args),
         Command::Probe(ProbeArgs { probe: Probe::Tcp(args) }) => probe_tcp(args),
         Command::Guard(args) => Ok(watch_over(args)),
+        Command::Attach(args) => node_attach::attach(args),
+        Command::Wait(args) => node_attach::wait(args),
     }
 }
 

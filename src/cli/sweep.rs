@@ -31,7 +31,7 @@ use crate::gate::turn::Turned;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
 use crate::launch::Program;
-use crate::launch::slurm::Held;
+use crate::launch::held::Held;
 use crate::launch::slurm::WhenBusy;
 use crate::model::claims::Claims;
 use crate::model::run::RunInfo;
@@ -68,8 +68,8 @@ pub struct Args {
     /// budgets of its policy.
     #[arg(long)]
     apply: bool,
-    /// What to do about nodes that jobs run on, where Slurm is the launcher; instead of the
-    /// configuration's busy.
+    /// What to do about nodes that jobs or pods use, where Slurm or Kubernetes is the launcher;
+    /// instead of the configuration's busy.
     #[arg(long, value_enum, value_name = "HOW")]
     when_busy: Option<WhenBusy>,
     #[command(flatten)]

@@ -7,6 +7,7 @@
 
 mod calls;
 mod end;
+mod leftovers;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -26,10 +27,10 @@ use crate::act::standing;
 use crate::act::standing::Owner;
 use crate::launch::LaunchError;
 use crate::launch::check_name;
-use crate::launch::slurm::Held;
+use crate::launch::held::Held;
+use crate::launch::held::Seat;
 use crate::launch::slurm::IMMEDIATE_S;
 use crate::launch::slurm::Job;
-use crate::launch::slurm::Seat;
 use crate::launch::slurm::Slurm;
 use crate::launch::slurm::WhenBusy;
 use crate::launch::slurm::WhenDrained;
@@ -48,6 +49,8 @@ use calls::folded;
 pub use end::Cleaning;
 pub use end::clean;
 pub use end::free;
+pub(super) use end::own_host;
+pub(super) use end::write_after;
 
 /// How often a job is asked for: each time without the nodes that somebody took
 /// in the meantime.
@@ -166,6 +169,7 @@ pub async fn hold(
             journal: &mut journal,
             scheduler: holder.scheduler,
             programs: Some(&holder.slurm.programs),
+            pods: None,
             limit: holder.limit,
             settle: holder.settle,
             kept: holder.kept,
@@ -523,7 +527,7 @@ impl Holder<'_> {
             kind,
             nodes: nodes.to_vec(),
             drained: drained.to_vec(),
-            host: end::own_host(),
+            host: own_host(),
             pid: std::process::id(),
         })?;
         Ok(())

@@ -12,6 +12,7 @@ mod fixture;
 pub mod hold;
 pub mod journal;
 pub mod kubernetes;
+pub mod pods;
 pub mod reassert;
 pub mod recover;
 pub mod scheduler;

@@ -33,6 +33,7 @@ use crate::act::situation::Coverage;
 use crate::act::situation::RunSeen;
 use crate::act::situation::Situation;
 use crate::inventory::hostlist;
+use crate::launch::kubernetes::Kubernetes;
 use crate::launch::slurm::Programs;
 use crate::measure::text;
 use crate::model::action::ActionKind;
@@ -64,6 +65,9 @@ pub struct Turn<'a> {
     /// Slurm's programs where they measure: what a dead process held is freed
     /// through them.
     pub programs: Option<&'a Programs>,
+    /// How pods are wanted where they measure: what a dead process left behind is
+    /// deleted.
+    pub pods: Option<&'a Kubernetes>,
     /// How long one call may take.
     pub limit: Duration,
     /// How long a change may take to show.
@@ -153,6 +157,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
         journal: &mut journal,
         scheduler: turn.scheduler,
         programs: turn.programs,
+        pods: turn.pods,
         limit: turn.limit,
         settle: turn.settle,
         kept: turn.kept,
@@ -321,6 +326,7 @@ mod tests {
             folder: folder.path(),
             scheduler: fake,
             programs: None,
+            pods: None,
             limit: Duration::from_secs(1),
             settle: Duration::from_millis(50),
             kept: Duration::ZERO,

@@ -1,8 +1,11 @@
 //! How nodes are reached: the command that starts something on node X.
 //!
-//! Pure: words in, words out. `exec` starts what comes out. Slurm is a kind of
-//! its own, because its nodes must be held before anything is started there.
+//! Pure: words in, words out. `exec` starts what comes out. Slurm and Kubernetes
+//! are kinds of their own, because their nodes must be held before anything is
+//! started there.
 
+pub mod held;
+pub mod kubernetes;
 pub mod ranks;
 pub mod slurm;
 
@@ -15,8 +18,9 @@ use serde::Serialize;
 
 use crate::model::id::NodeName;
 use crate::model::words;
-use slurm::Held;
-use slurm::Seat;
+use held::Held;
+use held::Seat;
+use kubernetes::Kubernetes;
 use slurm::Slurm;
 
 /// The placeholder for the node's name.
@@ -28,6 +32,9 @@ pub const COMMAND: &str = "{command}";
 pub const SIM_VARIABLE: &str = "FABRICGATE_SIM";
 /// Environment variable that names the simulated node.
 pub const SIM_NODE_VARIABLE: &str = "FABRICGATE_SIM_NODE";
+
+/// How ssh, and what stands in its place, end where a node was not reached.
+pub const UNREACHED: i32 = 255;
 
 /// How nodes are reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -48,6 +55,8 @@ pub enum Launcher {
     },
     /// Slurm: nodes are held by jobs, what is started are steps of those.
     Slurm(Box<Slurm>),
+    /// Kubernetes: nodes are held by pods, what is started runs in those.
+    Kubernetes(Box<Kubernetes>),
     /// Nothing is started: a stored run answers.
     Replay {
         /// Its folder.
@@ -68,7 +77,7 @@ pub struct Program {
     pub path: String,
     /// Measure nodes that somebody uses.
     pub even_if_busy: bool,
-    /// The nodes that a scheduler holds for us.
+    /// The nodes that a scheduler holds for us, by jobs or pods.
     pub held: Held,
 }
 
@@ -113,7 +122,7 @@ pub enum LaunchError {
         /// How many nodes are to be measured.
         nodes: usize,
     },
-    /// No job of ours holds it.
+    /// No job or pod of ours holds it.
     #[error("{why}")]
     NotHeld {
         /// Why not.
@@ -135,7 +144,11 @@ impl Launcher {
     pub fn check(&self, nodes: usize) -> Result<(), LaunchError> {
         match self {
             Self::Local if 1 < nodes => Err(LaunchError::NotLocal { nodes }),
-            Self::Local | Self::Sim { .. } | Self::Slurm(_) | Self::Replay { .. } => Ok(()),
+            Self::Local
+            | Self::Sim { .. }
+            | Self::Slurm(_)
+            | Self::Kubernetes(_)
+            | Self::Replay { .. } => Ok(()),
             Self::Command { template } if template.first().is_none_or(String::is_empty) => {
                 Err(LaunchError::Empty)
             }
@@ -152,6 +165,9 @@ impl Launcher {
         let name = node.as_str();
         match self {
             Self::Slurm(slurm) => Ok(slurm.alone(node, argv)),
+            Self::Kubernetes(_) => {
+                Err(LaunchError::NotHeld { why: "no pod of ours runs on it".to_owned() })
+            }
             Self::Local | Self::Sim { .. } | Self::Replay { .. } => Ok(argv.to_vec()),
             Self::Command { template } => {
                 let whole = template.iter().any(|word| word.contains(COMMAND));
@@ -166,10 +182,39 @@ impl Launcher {
         }
     }
 
+    /// What to start so that `argv` runs on a node that is held; the others are
+    /// reached as [`Launcher::argv`] says. `here` is fabricgate on this machine.
+    pub fn on_held(
+        &self,
+        node: &NodeName,
+        argv: &[String],
+        here: &str,
+        held: &Held,
+    ) -> Result<Vec<String>, LaunchError> {
+        check_name(node)?;
+        let (seat, why) = (held.seats.get(node), held.skipped.get(node));
+        match (self, seat) {
+            (Self::Slurm(slurm), Some(seat @ (Seat::Job(_) | Seat::Unallocated))) => {
+                Ok(slurm.step(node, seat, argv))
+            }
+            (Self::Kubernetes(kubernetes), Some(Seat::Pod { name, .. })) => {
+                Ok(kubernetes.attach(here, name, argv))
+            }
+            (Self::Slurm(_) | Self::Kubernetes(_), _) => {
+                let none = match self {
+                    Self::Slurm(_) => "no job of ours holds it",
+                    _ => "no pod of ours runs on it",
+                };
+                Err(LaunchError::NotHeld { why: why.map_or(none, String::as_str).to_owned() })
+            }
+            _ => self.argv(node, argv),
+        }
+    }
+
     /// What to start so that a worker runs on `node`.
     pub fn worker(&self, node: &NodeName, program: &Program) -> Result<Launch, LaunchError> {
         let call = match self {
-            Self::Command { .. } | Self::Slurm(_) => &program.there,
+            Self::Command { .. } | Self::Slurm(_) | Self::Kubernetes(_) => &program.there,
             _ => &program.here,
         };
         let mut argv = vec![call.clone(), "node".to_owned(), "worker".to_owned()];
@@ -177,15 +222,6 @@ impl Launcher {
             argv.push("--even-if-busy".to_owned());
         }
         let mut env = BTreeMap::new();
-        if let Self::Slurm(slurm) = self {
-            check_name(node)?;
-            let held = &program.held;
-            let seat = held.seats.get(node).ok_or_else(|| {
-                let why = held.skipped.get(node).map_or("no job of ours holds it", String::as_str);
-                LaunchError::NotHeld { why: why.to_owned() }
-            })?;
-            return Ok(Launch { argv: slurm.step(node, seat, &argv), env });
-        }
         if let Self::Sim { scenario } = self {
             env.insert(SIM_VARIABLE.to_owned(), scenario.display().to_string());
             env.insert(SIM_NODE_VARIABLE.to_owned(), node.to_string());
@@ -193,7 +229,7 @@ impl Launcher {
                 env.insert("PATH".to_owned(), format!("{}:{}", links.display(), program.path));
             }
         }
-        Ok(Launch { argv: self.argv(node, &argv)?, env })
+        Ok(Launch { argv: self.on_held(node, &argv, &program.here, &program.held)?, env })
     }
 
     /// The command of a step that runs on these nodes, the way this launcher has
@@ -204,7 +240,13 @@ impl Launcher {
         nodes: &[NodeName],
         held: &Held,
     ) -> Result<Vec<String>, LaunchError> {
-        let Self::Slurm(slurm) = self else { return Ok(argv.to_vec()) };
+        let slurm = match self {
+            Self::Slurm(slurm) => slurm,
+            Self::Kubernetes(kubernetes) => {
+                return kubernetes::ranks::in_pods(argv, nodes, held, kubernetes);
+            }
+            _ => return Ok(argv.to_vec()),
+        };
         let seats: Vec<Option<&Seat>> = nodes.iter().map(|node| held.seats.get(node)).collect();
         let job = match seats.first() {
             Some(Some(Seat::Job(job))) if seats.iter().all(|seat| *seat == seats[0]) => Some(job),
@@ -228,11 +270,16 @@ impl Launcher {
 
     /// Whether this exit code of the launcher's own program says that the node
     /// was not reached. ssh(1): "exits with the exit status of the remote
-    /// command or with 255 if an error occurred".
+    /// command or with 255 if an error occurred". `fabricgate node attach` does the
+    /// same.
     pub fn is_connect_failure(&self, code: i32) -> bool {
-        let Self::Command { template } = self else { return false };
+        let template = match self {
+            Self::Command { template } => template,
+            Self::Kubernetes(_) => return code == UNREACHED,
+            _ => return false,
+        };
         let program = template.first().map_or("", |p| p.rsplit('/').next().unwrap_or(p));
-        program == "ssh" && code == 255
+        program == "ssh" && code == UNREACHED
     }
 
     /// The name used in documents.
@@ -242,6 +289,7 @@ impl Launcher {
             Self::Command { .. } => "command",
             Self::Sim { .. } => "sim",
             Self::Slurm(_) => "slurm",
+            Self::Kubernetes(_) => "kubernetes",
             Self::Replay { .. } => "replay",
         }
     }
@@ -353,6 +401,25 @@ mod tests {
         assert!(words.contains("srun --jobid=7 "), "{words}");
         let plain = ["nvidia-smi".to_owned()];
         assert_eq!(slurm.command(&plain, &both[..1], &held), Ok(plain.to_vec()));
+    }
+
+    #[test]
+    fn through_kubernetes_nothing_runs_where_no_pod_of_ours_does() {
+        let launcher = Launcher::Kubernetes(Box::default());
+        let node = NodeName::from("n1");
+        let seat = Seat::Pod { name: "pod-1".to_owned(), address: None };
+        let held = Held {
+            seats: [(node.clone(), seat)].into(),
+            skipped: [("n2".into(), "GPU pods run on it".to_owned())].into(),
+        };
+        let (here, there) = ("/bin/fg".to_owned(), "fabricgate".to_owned());
+        let program = Program { here, there, held, ..Program::default() };
+        let words = launcher.worker(&node, &program).expect("held").argv.join(" ");
+        assert!(words.starts_with("/bin/fg node attach ") && words.contains(" --pod pod-1 "));
+        assert!(words.ends_with(" -- fabricgate node worker"), "{words}");
+        let why = "GPU pods run on it".to_owned();
+        assert_eq!(launcher.worker(&"n2".into(), &program), Err(LaunchError::NotHeld { why }));
+        assert!(launcher.argv(&node, &[]).is_err() && launcher.is_connect_failure(255));
     }
 
     #[test]

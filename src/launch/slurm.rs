@@ -3,12 +3,11 @@
 //! Pure. Which nodes are held, and by which job, is `gate::hold`'s to find out;
 //! here is what to type for it.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::held::Seat;
 use crate::model::id::NodeName;
 
 /// Seconds within which a job on idle nodes must start. A controller that was
@@ -151,24 +150,6 @@ impl Programs {
     }
 }
 
-/// Where a worker of a node runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seat {
-    /// In this job.
-    Job(String),
-    /// Beside the scheduler, on a node that is drained.
-    Unallocated,
-}
-
-/// The nodes that are held for a sweep, and why others are not.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Where workers run.
-    pub seats: BTreeMap<NodeName, Seat>,
-    /// Why a node is left out.
-    pub skipped: BTreeMap<NodeName, String>,
-}
-
 /// A job that is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
@@ -235,15 +216,10 @@ impl Slurm {
     /// with every other step of ours.
     pub fn step(&self, node: &NodeName, seat: &Seat, argv: &[String]) -> Vec<String> {
         let mut words = self.programs.srun.clone();
-        match seat {
-            Seat::Job(id) => {
-                words.extend([
-                    format!("--jobid={id}"),
-                    "--overlap".to_owned(),
-                    "--mem=0".to_owned(),
-                ]);
-            }
-            Seat::Unallocated => words.push("--no-allocate".to_owned()),
+        if let Seat::Job(id) = seat {
+            words.extend([format!("--jobid={id}"), "--overlap".to_owned(), "--mem=0".to_owned()]);
+        } else {
+            words.push("--no-allocate".to_owned());
         }
         words.extend(one(node));
         words.extend_from_slice(argv);

@@ -35,6 +35,9 @@ use kube::core::Request;
 use serde_json::Value;
 use serde_json::json;
 
+use super::lab;
+use super::lab::Lab;
+
 pub(super) const CLASS: &str = "nvlink-low";
 pub(super) const NODES: &str = "/api/v1/nodes";
 
@@ -220,6 +223,16 @@ pub(super) fn plan(actions: Vec<Action>) -> ActionPlan {
 
 /// One turn: what was left open, and then the plan.
 pub(super) fn turn(state: &Path, gate: &Gate, plan: &ActionPlan) -> Vec<ActionRecord> {
+    turn_of("r1", state, gate, plan)
+}
+
+/// The same, of another run.
+pub(super) fn turn_of(
+    run: &str,
+    state: &Path,
+    gate: &Gate,
+    plan: &ActionPlan,
+) -> Vec<ActionRecord> {
     let mut journal = Journal::open(state).expect("a turn");
     let names = MarkNames::default();
     let (_sender, stop) = tokio::sync::watch::channel(false);
@@ -242,7 +255,7 @@ pub(super) fn turn(state: &Path, gate: &Gate, plan: &ActionPlan) -> Vec<ActionRe
         say: &mut say,
         stop,
     };
-    now(carry::carry_within(carrier, "r1", plan, Duration::ZERO)).expect("written")
+    now(carry::carry_within(carrier, run, plan, Duration::ZERO)).expect("written")
 }
 
 pub(super) fn results(records: &[ActionRecord]) -> Vec<ActionResult> {
@@ -284,12 +297,23 @@ pub(super) fn drained_before(state: &Path, admin: &Admin, gate: &Gate, name: &st
     journal.write_all(vec![intent, outcome]).expect("written");
 }
 
-/// Where the administrator's kubeconfig is; nothing where there is no laboratory.
-#[expect(clippy::print_stdout, reason = "a test that checks nothing says so")]
-pub(super) fn laboratory() -> Option<PathBuf> {
-    let Some(kubeconfig) = std::env::var_os("FABRICGATE_LAB_KUBERNETES") else {
-        println!("SKIPPED: there is no Kubernetes to ask, `ci/lab-kubernetes test` starts one");
-        return None;
-    };
-    Some(PathBuf::from(kubeconfig))
+/// The administrator's kubeconfig of the laboratory, which is ours as long as
+/// this lives.
+pub(super) struct Laboratory {
+    kubeconfig: PathBuf,
+    _lab: Lab,
+}
+
+impl std::ops::Deref for Laboratory {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.kubeconfig
+    }
+}
+
+/// The laboratory; nothing where there is none.
+pub(super) fn laboratory() -> Option<Laboratory> {
+    let lab = lab::lab()?;
+    Some(Laboratory { kubeconfig: lab.kubeconfig("admin"), _lab: lab })
 }

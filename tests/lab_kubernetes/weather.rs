@@ -43,6 +43,7 @@ use super::turns::results;
 use super::turns::said;
 use super::turns::through;
 use super::turns::turn;
+use super::turns::turn_of;
 
 /// One gate, one node, and the weather between them and the server.
 struct Site {
@@ -256,7 +257,8 @@ fn trouble_of_the_server_passes_or_is_told() {
             _ => || Weather::Answer(504, Vec::new()),
         };
         site.proxy.weather(first(1, |_| true, trouble));
-        assert_eq!(site.drain().0, Done, "{code}");
+        let (result, detail) = site.drain();
+        assert_eq!(result, Done, "{code}: {detail}");
         site.is_drained();
     }
     let site = Site::new(&lab, "weather-trouble");
@@ -369,7 +371,7 @@ fn a_node_that_is_made_anew_in_the_middle_is_another_one() {
     }));
     let (result, detail) = other.drain();
     assert_ne!(result, Done, "{detail}");
-    let live = fabricgate::gate::scheduler::Scheduler::read(&other.gate, &[]);
+    let live = other.gate.read(&[]);
     let live = self::now(live).expect("read");
     assert!(!live.nodes.contains_key(&other.node.as_str().into()), "a ghost");
 }
@@ -454,9 +456,9 @@ fn of_two_gates_at_once_one_drains_and_the_other_leaves_it_to_that() {
     let folders = [tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder")];
     let all = plan(names.iter().map(|name| action(ActionKind::Drain, name)).collect());
     std::thread::scope(|scope| {
-        for folder in &folders {
-            let (all, lab) = (&all, &lab);
-            scope.spawn(move || turn(&folder.path().join("state"), &Gate::new(through(lab)), all));
+        for (folder, run) in folders.iter().zip(["r1", "r2"]) {
+            let (all, gate) = (&all, Gate::new(through(&lab)));
+            scope.spawn(move || turn_of(run, &folder.path().join("state"), &gate, all));
         }
     });
     for (name, before) in names.iter().zip(&before) {

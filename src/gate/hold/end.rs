@@ -2,6 +2,7 @@
 //! then the reservation, so that nobody gets a node in between.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,11 +12,13 @@ use super::Holder;
 use super::Holding;
 use super::calls::Calls;
 use super::calls::folded;
+use super::leftovers;
 use crate::act::ledger::Hold;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::stamp;
+use crate::launch::kubernetes::Kubernetes;
 use crate::launch::slurm::Programs;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
@@ -42,6 +45,8 @@ pub struct Cleaning<'a> {
     pub scheduler: &'a dyn Scheduler,
     /// Slurm's programs, where the launcher has them.
     pub programs: Option<&'a Programs>,
+    /// How pods are wanted, where the launcher makes some.
+    pub pods: Option<&'a Kubernetes>,
     /// How long one call may take.
     pub limit: Duration,
     /// How long a change may take to show.
@@ -53,27 +58,27 @@ pub struct Cleaning<'a> {
 }
 
 /// Ends every hold whose process is no more: cancels its jobs, drains again
-/// what it had resumed, removes its reservation. What cannot be ended now is told
-/// and stays in the journal for the next turn.
+/// what it had resumed, removes its reservation; deletes its pods. What cannot be
+/// ended now is told and stays in the journal for the next turn.
 pub async fn clean(cleaning: Cleaning<'_>) -> Result<(), JournalError> {
-    let Cleaning { journal, scheduler, programs, limit, settle, kept, say } = cleaning;
-    if journal.ledger().holds.is_empty() {
-        return Ok(());
-    }
-    let Some(programs) = programs else {
-        let names: Vec<&str> = journal.ledger().holds.keys().map(String::as_str).collect();
-        say(&format!(
-            "{} may still hold nodes; a configuration with launcher \"slurm\" frees them",
-            names.join(", ")
-        ));
-        return Ok(());
-    };
-    let ends = Ends { calls: Calls { programs, limit }, scheduler, settle, kept };
+    let Cleaning { journal, scheduler, programs, pods, limit, settle, kept, say } = cleaning;
     let mut holds: Vec<(String, Hold)> =
         journal.ledger().holds.iter().map(|(name, hold)| (name.clone(), hold.clone())).collect();
     // Jobs before the reservations that they run in.
     holds.sort_by_key(|(name, hold)| (hold.kind, name.clone()));
+    let mut others: Vec<String> = Vec::new();
+    if let Some(kubernetes) = pods {
+        leftovers::clean(kubernetes, limit, &holds, journal, &mut *say).await?;
+    }
     for (name, hold) in holds {
+        let programs = match (hold.kind, programs) {
+            (HoldKind::Pods, _) if pods.is_some() => continue,
+            (HoldKind::Job | HoldKind::Reservation, Some(programs)) => programs,
+            (HoldKind::Pods | HoldKind::Job | HoldKind::Reservation, _) => {
+                others.push(name);
+                continue;
+            }
+        };
         match owner(&hold) {
             Process::Lives => continue,
             Process::Elsewhere => {
@@ -85,10 +90,10 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<(), JournalError> {
             }
             Process::Gone => {}
         }
+        let ends = Ends { calls: Calls { programs, limit }, scheduler, settle, kept };
         let done = match hold.kind {
-            HoldKind::Job => ends.jobs(&name).await,
             HoldKind::Reservation => ends.reservation(&name, &hold.drained).await,
-            HoldKind::Pods => Err("it is pods, which Slurm knows nothing of".to_owned()),
+            HoldKind::Job | HoldKind::Pods => ends.jobs(&name).await,
         };
         match done {
             Ok(detail) => {
@@ -97,6 +102,12 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<(), JournalError> {
             }
             Err(why) => say(&format!("{name} cannot be freed now, the next turn tries: {why}")),
         }
+    }
+    if !others.is_empty() {
+        say(&format!(
+            "{} may still hold nodes; a configuration with the launcher that made them frees them",
+            others.join(", ")
+        ));
     }
     Ok(())
 }
@@ -123,20 +134,23 @@ pub async fn free(holder: &mut Holder<'_>, holding: &mut Holding) -> Vec<String>
             }
         }
     }
-    if let Err(error) = write(holder, freed).await {
+    if let Err(error) = write_after(holder.folder, freed).await {
         troubles.push(format!("the gate's journal: {error}"));
     }
     troubles
 }
 
 /// Writes lines, after whoever has the journal now.
-async fn write(holder: &mut Holder<'_>, events: Vec<Event>) -> Result<(), JournalError> {
+pub(in crate::gate) async fn write_after(
+    folder: &Path,
+    events: Vec<Event>,
+) -> Result<(), JournalError> {
     if events.is_empty() {
         return Ok(());
     }
     let start = Instant::now();
     let mut journal = loop {
-        match Journal::open(holder.folder) {
+        match Journal::open(folder) {
             Err(JournalError::Taken { .. }) if start.elapsed() < PATIENCE => sleep(GLANCE).await,
             opened => break opened?,
         }
@@ -253,7 +267,7 @@ fn not_drained<'d>(
 
 /// What is known of a process that held something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Process {
+pub(super) enum Process {
     Lives,
     Gone,
     /// On another machine.
@@ -261,13 +275,13 @@ enum Process {
 }
 
 /// The name of this machine.
-pub(super) fn own_host() -> String {
+pub(in crate::gate) fn own_host() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     host.trim().to_owned()
 }
 
 /// Whether the process is still there that asked for this.
-fn owner(hold: &Hold) -> Process {
+pub(super) fn owner(hold: &Hold) -> Process {
     if hold.host != own_host() {
         return Process::Elsewhere;
     }

@@ -186,8 +186,8 @@ fn body_at(server: &str, at: &str) -> Value {
 async fn refusals_are_told_apart() {
     for (status, kind, words) in [
         (401, ProblemKind::Denied, "expired token?"),
-        (403, ProblemKind::Denied, "may not read it"),
-        (404, ProblemKind::Missing, "no such kind"),
+        (403, ProblemKind::Denied, "no right to that"),
+        (404, ProblemKind::Missing, "no such object"),
         (410, ProblemKind::Incomplete, "changed while it was read"),
         (418, ProblemKind::Malformed, "not expected"),
         (500, ProblemKind::Unreachable, "cannot answer now (500): oh"),

@@ -1,0 +1,102 @@
+//! Nodes that pods hold.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Purpose;
+use crate::cli::acting;
+use crate::cli::config::Config;
+use crate::cli::failure::Failure;
+use crate::cli::stdout::note;
+use crate::gate::hold::HoldError;
+use crate::gate::pods;
+use crate::gate::pods::Holder;
+use crate::gate::pods::Holding;
+use crate::gate::pods::Objects;
+use crate::gate::pods::Wanted;
+use crate::gate::pods::Wish;
+use crate::gate::scheduler::Scheduler;
+use crate::launch::held::Held;
+use crate::launch::kubernetes::Kubernetes;
+use crate::launch::kubernetes::Ranks;
+
+/// How long one call may take where there is no [gate].
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// How pods hold nodes, and which.
+pub(super) struct ByPods {
+    kubernetes: Kubernetes,
+    worker: String,
+    objects: Objects,
+    scheduler: Box<dyn Scheduler>,
+    folder: PathBuf,
+    limit: Duration,
+    holding: Holding,
+}
+
+impl fmt::Debug for ByPods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByPods").field("holding", &self.holding).finish_non_exhaustive()
+    }
+}
+
+impl ByPods {
+    /// The way to the server of who may make pods. Nodes are read as the same
+    /// user, who cannot change them.
+    pub(super) async fn new(
+        config: &Config,
+        kubernetes: &Kubernetes,
+        worker: &str,
+    ) -> Result<Self, Failure> {
+        let limit = config.gate.as_ref().map_or(LIMIT, |gate| gate.limit);
+        let objects = Objects::of(kubernetes, limit).await.map_err(Failure::Environment)?;
+        Ok(Self {
+            kubernetes: kubernetes.clone(),
+            worker: worker.to_owned(),
+            objects,
+            scheduler: acting::scheduler(acting::gate(config)?),
+            folder: super::folder(config),
+            limit,
+            holding: Holding::default(),
+        })
+    }
+
+    pub(super) fn held(&self) -> &Held {
+        &self.holding.held
+    }
+
+    /// Whether tools can run across pods.
+    pub(super) fn starts_ranks(&self) -> bool {
+        self.kubernetes.ranks != Ranks::None
+    }
+
+    pub(super) async fn hold(&mut self, purpose: &Purpose<'_>) -> Result<(), HoldError> {
+        let domains = purpose.claims.domains.iter().map(|domain| Wanted {
+            name: domain.name.clone(),
+            nodes: domain.nodes.iter().filter(|it| purpose.nodes.contains(*it)).cloned().collect(),
+            gpus_per_node: domain.gpus_per_node,
+        });
+        let wish = Wish {
+            run: purpose.run,
+            domains: domains.filter(|domain| !domain.nodes.is_empty()).collect(),
+            drained: purpose.drained,
+            minutes: purpose.minutes,
+        };
+        let mut say = |text: &str| note(text);
+        let (mut holder, holding) = self.holder(&mut say);
+        pods::hold(&mut holder, &wish, holding).await
+    }
+
+    pub(super) async fn free(&mut self) -> Vec<String> {
+        let mut say = |text: &str| note(text);
+        let (mut holder, holding) = self.holder(&mut say);
+        pods::free(&mut holder, holding).await
+    }
+
+    fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (Holder<'a>, &'a mut Holding) {
+        let Self { kubernetes, worker, objects, scheduler, folder, limit, holding } = self;
+        let (scheduler, limit): (&'a dyn Scheduler, _) = (&**scheduler, *limit);
+        (Holder { kubernetes, worker, objects, scheduler, folder, limit, say }, holding)
+    }
+}

@@ -1,0 +1,92 @@
+//! Nodes that jobs and reservations of Slurm hold.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Purpose;
+use crate::cli::acting;
+use crate::cli::config::Config;
+use crate::cli::stdout::note;
+use crate::gate::carry::KEPT;
+use crate::gate::hold;
+use crate::gate::hold::HoldError;
+use crate::gate::hold::Holder;
+use crate::gate::hold::Holding;
+use crate::gate::hold::Wish;
+use crate::gate::scheduler::Scheduler;
+use crate::gate::scontrol::Scontrol;
+use crate::launch::held::Held;
+use crate::launch::slurm::Slurm;
+use crate::model::id::NodeName;
+
+/// How long one call may take where there is no [gate]; Slurm's own
+/// MessageTimeout is 10 s.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// How long a change may take to show where there is no [gate].
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// How Slurm holds nodes, and which.
+#[derive(Debug)]
+pub(super) struct BySlurm {
+    slurm: Slurm,
+    scheduler: Box<dyn Scheduler>,
+    folder: PathBuf,
+    limit: Duration,
+    settle: Duration,
+    kept: Duration,
+    holding: Holding,
+}
+
+impl BySlurm {
+    /// Through the gate of the configuration, or through scontrol.
+    pub(super) fn new(config: &Config, slurm: &Slurm) -> Self {
+        let (limit, settle, kept) =
+            config.gate.as_ref().map_or((LIMIT, SETTLE, KEPT), |it| (it.limit, it.settle, it.kept));
+        let scheduler: Box<dyn Scheduler> = match &config.gate {
+            Some(gate) => acting::scheduler(gate),
+            None => Box::new(Scontrol { argv: slurm.programs.scontrol.clone(), limit }),
+        };
+        Self {
+            slurm: slurm.clone(),
+            scheduler,
+            folder: super::folder(config),
+            limit,
+            settle,
+            kept,
+            holding: Holding::default(),
+        }
+    }
+
+    pub(super) fn held(&self) -> &Held {
+        &self.holding.held
+    }
+
+    pub(super) async fn hold(&mut self, purpose: &Purpose<'_>) -> Result<(), HoldError> {
+        let of = |domain: &crate::model::claims::ClaimedDomain| -> Vec<NodeName> {
+            domain.nodes.iter().filter(|node| purpose.nodes.contains(*node)).cloned().collect()
+        };
+        let domains = purpose.claims.domains.iter().map(|domain| (domain.name.clone(), of(domain)));
+        let wish = Wish {
+            run: purpose.run,
+            domains: domains.filter(|(_, nodes)| !nodes.is_empty()).collect(),
+            drained: purpose.drained,
+            minutes: purpose.minutes,
+        };
+        let mut say = |text: &str| note(text);
+        let (mut holder, holding) = self.holder(&mut say);
+        hold::hold(&mut holder, &wish, holding).await
+    }
+
+    pub(super) async fn free(&mut self) -> Vec<String> {
+        let mut say = |text: &str| note(text);
+        let (mut holder, holding) = self.holder(&mut say);
+        hold::free(&mut holder, holding).await
+    }
+
+    fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (Holder<'a>, &'a mut Holding) {
+        let Self { slurm, scheduler, folder, limit, settle, kept, holding } = self;
+        let (scheduler, limit): (&'a dyn Scheduler, _) = (&**scheduler, *limit);
+        (Holder { slurm, scheduler, folder, limit, settle: *settle, kept: *kept, say }, holding)
+    }
+}

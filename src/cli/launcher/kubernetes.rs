@@ -1,0 +1,241 @@
+//! `[launcher.kubernetes]` of the configuration: the pods through which nodes
+//! are measured.
+//!
+//! Checks what a person wrote and opens nothing.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::name;
+use crate::cli::config::Mistake;
+use crate::cli::config::duration;
+use crate::launch::kubernetes::ComputeDomains;
+use crate::launch::kubernetes::Gpus;
+use crate::launch::kubernetes::Kubernetes;
+use crate::launch::kubernetes::PullPolicy;
+use crate::launch::kubernetes::Ranks;
+use crate::launch::kubernetes::Toleration;
+use crate::launch::slurm::WhenBusy;
+
+/// More of one resource than any node has.
+const MOST: u32 = 1_024;
+
+/// `[launcher.kubernetes]` of the configuration.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Section {
+    kubeconfig: Option<PathBuf>,
+    context: Option<Spanned<String>>,
+    namespace: Option<Spanned<String>>,
+    image: Option<Spanned<String>>,
+    pull_secret: Option<Spanned<String>>,
+    pull_policy: Option<PullPolicy>,
+    service_account: Option<Spanned<String>>,
+    host_network: bool,
+    gpus: Gpus,
+    resource: Option<Spanned<String>>,
+    device_class: Option<Spanned<String>>,
+    gpus_per_node: Option<Spanned<u32>>,
+    rdma: BTreeMap<Spanned<String>, Spanned<u32>>,
+    compute_domain: ComputeDomains,
+    ranks: Ranks,
+    env: BTreeMap<Spanned<String>, String>,
+    tolerations: Vec<Spanned<Toleration>>,
+    cordoned: bool,
+    privileged: bool,
+    capabilities: Option<Vec<Spanned<String>>>,
+    shm: Option<Spanned<String>>,
+    priority_class: Option<Spanned<String>>,
+    busy: Option<Spanned<WhenBusy>>,
+    wait_s: Option<Spanned<f64>>,
+    start_s: Option<Spanned<f64>>,
+    deadline_s: Option<Spanned<f64>>,
+}
+
+impl Section {
+    /// What is said of pods; the section itself is at `at`.
+    pub(super) fn kubernetes(self, at: usize, base: &Path) -> Result<Kubernetes, Mistake> {
+        let usual = Kubernetes::default();
+        let Some(image) = name("image", self.image.as_ref())? else {
+            let message = "launcher of kind \"kubernetes\": expected image = \"REGISTRY/NAME:TAG\" \
+                           in [launcher.kubernetes], with fabricgate and the tools in it";
+            return Err((at, message.to_owned()));
+        };
+        for (key, count) in &self.rdma {
+            resource("rdma", key)?;
+            counted(key.get_ref(), count)?;
+        }
+        if let Some(key) = &self.resource {
+            resource("resource", key)?;
+        }
+        for key in self.env.keys() {
+            variable(key)?;
+        }
+        for toleration in &self.tolerations {
+            tolerable(toleration)?;
+        }
+        for capability in self.capabilities.iter().flatten() {
+            name("capabilities", Some(capability))?;
+        }
+        if let Some(gpus) = &self.gpus_per_node
+            && *gpus.get_ref() != 0
+        {
+            counted("gpus_per_node", gpus)?;
+        }
+        if let Some(busy) = &self.busy
+            && *busy.get_ref() == WhenBusy::Reserve
+        {
+            let message = "busy \"reserve\", expected \"skip\" or \"wait\": Kubernetes has no \
+                           reservations";
+            return Err((busy.span().start, message.to_owned()));
+        }
+        let some_seconds = |key: &str, value: &Option<Spanned<f64>>| match value {
+            None => Ok(None),
+            Some(value) => match duration(key, value)?.as_secs() {
+                0 => Err((value.span().start, format!("{key} 0, expected 1 second or more"))),
+                seconds => Ok(Some(seconds)),
+            },
+        };
+        Ok(Kubernetes {
+            kubeconfig: self.kubeconfig.map(|file| base.join(file)),
+            context: name("context", self.context.as_ref())?,
+            namespace: label("namespace", self.namespace.as_ref())?.unwrap_or(usual.namespace),
+            image,
+            pull_secret: dns("pull_secret", self.pull_secret.as_ref())?,
+            pull_policy: self.pull_policy,
+            service_account: dns("service_account", self.service_account.as_ref())?,
+            host_network: self.host_network,
+            gpus: self.gpus,
+            resource: self.resource.map_or(usual.resource, Spanned::into_inner),
+            device_class: dns("device_class", self.device_class.as_ref())?
+                .unwrap_or(usual.device_class),
+            gpus_per_node: self.gpus_per_node.map(Spanned::into_inner),
+            rdma: inner(self.rdma, Spanned::into_inner),
+            compute_domain: self.compute_domain,
+            ranks: self.ranks,
+            env: inner(self.env, |value| value),
+            tolerations: self.tolerations.into_iter().map(Spanned::into_inner).collect(),
+            cordoned: self.cordoned,
+            privileged: self.privileged,
+            capabilities: match self.capabilities {
+                Some(all) => all.into_iter().map(Spanned::into_inner).collect(),
+                None => usual.capabilities,
+            },
+            shm: quantity("shm", self.shm.as_ref())?.unwrap_or(usual.shm),
+            priority_class: dns("priority_class", self.priority_class.as_ref())?,
+            busy: self.busy.map_or(usual.busy, Spanned::into_inner),
+            wait_s: match &self.wait_s {
+                Some(seconds) => duration("wait_s", seconds)?.as_secs(),
+                None => usual.wait_s,
+            },
+            start_s: some_seconds("start_s", &self.start_s)?.unwrap_or(usual.start_s),
+            deadline_s: some_seconds("deadline_s", &self.deadline_s)?,
+        })
+    }
+}
+
+fn inner<V, W>(map: BTreeMap<Spanned<String>, V>, value: fn(V) -> W) -> BTreeMap<String, W> {
+    map.into_iter().map(|(key, it)| (key.into_inner(), value(it))).collect()
+}
+
+fn counted(key: &str, count: &Spanned<u32>) -> Result<(), Mistake> {
+    if (1..=MOST).contains(count.get_ref()) {
+        return Ok(());
+    }
+    Err((count.span().start, format!("{key} {}, expected 1 to {MOST}", count.get_ref())))
+}
+
+/// Lower-case letters, digits and dashes, beginning and ending with none of these.
+fn is_label(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !text.is_empty()
+        && text.len() <= 63
+        && text.chars().all(plain)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// The name of a namespace (RFC 1123 label).
+fn label(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, Mistake> {
+    checked(key, value, is_label, "lower-case letters, digits and dashes, 63 at most")
+}
+
+/// The name of most objects (RFC 1123 subdomain).
+fn dns(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, Mistake> {
+    let is_name = |text: &str| text.len() <= 253 && text.split('.').all(is_label);
+    checked(key, value, is_name, "the name of an object: lower-case letters, digits, dashes, dots")
+}
+
+/// A size, as Kubernetes writes it: a number, and maybe a suffix.
+fn quantity(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, Mistake> {
+    const SUFFIXES: &[&str] = &["", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
+    let is_size = |text: &str| {
+        let digits = text.trim_start_matches(|c: char| c.is_ascii_digit());
+        digits.len() < text.len() && SUFFIXES.contains(&digits)
+    };
+    checked(key, value, is_size, "a size such as \"16Gi\"")
+}
+
+fn checked(
+    key: &str,
+    value: Option<&Spanned<String>>,
+    is_good: impl Fn(&str) -> bool,
+    expected: &str,
+) -> Result<Option<String>, Mistake> {
+    let Some(value) = value else { return Ok(None) };
+    let text = value.get_ref();
+    if is_good(text) {
+        return Ok(Some(text.clone()));
+    }
+    Err((value.span().start, format!("{key} {text:?}, expected {expected}")))
+}
+
+/// The name of an extended resource: a domain, a slash, a name.
+fn resource(key: &str, value: &Spanned<String>) -> Result<(), Mistake> {
+    let text = value.get_ref();
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let is_resource = text.split_once('/').is_some_and(|(domain, name)| {
+        domain.split('.').all(is_label) && !name.is_empty() && name.chars().all(plain)
+    });
+    if is_resource {
+        return Ok(());
+    }
+    let message = format!("{key} {text:?}, expected a resource such as \"nvidia.com/gpu\"");
+    Err((value.span().start, message))
+}
+
+/// The name of a variable, as shells know them.
+fn variable(value: &Spanned<String>) -> Result<(), Mistake> {
+    let text = value.get_ref();
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if text.chars().all(plain) && text.chars().next().is_some_and(|c| !c.is_ascii_digit()) {
+        return Ok(());
+    }
+    Err((value.span().start, format!("env {text:?}, expected the name of a variable")))
+}
+
+/// A toleration that says something, and not of everything by mistake.
+fn tolerable(toleration: &Spanned<Toleration>) -> Result<(), Mistake> {
+    const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
+    let (at, it) = (toleration.span().start, toleration.get_ref());
+    if it.key.is_none() && it.value.is_some() {
+        let message = "tolerations: a value without a key, expected key = \"...\" beside it";
+        return Err((at, message.to_owned()));
+    }
+    if it.key.as_deref() == Some("") {
+        let message = "tolerations: key is empty; without a key every taint is tolerated";
+        return Err((at, message.to_owned()));
+    }
+    if let Some(effect) = it.effect.as_deref()
+        && !EFFECTS.contains(&effect)
+    {
+        let message =
+            format!("tolerations: effect {effect:?}, expected one of: {}", EFFECTS.join(", "));
+        return Err((at, message));
+    }
+    Ok(())
+}

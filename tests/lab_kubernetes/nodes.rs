@@ -1,0 +1,252 @@
+//! The test node itself: what it does with pods is what a kubelet would, as far
+//! as fabricgate depends on it. Commands in pods run over real websockets,
+//! through the API server and the streaming code of Kubernetes.
+
+use std::fs;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::AttachParams;
+use kube::api::LogParams;
+use serde_json::Value;
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+use tokio::io::AsyncWriteExt;
+use tokio::task::JoinSet;
+
+use super::lab::Lab;
+use super::lab::Nodes;
+use super::lab::Server;
+use super::lab::lab;
+
+/// A rack, a namespace and the server.
+struct Site {
+    server: Server,
+    namespace: String,
+    names: Vec<String>,
+    nodes: Nodes,
+}
+
+async fn site(lab: &Lab, count: usize, more: &Value) -> Site {
+    let server = lab.admin().await;
+    let namespace = lab.namespace("nodes").await;
+    let mut nodes = lab.nodes();
+    let names = nodes.rack(&format!("{namespace}-"), count, more);
+    server.wait_until_ready(&names).await;
+    Site { server, namespace, names, nodes }
+}
+
+impl Site {
+    fn pods(&self) -> String {
+        format!("/api/v1/namespaces/{}/pods", self.namespace)
+    }
+
+    /// A pod on the first of our nodes that runs words of a shell.
+    async fn pod(&self, name: &str, words: &str, more: &Value) -> String {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {"nodeName": self.names[0], "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 2,
+                "containers": [{"name": "main", "image": "lab:1",
+                    "command": ["sh", "-c", words]}]}});
+        merge(&mut pod, more);
+        self.server.create(&self.pods(), &pod).await;
+        name.to_owned()
+    }
+
+    async fn phase(&self, name: &str, phase: &str) -> Value {
+        self.server.wait_for_phase(&self.namespace, name, phase).await
+    }
+
+    fn api(&self) -> Api<Pod> {
+        Api::namespaced(self.server.0.clone(), &self.namespace)
+    }
+}
+
+fn merge(into: &mut Value, more: &Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            for (key, value) in more {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, more) => *into = more.clone(),
+    }
+}
+
+fn gpus(count: u32) -> Value {
+    json!({"limits": {"nvidia.com/gpu": count.to_string()}})
+}
+
+/// Runs a command in a pod, with something to read; its streams and its code.
+async fn exec(pods: &Api<Pod>, pod: &str, words: &str, input: Vec<u8>) -> (Vec<u8>, String, i32) {
+    let how = AttachParams::default().stdin(true).stdout(true).stderr(true);
+    let mut running = pods.exec(pod, ["sh", "-c", words], &how).await.expect("an exec");
+    let (mut stdin, mut stdout, mut stderr) = (
+        running.stdin().expect("stdin"),
+        running.stdout().expect("stdout"),
+        running.stderr().expect("stderr"),
+    );
+    let ended = running.take_status().expect("a status");
+    let (mut out, mut told) = (Vec::new(), String::new());
+    let write = async {
+        stdin.write_all(&input).await.expect("it reads");
+        stdin.shutdown().await.expect("a closed stream");
+    };
+    let (_, read, said) =
+        tokio::join!(write, stdout.read_to_end(&mut out), stderr.read_to_string(&mut told));
+    read.expect("what it wrote");
+    said.expect("what it said");
+    let status = ended.await.expect("a status");
+    running.join().await.expect("a clean end");
+    let code = match status.status.as_deref() {
+        Some("Success") => 0,
+        _ => {
+            let causes = status.details.as_ref().and_then(|details| details.causes.as_ref());
+            let code = causes.and_then(|causes| causes.first()?.message.as_ref()?.parse().ok());
+            code.unwrap_or_else(|| panic!("{status:?}"))
+        }
+    };
+    (out, told, code)
+}
+
+#[tokio::test]
+async fn commands_run_in_pods_over_websockets_of_both_kinds() {
+    let Some(lab) = lab() else { return };
+    // Those before 1.36 have theirs translated by the API server.
+    for old in [false, true] {
+        let site = site(&lab, 1, &json!({"old_kubelet": old})).await;
+        site.pod("busy", "sleep 600", &json!({})).await;
+        site.phase("busy", "Running").await;
+        let pods = site.api();
+        let said = exec(&pods, "busy", "cat; echo oops >&2; exit 7", b"hello".to_vec()).await;
+        assert_eq!(said, (b"hello".to_vec(), "oops\n".to_owned(), 7), "old: {old}");
+
+        let noise: Vec<u8> =
+            (0..1_u32 << 20).map(|at| at.wrapping_mul(31).to_le_bytes()[1]).collect();
+        let (out, told, code) = exec(&pods, "busy", "cat", noise.clone()).await;
+        assert!(out == noise, "{} of {} bytes came back", out.len(), noise.len());
+        assert_eq!((told.as_str(), code), ("", 0));
+
+        let mut many = JoinSet::new();
+        for number in 0..24 {
+            let pods = pods.clone();
+            many.spawn(async move {
+                let text = format!("line {number}\n").repeat(2_000).into_bytes();
+                let (out, _, code) = exec(&pods, "busy", "cat; exit 3", text.clone()).await;
+                assert!(out == text && code == 3, "{number}: {} bytes, {code}", out.len());
+            });
+        }
+        while let Some(ended) = many.join_next().await {
+            ended.expect("no panic");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pod_is_a_process_of_its_node_with_its_name_address_and_gpus() {
+    let Some(lab) = lab() else { return };
+    let mut site = site(&lab, 2, &json!({})).await;
+    let container = json!({"name": "main", "image": "lab:1", "resources": gpus(3),
+        "command": ["sh", "-c", "echo $NAME on $NODE at $(ADDRESS) >&2; exit $CODE"],
+        "env": [{"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "CODE", "value": "0"}]});
+    // The scheduler finds a node for it.
+    let spec = json!({"nodeName": null, "containers": [container],
+        "nodeSelector": {"kubernetes.io/hostname": site.names[1]}});
+    site.pod("well", "", &json!({"spec": spec})).await;
+    let pod = site.phase("well", "Succeeded").await;
+    assert_eq!(pod["spec"]["nodeName"], json!(site.names[1]));
+    let address = pod["status"]["podIP"].as_str().expect("an address");
+    let node = site.server.node(&site.names[1]).await;
+    assert_eq!(node["status"]["addresses"][0]["address"], json!(address));
+    let log = site.api().logs("well", &LogParams::default()).await.expect("a log");
+    assert_eq!(log, format!("well on {} at {address}\n", site.names[1]));
+
+    // Four GPUs are not six, whoever binds pods to the node.
+    site.pod("first", "sleep 600", &json!({})).await;
+    let mut hungry = json!({"name": "main", "image": "lab:1", "command": ["sleep", "600"]});
+    hungry["resources"] = gpus(3);
+    let wants = json!({"spec": {"containers": [hungry]}});
+    site.pod("second", "", &wants).await;
+    site.phase("second", "Running").await;
+    site.pod("third", "", &wants).await;
+    let refused = site.phase("third", "Failed").await;
+    assert_eq!(refused["status"]["reason"], json!("OutOfnvidia.com/gpu"));
+
+    // A reboot ends what ran, and is seen.
+    let before = site.server.node(&site.names[0]).await["status"]["nodeInfo"]["bootID"].clone();
+    let boot = site.nodes.reboot(&site.names[0]);
+    assert_ne!(before, json!(boot));
+    let after = site.server.node(&site.names[0]).await;
+    assert_eq!(after["status"]["nodeInfo"]["bootID"], json!(boot));
+    let ended = site.phase("second", "Failed").await;
+    let code = &ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"];
+    assert_eq!(code, &json!(137));
+}
+
+#[tokio::test]
+async fn pods_wait_fail_expire_and_end_as_on_a_real_node() {
+    let Some(lab) = lab() else { return };
+    let mut site = site(&lab, 1, &json!({})).await;
+    let image = |image: &str| {
+        json!({"spec": {"containers": [{"name": "main", "image": image, "command": ["sh", "-c",
+            "exit 5"]}]}})
+    };
+    site.pod("missing", "", &image("registry.invalid/missing:1")).await;
+    site.pod("slow", "", &image("slow:2")).await;
+    let waits = |pod: &Value, word: &str| {
+        pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == json!(word)
+    };
+    for word in ["ErrImagePull", "ImagePullBackOff"] {
+        let is_so = |pod: &Value| waits(pod, word);
+        site.server.wait_for_pod(&site.namespace, "missing", word, is_so).await;
+    }
+    let ended = site.phase("slow", "Failed").await;
+    let code = &ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"];
+    assert_eq!(code, &json!(5));
+
+    site.pod("late", "sleep 600", &json!({"spec": {"activeDeadlineSeconds": 1}})).await;
+    let late = site.phase("late", "Failed").await;
+    assert_eq!(late["status"]["reason"], json!("DeadlineExceeded"));
+
+    // Deaf to SIGTERM, with a child in a session of its own: both are gone when
+    // the grace period is over.
+    let words = "trap '' TERM; setsid sleep 600 & while :; do sleep 1; done";
+    site.pod("deaf", words, &json!({})).await;
+    site.phase("deaf", "Running").await;
+    let process = site.nodes.pods()[0]["process"].as_u64().expect("a process");
+    assert!(Path::new(&format!("/proc/{process}")).exists());
+    let path = format!("{}/deaf", site.pods());
+    site.server.delete(&path).await;
+    site.server.wait_until_gone(&path).await;
+    assert_eq!(site.nodes.pods(), [] as [Value; 0]);
+    assert_eq!(marked(&lab), 1, "the test node is all that is left");
+
+    // What has no process any more is told so, and what is without power is not.
+    site.pod("orphan", "sleep 600", &json!({})).await;
+    site.phase("orphan", "Running").await;
+    let Site { server, namespace, names, nodes } = site;
+    nodes.unplug();
+    assert_eq!(marked(&lab), 0);
+    let path = format!("/api/v1/namespaces/{namespace}/pods/orphan");
+    let orphan = server.get(&path).await.expect("the pod stays");
+    assert_eq!(orphan["status"]["phase"], json!("Running"));
+    let mut again = lab.nodes();
+    again.add(&json!({"name": names[0], "gpus": 4}));
+    server.wait_for_phase(&namespace, "orphan", "Failed").await;
+    server.delete(&path).await;
+    server.wait_until_gone(&path).await;
+}
+
+/// Processes that carry the mark of the lab.
+fn marked(lab: &Lab) -> usize {
+    let mark = format!("FABRICGATE_LAB_AT={}\0", lab.folder.display());
+    let processes = fs::read_dir("/proc").expect("processes").filter_map(Result::ok);
+    let environments =
+        processes.filter_map(|process| fs::read(process.path().join("environ")).ok());
+    let carries = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).contains(&mark);
+    environments.filter(carries).count()
+}
