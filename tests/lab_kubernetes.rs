@@ -15,6 +15,8 @@ mod killed;
 mod lab;
 #[path = "lab_kubernetes/nodes.rs"]
 mod nodes;
+#[path = "lab_kubernetes/outage.rs"]
+mod outage;
 #[path = "lab_kubernetes/proxy.rs"]
 mod proxy;
 #[path = "lab_kubernetes/turns.rs"]
