@@ -135,7 +135,7 @@ mod tests {
     use crate::model::words;
 
     fn shown(change: &Change, plane: Plane) -> Vec<String> {
-        let calls = super::words(&"n1".into(), change, plane);
+        let calls = words(&"n1".into(), change, plane);
         calls.iter().map(|call| words::line(call)).collect()
     }
 

@@ -32,7 +32,7 @@ use crate::gate::turn::TurnError;
 use crate::gate::turn::Turned;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
-use crate::launch::kubernetes::Kubernetes;
+use crate::launch::kubernetes;
 use crate::launch::slurm::Programs;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionResult;
@@ -92,7 +92,7 @@ pub fn programs(launcher: &Launcher) -> Option<&Programs> {
 }
 
 /// How pods are wanted, where they are what nodes are reached by.
-pub fn pods(launcher: &Launcher) -> Option<&Kubernetes> {
+pub fn pods(launcher: &Launcher) -> Option<&kubernetes::Kubernetes> {
     match launcher {
         Launcher::Kubernetes(kubernetes) => Some(kubernetes),
         _ => None,

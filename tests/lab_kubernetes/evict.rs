@@ -106,7 +106,7 @@ fn drained(node: &str, reason: &str) -> Value {
 
 /// Pods of a node, each with a controller, ready.
 struct Pods<'a> {
-    server: &'a super::Server,
+    server: &'a super::lab::Server,
     owner: String,
 }
 
@@ -122,7 +122,7 @@ impl Pods<'_> {
         self.server.create(TEAM, &pod).await;
         let ready =
             json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
-        self.server.set_status(TEAM, name, &ready).await;
+        self.server.status(&format!("{TEAM}/{name}"), &ready).await;
     }
 
     async fn budget(&self, name: &str, app: &str) {
@@ -194,7 +194,7 @@ fn of(evictions: &[Eviction], node: &str) -> BTreeMap<String, (EvictionResult, S
 #[tokio::test]
 async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     use EvictionResult::*;
-    let Some(lab) = super::lab() else {
+    let Some(lab) = super::lab::lab() else {
         println!("no Kubernetes laboratory (ci/lab-kubernetes test): nothing is tested");
         return;
     };
