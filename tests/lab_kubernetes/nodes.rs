@@ -336,12 +336,12 @@ async fn pods_have_volumes_and_a_token_that_nobody_else_sees() {
         "data": {"a": "alpha", "b": "beta"}});
     site.server.create(&maps, &map).await;
     let mounts = json!([{"name": "said", "mountPath": "/etc/lab-volume/said", "readOnly": true},
-        {"name": "space", "mountPath": "/lab-volume"}]);
+        {"name": "space", "mountPath": "/var/lib/lab-volume"}]);
     let container = |name: &str, words: &str| {
         json!({"name": name, "image": "lab:1", "command": ["sh", "-c", words],
             "volumeMounts": mounts})
     };
-    let words = "cat /etc/lab-volume/said/* /lab-volume/file; touch /etc/lab-volume/said/x || \
+    let words = "cat /etc/lab-volume/said/* /var/lib/lab-volume/file; touch /etc/lab-volume/said/x || \
         curl -sS --cacert $D/ca.crt -H \"Authorization: Bearer $(cat $D/token)\" \
         -d \"$ASK\" -H 'Content-Type: application/json' $AT; sleep 600";
     let mut main = container("main", words);
@@ -355,7 +355,7 @@ async fn pods_have_volumes_and_a_token_that_nobody_else_sees() {
         "has",
         "",
         &json!({"spec": {
-            "initContainers": [container("first", "echo gamma > /lab-volume/file")],
+            "initContainers": [container("first", "echo gamma > /var/lib/lab-volume/file")],
             "containers": [main],
             "volumes": [
                 {"name": "said", "configMap": {"name": "said",
@@ -373,9 +373,9 @@ async fn pods_have_volumes_and_a_token_that_nobody_else_sees() {
     .await;
     assert!(log.starts_with("alphabetagamma\n") && log.contains(&account), "{log}");
     assert!(log.contains("Read-only file system"), "{log}");
-    let (seen, _, _) = exec(&site.api(), "has", "cat /lab-volume/file", Vec::new()).await;
+    let (seen, _, _) = exec(&site.api(), "has", "cat /var/lib/lab-volume/file", Vec::new()).await;
     assert_eq!(seen, b"gamma\n");
-    for path in ["/etc/lab-volume", "/lab-volume"] {
+    for path in ["/etc/lab-volume", "/var/lib/lab-volume"] {
         assert!(!Path::new(path).exists(), "{path} is the pod's own");
     }
 }

@@ -60,6 +60,10 @@ func enter(spec string, words []string) error {
 			if there, err = filepath.EvalSymlinks(there); err != nil {
 				return err
 			}
+			// A layer over the root would be beside the one that we look from.
+			if there == "/" {
+				return fmt.Errorf("%s: the lab makes no folders in /", mount.To)
+			}
 			covered := false
 			for _, layer := range layered {
 				covered = covered || there == layer || strings.HasPrefix(there, layer+"/")
