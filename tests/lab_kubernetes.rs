@@ -3,6 +3,10 @@
 //! `ci/lab-kubernetes test` starts one and names it in a variable; without it
 //! these tests say so and check nothing.
 
+#[path = "lab_kubernetes/carry.rs"]
+mod carry;
+#[path = "lab_kubernetes/changes.rs"]
+mod changes;
 #[path = "lab_kubernetes/claims.rs"]
 mod claims;
 #[path = "lab_kubernetes/deploy.rs"]

@@ -22,7 +22,7 @@ use crate::coordinator::signals::Signals;
 use crate::gate::certificates;
 use crate::gate::certificates::Issued;
 use crate::gate::journal::JournalError;
-use crate::gate::kubernetes::Kubernetes;
+use crate::gate::kubernetes::Kubernetes as Cluster;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::slurmrestd::Slurmrestd;
 use crate::gate::stamp;
@@ -79,7 +79,7 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
             user: rest.user.clone(),
             limit: gate.limit,
         }),
-        Told::Kubernetes(server) => Box::new(Kubernetes::new(server.clone())),
+        Told::Kubernetes(server) => Box::new(Cluster::new(server.clone())),
     }
 }
 
