@@ -22,6 +22,8 @@ use super::launcher::Reach;
 use super::sources;
 use super::sources::Wanted;
 use super::stored;
+use super::watching;
+use super::watching::Watching;
 use crate::act::policy::Policy;
 use crate::coordinator::Confirm;
 use crate::inventory::claims_file;
@@ -64,6 +66,8 @@ struct File {
     confirm: ConfirmSection,
     policy: Option<Spanned<Policy>>,
     gate: Option<Spanned<gating::Section>>,
+    #[serde(default)]
+    watch: watching::Section,
 }
 
 /// One file with claims, or several.
@@ -140,6 +144,8 @@ pub struct Config {
     pub policy: Policy,
     /// Through whom proposals are carried out, where somebody says so.
     pub gate: Option<Gate>,
+    /// What the standing gate does.
+    pub watch: Watching,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -260,6 +266,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
             policy
         }
     };
+    let watch = watching::watching(read.watch, &policy, gate.as_ref())
+        .map_err(|(at, message)| wrong(at, message))?;
     Ok(Config {
         path: path.to_owned(),
         claims,
@@ -279,6 +287,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         limits: read.sweep,
         policy,
         gate,
+        watch,
         scratch: None,
     })
 }

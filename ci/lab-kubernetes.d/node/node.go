@@ -110,6 +110,12 @@ func (f *Fleet) add(ctx context.Context, spec NodeSpec) (Answer, error) {
 	f.mu.Lock()
 	f.nodes[spec.Name] = node
 	f.mu.Unlock()
+	// Those that were bound to it before it was here.
+	for _, seen := range f.pods.List() {
+		if pod := seen.(*corev1.Pod); pod.Spec.NodeName == node.name {
+			f.saw(pod)
+		}
+	}
 	go f.keepAlive(alive, node)
 	return Answer{Address: node.address, Boot: node.boot}, nil
 }
