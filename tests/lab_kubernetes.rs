@@ -15,7 +15,21 @@ mod deploy;
 mod evict;
 #[path = "lab_kubernetes/gate.rs"]
 mod gate;
+#[path = "lab_kubernetes/killed.rs"]
+mod killed;
 #[path = "lab_kubernetes/lab.rs"]
 mod lab;
 #[path = "lab_kubernetes/nodes.rs"]
 mod nodes;
+#[path = "lab_kubernetes/outage.rs"]
+mod outage;
+#[path = "lab_kubernetes/pods.rs"]
+mod pods;
+#[path = "lab_kubernetes/proxy.rs"]
+mod proxy;
+#[path = "lab_kubernetes/turns.rs"]
+mod turns;
+#[path = "lab_kubernetes/watch.rs"]
+mod watch;
+#[path = "lab_kubernetes/weather.rs"]
+mod weather;

@@ -63,7 +63,7 @@ async fn site(lab: &Lab, count: usize, more: &Value) -> Site {
         "claims = \"claims.toml\"\n\
          [launcher]\nkind = \"kubernetes\"\nworker = {:?}\n\
          [launcher.kubernetes]\nkubeconfig = {kubeconfig:?}\nnamespace = {namespace:?}\n\
-         image = \"lab:1\"\ncapabilities = []\n\
+         image = \"lab:1\"\ncapabilities = []\nranks = \"names\"\n\
          [gate]\nstate = \"gate\"\nthrough = \"kubernetes\"\n\
          [gate.kubernetes]\nkubeconfig = {kubeconfig:?}\n\
          [policy]\nsimulated = true\n\
