@@ -840,8 +840,10 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     let objects = admin.install().await;
     let simulated = Simulated::new(&scenario("least-", true));
     let mut nodes = lab.nodes();
-    let unverified =
-        json!({"taints": [{"key": "fabricgate.io/unverified", "effect": "NoSchedule"}]});
+    // Simulated nodes have the boot of this machine.
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
+    let unverified = json!({"boot": boot.trim(),
+        "taints": [{"key": "fabricgate.io/unverified", "effect": "NoSchedule"}]});
     let names = nodes.rack("least-", 4, &unverified);
     lab.admin().await.wait_until_ready(&names).await;
     let folder = installed(&admin, &lab, &simulated).await;
@@ -849,16 +851,18 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     let run = |words: &[&str], code: i32| {
         let mut all = words.to_vec();
         all.extend(["--config", "fabricgate.toml", "--no-progress"]);
-        fabricgate(folder.path(), &all).expect(code);
+        let told = fabricgate(folder.path(), &all);
+        told.expect(code);
+        told
     };
     let rack: Vec<&str> = names.iter().map(String::as_str).collect();
     let with =
         |words: &[&'static str]| -> Vec<&str> { words.iter().chain(&rack).copied().collect() };
     run(&["claims"], 0);
-    run(&with(&["admit", "--apply"]), 3);
+    let told = run(&with(&["admit", "--apply"]), 3);
     let node = |name: &str| format!("/api/v1/nodes/{name}");
     let marked = admin.get(&node("least-03")).await.expect("a node");
-    assert!(marked["spec"]["taints"].to_string().contains("fabricgate.io/degraded"), "{marked}");
+    assert!(marked["spec"]["taints"].to_string().contains("fabricgate.io/degraded"), "{told:?}");
     // Repaired, and measured until it is believed.
     simulated.rewrite(&scenario("least-", false));
     for _ in 0..2 {
