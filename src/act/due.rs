@@ -6,6 +6,7 @@
 //! alone, or kept by somebody is never named, whatever is due there.
 
 pub mod attempts;
+pub mod lapsed;
 mod ready;
 mod wants;
 
@@ -176,6 +177,9 @@ pub fn due(watched: &Watched<'_>, settings: &Settings, now: &Stamp) -> Due {
             format!("due, and waits: {} at a time", domains_at_once(settings.at_once))
         } else {
             free -= 1;
+            for partner in &job.partners {
+                due.not_due.remove(partner);
+            }
             due.jobs.push(job);
             continue;
         };
@@ -247,9 +251,6 @@ fn job(
     let missing = settings.together.min(settings.nodes).saturating_sub(nodes.len());
     let others = idle.iter().filter(|node| !nodes.contains_key(**node));
     let partners: Vec<NodeName> = others.take(missing).map(|node| (*node).clone()).collect();
-    for partner in &partners {
-        not_due.remove(partner);
-    }
     let why = whys.into_iter().map(|((_, why), names)| format!("{}: {why}", hostlist::fold(names)));
     let why = why.collect::<Vec<_>>().join("; ");
     Job { domain: domain.clone(), profile, cause, nodes, partners, why }

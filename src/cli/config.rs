@@ -266,8 +266,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
             policy
         }
     };
-    let watch =
-        watching::watching(read.watch, &policy).map_err(|(at, message)| wrong(at, message))?;
+    let watch = watching::watching(read.watch, &policy, gate.as_ref())
+        .map_err(|(at, message)| wrong(at, message))?;
     Ok(Config {
         path: path.to_owned(),
         claims,

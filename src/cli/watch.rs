@@ -11,9 +11,13 @@ use super::config;
 use super::config::Config;
 use super::expectations;
 use super::failure::Failure;
+use super::gating::Gate;
+use super::gating::Told;
 use super::stdout;
 use super::stdout::note;
+use super::watching::Expired;
 use crate::coordinator::signals::Signals;
+use crate::gate::lease::Term;
 use crate::gate::lease::keeper;
 use crate::gate::stamp;
 use crate::gate::watch::Watch;
@@ -58,7 +62,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             .map_err(|error| Failure::Environment(format!("listen {address}: {error}")))?;
         note(&format!("/healthz, /readyz and /metrics are at {bound}"));
     }
-    let kubernetes = kubernetes(&config);
+    let kubernetes = kubernetes(gate);
     let lease = lease(&config, kubernetes.as_ref());
     let pokes = match &kubernetes {
         Some(kubernetes) if !args.once => {
@@ -73,11 +77,15 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let mut lines = Lines { json: globals.json, lost: None };
     let mut tell = |event: WatchEvent| lines.tell(event);
     let asked = Arc::clone(&config);
+    let writer = |term: &Term| acting::scheduler_in(gate, Some(term));
     let watching = watch(Watch {
         folder: gate.folder.clone(),
         scheduler: scheduler.as_ref(),
         claims: Arc::new(move || claims(&asked)),
         settings: watching.settings.clone(),
+        policy: &config.policy,
+        taints: watching.expired == Expired::Taint,
+        writer: Some(&writer),
         pace: watching.pace.clone(),
         program: vec![program],
         arguments: ["--apply", "--config", &path.display().to_string()].map(str::to_owned).into(),
@@ -120,8 +128,11 @@ fn claims(config: &Config) -> Result<Claims, String> {
 }
 
 /// The way to the cluster whose nodes are gated, where it is one of Kubernetes.
-fn kubernetes(_config: &Config) -> Option<Kubernetes> {
-    None
+fn kubernetes(gate: &Gate) -> Option<Kubernetes> {
+    match &gate.told {
+        Told::Kubernetes(kubernetes) => Some(kubernetes.clone()),
+        Told::Scontrol(_) | Told::Slurmrestd(_) => None,
+    }
 }
 
 /// The Lease: the one that is named, and the usual one where Kubernetes is gated.

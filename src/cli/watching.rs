@@ -11,6 +11,8 @@ use toml::Spanned;
 
 use super::config::Mistake;
 use super::config::duration;
+use super::gating::Gate;
+use super::gating::Told;
 use crate::act::due::Settings;
 use crate::act::policy::Policy;
 use crate::gate::watch::Pace;
@@ -53,7 +55,7 @@ pub struct Section {
     conclude_s: Option<Spanned<f64>>,
     logs: Option<Spanned<u32>>,
     listen: Option<Spanned<String>>,
-    lease: Option<Lease>,
+    lease: Option<Spanned<Lease>>,
     expired: Expired,
 }
 
@@ -113,8 +115,6 @@ pub enum Expired {
     Condition,
     /// The same, and the start-up taint is there again.
     Taint,
-    /// They stay.
-    Keep,
 }
 
 /// The watch, as configured.
@@ -160,7 +160,17 @@ impl Default for LeaseNamed {
 }
 
 /// Reads `[watch]`.
-pub fn watching(section: Section, policy: &Policy) -> Result<Watching, Mistake> {
+pub fn watching(
+    section: Section,
+    policy: &Policy,
+    gate: Option<&Gate>,
+) -> Result<Watching, Mistake> {
+    let of_kubernetes = gate.is_some_and(|gate| matches!(gate.told, Told::Kubernetes(_)));
+    if let (Some(lease), false) = (&section.lease, of_kubernetes) {
+        let message = "lease: only [gate] through = \"kubernetes\" has one; elsewhere the lock of \
+                       the state folder makes one instance";
+        return Err((lease.span().start, message.to_owned()));
+    }
     let seconds = |key: &str, value: &Option<Spanned<f64>>, usual: Duration| match value {
         None => Ok(usual),
         Some(value) => duration(key, value),
@@ -234,7 +244,7 @@ pub fn watching(section: Section, policy: &Policy) -> Result<Watching, Mistake> 
             (listen.span().start, message)
         })?),
     };
-    let lease = section.lease.map(named).transpose()?;
+    let lease = section.lease.map(|it| named(it.into_inner())).transpose()?;
     Ok(Watching { settings, pace, listen, lease, expired: section.expired })
 }
 

@@ -116,7 +116,14 @@ impl Scheduler for Kubernetes {
         Box::pin(self.write(nodes, change, Some(seen.clone())))
     }
 
+    fn writes_as_seen(&self) -> bool {
+        true
+    }
+
     fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
         Edits::of(change).map_or_else(|_| Vec::new(), |it| words::words(&self.server, nodes, &it))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,23 +10,33 @@ pub mod keeper;
 
 use std::fmt;
 use std::sync::Mutex;
+use std::sync::PoisonError;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Api;
-use kube::Client;
 use kube::api::ObjectMeta;
 use kube::api::PostParams;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
 
+use super::kubernetes::Fence;
+use super::scheduler::Answer;
 use super::scheduler::SchedulerError;
 use super::stamp;
 use crate::measure::text::clean;
 use crate::model::said::ProblemKind;
+use crate::model::said::SourceProblem;
+use crate::sources::kubernetes::Kubernetes as Server;
 use crate::sources::kubernetes::access;
+use crate::sources::kubernetes::access::Reading;
 
 /// The variable that tells a child under which term it was started.
 pub const TERM: &str = "FABRICGATE_TERM";
+
+/// How long a Lease counts that does not say: the usual duration of controllers.
+const USUAL_S: f64 = 15.0;
 
 /// One term of one holder: nobody else ever has the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,46 +125,63 @@ impl Seen {
 }
 
 /// Whether a term still is the one in force, for whoever writes under it.
-#[expect(missing_debug_implementations, reason = "the client has none")]
-pub struct Fence {
-    api: Api<Lease>,
-    term: Term,
+pub struct TermFence {
+    server: Server,
+    term: Result<Term, String>,
+    /// Made where it is first asked: a client belongs to a runtime.
+    api: OnceCell<Api<Lease>>,
     seen: Mutex<Option<Seen>>,
 }
 
-impl Fence {
-    /// The fence of this term, asked for through this client.
-    pub fn new(client: Client, term: Term) -> Self {
-        Self { api: Api::namespaced(client, &term.namespace), term, seen: Mutex::new(None) }
+impl fmt::Debug for TermFence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TermFence").field("term", &self.term).finish_non_exhaustive()
     }
+}
 
-    /// The term.
-    pub fn term(&self) -> &Term {
-        &self.term
+impl TermFence {
+    /// The fence of this term, asked for at this server. One that cannot be read
+    /// lets nobody pass.
+    pub fn new(server: Server, term: Result<Term, String>) -> Self {
+        Self { server, term, api: OnceCell::new(), seen: Mutex::new(None) }
     }
 
     /// Reads the Lease; an error where nothing may be written any more, or where
     /// nobody can tell whether it may.
-    pub async fn holds(&self) -> Result<(), SchedulerError> {
-        let Term { namespace, name, holder, transitions } = &self.term;
+    async fn look(&self) -> Result<(), SchedulerError> {
+        let Term { namespace, name, holder, transitions } = self
+            .term
+            .as_ref()
+            .map_err(|why| SchedulerError::new(ProblemKind::Malformed, why.clone()))?;
+        let of = format!("the Lease {namespace}/{name}");
+        let unknown = |kind: ProblemKind, why: String| {
+            SchedulerError::new(kind, format!("{of} cannot be read: {why}"))
+        };
         let lost = |why: String| {
-            let message = format!(
-                "nothing is written: the Lease {namespace}/{name} {why}; another instance \
-                         is at work"
-            );
+            let message = format!("{of} {why}; another instance is at work");
             SchedulerError::new(ProblemKind::Contradictory, message)
         };
-        let lease = self.api.get(name).await.map_err(|error| {
-            let (kind, message) = access::refusal(&error);
-            let message = format!(
-                "nothing is written: the Lease {namespace}/{name} cannot be read: {message}"
-            );
-            SchedulerError::new(kind, message)
-        })?;
+        let connected = self.api.get_or_try_init(async || {
+            let access = access::connect(&self.server, Reading::Bounded).await?;
+            Ok(Api::namespaced(access.client, namespace))
+        });
+        let api = connected.await.map_err(|it: SourceProblem| unknown(it.kind, it.message))?;
+        let lease = timeout(self.server.limit, api.get(name)).await;
+        let lease = match lease {
+            Ok(Ok(lease)) => lease,
+            Ok(Err(error)) => {
+                let (kind, message) = access::refusal(&error);
+                return Err(unknown(kind, message));
+            }
+            Err(_) => {
+                let why = format!("no answer within {:?}", self.server.limit);
+                return Err(unknown(ProblemKind::Unreachable, why));
+            }
+        };
         let spec = lease.spec.unwrap_or_default();
         let now = stamp::stamp().uptime_s;
         let seen = {
-            let mut slot = self.seen.lock().expect("nobody panics while looking");
+            let mut slot = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let seen = Seen::look(slot.take(), &spec, now);
             *slot = Some(seen.clone());
             seen
@@ -167,11 +194,16 @@ impl Fence {
             let is = seen.transitions;
             return Err(lost(format!("is in term {is}, this was started in term {transitions}")));
         }
-        // What whoever started us would take for its own end.
-        if seen.has_expired(&spec, 15.0, now) {
+        if seen.has_expired(&spec, USUAL_S, now) {
             return Err(lost(format!("was not renewed by {holder} for its whole duration")));
         }
         Ok(())
+    }
+}
+
+impl Fence for TermFence {
+    fn holds<'a>(&'a self) -> Answer<'a, ()> {
+        Box::pin(self.look())
     }
 }
 

@@ -34,6 +34,7 @@ use super::scheduler::Scheduler;
 use super::stamp;
 use crate::act::due::Job;
 use crate::act::due::Settings;
+use crate::act::policy::Policy;
 use crate::model::claims::Claims;
 use crate::model::watch::Outcome;
 use crate::model::watch::WatchEvent;
@@ -76,6 +77,12 @@ pub struct Watch<'a> {
     pub claims: AskClaims,
     /// What is due when.
     pub settings: Settings,
+    /// The rules of the gate: what marks are called, how much may be spent.
+    pub policy: &'a Policy,
+    /// A node whose certificate has expired takes no new pods.
+    pub taints: bool,
+    /// Who writes under a term, where writing needs one.
+    pub writer: Option<&'a dyn Fn(&Term) -> Box<dyn Scheduler>>,
     /// How patient it is.
     pub pace: Pace,
     /// What is started for a job, before the profile: this program.
@@ -175,13 +182,13 @@ async fn only_looking(watch: &mut Watch<'_>) -> Result<u8, WatchError> {
         match looked {
             Err(why) if watch.once => return Err(WatchError::Unknown(why)),
             Err(what) => (watch.tell)(WatchEvent::Trouble { what }),
-            Ok(Looked { due, news }) if news => {
-                for job in &due.jobs {
+            Ok(Looked { due, news, wrong }) => {
+                for job in due.jobs.iter().filter(|_| news) {
                     let line = jobs::line(job, "", &command(watch, job), "");
                     (watch.tell)(WatchEvent::Due(line));
                 }
+                look.put_right(watch, wrong, None).await;
             }
-            Ok(_) => {}
         }
         if watch.once {
             return Ok(0);
@@ -275,8 +282,9 @@ async fn at_work(
             match looked {
                 Err(why) if watch.once => break Over::Lost(why),
                 Err(what) => (watch.tell)(WatchEvent::Trouble { what }),
-                Ok(Looked { due, .. }) => {
+                Ok(Looked { due, wrong, .. }) => {
                     has_decided = true;
+                    look.put_right(watch, wrong, term).await;
                     for job in due.jobs {
                         if *watch.stop.borrow() {
                             break;

@@ -136,8 +136,9 @@ pub enum WatchEvent {
         /// How long it took.
         seconds: f64,
     },
-    /// What a node carries counts no more, and is taken off.
-    Lapsed {
+    /// What nodes carry counts no more and is taken off, or is not as our
+    /// record has it and is said again.
+    Marks {
         /// The nodes.
         nodes: Vec<NodeName>,
         /// Why.

@@ -60,8 +60,8 @@ pub fn lines(event: &WatchEvent) -> Vec<String> {
             let (name, outcome) = (&job.job, outcome.as_str());
             vec![format!("watch: {name} {outcome} ({code}) after {seconds:.0} s")]
         }
-        WatchEvent::Lapsed { nodes, why, result } => {
-            let result = result.as_deref().unwrap_or("would be taken off");
+        WatchEvent::Marks { nodes, why, result } => {
+            let result = result.as_deref().unwrap_or("would be put right");
             vec![format!("watch: marks of {}: {why}: {result}", folded(nodes))]
         }
         WatchEvent::Trouble { what } => vec![format!("watch: {what}")],

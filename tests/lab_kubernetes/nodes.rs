@@ -19,6 +19,7 @@ use super::lab::Lab;
 use super::lab::Nodes;
 use super::lab::Server;
 use super::lab::lab;
+use super::lab::wait_for;
 
 /// A rack, a namespace and the server.
 struct Site {
@@ -323,5 +324,58 @@ async fn a_compute_domain_labels_the_nodes_of_its_pods_until_it_goes() {
     for name in &site.names {
         assert_eq!(site.server.node(name).await["metadata"]["labels"][DOMAIN], Value::Null);
         site.phase(name, "Failed").await;
+    }
+}
+
+#[tokio::test]
+async fn pods_have_volumes_and_a_token_that_nobody_else_sees() {
+    let Some(lab) = lab() else { return };
+    let site = site(&lab, 1, &json!({})).await;
+    let maps = format!("/api/v1/namespaces/{}/configmaps", site.namespace);
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "said"},
+        "data": {"a": "alpha", "b": "beta"}});
+    site.server.create(&maps, &map).await;
+    let mounts = json!([{"name": "said", "mountPath": "/etc/lab-volume/said", "readOnly": true},
+        {"name": "space", "mountPath": "/var/lib/lab-volume"}]);
+    let container = |name: &str, words: &str| {
+        json!({"name": name, "image": "lab:1", "command": ["sh", "-c", words],
+            "volumeMounts": mounts})
+    };
+    let words = "cat /etc/lab-volume/said/* /var/lib/lab-volume/file; touch /etc/lab-volume/said/x || \
+        curl -sS --cacert $D/ca.crt -H \"Authorization: Bearer $(cat $D/token)\" \
+        -d \"$ASK\" -H 'Content-Type: application/json' $AT; sleep 600";
+    let mut main = container("main", words);
+    main["env"] = json!([
+        {"name": "D", "value": "/var/run/secrets/kubernetes.io/serviceaccount"},
+        {"name": "AT", "value": "https://$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)\
+            /apis/authentication.k8s.io/v1/selfsubjectreviews"},
+        {"name": "ASK", "value": json!({"apiVersion": "authentication.k8s.io/v1",
+            "kind": "SelfSubjectReview"}).to_string()}]);
+    site.pod(
+        "has",
+        "",
+        &json!({"spec": {
+            "initContainers": [container("first", "echo gamma > /var/lib/lab-volume/file")],
+            "containers": [main],
+            "volumes": [
+                {"name": "said", "configMap": {"name": "said",
+                    "items": [{"key": "a", "path": "a"}, {"key": "b", "path": "b"}]}},
+                {"name": "space", "emptyDir": {}}]}}),
+    )
+    .await;
+    site.phase("has", "Running").await;
+    let account = format!("system:serviceaccount:{}:default", site.namespace);
+    let log = wait_for("the pod's log", async || {
+        let log =
+            site.api().logs("has", &LogParams::default()).await.map_err(|it| it.to_string())?;
+        if log.contains("groups") { Ok(log) } else { Err(log) }
+    })
+    .await;
+    assert!(log.starts_with("alphabetagamma\n") && log.contains(&account), "{log}");
+    assert!(log.contains("Read-only file system"), "{log}");
+    let (seen, _, _) = exec(&site.api(), "has", "cat /var/lib/lab-volume/file", Vec::new()).await;
+    assert_eq!(seen, b"gamma\n");
+    for path in ["/etc/lab-volume", "/var/lib/lab-volume"] {
+        assert!(!Path::new(path).exists(), "{path} is the pod's own");
     }
 }

@@ -5,8 +5,9 @@
 // log: through the code of Kubernetes itself (k8s.io/cri-streaming, and the
 // stream translation of k8s.io/apiserver).
 //
-// It isolates nothing: pods see this machine's files, processes and network. Each
-// node has a loopback address of its own, which its pods share.
+// It isolates nothing: pods see this machine's files, processes and network, and
+// are root where this is. Each node has a loopback address of its own, which its
+// pods share. Volumes are mounted for the pod alone, which only root can.
 //
 // It is told what to do by lines of JSON on standard input and answers each with
 // one line on standard output, in order:
@@ -94,6 +95,10 @@ type Running struct {
 }
 
 func main() {
+	if len(os.Args) > 3 && os.Args[1] == inside {
+		fmt.Fprintf(os.Stderr, "lab node: %v\n", enter(os.Args[2], os.Args[3:]))
+		os.Exit(128)
+	}
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig of an administrator")
 	clients := flag.String("clients", "", "certificate of the client that may use the kubelet's API: the API server's")
 	folder := flag.String("folder", "", "where logs of pods go")

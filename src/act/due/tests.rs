@@ -3,14 +3,16 @@
 use super::super::fixture::NOW;
 use super::super::fixture::World;
 use super::super::fixture::stamp;
+use super::super::ledger::CleanRun;
 use super::*;
+use crate::model::action::Mark;
 use crate::model::certificate::CERTIFICATE_FORMAT;
 use crate::model::certificate::Identity;
 use crate::model::certificate::Voided;
-use crate::model::kubernetes_node::CERTIFICATE;
 use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::live::LiveNode;
 use crate::model::moment::rfc3339;
+use crate::model::verdict::Outcome;
 use proptest::prelude::*;
 
 const HOUR: i64 = 3_600;
@@ -46,7 +48,10 @@ struct Fleet {
 impl Fleet {
     /// Idle nodes, certified an hour ago for a week.
     fn of(domains: usize, nodes: usize) -> Self {
-        let scene = World::of(domains, nodes);
+        let mut scene = World::of(domains, nodes);
+        for node in scene.live.as_mut().expect("a scheduler").nodes.values_mut() {
+            node.booted = Some(NOW - 1_000 * HOUR);
+        }
         let all = scene.fleet.domains.iter().flat_map(|domain| &domain.nodes);
         let certificates = all.map(|node| (node.clone(), certificate(node, 1, 168))).collect();
         Self {
@@ -277,20 +282,18 @@ fn a_certificate_counts_no_more_for_each_of_these_reasons() {
         (|it| it.certificate("d0n0").issued_unix = NOW + HOUR, "yet to come"),
         (
             |it| {
-                let carried = r#"{"run":"another","expires":"2026"}"#.to_owned();
-                let annotations = [(CERTIFICATE.to_owned(), carried)].into();
-                let node = KubernetesNode { annotations, ..KubernetesNode::default() };
-                it.scene.node("d0n0").kubernetes = Some(Box::new(node));
+                let mark = Mark {
+                    outcome: Outcome::Pass,
+                    class: None,
+                    run: "run1".to_owned(),
+                    at: String::new(),
+                    expires: Some(rfc3339(NOW + HOUR)),
+                    domain: None,
+                    boot_id: None,
+                };
+                it.scene.ledger.marks.insert("d0n0".into(), mark);
             },
-            "not the one that was issued",
-        ),
-        (
-            |it| {
-                let annotations = [(CERTIFICATE.to_owned(), "{}}".to_owned())].into();
-                let node = KubernetesNode { annotations, ..KubernetesNode::default() };
-                it.scene.node("d0n0").kubernetes = Some(Box::new(node));
-            },
-            "not the one that was issued",
+            "not as it was issued",
         ),
         (
             |it| {
@@ -359,7 +362,7 @@ fn a_drained_node_that_passed_once_is_measured_until_it_passed_often_enough() {
     fleet.scene.drained("d0n0", "nvlink-low", 0.5, 25 * HOUR);
     fleet.tried(Some(0));
     assert!(fleet.why_not("d0n0").contains("again from"));
-    let clean = crate::act::ledger::CleanRun { run: "r9".to_owned(), measured: NOW, boot_id: None };
+    let clean = CleanRun { run: "r9".to_owned(), measured: NOW, boot_id: None };
     let name = NodeName::from("d0n0");
     fleet.scene.ledger.drains.get_mut(&name).expect("a drain").clean.push(clean);
     assert!(fleet.why_not("d0n0").contains("something has changed since"));

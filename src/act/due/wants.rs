@@ -17,9 +17,9 @@ use crate::measure::text::clean;
 use crate::model::certificate::Certificate;
 use crate::model::id::DomainName;
 use crate::model::journal::Stamp;
-use crate::model::kubernetes_node::CERTIFICATE;
 use crate::model::live::LiveNode;
 use crate::model::profile::Profile;
+use crate::model::verdict::Outcome;
 
 /// What a node wants.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,7 @@ pub(super) fn want(
         let profile = if cause == Cause::Missing { settings.missing } else { settings.expired };
         return asked(cause, profile, format!("boot {boot}"), why);
     };
-    if let Some(why) = no_more(certificate, node, now) {
+    if let Some(why) = no_more(certificate, node, watched.ledger, now) {
         let key = format!("{} boot {boot}", certificate.run);
         return asked(Cause::Expired, settings.expired, key, why);
     }
@@ -112,7 +112,12 @@ fn repaired(
 }
 
 /// Why a certificate says nothing of the node as it is.
-fn no_more(certificate: &Certificate, node: &LiveNode, now: &Stamp) -> Option<String> {
+fn no_more(
+    certificate: &Certificate,
+    node: &LiveNode,
+    ledger: &Ledger,
+    now: &Stamp,
+) -> Option<String> {
     if let Some(why) = certificate::spent(certificate, now.unix) {
         return Some(format!("its certificate counts no more: {}", clean(&why)));
     }
@@ -124,20 +129,19 @@ fn no_more(certificate: &Certificate, node: &LiveNode, now: &Stamp) -> Option<St
     if let Some(why) = certificate::outlived(certificate, node) {
         return Some(why);
     }
-    edited(certificate, node)
+    edited(certificate, ledger)
 }
 
-/// Whether what the node carries as its certificate is not what was issued.
-/// Where it carries none, the mark is lost and is said again without measuring.
-fn edited(certificate: &Certificate, node: &LiveNode) -> Option<String> {
-    let shown = node.kubernetes.as_ref()?.annotations.get(CERTIFICATE)?;
-    let why = "the certificate that it carries is not the one that was issued".to_owned();
-    let Ok(shown) = serde_json::from_str::<serde_json::Value>(shown) else { return Some(why) };
-    let differs = |key: &str, issued: &str| {
-        shown.get(key).and_then(serde_json::Value::as_str).is_some_and(|it| it != issued)
-    };
-    let is_other = differs("run", &certificate.run) || differs("expires", &certificate.expires);
-    (is_other || !shown.is_object()).then_some(why)
+/// Whether the file says another end than our journal does of the same run. What
+/// the node itself carries is not looked at: that is said again without measuring.
+fn edited(certificate: &Certificate, ledger: &Ledger) -> Option<String> {
+    let mark = ledger.marks.get(&certificate.node)?;
+    let is_same = mark.run == certificate.run && mark.outcome == Outcome::Pass;
+    let end = mark.expires.as_ref().filter(|_| is_same)?;
+    (*end != certificate.expires).then(|| {
+        let (says, end) = (clean(&certificate.expires), clean(end));
+        format!("its certificate is not as it was issued: it says {says}, and was to end {end}")
+    })
 }
 
 /// A look at a node whose certificate holds, where it is time for one.

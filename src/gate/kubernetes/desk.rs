@@ -173,12 +173,12 @@ impl Desk {
         })
     }
 
-    /// Reads, again where the server is too busy.
+    /// Reads, again where the server is too busy or in a trouble that may pass.
     async fn ask(&self, asked: &Asked<'_>) -> Result<Value, Refused> {
         let mut attempt = 1;
         loop {
             match self.once(asked).await {
-                Err(Refused { status: Some(429 | 503), wait, .. }) if attempt < ATTEMPTS => {
+                Err(Refused { status: Some(429 | 500..=599), wait, .. }) if attempt < ATTEMPTS => {
                     let wait = wait.unwrap_or(PAUSE * attempt).min(self.limit());
                     tokio::time::sleep(wait).await;
                     attempt += 1;
@@ -228,6 +228,10 @@ impl Desk {
         let client = self.client().await?;
         let lost = |error: &kube::Error| {
             let (kind, message) = access::refusal(error);
+            // A connection that was cut says nothing of what was done: whoever
+            // wrote must not take it for a refusal.
+            let kind =
+                if kind == ProblemKind::Incomplete { ProblemKind::Unreachable } else { kind };
             Refused { kind, ..odd(message) }
         };
         let answer = client.send(request.map(Body::from)).await.map_err(|error| lost(&error))?;

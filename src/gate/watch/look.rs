@@ -17,15 +17,29 @@ use crate::act::due;
 use crate::act::due::Due;
 use crate::act::due::Running;
 use crate::act::due::Watched;
+use crate::act::due::lapsed;
 use crate::gate::certificates;
 use crate::gate::journal;
+use crate::gate::journal::Journal;
+use crate::gate::lease::Term;
+use crate::gate::reassert;
+use crate::gate::reassert::Reasserted;
 use crate::gate::stamp;
 use crate::inventory::hostlist;
+use crate::model::action::ActionResult;
 use crate::model::certificate::Certificate;
+use crate::model::change::Change;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::live::Live;
 use crate::model::watch::NotDue;
 use crate::model::watch::WatchEvent;
+
+/// How long marks rest that could not be put right.
+const MARKS_REST: Duration = Duration::from_secs(600);
+
+/// Why a node gets the start-up taint.
+const TAINTED: &str = "what certified it has expired, and it takes no new pods until it passes";
 
 /// What looks remember of each other.
 #[derive(Debug, Default)]
@@ -34,6 +48,9 @@ pub struct Look {
     told: Option<(WatchEvent, Vec<due::Job>)>,
     troubles: BTreeSet<String>,
     took: Duration,
+    /// Marks are not tried again before then.
+    marks_rest: Option<Instant>,
+    told_marks: BTreeMap<NodeName, String>,
 }
 
 /// What a look came to.
@@ -43,6 +60,31 @@ pub struct Looked {
     pub due: Due,
     /// It differs from the last time.
     pub news: bool,
+    /// Marks that are not as they should be.
+    pub wrong: Wrong,
+}
+
+/// Marks that are not as they should be.
+#[derive(Debug, Default)]
+pub struct Wrong {
+    live: Live,
+    marks: Vec<(NodeName, String)>,
+    taints: Vec<(NodeName, Change)>,
+}
+
+/// Tells of nodes with one reason and one result together.
+fn tell_marks<'t>(
+    watch: &mut Watch<'_>,
+    marks: impl Iterator<Item = (&'t NodeName, &'t str, Option<&'t str>)>,
+) {
+    let mut groups: BTreeMap<(&str, Option<&str>), Vec<NodeName>> = BTreeMap::new();
+    for (node, why, result) in marks {
+        groups.entry((why, result)).or_default().push(node.clone());
+    }
+    for ((why, result), nodes) in groups {
+        let (why, result) = (why.to_owned(), result.map(str::to_owned));
+        (watch.tell)(WatchEvent::Marks { nodes, why, result });
+    }
 }
 
 impl Look {
@@ -83,6 +125,11 @@ impl Look {
             &now,
         );
         let counts = |it: &&Certificate| certificate::spent(it, now.unix).is_none();
+        let wrong = lapsed::marks(&live, &ledger, watch.policy, &now);
+        let taints = match watch.taints {
+            true => lapsed::taints(&live, claims, &ledger, watch.policy, &now),
+            false => Vec::new(),
+        };
         let event = WatchEvent::Looked {
             nodes: live.nodes.len(),
             claimed: claims.domains.iter().map(|domain| domain.nodes.len()).sum(),
@@ -104,7 +151,46 @@ impl Look {
             (watch.tell)(WatchEvent::Trouble { what: crate::measure::text::clean(what) });
         }
         self.troubles = troubles;
-        Ok(Looked { due, news })
+        Ok(Looked { due, news, wrong: Wrong { live, marks: wrong, taints } })
+    }
+
+    /// Puts marks right that are not, or says that it would.
+    pub async fn put_right(&mut self, watch: &mut Watch<'_>, wrong: Wrong, term: Option<&Term>) {
+        let Wrong { live, marks: said, taints } = wrong;
+        if !watch.apply {
+            let taints = taints.iter().map(|(node, _)| (node.clone(), TAINTED.to_owned()));
+            let all: BTreeMap<NodeName, String> = said.into_iter().chain(taints).collect();
+            if all != self.told_marks {
+                tell_marks(watch, all.iter().map(|(node, why)| (node, why.as_str(), None)));
+                self.told_marks = all;
+            }
+            return;
+        }
+        let rests = self.marks_rest.is_some_and(|until| Instant::now() < until);
+        if rests || (said.is_empty() && taints.is_empty()) {
+            return;
+        }
+        self.marks_rest = None;
+        // Another turn is at work: it puts them right itself, or the next look.
+        let Ok(journal) = Journal::open_now(&watch.folder) else { return };
+        let writer = term.and_then(|term| watch.writer.map(|writer| writer(term)));
+        let scheduler = writer.as_deref().unwrap_or(watch.scheduler);
+        let names = &watch.policy.marks;
+        let mut done = reassert::reassert(scheduler, &live, journal.ledger(), names).await;
+        done.extend(reassert::write(scheduler, taints).await);
+        drop(journal);
+        let whys: BTreeMap<NodeName, String> = said.into_iter().collect();
+        let is_done =
+            |it: &Reasserted| matches!(it.result, ActionResult::Done | ActionResult::Already);
+        if !done.iter().all(is_done) {
+            self.marks_rest = Some(Instant::now() + MARKS_REST);
+        }
+        watch.vitals.lapsed(done.iter().filter(|it| is_done(it)).count());
+        let told = done.iter().map(|it| {
+            let why = whys.get(&it.node).map_or(TAINTED, String::as_str);
+            (&it.node, why, Some(it.detail.as_str()))
+        });
+        tell_marks(watch, told);
     }
 
     /// Asks the sources again where it is time. What was claimed before counts on

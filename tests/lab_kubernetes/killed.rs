@@ -1,0 +1,223 @@
+//! The gate killed in the middle of its work, on a real server: a turn of the
+//! library at every question that it asks, before it is heard, as an orphan's,
+//! and after it was answered.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fabricgate::act::ledger::Ledger;
+use fabricgate::exec;
+use fabricgate::exec::Request;
+use fabricgate::gate::journal;
+use fabricgate::gate::kubernetes::Kubernetes as Gate;
+use fabricgate::model::action::ActionKind;
+use fabricgate::model::action::ActionPlan;
+use serde_json::Value;
+
+use super::proxy::Call;
+use super::proxy::Proxy;
+use super::proxy::Weather;
+use super::turns::Admin;
+use super::turns::action;
+use super::turns::drained;
+use super::turns::drained_before;
+use super::turns::foreign;
+use super::turns::laboratory;
+use super::turns::now;
+use super::turns::own;
+use super::turns::plan;
+use super::turns::said;
+use super::turns::through;
+use super::turns::turn;
+
+/// The folder of a turn that another process of these tests takes.
+const CHILD: &str = "FABRICGATE_LAB_KILLED";
+
+/// Where this is set, every step is tried in all three ways.
+const EVERY_WAY: &str = "FABRICGATE_LAB_EVERY_WAY";
+
+/// So that nodes of one attempt are no other's.
+static NUMBER: AtomicUsize = AtomicUsize::new(0);
+
+/// The process that is killed: one turn over what it finds in its folder.
+#[test]
+fn the_turn_that_is_killed() {
+    let Ok(folder) = std::env::var(CHILD) else { return };
+    let folder = Path::new(&folder);
+    fs::write(folder.join("pid"), std::process::id().to_string()).expect("written");
+    let text = fs::read_to_string(folder.join("plan.json")).expect("a plan");
+    let plan: ActionPlan = serde_json::from_str(&text).expect("a plan");
+    let gate = Gate::new(through(&folder.join("admin.proxy.kubeconfig")));
+    let records = turn(&folder.join("state"), &gate, &plan);
+    let text = serde_json::to_string(&records).expect("plain data");
+    fs::write(folder.join("records.json"), text).expect("written");
+}
+
+/// Where a turn is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kill {
+    /// Nowhere.
+    Never,
+    /// When it asks this, which nobody then hears.
+    Before(usize),
+    /// When it asks this, which is done without us.
+    Orphan(usize),
+    /// When this was done and nobody has seen its answer.
+    After(usize),
+}
+
+fn run(argv: &[&str]) -> exec::Finished {
+    let argv = argv.iter().map(|word| (*word).to_owned()).collect();
+    let request = Request { argv, limit: Duration::from_secs(120), capture: exec::CAPTURE };
+    let (_nobody, stop) = tokio::sync::watch::channel(false);
+    now(exec::run(&request, stop)).expect("a program")
+}
+
+/// A gate whose turns are processes that can be killed.
+struct Killed {
+    folder: tempfile::TempDir,
+    proxy: Proxy,
+    admin: Admin,
+    /// Two to be drained, one to be certified, one to be given back, one that
+    /// nobody means.
+    names: Vec<String>,
+}
+
+impl Killed {
+    fn new(kubeconfig: &Path) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let proxy = Proxy::to(kubeconfig, folder.path());
+        let admin = Admin::of(kubeconfig);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let names: Vec<String> = (1..=5).map(|it| format!("killed-{number}-{it}")).collect();
+        for name in &names {
+            now(admin.make(name));
+        }
+        let gate = Gate::new(through(kubeconfig));
+        drained_before(&folder.path().join("state"), &admin, &gate, &names[3]);
+        let wanted = plan(vec![
+            action(ActionKind::Drain, &names[0]),
+            action(ActionKind::Drain, &names[1]),
+            action(ActionKind::Certify, &names[2]),
+            action(ActionKind::Release, &names[3]),
+        ]);
+        let text = serde_json::to_string(&wanted).expect("plain data");
+        fs::write(folder.path().join("plan.json"), text).expect("written");
+        Self { folder, proxy, admin, names }
+    }
+
+    /// A turn of its own; whether it came to its end, and what it asked.
+    fn turn(&self, kill: Kill) -> (bool, Vec<Call>) {
+        let here = self.folder.path().to_owned();
+        let _ = fs::remove_file(here.join("records.json"));
+        let end = move || {
+            let pid = fs::read_to_string(here.join("pid")).expect("a pid");
+            let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number"));
+            let pid = pid.expect("a pid");
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+        };
+        self.proxy.weather(move |call| match kill {
+            Kill::Before(at) if at == call.number => {
+                end();
+                Weather::Lost
+            }
+            Kill::Orphan(at) if at == call.number => {
+                end();
+                Weather::Fine
+            }
+            Kill::After(at) if at == call.number => Weather::LostAnswerThen(Box::new(end.clone())),
+            _ => Weather::Fine,
+        });
+        let this = std::env::current_exe().expect("a program").display().to_string();
+        let folder = format!("{CHILD}={}", self.folder.path().display());
+        let test = "killed::the_turn_that_is_killed";
+        run(&["env", &folder, &this, "--exact", test, "--nocapture", "--test-threads", "1"]);
+        self.proxy.quiet();
+        (self.folder.path().join("records.json").is_file(), self.proxy.asked())
+    }
+
+    fn nodes(&self) -> BTreeMap<String, Value> {
+        self.names.iter().map(|name| (name.clone(), now(self.admin.node(name)))).collect()
+    }
+
+    fn ledger(&self) -> Ledger {
+        journal::look(&self.folder.path().join("state")).expect("a journal")
+    }
+}
+
+/// Each node is untouched, or marked and in the journal, and nothing of others
+/// was touched on any.
+fn accounted(killed: &Killed, before: &BTreeMap<String, Value>, kill: Kill) {
+    let ledger = killed.ledger();
+    for (name, node) in killed.nodes() {
+        assert_eq!(foreign(&node), foreign(&before[&name]), "{kill:?}: {name}");
+        let _whole = drained(&node);
+        let is_same = said(&node) == said(&before[&name]);
+        let is_open = ledger.open.iter().any(|open| open.action.node.as_str() == name);
+        let is_said = ledger.marks.get(&name.as_str().into()).is_some_and(|it| it.run == "r1");
+        assert!(is_same || is_open || is_said, "{kill:?}: {name}: {node}: {ledger:?}");
+    }
+}
+
+/// Kills a turn at one place and lets the next ones go on; whether it was killed,
+/// and how much it asked.
+fn killed_at(kubeconfig: &Path, kill: Kill) -> (bool, usize) {
+    let killed = Killed::new(kubeconfig);
+    let before = killed.nodes();
+    let [bad, worse, good, better, other] = &killed.names[..] else { panic!("five nodes") };
+    let (ended, calls) = killed.turn(kill);
+    let mut heard = killed.proxy.heard();
+    accounted(&killed, &before, kill);
+    let (ended_now, _) = killed.turn(Kill::Never);
+    assert!(ended_now, "{kill:?}");
+    heard.extend(killed.proxy.heard());
+    accounted(&killed, &before, kill);
+
+    let (after, ledger) = (killed.nodes(), killed.ledger());
+    assert!(ledger.open.is_empty(), "{kill:?}: {ledger:?}");
+    assert_eq!(own(&ledger), [bad.as_str(), worse.as_str()], "{kill:?}");
+    assert_eq!(ledger.spent.len(), 3, "{kill:?}: one of before, two of now");
+    for name in [bad, worse] {
+        let written = &ledger.drains[&name.as_str().into()].action.reason;
+        assert_eq!(drained(&after[name]).as_ref(), Some(written), "{kill:?}: {name}");
+        let drains = heard.iter().filter(|it| it.is_of(name) && it.is_patch());
+        let drains = drains.filter(|it| it.body.contains("NoSchedule")).count();
+        assert_eq!(drains, 1, "{kill:?}: {name} was told to drain {drains} times");
+    }
+    assert_eq!(drained(&after[better]), None, "{kill:?}");
+    assert_eq!(said(&after[other]), said(&before[other]), "{kill:?}");
+    let certified = &after[good]["metadata"]["labels"]["fabricgate.io/verdict"];
+    assert_eq!(certified, "pass", "{kill:?}: {}", after[good]);
+
+    // Another turn changes nothing, and writes down that it was there.
+    let lines = ledger.lines;
+    let (ended_again, calls_again) = killed.turn(Kill::Never);
+    assert!(ended_again, "{kill:?}");
+    let written: Vec<&Call> = calls_again.iter().filter(|it| it.method != "GET").collect();
+    assert!(written.is_empty(), "{kill:?}: {written:?}");
+    assert_eq!(killed.ledger().lines, lines + 1, "{kill:?}");
+    for (name, node) in killed.nodes() {
+        assert_eq!(said(&node), said(&after[&name]), "{kill:?}: {name}");
+        now(killed.admin.delete(&format!("/api/v1/nodes/{name}")));
+    }
+    (!ended, calls.len())
+}
+
+#[test]
+fn a_turn_that_is_killed_at_any_question_leaves_nothing_half_done() {
+    let Some(kubeconfig) = laboratory() else { return };
+    let (was_killed, calls) = killed_at(&kubeconfig, Kill::Never);
+    assert!(!was_killed && 15 <= calls, "{calls} questions");
+    let every = std::env::var_os(EVERY_WAY).is_some();
+    for at in 1..=calls {
+        let all_ways = [Kill::Before(at), Kill::Orphan(at), Kill::After(at)];
+        for kill in if every { &all_ways[..] } else { &all_ways[at % 3..][..1] } {
+            let (was_killed, _) = killed_at(&kubeconfig, *kill);
+            assert!(was_killed, "{kill:?}");
+        }
+    }
+}

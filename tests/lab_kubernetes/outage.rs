@@ -1,0 +1,171 @@
+//! A server that hangs, or is killed and started again, in the middle of a turn:
+//! a cluster of these tests' own.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fabricgate::gate::journal;
+use fabricgate::gate::kubernetes::Kubernetes as Gate;
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::model::action::ActionKind;
+use fabricgate::model::action::ActionResult;
+use fabricgate::model::action::ActionResult::*;
+use fabricgate::model::said::ProblemKind;
+use rustix::process::Pid;
+use rustix::process::Signal;
+use rustix::process::kill_process;
+
+use super::lab;
+use super::proxy::Proxy;
+use super::proxy::Weather;
+use super::turns::Admin;
+use super::turns::action;
+use super::turns::drained;
+use super::turns::foreign;
+use super::turns::now;
+use super::turns::own;
+use super::turns::plan;
+use super::turns::results;
+use super::turns::said;
+use super::turns::through;
+use super::turns::turn;
+
+/// The server's process, which can be stopped and started again.
+#[derive(Clone)]
+struct Process {
+    folder: PathBuf,
+    argv: Vec<String>,
+}
+
+impl Process {
+    fn of(folder: &Path) -> Self {
+        let mut process = Self { folder: folder.to_owned(), argv: Vec::new() };
+        let line = fs::read(format!("/proc/{}/cmdline", process.number())).expect("its words");
+        let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+        process.argv = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        process
+    }
+
+    fn number(&self) -> i32 {
+        let pids = fs::read_to_string(self.folder.join("pids")).expect("the lab's processes");
+        let is_it = |pid: &&str| {
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            comm.trim() == "kube-apiserver"
+        };
+        let pid = pids.lines().rev().find(is_it).expect("an API server");
+        pid.parse().expect("a number")
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.number()).expect("a pid"), signal).expect("signalled");
+    }
+
+    /// Kills it; the store stays.
+    fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    /// Starts it with the words it had, on the same port.
+    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    fn start(&self, gate: &Gate) {
+        let log = fs::File::create(self.folder.join("kube-apiserver-again.log")).expect("a log");
+        let mut command = Command::new(&self.argv[0]);
+        command.args(&self.argv[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().expect("the API server");
+        let pids = self.folder.join("pids");
+        let text = fs::read_to_string(&pids).expect("the lab's processes");
+        fs::write(&pids, format!("{text}{}\n", child.id())).expect("written");
+        // It ends with its lab.
+        drop(child);
+        self.answers(gate);
+    }
+
+    fn answers(&self, gate: &Gate) {
+        for _ in 0..600 {
+            if now(gate.read(&[])).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        panic!("the API server does not come back");
+    }
+}
+
+/// What became of a drain whose first patch met this.
+fn drain(
+    proxy: &Proxy,
+    gate: &Gate,
+    state: &Path,
+    node: &str,
+    met: impl Fn() + Send + 'static,
+) -> ActionResult {
+    let is_over = Arc::new(AtomicBool::new(false));
+    proxy.weather(move |call| {
+        if call.is_patch() && !is_over.swap(true, Ordering::Relaxed) {
+            met();
+        }
+        Weather::Fine
+    });
+    let records = turn(state, gate, &plan(vec![action(ActionKind::Drain, node)]));
+    assert_eq!(records.len(), 1, "{records:?}");
+    results(&records)[0]
+}
+
+#[test]
+fn a_server_that_hangs_or_is_killed_in_the_middle_leaves_nothing_half_done() {
+    let Some(lab) = lab::own_lab(&[]) else { return };
+    let kubeconfig = lab.kubeconfig("admin");
+    let folder = tempfile::tempdir().expect("a folder");
+    let proxy = Proxy::to(&kubeconfig, folder.path());
+    let admin = Admin::of(&kubeconfig);
+    let plain = Gate::new(through(&kubeconfig));
+    let server = Process::of(&lab.folder);
+    for (name, hangs) in [("outage-hung", true), ("outage-killed", false)] {
+        now(admin.make(name));
+        let before = now(admin.node(name));
+        let state = folder.path().join(name);
+        let gate = Gate::new(through(&folder.path().join("admin.proxy.kubeconfig")));
+        let at_hand = server.clone();
+        let result = drain(&proxy, &gate, &state, name, move || {
+            if hangs { at_hand.signal(Signal::STOP) } else { at_hand.kill() }
+        });
+        assert_eq!(result, Unknown, "{name}: nobody can tell");
+        let ledger = journal::look(&state).expect("a journal");
+        assert_eq!(ledger.open.len(), 1, "{name}: {ledger:?}");
+        // As long as it is gone nothing is read, and nothing concluded.
+        let error = now(plain.read(&[name.into()])).expect_err("gone");
+        assert_eq!(error.kind, ProblemKind::Unreachable, "{name}: {error}");
+        if hangs {
+            // What it was told before it hung, it may do now.
+            server.signal(Signal::CONT);
+            server.answers(&plain);
+            proxy.quiet();
+        } else {
+            server.start(&plain);
+        }
+        let seen = now(admin.node(name));
+        assert_eq!(foreign(&seen), foreign(&before), "{name}");
+        let was_drained = drained(&seen);
+        assert!(was_drained.is_some() || said(&seen) == said(&before), "{name}: {seen}");
+
+        let again = plan(vec![action(ActionKind::Drain, name)]);
+        turn(&state, &plain, &again);
+        let (node, ledger) = (now(admin.node(name)), journal::look(&state).expect("a journal"));
+        assert_eq!(own(&ledger), [name], "{ledger:?}");
+        assert!(ledger.open.is_empty(), "{name}: {ledger:?}");
+        let written = ledger.drains[&name.into()].action.reason.clone();
+        assert_eq!(drained(&node), Some(written.clone()), "{name}");
+        assert!(was_drained.is_none_or(|was| was == written), "{name}: drained twice");
+        assert_eq!(foreign(&node), foreign(&before), "{name}");
+        turn(&state, &plain, &again);
+        assert_eq!(said(&now(admin.node(name))), said(&node), "{name}");
+        now(admin.delete(&format!("/api/v1/nodes/{name}")));
+    }
+}

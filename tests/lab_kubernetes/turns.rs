@@ -1,0 +1,319 @@
+//! Turns of the gate over a plan, on nodes of a test's own, and what those nodes
+//! look like before and after: shared by the tests of bad weather.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fabricgate::act::ledger::Ledger;
+use fabricgate::act::marks::MarkNames;
+use fabricgate::gate::carry;
+use fabricgate::gate::carry::Carrier;
+use fabricgate::gate::journal::Journal;
+use fabricgate::gate::kubernetes::Kubernetes as Gate;
+use fabricgate::gate::recover;
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::model::action::ACTIONS_FORMAT;
+use fabricgate::model::action::Action;
+use fabricgate::model::action::ActionKind;
+use fabricgate::model::action::ActionPlan;
+use fabricgate::model::action::ActionRecord;
+use fabricgate::model::action::ActionResult;
+use fabricgate::model::action::Mark;
+use fabricgate::model::change::Change;
+use fabricgate::model::change::StateChange;
+use fabricgate::model::id::NodeName;
+use fabricgate::model::journal::Event;
+use fabricgate::model::live::LiveNode;
+use fabricgate::model::verdict::Outcome;
+use fabricgate::sources::kubernetes::Kubernetes;
+use fabricgate::sources::kubernetes::access::Reading;
+use fabricgate::sources::kubernetes::access::connect;
+use kube::Client;
+use kube::core::Request;
+use serde_json::Value;
+use serde_json::json;
+
+use super::lab;
+use super::lab::Lab;
+
+pub(super) const CLASS: &str = "nvlink-low";
+pub(super) const NODES: &str = "/api/v1/nodes";
+
+/// How long one question may take; short, since some are never answered.
+const LIMIT: Duration = Duration::from_secs(6);
+
+/// How long a change may take to show.
+const SETTLE: Duration = Duration::from_secs(2);
+
+pub(super) fn now<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(work)
+}
+
+/// The way through a kubeconfig.
+pub(super) fn through(kubeconfig: &Path) -> Kubernetes {
+    Kubernetes { kubeconfig: Some(kubeconfig.to_owned()), context: None, limit: LIMIT }
+}
+
+/// The server as its administrator sees it, in fair weather. A client lives no
+/// longer than the runtime it was made in, so each question has one of its own.
+pub(super) struct Admin(PathBuf);
+
+impl Admin {
+    pub(super) fn of(kubeconfig: &Path) -> Self {
+        Self(kubeconfig.to_owned())
+    }
+
+    async fn client(&self) -> Client {
+        connect(&through(&self.0), Reading::Bounded).await.expect("a way").client
+    }
+
+    async fn send(&self, method: &str, path: &str, kind: &str, body: &Value) -> Option<Value> {
+        let request = axum::http::Request::builder().method(method).uri(path);
+        let request = request.header("content-type", kind).body(body.to_string().into_bytes());
+        match self.client().await.request(request.expect("a request")).await {
+            Ok(value) => Some(value),
+            Err(kube::Error::Api(status)) if status.code == 404 => None,
+            Err(error) => panic!("{method} {path}: {error}"),
+        }
+    }
+
+    pub(super) async fn create(&self, path: &str, object: &Value) {
+        self.send("POST", path, "application/json", object).await.expect("created");
+    }
+
+    pub(super) async fn delete(&self, path: &str) {
+        self.send("DELETE", path, "application/json", &json!({})).await;
+    }
+
+    pub(super) async fn patch(&self, path: &str, patch: &Value) {
+        self.send("PATCH", path, "application/merge-patch+json", patch).await.expect("patched");
+    }
+
+    pub(super) async fn node(&self, name: &str) -> Value {
+        let request = Request::new(NODES).get(name, &Default::default()).expect("a request");
+        self.client().await.request(request).await.unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// A ready node in service, with marks of others on it.
+    pub(super) async fn make(&self, name: &str) {
+        // A test that failed before has left it.
+        self.delete(&format!("{NODES}/{name}")).await;
+        self.create(NODES, &object(name)).await;
+        // Admission adds a taint that a controller would take away.
+        let path = format!("{NODES}/{name}");
+        self.patch(&path, &json!({"spec": {"taints": foreign_taints()}})).await;
+        let status = json!({"status": {"nodeInfo": node_info(),
+            "conditions": [
+                {"type": "Ready", "status": "True", "reason": "KubeletReady",
+                    "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"},
+                {"type": "ExampleHealthy", "status": "True", "reason": "Tested",
+                    "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+        self.patch(&format!("{path}/status"), &status).await;
+    }
+}
+
+/// A node as somebody else would make it.
+pub(super) fn object(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
+        "labels": {"example.com/rack": "r1"}, "annotations": {"example.com/note": "a person's"}},
+        "spec": {"taints": foreign_taints()}})
+}
+
+fn foreign_taints() -> Value {
+    json!([{"key": "example.com/busy", "value": "no", "effect": "PreferNoSchedule"}])
+}
+
+fn node_info() -> Value {
+    json!({"machineID": "m", "systemUUID": "s", "bootID": "boot-1", "kernelVersion": "6",
+        "osImage": "o", "containerRuntimeVersion": "c", "kubeletVersion": "v1.36.4",
+        "kubeProxyVersion": "", "operatingSystem": "linux", "architecture": "amd64"})
+}
+
+/// All that is said of a node but times and versions, ours and others'.
+pub(super) fn said(node: &Value) -> Value {
+    let conditions: BTreeMap<String, Value> = node["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|it| {
+            let kind = it["type"].as_str().unwrap_or_default().to_owned();
+            (kind, json!([it["status"], it["reason"], it["message"]]))
+        })
+        .collect();
+    let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    taints.sort_by_key(|taint| taint["key"].to_string());
+    json!({"uid": node["metadata"]["uid"], "labels": node["metadata"]["labels"],
+        "annotations": node["metadata"]["annotations"], "taints": taints,
+        "unschedulable": node["spec"]["unschedulable"], "conditions": conditions})
+}
+
+/// What others said of a node: nobody may ever change that.
+pub(super) fn foreign(node: &Value) -> Value {
+    let mut said = said(node);
+    for map in ["labels", "annotations"] {
+        if let Some(map) = said[map].as_object_mut() {
+            map.retain(|key, _| !key.starts_with("fabricgate.io/"));
+        }
+    }
+    if let Some(taints) = said["taints"].as_array_mut() {
+        taints
+            .retain(|it| !it["key"].as_str().is_some_and(|key| key.starts_with("fabricgate.io/")));
+    }
+    if let Some(conditions) = said["conditions"].as_object_mut() {
+        conditions.remove("GpuFabricVerified");
+    }
+    said
+}
+
+/// The reason of our drain where it stands: taint and annotation, both or neither.
+pub(super) fn drained(node: &Value) -> Option<String> {
+    let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    let ours = |it: &Value| it["key"] == "fabricgate.io/degraded" && it["effect"] == "NoSchedule";
+    let has_taint = taints.iter().any(ours);
+    let reason = node["metadata"]["annotations"]["fabricgate.io/reason"].as_str();
+    assert_eq!(has_taint, reason.is_some(), "half a drain: {node}");
+    reason.map(str::to_owned)
+}
+
+pub(super) fn action(kind: ActionKind, node: &str) -> Action {
+    let outcome = match kind {
+        ActionKind::Drain => Outcome::Failed,
+        ActionKind::Relabel => Outcome::Degraded,
+        ActionKind::Release | ActionKind::Certify => Outcome::Pass,
+    };
+    let mark = Mark {
+        outcome,
+        class: (outcome != Outcome::Pass).then(|| CLASS.to_owned()),
+        run: "r1".to_owned(),
+        at: "2026-01-01T00:00:00Z".to_owned(),
+        expires: None,
+        boot_id: None,
+        domain: None,
+    };
+    Action {
+        kind,
+        node: node.into(),
+        domain: None,
+        leaf: None,
+        command: Vec::new(),
+        reason: String::new(),
+        mark: Some(mark),
+        findings: Vec::new(),
+        ratio: None,
+        price: None,
+        why: "a test".to_owned(),
+    }
+}
+
+pub(super) fn plan(actions: Vec<Action>) -> ActionPlan {
+    ActionPlan {
+        format: ACTIONS_FORMAT.to_owned(),
+        dry_run: false,
+        frozen: None,
+        actions,
+        withheld: Vec::new(),
+        records: Vec::new(),
+    }
+}
+
+/// One turn: what was left open, and then the plan.
+pub(super) fn turn(state: &Path, gate: &Gate, plan: &ActionPlan) -> Vec<ActionRecord> {
+    turn_of("r1", state, gate, plan)
+}
+
+/// The same, of another run.
+pub(super) fn turn_of(
+    run: &str,
+    state: &Path,
+    gate: &Gate,
+    plan: &ActionPlan,
+) -> Vec<ActionRecord> {
+    let mut journal = Journal::open(state).expect("a turn");
+    let names = MarkNames::default();
+    let (_sender, stop) = tokio::sync::watch::channel(false);
+    // Nobody listens: what counts is what the server shows.
+    let mut say = |_: &str| {};
+    let carrier = Carrier {
+        scheduler: gate,
+        journal: &mut journal,
+        names: &names,
+        settle: SETTLE,
+        say: &mut say,
+        stop: stop.clone(),
+    };
+    now(recover::recover(carrier)).expect("written");
+    let carrier = Carrier {
+        scheduler: gate,
+        journal: &mut journal,
+        names: &names,
+        settle: SETTLE,
+        say: &mut say,
+        stop,
+    };
+    now(carry::carry_within(carrier, run, plan, Duration::ZERO)).expect("written")
+}
+
+pub(super) fn results(records: &[ActionRecord]) -> Vec<ActionResult> {
+    records.iter().map(|it| it.result).collect()
+}
+
+pub(super) fn own(ledger: &Ledger) -> Vec<&str> {
+    ledger.drains.keys().map(NodeName::as_str).collect()
+}
+
+/// One node as the gate sees it.
+pub(super) fn seen(gate: &Gate, name: &str) -> LiveNode {
+    let name = NodeName::from(name);
+    let mut live = now(gate.read(std::slice::from_ref(&name))).expect("read");
+    live.nodes.remove(&name).expect("the node")
+}
+
+/// A node that an earlier turn of this state folder drained.
+pub(super) fn drained_before(state: &Path, admin: &Admin, gate: &Gate, name: &str) {
+    let reason = format!("fabricgate:r0:{CLASS} e1");
+    let before = Box::new(seen(gate, name));
+    let mut taints = foreign_taints();
+    let ours = json!({"key": "fabricgate.io/degraded", "value": CLASS, "effect": "NoSchedule"});
+    taints.as_array_mut().expect("a list").push(ours);
+    let patch = json!({"metadata": {"annotations": {"fabricgate.io/reason": reason}},
+        "spec": {"taints": taints}});
+    now(admin.patch(&format!("{NODES}/{name}"), &patch));
+    let mut journal = Journal::open(state).expect("a turn");
+    let id = format!("r0/{name}/drain/e1");
+    let state = Some(StateChange::Drain { reason: reason.clone() });
+    let intent = Event::Intent {
+        id: id.clone(),
+        run: "r0".to_owned(),
+        action: Box::new(Action { reason, ..action(ActionKind::Drain, name) }),
+        change: Change { state, ..Change::default() },
+        before,
+    };
+    let outcome = Event::Outcome { id, result: ActionResult::Done, detail: String::new() };
+    journal.write_all(vec![intent, outcome]).expect("written");
+}
+
+/// The administrator's kubeconfig of the laboratory, which is ours as long as
+/// this lives.
+pub(super) struct Laboratory {
+    kubeconfig: PathBuf,
+    _lab: Lab,
+}
+
+impl std::ops::Deref for Laboratory {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.kubeconfig
+    }
+}
+
+/// The laboratory; nothing where there is none.
+pub(super) fn laboratory() -> Option<Laboratory> {
+    let lab = lab::lab()?;
+    Some(Laboratory { kubeconfig: lab.kubeconfig("admin"), _lab: lab })
+}

@@ -1,0 +1,496 @@
+//! Turns in bad weather on a real server: answers that are lost, refusals, storms
+//! of conflicts, nodes that are taken away and made anew, tokens that run out, a
+//! server that hangs or is killed in the middle of a turn.
+//!
+//! Whatever happens: a drain is whole or not there, the journal says so or leaves
+//! it open, the next turn concludes, and nothing of others is touched.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fabricgate::act::ledger::Ledger;
+use fabricgate::gate::journal;
+use fabricgate::gate::kubernetes::Kubernetes as Gate;
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::model::action::ActionKind;
+use fabricgate::model::action::ActionRecord;
+use fabricgate::model::action::ActionResult;
+use fabricgate::model::action::ActionResult::*;
+use fabricgate::model::said::ProblemKind;
+use serde_json::Value;
+use serde_json::json;
+
+use super::proxy::Call;
+use super::proxy::Proxy;
+use super::proxy::Weather;
+use super::turns::Admin;
+use super::turns::NODES;
+use super::turns::action;
+use super::turns::drained;
+use super::turns::drained_before;
+use super::turns::foreign;
+use super::turns::laboratory;
+use super::turns::now;
+use super::turns::object;
+use super::turns::own;
+use super::turns::plan;
+use super::turns::results;
+use super::turns::said;
+use super::turns::through;
+use super::turns::turn;
+use super::turns::turn_of;
+
+/// One gate, one node, and the weather between them and the server.
+struct Site {
+    folder: tempfile::TempDir,
+    proxy: Proxy,
+    admin: Admin,
+    gate: Gate,
+    node: String,
+    before: Value,
+}
+
+impl Site {
+    fn new(kubeconfig: &Path, node: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let proxy = Proxy::to(kubeconfig, folder.path());
+        let admin = Admin::of(kubeconfig);
+        now(admin.make(node));
+        let gate = Gate::new(through(&folder.path().join("admin.proxy.kubeconfig")));
+        let before = now(admin.node(node));
+        Self { folder, proxy, admin, gate, node: node.to_owned(), before }
+    }
+
+    fn turn(&self, kind: ActionKind) -> Vec<ActionRecord> {
+        let plan = plan(vec![action(kind, &self.node)]);
+        turn(&self.folder.path().join("state"), &self.gate, &plan)
+    }
+
+    fn drain(&self) -> (ActionResult, String) {
+        let records = self.turn(ActionKind::Drain);
+        assert_eq!(records.len(), 1, "{records:?}");
+        (records[0].result, records[0].detail.clone())
+    }
+
+    fn ledger(&self) -> Ledger {
+        journal::look(&self.folder.path().join("state")).expect("a journal")
+    }
+
+    fn now(&self) -> Value {
+        now(self.admin.node(&self.node))
+    }
+
+    /// The drain is there, ours and known, once; nothing of others was touched.
+    fn is_drained(&self) {
+        let (node, ledger) = (self.now(), self.ledger());
+        assert_eq!(own(&ledger), [self.node.as_str()], "{ledger:?}");
+        assert!(ledger.open.is_empty(), "{ledger:?}");
+        let written = &ledger.drains[&self.node.as_str().into()].action.reason;
+        assert_eq!(drained(&node).as_ref(), Some(written));
+        assert_eq!(foreign(&node), foreign(&self.before));
+    }
+
+    /// Nothing was done and nobody believes that it was.
+    fn is_untouched(&self) {
+        assert_eq!(said(&self.now()), said(&self.before));
+        assert!(own(&self.ledger()).is_empty(), "{:?}", self.ledger());
+    }
+
+    /// In fair weather a turn drains what is not, and another changes nothing.
+    fn concludes(&self) {
+        self.proxy.weather(|_| Weather::Fine);
+        self.turn(ActionKind::Drain);
+        self.is_drained();
+        let after = self.now();
+        self.proxy.weather(|_| Weather::Fine);
+        self.turn(ActionKind::Drain);
+        assert!(self.proxy.asked().iter().all(|it| it.method == "GET"), "{:?}", self.writes());
+        assert_eq!(said(&self.now()), said(&after));
+    }
+
+    fn writes(&self) -> Vec<Call> {
+        self.proxy.heard().into_iter().filter(|it| it.method != "GET").collect()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            now(self.admin.delete(&format!("{NODES}/{}", self.node)));
+        }
+    }
+}
+
+/// Weather for the first so many questions of a kind.
+fn first(
+    count: usize,
+    of: fn(&Call) -> bool,
+    weather: fn() -> Weather,
+) -> impl FnMut(&Call) -> Weather + Send + 'static {
+    let mut left = count;
+    move |call| {
+        if of(call) && 0 < left {
+            left -= 1;
+            weather()
+        } else {
+            Weather::Fine
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_is_lost_is_looked_for_and_the_drain_made_once() {
+    let Some(lab) = laboratory() else { return };
+    let site = Site::new(&lab, "weather-answer");
+    site.proxy.weather(first(1, Call::is_patch, || Weather::LostAnswer));
+    assert_eq!(site.drain().0, Done);
+    site.is_drained();
+    assert_eq!(site.writes().iter().filter(|it| it.is_patch()).count(), 1, "{:?}", site.writes());
+    site.concludes();
+}
+
+#[test]
+fn a_question_that_is_lost_is_asked_again() {
+    let Some(lab) = laboratory() else { return };
+    let site = Site::new(&lab, "weather-question");
+    site.proxy.weather(first(2, Call::is_patch, || Weather::Lost));
+    assert_eq!(site.drain().0, Done);
+    site.is_drained();
+    site.concludes();
+}
+
+#[test]
+fn a_server_that_hears_no_write_leaves_the_node_as_it_was() {
+    let Some(lab) = laboratory() else { return };
+    let site = Site::new(&lab, "weather-deaf");
+    site.proxy.weather(first(usize::MAX, |it| it.method == "PATCH", || Weather::Lost));
+    let (result, detail) = site.drain();
+    assert!(matches!(result, Failed | Unknown), "{result:?}: {detail}");
+    site.is_untouched();
+    site.concludes();
+}
+
+#[test]
+fn a_server_that_is_lost_after_the_write_leaves_an_open_entry_that_is_concluded() {
+    let Some(lab) = laboratory() else { return };
+    let site = Site::new(&lab, "weather-gone");
+    let gone = Arc::new(AtomicBool::new(false));
+    site.proxy.weather(move |call| {
+        if gone.load(Ordering::Relaxed) {
+            Weather::Lost
+        } else if call.is_patch() {
+            gone.store(true, Ordering::Relaxed);
+            Weather::LostAnswer
+        } else {
+            Weather::Fine
+        }
+    });
+    let (result, detail) = site.drain();
+    assert_eq!(result, Unknown, "{detail}");
+    let ledger = site.ledger();
+    assert_eq!(ledger.open.len(), 1, "{ledger:?}");
+    assert!(drained(&site.now()).is_some());
+    let before = site.now();
+    site.concludes();
+    assert_eq!(drained(&site.now()), drained(&before), "the same drain, not another");
+}
+
+#[test]
+fn a_storm_of_conflicts_is_outlasted_and_nobodys_write_is_lost() {
+    let Some(lab) = laboratory() else { return };
+    let site = Site::new(&lab, "weather-storm");
+    let path = format!("{NODES}/{}", site.node);
+    let mut number = 0;
+    site.proxy.weather(move |call| {
+        if call.method != "PATCH" || number == 8 {
+            return Weather::Fine;
+        }
+        number += 1;
+        let beat = json!({"metadata": {"annotations": {"example.com/beat": number.to_string()}}});
+        Weather::Meanwhile(vec![("PATCH", path.clone(), beat)])
+    });
+    assert_eq!(site.drain().0, Done);
+    let node = site.now();
+    assert!(drained(&node).is_some());
+    assert_eq!(node["metadata"]["annotations"]["example.com/beat"], "8");
+    assert_eq!(node["metadata"]["annotations"]["example.com/note"], "a person's");
+}
+
+#[test]
+fn a_server_that_asks_for_patience_gets_it() {
+    let Some(lab) = laboratory() else { return };
+    let site = Site::new(&lab, "weather-busy");
+    let busy = || Weather::Answer(429, vec![("retry-after", "1")]);
+    site.proxy.weather(first(2, |_| true, busy));
+    assert_eq!(site.drain().0, Done);
+    site.is_drained();
+    let other = Site::new(&lab, "weather-busier");
+    other.proxy.weather(first(2, Call::is_patch, busy));
+    assert_eq!(other.drain().0, Done);
+    other.is_drained();
+    // One that is never done is not waited for.
+    let last = Site::new(&lab, "weather-busiest");
+    last.proxy.weather(first(
+        usize::MAX,
+        |it| it.method == "PATCH",
+        || Weather::Answer(429, vec![("retry-after", "3600")]),
+    ));
+    let (result, detail) = last.drain();
+    assert!(matches!(result, Failed | Unknown), "{result:?}: {detail}");
+    last.is_untouched();
+    last.concludes();
+}
+
+#[test]
+fn trouble_of_the_server_passes_or_is_told() {
+    let Some(lab) = laboratory() else { return };
+    for (code, name) in [(500, "weather-500"), (503, "weather-503"), (504, "weather-504")] {
+        let site = Site::new(&lab, name);
+        let trouble = match code {
+            500 => || Weather::Answer(500, Vec::new()),
+            503 => || Weather::Answer(503, Vec::new()),
+            _ => || Weather::Answer(504, Vec::new()),
+        };
+        site.proxy.weather(first(1, |_| true, trouble));
+        let (result, detail) = site.drain();
+        assert_eq!(result, Done, "{code}: {detail}");
+        site.is_drained();
+    }
+    let site = Site::new(&lab, "weather-trouble");
+    let trouble = || Weather::Answer(503, Vec::new());
+    site.proxy.weather(first(usize::MAX, |it| it.method == "PATCH", trouble));
+    let (result, detail) = site.drain();
+    assert!(matches!(result, Failed | Unknown), "{result:?}: {detail}");
+    site.is_untouched();
+    site.concludes();
+}
+
+#[test]
+fn a_right_that_is_missing_is_told_and_nothing_is_believed_done() {
+    let Some(lab) = laboratory() else { return };
+    let denied = || Weather::Answer(403, Vec::new());
+    // No node may be patched.
+    let site = Site::new(&lab, "weather-denied");
+    site.proxy.weather(first(usize::MAX, |it| it.method == "PATCH", denied));
+    let (result, detail) = site.drain();
+    assert_eq!(result, Failed, "{detail}");
+    assert!(detail.contains("no right"), "{detail}");
+    site.is_untouched();
+    site.concludes();
+    // Nodes may be patched, their status not: the drain stands, and it is ours.
+    let half = Site::new(&lab, "weather-half");
+    half.proxy.weather(first(usize::MAX, Call::is_status, denied));
+    let (result, detail) = half.drain();
+    let is_there = drained(&half.now()).is_some();
+    let is_known = own(&half.ledger()) == [half.node.as_str()] || !half.ledger().open.is_empty();
+    assert!(is_there && is_known, "{result:?}: {detail}: {:?}", half.ledger());
+    assert_eq!(foreign(&half.now()), foreign(&half.before));
+    // Pods may not be seen: nobody is known to be idle, and drains are made still.
+    let blind = Site::new(&lab, "weather-blind");
+    blind.proxy.weather(first(usize::MAX, |it| it.path.starts_with("/api/v1/pods"), denied));
+    let live = now(blind.gate.read(&[blind.node.as_str().into()])).expect("read");
+    assert!(live.nodes.values().all(|node| !node.is("IDLE")), "{live:?}");
+    assert!(live.troubles.iter().any(|it| it.contains("pods were not read")), "{live:?}");
+    // Nodes may not be read: nothing is known, and nothing done.
+    let dark = Site::new(&lab, "weather-dark");
+    dark.proxy.weather(first(usize::MAX, |it| it.path.starts_with(NODES), denied));
+    let error = now(dark.gate.read(&[dark.node.as_str().into()])).expect_err("denied");
+    assert_eq!(error.kind, ProblemKind::Denied, "{error}");
+    dark.is_untouched();
+}
+
+#[test]
+fn a_token_that_runs_out_in_the_middle_is_read_anew() {
+    let Some(lab) = laboratory() else { return };
+    let mut site = Site::new(&lab, "weather-token");
+    let token = site.folder.path().join("token");
+    fs::write(&token, "expired-in-the-middle").expect("written");
+    let credentials = format!("tokenFile: {:?}", token.display().to_string());
+    site.gate = Gate::new(through(&site.proxy.kubeconfig("gate", &credentials)));
+    // Nobody renewed it: nothing is read and nothing done, and it is not shown.
+    let error = now(site.gate.read(&[site.node.as_str().into()])).expect_err("denied");
+    assert_eq!(error.kind, ProblemKind::Denied, "{error}");
+    assert!(!error.message.contains("in-the-middle"), "{error}");
+    fs::write(&token, "admin-token").expect("written");
+    now(site.gate.read(&[site.node.as_str().into()])).expect("a token that was renewed is read");
+    // It runs out between reading and writing.
+    let renewed = token.clone();
+    site.proxy.weather(first_and(1, Call::is_patch, move || {
+        fs::write(&renewed, "admin-token").expect("written");
+        Weather::Answer(401, Vec::new())
+    }));
+    let (result, detail) = site.drain();
+    assert!(matches!(result, Done | Failed | Unknown), "{result:?}: {detail}");
+    if result != Done {
+        site.is_untouched();
+    }
+    site.concludes();
+}
+
+/// The same as `first`, of something that holds what it needs.
+fn first_and(
+    count: usize,
+    of: fn(&Call) -> bool,
+    weather: impl Fn() -> Weather + Send + 'static,
+) -> impl FnMut(&Call) -> Weather + Send + 'static {
+    let left = AtomicUsize::new(count);
+    move |call| {
+        let is_one = of(call)
+            && left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |it| it.checked_sub(1))
+                .is_ok();
+        if is_one { weather() } else { Weather::Fine }
+    }
+}
+
+#[test]
+fn a_node_that_is_made_anew_in_the_middle_is_another_one() {
+    let Some(lab) = laboratory() else { return };
+    let site = Site::new(&lab, "weather-anew");
+    let (node, path) = (site.node.clone(), format!("{NODES}/{}", site.node));
+    site.proxy.weather(first_and(1, Call::is_patch, move || {
+        let gone = ("DELETE", path.clone(), json!({}));
+        Weather::Meanwhile(vec![gone, ("POST", NODES.to_owned(), object(&node))])
+    }));
+    let (result, detail) = site.drain();
+    assert_ne!(result, Done, "{detail}");
+    let now = site.now();
+    assert_ne!(now["metadata"]["uid"], site.before["metadata"]["uid"]);
+    assert_eq!(drained(&now), None, "{now}");
+    assert!(own(&site.ledger()).is_empty(), "{:?}", site.ledger());
+    // Gone for good: no write makes one.
+    let other = Site::new(&lab, "weather-taken");
+    let path = format!("{NODES}/{}", other.node);
+    other.proxy.weather(first_and(1, Call::is_patch, move || {
+        Weather::Meanwhile(vec![("DELETE", path.clone(), json!({}))])
+    }));
+    let (result, detail) = other.drain();
+    assert_ne!(result, Done, "{detail}");
+    let live = other.gate.read(&[]);
+    let live = self::now(live).expect("read");
+    assert!(!live.nodes.contains_key(&other.node.as_str().into()), "a ghost");
+}
+
+#[test]
+fn what_a_person_does_in_the_middle_wins() {
+    let Some(lab) = laboratory() else { return };
+    let cordoned = json!({"spec": {"unschedulable": true}});
+    let opted_out = json!({"metadata": {"labels": {"remediation.medik8s.io/exclude-from-remediation": "true"}}});
+    let ours_by_hand = json!({"metadata": {"annotations": {"fabricgate.io/reason": "mine"}}});
+    for (name, patch) in [
+        ("weather-cordoned", cordoned),
+        ("weather-opted-out", opted_out),
+        ("weather-by-hand", ours_by_hand),
+    ] {
+        let site = Site::new(&lab, name);
+        let path = format!("{NODES}/{name}");
+        let patch_then = patch.clone();
+        site.proxy.weather(first_and(1, Call::is_patch, move || {
+            Weather::Meanwhile(vec![("PATCH", path.clone(), patch_then.clone())])
+        }));
+        let (result, detail) = site.drain();
+        let now = site.now();
+        let taints = now["spec"]["taints"].to_string();
+        assert!(!taints.contains("fabricgate.io"), "{name}: {result:?}: {detail}: {taints}");
+        assert_ne!(result, Done, "{name}: {detail}");
+        for (key, value) in patch["metadata"]["labels"].as_object().into_iter().flatten() {
+            assert_eq!(&now["metadata"]["labels"][key], value, "{name}");
+        }
+        assert_eq!(now["spec"]["unschedulable"], patch["spec"]["unschedulable"], "{name}");
+    }
+}
+
+#[test]
+fn a_drain_whose_reason_a_person_edited_is_theirs() {
+    let Some(lab) = laboratory() else { return };
+    for (name, annotations) in [
+        ("weather-edited", json!({"fabricgate.io/reason": "a person: do not touch"})),
+        ("weather-removed", json!({"fabricgate.io/reason": Value::Null})),
+        ("weather-other", json!({"fabricgate.io/reason": "fabricgate:r9:nvlink-low e7"})),
+    ] {
+        let site = Site::new(&lab, name);
+        let state = site.folder.path().join("state");
+        drained_before(&state, &site.admin, &site.gate, name);
+        let path = format!("{NODES}/{name}");
+        now(site.admin.patch(&path, &json!({"metadata": {"annotations": annotations}})));
+        let edited = site.now();
+        let records = site.turn(ActionKind::Release);
+        assert!(!results(&records).contains(&Done), "{name}: {records:?}");
+        assert_eq!(said(&site.now()), said(&edited), "{name}");
+    }
+}
+
+#[test]
+fn a_certificate_that_was_edited_by_hand_stops_nobody() {
+    let Some(lab) = laboratory() else { return };
+    for (name, text) in [
+        ("weather-certificate-a", "{not json"),
+        ("weather-certificate-b", "{\"format\":\"fabricgate.certificate/99\"}"),
+        ("weather-certificate-c", "\u{1b}[2Jx"),
+    ] {
+        let site = Site::new(&lab, name);
+        let path = format!("{NODES}/{name}");
+        let patch = json!({"metadata": {"annotations": {"fabricgate.io/certificate": text}}});
+        now(site.admin.patch(&path, &patch));
+        let (result, detail) = site.drain();
+        assert_eq!(result, Done, "{name}: {detail}");
+        assert!(drained(&site.now()).is_some(), "{name}");
+        assert!(!detail.contains('\u{1b}'), "{detail:?}");
+    }
+}
+
+#[test]
+fn of_two_gates_at_once_one_drains_and_the_other_leaves_it_to_that() {
+    let Some(lab) = laboratory() else { return };
+    let site = Site::new(&lab, "weather-two");
+    let names: Vec<String> = (1..=6).map(|it| format!("weather-two-{it}")).collect();
+    for name in &names {
+        now(site.admin.make(name));
+    }
+    let before: Vec<Value> = names.iter().map(|name| now(site.admin.node(name))).collect();
+    let folders = [tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder")];
+    let all = plan(names.iter().map(|name| action(ActionKind::Drain, name)).collect());
+    std::thread::scope(|scope| {
+        for (folder, run) in folders.iter().zip(["r1", "r2"]) {
+            let (all, gate) = (&all, Gate::new(through(&lab)));
+            scope.spawn(move || turn_of(run, &folder.path().join("state"), &gate, all));
+        }
+    });
+    for (name, before) in names.iter().zip(&before) {
+        let node = now(site.admin.node(name));
+        assert!(drained(&node).is_some(), "{name}");
+        assert_eq!(foreign(&node), foreign(before), "{name}");
+        let owners = folders.iter().filter(|folder| {
+            let ledger = journal::look(&folder.path().join("state")).expect("a journal");
+            assert!(ledger.open.is_empty(), "{ledger:?}");
+            own(&ledger).contains(&name.as_str())
+        });
+        assert_eq!(owners.count(), 1, "{name} has one owner");
+        now(site.admin.delete(&format!("{NODES}/{name}")));
+    }
+}
+
+#[test]
+fn a_slow_server_is_waited_for_within_bounds() {
+    let Some(lab) = laboratory() else { return };
+    let site = Site::new(&lab, "weather-slow");
+    site.proxy.weather(|_| Weather::Slow(Duration::from_millis(400)));
+    assert_eq!(site.drain().0, Done);
+    site.is_drained();
+    // One that answers nothing for longer than it may.
+    let stuck = Site::new(&lab, "weather-stuck");
+    stuck.proxy.weather(first(
+        usize::MAX,
+        |it| it.method == "PATCH",
+        || Weather::Slow(Duration::from_secs(3_600)),
+    ));
+    let (result, detail) = stuck.drain();
+    assert!(matches!(result, Failed | Unknown), "{result:?}: {detail}");
+    stuck.is_untouched();
+    stuck.concludes();
+}
