@@ -36,6 +36,7 @@ use tempfile::TempDir;
 
 use super::lab::Lab;
 use super::lab::Simulated;
+use super::lab::binary;
 use super::lab::fabricgate;
 use super::lab::lab;
 
@@ -728,40 +729,27 @@ async fn the_policy_admits_what_the_gate_writes_and_refuses_every_other_change()
     admin.delete(node).await.expect("a node less");
 }
 
-/// What the runs below do not use: account, where, resource, verb, and when it is needed.
-const ONLY_WHEN: [(&str, &str, &str, &str, &str); 8] = [
-    ("fabricgate-gate", "", "pods/eviction", "create", "pods are to leave drained nodes"),
-    ("fabricgate-prober", "", "topologies.kueue.x-k8s.io", "list", "Kueue is installed"),
-    ("fabricgate-prober", "", "topologies.kai.scheduler", "list", "KAI is installed"),
-    ("fabricgate-prober", "fabricgate-probes", "events", "list", "a pod does not start"),
-    (
-        "fabricgate-prober",
-        "fabricgate-probes",
-        "resourceclaimtemplates.resource.k8s.io",
-        "create",
-        "GPUs are claimed",
-    ),
-    (
-        "fabricgate-prober",
-        "fabricgate-probes",
-        "resourceclaimtemplates.resource.k8s.io",
-        "delete",
-        "GPUs are claimed",
-    ),
-    (
-        "fabricgate-prober",
-        "fabricgate-probes",
-        "resourceclaims.resource.k8s.io",
-        "get",
-        "a claim is left over",
-    ),
-    (
-        "fabricgate-prober",
-        "fabricgate-probes",
-        "resourceclaims.resource.k8s.io",
-        "delete",
-        "a claim is left over",
-    ),
+const GATE: &str = "fabricgate-gate";
+const PROBER: &str = "fabricgate-prober";
+const PROBES: &str = "fabricgate-probes";
+const DOMAINS: &str = "computedomains.resource.nvidia.com";
+const CLAIMS: &str = "resourceclaims.resource.k8s.io";
+const TEMPLATES: &str = "resourceclaimtemplates.resource.k8s.io";
+
+/// What the runs below do not use: account, where, resource, verb, and when it is
+/// needed.
+const ONLY_WHEN: [(&str, &str, &str, &str, &str); 10] = [
+    (GATE, "", "pods/eviction", "create", "pods are to leave drained nodes"),
+    (PROBER, "", "topologies.kueue.x-k8s.io", "list", "Kueue is installed"),
+    (PROBER, "", "topologies.kai.scheduler", "list", "KAI is installed"),
+    (PROBER, PROBES, "events", "list", "a pod does not start"),
+    (PROBER, PROBES, "pods", "get", "the answer to a create was lost"),
+    // Without it this server refuses (seen), and yet it logs the get alone.
+    (PROBER, PROBES, "pods/exec", "create", "commands are run over websockets"),
+    (PROBER, PROBES, DOMAINS, "get", "the answer to a create was lost"),
+    (PROBER, PROBES, TEMPLATES, "create", "GPUs are claimed"),
+    (PROBER, PROBES, TEMPLATES, "delete", "GPUs are claimed"),
+    (PROBER, PROBES, CLAIMS, "delete", "GPUs are claimed, and a claim is left over"),
 ];
 
 /// The configuration that is installed, for nodes of the laboratory: other paths,
@@ -840,8 +828,10 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     let objects = admin.install().await;
     let simulated = Simulated::new(&scenario("least-", true));
     let mut nodes = lab.nodes();
-    let unverified =
-        json!({"taints": [{"key": "fabricgate.io/unverified", "effect": "NoSchedule"}]});
+    // Simulated nodes have the boot of this machine.
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
+    let unverified = json!({"boot": boot.trim(),
+        "taints": [{"key": "fabricgate.io/unverified", "effect": "NoSchedule"}]});
     let names = nodes.rack("least-", 4, &unverified);
     lab.admin().await.wait_until_ready(&names).await;
     let folder = installed(&admin, &lab, &simulated).await;
@@ -849,16 +839,18 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     let run = |words: &[&str], code: i32| {
         let mut all = words.to_vec();
         all.extend(["--config", "fabricgate.toml", "--no-progress"]);
-        fabricgate(folder.path(), &all).expect(code);
+        let told = fabricgate(folder.path(), &all);
+        told.expect(code);
+        told
     };
     let rack: Vec<&str> = names.iter().map(String::as_str).collect();
     let with =
         |words: &[&'static str]| -> Vec<&str> { words.iter().chain(&rack).copied().collect() };
     run(&["claims"], 0);
-    run(&with(&["admit", "--apply"]), 3);
+    let told = run(&with(&["admit", "--apply"]), 3);
     let node = |name: &str| format!("/api/v1/nodes/{name}");
     let marked = admin.get(&node("least-03")).await.expect("a node");
-    assert!(marked["spec"]["taints"].to_string().contains("fabricgate.io/degraded"), "{marked}");
+    assert!(marked["spec"]["taints"].to_string().contains("fabricgate.io/degraded"), "{told:?}");
     // Repaired, and measured until it is believed.
     simulated.rewrite(&scenario("least-", false));
     for _ in 0..2 {
@@ -869,6 +861,14 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     assert_eq!(back["metadata"]["labels"]["fabricgate.io/verdict"], "pass", "{back}");
     run(&["gate", "status"], 0);
     run(&["watch", "--apply", "--once"], 0);
+    // It goes on until it is told to end, which nobody tells it here.
+    let watch = Command::new(binary())
+        .args(["watch", "--apply", "--config", "fabricgate.toml"])
+        .current_dir(folder.path())
+        .timeout(Duration::from_secs(15))
+        .output()
+        .expect("the program");
+    assert_eq!(watch.status.code(), None, "{}", String::from_utf8_lossy(&watch.stderr));
 
     // The log is written a moment after the answer.
     tokio::time::sleep(Duration::from_secs(2)).await;
