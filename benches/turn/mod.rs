@@ -99,6 +99,10 @@ pub(crate) fn timed(
     let began = Instant::now();
     let live = super::now(scheduler.read(&[])).expect("read");
     let read = began.elapsed();
+    // Where boots have names, they were measured in the one they are in.
+    let boots =
+        live.nodes.iter().filter_map(|(name, node)| Some((name.clone(), node.boot_id.clone()?)));
+    let boots = boots.collect();
     let began = Instant::now();
     let plan = policy::propose(
         &Situation {
@@ -111,11 +115,12 @@ pub(crate) fn timed(
             controls: &BTreeSet::new(),
             drivers: &BTreeMap::new(),
             now: &at,
-            boots: &BTreeMap::new(),
+            boots: &boots,
         },
         &policy,
     );
     let decided = began.elapsed();
+    assert_eq!(plan.actions.len(), names.len(), "{:?}", plan.withheld.first());
     between();
     let began = Instant::now();
     let (_nobody, stop) = tokio::sync::watch::channel(false);
