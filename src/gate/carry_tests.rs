@@ -225,11 +225,7 @@ impl Scheduler for Cell<'_> {
         self.0.read(nodes)
     }
 
-    fn change<'a>(
-        &'a self,
-        nodes: &'a [NodeName],
-        change: &'a Change,
-    ) -> Answer<'a, ()> {
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
         self.0.nodes.borrow_mut().remove(&NodeName::from("n3"));
         self.0.change(nodes, change)
     }

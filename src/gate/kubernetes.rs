@@ -86,8 +86,9 @@ impl Kubernetes {
     }
 }
 
-fn refused(why: String) -> SchedulerError {
-    SchedulerError::new(ProblemKind::Malformed, format!("nothing was sent: {why}"))
+fn refused(mut why: String) -> SchedulerError {
+    why.insert_str(0, "nothing was sent: ");
+    SchedulerError::new(ProblemKind::Malformed, why)
 }
 
 impl Scheduler for Kubernetes {
