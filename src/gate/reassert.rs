@@ -67,17 +67,22 @@ pub async fn reassert(
             }
         }
     }
-    told.extend(written(scheduler, wanted, &fresh).await);
+    told.extend(written(scheduler, wanted, Some(&fresh)).await);
     told.sort_by(|a, b| a.node.cmp(&b.node));
     told
 }
 
 /// Writes these changes, as many nodes at a time as get the same one, and looks
 /// whether they show.
+pub async fn write(scheduler: &dyn Scheduler, wanted: Vec<(NodeName, Change)>) -> Vec<Reasserted> {
+    written(scheduler, wanted, None).await
+}
+
+/// The same for nodes as they were read, where they were.
 async fn written(
     scheduler: &dyn Scheduler,
     wanted: Vec<(NodeName, Change)>,
-    fresh: &Live,
+    fresh: Option<&Live>,
 ) -> Vec<Reasserted> {
     let mut groups: BTreeMap<Change, Vec<NodeName>> = BTreeMap::new();
     for (node, change) in wanted {
@@ -86,7 +91,11 @@ async fn written(
     let mut told = Vec::new();
     let mut answers: Vec<(Vec<NodeName>, Change, Option<SchedulerError>)> = Vec::new();
     for (change, nodes) in groups {
-        let error = scheduler.change_as_seen(&nodes, &change, fresh).await.err();
+        let said = match fresh {
+            Some(fresh) => scheduler.change_as_seen(&nodes, &change, fresh).await,
+            None => scheduler.change(&nodes, &change).await,
+        };
+        let error = said.err();
         answers.push((nodes, change, error));
     }
     let all: Vec<NodeName> = answers.iter().flat_map(|(nodes, ..)| nodes).cloned().collect();
