@@ -50,7 +50,10 @@ async fn site(lab: &Lab, count: usize) -> Site {
     let rack = format!("{namespace}-");
     let mut nodes = lab.nodes();
     let taint = json!({"key": "fabricgate.io/unverified", "effect": "NoSchedule"});
-    let names = nodes.rack(&rack, count, &json!({"taints": [taint]}));
+    // Pods are processes of this machine, and say its boot.
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
+    let more = json!({"taints": [taint], "boot": boot.trim()});
+    let names = nodes.rack(&rack, count, &more);
     server.wait_until_ready(&names).await;
     let scenario = format!(
         "title = \"A rack of the lab\"\nseed = 7\nreadings = 2\n[noise]\nsigma = 0.002\n[tools]\n\
@@ -62,7 +65,8 @@ async fn site(lab: &Lab, count: usize) -> Site {
     );
     let folder = tempfile::tempdir().expect("a folder");
     let claims = format!(
-        "[[domain]]\nname = \"{rack}\"\nnodes = \"{rack}[01-{count:02}]\"\nplatform = \"gb200-nvl72\"\n"
+        "[[domain]]\nname = \"{rack}\"\nnodes = \"{rack}[01-{count:02}]\"\nplatform = \"gb200-nvl72\"\n\
+         gpus_per_node = 4\n"
     );
     fs::write(folder.path().join("claims.toml"), claims).expect("written");
     let site = Site {
