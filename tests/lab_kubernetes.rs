@@ -13,6 +13,8 @@ mod claims;
 mod deploy;
 #[path = "lab_kubernetes/evict.rs"]
 mod evict;
+#[path = "lab_kubernetes/gate.rs"]
+mod gate;
 #[path = "lab_kubernetes/killed.rs"]
 mod killed;
 #[path = "lab_kubernetes/lab.rs"]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::config::Config;
+use super::evicting;
 use super::exit;
 use super::failure::Failure;
 use super::gating::Gate;
@@ -197,6 +198,9 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         };
         let withheld = certify(config, gate, &evidence, &turned);
         tell_withheld(&mut turned.plan, withheld);
+    }
+    if config.policy.evict {
+        turned.evictions = evicting::after(config, &turned, apply);
     }
     Ok(turned)
 }

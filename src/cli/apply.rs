@@ -9,6 +9,7 @@ use super::acting;
 use super::acting::Judged;
 use super::config;
 use super::config::Config;
+use super::evicting;
 use super::exit;
 use super::failure::Failure;
 use super::gating::Told;
@@ -33,6 +34,11 @@ pub struct Args {
     /// Carry it out: drains, marks and releases, within the budgets of the policy.
     #[arg(long)]
     apply: bool,
+    /// Kubernetes: afterwards have pods that hold GPUs leave the nodes that are drained, through
+    /// evictions, which keep disruption budgets; as [policy] evict = true does. Without --apply, show
+    /// which would.
+    #[arg(long, conflicts_with = "topology")]
+    evict: bool,
     /// Instead, show what this topology file (topology.yaml or topology.conf) should be, as a diff;
     /// nothing is written without --write-topology.
     #[arg(long, value_name = "FILE", conflicts_with = "apply")]
@@ -59,7 +65,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     if let Some(file) = &args.topology {
         return better_topology(args, file, &stored, config.as_ref(), globals);
     }
-    let Some(config) = config.filter(|config| args.apply || config.gate.is_some()) else {
+    let Some(mut config) = config.filter(|config| args.apply || config.gate.is_some()) else {
         if args.apply {
             return Err(Failure::usage(
                 "--apply: expected --config FILE (or FABRICGATE_CONFIG) with a [gate], which says \
@@ -69,14 +75,15 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
         return verdicts_alone(&stored, globals);
     };
-    let Turned { plan, budgets, .. } = turned(&stored, &config, args.apply)?;
+    config.policy.evict |= args.evict;
+    let Turned { plan, budgets, evictions, .. } = turned(&stored, &config, args.apply)?;
     tell(&plan, &budgets, globals)?;
     if !args.apply {
         return Ok(exit::PASS);
     }
     // What was done is part of the run.
     Folder::at(stored.path()).write_json(file::ACTIONS, &plan).map_err(Failure::environment)?;
-    Ok(acting::code(&plan))
+    Ok(acting::code(&plan).max(evicting::code(&evictions)))
 }
 
 /// What a topology file should be after this run.

@@ -11,6 +11,7 @@ pub mod claims;
 pub mod completions;
 pub mod config;
 pub mod doctor;
+pub mod evicting;
 pub mod exit;
 pub mod expectations;
 pub mod explain;

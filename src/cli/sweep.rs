@@ -9,6 +9,7 @@ use super::acting;
 use super::acting::Judged;
 use super::config;
 use super::config::Config;
+use super::evicting;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
@@ -211,9 +212,9 @@ fn acted(
     let stored = stored::open_quietly(done.folder.path())?;
     let judged = Judged { stored: &stored, run: &done.run, fleet };
     match acting::turn(config, &judged, apply) {
-        Ok(Turned { plan, .. }) => {
+        Ok(Turned { plan, evictions, .. }) => {
             done.folder.write_json(file::ACTIONS, &plan).map_err(Failure::environment)?;
-            let code = acting::code(&plan);
+            let code = acting::code(&plan).max(evicting::code(&evictions));
             done.run.actions = Some(plan);
             Ok(Some(code).filter(|code| apply && *code != exit::PASS))
         }

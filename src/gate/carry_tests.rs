@@ -221,7 +221,7 @@ impl Scheduler for Cell<'_> {
         self.0.name()
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> super::super::scheduler::Answer<'a, Live> {
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
         self.0.read(nodes)
     }
 
@@ -229,7 +229,7 @@ impl Scheduler for Cell<'_> {
         &'a self,
         nodes: &'a [NodeName],
         change: &'a Change,
-    ) -> super::super::scheduler::Answer<'a, ()> {
+    ) -> Answer<'a, ()> {
         self.0.nodes.borrow_mut().remove(&NodeName::from("n3"));
         self.0.change(nodes, change)
     }

@@ -67,14 +67,14 @@ pub async fn reassert(
             }
         }
     }
-    told.extend(written(scheduler, wanted, &fresh).await);
+    told.extend(write(scheduler, wanted, &fresh).await);
     told.sort_by(|a, b| a.node.cmp(&b.node));
     told
 }
 
 /// Writes these changes, as many nodes at a time as get the same one, and looks
 /// whether they show.
-async fn written(
+pub async fn write(
     scheduler: &dyn Scheduler,
     wanted: Vec<(NodeName, Change)>,
     fresh: &Live,

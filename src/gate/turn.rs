@@ -41,6 +41,7 @@ use crate::model::action::ActionPlan;
 use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
 use crate::model::claims::Claims;
+use crate::model::eviction::Eviction;
 use crate::model::id::NodeName;
 use crate::model::journal::Entry;
 use crate::model::journal::Event;
@@ -109,6 +110,9 @@ pub struct Turned {
     pub live: Live,
     /// What is left of each budget, in sentences.
     pub budgets: Vec<String>,
+    /// Pods that were asked to leave drained nodes, or would be, where a person
+    /// asked for that.
+    pub evictions: Vec<Eviction>,
 }
 
 /// Why a turn could not be taken, or not to its end.
@@ -146,7 +150,7 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     }
     let plan = decided(&turn, &live, &ledger, &controls, |it| policy::propose(it, turn.policy));
     let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::stamp());
-    Ok(Turned { plan, recovered: Vec::new(), ledger, live, budgets })
+    Ok(Turned { plan, recovered: Vec::new(), ledger, live, budgets, evictions: Vec::new() })
 }
 
 /// Reads, decides and carries out, with everything written down first.
@@ -195,7 +199,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     void(&mut turn, &plan.records, &why);
     let ledger = journal.ledger().clone();
     let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::stamp());
-    Ok(Turned { plan, recovered, ledger, live, budgets })
+    Ok(Turned { plan, recovered, ledger, live, budgets, evictions: Vec::new() })
 }
 
 /// Tells what Slurm had forgotten, nodes of one result together.

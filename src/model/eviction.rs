@@ -46,7 +46,9 @@ pub enum EvictionResult {
     Gone,
     /// It was told to end, and does.
     Ending,
-    /// It stays.
+    /// It is not meant to leave, and was not asked.
+    Kept,
+    /// It was asked, or would have been, and stays.
     Left,
     /// Nobody can tell whether it was told to end.
     Unknown,

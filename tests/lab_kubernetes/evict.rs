@@ -247,11 +247,12 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
 
     // A dry run lists and asks nobody.
     let ledger = journal::look(folder.path()).expect("a ledger");
-    let proposed = evict::look(asking, &ledger).await;
+    let proposed =
+        evict::look(asking, &ledger, &BTreeMap::from([("evict-3".into(), CLASS.to_owned())])).await;
     let one = of(&proposed, "evict-1");
     assert_eq!(one["team/goes"].0, Proposed);
     assert_eq!(one["team/held"].0, Proposed);
-    assert_eq!(one["team/alone"].0, Left);
+    assert_eq!(one["team/alone"].0, Kept);
     assert!(!one.contains_key("team/plain"), "{one:?}");
     let untouched: Value = client
         .request(

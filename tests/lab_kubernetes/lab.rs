@@ -307,7 +307,8 @@ impl Nodes {
         names
     }
 
-    /// Reboots a node: what ran there is dead, and its boot ID another.
+    /// Reboots a node: what ran there is dead, and its boot ID is another, also to
+    /// what runs there from then on.
     pub(super) fn reboot(&mut self, name: &str) -> String {
         let answer = self.order(&json!({"do": "reboot", "node": {"name": name}}));
         answer["boot"].as_str().expect("a boot").to_owned()

@@ -63,7 +63,8 @@ async fn site(lab: &Lab, count: usize, more: &Value) -> Site {
         nodes,
     };
     let claims = format!(
-        "[[domain]]\nname = \"{0}\"\nnodes = \"{0}[01-{count:02}]\"\nplatform = \"gb200-nvl72\"\n",
+        "[[domain]]\nname = \"{0}\"\nnodes = \"{0}[01-{count:02}]\"\nplatform = \"gb200-nvl72\"\n\
+         gpus_per_node = 4\n",
         site.rack
     );
     std::fs::write(site.folder.path().join("claims.toml"), claims).expect("written");

@@ -87,7 +87,7 @@ impl Site {
         let config = format!(
             "claims = \"claims.toml\"\n[launcher]\nkind = \"kubernetes\"\nworker = {worker:?}\n\
              [launcher.kubernetes]\nkubeconfig = {kubeconfig:?}\nnamespace = {namespace:?}\n\
-             capabilities = []\nimage = \"lab:1\"\nranks = \"names\"\n\
+             capabilities = []\nimage = \"lab:1\"\nranks = \"names\"\ncompute_domain = \"never\"\n\
              [confirm]\nwait_s = 0\n\
              [probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \"nvbandwidth-lane\"]\n\
              [sweep]\nmatchings = 2\n\

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -89,6 +90,12 @@ func (f *Fleet) add(ctx context.Context, spec NodeSpec) (Answer, error) {
 	}
 	if spec.Ready != nil {
 		node.ready = *spec.Ready
+	}
+	// Only root can show the pods of a node another boot than this machine's.
+	if node.boot == "" && os.Geteuid() != 0 {
+		if boot, err := os.ReadFile(bootID); err == nil {
+			node.boot = strings.TrimSpace(string(boot))
+		}
 	}
 	if node.boot == "" {
 		node.boot = string(uuid.NewUUID())

@@ -92,6 +92,9 @@ func (r *Run) start(ctx context.Context, container *corev1.Container) (<-chan in
 	if err := r.fleet.fork(command); err != nil {
 		return nil, err
 	}
+	if command.Args[0] == inside {
+		settled(command.Process.Pid)
+	}
 	r.leader, r.environment = command.Process, list
 	ended := make(chan int, 1)
 	go func() {

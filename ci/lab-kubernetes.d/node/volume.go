@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,9 @@ import (
 // What a process is given in front of itself when this program is asked to make
 // its files and then become it.
 const inside = "inside"
+
+// Where processes read in which boot they run.
+const bootID = "/proc/sys/kernel/random/boot_id"
 
 // Mount is a folder that a container sees somewhere else.
 type Mount struct {
@@ -111,6 +115,20 @@ func (r *Run) mounted(ctx context.Context, container *corev1.Container, command 
 			})
 		}
 	}
+	if os.Geteuid() == 0 {
+		// A node's processes see its boot and not this machine's.
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			return err
+		}
+		boot := filepath.Join(folder, "boot_id")
+		r.node.mu.Lock()
+		id := r.node.boot
+		r.node.mu.Unlock()
+		if err := os.WriteFile(boot, []byte(id+"\n"), 0o644); err != nil {
+			return err
+		}
+		about.Mounts = append(about.Mounts, Mount{From: boot, To: bootID})
+	}
 	if len(about.Mounts) == 0 {
 		return nil
 	}
@@ -132,6 +150,18 @@ func (r *Run) mounted(ctx context.Context, container *corev1.Container, command 
 	r.isMounted = true
 	r.mu.Unlock()
 	return nil
+}
+
+// settled waits until a process that mounts first has become its command.
+func settled(process int) {
+	own, err := os.Executable()
+	for range 500 {
+		became, gone := os.Readlink(fmt.Sprintf("/proc/%d/exe", process))
+		if err != nil || gone != nil || became != own {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // volume is the folder of a volume, filled once in a pod's life.

@@ -71,10 +71,19 @@ pub struct Emptying<'a> {
     pub say: &'a mut dyn FnMut(&str),
 }
 
-/// What would be asked to leave the nodes that we drained; asks nobody to.
-pub async fn look(asking: Asking<'_>, ledger: &Ledger) -> Vec<Eviction> {
+/// What would be asked to leave the nodes that we drained, and those that would
+/// be drained, each with the value of its taint; asks nobody to.
+pub async fn look(
+    asking: Asking<'_>,
+    ledger: &Ledger,
+    proposed: &BTreeMap<NodeName, String>,
+) -> Vec<Eviction> {
     let mut evictions = Vec::new();
-    for (node, found) in found(asking, ledger).await {
+    let mut all = found(asking, ledger).await;
+    for (node, class) in proposed.iter().filter(|(node, _)| !ledger.drains.contains_key(*node)) {
+        all.push((node.clone(), chosen(asking.client, node, class).await));
+    }
+    for (node, found) in all {
         evictions.push(match found {
             Ok(choice) => {
                 let mut eviction = told(&node, &choice);
@@ -306,15 +315,19 @@ async fn found(asking: Asking<'_>, ledger: &Ledger) -> Vec<(NodeName, Result<Cho
     let mut found = Vec::new();
     for node in nodes {
         let choice = match drained(&live, &node, ledger) {
-            Ok(seen) => match pods_on(asking.client, &node).await {
-                Ok(pods) => Ok(evict::choose(&pods, class(seen))),
-                Err(error) => Err(format!("its pods cannot be read: {}", refusal(&error).1)),
-            },
+            Ok(seen) => chosen(asking.client, &node, class(seen)).await,
             Err(why) => Err(why),
         };
         found.push((node, choice));
     }
     found
+}
+
+/// What is to be done about the pods of one node.
+async fn chosen(client: &Client, node: &NodeName, class: &str) -> Result<Choice, String> {
+    let pods = pods_on(client, node).await;
+    let pods = pods.map_err(|error| format!("its pods cannot be read: {}", refusal(&error).1))?;
+    Ok(evict::choose(&pods, class))
 }
 
 /// The node as it is shown, where its pods may be asked to leave.
@@ -341,7 +354,7 @@ async fn pods_on(client: &Client, node: &NodeName) -> Result<Vec<Pod>, kube::Err
 fn told(node: &NodeName, choice: &Choice) -> Eviction {
     let stay = choice.stay.iter().map(|(pod, why)| PodEviction {
         pod: pod.clone(),
-        result: EvictionResult::Left,
+        result: EvictionResult::Kept,
         detail: why.clone(),
     });
     let ending = choice.ending.iter();

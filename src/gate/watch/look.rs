@@ -26,6 +26,7 @@ use crate::gate::reassert;
 use crate::gate::reassert::Reasserted;
 use crate::gate::stamp;
 use crate::inventory::hostlist;
+use crate::measure::text::clean;
 use crate::model::action::ActionResult;
 use crate::model::certificate::Certificate;
 use crate::model::change::Change;
@@ -148,7 +149,7 @@ impl Look {
         let troubles: BTreeSet<String> =
             live.troubles.iter().chain(known.unreadable.values()).cloned().collect();
         for what in troubles.difference(&self.troubles) {
-            (watch.tell)(WatchEvent::Trouble { what: crate::measure::text::clean(what) });
+            (watch.tell)(WatchEvent::Trouble { what: clean(what) });
         }
         self.troubles = troubles;
         Ok(Looked { due, news, wrong: Wrong { live, marks: wrong, taints } })
@@ -177,7 +178,7 @@ impl Look {
         let scheduler = writer.as_deref().unwrap_or(watch.scheduler);
         let names = &watch.policy.marks;
         let mut done = reassert::reassert(scheduler, &live, journal.ledger(), names).await;
-        done.extend(reassert::write(scheduler, taints).await);
+        done.extend(reassert::write(scheduler, taints, &live).await);
         drop(journal);
         let whys: BTreeMap<NodeName, String> = said.into_iter().collect();
         let is_done =
