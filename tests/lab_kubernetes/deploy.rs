@@ -835,6 +835,9 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     let names = nodes.rack("least-", 4, &unverified);
     lab.admin().await.wait_until_ready(&names).await;
     let folder = installed(&admin, &lab, &simulated).await;
+    // A Lease of an earlier run would not have to be made.
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/fabricgate/leases/fabricgate-watch";
+    let _ = admin.delete(lease).await;
     let before = lab.audit().len();
     let run = |words: &[&str], code: i32| {
         let mut all = words.to_vec();
@@ -853,12 +856,20 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     assert!(marked["spec"]["taints"].to_string().contains("fabricgate.io/degraded"), "{told:?}");
     // Repaired, and measured until it is believed.
     simulated.rewrite(&scenario("least-", false));
-    for _ in 0..2 {
-        run(&["recertify", "--with-domain", "--apply", "least-03"], 0);
+    let mut back = marked;
+    let mut said = String::new();
+    // Two clean runs give it back; a third where the first began too close to the drain
+    // to count as made after it.
+    for _ in 0..3 {
+        let told = run(&["recertify", "--with-domain", "--apply", "least-03"], 0);
+        said = format!("{}\n{}", told.stdout, told.stderr);
+        back = admin.get(&node("least-03")).await.expect("a node");
+        if !back["spec"]["taints"].to_string().contains("fabricgate.io") {
+            break;
+        }
     }
-    let back = admin.get(&node("least-03")).await.expect("a node");
-    assert!(!back["spec"]["taints"].to_string().contains("fabricgate.io"), "{back}");
-    assert_eq!(back["metadata"]["labels"]["fabricgate.io/verdict"], "pass", "{back}");
+    assert!(!back["spec"]["taints"].to_string().contains("fabricgate.io"), "{said}");
+    assert_eq!(back["metadata"]["labels"]["fabricgate.io/verdict"], "pass", "{said}");
     run(&["gate", "status"], 0);
     run(&["watch", "--apply", "--once"], 0);
     // It goes on until it is told to end, which nobody tells it here.
@@ -900,6 +911,8 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     });
     assert_eq!(idle, BTreeSet::from(known), "rights that no run used, and those that say when");
     println!("{} kinds of requests, none refused", used.len());
+    // Its holder was killed.
+    admin.delete(lease).await.expect("a Lease less");
 }
 
 /// A rack of four, with a GPU that has lost a link or without.
