@@ -5,42 +5,24 @@
 //! `ci/bench-slurm` starts the controller and names it in two variables, as
 //! the lab tests have them; without them nothing is measured.
 
+mod turn;
+
 use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::time::Duration;
-use std::time::Instant;
 
 use criterion::Criterion;
 use criterion::criterion_group;
 use criterion::criterion_main;
-use fabricgate::act::policy;
-use fabricgate::act::policy::Policy;
-use fabricgate::act::situation::RunSeen;
-use fabricgate::act::situation::Situation;
 use fabricgate::exec;
 use fabricgate::exec::Request;
-use fabricgate::gate::carry;
-use fabricgate::gate::carry::Carrier;
-use fabricgate::gate::journal::Journal;
 use fabricgate::gate::scheduler::Scheduler;
 use fabricgate::gate::scontrol::Scontrol;
 use fabricgate::gate::slurmrestd::Slurmrestd;
-use fabricgate::gate::stamp;
 use fabricgate::inventory::slurm::live;
-use fabricgate::model::action::ActionResult;
 use fabricgate::model::change::Change;
 use fabricgate::model::change::StateChange;
-use fabricgate::model::claims::ClaimedDomain;
-use fabricgate::model::claims::Claims;
 use fabricgate::model::id::NodeName;
-use fabricgate::model::verdict::Finding;
-use fabricgate::model::verdict::Locus;
-use fabricgate::model::verdict::LocusKind;
-use fabricgate::model::verdict::Outcome;
-use fabricgate::model::verdict::VERDICTS_FORMAT;
-use fabricgate::model::verdict::Verdicts;
 
 /// How many are drained.
 const DRAINED: usize = 1_000;
@@ -108,7 +90,7 @@ fn gate(criterion: &mut Criterion) {
         "{drained} drained; calls of scontrol, with its ping: {calls}; {bytes} bytes of words"
     );
 
-    turn(&lab, limit);
+    whole(&lab, limit);
 
     let text = run(&lab, &["scontrol", "--all", "show", "node", "--json"]);
     println!("{} bytes of JSON", text.len());
@@ -147,10 +129,9 @@ fn gate(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Decides on drains of 1,000 nodes and carries them out: everything that a turn
-/// does behind the lock.
+/// A whole turn that drains 1,000 nodes.
 #[expect(clippy::print_stdout, reason = "what was counted is a result")]
-fn turn(lab: &str, limit: Duration) {
+fn whole(lab: &str, limit: Duration) {
     // Powered down nodes are not there to be drained; nodes that somebody
     // else's agent runs are, without one.
     let range = format!("ext[0001-{DRAINED:04}]");
@@ -160,99 +141,14 @@ fn turn(lab: &str, limit: Duration) {
         [lab, "sh", "-c", COUNTING, "scontrol"].map(str::to_owned).into_iter().collect();
     let counted = Scontrol { argv, limit };
     let names: Vec<NodeName> = (1..=DRAINED).map(|it| format!("ext{it:04}").into()).collect();
-    let domain = ClaimedDomain {
-        name: "ext".into(),
-        nodes: names.clone(),
-        platform: None,
-        gpus_per_node: None,
-        nic: None,
-    };
-    let fleet = Claims { domains: vec![domain], ..Claims::default() };
-    let finding = |node: &NodeName| Finding {
-        id: format!("fg-{node}"),
-        outcome: Outcome::Failed,
-        class: "nvlink-absent".to_owned(),
-        locus: Locus { node: Some(node.clone()), gpu: Some(0), ..Locus::of(LocusKind::Gpu) },
-        measured: None,
-        expected: None,
-        unit: None,
-        ratio: Some(0.1),
-        confirmed: true,
-        detectable: None,
-        rule: "bench".to_owned(),
-        summary: "made up".to_owned(),
-        evidence: Vec::new(),
-    };
-    let verdicts = Verdicts {
-        format: VERDICTS_FORMAT.to_owned(),
-        platform: None,
-        thresholds_digest: String::new(),
-        outcome: Outcome::Failed,
-        findings: names.iter().map(finding).collect(),
-        nodes: Vec::new(),
-        unknown: Vec::new(),
-        notes: Vec::new(),
-    };
-    // Without limits: what is timed is the work, not the caution.
-    let policy = Policy {
-        per_domain: DRAINED,
-        per_hour: 1.0,
-        outstanding: 1.0,
-        freeze_domain: DRAINED + 1,
-        freeze_fleet: 1.0,
-        ..Policy::default()
-    };
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut journal = Journal::open(folder.path()).expect("a journal");
-    let at = stamp::stamp();
-    let seen = RunSeen {
-        id: "bench".to_owned(),
-        profile: "audit".to_owned(),
-        created: at.at.clone(),
-        created_unix: at.unix,
-        complete: true,
-        real: true,
-    };
-    let began = Instant::now();
-    let live = now(counted.read(&[])).expect("read");
-    let read = began.elapsed();
-    let began = Instant::now();
-    let plan = policy::propose(
-        &Situation {
-            verdicts: &verdicts,
-            fleet: &fleet,
-            coverage: None,
-            run: &seen,
-            live: Some(&live),
-            ledger: journal.ledger(),
-            controls: &BTreeSet::new(),
-            drivers: &BTreeMap::new(),
-            now: &at,
-            boots: &BTreeMap::new(),
-        },
-        &policy,
-    );
-    let decided = began.elapsed();
-    run(lab, &["rm", "-f", "/tmp/calls"]);
-    let began = Instant::now();
-    let (_nobody, stop) = tokio::sync::watch::channel(false);
-    let carrier = Carrier {
-        scheduler: &counted,
-        journal: &mut journal,
-        names: &policy.marks,
-        settle: carry::SETTLE,
-        say: &mut |_| {},
-        stop,
-    };
-    let records = now(carry::carry(carrier, "bench", &plan)).expect("carried out");
-    let carried = began.elapsed();
-    let done = records.iter().filter(|it| it.result == ActionResult::Done).count();
+    let timed = turn::timed(&counted, &names, || {
+        run(lab, &["rm", "-f", "/tmp/calls"]);
+    });
     let calls = run(lab, &["wc", "-l", "/tmp/calls"]);
     println!(
-        "{} nodes read in {read:.2?}, {} drains decided in {decided:.2?}, {done} done in \
-         {carried:.2?} (3 s of it waiting until they are kept) with these calls of scontrol: {calls}",
-        live.nodes.len(),
-        plan.actions.len(),
+        "{} nodes read in {:.2?}, {} drains decided in {:.2?}, {} done in {:.2?} (3 s of it \
+         waiting until they are kept) with these calls of scontrol: {calls}",
+        timed.nodes, timed.read, timed.planned, timed.decided, timed.done, timed.carried,
     );
 }
 

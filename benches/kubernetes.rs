@@ -1,0 +1,191 @@
+//! How long it takes to read 1,000 and 5,000 nodes of a real API server and to
+//! drain 1,000 of them in one turn, journal and all, and how many requests that
+//! is. Nodes are objects without a kubelet.
+//!
+//! `ci/bench-kubernetes` starts the server and names it in a variable; without it
+//! nothing is measured.
+
+mod turn;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+use std::time::Instant;
+
+use fabricgate::gate::kubernetes::Kubernetes;
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::model::id::NodeName;
+use fabricgate::sources::kubernetes;
+use fabricgate::sources::kubernetes::access;
+use fabricgate::sources::kubernetes::access::Reading;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use kube::core::params::Patch;
+use serde_json::Value;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+/// Fleets, in this order in one cluster.
+const FLEETS: [usize; 2] = [1_000, 5_000];
+/// How many are drained.
+const DRAINED: usize = 1_000;
+/// How often everything is read; the fastest counts.
+const READS: usize = 10;
+/// How many nodes are made at once.
+const AT_ONCE: usize = 16;
+
+fn now<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(work)
+}
+
+#[expect(clippy::print_stdout, reason = "what was counted is a result, and so is nothing")]
+fn main() {
+    let Some(kubeconfig) = std::env::var_os("FABRICGATE_LAB_KUBERNETES") else {
+        println!("SKIPPED: there is no Kubernetes to measure, `ci/bench-kubernetes` starts one");
+        return;
+    };
+    let folder = Path::new(&kubeconfig).parent().expect("a folder");
+    let server = kubernetes::Kubernetes {
+        kubeconfig: Some(kubeconfig.clone().into()),
+        context: None,
+        limit: Duration::from_secs(60),
+    };
+    let cluster = Kubernetes::new(server.clone());
+    let mut made = 0;
+    for size in FLEETS {
+        let began = Instant::now();
+        now(fill(&server, made..size));
+        println!("{} nodes made in {:.2?}", size - made, began.elapsed());
+        made = size;
+        let fresh = requests(folder);
+        let read = (0..READS).map(|_| {
+            let began = Instant::now();
+            let live = now(cluster.read(&[])).expect("read");
+            assert_eq!(live.nodes.len(), size, "{:?}", live.troubles);
+            began.elapsed()
+        });
+        let fastest = read.min().expect("some");
+        println!("{size} nodes read in {fastest:.2?}, the fastest of {READS}");
+        say("  requests of one", &fresh, &requests(folder), READS);
+        // Every fourth, so that they are of all racks, and others each time.
+        let names: Vec<NodeName> =
+            (0..size).rev().step_by(size / DRAINED).take(DRAINED).map(name).collect();
+        let mut before = BTreeMap::new();
+        let timed = turn::timed(&cluster, &names, || before = requests(folder));
+        println!(
+            "a turn: {} nodes read in {:.2?}, {} drains decided in {:.2?}, {} done in {:.2?}",
+            timed.nodes, timed.read, timed.planned, timed.decided, timed.done, timed.carried
+        );
+        say("  requests of it", &before, &requests(folder), 1);
+        now(undo(&server, &names));
+    }
+    println!("{}", peak());
+}
+
+fn name(number: usize) -> NodeName {
+    format!("node{number:04}").into()
+}
+
+/// Nodes as a device plugin and the feature discovery leave them.
+async fn fill(server: &kubernetes::Kubernetes, numbers: std::ops::Range<usize>) {
+    let client = access::connect(server, Reading::Bounded).await.expect("a server").client;
+    let nodes: Api<Node> = Api::all(client);
+    let mut making = JoinSet::new();
+    for number in numbers {
+        if making.len() >= AT_ONCE {
+            making.join_next().await.expect("one").expect("a node");
+        }
+        let nodes = nodes.clone();
+        making.spawn(async move {
+            let name = name(number);
+            let clique = format!("5eed5eed-0000-4000-8000-{:012}.1", number / 18);
+            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
+                "labels": {"nvidia.com/gpu.clique": clique, "nvidia.com/gpu.present": "true",
+                    "nvidia.com/gpu.count": "4", "nvidia.com/gpu.product": "NVIDIA-GB200",
+                    "kubernetes.io/hostname": name}}});
+            let node = serde_json::from_value(node).expect("a node");
+            nodes.create(&PostParams::default(), &node).await.expect("made");
+            let status = json!({"status": {
+                "capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "4"},
+                "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady",
+                    "lastHeartbeatTime": "2030-01-01T00:00:00Z",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+                "nodeInfo": {"bootID": format!("boot-{name}"), "architecture": "",
+                    "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "",
+                    "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "",
+                    "systemUUID": ""}}});
+            let by = PatchParams::default();
+            let patched = nodes.patch_status(name.as_str(), &by, &Patch::Strategic(status)).await;
+            patched.expect("a status");
+        });
+    }
+    while let Some(made) = making.join_next().await {
+        made.expect("a node");
+    }
+    // Only then does the cluster take the taint of new nodes away.
+    for _ in 0..600 {
+        let all = nodes.list(&kube::api::ListParams::default()).await.expect("nodes");
+        let new = |node: &Node| {
+            let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+            taints.is_some_and(|taints| !taints.is_empty())
+        };
+        if !all.items.iter().any(new) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    panic!("nodes stay new");
+}
+
+/// Takes our taints away again, so that all are alike.
+async fn undo(server: &kubernetes::Kubernetes, names: &[NodeName]) {
+    let client = access::connect(server, Reading::Bounded).await.expect("a server").client;
+    let nodes: Api<Node> = Api::all(client);
+    let nothing = json!({"spec": {"taints": null}, "metadata": {"annotations":
+        {"fabricgate.io/reason": null}}});
+    for name in names {
+        let by = PatchParams::default();
+        nodes.patch(name.as_str(), &by, &Patch::Merge(&nothing)).await.expect("undone");
+    }
+}
+
+/// How often the server was asked by its administrator, by verb and resource:
+/// what it noted. The lab's own controllers are the same user and say who they
+/// are.
+fn requests(folder: &Path) -> BTreeMap<String, usize> {
+    // The log is written behind the answers.
+    std::thread::sleep(Duration::from_secs(1));
+    let log = std::fs::read_to_string(folder.join("audit.jsonl")).expect("the audit log");
+    let mut counted = BTreeMap::new();
+    for line in log.lines() {
+        let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
+        let agent = event["userAgent"].as_str().unwrap_or_default();
+        if agent.starts_with("kube-") {
+            continue;
+        }
+        let object = &event["objectRef"];
+        let part = object["subresource"].as_str().map_or(String::new(), |it| format!("/{it}"));
+        let words = [&event["verb"], &object["resource"]].map(|it| it.as_str().unwrap_or("-"));
+        *counted.entry(format!("{} {}{part}", words[0], words[1])).or_default() += 1;
+    }
+    counted
+}
+
+#[expect(clippy::print_stdout, reason = "what was counted is a result")]
+fn say(what: &str, before: &BTreeMap<String, usize>, after: &BTreeMap<String, usize>, by: usize) {
+    let more = after.iter().filter_map(|(kind, count)| {
+        let more = count - before.get(kind).unwrap_or(&0);
+        (more > 0).then(|| format!("{} {kind}", more / by))
+    });
+    println!("{what}: {}", more.collect::<Vec<_>>().join(", "));
+}
+
+/// The most memory that this process had.
+fn peak() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    format!("most memory of the gate: {}", line.unwrap_or("unknown").trim())
+}

@@ -1,0 +1,139 @@
+//! A turn of the gate, timed: 1,000 drains decided and carried out, everything
+//! that a turn does behind the lock. For benches of any scheduler.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use std::time::Instant;
+
+use fabricgate::act::policy;
+use fabricgate::act::policy::Policy;
+use fabricgate::act::situation::RunSeen;
+use fabricgate::act::situation::Situation;
+use fabricgate::gate::carry;
+use fabricgate::gate::carry::Carrier;
+use fabricgate::gate::journal::Journal;
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::gate::stamp;
+use fabricgate::model::action::ActionResult;
+use fabricgate::model::claims::ClaimedDomain;
+use fabricgate::model::claims::Claims;
+use fabricgate::model::id::NodeName;
+use fabricgate::model::verdict::Finding;
+use fabricgate::model::verdict::Locus;
+use fabricgate::model::verdict::LocusKind;
+use fabricgate::model::verdict::Outcome;
+use fabricgate::model::verdict::VERDICTS_FORMAT;
+use fabricgate::model::verdict::Verdicts;
+
+/// How long each part took, and of how many nodes.
+pub(crate) struct Timed {
+    pub(crate) nodes: usize,
+    pub(crate) read: Duration,
+    pub(crate) planned: usize,
+    pub(crate) decided: Duration,
+    pub(crate) done: usize,
+    pub(crate) carried: Duration,
+}
+
+/// Drains these nodes, whose scheduler knows them, in one turn. `between` is
+/// called before the drains are carried out.
+pub(crate) fn timed(
+    scheduler: &dyn Scheduler,
+    names: &[NodeName],
+    between: impl FnOnce(),
+) -> Timed {
+    let domain = ClaimedDomain {
+        name: "ext".into(),
+        nodes: names.to_vec(),
+        platform: None,
+        gpus_per_node: None,
+        nic: None,
+    };
+    let fleet = Claims { domains: vec![domain], ..Claims::default() };
+    let finding = |node: &NodeName| Finding {
+        id: format!("fg-{node}"),
+        outcome: Outcome::Failed,
+        class: "nvlink-absent".to_owned(),
+        locus: Locus { node: Some(node.clone()), gpu: Some(0), ..Locus::of(LocusKind::Gpu) },
+        measured: None,
+        expected: None,
+        unit: None,
+        ratio: Some(0.1),
+        confirmed: true,
+        detectable: None,
+        rule: "bench".to_owned(),
+        summary: "made up".to_owned(),
+        evidence: Vec::new(),
+    };
+    let verdicts = Verdicts {
+        format: VERDICTS_FORMAT.to_owned(),
+        platform: None,
+        thresholds_digest: String::new(),
+        outcome: Outcome::Failed,
+        findings: names.iter().map(finding).collect(),
+        nodes: Vec::new(),
+        unknown: Vec::new(),
+        notes: Vec::new(),
+    };
+    // Without limits: what is timed is the work, not the caution.
+    let policy = Policy {
+        per_domain: names.len(),
+        per_hour: 1.0,
+        outstanding: 1.0,
+        freeze_domain: names.len() + 1,
+        freeze_fleet: 1.0,
+        ..Policy::default()
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut journal = Journal::open(folder.path()).expect("a journal");
+    let at = stamp::stamp();
+    let seen = RunSeen {
+        id: "bench".to_owned(),
+        profile: "audit".to_owned(),
+        created: at.at.clone(),
+        created_unix: at.unix,
+        complete: true,
+        real: true,
+    };
+    let began = Instant::now();
+    let live = super::now(scheduler.read(&[])).expect("read");
+    let read = began.elapsed();
+    // Where boots have names, they were measured in the one they are in.
+    let boots =
+        live.nodes.iter().filter_map(|(name, node)| Some((name.clone(), node.boot_id.clone()?)));
+    let boots = boots.collect();
+    let began = Instant::now();
+    let plan = policy::propose(
+        &Situation {
+            verdicts: &verdicts,
+            fleet: &fleet,
+            coverage: None,
+            run: &seen,
+            live: Some(&live),
+            ledger: journal.ledger(),
+            controls: &BTreeSet::new(),
+            drivers: &BTreeMap::new(),
+            now: &at,
+            boots: &boots,
+        },
+        &policy,
+    );
+    let decided = began.elapsed();
+    assert_eq!(plan.actions.len(), names.len(), "{:?}", plan.withheld.first());
+    between();
+    let began = Instant::now();
+    let (_nobody, stop) = tokio::sync::watch::channel(false);
+    let carrier = Carrier {
+        scheduler,
+        journal: &mut journal,
+        names: &policy.marks,
+        settle: carry::SETTLE,
+        say: &mut |_| {},
+        stop,
+    };
+    let records = super::now(carry::carry(carrier, "bench", &plan)).expect("carried out");
+    let carried = began.elapsed();
+    let done = records.iter().filter(|it| it.result == ActionResult::Done).count();
+    Timed { nodes: live.nodes.len(), read, planned: plan.actions.len(), decided, done, carried }
+}
