@@ -10,6 +10,8 @@ mod manifests;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
+use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -62,7 +64,7 @@ impl Asker {
     /// The administrator, where there is a laboratory.
     async fn admin() -> Option<Self> {
         let Some(config) = configuration().await else {
-            println!("no Kubernetes laboratory (ci/lab-kubernetes test): nothing is tested");
+            say("no Kubernetes laboratory (ci/lab-kubernetes test): nothing is tested");
             return None;
         };
         Some(Self(Client::try_from(config).expect("a client")))
@@ -142,6 +144,11 @@ impl Asker {
     }
 }
 
+/// What people should know of a test that tests less.
+fn say(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
 fn bytes(object: &Value) -> Vec<u8> {
     serde_json::to_vec(object).expect("JSON")
 }
@@ -168,7 +175,7 @@ fn rendered(name: &str) -> Vec<Value> {
     let run = Command::new(deploy().join("render")).arg(name).output().expect("a shell");
     let said = String::from_utf8_lossy(&run.stderr);
     if run.status.code() == Some(77) {
-        println!("{said}");
+        say(&said);
         return ours;
     }
     assert!(run.status.success(), "{name}: {said}");
@@ -363,9 +370,9 @@ async fn each_account_may_what_the_guide_says_and_nothing_else_that_the_server_k
                         asked(name)
                     );
                     if may {
-                        yes += 1
+                        yes += 1;
                     } else {
-                        no += 1
+                        no += 1;
                     }
                     // Only Leases are named; everything else need not be asked twice.
                     if resource != "leases" {
