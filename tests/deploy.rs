@@ -324,6 +324,39 @@ fn both_kubeconfigs_serve_one_configuration() {
 }
 
 #[test]
+fn the_configuration_is_one_that_the_program_takes_with_either_kubeconfig() {
+    for kubeconfig in [MEASURING, GATING] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let base = deploy().join("base");
+        let at = |name: &str| folder.path().join(name);
+        fs::copy(base.join("fabricgate.toml"), at("fabricgate.toml")).expect("copied");
+        fs::copy(base.join(kubeconfig), at("kubeconfig")).expect("copied");
+        let mut claims = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
+        let asked = claims.args(["claims", "--config"]).arg(at("fabricgate.toml")).output();
+        let asked = asked.expect("the program");
+        let said = String::from_utf8_lossy(&asked.stdout);
+        // A key that is not known would be 2. What is missing here is what a pod mounts.
+        assert_eq!(
+            asked.status.code(),
+            Some(5),
+            "{said}{}",
+            String::from_utf8_lossy(&asked.stderr)
+        );
+        assert!(said.contains("/var/run/secrets/"), "{said}");
+    }
+    // The pod's own policy: what liveness asks, the program listens on.
+    let configuration = fs::read_to_string(deploy().join("base/fabricgate.toml")).expect("a file");
+    let watch = documents(&deploy().join("components/watch/deployment.yaml")).remove(0);
+    let container = &watch["spec"]["template"]["spec"]["containers"][0];
+    let port = &container["ports"][0]["containerPort"];
+    assert!(configuration.contains(&format!("listen = \"0.0.0.0:{port}\"")), "{port}");
+    for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+        assert_eq!(container[probe]["httpGet"]["path"], path);
+        assert_eq!(container[probe]["httpGet"]["port"], container["ports"][0]["name"]);
+    }
+}
+
+#[test]
 fn the_names_in_the_policy_are_the_programs() {
     use fabricgate::model::kubernetes_node;
     let policy =

@@ -3,12 +3,18 @@
 //! `ci/lab-kubernetes test` starts one and names it in a variable; without it
 //! these tests say so and check nothing.
 
+#[path = "lab_kubernetes/carry.rs"]
+mod carry;
+#[path = "lab_kubernetes/changes.rs"]
+mod changes;
 #[path = "lab_kubernetes/claims.rs"]
 mod claims;
 #[path = "lab_kubernetes/deploy.rs"]
 mod deploy;
 #[path = "lab_kubernetes/evict.rs"]
 mod evict;
+#[path = "lab_kubernetes/gate.rs"]
+mod gate;
 #[path = "lab_kubernetes/killed.rs"]
 mod killed;
 #[path = "lab_kubernetes/lab.rs"]
@@ -17,9 +23,13 @@ mod lab;
 mod nodes;
 #[path = "lab_kubernetes/outage.rs"]
 mod outage;
+#[path = "lab_kubernetes/pods.rs"]
+mod pods;
 #[path = "lab_kubernetes/proxy.rs"]
 mod proxy;
 #[path = "lab_kubernetes/turns.rs"]
 mod turns;
+#[path = "lab_kubernetes/watch.rs"]
+mod watch;
 #[path = "lab_kubernetes/weather.rs"]
 mod weather;

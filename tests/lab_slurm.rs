@@ -19,6 +19,8 @@ mod killed;
 mod program;
 #[path = "lab_slurm/topology.rs"]
 mod topology;
+#[path = "lab_slurm/watch.rs"]
+mod watch;
 #[path = "lab_slurm/weather.rs"]
 mod weather;
 

@@ -229,3 +229,46 @@ fn the_breaker_trips_for_what_outlives_a_run_and_once() {
     }
     assert_eq!(tripped(&world), None);
 }
+
+#[test]
+fn a_gang_loses_one_node_at_a_time_in_whichever_domains_it_runs() {
+    let gang = |world: &mut World, node: &str, name: &str| {
+        world.object(node).gangs.insert(name.to_owned());
+        world.state(node, &["ALLOCATED"]);
+    };
+    let mut world = World::of(4, 18).on_kubernetes();
+    failing(&mut world, &["d0n0", "d1n0"]);
+    gang(&mut world, "d0n0", "team/train-7");
+    gang(&mut world, "d1n0", "team/train-8");
+    assert_eq!(world.proposed(), ["drain d0n0", "drain d1n0"]);
+    gang(&mut world, "d1n0", "team/train-7");
+    assert_eq!(world.proposed(), ["drain d0n0"]);
+    let why = world.why("d1n0");
+    assert!(why.starts_with("budget: 1 nodes of gang team/train-7, which runs on it"), "{why}");
+    assert!(world.plan().withheld.iter().any(|it| it.what == "d1n0" && it.budget));
+    world.policy.per_gang = 2;
+    assert_eq!(world.proposed(), ["drain d0n0", "drain d1n0"]);
+    // One that was drained before and still runs it counts, until it has left.
+    let mut later = World::of(4, 18).on_kubernetes();
+    failing(&mut later, &["d1n0"]);
+    gang(&mut later, "d1n0", "team/train-7");
+    later.drained("d0n0", "nvlink-low", 0.9, 90_000);
+    assert_eq!(later.proposed(), ["drain d1n0"]);
+    gang(&mut later, "d0n0", "team/train-7");
+    let own = later.ledger.drains[&NodeName::from("d0n0")].action.reason.clone();
+    later.state("d0n0", &["ALLOCATED", "DRAIN"]).reason = Some(own);
+    assert!(later.why("d1n0").contains("1 nodes of gang team/train-7"), "{}", later.why("d1n0"));
+}
+
+#[test]
+fn nodes_whose_pods_were_not_read_go_one_by_one() {
+    let mut world = World::of(4, 18).on_kubernetes();
+    failing(&mut world, &["d0n0", "d1n0"]);
+    world.state("d0n0", &["IDLE", "PODS_UNREAD"]);
+    assert_eq!(world.proposed(), ["drain d0n0", "drain d1n0"]);
+    // Neither idle nor busy is not read either.
+    world.state("d1n0", &["UNVERIFIED"]);
+    assert_eq!(world.proposed(), ["drain d0n0"]);
+    assert!(world.why("d1n0").contains("could not be read"), "{}", world.why("d1n0"));
+    assert!(world.plan().actions[0].why.contains("has pods that could not be read"));
+}

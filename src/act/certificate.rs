@@ -242,9 +242,6 @@ fn other_gpus(then: &[String], now: &[String]) -> Option<String> {
     }
 }
 
-/// It was another machine, for all we know.
-const BOOTED: &str = "it booted during the run";
-
 /// What is known of which machine a node was in a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Seen {
@@ -290,7 +287,7 @@ impl Seen {
         let Some(boot) = boot.and_then(word) else { return };
         match &self.identity.boot_id {
             Some(known) if *known != boot => {
-                self.trouble = Some(BOOTED.to_owned());
+                self.trouble = Some("it booted during the run".to_owned());
             }
             _ => self.identity.boot_id = Some(boot),
         }
@@ -300,12 +297,15 @@ impl Seen {
 /// The boot in which a run measured each node, as workers told it; none for a
 /// node that booted in the midst of it.
 pub fn boots(machines: &[Machine]) -> BTreeMap<NodeName, String> {
-    let seen = identities(machines, &[], &[]);
-    let boot = |(node, seen): (NodeName, Seen)| {
-        let has_booted = seen.trouble.is_some_and(|why| why == BOOTED);
-        seen.identity.boot_id.filter(|_| !has_booted).map(|boot| (node, boot))
+    let mut told: BTreeMap<&NodeName, BTreeSet<String>> = BTreeMap::new();
+    for Machine { node, environment, .. } in machines {
+        told.entry(node).or_default().extend(environment.boot_id.as_deref().and_then(word));
+    }
+    let one = |(node, boots): (&NodeName, BTreeSet<String>)| {
+        let is_one = boots.len() == 1;
+        boots.into_iter().next().filter(|_| is_one).map(|boot| (node.clone(), boot))
     };
-    seen.into_iter().filter_map(boot).collect()
+    told.into_iter().filter_map(one).collect()
 }
 
 /// Which machine every node was, as workers, readings and outputs name it.

@@ -410,3 +410,43 @@ fn a_shorter_certificate_gives_way_to_none_that_still_holds() {
     let void = Certificate { voided: Some(voided), ..whole };
     assert!(replaces(&admitted, &void, &now));
 }
+
+#[test]
+fn the_boot_of_each_node_is_what_its_workers_agree_on() {
+    let machines = [
+        machine("n1", "b-1", &["GPU-1"]),
+        machine("n1", "b-1", &["GPU-2"]),
+        machine("n2", "b-1", &["GPU-3"]),
+        machine("n2", "b-2", &["GPU-3"]),
+        machine("n3", "[N/A]", &["GPU-4"]),
+    ];
+    assert_eq!(boots(&machines), [("n1".into(), "b-1".to_owned())].into());
+}
+
+#[test]
+fn a_certificate_outlives_no_boot_that_has_another_name() {
+    let machines = [machine("n1", "b-1", &["GPU-1"])];
+    let (run, verdicts) = (run(), verdicts(&[("n1", Outcome::Pass)]));
+    let evidence = Evidence {
+        run: &run,
+        verdicts: &verdicts,
+        cells: &[],
+        claims: &Claims::default(),
+        machines: &machines,
+        results: &[],
+        recordings: &[],
+    };
+    let (made, _) = certificates(&evidence, &Ledger::default(), &Policy::default());
+    let now = |boot: Option<&str>, booted: Option<i64>| {
+        let boot_id = boot.map(str::to_owned);
+        outlived(&made[0], &LiveNode { boot_id, booted, ..LiveNode::new("n1", &["IDLE"]) })
+    };
+    assert_eq!(now(Some("b-1"), None), None);
+    assert_eq!(now(Some("b-1"), Some(MADE + 1)), None, "the name counts and not the clock");
+    assert!(
+        now(Some("b-2"), None).is_some_and(|why| why.contains("boot b-2, certified in boot b-1"))
+    );
+    assert!(now(Some("b-2"), Some(MADE - 1)).is_some());
+    assert!(now(None, Some(MADE + 1)).is_some());
+    assert_eq!(now(None, None), None);
+}

@@ -214,6 +214,87 @@ fn a_policy_of_an_earlier_version_is_read_with_the_defaults_of_this_one() {
     assert!(serde_json::from_str::<Policy>(r#"{"per_domian":1}"#).is_err());
 }
 
+#[test]
+fn a_drain_on_kubernetes_is_shown_in_its_own_words_with_all_that_is_written() {
+    let mut world = World::of(4, 18).on_kubernetes();
+    world.accuse("d0n0", "gpu-missing", Outcome::Failed, 0.75);
+    world.state("d0n0", &["ALLOCATED"]);
+    let plan = world.plan();
+    let [action] = plan.actions.as_slice() else { panic!("{plan:#?}") };
+    assert_eq!(action.reason, "fabricgate:run2:gpu-missing e7");
+    let line = action.command.join(" ");
+    for words in [
+        "kubectl annotate --overwrite node d0n0 fabricgate.io/reason=fabricgate:run2:gpu-missing e7",
+        "&& kubectl taint --overwrite node d0n0 fabricgate.io/degraded=gpu-missing:NoSchedule &&",
+        "fabricgate.io/verdict=failed",
+        "\"type\":\"GpuFabricVerified\",\"status\":\"False\",\"reason\":\"GpuMissing\"",
+    ] {
+        assert!(line.contains(words), "{words}: {line}");
+    }
+    assert!(!line.contains("scontrol") && !line.contains("PreferNoSchedule"), "{line}");
+    let mark = action.mark.as_ref().expect("a mark");
+    assert_eq!(mark.boot_id.as_deref(), Some("boot-d0n0"));
+    assert_eq!(mark.domain.as_ref().map(|it| it.as_str()), Some("d0"));
+    assert!(action.why.contains("its pods end first"), "{}", action.why);
+}
+
+#[test]
+fn a_soft_fault_on_kubernetes_is_marked_with_a_soft_taint() {
+    let mut world = World::of(4, 18).on_kubernetes();
+    world.accuse("d0n0", "nvlink-low", Outcome::Degraded, 0.9);
+    world.policy.soft = SoftFaults::Relabel;
+    let plan = world.plan();
+    let line = plan.actions[0].command.join(" ");
+    assert!(line.contains("fabricgate.io/degraded=nvlink-low:PreferNoSchedule"), "{line}");
+    assert!(!line.contains(":NoSchedule"), "{line}");
+}
+
+#[test]
+fn a_node_that_was_never_in_service_costs_nothing_to_drain() {
+    let mut world = World::of(4, 18).on_kubernetes();
+    world.accuse("d0n0", "nvlink-low", Outcome::Degraded, 0.9);
+    world.policy.mix.0.insert(16, 1.0);
+    world.drained("d0n1", "nvlink-low", 0.9, 90_000);
+    world.state("d0n2", &["NOT_READY"]);
+    world.policy.largest_gang = Some(4);
+    assert_eq!(world.proposed(), ["relabel d0n0"]);
+    world.state("d0n0", &["IDLE", "UNVERIFIED"]);
+    assert_eq!(world.proposed(), ["drain d0n0"]);
+    assert_eq!(world.plan().actions[0].price, Some(0.0));
+}
+
+#[test]
+fn on_kubernetes_too_what_is_left_alone_is_told_in_its_own_words() {
+    let cases: [(&str, fn(&mut World)); 6] = [
+        ("it is cordoned (CORDONED), not by us", |w| {
+            w.state("d0n0", &["IDLE", "CORDONED"]);
+        }),
+        ("(TAINTED), not by us", |w| {
+            w.state("d0n0", &["IDLE", "TAINTED"]);
+        }),
+        ("Kubernetes keeps pods away already", |w| {
+            w.state("d0n0", &["NOT_READY"]);
+        }),
+        ("left alone: taint of another tool", |w| {
+            w.object("d0n0").left_alone.push("taint of another tool".to_owned());
+        }),
+        ("no annotation fabricgate.io/reason", |w| {
+            w.state("d0n0", &["IDLE", "DRAIN"]);
+        }),
+        ("no node to drain", |w| {
+            w.state("d0n0", &["IDLE", "DELETING"]);
+        }),
+    ];
+    for (why, change) in cases {
+        let mut world = World::of(4, 18).on_kubernetes();
+        world.accuse("d0n0", "gpu-missing", Outcome::Failed, 0.75);
+        assert_eq!(world.proposed(), ["drain d0n0"]);
+        change(&mut world);
+        assert!(world.why("d0n0").contains(why), "{why}: {}", world.why("d0n0"));
+        assert!(world.plan().withheld.iter().all(|it| !it.why.contains("Slurm")));
+    }
+}
+
 /// States that the property tests draw from.
 const STATES: &[&[&str]] = &[
     &["IDLE"],
@@ -225,6 +306,9 @@ const STATES: &[&[&str]] = &[
     &["UNKNOWN"],
     &["IDLE", "PLANNED"],
     &["BRAND_NEW"],
+    &["ALLOCATED"],
+    &["IDLE", "CORDONED"],
+    &["IDLE", "UNVERIFIED"],
 ];
 
 const CLASSES: &[&str] =
@@ -248,34 +332,44 @@ fn any_world() -> impl Strategy<Value = World> {
     let states = prop::collection::vec(0..STATES.len(), 36);
     let drained = prop::collection::vec((0..6_usize, 0..6_usize, 0..10_000_i64), 0..4);
     let limits = (0..4_usize, 0..4_usize, 0.0..0.3_f64, 0.0..0.3_f64, 2..9_usize, any::<bool>());
-    (accused, states, drained, limits).prop_map(|(accused, states, drained, limits)| {
-        let mut world = World::of(6, 6);
-        for (at, state) in states.into_iter().enumerate() {
-            world.state(&format!("d{}n{}", at / 6, at % 6), STATES[state]);
-        }
-        for (domain, node, ago) in drained {
-            world.drained(&format!("d{domain}n{node}"), "nvlink-low", 0.9, ago);
-        }
-        for one in accused {
-            add(&mut world, one);
-        }
-        let (per_domain, per_leaf, per_hour, outstanding, freeze, live) = limits;
-        world.policy = Policy {
-            per_domain,
-            per_leaf,
-            per_hour,
-            outstanding,
-            freeze_domain: freeze,
-            freeze_fleet: 0.5,
-            ..Policy::default()
-        };
-        world.policy.mix.0.insert(4, 1.0);
-        world.leaf("leaf1", &["d0n0", "d1n0", "d2n0", "d3n0", "d4n0", "d5n0"]);
-        if !live {
-            world.live = None;
-        }
-        world
-    })
+    let gangs = proptest::option::of(prop::collection::vec(0..9_usize, 36));
+    (accused, states, drained, limits, gangs).prop_map(
+        |(accused, states, drained, limits, gangs)| {
+            let mut world = World::of(6, 6);
+            if let Some(gangs) = gangs {
+                world = world.on_kubernetes();
+                for (at, gang) in gangs.into_iter().enumerate() {
+                    let object = world.object(&format!("d{}n{}", at / 6, at % 6));
+                    object.gangs.insert(format!("gang-{gang}"));
+                }
+            }
+            for (at, state) in states.into_iter().enumerate() {
+                world.state(&format!("d{}n{}", at / 6, at % 6), STATES[state]);
+            }
+            for (domain, node, ago) in drained {
+                world.drained(&format!("d{domain}n{node}"), "nvlink-low", 0.9, ago);
+            }
+            for one in accused {
+                add(&mut world, one);
+            }
+            let (per_domain, per_leaf, per_hour, outstanding, freeze, live) = limits;
+            world.policy = Policy {
+                per_domain,
+                per_leaf,
+                per_hour,
+                outstanding,
+                freeze_domain: freeze,
+                freeze_fleet: 0.5,
+                ..Policy::default()
+            };
+            world.policy.mix.0.insert(4, 1.0);
+            world.leaf("leaf1", &["d0n0", "d1n0", "d2n0", "d3n0", "d4n0", "d5n0"]);
+            if !live {
+                world.live = None;
+            }
+            world
+        },
+    )
 }
 
 fn add(world: &mut World, (d, n, class, hard, ratio, confirmed, of_node): Accused) {
@@ -319,6 +413,14 @@ proptest! {
         let on_leaf = |node: &NodeName| node.as_str().ends_with("n0");
         let new = drains.iter().filter(|a| on_leaf(&a.node)).count();
         prop_assert!(new == 0 || new + before(&on_leaf) <= policy.per_leaf);
+        let mut gangs: BTreeMap<&str, usize> = BTreeMap::new();
+        for action in &drains {
+            let node = world.live.as_ref().and_then(|live| live.nodes[&action.node].kubernetes.as_ref());
+            for gang in node.into_iter().flat_map(|node| &node.gangs) {
+                *gangs.entry(gang).or_default() += 1;
+            }
+        }
+        prop_assert!(gangs.values().all(|drained| *drained <= policy.per_gang), "{plan:#?}");
         let recent = world.ledger.spent.iter().filter(|s| s.stamp.uptime_s > 496_400.0).count();
         prop_assert!(drains.is_empty() || drains.len() + recent <= share(policy.per_hour));
         let all = drains.len() + world.ledger.drains.len();

@@ -5,6 +5,7 @@
 //! letter, but for blanks between them; a text that is no JSON object is somebody else's whole.
 
 use std::fmt;
+use std::fmt::Write as _;
 
 use serde::Deserialize;
 use serde::Deserializer;
@@ -118,7 +119,15 @@ pub(super) fn read(extra: &str) -> Option<Mark> {
 
 /// The entry alone, as the text of an annotation.
 pub(super) fn entry(mark: &Mark) -> String {
-    json(&Said::of(mark))
+    // JSON lets some control characters stand as they are; terminals do not.
+    json(&Said::of(mark)).chars().fold(String::new(), |mut text, c| {
+        if c.is_control() {
+            let _ = write!(text, "\\u{:04x}", u32::from(c));
+        } else {
+            text.push(c);
+        }
+        text
+    })
 }
 
 /// What an entry says, made safe to show; `None` where it is none.

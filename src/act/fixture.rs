@@ -17,11 +17,14 @@ use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
 use crate::model::action::Mark;
+use crate::model::change::Change;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::ClaimedLeaf;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
+use crate::model::kubernetes_node::KubernetesNode;
+use crate::model::kubernetes_node::Taint;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::verdict::Finding;
@@ -122,6 +125,27 @@ impl World {
         }
     }
 
+    /// The same world where Kubernetes tells of the nodes: each ready in a boot of
+    /// its own, in which the run measured it.
+    pub(super) fn on_kubernetes(mut self) -> Self {
+        let live = self.live.as_mut().expect("a scheduler that was asked");
+        for (name, node) in &mut live.nodes {
+            let boot = format!("boot-{name}");
+            let object = KubernetesNode { uid: format!("uid-{name}"), ..Default::default() };
+            node.kubernetes = Some(Box::new(object));
+            node.booted = None;
+            node.allocated_cpus = None;
+            self.boots.insert(name.clone(), boot.clone());
+            node.boot_id = Some(boot);
+        }
+        self
+    }
+
+    /// What Kubernetes says of a node besides its state.
+    pub(super) fn object(&mut self, node: &str) -> &mut KubernetesNode {
+        self.node(node).kubernetes.as_mut().expect("a node of Kubernetes")
+    }
+
     pub(super) fn situation(&self) -> Situation<'_> {
         Situation {
             verdicts: &self.verdicts,
@@ -204,6 +228,30 @@ impl World {
             .map(|a| format!("{} {}", format!("{:?}", a.kind).to_lowercase(), a.node))
             .collect()
     }
+}
+
+/// The node after a change, as a server of Kubernetes has it; its version moves.
+pub(super) fn written(node: &LiveNode, change: &Change) -> LiveNode {
+    let mut node = node.clone();
+    let object = node.kubernetes.as_mut().expect("a node of Kubernetes");
+    let marks = change.kubernetes.clone().unwrap_or_default();
+    for edit in marks.taints {
+        object.taints.retain(|it| (&it.key, &it.effect) != (&edit.key, &edit.effect));
+        let (key, effect) = (edit.key, edit.effect);
+        object.taints.extend(edit.value.map(|value| Taint { key, value, effect }));
+    }
+    let set = |map: &mut BTreeMap<String, String>, edits: BTreeMap<String, Option<String>>| {
+        for (key, value) in edits {
+            match value {
+                Some(value) => map.insert(key, value),
+                None => map.remove(&key),
+            };
+        }
+    };
+    set(&mut object.labels, marks.labels);
+    set(&mut object.annotations, marks.annotations);
+    object.condition = marks.condition.or(object.condition.take());
+    node
 }
 
 /// A moment so many seconds before now, in the same boot.

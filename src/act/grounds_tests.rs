@@ -8,6 +8,7 @@ use crate::act::fixture::stamp;
 use crate::act::ledger::Hold;
 use crate::act::ledger::Open;
 use crate::act::ledger::UndoneDrain;
+use crate::act::policy::SlinkyOwner;
 use crate::model::change::Change;
 use crate::model::id::NodeName;
 use crate::model::journal::HoldKind;
@@ -170,4 +171,61 @@ fn an_undo_lapses_after_its_days_for_a_newer_run() {
     let mut forgiving = undone(3_600);
     forgiving.policy.acknowledged_days = 0.0;
     assert_eq!(forgiving.proposed(), ["drain d0n0"]);
+}
+
+#[test]
+fn a_boot_that_is_named_counts_by_its_name_and_not_by_the_clock() {
+    let named = || world().on_kubernetes();
+    assert_eq!(named().proposed(), ["drain d0n0"]);
+    // Clocks of two machines say what they like.
+    let mut skewed = named();
+    skewed.node("d0n0").booted = Some(NOW + 9_000);
+    assert_eq!(skewed.proposed(), ["drain d0n0"]);
+    let mut other = named();
+    other.node("d0n0").boot_id = Some("boot-of-today\u{1b}".to_owned());
+    let why = other.why("d0n0");
+    assert!(why.contains("it has booted since it was measured (it is boot boot-of-today"), "{why}");
+    assert!(why.contains("measured was boot-d0n0") && !why.contains('\u{1b}'), "{why}");
+    // Where the run does not name it, nobody knows, unless moments tell.
+    let mut untold = named();
+    untold.boots.clear();
+    assert!(untold.why("d0n0").contains("does not tell in which boot"), "{}", untold.why("d0n0"));
+    untold.node("d0n0").booted = Some(NOW - 90_000);
+    assert_eq!(untold.proposed(), ["drain d0n0"]);
+    untold.node("d0n0").booted = Some(NOW - 60);
+    assert!(untold.why("d0n0").contains("booted since it was measured"));
+    // Slurm names none; what the run knows is of no use then.
+    let mut slurm = world();
+    slurm.boots.insert("d0n0".into(), "b".to_owned());
+    assert_eq!(slurm.proposed(), ["drain d0n0"]);
+}
+
+#[test]
+fn an_undo_is_of_the_machine_and_the_boot_that_it_was_made_on() {
+    let undone = |change: fn(&mut World)| {
+        let mut world = world().on_kubernetes();
+        let mut own = drain(&world.fleet, "d0n0", "nvlink-low", 0.9, stamp(7_200));
+        own.before = world.node("d0n0").clone();
+        let undone = UndoneDrain { stamp: stamp(3_600), drain: own };
+        world.ledger.undone.insert("d0n0".into(), undone);
+        change(&mut world);
+        world
+    };
+    assert!(undone(|_| ()).why("d0n0").contains("undone by hand"));
+    let booted = undone(|world| {
+        world.node("d0n0").boot_id = Some("b-2".to_owned());
+        world.boots.insert("d0n0".into(), "b-2".to_owned());
+    });
+    assert_eq!(booted.proposed(), ["drain d0n0"]);
+    let rejoined = undone(|world| world.object("d0n0").uid = "another".to_owned());
+    assert_eq!(rejoined.proposed(), ["drain d0n0"]);
+}
+
+#[test]
+fn a_node_of_slinky_is_left_to_the_one_gate_that_has_it() {
+    let mut world = world().on_kubernetes();
+    world.object("d0n0").slinky = true;
+    assert!(world.why("d0n0").contains("left to the gate of Slurm"), "{}", world.why("d0n0"));
+    world.policy.slinky = SlinkyOwner::Kubernetes;
+    assert_eq!(world.proposed(), ["drain d0n0"]);
 }

@@ -4,6 +4,12 @@ use crate::act::budget;
 use crate::act::fixture::World;
 use crate::model::claims::ClaimedLeaf;
 use crate::model::id::NodeName;
+use crate::model::kubernetes_node::CERTIFICATE;
+use crate::model::kubernetes_node::Condition;
+use crate::model::kubernetes_node::KubernetesNode;
+use crate::model::kubernetes_node::NO_SCHEDULE;
+use crate::model::kubernetes_node::Taint;
+use crate::model::kubernetes_node::UNVERIFIED;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -142,4 +148,29 @@ fn a_finding_about_the_instrument_freezes_where_it_says() {
     assert!(world.why("d1n0").contains("noisy-everywhere"));
     world.verdicts.findings.push(doubt(None));
     assert!(world.proposed().is_empty());
+}
+
+#[test]
+fn a_journal_that_knows_of_nothing_on_nodes_of_kubernetes_with_our_marks_is_not_theirs() {
+    let lost = "the journal knows of no action";
+    let with = |mark: fn(&mut KubernetesNode)| {
+        let mut world = World::of(4, 18).on_kubernetes();
+        mark(world.object("d0n0"));
+        frozen(&world)
+    };
+    assert_eq!(with(|_| ()), "");
+    let annotated = with(|it| {
+        it.annotations.insert(CERTIFICATE.to_owned(), "x".to_owned());
+    });
+    assert!(annotated.contains(lost), "{annotated}");
+    assert!(with(|it| it.condition = Some(Condition::default())).contains(lost));
+    // A node brings the start-up taint along.
+    let joined = with(|it| {
+        it.taints.push(Taint {
+            key: UNVERIFIED.to_owned(),
+            value: String::new(),
+            effect: NO_SCHEDULE.to_owned(),
+        });
+    });
+    assert_eq!(joined, "");
 }

@@ -196,6 +196,8 @@ pub(super) fn is_there(node: &LiveNode) -> bool {
 /// took it away, or the node is another machine of the same name; both times
 /// nothing is said again before the next run.
 ///
+/// What says that a node passed is taken back where that counts no more.
+///
 /// Kubernetes forgets nothing. There it is what somebody edited, and what counts
 /// no more because it expired or the node has booted.
 pub fn forgotten(
@@ -213,14 +215,30 @@ pub fn forgotten(
             let change = marked(kubernetes::again(node, mark, names, now));
             return (is_ours && !change.is_nothing()).then(|| (name.clone(), change));
         }
-        if !counts(mark) {
-            return None;
-        }
         let is_ours = !names.extra || extra::is_there(&node.extra);
-        let change = change(node, mark, names);
+        let change = match counts(mark) {
+            true => change(node, mark, names),
+            false => lapse(node, mark, names),
+        };
         (is_ours && !change.is_nothing()).then(|| (name.clone(), change))
     });
     lost.collect()
+}
+
+/// The feature of a pass that counts no more is taken away: jobs that ask for it
+/// would be placed on what nobody knows. The entry stays, with its own expiry.
+fn lapse(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
+    let mut change = Change::default();
+    let has = |features: &[String]| features.contains(&names.verified);
+    let is_said = has(&node.available_features) || has(&node.active_features);
+    if mark.outcome == Outcome::Pass && is_said && names.features && features_can_be_kept(node) {
+        let others = |features: &[String]| -> Vec<String> {
+            features.iter().filter(|it| **it != names.verified).cloned().collect()
+        };
+        change.available_features = Some(others(&node.available_features));
+        change.active_features = Some(others(&node.active_features));
+    }
+    change
 }
 
 /// A list of features with one brought and one taken away, others in order.

@@ -168,3 +168,38 @@ fn a_whole_run_that_a_drained_node_passed_is_noted_once() {
     undone.state(NODE, &["IDLE"]).reason = None;
     assert!(matches!(noted(&undone).as_slice(), [Event::Undone { .. }]));
 }
+
+#[test]
+fn on_kubernetes_a_clean_run_counts_for_the_boot_that_the_node_shows() {
+    let mut world = passed().on_kubernetes();
+    let noted_boot = |world: &World| match noted(world).as_slice() {
+        [Event::Clean { boot_id, .. }] => boot_id.clone(),
+        none => {
+            assert!(none.is_empty(), "{none:?}");
+            None
+        }
+    };
+    assert_eq!(noted_boot(&world), Some(format!("boot-{NODE}")));
+    world.node(NODE).boot_id = Some("another".to_owned());
+    assert_eq!(noted_boot(&world), None);
+    world.node(NODE).boot_id = Some(format!("boot-{NODE}"));
+    world.boots.clear();
+    assert_eq!(noted_boot(&world), None, "nobody knows of which boot it is");
+}
+
+#[test]
+fn on_kubernetes_a_taint_or_a_reason_that_was_taken_away_is_an_undo_and_a_cordon_is_none() {
+    let stands = |change: fn(&mut World)| {
+        let mut world = world().on_kubernetes();
+        change(&mut world);
+        noted(&world).is_empty()
+    };
+    assert!(stands(|_| ()));
+    assert!(stands(|w| w.node(NODE).state.push("CORDONED".to_owned())));
+    assert!(stands(|w| w.node(NODE).state = ["NOT_READY", "DRAIN"].map(str::to_owned).to_vec()));
+    assert!(stands(|w| w.node(NODE).state = vec!["DELETING".to_owned()]));
+    assert!(!stands(|w| w.node(NODE).state = vec!["IDLE".to_owned()]));
+    assert!(!stands(|w| w.node(NODE).state = ["IDLE", "CORDONED"].map(str::to_owned).to_vec()));
+    assert!(!stands(|w| w.node(NODE).reason = None));
+    assert!(!stands(|w| w.node(NODE).reason = Some("bob: mine now".to_owned())));
+}

@@ -404,3 +404,7 @@ fn later(a: &str, b: &str) -> bool {
 #[cfg(test)]
 #[path = "release_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "release_kubernetes_tests.rs"]
+mod kubernetes_tests;

@@ -56,7 +56,8 @@ enum Word {
     Changing,
     /// Others keep new pods away, by a cordon or a taint of theirs.
     Barred,
-    /// It carries the start-up taint: nothing is known of it yet.
+    /// It takes nothing until something is known of it: it carries our start-up
+    /// taint, or one that goes when a condition is true, which may be ours.
     Unproven,
     /// Who uses it could not be read.
     Unseen,
@@ -105,6 +106,7 @@ const WORDS: &[(&str, Word, &str)] = &[
     (CORDONED, Word::Barred, "is cordoned"),
     ("TAINTED", Word::Barred, "has a taint of somebody else that keeps pods away"),
     (UNVERIFIED, Word::Unproven, "has not been certified since it joined"),
+    ("AWAITED", Word::Unproven, "is kept out until a condition of it is true"),
     ("TESTING", Word::Kept, "is in use by another prober or a compute domain"),
     (PODS_UNREAD, Word::Unseen, "has pods that could not be read"),
 ];
@@ -149,7 +151,7 @@ fn left_alone(node: &LiveNode) -> Option<String> {
     Some(format!("somebody asks that it be left alone: {}", marks.join(", ")))
 }
 
-/// Whether it carries the start-up taint of ours.
+/// Whether it takes no pods until something is known of it.
 pub fn is_unverified(node: &LiveNode) -> bool {
     has(node, Word::Unproven)
 }
@@ -212,7 +214,7 @@ fn is_out_anyway(node: &LiveNode) -> bool {
     node.state.is_empty() || out.iter().any(|kind| has(node, *kind))
 }
 
-/// Why nothing is said now on a node that passed; `None` where it may be. The
+/// Why nothing is said now on a node that passed; `None` where it may be. A
 /// start-up taint is no reason: a pass is what takes it away.
 pub fn may_not_certify(node: &LiveNode) -> Option<String> {
     if node.state.is_empty() {

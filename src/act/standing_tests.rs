@@ -6,6 +6,7 @@ use crate::act::fixture::drain;
 use crate::act::fixture::stamp;
 use crate::act::ledger::CleanRun;
 use crate::model::claims::Claims;
+use crate::model::kubernetes_node::KubernetesNode;
 
 const OURS: &str = "fabricgate:run1:nvlink-low e3";
 
@@ -280,4 +281,148 @@ fn what_takes_no_jobs_is_out_and_what_is_kept_for_one_is_not() {
     ] {
         assert!(out(state), "{state:?}");
     }
+}
+
+/// A node that Kubernetes tells of.
+fn on_kubernetes(state: &[&str], reason: &str) -> LiveNode {
+    let object = Some(Box::new(KubernetesNode::default()));
+    LiveNode { kubernetes: object, ..node(state, reason) }
+}
+
+#[test]
+fn a_node_of_kubernetes_in_service_may_be_drained_and_said_what_that_means() {
+    for state in [&["IDLE"][..], &["ALLOCATED"], &["IDLE", "TESTING"], &["IDLE", "UNVERIFIED"]] {
+        let node = on_kubernetes(state, "");
+        assert_eq!(may_not_drain(&node, &Ledger::default()), None, "{state:?}");
+    }
+    let said = |state: &[&str]| remark(&on_kubernetes(state, "")).unwrap_or_default();
+    assert_eq!(said(&["IDLE"]), "");
+    assert_eq!(said(&["ALLOCATED"]), "it has pods that hold GPUs (ALLOCATED); its pods end first");
+    assert!(said(&["IDLE", "UNVERIFIED"]).contains("it takes no pods yet"));
+    assert!(said(&["PODS_UNREAD"]).contains("could not be read"));
+    assert!(said(&["IDLE", "TESTING"]).contains("another prober"));
+}
+
+#[test]
+fn what_others_say_of_a_node_of_kubernetes_is_left_to_them_in_its_own_words() {
+    for (state, reason, why) in [
+        (&["NOT_READY"][..], "", "it is not ready (NOT_READY): Kubernetes keeps pods away already"),
+        (&["IDLE", "CORDONED"], "", "it is cordoned (CORDONED), not by us"),
+        (&["ALLOCATED", "TAINTED"], "", "somebody else that keeps pods away (TAINTED), not by us"),
+        (&["IDLE", "DELETING"], "", "there is no node to drain now"),
+        (&["IDLE", "DRAIN"], "", "not by us: no annotation fabricgate.io/reason"),
+        (&["IDLE", "DRAIN"], "see ticket 7", "not by us: \"see ticket 7\""),
+        (&["IDLE", "DRAIN"], "fabricgate:run9:x e1", "not in our journal"),
+        (&["IDLE", "DRAIN", "CORDONED"], "", "not by us"),
+    ] {
+        let node = on_kubernetes(state, reason);
+        let told = may_not_drain(&node, &ours()).unwrap_or_default();
+        assert!(told.contains(why), "{state:?}: {told}");
+        assert!(!told.contains("Slurm"), "{told}");
+        assert!(may_not_release(&node, &ours()).is_some(), "{state:?}");
+        let theirs = matches!(owner(&node, &ours()), Owner::Other(_) | Owner::Unrecorded);
+        assert_eq!(theirs, !node.is("NOT_READY") && !node.is("DELETING"), "{state:?}");
+    }
+}
+
+#[test]
+fn our_drain_is_given_back_beside_a_cordon_or_a_taint_of_others() {
+    for state in [
+        &["IDLE", "DRAIN"][..],
+        &["IDLE", "DRAIN", "CORDONED"],
+        &["ALLOCATED", "DRAIN", "TAINTED"],
+        &["IDLE", "DRAIN", "UNVERIFIED"],
+        &["DRAIN", "PODS_UNREAD"],
+    ] {
+        let mut node = on_kubernetes(state, OURS);
+        assert_eq!(may_not_release(&node, &ours()), None, "{state:?}");
+        // To take away what is ours is no more than somebody asks for.
+        node.kubernetes.as_mut().expect("one").left_alone.push("label managed=false".to_owned());
+        assert_eq!(may_not_release(&node, &ours()), None, "{state:?}");
+        let us = may_not_drain(&on_kubernetes(state, OURS), &ours()).unwrap_or_default();
+        assert!(us.contains("drained already, by us"), "{state:?}: {us}");
+    }
+    for state in
+        [&["NOT_READY", "DRAIN"][..], &["IDLE", "DRAIN", "DELETING"], &["IDLE", "CORDONED"]]
+    {
+        assert!(may_not_release(&on_kubernetes(state, OURS), &ours()).is_some(), "{state:?}");
+    }
+    let gone = may_not_release(&on_kubernetes(&["NOT_READY", "DRAIN"], OURS), &ours());
+    assert!(gone.is_some_and(|why| why.contains("pods would land")));
+}
+
+#[test]
+fn who_asks_to_be_left_alone_is() {
+    let mut node = on_kubernetes(&["IDLE"], "");
+    let object = node.kubernetes.as_mut().expect("one");
+    object.left_alone = vec!["label a=b".to_owned(), "taint \u{1b}[31mx".to_owned()];
+    let none = Ledger::default();
+    for told in [may_not_drain(&node, &none), may_not_certify(&node), may_not_measure(&node)] {
+        let told = told.expect("a reason");
+        assert!(told.contains("left alone: label a=b") && !told.contains('\u{1b}'), "{told}");
+    }
+}
+
+#[test]
+fn the_start_up_taint_keeps_pods_away_and_neither_a_measurement_nor_a_certificate() {
+    let unverified = on_kubernetes(&["IDLE", "UNVERIFIED"], "");
+    assert!(is_out(&unverified) && !has_drain(&unverified) && !is_passing(&unverified));
+    assert_eq!(may_not_measure(&unverified), None);
+    assert_eq!(may_not_certify(&unverified), None);
+    assert_eq!(may_not_certify(&on_kubernetes(&["ALLOCATED"], "")), None);
+    // Another controller may wait for our condition.
+    let awaited = on_kubernetes(&["IDLE", "AWAITED"], "");
+    assert!(is_out(&awaited));
+    assert_eq!((may_not_measure(&awaited), may_not_certify(&awaited)), (None, None));
+    for state in [
+        &["ALLOCATED", "UNVERIFIED"][..],
+        &["NOT_READY", "UNVERIFIED"],
+        &["IDLE", "CORDONED"],
+        &["IDLE", "TAINTED"],
+        &["IDLE", "TESTING"],
+        &["PODS_UNREAD"],
+        &["IDLE", "PODS_UNREAD"],
+        &["IDLE", "DELETING"],
+        &["IDLE", "DRAIN"],
+        &["UNVERIFIED"],
+    ] {
+        assert!(may_not_measure(&on_kubernetes(state, "")).is_some(), "{state:?}");
+    }
+    for state in [
+        &["IDLE", "CORDONED"][..],
+        &["IDLE", "TAINTED"],
+        &["NOT_READY", "UNVERIFIED"],
+        &["IDLE", "UNVERIFIED", "CORDONED"],
+        &["IDLE", "DRAIN"],
+        &["IDLE", "DELETING"],
+        &["IDLE", "BRAND_NEW"],
+        &[],
+    ] {
+        assert!(may_not_certify(&on_kubernetes(state, "")).is_some(), "{state:?}");
+    }
+    assert!(is_out(&on_kubernetes(&["IDLE", "CORDONED"], "")));
+    assert!(is_out(&on_kubernetes(&["IDLE", "TAINTED"], "")));
+    assert!(!is_out(&on_kubernetes(&["IDLE", "TESTING"], "")));
+}
+
+#[test]
+fn a_drain_on_kubernetes_has_come_to_its_end_when_no_pod_holds_a_gpu() {
+    assert!(is_drained(&on_kubernetes(&["IDLE", "DRAIN"], OURS)));
+    for state in [&["ALLOCATED", "DRAIN"][..], &["PODS_UNREAD", "DRAIN"], &["IDLE"]] {
+        assert!(!is_drained(&on_kubernetes(state, OURS)), "{state:?}");
+    }
+}
+
+#[test]
+fn every_word_of_kubernetes_is_documented_with_what_follows() {
+    let document = include_str!("../../docs/gate.md");
+    let table = document.split("| state | what it is here |").nth(1).expect("the table");
+    let rows = table.split("\n\n").next().expect("rows").lines();
+    let mut told: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let own = WORDS.iter().skip_while(|(word, ..)| *word != "NOT_READY").map(|(word, ..)| *word);
+    let shared = ["IDLE", "ALLOCATED", "DRAIN"];
+    let mut known: Vec<&str> = own.chain(shared).collect();
+    known.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(told, known);
 }

@@ -26,7 +26,6 @@ pub use jobs::release;
 pub use moving::AtOnce;
 pub use moving::asked;
 pub use moving::at_once;
-pub use moving::displaced;
 
 use crate::inventory::hostlist;
 use crate::inventory::slurm::block_places;

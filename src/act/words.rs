@@ -132,11 +132,10 @@ mod tests {
     use crate::model::kubernetes_node::UNVERIFIED;
     use crate::model::kubernetes_node::VERDICT;
     use crate::model::kubernetes_node::VERIFIED_DOMAIN;
-    use crate::model::words;
+    use crate::model::words as shell;
 
     fn shown(change: &Change, plane: Plane) -> Vec<String> {
-        let calls = super::words(&"n1".into(), change, plane);
-        calls.iter().map(|call| words::line(call)).collect()
+        words(&"n1".into(), change, plane).iter().map(|call| shell::line(call)).collect()
     }
 
     fn drain() -> Change {

@@ -5,6 +5,7 @@
 //! becomes their arguments, and their errors become failures.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tokio::sync::watch;
 
@@ -25,6 +26,8 @@ use crate::gate::certificates::Issued;
 use crate::gate::journal::JournalError;
 use crate::gate::kubernetes::Kubernetes as Cluster;
 use crate::gate::kubernetes::events;
+use crate::gate::lease::Term;
+use crate::gate::lease::TermFence;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::slurmrestd::Slurmrestd;
 use crate::gate::stamp;
@@ -34,7 +37,7 @@ use crate::gate::turn::TurnError;
 use crate::gate::turn::Turned;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
-use crate::launch::kubernetes::Kubernetes;
+use crate::launch::kubernetes::Kubernetes as Pods;
 use crate::launch::slurm::Programs;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionResult;
@@ -84,7 +87,30 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
             user: rest.user.clone(),
             limit: gate.limit,
         }),
-        Told::Kubernetes(server) => Box::new(Cluster::new(server.clone())),
+        Told::Kubernetes(server) => {
+            let fence = Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it));
+            Box::new(cluster(server, fence))
+        }
+    }
+}
+
+/// The same for an instance of the watch, which writes under this term.
+pub fn scheduler_in(gate: &Gate, term: Option<&Term>) -> Box<dyn Scheduler> {
+    match (&gate.told, term) {
+        (Told::Kubernetes(server), Some(term)) => {
+            let fence = TermFence::new(server.clone(), Ok(term.clone()));
+            Box::new(cluster(server, Some(fence)))
+        }
+        _ => scheduler(gate),
+    }
+}
+
+/// A cluster, where nothing is written unless the fence holds.
+fn cluster(server: &Server, fence: Option<TermFence>) -> Cluster {
+    let cluster = Cluster::new(server.clone());
+    match fence {
+        Some(fence) => cluster.fenced(Arc::new(fence)),
+        None => cluster,
     }
 }
 
@@ -97,7 +123,7 @@ pub fn programs(launcher: &Launcher) -> Option<&Programs> {
 }
 
 /// How pods are wanted, where they are what nodes are reached by.
-pub fn pods(launcher: &Launcher) -> Option<&Kubernetes> {
+pub fn pods(launcher: &Launcher) -> Option<&Pods> {
     match launcher {
         Launcher::Kubernetes(kubernetes) => Some(kubernetes),
         _ => None,

@@ -147,3 +147,53 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
     let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));
     Ok(Gate { folder, told, limit, settle, kept })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, wanted: &Wanted) -> Result<Gate, Mistake> {
+        let section: Section = toml::from_str(text).expect("a section");
+        gate(section, 0, Path::new("/site"), wanted)
+    }
+
+    fn known() -> Wanted {
+        let kubernetes = Kubernetes {
+            kubeconfig: Some(PathBuf::from("/site/read.kubeconfig")),
+            context: Some("reader".to_owned()),
+            limit: Duration::from_secs(1),
+        };
+        Wanted { kubernetes: Some(kubernetes), ..Wanted::default() }
+    }
+
+    fn way(gate: &Gate) -> (Option<&Path>, Option<&str>) {
+        let Told::Kubernetes(way) = &gate.told else { panic!("{:?}", gate.told) };
+        assert_eq!(way.limit, gate.limit);
+        (way.kubeconfig.as_deref(), way.context.as_deref())
+    }
+
+    #[test]
+    fn nodes_of_kubernetes_are_written_as_whoever_is_named_or_as_the_source_is_read() {
+        let through = "through = \"kubernetes\"\n";
+        let gate = read(through, &known()).expect("good");
+        let file = Path::new("/site/read.kubeconfig");
+        assert_eq!(way(&gate), (Some(file), Some("reader")));
+        assert_eq!((gate.kept, gate.settle), (Duration::ZERO, SETTLE_OF_KUBERNETES));
+        let gate = read(&format!("{through}kubernetes = {{context = \"writer\"}}"), &known());
+        assert_eq!(way(&gate.expect("good")), (Some(file), Some("writer")));
+        let own = format!("{through}kubernetes = {{kubeconfig = \"write.kubeconfig\"}}");
+        let gate = read(&own, &known()).expect("good");
+        assert_eq!(way(&gate), (Some(Path::new("/site/write.kubeconfig")), None));
+        let gate = read(through, &Wanted::default()).expect("good");
+        assert_eq!(way(&gate), (None, None), "the environment's, or the pod's own");
+        let gate = read(&format!("{through}keep_s = 2"), &known()).expect("good");
+        assert_eq!(gate.kept, Duration::from_secs(2));
+    }
+
+    #[test]
+    fn an_identity_for_kubernetes_without_a_gate_there_is_a_mistake() {
+        let text = "kubernetes = {context = \"writer\"}";
+        assert!(read(text, &known()).is_err());
+        assert!(read("", &known()).is_ok());
+    }
+}

@@ -39,6 +39,8 @@ pub mod study;
 pub mod sweep;
 pub mod thresholds;
 pub mod topology;
+pub mod watch;
+pub mod watching;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -107,6 +109,7 @@ enum Command {
     Audit(sweep::Args),
     Apply(apply::Args),
     Gate(gate::Args),
+    Watch(watch::Args),
     Capacity(capacity::Args),
     Report(report::Args),
     Explain(explain::Args),
@@ -151,6 +154,7 @@ pub fn main() -> ExitCode {
         Command::Audit(args) => sweep::run(args, globals, Profile::Audit),
         Command::Apply(args) => apply::run(args, globals),
         Command::Gate(args) => gate::run(args, globals),
+        Command::Watch(args) => watch::run(args, globals),
         Command::Capacity(args) => capacity::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),

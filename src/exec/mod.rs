@@ -4,6 +4,7 @@
 //! for what it prints. When its time is up the whole group is asked to end and
 //! then ended. Nothing here knows what is run or what the output means.
 
+pub mod attended;
 pub mod guard;
 pub mod lookup;
 pub mod session;

@@ -12,6 +12,8 @@ mod confirm;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -19,7 +21,9 @@ use tokio::time::Instant;
 
 use super::journal::Journal;
 use super::journal::JournalError;
+use super::scheduler::Answer;
 use super::scheduler::Scheduler;
+use super::scheduler::SchedulerError;
 use super::sight::Sight;
 use super::sight::carries;
 use super::sight::words;
@@ -59,6 +63,13 @@ pub const KEPT: Duration = Duration::from_secs(6);
 /// After a plain refusal nothing is expected to show; what was done of a list
 /// in part shows at once.
 const REFUSED: Duration = Duration::from_secs(1);
+
+/// Groups that are begun side by side where nodes are written one by one. Between
+/// two such lots a stop is heeded.
+const AT_ONCE: usize = 256;
+
+/// How many different errors of one lot are told right away; each has its record.
+const TOLD: usize = 5;
 
 /// How often nodes that somebody else keeps changing are looked at anew.
 const ROUNDS: usize = 3;
@@ -161,6 +172,16 @@ struct Group<'p> {
     ready: Vec<Ready<'p>>,
 }
 
+impl Group<'_> {
+    /// What is told to the scheduler: the nodes, the change, and how the nodes
+    /// were when it was decided.
+    fn call(&self) -> (Vec<NodeName>, Change, Live) {
+        let nodes = self.ready.iter().map(|it| it.item.action.node.clone()).collect();
+        let seen = self.ready.iter().map(|it| (it.before.name.clone(), it.before.clone()));
+        (nodes, self.change.clone(), Live { nodes: seen.collect(), troubles: Vec::new() })
+    }
+}
+
 /// An action that was begun: its intent is in the journal.
 struct Begun<'p> {
     item: Item<'p>,
@@ -230,6 +251,14 @@ impl<'p> Turn<'_, 'p> {
     async fn stage(&mut self, mut waiting: Vec<Item<'p>>) -> Result<(), JournalError> {
         for _ in 0..ROUNDS {
             let groups = self.groups(std::mem::take(&mut waiting)).await;
+            if self.carrier.scheduler.writes_as_seen() {
+                let mut groups = groups;
+                while !groups.is_empty() {
+                    let later = groups.split_off(groups.len().min(AT_ONCE));
+                    self.act(std::mem::replace(&mut groups, later)).await?;
+                }
+                return Ok(());
+            }
             for (at, mut group) in groups.into_iter().enumerate() {
                 if 0 < at {
                     // Time has passed since these were read.
@@ -247,7 +276,7 @@ impl<'p> Turn<'_, 'p> {
                         None => continue,
                     }
                 }
-                self.act(group).await?;
+                self.act(vec![group]).await?;
             }
             if waiting.is_empty() {
                 return Ok(());
@@ -331,31 +360,47 @@ impl<'p> Turn<'_, 'p> {
         Ok((change, node.clone()))
     }
 
-    /// Makes one change on all nodes of a group, looks, and writes down how it
-    /// ended, except for what may yet be lost.
-    async fn act(&mut self, group: Group<'p>) -> Result<(), JournalError> {
+    /// Makes the changes of these groups side by side, each on all its nodes,
+    /// looks, and writes down how it ended, except for what may yet be lost.
+    async fn act(&mut self, groups: Vec<Group<'p>>) -> Result<(), JournalError> {
         if let Some(why) = self.halted() {
-            for ready in group.ready {
+            for ready in groups.into_iter().flat_map(|group| group.ready) {
                 self.settle(ready.item, ActionResult::Refused, &format!("not tried: {why}"));
             }
             return Ok(());
         }
-        let Group { change, ready } = group;
-        let nodes: Vec<NodeName> = ready.iter().map(|it| it.item.action.node.clone()).collect();
-        (self.carrier.say)(&announced(&ready, &change));
-        let begun = self.begin(&change, ready)?;
-        let seen = seen(&begun);
-        let said = self.carrier.scheduler.change_as_seen(&nodes, &change, &seen).await;
+        for told in announced(&groups) {
+            (self.carrier.say)(&told);
+        }
+        let calls: Vec<(Vec<NodeName>, Change, Live)> = groups.iter().map(Group::call).collect();
+        let begun = self.begin(groups)?;
+        let scheduler = self.carrier.scheduler;
+        let changes = calls
+            .iter()
+            .map(|(nodes, change, seen)| scheduler.change_as_seen(nodes, change, seen))
+            .collect();
+        let said = side_by_side(changes).await;
         self.changed = Instant::now();
-        let patience = match &said {
-            Err(error) if error.kind != ProblemKind::Unreachable => {
-                self.carrier.settle.min(REFUSED)
+        if scheduler.writes_as_seen() {
+            // What shows may be a part of it: a right to the rest may be missing.
+            let told: BTreeSet<&str> =
+                said.iter().filter_map(|it| Some(it.as_ref().err()?.message.as_str())).collect();
+            for message in told.into_iter().take(TOLD) {
+                (self.carrier.say)(&format!("not all of it was written: {}", text::clean(message)));
             }
-            _ => self.carrier.settle,
+        }
+        let is_refused = |said: &Result<(), SchedulerError>| {
+            said.as_ref().is_err_and(|error| error.kind != ProblemKind::Unreachable)
         };
+        let patience = match said.iter().all(is_refused) {
+            true => self.carrier.settle.min(REFUSED),
+            false => self.carrier.settle,
+        };
+        let (begun, call): (Vec<Begun<'p>>, Vec<usize>) = begun.into_iter().unzip();
         let seen = self.observe(&begun, patience, Until::Shown).await;
         let mut concluded = Vec::new();
-        for begun in begun {
+        for (begun, call) in begun.into_iter().zip(call) {
+            let said = &said[call];
             let (result, detail) = match seen.of(&begun) {
                 Some(Sight::Shows(detail)) => (ActionResult::Done, detail),
                 Some(Sight::Foreign(detail)) => (ActionResult::Superseded, detail),
@@ -364,7 +409,7 @@ impl<'p> Turn<'_, 'p> {
                     self.pending.push(begun);
                     continue;
                 }
-                missing => not_there(missing.as_ref(), &said, &seen),
+                missing => not_there(missing.as_ref(), said, &seen),
             };
             if result == ActionResult::Done && begun.change.state.is_some() {
                 self.pending.push(begun);
@@ -378,25 +423,23 @@ impl<'p> Turn<'_, 'p> {
         self.conclude(concluded)
     }
 
-    /// Writes down what is about to be done.
-    fn begin(
-        &mut self,
-        change: &Change,
-        ready: Vec<Ready<'p>>,
-    ) -> Result<Vec<Begun<'p>>, JournalError> {
+    /// Writes down what is about to be done; each with the place of its group.
+    fn begin(&mut self, groups: Vec<Group<'p>>) -> Result<Vec<(Begun<'p>, usize)>, JournalError> {
         let epoch = self.carrier.journal.epoch();
         let mut events = Vec::new();
         let mut begun = Vec::new();
-        for Ready { item, before } in ready {
-            let id = id(self.run, item.action, epoch);
-            events.push(Event::Intent {
-                id: id.clone(),
-                run: self.run.to_owned(),
-                action: Box::new(self.written(item.action, change)),
-                change: change.clone(),
-                before: Box::new(before.clone()),
-            });
-            begun.push(Begun { item, id, change: change.clone(), before });
+        for (at, Group { change, ready }) in groups.into_iter().enumerate() {
+            for Ready { item, before } in ready {
+                let id = id(self.run, item.action, epoch);
+                events.push(Event::Intent {
+                    id: id.clone(),
+                    run: self.run.to_owned(),
+                    action: Box::new(self.written(item.action, &change)),
+                    change: change.clone(),
+                    before: Box::new(before.clone()),
+                });
+                begun.push((Begun { item, id, change: change.clone(), before }, at));
+            }
         }
         self.carrier.journal.write_all(events)?;
         Ok(begun)
@@ -428,10 +471,21 @@ impl<'p> Turn<'_, 'p> {
     }
 }
 
-/// Nodes as they were when it was decided what is done to them.
-fn seen(begun: &[Begun<'_>]) -> Live {
-    let nodes = begun.iter().map(|it| (it.before.name.clone(), it.before.clone())).collect();
-    Live { nodes, troubles: Vec::new() }
+/// Waits for all of these; each has its answer in its place.
+async fn side_by_side<T>(mut calls: Vec<Answer<'_, T>>) -> Vec<Result<T, SchedulerError>> {
+    let mut answers: Vec<Option<Result<T, SchedulerError>>> = calls.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (call, answer) in calls.iter_mut().zip(&mut answers) {
+            if answer.is_none()
+                && let Poll::Ready(said) = call.as_mut().poll(context)
+            {
+                *answer = Some(said);
+            }
+        }
+        if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    answers.into_iter().flatten().collect()
 }
 
 /// The change of state that an action takes now, or why it is not carried out.
@@ -513,14 +567,22 @@ fn id(run: &str, action: &Action, epoch: u64) -> String {
     format!("{run}/{}/{kind}/e{epoch}", action.node)
 }
 
-fn announced(ready: &[Ready<'_>], change: &Change) -> String {
-    let nodes = ready.iter().map(|it| it.item.action.node.as_str());
-    let list = text::clean(&hostlist::fold(nodes));
-    match &change.state {
-        Some(StateChange::Drain { reason }) => format!("draining {list}: {}", text::clean(reason)),
-        Some(StateChange::Resume) => format!("giving back {list}"),
-        None => format!("marking {list}"),
+/// What is begun, in words: nodes of which the same is said stand together.
+fn announced(groups: &[Group<'_>]) -> Vec<String> {
+    let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for group in groups {
+        let words = match &group.change.state {
+            Some(StateChange::Drain { reason }) => {
+                format!("draining {{}}: {}", text::clean(reason))
+            }
+            Some(StateChange::Resume) => "giving back {}".to_owned(),
+            None => "marking {}".to_owned(),
+        };
+        let nodes = group.ready.iter().map(|it| it.item.action.node.as_str());
+        told.entry(words).or_default().extend(nodes);
     }
+    let list = |nodes: Vec<&str>| text::clean(&hostlist::fold(nodes));
+    told.into_iter().map(|(words, nodes)| words.replacen("{}", &list(nodes), 1)).collect()
 }
 
 #[cfg(test)]

@@ -221,15 +221,11 @@ impl Scheduler for Cell<'_> {
         self.0.name()
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> super::super::scheduler::Answer<'a, Live> {
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
         self.0.read(nodes)
     }
 
-    fn change<'a>(
-        &'a self,
-        nodes: &'a [NodeName],
-        change: &'a Change,
-    ) -> super::super::scheduler::Answer<'a, ()> {
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
         self.0.nodes.borrow_mut().remove(&NodeName::from("n3"));
         self.0.change(nodes, change)
     }

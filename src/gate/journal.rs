@@ -121,6 +121,11 @@ impl Journal {
         Self::open_within(folder, PATIENCE)
     }
 
+    /// The same for whoever can come again: nobody is waited for.
+    pub fn open_now(folder: &Path) -> Result<Self, JournalError> {
+        Self::open_within(folder, Duration::ZERO)
+    }
+
     fn open_within(folder: &Path, patience: Duration) -> Result<Self, JournalError> {
         make(folder)?;
         let lock = lock(folder, patience)?;

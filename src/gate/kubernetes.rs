@@ -87,8 +87,9 @@ impl Kubernetes {
     }
 }
 
-fn refused(why: String) -> SchedulerError {
-    SchedulerError::new(ProblemKind::Malformed, format!("nothing was sent: {why}"))
+fn refused(mut why: String) -> SchedulerError {
+    why.insert_str(0, "nothing was sent: ");
+    SchedulerError::new(ProblemKind::Malformed, why)
 }
 
 impl Scheduler for Kubernetes {
@@ -117,7 +118,14 @@ impl Scheduler for Kubernetes {
         Box::pin(self.write(nodes, change, Some(seen.clone())))
     }
 
+    fn writes_as_seen(&self) -> bool {
+        true
+    }
+
     fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
         Edits::of(change).map_or_else(|_| Vec::new(), |it| words::words(&self.server, nodes, &it))
     }
 }
+
+#[cfg(test)]
+mod tests;

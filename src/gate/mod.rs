@@ -12,6 +12,7 @@ mod fixture;
 pub mod hold;
 pub mod journal;
 pub mod kubernetes;
+pub mod lease;
 pub mod pods;
 pub mod reassert;
 pub mod recover;
@@ -22,5 +23,6 @@ pub mod slurmrestd;
 pub mod stamp;
 pub mod topology;
 pub mod turn;
+pub mod watch;
 
 mod bounds;

@@ -1,5 +1,6 @@
 //! Says again what Slurm forgot: features vanish at every reconfigure and
-//! restart. At the start of every turn.
+//! restart. On Kubernetes, what somebody edited and what counts no more. At the
+//! start of every turn.
 //!
 //! What was forgotten, `act` says. Nodes are read once more right before they
 //! are written, because lists of features are written whole.
@@ -66,22 +67,17 @@ pub async fn reassert(
             }
         }
     }
-    told.extend(written(scheduler, wanted, Some(&fresh)).await);
+    told.extend(write(scheduler, wanted, &fresh).await);
     told.sort_by(|a, b| a.node.cmp(&b.node));
     told
 }
 
 /// Writes these changes, as many nodes at a time as get the same one, and looks
 /// whether they show.
-pub async fn write(scheduler: &dyn Scheduler, wanted: Vec<(NodeName, Change)>) -> Vec<Reasserted> {
-    written(scheduler, wanted, None).await
-}
-
-/// The same for nodes as they were read, where they were.
-async fn written(
+pub async fn write(
     scheduler: &dyn Scheduler,
     wanted: Vec<(NodeName, Change)>,
-    fresh: Option<&Live>,
+    fresh: &Live,
 ) -> Vec<Reasserted> {
     let mut groups: BTreeMap<Change, Vec<NodeName>> = BTreeMap::new();
     for (node, change) in wanted {
@@ -90,11 +86,7 @@ async fn written(
     let mut told = Vec::new();
     let mut answers: Vec<(Vec<NodeName>, Change, Option<SchedulerError>)> = Vec::new();
     for (change, nodes) in groups {
-        let said = match fresh {
-            Some(fresh) => scheduler.change_as_seen(&nodes, &change, fresh).await,
-            None => scheduler.change(&nodes, &change).await,
-        };
-        let error = said.err();
+        let error = scheduler.change_as_seen(&nodes, &change, fresh).await.err();
         answers.push((nodes, change, error));
     }
     let all: Vec<NodeName> = answers.iter().flat_map(|(nodes, ..)| nodes).cloned().collect();

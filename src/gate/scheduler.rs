@@ -41,6 +41,13 @@ pub trait Scheduler: fmt::Debug {
         self.change(nodes, change)
     }
 
+    /// Whether each node is written by itself, and only as it was seen. Then
+    /// nothing is gained by putting nodes into one call, and nothing lost by
+    /// making many changes at once.
+    fn writes_as_seen(&self) -> bool {
+        false
+    }
+
     /// What `change` would do, as commands that a person could type.
     fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>>;
 }

@@ -32,5 +32,6 @@ pub mod span;
 pub mod tcp;
 pub mod unit;
 pub mod verdict;
+pub mod watch;
 pub mod words;
 pub mod worker;

@@ -36,6 +36,8 @@ const LONGEST: usize = 600;
 /// Longest host list inside a command. One that is cut could still be run, on
 /// fewer nodes than are meant, so a longer one is named and not shown.
 const LONGEST_LIST: usize = 1_000;
+/// What stands between two commands of one line, and is no word of either.
+const AND: &str = "&&";
 /// Longest host list inside a sentence: it should stay on its line.
 const SHOWN_LIST: usize = 56;
 
@@ -162,10 +164,12 @@ fn rank(kind: ActionKind) -> (u8, &'static str) {
 }
 
 fn groups(actions: &[Action]) -> Vec<Group> {
-    type Key<'a> = ((u8, &'static str), &'a str, Option<&'a Mark>);
+    type Key<'a> = ((u8, &'static str), &'a str, Option<Mark>);
     let mut by_kind: BTreeMap<Key<'_>, Vec<&Action>> = BTreeMap::new();
     for action in actions {
-        let key = (rank(action.kind), action.reason.as_str(), action.mark.as_ref());
+        // Where each was measured makes no two of what is one to a reader.
+        let alike = |mark: &Mark| Mark { domain: None, boot_id: None, ..mark.clone() };
+        let key = (rank(action.kind), action.reason.as_str(), action.mark.as_ref().map(alike));
         by_kind.entry(key).or_default().push(action);
     }
     by_kind.into_iter().map(|(((_, word), ..), actions)| group(word, &actions)).collect()
@@ -232,7 +236,8 @@ fn filled(template: &[Option<&str>], nodes: &[&NodeName]) -> String {
         .iter()
         .map(|word| word.map_or_else(|| format!("NodeName={list}"), str::to_owned))
         .collect();
-    words::line(&words)
+    let calls = words.split(|word| word == AND);
+    calls.map(words::line).collect::<Vec<_>>().join(&format!(" {AND} "))
 }
 
 /// Nodes for a sentence: the one, or a host list and how many.

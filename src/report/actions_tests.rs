@@ -224,3 +224,22 @@ fn every_report_shows_what_is_frozen_and_what_became_of_actions() {
     assert!(told.contains("done: drain node0007: DRAINING"), "{told}");
     assert!(!told.contains("node0009"), "{told}");
 }
+
+#[test]
+fn commands_of_kubernetes_are_joined_as_a_shell_joins_them_and_boots_make_no_group() {
+    let mark = |node: &str| {
+        let mark = mark(Outcome::Pass, None)?;
+        Some(Mark { boot_id: Some(format!("boot-{node}")), domain: Some("d".into()), ..mark })
+    };
+    let certify = |node: &str| Action {
+        mark: mark(node),
+        command: ["kubectl", "taint", "node", node, "a:b-", "&&", "kubectl", "label", "node", node]
+            .map(str::to_owned)
+            .to_vec(),
+        ..action(ActionKind::Certify, node, &[], "passed run r2")
+    };
+    let told = Told::of(&plan(vec![certify("n1"), certify("n2")]));
+    let [group] = told.groups.as_slice() else { panic!("{told:?}") };
+    assert_eq!(group.whys, ["certify n[1-2] (2 nodes): passed run r2"]);
+    assert_eq!(group.calls[0], "kubectl taint node n1 \"a:b-\" && kubectl label node n1");
+}

@@ -20,6 +20,7 @@ pub mod junit;
 pub mod node_facts;
 pub mod parsed;
 pub mod terminal;
+pub mod watch;
 
 mod between;
 mod blame;

@@ -66,6 +66,7 @@ pub(super) struct Lab {
 }
 
 /// The laboratory, or nothing where there is none, which is printed.
+#[expect(clippy::print_stdout, reason = "a test that checks nothing says so")]
 pub(super) fn lab() -> Option<Lab> {
     let Some(kubeconfig) = std::env::var_os(KUBECONFIG) else {
         println!("SKIPPED: there is no Kubernetes to ask, `ci/lab-kubernetes test` starts one");
@@ -165,9 +166,11 @@ impl Lab {
         Kubernetes { kubeconfig, context: None, limit: Duration::from_secs(30) }
     }
 
-    /// A name that no other test has, to begin others with.
+    /// A name that no other test has, also not of an earlier run against the same
+    /// cluster, to begin others with.
     pub(super) fn name(&self, word: &str) -> String {
-        format!("{word}{}", NUMBER.fetch_add(1, Ordering::Relaxed))
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        format!("{word}-{:x}x{number}", std::process::id())
     }
 
     /// The server as its administrator sees it.
@@ -304,7 +307,8 @@ impl Nodes {
         names
     }
 
-    /// Reboots a node: what ran there is dead, and its boot ID another.
+    /// Reboots a node: what ran there is dead, and its boot ID is another, also to
+    /// what runs there from then on.
     pub(super) fn reboot(&mut self, name: &str) -> String {
         let answer = self.order(&json!({"do": "reboot", "node": {"name": name}}));
         answer["boot"].as_str().expect("a boot").to_owned()
@@ -413,6 +417,11 @@ impl Server {
         self.patch(path, &Patch::Merge(patch), None).await
     }
 
+    /// The same where it may be refused.
+    pub(super) async fn try_merge(&self, path: &str, patch: &Value) -> Result<Value, kube::Error> {
+        self.try_patch(path, &Patch::Merge(patch), None).await
+    }
+
     /// A patch of the status: strategic, so that conditions of others stay.
     pub(super) async fn status(&self, path: &str, status: &Value) -> Value {
         self.patch(path, &Patch::Strategic(json!({"status": status})), Some("status")).await
@@ -430,14 +439,23 @@ impl Server {
         patch: &Patch<P>,
         part: Option<&str>,
     ) -> Value {
+        let patched = self.try_patch(path, patch, part).await;
+        patched.unwrap_or_else(|error| panic!("{path}: {patch:?}: {error}"))
+    }
+
+    async fn try_patch<P: serde::Serialize + Debug>(
+        &self,
+        path: &str,
+        patch: &Patch<P>,
+        part: Option<&str>,
+    ) -> Result<Value, kube::Error> {
         let (parent, name) = path.rsplit_once('/').expect("a path");
         let (request, by) = (Request::new(parent), PatchParams::default());
         let request = match part {
             Some(part) => request.patch_subresource(part, name, &by, patch),
             None => request.patch(name, &by, patch),
         };
-        let patched: Result<Value, kube::Error> = self.0.request(request.expect("a request")).await;
-        patched.unwrap_or_else(|error| panic!("{path}: {patch:?}: {error}"))
+        self.0.request(request.expect("a request")).await
     }
 
     /// Deletes an object, and does not mind where it is not there.

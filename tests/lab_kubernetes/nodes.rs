@@ -19,6 +19,7 @@ use super::lab::Lab;
 use super::lab::Nodes;
 use super::lab::Server;
 use super::lab::lab;
+use super::lab::wait_for;
 
 /// A rack, a namespace and the server.
 struct Site {
@@ -249,4 +250,132 @@ fn marked(lab: &Lab) -> usize {
         processes.filter_map(|process| fs::read(process.path().join("environ")).ok());
     let carries = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).contains(&mark);
     environments.filter(carries).count()
+}
+
+const DOMAIN: &str = "resource.nvidia.com/computeDomain";
+
+fn claims(name: &str) -> Value {
+    json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": [
+            {"name": "gpus", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 4}}]}}}})
+}
+
+fn claiming(template: &str) -> Value {
+    let container = json!({"name": "main", "image": "lab:1", "command": ["sleep", "600"],
+        "resources": {"claims": [{"name": "it"}]}});
+    json!({"spec": {"nodeName": null, "containers": [container],
+        "resourceClaims": [{"name": "it", "resourceClaimTemplateName": template}]}})
+}
+
+#[tokio::test]
+async fn the_scheduler_allocates_gpus_of_a_driver() {
+    let Some(lab) = lab() else { return };
+    let site = site(&lab, 1, &json!({"dra": true})).await;
+    let templates =
+        format!("/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates", site.namespace);
+    site.server.create(&templates, &claims("all")).await;
+    // Other tests' nodes may offer some too.
+    let mut wanted = claiming("all");
+    wanted["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": site.names[0]});
+    site.pod("has", "", &wanted).await;
+    site.phase("has", "Running").await;
+    site.pod("waits", "", &wanted).await;
+    let is_so = |pod: &Value| pod["status"]["conditions"].to_string().contains("Unschedulable");
+    site.server.wait_for_pod(&site.namespace, "waits", "unschedulable", is_so).await;
+    let path = format!("{}/has", site.pods());
+    site.server.delete(&path).await;
+    site.phase("waits", "Running").await;
+}
+
+#[tokio::test]
+async fn a_compute_domain_labels_the_nodes_of_its_pods_until_it_goes() {
+    let Some(lab) = lab() else { return };
+    let site = site(&lab, 2, &json!({})).await;
+    let domains =
+        format!("/apis/resource.nvidia.com/v1beta1/namespaces/{}/computedomains", site.namespace);
+    let domain = json!({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain",
+        "metadata": {"name": "probe"}, "spec": {"numNodes": 2,
+            "channel": {"resourceClaimTemplate": {"name": "probe-channel"}}}});
+    let made = site.server.create(&domains, &domain).await;
+    let uid = made["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    for name in &site.names {
+        let mut wanted = claiming("probe-channel");
+        wanted["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": name});
+        site.pod(name, "", &wanted).await;
+    }
+    for name in &site.names {
+        site.phase(name, "Running").await;
+        assert_eq!(site.server.node(name).await["metadata"]["labels"][DOMAIN], json!(uid));
+    }
+    let path = format!("{domains}/probe");
+    let ready = site.server.get(&path).await.expect("the domain")["status"].clone();
+    assert_eq!(ready["status"], json!("Ready"), "{ready}");
+    assert_eq!(ready["nodes"].as_array().map(Vec::len), Some(2), "{ready}");
+    let clique = super::lab::clique(&format!("{}-", site.namespace));
+    assert_eq!(ready["nodes"][0]["cliqueID"], json!(clique));
+
+    let changed = json!({"spec": {"numNodes": 3}});
+    let refused = site.server.try_merge(&path, &changed).await.expect_err("it is immutable");
+    assert!(refused.to_string().contains("immutable"), "{refused}");
+
+    // Taken away under running pods, it takes them with it.
+    site.server.delete(&path).await;
+    site.server.wait_until_gone(&path).await;
+    for name in &site.names {
+        assert_eq!(site.server.node(name).await["metadata"]["labels"][DOMAIN], Value::Null);
+        site.phase(name, "Failed").await;
+    }
+}
+
+#[tokio::test]
+async fn pods_have_volumes_and_a_token_that_nobody_else_sees() {
+    let Some(lab) = lab() else { return };
+    let site = site(&lab, 1, &json!({})).await;
+    let maps = format!("/api/v1/namespaces/{}/configmaps", site.namespace);
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "said"},
+        "data": {"a": "alpha", "b": "beta"}});
+    site.server.create(&maps, &map).await;
+    let mounts = json!([{"name": "said", "mountPath": "/etc/lab-volume/said", "readOnly": true},
+        {"name": "space", "mountPath": "/var/lib/lab-volume"}]);
+    let container = |name: &str, words: &str| {
+        json!({"name": name, "image": "lab:1", "command": ["sh", "-c", words],
+            "volumeMounts": mounts})
+    };
+    let words = "cat /etc/lab-volume/said/* /var/lib/lab-volume/file; touch /etc/lab-volume/said/x || \
+        curl -sS --cacert $D/ca.crt -H \"Authorization: Bearer $(cat $D/token)\" \
+        -d \"$ASK\" -H 'Content-Type: application/json' $AT; sleep 600";
+    let mut main = container("main", words);
+    main["env"] = json!([
+        {"name": "D", "value": "/var/run/secrets/kubernetes.io/serviceaccount"},
+        {"name": "AT", "value": "https://$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)\
+            /apis/authentication.k8s.io/v1/selfsubjectreviews"},
+        {"name": "ASK", "value": json!({"apiVersion": "authentication.k8s.io/v1",
+            "kind": "SelfSubjectReview"}).to_string()}]);
+    site.pod(
+        "has",
+        "",
+        &json!({"spec": {
+            "initContainers": [container("first", "echo gamma > /var/lib/lab-volume/file")],
+            "containers": [main],
+            "volumes": [
+                {"name": "said", "configMap": {"name": "said",
+                    "items": [{"key": "a", "path": "a"}, {"key": "b", "path": "b"}]}},
+                {"name": "space", "emptyDir": {}}]}}),
+    )
+    .await;
+    site.phase("has", "Running").await;
+    let account = format!("system:serviceaccount:{}:default", site.namespace);
+    let log = wait_for("the pod's log", async || {
+        let log =
+            site.api().logs("has", &LogParams::default()).await.map_err(|it| it.to_string())?;
+        if log.contains("groups") { Ok(log) } else { Err(log) }
+    })
+    .await;
+    assert!(log.starts_with("alphabetagamma\n") && log.contains(&account), "{log}");
+    assert!(log.contains("Read-only file system"), "{log}");
+    let (seen, _, _) = exec(&site.api(), "has", "cat /var/lib/lab-volume/file", Vec::new()).await;
+    assert_eq!(seen, b"gamma\n");
+    for path in ["/etc/lab-volume", "/var/lib/lab-volume"] {
+        assert!(!Path::new(path).exists(), "{path} is the pod's own");
+    }
 }

@@ -38,7 +38,7 @@ impl Lab {
     }
 
     /// Features of a node that are in force.
-    fn features(&self, node: &str) -> String {
+    pub(super) fn features(&self, node: &str) -> String {
         let shown = self.run(&["scontrol", "show", "node", node, "-o"]);
         let features = shown.split_whitespace().find_map(|it| it.strip_prefix("ActiveFeatures="));
         features.expect("features").to_owned()

@@ -5,8 +5,9 @@
 // log: through the code of Kubernetes itself (k8s.io/cri-streaming, and the
 // stream translation of k8s.io/apiserver).
 //
-// It isolates nothing: pods see this machine's files, processes and network. Each
-// node has a loopback address of its own, which its pods share.
+// It isolates nothing: pods see this machine's files, processes and network, and
+// are root where this is. Each node has a loopback address of its own, which its
+// pods share. Volumes are mounted for the pod alone, which only root can.
 //
 // It is told what to do by lines of JSON on standard input and answers each with
 // one line on standard output, in order:
@@ -62,6 +63,9 @@ type Fleet struct {
 	// Only one thread forks, and it never ends: children die with their thread.
 	forks chan func()
 
+	// All pods of the cluster, as last seen.
+	pods cache.Store
+
 	mu    sync.Mutex
 	nodes map[string]*Node
 	runs  map[types.UID]*Run
@@ -91,6 +95,10 @@ type Running struct {
 }
 
 func main() {
+	if len(os.Args) > 3 && os.Args[1] == inside {
+		fmt.Fprintf(os.Stderr, "lab node: %v\n", enter(os.Args[2], os.Args[3:]))
+		os.Exit(128)
+	}
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig of an administrator")
 	clients := flag.String("clients", "", "certificate of the client that may use the kubelet's API: the API server's")
 	folder := flag.String("folder", "", "where logs of pods go")
@@ -155,7 +163,10 @@ func start(ctx context.Context, kubeconfig, clients, folder, mark, path, entrypo
 			fork()
 		}
 	}()
-	return fleet, fleet.watch(ctx)
+	if err := fleet.watch(ctx); err != nil {
+		return nil, err
+	}
+	return fleet, fleet.drive(ctx)
 }
 
 // watch follows all pods: which of them are ours is told by their node's name.
@@ -177,6 +188,7 @@ func (f *Fleet) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	f.pods = informer.GetStore()
 	factory.Start(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return fmt.Errorf("the API server does not list its pods")

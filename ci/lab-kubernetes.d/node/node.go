@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,6 +91,12 @@ func (f *Fleet) add(ctx context.Context, spec NodeSpec) (Answer, error) {
 	if spec.Ready != nil {
 		node.ready = *spec.Ready
 	}
+	// Only root can show the pods of a node another boot than this machine's.
+	if node.boot == "" && os.Geteuid() != 0 {
+		if boot, err := os.ReadFile(bootID); err == nil {
+			node.boot = strings.TrimSpace(string(boot))
+		}
+	}
 	if node.boot == "" {
 		node.boot = string(uuid.NewUUID())
 	}
@@ -110,6 +117,12 @@ func (f *Fleet) add(ctx context.Context, spec NodeSpec) (Answer, error) {
 	f.mu.Lock()
 	f.nodes[spec.Name] = node
 	f.mu.Unlock()
+	// Those that were bound to it before it was here.
+	for _, seen := range f.pods.List() {
+		if pod := seen.(*corev1.Pod); pod.Spec.NodeName == node.name {
+			f.saw(pod)
+		}
+	}
 	go f.keepAlive(alive, node)
 	return Answer{Address: node.address, Boot: node.boot}, nil
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +20,7 @@ import (
 )
 
 // Run is a pod that is bound to one of our nodes, from when it was seen until it
-// is gone. Only its first container is run.
+// is gone. It runs its containers of initialisation and then its only other one.
 type Run struct {
 	fleet *Fleet
 	node  *Node
@@ -35,8 +38,14 @@ type Run struct {
 	environment []string
 	started     metav1.Time
 	restarts    int32
-	last        *corev1.ContainerStateTerminated
-	conditions  map[corev1.PodConditionType]corev1.PodCondition
+	// It sees mounts of its own.
+	isMounted bool
+	// Its readiness probe succeeded, or it has none.
+	ready bool
+	// The ComputeDomain it takes part in.
+	domain     string
+	last       *corev1.ContainerStateTerminated
+	conditions map[corev1.PodConditionType]corev1.PodCondition
 }
 
 // saw takes in what the API server says of a pod.
@@ -141,6 +150,7 @@ func (r *Run) live() {
 		r.fleet.mu.Unlock()
 		shut(r.gone)
 		_ = os.Remove(r.log())
+		_ = os.RemoveAll(filepath.Join(r.fleet.folder, string(r.uid)))
 	}()
 	switch pod := r.current(); {
 	case over(pod.Status.Phase):
@@ -208,12 +218,45 @@ func (r *Run) work(ctx context.Context) {
 		}
 		return
 	}
+	for index := range r.current().Spec.InitContainers {
+		r.report(ctx, corev1.PodPending, "", "", waiting("PodInitializing", ""))
+		ended, err := r.start(ctx, &r.current().Spec.InitContainers[index])
+		code := 128
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "lab node: %s: %v\n", r.current().Name, err)
+		} else {
+			select {
+			case code = <-ended:
+			case <-deadline:
+				r.terminate(ended)
+				late(waiting("PodInitializing", ""))
+				return
+			case <-r.deleting:
+				code = r.terminate(ended)
+			case <-r.gone:
+				return
+			}
+		}
+		r.sweep()
+		// Those of a real node are tried again where the policy says so.
+		if code != 0 {
+			r.report(ctx, corev1.PodFailed, "", fmt.Sprintf("initialisation ended with %d", code), waiting("PodInitializing", ""))
+			return
+		}
+	}
 	for pause := time.Second; ; pause = min(2*pause, 10*time.Second) {
 		begun := metav1.Now()
-		ended, err := r.start(ctx)
+		asking, enough := context.WithCancel(ctx)
+		ended, err := r.start(ctx, r.container())
 		if err == nil {
-			r.report(ctx, corev1.PodRunning, "", "",
-				corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: begun}})
+			probe := r.container().ReadinessProbe
+			probes := probe != nil && probe.HTTPGet != nil
+			running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: begun}}
+			r.setReady(!probes)
+			r.report(ctx, corev1.PodRunning, "", "", running)
+			if probes {
+				go r.ask(asking, probe, running)
+			}
 		}
 		expired, asked := false, false
 		code := 128
@@ -227,10 +270,13 @@ func (r *Run) work(ctx context.Context) {
 				asked = true
 				code = r.terminate(ended)
 			case <-r.gone:
-				return
 			}
 		}
+		enough()
 		r.sweep()
+		if ctx.Err() != nil {
+			return
+		}
 		last := &corev1.ContainerStateTerminated{
 			ExitCode: int32(code), Reason: "Completed", StartedAt: begun, FinishedAt: metav1.Now(),
 			ContainerID: "lab://" + string(r.uid),
@@ -290,8 +336,8 @@ func (r *Run) admit() (string, string) {
 	r.node.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.pod.Spec.Containers) > 1 || len(r.pod.Spec.InitContainers) > 0 {
-		return "LabRunsOneContainer", "the lab's test node runs pods of one container"
+	if len(r.pod.Spec.Containers) > 1 {
+		return "LabRunsOneContainer", "the lab's test node runs one container of a pod, after those that initialise it"
 	}
 	if wanted := requested(r.pod); wanted > 0 && wanted+used > there {
 		return "OutOf" + string(gpus), fmt.Sprintf(
@@ -371,7 +417,7 @@ func (r *Run) report(ctx context.Context, phase corev1.PodPhase, reason, message
 func (r *Run) status(phase corev1.PodPhase, reason, message string, state corev1.ContainerState) corev1.PodStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	up := phase == corev1.PodRunning && state.Running != nil
+	up := phase == corev1.PodRunning && state.Running != nil && r.ready
 	cause := ""
 	if phase == corev1.PodSucceeded {
 		cause = "PodCompleted"
@@ -406,7 +452,7 @@ func (r *Run) status(phase corev1.PodPhase, reason, message string, state corev1
 		container := r.pod.Spec.Containers[0]
 		isUp := state.Running != nil
 		one := corev1.ContainerStatus{Name: container.Name, Image: container.Image, State: state,
-			Ready: isUp, Started: &isUp, RestartCount: r.restarts}
+			Ready: up, Started: &isUp, RestartCount: r.restarts}
 		if isUp || state.Terminated != nil {
 			one.ImageID, one.ContainerID = "lab://"+container.Image, "lab://"+string(r.uid)
 			status.PodIP, status.PodIPs = r.node.address, []corev1.PodIP{{IP: r.node.address}}
@@ -417,6 +463,45 @@ func (r *Run) status(phase corev1.PodPhase, reason, message string, state corev1
 		status.ContainerStatuses = []corev1.ContainerStatus{one}
 	}
 	return status
+}
+
+func (r *Run) setReady(ready bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed := r.ready != ready
+	r.ready = ready
+	return changed
+}
+
+// ask is a readiness probe over HTTP, for as long as the container runs.
+func (r *Run) ask(ctx context.Context, probe *corev1.Probe, running corev1.ContainerState) {
+	port := probe.HTTPGet.Port.IntValue()
+	for _, named := range r.container().Ports {
+		if named.Name == probe.HTTPGet.Port.StrVal && named.Name != "" {
+			port = int(named.ContainerPort)
+		}
+	}
+	address := fmt.Sprintf("http://%s/%s", net.JoinHostPort(r.node.address, strconv.Itoa(port)),
+		strings.TrimPrefix(probe.HTTPGet.Path, "/"))
+	client := &http.Client{Timeout: time.Duration(max(probe.TimeoutSeconds, 1)) * time.Second}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(max(probe.PeriodSeconds, 1)) * time.Second):
+		}
+		answer, err := client.Get(address)
+		good := err == nil && answer.StatusCode >= 200 && answer.StatusCode < 400
+		if err == nil {
+			answer.Body.Close()
+		}
+		if r.process() == 0 || ctx.Err() != nil {
+			return
+		}
+		if r.setReady(good) {
+			r.report(ctx, corev1.PodRunning, "", "", running)
+		}
+	}
 }
 
 // remove is the last word on a pod: what the kubelet says when nothing of it is

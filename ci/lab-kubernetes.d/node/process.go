@@ -45,19 +45,21 @@ func (r *Run) silent() bool {
 
 // fork starts a process of its own session that dies with this one.
 func (f *Fleet) fork(command *exec.Cmd) error {
-	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if command.SysProcAttr == nil {
+		command.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	command.SysProcAttr.Setsid, command.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
 	done := make(chan error)
 	f.forks <- func() { done <- command.Start() }
 	return <-done
 }
 
-// start runs the container's command. Its exit code comes through the channel.
-func (r *Run) start(ctx context.Context) (<-chan int, error) {
-	environment, err := r.variables(ctx)
+// start runs a container's command. Its exit code comes through the channel.
+func (r *Run) start(ctx context.Context, container *corev1.Container) (<-chan int, error) {
+	environment, err := r.variables(ctx, container)
 	if err != nil {
 		return nil, err
 	}
-	container := r.container()
 	words := slices.Concat(container.Command, container.Args)
 	if len(container.Command) == 0 {
 		words = slices.Concat([]string{r.fleet.entrypoint}, container.Args)
@@ -79,6 +81,9 @@ func (r *Run) start(ctx context.Context) (<-chan int, error) {
 	if container.WorkingDir != "" {
 		command.Dir = container.WorkingDir
 	}
+	if err := r.mounted(ctx, container, command); err != nil {
+		return nil, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dead {
@@ -86,6 +91,9 @@ func (r *Run) start(ctx context.Context) (<-chan int, error) {
 	}
 	if err := r.fleet.fork(command); err != nil {
 		return nil, err
+	}
+	if command.Args[0] == inside {
+		settled(command.Process.Pid)
 	}
 	r.leader, r.environment = command.Process, list
 	ended := make(chan int, 1)
@@ -197,9 +205,9 @@ func (r *Run) sweep() {
 // process goes on.
 func (r *Run) exec(words []string, in io.Reader, out, failed io.WriteCloser) error {
 	r.mu.Lock()
-	environment, up := r.environment, r.leader != nil
+	environment, leader, isMounted := r.environment, r.leader, r.isMounted
 	r.mu.Unlock()
-	if !up {
+	if leader == nil {
 		return errors.New("the container does not run")
 	}
 	path := ""
@@ -211,6 +219,12 @@ func (r *Run) exec(words []string, in io.Reader, out, failed io.WriteCloser) err
 	command, err := program(words, path)
 	if err != nil {
 		return fmt.Errorf("failed to exec in container: %w", err)
+	}
+	if isMounted {
+		words := slices.Concat([]string{"nsenter", "--target", strconv.Itoa(leader.Pid), "--mount", "--", command.Path}, words[1:])
+		if command, err = program(words, os.Getenv("PATH")); err != nil {
+			return err
+		}
 	}
 	command.Env, command.Dir = environment, "/"
 	var copied []chan struct{}
@@ -308,8 +322,8 @@ func writerOrNil(stream io.WriteCloser) io.Writer {
 
 // variables is the environment of the container, and nothing of this process's
 // but its PATH.
-func (r *Run) variables(ctx context.Context) (map[string]string, error) {
-	pod, container := r.current(), r.container()
+func (r *Run) variables(ctx context.Context, container *corev1.Container) (map[string]string, error) {
+	pod := r.current()
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(r.fleet.config.Host, "https://"))
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ use crate::model::kubernetes_node::DEGRADED;
 use crate::model::kubernetes_node::KubernetesMarks;
 use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::kubernetes_node::PREFER_NO_SCHEDULE;
+use crate::model::kubernetes_node::PREFIX;
 use crate::model::kubernetes_node::Taint;
 use crate::model::kubernetes_node::TaintEdit;
 use crate::model::kubernetes_node::UNVERIFIED;
@@ -50,7 +51,8 @@ pub(super) fn change(
             }
         }
     }
-    if names.extra && !node.annotations.get(CERTIFICATE).is_some_and(|it| is_entry(it, mark)) {
+    let is_said = |text: &String| extra::entry_says(text, mark);
+    if names.extra && !node.annotations.get(CERTIFICATE).is_some_and(is_said) {
         marks.annotations.insert(CERTIFICATE.to_owned(), Some(extra::entry(mark)));
     }
     if names.condition {
@@ -58,11 +60,6 @@ pub(super) fn change(
         marks.condition = (node.condition.as_ref() != Some(&wanted)).then_some(wanted);
     }
     marks
-}
-
-/// Whether an annotation says this, in whichever order.
-fn is_entry(text: &str, mark: &Mark) -> bool {
-    extra::entry_says(text, mark)
 }
 
 /// What is said there last, made safe to show.
@@ -73,7 +70,7 @@ pub(super) fn read(node: &KubernetesNode) -> Option<Mark> {
 /// Whether something of ours is written there. The start-up taint is not: a
 /// node brings it along.
 pub(super) fn is_there(node: &KubernetesNode) -> bool {
-    let is_ours = |key: &String| key.starts_with(crate::model::kubernetes_node::PREFIX);
+    let is_ours = |key: &String| key.starts_with(PREFIX);
     node.condition.is_some()
         || node.labels.keys().any(is_ours)
         || node.annotations.keys().any(is_ours)

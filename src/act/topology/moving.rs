@@ -1,5 +1,4 @@
-//! Moving nodes between blocks: who asks for it, how it is done at run time,
-//! and what Slurm forgot of it.
+//! Moving nodes between blocks: who asks for it, and how it is done at run time.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -7,7 +6,6 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Blocks;
 use super::Form;
 use super::Proposal;
 use super::SlurmVersion;
@@ -132,18 +130,4 @@ pub fn at_once(proposal: &Proposal, version: Option<SlurmVersion>) -> Result<AtO
         at_once.changes.push((nodes, Change { topology: Some(place), ..Change::default() }));
     }
     Ok(at_once)
-}
-
-/// Nodes that were put at a place (`topology:block`) and are shown in another
-/// block, with what puts them back. A node that is there is not told again; one
-/// whose block is not shown, or that is in none, is left alone.
-pub fn displaced(shown: &Blocks, places: &BTreeMap<NodeName, String>) -> Vec<(NodeName, Change)> {
-    let displaced = places.iter().filter_map(|(node, place)| {
-        let (_, block) = place.split_once(':')?;
-        let is_there = shown.get(block)?.contains(node);
-        let is_elsewhere = shown.values().any(|nodes| nodes.contains(node));
-        let change = Change { topology: Some(place.clone()), ..Change::default() };
-        (!is_there && is_elsewhere).then(|| (node.clone(), change))
-    });
-    displaced.collect()
 }

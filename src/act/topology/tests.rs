@@ -263,18 +263,6 @@ fn at_run_time_nodes_of_one_block_share_a_call_and_it_is_said_that_it_vanishes()
 }
 
 #[test]
-fn who_was_moved_and_is_elsewhere_is_put_back_once() {
-    let shown =
-        Blocks::from([("b1".to_owned(), nodes("n[1-3]")), ("b2".to_owned(), nodes("n[4-6]"))]);
-    let places = [("n1", "t:b2"), ("n4", "t:b2"), ("n7", "t:b2"), ("n2", "t:gone"), ("n3", "b2")];
-    let places = places.map(|(node, place)| (NodeName::from(node), place.to_owned())).into();
-    let displaced = displaced(&shown, &places);
-    assert_eq!(displaced.len(), 1, "{displaced:?}");
-    assert_eq!(displaced[0].0, "n1".into());
-    assert_eq!(displaced[0].1.topology.as_deref(), Some("t:b2"));
-}
-
-#[test]
 fn versions_are_read_as_programs_print_them() {
     assert_eq!(SlurmVersion::read("slurm-wlm 26.05.5"), Some(NEW));
     assert_eq!(SlurmVersion::read("slurm 24.11.5-Bright1\n"), Some(OLD));

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Purpose;
-use crate::cli::acting;
 use crate::cli::config::Config;
 use crate::cli::failure::Failure;
 use crate::cli::stdout::note;
 use crate::gate::hold::HoldError;
+use crate::gate::kubernetes::Kubernetes as Cluster;
 use crate::gate::pods;
 use crate::gate::pods::Holder;
 use crate::gate::pods::Holding;
@@ -20,6 +20,7 @@ use crate::gate::scheduler::Scheduler;
 use crate::launch::held::Held;
 use crate::launch::kubernetes::Kubernetes;
 use crate::launch::kubernetes::Ranks;
+use crate::sources::kubernetes::Kubernetes as Server;
 
 /// How long one call may take where there is no [gate].
 const LIMIT: Duration = Duration::from_secs(15);
@@ -50,12 +51,14 @@ impl ByPods {
         worker: &str,
     ) -> Result<Self, Failure> {
         let limit = config.gate.as_ref().map_or(LIMIT, |gate| gate.limit);
+        let (kubeconfig, context) = (kubernetes.kubeconfig.clone(), kubernetes.context.clone());
+        let server = Server { kubeconfig, context, limit };
         let objects = Objects::of(kubernetes, limit).await.map_err(Failure::Environment)?;
         Ok(Self {
             kubernetes: kubernetes.clone(),
             worker: worker.to_owned(),
             objects,
-            scheduler: acting::scheduler(acting::gate(config)?),
+            scheduler: Box::new(Cluster::new(server)),
             folder: super::folder(config),
             limit,
             holding: Holding::default(),

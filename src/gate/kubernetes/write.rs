@@ -83,7 +83,7 @@ pub(super) async fn write(desk: Rc<Desk>, order: Order) -> Result<(), SchedulerE
         match written {
             Ok(Ok(())) => {}
             Ok(Err(failure)) => failed.push(failure),
-            Err(error) => return Err(look::ended(error)),
+            Err(error) => return Err(look::ended(&error)),
         }
     }
     failed.sort_by(|a, b| a.0.cmp(&b.0));
@@ -164,18 +164,28 @@ impl Writing<'_> {
         };
         let mut node = node;
         loop {
-            match self.told(&node).await {
+            let stop = match self.told(&node).await {
                 Ok(()) => return Ok(()),
-                Err(Stop::For(error)) => return Err(but(error)),
-                Err(Stop::Again(refused)) => pauses.pause(refused).await.map_err(but)?,
+                Err(stop) => stop,
+            };
+            match stop {
+                Stop::Again(refused) => pauses.pause(refused).await.map_err(but)?,
+                // An object of another uid is refused as one that is not valid (422).
+                Stop::For(error) if error.kind != ProblemKind::Malformed => return Err(but(error)),
+                Stop::For(error) => {
+                    let is_same = self.again(&node).await.map_err(but)?.is_some();
+                    return Err(but(if is_same { error } else { another() }));
+                }
             }
-            // Somebody may have taken the node away, and made another.
-            match self.desk.node(self.name.as_str()).await {
-                Ok(Some(now)) if now["metadata"]["uid"] == node["metadata"]["uid"] => node = now,
-                Ok(_) => return Err(but(SchedulerError::new(ProblemKind::Missing, GONE))),
-                Err(refused) => pauses.pause(refused).await.map_err(but)?,
-            }
+            node = self.again(&node).await.map_err(but)?.ok_or_else(|| but(another()))?;
         }
+    }
+
+    /// The same node as it is now; `None` where another has its name.
+    async fn again(&self, node: &Value) -> Result<Option<Value>, SchedulerError> {
+        let now = self.desk.node(self.name.as_str()).await?;
+        let now = now.ok_or_else(|| SchedulerError::new(ProblemKind::Missing, GONE))?;
+        Ok(Some(now).filter(|now| now["metadata"]["uid"] == node["metadata"]["uid"]))
     }
 
     /// One attempt at metadata and taints; the node as it is then.
@@ -227,10 +237,14 @@ impl Writing<'_> {
     }
 }
 
+fn another() -> SchedulerError {
+    SchedulerError::new(ProblemKind::Contradictory, "another node has its name now")
+}
+
 /// The rest is written, the condition is not.
 fn but(error: SchedulerError) -> SchedulerError {
-    let message = format!("its condition is not written, all else is: {}", error.message);
-    SchedulerError::new(error.kind, message)
+    let SchedulerError { kind, message } = error;
+    SchedulerError::new(kind, format!("its condition is not written, all else is: {message}"))
 }
 
 /// Why this change of state must not be made on a node as it is.

@@ -52,8 +52,12 @@ const OUT: &[&str] = &[
     "startup-taint.cluster-autoscaler.kubernetes.io/",
     "ignore-taint.cluster-autoscaler.kubernetes.io/",
     "karpenter.sh/unregistered",
-    "readiness.k8s.io/",
 ];
+
+/// What keys begin with of taints that go when a condition of the node is true:
+/// node-readiness-controller's. The condition may be ours, so nobody waits here
+/// until they are gone.
+const AWAITED: &str = "readiness.k8s.io/";
 
 /// The same of those who are about to repair it or to take it away: they are at
 /// work on it.
@@ -133,7 +137,7 @@ pub fn means_out(taint: &Taint) -> bool {
     let begins = |known: &&str| taint.key.starts_with(*known);
     taint.effect != PREFER_NO_SCHEDULE
         && taint.key != CORDON
-        && (OUT.iter().any(|known| begins(known))
+        && (OUT.iter().any(begins)
             || AT_WORK.iter().any(|(known, _)| begins(known))
             // What network and storage agents call the taint that waits for them.
             || taint.key.ends_with("-not-ready"))
@@ -217,6 +221,10 @@ fn state(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<String
     let says_more = |taint: &Taint| means_out(taint) && (is_ready || !of_readiness(taint));
     if seen.taints.iter().any(says_more) {
         words.push("TAINTED");
+    }
+    let is_awaited = |it: &Taint| it.key.starts_with(AWAITED) && it.effect != PREFER_NO_SCHEDULE;
+    if seen.taints.iter().any(is_awaited) {
+        words.push("AWAITED");
     }
     let nothing = BTreeMap::new();
     let labels = object.metadata.labels.as_ref().unwrap_or(&nothing);

@@ -98,12 +98,14 @@ fn taints_that_mean_out_are_told_from_those_that_say_whom_a_node_is_for() {
         "ToBeDeletedByClusterAutoscaler",
         "karpenter.sh/disrupted",
         "karpenter.sh/unregistered",
-        "readiness.k8s.io/gpu-fabric",
         "AggregatedNodeHealth",
         "node.cilium.io/agent-not-ready",
     ] {
         assert_eq!(tainted(key, "NoSchedule").state, ["IDLE", "TAINTED"], "{key}");
     }
+    // It may wait for our condition.
+    let awaited = tainted("readiness.k8s.io/gpu-fabric", "NoSchedule");
+    assert_eq!(awaited.state, ["IDLE", "AWAITED"]);
     for (key, effect) in [
         ("nvidia.com/gpu", "NoSchedule"),
         ("dedicated", "NoExecute"),

@@ -1,0 +1,187 @@
+//! Marks that say other than our record, or count no more, and what puts them
+//! right without measuring.
+//!
+//! Pure. What is taken off, `act::marks` says; that a node whose certificate has
+//! expired takes no new pods until it is measured, a site may ask for, and then
+//! within a budget: certificates of one day end on one day.
+
+use std::collections::BTreeSet;
+
+use super::ready;
+use crate::act::ledger::Ledger;
+use crate::act::marks;
+use crate::act::policy::Policy;
+use crate::act::standing;
+use crate::model::change::Change;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::journal::Stamp;
+use crate::model::kubernetes_node::KubernetesMarks;
+use crate::model::kubernetes_node::NO_SCHEDULE;
+use crate::model::kubernetes_node::TaintEdit;
+use crate::model::kubernetes_node::UNVERIFIED;
+use crate::model::live::Live;
+use crate::model::verdict::Outcome;
+
+/// What is to be written, and why, in words.
+pub fn marks(
+    live: &Live,
+    ledger: &Ledger,
+    policy: &Policy,
+    now: &Stamp,
+) -> Vec<(NodeName, String)> {
+    let told = |change: &Change| {
+        let condition = change.kubernetes.as_ref().and_then(|it| it.condition.as_ref());
+        match condition {
+            Some(it) if it.status == "Unknown" => it.message.clone(),
+            _ if change.kubernetes.is_none() && takes(change, policy) => {
+                "what certified it has expired".to_owned()
+            }
+            _ => "they are not as our record has them".to_owned(),
+        }
+    };
+    let wrong = marks::forgotten(live, ledger, &policy.marks, now);
+    wrong.into_iter().map(|(node, change)| (node, told(&change))).collect()
+}
+
+fn takes(change: &Change, policy: &Policy) -> bool {
+    let lists = [&change.available_features, &change.active_features];
+    let says = |name: &String| lists.iter().copied().flatten().flatten().any(|it| it == name);
+    lists.iter().any(|list| list.is_some())
+        && !says(&policy.marks.verified)
+        && !says(&policy.marks.degraded)
+}
+
+/// Nodes that get the start-up taint again because what certified them has
+/// expired. Never more than the share of the fleet that may be drained is kept
+/// from jobs this way, whoever brought the taint.
+pub fn taints(
+    live: &Live,
+    fleet: &Claims,
+    ledger: &Ledger,
+    policy: &Policy,
+    now: &Stamp,
+) -> Vec<(NodeName, Change)> {
+    let claimed: BTreeSet<&NodeName> = fleet.domains.iter().flat_map(|it| &it.nodes).collect();
+    let tainted = live.nodes.values().filter(|node| ready::is_unverified(node)).count();
+    #[expect(clippy::cast_precision_loss, reason = "a fleet has far fewer than 2^52 nodes")]
+    let share = claimed.len() as f64 * policy.outstanding;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a fleet is neither negative nor beyond it"
+    )]
+    let share = share.floor().max(0.0) as usize;
+    let most = if policy.outstanding <= 0.0 { 0 } else { share.max(1) };
+    let edit = TaintEdit {
+        key: UNVERIFIED.to_owned(),
+        effect: NO_SCHEDULE.to_owned(),
+        value: Some(String::new()),
+    };
+    let marks = KubernetesMarks { taints: vec![edit], ..KubernetesMarks::default() };
+    let change = Change { kubernetes: Some(marks), ..Change::default() };
+    let has_expired = ledger.marks.iter().filter(|(name, mark)| {
+        let ended = mark.expires.as_ref().is_some_and(|it| *it <= now.at);
+        mark.outcome == Outcome::Pass && ended && !ledger.drains.contains_key(*name)
+    });
+    let nodes = has_expired.filter(|(name, _)| {
+        let node = live.nodes.get(*name);
+        claimed.contains(name)
+            && node.is_some_and(|node| {
+                let is_free = node.kubernetes.as_ref().is_some_and(|it| it.left_alone.is_empty());
+                is_free && !ready::is_unverified(node) && !standing::is_passing(node)
+            })
+    });
+    let free = most.saturating_sub(tainted);
+    nodes.take(free).map(|(name, _)| (name.clone(), change.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::act::fixture::World;
+    use crate::model::action::Mark;
+    use crate::model::kubernetes_node::Condition;
+    use crate::model::kubernetes_node::KubernetesNode;
+    use crate::model::kubernetes_node::VERDICT;
+    use crate::model::moment::rfc3339;
+
+    /// Nodes that passed a day ago for an hour.
+    fn expired(nodes: usize) -> World {
+        let mut world = World::of(1, nodes);
+        world.now.at = rfc3339(world.now.unix);
+        for at in 0..nodes {
+            let name = format!("d0n{at}");
+            let mark = Mark {
+                outcome: Outcome::Pass,
+                class: None,
+                run: "r1".to_owned(),
+                at: rfc3339(world.now.unix - 86_400),
+                expires: Some(rfc3339(world.now.unix - 82_800)),
+                domain: None,
+                boot_id: None,
+            };
+            let (status, reason) = ("True".to_owned(), "Verified".to_owned());
+            let condition = Some(Condition { status, reason, message: String::new() });
+            let labels = [(VERDICT.to_owned(), "pass".to_owned())].into();
+            let node = KubernetesNode { condition, labels, ..KubernetesNode::default() };
+            world.node(&name).kubernetes = Some(Box::new(node));
+            world.ledger.marks.insert(name.into(), mark);
+        }
+        world
+    }
+
+    #[test]
+    fn what_expired_is_told_with_its_end_and_only_once_it_has_ended() {
+        let mut world = expired(2);
+        let live = world.live.clone().expect("a scheduler");
+        let told = marks(&live, &world.ledger, &world.policy, &world.now);
+        assert_eq!(told.len(), 2);
+        assert!(told[0].1.contains("which counted until"), "{told:?}");
+        let mark = world.ledger.marks.get_mut(&NodeName::from("d0n0")).expect("a mark");
+        mark.expires = Some(rfc3339(world.now.unix + 60));
+        let told = marks(&live, &world.ledger, &world.policy, &world.now);
+        let ended = told.iter().filter(|(_, why)| why.contains("counted until"));
+        assert_eq!(ended.map(|it| it.0.as_str()).collect::<Vec<_>>(), ["d0n1"]);
+    }
+
+    #[test]
+    fn slurms_feature_of_what_expired_is_taken_off_and_others_stay() {
+        let mut world = expired(1);
+        let mark = world.ledger.marks[&NodeName::from("d0n0")].clone();
+        let node = world.node("d0n0");
+        node.kubernetes = None;
+        node.available_features = ["ib", "fabric_verified"].map(str::to_owned).into();
+        node.active_features.clone_from(&node.available_features);
+        let said = marks::change(node, &mark, &Policy::default().marks);
+        node.extra = said.extra.expect("an entry");
+        let live = world.live.clone().expect("a scheduler");
+        let told = marks(&live, &world.ledger, &world.policy, &world.now);
+        assert_eq!(told, [("d0n0".into(), "what certified it has expired".to_owned())]);
+        let changes = marks::forgotten(&live, &world.ledger, &world.policy.marks, &world.now);
+        assert_eq!(changes[0].1.active_features, Some(vec!["ib".to_owned()]));
+        assert_eq!(changes[0].1.extra, None);
+        // Done, and nothing more is to be done.
+        let node = world.node("d0n0");
+        node.available_features = vec!["ib".to_owned()];
+        node.active_features = vec!["ib".to_owned()];
+        let live = world.live.clone().expect("a scheduler");
+        assert_eq!(marks(&live, &world.ledger, &world.policy, &world.now), []);
+    }
+
+    #[test]
+    fn the_taint_comes_back_for_a_share_of_the_fleet_at_most() {
+        let mut world = expired(10);
+        world.policy.outstanding = 0.3;
+        let live = world.live.clone().expect("a scheduler");
+        let get = |world: &World, live: &Live| {
+            taints(live, &world.fleet, &world.ledger, &world.policy, &world.now).len()
+        };
+        assert_eq!(get(&world, &live), 3);
+        world.state("d0n9", &["IDLE", "UNVERIFIED"]);
+        let live = world.live.clone().expect("a scheduler");
+        assert_eq!(get(&world, &live), 2, "whoever brought it");
+        world.policy.outstanding = 0.0;
+        assert_eq!(get(&world, &live), 0);
+    }
+}

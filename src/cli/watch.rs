@@ -1,0 +1,185 @@
+//! `fabricgate watch`: the standing gate.
+//!
+//! A configuration becomes the arguments of the loop here, and what the loop
+//! tells becomes lines.
+
+use std::sync::Arc;
+
+use super::Globals;
+use super::acting;
+use super::config;
+use super::config::Config;
+use super::expectations;
+use super::failure::Failure;
+use super::gating::Gate;
+use super::gating::Told;
+use super::stdout;
+use super::stdout::note;
+use super::watching::Expired;
+use crate::coordinator::signals::Signals;
+use crate::gate::lease::Term;
+use crate::gate::lease::keeper;
+use crate::gate::stamp;
+use crate::gate::watch::Watch;
+use crate::gate::watch::WatchError;
+use crate::gate::watch::http;
+use crate::gate::watch::pokes;
+use crate::gate::watch::state;
+use crate::gate::watch::vitals::Vitals;
+use crate::gate::watch::watch;
+use crate::model::claims::Claims;
+use crate::model::watch::WATCH_FORMAT;
+use crate::model::watch::WatchEvent;
+use crate::model::watch::WatchLine;
+use crate::report;
+use crate::sources::kubernetes::Kubernetes;
+
+/// The folder in which a pod finds its own account and namespace.
+const POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// Keep the gate: certify what is unverified, re-certify what expired or was repaired.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Start what is due; without it, only say what that is.
+    #[arg(long)]
+    apply: bool,
+    /// Decide once, run what is due, and end with the worst of its exit codes.
+    #[arg(long)]
+    once: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let config = Arc::new(config::open(globals.config.as_deref())?);
+    let gate = acting::gate(&config)?;
+    let watching = &config.watch;
+    let scheduler = acting::scheduler(gate);
+    let vitals = Arc::new(Vitals::default());
+    // Several turns may be missed while a large fleet is read.
+    let within_s = watching.pace.interval.as_secs_f64() * 3.0 + 60.0;
+    if let Some(address) = watching.listen {
+        let bound = http::serve(address, Arc::clone(&vitals), within_s)
+            .map_err(|error| Failure::Environment(format!("listen {address}: {error}")))?;
+        note(&format!("/healthz, /readyz and /metrics are at {bound}"));
+    }
+    let kubernetes = kubernetes(gate);
+    let lease = lease(&config, kubernetes.as_ref());
+    let pokes = match &kubernetes {
+        Some(kubernetes) if !args.once => {
+            let pokes = pokes::start(kubernetes.clone(), Arc::clone(&vitals));
+            Some(pokes.map_err(|error| Failure::Environment(format!("no thread: {error}")))?)
+        }
+        _ => None,
+    };
+    let program = std::env::current_exe()?.display().to_string();
+    let path = std::path::absolute(&config.path).map_err(Failure::environment)?;
+    let (stopper, stop) = tokio::sync::watch::channel(false);
+    let mut lines = Lines { json: globals.json, lost: None };
+    let mut tell = |event: WatchEvent| lines.tell(event);
+    let asked = Arc::clone(&config);
+    let writer = |term: &Term| acting::scheduler_in(gate, Some(term));
+    let watching = watch(Watch {
+        folder: gate.folder.clone(),
+        scheduler: scheduler.as_ref(),
+        claims: Arc::new(move || claims(&asked)),
+        settings: watching.settings.clone(),
+        policy: &config.policy,
+        taints: watching.expired == Expired::Taint,
+        writer: Some(&writer),
+        pace: watching.pace.clone(),
+        program: vec![program],
+        arguments: ["--apply", "--config", &path.display().to_string()].map(str::to_owned).into(),
+        apply: args.apply,
+        once: args.once,
+        lease,
+        pokes,
+        stop,
+        vitals,
+        tell: &mut tell,
+    });
+    let ended = super::runtime()?.block_on(async {
+        let mut signals = Signals::listen();
+        let mut watching = std::pin::pin!(watching);
+        loop {
+            tokio::select! {
+                ended = &mut watching => break ended,
+                name = signals.next() => {
+                    note(&format!("{name}: starting nothing more, waiting for what runs"));
+                    stopper.send_replace(true);
+                }
+            }
+        }
+    });
+    let code = ended.map_err(|error| match error {
+        WatchError::Folder { .. } | WatchError::Taken(_) | WatchError::Unknown(_) => {
+            Failure::environment(error)
+        }
+    })?;
+    match lines.lost {
+        Some(error) => Err(error),
+        None => Ok(code),
+    }
+}
+
+/// What is claimed. Sources that cannot be read are left out, as in a sweep.
+fn claims(config: &Config) -> Result<Claims, String> {
+    let in_force = expectations::load(&config.thresholds).map_err(|error| error.to_string())?;
+    config.measurable(&in_force.catalogue).map_err(|error| error.to_string())
+}
+
+/// The way to the cluster whose nodes are gated, where it is one of Kubernetes.
+fn kubernetes(gate: &Gate) -> Option<Kubernetes> {
+    match &gate.told {
+        Told::Kubernetes(kubernetes) => Some(kubernetes.clone()),
+        Told::Scontrol(_) | Told::Slurmrestd(_) => None,
+    }
+}
+
+/// The Lease: the one that is named, and the usual one where Kubernetes is gated.
+fn lease(config: &Config, kubernetes: Option<&Kubernetes>) -> Option<keeper::Wanted> {
+    let kubernetes = kubernetes?;
+    let named = config.watch.lease.clone().unwrap_or_default();
+    let of_pod = || std::fs::read_to_string(POD).ok().map(|text| text.trim().to_owned());
+    let holder = || {
+        // In a pod that is its name.
+        let host = state::host();
+        if std::path::Path::new(POD).exists() {
+            host
+        } else {
+            format!("{host}_{}", std::process::id())
+        }
+    };
+    Some(keeper::Wanted {
+        kubernetes: kubernetes.clone(),
+        namespace: named.namespace.or_else(of_pod).unwrap_or_else(|| "fabricgate".to_owned()),
+        name: named.name,
+        holder: named.holder.unwrap_or_else(holder),
+        duration: named.duration,
+        renew: named.renew,
+    })
+}
+
+/// Where what happens is told.
+struct Lines {
+    json: bool,
+    lost: Option<anyhow::Error>,
+}
+
+impl Lines {
+    fn tell(&mut self, event: WatchEvent) {
+        if !self.json {
+            for line in report::watch::lines(&event) {
+                note(&line);
+            }
+            return;
+        }
+        let line = WatchLine { format: WATCH_FORMAT.to_owned(), at: stamp::stamp().at, event };
+        let mut text = serde_json::to_string(&line)
+            .expect("events are structs, lists and numbers, all of which JSON has");
+        text.push('\n');
+        // Nobody who reads is no reason to leave nodes half measured.
+        if let Err(error) = stdout::text(&text) {
+            self.lost.get_or_insert(error);
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! `[watch]` of the configuration: what the standing gate measures, how often,
+//! and how it tells of itself.
+//!
+//! Checks what a person wrote and opens nothing.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::config::Mistake;
+use super::config::duration;
+use super::gating::Gate;
+use super::gating::Told;
+use crate::act::due::Settings;
+use crate::act::policy::Policy;
+use crate::gate::watch::Pace;
+use crate::model::profile::Profile;
+
+/// How often it looks where nothing asks for it.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// How often sources are asked what they claim: racks are built by the day.
+const CLAIMS: Duration = Duration::from_secs(300);
+/// How long jobs may take to conclude: a change takes up to 26 s to be made,
+/// seen and kept (limit_s, settle_s), and pods or jobs are taken back after.
+const CONCLUDE: Duration = Duration::from_secs(60);
+/// Hours before its end at which a certificate is renewed: a night.
+const AHEAD_H: f64 = 6.0;
+/// Hours that a drained node rests where nothing about it changes.
+const COOL_DOWN_H: f64 = 24.0;
+/// Seconds after an attempt, the first time and at most.
+const REST: (f64, f64) = (300.0, 21_600.0);
+/// Nodes of one job: a rack.
+const NODES: u32 = 72;
+/// Nodes together: one that is due and the partners that a second look takes.
+const TOGETHER: u32 = 4;
+/// Logs that are kept.
+const LOGS: u32 = 50;
+
+/// `[watch]` of the configuration.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Section {
+    interval_s: Option<Spanned<f64>>,
+    claims_s: Option<Spanned<f64>>,
+    at_once: Option<Spanned<u32>>,
+    nodes: Option<Spanned<u32>>,
+    together: Option<Spanned<u32>>,
+    expire_ahead_h: Option<Spanned<f64>>,
+    audit_every_h: Option<Spanned<f64>>,
+    cool_down_h: Option<Spanned<f64>>,
+    backoff: Backoff,
+    profiles: Profiles,
+    conclude_s: Option<Spanned<f64>>,
+    logs: Option<Spanned<u32>>,
+    listen: Option<Spanned<String>>,
+    lease: Option<Spanned<Lease>>,
+    expired: Expired,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Backoff {
+    first_s: Option<Spanned<f64>>,
+    most_s: Option<Spanned<f64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Profiles {
+    unverified: Option<Asked>,
+    repaired: Option<Spanned<Asked>>,
+    expired: Option<Spanned<Asked>>,
+    missing: Option<Spanned<Asked>>,
+}
+
+/// A profile, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Asked {
+    Admit,
+    BurnIn,
+    Recertify,
+    Off,
+}
+
+impl Asked {
+    fn profile(self) -> Option<Profile> {
+        match self {
+            Self::Admit => Some(Profile::Admit),
+            Self::BurnIn => Some(Profile::BurnIn),
+            Self::Recertify => Some(Profile::Recertify),
+            Self::Off => None,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Lease {
+    namespace: Option<Spanned<String>>,
+    name: Option<Spanned<String>>,
+    duration_s: Option<Spanned<f64>>,
+    renew_s: Option<Spanned<f64>>,
+    holder: Option<Spanned<String>>,
+}
+
+/// What becomes of marks whose certificate has expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Expired {
+    /// They say that nothing is known.
+    #[default]
+    Condition,
+    /// The same, and the start-up taint is there again.
+    Taint,
+}
+
+/// The watch, as configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Watching {
+    /// What is due when.
+    pub settings: Settings,
+    /// How patient it is.
+    pub pace: Pace,
+    /// Where it answers.
+    pub listen: Option<SocketAddr>,
+    /// Which Lease it needs, where it says so.
+    pub lease: Option<LeaseNamed>,
+    /// What becomes of marks whose certificate has expired.
+    pub expired: Expired,
+}
+
+/// A Lease as it was named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseNamed {
+    /// Its namespace; that of the pod where none is named.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// How long it counts.
+    pub duration: Duration,
+    /// How often it is renewed.
+    pub renew: Duration,
+    /// Who we are, where it is not this pod or process.
+    pub holder: Option<String>,
+}
+
+impl Default for LeaseNamed {
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            name: "fabricgate-watch".to_owned(),
+            duration: Duration::from_secs(15),
+            renew: Duration::from_secs(5),
+            holder: None,
+        }
+    }
+}
+
+/// Reads `[watch]`.
+pub fn watching(
+    section: Section,
+    policy: &Policy,
+    gate: Option<&Gate>,
+) -> Result<Watching, Mistake> {
+    let of_kubernetes = gate.is_some_and(|gate| matches!(gate.told, Told::Kubernetes(_)));
+    if let (Some(lease), false) = (&section.lease, of_kubernetes) {
+        let message = "lease: only [gate] through = \"kubernetes\" has one; elsewhere the lock of \
+                       the state folder makes one instance";
+        return Err((lease.span().start, message.to_owned()));
+    }
+    let seconds = |key: &str, value: &Option<Spanned<f64>>, usual: Duration| match value {
+        None => Ok(usual),
+        Some(value) => duration(key, value),
+    };
+    let interval = seconds("interval_s", &section.interval_s, INTERVAL)?;
+    if interval < Duration::from_secs(1) {
+        let at = section.interval_s.as_ref().map_or(0, |it| it.span().start);
+        return Err((at, "interval_s: expected 1 to 86400 seconds".to_owned()));
+    }
+    let hours = |key: &str, value: &Option<Spanned<f64>>, usual: f64| match value {
+        None => Ok(whole(usual * 3_600.0)),
+        Some(value) if (0.0..=8_784.0).contains(value.get_ref()) => {
+            Ok(whole(value.get_ref() * 3_600.0))
+        }
+        Some(value) => {
+            let message = format!("{key} {}, expected 0 to 8784 hours", value.get_ref());
+            Err((value.span().start, message))
+        }
+    };
+    let rest_s = seconds("first_s", &section.backoff.first_s, Duration::from_secs_f64(REST.0))?;
+    let most_s = seconds("most_s", &section.backoff.most_s, Duration::from_secs_f64(REST.1))?;
+    if rest_s.is_zero() {
+        let at = section.backoff.first_s.as_ref().map_or(0, |it| it.span().start);
+        return Err((at, "first_s 0: nothing is measured in a tight loop".to_owned()));
+    }
+    if most_s < rest_s {
+        let at = section.backoff.most_s.as_ref().or(section.backoff.first_s.as_ref());
+        let at = at.map_or(0, |it| it.span().start);
+        return Err((at, "most_s is less than first_s".to_owned()));
+    }
+    let [repaired, expired, missing] = [
+        ("repaired", &section.profiles.repaired, Asked::Recertify),
+        ("expired", &section.profiles.expired, Asked::Recertify),
+        ("missing", &section.profiles.missing, Asked::Admit),
+    ]
+    .map(|(key, asked, usual)| (key, asked.as_ref().map_or(usual, |it| *it.get_ref()), asked));
+    if repaired.1 == Asked::Admit {
+        let at = repaired.2.as_ref().map_or(0, |it| it.span().start);
+        let message = "repaired = \"admit\": only whole runs give a node back, expected \
+                       \"recertify\", \"burn-in\" or \"off\"";
+        return Err((at, message.to_owned()));
+    }
+    let settings = Settings {
+        at_once: number("at_once", &section.at_once, 1, 1..=1_000)?,
+        nodes: number("nodes", &section.nodes, NODES, 1..=10_000)?,
+        together: number("together", &section.together, TOGETHER, 1..=10_000)?,
+        unverified: section.profiles.unverified.unwrap_or(Asked::Admit).profile(),
+        repaired: repaired.1.profile(),
+        expired: expired.1.profile(),
+        missing: missing.1.profile(),
+        ahead_s: hours("expire_ahead_h", &section.expire_ahead_h, AHEAD_H)?,
+        audit_every_s: hours("audit_every_h", &section.audit_every_h, 0.0)?,
+        cool_down_s: hours("cool_down_h", &section.cool_down_h, COOL_DOWN_H)?,
+        rest_s: whole(rest_s.as_secs_f64()).max(1),
+        rest_most_s: whole(most_s.as_secs_f64()).max(1),
+        clean_sweeps: policy.clean_sweeps as usize,
+    };
+    let pace = Pace {
+        interval,
+        claims: seconds("claims_s", &section.claims_s, CLAIMS)?,
+        conclude: seconds("conclude_s", &section.conclude_s, CONCLUDE)?,
+        logs: number("logs", &section.logs, LOGS, 1..=100_000)?,
+    };
+    let listen = match section.listen {
+        None => None,
+        Some(listen) => Some(listen.get_ref().parse().map_err(|_| {
+            let message = format!(
+                "listen {:?}, expected ADDRESS:PORT such as 0.0.0.0:9464",
+                listen.get_ref()
+            );
+            (listen.span().start, message)
+        })?),
+    };
+    let lease = section.lease.map(|it| named(it.into_inner())).transpose()?;
+    Ok(Watching { settings, pace, listen, lease, expired: section.expired })
+}
+
+fn named(lease: Lease) -> Result<LeaseNamed, Mistake> {
+    let usual = LeaseNamed::default();
+    for (key, value) in [("namespace", &lease.namespace), ("name", &lease.name)] {
+        let Some(value) = value else { continue };
+        // RFC 1123, as the server wants it.
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+        if value.get_ref().is_empty() || !value.get_ref().chars().all(fits) {
+            let message = format!("{key} {:?}, expected a name of Kubernetes", value.get_ref());
+            return Err((value.span().start, message));
+        }
+    }
+    if let Some(holder) = &lease.holder {
+        let fits = |c: char| c.is_ascii_graphic() && c != '/';
+        if holder.get_ref().is_empty() || !holder.get_ref().chars().all(fits) {
+            let message = format!("holder {:?}, expected a word without /", holder.get_ref());
+            return Err((holder.span().start, message));
+        }
+    }
+    let seconds = |key: &str, value: &Option<Spanned<f64>>, usual: Duration| match value {
+        None => Ok(usual),
+        Some(value) => duration(key, value),
+    };
+    let duration = seconds("duration_s", &lease.duration_s, usual.duration)?;
+    let renew = seconds("renew_s", &lease.renew_s, usual.renew)?;
+    if renew < Duration::from_millis(100)
+        || duration < Duration::from_secs(1)
+        || duration < renew * 2
+    {
+        let at =
+            lease.duration_s.as_ref().or(lease.renew_s.as_ref()).map_or(0, |it| it.span().start);
+        let message = "the Lease: expected duration_s of a second at least and of twice renew_s";
+        return Err((at, message.to_owned()));
+    }
+    Ok(LeaseNamed {
+        namespace: lease.namespace.map(Spanned::into_inner),
+        name: lease.name.map_or(usual.name, Spanned::into_inner),
+        duration,
+        renew,
+        holder: lease.holder.map(Spanned::into_inner),
+    })
+}
+
+fn number(
+    key: &str,
+    value: &Option<Spanned<u32>>,
+    usual: u32,
+    within: std::ops::RangeInclusive<u32>,
+) -> Result<usize, Mistake> {
+    match value {
+        None => Ok(usual as usize),
+        Some(value) if within.contains(value.get_ref()) => Ok(*value.get_ref() as usize),
+        Some(value) => {
+            let (value_is, from, to) = (value.get_ref(), within.start(), within.end());
+            Err((value.span().start, format!("{key} {value_is}, expected {from} to {to}")))
+        }
+    }
+}
+
+/// Seconds without their fraction.
+fn whole(seconds: f64) -> i64 {
+    #[expect(clippy::cast_possible_truncation, reason = "bounded by a year where it is read")]
+    let whole = seconds.round() as i64;
+    whole
+}

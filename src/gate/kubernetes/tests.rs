@@ -1,0 +1,238 @@
+//! Weather that a real server cannot be brought to show, and what is said before
+//! anything is sent. What a real one does is tested in the laboratory.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::Value;
+use serde_json::json;
+use wiremock::Mock;
+use wiremock::MockServer;
+use wiremock::Request;
+use wiremock::ResponseTemplate;
+use wiremock::matchers::any;
+use wiremock::matchers::method;
+use wiremock::matchers::path;
+use wiremock::matchers::query_param;
+use wiremock::matchers::query_param_is_missing;
+
+use super::*;
+use crate::model::change::StateChange;
+use crate::model::kubernetes_node::KubernetesMarks;
+
+fn drain() -> Change {
+    let reason = "fabricgate:r1:nvlink-low e1".to_owned();
+    Change { state: Some(StateChange::Drain { reason }), ..Change::default() }
+}
+
+fn node(name: &str, version: usize) -> Value {
+    json!({
+        "metadata": {"name": name, "uid": format!("u-{name}"),
+            "resourceVersion": version.to_string()},
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    })
+}
+
+fn list(items: &[Value], next: &str) -> ResponseTemplate {
+    ResponseTemplate::new(200)
+        .set_body_json(json!({"metadata": {"continue": next}, "items": items}))
+}
+
+/// A kubeconfig for this server, with these lines as the user's.
+fn kubeconfig(folder: &Path, address: &str, user: &str) -> Server {
+    let file = folder.join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         clusters:\n- name: c\n  cluster: {{server: \"{address}\"}}\n\
+         contexts:\n- name: c\n  context: {{cluster: c, user: u}}\n\
+         users:\n- name: u\n  user: {user}\n"
+    );
+    std::fs::write(&file, text).expect("written");
+    Server { kubeconfig: Some(file), context: None, limit: Duration::from_secs(20) }
+}
+
+/// A server, and a gate that asks it and waits so long.
+async fn gate(limit: Duration) -> (MockServer, Kubernetes, tempfile::TempDir) {
+    let server = MockServer::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let way = kubeconfig(folder.path(), &server.uri(), "{token: t}");
+    (server, Kubernetes::new(Server { limit, ..way }), folder)
+}
+
+async fn asked(server: &MockServer, verb: &str) -> usize {
+    let requests = server.received_requests().await.expect("recorded");
+    requests.iter().filter(|it| it.method.as_str() == verb).count()
+}
+
+const PATIENT: Duration = Duration::from_secs(20);
+const IMPATIENT: Duration = Duration::from_millis(500);
+
+#[tokio::test]
+async fn a_server_that_is_too_busy_is_asked_again_when_it_says() {
+    let (server, gate, _folder) = gate(PATIENT).await;
+    Mock::given(method("GET"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(node("n1", 7)))
+        .mount(&server)
+        .await;
+    let times = Arc::new(AtomicUsize::new(0));
+    let seen = times.clone();
+    Mock::given(method("PATCH"))
+        .respond_with(move |_: &Request| match seen.fetch_add(1, Ordering::Relaxed) {
+            0 => ResponseTemplate::new(429).insert_header("Retry-After", "1"),
+            1 => ResponseTemplate::new(409),
+            2 => ResponseTemplate::new(503),
+            _ => ResponseTemplate::new(200).set_body_json(node("n1", 8)),
+        })
+        .mount(&server)
+        .await;
+    gate.change(&["n1".into()], &drain()).await.expect("written");
+    assert_eq!(times.load(Ordering::Relaxed), 4);
+    assert_eq!(asked(&server, "GET").await, 4, "read anew before each attempt");
+}
+
+#[tokio::test]
+async fn conflicts_that_never_end_are_given_up_within_the_limit() {
+    let (server, gate, _folder) = gate(IMPATIENT).await;
+    Mock::given(method("GET"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(node("n1", 7)))
+        .mount(&server)
+        .await;
+    Mock::given(method("PATCH")).respond_with(ResponseTemplate::new(409)).mount(&server).await;
+    let error = gate.change(&["n1".into()], &drain()).await.expect_err("given up");
+    assert_eq!(error.kind, ProblemKind::Contradictory, "{error}");
+    assert!(error.message.contains("attempt"), "{error}");
+    assert!(1 < asked(&server, "PATCH").await);
+}
+
+#[tokio::test]
+async fn a_write_that_is_not_answered_is_unknown_and_the_rest_is_not_tried() {
+    let (server, gate, _folder) = gate(IMPATIENT).await;
+    for at in 0..40 {
+        let name = format!("n{at}");
+        Mock::given(method("GET"))
+            .and(path(format!("/api/v1/nodes/{name}")))
+            .respond_with(ResponseTemplate::new(200).set_body_json(node(&name, 7)))
+            .mount(&server)
+            .await;
+    }
+    let late = ResponseTemplate::new(200).set_delay(Duration::from_secs(60));
+    Mock::given(method("PATCH")).respond_with(late).mount(&server).await;
+    let names: Vec<NodeName> = (0..40).map(|at| NodeName::from(format!("n{at}"))).collect();
+    let error = gate.change(&names, &drain()).await.expect_err("no answer");
+    assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+    assert!(error.message.contains("40 of 40 nodes"), "{error}");
+    assert!(asked(&server, "PATCH").await <= 16, "those that had begun");
+}
+
+#[tokio::test]
+async fn lists_are_read_page_by_page_and_pods_that_are_forbidden_are_told() {
+    let (server, gate, _folder) = gate(PATIENT).await;
+    let nodes = || Mock::given(method("GET")).and(path("/api/v1/nodes"));
+    nodes()
+        .and(query_param_is_missing("continue"))
+        .and(query_param("limit", "500"))
+        .respond_with(list(&[node("n1", 1), json!({"metadata": 7})], "next"))
+        .mount(&server)
+        .await;
+    nodes()
+        .and(query_param("continue", "next"))
+        .respond_with(list(&[node("n2", 2)], ""))
+        .mount(&server)
+        .await;
+    Mock::given(path("/api/v1/pods")).respond_with(ResponseTemplate::new(403)).mount(&server).await;
+    let live = gate.read(&[]).await.expect("nodes");
+    assert_eq!(live.nodes.len(), 2);
+    assert!(live.nodes.values().all(|node| node.state == ["PODS_UNREAD"]), "{live:?}");
+    assert_eq!(live.troubles.len(), 2, "{:?}", live.troubles);
+    assert!(live.troubles[0].contains("pods were not read"), "{:?}", live.troubles);
+}
+
+#[tokio::test]
+async fn pods_that_do_not_come_are_an_error_and_not_an_idle_node() {
+    let (server, gate, _folder) = gate(IMPATIENT).await;
+    Mock::given(path("/api/v1/pods")).respond_with(ResponseTemplate::new(500)).mount(&server).await;
+    Mock::given(any()).respond_with(list(&[node("n1", 1)], "")).mount(&server).await;
+    let error = gate.read(&[]).await.expect_err("no pods");
+    assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+}
+
+#[tokio::test]
+async fn a_program_for_tokens_that_hangs_holds_nobody_up() {
+    let (server, _, folder) = gate(PATIENT).await;
+    let plugin = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: sleep, \
+                  args: [\"20\"], interactiveMode: Never}}";
+    let way = kubeconfig(folder.path(), &server.uri(), plugin);
+    let gate = Kubernetes::new(Server { limit: IMPATIENT, ..way });
+    let begun = tokio::time::Instant::now();
+    for _ in 0..2 {
+        let error = gate.read(&["n1".into()]).await.expect_err("nothing came");
+        assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+        assert!(error.message.contains("program it names for tokens"), "{error}");
+    }
+    let error = gate.change(&["n1".into()], &drain()).await.expect_err("nothing came");
+    assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "nobody waited for the program to end");
+    assert_eq!(asked(&server, "GET").await, 0);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_where_a_change_cannot_be_meant() {
+    let (server, gate, _folder) = gate(PATIENT).await;
+    let two_lines = Change {
+        state: Some(StateChange::Drain { reason: "a\nb".to_owned() }),
+        ..Change::default()
+    };
+    let foreign = KubernetesMarks {
+        labels: [("nvidia.com/gpu.clique".to_owned(), None)].into(),
+        ..KubernetesMarks::default()
+    };
+    let foreign = Change { kubernetes: Some(foreign), ..Change::default() };
+    let of_slurm = Change { extra: Some("{}".to_owned()), ..Change::default() };
+    for change in [two_lines, foreign, of_slurm] {
+        let error = gate.change(&["n1".into()], &change).await.expect_err("refused");
+        assert!(error.message.starts_with("nothing was sent"), "{error}");
+    }
+    for name in ["../pods", "N1", "a/b", "", "n1?x"] {
+        let error = gate.change(&[name.into()], &drain()).await.expect_err("refused");
+        assert!(error.message.starts_with("nothing was sent"), "{name}: {error}");
+    }
+    gate.change(&["n1".into()], &Change::default()).await.expect("nothing to do");
+    gate.change(&[], &drain()).await.expect("nobody");
+    assert_eq!(server.received_requests().await.expect("recorded").len(), 0);
+}
+
+#[test]
+fn a_change_is_told_in_words_that_a_person_can_type() {
+    let server = Server {
+        kubeconfig: None,
+        context: Some("gate".to_owned()),
+        limit: Duration::from_secs(1),
+    };
+    let gate = Kubernetes::new(server);
+    let line = |change: &Change| -> Vec<String> {
+        let words = gate.words(&["n1".into(), "n2".into()], change);
+        words.iter().map(|words| words.join(" ")).collect()
+    };
+    assert_eq!(
+        line(&drain()),
+        [
+            "kubectl --context gate annotate node n1 n2 \
+             fabricgate.io/reason=fabricgate:r1:nvlink-low e1 --overwrite",
+            "kubectl --context gate taint node n1 n2 \
+             fabricgate.io/degraded=nvlink-low:NoSchedule --overwrite",
+        ]
+    );
+    let resume = Change { state: Some(StateChange::Resume), ..Change::default() };
+    assert_eq!(
+        line(&resume),
+        [
+            "kubectl --context gate annotate node n1 n2 fabricgate.io/reason- --overwrite",
+            "kubectl --context gate taint node n1 n2 fabricgate.io/degraded:NoSchedule- --overwrite",
+        ]
+    );
+    assert!(gate.words(&[], &resume).is_empty());
+}

@@ -1,0 +1,337 @@
+//! What the watch shows of itself: whether it turns, whom it waits for, and
+//! numbers for Prometheus.
+//!
+//! Counts, never names: how many series there are does not grow with the fleet.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use prometheus_client::registry::Unit;
+
+use super::now_s;
+use super::state::State;
+use crate::act::certificate;
+use crate::act::due::Due;
+use crate::act::ledger::Ledger;
+use crate::act::standing;
+use crate::model::certificate::Certificate;
+use crate::model::id::NodeName;
+use crate::model::journal::Stamp;
+use crate::model::live::Live;
+use crate::model::watch::WatchEvent;
+
+type Labels = Vec<(&'static str, String)>;
+type Gauges = Family<Labels, Gauge<i64, AtomicI64>>;
+type Counters = Family<Labels, Counter<u64, AtomicU64>>;
+
+/// Moments by the uptime of this machine; negative is never.
+#[derive(Clone, Copy, Debug)]
+struct Moments {
+    turned_s: f64,
+    looked_s: f64,
+    is_leading: bool,
+    waits_knowingly: bool,
+}
+
+/// What is shown.
+#[derive(Debug)]
+pub struct Vitals {
+    moments: Mutex<Moments>,
+    registry: Registry,
+    nodes: Gauges,
+    certificates: Gauges,
+    due: Gauges,
+    drains: Gauge,
+    undone: Gauge,
+    open: Gauge,
+    breaker: Gauge,
+    running: Gauge,
+    leading: Gauge,
+    looks: Counters,
+    last_look: Gauge,
+    started: Counters,
+    ended: Counters,
+    success: Gauges,
+    lapsed: Counter,
+    watched: Counters,
+}
+
+impl Default for Vitals {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("fabricgate");
+        let mut gauges = |name: &str, help: &str| {
+            let family = Gauges::default();
+            registry.register(name, help, family.clone());
+            family
+        };
+        let nodes = gauges("nodes", "Nodes that the scheduler tells of, by state");
+        let certificates = gauges("certificates", "Certificates on disk, by state");
+        let due = gauges("nodes_due", "Nodes that are due, by cause");
+        let mut gauge = |name: &str, help: &str| {
+            let gauge = Gauge::default();
+            registry.register(name, help, gauge.clone());
+            gauge
+        };
+        let drains = gauge("drains_outstanding", "Drains of ours that stand");
+        let undone = gauge("drains_undone", "Drains of ours that a person took away");
+        let open = gauge("actions_open", "Actions without an outcome");
+        let breaker = gauge("breaker_tripped", "Nothing but releases until a person resets it");
+        let running = gauge("jobs_running", "Jobs that run");
+        let leading = gauge("leading", "This instance is the one at work");
+        let last_look = Gauge::default();
+        let help = "When the scheduler was last read and a decision made";
+        registry.register_with_unit("last_look_timestamp", help, Unit::Seconds, last_look.clone());
+        let success = Gauges::default();
+        let help = "When a job of this profile last passed";
+        registry.register_with_unit(
+            "job_last_success_timestamp",
+            help,
+            Unit::Seconds,
+            success.clone(),
+        );
+        let mut counters = |name: &str, help: &str| {
+            let family = Counters::default();
+            registry.register(name, help, family.clone());
+            family
+        };
+        let looks = counters("looks", "Times that the scheduler was read, by result");
+        let started = counters("jobs_started", "Jobs that were started, by profile");
+        let ended = counters("jobs_ended", "Jobs that ended, by profile and outcome");
+        let watched = counters("watch_events", "Events of the watch on nodes, by result");
+        let lapsed = Counter::default();
+        registry.register("marks_lapsed", "Marks that were taken off", lapsed.clone());
+        let build: Gauges = Family::default();
+        registry.register("build_info", "The version that runs", build.clone());
+        build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").to_owned())]).set(1);
+        let never = Moments {
+            turned_s: now_s(),
+            looked_s: -1.0,
+            is_leading: false,
+            waits_knowingly: false,
+        };
+        Self {
+            moments: Mutex::new(never),
+            registry,
+            nodes,
+            certificates,
+            due,
+            drains,
+            undone,
+            open,
+            breaker,
+            running,
+            leading,
+            looks,
+            last_look,
+            started,
+            ended,
+            success,
+            lapsed,
+            watched,
+        }
+    }
+}
+
+impl Vitals {
+    fn moments(&self, change: impl FnOnce(&mut Moments)) -> Moments {
+        let mut moments = self.moments.lock().expect("nobody panics while changing a moment");
+        change(&mut moments);
+        *moments
+    }
+
+    /// The loop has turned.
+    pub fn turned(&self) {
+        self.moments(|it| it.turned_s = now_s());
+    }
+
+    /// This instance is at work, or no more.
+    pub fn leads(&self, leads: bool) {
+        self.moments(|it| it.is_leading = leads);
+        self.leading.set(i64::from(leads));
+    }
+
+    /// This instance waits for another; whether it knows for whom.
+    pub fn waits(&self, knowingly: bool) {
+        self.moments(|it| it.waits_knowingly = knowingly);
+    }
+
+    /// A look has ended.
+    pub fn looked(&self, well: bool) {
+        if well {
+            self.moments(|it| it.looked_s = now_s());
+        }
+        let result = if well { "ok" } else { "error" };
+        self.looks.get_or_create(&vec![("result", result.to_owned())]).inc();
+    }
+
+    /// The watch on nodes brought something, or an error.
+    pub fn watched(&self, well: bool) {
+        let result = if well { "ok" } else { "error" };
+        self.watched.get_or_create(&vec![("result", result.to_owned())]).inc();
+    }
+
+    /// What a look saw.
+    pub fn saw(
+        &self,
+        live: &Live,
+        certificates: &BTreeMap<NodeName, Certificate>,
+        ledger: &Ledger,
+        due: &Due,
+        ahead_s: i64,
+        now: &Stamp,
+    ) {
+        let mut states: BTreeMap<&str, i64> =
+            ["in_service", "drained_by_us", "drained", "out"].map(|state| (state, 0)).into();
+        for (name, node) in &live.nodes {
+            let state = if ledger.drains.contains_key(name) {
+                "drained_by_us"
+            } else if standing::has_drain(node) {
+                "drained"
+            } else if standing::is_out(node) {
+                "out"
+            } else {
+                "in_service"
+            };
+            *states.entry(state).or_default() += 1;
+        }
+        set(&self.nodes, "state", states);
+        let mut kinds: BTreeMap<&str, i64> =
+            ["valid", "expiring", "expired", "void"].map(|kind| (kind, 0)).into();
+        for it in certificates.values() {
+            let kind = if it.voided.is_some() {
+                "void"
+            } else if certificate::spent(it, now.unix).is_some() {
+                "expired"
+            } else if it.expires_unix.saturating_sub(now.unix) <= ahead_s {
+                "expiring"
+            } else {
+                "valid"
+            };
+            *kinds.entry(kind).or_default() += 1;
+        }
+        set(&self.certificates, "state", kinds);
+        let mut causes: BTreeMap<&str, i64> =
+            ["unverified", "repaired", "expired", "missing", "expiring", "audit"]
+                .map(|cause| (cause, 0))
+                .into();
+        for job in &due.jobs {
+            *causes.entry(job.cause.as_str()).or_default() += count(job.nodes.len());
+        }
+        set(&self.due, "cause", causes);
+        self.drains.set(count(ledger.drains.len()));
+        self.undone.set(count(ledger.undone.len()));
+        self.open.set(count(ledger.open.len()));
+        self.breaker.set(i64::from(ledger.breaker.is_some()));
+        self.last_look.set(now.unix);
+    }
+
+    /// A job was, or was to be, started.
+    pub fn began(&self, event: &WatchEvent, state: &State) {
+        self.running.set(count(state.jobs.len()));
+        if let WatchEvent::Started(job) = event {
+            self.started.get_or_create(&vec![("profile", job.profile.clone())]).inc();
+        }
+    }
+
+    /// A job has ended.
+    pub fn ended(&self, event: &WatchEvent, state: &State, now: i64) {
+        self.running.set(count(state.jobs.len()));
+        if let WatchEvent::Ended { job, outcome, code, .. } = event {
+            let profile = ("profile", job.profile.clone());
+            let labels = vec![profile.clone(), ("outcome", outcome.as_str().to_owned())];
+            self.ended.get_or_create(&labels).inc();
+            if *code == Some(0) {
+                self.success.get_or_create(&vec![profile]).set(now);
+            }
+        }
+    }
+
+    /// So many marks were taken off.
+    pub fn lapsed(&self, nodes: usize) {
+        self.lapsed.inc_by(nodes as u64);
+    }
+
+    /// Whether the loop has turned within this many seconds, in words.
+    pub fn health(&self, within_s: f64) -> Result<String, String> {
+        let since = now_s() - self.moments(|_| ()).turned_s;
+        if since <= within_s {
+            return Ok(format!("the loop turned {since:.0} s ago\n"));
+        }
+        Err(format!("the loop has not turned for {since:.0} s, expected {within_s:.0} s\n"))
+    }
+
+    /// Whether it does its work, or waits knowingly, in words.
+    pub fn readiness(&self, within_s: f64) -> Result<String, String> {
+        let it = self.moments(|_| ());
+        if !it.is_leading && !it.waits_knowingly {
+            return Err("it does not know whether another instance is at work\n".to_owned());
+        }
+        if !it.is_leading && it.looked_s < 0.0 {
+            return Ok("another instance is at work\n".to_owned());
+        }
+        let since = now_s() - it.looked_s;
+        if it.looked_s < 0.0 || within_s < since {
+            return Err("the scheduler has not answered lately\n".to_owned());
+        }
+        Ok(format!("it decided {since:.0} s ago\n"))
+    }
+
+    /// All numbers, as Prometheus takes them.
+    pub fn metrics(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("a text takes everything");
+        text
+    }
+}
+
+fn set(family: &Gauges, label: &'static str, values: BTreeMap<&str, i64>) {
+    for (value, count) in values {
+        family.get_or_create(&vec![(label, value.to_owned())]).set(count);
+    }
+}
+
+fn count(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_the_prefix_and_units_and_no_node_is_named() {
+        let vitals = Vitals::default();
+        vitals.looked(true);
+        vitals.leads(true);
+        let text = vitals.metrics();
+        for expected in [
+            "fabricgate_looks_total{result=\"ok\"} 1",
+            "fabricgate_leading 1",
+            "fabricgate_last_look_timestamp_seconds 0",
+            "fabricgate_build_info{version=",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn who_waits_knowingly_is_ready_and_who_knows_nothing_is_not() {
+        let vitals = Vitals::default();
+        assert!(vitals.readiness(60.0).is_err());
+        vitals.waits(true);
+        assert!(vitals.readiness(60.0).is_ok());
+        vitals.leads(true);
+        assert!(vitals.readiness(60.0).is_err(), "nothing was read yet");
+        vitals.looked(true);
+        assert!(vitals.readiness(60.0).is_ok());
+        assert!(vitals.health(60.0).is_ok() && vitals.health(-1.0).is_err());
+    }
+}

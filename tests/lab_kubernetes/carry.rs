@@ -1,0 +1,242 @@
+//! Plans carried out on nodes of a real cluster, with the journal that keeps
+//! them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use fabricgate::act::marks::MarkNames;
+use fabricgate::gate::carry;
+use fabricgate::gate::carry::Carrier;
+use fabricgate::gate::journal;
+use fabricgate::gate::journal::Journal;
+use fabricgate::gate::kubernetes::Kubernetes;
+use fabricgate::gate::recover;
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::model::action::ACTIONS_FORMAT;
+use fabricgate::model::action::Action;
+use fabricgate::model::action::ActionKind;
+use fabricgate::model::action::ActionPlan;
+use fabricgate::model::action::ActionRecord;
+use fabricgate::model::action::ActionResult;
+use fabricgate::model::action::Mark;
+use fabricgate::model::change::Change;
+use fabricgate::model::change::StateChange;
+use fabricgate::model::journal::Event;
+use fabricgate::model::kubernetes_node::DEGRADED;
+use fabricgate::model::kubernetes_node::REASON;
+use fabricgate::model::kubernetes_node::UNVERIFIED;
+use fabricgate::model::verdict::Outcome;
+use serde_json::Value;
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::changes::NODES;
+use super::changes::add;
+use super::changes::named;
+use super::changes::of_others;
+use super::changes::own_condition;
+use super::changes::plain_node;
+use super::changes::remove;
+use super::changes::version;
+use super::lab::Lab;
+use super::lab::lab;
+
+fn action(kind: ActionKind, node: &str) -> Action {
+    let outcome = match kind {
+        ActionKind::Drain => Outcome::Failed,
+        ActionKind::Relabel => Outcome::Degraded,
+        ActionKind::Release | ActionKind::Certify => Outcome::Pass,
+    };
+    let mark = Mark {
+        outcome,
+        class: (outcome != Outcome::Pass).then(|| "nvlink-low".to_owned()),
+        run: "r1".to_owned(),
+        at: "2026-01-01T00:00:00Z".to_owned(),
+        expires: None,
+        boot_id: Some(format!("boot-{node}")),
+        domain: Some("rack-a".into()),
+    };
+    Action {
+        kind,
+        node: node.into(),
+        domain: None,
+        leaf: None,
+        command: Vec::new(),
+        reason: String::new(),
+        mark: Some(mark),
+        findings: Vec::new(),
+        ratio: None,
+        price: None,
+        why: "a test".to_owned(),
+    }
+}
+
+fn plan(actions: Vec<Action>) -> ActionPlan {
+    ActionPlan {
+        format: ACTIONS_FORMAT.to_owned(),
+        dry_run: false,
+        frozen: None,
+        actions,
+        withheld: Vec::new(),
+        records: Vec::new(),
+    }
+}
+
+/// One turn with this plan: what an earlier one left open is concluded first.
+async fn carried(lab: &Lab, folder: &Path, plan: &ActionPlan) -> Vec<(String, ActionResult)> {
+    let gate = Kubernetes::new(lab.asks_as("admin"));
+    let mut journal = Journal::open(folder).expect("a journal");
+    let recovered = recovered(&gate, &mut journal).await;
+    assert!(recovered.is_empty(), "{recovered:?}");
+    let (_stopper, stop) = watch::channel(false);
+    let (names, mut say) = (MarkNames::default(), |_: &str| {});
+    let carrier = Carrier {
+        scheduler: &gate,
+        journal: &mut journal,
+        names: &names,
+        settle: Duration::from_secs(3),
+        say: &mut say,
+        stop,
+    };
+    let records = carry::carry_within(carrier, "r1", plan, Duration::ZERO).await;
+    results(&records.expect("a journal"))
+}
+
+async fn recovered(gate: &Kubernetes, journal: &mut Journal) -> Vec<ActionRecord> {
+    let (_stopper, stop) = watch::channel(false);
+    let (names, mut say) = (MarkNames::default(), |_: &str| {});
+    let carrier = Carrier {
+        scheduler: gate,
+        journal,
+        names: &names,
+        settle: Duration::from_secs(3),
+        say: &mut say,
+        stop,
+    };
+    recover::recover(carrier).await.expect("a journal")
+}
+
+fn results(records: &[ActionRecord]) -> Vec<(String, ActionResult)> {
+    records.iter().map(|it| (it.node.to_string(), it.result)).collect()
+}
+
+fn alike(names: &[&str], result: ActionResult) -> Vec<(String, ActionResult)> {
+    names.iter().map(|name| ((*name).to_owned(), result)).collect()
+}
+
+#[tokio::test]
+async fn a_plan_is_carried_out_once_and_the_second_time_changes_nothing() {
+    let Some(lab) = lab() else { return };
+    let server = lab.admin().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = ["cry-bad", "cry-worse", "cry-soft", "cry-new"];
+    for name in names {
+        let mut node = plain_node(name);
+        if name == "cry-new" {
+            node["spec"]["taints"] = json!([{"key": UNVERIFIED, "effect": "NoSchedule"},
+                {"key": "nvidia.com/gpu", "effect": "NoSchedule"}]);
+        }
+        add(&server, &node).await;
+    }
+    let whole = plan(vec![
+        action(ActionKind::Drain, "cry-bad"),
+        action(ActionKind::Drain, "cry-worse"),
+        action(ActionKind::Relabel, "cry-soft"),
+        action(ActionKind::Certify, "cry-new"),
+    ]);
+    let mut others = Vec::new();
+    for name in names {
+        others.push(of_others(&server.node(name).await));
+    }
+    assert_eq!(carried(&lab, folder.path(), &whole).await, alike(&names, ActionResult::Done));
+    let mut nodes: Vec<Value> = Vec::new();
+    for (name, others) in names.iter().zip(&others) {
+        let node = server.node(name).await;
+        assert_eq!(&of_others(&node), others, "{name}");
+        nodes.push(node);
+    }
+    let taints = |node: &Value| node["spec"]["taints"].to_string();
+    let ledger = journal::look(folder.path()).expect("a journal");
+    for (name, node) in names.iter().zip(&nodes).take(2) {
+        assert!(taints(node).contains(DEGRADED), "{node}");
+        let written = &ledger.drains[&(*name).into()].action.reason;
+        assert_eq!(node["metadata"]["annotations"][REASON], written.as_str());
+        assert_eq!(own_condition(node).expect("a condition")["status"], "False");
+    }
+    assert!(taints(&nodes[2]).contains("PreferNoSchedule"), "{}", nodes[2]);
+    assert!(!taints(&nodes[3]).contains("fabricgate"), "{}", nodes[3]);
+    assert_eq!(own_condition(&nodes[3]).expect("a condition")["status"], "True");
+    assert_eq!(nodes[3]["metadata"]["labels"]["fabricgate.io/verified-domain"], "rack-a");
+    assert!(ledger.open.is_empty());
+
+    assert_eq!(carried(&lab, folder.path(), &whole).await, alike(&names, ActionResult::Already));
+    for (name, node) in names.iter().zip(&nodes) {
+        assert_eq!(version(&server.node(name).await), version(node), "{name}");
+    }
+
+    // An operator cordons one beside our drain, another takes our taint away.
+    let cordon = json!({"spec": {"unschedulable": true}});
+    server.merge(&format!("{NODES}/cry-bad"), &cordon).await;
+    server.merge(&format!("{NODES}/cry-worse"), &json!({"spec": {"taints": null}})).await;
+    let back = plan(vec![
+        action(ActionKind::Release, "cry-bad"),
+        action(ActionKind::Release, "cry-worse"),
+    ]);
+    let said = carried(&lab, folder.path(), &back).await;
+    let expected = [
+        ("cry-bad".to_owned(), ActionResult::Done),
+        ("cry-worse".to_owned(), ActionResult::Already),
+    ];
+    assert_eq!(said, expected);
+    let node = server.node("cry-bad").await;
+    assert_eq!(node["spec"]["unschedulable"], true, "the cordon is hers");
+    assert!(!taints(&node).contains(DEGRADED), "{node}");
+    remove(&server, &names.map(str::to_owned)).await;
+}
+
+#[tokio::test]
+async fn what_a_crash_left_open_is_seen_on_the_nodes() {
+    let Some(lab) = lab() else { return };
+    let server = lab.admin().await;
+    let gate = Kubernetes::new(lab.asks_as("admin"));
+    let names = ["crc-done", "crc-never", "crc-other", "crc-taken"].map(str::to_owned);
+    for name in &names {
+        add(&server, &plain_node(name)).await;
+    }
+    let live = gate.read(&named(&names)).await.expect("an answer");
+    let folder = tempfile::tempdir().expect("a folder");
+    let reason = "fabricgate:r1:nvlink-low e1".to_owned();
+    let change =
+        Change { state: Some(StateChange::Drain { reason: reason.clone() }), ..Change::default() };
+    let mut journal = Journal::open(folder.path()).expect("a journal");
+    let intents = live.nodes.values().map(|before| Event::Intent {
+        id: format!("r1/{}/drain/e1", before.name),
+        run: "r1".to_owned(),
+        action: Box::new(Action {
+            reason: reason.clone(),
+            ..action(ActionKind::Drain, before.name.as_str())
+        }),
+        change: change.clone(),
+        before: Box::new(before.clone()),
+    });
+    journal.write_all(intents.collect()).expect("written");
+    drop(journal);
+    // One was written before the crash, one never; of one the object is new, and
+    // one was drained by somebody's hand.
+    gate.change(&named(&names[..1]), &change).await.expect("drained");
+    add(&server, &plain_node(&names[2])).await;
+    let byhand = json!([{"key": DEGRADED, "value": "x", "effect": "NoSchedule"}]);
+    server.merge(&format!("{NODES}/crc-taken"), &json!({"spec": {"taints": byhand}})).await;
+
+    let mut journal = Journal::open(folder.path()).expect("a journal");
+    let found = results(&recovered(&gate, &mut journal).await);
+    let expected = [
+        ("crc-done".to_owned(), ActionResult::Done),
+        ("crc-never".to_owned(), ActionResult::Refused),
+        ("crc-other".to_owned(), ActionResult::Superseded),
+        ("crc-taken".to_owned(), ActionResult::Superseded),
+    ];
+    assert_eq!(found, expected);
+    assert!(journal.ledger().open.is_empty());
+    remove(&server, &names).await;
+}

@@ -1,0 +1,813 @@
+//! Nodes of a real cluster, read and changed by the gate's back end beside
+//! operators, controllers and other writers.
+//!
+//! What others do between the reading and the write is done in the fence, which
+//! is asked right before every write.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use fabricgate::gate::kubernetes::Fence;
+use fabricgate::gate::kubernetes::Kubernetes;
+use fabricgate::gate::scheduler::Answer;
+use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::gate::scheduler::SchedulerError;
+use fabricgate::model::change::Change;
+use fabricgate::model::change::StateChange;
+use fabricgate::model::id::NodeName;
+use fabricgate::model::kubernetes_node::CERTIFICATE;
+use fabricgate::model::kubernetes_node::CONDITION;
+use fabricgate::model::kubernetes_node::Condition;
+use fabricgate::model::kubernetes_node::DEGRADED;
+use fabricgate::model::kubernetes_node::KubernetesMarks;
+use fabricgate::model::kubernetes_node::PREFIX;
+use fabricgate::model::kubernetes_node::REASON;
+use fabricgate::model::kubernetes_node::TaintEdit;
+use fabricgate::model::kubernetes_node::UNVERIFIED;
+use fabricgate::model::kubernetes_node::VERDICT;
+use fabricgate::model::live::Live;
+use fabricgate::model::live::LiveNode;
+use fabricgate::model::said::ProblemKind;
+use kube::Client;
+use kube::core::Request;
+use kube::core::params::DeleteParams;
+use serde_json::Value;
+use serde_json::json;
+
+use super::lab::Lab;
+use super::lab::Server;
+use super::lab::lab;
+use super::lab::wait_for;
+
+pub(super) const NODES: &str = "/api/v1/nodes";
+const OURS: &str = "fabricgate:r1:nvlink-low e1";
+
+/// What people write who run a cluster: nothing of it is ever touched.
+fn operators_node(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node",
+    "metadata": {"name": name,
+        "labels": {"nvidia.com/gpu.present": "true", "team": "ml"},
+        "annotations": {"note": "hands off"}},
+    "spec": {"providerID": format!("lab:///{name}"), "unschedulable": true, "taints": [
+        {"key": "nvidia.com/gpu", "effect": "NoSchedule"},
+        {"key": "dedicated", "value": "ml", "effect": "NoExecute",
+            "timeAdded": "2026-01-01T00:00:00Z"},
+        {"key": UNVERIFIED, "effect": "NoSchedule"},
+    ]}})
+}
+
+pub(super) fn plain_node(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+        "spec": {"providerID": format!("lab:///{name}")}})
+}
+
+fn status(boot: &str) -> Value {
+    let condition = |kind: &str, status: &str| {
+        json!({"type": kind, "status": status, "reason": "Lab", "message": "set by a test",
+            "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    json!({
+        "capacity": {"cpu": "8", "memory": "8Gi", "pods": "110", "nvidia.com/gpu": "4"},
+        "allocatable": {"cpu": "8", "memory": "8Gi", "pods": "110", "nvidia.com/gpu": "4"},
+        "nodeInfo": {"bootID": boot, "architecture": "", "containerRuntimeVersion": "",
+            "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "",
+            "operatingSystem": "", "osImage": "", "systemUUID": format!("s-{boot}")},
+        "conditions": [condition("Ready", "True"), condition("MemoryPressure", "False"),
+            condition("DiskPressure", "False"), condition("PIDPressure", "False"),
+            condition("GPUReady", "True")],
+    })
+}
+
+/// A node that is ready, as soon as the controllers see that.
+pub(super) async fn add(server: &Server, node: &Value) {
+    let name = node["metadata"]["name"].as_str().expect("a name");
+    let path = format!("{NODES}/{name}");
+    server.delete(&path).await;
+    server.create(NODES, node).await;
+    server.status(&path, &status(&format!("boot-{name}"))).await;
+    server.wait_until_ready(&[name.to_owned()]).await;
+}
+
+async fn add_plain(server: &Server, names: &[String]) {
+    for name in names {
+        add(server, &plain_node(name)).await;
+    }
+}
+
+pub(super) async fn remove(server: &Server, names: &[String]) {
+    for name in names {
+        server.delete(&format!("{NODES}/{name}")).await;
+    }
+}
+
+fn gate(lab: &Lab) -> Kubernetes {
+    Kubernetes::new(lab.asks_as("admin"))
+}
+
+pub(super) fn named(names: &[String]) -> Vec<NodeName> {
+    names.iter().map(|name| NodeName::from(name.as_str())).collect()
+}
+
+async fn read(gate: &Kubernetes, names: &[String]) -> Live {
+    gate.read(&named(names)).await.expect("an answer")
+}
+
+async fn one(gate: &Kubernetes, name: &str) -> LiveNode {
+    let live = read(gate, &[name.to_owned()]).await;
+    live.nodes.get(&NodeName::from(name)).expect("the node").clone()
+}
+
+fn drain() -> Change {
+    Change { state: Some(StateChange::Drain { reason: OURS.to_owned() }), ..Change::default() }
+}
+
+fn resume() -> Change {
+    Change { state: Some(StateChange::Resume), ..Change::default() }
+}
+
+fn condition(status: &str, message: &str) -> Condition {
+    Condition {
+        status: status.to_owned(),
+        reason: "Measured".to_owned(),
+        message: message.to_owned(),
+    }
+}
+
+fn edit(key: &str, effect: &str, value: Option<&str>) -> TaintEdit {
+    TaintEdit { key: key.to_owned(), effect: effect.to_owned(), value: value.map(str::to_owned) }
+}
+
+fn marks(marks: KubernetesMarks) -> Change {
+    Change { kubernetes: Some(marks), ..Change::default() }
+}
+
+/// What a pass says.
+fn certify(message: &str) -> Change {
+    marks(KubernetesMarks {
+        taints: vec![
+            edit(UNVERIFIED, "NoSchedule", None),
+            edit(DEGRADED, "PreferNoSchedule", None),
+        ],
+        labels: [(VERDICT.to_owned(), Some("pass".to_owned()))].into(),
+        annotations: [(CERTIFICATE.to_owned(), Some("{\"v\":1}".to_owned()))].into(),
+        condition: Some(condition("True", message)),
+    })
+}
+
+/// A node without what is ours, and without what every write changes.
+pub(super) fn of_others(node: &Value) -> Value {
+    let mut node = node.clone();
+    for field in ["resourceVersion", "managedFields", "generation"] {
+        node["metadata"].as_object_mut().expect("a map").remove(field);
+    }
+    // What is empty and what is absent are the same.
+    for words in ["labels", "annotations"] {
+        let mut own = node["metadata"][words].take();
+        if let Some(words) = own.as_object_mut() {
+            words.retain(|key, _| !key.starts_with(PREFIX));
+        }
+        node["metadata"][words] = if own.is_null() { json!({}) } else { own };
+    }
+    let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    let is_ours = |it: &Value| it["key"].as_str().is_some_and(|key| key.starts_with(PREFIX));
+    node["spec"]["taints"] = taints.into_iter().filter(|it| !is_ours(it)).collect();
+    let conditions = node["status"]["conditions"].as_array_mut().expect("conditions");
+    conditions.retain(|it| it["type"] != CONDITION);
+    node
+}
+
+pub(super) fn version(node: &Value) -> String {
+    node["metadata"]["resourceVersion"].as_str().expect("a version").to_owned()
+}
+
+pub(super) fn own_condition(node: &Value) -> Option<Value> {
+    let conditions = node["status"]["conditions"].as_array().expect("conditions");
+    conditions.iter().find(|it| it["type"] == CONDITION).cloned()
+}
+
+fn pod(name: &str, node: Option<&str>, resource: &str) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"tolerations": [{"operator": "Exists"}], "containers": [
+            {"name": "c", "image": "none", "resources": {"limits": {resource: "1"}}}]}});
+    if let Some(node) = node {
+        pod["spec"]["nodeName"] = json!(node);
+    }
+    pod
+}
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+async fn remove_pod(server: &Server, name: &str) {
+    let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    let request = Request::new(PODS).delete(name, &now).expect("a request");
+    let _: Result<Value, kube::Error> = server.0.request(request).await;
+}
+
+#[tokio::test]
+async fn what_is_read_is_what_is_there() {
+    let Some(lab) = lab() else { return };
+    let (server, gate) = (lab.admin().await, gate(&lab));
+    let names = ["chr-idle", "chr-used", "chr-ended", "chr-cpu", "chr-silent"].map(str::to_owned);
+    add_plain(&server, &names).await;
+    add(&server, &operators_node("chr-owned")).await;
+    let silent = json!({"conditions": [{"type": "Ready", "status": "Unknown"}]});
+    server.status(&format!("{NODES}/chr-silent"), &silent).await;
+    for (name, node, resource) in [
+        ("chr-gpu", Some("chr-used"), "nvidia.com/gpu"),
+        ("chr-done", Some("chr-ended"), "nvidia.com/gpu"),
+        ("chr-small", Some("chr-cpu"), "cpu"),
+    ] {
+        remove_pod(&server, name).await;
+        server.create(PODS, &pod(name, node, resource)).await;
+    }
+    server.status(&format!("{PODS}/chr-done"), &json!({"phase": "Succeeded"})).await;
+
+    let asked: Vec<String> = names.iter().cloned().chain(["chr-owned".to_owned()]).collect();
+    // The controllers add taints of their own to a node that fell silent.
+    let live = wait_for("the silent node is told", async || {
+        let live = read(&gate, &asked).await;
+        let silent = &live.nodes[&NodeName::from("chr-silent")];
+        let taints = &silent.kubernetes.as_ref().expect("told").taints;
+        let is_told = taints.iter().any(|it| it.key == "node.kubernetes.io/unreachable");
+        if is_told { Ok(live) } else { Err(format!("{taints:?}")) }
+    })
+    .await;
+    assert_eq!(live.troubles, Vec::<String>::new());
+    let state = |name: &str| live.nodes[&NodeName::from(name)].state.join("+");
+    assert_eq!(state("chr-idle"), "IDLE");
+    assert_eq!(state("chr-used"), "ALLOCATED");
+    assert_eq!(state("chr-ended"), "IDLE");
+    assert_eq!(state("chr-cpu"), "IDLE");
+    assert_eq!(state("chr-silent"), "NOT_READY");
+    assert_eq!(state("chr-owned"), "IDLE+UNVERIFIED+CORDONED");
+    let owned = &live.nodes[&NodeName::from("chr-owned")];
+    assert_eq!(owned.boot_id.as_deref(), Some("boot-chr-owned"));
+    assert_eq!(owned.instance.as_deref(), Some("lab:///chr-owned"));
+    let told = owned.kubernetes.as_ref().expect("told");
+    let object = server.node("chr-owned").await;
+    assert_eq!(object["metadata"]["uid"], told.uid.as_str());
+    assert!(told.cordoned && told.left_alone.is_empty() && told.labels.is_empty());
+    let keys: Vec<&str> = told.taints.iter().map(|it| it.key.as_str()).collect();
+    let as_stored = object["spec"]["taints"].as_array().expect("taints").iter();
+    assert_eq!(keys, as_stored.map(|it| it["key"].as_str().expect("a key")).collect::<Vec<_>>());
+
+    // All at once says the same, and who does not exist is absent.
+    let all = gate.read(&[]).await.expect("an answer");
+    let of_all = asked.iter().map(|name| &all.nodes[&NodeName::from(name.as_str())]);
+    assert!(of_all.eq(asked.iter().map(|name| &live.nodes[&NodeName::from(name.as_str())])));
+    let strange = ["chr-idle", "chr-nobody", "Not_A_Name", "../pods"].map(str::to_owned);
+    assert_eq!(read(&gate, &strange).await.nodes.len(), 1);
+    for name in ["chr-gpu", "chr-done", "chr-small"] {
+        remove_pod(&server, name).await;
+    }
+    remove(&server, &asked).await;
+}
+
+#[tokio::test]
+async fn a_drain_its_release_and_marks_leave_an_operators_node_as_it_was() {
+    let Some(lab) = lab() else { return };
+    let (server, gate) = (lab.admin().await, gate(&lab));
+    let name = "chg-owned";
+    let names = [name.to_owned()];
+    add(&server, &operators_node(name)).await;
+    // The controllers answer the cordon with a taint.
+    wait_for("the cordon has its taint", async || {
+        let node = server.node(name).await;
+        let taints = node["spec"]["taints"].to_string();
+        let is_there = taints.contains("node.kubernetes.io/unschedulable");
+        if is_there { Ok(()) } else { Err(taints) }
+    })
+    .await;
+    let before = server.node(name).await;
+    let others = of_others(&before);
+    let nodes = named(&names);
+    let unchanged = async |change: &Change| {
+        let then = version(&server.node(name).await);
+        gate.change(&nodes, change).await.expect("nothing to do");
+        assert_eq!(version(&server.node(name).await), then, "{change:?}");
+    };
+
+    gate.change(&nodes, &drain()).await.expect("drained");
+    let drained = server.node(name).await;
+    assert_eq!(of_others(&drained), others);
+    let taints = drained["spec"]["taints"].as_array().expect("taints");
+    let ours = json!({"key": DEGRADED, "value": "nvlink-low", "effect": "NoSchedule"});
+    assert_eq!(taints.last(), Some(&ours));
+    assert_eq!(drained["metadata"]["annotations"][REASON], OURS);
+    let live = one(&gate, name).await;
+    assert!(live.is("DRAIN") && live.reason.as_deref() == Some(OURS), "{live:?}");
+    unchanged(&drain()).await;
+
+    let soft = marks(KubernetesMarks {
+        taints: vec![edit(DEGRADED, "PreferNoSchedule", Some("nvlink-low"))],
+        labels: [(VERDICT.to_owned(), Some("degraded".to_owned()))].into(),
+        condition: Some(condition("False", "nvlink-low")),
+        ..KubernetesMarks::default()
+    });
+    gate.change(&nodes, &soft).await.expect("marked");
+    assert_eq!(of_others(&server.node(name).await), others);
+    assert_eq!(server.node(name).await["metadata"]["labels"][VERDICT], "degraded");
+    unchanged(&soft).await;
+
+    gate.change(&nodes, &resume()).await.expect("given back");
+    let given_back = server.node(name).await;
+    assert_eq!(of_others(&given_back), others);
+    assert!(given_back["metadata"]["annotations"].get(REASON).is_none());
+    unchanged(&resume()).await;
+
+    gate.change(&nodes, &certify("a")).await.expect("certified");
+    let certified = server.node(name).await;
+    assert_eq!(of_others(&certified), others);
+    let left = certified["spec"]["taints"].to_string();
+    assert!(!left.contains(PREFIX), "{left}");
+    let first = own_condition(&certified).expect("a condition");
+    assert_eq!((&first["status"], &first["message"]), (&json!("True"), &json!("a")));
+    unchanged(&certify("a")).await;
+
+    // Other words keep the moment of the status; another status does not.
+    server
+        .status(
+            &format!("{NODES}/{name}"),
+            &json!({"conditions": [{"type": CONDITION,
+        "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
+        )
+        .await;
+    gate.change(&nodes, &certify("b")).await.expect("certified");
+    let then = own_condition(&server.node(name).await).expect("a condition");
+    assert_eq!(then["lastTransitionTime"], "2026-01-01T00:00:00Z");
+    assert_eq!(then["message"], "b");
+    assert_eq!(of_others(&server.node(name).await), others);
+    remove(&server, &names).await;
+}
+
+#[tokio::test]
+async fn a_taint_of_our_key_without_our_reason_is_not_ours_to_lift() {
+    let Some(lab) = lab() else { return };
+    let (server, gate) = (lab.admin().await, gate(&lab));
+    let mut node = plain_node("chg-byhand");
+    node["spec"]["taints"] = json!([{"key": DEGRADED, "value": "x", "effect": "NoSchedule"}]);
+    add(&server, &node).await;
+    let before = server.node("chg-byhand").await;
+    for change in [resume(), drain()] {
+        let error = gate.change(&["chg-byhand".into()], &change).await.expect_err("refused");
+        assert_eq!(error.kind, ProblemKind::Contradictory, "{error}");
+        assert!(error.message.contains("nothing was written"), "{error}");
+    }
+    assert_eq!(server.node("chg-byhand").await, before);
+    remove(&server, &["chg-byhand".to_owned()]).await;
+}
+
+/// Writes a taint of its own again and again, as careful writers do.
+async fn hammer(client: Client, path: String, key: String, times: usize) -> (usize, usize) {
+    let server = Server(client);
+    let (mut written, mut conflicts) = (0, 0);
+    while written < times {
+        let node = server.get(&path).await.expect("the node");
+        let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+        taints.retain(|it| it["key"] != key.as_str());
+        taints.push(json!({"key": key, "value": format!("v{written}"), "effect": "NoSchedule"}));
+        let patch = json!({"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
+            "spec": {"taints": taints}});
+        let (parent, name) = path.rsplit_once('/').expect("a path");
+        let by = kube::api::PatchParams::default();
+        let patch = kube::core::params::Patch::Merge(patch);
+        let request = Request::new(parent).patch(name, &by, &patch).expect("a request");
+        match server.0.request::<Value>(request).await {
+            Ok(_) => written += 1,
+            Err(kube::Error::Api(status)) if status.code == 409 => conflicts += 1,
+            Err(error) => panic!("{key}: {error}"),
+        }
+    }
+    (written, conflicts)
+}
+
+#[tokio::test]
+async fn eight_writers_of_one_nodes_taints_lose_nothing_and_neither_do_we() {
+    let Some(lab) = lab() else { return };
+    let (server, gate) = (lab.admin().await, gate(&lab));
+    let name = "chg-storm";
+    add_plain(&server, &[name.to_owned()]).await;
+    let path = format!("{NODES}/{name}");
+    let writers: Vec<_> = (0..8)
+        .map(|it| {
+            let client = server.0.clone();
+            tokio::spawn(hammer(client, path.clone(), format!("writer.example.com/{it}"), 40))
+        })
+        .collect();
+    let nodes = [NodeName::from(name)];
+    let mut changes = 0;
+    while writers.iter().any(|writer| !writer.is_finished()) {
+        for change in [drain(), certify(&format!("{changes}")), resume()] {
+            gate.change(&nodes, &change).await.unwrap_or_else(|error| panic!("{error}"));
+            changes += 1;
+            let live = one(&gate, name).await;
+            let is_drained = live.is("DRAIN");
+            assert_eq!(is_drained, change.state != Some(StateChange::Resume), "{changes}");
+        }
+    }
+    let mut conflicts = 0;
+    for writer in writers {
+        let (written, met) = writer.await.expect("a writer");
+        assert_eq!(written, 40);
+        conflicts += met;
+    }
+    println!("{changes} changes of ours among 320 of others, who met {conflicts} conflicts");
+    assert!(0 < conflicts, "nobody met anybody: this was no storm");
+    let node = server.node(name).await;
+    let taints = node["spec"]["taints"].as_array().expect("taints");
+    let last = taints.iter().map(|it| (it["key"].as_str().expect("a key"), it["value"].as_str()));
+    let last: BTreeMap<&str, Option<&str>> = last.collect();
+    let keys: Vec<String> = (0..8).map(|it| format!("writer.example.com/{it}")).collect();
+    let expected = keys.iter().map(|key| (key.as_str(), Some("v39"))).collect();
+    assert_eq!(last, expected);
+    remove(&server, &[name.to_owned()]).await;
+}
+
+/// What somebody does right before we write.
+#[derive(Clone, Debug)]
+enum Deed {
+    Nothing,
+    /// The node is taken away.
+    Delete,
+    /// It is taken away, and another of its name comes.
+    Replace,
+    Cordon,
+    /// A condition of somebody else, as every kubelet writes.
+    Heartbeat,
+    /// Another gate drains it.
+    Drain,
+    /// Somebody takes a taint of another key away and adds one.
+    Retaint,
+    /// The right to write is lost.
+    Forbid,
+}
+
+/// A fence that does these things, one each time it is asked.
+#[derive(Debug)]
+struct Meanwhile {
+    lab: fabricgate::sources::kubernetes::Kubernetes,
+    name: String,
+    deeds: Mutex<VecDeque<Deed>>,
+    asked: Mutex<usize>,
+}
+
+impl Fence for Meanwhile {
+    fn holds<'a>(&'a self) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let asked = {
+                let mut asked = self.asked.lock().expect("a count");
+                *asked += 1;
+                *asked
+            };
+            let deed = self.deeds.lock().expect("deeds").pop_front().unwrap_or(Deed::Nothing);
+            let server = Server::of(self.lab.kubeconfig.as_deref().expect("a file")).await;
+            let path = format!("{NODES}/{}", self.name);
+            match deed {
+                Deed::Nothing => {}
+                Deed::Delete => server.delete(&path).await,
+                Deed::Replace => {
+                    server.delete(&path).await;
+                    server.create(NODES, &plain_node(&self.name)).await;
+                    server.status(&path, &status(&format!("boot-{}", self.name))).await;
+                }
+                Deed::Cordon => {
+                    server.merge(&path, &json!({"spec": {"unschedulable": true}})).await;
+                }
+                Deed::Heartbeat => {
+                    let beat = json!({"conditions": [{"type": "GPUReady", "status": "True",
+                        "reason": "Beat", "message": format!("beat {asked}")}]});
+                    server.status(&path, &beat).await;
+                }
+                Deed::Drain => {
+                    let taint = json!([{"key": DEGRADED, "value": "other",
+                        "effect": "NoSchedule"}]);
+                    let reason = json!({REASON: "fabricgate:r9:other e9"});
+                    server
+                        .merge(
+                            &path,
+                            &json!({"metadata": {"annotations": reason},
+                        "spec": {"taints": taint}}),
+                        )
+                        .await;
+                }
+                Deed::Retaint => {
+                    let taint = json!([{"key": "dedicated", "effect": "NoSchedule"}]);
+                    server.merge(&path, &json!({"spec": {"taints": taint}})).await;
+                }
+                Deed::Forbid => {
+                    let why = "the lease is another's";
+                    return Err(SchedulerError::new(ProblemKind::Denied, why));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Drains and certifies a node as it was seen, while these things happen to it.
+async fn meanwhile(lab: &Lab, server: &Server, name: &str, deeds: &[Deed]) -> Case {
+    add_plain(server, &[name.to_owned()]).await;
+    let fence = Arc::new(Meanwhile {
+        lab: lab.asks_as("admin"),
+        name: name.to_owned(),
+        deeds: Mutex::new(deeds.iter().cloned().collect()),
+        asked: Mutex::new(0),
+    });
+    let gate = Kubernetes::new(lab.asks_as("admin")).fenced(fence.clone());
+    let nodes = [NodeName::from(name)];
+    let seen = gate.read(&nodes).await.expect("an answer");
+    let kubernetes = certify("a").kubernetes;
+    let change = Change { kubernetes, ..drain() };
+    let said = gate.change_as_seen(&nodes, &change, &seen).await;
+    let asked = *fence.asked.lock().expect("a count");
+    Case { said, asked, node: server.get(&format!("{NODES}/{name}")).await }
+}
+
+#[derive(Debug)]
+struct Case {
+    said: Result<(), SchedulerError>,
+    asked: usize,
+    node: Option<Value>,
+}
+
+impl Case {
+    fn refused(&self, kind: ProblemKind, words: &str) {
+        let error = self.said.as_ref().expect_err("refused");
+        assert_eq!(error.kind, kind, "{error}");
+        assert!(error.message.contains(words), "{error}");
+    }
+
+    /// Whether anything of ours is on the node.
+    fn is_written(&self) -> bool {
+        let node = self.node.as_ref().expect("a node");
+        let kept = json!([
+            node["metadata"]["labels"],
+            node["metadata"]["annotations"],
+            node["spec"]["taints"]
+        ]);
+        kept.to_string().contains(PREFIX) || own_condition(node).is_some()
+    }
+}
+
+#[tokio::test]
+async fn what_becomes_of_a_node_between_reading_and_writing_decides() {
+    let Some(lab) = lab() else { return };
+    let server = lab.admin().await;
+    use ProblemKind::*;
+
+    let calm = meanwhile(&lab, &server, "chm-calm", &[]).await;
+    calm.said.clone().expect("written");
+    assert_eq!((calm.asked, calm.is_written()), (2, true), "metadata, then the condition");
+
+    let gone = meanwhile(&lab, &server, "chm-gone", &[Deed::Delete]).await;
+    gone.refused(Missing, "none is created");
+    assert!(gone.node.is_none(), "no ghost: {gone:?}");
+
+    let other = meanwhile(&lab, &server, "chm-other", &[Deed::Replace]).await;
+    other.refused(Contradictory, "another node has its name");
+    assert!(!other.is_written(), "{other:?}");
+
+    // Between metadata and condition.
+    let late = meanwhile(&lab, &server, "chm-late", &[Deed::Nothing, Deed::Replace]).await;
+    late.refused(Contradictory, "its condition is not written");
+    assert!(!late.is_written(), "{late:?}");
+    let late = meanwhile(&lab, &server, "chm-late2", &[Deed::Nothing, Deed::Delete]).await;
+    late.refused(Missing, "its condition is not written");
+    assert!(late.node.is_none(), "{late:?}");
+
+    let cordoned = meanwhile(&lab, &server, "chm-cordon", &[Deed::Cordon]).await;
+    cordoned.refused(Contradictory, "CORDONED");
+    assert!(!cordoned.is_written(), "{cordoned:?}");
+
+    let drained = meanwhile(&lab, &server, "chm-drain", &[Deed::Drain]).await;
+    drained.refused(Contradictory, "drained already");
+    let node = drained.node.as_ref().expect("a node");
+    assert_eq!(node["metadata"]["annotations"][REASON], "fabricgate:r9:other e9");
+    assert!(node["metadata"]["labels"].get(VERDICT).is_none(), "{node}");
+
+    let beats = [Deed::Heartbeat, Deed::Heartbeat, Deed::Retaint];
+    let beaten = meanwhile(&lab, &server, "chm-beat", &beats).await;
+    beaten.said.clone().expect("written");
+    assert_eq!(beaten.asked, 5, "three conflicts, then both patches");
+    let taints = beaten.node.as_ref().expect("a node")["spec"]["taints"].clone();
+    let keys: Vec<&str> =
+        taints.as_array().expect("taints").iter().filter_map(|it| it["key"].as_str()).collect();
+    assert_eq!(keys, ["dedicated", DEGRADED]);
+
+    let forbidden = meanwhile(&lab, &server, "chm-lost", &[Deed::Forbid]).await;
+    forbidden.refused(Denied, "the lease is another's");
+    assert!(!forbidden.is_written(), "{forbidden:?}");
+    let half = meanwhile(&lab, &server, "chm-half", &[Deed::Nothing, Deed::Forbid]).await;
+    half.refused(Denied, "the lease is another's");
+    assert!(own_condition(half.node.as_ref().expect("a node")).is_none());
+
+    let all = ["calm", "gone", "other", "late", "late2", "cordon", "drain", "beat", "lost", "half"];
+    remove(&server, &all.map(|it| format!("chm-{it}"))).await;
+}
+
+#[tokio::test]
+async fn a_node_that_became_another_since_it_was_read_is_not_written() {
+    let Some(lab) = lab() else { return };
+    let (server, gate) = (lab.admin().await, gate(&lab));
+    let names: Vec<String> = (0..4).map(|it| format!("chs-{it}")).collect();
+    add_plain(&server, &names).await;
+    let seen = read(&gate, &names).await;
+    // One reboots, one is replaced, one goes, one stays.
+    server.status(&format!("{NODES}/chs-0"), &status("boot-two")).await;
+    add_plain(&server, &names[1..2]).await;
+    remove(&server, &names[2..3]).await;
+    let error = gate.change_as_seen(&named(&names), &drain(), &seen).await.expect_err("three fail");
+    for words in [
+        "3 of 4 nodes",
+        "chs-0: it is not as it was",
+        "booted since",
+        "chs-1: another node has its name",
+        "chs-2: the cluster has no such node",
+    ] {
+        assert!(error.message.contains(words), "{words}: {error}");
+    }
+    let live = read(&gate, &names).await;
+    let drained = live.nodes.values().filter(|node| node.is("DRAIN"));
+    let drained: Vec<&str> = drained.map(|node| node.name.as_str()).collect();
+    assert_eq!(drained, ["chs-3"]);
+    assert!(server.get(&format!("{NODES}/chs-2")).await.is_none(), "no ghost");
+    remove(&server, &names).await;
+}
+
+#[tokio::test]
+async fn many_nodes_are_read_and_written_at_once() {
+    let Some(lab) = lab() else { return };
+    let (server, gate) = (lab.admin().await, gate(&lab));
+    let names: Vec<String> = (0..60).map(|it| format!("chw-{it:02}")).collect();
+    for name in &names {
+        let path = format!("{NODES}/{name}");
+        server.delete(&path).await;
+        server.create(NODES, &plain_node(name)).await;
+        server.status(&path, &status("b")).await;
+    }
+    server.wait_until_ready(&names).await;
+    let seen = read(&gate, &names).await;
+    assert_eq!(seen.nodes.len(), names.len());
+    gate.change_as_seen(&named(&names), &drain(), &seen).await.expect("drained");
+    let live = read(&gate, &names).await;
+    assert!(live.nodes.values().all(|node| node.reason.as_deref() == Some(OURS)));
+    gate.change_as_seen(&named(&names), &resume(), &live).await.expect("given back");
+    let live = read(&gate, &names).await;
+    assert!(live.nodes.values().all(|node| !node.is("DRAIN")));
+    remove(&server, &names).await;
+}
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+const ROLE: &str = "lab-changes";
+
+/// Gives the group of the gate exactly these rights, and waits until they hold.
+async fn allow(server: &Server, rules: &Value) {
+    let group = "rbac.authorization.k8s.io";
+    let role = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole",
+        "metadata": {"name": ROLE}, "rules": rules});
+    let binding = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding",
+        "metadata": {"name": ROLE},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": ROLE},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "gate"}]});
+    forbid(server).await;
+    server.create(&format!("{RBAC}/clusterroles"), &role).await;
+    server.create(&format!("{RBAC}/clusterrolebindings"), &binding).await;
+}
+
+async fn forbid(server: &Server) {
+    server.delete(&format!("{RBAC}/clusterrolebindings/{ROLE}")).await;
+    server.delete(&format!("{RBAC}/clusterroles/{ROLE}")).await;
+}
+
+/// Waits until the user `gate` may, or may not, do this.
+async fn settled(gate: &Server, verb: &str, resource: &str, subresource: &str, may: bool) {
+    let review = json!({"apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes":
+            {"verb": verb, "resource": resource, "subresource": subresource}}});
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    wait_for(&format!("{verb} {resource}/{subresource} is {may}"), async || {
+        let said = gate.create(path, &review).await;
+        if said["status"]["allowed"] == json!(may) { Ok(()) } else { Err(said.to_string()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_right_that_is_missing_is_named_and_nothing_half_done_is_hidden() {
+    let Some(lab) = lab() else { return };
+    let server = lab.admin().await;
+    let as_gate = Server::of(&lab.kubeconfig("gate")).await;
+    let names: Vec<String> = (0..2).map(|it| format!("chb-{it}")).collect();
+    let rights = [
+        ("get", "nodes", ""),
+        ("list", "nodes", ""),
+        ("patch", "nodes", ""),
+        ("patch", "nodes", "status"),
+        ("list", "pods", ""),
+    ];
+    for missing in 0..=rights.len() {
+        add_plain(&server, &names).await;
+        let given: BTreeSet<usize> = (0..rights.len()).filter(|it| *it != missing).collect();
+        let rules: Vec<Value> = given
+            .iter()
+            .map(|it| {
+                let (verb, resource, part) = rights[*it];
+                let part = if part.is_empty() { String::new() } else { format!("/{part}") };
+                json!({"apiGroups": [""], "resources": [format!("{resource}{part}")],
+                    "verbs": [verb]})
+            })
+            .collect();
+        allow(&server, &json!(rules)).await;
+        for (at, (verb, resource, part)) in rights.iter().enumerate() {
+            settled(&as_gate, verb, resource, part, given.contains(&at)).await;
+        }
+        // As the gate itself does it, on a client that knows no other rights.
+        let gate = Kubernetes::new(lab.asks_as("gate"));
+        let few = gate.read(&named(&names)).await;
+        let all = gate.read(&[]).await;
+        let change = Change { kubernetes: certify("a").kubernetes, ..drain() };
+        let written = gate.change(&named(&names), &change).await;
+        let now = server.node(&names[0]).await;
+        let is_drained = now["metadata"]["annotations"].get(REASON).is_some();
+        let denied = |said: &SchedulerError| {
+            assert_eq!(said.kind, ProblemKind::Denied, "{said}");
+            assert!(said.message.contains("no right to that (403)"), "{said}");
+        };
+        match rights.get(missing) {
+            Some(("get", ..)) => {
+                denied(&few.expect_err("no get"));
+                all.expect("a list");
+                denied(&written.expect_err("no get"));
+                assert!(!is_drained);
+            }
+            Some(("list", "nodes", _)) => {
+                few.expect("single nodes");
+                denied(&all.expect_err("no list"));
+                written.expect("written");
+                assert!(is_drained);
+            }
+            Some(("list", ..)) => {
+                for live in [few.expect("nodes"), all.expect("nodes")] {
+                    assert!(live.troubles[0].contains("pods were not read"), "{:?}", live.troubles);
+                    let node = &live.nodes[&NodeName::from(names[0].as_str())];
+                    assert_eq!(node.state, ["PODS_UNREAD"]);
+                }
+                written.expect("written");
+                assert!(is_drained);
+            }
+            Some(("patch", _, "")) => {
+                few.expect("nodes");
+                denied(&written.expect_err("no patch"));
+                assert!(!is_drained && own_condition(&now).is_none());
+            }
+            Some(("patch", ..)) => {
+                let error = written.expect_err("no patch of the status");
+                denied(&error);
+                let words = "its condition is not written, all else is";
+                assert!(error.message.contains(words), "{error}");
+                assert!(is_drained && own_condition(&now).is_none());
+            }
+            _ => {
+                assert_eq!(few.expect("nodes").troubles, Vec::<String>::new());
+                all.expect("nodes");
+                written.expect("written");
+                assert!(is_drained && own_condition(&now).is_some());
+            }
+        }
+    }
+    forbid(&server).await;
+    let expired = Kubernetes::new(lab.asks_as("expired"));
+    let error = expired.change(&named(&names), &drain()).await.expect_err("nobody knows it");
+    assert_eq!(error.kind, ProblemKind::Denied, "{error}");
+    assert!(error.message.contains("expired token?"), "{error}");
+    remove(&server, &names).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_told_as_unknown() {
+    let Some(lab) = lab() else { return };
+    // A cluster whose server never was.
+    let text = std::fs::read_to_string(lab.kubeconfig("admin")).expect("a kubeconfig");
+    let address = text.lines().find(|line| line.contains("server:")).expect("a server");
+    let from = address.find("https://127.0.0.1:").expect("an address") + "https://127.0.0.1:".len();
+    let port: String = address[from..].chars().take_while(char::is_ascii_digit).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("away.kubeconfig");
+    std::fs::write(&file, text.replace(&format!(":{port}\""), ":1\"")).expect("written");
+    let mut server = lab.asks_as("admin");
+    (server.kubeconfig, server.limit) = (Some(file), Duration::from_secs(1));
+    let gate = Kubernetes::new(server);
+    let names: Vec<NodeName> = (0..40).map(|it| NodeName::from(format!("n{it}"))).collect();
+    for error in [
+        gate.read(&names[..2]).await.expect_err("away"),
+        gate.read(&[]).await.expect_err("away"),
+        gate.change(&names, &drain()).await.expect_err("away"),
+    ] {
+        assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+    }
+}

@@ -1,0 +1,157 @@
+//! `fabricgate watch` as a person runs it, before a stand-in for `scontrol`.
+
+use std::fs;
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Read;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use serde_json::Value;
+
+/// How long something may take to show.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with claims for the nodes that a real controller told of, and a
+/// configuration with these lines in `[watch]`.
+fn site(watch: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/recorded/slurm/24.11-scontrol-show-node-2.json");
+    let text = fs::read_to_string(&recorded).expect("a recorded answer");
+    let document: Value = serde_json::from_str(&text).expect("JSON");
+    let nodes = document["nodes"].as_array().expect("nodes");
+    let names: Vec<&str> = nodes.iter().map(|it| it["name"].as_str().expect("a name")).collect();
+    let claims =
+        format!("[[domain]]\nname = \"rack\"\nnodes = {names:?}\nplatform = \"gb200-nvl72\"\n");
+    fs::write(folder.path().join("claims.toml"), claims).expect("written");
+    let config = format!(
+        "claims = \"claims.toml\"\n[gate]\nstate = \"gate\"\nscontrol = [\"sh\", \"-c\", \
+         \"cat {}\"]\n[watch]\n{watch}\n",
+        recorded.display()
+    );
+    fs::write(folder.path().join("fabricgate.toml"), config).expect("written");
+    folder
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+fn start(folder: &Path, words: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
+    command.args(["--config", "fabricgate.toml"]).args(words).current_dir(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("the program")
+}
+
+/// Exit code, standard output, standard error.
+fn run(folder: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+    let ended = start(folder, words).wait_with_output().expect("the program");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    (ended.status.code(), text(ended.stdout), text(ended.stderr))
+}
+
+fn term(child: &mut Child) -> Option<i32> {
+    let pid = i32::try_from(child.id()).expect("a number");
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signalled");
+    child.wait().expect("ended").code()
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("asked");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn a_dry_decision_is_one_json_document_a_line_and_writes_nothing() {
+    let folder = site("");
+    let (code, stdout, stderr) = run(folder.path(), &["--json", "watch", "--once"]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    let lines: Vec<Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(lines.iter().all(|it| it["format"] == "fabricgate.watch/1"), "{stdout}");
+    let kinds: Vec<&str> = lines.iter().map(|it| it["event"].as_str().expect("a word")).collect();
+    assert_eq!(kinds[..2], ["began", "looked"], "{stdout}");
+    assert_eq!(lines[1]["nodes"], 2);
+    assert!(!folder.path().join("gate").exists());
+}
+
+#[test]
+fn mistakes_are_told_with_line_and_column_and_what_is_expected() {
+    for (watch, told) in [
+        ("interval_s = 0", "fabricgate.toml:6:14: interval_s"),
+        ("at_once = 0", "6:11: at_once 0, expected 1 to 1000"),
+        ("audit_every_h = -1", "6:17: audit_every_h -1"),
+        ("listen = \"9464\"", "6:10: listen \"9464\", expected ADDRESS:PORT"),
+        ("profiles = { repaired = \"admit\" }", "only whole runs give a node back"),
+        ("backoff = { first_s = 0 }", "nothing is measured in a tight loop"),
+        ("lease = { name = \"w\" }", "6:9: lease: only [gate] through = \"kubernetes\""),
+        ("intervals = 3", "6:1: unknown field `intervals`"),
+    ] {
+        let folder = site(watch);
+        let (code, _, stderr) = run(folder.path(), &["watch", "--once"]);
+        assert_eq!(code, Some(2), "{watch}: {stderr}");
+        assert!(stderr.contains(told), "{watch}: {stderr}");
+    }
+    let folder = site("");
+    fs::write(folder.path().join("fabricgate.toml"), "claims = \"claims.toml\"\n")
+        .expect("written");
+    let (code, _, stderr) = run(folder.path(), &["watch", "--once"]);
+    assert!(code == Some(2) && stderr.contains("there is no [gate]"), "{stderr}");
+}
+
+#[test]
+fn who_cannot_ask_its_scheduler_decides_nothing() {
+    let folder = site("");
+    let config = fs::read_to_string(folder.path().join("fabricgate.toml")).expect("read");
+    let config = config.replace("cat ", "false; : ");
+    fs::write(folder.path().join("fabricgate.toml"), config).expect("written");
+    let (code, _, stderr) = run(folder.path(), &["watch", "--once", "--apply"]);
+    assert_eq!(code, Some(5), "{stderr}");
+    assert!(stderr.contains("nothing could be decided"), "{stderr}");
+}
+
+#[test]
+fn it_answers_of_itself_and_ends_well_when_it_is_told_to() {
+    let folder = site("listen = \"127.0.0.1:0\"\nprofiles = { missing = \"off\" }");
+    let mut watch = start(folder.path(), &["watch", "--apply"]);
+    let mut lines = BufReader::new(watch.stderr.take().expect("a pipe")).lines();
+    let mut line = |wanted: &str| loop {
+        let line = lines.next().expect("a line").expect("text");
+        if line.contains(wanted) {
+            return line;
+        }
+    };
+    let address = line("/healthz").rsplit(' ').next().expect("an address").to_owned();
+    line("2 nodes, 2 claimed");
+    assert!(get(&address, "/healthz").starts_with("HTTP/1.1 200"));
+    let begun = Instant::now();
+    while !get(&address, "/readyz").starts_with("HTTP/1.1 200") {
+        assert!(begun.elapsed() < PATIENCE, "{}", get(&address, "/readyz"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let metrics = get(&address, "/metrics");
+    for expected in [
+        "fabricgate_leading 1",
+        "fabricgate_nodes{state=\"in_service\"}",
+        "fabricgate_looks_total{result=\"ok\"}",
+        "application/openmetrics-text",
+    ] {
+        assert!(metrics.contains(expected), "{expected}: {metrics}");
+    }
+    assert!(get(&address, "/").starts_with("HTTP/1.1 404"));
+
+    // A second one of the same folder, for one decision: it says who is at work.
+    let (code, _, stderr) = run(folder.path(), &["watch", "--once", "--apply"]);
+    assert_eq!(code, Some(5), "{stderr}");
+    assert!(stderr.contains(&format!("process {}", watch.id())), "{stderr}");
+    assert_eq!(term(&mut watch), Some(0));
+}
