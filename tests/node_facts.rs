@@ -239,7 +239,8 @@ fn nodes_that_are_asked_through_a_launcher_answer_with_the_same_document() {
     let template = ["env", "NODE={node}"].map(str::to_owned).to_vec();
     let launcher = Launcher::Command { template };
     let worker = assert_cmd::cargo::cargo_bin!("fabricgate").display().to_string();
-    let nodes = Nodes { launcher: &launcher, worker: &worker, parallel: 2, limit: HANGS };
+    let nodes =
+        Nodes { launcher: &launcher, worker: &worker, parallel: 2, limit: HANGS, held: None };
     let names = ["n1", "n2", "n3"].map(NodeName::from);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

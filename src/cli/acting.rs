@@ -25,6 +25,7 @@ use crate::gate::certificates;
 use crate::gate::certificates::Issued;
 use crate::gate::journal::JournalError;
 use crate::gate::kubernetes::Kubernetes as Cluster;
+use crate::gate::kubernetes::events;
 use crate::gate::lease::Term;
 use crate::gate::lease::TermFence;
 use crate::gate::scheduler::Scheduler;
@@ -51,6 +52,8 @@ use crate::model::worker::Machine;
 use crate::record::State;
 use crate::record::stored::Stored;
 use crate::sources::kubernetes::Kubernetes as Server;
+use crate::sources::kubernetes::access;
+use crate::sources::kubernetes::access::Reading;
 
 /// A run whose verdicts the scheduler may hear of.
 #[derive(Debug)]
@@ -199,10 +202,28 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         let withheld = certify(config, gate, &evidence, &turned);
         tell_withheld(&mut turned.plan, withheld);
     }
+    if let (true, Told::Kubernetes(server)) = (apply, &gate.told) {
+        tell_on_nodes(server, &turned);
+    }
     if config.policy.evict {
         turned.evictions = evicting::after(config, &turned, apply);
     }
     Ok(turned)
+}
+
+/// Says on nodes what was done to them, as events. That none can be written is a
+/// word here and no more.
+fn tell_on_nodes(server: &Server, turned: &Turned) {
+    let told = super::runtime().map(|runtime| {
+        runtime.block_on(async {
+            let access = access::connect(server, Reading::Bounded).await;
+            let client = access.map_err(|problem| problem.message)?.client;
+            events::tell(&client, &turned.plan.records, &turned.live).await
+        })
+    });
+    if let Ok(Err(why)) = told {
+        note(&format!("no event is written on nodes: {why}"));
+    }
 }
 
 /// Issues the certificates of a run and tells to whom; what is not certified,

@@ -165,6 +165,7 @@ async fn themselves(
         worker: &config.worker,
         parallel: config.parallel,
         limit: wanted.limit.max(config.connect),
+        held: None,
     };
     Ok(sources::nodes::ask(&nodes, &names).await)
 }

@@ -532,6 +532,53 @@ mod tests {
     }
 
     #[test]
+    fn pods_are_as_the_file_says_and_mistakes_have_a_place() {
+        let with = |rest: &str| {
+            let start = "claims = \"c\"\n[launcher]\nkind = \"kubernetes\"\n";
+            format!("{start}[launcher.kubernetes]\n{rest}\n")
+        };
+        let config = read(&with(
+            "image = \"r/f:1\"\nkubeconfig = \"k\"\nrdma = { \"rdma/hca\" = 1 }\n\
+             env = { A = \"{node}\" }\ntolerations = [{ key = \"gpu\" }]\nbusy = \"wait\"\n\
+             gpus = \"claim\"\nranks = \"addresses\"\ngpus_per_node = 0",
+        ));
+        let launcher = config.expect("good").launcher;
+        let Launcher::Kubernetes(pods) = launcher else { panic!("{launcher:?}") };
+        assert_eq!(pods.kubeconfig.as_deref(), Some(Path::new("/etc/k")));
+        assert_eq!((pods.namespace.as_str(), pods.rdma["rdma/hca"]), ("fabricgate", 1));
+        assert_eq!((pods.env["A"].as_str(), pods.gpus_per_node), ("{node}", Some(0)));
+        assert_eq!(pods.tolerated().len(), 3);
+
+        let bad = |rest: &str| complaint(&with(&format!("image = \"f\"\n{rest}")));
+        for (rest, expected) in [
+            ("namespace = \"A\"", "f.toml:6:13: namespace \"A\", expected lower-case"),
+            ("shm = \"much\"", "f.toml:6:7: shm \"much\", expected a size such as"),
+            ("resource = \"gpu\"", "f.toml:6:12: resource \"gpu\", expected a resource such as"),
+            ("rdma = { hca = 1 }", "f.toml:6:10: rdma \"hca\", expected a resource"),
+            ("rdma = { \"r/h\" = 0 }", "f.toml:6:18: r/h 0, expected 1 to 1024"),
+            ("env = { \"1a\" = \"\" }", "f.toml:6:9: env \"1a\", expected the name of a variable"),
+            ("busy = \"reserve\"", "f.toml:6:8: busy \"reserve\", expected \"skip\" or \"wait\""),
+            ("start_s = 0", "f.toml:6:11: start_s 0, expected 1 second or more"),
+            ("tolerations = [{ value = \"x\" }]", "f.toml:6:16: tolerations: a value without"),
+            ("tolerations = [{ effect = \"No\" }]", "f.toml:6:16: tolerations: effect \"No\""),
+            ("ranks = \"ssh\"", "f.toml:6:9: unknown variant `ssh`"),
+            ("gres = \"x\"", "f.toml:6:1: unknown field `gres`"),
+            ("pull_secret = \"a b\"", "f.toml:6:15: pull_secret \"a b\", expected the name"),
+        ] {
+            let said = bad(rest);
+            assert!(said.starts_with(expected), "{rest}: {said}");
+        }
+        let said = complaint(&with(""));
+        assert!(said.starts_with("f.toml:4:1: ") && said.contains("expected image"), "{said}");
+        let said =
+            complaint("claims = \"c\"\n[launcher]\nkind = \"kubernetes\"\nbusy = \"wait\"\n");
+        assert!(said.ends_with("of pods, [launcher.kubernetes] says"), "{said}");
+        let other = "claims = \"c\"\n[launcher]\nkind = \"local\"\n[launcher.kubernetes]\n";
+        let said = complaint(other);
+        assert!(said.contains("[launcher.kubernetes]: belongs to kind = \"kubernetes\""), "{said}");
+    }
+
+    #[test]
     fn mistakes_are_named_with_line_and_column() {
         let with = |rest: &str| complaint(&format!("claims = \"c\"\n{rest}"));
         assert!(with("claim = 1\n").starts_with("f.toml:2:1: unknown field `claim`"));

@@ -10,7 +10,10 @@ use super::config;
 use super::config::Config;
 use super::exit;
 use super::failure::Failure;
+use super::holding::Hold;
+use super::holding::Purpose;
 use super::stdout;
+use crate::coordinator;
 use crate::doctor;
 use crate::doctor::Look;
 use crate::inventory::hostlist;
@@ -21,10 +24,13 @@ use crate::model::checkup::Check;
 use crate::model::checkup::Checkup;
 use crate::model::checkup::CheckupDocument;
 use crate::model::checkup::State;
+use crate::model::claims::ClaimedDomain;
+use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::said::ProblemKind;
 use crate::plan;
 use crate::probe::catalog::Catalog;
+use crate::record::id::run_id;
 use crate::report::plain::plain;
 use crate::sources::nodes;
 use crate::sources::nodes::Nodes;
@@ -32,6 +38,9 @@ use crate::sources::nodes::Nodes;
 /// What a node gets to look at itself, besides its way to us: two questions of
 /// at most 15 s.
 const LOOK: Duration = Duration::from_secs(35);
+
+/// How much longer than one look may take pods live.
+const SLACK_MINUTES: u64 = 30;
 
 /// Tell what this machine has and lacks to run which probes, with the remedy.
 ///
@@ -113,11 +122,16 @@ fn there(config: Option<&Config>, lists: &[String]) -> Result<Vec<Checkup>, Fail
     names.dedup();
     let reached = |error| Failure::Usage(format!("{}: [launcher]: {error}", config.path.display()));
     config.launcher.check(names.len()).map_err(reached)?;
+    let hold = held(config, &names)?;
+    let here = std::env::current_exe()
+        .map_err(|error| Failure::Environment(format!("this program's own place: {error}")))?;
+    let here = here.display().to_string();
     let nodes = Nodes {
         launcher: &config.launcher,
         worker: &config.worker,
         parallel: config.parallel,
         limit: config.connect + LOOK,
+        held: hold.as_ref().map(|hold| (hold.held(), here.as_str())),
     };
     let answers =
         super::runtime()?.block_on(nodes::each(&nodes, &names, &["doctor", "--json"], looked_at));
@@ -128,6 +142,33 @@ fn there(config: Option<&Config>, lists: &[String]) -> Result<Vec<Checkup>, Fail
         Checkup { machine: name.to_string(), checks }
     };
     Ok(names.iter().zip(answers).map(machine).collect())
+}
+
+/// Pods on these nodes, where nodes are reached through pods: one group of nodes
+/// of which nothing is claimed.
+fn held(config: &Config, names: &[NodeName]) -> Result<Option<Hold>, Failure> {
+    if !matches!(config.launcher, Launcher::Kubernetes(_)) {
+        return Ok(None);
+    }
+    let domain = ClaimedDomain {
+        name: "doctor".into(),
+        nodes: names.to_vec(),
+        platform: None,
+        gpus_per_node: None,
+        nic: None,
+    };
+    let minutes = (config.connect + LOOK).as_secs().div_ceil(60) + SLACK_MINUTES;
+    Hold::of(
+        config,
+        &Purpose {
+            run: &run_id(coordinator::now(), super::entropy()),
+            claims: &Claims { domains: vec![domain], ..Claims::default() },
+            nodes: &names.iter().cloned().collect(),
+            drained: true,
+            minutes,
+            worker: &config.worker,
+        },
+    )
 }
 
 /// What the doctor of a node printed.

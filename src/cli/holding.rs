@@ -85,7 +85,7 @@ pub fn say_when_busy(config: &mut Config, said: Option<WhenBusy>) -> Result<(), 
 #[derive(Debug)]
 enum Means {
     /// Jobs and reservations.
-    Slurm(BySlurm),
+    Slurm(Box<BySlurm>),
     /// Pods.
     Pods(Box<ByPods>),
 }
@@ -141,7 +141,7 @@ impl Hold {
     pub fn of(config: &Config, purpose: &Purpose<'_>) -> Result<Option<Self>, Failure> {
         let runtime = super::runtime()?;
         let means = match &config.launcher {
-            Launcher::Slurm(slurm) => Means::Slurm(BySlurm::new(config, slurm)),
+            Launcher::Slurm(slurm) => Means::Slurm(Box::new(BySlurm::new(config, slurm))),
             Launcher::Kubernetes(kubernetes) => {
                 let pods = runtime.block_on(ByPods::new(config, kubernetes, purpose.worker))?;
                 Means::Pods(Box::new(pods))

@@ -143,10 +143,7 @@ async fn passed(mut process: AttachedProcess) -> Result<u8, String> {
         }
         result = &mut said => {
             result.map_err(|error| format!("nobody listens any more: {error}"))?;
-            match timeout(LINGER, ended).await {
-                Ok(status) => status,
-                Err(_) => None,
-            }
+            timeout(LINGER, ended).await.unwrap_or_default()
         }
     };
     let lost = match process.join().await {

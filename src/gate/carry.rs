@@ -581,7 +581,7 @@ fn announced(groups: &[Group<'_>]) -> Vec<String> {
         let nodes = group.ready.iter().map(|it| it.item.action.node.as_str());
         told.entry(words).or_default().extend(nodes);
     }
-    let list = |nodes: Vec<&str>| text::clean(&hostlist::fold(nodes.into_iter()));
+    let list = |nodes: Vec<&str>| text::clean(&hostlist::fold(nodes));
     told.into_iter().map(|(words, nodes)| words.replacen("{}", &list(nodes), 1)).collect()
 }
 

@@ -7,6 +7,7 @@
 //! cordons one, never writes a key of somebody else.
 
 mod desk;
+pub mod events;
 pub mod evict;
 mod line;
 mod look;
@@ -86,8 +87,9 @@ impl Kubernetes {
     }
 }
 
-fn refused(why: String) -> SchedulerError {
-    SchedulerError::new(ProblemKind::Malformed, format!("nothing was sent: {why}"))
+fn refused(mut why: String) -> SchedulerError {
+    why.insert_str(0, "nothing was sent: ");
+    SchedulerError::new(ProblemKind::Malformed, why)
 }
 
 impl Scheduler for Kubernetes {

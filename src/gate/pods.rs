@@ -55,6 +55,10 @@ const GLANCE: Duration = Duration::from_secs(5);
 /// How often waiting is told.
 const TELL: Duration = Duration::from_secs(30);
 
+/// Taints that only repeat what a node's state says.
+const BESIDE_WORDS: &[&str] =
+    &[UNSCHEDULABLE, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
 /// How much longer than they may take to start pods stay without a worker: all
 /// of a run wait for the slowest.
 const IDLE_S: u64 = 300;
@@ -278,8 +282,8 @@ impl Holder<'_> {
     /// The taint that would keep our pod away, where there is one that its state
     /// does not tell.
     fn repelled(&self, node: &LiveNode) -> Option<String> {
-        // Those are told by words of their own: cordoned, not ready, and so on.
-        let told_otherwise = |key: &str| key.starts_with("node.kubernetes.io/");
+        // Those are told by words of their own: cordoned, not ready.
+        let told_otherwise = |key: &str| BESIDE_WORDS.contains(&key);
         let taints = &node.kubernetes.as_ref()?.taints;
         let others: Vec<_> =
             taints.iter().filter(|taint| !told_otherwise(&taint.key)).cloned().collect();

@@ -53,6 +53,9 @@ const LOOK_SHARE: u32 = 4;
 /// What claims are, asked in a thread of its own: sources may take long.
 pub type AskClaims = Arc<dyn Fn() -> Result<Claims, String> + Send + Sync>;
 
+/// Who writes under a term.
+pub type Writer<'a> = &'a dyn Fn(&Term) -> Box<dyn Scheduler>;
+
 /// How patient the loop is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pace {
@@ -82,7 +85,7 @@ pub struct Watch<'a> {
     /// A node whose certificate has expired takes no new pods.
     pub taints: bool,
     /// Who writes under a term, where writing needs one.
-    pub writer: Option<&'a dyn Fn(&Term) -> Box<dyn Scheduler>>,
+    pub writer: Option<Writer<'a>>,
     /// How patient it is.
     pub pace: Pace,
     /// What is started for a job, before the profile: this program.

@@ -15,6 +15,7 @@ use crate::exec::Finished;
 use crate::exec::Request;
 use crate::inventory::node_facts;
 use crate::launch::Launcher;
+use crate::launch::held::Held;
 use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::node_facts::NODE_FACTS_FORMAT;
@@ -49,6 +50,9 @@ pub struct Nodes<'n> {
     pub parallel: usize,
     /// How long one may take.
     pub limit: Duration,
+    /// The nodes that are held for this, where they must be, and fabricgate as
+    /// this machine calls it.
+    pub held: Option<(&'n Held, &'n str)>,
 }
 
 /// Asks all of them; one answer holds what every node says.
@@ -98,7 +102,11 @@ pub async fn each<T: Send + 'static>(
         while asking.len() < nodes.parallel.max(1)
             && let Some((at, name)) = waiting.pop_front()
         {
-            let argv = nodes.launcher.argv(name, &words).map_err(|error| error.to_string());
+            let argv = match nodes.held {
+                Some((held, here)) => nodes.launcher.on_held(name, &words, here, held),
+                None => nodes.launcher.argv(name, &words),
+            };
+            let argv = argv.map_err(|error| error.to_string());
             let limit = nodes.limit;
             asking.spawn(async move { (at, one(argv, limit, read).await) });
         }
@@ -187,7 +195,8 @@ mod tests {
         let template = ["sh", "-c", script, "{node}"];
         let template = template.iter().map(|word| (*word).to_owned()).collect();
         let launcher = Launcher::Command { template };
-        let nodes = Nodes { launcher: &launcher, worker: "fabricgate", parallel: 2, limit };
+        let nodes =
+            Nodes { launcher: &launcher, worker: "fabricgate", parallel: 2, limit, held: None };
         asked(&nodes, names)
     }
 
@@ -270,10 +279,12 @@ mod tests {
         for launcher in
             [Launcher::Sim { scenario: "/s.toml".into() }, Launcher::Replay { run: "/run".into() }]
         {
-            let nodes = Nodes { launcher: &launcher, worker: "x", parallel: 1, limit: LONG };
+            let nodes =
+                Nodes { launcher: &launcher, worker: "x", parallel: 1, limit: LONG, held: None };
             assert_eq!(asked(&nodes, &["n1"]).problems[0].kind, ProblemKind::Unsupported);
         }
-        let nodes = Nodes { launcher: &Launcher::Local, worker: "x", parallel: 1, limit: LONG };
+        let nodes =
+            Nodes { launcher: &Launcher::Local, worker: "x", parallel: 1, limit: LONG, held: None };
         assert_eq!(asked(&nodes, &["n1", "n2"]).problems[0].kind, ProblemKind::Unsupported);
     }
 }

@@ -89,7 +89,7 @@ async fn carried(lab: &Lab, folder: &Path, plan: &ActionPlan) -> Vec<(String, Ac
     let recovered = recovered(&gate, &mut journal).await;
     assert!(recovered.is_empty(), "{recovered:?}");
     let (_stopper, stop) = watch::channel(false);
-    let (names, mut say) = (MarkNames::default(), |text: &str| println!("  {text}"));
+    let (names, mut say) = (MarkNames::default(), |_: &str| {});
     let carrier = Carrier {
         scheduler: &gate,
         journal: &mut journal,
@@ -104,7 +104,7 @@ async fn carried(lab: &Lab, folder: &Path, plan: &ActionPlan) -> Vec<(String, Ac
 
 async fn recovered(gate: &Kubernetes, journal: &mut Journal) -> Vec<ActionRecord> {
     let (_stopper, stop) = watch::channel(false);
-    let (names, mut say) = (MarkNames::default(), |text: &str| println!("  {text}"));
+    let (names, mut say) = (MarkNames::default(), |_: &str| {});
     let carrier = Carrier {
         scheduler: gate,
         journal,
@@ -117,9 +117,6 @@ async fn recovered(gate: &Kubernetes, journal: &mut Journal) -> Vec<ActionRecord
 }
 
 fn results(records: &[ActionRecord]) -> Vec<(String, ActionResult)> {
-    for record in records {
-        println!("  {} {:?}: {}", record.node, record.result, record.detail);
-    }
     records.iter().map(|it| (it.node.to_string(), it.result)).collect()
 }
 

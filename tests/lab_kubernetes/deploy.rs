@@ -10,6 +10,8 @@ mod manifests;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
+use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -62,7 +64,7 @@ impl Asker {
     /// The administrator, where there is a laboratory.
     async fn admin() -> Option<Self> {
         let Some(config) = configuration().await else {
-            println!("no Kubernetes laboratory (ci/lab-kubernetes test): nothing is tested");
+            say("no Kubernetes laboratory (ci/lab-kubernetes test): nothing is tested");
             return None;
         };
         Some(Self(Client::try_from(config).expect("a client")))
@@ -142,6 +144,11 @@ impl Asker {
     }
 }
 
+/// What people should know of a test that tests less.
+fn say(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
 fn bytes(object: &Value) -> Vec<u8> {
     serde_json::to_vec(object).expect("JSON")
 }
@@ -168,7 +175,7 @@ fn rendered(name: &str) -> Vec<Value> {
     let run = Command::new(deploy().join("render")).arg(name).output().expect("a shell");
     let said = String::from_utf8_lossy(&run.stderr);
     if run.status.code() == Some(77) {
-        println!("{said}");
+        say(&said);
         return ours;
     }
     assert!(run.status.success(), "{name}: {said}");
@@ -363,9 +370,9 @@ async fn each_account_may_what_the_guide_says_and_nothing_else_that_the_server_k
                         asked(name)
                     );
                     if may {
-                        yes += 1
+                        yes += 1;
                     } else {
-                        no += 1
+                        no += 1;
                     }
                     // Only Leases are named; everything else need not be asked twice.
                     if resource != "leases" {
@@ -835,6 +842,9 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     let names = nodes.rack("least-", 4, &unverified);
     lab.admin().await.wait_until_ready(&names).await;
     let folder = installed(&admin, &lab, &simulated).await;
+    // A Lease of an earlier run would not have to be made.
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/fabricgate/leases/fabricgate-watch";
+    let _ = admin.delete(lease).await;
     let before = lab.audit().len();
     let run = |words: &[&str], code: i32| {
         let mut all = words.to_vec();
@@ -853,12 +863,20 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     assert!(marked["spec"]["taints"].to_string().contains("fabricgate.io/degraded"), "{told:?}");
     // Repaired, and measured until it is believed.
     simulated.rewrite(&scenario("least-", false));
-    for _ in 0..2 {
-        run(&["recertify", "--with-domain", "--apply", "least-03"], 0);
+    let mut back = marked;
+    let mut said = String::new();
+    // Two clean runs give it back; a third where the first began too close to the drain
+    // to count as made after it.
+    for _ in 0..3 {
+        let told = run(&["recertify", "--with-domain", "--apply", "least-03"], 0);
+        said = format!("{}\n{}", told.stdout, told.stderr);
+        back = admin.get(&node("least-03")).await.expect("a node");
+        if !back["spec"]["taints"].to_string().contains("fabricgate.io") {
+            break;
+        }
     }
-    let back = admin.get(&node("least-03")).await.expect("a node");
-    assert!(!back["spec"]["taints"].to_string().contains("fabricgate.io"), "{back}");
-    assert_eq!(back["metadata"]["labels"]["fabricgate.io/verdict"], "pass", "{back}");
+    assert!(!back["spec"]["taints"].to_string().contains("fabricgate.io"), "{said}");
+    assert_eq!(back["metadata"]["labels"]["fabricgate.io/verdict"], "pass", "{said}");
     run(&["gate", "status"], 0);
     run(&["watch", "--apply", "--once"], 0);
     // It goes on until it is told to end, which nobody tells it here.
@@ -900,6 +918,8 @@ async fn whole_runs_use_every_right_that_is_given_and_are_refused_nothing() {
     });
     assert_eq!(idle, BTreeSet::from(known), "rights that no run used, and those that say when");
     println!("{} kinds of requests, none refused", used.len());
+    // Its holder was killed.
+    admin.delete(lease).await.expect("a Lease less");
 }
 
 /// A rack of four, with a GPU that has lost a link or without.

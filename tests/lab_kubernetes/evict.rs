@@ -203,6 +203,8 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     let client = access.client;
     let reason = reason::write("run1", CLASS, 1);
     server.create("/api/v1/namespaces", &json!({"metadata": {"name": "team"}})).await;
+    let account = "/api/v1/namespaces/team/serviceaccounts/default";
+    lab::wait_for(account, async || server.get(account).await.ok_or("not there".to_owned())).await;
     for node in ["evict-1", "evict-2"] {
         server.create("/api/v1/nodes", &drained(node, &reason)).await;
     }

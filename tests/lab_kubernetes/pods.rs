@@ -420,7 +420,10 @@ async fn why_nothing_runs_in_a_pod_is_told_in_one_sentence() {
     assert!(said(&stranger, "p", &["true"]).contains("403"));
     assert!(said(&lab.kubeconfig("expired"), "p", &["true"]).contains("401"));
     assert!(said(&admin, "q", &["true"]).contains("it is gone"));
-    assert!(said(&admin, "p", &["/no/such/program"]).contains("/no/such/program"));
+    // Whoever starts it there says so, with a code of a shell's or with none.
+    let told = attach(&admin, &namespace, "p", &["/no/such/program"], b"");
+    assert!(matches!(told.code, Some(126 | 127 | 255)), "{told:?}");
+    assert!(told.stderr.contains("/no/such/program"), "{told:?}");
 
     // The node goes while it runs: that is no end of what ran.
     let pods = namespace.clone();
@@ -436,22 +439,40 @@ async fn why_nothing_runs_in_a_pod_is_told_in_one_sentence() {
 }
 
 #[tokio::test]
-async fn compute_domains_are_made_waited_for_and_gone_after_the_pods() {
+async fn claims_and_compute_domains_are_made_for_a_run_and_gone_after_its_pods() {
     let Some(lab) = lab() else { return };
-    let mut site = site(&lab, 2, &json!({})).await;
-    let domains =
-        format!("/apis/resource.nvidia.com/v1beta1/namespaces/{}/computedomains", site.namespace);
-    site.configure("compute_domain = \"always\"\nstart_s = 20");
-    let mut sweep = site.start(&["audit"]);
-    let domain = wait_for("its ComputeDomain is there", async || {
-        site.server.list(&domains).await.pop().ok_or("none".to_owned())
-    })
-    .await;
-    assert_eq!(domain["spec"]["numNodes"], 2);
-    assert!(site.pods().await.is_empty(), "no pod before there is a template");
-    // Nobody makes the template: the nodes are given up, and nothing stays.
-    let ended = sweep.wait().expect("it ends");
-    assert_eq!(ended.code(), Some(5));
-    assert!(site.server.list(&domains).await.is_empty());
+    let mut site = site(&lab, 2, &json!({"dra": true})).await;
+    site.configure("gpus = \"claim\"\ncompute_domain = \"auto\"\nranks = \"names\"");
+    let told = site.run(&["audit"]);
+    told.expect(0);
     site.expect_nothing_left().await;
+    let (dra, nvidia) = ("/apis/resource.k8s.io/v1", "/apis/resource.nvidia.com/v1beta1");
+    for (group, kind) in
+        [(dra, "resourceclaims"), (dra, "resourceclaimtemplates"), (nvidia, "computedomains")]
+    {
+        let path = format!("{group}/namespaces/{}/{kind}", site.namespace);
+        let left = site.server.list(&path).await;
+        assert!(left.is_empty(), "{kind}: {left:?}");
+    }
+    // In which order: as the server noted it.
+    let of_ours = |verb: &str, resource: &str| -> Vec<usize> {
+        let log = lab.audit();
+        let is_it = |line: &Value| {
+            let object = &line["objectRef"];
+            line["verb"] == verb
+                && object["namespace"] == site.namespace.as_str()
+                && object["resource"] == resource
+                && object["subresource"].is_null()
+                // Everybody else here names a program.
+                && line["userAgent"].is_null()
+                && line["user"]["username"] == "admin"
+        };
+        (0..log.len()).filter(|at| is_it(&log[*at])).collect()
+    };
+    let (made, deleted) =
+        (of_ours("create", "computedomains"), of_ours("delete", "computedomains"));
+    assert_eq!((made.len(), deleted.len()), (1, 1));
+    let pods = of_ours("delete", "pods");
+    assert!(pods.iter().any(|at| *at < deleted[0]) && made[0] < pods[0], "{pods:?} {deleted:?}");
+    assert!(of_ours("create", "pods").iter().all(|at| made[0] < *at));
 }

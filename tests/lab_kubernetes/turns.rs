@@ -84,6 +84,10 @@ impl Admin {
         self.send("POST", path, "application/json", object).await.expect("created");
     }
 
+    pub(super) async fn get(&self, path: &str) -> Value {
+        self.send("GET", path, "application/json", &Value::Null).await.expect("an answer")
+    }
+
     pub(super) async fn delete(&self, path: &str) {
         self.send("DELETE", path, "application/json", &json!({})).await;
     }

@@ -16,12 +16,15 @@ use std::time::Duration;
 use fabricgate::act::ledger::Ledger;
 use fabricgate::gate::journal;
 use fabricgate::gate::kubernetes::Kubernetes as Gate;
+use fabricgate::gate::kubernetes::events;
 use fabricgate::gate::scheduler::Scheduler;
 use fabricgate::model::action::ActionKind;
 use fabricgate::model::action::ActionRecord;
 use fabricgate::model::action::ActionResult;
 use fabricgate::model::action::ActionResult::*;
 use fabricgate::model::said::ProblemKind;
+use fabricgate::sources::kubernetes::access::Reading;
+use fabricgate::sources::kubernetes::access::connect;
 use serde_json::Value;
 use serde_json::json;
 
@@ -473,6 +476,37 @@ fn of_two_gates_at_once_one_drains_and_the_other_leaves_it_to_that() {
         assert_eq!(owners.count(), 1, "{name} has one owner");
         now(site.admin.delete(&format!("{NODES}/{name}")));
     }
+}
+
+#[test]
+fn what_was_done_is_said_on_the_node_where_that_is_allowed() {
+    let Some(lab) = laboratory() else { return };
+    let site = Site::new(&lab, "weather-events");
+    let live = now(site.gate.read(&[site.node.as_str().into()])).expect("read");
+    let records = site.turn(ActionKind::Drain);
+    let server = through(&site.folder.path().join("admin.proxy.kubeconfig"));
+    let tell = async || {
+        let access = connect(&server, Reading::Bounded).await.expect("a way");
+        events::tell(&access.client, &records, &live).await
+    };
+    now(tell()).expect("told");
+    let wanted = format!(
+        "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={}",
+        site.node
+    );
+    let told = now(site.admin.get(&wanted));
+    let told = told["items"].as_array().expect("events").clone();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0]["reason"], "FabricDrained");
+    assert_eq!(told[0]["involvedObject"]["uid"], site.before["metadata"]["uid"]);
+    // Whoever may not is told so, once, and nothing else is different.
+    site.proxy.weather(first(
+        usize::MAX,
+        |it| it.method == "POST",
+        || Weather::Answer(403, Vec::new()),
+    ));
+    assert!(now(tell()).expect_err("denied").contains("no right"));
+    site.is_drained();
 }
 
 #[test]

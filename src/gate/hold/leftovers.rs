@@ -99,9 +99,11 @@ pub(super) async fn clean(
         }
         match pods::remove(&objects, &run, now).await {
             Ok(detail) => {
-                say(&format!("left behind, and in no journal here: run {shown}: {detail}"))
+                say(&format!("left behind, and in no journal here: run {shown}: {detail}"));
             }
-            Err(why) => say(&format!("{what} of run {shown} cannot be removed now: {why}")),
+            Err(why) => {
+                say(&format!("{what} of run {shown} cannot be removed now: {why}"));
+            }
         }
     }
     Ok(())

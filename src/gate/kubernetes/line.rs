@@ -75,7 +75,10 @@ impl Line {
                 let mut answer = answer;
                 let work = work(desk);
                 tokio::select! {
-                    // Nobody waits any more: nothing more is begun.
+                    biased;
+                    // Nobody waits any more: nothing more is begun. What was being
+                    // sent while the thread was stuck may still go, with the version
+                    // of the node that it was meant for.
                     () = answer.closed() => {}
                     done = work => drop(answer.send(done)),
                 }

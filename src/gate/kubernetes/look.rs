@@ -11,6 +11,7 @@ use std::rc::Rc;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
+use tokio::task::JoinError;
 use tokio::task::JoinSet;
 
 use super::desk::Desk;
@@ -53,7 +54,7 @@ pub(super) async fn look(desk: Rc<Desk>, nodes: &[NodeName]) -> Result<Live, Sch
     let mut live = Live::default();
     while let Some(read) = reading.join_next().await {
         // An error drops the set, and with it whatever is still being asked.
-        let (node, trouble) = read.map_err(ended)??;
+        let (node, trouble) = read.map_err(|error| ended(&error))??;
         if let Some(node) = node {
             live.nodes.insert(node.name.clone(), node);
         }
@@ -67,7 +68,7 @@ pub(super) async fn look(desk: Rc<Desk>, nodes: &[NodeName]) -> Result<Live, Sch
 }
 
 /// A task that panicked.
-pub(super) fn ended(error: tokio::task::JoinError) -> SchedulerError {
+pub(super) fn ended(error: &JoinError) -> SchedulerError {
     let message = clean(&format!("a question to the API server ended: {error}"));
     SchedulerError::new(ProblemKind::Unreachable, message)
 }

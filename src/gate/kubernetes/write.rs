@@ -83,7 +83,7 @@ pub(super) async fn write(desk: Rc<Desk>, order: Order) -> Result<(), SchedulerE
         match written {
             Ok(Ok(())) => {}
             Ok(Err(failure)) => failed.push(failure),
-            Err(error) => return Err(look::ended(error)),
+            Err(error) => return Err(look::ended(&error)),
         }
     }
     failed.sort_by(|a, b| a.0.cmp(&b.0));
@@ -243,8 +243,8 @@ fn another() -> SchedulerError {
 
 /// The rest is written, the condition is not.
 fn but(error: SchedulerError) -> SchedulerError {
-    let message = format!("its condition is not written, all else is: {}", error.message);
-    SchedulerError::new(error.kind, message)
+    let SchedulerError { kind, message } = error;
+    SchedulerError::new(kind, format!("its condition is not written, all else is: {message}"))
 }
 
 /// Why this change of state must not be made on a node as it is.

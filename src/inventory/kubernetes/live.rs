@@ -137,7 +137,7 @@ pub fn means_out(taint: &Taint) -> bool {
     let begins = |known: &&str| taint.key.starts_with(*known);
     taint.effect != PREFER_NO_SCHEDULE
         && taint.key != CORDON
-        && (OUT.iter().any(|known| begins(known))
+        && (OUT.iter().any(begins)
             || AT_WORK.iter().any(|(known, _)| begins(known))
             // What network and storage agents call the taint that waits for them.
             || taint.key.ends_with("-not-ready"))

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::measure::text::clean;
+use crate::inventory::reading::plain;
 use crate::model::id::NodeName;
 use crate::model::kubernetes_node::RUN;
 
@@ -93,7 +93,7 @@ pub fn read<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<NodeName, O
             continue;
         }
         if let Some(domain) = served(pod) {
-            let gang = format!("ComputeDomain {}", clean(domain));
+            let gang = format!("ComputeDomain {}", plain(domain));
             nodes.entry(NodeName::from(node)).or_default().gangs.insert(gang);
         }
         if is_slurmd(pod) {
@@ -113,7 +113,7 @@ pub fn read<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<NodeName, O
 /// `namespace/name`, cleaned.
 pub fn name(pod: &Pod) -> String {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    clean(&format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default()))
+    plain(&format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default()))
 }
 
 /// Whether its containers have all ended. One that is being deleted still runs.
@@ -214,7 +214,7 @@ fn gangs(pod: &Pod) -> BTreeSet<String> {
     let annotation =
         |key: &str| meta.annotations.as_ref()?.get(key).filter(|value| !value.is_empty());
     let namespace = meta.namespace.as_deref().unwrap_or_default();
-    let called = |kind: &str, name: &str| clean(&format!("{kind} {namespace}/{name}"));
+    let called = |kind: &str, name: &str| plain(&format!("{kind} {namespace}/{name}"));
     let mut gangs = BTreeSet::new();
     for (kind, at, key) in GANGS {
         let found = match at {
