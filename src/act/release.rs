@@ -15,7 +15,6 @@ use super::situation::RunSeen;
 use super::situation::Situation;
 use super::standing;
 use super::words;
-use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
@@ -234,7 +233,8 @@ impl<'a> Proposal<'a> {
     fn certify(&mut self, live: &'a Live) {
         let situation = self.situation;
         let run = situation.run;
-        let mark = match self.validity() {
+        let now = situation.now.unix;
+        let mark = match certificate::validity_now(run, self.policy, now) {
             Ok(seconds) => Mark {
                 outcome: Outcome::Pass,
                 class: None,
@@ -270,21 +270,6 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    /// For how long the run certifies, from when it was made; an error says why
-    /// it certifies nothing now.
-    fn validity(&self) -> Result<i64, String> {
-        let (run, now) = (self.situation.run, self.situation.now.unix);
-        let seconds = certificate::validity(run, self.policy)?;
-        if grounds::is_to_come(run.created_unix, now) {
-            let created = clean(&run.created);
-            return Err(format!("the run was made at {created}, which is not yet"));
-        }
-        if run.created_unix.saturating_add(seconds) <= now {
-            return Err("what the run showed counts no longer".to_owned());
-        }
-        Ok(seconds)
-    }
-
     /// The certificate of one node; nothing where it says so already.
     fn certified(
         &self,
@@ -296,9 +281,9 @@ impl<'a> Proposal<'a> {
             return Err(standing::not_one(node));
         }
         let live = live.nodes.get(node).ok_or("the scheduler does not tell of it")?;
+        let measured = self.situation.boots.get(node);
         let refusal = standing::may_not_certify(live)
-            .or_else(|| grounds::is_slurms(live, self.policy))
-            .or_else(|| grounds::of_another_boot(self.situation, live));
+            .or_else(|| certificate::refusal(live, measured, self.situation.run, self.policy));
         if let Some(why) = refusal {
             return Err(why);
         }

@@ -18,6 +18,7 @@ use super::gating::Told;
 use super::stdout::note;
 use super::stored;
 use crate::act::certificate;
+use crate::act::certificate::Acted;
 use crate::act::certificate::Evidence;
 use crate::coordinator;
 use crate::coordinator::signals::Signals;
@@ -234,9 +235,9 @@ fn certify(
     evidence: &Evidence<'_>,
     turned: &Turned,
 ) -> Vec<Withheld> {
-    let (ledger, policy) = (&turned.ledger, &config.policy);
+    let acted = Acted { live: &turned.live, records: &turned.plan.records, ledger: &turned.ledger };
     let now = stamp::stamp();
-    let issued = certificates::issue(&gate.folder, evidence, ledger, policy, &now);
+    let issued = certificates::issue(&gate.folder, evidence, &acted, &config.policy, &now);
     let issued = issued.unwrap_or_else(|error| Issued {
         nodes: Vec::new(),
         withheld: vec![Withheld::new("certificates", format!("none is issued: {error}"))],
