@@ -15,6 +15,7 @@ use super::situation::RunSeen;
 use super::situation::Situation;
 use super::standing;
 use super::words;
+use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
@@ -110,7 +111,7 @@ impl<'a> Proposal<'a> {
         self.last_look(node, drain, &clean)?;
         let wanted = self.policy.clean_sweeps.max(1) as usize;
         if clean.len() < wanted {
-            return Err(missing(&clean, stale, wanted, live));
+            return Err(missing(&clean, stale, wanted, live) + &self.early(node, drain));
         }
         let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
         let mark = self.mark_of(&clean, drain, live);
@@ -182,6 +183,21 @@ impl<'a> Proposal<'a> {
             .collect();
         let stale = all - clean.len();
         Ok((clean, stale))
+    }
+
+    /// That the run at hand was begun before the drain, where it would count
+    /// otherwise.
+    fn early(&self, node: &NodeName, drain: &OwnDrain) -> String {
+        let run = self.situation.run;
+        let passed = self.verdicts.get(node).is_some_and(|v| v.outcome == Outcome::Pass);
+        let is_early = run.created_unix <= drain.stamp.unix && run.id != drain.run;
+        if !passed || !is_early || !is_whole(run, self.policy) {
+            return String::new();
+        }
+        let (id, created, drained) = (&run.id, clean(&run.created), &drain.stamp.at);
+        format!(
+            "; run {id} does not count: it was begun at {created}, and the drain is of {drained}"
+        )
     }
 
     /// Clean runs are of the past where the run at hand has looked at the node

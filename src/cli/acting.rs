@@ -88,11 +88,13 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
             user: rest.user.clone(),
             limit: gate.limit,
         }),
-        Told::Kubernetes(server) => {
-            let fence = Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it));
-            Box::new(cluster(server, fence))
-        }
+        Told::Kubernetes(server) => Box::new(cluster(server, fence(server))),
     }
+}
+
+/// What a job of the watch may write under: the term that it was started in.
+pub fn fence(server: &Server) -> Option<TermFence> {
+    Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it))
 }
 
 /// The same for an instance of the watch, which writes under this term.
