@@ -175,7 +175,7 @@ fn journal_with(folder: &Path, nodes: &[&str], reason: &str) {
             id: id.clone(),
             run: "run1".to_owned(),
             action: Box::new(action),
-            change: Change::default(),
+            change: Box::default(),
             before,
         };
         let outcome =
