@@ -110,9 +110,12 @@ fn a_watch_whose_place_in_history_is_gone_lists_anew_and_sees_what_it_missed() {
     let cordon = |name: &str| {
         now(admin.patch(&format!("{NODES}/{name}"), &json!({"spec": {"unschedulable": true}})));
     };
-    let is_out = |seen: &Value, name: &str| seen["not_due"].to_string().contains(name);
+    let are_out = |seen: &Value, count: usize| {
+        let not_due = seen["not_due"].as_array().expect("a list");
+        not_due.iter().any(|it| it["why"].to_string().contains("cordoned") && it["count"] == count)
+    };
     cordon("relist-1");
-    watch.until("a cordon", |seen| is_out(seen, "relist-1"));
+    watch.until("a cordon", |seen| are_out(seen, 1));
 
     let all = now(admin.get(NODES));
     let version = all["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
@@ -127,7 +130,7 @@ fn a_watch_whose_place_in_history_is_gone_lists_anew_and_sees_what_it_missed() {
     cordon("relist-2");
     let said = now(from(&kubeconfig, &version));
     assert!(said.contains("too old resource version") || said.contains("410"), "{said}");
-    let seen = watch.until("the rest", |seen| seen["nodes"] == 2 && is_out(seen, "relist-2"));
+    let seen = watch.until("the rest", |seen| seen["nodes"] == 2 && are_out(seen, 2));
     assert_eq!(seen["claimed"], 3, "{seen}");
 
     // And it goes on from there.
