@@ -27,6 +27,8 @@ mod outage;
 mod pods;
 #[path = "lab_kubernetes/proxy.rs"]
 mod proxy;
+#[path = "lab_kubernetes/relist.rs"]
+mod relist;
 #[path = "lab_kubernetes/turns.rs"]
 mod turns;
 #[path = "lab_kubernetes/watch.rs"]

@@ -43,7 +43,13 @@ use tokio::sync::watch;
 use super::lab;
 
 const CLASS: &str = "nvlink-low";
-const TEAM: &str = "/api/v1/namespaces/team/pods";
+
+/// Nodes that are objects and no more.
+const NODES: [&str; 4] = ["evict-1", "evict-2", "evict-3", "evict-4"];
+
+fn pods_of(team: &str) -> String {
+    format!("/api/v1/namespaces/{team}/pods")
+}
 
 /// Nodes as they are on the server, as far as pods that leave need it.
 struct Nodes(Client);
@@ -121,33 +127,40 @@ fn drained(node: &str, reason: &str) -> Value {
 /// Pods of a node, each with a controller, ready.
 struct Pods<'a> {
     server: &'a lab::Server,
+    team: &'a str,
     owner: String,
 }
 
 impl Pods<'_> {
     async fn run(&self, node: &str, name: &str, change: impl FnOnce(&mut Value)) {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"namespace": "team", "name": name, "labels": {"app": name},
+            "metadata": {"namespace": self.team, "name": name, "labels": {"app": name},
                 "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner",
                     "uid": self.owner, "controller": true}]},
             "spec": {"nodeName": node, "terminationGracePeriodSeconds": 30, "containers": [
                 {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}});
         change(&mut pod);
-        self.server.create(TEAM, &pod).await;
+        let pods = pods_of(self.team);
+        self.server.create(&pods, &pod).await;
         let ready =
             json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
-        self.server.status(&format!("{TEAM}/{name}"), &ready).await;
+        self.server.status(&format!("{pods}/{name}"), &ready).await;
     }
 
+    /// A budget, once the cluster knows what it allows: nothing.
     async fn budget(&self, name: &str, app: &str) {
-        self.server
-            .create(
-                "/apis/policy/v1/namespaces/team/poddisruptionbudgets",
-                &json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
-                    "metadata": {"name": name}, "spec": {"minAvailable": 1,
-                        "selector": {"matchLabels": {"app": app}}}}),
-            )
-            .await;
+        let budgets = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets", self.team);
+        let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+            "metadata": {"name": name}, "spec": {"minAvailable": 1,
+                "selector": {"matchLabels": {"app": app}}}});
+        self.server.create(&budgets, &budget).await;
+        lab::wait_for(&format!("the budget {name} counts its pod"), async || {
+            let budget = self.server.get(&format!("{budgets}/{name}")).await.expect("a budget");
+            let status = &budget["status"];
+            let is_known = status["currentHealthy"] == 1 && status["disruptionsAllowed"] == 0;
+            if is_known { Ok(()) } else { Err(status.to_string()) }
+        })
+        .await;
     }
 }
 
@@ -183,9 +196,9 @@ fn journal_with(folder: &Path, nodes: &[&str], reason: &str) {
     }
 }
 
-/// What a kubelet does with pods of team that were told to end.
-async fn end_what_ends(client: Client) {
-    let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(client, "team");
+/// What a kubelet does with pods of a team that were told to end.
+async fn end_what_ends(client: Client, team: String) {
+    let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(client, &team);
     loop {
         let pods = api.list(&kube::api::ListParams::default()).await.expect("pods");
         for pod in pods.items.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
@@ -202,7 +215,8 @@ async fn end_what_ends(client: Client) {
 fn of(evictions: &[Eviction], node: &str) -> BTreeMap<String, (EvictionResult, String)> {
     let eviction = evictions.iter().find(|it| it.node.as_str() == node).expect("the node");
     let pods = eviction.pods.iter();
-    pods.map(|pod| (pod.pod.clone(), (pod.result, pod.detail.clone()))).collect()
+    let name = |pod: &str| pod.split_once('/').expect("a namespace").1.to_owned();
+    pods.map(|pod| (name(&pod.pod), (pod.result, pod.detail.clone()))).collect()
 }
 
 #[tokio::test]
@@ -214,17 +228,19 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     let access = connect(&lab.asks_as("admin"), Reading::Bounded).await.expect("a way");
     let client = access.client;
     let reason = reason::write("run1", CLASS, 1);
-    server.create("/api/v1/namespaces", &json!({"metadata": {"name": "team"}})).await;
-    let account = "/api/v1/namespaces/team/serviceaccounts/default";
-    lab::wait_for(account, async || server.get(account).await.ok_or("not there".to_owned())).await;
+    let team = lab.namespace("team").await;
+    for node in NODES {
+        // A test that failed before has left it.
+        server.delete(&format!("/api/v1/nodes/{node}")).await;
+    }
     for node in ["evict-1", "evict-2"] {
         server.create("/api/v1/nodes", &drained(node, &reason)).await;
     }
     // Of this one somebody took the drain away; to this one nobody did anything.
     server.create("/api/v1/nodes", &json!({"metadata": {"name": "evict-3"}})).await;
     server.create("/api/v1/nodes", &drained("evict-4", "a person's own words")).await;
-    let owner = json!({"metadata": {"name": "owner", "namespace": "team"}});
-    let configs = "/api/v1/namespaces/team/configmaps";
+    let owner = json!({"metadata": {"name": "owner", "namespace": team}});
+    let configs = &format!("/api/v1/namespaces/{team}/configmaps");
     server.create(configs, &owner).await;
     let owner: Value = client
         .request(
@@ -234,11 +250,9 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
         .expect("the owner");
     let pods = Pods {
         server: &server,
+        team: &team,
         owner: owner["metadata"]["uid"].as_str().expect("a uid").to_owned(),
     };
-    for budget in [("held", "held"), ("twice-a", "twice"), ("twice-b", "twice")] {
-        pods.budget(budget.0, budget.1).await;
-    }
     pods.run("evict-1", "goes", |_| {}).await;
     pods.run("evict-1", "held", |_| {}).await;
     pods.run("evict-1", "twice", |_| {}).await;
@@ -251,8 +265,9 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     pods.run("evict-2", "also", |_| {}).await;
     pods.run("evict-3", "stays", |_| {}).await;
     pods.run("evict-4", "stays-too", |_| {}).await;
-    // The disruption controller must have seen the budgets.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    for budget in [("held", "held"), ("twice-a", "twice"), ("twice-b", "twice")] {
+        pods.budget(budget.0, budget.1).await;
+    }
 
     let folder = tempfile::tempdir().expect("a folder");
     journal_with(folder.path(), &["evict-1", "evict-2", "evict-3", "evict-4", "evict-5"], &reason);
@@ -264,13 +279,15 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     let proposed =
         evict::look(asking, &ledger, &BTreeMap::from([("evict-3".into(), CLASS.to_owned())])).await;
     let one = of(&proposed, "evict-1");
-    assert_eq!(one["team/goes"].0, Proposed);
-    assert_eq!(one["team/held"].0, Proposed);
-    assert_eq!(one["team/alone"].0, Kept);
-    assert!(!one.contains_key("team/plain"), "{one:?}");
+    assert_eq!(one["goes"].0, Proposed);
+    assert_eq!(one["held"].0, Proposed);
+    assert_eq!(one["alone"].0, Kept);
+    assert!(!one.contains_key("plain"), "{one:?}");
     let untouched: Value = client
         .request(
-            kube::core::Request::new(TEAM).get("goes", &Default::default()).expect("a request"),
+            kube::core::Request::new(pods_of(&team))
+                .get("goes", &Default::default())
+                .expect("a request"),
         )
         .await
         .expect("the pod");
@@ -287,11 +304,11 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
         say: &mut |text| panic!("{text}"),
     });
     let one = of(&refused.await.expect("the journal"), "evict-1");
-    assert_eq!(one["team/goes"].0, Left, "{one:?}");
-    assert!(one["team/goes"].1.contains("it was not asked: another has the term"), "{one:?}");
+    assert_eq!(one["goes"].0, Left, "{one:?}");
+    assert!(one["goes"].1.contains("it was not asked: another has the term"), "{one:?}");
     drop(journal);
 
-    let kubelet = tokio::spawn(end_what_ends(client.clone()));
+    let kubelet = tokio::spawn(end_what_ends(client.clone(), team.clone()));
     let mut journal = Journal::open(folder.path()).expect("a journal");
     let (_stopper, stop) = watch::channel(false);
     let mut told = Vec::new();
@@ -308,14 +325,14 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     drop(journal);
 
     let one = of(&evictions, "evict-1");
-    assert_eq!(one["team/goes"].0, Gone, "{one:?}");
-    assert_eq!(one["team/held"].0, Left, "{one:?}");
-    assert!(one["team/held"].1.contains("budget held needs 1"), "{one:?}");
-    assert_eq!(one["team/twice"].0, Left, "{one:?}");
-    assert!(one["team/twice"].1.contains("more than one disruption budget"), "{one:?}");
-    assert!(one["team/alone"].1.contains("no controller"), "{one:?}");
-    assert!(one["team/stubborn"].1.contains("tolerates"), "{one:?}");
-    assert_eq!(of(&evictions, "evict-2")["team/also"].0, Gone);
+    assert_eq!(one["goes"].0, Gone, "{one:?}");
+    assert_eq!(one["held"].0, Left, "{one:?}");
+    assert!(one["held"].1.contains("budget held needs 1"), "{one:?}");
+    assert_eq!(one["twice"].0, Left, "{one:?}");
+    assert!(one["twice"].1.contains("more than one disruption budget"), "{one:?}");
+    assert!(one["alone"].1.contains("no controller"), "{one:?}");
+    assert!(one["stubborn"].1.contains("tolerates"), "{one:?}");
+    assert_eq!(of(&evictions, "evict-2")["also"].0, Gone);
     for (node, why) in [
         ("evict-3", "does not show our drain"),
         ("evict-4", "does not show our drain"),
@@ -324,7 +341,8 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
         let refused = evictions.iter().find(|it| it.node.as_str() == node).expect("the node");
         assert!(refused.refused.as_deref().is_some_and(|said| said.contains(why)), "{refused:?}");
     }
-    assert!(told.iter().any(|line| line.contains("team/goes was told to end")), "{told:?}");
+    let words = format!("{team}/goes was told to end");
+    assert!(told.iter().any(|line| line.contains(&words)), "{told:?}");
 
     // What was done is written down, before and after.
     let written = std::fs::read_to_string(folder.path().join("journal.jsonl")).expect("a journal");
@@ -333,8 +351,12 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     }
     // Whoever stays was not touched.
     for name in ["held", "twice", "alone", "plain", "stubborn", "stays", "stays-too"] {
-        let request = kube::core::Request::new(TEAM).get(name, &Default::default());
+        let request = kube::core::Request::new(pods_of(&team)).get(name, &Default::default());
         let pod: Value = client.request(request.expect("a request")).await.expect("the pod");
         assert!(pod["metadata"]["deletionTimestamp"].is_null(), "{name}");
+    }
+    server.delete(&format!("/api/v1/namespaces/{team}")).await;
+    for node in NODES {
+        server.delete(&format!("/api/v1/nodes/{node}")).await;
     }
 }

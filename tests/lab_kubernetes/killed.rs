@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,6 +40,9 @@ const CHILD: &str = "FABRICGATE_LAB_KILLED";
 
 /// Where this is set, every step is tried in all three ways.
 const EVERY_WAY: &str = "FABRICGATE_LAB_EVERY_WAY";
+
+/// Attempts at once.
+const AT_ONCE: usize = 4;
 
 /// So that nodes of one attempt are no other's.
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
@@ -213,11 +217,23 @@ fn a_turn_that_is_killed_at_any_question_leaves_nothing_half_done() {
     let (was_killed, calls) = killed_at(&kubeconfig, Kill::Never);
     assert!(!was_killed && 15 <= calls, "{calls} questions");
     let every = std::env::var_os(EVERY_WAY).is_some();
-    for at in 1..=calls {
+    let kills = (1..=calls).flat_map(|at| {
         let all_ways = [Kill::Before(at), Kill::Orphan(at), Kill::After(at)];
-        for kill in if every { &all_ways[..] } else { &all_ways[at % 3..][..1] } {
-            let (was_killed, _) = killed_at(&kubeconfig, *kill);
-            assert!(was_killed, "{kill:?}");
+        let ways = if every { &all_ways[..] } else { &all_ways[at % 3..][..1] };
+        ways.to_vec()
+    });
+    // Each has nodes and a folder of its own, and waits most of its time.
+    let kills = Mutex::new(kills);
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let next = kills.lock().expect("nobody panics here").next();
+                    let Some(kill) = next else { return };
+                    let (was_killed, _) = killed_at(&kubeconfig, kill);
+                    assert!(was_killed, "{kill:?}");
+                }
+            });
         }
-    }
+    });
 }

@@ -39,13 +39,13 @@ use super::turns::turn;
 
 /// The server's process, which can be stopped and started again.
 #[derive(Clone)]
-struct Process {
+pub(super) struct Process {
     folder: PathBuf,
     argv: Vec<String>,
 }
 
 impl Process {
-    fn of(folder: &Path) -> Self {
+    pub(super) fn of(folder: &Path) -> Self {
         let mut process = Self { folder: folder.to_owned(), argv: Vec::new() };
         let line = fs::read(format!("/proc/{}/cmdline", process.number())).expect("its words");
         let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
@@ -67,14 +67,19 @@ impl Process {
         kill_process(Pid::from_raw(self.number()).expect("a pid"), signal).expect("signalled");
     }
 
-    /// Kills it; the store stays.
-    fn kill(&self) {
+    /// Kills it, and waits until its port is free; the store stays.
+    pub(super) fn kill(&self) {
+        let line = format!("/proc/{}/cmdline", self.number());
         self.signal(Signal::KILL);
+        // One that nobody reaps has no words left.
+        while fs::read(&line).is_ok_and(|words| !words.is_empty()) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Starts it with the words it had, on the same port.
     #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
-    fn start(&self, gate: &Gate) {
+    pub(super) fn start(&self, gate: &Gate) {
         let log = fs::File::create(self.folder.join("kube-apiserver-again.log")).expect("a log");
         let mut command = Command::new(&self.argv[0]);
         command.args(&self.argv[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

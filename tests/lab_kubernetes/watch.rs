@@ -397,3 +397,38 @@ async fn a_watch_that_is_killed_leaves_nothing_that_its_successor_does_not_end()
     site.until_certified(&second).await;
     assert_eq!(second.end(), Some(0));
 }
+
+#[tokio::test]
+async fn a_job_that_is_killed_certifies_nothing_and_the_next_one_takes_its_pods_back() {
+    let Some(lab) = lab() else { return };
+    let site = site(&lab, 2).await;
+    let watch = site.start("one");
+    let job = watch.until("started", 1).await["job"].as_str().expect("a name").to_owned();
+    let child = watch.job(&job);
+    let pods = format!("/api/v1/namespaces/{}/pods", site.namespace);
+    let names = async || -> Vec<String> {
+        let pods = site.server.list(&pods).await;
+        pods.iter().map(|pod| pod["metadata"]["name"].to_string()).collect()
+    };
+    let left = wait_for("its pods are there", async || {
+        let names = names().await;
+        if names.len() == site.names.len() { Ok(names) } else { Err(format!("{names:?}")) }
+    })
+    .await;
+    rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("killed");
+    let ended = watch.until("ended", 1).await;
+    assert_eq!((&ended["outcome"], ended.get("code")), (&json!("killed"), None), "{ended}");
+
+    // Nobody tells it to: that nobody has certified them is why.
+    let next = watch.until("started", 2).await;
+    assert_eq!(next["cause"], "unverified", "{next}");
+    site.until_certified(&watch).await;
+    let ended = watch.until("ended", 2).await;
+    assert_eq!(ended["code"], 0, "{ended}");
+    let next = next["job"].as_str().expect("a name");
+    let said = fs::read_to_string(site.folder.path().join(format!("one/watch/{next}.log")));
+    let said = said.expect("a log");
+    assert!(said.contains("left behind by process"), "{left:?}: {said}");
+    assert_eq!(watch.end(), Some(0));
+    assert_eq!(names().await, [""; 0], "{left:?}");
+}
