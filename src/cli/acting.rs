@@ -35,6 +35,7 @@ use crate::gate::turn;
 use crate::gate::turn::Turn;
 use crate::gate::turn::TurnError;
 use crate::gate::turn::Turned;
+use crate::gate::watch::state;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
 use crate::launch::kubernetes::Kubernetes as Pods;
@@ -87,10 +88,7 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
             user: rest.user.clone(),
             limit: gate.limit,
         }),
-        Told::Kubernetes(server) => {
-            let fence = Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it));
-            Box::new(cluster(server, fence))
-        }
+        Told::Kubernetes(server) => Box::new(cluster(server, fence(server))),
     }
 }
 
@@ -103,6 +101,11 @@ pub fn scheduler_in(gate: &Gate, term: Option<&Term>) -> Box<dyn Scheduler> {
         }
         _ => scheduler(gate),
     }
+}
+
+/// The fence of the term in which whoever started us works, where there is one.
+pub fn fence(server: &Server) -> Option<TermFence> {
+    Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it))
 }
 
 /// A cluster, where nothing is written unless the fence holds.
@@ -135,6 +138,9 @@ pub fn pods(launcher: &Launcher) -> Option<&Pods> {
 /// told.
 pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned, Failure> {
     let gate = gate(config)?;
+    if apply && let Some(why) = state::disowned(&gate.folder) {
+        return Err(Failure::Environment(why));
+    }
     let scheduler = scheduler(gate);
     let record = &judged.stored.record;
     let complete = record.state == State::Complete;

@@ -17,6 +17,7 @@ use super::gating::Told;
 use super::stdout::note;
 use crate::coordinator::signals::Signals;
 use crate::gate::journal::Journal;
+use crate::gate::kubernetes::Fence;
 use crate::gate::kubernetes::Kubernetes as Cluster;
 use crate::gate::kubernetes::evict;
 use crate::gate::kubernetes::evict::Asking;
@@ -59,7 +60,9 @@ fn asked(config: &Config, turned: &Turned, apply: bool) -> Result<Vec<Eviction>,
     let emptying = async {
         let access = access::connect(server, Reading::Bounded).await;
         let client = access.map_err(|problem| Failure::Environment(problem.message))?.client;
-        let asking = Asking { client: &client, scheduler: &cluster };
+        let fence = acting::fence(server);
+        let fence = fence.as_ref().map(|fence| fence as &dyn Fence);
+        let asking = Asking { client: &client, scheduler: &cluster, fence };
         if !apply {
             return Ok(evict::look(asking, &turned.ledger, &proposed(turned)).await);
         }

@@ -245,7 +245,7 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     let folder = tempfile::tempdir().expect("a folder");
     journal_with(folder.path(), &["evict-1", "evict-2", "evict-3", "evict-4", "evict-5"], &reason);
     let nodes = Nodes(client.clone());
-    let asking = Asking { client: &client, scheduler: &nodes };
+    let asking = Asking { client: &client, scheduler: &nodes, fence: None };
 
     // A dry run lists and asks nobody.
     let ledger = journal::look(folder.path()).expect("a ledger");
