@@ -62,6 +62,10 @@ pub fn taints(
     policy: &Policy,
     now: &Stamp,
 ) -> Vec<(NodeName, Change)> {
+    // Nothing more is taken from jobs until a person has looked.
+    if ledger.breaker.is_some() {
+        return Vec::new();
+    }
     let claimed: BTreeSet<&NodeName> = fleet.domains.iter().flat_map(|it| &it.nodes).collect();
     let tainted = live.nodes.values().filter(|node| ready::is_unverified(node)).count();
     #[expect(clippy::cast_precision_loss, reason = "a fleet has far fewer than 2^52 nodes")]
@@ -100,6 +104,7 @@ pub fn taints(
 mod tests {
     use super::*;
     use crate::act::fixture::World;
+    use crate::act::ledger::Tripped;
     use crate::model::action::Mark;
     use crate::model::kubernetes_node::Condition;
     use crate::model::kubernetes_node::KubernetesNode;
@@ -181,6 +186,11 @@ mod tests {
         world.state("d0n9", &["IDLE", "UNVERIFIED"]);
         let live = world.live.clone().expect("a scheduler");
         assert_eq!(get(&world, &live), 2, "whoever brought it");
+        let tripped =
+            Tripped { stamp: world.now.clone(), why: "too many".to_owned(), run: "r1".to_owned() };
+        world.ledger.breaker = Some(tripped);
+        assert_eq!(get(&world, &live), 0, "the breaker is for whatever takes nodes away");
+        world.ledger.breaker = None;
         world.policy.outstanding = 0.0;
         assert_eq!(get(&world, &live), 0);
     }
