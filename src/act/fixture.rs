@@ -50,6 +50,7 @@ pub(super) struct World {
     pub controls: BTreeSet<NodeName>,
     pub drivers: BTreeMap<NodeName, String>,
     pub boots: BTreeMap<NodeName, String>,
+    pub gpus: BTreeMap<NodeName, Vec<String>>,
     pub now: Stamp,
     pub policy: Policy,
 }
@@ -90,6 +91,7 @@ impl World {
             platform: None,
             thresholds_digest: String::new(),
             outcome: Outcome::Pass,
+            device: None,
             findings: Vec::new(),
             nodes: all.iter().map(pass).collect(),
             unknown: Vec::new(),
@@ -119,6 +121,7 @@ impl World {
             controls: BTreeSet::new(),
             drivers: BTreeMap::new(),
             boots: BTreeMap::new(),
+            gpus: BTreeMap::new(),
             now,
             // Budgets of a share leave room for what a test is not about.
             policy: Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() },
@@ -158,6 +161,7 @@ impl World {
             drivers: &self.drivers,
             now: &self.now,
             boots: &self.boots,
+            gpus: &self.gpus,
         }
     }
 
@@ -311,6 +315,7 @@ pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: 
                 boot_id: None,
                 domain: None,
             }),
+            device: None,
             findings: vec![format!("{class}-{node}")],
             ratio: Some(ratio),
             price: None,

@@ -141,6 +141,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
     let run = coordinator::run_seen(&record.info, &record.launcher, complete);
     let taken = Taken::of(judged.stored)?;
     let (drivers, boots) = (taken.drivers(), certificate::boots(&taken.machines));
+    let gpus = certificate::uuids(&taken.machines);
     let mut say = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
     let taking = turn::turn(Turn {
@@ -162,6 +163,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         run: &run,
         drivers: &drivers,
         boots: &boots,
+        gpus: &gpus,
         apply,
         stop,
         say: &mut say,

@@ -28,6 +28,7 @@ use super::sight::Sight;
 use super::sight::carries;
 use super::sight::words;
 use super::stamp;
+use crate::act::device;
 use crate::act::ledger::Ledger;
 use crate::act::marks;
 use crate::act::marks::MarkNames;
@@ -45,6 +46,7 @@ use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
+use crate::model::kubernetes_node::DeviceMark;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
@@ -344,7 +346,10 @@ impl<'p> Turn<'_, 'p> {
         };
         let journal = &*self.carrier.journal;
         let state = state(action, node, journal.ledger(), self.run, journal.epoch())?;
-        let said = |mark| marks::of_action(action.kind, node, mark, self.carrier.names);
+        let device = device(action, node, journal.ledger())?;
+        let said = |mark| {
+            marks::beside(action.kind, device.as_ref(), node, mark, self.carrier.names)
+        };
         let said = action.mark.as_ref().map(said);
         let change = Change { state, ..said.unwrap_or_default() };
         if change.is_nothing() {
@@ -506,6 +511,9 @@ fn state(
     };
     let superseded = || (ActionResult::Superseded, format!("it is another's: {}", words(node)));
     match action.kind {
+        ActionKind::Relabel if device::is_alone(node) => {
+            Err((ActionResult::Already, words(node)))
+        }
         ActionKind::Drain => {
             if is_ours && own.is_some_and(|drain| drain.run == run) {
                 // Its record has the reason that stands there, and the runs that
@@ -514,6 +522,15 @@ fn state(
             }
             if let Some(why) = standing::may_not_drain(node, ledger) {
                 return Err(refuse(why));
+            }
+            if device::is_alone(node) {
+                return match action.device {
+                    // What is accused besides was decided on the node as it was then.
+                    Some(_) => Err((ActionResult::Already, words(node))),
+                    None => Ok(Some(StateChange::Drain {
+                        reason: reason::write(run, &class(action), epoch),
+                    })),
+                };
             }
             if standing::has_drain(node) || node.reason.as_deref().is_some_and(is_foreign) {
                 return Err(superseded());
@@ -545,6 +562,26 @@ fn state(
     }
 }
 
+/// The one GPU that an action takes out or gives back now.
+fn device(
+    action: &Action,
+    node: &LiveNode,
+    ledger: &Ledger,
+) -> Result<Option<DeviceMark>, (ActionResult, String)> {
+    match (action.kind, ledger.drains.get(&action.node)) {
+        (ActionKind::Drain, _) if action.device.is_some() && action.mark.is_none() => {
+            let why = "one GPU goes only with words on its node".to_owned();
+            Err((ActionResult::Refused, why))
+        }
+        (ActionKind::Drain, _) => Ok(action.device.clone()),
+        (ActionKind::Release, Some(own)) => {
+            let device = device::of_release(node, own);
+            device.map_err(|why| (ActionResult::Refused, why))
+        }
+        _ => Ok(None),
+    }
+}
+
 fn is_foreign(reason: &str) -> bool {
     !reason.trim().is_empty() && !reason.starts_with(reason::PREFIX)
 }
@@ -571,10 +608,14 @@ fn id(run: &str, action: &Action, epoch: u64) -> String {
 fn announced(groups: &[Group<'_>]) -> Vec<String> {
     let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for group in groups {
+        let one = group.change.kubernetes.as_ref().and_then(|it| it.device.as_ref());
         let words = match &group.change.state {
-            Some(StateChange::Drain { reason }) => {
-                format!("draining {{}}: {}", text::clean(reason))
-            }
+            Some(StateChange::Drain { reason }) => match one {
+                Some(mark) => {
+                    format!("taking out {} of {{}}: {}", device::told(mark), text::clean(reason))
+                }
+                None => format!("draining {{}}: {}", text::clean(reason)),
+            },
             Some(StateChange::Resume) => "giving back {}".to_owned(),
             None => "marking {}".to_owned(),
         };

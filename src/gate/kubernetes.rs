@@ -7,6 +7,7 @@
 //! cordons one, never writes a key of somebody else.
 
 mod desk;
+mod devices;
 pub mod events;
 pub mod evict;
 mod line;

@@ -53,6 +53,7 @@ fn verdicts(platform: Option<&str>, outcome: Outcome) -> Verdicts {
         thresholds_digest:
             "sha256:5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5".to_owned(),
         outcome,
+        device: None,
         findings: Vec::new(),
         nodes: Vec::new(),
         unknown: Vec::new(),
@@ -224,6 +225,7 @@ pub(super) fn rack() -> Run {
                 ]
                 .map(str::to_owned)
                 .to_vec(),
+                device: None,
                 findings: vec!["nvlink-low-block01-node0007-2".to_owned()],
                 why: "GPU 2 of node0007 is below what its NVLinks must deliver, confirmed by a \
                       second reading"
@@ -394,6 +396,7 @@ pub(super) fn hostile() -> Run {
                 command: ["scontrol", "update", &format!("NodeName={}", nodes[2]), "State=DRAIN"]
                     .map(str::to_owned)
                     .to_vec(),
+                device: None,
                 findings: vec!["no-path-<x>\x1b[2J".to_owned()],
                 why: "it failed\x1b[1m".to_owned(),
             }],

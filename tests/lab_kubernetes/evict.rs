@@ -152,6 +152,7 @@ fn journal_with(folder: &Path, nodes: &[&str], reason: &str) {
             command: Vec::new(),
             reason: reason.to_owned(),
             mark: None,
+            device: None,
             findings: Vec::new(),
             ratio: None,
             price: None,

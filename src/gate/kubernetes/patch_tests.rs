@@ -136,7 +136,7 @@ fn the_last_look_refuses_a_patch_that_touches_what_is_not_ours() {
     let patch = |change: &dyn Fn(&mut Value)| {
         let mut patch = sent(&drain(OURS), &node()).expect("a patch");
         change(&mut patch);
-        guard(&patch, &before)
+        guard(&patch, &before, None)
     };
     assert_eq!(patch(&|_| {}), Ok(()));
     let all: [&dyn Fn(&mut Value); 11] = [

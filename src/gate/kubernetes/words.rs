@@ -5,6 +5,7 @@
 use serde_json::json;
 
 use super::patch::Edits;
+use crate::act::words;
 use crate::model::id::NodeName;
 use crate::model::kubernetes_node::CONDITION;
 use crate::model::kubernetes_node::TaintEdit;
@@ -51,6 +52,9 @@ pub(super) fn words(server: &Server, nodes: &[NodeName], edits: &Edits) -> Vec<V
         };
         let rest = with_overwrite(edits.taints.iter().map(taint).collect());
         commands.push(command(&["taint", "node"], rest));
+    }
+    if let Some((mark, is_out)) = &edits.device {
+        commands.extend(nodes.iter().map(|node| words::device_words(node, mark, *is_out)));
     }
     if let Some(it) = &edits.condition {
         let patch = json!({ "status": { "conditions": [{
