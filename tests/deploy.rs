@@ -49,8 +49,10 @@ fn everything() -> BTreeMap<String, Value> {
             all.insert(called(&object), object);
         }
     }
-    for object in documents(&deploy().join("components/eviction/rights.yaml")) {
-        all.insert(called(&object), object);
+    for part in ["eviction", "devices"] {
+        for object in documents(&deploy().join(format!("components/{part}/rights.yaml"))) {
+            all.insert(called(&object), object);
+        }
     }
     all
 }

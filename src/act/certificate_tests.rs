@@ -40,7 +40,6 @@ fn verdicts(nodes: &[(&str, Outcome)]) -> Verdicts {
         platform: Some("gb200-nvl72".to_owned()),
         thresholds_digest: "sha".to_owned(),
         outcome: Outcome::Pass,
-        device: None,
         findings: Vec::new(),
         nodes: nodes.iter().map(node).collect(),
         unknown: Vec::new(),

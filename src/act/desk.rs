@@ -313,9 +313,7 @@ impl<'a> Desk<'a> {
             None => mark,
         };
         // Which words a mark takes, only the node as it is can say.
-        let said = |live| {
-            marks::beside(*kind, device.as_ref(), live, &mark, &self.policy.marks)
-        };
+        let said = |live| marks::beside(*kind, device.as_ref(), live, &mark, &self.policy.marks);
         let mut change = live.map(said).unwrap_or_default();
         let mut reason = String::new();
         let plane = live.map_or(Plane::Slurm, Plane::of);

@@ -91,7 +91,6 @@ impl World {
             platform: None,
             thresholds_digest: String::new(),
             outcome: Outcome::Pass,
-            device: None,
             findings: Vec::new(),
             nodes: all.iter().map(pass).collect(),
             unknown: Vec::new(),

@@ -41,7 +41,6 @@ impl World {
                 platform: None,
                 thresholds_digest: String::new(),
                 outcome: Outcome::Pass,
-                device: None,
                 findings: Vec::new(),
                 nodes: Vec::new(),
                 unknown: Vec::new(),
@@ -126,6 +125,7 @@ impl World {
             drivers: &BTreeMap::new(),
             now: &self.now,
             boots: &BTreeMap::new(),
+            gpus: &BTreeMap::new(),
         };
         propose(&situation, &self.policy)
     }

@@ -347,9 +347,8 @@ impl<'p> Turn<'_, 'p> {
         let journal = &*self.carrier.journal;
         let state = state(action, node, journal.ledger(), self.run, journal.epoch())?;
         let device = device(action, node, journal.ledger())?;
-        let said = |mark| {
-            marks::beside(action.kind, device.as_ref(), node, mark, self.carrier.names)
-        };
+        let said =
+            |mark| marks::beside(action.kind, device.as_ref(), node, mark, self.carrier.names);
         let said = action.mark.as_ref().map(said);
         let change = Change { state, ..said.unwrap_or_default() };
         if change.is_nothing() {
@@ -511,9 +510,7 @@ fn state(
     };
     let superseded = || (ActionResult::Superseded, format!("it is another's: {}", words(node)));
     match action.kind {
-        ActionKind::Relabel if device::is_alone(node) => {
-            Err((ActionResult::Already, words(node)))
-        }
+        ActionKind::Relabel if device::is_alone(node) => Err((ActionResult::Already, words(node))),
         ActionKind::Drain => {
             if is_ours && own.is_some_and(|drain| drain.run == run) {
                 // Its record has the reason that stands there, and the runs that

@@ -53,7 +53,6 @@ fn verdicts(platform: Option<&str>, outcome: Outcome) -> Verdicts {
         thresholds_digest:
             "sha256:5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5".to_owned(),
         outcome,
-        device: None,
         findings: Vec::new(),
         nodes: Vec::new(),
         unknown: Vec::new(),

@@ -152,9 +152,8 @@ pub(super) async fn take_out(
         Ok(_) => Ok(()),
         Err(refused) if refused.status == Some(409) => {
             let there = desk.one(&place.rules, &name).await?;
-            let is_same = |rule: &Value| {
-                is_ours(rule) && rule["metadata"]["annotations"][REASON] == reason
-            };
+            let is_same =
+                |rule: &Value| is_ours(rule) && rule["metadata"]["annotations"][REASON] == reason;
             match there {
                 Some(rule) if is_same(&rule) => Ok(()),
                 Some(_) => Err(odd(format!(
@@ -234,7 +233,8 @@ fn takes_out(rule: &Value) -> bool {
 /// An attribute of a device, with or without its driver's domain; `v1beta1` has them
 /// one level lower.
 fn attribute<'a>(device: &'a Value, name: &str) -> Option<&'a str> {
-    let all = device["attributes"].as_object().or_else(|| device["basic"]["attributes"].as_object())?;
+    let all =
+        device["attributes"].as_object().or_else(|| device["basic"]["attributes"].as_object())?;
     let is_it = |key: &str| key == name || key.rsplit('/').next() == Some(name);
     all.iter().find(|(key, _)| is_it(key)).and_then(|(_, value)| value["string"].as_str())
 }

@@ -433,15 +433,15 @@ mod tests {
         let ours = "fabricgate:r1:nvlink-low e1";
         let drain = Some(StateChange::Drain { reason: ours.to_owned() });
         let resume = Some(StateChange::Resume);
-        assert_eq!(forbidden(&drain, &LiveNode::new("n1", &["IDLE"])), None);
-        assert_eq!(forbidden(&drain, &drained(Some(ours), false)), None);
-        assert_eq!(forbidden(&resume, &drained(Some(ours), false)), None);
+        assert_eq!(forbidden(&drain, &LiveNode::new("n1", &["IDLE"]), false), None);
+        assert_eq!(forbidden(&drain, &drained(Some(ours)), false), None);
+        assert_eq!(forbidden(&resume, &drained(Some(ours)), false), None);
         for reason in [None, Some("psu"), Some("fabricgate:r2:nvlink-low e2")] {
             assert!(forbidden(&drain, &drained(reason), false).is_some(), "{reason:?}");
         }
         for reason in [None, Some("psu")] {
             assert!(forbidden(&resume, &drained(reason), false).is_some(), "{reason:?}");
         }
-        assert!(forbidden(&None, &LiveNode::new("n1", &["DELETING"])).is_some());
+        assert!(forbidden(&None, &LiveNode::new("n1", &["DELETING"]), false).is_some());
     }
 }
