@@ -2,7 +2,7 @@
 //! written: taints, a condition, labels and annotations of ours.
 //!
 //! Plain values, as they were told. The names are `interop`'s: nobody else's
-//! prefix is ever written.
+//! prefix is ever written, but for [`DEVICE_CORDON`].
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
