@@ -347,7 +347,7 @@ async fn where_nobody_offers_the_gpu_it_stays_and_the_node_says_so() {
 
 #[tokio::test]
 async fn a_cluster_without_such_rules_keeps_the_gpu_and_the_node_says_so() {
-    let Some(lab) = own_lab(&[("FABRICGATE_LAB_BARE", "1")]) else { return };
+    let Some(lab) = own_lab(&[("FABRICGATE_LAB_PLAIN", "1")]) else { return };
     let server = lab.admin().await;
     stays(&lab, &server, "does not serve DeviceTaintRule").await;
 }
