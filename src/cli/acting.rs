@@ -18,6 +18,7 @@ use super::gating::Told;
 use super::stdout::note;
 use super::stored;
 use crate::act::certificate;
+use crate::act::certificate::Acted;
 use crate::act::certificate::Evidence;
 use crate::coordinator;
 use crate::coordinator::signals::Signals;
@@ -87,11 +88,13 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
             user: rest.user.clone(),
             limit: gate.limit,
         }),
-        Told::Kubernetes(server) => {
-            let fence = Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it));
-            Box::new(cluster(server, fence))
-        }
+        Told::Kubernetes(server) => Box::new(cluster(server, fence(server))),
     }
+}
+
+/// What a job of the watch may write under: the term that it was started in.
+pub fn fence(server: &Server) -> Option<TermFence> {
+    Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it))
 }
 
 /// The same for an instance of the watch, which writes under this term.
@@ -234,9 +237,9 @@ fn certify(
     evidence: &Evidence<'_>,
     turned: &Turned,
 ) -> Vec<Withheld> {
-    let (ledger, policy) = (&turned.ledger, &config.policy);
+    let acted = Acted { live: &turned.live, records: &turned.plan.records, ledger: &turned.ledger };
     let now = stamp::stamp();
-    let issued = certificates::issue(&gate.folder, evidence, ledger, policy, &now);
+    let issued = certificates::issue(&gate.folder, evidence, &acted, &config.policy, &now);
     let issued = issued.unwrap_or_else(|error| Issued {
         nodes: Vec::new(),
         withheld: vec![Withheld::new("certificates", format!("none is issued: {error}"))],

@@ -17,6 +17,7 @@ use super::gating::Told;
 use super::stdout::note;
 use crate::coordinator::signals::Signals;
 use crate::gate::journal::Journal;
+use crate::gate::kubernetes::Fence;
 use crate::gate::kubernetes::Kubernetes as Cluster;
 use crate::gate::kubernetes::evict;
 use crate::gate::kubernetes::evict::Asking;
@@ -55,11 +56,16 @@ fn asked(config: &Config, turned: &Turned, apply: bool) -> Result<Vec<Eviction>,
         return Ok(Vec::new());
     };
     let cluster = Cluster::new(server.clone());
+    let fence = acting::fence(server);
     let (stopper, stop) = watch::channel(false);
     let emptying = async {
         let access = access::connect(server, Reading::Bounded).await;
         let client = access.map_err(|problem| Failure::Environment(problem.message))?.client;
-        let asking = Asking { client: &client, scheduler: &cluster };
+        let asking = Asking {
+            client: &client,
+            scheduler: &cluster,
+            fence: fence.as_ref().map(|it| it as &dyn Fence),
+        };
         if !apply {
             return Ok(evict::look(asking, &turned.ledger, &proposed(turned)).await);
         }

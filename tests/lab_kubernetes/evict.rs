@@ -10,6 +10,7 @@ use std::time::Duration;
 use fabricgate::act::reason;
 use fabricgate::gate::journal;
 use fabricgate::gate::journal::Journal;
+use fabricgate::gate::kubernetes::Fence;
 use fabricgate::gate::kubernetes::evict;
 use fabricgate::gate::kubernetes::evict::Asking;
 use fabricgate::gate::kubernetes::evict::Emptying;
@@ -56,6 +57,17 @@ struct Nodes(Client);
 impl std::fmt::Debug for Nodes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Nodes")
+    }
+}
+
+/// The term of somebody who lost it.
+#[derive(Debug)]
+struct Over;
+
+impl Fence for Over {
+    fn holds<'a>(&'a self) -> Answer<'a, ()> {
+        let error = SchedulerError::new(ProblemKind::Contradictory, "another has the term");
+        Box::pin(async { Err(error) })
     }
 }
 
@@ -260,7 +272,7 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     let folder = tempfile::tempdir().expect("a folder");
     journal_with(folder.path(), &["evict-1", "evict-2", "evict-3", "evict-4", "evict-5"], &reason);
     let nodes = Nodes(client.clone());
-    let asking = Asking { client: &client, scheduler: &nodes };
+    let asking = Asking { client: &client, scheduler: &nodes, fence: None };
 
     // A dry run lists and asks nobody.
     let ledger = journal::look(folder.path()).expect("a ledger");
@@ -281,7 +293,26 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
         .expect("the pod");
     assert!(untouched["metadata"]["deletionTimestamp"].is_null());
 
+<<<<<<< HEAD
     let kubelet = tokio::spawn(end_what_ends(client.clone(), team.clone()));
+=======
+    // Whose term is over asks nobody either.
+    let mut journal = Journal::open(folder.path()).expect("a journal");
+    let (_stopper, stop) = watch::channel(false);
+    let refused = evict::empty(Emptying {
+        asking: Asking { fence: Some(&Over), ..asking },
+        journal: &mut journal,
+        patience: Duration::ZERO,
+        stop,
+        say: &mut |text| panic!("{text}"),
+    });
+    let one = of(&refused.await.expect("the journal"), "evict-1");
+    assert_eq!(one["team/goes"].0, Left, "{one:?}");
+    assert!(one["team/goes"].1.contains("it was not asked: another has the term"), "{one:?}");
+    drop(journal);
+
+    let kubelet = tokio::spawn(end_what_ends(client.clone()));
+>>>>>>> main
     let mut journal = Journal::open(folder.path()).expect("a journal");
     let (_stopper, stop) = watch::channel(false);
     let mut told = Vec::new();

@@ -17,6 +17,7 @@ use kube::api::Preconditions;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::Fence;
 use crate::act::evict;
 use crate::act::evict::Choice;
 use crate::act::evict::Target;
@@ -54,6 +55,16 @@ pub struct Asking<'a> {
     pub client: &'a Client,
     /// What the gate reads nodes through.
     pub scheduler: &'a dyn Scheduler,
+    /// Whether it is still ours to ask pods, where several instances are.
+    pub fence: Option<&'a dyn Fence>,
+}
+
+impl Asking<'_> {
+    /// Why nobody is asked to leave now.
+    async fn fenced(&self) -> Result<(), String> {
+        let Some(fence) = self.fence else { return Ok(()) };
+        fence.holds().await.map_err(|error| format!("it was not asked: {error}"))
+    }
 }
 
 /// How nodes are emptied.
@@ -191,6 +202,10 @@ async fn round(it: &mut Emptying<'_>, nodes: &mut [Leaving]) -> Duration {
             }
             if let Err(why) = &may {
                 leaving.waiting.insert(pod, (said.0, why.clone()));
+                continue;
+            }
+            if let Err(why) = it.asking.fenced().await {
+                leaving.waiting.insert(pod, (said.0, why));
                 continue;
             }
             match ask(it.asking.client, &pod).await {
