@@ -293,9 +293,6 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
         .expect("the pod");
     assert!(untouched["metadata"]["deletionTimestamp"].is_null());
 
-<<<<<<< HEAD
-    let kubelet = tokio::spawn(end_what_ends(client.clone(), team.clone()));
-=======
     // Whose term is over asks nobody either.
     let mut journal = Journal::open(folder.path()).expect("a journal");
     let (_stopper, stop) = watch::channel(false);
@@ -307,12 +304,11 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
         say: &mut |text| panic!("{text}"),
     });
     let one = of(&refused.await.expect("the journal"), "evict-1");
-    assert_eq!(one["team/goes"].0, Left, "{one:?}");
-    assert!(one["team/goes"].1.contains("it was not asked: another has the term"), "{one:?}");
+    assert_eq!(one["goes"].0, Left, "{one:?}");
+    assert!(one["goes"].1.contains("it was not asked: another has the term"), "{one:?}");
     drop(journal);
 
-    let kubelet = tokio::spawn(end_what_ends(client.clone()));
->>>>>>> main
+    let kubelet = tokio::spawn(end_what_ends(client.clone(), team.clone()));
     let mut journal = Journal::open(folder.path()).expect("a journal");
     let (_stopper, stop) = watch::channel(false);
     let mut told = Vec::new();
