@@ -348,3 +348,33 @@ fn every_setting_of_the_gate_is_documented_and_no_other() {
     gate.sort_unstable();
     assert_eq!(told, gate, "docs/gate.md below [gate] and the section differ");
 }
+
+/// The keys that a row names behind its own, such as `a` and `b` of
+/// `key = { a = 1, b = 2 }`.
+fn keys_of(row: &str) -> Vec<String> {
+    let words: Vec<&str> = row.split_whitespace().collect();
+    let keys = words.windows(2).filter(|pair| pair[1] == "=").skip(1).map(|pair| pair[0]);
+    keys.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_setting_of_the_watch_is_documented_and_no_other() {
+    let document = fs::read_to_string(root().join("docs/watch.md")).expect("docs/watch.md");
+    let shown = document.split("\n    [watch]\n").nth(1).expect("the section");
+    let shown = shown.split("\n\n").next().expect("its end");
+    let rows: Vec<(&str, &str)> =
+        shown.lines().filter_map(|row| Some((row.split_once(" = ")?.0.trim(), row))).collect();
+    let sorted = |mut keys: Vec<String>| {
+        keys.sort();
+        keys
+    };
+    let source = "src/cli/watching.rs";
+    let section = fields(source, "Section");
+    assert!(10 < section.len(), "the fields are found: {section:?}");
+    let told = rows.iter().map(|(key, _)| (*key).to_owned()).collect();
+    assert_eq!(sorted(told), sorted(section), "docs/watch.md below [watch] and the section differ");
+    for (key, name) in [("backoff", "Backoff"), ("profiles", "Profiles"), ("lease", "Lease")] {
+        let row = rows.iter().find(|(told, _)| *told == key).expect("the row").1;
+        assert_eq!(sorted(keys_of(row)), sorted(fields(source, name)), "docs/watch.md: {key}");
+    }
+}

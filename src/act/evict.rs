@@ -58,7 +58,7 @@ pub fn drained<'a>(node: &LiveNode, ledger: &'a Ledger) -> Result<&'a OwnDrain, 
         return Err("it is another node of the same name since we drained it".to_owned());
     }
     let is_ours = |taint: &Taint| taint.key == DEGRADED && taint.effect == NO_SCHEDULE;
-    if !live.taints.iter().any(is_ours) || !standing::carries(node, own) {
+    if !live.taints.iter().any(is_ours) || !standing::carries_ours(node, own, ledger) {
         return Err(format!(
             "it does not show our drain (taint {DEGRADED}:{NO_SCHEDULE} with our reason)"
         ));

@@ -32,12 +32,17 @@ pub fn value(text: &str) -> String {
         .skip_while(|c| !c.is_ascii_alphanumeric())
         .take(LONGEST - DIGEST - 1)
         .collect();
+    let digest = digest(text);
+    if kept.is_empty() { digest } else { format!("{kept}-{digest}") }
+}
+
+/// What a text is told apart by.
+pub(super) fn digest(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
-    let digest = digest.iter().take(DIGEST / 2).fold(String::new(), |mut text, byte| {
+    digest.iter().take(DIGEST / 2).fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
-    });
-    if kept.is_empty() { digest } else { format!("{kept}-{digest}") }
+    })
 }
 
 /// Whether a text may be a label's value as it is. An empty one may, and says

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use super::label;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionResult;
@@ -24,6 +25,8 @@ use crate::model::live::LiveNode;
 pub struct Ledger {
     /// Lines that were read.
     pub lines: u64,
+    /// The gate whose journal it is: a digest of its first line.
+    pub gate: String,
     /// The last turn that was taken.
     pub epoch: u64,
     /// When the last line was written.
@@ -159,6 +162,9 @@ impl Ledger {
     /// Takes in one more line. What contradicts the lines before it changes
     /// nothing: a ledger never fails.
     pub fn take(&mut self, entry: &Entry) {
+        if self.lines == 0 {
+            self.gate = gate(entry);
+        }
         self.lines += 1;
         self.epoch = self.epoch.max(entry.epoch);
         self.last = Some(entry.stamp.clone());
@@ -270,6 +276,16 @@ impl Ledger {
             ActionKind::Relabel | ActionKind::Certify => {}
         }
     }
+}
+
+/// The name of the gate whose journal begins with this line.
+fn gate(first: &Entry) -> String {
+    let Stamp { at, boot, .. } = &first.stamp;
+    let process = match &first.event {
+        Event::Opened { host, pid, .. } => format!("{host} {pid}"),
+        _ => String::new(),
+    };
+    label::digest(&format!("{at} {boot} {process}"))
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ fn undone(situation: &Situation<'_>, node: &NodeName, drain: &OwnDrain) -> Optio
     if standing::is_passing(live) || is_held || is_open || is_noted {
         return None;
     }
-    let stands = standing::has_drain(live) && standing::carries(live, drain);
+    let stands = standing::has_drain(live) && standing::carries_ours(live, drain, ledger);
     (!stands).then(|| Event::Undone {
         node: node.clone(),
         id: drain.id.clone(),

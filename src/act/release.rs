@@ -239,8 +239,9 @@ impl<'a> Proposal<'a> {
         let verdict = self.verdicts.get(&live.name).and_then(|verdict| verdict.domain.as_ref());
         let mark =
             marks::placed(mark, self.situation, live, verdict.or(drain.action.domain.as_ref()));
-        // Every run that counts is of the boot that the node shows.
-        let boot_id = mark.boot_id.or_else(|| live.kubernetes.as_ref().and(live.boot_id.clone()));
+        // Every run that counts is of the boot that the node shows; the run at hand may
+        // be of an earlier one.
+        let boot_id = live.kubernetes.as_ref().and(live.boot_id.clone());
         Mark { boot_id, ..mark }
     }
 

@@ -92,6 +92,16 @@ fn a_clean_run_of_another_boot_or_of_one_that_is_not_known_gives_nothing_back() 
 }
 
 #[test]
+fn a_release_on_earlier_runs_says_their_boot_and_not_that_of_the_run_at_hand() {
+    let mut world = drained(&[("first", Some("new")), ("second", Some("new"))]);
+    world.node(NODE).boot_id = Some("new".to_owned());
+    let actions = proposed(&world);
+    let [action] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(action.kind, ActionKind::Release);
+    assert_eq!(action.mark.as_ref().and_then(|mark| mark.boot_id.as_deref()), Some("new"));
+}
+
+#[test]
 fn a_release_leaves_a_cordon_and_takes_the_start_up_taint_with_it() {
     let mut world = drained(&[("first", Some("boot-d0n0"))]);
     world.node(NODE).state.extend(["CORDONED", "UNVERIFIED"].map(str::to_owned));

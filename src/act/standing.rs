@@ -10,9 +10,11 @@ use super::ledger::OwnDrain;
 use super::plane::Plane;
 use super::reason;
 use super::reason::OwnReason;
+pub use crate::inventory::kubernetes::live::PODS_UNREAD;
 use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::kubernetes_node::DEGRADED;
+use crate::model::kubernetes_node::GATE;
 use crate::model::kubernetes_node::REASON;
 use crate::model::live::LiveNode;
 
@@ -115,8 +117,6 @@ const WORDS: &[(&str, Word, &str)] = &[
 pub const CORDONED: &str = "CORDONED";
 /// It carries our start-up taint.
 pub const UNVERIFIED: &str = "UNVERIFIED";
-/// Its pods could not be read, so nobody knows whether it is idle.
-pub const PODS_UNREAD: &str = "PODS_UNREAD";
 
 fn meaning(word: &str) -> (Word, &'static str) {
     let known = WORDS.iter().find(|(name, _, _)| *name == word);
@@ -240,9 +240,21 @@ pub fn own_reason(node: &LiveNode) -> Option<OwnReason> {
 }
 
 /// Whether a node carries the reason of this drain, whatever was appended.
-pub fn carries(node: &LiveNode, drain: &OwnDrain) -> bool {
+fn carries(node: &LiveNode, drain: &OwnDrain) -> bool {
     let written = reason::read(&drain.action.reason);
     own_reason(node).zip(written).is_some_and(|(now, then)| now.is_same(&then))
+}
+
+/// Whether the node says that another gate than this one drained it. One that says
+/// nothing was drained by an earlier version, or by hand as a plan says.
+pub fn is_of_another_gate(node: &LiveNode, ledger: &Ledger) -> bool {
+    let gate = node.kubernetes.as_ref().and_then(|it| it.annotations.get(GATE));
+    gate.is_some_and(|gate| !ledger.gate.is_empty() && *gate != ledger.gate)
+}
+
+/// Whether a node carries our drain, as this journal has it.
+pub fn carries_ours(node: &LiveNode, drain: &OwnDrain, ledger: &Ledger) -> bool {
+    carries(node, drain) && !is_of_another_gate(node, ledger)
 }
 
 /// Whose the drain of this node is.
@@ -252,10 +264,10 @@ pub fn owner<'a>(node: &LiveNode, ledger: &'a Ledger) -> Owner<'a> {
     match (own_reason(node), reason_of(node)) {
         // Ours outlives our drain where a person only took the flag away.
         (Some(_), _) if !is_kept => not_ours(),
-        (Some(_), _) => match ledger.drains.get(&node.name).filter(|own| carries(node, own)) {
-            Some(own) => Owner::Us(own),
-            None => Owner::Unrecorded,
-        },
+        (Some(_), _) => {
+            let own = ledger.drains.get(&node.name);
+            own.filter(|own| carries_ours(node, own, ledger)).map_or(Owner::Unrecorded, Owner::Us)
+        }
         // Also on a node in service: 24.11 keeps a note that somebody left there.
         (None, Some(_)) => Owner::Other(shown_reason(node)),
         // We write both at once, so a taint alone is not ours to take away.

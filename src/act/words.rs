@@ -27,7 +27,7 @@ const AND: &str = "&&";
 pub fn words(node: &NodeName, change: &Change, plane: Plane) -> Vec<Vec<String>> {
     match plane {
         Plane::Slurm => scontrol(node, change).into_iter().collect(),
-        Plane::Kubernetes => kubectl(node, change),
+        Plane::Kubernetes => kubectl(std::slice::from_ref(node), change, &[]),
     }
 }
 
@@ -69,9 +69,21 @@ fn scontrol(node: &NodeName, change: &Change) -> Option<Vec<String>> {
     (!said.is_empty()).then(|| head.into_iter().chain(said).collect())
 }
 
-/// A taint without our annotation is not ours, so the annotation comes before
-/// the taint, and goes after it.
-fn kubectl(node: &NodeName, change: &Change) -> Vec<Vec<String>> {
+/// The commands for these nodes, each with these options; none without a node. A
+/// taint without our annotation is not ours, so the annotation comes before the
+/// taint, and goes after it.
+pub fn kubectl(nodes: &[NodeName], change: &Change, options: &[String]) -> Vec<Vec<String>> {
+    if nodes.is_empty() {
+        return Vec::new();
+    }
+    let head = |verb: &[&str], kind: &[&str]| -> Vec<String> {
+        let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+        let mut head = words(&["kubectl"]);
+        head.extend_from_slice(options);
+        head.extend(words(verb).into_iter().chain(words(kind)));
+        head.extend(nodes.iter().map(|node| node.as_str().to_owned()));
+        head
+    };
     let marks = change.kubernetes.clone().unwrap_or_default();
     let mut taints: Vec<String> = Vec::new();
     let mut before: Vec<String> = Vec::new();
@@ -106,21 +118,19 @@ fn kubectl(node: &NodeName, change: &Change) -> Vec<Vec<String>> {
         if edits.is_empty() {
             continue;
         }
-        let head = ["kubectl", verb, "--overwrite", "node", node.as_str()].map(str::to_owned);
-        calls.push(head.into_iter().chain(edits).collect());
+        calls.push(head(&[verb, "--overwrite"], &["node"]).into_iter().chain(edits).collect());
     }
-    calls.extend(marks.condition.as_ref().map(|condition| patched(node, condition)));
+    let patch = |condition| head(&["patch"], &["node"]).into_iter().chain(patched(condition));
+    calls.extend(marks.condition.as_ref().map(|condition| patch(condition).collect()));
     calls
 }
 
 /// The moments of a condition are left to the server and to whoever types.
-fn patched(node: &NodeName, Condition { status, reason, message }: &Condition) -> Vec<String> {
+fn patched(Condition { status, reason, message }: &Condition) -> [String; 6] {
     let condition =
         json!({ "type": CONDITION, "status": status, "reason": reason, "message": message });
     let patch = json!({ "status": { "conditions": [condition] } }).to_string();
-    let words = ["kubectl", "patch", "node", node.as_str(), "--subresource", "status"];
-    let words = words.into_iter().chain(["--type", "strategic", "-p", &patch]);
-    words.map(str::to_owned).collect()
+    ["--subresource", "status", "--type", "strategic", "-p", &patch].map(str::to_owned)
 }
 
 #[cfg(test)]

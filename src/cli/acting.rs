@@ -36,6 +36,7 @@ use crate::gate::turn;
 use crate::gate::turn::Turn;
 use crate::gate::turn::TurnError;
 use crate::gate::turn::Turned;
+use crate::gate::watch::state;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
 use crate::launch::kubernetes::Kubernetes as Pods;
@@ -108,6 +109,11 @@ pub fn scheduler_in(gate: &Gate, term: Option<&Term>) -> Box<dyn Scheduler> {
     }
 }
 
+/// The fence of the term in which whoever started us works, where there is one.
+pub fn fence(server: &Server) -> Option<TermFence> {
+    Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it))
+}
+
 /// A cluster, where nothing is written unless the fence holds.
 fn cluster(server: &Server, fence: Option<TermFence>) -> Cluster {
     let cluster = Cluster::new(server.clone());
@@ -138,6 +144,9 @@ pub fn pods(launcher: &Launcher) -> Option<&Pods> {
 /// told.
 pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned, Failure> {
     let gate = gate(config)?;
+    if apply && let Some(why) = state::disowned(&gate.folder) {
+        return Err(Failure::Environment(why));
+    }
     let scheduler = scheduler(gate);
     let record = &judged.stored.record;
     let complete = record.state == State::Complete;

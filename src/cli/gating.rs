@@ -20,11 +20,11 @@ use crate::sources::kubernetes::Kubernetes;
 
 /// How long one call may take where nothing is said; Slurm's own MessageTimeout
 /// is 10 s.
-const LIMIT: Duration = Duration::from_secs(15);
+pub(super) const LIMIT: Duration = Duration::from_secs(15);
 
 /// How long a change may take to show. A resumed node answers within a second
 /// (0.06 to 0.8 s seen on 26.05 and 24.11); a busy controller takes longer.
-const SETTLE: Duration = Duration::from_secs(10);
+pub(super) const SETTLE: Duration = Duration::from_secs(10);
 
 /// The same of Kubernetes: what was acknowledged shows at once, and only where an
 /// answer was lost is there anything to wait for.

@@ -146,7 +146,8 @@ async fn passed(mut process: AttachedProcess) -> Result<u8, String> {
             timeout(LINGER, ended).await.unwrap_or_default()
         }
     };
-    let lost = match process.join().await {
+    // A connection that is merely silent would be waited for without end.
+    let lost = match timeout(LINGER, process.join()).await.unwrap_or(Ok(())) {
         Ok(()) => "the connection ended before what runs there did".to_owned(),
         Err(error) => format!("the connection was lost: {}", clean(&error.to_string())),
     };
@@ -227,10 +228,12 @@ pub struct WaitArgs {
 /// Runs the command.
 pub fn wait(args: &WaitArgs) -> anyhow::Result<u8> {
     const GLANCE: Duration = Duration::from_secs(1);
+    // A year: no pod of a run lives as long, and no moment lies beyond it.
+    const LONGEST: u64 = 366 * 86_400;
     let runtime = super::runtime()?;
     runtime.block_on(async {
         let mut signals = crate::coordinator::signals::Signals::listen();
-        let end = tokio::time::Instant::now() + Duration::from_secs(args.seconds);
+        let end = tokio::time::Instant::now() + Duration::from_secs(args.seconds.min(LONGEST));
         let mut alone = tokio::time::Instant::now();
         loop {
             tokio::select! {

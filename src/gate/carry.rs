@@ -8,6 +8,7 @@
 //! is told what was seen.
 
 mod confirm;
+mod still;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -25,15 +26,10 @@ use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::sight::Sight;
-use super::sight::carries;
 use super::sight::words;
 use super::stamp;
-use crate::act::ledger::Ledger;
 use crate::act::marks;
 use crate::act::marks::MarkNames;
-use crate::act::reason;
-use crate::act::standing;
-use crate::act::standing::Owner;
 use crate::inventory::hostlist;
 use crate::measure::text;
 use crate::model::action::Action;
@@ -50,6 +46,8 @@ use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
 use confirm::Until;
 use confirm::not_there;
+use still::sign;
+use still::state;
 
 /// How long a change may take to show, where nobody says otherwise: Slurm's
 /// own MessageTimeout, after which whatever was told has been heard.
@@ -346,7 +344,8 @@ impl<'p> Turn<'_, 'p> {
         let state = state(action, node, journal.ledger(), self.run, journal.epoch())?;
         let said = |mark| marks::of_action(action.kind, node, mark, self.carrier.names);
         let said = action.mark.as_ref().map(said);
-        let change = Change { state, ..said.unwrap_or_default() };
+        let mut change = Change { state, ..said.unwrap_or_default() };
+        sign(&mut change, node, journal.ledger());
         if change.is_nothing() {
             let unsaid = |mark| marks::unsaid(node, mark, self.carrier.names);
             let unsaid = action.mark.as_ref().map(unsaid).unwrap_or_default();
@@ -486,74 +485,6 @@ async fn side_by_side<T>(mut calls: Vec<Answer<'_, T>>) -> Vec<Result<T, Schedul
     })
     .await;
     answers.into_iter().flatten().collect()
-}
-
-/// The change of state that an action takes now, or why it is not carried out.
-fn state(
-    action: &Action,
-    node: &LiveNode,
-    ledger: &Ledger,
-    run: &str,
-    epoch: u64,
-) -> Result<Option<StateChange>, (ActionResult, String)> {
-    let own = ledger.drains.get(&action.node);
-    let is_ours =
-        own.is_some_and(|it| standing::has_drain(node) && carries(node, &it.action.reason));
-    // Whatever else is wrong with a node: what others wrote there is theirs.
-    let refuse = |why: String| match standing::owner(node, ledger) {
-        Owner::Other(_) => (ActionResult::Superseded, why),
-        _ => (ActionResult::Refused, why),
-    };
-    let superseded = || (ActionResult::Superseded, format!("it is another's: {}", words(node)));
-    match action.kind {
-        ActionKind::Drain => {
-            if is_ours && own.is_some_and(|drain| drain.run == run) {
-                // Its record has the reason that stands there, and the runs that
-                // it passed since: a second one would lose both.
-                return Err((ActionResult::Already, words(node)));
-            }
-            if let Some(why) = standing::may_not_drain(node, ledger) {
-                return Err(refuse(why));
-            }
-            if standing::has_drain(node) || node.reason.as_deref().is_some_and(is_foreign) {
-                return Err(superseded());
-            }
-            let reason = reason::write(run, &class(action), epoch);
-            Ok(Some(StateChange::Drain { reason }))
-        }
-        ActionKind::Relabel => match standing::may_not_drain(node, ledger) {
-            Some(why) => Err(refuse(why)),
-            None => Ok(None),
-        },
-        ActionKind::Certify => Ok(None),
-        ActionKind::Release => {
-            if own.is_none() {
-                let why = "the journal knows of no drain of ours that could be ended".to_owned();
-                return Err((ActionResult::Refused, why));
-            }
-            if !standing::has_drain(node) {
-                return Err((ActionResult::Already, words(node)));
-            }
-            if !is_ours {
-                return Err(superseded());
-            }
-            match standing::may_not_release(node, ledger) {
-                Some(why) => Err(refuse(why)),
-                None => Ok(Some(StateChange::Resume)),
-            }
-        }
-    }
-}
-
-fn is_foreign(reason: &str) -> bool {
-    !reason.trim().is_empty() && !reason.starts_with(reason::PREFIX)
-}
-
-/// The class that a drain's reason names.
-fn class(action: &Action) -> String {
-    let of_mark = action.mark.as_ref().and_then(|mark| mark.class.clone());
-    let of_reason = || reason::read(&action.reason).map(|own| own.class);
-    of_mark.or_else(of_reason).unwrap_or_else(|| "fault".to_owned())
 }
 
 /// The name of an intent.

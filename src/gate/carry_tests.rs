@@ -8,6 +8,9 @@ use super::super::fixture::now;
 use super::super::fixture::plan;
 use super::super::journal::look;
 use super::*;
+use crate::act::standing;
+use crate::act::standing::Owner;
+use crate::model::kubernetes_node::GATE;
 
 const DRAIN: &str = "fabricgate:r1:nvlink-low e1";
 
@@ -354,4 +357,74 @@ fn a_drain_without_a_record_is_not_ended() {
     let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Release, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Refused)]);
     assert!(fake.changed().is_empty());
+}
+
+/// A node of Kubernetes that is idle, in this boot.
+fn of_kubernetes(name: &str, boot: &str) -> LiveNode {
+    let kubernetes = Some(Box::default());
+    LiveNode { boot_id: Some(boot.to_owned()), kubernetes, ..LiveNode::new(name, &["IDLE"]) }
+}
+
+#[test]
+fn a_node_that_left_service_after_the_decision_is_not_certified() {
+    let fake = Fake::of(2);
+    fake.put(Fake::drained("n1", "psu"));
+    fake.put(LiveNode::new("n2", &["DOWN"]));
+    let (_folder, mut journal) = journal();
+    let both = ["n1", "n2"].map(|node| action(ActionKind::Certify, node)).to_vec();
+    let records = carried(&fake, &mut journal, &plan(both));
+    let refused = [("n1", ActionResult::Superseded), ("n2", ActionResult::Refused)];
+    assert_eq!(results(&records), refused, "{records:?}");
+    assert!(fake.changed().is_empty());
+}
+
+#[test]
+fn what_was_measured_before_a_boot_is_written_by_no_action() {
+    for kind in [ActionKind::Drain, ActionKind::Relabel, ActionKind::Certify] {
+        for (measured, result) in [("b1", ActionResult::Refused), ("b2", ActionResult::Done)] {
+            let fake = Fake::of(0);
+            fake.put(of_kubernetes("n1", "b2"));
+            let (_folder, mut journal) = journal();
+            let mut action = action(kind, "n1");
+            action.mark.as_mut().expect("a mark").boot_id = Some(measured.to_owned());
+            let records = carried(&fake, &mut journal, &plan(vec![action]));
+            let is_written = !fake.changed().is_empty();
+            assert_eq!(is_written, result == ActionResult::Done, "{kind:?} {records:?}");
+        }
+    }
+}
+
+#[test]
+fn two_gates_that_write_the_same_reason_are_told_apart() {
+    let fake = Fake::of(0);
+    fake.put(of_kubernetes("n1", "b1"));
+    fake.put(of_kubernetes("n2", "b1"));
+    let (_folder, mut journal) = journal();
+    // Another gate was quicker on the first: the same run, class and turn.
+    let mut theirs = of_kubernetes("n1", "b1");
+    theirs.state.push("DRAIN".to_owned());
+    theirs.reason = Some(DRAIN.to_owned());
+    let seen = theirs.kubernetes.as_mut().expect("told");
+    seen.annotations.insert(GATE.to_owned(), "another".to_owned());
+    fake.others.borrow_mut().extend([vec![], vec![theirs.clone()]]);
+    let drains = ["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec();
+    let records = carried(&fake, &mut journal, &plan(drains.clone()));
+    let ends = [("n1", ActionResult::Superseded), ("n2", ActionResult::Done)];
+    assert_eq!(results(&records), ends, "{records:?}");
+    // Of the one that is ours we know it, and of the other we never do.
+    fake.put(theirs);
+    let ledger = journal.ledger();
+    assert!(matches!(standing::owner(&fake.node("n2"), ledger), Owner::Us(_)));
+    let own = ledger.drains.keys().map(NodeName::as_str).collect::<Vec<_>>();
+    assert_eq!(own, ["n2"]);
+    let mut as_another = fake.node("n2");
+    let seen = as_another.kubernetes.as_mut().expect("told");
+    seen.annotations.insert(GATE.to_owned(), "another".to_owned());
+    assert_eq!(standing::owner(&as_another, ledger), Owner::Unrecorded);
+    // A release takes back what the drain brought.
+    let release = action(ActionKind::Release, "n2");
+    let records = carried(&fake, &mut journal, &plan(vec![release]));
+    assert_eq!(results(&records), [("n2", ActionResult::Done)], "{records:?}");
+    let left = fake.node("n2").kubernetes.expect("told").annotations;
+    assert!(!left.contains_key(GATE), "{left:?}");
 }

@@ -115,6 +115,14 @@ impl Fake {
             if let Some(extra) = &change.extra {
                 node.extra.clone_from(extra);
             }
+            if let (Some(marks), Some(seen)) = (&change.kubernetes, &mut node.kubernetes) {
+                for (key, value) in &marks.annotations {
+                    match value {
+                        Some(value) => drop(seen.annotations.insert(key.clone(), value.clone())),
+                        None => drop(seen.annotations.remove(key)),
+                    }
+                }
+            }
         }
     }
 }

@@ -13,7 +13,6 @@ mod line;
 mod look;
 mod moved;
 mod patch;
-mod words;
 mod write;
 
 use std::fmt;
@@ -23,6 +22,7 @@ use super::bounds;
 use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
+use crate::act::words;
 use crate::measure::text::clean;
 use crate::model::change::Change;
 use crate::model::id::NodeName;
@@ -123,7 +123,17 @@ impl Scheduler for Kubernetes {
     }
 
     fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
-        Edits::of(change).map_or_else(|_| Vec::new(), |it| words::words(&self.server, nodes, &it))
+        if Edits::of(change).is_err() {
+            return Vec::new();
+        }
+        let mut options = Vec::new();
+        if let Some(file) = &self.server.kubeconfig {
+            options.extend(["--kubeconfig".to_owned(), file.display().to_string()]);
+        }
+        if let Some(context) = &self.server.context {
+            options.extend(["--context".to_owned(), context.clone()]);
+        }
+        words::kubectl(nodes, change, &options)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::measure::text;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::kubernetes_node::Condition;
+use crate::model::kubernetes_node::GATE;
 use crate::model::kubernetes_node::KubernetesMarks;
 use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::kubernetes_node::Taint;
@@ -40,7 +41,9 @@ pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sigh
     };
     match &change.state {
         Some(StateChange::Drain { reason })
-            if standing::has_drain(node) && carries(node, reason) =>
+            if standing::has_drain(node)
+                && carries(node, reason)
+                && !is_of_another_gate(node, change) =>
         {
             let jobs = if standing::is_drained(node) { "" } else { ", draining: jobs still run" };
             marks(format!("{now}{jobs}"))
@@ -86,6 +89,14 @@ pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sigh
 pub(super) fn carries(node: &LiveNode, reason: &str) -> bool {
     let rest = node.reason.as_deref().and_then(|own| own.strip_prefix(reason));
     rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
+/// Whether another gate wrote the same reason: of the same run, in a turn of its
+/// own with the same number.
+fn is_of_another_gate(node: &LiveNode, change: &Change) -> bool {
+    let gate = change.kubernetes.as_ref().and_then(|it| it.annotations.get(GATE));
+    let is = node.kubernetes.as_ref().and_then(|it| it.annotations.get(GATE));
+    gate.is_some_and(|gate| gate.as_ref() != is)
 }
 
 /// A node's state and reason, for people.

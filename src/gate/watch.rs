@@ -138,6 +138,8 @@ enum Over {
     Lost(String),
     /// What was asked for is done, with this exit code.
     Done(u8),
+    /// What runs cannot be written down any more.
+    Failed(WatchError),
 }
 
 /// Watches until it is told to end; the exit code of whoever asked for one
@@ -170,6 +172,7 @@ pub async fn watch(mut watch: Watch<'_>) -> Result<u8, WatchError> {
             Over::Stopped => break 0,
             Over::Done(code) => break code,
             Over::Lost(why) => (watch.tell)(WatchEvent::Lost { why }),
+            Over::Failed(error) => return Err(error),
         }
     };
     if let Some(keeper) = keeper {
@@ -270,7 +273,7 @@ async fn at_work(
     let mut worst = Outcome::Passed;
     let mut worst_code = 0;
     let mut has_decided = false;
-    let over = loop {
+    let over = 'work: loop {
         watch.vitals.turned();
         let is_held = |keeper: &Keeper| keeper.standing.borrow().held() == term;
         if let Some(why) = keeper.filter(|it| !is_held(it)).map(why_lost) {
@@ -297,7 +300,9 @@ async fn at_work(
                         }
                         let command = command(watch, &job);
                         let started = jobs.start(job, command, term, &mut state);
-                        state.write(&watch.folder).map_err(|why| folder(watch, why))?;
+                        if let Err(why) = state.write(&watch.folder) {
+                            break 'work Over::Failed(folder(watch, why));
+                        }
                         watch.vitals.began(&started, &state);
                         if matches!(started, WatchEvent::Trouble { .. }) {
                             (worst, worst_code) = (Outcome::Killed, exit_of(Outcome::Killed));
@@ -320,9 +325,11 @@ async fn at_work(
                 if worst.severity() < outcome.severity() {
                     (worst, worst_code) = (outcome, code.unwrap_or(exit_of(outcome)));
                 }
-                state.write(&watch.folder).map_err(|why| folder(watch, why))?;
                 watch.vitals.ended(&event, &state, stamp::stamp().unix);
                 (watch.tell)(event);
+                if let Err(why) = state.write(&watch.folder) {
+                    break Over::Failed(folder(watch, why));
+                }
                 next = next.min(soon(&look));
             }
         }
@@ -331,7 +338,8 @@ async fn at_work(
     if !jobs.is_empty() {
         let why = match &over {
             Over::Lost(why) => why.clone(),
-            _ => "told to end".to_owned(),
+            Over::Failed(error) => error.to_string(),
+            Over::Stopped | Over::Done(_) => "told to end".to_owned(),
         };
         (watch.tell)(WatchEvent::Stopping { why });
     }
@@ -351,10 +359,11 @@ async fn at_work(
         watch.vitals.ended(&event, &state, stamp::stamp().unix);
         (watch.tell)(event);
     }
-    state.write(&watch.folder).map_err(|why| folder(watch, why))?;
-    match over {
-        Over::Lost(why) if watch.once => Err(WatchError::Unknown(why)),
-        over => Ok(over),
+    match (state.write(&watch.folder), over) {
+        (_, Over::Failed(error)) => Err(error),
+        (Err(why), _) => Err(folder(watch, why)),
+        (Ok(()), Over::Lost(why)) if watch.once => Err(WatchError::Unknown(why)),
+        (Ok(()), over) => Ok(over),
     }
 }
 

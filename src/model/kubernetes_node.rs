@@ -20,6 +20,9 @@ pub const DEGRADED: &str = "fabricgate.io/degraded";
 pub const UNVERIFIED: &str = "fabricgate.io/unverified";
 /// The annotation with the reason of our drain, in the words of `act::reason`.
 pub const REASON: &str = "fabricgate.io/reason";
+/// The annotation beside it that says which gate drained: another gate's journal
+/// may have the same run, class and turn.
+pub const GATE: &str = "fabricgate.io/gate";
 /// The label with the domain in which a node was verified.
 pub const VERIFIED_DOMAIN: &str = "fabricgate.io/verified-domain";
 /// The label with the verdict: `pass`, `degraded`, `failed`.

@@ -23,6 +23,7 @@ use fabricgate::model::kubernetes_node::CERTIFICATE;
 use fabricgate::model::kubernetes_node::CONDITION;
 use fabricgate::model::kubernetes_node::Condition;
 use fabricgate::model::kubernetes_node::DEGRADED;
+use fabricgate::model::kubernetes_node::GATE;
 use fabricgate::model::kubernetes_node::KubernetesMarks;
 use fabricgate::model::kubernetes_node::PREFIX;
 use fabricgate::model::kubernetes_node::REASON;
@@ -360,6 +361,34 @@ async fn a_taint_of_our_key_without_our_reason_is_not_ours_to_lift() {
     }
     assert_eq!(server.node("chg-byhand").await, before);
     remove(&server, &["chg-byhand".to_owned()]).await;
+}
+
+/// The drain of run `r1` in its first turn, by the gate of this name.
+fn drain_by(gate: &str) -> Change {
+    let annotations = [(GATE.to_owned(), Some(gate.to_owned()))].into();
+    let kubernetes = Some(KubernetesMarks { annotations, ..KubernetesMarks::default() });
+    Change { kubernetes, ..drain() }
+}
+
+#[tokio::test]
+async fn of_two_gates_with_the_same_reason_the_second_is_told_that_it_is_not_its_drain() {
+    let Some(lab) = lab() else { return };
+    let (server, gate) = (lab.admin().await, gate(&lab));
+    let names = ["chg-twice".to_owned()];
+    add_plain(&server, &names).await;
+    let (nodes, seen) = (named(&names), read(&gate, &names).await);
+    let first = gate.change_as_seen(&nodes, &drain_by("one"), &seen).await;
+    assert_eq!(first, Ok(()));
+    let before = version(&server.node("chg-twice").await);
+    // The same reason to the letter: only who wrote it is another.
+    let second = gate.change_as_seen(&nodes, &drain_by("two"), &seen).await;
+    let error = second.expect_err("it is another's");
+    assert_eq!(error.kind, ProblemKind::Contradictory, "{error}");
+    let node = server.node("chg-twice").await;
+    assert_eq!(version(&node), before, "nothing was written");
+    assert_eq!(node["metadata"]["annotations"][GATE], "one");
+    assert_eq!(node["metadata"]["annotations"][REASON], OURS);
+    remove(&server, &names).await;
 }
 
 /// Writes a taint of its own again and again, as careful writers do.

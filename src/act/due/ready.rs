@@ -10,14 +10,10 @@ use crate::model::kubernetes_node::Taint;
 use crate::model::kubernetes_node::UNVERIFIED;
 use crate::model::live::LiveNode;
 
-/// The word of a node with the start-up taint: out of service, and free to be
-/// measured.
-const UNVERIFIED_WORD: &str = "UNVERIFIED";
-
 /// Words of nodes that others keep, or that are going: whatever else is said of
 /// them, they are not measured.
 const NOT_OURS: &[(&str, &str)] = &[
-    ("CORDONED", "somebody cordoned it (spec.unschedulable)"),
+    (standing::CORDONED, "somebody cordoned it (spec.unschedulable)"),
     ("TAINTED", "somebody's taint keeps pods away from it"),
     ("DELETING", "it is being deleted"),
     ("NOT_READY", "it is not ready"),
@@ -27,7 +23,7 @@ const NOT_OURS: &[(&str, &str)] = &[
 /// Whether nothing is known of it yet, as the taint with which it joined says.
 pub(super) fn is_unverified(node: &LiveNode) -> bool {
     let tainted = |taints: &[Taint]| taints.iter().any(|taint| taint.key == UNVERIFIED);
-    node.is(UNVERIFIED_WORD) || node.kubernetes.as_ref().is_some_and(|it| tainted(&it.taints))
+    node.is(standing::UNVERIFIED) || node.kubernetes.as_ref().is_some_and(|it| tainted(&it.taints))
 }
 
 /// Why it is not measured now; `None` where it may be.
@@ -74,8 +70,8 @@ fn kept(node: &LiveNode) -> Option<String> {
 /// who measures.
 fn without_startup(node: &LiveNode) -> LiveNode {
     let mut node = node.clone();
-    if node.is(UNVERIFIED_WORD) {
-        node.state.retain(|word| word != UNVERIFIED_WORD);
+    if node.is(standing::UNVERIFIED) {
+        node.state.retain(|word| word != standing::UNVERIFIED);
         if node.state.is_empty() {
             node.state.push("IDLE".to_owned());
         }

@@ -73,7 +73,7 @@ pub(super) fn want(
     }
     let left = certificate.expires_unix.saturating_sub(now.unix);
     if left <= settings.ahead_s {
-        let why = format!("its certificate ends {}", certificate.expires);
+        let why = format!("its certificate ends {}", clean(&certificate.expires));
         return asked(Cause::Expiring, settings.expired, certificate.run.clone(), why);
     }
     audit(watched, settings, now, certificate, domain)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Purpose;
 use crate::cli::config::Config;
 use crate::cli::failure::Failure;
+use crate::cli::gating::LIMIT;
 use crate::cli::stdout::note;
 use crate::gate::hold::HoldError;
 use crate::gate::kubernetes::Kubernetes as Cluster;
@@ -21,9 +22,6 @@ use crate::launch::held::Held;
 use crate::launch::kubernetes::Kubernetes;
 use crate::launch::kubernetes::Ranks;
 use crate::sources::kubernetes::Kubernetes as Server;
-
-/// How long one call may take where there is no [gate].
-const LIMIT: Duration = Duration::from_secs(15);
 
 /// How pods hold nodes, and which.
 pub(super) struct ByPods {

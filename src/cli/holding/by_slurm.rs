@@ -6,6 +6,8 @@ use std::time::Duration;
 use super::Purpose;
 use crate::cli::acting;
 use crate::cli::config::Config;
+use crate::cli::gating::LIMIT;
+use crate::cli::gating::SETTLE;
 use crate::cli::stdout::note;
 use crate::gate::carry::KEPT;
 use crate::gate::hold;
@@ -18,13 +20,6 @@ use crate::gate::scontrol::Scontrol;
 use crate::launch::held::Held;
 use crate::launch::slurm::Slurm;
 use crate::model::id::NodeName;
-
-/// How long one call may take where there is no [gate]; Slurm's own
-/// MessageTimeout is 10 s.
-const LIMIT: Duration = Duration::from_secs(15);
-
-/// How long a change may take to show where there is no [gate].
-const SETTLE: Duration = Duration::from_secs(10);
 
 /// How Slurm holds nodes, and which.
 #[derive(Debug)]
@@ -39,7 +34,8 @@ pub(super) struct BySlurm {
 }
 
 impl BySlurm {
-    /// Through the gate of the configuration, or through scontrol.
+    /// Through the gate of the configuration, or through scontrol as patiently as
+    /// a gate that says nothing of times.
     pub(super) fn new(config: &Config, slurm: &Slurm) -> Self {
         let (limit, settle, kept) =
             config.gate.as_ref().map_or((LIMIT, SETTLE, KEPT), |it| (it.limit, it.settle, it.kept));

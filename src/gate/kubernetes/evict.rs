@@ -24,6 +24,7 @@ use crate::act::evict::Target;
 use crate::act::ledger::Ledger;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
+use crate::gate::kubernetes::Fence;
 use crate::gate::scheduler::Scheduler;
 use crate::measure::text::clean;
 use crate::model::eviction::Eviction;
@@ -32,6 +33,8 @@ use crate::model::eviction::PodEviction;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::kubernetes_node::DEGRADED;
+use crate::model::kubernetes_node::NO_SCHEDULE;
+use crate::model::kubernetes_node::Taint;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::sources::kubernetes::access::refusal;
@@ -41,6 +44,10 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// The longest that a server's own word about when to ask again is heeded.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Whoever is patient for longer asks again with the next run; and no moment lies
+/// beyond what clocks have.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(86_400);
 
 /// The words by which the server says that a pod has several disruption budgets,
 /// which its eviction does not do (`pkg/registry/core/pod/storage/eviction.go`,
@@ -124,7 +131,7 @@ pub async fn empty(mut it: Emptying<'_>) -> Result<Vec<Eviction>, JournalError> 
             Err(why) => evictions.push(Eviction { node, refused: Some(why), pods: Vec::new() }),
         }
     }
-    let until = Instant::now() + it.patience;
+    let until = Instant::now() + it.patience.min(LONGEST_PATIENCE);
     loop {
         let pause = round(&mut it, &mut nodes).await;
         let is_over = nodes.iter().all(|node| node.waiting.is_empty() && node.asked.is_empty());
@@ -351,10 +358,11 @@ fn drained<'l>(live: &'l Live, node: &NodeName, ledger: &Ledger) -> Result<&'l L
     evict::drained(seen, ledger).map(|_| seen)
 }
 
-/// The value of our taint.
+/// The value of the taint of our drain; a mark has the same key.
 fn class(node: &LiveNode) -> &str {
     let taints = node.kubernetes.iter().flat_map(|node| &node.taints);
-    taints.into_iter().find(|taint| taint.key == DEGRADED).map_or("", |taint| &taint.value)
+    let is_drain = |taint: &&Taint| taint.key == DEGRADED && taint.effect == NO_SCHEDULE;
+    taints.into_iter().find(is_drain).map_or("", |taint| &taint.value)
 }
 
 /// All pods of a node. There are some hundred at most: kubelets run 110 by
@@ -387,6 +395,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_class_is_that_of_the_drain_and_not_of_a_mark_beside_it() {
+        let taint = |effect: &str, value: &str| Taint {
+            key: DEGRADED.to_owned(),
+            value: value.to_owned(),
+            effect: effect.to_owned(),
+        };
+        let taints = vec![taint("PreferNoSchedule", "slow"), taint(NO_SCHEDULE, "nvlink-low")];
+        let mut node = LiveNode::new("n1", &["IDLE", "DRAIN"]);
+        let kubernetes =
+            crate::model::kubernetes_node::KubernetesNode { taints, ..Default::default() };
+        node.kubernetes = Some(Box::new(kubernetes));
+        assert_eq!(class(&node), "nvlink-low");
+    }
 
     /// The answer to a status as a 1.36.4 server sends it.
     fn of_status(status: Value) -> Answer {

@@ -11,8 +11,7 @@ use serde_json::Map;
 use serde_json::Value;
 use serde_json::json;
 
-use crate::act::label;
-use crate::act::reason;
+use crate::act::words;
 use crate::measure::text::clean;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
@@ -65,9 +64,7 @@ impl Edits {
         }
         match &change.state {
             Some(StateChange::Drain { reason }) => {
-                let class = reason::read(reason).map(|own| own.class);
-                let value = label::value(class.as_deref().unwrap_or("fault"));
-                edits.set_drain(Some(value), Some(reason.clone()));
+                edits.set_drain(Some(words::taint_of(reason).value), Some(reason.clone()));
             }
             Some(StateChange::Resume) => edits.set_drain(None, None),
             None => {}

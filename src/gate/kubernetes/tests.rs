@@ -220,18 +220,19 @@ fn a_change_is_told_in_words_that_a_person_can_type() {
     assert_eq!(
         line(&drain()),
         [
-            "kubectl --context gate annotate node n1 n2 \
-             fabricgate.io/reason=fabricgate:r1:nvlink-low e1 --overwrite",
-            "kubectl --context gate taint node n1 n2 \
-             fabricgate.io/degraded=nvlink-low:NoSchedule --overwrite",
+            "kubectl --context gate annotate --overwrite node n1 n2 \
+             fabricgate.io/reason=fabricgate:r1:nvlink-low e1",
+            "kubectl --context gate taint --overwrite node n1 n2 \
+             fabricgate.io/degraded=nvlink-low:NoSchedule",
         ]
     );
+    // A taint without our annotation would not be ours: it goes first.
     let resume = Change { state: Some(StateChange::Resume), ..Change::default() };
     assert_eq!(
         line(&resume),
         [
-            "kubectl --context gate annotate node n1 n2 fabricgate.io/reason- --overwrite",
-            "kubectl --context gate taint node n1 n2 fabricgate.io/degraded:NoSchedule- --overwrite",
+            "kubectl --context gate taint --overwrite node n1 n2 fabricgate.io/degraded:NoSchedule-",
+            "kubectl --context gate annotate --overwrite node n1 n2 fabricgate.io/reason-",
         ]
     );
     assert!(gate.words(&[], &resume).is_empty());

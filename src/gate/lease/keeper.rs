@@ -122,6 +122,13 @@ impl Drop for Keeper {
     }
 }
 
+/// A duration as a Lease has it: rounded up, since others must not take it for
+/// expired while we take it for ours.
+fn whole_seconds(duration: Duration) -> i32 {
+    let part = u64::from(0 < duration.subsec_nanos());
+    i32::try_from(duration.as_secs().saturating_add(part).max(1)).unwrap_or(i32::MAX)
+}
+
 /// The Lease as we wrote it last.
 struct Ours {
     lease: Lease,
@@ -291,7 +298,7 @@ impl Keeping {
     /// The Lease as we take it. Every time counts one on, also where its last
     /// holder had our name: a term is never anybody's twice.
     fn taken(&self, transitions: i32) -> LeaseSpec {
-        let seconds = i32::try_from(self.wanted.duration.as_secs().max(1)).unwrap_or(i32::MAX);
+        let seconds = whole_seconds(self.wanted.duration);
         LeaseSpec {
             holder_identity: Some(self.wanted.holder.clone()),
             lease_duration_seconds: Some(seconds),
@@ -342,5 +349,20 @@ impl Keeping {
 
     fn count(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_wait_no_shorter_than_we_take_it_for_ours() {
+        for millis in [1_000, 1_001, 1_400, 1_999, 2_000, 15_000] {
+            let duration = Duration::from_millis(millis);
+            let theirs = f64::from(whole_seconds(duration));
+            assert!(duration.as_secs_f64() <= theirs, "{millis} ms: others wait {theirs} s");
+        }
+        assert_eq!(whole_seconds(Duration::from_secs(15)), 15);
     }
 }

@@ -151,14 +151,19 @@ impl Jobs {
             let entry = entry?;
             let is_log = entry.path().extension().is_some_and(|it| it == "log");
             let is_running = |one: &One| Path::new(&one.started.log) == entry.path();
+            // One that somebody else has just removed is in nobody's way.
+            let Ok(about) = entry.metadata() else { continue };
             if is_log && !self.running.values().any(is_running) {
-                logs.push((entry.metadata()?.modified()?, entry.path()));
+                logs.push((about.modified()?, entry.path()));
             }
         }
         logs.sort();
         let too_many = (logs.len() + 1).saturating_sub(self.logs.max(1));
         for (_, old) in logs.into_iter().take(too_many) {
-            fs::remove_file(old)?;
+            match fs::remove_file(old) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
         File::create(path)
     }

@@ -143,7 +143,8 @@ impl State {
             } else {
                 let _ = write!(
                     note,
-                    " on another machine ({}); its nodes are busy while it runs there",
+                    " on another machine ({}); its nodes are busy while it runs there, and it \
+                     changes none any more",
                     clean(&self.host)
                 );
             }
@@ -152,6 +153,25 @@ impl State {
         }
         self.host = here;
         notes
+    }
+}
+
+/// Why we must write nothing, where the watch started us: another instance has
+/// taken over, and no longer knows of us. It cannot end what runs on another
+/// machine; what runs there asks.
+pub fn disowned(folder: &Path) -> Option<String> {
+    let job = std::env::var(MARK).ok().filter(|job| !job.is_empty())?;
+    is_disowned(folder, &job)
+}
+
+fn is_disowned(folder: &Path, job: &str) -> Option<String> {
+    match State::read(folder) {
+        Ok(state) if state.jobs.iter().any(|it| it.job == job) => None,
+        Ok(_) => Some(format!(
+            "job {} is no job of the watch at work any more: nothing is written",
+            clean(job)
+        )),
+        Err(error) => Some(format!("{error}: nobody knows whether the watch still wants this")),
     }
 }
 
@@ -186,4 +206,40 @@ pub fn lock(folder: &Path) -> io::Result<Result<Lock, String>> {
 pub fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_was_taken_over_may_write_nothing_wherever_it_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let started = Started {
+            job: "admit-1".to_owned(),
+            domain: "d1".into(),
+            profile: "admit".to_owned(),
+            cause: Cause::Missing,
+            why: String::new(),
+            nodes: BTreeMap::new(),
+            partners: Vec::new(),
+            command: Vec::new(),
+            log: String::new(),
+            at: stamp::stamp(),
+        };
+        let host = "another-machine".to_owned();
+        let format = FORMAT.to_owned();
+        let mut state = State { format, host, jobs: vec![started], ..State::default() };
+        state.write(folder.path()).expect("written");
+        assert_eq!(is_disowned(folder.path(), "admit-1"), None);
+        assert!(is_disowned(folder.path(), "admit-2").is_some());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let taking = state.take_over(folder.path(), Duration::ZERO);
+        let notes = runtime.expect("a runtime").block_on(taking);
+        assert!(notes[0].contains("on another machine (another-machine)"), "{notes:?}");
+        state.write(folder.path()).expect("written");
+        assert!(is_disowned(folder.path(), "admit-1").is_some());
+        fs::write(folder.path().join(STATE), "{").expect("written");
+        assert!(is_disowned(folder.path(), "admit-1").is_some(), "nobody knows");
+    }
 }

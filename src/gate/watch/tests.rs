@@ -30,15 +30,16 @@ fn settings() -> Settings {
     }
 }
 
-fn claims(nodes: usize) -> Claims {
-    let domain = ClaimedDomain {
-        name: "d1".into(),
-        nodes: (1..=nodes).map(|at| NodeName::from(format!("n{at}"))).collect(),
+/// So many nodes, dealt out to so many domains.
+fn claims(nodes: usize, domains: usize) -> Claims {
+    let domain = |first: usize| ClaimedDomain {
+        name: format!("d{first}").as_str().into(),
+        nodes: (first..=nodes).step_by(domains).map(|at| format!("n{at}").into()).collect(),
         platform: None,
         gpus_per_node: None,
         nic: None,
     };
-    Claims { domains: vec![domain], ..Claims::default() }
+    Claims { domains: (1..=domains).map(domain).collect(), ..Claims::default() }
 }
 
 /// A watch over these nodes, whose program is this shell script.
@@ -48,13 +49,15 @@ struct Stand {
     script: String,
     apply: bool,
     once: bool,
+    /// Domains, which are measured at the same time.
+    domains: usize,
 }
 
 impl Stand {
     fn of(nodes: usize, script: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (fake, script) = (Fake::of(nodes), script.to_owned());
-        Self { folder, fake, script, apply: true, once: true }
+        Self { folder, fake, script, apply: true, once: true, domains: 1 }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -65,7 +68,7 @@ impl Stand {
     fn run(&self, seen: impl Fn(&WatchEvent) -> bool) -> (Result<u8, WatchError>, Vec<WatchEvent>) {
         let events = RefCell::new(Vec::new());
         let (stopper, stop) = watch::channel(false);
-        let nodes = self.fake.nodes.borrow().len();
+        let (nodes, domains) = (self.fake.nodes.borrow().len(), self.domains);
         let mut tell = |event: WatchEvent| {
             if seen(&event) {
                 stopper.send_replace(true);
@@ -75,8 +78,8 @@ impl Stand {
         let result = fixture::now(watch(Watch {
             folder: self.folder.path().to_owned(),
             scheduler: &self.fake,
-            claims: Arc::new(move || Ok(claims(nodes))),
-            settings: settings(),
+            claims: Arc::new(move || Ok(claims(nodes, domains))),
+            settings: Settings { at_once: domains, ..settings() },
             policy: &Policy::default(),
             taints: false,
             writer: None,
@@ -273,7 +276,7 @@ fn a_program_that_is_not_there_is_told_and_its_node_rests() {
     let result = fixture::now(watch(Watch {
         folder: stand.folder.path().to_owned(),
         scheduler: &stand.fake,
-        claims: Arc::new(|| Ok(claims(1))),
+        claims: Arc::new(|| Ok(claims(1, 1))),
         settings: settings(),
         policy: &Policy::default(),
         taints: false,
@@ -309,4 +312,25 @@ fn a_node_that_is_busy_is_measured_when_it_is_free() {
     stand.fake.others.borrow_mut().extend([vec![], vec![], free]);
     let (_, events) = stand.run(|event| matches!(event, WatchEvent::Ended { .. }));
     assert_eq!(said(&events), ["measured"]);
+}
+
+#[test]
+fn where_what_runs_cannot_be_written_down_it_is_asked_to_end_and_not_left() {
+    let mut stand = Stand { domains: 2, once: false, ..Stand::of(2, "") };
+    let (state, ready, concluded) =
+        (stand.path("watch.json"), stand.path("ready"), stand.path("concluded"));
+    // The first job ends where a folder has taken the place of the state; the second
+    // works on until it is asked to end.
+    stand.script = format!(
+        "case \"$*\" in *n1*) until [ -e {ready} ]; do sleep 0.05; done
+         rm {state}; mkdir -p {state}/x;;
+         *) trap 'touch {concluded}; exit 6' TERM
+         touch {ready}; while :; do sleep 0.05; done;; esac",
+        ready = ready.display(),
+        state = state.display(),
+        concluded = concluded.display(),
+    );
+    let (result, events) = stand.run(|_| false);
+    assert!(matches!(result, Err(WatchError::Folder { .. })), "{result:?} {events:#?}");
+    assert!(concluded.exists(), "{events:#?}");
 }
