@@ -42,8 +42,14 @@ class Server:
         headers = {"Authorization": f"Bearer {self.token}", "User-Agent": "bench",
                    "Content-Type": kind}
         data = None if body is None else json.dumps(body)
-        self.own.connection.request(method, path, data, headers)
-        answer = self.own.connection.getresponse()
+        try:
+            self.own.connection.request(method, path, data, headers)
+            answer = self.own.connection.getresponse()
+        except (http.client.RemoteDisconnected, ConnectionError):
+            # The server closes what was idle for long.
+            self.own.connection.close()
+            self.own.connection.request(method, path, data, headers)
+            answer = self.own.connection.getresponse()
         said = json.loads(answer.read())
         if answer.status >= 300:
             raise RuntimeError(f"{method} {path}: {answer.status} {said.get('message')}")
@@ -230,7 +236,7 @@ def measure(server, folder, program, kubeconfig, size):
 def main():
     program, kubeconfig = sys.argv[1], os.environ["FABRICGATE_LAB_KUBERNETES"]
     server, made = Server(kubeconfig), 0
-    for size in FLEETS:
+    for size in [int(size) for size in sys.argv[2:]] or FLEETS:
         began = time.monotonic()
         fill(server, range(made, size))
         print(f"{size - made} nodes made in {time.monotonic() - began:.0f} s", flush=True)

@@ -295,10 +295,16 @@ async fn what_an_operator_put_on_nodes_survives_all_of_it() {
     site.server.merge(&path(&bad), &also).await;
     before[1]["annotations"] = theirs(&site.node(&bad).await)["annotations"].clone();
     site.simulated.rewrite(&scenario(&site.rack, 6, &[]));
-    for _ in 0..2 {
-        site.run(&["recertify", &bad, "--with-domain", "--apply"]);
+    // Two clean runs give it back; a third where the first began too close to the drain
+    // to count as made after it.
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        told.push(site.run(&["recertify", &bad, "--with-domain", "--apply"]));
+        if !site.is_drained(&bad).await {
+            break;
+        }
     }
-    assert!(!site.is_drained(&bad).await);
+    assert!(!site.is_drained(&bad).await, "{told:?}");
     for (name, before) in site.names.iter().zip(before) {
         assert_eq!(theirs(&site.node(name).await), before, "{name}");
     }

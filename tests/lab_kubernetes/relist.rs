@@ -66,8 +66,9 @@ impl Watch {
         let begun = Instant::now();
         loop {
             let told = fs::read_to_string(self.folder.path().join("told.jsonl")).expect("a log");
-            let lines = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            match lines.filter(|line| line["event"] == "looked").last() {
+            let mut lines =
+                told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            match lines.rfind(|line| line["event"] == "looked") {
                 Some(line) if is_so(&line) => return line,
                 _ if PATIENCE < begun.elapsed() => panic!("{what} is not seen: {told}"),
                 _ => std::thread::sleep(Duration::from_millis(100)),
