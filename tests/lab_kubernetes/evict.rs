@@ -285,8 +285,9 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
         patience: Duration::ZERO,
         stop,
         say: &mut |text| panic!("{text}"),
-    });
-    let one = of(&refused.await.expect("the journal"), "evict-1");
+    })
+    .await;
+    let one = of(&refused.expect("the journal"), "evict-1");
     assert_eq!(one["team/goes"].0, Left, "{one:?}");
     assert!(one["team/goes"].1.contains("it was not asked: another has the term"), "{one:?}");
     drop(journal);
