@@ -189,6 +189,19 @@ fn shown_reason(node: &LiveNode) -> String {
     format!("\"{shown}\"{}", by.unwrap_or_default())
 }
 
+/// That a node is drained, and what a person can do about a taint of ours that
+/// lost its reason: we never take it away.
+fn drained(node: &LiveNode) -> String {
+    if Plane::of(node) == Plane::Slurm || reason_of(node).is_some() {
+        return format!("it is drained ({})", shown_reason(node));
+    }
+    format!(
+        "it has the taint {DEGRADED} without the annotation {REASON}, which is not ours to take \
+         away: `kubectl taint node {} {DEGRADED}:NoSchedule-` does",
+        clean(node.name.as_str())
+    )
+}
+
 /// Why nothing is done to what a name means that is not one node's: `scontrol`
 /// would read it as a list, a function, or the whole cluster.
 pub(super) fn not_one(name: &NodeName) -> String {
@@ -431,7 +444,7 @@ pub fn may_not_measure(node: &LiveNode) -> Option<String> {
     ];
     unreadable(node)
         .or_else(|| left_alone(node))
-        .or_else(|| has_drain(node).then(|| format!("it is drained ({})", shown_reason(node))))
+        .or_else(|| has_drain(node).then(|| drained(node)))
         .or_else(|| told(node, &in_the_way))
         .or_else(|| {
             // Its scheduler refuses jobs there: no agent of ours could start.

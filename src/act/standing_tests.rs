@@ -388,6 +388,8 @@ fn the_start_up_taint_keeps_pods_away_and_neither_a_measurement_nor_a_certificat
     ] {
         assert!(may_not_measure(&on_kubernetes(state, "")).is_some(), "{state:?}");
     }
+    let bare = may_not_measure(&on_kubernetes(&["IDLE", "DRAIN"], "")).expect("a reason");
+    assert!(bare.contains("kubectl taint node") && bare.contains("degraded:NoSchedule-"), "{bare}");
     for state in [
         &["IDLE", "CORDONED"][..],
         &["IDLE", "TAINTED"],

@@ -329,6 +329,32 @@ async fn a_rack_joins_is_certified_takes_pods_and_is_certified_again_after_a_boo
 }
 
 #[tokio::test]
+async fn what_booted_takes_no_pods_until_it_passed_where_that_is_asked_for() {
+    let Some(lab) = lab() else { return };
+    let mut site = site(&lab, 2).await;
+    let rest = "[policy]\noutstanding = 1.0\n";
+    site.configure("one", &format!("expired = \"taint\"\n{rest}"));
+    let watch = site.start("one");
+    site.until_certified(&watch).await;
+    watch.until("ended", 1).await;
+    let names = site.names.clone();
+    site.nodes.reboot(&names[1]);
+    // Its marks first, and then the taint at once: ten minutes are for what fails.
+    wait_for("the taint is told", async || {
+        let told = watch.events("marks");
+        let is_so = |it: &&Value| it["why"].to_string().contains("takes no new pods");
+        let told = told.iter().find(is_so).cloned().ok_or_else(|| watch.text())?;
+        assert_eq!((&told["nodes"], &told["result"]), (&json!([names[1]]), &json!("it shows")));
+        Ok(())
+    })
+    .await;
+    // A pass takes it away, and nothing else has got one.
+    watch.until("ended", 2).await;
+    site.until_certified(&watch).await;
+    assert_eq!(watch.end(), Some(0));
+}
+
+#[tokio::test]
 async fn a_paused_leader_s_child_writes_nothing_after_another_took_over() {
     let Some(lab) = lab() else { return };
     let site = site(&lab, 2).await;

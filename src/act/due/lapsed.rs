@@ -13,6 +13,7 @@ use crate::act::ledger::Ledger;
 use crate::act::marks;
 use crate::act::policy::Policy;
 use crate::act::standing;
+use crate::model::action::Mark;
 use crate::model::change::Change;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
@@ -23,6 +24,7 @@ use crate::model::kubernetes_node::NO_SCHEDULE;
 use crate::model::kubernetes_node::TaintEdit;
 use crate::model::kubernetes_node::UNVERIFIED;
 use crate::model::live::Live;
+use crate::model::live::LiveNode;
 
 /// What is to be written, and why, in words.
 pub fn marks(
@@ -101,23 +103,29 @@ pub fn taints(
     let marks = KubernetesMarks { taints: vec![edit], ..KubernetesMarks::default() };
     let change = Change { kubernetes: Some(marks), ..Change::default() };
     let mut named = Vec::new();
-    for (name, mark) in &ledger.marks {
+    for name in ledger.marks.keys() {
         let (Some(node), Some(domain)) = (live.nodes.get(name), domains.get(name)) else {
             continue;
         };
-        let is_free = node.kubernetes.as_ref().is_some_and(|it| it.left_alone.is_empty());
-        let may = is_free
-            && !standing::is_out(node)
-            && !ledger.drains.contains_key(name)
-            && grounds::is_slurms(node, policy).is_none()
-            && marks::counts_no_more(node, mark, now).is_some();
         let of_domain = out.entry(*domain).or_default();
-        if may && *of_domain < policy.per_domain && tainted + named.len() < most {
+        let is_free = *of_domain < policy.per_domain && tainted + named.len() < most;
+        if is_free && may_taint(node, ledger, policy, now) {
             *of_domain += 1;
             named.push((name.clone(), change.clone()));
         }
     }
     named
+}
+
+/// Whether a node is one that may get the start-up taint again: in service, and
+/// what certified it counts no more.
+pub fn may_taint(node: &LiveNode, ledger: &Ledger, policy: &Policy, now: &Stamp) -> bool {
+    let counts_no_more = |mark: &Mark| marks::counts_no_more(node, mark, now).is_some();
+    node.kubernetes.as_ref().is_some_and(|it| it.left_alone.is_empty())
+        && !standing::is_out(node)
+        && !ledger.drains.contains_key(&node.name)
+        && grounds::is_slurms(node, policy).is_none()
+        && ledger.marks.get(&node.name).is_some_and(counts_no_more)
 }
 
 #[cfg(test)]
@@ -126,7 +134,6 @@ mod tests {
     use crate::act::fixture::World;
     use crate::act::ledger::Tripped;
     use crate::act::policy::SlinkyOwner;
-    use crate::model::action::Mark;
     use crate::model::kubernetes_node::Condition;
     use crate::model::kubernetes_node::KubernetesNode;
     use crate::model::kubernetes_node::VERDICT;

@@ -18,12 +18,15 @@ use crate::act::due::Due;
 use crate::act::due::Running;
 use crate::act::due::Watched;
 use crate::act::due::lapsed;
+use crate::act::ledger::Ledger;
+use crate::act::policy::Policy;
 use crate::gate::certificates;
 use crate::gate::journal;
 use crate::gate::journal::Journal;
 use crate::gate::lease::Term;
 use crate::gate::reassert;
 use crate::gate::reassert::Reasserted;
+use crate::gate::scheduler::Scheduler;
 use crate::gate::stamp;
 use crate::inventory::hostlist;
 use crate::measure::text::clean;
@@ -182,18 +185,20 @@ impl Look {
         let scheduler = writer.as_deref().unwrap_or(watch.scheduler);
         let names = &watch.policy.marks;
         let mut done = reassert::reassert(scheduler, &live, journal.ledger(), names).await;
-        done.extend(reassert::write(scheduler, taints, &live).await);
+        let tainted = tainted(scheduler, taints, journal.ledger(), watch.policy).await;
         drop(journal);
         let whys: BTreeMap<NodeName, String> = said.into_iter().collect();
+        let taints = done.len()..done.len() + tainted.len();
+        done.extend(tainted);
         let is_done =
             |it: &Reasserted| matches!(it.result, ActionResult::Done | ActionResult::Already);
         if !done.iter().all(is_done) {
             self.marks_rest = Some(Instant::now() + MARKS_REST);
         }
         watch.vitals.lapsed(done.iter().filter(|it| is_done(it)).count());
-        let told = done.iter().map(|it| {
-            let why = whys.get(&it.node).map_or(TAINTED, String::as_str);
-            (&it.node, why, Some(it.detail.as_str()))
+        let told = done.iter().enumerate().map(|(at, it)| {
+            let said = whys.get(&it.node).filter(|_| !taints.contains(&at));
+            (&it.node, said.map_or(TAINTED, String::as_str), Some(it.detail.as_str()))
         });
         tell_marks(watch, told);
     }
@@ -216,6 +221,29 @@ impl Look {
         }
         Ok(())
     }
+}
+
+/// Writes the start-up taint on those of the nodes that may still get it. They
+/// are read first: their marks were written right before.
+async fn tainted(
+    scheduler: &dyn Scheduler,
+    wanted: Vec<(NodeName, Change)>,
+    ledger: &Ledger,
+    policy: &Policy,
+) -> Vec<Reasserted> {
+    if wanted.is_empty() || ledger.breaker.is_some() {
+        return Vec::new();
+    }
+    let nodes: Vec<NodeName> = wanted.iter().map(|(node, _)| node.clone()).collect();
+    // The next look tries again where nobody answers.
+    let Ok(fresh) = scheduler.read(&nodes).await else { return Vec::new() };
+    let now = stamp::stamp();
+    let may = |node: &NodeName| {
+        let node = fresh.nodes.get(node);
+        node.is_some_and(|node| lapsed::may_taint(node, ledger, policy, &now))
+    };
+    let wanted = wanted.into_iter().filter(|(node, _)| may(node)).collect();
+    reassert::write(scheduler, wanted, &fresh).await
 }
 
 /// Asks in a thread: sources wait for servers and programs in their own way.
