@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use crate::act::plane::Plane;
 use crate::act::standing;
 use crate::measure::text;
 use crate::model::change::Change;
@@ -45,8 +46,10 @@ pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sigh
                 && carries(node, reason)
                 && !is_of_another_gate(node, change) =>
         {
-            let jobs = if standing::is_drained(node) { "" } else { ", draining: jobs still run" };
-            marks(format!("{now}{jobs}"))
+            match standing::is_drained(node) {
+                true => marks(now),
+                false => marks(format!("{now}, draining: {} still run", Plane::of(node).work())),
+            }
         }
         Some(StateChange::Drain { .. }) => match &node.reason {
             Some(_) if node.reason != before.reason => Sight::Foreign(now),

@@ -228,9 +228,7 @@ async fn carried(
     let mut action = action(kind, node);
     action.device = device.cloned();
     let records = carry::carry_within(carrier, run, &plan(vec![action]), Duration::ZERO).await;
-    let records = records.expect("a journal");
-    println!("{records:?}");
-    records[0].result
+    records.expect("a journal")[0].result
 }
 
 /// The state of a node as the gate reads it, and its reason.
