@@ -92,6 +92,10 @@ fn mistakes_are_told_with_line_and_column_and_what_is_expected() {
         ("audit_every_h = -1", "6:17: audit_every_h -1"),
         ("listen = \"9464\"", "6:10: listen \"9464\", expected ADDRESS:PORT"),
         ("profiles = { repaired = \"admit\" }", "only whole runs give a node back"),
+        (
+            "expired = \"taint\"\nprofiles = { unverified = \"off\" }",
+            "nothing would ever take the taint away again",
+        ),
         ("backoff = { first_s = 0 }", "nothing is measured in a tight loop"),
         ("lease = { name = \"w\" }", "6:9: lease: only [gate] through = \"kubernetes\""),
         ("intervals = 3", "6:1: unknown field `intervals`"),

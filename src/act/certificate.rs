@@ -6,11 +6,15 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use super::grounds;
 use super::ledger::Ledger;
 use super::policy::Policy;
 use super::situation::RunSeen;
 use super::standing;
 use crate::measure::text::clean;
+use crate::model::action::ActionKind;
+use crate::model::action::ActionRecord;
+use crate::model::action::ActionResult;
 use crate::model::action::Withheld;
 use crate::model::cell::Cell;
 use crate::model::certificate::CERTIFICATE_FORMAT;
@@ -20,6 +24,7 @@ use crate::model::certificate::Minimum;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
+use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::moment::DAY_S;
 use crate::model::moment::rfc3339;
@@ -88,15 +93,76 @@ pub fn validity(run: &RunSeen, policy: &Policy) -> Result<i64, String> {
     Ok(i64::from(days) * DAY_S)
 }
 
+/// How nodes stood when a run was acted on, and what came of that.
+#[derive(Clone, Copy, Debug)]
+pub struct Acted<'a> {
+    /// The nodes as they were before anything was done.
+    pub live: &'a Live,
+    /// What was done.
+    pub records: &'a [ActionRecord],
+    /// The record as it stands since.
+    pub ledger: &'a Ledger,
+}
+
+/// For how long a run certifies from when it was made, in seconds; an error says
+/// why it certifies nothing now.
+pub(super) fn validity_now(run: &RunSeen, policy: &Policy, now: i64) -> Result<i64, String> {
+    let seconds = validity(run, policy)?;
+    if grounds::is_to_come(run.created_unix, now) {
+        let created = clean(&run.created);
+        return Err(format!("the run was made at {created}, which is not yet"));
+    }
+    if run.created_unix.saturating_add(seconds) <= now {
+        return Err("what the run showed counts no longer".to_owned());
+    }
+    Ok(seconds)
+}
+
+/// Why nothing may be said now of a node that passed, for how it stands: what
+/// the scheduler is told and what is kept on disk must not disagree.
+pub(super) fn refusal(
+    node: &LiveNode,
+    measured: Option<&String>,
+    run: &RunSeen,
+    policy: &Policy,
+) -> Option<String> {
+    grounds::is_slurms(node, policy).or_else(|| grounds::booted_since(node, measured, run))
+}
+
+/// Why a node that passed gets no certificate for what became of it meanwhile.
+fn unacted(
+    node: &NodeName,
+    acted: &Acted<'_>,
+    measured: Option<&String>,
+    run: &RunSeen,
+    policy: &Policy,
+) -> Option<String> {
+    let Some(live) = acted.live.nodes.get(node) else {
+        return Some("the scheduler does not tell of it".to_owned());
+    };
+    let is_done =
+        |it: &ActionRecord| matches!(it.result, ActionResult::Done | ActionResult::Already);
+    let mut records = acted.records.iter().filter(|record| record.node == *node);
+    // What was given back is as it was before no more.
+    let is_released = records.clone().any(|it| it.kind == ActionKind::Release && is_done(it));
+    let stands = if is_released { None } else { standing::may_not_certify(live) };
+    stands.or_else(|| refusal(live, measured, run, policy)).or_else(|| {
+        let unsaid = records.find(|it| it.kind == ActionKind::Certify && !is_done(it))?;
+        Some(format!("it could not be said on it: {}", clean(&unsaid.detail)))
+    })
+}
+
 /// Certificates of the nodes that passed, and why others that passed have none.
-/// Nodes that we drained and did not give back yet wait for that.
+/// Nodes that we drained and did not give back yet wait for that, and one that
+/// has booted or was taken out since it was measured waits for another run.
 pub fn certificates(
     evidence: &Evidence<'_>,
-    ledger: &Ledger,
+    acted: &Acted<'_>,
     policy: &Policy,
+    now: i64,
 ) -> (Vec<Certificate>, Vec<Withheld>) {
-    let run = evidence.run;
-    let seconds = match validity(run, policy) {
+    let (run, ledger) = (evidence.run, acted.ledger);
+    let seconds = match validity_now(run, policy, now) {
         Ok(seconds) => seconds,
         Err(why) => {
             return (Vec::new(), vec![Withheld::new("certificates", why)]);
@@ -104,6 +170,7 @@ pub fn certificates(
     };
     let mut minima = minima(evidence.cells);
     let mut identities = identities(evidence.machines, evidence.results, evidence.recordings);
+    let boots = boots(evidence.machines);
     let platforms: BTreeMap<&NodeName, &str> = evidence
         .claims
         .domains
@@ -123,6 +190,10 @@ pub fn certificates(
         }
         if ledger.drains.contains_key(node) {
             refuse("it passed, and is certified once our drain of it is taken back".to_owned());
+            continue;
+        }
+        if let Some(why) = unacted(node, acted, boots.get(node), run, policy) {
+            refuse(format!("passed, not certified: {why}"));
             continue;
         }
         let identity = match identities.remove(node).unwrap_or_default() {

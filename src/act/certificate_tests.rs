@@ -47,6 +47,12 @@ fn verdicts(nodes: &[(&str, Outcome)]) -> Verdicts {
     }
 }
 
+/// All of them idle.
+fn live(nodes: &[(&str, Outcome)]) -> Live {
+    let idle = |name: &str| (NodeName::from(name), LiveNode::new(name, &["IDLE"]));
+    Live { nodes: nodes.iter().map(|(name, _)| idle(name)).collect(), ..Live::default() }
+}
+
 fn machine(node: &str, boot: &str, gpus: &[&str]) -> Machine {
     let gpus = gpus.iter().enumerate();
     Machine {
@@ -129,6 +135,9 @@ struct World {
     results: Vec<RawResult>,
     recordings: Vec<Recording>,
     ledger: Ledger,
+    live: Live,
+    records: Vec<ActionRecord>,
+    now: i64,
 }
 
 impl World {
@@ -141,6 +150,9 @@ impl World {
             results: Vec::new(),
             recordings: Vec::new(),
             ledger: Ledger::default(),
+            live: live(nodes),
+            records: Vec::new(),
+            now: MADE + 60,
         }
     }
 
@@ -154,7 +166,8 @@ impl World {
             results: &self.results,
             recordings: &self.recordings,
         };
-        certificates(&evidence, &self.ledger, &Policy::default())
+        let acted = Acted { live: &self.live, records: &self.records, ledger: &self.ledger };
+        certificates(&evidence, &acted, &Policy::default(), self.now)
     }
 
     fn one(&self) -> Certificate {
@@ -436,7 +449,9 @@ fn a_certificate_outlives_no_boot_that_has_another_name() {
         results: &[],
         recordings: &[],
     };
-    let (made, _) = certificates(&evidence, &Ledger::default(), &Policy::default());
+    let live = live(&[("n1", Outcome::Pass)]);
+    let acted = Acted { live: &live, records: &[], ledger: &Ledger::default() };
+    let (made, _) = certificates(&evidence, &acted, &Policy::default(), MADE + 60);
     let now = |boot: Option<&str>, booted: Option<i64>| {
         let boot_id = boot.map(str::to_owned);
         outlived(&made[0], &LiveNode { boot_id, booted, ..LiveNode::new("n1", &["IDLE"]) })
@@ -449,4 +464,54 @@ fn a_certificate_outlives_no_boot_that_has_another_name() {
     assert!(now(Some("b-2"), Some(MADE - 1)).is_some());
     assert!(now(None, Some(MADE + 1)).is_some());
     assert_eq!(now(None, None), None);
+}
+
+#[test]
+fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
+    let n1 = NodeName::from("n1");
+    let world = |state: &str, boot: &str| {
+        let mut world = World::new(&[("n1", Outcome::Pass)]);
+        world.machines = vec![machine("n1", "b-1", &["GPU-1"])];
+        let node = LiveNode { boot_id: Some(boot.to_owned()), ..LiveNode::new("n1", &[state]) };
+        world.live.nodes.insert(n1.clone(), node);
+        world
+    };
+    assert_eq!(world("IDLE", "b-1").made().0.len(), 1);
+    let record = |kind, result| ActionRecord {
+        kind,
+        node: n1.clone(),
+        result,
+        detail: "somebody was faster".to_owned(),
+        at: String::new(),
+    };
+
+    let mut booted = world("IDLE", "b-2");
+    assert!(booted.refused().contains("not certified: it has booted since"));
+    booted.machines.clear();
+    assert!(booted.refused().contains("does not tell in which boot"));
+    booted.live.nodes.clear();
+    assert!(booted.refused().contains("does not tell of it"));
+
+    for state in ["DRAIN", "CORDONED", "TAINTED", "NOT_READY", "DELETING"] {
+        let mut out = world(state, "b-1");
+        assert!(out.refused().contains("out of service"), "{state}");
+        // It is so no more where we gave it back.
+        out.records = vec![record(ActionKind::Release, ActionResult::Done)];
+        assert_eq!(out.made().0.len(), 1, "{state}");
+        out.records = vec![record(ActionKind::Release, ActionResult::Unknown)];
+        assert!(out.refused().contains("out of service"), "{state}");
+    }
+
+    let mut unsaid = world("IDLE", "b-1");
+    for result in [ActionResult::Superseded, ActionResult::Failed, ActionResult::Unknown] {
+        unsaid.records = vec![record(ActionKind::Certify, result)];
+        assert!(unsaid.refused().contains("somebody was faster"), "{result:?}");
+    }
+    unsaid.records = vec![record(ActionKind::Certify, ActionResult::Done)];
+    assert_eq!(unsaid.made().0.len(), 1);
+
+    unsaid.now = MADE + 8 * DAY_S;
+    assert!(unsaid.made().1[0].why.contains("counts no longer"));
+    unsaid.now = MADE - DAY_S;
+    assert!(unsaid.made().1[0].why.contains("not yet"));
 }

@@ -265,7 +265,7 @@ fn a_node_that_was_never_in_service_costs_nothing_to_drain() {
 
 #[test]
 fn on_kubernetes_too_what_is_left_alone_is_told_in_its_own_words() {
-    let cases: [(&str, fn(&mut World)); 6] = [
+    let cases: &[Case] = &[
         ("it is cordoned (CORDONED), not by us", |w| {
             w.state("d0n0", &["IDLE", "CORDONED"]);
         }),

@@ -8,6 +8,7 @@ use super::ledger::UndoneDrain;
 use super::policy::Policy;
 use super::policy::SlinkyOwner;
 use super::reason;
+use super::situation::RunSeen;
 use super::situation::Situation;
 use crate::measure::text::clean;
 use crate::model::id::NodeName;
@@ -77,7 +78,16 @@ pub(super) fn overtaken(situation: &Situation<'_>, node: &LiveNode) -> Option<St
 /// Where the scheduler names the boot, that alone counts: clocks and moments do
 /// not matter then. Where it names it and the run does not, nobody knows.
 pub(super) fn of_another_boot(situation: &Situation<'_>, node: &LiveNode) -> Option<String> {
-    let measured = situation.boots.get(&node.name).map(String::as_str);
+    booted_since(node, situation.boots.get(&node.name), situation.run)
+}
+
+/// The same of a run that measured the node in this boot.
+pub(super) fn booted_since(
+    node: &LiveNode,
+    measured: Option<&String>,
+    run: &RunSeen,
+) -> Option<String> {
+    let measured = measured.map(String::as_str);
     match is_of_boot(node, measured) {
         Some(true) => None,
         Some(false) => {
@@ -93,7 +103,7 @@ pub(super) fn of_another_boot(situation: &Situation<'_>, node: &LiveNode) -> Opt
             })
         }
         None => {
-            let is_later = node.booted.is_some_and(|at| situation.run.created_unix < at);
+            let is_later = node.booted.is_some_and(|at| run.created_unix < at);
             is_later.then(|| "it has booted since it was measured".to_owned())
         }
     }

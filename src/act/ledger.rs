@@ -177,7 +177,7 @@ impl Ledger {
                     epoch: entry.epoch,
                     run: run.clone(),
                     action: (**action).clone(),
-                    change: change.clone(),
+                    change: (**change).clone(),
                     before: (**before).clone(),
                 });
             }

@@ -35,7 +35,7 @@ fn intent(id: &str, kind: ActionKind, node: &str) -> Event {
         id: id.to_owned(),
         run: "r1".to_owned(),
         action: Box::new(action(kind, node)),
-        change: Change::default(),
+        change: Box::default(),
         before: Box::new(LiveNode::new(node, &["IDLE"])),
     }
 }

@@ -225,6 +225,12 @@ pub fn forgotten(
     lost.collect()
 }
 
+/// Why the pass that a mark says counts no more on a node of Kubernetes, by its
+/// end or by a boot since; `None` where it does.
+pub(super) fn counts_no_more(node: &LiveNode, mark: &Mark, now: &Stamp) -> Option<String> {
+    kubernetes::lapsed(node, mark, now).map(|(_, why)| why)
+}
+
 /// The feature of a pass that counts no more is taken away: jobs that ask for it
 /// would be placed on what nobody knows. The entry stays, with its own expiry.
 fn lapse(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {

@@ -111,7 +111,7 @@ impl<'a> Proposal<'a> {
         self.last_look(node, drain, &clean)?;
         let wanted = self.policy.clean_sweeps.max(1) as usize;
         if clean.len() < wanted {
-            return Err(missing(&clean, stale, wanted, live));
+            return Err(missing(&clean, stale, wanted, live) + &self.early(node, drain));
         }
         let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
         let mark = self.mark_of(&clean, drain, live);
@@ -185,6 +185,21 @@ impl<'a> Proposal<'a> {
         Ok((clean, stale))
     }
 
+    /// That the run at hand was begun before the drain, where it would count
+    /// otherwise.
+    fn early(&self, node: &NodeName, drain: &OwnDrain) -> String {
+        let run = self.situation.run;
+        let passed = self.verdicts.get(node).is_some_and(|v| v.outcome == Outcome::Pass);
+        let is_early = run.created_unix <= drain.stamp.unix && run.id != drain.run;
+        if !passed || !is_early || !is_whole(run, self.policy) {
+            return String::new();
+        }
+        let (id, created, drained) = (&run.id, clean(&run.created), &drain.stamp.at);
+        format!(
+            "; run {id} does not count: it was begun at {created}, and the drain is of {drained}"
+        )
+    }
+
     /// Clean runs are of the past where the run at hand has looked at the node
     /// since and did not see it pass.
     fn last_look(
@@ -235,7 +250,8 @@ impl<'a> Proposal<'a> {
     fn certify(&mut self, live: &'a Live) {
         let situation = self.situation;
         let run = situation.run;
-        let mark = match self.validity() {
+        let now = situation.now.unix;
+        let mark = match certificate::validity_now(run, self.policy, now) {
             Ok(seconds) => Mark {
                 outcome: Outcome::Pass,
                 class: None,
@@ -271,21 +287,6 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    /// For how long the run certifies, from when it was made; an error says why
-    /// it certifies nothing now.
-    fn validity(&self) -> Result<i64, String> {
-        let (run, now) = (self.situation.run, self.situation.now.unix);
-        let seconds = certificate::validity(run, self.policy)?;
-        if grounds::is_to_come(run.created_unix, now) {
-            let created = clean(&run.created);
-            return Err(format!("the run was made at {created}, which is not yet"));
-        }
-        if run.created_unix.saturating_add(seconds) <= now {
-            return Err("what the run showed counts no longer".to_owned());
-        }
-        Ok(seconds)
-    }
-
     /// The certificate of one node; nothing where it says so already.
     fn certified(
         &self,
@@ -297,9 +298,9 @@ impl<'a> Proposal<'a> {
             return Err(standing::not_one(node));
         }
         let live = live.nodes.get(node).ok_or("the scheduler does not tell of it")?;
+        let measured = self.situation.boots.get(node);
         let refusal = standing::may_not_certify(live)
-            .or_else(|| grounds::is_slurms(live, self.policy))
-            .or_else(|| grounds::of_another_boot(self.situation, live));
+            .or_else(|| certificate::refusal(live, measured, self.situation.run, self.policy));
         if let Some(why) = refusal {
             return Err(why);
         }

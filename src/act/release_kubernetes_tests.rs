@@ -14,6 +14,9 @@ use crate::model::kubernetes_node::UNVERIFIED;
 use crate::model::kubernetes_node::VERDICT;
 use crate::model::kubernetes_node::VERIFIED_DOMAIN;
 
+/// What a reason must say, and what brings it about.
+type Case = (&'static str, fn(&mut World));
+
 const NODE: &str = "d0n0";
 
 /// One node, which joined and passed the run at hand.
@@ -140,7 +143,7 @@ fn a_node_that_joined_and_passed_is_certified_and_in_service_then() {
 
 #[test]
 fn nothing_is_certified_of_another_boot_or_where_others_have_a_say() {
-    let cases: [(&str, fn(&mut World)); 7] = [
+    let cases: &[Case] = &[
         ("it has booted since it was measured", |w| {
             w.node(NODE).boot_id = Some("new".to_owned());
         }),

@@ -18,6 +18,7 @@ use super::gating::Told;
 use super::stdout::note;
 use super::stored;
 use crate::act::certificate;
+use crate::act::certificate::Acted;
 use crate::act::certificate::Evidence;
 use crate::coordinator;
 use crate::coordinator::signals::Signals;
@@ -92,6 +93,11 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
     }
 }
 
+/// What a job of the watch may write under: the term that it was started in.
+pub fn fence(server: &Server) -> Option<TermFence> {
+    Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it))
+}
+
 /// The same for an instance of the watch, which writes under this term.
 pub fn scheduler_in(gate: &Gate, term: Option<&Term>) -> Box<dyn Scheduler> {
     match (&gate.told, term) {
@@ -101,11 +107,6 @@ pub fn scheduler_in(gate: &Gate, term: Option<&Term>) -> Box<dyn Scheduler> {
         }
         _ => scheduler(gate),
     }
-}
-
-/// The fence of the term in which whoever started us works, where there is one.
-pub fn fence(server: &Server) -> Option<TermFence> {
-    Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it))
 }
 
 /// A cluster, where nothing is written unless the fence holds.
@@ -240,9 +241,9 @@ fn certify(
     evidence: &Evidence<'_>,
     turned: &Turned,
 ) -> Vec<Withheld> {
-    let (ledger, policy) = (&turned.ledger, &config.policy);
+    let acted = Acted { live: &turned.live, records: &turned.plan.records, ledger: &turned.ledger };
     let now = stamp::stamp();
-    let issued = certificates::issue(&gate.folder, evidence, ledger, policy, &now);
+    let issued = certificates::issue(&gate.folder, evidence, &acted, &config.policy, &now);
     let issued = issued.unwrap_or_else(|error| Issued {
         nodes: Vec::new(),
         withheld: vec![Withheld::new("certificates", format!("none is issued: {error}"))],

@@ -56,13 +56,16 @@ fn asked(config: &Config, turned: &Turned, apply: bool) -> Result<Vec<Eviction>,
         return Ok(Vec::new());
     };
     let cluster = Cluster::new(server.clone());
+    let fence = acting::fence(server);
     let (stopper, stop) = watch::channel(false);
     let emptying = async {
         let access = access::connect(server, Reading::Bounded).await;
         let client = access.map_err(|problem| Failure::Environment(problem.message))?.client;
-        let fence = acting::fence(server);
-        let fence = fence.as_ref().map(|fence| fence as &dyn Fence);
-        let asking = Asking { client: &client, scheduler: &cluster, fence };
+        let asking = Asking {
+            client: &client,
+            scheduler: &cluster,
+            fence: fence.as_ref().map(|it| it as &dyn Fence),
+        };
         if !apply {
             return Ok(evict::look(asking, &turned.ledger, &proposed(turned)).await);
         }

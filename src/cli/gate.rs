@@ -73,17 +73,20 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             Ok(exit::PASS)
         }
         Command::Recover => {
-            let records = recovered(&config, gate)?;
+            let (records, are_gone) = recovered(&config, gate)?;
             let is_open = records.iter().any(|it| it.result == ActionResult::Unknown);
             if globals.json {
                 stdout::json(&json!({ "format": "fabricgate.recovered/1", "records": records }))?;
             } else if records.is_empty() {
-                stdout::text("nothing was left open\n")?;
+                stdout::text("no action was left open\n")?;
             }
             for record in records.iter().filter(|_| !globals.json) {
                 stdout::text(&format!("{}: {}\n", record.node, record.detail))?;
             }
-            Ok(if is_open { exit::ACTION_REFUSED } else { exit::PASS })
+            if !are_gone {
+                note("something that an earlier run made may still be there: see above");
+            }
+            Ok(if is_open || !are_gone { exit::ACTION_REFUSED } else { exit::PASS })
         }
     }
 }
@@ -135,14 +138,15 @@ fn opened(gate: &Gate) -> Result<Journal, Failure> {
     Ok(journal)
 }
 
-/// Concludes what is open, after what was held is free.
-fn recovered(config: &Config, gate: &Gate) -> Result<Vec<ActionRecord>, Failure> {
+/// Concludes what is open, after what was held is free. What was concluded,
+/// and whether nothing is left of what earlier runs had made.
+fn recovered(config: &Config, gate: &Gate) -> Result<(Vec<ActionRecord>, bool), Failure> {
     let scheduler = acting::scheduler(gate);
     let mut journal = opened(gate)?;
     let (_stopper, stop) = watch::channel(false);
     let mut say = |text: &str| note(text);
     super::runtime()?.block_on(async {
-        hold::clean(Cleaning {
+        let are_gone = hold::clean(Cleaning {
             journal: &mut journal,
             scheduler: scheduler.as_ref(),
             programs: acting::programs(&config.launcher),
@@ -162,7 +166,7 @@ fn recovered(config: &Config, gate: &Gate) -> Result<Vec<ActionRecord>, Failure>
             say: &mut say,
             stop,
         };
-        recover::recover(carrier).await.map_err(failure)
+        Ok((recover::recover(carrier).await.map_err(failure)?, are_gone))
     })
 }
 

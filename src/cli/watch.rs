@@ -111,9 +111,10 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
     });
     let code = ended.map_err(|error| match error {
-        WatchError::Folder { .. } | WatchError::Taken(_) | WatchError::Unknown(_) => {
-            Failure::environment(error)
-        }
+        WatchError::Folder { .. }
+        | WatchError::Taken(_)
+        | WatchError::Untold(_)
+        | WatchError::Unknown(_) => Failure::environment(error),
     })?;
     match lines.lost {
         Some(error) => Err(error),

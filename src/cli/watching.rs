@@ -56,7 +56,7 @@ pub struct Section {
     logs: Option<Spanned<u32>>,
     listen: Option<Spanned<String>>,
     lease: Option<Spanned<Lease>>,
-    expired: Expired,
+    expired: Option<Spanned<Expired>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -228,6 +228,13 @@ pub fn watching(
         rest_most_s: whole(most_s.as_secs_f64()).max(1),
         clean_sweeps: policy.clean_sweeps as usize,
     };
+    if let Some(asked) = section.expired.as_ref().filter(|it| *it.get_ref() == Expired::Taint)
+        && settings.unverified.is_none()
+    {
+        let message = "expired = \"taint\" with profiles.unverified = \"off\": nothing would ever \
+                       take the taint away again";
+        return Err((asked.span().start, message.to_owned()));
+    }
     let pace = Pace {
         interval,
         claims: seconds("claims_s", &section.claims_s, CLAIMS)?,
@@ -245,7 +252,13 @@ pub fn watching(
         })?),
     };
     let lease = section.lease.map(|it| named(it.into_inner())).transpose()?;
-    Ok(Watching { settings, pace, listen, lease, expired: section.expired })
+    Ok(Watching {
+        settings,
+        pace,
+        listen,
+        lease,
+        expired: section.expired.map(Spanned::into_inner).unwrap_or_default(),
+    })
 }
 
 fn named(lease: Lease) -> Result<LeaseNamed, Mistake> {

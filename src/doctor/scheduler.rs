@@ -1,10 +1,16 @@
 //! Whether a scheduler can be asked from here.
 
+use std::path::Path;
+
 use super::Look;
 use super::answer;
 use crate::exec::lookup;
 use crate::model::checkup::Area;
 use crate::model::checkup::Check;
+
+/// Where a pod finds the token of its account
+/// (<https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/>).
+const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// Slurm's controller and Kubernetes' configuration.
 pub(super) async fn all(look: &Look<'_>) -> Vec<Check> {
@@ -39,7 +45,11 @@ fn kubernetes() -> Check {
         return Check::has(Area::Scheduler, what, format!("KUBECONFIG is {}", file.display()));
     }
     if set("KUBERNETES_SERVICE_HOST").is_some() {
-        return Check::has(Area::Scheduler, what, "this is a pod with a service account");
+        return match Path::new(TOKEN).is_file() {
+            true => Check::has(Area::Scheduler, what, "this is a pod with a token of its account"),
+            // As those of ours that measure.
+            false => Check::unknown(Area::Scheduler, what, "this is a pod without a token"),
+        };
     }
     let home = std::path::PathBuf::from(set("HOME").unwrap_or_default());
     let file = home.join(".kube/config");

@@ -434,7 +434,7 @@ impl<'p> Turn<'_, 'p> {
                     id: id.clone(),
                     run: self.run.to_owned(),
                     action: Box::new(self.written(item.action, &change)),
-                    change: change.clone(),
+                    change: Box::new(change.clone()),
                     before: Box::new(before.clone()),
                 });
                 begun.push((Begun { item, id, change: change.clone(), before }, at));

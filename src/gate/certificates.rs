@@ -12,8 +12,8 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use crate::act::certificate;
+use crate::act::certificate::Acted;
 use crate::act::certificate::Evidence;
-use crate::act::ledger::Ledger;
 use crate::act::policy::Policy;
 use crate::model::action::Withheld;
 use crate::model::certificate::CERTIFICATE_FORMAT;
@@ -45,16 +45,16 @@ pub struct Issued {
 
 /// Issues certificates to the nodes that passed a run, into the state folder.
 ///
-/// To be called when the run's actions were carried out, with the ledger as it
-/// is then: a node that we drained and did not give back yet gets none.
+/// To be called when the run's actions were carried out, with what became of
+/// them: what is not certified on a node has no certificate here either.
 pub fn issue(
     folder: &Path,
     evidence: &Evidence<'_>,
-    ledger: &Ledger,
+    acted: &Acted<'_>,
     policy: &Policy,
     now: &Stamp,
 ) -> Result<Issued, RecordError> {
-    let (made, withheld) = certificate::certificates(evidence, ledger, policy);
+    let (made, withheld) = certificate::certificates(evidence, acted, policy, now.unix);
     write(folder, made, withheld, now)
 }
 

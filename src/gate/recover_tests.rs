@@ -31,7 +31,7 @@ fn intent(id: &str, action: Action, change: Change, before: LiveNode) -> Event {
         id: id.to_owned(),
         run: "r1".to_owned(),
         action: Box::new(Action { reason: DRAIN.to_owned(), ..action }),
-        change,
+        change: Box::new(change),
         before: Box::new(before),
     }
 }

@@ -202,14 +202,17 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     Ok(Turned { plan, recovered, ledger, live, budgets, evictions: Vec::new() })
 }
 
-/// Tells what Slurm had forgotten, nodes of one result together.
+/// Tells of marks that were put right, nodes of one result together.
 fn say_again(turn: &mut Turn<'_>, again: &[reassert::Reasserted]) {
     let mut by_detail: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for it in again {
         by_detail.entry(&it.detail).or_default().push(it.node.as_str());
     }
     for (detail, nodes) in by_detail {
-        (turn.say)(&format!("marks of {}: {detail}", hostlist::fold(nodes)));
+        let nodes = hostlist::fold(nodes);
+        (turn.say)(&format!(
+            "marks of {nodes}, which were not as recorded or count no more: {detail}"
+        ));
     }
 }
 

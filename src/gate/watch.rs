@@ -122,6 +122,9 @@ pub enum WatchError {
     /// Another instance is at work, and only one decision was asked for.
     #[error("another instance is at work: {0}")]
     Taken(String),
+    /// Nobody says who is at work, and only one decision was asked for.
+    #[error("it is not known whether another instance is at work: {0}")]
+    Untold(String),
     /// Nobody could be asked, and only one decision was asked for.
     #[error("nothing could be decided: {0}")]
     Unknown(String),
@@ -240,7 +243,7 @@ async fn may_work(
         };
         watch.vitals.waits(knows);
         if watch.once && patience.is_none_or(|patience| patience <= began.elapsed()) {
-            return Err(WatchError::Taken(why));
+            return Err(if knows { WatchError::Taken(why) } else { WatchError::Untold(why) });
         }
         if told.as_ref() != Some(&why) {
             (watch.tell)(WatchEvent::Waiting { why: why.clone() });

@@ -74,7 +74,7 @@ pub enum Event {
         /// The action. Boxed: most lines are far smaller.
         action: Box<Action>,
         /// What will be written.
-        change: Change,
+        change: Box<Change>,
         /// The node as it was read right before.
         before: Box<LiveNode>,
     },

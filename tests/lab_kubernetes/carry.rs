@@ -216,7 +216,7 @@ async fn what_a_crash_left_open_is_seen_on_the_nodes() {
             reason: reason.clone(),
             ..action(ActionKind::Drain, before.name.as_str())
         }),
-        change: change.clone(),
+        change: Box::new(change.clone()),
         before: Box::new(before.clone()),
     });
     journal.write_all(intents.collect()).expect("written");

@@ -10,6 +10,7 @@ use std::time::Duration;
 use fabricgate::act::reason;
 use fabricgate::gate::journal;
 use fabricgate::gate::journal::Journal;
+use fabricgate::gate::kubernetes::Fence;
 use fabricgate::gate::kubernetes::evict;
 use fabricgate::gate::kubernetes::evict::Asking;
 use fabricgate::gate::kubernetes::evict::Emptying;
@@ -50,6 +51,17 @@ struct Nodes(Client);
 impl std::fmt::Debug for Nodes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Nodes")
+    }
+}
+
+/// The term of somebody who lost it.
+#[derive(Debug)]
+struct Over;
+
+impl Fence for Over {
+    fn holds<'a>(&'a self) -> Answer<'a, ()> {
+        let error = SchedulerError::new(ProblemKind::Contradictory, "another has the term");
+        Box::pin(async { Err(error) })
     }
 }
 
@@ -162,7 +174,7 @@ fn journal_with(folder: &Path, nodes: &[&str], reason: &str) {
             id: id.clone(),
             run: "run1".to_owned(),
             action: Box::new(action),
-            change: Change::default(),
+            change: Box::default(),
             before,
         };
         let outcome =
@@ -263,6 +275,21 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
         .await
         .expect("the pod");
     assert!(untouched["metadata"]["deletionTimestamp"].is_null());
+
+    // Whose term is over asks nobody either.
+    let mut journal = Journal::open(folder.path()).expect("a journal");
+    let (_stopper, stop) = watch::channel(false);
+    let refused = evict::empty(Emptying {
+        asking: Asking { fence: Some(&Over), ..asking },
+        journal: &mut journal,
+        patience: Duration::ZERO,
+        stop,
+        say: &mut |text| panic!("{text}"),
+    });
+    let one = of(&refused.await.expect("the journal"), "evict-1");
+    assert_eq!(one["team/goes"].0, Left, "{one:?}");
+    assert!(one["team/goes"].1.contains("it was not asked: another has the term"), "{one:?}");
+    drop(journal);
 
     let kubelet = tokio::spawn(end_what_ends(client.clone()));
     let mut journal = Journal::open(folder.path()).expect("a journal");

@@ -294,7 +294,7 @@ pub(super) fn drained_before(state: &Path, admin: &Admin, gate: &Gate, name: &st
         id: id.clone(),
         run: "r0".to_owned(),
         action: Box::new(Action { reason, ..action(ActionKind::Drain, name) }),
-        change: Change { state, ..Change::default() },
+        change: Box::new(Change { state, ..Change::default() }),
         before,
     };
     let outcome = Event::Outcome { id, result: ActionResult::Done, detail: String::new() };

@@ -265,7 +265,7 @@ fn drained_by_us(lab: &Lab, site: &tempfile::TempDir, node: &str) -> String {
             id: id.clone(),
             run: run.to_owned(),
             action: Box::new(action),
-            change: Change { state, ..Change::default() },
+            change: Box::new(Change { state, ..Change::default() }),
             before: Box::new(LiveNode::new(node, &["IDLE"])),
         })
         .expect("written");

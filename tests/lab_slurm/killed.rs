@@ -204,7 +204,7 @@ fn drained_before(killed: &Killed<'_>, name: &str) {
         id: id.clone(),
         run: "r0".to_owned(),
         action: Box::new(Action { reason, ..action(ActionKind::Drain, name, "nvlink-low") }),
-        change: Change { state, ..Change::default() },
+        change: Box::new(Change { state, ..Change::default() }),
         before: Box::new(LiveNode::new(name, &["IDLE"])),
     };
     let outcome = Event::Outcome { id, result: ActionResult::Done, detail: String::new() };

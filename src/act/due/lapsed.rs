@@ -5,15 +5,17 @@
 //! expired takes no new pods until it is measured, a site may ask for, and then
 //! within a budget: certificates of one day end on one day.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::ready;
+use crate::act::grounds;
 use crate::act::ledger::Ledger;
 use crate::act::marks;
 use crate::act::policy::Policy;
 use crate::act::standing;
 use crate::model::change::Change;
 use crate::model::claims::Claims;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::kubernetes_node::KubernetesMarks;
@@ -21,7 +23,6 @@ use crate::model::kubernetes_node::NO_SCHEDULE;
 use crate::model::kubernetes_node::TaintEdit;
 use crate::model::kubernetes_node::UNVERIFIED;
 use crate::model::live::Live;
-use crate::model::verdict::Outcome;
 
 /// What is to be written, and why, in words.
 pub fn marks(
@@ -52,9 +53,11 @@ fn takes(change: &Change, policy: &Policy) -> bool {
         && !says(&policy.marks.degraded)
 }
 
-/// Nodes that get the start-up taint again because what certified them has
-/// expired. Never more than the share of the fleet that may be drained is kept
-/// from jobs this way, whoever brought the taint.
+/// Nodes that get the start-up taint again because what certified them counts no
+/// more: in service, and nobody's but ours. Never more than the share of the
+/// fleet that may be drained is kept from jobs this way, whoever brought the
+/// taint, nor more of one domain than may be drained of it; and none while the
+/// breaker has tripped.
 pub fn taints(
     live: &Live,
     fleet: &Claims,
@@ -62,14 +65,27 @@ pub fn taints(
     policy: &Policy,
     now: &Stamp,
 ) -> Vec<(NodeName, Change)> {
-    // Nothing more is taken from jobs until a person has looked.
     if ledger.breaker.is_some() {
         return Vec::new();
     }
-    let claimed: BTreeSet<&NodeName> = fleet.domains.iter().flat_map(|it| &it.nodes).collect();
-    let tainted = live.nodes.values().filter(|node| ready::is_unverified(node)).count();
+    let domains: BTreeMap<&NodeName, &DomainName> = fleet
+        .domains
+        .iter()
+        .flat_map(|domain| domain.nodes.iter().map(move |node| (node, &domain.name)))
+        .collect();
+    let mut out: BTreeMap<&DomainName, usize> = BTreeMap::new();
+    let mut tainted = 0;
+    for (name, node) in &live.nodes {
+        let is_unverified = ready::is_unverified(node);
+        tainted += usize::from(is_unverified);
+        if let Some(domain) = domains.get(name)
+            && (is_unverified || ledger.drains.contains_key(name))
+        {
+            *out.entry(*domain).or_default() += 1;
+        }
+    }
     #[expect(clippy::cast_precision_loss, reason = "a fleet has far fewer than 2^52 nodes")]
-    let share = claimed.len() as f64 * policy.outstanding;
+    let share = domains.len() as f64 * policy.outstanding;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -84,20 +100,24 @@ pub fn taints(
     };
     let marks = KubernetesMarks { taints: vec![edit], ..KubernetesMarks::default() };
     let change = Change { kubernetes: Some(marks), ..Change::default() };
-    let has_expired = ledger.marks.iter().filter(|(name, mark)| {
-        let ended = mark.expires.as_ref().is_some_and(|it| *it <= now.at);
-        mark.outcome == Outcome::Pass && ended && !ledger.drains.contains_key(*name)
-    });
-    let nodes = has_expired.filter(|(name, _)| {
-        let node = live.nodes.get(*name);
-        claimed.contains(name)
-            && node.is_some_and(|node| {
-                let is_free = node.kubernetes.as_ref().is_some_and(|it| it.left_alone.is_empty());
-                is_free && !ready::is_unverified(node) && !standing::is_passing(node)
-            })
-    });
-    let free = most.saturating_sub(tainted);
-    nodes.take(free).map(|(name, _)| (name.clone(), change.clone())).collect()
+    let mut named = Vec::new();
+    for (name, mark) in &ledger.marks {
+        let (Some(node), Some(domain)) = (live.nodes.get(name), domains.get(name)) else {
+            continue;
+        };
+        let is_free = node.kubernetes.as_ref().is_some_and(|it| it.left_alone.is_empty());
+        let may = is_free
+            && !standing::is_out(node)
+            && !ledger.drains.contains_key(name)
+            && grounds::is_slurms(node, policy).is_none()
+            && marks::counts_no_more(node, mark, now).is_some();
+        let of_domain = out.entry(*domain).or_default();
+        if may && *of_domain < policy.per_domain && tainted + named.len() < most {
+            *of_domain += 1;
+            named.push((name.clone(), change.clone()));
+        }
+    }
+    named
 }
 
 #[cfg(test)]
@@ -105,11 +125,13 @@ mod tests {
     use super::*;
     use crate::act::fixture::World;
     use crate::act::ledger::Tripped;
+    use crate::act::policy::SlinkyOwner;
     use crate::model::action::Mark;
     use crate::model::kubernetes_node::Condition;
     use crate::model::kubernetes_node::KubernetesNode;
     use crate::model::kubernetes_node::VERDICT;
     use crate::model::moment::rfc3339;
+    use crate::model::verdict::Outcome;
 
     /// Nodes that passed a day ago for an hour.
     fn expired(nodes: usize) -> World {
@@ -178,6 +200,7 @@ mod tests {
     fn the_taint_comes_back_for_a_share_of_the_fleet_at_most() {
         let mut world = expired(10);
         world.policy.outstanding = 0.3;
+        world.policy.per_domain = 10;
         let live = world.live.clone().expect("a scheduler");
         let get = |world: &World, live: &Live| {
             taints(live, &world.fleet, &world.ledger, &world.policy, &world.now).len()
@@ -186,12 +209,49 @@ mod tests {
         world.state("d0n9", &["IDLE", "UNVERIFIED"]);
         let live = world.live.clone().expect("a scheduler");
         assert_eq!(get(&world, &live), 2, "whoever brought it");
-        let tripped =
-            Tripped { stamp: world.now.clone(), why: "too many".to_owned(), run: "r1".to_owned() };
-        world.ledger.breaker = Some(tripped);
-        assert_eq!(get(&world, &live), 0, "the breaker is for whatever takes nodes away");
-        world.ledger.breaker = None;
         world.policy.outstanding = 0.0;
         assert_eq!(get(&world, &live), 0);
+    }
+
+    fn tainted(world: &World) -> Vec<String> {
+        let live = world.live.as_ref().expect("a scheduler");
+        let got = taints(live, &world.fleet, &world.ledger, &world.policy, &world.now);
+        got.into_iter().map(|(node, _)| node.to_string()).collect()
+    }
+
+    #[test]
+    fn the_taint_comes_back_after_a_boot_too_and_never_on_what_is_out_or_others() {
+        let mut world = expired(4);
+        (world.policy.outstanding, world.policy.per_domain) = (1.0, 10);
+        world.policy.slinky = SlinkyOwner::Kubernetes;
+        for (at, mark) in world.ledger.marks.values_mut().enumerate() {
+            mark.expires = Some(rfc3339(world.now.unix + 3_600));
+            mark.boot_id = Some("b-1".to_owned());
+            let boot = if at == 0 { "b-1" } else { "b-2" };
+            let live = world.live.as_mut().expect("a scheduler");
+            let node =
+                live.nodes.get_mut(&NodeName::from(format!("d0n{at}").as_str())).expect("there");
+            node.boot_id = Some(boot.to_owned());
+        }
+        assert_eq!(tainted(&world), ["d0n1", "d0n2", "d0n3"]);
+        world.state("d0n1", &["IDLE", "CORDONED"]);
+        world.node("d0n2").kubernetes.as_mut().expect("one").left_alone = vec!["k=v".to_owned()];
+        let slinky = world.node("d0n3").kubernetes.as_mut().expect("one");
+        slinky.slinky = true;
+        assert_eq!(tainted(&world), ["d0n3"]);
+        world.policy.slinky = SlinkyOwner::Slurm;
+        assert_eq!(tainted(&world), [""; 0], "the gate of Slurm has it");
+    }
+
+    #[test]
+    fn no_domain_loses_more_to_the_taint_than_to_drains_and_none_anything_to_a_tripped_breaker() {
+        let mut world = expired(6);
+        (world.policy.outstanding, world.policy.per_domain) = (1.0, 2);
+        assert_eq!(tainted(&world), ["d0n0", "d0n1"]);
+        world.state("d0n5", &["IDLE", "UNVERIFIED"]);
+        assert_eq!(tainted(&world), ["d0n0"]);
+        world.ledger.breaker =
+            Some(Tripped { stamp: Stamp::default(), why: String::new(), run: String::new() });
+        assert_eq!(tainted(&world), [""; 0]);
     }
 }

@@ -31,6 +31,10 @@ const TRUE: &str = "True";
 const FALSE: &str = "False";
 /// That of one of which nothing is known any more.
 const UNKNOWN: &str = "Unknown";
+/// Why nothing is known: what certified it has ended.
+const EXPIRED: &str = "CertificateExpired";
+/// Or it is of an earlier boot.
+const BOOTED: &str = "BootedSince";
 
 /// What is to be written so that the node says this; `is_drain` where its
 /// drain says it to the scheduler.
@@ -157,21 +161,24 @@ pub(super) fn again(
     marks.taints.clear();
     let passed = mark.outcome == Outcome::Pass;
     let pass = Outcome::Pass.as_str();
+    // Only a clock that was ahead takes back what has not expired yet.
+    let is_early = |it: &Condition| passed && it.status == UNKNOWN && it.reason.as_str() == EXPIRED;
+    let is_early = node.condition.as_ref().is_some_and(is_early);
     marks.labels.retain(|key, _| match node.labels.get(key) {
         Some(now) if key == VERDICT => !passed || now == pass,
-        now => now.is_some(),
+        now => is_early || now.is_some(),
     });
     let claims_pass = || read(node).is_some_and(|now| now.outcome == Outcome::Pass);
     if !node.annotations.contains_key(CERTIFICATE) || (passed && !claims_pass()) {
         marks.annotations.clear();
     }
-    let is_edited = |now: &Condition| !passed || now.status == TRUE;
+    let is_edited = |now: &Condition| !passed || is_early || now.status == TRUE;
     marks.condition = marks.condition.filter(|_| node.condition.as_ref().is_some_and(is_edited));
     marks
 }
 
 /// Why a pass counts no more: a word for programs and a sentence.
-fn lapsed(live: &LiveNode, mark: &Mark, now: &Stamp) -> Option<(&'static str, String)> {
+pub(super) fn lapsed(live: &LiveNode, mark: &Mark, now: &Stamp) -> Option<(&'static str, String)> {
     if mark.outcome != Outcome::Pass {
         return None;
     }
@@ -180,12 +187,12 @@ fn lapsed(live: &LiveNode, mark: &Mark, now: &Stamp) -> Option<(&'static str, St
         && then != is
     {
         let message = format!("it has booted since run {run} passed it; not measured since");
-        return Some(("BootedSince", message));
+        return Some((BOOTED, message));
     }
     // Both are RFC 3339 in UTC, which orders as text does.
     let expires = mark.expires.as_ref().filter(|expires| **expires <= now.at)?;
     let message = format!("run {run} passed it, which counted until {}", clean(expires));
-    Some(("CertificateExpired", message))
+    Some((EXPIRED, message))
 }
 
 /// What says on the node that it passed is taken back: nothing is known of it

@@ -270,6 +270,20 @@ fn a_pass_that_expired_or_is_of_another_boot_is_known_no_more() {
 }
 
 #[test]
+fn what_only_a_clock_that_was_ahead_took_back_is_said_again() {
+    let node = verified();
+    let early = again(&node, &mark(Outcome::Pass), "2036-01-01T00:00:00Z").expect("taken back");
+    assert!(object(&early).labels.is_empty());
+    assert_eq!(again(&early, &mark(Outcome::Pass), NOW), Some(node));
+    // What a person says meanwhile stays.
+    let less = edited(&early, |it| {
+        it.labels.insert(VERDICT.to_owned(), "failed".to_owned());
+    });
+    let now = again(&less, &mark(Outcome::Pass), NOW).expect("the rest of it");
+    assert_eq!(object(&now).labels[VERDICT], "failed");
+}
+
+#[test]
 fn nothing_is_said_again_on_a_node_that_is_left_alone_or_goes() {
     let forged = edited(&verified(), |it| {
         it.labels.insert(VERIFIED_DOMAIN.to_owned(), "elsewhere".to_owned());

@@ -59,17 +59,19 @@ pub struct Cleaning<'a> {
 
 /// Ends every hold whose process is no more: cancels its jobs, drains again
 /// what it had resumed, removes its reservation; deletes its pods. What cannot be
-/// ended now is told and stays in the journal for the next turn.
-pub async fn clean(cleaning: Cleaning<'_>) -> Result<(), JournalError> {
+/// ended now is told and stays in the journal for the next turn. Whether nothing
+/// of them is left.
+pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
     let Cleaning { journal, scheduler, programs, pods, limit, settle, kept, say } = cleaning;
     let mut holds: Vec<(String, Hold)> =
         journal.ledger().holds.iter().map(|(name, hold)| (name.clone(), hold.clone())).collect();
     // Jobs before the reservations that they run in.
     holds.sort_by_key(|(name, hold)| (hold.kind, name.clone()));
     let mut others: Vec<String> = Vec::new();
-    if let Some(kubernetes) = pods {
-        leftovers::clean(kubernetes, limit, &holds, journal, &mut *say).await?;
-    }
+    let mut are_gone = match pods {
+        Some(kubernetes) => leftovers::clean(kubernetes, limit, &holds, journal, &mut *say).await?,
+        None => true,
+    };
     for (name, hold) in holds {
         let programs = match (hold.kind, programs) {
             (HoldKind::Pods, _) if pods.is_some() => continue,
@@ -100,16 +102,20 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<(), JournalError> {
                 say(&format!("left behind by process {}: {name}: {detail}", hold.pid));
                 journal.write(Event::Freed { name, detail })?;
             }
-            Err(why) => say(&format!("{name} cannot be freed now, the next turn tries: {why}")),
+            Err(why) => {
+                are_gone = false;
+                say(&format!("{name} cannot be freed now, the next turn tries: {why}"));
+            }
         }
     }
     if !others.is_empty() {
+        are_gone = false;
         say(&format!(
             "{} may still hold nodes; a configuration with the launcher that made them frees them",
             others.join(", ")
         ));
     }
-    Ok(())
+    Ok(are_gone)
 }
 
 /// Frees what is held. What could not be freed is told, and stays in the

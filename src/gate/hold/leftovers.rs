@@ -22,14 +22,15 @@ use crate::model::journal::HoldKind;
 /// How much longer than it says something is left alone: clocks differ.
 const SLACK_S: i64 = 300;
 
-/// Removes what is left of runs whose process is no more.
+/// Removes what is left of runs whose process is no more; whether nothing of
+/// them is there any more.
 pub(super) async fn clean(
     kubernetes: &Kubernetes,
     limit: Duration,
     holds: &[(String, Hold)],
     journal: &mut Journal,
     say: &mut dyn FnMut(&str),
-) -> Result<(), JournalError> {
+) -> Result<bool, JournalError> {
     let looked = match Objects::of(kubernetes, limit).await {
         Ok(objects) => pods::left(&objects).await.map(|left| (objects, left)),
         Err(why) => Err(why),
@@ -38,10 +39,11 @@ pub(super) async fn clean(
         Ok(looked) => looked,
         Err(why) => {
             say(&format!("what earlier runs left in the cluster is not known: {why}"));
-            return Ok(());
+            return Ok(false);
         }
     };
     let now = stamp::stamp().unix;
+    let mut are_gone = true;
     for (run, hold) in holds.iter().filter(|(_, hold)| hold.kind == HoldKind::Pods) {
         let there = left.remove(run);
         let until = there.as_ref().and_then(|it| it.until);
@@ -65,6 +67,7 @@ pub(super) async fn clean(
                 journal.write(Event::Freed { name: run.clone(), detail })?;
             }
             Err(why) => {
+                are_gone = false;
                 say(&format!("pods of run {run} cannot be freed now, the next turn tries: {why}"));
             }
         }
@@ -102,11 +105,12 @@ pub(super) async fn clean(
                 say(&format!("left behind, and in no journal here: run {shown}: {detail}"));
             }
             Err(why) => {
+                are_gone = false;
                 say(&format!("{what} of run {shown} cannot be removed now: {why}"));
             }
         }
     }
-    Ok(())
+    Ok(are_gone)
 }
 
 /// Whether nobody needs it any more.

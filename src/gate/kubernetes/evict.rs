@@ -17,13 +17,13 @@ use kube::api::Preconditions;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::Fence;
 use crate::act::evict;
 use crate::act::evict::Choice;
 use crate::act::evict::Target;
 use crate::act::ledger::Ledger;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
-use crate::gate::kubernetes::Fence;
 use crate::gate::scheduler::Scheduler;
 use crate::measure::text::clean;
 use crate::model::eviction::Eviction;
@@ -61,8 +61,16 @@ pub struct Asking<'a> {
     pub client: &'a Client,
     /// What the gate reads nodes through.
     pub scheduler: &'a dyn Scheduler,
-    /// Nobody is asked to leave unless this holds, where writing needs it.
+    /// Whether it is still ours to ask pods, where several instances are.
     pub fence: Option<&'a dyn Fence>,
+}
+
+impl Asking<'_> {
+    /// Why nobody is asked to leave now.
+    async fn fenced(&self) -> Result<(), String> {
+        let Some(fence) = self.fence else { return Ok(()) };
+        fence.holds().await.map_err(|error| format!("it was not asked: {error}"))
+    }
 }
 
 /// How nodes are emptied.
@@ -187,17 +195,12 @@ async fn round(it: &mut Emptying<'_>, nodes: &mut [Leaving]) -> Duration {
         .map(|node| node.node.clone())
         .collect();
     let live = it.asking.scheduler.read(&names).await;
-    // One instance of several has the right to: it may have changed hands.
-    let fenced = match it.asking.fence {
-        Some(fence) => fence.holds().await.map_err(|error| error.to_string()),
-        None => Ok(()),
-    };
     for leaving in nodes.iter_mut().filter(|node| names.contains(&node.node)) {
         // Our drain may have been lifted since: then they may stay.
-        let may = fenced.clone().and_then(|()| match &live {
+        let may = match &live {
             Ok(live) => drained(live, &leaving.node, it.journal.ledger()).map(|_| ()),
             Err(error) => Err(format!("the node cannot be read: {error}")),
-        });
+        };
         for (pod, said) in std::mem::take(&mut leaving.waiting) {
             if *it.stop.borrow() {
                 leaving.waiting.insert(pod, said);
@@ -205,6 +208,10 @@ async fn round(it: &mut Emptying<'_>, nodes: &mut [Leaving]) -> Duration {
             }
             if let Err(why) = &may {
                 leaving.waiting.insert(pod, (said.0, why.clone()));
+                continue;
+            }
+            if let Err(why) = it.asking.fenced().await {
+                leaving.waiting.insert(pod, (said.0, why));
                 continue;
             }
             match ask(it.asking.client, &pod).await {

@@ -322,7 +322,7 @@ impl Placing<'_> {
                         if !is_stuck {
                             entry.stuck = None;
                         }
-                        if !is_late && !(is_stuck && STUCK <= since) {
+                        if !(is_late || is_stuck && STUCK <= since) {
                             continue;
                         }
                         self.given_up(pod, &why, start.elapsed()).await

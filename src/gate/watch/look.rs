@@ -40,7 +40,7 @@ use crate::model::watch::WatchEvent;
 const MARKS_REST: Duration = Duration::from_secs(600);
 
 /// Why a node gets the start-up taint.
-const TAINTED: &str = "what certified it has expired, and it takes no new pods until it passes";
+const TAINTED: &str = "what certified it counts no more, and it takes no new pods until it passes";
 
 /// What looks remember of each other.
 #[derive(Debug, Default)]
@@ -125,7 +125,11 @@ impl Look {
             &watch.settings,
             &now,
         );
-        let counts = |it: &&Certificate| certificate::spent(it, now.unix).is_none();
+        let counts = |it: &&Certificate| {
+            let node = live.nodes.get(&it.node);
+            certificate::spent(it, now.unix).is_none()
+                && node.is_some_and(|node| certificate::outlived(it, node).is_none())
+        };
         let wrong = lapsed::marks(&live, &ledger, watch.policy, &now);
         let taints = match watch.taints {
             true => lapsed::taints(&live, claims, &ledger, watch.policy, &now),

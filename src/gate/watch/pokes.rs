@@ -171,7 +171,7 @@ mod tests {
     fn heartbeats_and_others_labels_ask_for_no_look_and_what_matters_does() {
         let usual = node(|_| {});
         let beat = node(|it| {
-            it["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-01-01T00:00:10Z".into()
+            it["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-01-01T00:00:10Z".into();
         });
         assert_eq!(usual, beat);
         assert_eq!(usual, node(|it| it["metadata"]["labels"]["zone"] = "b".into()));

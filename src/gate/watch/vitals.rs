@@ -18,6 +18,7 @@ use prometheus_client::registry::Unit;
 use super::now_s;
 use super::state::State;
 use crate::act::certificate;
+use crate::act::certificate::outlived;
 use crate::act::due::Due;
 use crate::act::ledger::Ledger;
 use crate::act::standing;
@@ -209,6 +210,8 @@ impl Vitals {
                 "void"
             } else if certificate::spent(it, now.unix).is_some() {
                 "expired"
+            } else if live.nodes.get(&it.node).is_some_and(|at| outlived(it, at).is_some()) {
+                "void"
             } else if it.expires_unix.saturating_sub(now.unix) <= ahead_s {
                 "expiring"
             } else {
