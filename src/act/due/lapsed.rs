@@ -216,11 +216,6 @@ mod tests {
         world.state("d0n9", &["IDLE", "UNVERIFIED"]);
         let live = world.live.clone().expect("a scheduler");
         assert_eq!(get(&world, &live), 2, "whoever brought it");
-        let tripped =
-            Tripped { stamp: world.now.clone(), why: "too many".to_owned(), run: "r1".to_owned() };
-        world.ledger.breaker = Some(tripped);
-        assert_eq!(get(&world, &live), 0, "the breaker is for whatever takes nodes away");
-        world.ledger.breaker = None;
         world.policy.outstanding = 0.0;
         assert_eq!(get(&world, &live), 0);
     }
