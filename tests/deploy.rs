@@ -49,8 +49,10 @@ fn everything() -> BTreeMap<String, Value> {
             all.insert(called(&object), object);
         }
     }
-    for object in documents(&deploy().join("components/eviction/rights.yaml")) {
-        all.insert(called(&object), object);
+    for part in ["eviction", "devices"] {
+        for object in documents(&deploy().join(format!("components/{part}/rights.yaml"))) {
+            all.insert(called(&object), object);
+        }
     }
     all
 }
@@ -363,6 +365,9 @@ fn the_names_in_the_policy_are_the_programs() {
         fs::read_to_string(deploy().join("components/admission/policy.yaml")).expect("a policy");
     assert!(policy.contains(&format!("\"'{}'\"", kubernetes_node::PREFIX)));
     assert!(policy.contains(&format!("c.type == '{}'", kubernetes_node::CONDITION)));
+    // HAMi's key is named, and off.
+    assert!(policy.contains(&format!("'{}'", kubernetes_node::DEVICE_CORDON)));
+    assert!(policy.contains(r#"{name: cordons, expression: "dyn([])"}"#));
     let account = "system:serviceaccount:fabricgate:fabricgate-gate";
     assert!(policy.contains(account));
     let neighbours = deploy().join("neighbours");

@@ -11,6 +11,8 @@ mod changes;
 mod claims;
 #[path = "lab_kubernetes/deploy.rs"]
 mod deploy;
+#[path = "lab_kubernetes/device.rs"]
+mod device;
 #[path = "lab_kubernetes/evict.rs"]
 mod evict;
 #[path = "lab_kubernetes/gate.rs"]

@@ -116,6 +116,7 @@ pub(crate) fn timed(
             drivers: &BTreeMap::new(),
             now: &at,
             boots: &boots,
+            gpus: &BTreeMap::new(),
         },
         &policy,
     );

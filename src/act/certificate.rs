@@ -379,6 +379,26 @@ pub fn boots(machines: &[Machine]) -> BTreeMap<NodeName, String> {
     told.into_iter().filter_map(one).collect()
 }
 
+/// UUIDs of the GPUs of each node in order of index, as workers told them; none
+/// where they told different ones, or an index is left out.
+pub fn uuids(machines: &[Machine]) -> BTreeMap<NodeName, Vec<String>> {
+    let mut told: BTreeMap<&NodeName, Option<Vec<String>>> = BTreeMap::new();
+    for Machine { node, environment, .. } in machines {
+        let found = gpus(&environment.gpus);
+        let is_whole = found.len() == environment.gpus.len()
+            && (0..).zip(found.keys()).all(|(at, index): (u32, _)| at == *index);
+        let found: Option<Vec<String>> =
+            is_whole.then(|| found.into_values().map(|gpu| gpu.uuid).collect());
+        match told.get(node) {
+            Some(known) if *known != found => drop(told.insert(node, None)),
+            Some(_) => {}
+            None => drop(told.insert(node, found)),
+        }
+    }
+    let told = told.into_iter().filter_map(|(node, found)| Some((node.clone(), found?)));
+    told.filter(|(_, found)| !found.is_empty()).collect()
+}
+
 /// Which machine every node was, as workers, readings and outputs name it.
 fn identities(
     machines: &[Machine],

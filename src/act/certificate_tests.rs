@@ -295,6 +295,7 @@ fn a_node_that_we_drained_waits_for_its_release() {
         command: Vec::new(),
         reason: String::new(),
         mark: None,
+        device: None,
         findings: Vec::new(),
         ratio: None,
         price: None,

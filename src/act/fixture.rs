@@ -50,6 +50,7 @@ pub(super) struct World {
     pub controls: BTreeSet<NodeName>,
     pub drivers: BTreeMap<NodeName, String>,
     pub boots: BTreeMap<NodeName, String>,
+    pub gpus: BTreeMap<NodeName, Vec<String>>,
     pub now: Stamp,
     pub policy: Policy,
 }
@@ -119,6 +120,7 @@ impl World {
             controls: BTreeSet::new(),
             drivers: BTreeMap::new(),
             boots: BTreeMap::new(),
+            gpus: BTreeMap::new(),
             now,
             // Budgets of a share leave room for what a test is not about.
             policy: Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() },
@@ -158,6 +160,7 @@ impl World {
             drivers: &self.drivers,
             now: &self.now,
             boots: &self.boots,
+            gpus: &self.gpus,
         }
     }
 
@@ -311,6 +314,7 @@ pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: 
                 boot_id: None,
                 domain: None,
             }),
+            device: None,
             findings: vec![format!("{class}-{node}")],
             ratio: Some(ratio),
             price: None,

@@ -23,6 +23,7 @@ fn action(kind: ActionKind, node: &str) -> Action {
             boot_id: None,
             domain: None,
         }),
+        device: None,
         findings: Vec::new(),
         ratio: None,
         price: None,

@@ -7,6 +7,7 @@
 pub mod budget;
 pub mod capacity;
 pub mod certificate;
+pub mod device;
 pub mod due;
 pub mod evict;
 pub mod instrument;

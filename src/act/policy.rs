@@ -105,6 +105,8 @@ pub struct Policy {
     pub certificate_days: u32,
     /// Whose nodes of Kubernetes are that Slurm's daemon runs on.
     pub slinky: SlinkyOwner,
+    /// What is taken out where one GPU of a node is to blame (Kubernetes).
+    pub device: Devices,
     /// Pods that hold GPUs are asked to leave nodes that we drained (Kubernetes).
     pub evict: bool,
     /// Seconds for which a pod that a disruption budget holds is asked again.
@@ -146,6 +148,21 @@ pub enum SlinkyOwner {
     Kubernetes,
 }
 
+/// What is taken out of service where one GPU of a node is to blame.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Devices {
+    /// The node.
+    #[default]
+    None,
+    /// That GPU, with a `DeviceTaintRule` of dynamic resource allocation.
+    TaintRule,
+    /// That GPU, with HAMi's annotation for cordoned devices.
+    Hami,
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -173,6 +190,7 @@ impl Default for Policy {
             clean_sweeps: 2,
             certificate_days: 7,
             slinky: SlinkyOwner::Slurm,
+            device: Devices::None,
             evict: false,
             evict_s: 120.0,
             marks: MarkNames::default(),
@@ -248,6 +266,7 @@ pub fn of_verdicts(
         drivers: &BTreeMap::new(),
         now: &Stamp::default(),
         boots: &BTreeMap::new(),
+        gpus: &BTreeMap::new(),
     };
     propose(&situation, policy)
 }

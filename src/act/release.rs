@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::certificate;
+use super::device;
 use super::grounds;
 use super::ledger::OwnDrain;
 use super::marks;
@@ -115,13 +116,16 @@ impl<'a> Proposal<'a> {
         }
         let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
         let mark = self.mark_of(&clean, drain, live);
+        let device = device::of_release(live, drain)?;
+        let (kind, names) = (ActionKind::Release, &self.policy.marks);
         let change = Change {
             state: Some(StateChange::Resume),
-            ..marks::of_action(ActionKind::Release, live, &mark, &self.policy.marks)
+            ..marks::beside(kind, device.as_ref(), live, &mark, names)
         };
         Ok(Action {
             command: words::line(node, &change, Plane::of(live)),
             mark: Some(mark),
+            device,
             findings: drain.action.findings.clone(),
             why: format!("drained for run {}; passed {} since", drain.run, joined(&runs)),
             ..self.action(ActionKind::Release, node)
@@ -352,6 +356,7 @@ impl<'a> Proposal<'a> {
             command: Vec::new(),
             reason: String::new(),
             mark: None,
+            device: None,
             findings: Vec::new(),
             ratio: None,
             price: None,

@@ -77,6 +77,7 @@ impl World {
                 command: Vec::new(),
                 reason: "fabricgate:bad-run:nvlink-low e1".to_owned(),
                 mark: None,
+                device: None,
                 findings: vec!["the-finding".to_owned()],
                 ratio: None,
                 price: None,
@@ -124,6 +125,7 @@ impl World {
             drivers: &BTreeMap::new(),
             now: &self.now,
             boots: &BTreeMap::new(),
+            gpus: &BTreeMap::new(),
         };
         propose(&situation, &self.policy)
     }

@@ -109,11 +109,6 @@ pub fn scheduler_in(gate: &Gate, term: Option<&Term>) -> Box<dyn Scheduler> {
     }
 }
 
-/// The fence of the term in which whoever started us works, where there is one.
-pub fn fence(server: &Server) -> Option<TermFence> {
-    Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it))
-}
-
 /// A cluster, where nothing is written unless the fence holds.
 fn cluster(server: &Server, fence: Option<TermFence>) -> Cluster {
     let cluster = Cluster::new(server.clone());
@@ -153,6 +148,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
     let run = coordinator::run_seen(&record.info, &record.launcher, complete);
     let taken = Taken::of(judged.stored)?;
     let (drivers, boots) = (taken.drivers(), certificate::boots(&taken.machines));
+    let gpus = certificate::uuids(&taken.machines);
     let mut say = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
     let taking = turn::turn(Turn {
@@ -174,6 +170,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         run: &run,
         drivers: &drivers,
         boots: &boots,
+        gpus: &gpus,
         apply,
         stop,
         say: &mut say,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::acting;
 use super::asking;
 use super::failure::Failure;
 use super::gating;
@@ -24,10 +25,12 @@ use super::sources::Wanted;
 use super::stored;
 use super::watching;
 use super::watching::Watching;
+use crate::act::policy::Devices;
 use crate::act::policy::Policy;
 use crate::coordinator::Confirm;
 use crate::inventory::claims_file;
 use crate::launch::Launcher;
+use crate::launch::kubernetes::Gpus;
 use crate::model::claims::Claims;
 use crate::model::probe::Probe;
 use crate::model::span::TextError;
@@ -263,6 +266,12 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
             let at = policy.span().start;
             let policy = policy.into_inner();
             policy.check().map_err(|message| wrong(at, message))?;
+            let asks_hami = acting::pods(&launcher).is_some_and(|it| it.gpus == Gpus::DevicePlugin);
+            if policy.device == Devices::Hami && asks_hami {
+                let why = "device = \"hami\" with pods that ask a device plugin for GPUs: the one \
+                           that is out would never be measured again, and so never come back";
+                return Err(wrong(at, why.to_owned()));
+            }
             policy
         }
     };

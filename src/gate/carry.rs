@@ -28,6 +28,7 @@ use super::scheduler::SchedulerError;
 use super::sight::Sight;
 use super::sight::words;
 use super::stamp;
+use crate::act::device;
 use crate::act::marks;
 use crate::act::marks::MarkNames;
 use crate::inventory::hostlist;
@@ -342,7 +343,9 @@ impl<'p> Turn<'_, 'p> {
         };
         let journal = &*self.carrier.journal;
         let state = state(action, node, journal.ledger(), self.run, journal.epoch())?;
-        let said = |mark| marks::of_action(action.kind, node, mark, self.carrier.names);
+        let device = still::device(action, node, journal.ledger())?;
+        let said =
+            |mark| marks::beside(action.kind, device.as_ref(), node, mark, self.carrier.names);
         let said = action.mark.as_ref().map(said);
         let mut change = Change { state, ..said.unwrap_or_default() };
         sign(&mut change, node, journal.ledger());
@@ -502,10 +505,14 @@ fn id(run: &str, action: &Action, epoch: u64) -> String {
 fn announced(groups: &[Group<'_>]) -> Vec<String> {
     let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for group in groups {
+        let one = group.change.kubernetes.as_ref().and_then(|it| it.device.as_ref());
         let words = match &group.change.state {
-            Some(StateChange::Drain { reason }) => {
-                format!("draining {{}}: {}", text::clean(reason))
-            }
+            Some(StateChange::Drain { reason }) => match one {
+                Some(mark) => {
+                    format!("taking out {} of {{}}: {}", device::told(mark), text::clean(reason))
+                }
+                None => format!("draining {{}}: {}", text::clean(reason)),
+            },
             Some(StateChange::Resume) => "giving back {}".to_owned(),
             None => "marking {}".to_owned(),
         };

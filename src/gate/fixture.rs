@@ -208,6 +208,7 @@ pub(super) fn action(kind: ActionKind, node: &str) -> Action {
             boot_id: None,
             domain: None,
         }),
+        device: None,
         findings: vec!["f1".to_owned()],
         ratio: None,
         price: None,

@@ -4,9 +4,11 @@
 //!
 //! What a change means, `act` has said; whether the node is still the one it was
 //! said of is compared here, right before each write. Never creates a node, never
-//! cordons one, never writes a key of somebody else.
+//! cordons one, never writes a key of somebody else but one entry of HAMi's list of
+//! cordoned GPUs, where the policy asks for it.
 
 mod desk;
+mod devices;
 pub mod events;
 pub mod evict;
 mod line;

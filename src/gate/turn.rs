@@ -89,6 +89,8 @@ pub struct Turn<'a> {
     pub drivers: &'a BTreeMap<NodeName, String>,
     /// The boot in which the run measured each node, as far as workers told it.
     pub boots: &'a BTreeMap<NodeName, String>,
+    /// UUIDs of the GPUs of each node in order of index, as workers told them.
+    pub gpus: &'a BTreeMap<NodeName, Vec<String>>,
     /// Carry it out.
     pub apply: bool,
     /// Turns true where nothing more is to be begun.
@@ -275,6 +277,7 @@ fn decided<T>(
         drivers: turn.drivers,
         now: &stamp::stamp(),
         boots: turn.boots,
+        gpus: turn.gpus,
     })
 }
 
@@ -344,6 +347,7 @@ mod tests {
             run: &RunSeen::default(),
             drivers: &BTreeMap::new(),
             boots: &BTreeMap::new(),
+            gpus: &BTreeMap::new(),
             apply: false,
             stop,
             say: &mut |text| told.push(text.to_owned()),

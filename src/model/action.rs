@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::id::DomainName;
 use super::id::NodeName;
+use super::kubernetes_node::DeviceMark;
 use super::verdict::Outcome;
 
 /// What is proposed for one node.
@@ -72,6 +73,9 @@ pub struct Action {
     /// What is said on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Mark>,
+    /// The one GPU that is taken out instead of the whole node (Kubernetes).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceMark>,
     /// The findings it rests on.
     pub findings: Vec<String>,
     /// What the worst of them measured, as a share of what is expected.

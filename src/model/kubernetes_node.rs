@@ -2,7 +2,7 @@
 //! written: taints, a condition, labels and annotations of ours.
 //!
 //! Plain values, as they were told. The names are `interop`'s: nobody else's
-//! prefix is ever written.
+//! prefix is ever written, but for [`DEVICE_CORDON`].
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -23,6 +23,12 @@ pub const REASON: &str = "fabricgate.io/reason";
 /// The annotation beside it that says which gate drained: another gate's journal
 /// may have the same run, class and turn.
 pub const GATE: &str = "fabricgate.io/gate";
+/// The annotation with the one GPU that we took out instead of the node, as
+/// [`DeviceMark`] is written.
+pub const DEVICE: &str = "fabricgate.io/device";
+/// HAMi's list of GPUs that get no new pods, UUIDs with commas between them. The
+/// one key of somebody else that is ever written, and of it one entry.
+pub const DEVICE_CORDON: &str = "hami.io/device-cordon";
 /// The label with the domain in which a node was verified.
 pub const VERIFIED_DOMAIN: &str = "fabricgate.io/verified-domain";
 /// The label with the verdict: `pass`, `degraded`, `failed`.
@@ -120,6 +126,89 @@ pub struct KubernetesMarks {
     /// Our condition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
+    /// The one GPU that a change of state concerns, instead of the whole node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceMark>,
+}
+
+/// One GPU of a node that is taken out while the node stays in service.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceMark {
+    /// How.
+    pub way: DeviceWay,
+    /// Its index on the node, for people.
+    pub index: u32,
+    /// Its UUID, by which whoever gives it to pods knows it.
+    pub uuid: String,
+}
+
+/// How one GPU is kept from new pods.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceWay {
+    /// A `DeviceTaintRule` of dynamic resource allocation.
+    TaintRule,
+    /// HAMi's annotation.
+    Hami,
+}
+
+impl DeviceWay {
+    /// Its name, as policies spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::TaintRule => "taint-rule",
+            Self::Hami => "hami",
+        }
+    }
+}
+
+impl DeviceMark {
+    /// As it stands in our annotation: how, index and UUID.
+    pub fn text(&self) -> String {
+        format!("{}:{}:{}", self.way.as_str(), self.index, self.uuid)
+    }
+
+    /// What such a text says; anybody may write there.
+    pub fn read(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, ':');
+        let way = match parts.next()? {
+            "taint-rule" => DeviceWay::TaintRule,
+            "hami" => DeviceWay::Hami,
+            _ => return None,
+        };
+        let (index, uuid) = (parts.next()?.parse().ok()?, parts.next()?);
+        is_uuid(uuid).then(|| Self { way, index, uuid: uuid.to_owned() })
+    }
+}
+
+/// Whether this can be the UUID of a GPU, and so be a part of a name.
+pub fn is_uuid(text: &str) -> bool {
+    const LONGEST: usize = 64;
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    text.starts_with("GPU-")
+        && text.len() <= LONGEST
+        && text.chars().all(fits)
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+/// The GPUs in a list of [`DEVICE_CORDON`].
+pub fn cordoned_devices(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|uuid| !uuid.is_empty())
+}
+
+impl KubernetesNode {
+    /// The GPU that our annotation names as taken out; whether it is, the state
+    /// says.
+    pub fn device(&self) -> Option<DeviceMark> {
+        self.annotations.get(DEVICE).and_then(|text| DeviceMark::read(text))
+    }
+
+    /// Whether our taint of a drain keeps new pods from the whole node.
+    pub fn is_tainted_whole(&self) -> bool {
+        self.taints.iter().any(|taint| taint.key == DEGRADED && taint.effect == NO_SCHEDULE)
+    }
 }
 
 /// A taint that is set or taken away.

@@ -17,6 +17,7 @@ fn action(kind: ActionKind, node: &str, words: &[&str], why: &str) -> Action {
         command,
         reason: String::new(),
         mark: None,
+        device: None,
         findings: Vec::new(),
         ratio: None,
         price: None,

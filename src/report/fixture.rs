@@ -224,6 +224,7 @@ pub(super) fn rack() -> Run {
                 ]
                 .map(str::to_owned)
                 .to_vec(),
+                device: None,
                 findings: vec!["nvlink-low-block01-node0007-2".to_owned()],
                 why: "GPU 2 of node0007 is below what its NVLinks must deliver, confirmed by a \
                       second reading"
@@ -394,6 +395,7 @@ pub(super) fn hostile() -> Run {
                 command: ["scontrol", "update", &format!("NodeName={}", nodes[2]), "State=DRAIN"]
                     .map(str::to_owned)
                     .to_vec(),
+                device: None,
                 findings: vec!["no-path-<x>\x1b[2J".to_owned()],
                 why: "it failed\x1b[1m".to_owned(),
             }],

@@ -132,6 +132,7 @@ mod tests {
             command: Vec::new(),
             reason: String::new(),
             mark: Some(mark.clone()),
+            device: None,
             findings: Vec::new(),
             ratio: None,
             price: None,

@@ -41,7 +41,7 @@ use super::changes::version;
 use super::lab::Lab;
 use super::lab::lab;
 
-fn action(kind: ActionKind, node: &str) -> Action {
+pub(super) fn action(kind: ActionKind, node: &str) -> Action {
     let outcome = match kind {
         ActionKind::Drain => Outcome::Failed,
         ActionKind::Relabel => Outcome::Degraded,
@@ -64,6 +64,7 @@ fn action(kind: ActionKind, node: &str) -> Action {
         command: Vec::new(),
         reason: String::new(),
         mark: Some(mark),
+        device: None,
         findings: Vec::new(),
         ratio: None,
         price: None,
@@ -71,7 +72,7 @@ fn action(kind: ActionKind, node: &str) -> Action {
     }
 }
 
-fn plan(actions: Vec<Action>) -> ActionPlan {
+pub(super) fn plan(actions: Vec<Action>) -> ActionPlan {
     ActionPlan {
         format: ACTIONS_FORMAT.to_owned(),
         dry_run: false,

@@ -121,8 +121,10 @@ impl Asker {
                 made.entry(called(&object)).or_insert(object);
             }
         }
-        for object in documents(&deploy().join("components/eviction/rights.yaml")) {
-            made.insert(called(&object), object);
+        for part in ["eviction", "devices"] {
+            for object in documents(&deploy().join(format!("components/{part}/rights.yaml"))) {
+                made.insert(called(&object), object);
+            }
         }
         let mut objects: Vec<Value> = made.into_values().collect();
         // As kubectl does: what others need comes first.
@@ -740,12 +742,18 @@ const GATE: &str = "fabricgate-gate";
 const PROBER: &str = "fabricgate-prober";
 const PROBES: &str = "fabricgate-probes";
 const DOMAINS: &str = "computedomains.resource.nvidia.com";
+const SLICES: &str = "resourceslices.resource.k8s.io";
+const RULES: &str = "devicetaintrules.resource.k8s.io";
 const CLAIMS: &str = "resourceclaims.resource.k8s.io";
 const TEMPLATES: &str = "resourceclaimtemplates.resource.k8s.io";
 
 /// What the runs below do not use: account, where, resource, verb, and when it is
 /// needed.
-const ONLY_WHEN: [(&str, &str, &str, &str, &str); 10] = [
+const ONLY_WHEN: [(&str, &str, &str, &str, &str); 14] = [
+    (GATE, "", SLICES, "list", "single GPUs are taken out"),
+    (GATE, "", RULES, "create", "single GPUs are taken out"),
+    (GATE, "", RULES, "get", "single GPUs are taken out"),
+    (GATE, "", RULES, "delete", "single GPUs are taken out"),
     (GATE, "", "pods/eviction", "create", "pods are to leave drained nodes"),
     (PROBER, "", "topologies.kueue.x-k8s.io", "list", "Kueue is installed"),
     (PROBER, "", "topologies.kai.scheduler", "list", "KAI is installed"),

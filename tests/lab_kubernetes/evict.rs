@@ -177,6 +177,7 @@ fn journal_with(folder: &Path, nodes: &[&str], reason: &str) {
             command: Vec::new(),
             reason: reason.to_owned(),
             mark: None,
+            device: None,
             findings: Vec::new(),
             ratio: None,
             price: None,
@@ -303,8 +304,9 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
         stop,
         say: &mut |text| panic!("{text}"),
     })
-    .await;
-    let one = of(&refused.expect("the journal"), "evict-1");
+    .await
+    .expect("the journal");
+    let one = of(&refused, "evict-1");
     assert_eq!(one["goes"].0, Left, "{one:?}");
     assert!(one["goes"].1.contains("it was not asked: another has the term"), "{one:?}");
     drop(journal);

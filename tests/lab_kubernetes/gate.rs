@@ -21,12 +21,12 @@ const UNVERIFIED: &str = "fabricgate.io/unverified";
 const DEGRADED: &str = "fabricgate.io/degraded";
 
 /// A rack with a configuration that measures and gates it.
-struct Site {
-    server: Server,
-    namespace: String,
-    rack: String,
-    names: Vec<String>,
-    simulated: Simulated,
+pub(super) struct Site {
+    pub(super) server: Server,
+    pub(super) namespace: String,
+    pub(super) rack: String,
+    pub(super) names: Vec<String>,
+    pub(super) simulated: Simulated,
     folder: tempfile::TempDir,
     _nodes: Nodes,
 }
@@ -37,7 +37,7 @@ fn domain(rack: &str) -> &str {
 }
 
 /// The rack with half the links of a GPU lost on each of these nodes.
-fn scenario(rack: &str, count: usize, bad: &[&str]) -> String {
+pub(super) fn scenario(rack: &str, count: usize, bad: &[&str]) -> String {
     let fault = |node: &&str| {
         format!("\n[[fault]]\nkind = \"lost-links\"\ngpu = \"{node}:2\"\ncount = 9\n")
     };
@@ -51,6 +51,11 @@ fn scenario(rack: &str, count: usize, bad: &[&str]) -> String {
 }
 
 async fn site(lab: &Lab, count: usize, more: &Value) -> Site {
+    site_with(lab, count, more, "").await
+}
+
+/// The same with more lines of its policy.
+pub(super) async fn site_with(lab: &Lab, count: usize, more: &Value, policy: &str) -> Site {
     let server = lab.admin().await;
     let namespace = lab.namespace("gate").await;
     let rack = format!("{namespace}-");
@@ -73,7 +78,7 @@ async fn site(lab: &Lab, count: usize, more: &Value) -> Site {
          image = \"lab:1\"\ncapabilities = []\nranks = \"names\"\n\
          [gate]\nstate = \"gate\"\nthrough = \"kubernetes\"\n\
          [gate.kubernetes]\nkubeconfig = {kubeconfig:?}\n\
-         [policy]\nsimulated = true\n\
+         [policy]\nsimulated = true\n{policy}\
          [probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \"nvbandwidth-lane\"]\n\
          [sweep]\nmatchings = 2\n[confirm]\nwait_s = 0\n",
         simulated.worker()
@@ -83,25 +88,25 @@ async fn site(lab: &Lab, count: usize, more: &Value) -> Site {
 }
 
 impl Site {
-    fn run(&self, words: &[&str]) -> Told {
+    pub(super) fn run(&self, words: &[&str]) -> Told {
         let words = [words, &["--config", "fabricgate.toml", "--no-progress"]].concat();
         fabricgate(self.folder.path(), &words)
     }
 
     /// The newest run.
-    fn newest(&self) -> String {
+    pub(super) fn newest(&self) -> String {
         let runs = fs::read_dir(self.folder.path().join("runs")).expect("runs");
         let mut runs: Vec<PathBuf> = runs.map(|run| run.expect("a run").path()).collect();
         runs.sort();
         runs.pop().expect("a run").display().to_string()
     }
 
-    async fn node(&self, name: &str) -> Value {
+    pub(super) async fn node(&self, name: &str) -> Value {
         self.server.node(name).await
     }
 
     /// Taints of ours: key, value and effect.
-    async fn taints(&self, name: &str) -> Vec<String> {
+    pub(super) async fn taints(&self, name: &str) -> Vec<String> {
         let node = self.node(name).await;
         let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
         let ours = taints.iter().filter(|taint| {

@@ -207,6 +207,7 @@ pub(super) fn action(kind: ActionKind, node: &str) -> Action {
         command: Vec::new(),
         reason: String::new(),
         mark: Some(mark),
+        device: None,
         findings: Vec::new(),
         ratio: None,
         price: None,

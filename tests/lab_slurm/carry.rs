@@ -54,6 +54,7 @@ pub(super) fn action(kind: ActionKind, node: &str, class: &str) -> Action {
         command: Vec::new(),
         reason: String::new(),
         mark: Some(mark),
+        device: None,
         findings: Vec::new(),
         ratio: None,
         price: None,

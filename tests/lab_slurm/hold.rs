@@ -253,6 +253,7 @@ fn drained_by_us(lab: &Lab, site: &tempfile::TempDir, node: &str) -> String {
         command: Vec::new(),
         reason: reason.clone(),
         mark: None,
+        device: None,
         findings: Vec::new(),
         ratio: None,
         price: None,

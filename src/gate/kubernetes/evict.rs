@@ -24,7 +24,6 @@ use crate::act::evict::Target;
 use crate::act::ledger::Ledger;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
-use crate::gate::kubernetes::Fence;
 use crate::gate::scheduler::Scheduler;
 use crate::measure::text::clean;
 use crate::model::eviction::Eviction;

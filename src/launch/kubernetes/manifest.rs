@@ -16,6 +16,7 @@ use crate::launch::NODE;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
+use crate::model::kubernetes_node::DEGRADED;
 use crate::model::kubernetes_node::RUN;
 
 /// The label of everything that fabricgate makes, with its value.
@@ -154,7 +155,13 @@ impl Origin<'_> {
     /// The template of a claim for all GPUs of a node. `v1beta1` has the request's
     /// fields one level higher than the versions after it.
     pub fn gpu_claim(&self, kubernetes: &Kubernetes, version: &str) -> Value {
-        let exactly = json!({"deviceClassName": kubernetes.device_class, "allocationMode": "All"});
+        let exactly = json!({
+            "deviceClassName": kubernetes.device_class,
+            "allocationMode": "All",
+            // A GPU that the gate took out is measured like any other, or it would
+            // never come back.
+            "tolerations": [{"key": DEGRADED, "operator": "Exists"}],
+        });
         let request = if version == "v1beta1" {
             let mut request = exactly;
             request["name"] = "gpus".into();

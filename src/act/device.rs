@@ -1,0 +1,122 @@
+//! Whether one GPU is taken out instead of its node, and which.
+//!
+//! Pure. A GPU alone goes only where everything that acts is held against it,
+//! its UUID is known from the run at hand, and the policy says so; else the node
+//! goes, and it is said why. Such a drain counts as one of the node in every
+//! budget. Whatever is held against more than the GPU that is out later takes the
+//! node as well; the GPU stays out until both are given back.
+
+use super::ledger::OwnDrain;
+use super::policy::Devices;
+use crate::measure::text::clean;
+use crate::model::kubernetes_node::DeviceMark;
+use crate::model::kubernetes_node::DeviceWay;
+use crate::model::kubernetes_node::is_uuid;
+use crate::model::live::LiveNode;
+use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
+
+/// A GPU that is not there has no UUID, and shifts the indices of the others.
+const MISSING: &str = "gpu-missing";
+
+/// What is known of a node whose GPUs are accused.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known<'a> {
+    /// The node as its scheduler shows it.
+    pub live: Option<&'a LiveNode>,
+    /// UUIDs of its GPUs in order of index, as the run told them.
+    pub uuids: Option<&'a Vec<String>>,
+    /// How many GPUs it is claimed to have.
+    pub claimed: Option<u32>,
+}
+
+/// The GPU that is taken out instead of the node: none where the policy asks for
+/// none, and in words why not where it does.
+pub(super) fn to_blame(
+    devices: Devices,
+    findings: &[&Finding],
+    known: Known<'_>,
+) -> Result<Option<DeviceMark>, String> {
+    let way = match devices {
+        Devices::None => return Ok(None),
+        Devices::TaintRule => DeviceWay::TaintRule,
+        Devices::Hami => DeviceWay::Hami,
+    };
+    let live = known.live.ok_or("the scheduler was not asked")?;
+    if live.kubernetes.is_none() {
+        return Err("Slurm keeps no single GPU from jobs".to_owned());
+    }
+    let index = accused(findings)?;
+    let uuids = known.uuids.ok_or("the run did not tell the UUIDs of its GPUs")?;
+    if let Some(claimed) = known.claimed.filter(|claimed| *claimed as usize != uuids.len()) {
+        let told = uuids.len();
+        return Err(format!("{told} GPUs were told and {claimed} are claimed"));
+    }
+    let uuid = usize::try_from(index).ok().and_then(|at| uuids.get(at));
+    let uuid = uuid.ok_or_else(|| format!("the run did not tell the UUID of GPU {index}"))?;
+    if !is_uuid(uuid) {
+        return Err(format!("{:?} is no UUID of a GPU", clean(uuid)));
+    }
+    if 1 < uuids.iter().filter(|it| *it == uuid).count() {
+        return Err(format!("two of its GPUs have the UUID {uuid}"));
+    }
+    Ok(Some(DeviceMark { way, index, uuid: uuid.clone() }))
+}
+
+/// The one GPU that all of these accuse.
+pub(super) fn accused(findings: &[&Finding]) -> Result<u32, String> {
+    let mut one = None;
+    for finding in findings {
+        if finding.class == MISSING {
+            return Err("a GPU that is not there cannot be taken out".to_owned());
+        }
+        let is_own = matches!(finding.locus.kind, LocusKind::Gpu | LocusKind::Direction);
+        match finding.locus.gpu.filter(|_| is_own && finding.locus.peer.is_none()) {
+            None => return Err(format!("{} is not one GPU's", clean(&finding.class))),
+            Some(gpu) if one.is_some_and(|known| known != gpu) => {
+                return Err("more than one of its GPUs is accused".to_owned());
+            }
+            Some(gpu) => one = Some(gpu),
+        }
+    }
+    one.ok_or_else(|| "nothing is held against a GPU".to_owned())
+}
+
+/// Whether all that keeps pods away by us is that one of its GPUs is out.
+pub fn is_alone(node: &LiveNode) -> bool {
+    let it = node.kubernetes.as_deref();
+    node.is("DRAIN") && it.is_some_and(|it| !it.is_tainted_whole() && it.device().is_some())
+}
+
+/// The GPU that goes back with this drain: the one that it took out, or that was
+/// out already when the whole node went. An error where the node names another
+/// one now: then nobody knows which is to be given back.
+pub fn of_release(node: &LiveNode, drain: &OwnDrain) -> Result<Option<DeviceMark>, String> {
+    let shown = node.kubernetes.as_deref().and_then(|it| it.device());
+    let before = drain.before.kubernetes.as_deref().and_then(|it| it.device());
+    let ours = drain.action.device.clone().or(before);
+    match (&shown, &ours) {
+        (_, None) => return Ok(None),
+        // Nobody else's list can be meant by a rule, which has our label.
+        (None, Some(mark)) => {
+            return Ok((mark.way == DeviceWay::TaintRule).then(|| mark.clone()));
+        }
+        (Some(now), Some(mark)) if now == mark => return Ok(ours),
+        _ => {}
+    }
+    let name = |mark: Option<DeviceMark>| mark.map_or_else(|| "none".to_owned(), |it| told(&it));
+    Err(format!(
+        "we took out {} and the node names {}: a person should look",
+        name(ours),
+        name(shown)
+    ))
+}
+
+/// A GPU, for people.
+pub fn told(mark: &DeviceMark) -> String {
+    format!("GPU {} ({}, {})", mark.index, mark.uuid, mark.way.as_str())
+}
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;
