@@ -69,12 +69,17 @@ impl Process {
 
     /// Kills it, and waits until its port is free; the store stays.
     pub(super) fn kill(&self) {
-        let line = format!("/proc/{}/cmdline", self.number());
         self.signal(Signal::KILL);
-        // One that nobody reaps has no words left.
-        while fs::read(&line).is_ok_and(|words| !words.is_empty()) {
+        // Its words are gone from /proc before its sockets are closed, and one that
+        // starts meanwhile finds the port taken and ends.
+        while std::net::TcpListener::bind(("127.0.0.1", self.port())).is_err() {
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    fn port(&self) -> u16 {
+        let at = self.argv.iter().position(|word| word == "--secure-port").expect("its port");
+        self.argv[at + 1].parse().expect("a number")
     }
 
     /// Starts it with the words it had, on the same port.
