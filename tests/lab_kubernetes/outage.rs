@@ -2,6 +2,7 @@
 //! a cluster of these tests' own.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
@@ -72,7 +73,7 @@ impl Process {
         self.signal(Signal::KILL);
         // Its words are gone from /proc before its sockets are closed, and one that
         // starts meanwhile finds the port taken and ends.
-        while std::net::TcpListener::bind(("127.0.0.1", self.port())).is_err() {
+        while TcpListener::bind(("127.0.0.1", self.port())).is_err() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
