@@ -12,20 +12,17 @@ use fabricgate::gate::journal::Journal;
 use fabricgate::gate::kubernetes::Kubernetes;
 use fabricgate::gate::recover;
 use fabricgate::gate::scheduler::Scheduler;
-use fabricgate::model::action::ACTIONS_FORMAT;
 use fabricgate::model::action::Action;
 use fabricgate::model::action::ActionKind;
 use fabricgate::model::action::ActionPlan;
 use fabricgate::model::action::ActionRecord;
 use fabricgate::model::action::ActionResult;
-use fabricgate::model::action::Mark;
 use fabricgate::model::change::Change;
 use fabricgate::model::change::StateChange;
 use fabricgate::model::journal::Event;
 use fabricgate::model::kubernetes_node::DEGRADED;
 use fabricgate::model::kubernetes_node::REASON;
 use fabricgate::model::kubernetes_node::UNVERIFIED;
-use fabricgate::model::verdict::Outcome;
 use serde_json::Value;
 use serde_json::json;
 use tokio::sync::watch;
@@ -40,47 +37,16 @@ use super::changes::remove;
 use super::changes::version;
 use super::lab::Lab;
 use super::lab::lab;
+use super::turns;
+use super::turns::plan;
 
 pub(super) fn action(kind: ActionKind, node: &str) -> Action {
-    let outcome = match kind {
-        ActionKind::Drain => Outcome::Failed,
-        ActionKind::Relabel => Outcome::Degraded,
-        ActionKind::Release | ActionKind::Certify => Outcome::Pass,
-    };
-    let mark = Mark {
-        outcome,
-        class: (outcome != Outcome::Pass).then(|| "nvlink-low".to_owned()),
-        run: "r1".to_owned(),
-        at: "2026-01-01T00:00:00Z".to_owned(),
-        expires: None,
-        boot_id: Some(format!("boot-{node}")),
-        domain: Some("rack-a".into()),
-    };
-    Action {
-        kind,
-        node: node.into(),
-        domain: None,
-        leaf: None,
-        command: Vec::new(),
-        reason: String::new(),
-        mark: Some(mark),
-        device: None,
-        findings: Vec::new(),
-        ratio: None,
-        price: None,
-        why: "a test".to_owned(),
+    let mut action = turns::action(kind, node);
+    if let Some(mark) = &mut action.mark {
+        mark.boot_id = Some(format!("boot-{node}"));
+        mark.domain = Some("rack-a".into());
     }
-}
-
-pub(super) fn plan(actions: Vec<Action>) -> ActionPlan {
-    ActionPlan {
-        format: ACTIONS_FORMAT.to_owned(),
-        dry_run: false,
-        frozen: None,
-        actions,
-        withheld: Vec::new(),
-        records: Vec::new(),
-    }
+    action
 }
 
 /// One turn with this plan: what an earlier one left open is concluded first.

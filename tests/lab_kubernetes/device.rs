@@ -23,7 +23,6 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::carry::action;
-use super::carry::plan;
 use super::changes::add;
 use super::changes::plain_node;
 use super::gate::scenario;
@@ -33,6 +32,7 @@ use super::lab::Server;
 use super::lab::lab;
 use super::lab::own_lab;
 use super::lab::wait_for;
+use super::turns::plan;
 
 const RULES: &str = "/apis/resource.k8s.io/v1beta2/devicetaintrules";
 const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
