@@ -29,18 +29,13 @@ use crate::model::said::ProblemKind;
 use crate::sources::kubernetes::Kubernetes as Server;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;
+use crate::sources::kubernetes::access::Trouble;
 
 /// Where nodes are.
 const NODES: &str = "/api/v1/nodes";
 
 /// Where pods of all namespaces are.
 const PODS: &str = "/api/v1/pods";
-
-/// Objects of one page. `kubectl` asks for as many.
-const PAGE: u32 = 500;
-
-/// More pages than any cluster has.
-const MOST_PAGES: usize = 2_000;
 
 /// Bytes of an answer that are taken, as in `sources`.
 const LONGEST: usize = 128 << 20;
@@ -71,6 +66,12 @@ pub(super) struct Refused {
 impl From<Refused> for SchedulerError {
     fn from(refused: Refused) -> Self {
         Self::new(refused.kind, refused.message)
+    }
+}
+
+impl From<Trouble> for Refused {
+    fn from((kind, message): Trouble) -> Self {
+        Self { kind, ..odd(message) }
     }
 }
 
@@ -186,29 +187,10 @@ impl Desk {
         &self,
         path: &str,
         params: &ListParams,
-        mut take: impl FnMut(Vec<Value>),
+        take: impl FnMut(Vec<Value>),
     ) -> Result<(), Refused> {
-        let mut token: Option<String> = None;
-        for _ in 0..MOST_PAGES {
-            let mut wanted = params.clone().limit(PAGE);
-            wanted.continue_token.clone_from(&token);
-            let mut page = self.ask(&Asked::Page(path, wanted)).await?;
-            let Value::Array(items) = page["items"].take() else {
-                return Err(odd(format!("{path} answered with something that is no list")));
-            };
-            take(items);
-            let next = page["metadata"]["continue"].as_str().filter(|next| !next.is_empty());
-            let next = next.map(str::to_owned);
-            match next {
-                None => return Ok(()),
-                Some(_) if next == token => break,
-                Some(_) => token = next,
-            }
-        }
-        Err(Refused {
-            kind: ProblemKind::Incomplete,
-            ..odd(format!("{path}: the server says again and again that there is more"))
-        })
+        let ask = async |wanted: &ListParams| self.ask(&Asked::Page(path, wanted.clone())).await;
+        access::pages(path, params, ask, take).await
     }
 
     /// Reads, again where the server is too busy or in a trouble that may pass.

@@ -25,9 +25,7 @@ use crate::model::id::NodeName;
 use crate::sources::kubernetes::Kubernetes as Server;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;
-
-/// Objects of one page, as `kubectl` asks for them.
-const PAGE: u32 = 500;
+use crate::sources::kubernetes::access::Trouble;
 
 /// How often is asked what the server is too busy for.
 const ATTEMPTS: u32 = 4;
@@ -73,6 +71,12 @@ pub(super) struct Refused {
     pub(super) status: Option<u16>,
     /// What was said, as it can be shown.
     pub(super) message: String,
+}
+
+impl From<Trouble> for Refused {
+    fn from((_, message): Trouble) -> Self {
+        Self { status: None, message }
+    }
 }
 
 impl Refused {
@@ -220,17 +224,9 @@ impl Objects {
 
     async fn list_at(&self, path: &str, wanted: ListParams) -> Result<Vec<Value>, Refused> {
         let mut items = Vec::new();
-        let mut wanted = wanted.limit(PAGE);
-        loop {
-            let mut page = self.again(|| Request::new(path).list(&wanted)).await?;
-            if let Some(more) = page["items"].as_array_mut() {
-                items.append(more);
-            }
-            match page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
-                Some(token) => wanted.continue_token = Some(token.to_owned()),
-                None => return Ok(items),
-            }
-        }
+        let ask = async |wanted: &ListParams| self.again(|| Request::new(path).list(wanted)).await;
+        access::pages(path, &wanted, ask, |mut page| items.append(&mut page)).await?;
+        Ok(items)
     }
 
     /// Deletes this very object; one that is gone, or another of its name, is left

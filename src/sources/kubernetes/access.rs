@@ -9,10 +9,12 @@ use std::io;
 
 use kube::Client;
 use kube::Config;
+use kube::api::ListParams;
 use kube::client::AuthError;
 use kube::config::KubeConfigOptions;
 use kube::config::Kubeconfig;
 use kube::config::KubeconfigError;
+use serde_json::Value;
 
 use super::Kubernetes;
 use crate::measure::text::clean;
@@ -79,6 +81,40 @@ pub fn words(status: u16) -> (ProblemKind, &'static str) {
         429 | 500..=599 => (ProblemKind::Unreachable, "the server cannot answer now"),
         _ => (ProblemKind::Malformed, "an answer that is not expected"),
     }
+}
+
+/// Objects of one page. `kubectl` asks for as many.
+pub const PAGE: u32 = 500;
+
+/// More pages than any cluster has: a million objects.
+const MOST_PAGES: usize = 2_000;
+
+/// Reads a list page by page. What is no list is no empty one, and a server that
+/// never comes to an end is left.
+pub async fn pages<E: From<Trouble>>(
+    path: &str,
+    params: &ListParams,
+    mut ask: impl AsyncFnMut(&ListParams) -> Result<Value, E>,
+    mut take: impl FnMut(Vec<Value>),
+) -> Result<(), E> {
+    let mut wanted = params.clone().limit(PAGE);
+    for _ in 0..MOST_PAGES {
+        let mut page = ask(&wanted).await?;
+        let Value::Array(items) = page["items"].take() else {
+            let message = format!("{path} answered with something that is no list");
+            return Err((ProblemKind::Malformed, message).into());
+        };
+        take(items);
+        let next = page["metadata"]["continue"].as_str().filter(|next| !next.is_empty());
+        let next = next.map(str::to_owned);
+        match next {
+            None => return Ok(()),
+            Some(_) if next == wanted.continue_token => break,
+            Some(_) => wanted.continue_token = next,
+        }
+    }
+    let message = format!("{path}: the server says again and again that there is more");
+    Err((ProblemKind::Incomplete, message).into())
 }
 
 /// What is wrong, and in which words.
@@ -214,4 +250,34 @@ fn chain(error: &dyn Error) -> String {
         cause = error.source();
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What a list of these pages, each with the token of the next, comes to.
+    async fn read(pages_of: &[(Value, &str)]) -> Result<Vec<Value>, Trouble> {
+        let mut left = pages_of.iter().cycle();
+        let ask = async |_: &ListParams| {
+            let (items, token) = left.next().expect("a page");
+            Ok(json!({"items": items, "metadata": {"continue": token}}))
+        };
+        let mut read = Vec::new();
+        pages("/p", &ListParams::default(), ask, |mut page| read.append(&mut page)).await?;
+        Ok(read)
+    }
+
+    #[tokio::test]
+    async fn what_is_no_list_is_no_empty_one_and_no_list_is_without_end() {
+        let whole = read(&[(json!([1, 2]), "a"), (json!([3]), "")]).await;
+        assert_eq!(whole, Ok(vec![json!(1), json!(2), json!(3)]));
+        assert_eq!(read(&[(json!([]), "")]).await, Ok(Vec::new()));
+        let cut = read(&[(json!([1]), "a"), (Value::Null, "")]).await;
+        assert_eq!(cut.map_err(|trouble| trouble.0), Err(ProblemKind::Malformed));
+        let endless = read(&[(json!([1]), "a")]).await;
+        assert_eq!(endless.map_err(|trouble| trouble.0), Err(ProblemKind::Incomplete));
+    }
 }

@@ -18,15 +18,13 @@ use serde_json::Value;
 use super::Kubernetes;
 use super::access;
 use super::access::Access;
+use super::access::PAGE;
 use super::access::Reading;
 use super::access::refusal;
 use super::access::words;
 use crate::measure::text::clean;
 use crate::model::said::ProblemKind;
 use crate::model::said::SourceProblem;
-
-/// Objects of one page. `kubectl` asks for as many.
-const PAGE: u32 = 500;
 
 /// More pages than any cluster has: 500,000 nodes.
 const MOST_PAGES: usize = 1_000;
