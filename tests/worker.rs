@@ -174,6 +174,7 @@ fn order(id: u64, argv: &[&str]) -> Order {
         capture: 1 << 20,
         ready: None,
         idle_gpus: false,
+        together: false,
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) fn step(number: usize) -> Step {
         parser: Tool::Nvbandwidth,
         argv: Vec::new(),
         serve: None,
+        together: false,
+        otherwise: None,
         idle_gpus: false,
         estimate_s: 1.0,
         timeout_s: 1.0,

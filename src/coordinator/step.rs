@@ -202,5 +202,6 @@ fn order(reading: &Reading<'_>, argv: Vec<String>) -> Order {
         capture: reading.capture,
         ready: None,
         idle_gpus: step.idle_gpus,
+        together: step.together,
     }
 }

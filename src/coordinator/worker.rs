@@ -307,7 +307,10 @@ impl Running<'_> {
                 let ending = Ending::Busy { why };
                 Some(Outcome { ending, ..Outcome::not_started(String::new()) })
             }
-            FromWorker::Hello(_) | FromWorker::Ready { .. } | FromWorker::Fault { .. } => None,
+            FromWorker::Hello(_)
+            | FromWorker::Ready { .. }
+            | FromWorker::Asks { .. }
+            | FromWorker::Fault { .. } => None,
         }
     }
 
@@ -394,6 +397,7 @@ fn order_of(answer: &FromWorker) -> Option<u64> {
     match answer {
         FromWorker::Ready { id, .. }
         | FromWorker::Output { id, .. }
+        | FromWorker::Asks { id, .. }
         | FromWorker::Refused { id, .. } => Some(*id),
         FromWorker::Done(done) => Some(done.id),
         FromWorker::Hello(_) | FromWorker::Fault { .. } => None,

@@ -1,6 +1,8 @@
 //! Calls into C libraries that no safe crate wraps. The only unsafe code.
 //!
 //! Every block says why it is sound. Nothing here decides what an answer means;
-//! `facts` does.
+//! `facts` and `probe` do.
 
+pub mod cuda;
+pub mod loading;
 pub mod nvml;

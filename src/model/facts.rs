@@ -9,6 +9,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::probed::Around;
+
 /// What one output tells about the machine it ran on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -52,6 +54,9 @@ pub struct Facts {
     /// Transport NCCL says it used (`MNNVL`, `NVLS`, `NET/IB`, ...), each once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub transports: Vec<String>,
+    /// What the driver said around a probe of our own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub around: Option<Around>,
     /// Anything else worth keeping, by the tool's own name for it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,

@@ -53,6 +53,12 @@ pub enum Tool {
     /// Our own TCP probe, `fabricgate node probe tcp`.
     #[serde(rename = "fabricgate-tcp")]
     FabricgateTcp,
+    /// Our own copy-engine probe, `fabricgate node probe copy`.
+    #[serde(rename = "fabricgate-copy")]
+    FabricgateCopy,
+    /// Our own NCCL probe, `fabricgate node probe collective`.
+    #[serde(rename = "fabricgate-collective")]
+    FabricgateCollective,
 }
 
 impl Tool {
@@ -71,6 +77,8 @@ impl Tool {
             Self::Nvloom => "nvloom",
             Self::Iperf3 => "iperf3",
             Self::FabricgateTcp => "fabricgate-tcp",
+            Self::FabricgateCopy => "fabricgate-copy",
+            Self::FabricgateCollective => "fabricgate-collective",
         }
     }
 }

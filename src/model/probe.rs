@@ -135,6 +135,19 @@ pub struct Serve {
     pub ready: Ready,
 }
 
+/// What is run in place of a tool that a node does not have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Otherwise {
+    /// Whose output it prints.
+    pub parser: Tool,
+    /// Its command, with the same placeholders. Takes one reading.
+    pub argv: Vec<String>,
+    /// Every node that takes part runs it, see [`Probe::together`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub together: bool,
+}
+
 /// One probe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
@@ -149,6 +162,13 @@ pub struct Probe {
     /// The serving side, for tools of two sides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serve: Option<Serve>,
+    /// Every node that takes part runs the command, and what they have to tell
+    /// each other passes through the coordinator (`model::exchange`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub together: bool,
+    /// What is run where the tool is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otherwise: Option<Otherwise>,
     /// What one execution measures.
     pub scope: ProbeScope,
     /// The ends of a pair.
@@ -247,7 +267,9 @@ pub mod placeholder {
 impl Probe {
     /// All words of its commands.
     pub fn words(&self) -> impl Iterator<Item = &String> {
-        self.argv.iter().chain(self.serve.iter().flat_map(|serve| &serve.argv))
+        let serve = self.serve.iter().flat_map(|serve| &serve.argv);
+        let otherwise = self.otherwise.iter().flat_map(|otherwise| &otherwise.argv);
+        self.argv.iter().chain(serve).chain(otherwise)
     }
 
     /// Whether a command says this placeholder.

@@ -9,12 +9,14 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::exchange::Answer;
+use super::exchange::Ask;
 use super::id::NodeName;
 use super::probe::Ready;
 use super::raw::Ending;
 
 /// The version of this protocol. It grows when a line changes its meaning.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Longest line that either side accepts, in bytes. Outputs travel in pieces.
 pub const LONGEST_LINE: usize = 1 << 20;
@@ -43,6 +45,13 @@ pub enum ToWorker {
         /// Its order.
         id: u64,
     },
+    /// The answer to an exchange that a process asked for.
+    Answer {
+        /// Its order.
+        id: u64,
+        /// The answer.
+        answer: Answer,
+    },
     /// End everything and exit; the same as the end of standard input.
     Bye,
 }
@@ -68,6 +77,10 @@ pub struct Order {
     /// It must not start while somebody else uses the GPUs.
     #[serde(default)]
     pub idle_gpus: bool,
+    /// It takes part in exchanges: its input is open, and what it asks for is
+    /// passed on instead of kept.
+    #[serde(default)]
+    pub together: bool,
 }
 
 /// How the worker knows that a serving process is ready.
@@ -101,6 +114,13 @@ pub enum FromWorker {
         stream: Stream,
         /// The bytes, base64 (RFC 4648 section 4).
         data: String,
+    },
+    /// A process asks for an exchange.
+    Asks {
+        /// Its order.
+        id: u64,
+        /// What it gives.
+        ask: Ask,
     },
     /// A process ended, and all of its output was sent.
     Done(Box<Done>),

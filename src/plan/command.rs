@@ -10,6 +10,7 @@ use super::Step;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::ClaimedRail;
 use crate::model::id::NodeName;
+use crate::model::probe::Otherwise;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
 use crate::model::probe::Serve;
@@ -127,6 +128,10 @@ impl<'a> Ground<'a> {
             let argv = self.filled(&serve.argv, place, &swapped, wanted);
             Serve { argv, ready: serve.ready }
         });
+        let otherwise = probe.otherwise.as_ref().map(|otherwise| Otherwise {
+            argv: self.filled(&otherwise.argv, place, &place.nodes, 1),
+            ..otherwise.clone()
+        });
         let mut domains = place.nodes.iter().map(|node| self.domain(node).map(|d| &d.name));
         let first = domains.next().flatten();
         let domain = first.filter(|name| domains.all(|other| other == Some(name))).cloned();
@@ -144,6 +149,8 @@ impl<'a> Ground<'a> {
             parser: probe.parser,
             argv: self.filled(&probe.argv, place, &place.nodes, wanted),
             serve,
+            together: probe.together,
+            otherwise,
             idle_gpus: probe.requires.idle_gpus,
             estimate_s: probe.cost_s * times,
             timeout_s: probe.timeout_s * times,

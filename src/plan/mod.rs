@@ -34,6 +34,7 @@ use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::parsed::Tool;
+use crate::model::probe::Otherwise;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
 use crate::model::probe::Serve;
@@ -85,6 +86,12 @@ pub struct Step {
     /// The serving side's, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serve: Option<Serve>,
+    /// Every node that takes part runs the command (`model::exchange`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub together: bool,
+    /// What is run where the tool is missing, filled in likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otherwise: Option<Otherwise>,
     /// It must not start while somebody else uses the GPUs.
     #[serde(default)]
     pub idle_gpus: bool,

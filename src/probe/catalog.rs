@@ -13,6 +13,7 @@ use crate::model::parsed::Tool;
 use crate::model::probe::Covers;
 use crate::model::probe::Disturbs;
 use crate::model::probe::Grain;
+use crate::model::probe::Otherwise;
 use crate::model::probe::Preconditions;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
@@ -70,6 +71,9 @@ struct File {
     parser: Tool,
     argv: Spanned<Vec<Spanned<String>>>,
     serve: Option<ServeSection>,
+    #[serde(default)]
+    together: bool,
+    otherwise: Option<Otherwise>,
     scope: ProbeScope,
     grain: Option<Spanned<Grain>>,
     covers: Option<Spanned<Covers>>,
@@ -133,6 +137,8 @@ pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
         parser: read.parser,
         argv: words(read.argv),
         serve: read.serve.map(|s| Serve { argv: words(s.argv), ready: s.ready.into_inner() }),
+        together: read.together,
+        otherwise: read.otherwise,
         scope: read.scope,
         grain: read.grain.map(Spanned::into_inner).unwrap_or_default(),
         covers: read.covers.map(Spanned::into_inner).unwrap_or_default(),

@@ -1,9 +1,14 @@
-//! What can be run: the catalog of probes.
+//! What can be run: the catalog of probes, and the probes of our own.
 //!
 //! A probe is a TOML file. Those of `probes/` are compiled in; a site adds its
 //! own. Running them is the work of `launch` and `exec`; on a node `worker`
-//! does it, and `tcp` is a probe that needs no tool at all.
+//! does it. `tcp`, `copy`, `fabric` and `collective` are probes that need no
+//! tool at all.
 
 pub mod catalog;
+pub mod collective;
+pub mod copy;
+pub mod fabric;
+pub mod said;
 pub mod tcp;
 pub mod worker;

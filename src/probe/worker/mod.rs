@@ -163,6 +163,8 @@ impl Desk {
                 }
                 Ok(Next::Listen)
             }
+            // Who asked has ended since.
+            ToWorker::Answer { .. } => Ok(Next::Listen),
             ToWorker::Bye => Ok(Next::Leave),
         }
     }

@@ -1,0 +1,666 @@
+//! The CUDA driver API, `libcuda.so.1`, loaded at run time: the calls that our
+//! copy-engine probe and the NCCL probe make, and no others.
+//!
+//! One call in, its plain answer or its error code out. Every symbol may be
+//! absent: then the call that needs it says so, and nothing else fails. What an
+//! error means for a node is decided in `probe::copy`. Signatures are those of
+//! `cuda.h`; symbols with a suffix `_v2` are what the header's macros name.
+//!
+//! Handles are plain numbers. The driver answers a stale one with an error
+//! code, or ends the process, which is why only a child process calls it.
+
+#![expect(unsafe_code, reason = "CUDA is a C library")]
+
+use std::ffi::CStr;
+use std::ffi::c_char;
+use std::ffi::c_int;
+use std::ffi::c_uchar;
+use std::ffi::c_uint;
+use std::ffi::c_ulonglong;
+use std::ffi::c_void;
+use std::path::Path;
+use std::path::PathBuf;
+use std::ptr::null_mut;
+
+use libloading::Library;
+
+use super::loading;
+use super::loading::LoadError;
+use super::loading::symbols;
+
+pub mod code;
+mod memory;
+
+pub use memory::HostMemory;
+
+/// The library's name, as the driver installs it.
+pub const LIBRARY: &str = "libcuda.so.1";
+
+/// Why a call gave no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CudaError {
+    /// This driver has no such call.
+    #[error("this driver has no {call}: it is older than the call")]
+    Missing {
+        /// The symbol.
+        call: &'static str,
+    },
+    /// The driver refused.
+    #[error("{call}: {name} ({code})")]
+    Failed {
+        /// The symbol.
+        call: &'static str,
+        /// The `CUresult`, see [`code`].
+        code: i32,
+        /// Its name, as the driver or the header calls it.
+        name: String,
+    },
+}
+
+impl CudaError {
+    /// The `CUresult`, where there was an answer.
+    pub fn code(&self) -> Option<i32> {
+        match self {
+            Self::Missing { .. } => None,
+            Self::Failed { code, .. } => Some(*code),
+        }
+    }
+
+    /// The call.
+    pub fn call(&self) -> &'static str {
+        match self {
+            Self::Missing { call } | Self::Failed { call, .. } => call,
+        }
+    }
+}
+
+/// A GPU, by the driver's number (`CUdevice`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Device(pub i32);
+
+/// A context (`CUcontext`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Context(usize);
+
+/// A stream (`CUstream`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stream(usize);
+
+impl Stream {
+    /// The number that other libraries of the driver's family take.
+    pub fn raw(self) -> usize {
+        self.0
+    }
+}
+
+/// An event (`CUevent`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Event(usize);
+
+/// An address on a GPU, or of host memory as a GPU sees it (`CUdeviceptr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// The address this many bytes further.
+    pub fn offset(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
+
+/// Physical memory that is not mapped yet (`CUmemGenericAllocationHandle`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Allocation(u64);
+
+/// A handle that a process on another node can import (`CUmemFabricHandle`).
+pub const FABRIC_HANDLE_BYTES: usize = 64;
+
+/// A handle that another process on this node can open (`CUipcMemHandle`).
+pub const IPC_HANDLE_BYTES: usize = 64;
+
+type Handle = *mut c_void;
+
+/// `CUipcMemHandle`, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct IpcHandle([c_uchar; IPC_HANDLE_BYTES]);
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Location {
+    kind: c_int,
+    id: c_int,
+}
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct AllocationProp {
+    kind: c_int,
+    handle_types: c_int,
+    location: Location,
+    win32: *mut c_void,
+    flags: [c_uchar; 8],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct AccessDesc {
+    location: Location,
+    flags: c_int,
+}
+
+// cuda.h: CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE,
+// CU_MEM_HANDLE_TYPE_FABRIC, CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
+const PINNED: c_int = 1;
+const ON_DEVICE: c_int = 1;
+const FABRIC: c_int = 8;
+const READ_WRITE: c_int = 3;
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_WAIT_VALUE_GEQ`.
+const AT_LEAST: c_uint = 0;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+const LAZY_PEER_ACCESS: c_uint = 1;
+
+symbols! {
+    /// The calls of the driver API that are used.
+    Symbols {
+        init = "cuInit" (c_uint);
+        driver_version = "cuDriverGetVersion" (*mut c_int);
+        error_name = "cuGetErrorName" (c_int, *mut *const c_char);
+        device_count = "cuDeviceGetCount" (*mut c_int);
+        device_get = "cuDeviceGet" (*mut c_int, c_int);
+        device_name = "cuDeviceGetName" (*mut c_char, c_int, c_int);
+        device_uuid = "cuDeviceGetUuid_v2" (*mut [c_uchar; 16], c_int);
+        device_uuid_old = "cuDeviceGetUuid" (*mut [c_uchar; 16], c_int);
+        device_bus_id = "cuDeviceGetPCIBusId" (*mut c_char, c_int, c_int);
+        device_memory = "cuDeviceTotalMem_v2" (*mut usize, c_int);
+        attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
+        peer_attribute = "cuDeviceGetP2PAttribute" (*mut c_int, c_int, c_int, c_int);
+        can_access_peer = "cuDeviceCanAccessPeer" (*mut c_int, c_int, c_int);
+        primary_retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
+        primary_release = "cuDevicePrimaryCtxRelease_v2" (c_int);
+        set_current = "cuCtxSetCurrent" (Handle);
+        enable_peer = "cuCtxEnablePeerAccess" (Handle, c_uint);
+        synchronize = "cuCtxSynchronize" ();
+        memory_info = "cuMemGetInfo_v2" (*mut usize, *mut usize);
+        alloc = "cuMemAlloc_v2" (*mut c_ulonglong, usize);
+        free = "cuMemFree_v2" (c_ulonglong);
+        host_alloc = "cuMemHostAlloc" (*mut Handle, usize, c_uint);
+        host_free = "cuMemFreeHost" (Handle);
+        host_address = "cuMemHostGetDevicePointer_v2" (*mut c_ulonglong, Handle, c_uint);
+        fill32 = "cuMemsetD32Async" (c_ulonglong, c_uint, usize, Handle);
+        copy = "cuMemcpyAsync" (c_ulonglong, c_ulonglong, usize, Handle);
+        copy_peer = "cuMemcpyPeerAsync" (c_ulonglong, Handle, c_ulonglong, Handle, usize, Handle);
+        copy_to_device = "cuMemcpyHtoDAsync_v2" (c_ulonglong, *const c_void, usize, Handle);
+        copy_to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, c_ulonglong, usize, Handle);
+        stream_create = "cuStreamCreate" (*mut Handle, c_uint);
+        stream_destroy = "cuStreamDestroy_v2" (Handle);
+        stream_synchronize = "cuStreamSynchronize" (Handle);
+        stream_query = "cuStreamQuery" (Handle);
+        stream_wait_event = "cuStreamWaitEvent" (Handle, Handle, c_uint);
+        stream_wait_value = "cuStreamWaitValue32_v2" (Handle, c_ulonglong, c_uint, c_uint);
+        event_create = "cuEventCreate" (*mut Handle, c_uint);
+        event_destroy = "cuEventDestroy_v2" (Handle);
+        event_record = "cuEventRecord" (Handle, Handle);
+        event_query = "cuEventQuery" (Handle);
+        event_synchronize = "cuEventSynchronize" (Handle);
+        event_elapsed = "cuEventElapsedTime" (*mut f32, Handle, Handle);
+        ipc_get = "cuIpcGetMemHandle" (*mut IpcHandle, c_ulonglong);
+        ipc_open = "cuIpcOpenMemHandle_v2" (*mut c_ulonglong, IpcHandle, c_uint);
+        ipc_close = "cuIpcCloseMemHandle" (c_ulonglong);
+        granularity = "cuMemGetAllocationGranularity" (*mut usize, *const AllocationProp, c_int);
+        create = "cuMemCreate" (*mut c_ulonglong, usize, *const AllocationProp, c_ulonglong);
+        release = "cuMemRelease" (c_ulonglong);
+        reserve = "cuMemAddressReserve" (*mut c_ulonglong, usize, usize, c_ulonglong, c_ulonglong);
+        unreserve = "cuMemAddressFree" (c_ulonglong, usize);
+        map = "cuMemMap" (c_ulonglong, usize, usize, c_ulonglong, c_ulonglong);
+        unmap = "cuMemUnmap" (c_ulonglong, usize);
+        set_access = "cuMemSetAccess" (c_ulonglong, usize, *const AccessDesc, usize);
+        export = "cuMemExportToShareableHandle" (*mut c_void, c_ulonglong, c_int, c_ulonglong);
+        import = "cuMemImportFromShareableHandle" (*mut c_ulonglong, *mut c_void, c_int);
+    }
+}
+
+/// The driver API, loaded.
+#[derive(Debug)]
+pub struct Cuda {
+    symbols: Symbols,
+    path: PathBuf,
+    // Behind the pointers into it, which must be gone first.
+    _library: Library,
+}
+
+/// Calls a symbol that may be absent, and tells its error.
+macro_rules! call {
+    ($self:ident.$field:ident = $symbol:literal ($($arg:expr),*)) => {{
+        let found = $self.symbols.$field.ok_or(CudaError::Missing { call: $symbol })?;
+        // SAFETY: the symbol has this signature in cuda.h; every pointer is to a place
+        // that outlives the call, and sizes are those of what they point to.
+        $self.succeeded($symbol, unsafe { found($($arg),*) })
+    }};
+}
+
+use call;
+
+impl Cuda {
+    /// Loads the library at this path, or the driver's.
+    pub fn load(path: Option<&Path>) -> Result<Self, LoadError> {
+        let opened = loading::open(path, &[LIBRARY])?;
+        let symbols = Symbols::of(&opened.library);
+        if symbols.init.is_none() {
+            let symbol = "cuInit".to_owned();
+            return Err(LoadError::Foreign { path: opened.path, symbol });
+        }
+        Ok(Self { symbols, path: opened.path, _library: opened.library })
+    }
+
+    /// Where it was found, as it was asked for.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The calls that this driver lacks.
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.symbols.missing()
+    }
+
+    fn succeeded(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
+        if code == code::SUCCESS {
+            return Ok(());
+        }
+        Err(CudaError::Failed { call, code, name: self.name_of(code) })
+    }
+
+    /// What the driver calls an error; our own list where it does not say.
+    fn name_of(&self, code: c_int) -> String {
+        let mut text: *const c_char = std::ptr::null();
+        if let Some(name) = self.symbols.error_name
+            // SAFETY: as in `call`; the answer is a text that lives as long as the library.
+            && unsafe { name(code, &raw mut text) } == code::SUCCESS
+            && !text.is_null()
+        {
+            // SAFETY: a text of the driver that ends with a zero byte.
+            return unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+        }
+        code::name(code)
+    }
+
+    /// Brings the driver up. Must be the first call.
+    pub fn init(&self) -> Result<(), CudaError> {
+        call!(self.init = "cuInit"(0))
+    }
+
+    /// The CUDA version of the driver: major and minor.
+    pub fn driver_version(&self) -> Result<(i32, i32), CudaError> {
+        let mut version = 0;
+        call!(self.driver_version = "cuDriverGetVersion"(&raw mut version))?;
+        Ok((version / 1000, version % 1000 / 10))
+    }
+
+    /// All GPUs that this process sees, in the driver's order.
+    pub fn devices(&self) -> Result<Vec<Device>, CudaError> {
+        let mut count = 0;
+        call!(self.device_count = "cuDeviceGetCount"(&raw mut count))?;
+        (0..count)
+            .map(|ordinal| {
+                let mut device = 0;
+                call!(self.device_get = "cuDeviceGet"(&raw mut device, ordinal))?;
+                Ok(Device(device))
+            })
+            .collect()
+    }
+
+    /// The product name.
+    pub fn name(&self, device: Device) -> Result<String, CudaError> {
+        let mut text = [0 as c_char; 256];
+        call!(self.device_name = "cuDeviceGetName"(text.as_mut_ptr(), 256, device.0))?;
+        Ok(text_of(&text))
+    }
+
+    /// The UUID, without `GPU-` in front.
+    pub fn uuid(&self, device: Device) -> Result<[u8; 16], CudaError> {
+        let mut uuid = [0; 16];
+        match self.symbols.device_uuid {
+            Some(_) => call!(self.device_uuid = "cuDeviceGetUuid_v2"(&raw mut uuid, device.0))?,
+            None => call!(self.device_uuid_old = "cuDeviceGetUuid"(&raw mut uuid, device.0))?,
+        }
+        Ok(uuid)
+    }
+
+    /// The PCI address, as `0000:3b:00.0`.
+    pub fn bus_id(&self, device: Device) -> Result<String, CudaError> {
+        let mut text = [0 as c_char; 64];
+        call!(self.device_bus_id = "cuDeviceGetPCIBusId"(text.as_mut_ptr(), 64, device.0))?;
+        Ok(text_of(&text).to_ascii_lowercase())
+    }
+
+    /// Bytes of memory of a GPU.
+    pub fn total_memory(&self, device: Device) -> Result<u64, CudaError> {
+        let mut bytes = 0;
+        call!(self.device_memory = "cuDeviceTotalMem_v2"(&raw mut bytes, device.0))?;
+        Ok(bytes as u64)
+    }
+
+    /// A `CU_DEVICE_ATTRIBUTE_*`, see [`code::attribute`].
+    pub fn attribute(&self, device: Device, attribute: i32) -> Result<i32, CudaError> {
+        let mut value = 0;
+        call!(self.attribute = "cuDeviceGetAttribute"(&raw mut value, attribute, device.0))?;
+        Ok(value)
+    }
+
+    /// A `CU_DEVICE_P2P_ATTRIBUTE_*` between two GPUs.
+    pub fn peer_attribute(
+        &self,
+        attribute: i32,
+        from: Device,
+        to: Device,
+    ) -> Result<i32, CudaError> {
+        let mut value = 0;
+        call!(
+            self.peer_attribute =
+                "cuDeviceGetP2PAttribute"(&raw mut value, attribute, from.0, to.0)
+        )?;
+        Ok(value)
+    }
+
+    /// Whether a GPU can reach the memory of another without the host.
+    pub fn can_access_peer(&self, device: Device, peer: Device) -> Result<bool, CudaError> {
+        let mut can = 0;
+        call!(self.can_access_peer = "cuDeviceCanAccessPeer"(&raw mut can, device.0, peer.0))?;
+        Ok(can != 0)
+    }
+
+    /// The GPU's primary context, kept until [`Self::release`].
+    pub fn retain(&self, device: Device) -> Result<Context, CudaError> {
+        let mut context = null_mut();
+        call!(self.primary_retain = "cuDevicePrimaryCtxRetain"(&raw mut context, device.0))?;
+        Ok(Context(context as usize))
+    }
+
+    /// Gives a primary context back.
+    pub fn release(&self, device: Device) -> Result<(), CudaError> {
+        call!(self.primary_release = "cuDevicePrimaryCtxRelease_v2"(device.0))
+    }
+
+    /// Makes a context that of this thread. Calls below are about this context.
+    pub fn enter(&self, context: Context) -> Result<(), CudaError> {
+        call!(self.set_current = "cuCtxSetCurrent"(context.0 as Handle))
+    }
+
+    /// Lets the current context reach the memory of another.
+    pub fn enable_peer(&self, peer: Context) -> Result<(), CudaError> {
+        call!(self.enable_peer = "cuCtxEnablePeerAccess"(peer.0 as Handle, 0))
+    }
+
+    /// Waits for everything in the current context.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        call!(self.synchronize = "cuCtxSynchronize"())
+    }
+
+    /// Free and total bytes on the GPU of the current context.
+    pub fn memory_info(&self) -> Result<(u64, u64), CudaError> {
+        let (mut free, mut total) = (0usize, 0usize);
+        call!(self.memory_info = "cuMemGetInfo_v2"(&raw mut free, &raw mut total))?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Memory on the GPU of the current context.
+    pub fn alloc(&self, bytes: usize) -> Result<Address, CudaError> {
+        let mut address = 0;
+        call!(self.alloc = "cuMemAlloc_v2"(&raw mut address, bytes))?;
+        Ok(Address(address))
+    }
+
+    /// Gives memory back.
+    pub fn free(&self, address: Address) -> Result<(), CudaError> {
+        call!(self.free = "cuMemFree_v2"(address.0))
+    }
+
+    /// Fills memory with a word, in the order of a stream.
+    pub fn fill(
+        &self,
+        address: Address,
+        word: u32,
+        words: usize,
+        stream: Stream,
+    ) -> Result<(), CudaError> {
+        let stream = stream.0 as Handle;
+        call!(self.fill32 = "cuMemsetD32Async"(address.0, word, words, stream))
+    }
+
+    /// Copies between any two addresses that the current context reaches.
+    pub fn copy(
+        &self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<(), CudaError> {
+        call!(self.copy = "cuMemcpyAsync"(to.0, from.0, bytes, stream.0 as Handle))
+    }
+
+    /// Copies between GPUs of two contexts, over the host where there is no other
+    /// way.
+    pub fn copy_peer(
+        &self,
+        (to, there): (Address, Context),
+        (from, here): (Address, Context),
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<(), CudaError> {
+        let (there, here) = (there.0 as Handle, here.0 as Handle);
+        let stream = stream.0 as Handle;
+        call!(self.copy_peer = "cuMemcpyPeerAsync"(to.0, there, from.0, here, bytes, stream))
+    }
+
+    /// A stream of the current context that waits for no other.
+    pub fn stream(&self) -> Result<Stream, CudaError> {
+        let mut stream = null_mut();
+        call!(self.stream_create = "cuStreamCreate"(&raw mut stream, NON_BLOCKING))?;
+        Ok(Stream(stream as usize))
+    }
+
+    /// Ends a stream.
+    pub fn destroy_stream(&self, stream: Stream) -> Result<(), CudaError> {
+        call!(self.stream_destroy = "cuStreamDestroy_v2"(stream.0 as Handle))
+    }
+
+    /// Waits for a stream.
+    pub fn wait_stream(&self, stream: Stream) -> Result<(), CudaError> {
+        call!(self.stream_synchronize = "cuStreamSynchronize"(stream.0 as Handle))
+    }
+
+    /// Whether a stream has nothing left to do.
+    pub fn is_idle(&self, stream: Stream) -> Result<bool, CudaError> {
+        match call!(self.stream_query = "cuStreamQuery"(stream.0 as Handle)) {
+            Err(CudaError::Failed { code: code::NOT_READY, .. }) => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
+
+    /// Has a stream wait for an event of another.
+    pub fn wait_for(&self, stream: Stream, event: Event) -> Result<(), CudaError> {
+        let stream = stream.0 as Handle;
+        call!(self.stream_wait_event = "cuStreamWaitEvent"(stream, event.0 as Handle, 0))
+    }
+
+    /// Has a stream wait until the word at an address is at least this value.
+    pub fn hold(&self, stream: Stream, word: Address, value: u32) -> Result<(), CudaError> {
+        let stream = stream.0 as Handle;
+        call!(self.stream_wait_value = "cuStreamWaitValue32_v2"(stream, word.0, value, AT_LEAST))
+    }
+
+    /// An event with a time.
+    pub fn event(&self) -> Result<Event, CudaError> {
+        let mut event = null_mut();
+        call!(self.event_create = "cuEventCreate"(&raw mut event, 0))?;
+        Ok(Event(event as usize))
+    }
+
+    /// Ends an event.
+    pub fn destroy_event(&self, event: Event) -> Result<(), CudaError> {
+        call!(self.event_destroy = "cuEventDestroy_v2"(event.0 as Handle))
+    }
+
+    /// Marks this place in a stream.
+    pub fn record(&self, event: Event, stream: Stream) -> Result<(), CudaError> {
+        call!(self.event_record = "cuEventRecord"(event.0 as Handle, stream.0 as Handle))
+    }
+
+    /// Whether a marked place was reached.
+    pub fn was_reached(&self, event: Event) -> Result<bool, CudaError> {
+        match call!(self.event_query = "cuEventQuery"(event.0 as Handle)) {
+            Err(CudaError::Failed { code: code::NOT_READY, .. }) => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
+
+    /// Waits until a marked place is reached.
+    pub fn wait_event(&self, event: Event) -> Result<(), CudaError> {
+        call!(self.event_synchronize = "cuEventSynchronize"(event.0 as Handle))
+    }
+
+    /// Milliseconds between two places that were reached (resolution about half a
+    /// microsecond, says the API's manual).
+    pub fn elapsed_ms(&self, from: Event, to: Event) -> Result<f32, CudaError> {
+        let mut ms = 0.0;
+        let (from, to) = (from.0 as Handle, to.0 as Handle);
+        call!(self.event_elapsed = "cuEventElapsedTime"(&raw mut ms, from, to))?;
+        Ok(ms)
+    }
+
+    /// A handle by which another process on this node can open memory.
+    pub fn ipc_handle(&self, address: Address) -> Result<[u8; IPC_HANDLE_BYTES], CudaError> {
+        let mut handle = IpcHandle([0; IPC_HANDLE_BYTES]);
+        call!(self.ipc_get = "cuIpcGetMemHandle"(&raw mut handle, address.0))?;
+        Ok(handle.0)
+    }
+
+    /// Memory of another process on this node.
+    pub fn ipc_open(&self, handle: [u8; IPC_HANDLE_BYTES]) -> Result<Address, CudaError> {
+        let mut address = 0;
+        let handle = IpcHandle(handle);
+        call!(self.ipc_open = "cuIpcOpenMemHandle_v2"(&raw mut address, handle, LAZY_PEER_ACCESS))?;
+        Ok(Address(address))
+    }
+
+    /// Gives memory of another process back.
+    pub fn ipc_close(&self, address: Address) -> Result<(), CudaError> {
+        call!(self.ipc_close = "cuIpcCloseMemHandle"(address.0))
+    }
+
+    /// What sizes of [`Self::create`] must be multiples of.
+    pub fn granularity(&self, device: Device) -> Result<usize, CudaError> {
+        let mut bytes = 0;
+        let prop = fabric_memory(device);
+        // CU_MEM_ALLOC_GRANULARITY_RECOMMENDED.
+        call!(
+            self.granularity = "cuMemGetAllocationGranularity"(&raw mut bytes, &raw const prop, 1)
+        )?;
+        Ok(bytes)
+    }
+
+    /// Memory on a GPU that can be exported over the fabric.
+    pub fn create(&self, device: Device, bytes: usize) -> Result<Allocation, CudaError> {
+        let mut handle = 0;
+        let prop = fabric_memory(device);
+        call!(self.create = "cuMemCreate"(&raw mut handle, bytes, &raw const prop, 0))?;
+        Ok(Allocation(handle))
+    }
+
+    /// Gives physical memory back; it goes when nobody maps it any more.
+    pub fn release_memory(&self, allocation: Allocation) -> Result<(), CudaError> {
+        call!(self.release = "cuMemRelease"(allocation.0))
+    }
+
+    /// A range of addresses.
+    pub fn reserve(&self, bytes: usize, alignment: usize) -> Result<Address, CudaError> {
+        let mut address = 0;
+        call!(self.reserve = "cuMemAddressReserve"(&raw mut address, bytes, alignment, 0, 0))?;
+        Ok(Address(address))
+    }
+
+    /// Gives a range of addresses back.
+    pub fn unreserve(&self, address: Address, bytes: usize) -> Result<(), CudaError> {
+        call!(self.unreserve = "cuMemAddressFree"(address.0, bytes))
+    }
+
+    /// Puts physical memory behind addresses.
+    pub fn map(
+        &self,
+        address: Address,
+        bytes: usize,
+        allocation: Allocation,
+    ) -> Result<(), CudaError> {
+        call!(self.map = "cuMemMap"(address.0, bytes, 0, allocation.0, 0))
+    }
+
+    /// Takes it from there.
+    pub fn unmap(&self, address: Address, bytes: usize) -> Result<(), CudaError> {
+        call!(self.unmap = "cuMemUnmap"(address.0, bytes))
+    }
+
+    /// Lets a GPU read and write what is mapped.
+    pub fn allow(&self, address: Address, bytes: usize, device: Device) -> Result<(), CudaError> {
+        let location = Location { kind: ON_DEVICE, id: device.0 };
+        let access = AccessDesc { location, flags: READ_WRITE };
+        call!(self.set_access = "cuMemSetAccess"(address.0, bytes, &raw const access, 1))
+    }
+
+    /// A handle by which a process on another node can import memory.
+    pub fn export(&self, allocation: Allocation) -> Result<[u8; FABRIC_HANDLE_BYTES], CudaError> {
+        let mut handle = [0u8; FABRIC_HANDLE_BYTES];
+        let place = handle.as_mut_ptr().cast();
+        call!(self.export = "cuMemExportToShareableHandle"(place, allocation.0, FABRIC, 0))?;
+        Ok(handle)
+    }
+
+    /// Memory of a process on another node.
+    pub fn import(&self, handle: [u8; FABRIC_HANDLE_BYTES]) -> Result<Allocation, CudaError> {
+        let mut allocation = 0;
+        let mut handle = handle;
+        let place = handle.as_mut_ptr().cast();
+        call!(self.import = "cuMemImportFromShareableHandle"(&raw mut allocation, place, FABRIC))?;
+        Ok(Allocation(allocation))
+    }
+}
+
+fn fabric_memory(device: Device) -> AllocationProp {
+    AllocationProp {
+        kind: PINNED,
+        handle_types: FABRIC,
+        location: Location { kind: ON_DEVICE, id: device.0 },
+        win32: null_mut(),
+        flags: [0; 8],
+    }
+}
+
+/// The text up to the zero byte.
+fn text_of(text: &[c_char]) -> String {
+    let bytes: Vec<u8> =
+        text.iter().take_while(|c| **c != 0).map(|c| u8::from_ne_bytes(c.to_ne_bytes())).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_the_sizes_of_the_header() {
+        assert_eq!(size_of::<AllocationProp>(), 32);
+        assert_eq!(size_of::<AccessDesc>(), 12);
+        assert_eq!(size_of::<IpcHandle>(), 64);
+    }
+
+    #[test]
+    fn a_library_that_is_another_one_is_refused() {
+        let error = Cuda::load(Some(Path::new("libc.so.6"))).expect_err("no CUDA there");
+        assert!(error.to_string().contains("has no cuInit"), "{error}");
+    }
+}
