@@ -180,6 +180,13 @@ impl Process {
         String::from_utf8_lossy(&[start, rest].concat()).into_owned()
     }
 
+    /// Kills its group at once. Whether and how it ended, [`Process::wait`] tells.
+    pub fn kill(&self) {
+        if self.ending.is_none() {
+            signal(self.group, Signal::KILL);
+        }
+    }
+
     /// Waits until it ends by itself. May be dropped while it waits.
     pub async fn wait(&mut self) -> Ending {
         if let Some(ending) = &self.ending {
