@@ -164,7 +164,7 @@ pub fn main() -> ExitCode {
         Command::Thresholds(args) => thresholds::run(args, globals.json),
         Command::Doctor(args) => doctor::run(args, globals),
         Command::Sim(args) => sim::run(args, globals),
-        Command::Node(args) => node::run(args, globals.json),
+        Command::Node(args) => node::run(args, globals),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };

@@ -4,6 +4,7 @@
 use std::io::BufReader;
 use std::path::PathBuf;
 
+use super::Globals;
 use super::exit;
 use super::node_attach;
 use super::node_attach::AttachArgs;
@@ -78,12 +79,12 @@ struct GuardArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     match &args.command {
-        Command::Facts(args) => node_facts::run(args, json),
+        Command::Facts(args) => node_facts::run(args, globals.json),
         Command::DriverFacts(args) => node_facts::ask_driver(args),
         Command::Worker(args) => work(args),
-        Command::Probe(args) => node_probe::run(args, json),
+        Command::Probe(args) => node_probe::run(args, globals),
         Command::Guard(args) => Ok(watch_over(args)),
         Command::Attach(args) => node_attach::attach(args),
         Command::Wait(args) => node_attach::wait(args),

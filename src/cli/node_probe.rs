@@ -1,8 +1,13 @@
 //! `fabricgate node probe`: measuring with what is built in.
 
+pub mod attending;
 pub mod children;
+pub mod copy;
 pub mod tcp;
 
+use super::Globals;
+use attending::Telling;
+use copy::CopyArgs;
 use tcp::TcpArgs;
 
 /// Measure with what is built in, without any tool.
@@ -14,12 +19,16 @@ pub struct ProbeArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Probe {
+    Copy(CopyArgs),
     Tcp(TcpArgs),
 }
 
 /// Runs a probe.
-pub fn run(args: &ProbeArgs, _json: bool) -> anyhow::Result<u8> {
+pub fn run(args: &ProbeArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let json = globals.json;
+    let mut telling = Telling::of(globals.no_progress);
     match &args.probe {
+        Probe::Copy(args) => copy::run(args, json, &mut telling),
         Probe::Tcp(args) => tcp::run(args),
     }
 }

@@ -180,6 +180,11 @@ impl Process {
         String::from_utf8_lossy(&[start, rest].concat()).into_owned()
     }
 
+    /// The number of the process, until it was waited for.
+    pub fn number(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Kills its group at once. Whether and how it ended, [`Process::wait`] tells.
     pub fn kill(&self) {
         if self.ending.is_none() {

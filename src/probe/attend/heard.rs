@@ -6,6 +6,7 @@ use crate::model::exchange::PREFIX;
 use crate::model::parsed::ProblemKind;
 use crate::model::probed::ProbeProblem;
 use crate::probe::said::Line;
+use crate::probe::said::NEXT;
 
 /// Lines of one child that are kept. The largest known, all tests of 72 GPUs
 /// against each other with several readings, are some ten thousand.
@@ -167,14 +168,10 @@ impl Heard {
         Some(problem)
     }
 
-    /// The end of its standard error, without what it was about to do.
+    /// The end of its standard error, without what it told of its work.
     fn last_words(&self) -> String {
-        let doing = self.doing.as_deref().unwrap_or_default().trim();
-        let lines = self.stderr.lines().map(str::trim);
-        let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
-        // What it was about to do is the last but for what it died with.
-        let after = lines.iter().rposition(|line| *line == doing).map_or(0, |at| at + 1);
-        let said = clean(&lines[after..].join(" "));
+        let lines = self.stderr.lines().filter(|line| !line.starts_with(NEXT));
+        let said = clean(&lines.collect::<Vec<_>>().join(" "));
         let skip = said.chars().count().saturating_sub(LAST_WORDS);
         let said: String = said.chars().skip(skip).collect();
         if said.is_empty() { said } else { format!("; it said last: {said}") }

@@ -56,7 +56,15 @@ fn list(share: &Share, size: Option<usize>) -> Vec<Share> {
     match serde_json::from_value::<Vec<Share>>(value.clone()) {
         Ok(list) if size.is_none_or(|size| size == list.len()) => list
             .into_iter()
-            .map(|child| Share { member: share.member.clone(), ..child })
+            .map(|child| {
+                // A null that somebody gave reads like nothing at all.
+                let null = || child.gone.is_none().then_some(Value::Null);
+                Share {
+                    member: share.member.clone(),
+                    value: child.value.clone().or_else(null),
+                    gone: child.gone,
+                }
+            })
             .collect(),
         Ok(_) => gone("its number of processes changed"),
         Err(_) => gone("what it gave cannot be understood"),
