@@ -2,6 +2,9 @@
 //! does on a machine that a test describes. Nothing here needs a GPU, and
 //! nothing here shows that a real one is measured well.
 
+#[path = "gpu/copy_probe.rs"]
+mod copy_probe;
+
 #[path = "gpu/driver.rs"]
 mod driver;
 
