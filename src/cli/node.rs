@@ -50,6 +50,8 @@ enum Command {
     CollectiveChild(ChildArgs),
     #[command(hide = true)]
     GpuList(children::ListArgs),
+    #[command(hide = true)]
+    GpuAround(children::AroundArgs),
 }
 
 /// Run probes for a coordinator that speaks on stdin and listens on stdout.
@@ -92,6 +94,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Command::FabricChild(args) => children::fabric(args),
         Command::CollectiveChild(args) => children::collective(args),
         Command::GpuList(args) => children::list(args),
+        Command::GpuAround(args) => children::around(args),
     }
 }
 
