@@ -97,10 +97,13 @@ pub(super) fn recovery_action(number: u64) -> String {
     words.to_owned()
 }
 
+/// That clocks are low because there is nothing to do.
+pub(super) const IDLE: &str = "idle";
+
 /// What holds clocks down (`nvmlClocksEventReason*`, bits).
 pub(super) fn throttling(bits: u64) -> Vec<String> {
     const REASONS: [(u64, &str); 9] = [
-        (0x1, "idle"),
+        (0x1, IDLE),
         (0x2, "application clocks"),
         (0x4, "software power cap"),
         (0x8, "hardware slowdown"),

@@ -75,6 +75,40 @@ pub(super) fn nvlinks(
     asking: &mut Asking<'_>,
     architecture: Option<u64>,
 ) -> (Option<u32>, Vec<NvlinkFacts>) {
+    let (count, present) = present(asking, architecture);
+    let mut links = Vec::new();
+    for (link, state) in present {
+        links.push(nvlink(asking, link, architecture, state));
+    }
+    if links.is_empty() {
+        return (asking.kept("number of NVLinks", count), links);
+    }
+    let counted = u32::try_from(links.len()).unwrap_or(u32::MAX);
+    (Some(count.unwrap_or(counted)), links)
+}
+
+/// Asks for the error counters of every NVLink, and for nothing else of it.
+pub(super) fn counters(
+    asking: &mut Asking<'_>,
+    architecture: Option<u64>,
+) -> BTreeMap<u32, BTreeMap<String, u64>> {
+    let (count, present) = present(asking, architecture);
+    if present.is_empty() {
+        asking.kept("number of NVLinks", count);
+    }
+    let mut counters = BTreeMap::new();
+    for (link, _) in present {
+        let (found, _) = errors(asking, link, architecture);
+        counters.insert(link, found);
+    }
+    counters
+}
+
+/// A link, and its state or why that is unknown.
+type Present = (u32, Result<LinkState, Refusal>);
+
+/// How many links there are, where the driver counts them, and which.
+fn present(asking: &Asking<'_>, architecture: Option<u64>) -> (Result<u32, Refusal>, Vec<Present>) {
     let count = asking.field_of(field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0);
     let count = count.and_then(|count| {
         u32::try_from(count)
@@ -83,22 +117,11 @@ pub(super) fn nvlinks(
             .filter(|count| *count <= 4 * MOST_LINKS)
             .ok_or_else(|| Refusal::Unreadable(format!("{count} NVLinks")))
     });
-    let known = count.is_ok();
     let asked = count.as_ref().map_or(MOST_LINKS, |count| *count);
-    let mut links = Vec::new();
-    for link in 0..asked {
-        // Where the driver did not count them, a link without a state is none.
-        let state = state(asking, link, architecture);
-        if !known && state.is_err() {
-            continue;
-        }
-        links.push(nvlink(asking, link, architecture, state));
-    }
-    if links.is_empty() {
-        return (asking.kept("number of NVLinks", count), links);
-    }
-    let counted = u32::try_from(links.len()).unwrap_or(u32::MAX);
-    (Some(count.unwrap_or(counted)), links)
+    let links = (0..asked).map(|link| (link, state(asking, link, architecture)));
+    // Where the driver did not count them, a link without a state is none.
+    let present = links.filter(|(_, state)| count.is_ok() || state.is_ok()).collect();
+    (count, present)
 }
 
 /// The state by the field value from Hopper on and by the call before it; by

@@ -4,6 +4,7 @@
 //! read is said with the reason; that a GPU does not support something is
 //! normal and no sign of a fault.
 
+pub mod around;
 pub mod driver;
 pub mod library;
 pub mod nvml;

@@ -127,7 +127,8 @@ pub struct GpuAround {
     /// By how much the counter of PCIe replays grew.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_replays: Option<u64>,
-    /// Processes of others that computed on it, by number.
+    /// Processes of others that computed on it, by the driver's number. In a
+    /// container only those that were there before the probe began.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<u32>,
 }
@@ -155,7 +156,8 @@ pub struct GpuState {
     /// PCIe lanes of its link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_width: Option<u32>,
-    /// Why it ran slower than it could, in NVML's words: `sw-power-cap`, ...
+    /// Why it ran slower than it could, in the words of node facts: `software
+    /// power cap`, ... That it had nothing to do is left out under load.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub throttled: Vec<String>,
 }

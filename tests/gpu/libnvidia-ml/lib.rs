@@ -1,0 +1,14 @@
+//! A `libnvidia-ml.so.1` of our own for tests: the calls that `src/facts/nvml.rs`
+//! makes, answered by the machine that the description of all stubs describes.
+//!
+//! GPUs are those of the CUDA stub: same names, addresses, UUIDs. No code of
+//! NVIDIA's, and no dependency: `rustc` alone builds it.
+
+mod calls_device;
+mod calls_link;
+mod calls_machine;
+#[path = "../libcuda/description.rs"]
+mod description;
+#[path = "../libcuda/faults.rs"]
+mod faults;
+mod machine;
