@@ -11,10 +11,10 @@ const STAGES: &[&str] = &["inventory", "plan", "probe", "measure", "judge", "act
 
 /// What a stage may use besides `model`, itself and earlier stages:
 /// expectations and the catalogue of probes, which hold values and no work,
-/// and for probes the one place that starts processes.
+/// and for probes the one place that starts processes and the driver's calls.
 const SHARED: &[(&str, &[&str])] = &[
     ("plan", &["probe"]),
-    ("probe", &["exec"]),
+    ("probe", &["exec", "ffi"]),
     ("judge", &["thresholds"]),
     ("report", &["thresholds"]),
 ];

@@ -25,6 +25,7 @@ pub mod launcher;
 pub mod node;
 pub mod node_attach;
 pub mod node_facts;
+pub mod node_probe;
 pub mod parse;
 pub mod plan;
 pub mod probes;
@@ -163,7 +164,7 @@ pub fn main() -> ExitCode {
         Command::Thresholds(args) => thresholds::run(args, globals.json),
         Command::Doctor(args) => doctor::run(args, globals),
         Command::Sim(args) => sim::run(args, globals),
-        Command::Node(args) => node::run(args, globals.json),
+        Command::Node(args) => node::run(args, globals),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };

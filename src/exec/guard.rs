@@ -22,7 +22,7 @@ const CANNOT: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// The command that runs another one guarded by `executable`.
-pub(super) fn guarded(executable: &Path, argv: &[String]) -> Vec<String> {
+pub fn guarded(executable: &Path, argv: &[String]) -> Vec<String> {
     let mut words = vec![executable.display().to_string()];
     words.extend(["node", "guard", "--parent"].map(str::to_owned));
     words.push(std::process::id().to_string());

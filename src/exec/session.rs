@@ -180,6 +180,18 @@ impl Process {
         String::from_utf8_lossy(&[start, rest].concat()).into_owned()
     }
 
+    /// The number of the process, until it was waited for.
+    pub fn number(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Kills its group at once. Whether and how it ended, [`Process::wait`] tells.
+    pub fn kill(&self) {
+        if self.ending.is_none() {
+            signal(self.group, Signal::KILL);
+        }
+    }
+
     /// Waits until it ends by itself. May be dropped while it waits.
     pub async fn wait(&mut self) -> Ending {
         if let Some(ending) = &self.ending {

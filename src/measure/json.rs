@@ -27,6 +27,8 @@ pub struct Document {
     pub not_finite: bool,
     /// Line on which the object opens, from 1.
     pub line: u32,
+    /// Where the object ended, or reading stopped, in bytes.
+    pub end: usize,
 }
 
 /// Where and why reading stopped.
@@ -62,12 +64,13 @@ pub fn find_where(text: &str, wanted: impl Fn(&Map<String, Value>) -> bool) -> O
             && wanted(map)
         {
             let line = line_of(text, at);
+            let end = reader.stop.map_or(reader.at, |(at, _)| at).min(text.len());
             let stopped = reader.stop.map(|(at, expected)| Stop {
                 line: line_of(text, at),
                 expected,
                 at_end: text[at.min(text.len())..].trim().is_empty(),
             });
-            let document = Document { value, stopped, not_finite: reader.not_finite, line };
+            let document = Document { value, stopped, not_finite: reader.not_finite, line, end };
             if document.stopped.is_none() {
                 return Some(document);
             }

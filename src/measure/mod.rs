@@ -5,6 +5,8 @@
 //! a number and never panics; what it could not read is a problem in its
 //! result. Nothing here knows what a number should be.
 
+pub mod collective;
+pub mod copy;
 pub mod dcgm;
 pub mod imex;
 pub mod iperf3;
@@ -14,6 +16,7 @@ pub mod nvbandwidth;
 pub mod nvloom;
 pub mod p2p;
 pub mod perftest;
+mod probed;
 mod several;
 pub mod smi;
 pub mod tcp;
@@ -98,6 +101,8 @@ const PARSERS: &[Parser] = &[
     Parser::measuring(nvloom::recognises, nvloom::parse),
     Parser::measuring(iperf3::recognises, iperf3::parse),
     Parser::measuring(tcp::recognises, tcp::parse),
+    Parser::measuring(copy::recognises, copy::parse),
+    Parser::measuring(collective::recognises, collective::parse),
 ];
 
 /// Reads one output of whatever tool wrote it.

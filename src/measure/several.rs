@@ -127,6 +127,9 @@ fn merge(facts: &mut Facts, next: Facts) {
     fill(&mut facts.nvlinks, next.nvlinks);
     fill(&mut facts.fabric, next.fabric);
     fill(&mut facts.diagnostics, next.diagnostics);
+    for (node, around) in next.around {
+        facts.around.entry(node).or_insert(around);
+    }
     for (name, value) in next.parameters {
         facts.parameters.entry(name).or_insert(value);
     }

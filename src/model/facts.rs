@@ -54,9 +54,9 @@ pub struct Facts {
     /// Transport NCCL says it used (`MNNVL`, `NVLS`, `NET/IB`, ...), each once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub transports: Vec<String>,
-    /// What the driver said around a probe of our own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub around: Option<Around>,
+    /// What the driver said around a probe of our own, by the node that says so.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub around: BTreeMap<String, Around>,
     /// Anything else worth keeping, by the tool's own name for it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,

@@ -5,6 +5,8 @@
 //! does it. `tcp`, `copy`, `fabric` and `collective` are probes that need no
 //! tool at all.
 
+pub mod attend;
+pub mod board;
 pub mod catalog;
 pub mod collective;
 pub mod copy;

@@ -21,6 +21,10 @@ use crate::model::probed::ProbeProblem;
 use crate::model::probed::ProbedGpu;
 use crate::model::probed::ProbedRank;
 
+/// What begins a line on standard error that tells what comes next. Libraries
+/// print there as well.
+pub const NEXT: &str = "next: ";
+
 /// A line of a child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -146,7 +150,7 @@ impl<'m> Mouth<'m> {
     /// Tells what comes next, for the case that it never ends.
     pub fn begin(&mut self, what: &str) {
         // Nobody may listen, which is no reason to stop.
-        let _ = writeln!(self.progress, "{what}").and_then(|()| self.progress.flush());
+        let _ = writeln!(self.progress, "{NEXT}{what}").and_then(|()| self.progress.flush());
     }
 
     /// Gives a value and waits for those of all others.

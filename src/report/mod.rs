@@ -11,6 +11,7 @@ pub mod actions;
 pub mod capacity;
 pub mod capacity_plot;
 pub mod claims;
+pub mod copy;
 pub mod csv;
 pub mod explain;
 pub mod gate;

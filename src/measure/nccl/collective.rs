@@ -17,6 +17,22 @@ pub(super) enum Factor {
     One,
 }
 
+impl Factor {
+    fn at(self, n: f64) -> f64 {
+        match self {
+            Self::TwoShares => 2.0 * (n - 1.0) / n,
+            Self::Share => (n - 1.0) / n,
+            Self::One => 1.0,
+        }
+    }
+}
+
+/// busbw over algbw of this program among so many ranks.
+pub(in crate::measure) fn factor(name: &str, ranks: u32) -> Option<f64> {
+    let known = by_name(name)?;
+    Some(known.factor.at(f64::from(ranks.max(1))))
+}
+
 /// One test program.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Collective {
@@ -86,11 +102,7 @@ pub(super) struct Evidence {
 impl Collective {
     /// The factors possible with that many ranks.
     pub(super) fn factors(&self, ranks: RankCount, modern: bool) -> Vec<Range> {
-        let at = |n: f64| match self.factor {
-            Factor::TwoShares => 2.0 * (n - 1.0) / n,
-            Factor::Share => (n - 1.0) / n,
-            Factor::One => 1.0,
-        };
+        let at = |n: f64| self.factor.at(n);
         let mut factors = Vec::new();
         match ranks.exact {
             Some(n) => factors.push(Range::at(at(f64::from(n.max(1))))),

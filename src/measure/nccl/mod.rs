@@ -4,7 +4,7 @@
 //! `consistency` whether its numbers can be true. How fast is fast enough is
 //! decided elsewhere.
 
-mod collective;
+pub(super) mod collective;
 mod consistency;
 mod debug;
 mod errors;

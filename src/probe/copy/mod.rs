@@ -5,18 +5,85 @@
 //! hang and cannot be given up. Says numbers and problems; what a number should
 //! be it does not know.
 
+pub(in crate::probe) mod buffers;
+pub mod cases;
+pub(in crate::probe) mod devices;
+pub(in crate::probe) mod near;
+pub(in crate::probe) mod owned;
+pub(in crate::probe) mod pattern;
+pub(in crate::probe) mod peers;
+mod session;
 pub mod task;
+pub(in crate::probe) mod timing;
+pub(in crate::probe) mod trouble;
 
 use std::io;
 
 use super::said::Line;
 use super::said::Mouth;
+use crate::ffi::cuda::Cuda;
 use crate::model::parsed::ProblemKind;
 use crate::model::probed::ProbeProblem;
+use devices::Gpu;
+use session::Session;
 use task::Task;
 
 /// Measures, and says what comes of it. An error is that nobody listens.
 pub fn measure(task: &Task, mouth: &mut Mouth<'_>) -> io::Result<()> {
-    let what = format!("nothing can measure {} tests yet", task.tests.len());
-    mouth.say(&Line::Problem(ProbeProblem::new(ProblemKind::Error, "not-built", what)))
+    if task.across.is_some() {
+        let what = "copies across nodes are not built yet";
+        return mouth.say(&Line::Problem(ProbeProblem::new(ProblemKind::Error, "not-built", what)));
+    }
+    mouth.begin("loading the driver's library");
+    let cuda = match Cuda::load(task.cuda.as_deref()) {
+        Ok(cuda) => cuda,
+        Err(error) => return mouth.say(&Line::Problem(trouble::unloadable(&error))),
+    };
+    let (gpus, failed) = match open(&cuda, task, mouth)? {
+        Some(opened) => opened,
+        None => return Ok(()),
+    };
+    let measured = Session::new(&cuda, task, gpus, failed).run(mouth)?;
+    if measured { mouth.say(&Line::End) } else { Ok(()) }
+}
+
+/// Opens the GPUs that are asked for, and says which; nothing where there is
+/// nothing to measure. The flag is that some could not be opened.
+fn open<'c>(
+    cuda: &'c Cuda,
+    task: &Task,
+    mouth: &mut Mouth<'_>,
+) -> io::Result<Option<(Vec<Gpu<'c>>, bool)>> {
+    mouth.begin("bringing the driver up");
+    let found = match devices::find(cuda) {
+        Ok(found) => found,
+        Err(problem) => return mouth.say(&Line::Problem(problem)).map(|()| None),
+    };
+    if let Ok((major, minor)) = cuda.driver_version() {
+        mouth.say(&Line::Driver { cuda: format!("{major}.{minor}") })?;
+    }
+    let (found, absent) = devices::asked_for(found, &task.gpus);
+    let mut failed = !absent.is_empty();
+    for problem in absent {
+        mouth.say(&Line::Problem(problem))?;
+    }
+    let mut gpus = Vec::new();
+    for one in &found {
+        mouth.begin(&format!("opening GPU {}", one.probed.index));
+        match Gpu::open(cuda, one, &task.root) {
+            Ok(gpu) => {
+                mouth.say(&Line::Gpu(gpu.probed.clone()))?;
+                gpus.push(gpu);
+            }
+            Err(problem) => {
+                failed = true;
+                let whole_node = problem.class == "system-not-ready";
+                mouth.say(&Line::Problem(problem))?;
+                if whole_node {
+                    break;
+                }
+            }
+        }
+    }
+    Ok((!gpus.is_empty()).then_some((gpus, failed)))
 }

@@ -1,0 +1,297 @@
+//! What all probes have in common that are attended: their options, how they
+//! are run and ended, and the exit code of what came of it.
+
+use std::io;
+use std::io::BufRead;
+use std::io::IsTerminal;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+
+use crate::cli::exit;
+use crate::cli::failure::Failure;
+use crate::cli::stdout;
+use crate::coordinator::signals::Signals;
+use crate::model::parsed::ProblemKind;
+use crate::model::probed::ProbeProblem;
+use crate::model::worker::LONGEST_LINE;
+use crate::probe::attend;
+use crate::probe::attend::Attended;
+use crate::probe::attend::Others;
+use crate::probe::attend::Work;
+use crate::probe::attend::heard::clean;
+
+/// The name of this machine, as the kernel tells it.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+/// Most GPUs of one node. The largest known have 16 or, partitioned, some more.
+const MOST_GPUS: u32 = 1_024;
+
+/// Options of every probe on GPUs.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Common {
+    /// What this node is called; `-` stands for its host name.
+    #[arg(long, value_name = "NAME", default_value = "-")]
+    pub node: String,
+    /// The driver's library, where it is not the one that the system finds.
+    #[arg(long, value_name = "PATH", env = "FABRICGATE_CUDA")]
+    pub cuda: Option<PathBuf>,
+    /// NVML, likewise.
+    #[arg(long, value_name = "PATH", env = "FABRICGATE_NVML")]
+    pub nvml: Option<PathBuf>,
+    /// The root that proc, sys and dev are below.
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    pub root: PathBuf,
+    /// Seconds that all of it may take; what was measured until then is kept.
+    #[arg(long, value_name = "S", default_value_t = 600.0, value_parser = seconds)]
+    pub limit: f64,
+    /// Seconds without a word after which a process counts as hung.
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
+    pub silence: f64,
+    /// Do not ask the driver for clocks, temperatures and errors meanwhile.
+    #[arg(long)]
+    pub no_around: bool,
+    /// Measure with other nodes, through whoever started this one: for
+    /// coordinators, which speak on standard input.
+    #[arg(long, hide = true)]
+    pub together: bool,
+    /// Say what would be measured and about how long it takes; measure nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+impl Common {
+    /// What this node is called.
+    pub fn node(&self) -> String {
+        if !matches!(self.node.as_str(), "" | "-") {
+            return clean(&self.node);
+        }
+        let name = std::fs::read_to_string(HOST_NAME).unwrap_or_default();
+        let name = clean(&name);
+        if name.is_empty() { "localhost".to_owned() } else { name }
+    }
+
+    /// What is attended, with no process in it yet.
+    pub fn work(&self) -> anyhow::Result<Work> {
+        Ok(Work {
+            executable: std::env::current_exe()?,
+            node: self.node(),
+            parts: Vec::new(),
+            watching: None,
+            limit: Duration::from_secs_f64(self.limit),
+            silence: Duration::from_secs_f64(self.silence),
+            lists: false,
+        })
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    // A day is longer than any probe.
+    const MOST: f64 = 86_400.0;
+    match text.parse::<f64>() {
+        Ok(value) if 0.0 < value && value <= MOST => Ok(value),
+        _ => Err(format!("expected seconds above 0 and up to {MOST}")),
+    }
+}
+
+/// Numbers of GPUs: `0,2-3`, and all where it says `all`.
+pub fn gpus(text: &str) -> Result<Gpus, String> {
+    let number = |text: &str| match text.trim().parse::<u32>() {
+        Ok(number) if number < MOST_GPUS => Ok(number),
+        _ => Err(format!("`{text}`: expected numbers of GPUs such as 0,2-3")),
+    };
+    if matches!(text.trim(), "all" | "-") {
+        return Ok(Gpus::default());
+    }
+    let mut found = Vec::new();
+    for word in text.split(',') {
+        match word.split_once('-') {
+            None => found.push(number(word)?),
+            Some((from, to)) => {
+                let (from, to) = (number(from)?, number(to)?);
+                if to < from {
+                    return Err(format!("`{word}`: {to} is less than {from}"));
+                }
+                found.extend(from..=to);
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(Gpus(found))
+}
+
+/// GPUs by their numbers; all when there are none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gpus(pub Vec<u32>);
+
+/// Bytes with a suffix as nccl-tests has it: `8`, `512K`, `16M`, `8G`, and with
+/// or without `i` and `B`, all of which are powers of 1024.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}`: expected bytes such as 8, 512K, 16M or 8G");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let factor: u64 = match text[digits..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(factor).filter(|bytes| 0 < *bytes).ok_or_else(wrong)
+}
+
+/// Starts the processes and waits for what comes of it. The processes die with
+/// this thread.
+pub fn attended(work: &Work, together: bool, telling: &mut Telling) -> anyhow::Result<Attended> {
+    let runtime = crate::cli::runtime()?;
+    let attended = runtime.block_on(async {
+        let (ends, stop) = watch::channel(None);
+        let listening = tokio::spawn(async move {
+            let mut signals = Signals::listen();
+            let how = signals.next().await;
+            let _ = ends.send(Some(how));
+            std::future::pending::<()>().await;
+        });
+        let mut tell = |part: usize, doing: &str| telling.next(work, part, doing);
+        let mut say = |line: &str| {
+            let mut out = io::stdout().lock();
+            writeln!(out, "{line}").and_then(|()| out.flush())
+        };
+        let others = match together {
+            false => Others::Nobody,
+            true => Others::Above { lines: standard_input(), say: &mut say },
+        };
+        let attended = attend::attend(work, others, stop, &mut tell).await;
+        listening.abort();
+        attended
+    });
+    // A process that hangs in the kernel must not keep us.
+    runtime.shutdown_background();
+    telling.clear();
+    Ok(attended)
+}
+
+/// The lines of standard input, read by a thread that ends with the process: a
+/// read cannot be given up.
+fn standard_input() -> mpsc::Receiver<Vec<u8>> {
+    let (say, lines) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        let longest = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
+        loop {
+            let mut line = Vec::new();
+            let got = io::Read::take(&mut input, longest + 1).read_until(b'\n', &mut line);
+            // What was cut off is no line.
+            if !matches!(got, Ok(1..)) || line.pop() != Some(b'\n') {
+                return;
+            }
+            if say.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+/// Tells a person at a terminal what is being measured, on one line that is
+/// written over and over.
+#[derive(Debug)]
+pub struct Telling {
+    is_shown: bool,
+    is_dirty: bool,
+}
+
+impl Telling {
+    /// Tells, where somebody looks at it.
+    pub fn of(no_progress: bool) -> Self {
+        Self { is_shown: !no_progress && io::stderr().is_terminal(), is_dirty: false }
+    }
+
+    fn next(&mut self, work: &Work, part: usize, doing: &str) {
+        if !self.is_shown {
+            return;
+        }
+        let name = work.parts.get(part).map_or("", |part| part.name.as_str());
+        let between = if name.is_empty() { "" } else { ": " };
+        let line: String = format!("{name}{between}{}", clean(doing)).chars().take(78).collect();
+        let mut err = anstream::stderr().lock();
+        // Back to the beginning, and what was there is erased (ECMA-48, EL).
+        let _ = write!(err, "\r\x1b[K{line}").and_then(|()| err.flush());
+        self.is_dirty = true;
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_dirty) {
+            let mut err = anstream::stderr().lock();
+            let _ = write!(err, "\r\x1b[K").and_then(|()| err.flush());
+        }
+    }
+}
+
+/// Prints a document on one line.
+pub fn line<T: Serialize>(document: &T) -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(document)?;
+    line.push(b'\n');
+    stdout::bytes(&line)
+}
+
+/// The exit code of a measurement: wrong data closes the gate; what was not
+/// measured is unknown; where nothing was begun it is the environment's fault.
+pub fn code(complete: bool, begun: bool, problems: &[ProbeProblem]) -> u8 {
+    if problems.iter().any(|problem| problem.kind == ProblemKind::Corrupt) {
+        exit::GATE_CLOSED
+    } else if complete {
+        exit::PASS
+    } else if begun {
+        exit::INCONCLUSIVE
+    } else {
+        exit::ENVIRONMENT
+    }
+}
+
+/// A task as the word that its process is given.
+pub fn task<T: Serialize>(command: &str, task: &T) -> anyhow::Result<Vec<String>> {
+    let task = serde_json::to_string(task).map_err(Failure::environment)?;
+    Ok(["node", command, "--task", &task].map(str::to_owned).to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_numbers_and_ranges() {
+        assert_eq!(gpus("0,2-3").map(|it| it.0), Ok(vec![0, 2, 3]));
+        assert_eq!(gpus("3,1,1").map(|it| it.0), Ok(vec![1, 3]));
+        assert_eq!(gpus("all").map(|it| it.0), Ok(vec![]));
+        for wrong in ["", "a", "3-1", "0,", "-1", "0-99999999"] {
+            assert!(gpus(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn bytes_have_the_suffixes_of_nccl_tests() {
+        assert_eq!(bytes("8"), Ok(8));
+        assert_eq!(bytes("512K"), Ok(512 << 10));
+        assert_eq!(bytes("16MiB"), Ok(16 << 20));
+        assert_eq!(bytes("8g"), Ok(8 << 30));
+        for wrong in ["", "0", "K", "1.5M", "-1", "1T", "99999999999999999999"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn wrong_data_is_worse_than_missing_data() {
+        let corrupt = [ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", "x")];
+        assert_eq!(code(true, true, &[]), exit::PASS);
+        assert_eq!(code(true, true, &corrupt), exit::GATE_CLOSED);
+        assert_eq!(code(false, true, &corrupt), exit::GATE_CLOSED);
+        assert_eq!(code(false, true, &[]), exit::INCONCLUSIVE);
+        assert_eq!(code(false, false, &[]), exit::ENVIRONMENT);
+    }
+}

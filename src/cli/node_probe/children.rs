@@ -1,0 +1,120 @@
+//! The processes that make the GPU calls of a probe. An attendant starts them
+//! (`probe::attend`); nobody has to start one by hand.
+//!
+//! They may hang or die at any moment, which is why they are processes.
+
+use std::io;
+use std::io::BufRead;
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+
+use crate::cli::exit;
+use crate::cli::failure::Failure;
+use crate::ffi::cuda::Cuda;
+use crate::model::parsed::ProblemKind;
+use crate::model::probed::ProbeProblem;
+use crate::model::probed::ProbedGpu;
+use crate::probe::collective;
+use crate::probe::copy;
+use crate::probe::fabric;
+use crate::probe::said::Line;
+use crate::probe::said::Mouth;
+
+/// Do a part of a probe, and say what comes of it one document a line.
+#[derive(Debug, clap::Args)]
+pub struct ChildArgs {
+    /// What to do, as JSON.
+    #[arg(long, value_name = "JSON")]
+    task: String,
+}
+
+/// Say which GPUs the driver would let us use, one document a line.
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// The driver's library, where it is not the one that the system finds.
+    #[arg(long, value_name = "PATH")]
+    cuda: Option<PathBuf>,
+}
+
+/// Copies.
+pub fn copy(args: &ChildArgs) -> anyhow::Result<u8> {
+    speak(args, copy::measure)
+}
+
+/// Tries what may be shared.
+pub fn fabric(args: &ChildArgs) -> anyhow::Result<u8> {
+    speak(args, fabric::explore)
+}
+
+/// Is one rank of collectives.
+pub fn collective(args: &ChildArgs) -> anyhow::Result<u8> {
+    speak(args, collective::measure)
+}
+
+fn speak<T: DeserializeOwned>(
+    args: &ChildArgs,
+    work: impl FnOnce(&T, &mut Mouth<'_>) -> io::Result<()>,
+) -> anyhow::Result<u8> {
+    let task = serde_json::from_str(&args.task)
+        .map_err(|error| Failure::usage(format!("--task: {error}")))?;
+    with_mouth(|mouth| work(&task, mouth))?;
+    Ok(exit::PASS)
+}
+
+/// Runs something that speaks on the standard streams.
+fn with_mouth(work: impl FnOnce(&mut Mouth<'_>) -> io::Result<()>) -> io::Result<()> {
+    let mut input: Box<dyn BufRead> = Box::new(io::stdin().lock());
+    let mut out: Box<dyn Write> = Box::new(io::stdout().lock());
+    // Not locked: what panics must be able to say so.
+    let mut progress: Box<dyn Write> = Box::new(io::stderr());
+    work(&mut Mouth::new(&mut *out, &mut *progress, &mut *input))
+}
+
+/// Lists GPUs.
+pub fn list(args: &ListArgs) -> anyhow::Result<u8> {
+    with_mouth(|mouth| {
+        if let Err((class, detail)) = tell_gpus(args, mouth)? {
+            let problem = ProbeProblem::new(ProblemKind::Error, class, detail);
+            return mouth.say(&Line::Problem(problem));
+        }
+        mouth.say(&Line::End)
+    })?;
+    Ok(exit::PASS)
+}
+
+/// Says the GPUs; in the inner result a class of problem, and what it is.
+fn tell_gpus(
+    args: &ListArgs,
+    mouth: &mut Mouth<'_>,
+) -> io::Result<Result<(), (&'static str, String)>> {
+    mouth.begin("opening libcuda.so.1");
+    let cuda = match Cuda::load(args.cuda.as_deref()) {
+        Ok(cuda) => cuda,
+        Err(error) => return Ok(Err(("no-driver", error.to_string()))),
+    };
+    mouth.begin("cuInit");
+    if let Err(error) = cuda.init() {
+        return Ok(Err(("init", error.to_string())));
+    }
+    if let Ok((major, minor)) = cuda.driver_version() {
+        mouth.say(&Line::Driver { cuda: format!("{major}.{minor}") })?;
+    }
+    mouth.begin("cuDeviceGetCount");
+    let devices = match cuda.devices() {
+        Ok(devices) => devices,
+        Err(error) => return Ok(Err(("init", error.to_string()))),
+    };
+    for (index, device) in (0..).zip(devices) {
+        mouth.begin(&format!("GPU {index}: name and address"));
+        mouth.say(&Line::Gpu(ProbedGpu {
+            index,
+            name: cuda.name(device).ok(),
+            bus_id: cuda.bus_id(device).ok(),
+            memory_bytes: cuda.total_memory(device).ok(),
+            ..ProbedGpu::default()
+        }))?;
+    }
+    Ok(Ok(()))
+}
