@@ -177,7 +177,11 @@ fn fabric_handles(said: &Said) -> Option<Check> {
     let detail = match able {
         0 => "no GPU here has them; only multi-node NVLink needs them".to_owned(),
         all if all == said.gpus.len() => {
-            return Some(Check::has(Area::Imex, what, "all GPUs have them; the fabric probe tries"));
+            return Some(Check::has(
+                Area::Imex,
+                what,
+                "all GPUs have them; the fabric probe tries",
+            ));
         }
         some => format!("{some} of {} GPUs have them", said.gpus.len()),
     };
@@ -223,7 +227,7 @@ fn management(gathered: &Gathered) -> Vec<Check> {
         None => {
             let driver = gathered.facts.driver.as_ref();
             let version = driver.and_then(|driver| driver.version.clone());
-            let version = version.map_or_else(|| "?".to_owned(), |version| version);
+            let version = version.unwrap_or_else(|| "?".to_owned());
             Check::has(Area::Driver, what, format!("driver {version}"))
         }
     });
@@ -257,6 +261,9 @@ fn registrations(gpus: &[GpuFacts]) -> Vec<Check> {
                     format!("completed, and {}", unhealthy.join(", "))
                 };
                 (!unhealthy.is_empty(), words)
+            }
+            Some(FabricState::Unknown) => {
+                (false, "the driver says a state without a name".to_owned())
             }
             Some(other) => (true, other.words().to_owned()),
         };

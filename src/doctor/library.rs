@@ -185,14 +185,14 @@ pub(super) async fn ask(
     let (_keep, stop) = watch::channel(false);
     let mut nobody = |_: exec::Seen<'_>| {};
     let running = exec::watched(&request, &setting, stop, &mut nobody);
-    let fails = |said: String| Said {
-        trouble: Some(Trouble { said, code: None }),
-        ..Said::default()
-    };
+    let fails =
+        |said: String| Said { trouble: Some(Trouble { said, code: None }), ..Said::default() };
     match timeout(limit + ENDING, running).await {
         Ok(Ok(finished)) => heard(&finished, limit),
         Ok(Err(error)) => fails(format!("it was not asked: {error}")),
-        Err(_) => fails(format!("it did not answer within {} s, and cannot be ended", limit.as_secs())),
+        Err(_) => {
+            fails(format!("it did not answer within {} s, and cannot be ended", limit.as_secs()))
+        }
     }
 }
 
