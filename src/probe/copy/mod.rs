@@ -9,6 +9,7 @@ mod across;
 pub(in crate::probe) mod buffers;
 pub mod cases;
 pub(in crate::probe) mod devices;
+pub mod listing;
 pub(in crate::probe) mod near;
 pub(in crate::probe) mod owned;
 pub(in crate::probe) mod pattern;
