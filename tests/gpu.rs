@@ -2,6 +2,9 @@
 //! does on a machine that a test describes. Nothing here needs a GPU, and
 //! nothing here shows that a real one is measured well.
 
+#[path = "gpu/copy.rs"]
+mod copy;
+
 #[path = "gpu/driver.rs"]
 mod driver;
 
@@ -10,6 +13,9 @@ mod faults;
 
 #[path = "gpu/old_driver.rs"]
 mod old_driver;
+
+#[path = "gpu/program.rs"]
+mod program;
 
 #[path = "gpu/stub.rs"]
 mod stub;
