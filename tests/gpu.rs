@@ -2,11 +2,17 @@
 //! does on a machine that a test describes. Nothing here needs a GPU, and
 //! nothing here shows that a real one is measured well.
 
+#[path = "gpu/broken.rs"]
+mod broken;
+
 #[path = "gpu/copy.rs"]
 mod copy;
 
 #[path = "gpu/driver.rs"]
 mod driver;
+
+#[path = "gpu/ended.rs"]
+mod ended;
 
 #[path = "gpu/faults.rs"]
 mod faults;
