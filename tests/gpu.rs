@@ -8,6 +8,9 @@ mod broken;
 #[path = "gpu/copy.rs"]
 mod copy;
 
+#[path = "gpu/copy_probe.rs"]
+mod copy_probe;
+
 #[path = "gpu/driver.rs"]
 mod driver;
 
