@@ -2,6 +2,9 @@
 //! does on a machine that a test describes. Nothing here needs a GPU, and
 //! nothing here shows that a real one is measured well.
 
+#[path = "gpu/across.rs"]
+mod across;
+
 #[path = "gpu/driver.rs"]
 mod driver;
 
@@ -10,3 +13,6 @@ mod stub;
 
 #[path = "gpu/symbols.rs"]
 mod symbols;
+
+#[path = "gpu/talking.rs"]
+mod talking;
