@@ -11,6 +11,9 @@ mod copy;
 #[path = "gpu/copy_probe.rs"]
 mod copy_probe;
 
+#[path = "gpu/across.rs"]
+mod across;
+
 #[path = "gpu/driver.rs"]
 mod driver;
 
@@ -34,3 +37,6 @@ mod symbols;
 
 #[path = "gpu/time.rs"]
 mod time;
+
+#[path = "gpu/talking.rs"]
+mod talking;
