@@ -14,6 +14,7 @@ use super::buffers::Key;
 use super::buffers::Layout;
 use super::buffers::Role;
 use super::buffers::Trouble;
+use super::buffers::Wrong;
 use super::cases;
 use super::cases::Case;
 use super::cases::Measure;
@@ -37,6 +38,7 @@ use super::timing::Times;
 use super::trouble;
 use super::trouble::Step;
 use crate::ffi::cuda::Cuda;
+use crate::ffi::cuda::CudaError;
 use crate::model::parsed::ProblemKind;
 use crate::model::probed::ProbeProblem;
 use crate::probe::said::Cell;
@@ -68,6 +70,8 @@ struct Ready {
     source: Key,
     destination: Key,
     pattern: Pattern,
+    /// What was wrong already where it was copied from.
+    before: Option<Wrong>,
 }
 
 impl<'c, 't> Session<'c, 't> {
@@ -76,7 +80,7 @@ impl<'c, 't> Session<'c, 't> {
         Self {
             cuda,
             task,
-            buffers: Buffers::new(cuda, &task.node),
+            buffers: Buffers::new(cuda, &task.node, &task.root),
             gate: None,
             gpus,
             peers: None,
@@ -98,20 +102,45 @@ impl<'c, 't> Session<'c, 't> {
 
     fn prepare_gate(&mut self, mouth: &mut Mouth<'_>) -> io::Result<()> {
         mouth.begin("trying whether streams can wait for a word");
-        let why = match Gate::of(self.cuda, &self.gpus) {
-            Ok(Some(gate)) => {
-                self.gate = Some(gate);
-                let (warmup, copies) = (count(self.task.warmup), count(self.task.copies));
-                if timing::can_be_held(warmup, copies) {
-                    return Ok(());
-                }
-                "too many copies to hold back".to_owned()
-            }
-            Ok(None) => "the driver has no stream memory operations here".to_owned(),
-            Err(error) => error.to_string(),
+        let gate = self.gpus.first().map(|gpu| Gate::near(self.cuda, gpu));
+        let mut why = match &gate {
+            Some(Err(error)) => Some(error.to_string()),
+            _ => None,
         };
+        if let Some(Ok(gate)) = gate {
+            for at in 0..self.gpus.len() {
+                match gate.holds(&self.gpus[at]) {
+                    Ok(true) => {}
+                    Ok(false) => why = Some("the driver cannot hold streams here".to_owned()),
+                    Err(error) => {
+                        let doing = format!("having GPU {} wait", self.gpus[at].index());
+                        self.lose(at, &error, &doing, mouth)?;
+                    }
+                }
+            }
+            self.gate = why.is_none().then_some(gate);
+        }
+        let (warmup, copies) = (count(self.task.warmup), count(self.task.copies));
+        if !timing::can_be_held(warmup, copies) {
+            why.get_or_insert("these are too many copies to hold back".to_owned());
+        }
+        let Some(why) = why else { return Ok(()) };
         let value = format!("copies start as they are enqueued: {why}");
         mouth.say(&Line::Note { name: "start".to_owned(), value })
+    }
+
+    /// A GPU is not used any more.
+    fn lose(
+        &mut self,
+        at: usize,
+        error: &CudaError,
+        doing: &str,
+        mouth: &mut Mouth<'_>,
+    ) -> io::Result<()> {
+        self.lost.insert(at);
+        let mut problem = trouble::problem(error, Step::Copy, doing);
+        problem.gpu = Some(self.gpus[at].index());
+        self.say(problem, mouth)
     }
 
     fn test(&mut self, name: &str, mouth: &mut Mouth<'_>) -> io::Result<()> {
@@ -209,6 +238,21 @@ impl<'c, 't> Session<'c, 't> {
             Ok(made) => made,
             Err(trouble) => return Ok(Err(trouble)),
         };
+        let failed = |run: &Run, LaneError { lane, error }, when: &str| {
+            let doing = format!("copying, {name}: {what}, {when}");
+            let gpu = run.copies.get(lane).map_or(0, |copy| copy.by);
+            Trouble { error, step: Step::Copy, doing, gpu }
+        };
+        for (copy, ready) in run.copies.iter().zip(&ready) {
+            if let Some(wrong) = ready.before {
+                let problem = self.wrong_before(name, copy, wrong);
+                self.say(problem, mouth)?;
+            }
+        }
+        mouth.begin(&format!("{name}: {what}: first copy"));
+        if let Err(error) = timing::prime(self.cuda, &lanes) {
+            return Ok(Err(failed(run, error, "for the first time")));
+        }
         let readings = self.task.readings.max(1);
         let mut wrong = BTreeSet::new();
         for reading in 0..readings {
@@ -224,24 +268,21 @@ impl<'c, 't> Session<'c, 't> {
             let times = timing::time(self.cuda, &lanes, self.gate.as_ref(), (warmup, copies));
             let times = match times {
                 Ok(times) => times,
-                Err(LaneError { lane, error }) => {
-                    let doing = format!("copying, {name}: {what}, reading {reading}");
-                    let gpu = run.copies.get(lane).map_or(0, |copy| copy.by);
-                    return Ok(Err(Trouble { error, step: Step::Copy, doing, gpu }));
-                }
+                Err(error) => return Ok(Err(failed(run, error, &format!("reading {reading}")))),
             };
             self.say_numbers(case, run, (reading, copies), (&ready, &times), mouth)?;
             mouth.begin(&format!("{name}: {what}: comparing reading {reading}"));
             for (nth, copy) in ready.iter().enumerate() {
                 // What only disturbs is compared once.
                 let counts = run.numbers.iter().any(|number| number.of.includes(nth));
-                if !(counts || reading + 1 == readings) {
+                let is_sound = self.buffers.is_sound(copy.source);
+                if !(is_sound && (counts || reading + 1 == readings)) {
                     continue;
                 }
                 let difference = self.buffers.compare(copy.destination, &copy.pattern, &self.gpus);
                 match difference {
-                    Ok(Some(difference)) if wrong.insert(nth) => {
-                        let problem = self.wrong_data(name, run, nth, reading, difference);
+                    Ok(Some(found)) if wrong.insert(nth) => {
+                        let problem = self.wrong_data(name, run.copies[nth], reading, found);
                         mouth.say(&Line::Problem(problem))?;
                     }
                     Ok(_) => {}
@@ -263,7 +304,7 @@ impl<'c, 't> Session<'c, 't> {
         let mut used: BTreeMap<(Place, Role), usize> = BTreeMap::new();
         for copy in &run.copies {
             let gpu = &self.gpus[copy.by];
-            let layout = Layout::past(gpu.cache_bytes, bytes * copy.times, copies);
+            let layout = Layout::past(gpu.cache_bytes, bytes.saturating_mul(copy.times), copies);
             // A latency is that of a place that was used just before.
             let layout = if bytes == SMALL_BYTES { Layout { slots: 1, ..layout } } else { layout };
             let mut next = |place, role| {
@@ -273,14 +314,15 @@ impl<'c, 't> Session<'c, 't> {
             };
             let source = next(copy.from, Role::Source);
             let destination = next(copy.to, Role::Destination);
-            let from = self.buffers.have(source, &self.gpus)?;
+            let (from, before) = self.buffers.have_source(source, &self.gpus)?;
             let to = self.buffers.have(destination, &self.gpus)?;
             let lane = Lane::of(self.cuda, gpu.context(), (from, to), layout);
             lanes.push(lane.map_err(|error| {
                 let doing = format!("making a stream on GPU {}", gpu.index());
                 Trouble { error, step: Step::Copy, doing, gpu: copy.by }
             })?);
-            ready.push(Ready { source, destination, pattern: self.buffers.pattern(source, 0) });
+            let pattern = self.buffers.pattern(source, 0);
+            ready.push(Ready { source, destination, pattern, before });
         }
         Ok((ready, lanes))
     }
@@ -336,23 +378,45 @@ impl<'c, 't> Session<'c, 't> {
     fn wrong_data(
         &self,
         name: &str,
-        run: &Run,
-        nth: usize,
+        copy: cases::Copy,
         reading: u32,
-        difference: Difference,
+        wrong: Wrong,
     ) -> ProbeProblem {
-        let copy = run.copies[nth];
-        let Difference { words, first, found, expected } = difference;
+        let (Place::Host(to) | Place::Gpu(to)) = copy.to;
+        let (from, there) =
+            (buffers::name(copy.from, &self.gpus), buffers::name(copy.to, &self.gpus));
+        let how = tell(wrong.difference);
+        let (what, at) = if wrong.again {
+            let by = self.gpus[copy.by].index();
+            let what = format!(
+                "{how} in reading {reading} from {from} to {there}, where GPU {by} copied it"
+            );
+            (what, copy.by)
+        } else {
+            let what = format!(
+                "{how} when reading {reading} from {from} to {there} was read back by the host; a \
+                 second look found all of it right"
+            );
+            (what, to)
+        };
+        self.corrupt(name, at, what)
+    }
+
+    /// A source that does not hold what the host put there.
+    fn wrong_before(&self, name: &str, copy: &cases::Copy, wrong: Wrong) -> ProbeProblem {
+        let (Place::Host(at) | Place::Gpu(at)) = copy.from;
+        let (how, from) = (tell(wrong.difference), buffers::name(copy.from, &self.gpus));
         let what = format!(
-            "{words} words arrived wrong in reading {reading} from {} at {} (first at byte {first}: \
-             {found:#010x} for {expected:#010x}), copied by GPU {}",
-            buffers::name(copy.from, &self.gpus),
-            buffers::name(copy.to, &self.gpus),
-            self.gpus[copy.by].index(),
+            "{how} in {from} after the host wrote and read it, before any test; copies from there \
+             are timed and not compared"
         );
+        self.corrupt(name, at, what)
+    }
+
+    fn corrupt(&self, name: &str, at: usize, what: String) -> ProbeProblem {
         let mut problem = ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", what);
         problem.testcase = Some(name.to_owned());
-        problem.gpu = Some(self.gpus[copy.by].index());
+        problem.gpu = Some(self.gpus[at].index());
         problem
     }
 
@@ -378,17 +442,16 @@ impl<'c, 't> Session<'c, 't> {
         }
         if gone.is_empty() {
             let mut problem = trouble::problem(&error, step, &doing);
+            if problem.class == "gpu-lost" {
+                // It was asked, and it is not.
+                "cuda-error".clone_into(&mut problem.class);
+                problem.detail = format!("the driver refused, once ({error}, while {doing})");
+            }
             problem.gpu = self.gpus.get(gpu).map(Gpu::index);
             problem.testcase = Some(name.to_owned());
             return self.say(problem, mouth);
         }
-        for (at, error) in gone {
-            self.lost.insert(at);
-            let mut problem = trouble::problem(&error, Step::Copy, &doing);
-            problem.gpu = Some(self.gpus[at].index());
-            self.say(problem, mouth)?;
-        }
-        Ok(())
+        gone.iter().try_for_each(|(at, error)| self.lose(*at, error, &doing, mouth))
     }
 
     /// Says a problem, once per class, GPU and test.
@@ -401,6 +464,13 @@ impl<'c, 't> Session<'c, 't> {
         }
         mouth.say(&Line::Problem(problem))
     }
+}
+
+/// How data differs, in words.
+fn tell(difference: Difference) -> String {
+    let Difference { words, first, found, expected } = difference;
+    let words = if words == 1 { "1 word was".to_owned() } else { format!("{words} words were") };
+    format!("{words} wrong (first at byte {first}: {found:#010x} for {expected:#010x})")
 }
 
 /// The number that is taken of copies; nothing where they took no time.
