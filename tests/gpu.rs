@@ -2,11 +2,23 @@
 //! does on a machine that a test describes. Nothing here needs a GPU, and
 //! nothing here shows that a real one is measured well.
 
+#[path = "gpu/broken.rs"]
+mod broken;
+
 #[path = "gpu/copy.rs"]
 mod copy;
 
+#[path = "gpu/copy_probe.rs"]
+mod copy_probe;
+
+#[path = "gpu/across.rs"]
+mod across;
+
 #[path = "gpu/driver.rs"]
 mod driver;
+
+#[path = "gpu/ended.rs"]
+mod ended;
 
 #[path = "gpu/faults.rs"]
 mod faults;
@@ -25,3 +37,6 @@ mod symbols;
 
 #[path = "gpu/time.rs"]
 mod time;
+
+#[path = "gpu/talking.rs"]
+mod talking;

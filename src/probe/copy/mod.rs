@@ -5,7 +5,7 @@
 //! hang and cannot be given up. Says numbers and problems; what a number should
 //! be it does not know.
 
-mod across;
+pub(in crate::probe) mod across;
 pub(in crate::probe) mod buffers;
 pub mod cases;
 pub(in crate::probe) mod devices;

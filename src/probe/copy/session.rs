@@ -14,6 +14,7 @@ use super::buffers::Key;
 use super::buffers::Layout;
 use super::buffers::Role;
 use super::buffers::Trouble;
+use super::buffers::Wrong;
 use super::cases;
 use super::cases::Case;
 use super::cases::Measure;
@@ -69,6 +70,8 @@ struct Ready {
     source: Key,
     destination: Key,
     pattern: Pattern,
+    /// What was wrong already where it was copied from.
+    before: Option<Wrong>,
 }
 
 impl<'c, 't> Session<'c, 't> {
@@ -240,6 +243,12 @@ impl<'c, 't> Session<'c, 't> {
             let gpu = run.copies.get(lane).map_or(0, |copy| copy.by);
             Trouble { error, step: Step::Copy, doing, gpu }
         };
+        for (copy, ready) in run.copies.iter().zip(&ready) {
+            if let Some(wrong) = ready.before {
+                let problem = self.wrong_before(name, copy, wrong);
+                self.say(problem, mouth)?;
+            }
+        }
         mouth.begin(&format!("{name}: {what}: first copy"));
         if let Err(error) = timing::prime(self.cuda, &lanes) {
             return Ok(Err(failed(run, error, "for the first time")));
@@ -266,13 +275,14 @@ impl<'c, 't> Session<'c, 't> {
             for (nth, copy) in ready.iter().enumerate() {
                 // What only disturbs is compared once.
                 let counts = run.numbers.iter().any(|number| number.of.includes(nth));
-                if !(counts || reading + 1 == readings) {
+                let is_sound = self.buffers.is_sound(copy.source);
+                if !(is_sound && (counts || reading + 1 == readings)) {
                     continue;
                 }
                 let difference = self.buffers.compare(copy.destination, &copy.pattern, &self.gpus);
                 match difference {
-                    Ok(Some(difference)) if wrong.insert(nth) => {
-                        let problem = self.wrong_data(name, run, nth, reading, difference);
+                    Ok(Some(found)) if wrong.insert(nth) => {
+                        let problem = self.wrong_data(name, run.copies[nth], reading, found);
                         mouth.say(&Line::Problem(problem))?;
                     }
                     Ok(_) => {}
@@ -304,14 +314,15 @@ impl<'c, 't> Session<'c, 't> {
             };
             let source = next(copy.from, Role::Source);
             let destination = next(copy.to, Role::Destination);
-            let from = self.buffers.have(source, &self.gpus)?;
+            let (from, before) = self.buffers.have_source(source, &self.gpus)?;
             let to = self.buffers.have(destination, &self.gpus)?;
             let lane = Lane::of(self.cuda, gpu.context(), (from, to), layout);
             lanes.push(lane.map_err(|error| {
                 let doing = format!("making a stream on GPU {}", gpu.index());
                 Trouble { error, step: Step::Copy, doing, gpu: copy.by }
             })?);
-            ready.push(Ready { source, destination, pattern: self.buffers.pattern(source, 0) });
+            let pattern = self.buffers.pattern(source, 0);
+            ready.push(Ready { source, destination, pattern, before });
         }
         Ok((ready, lanes))
     }
@@ -367,23 +378,45 @@ impl<'c, 't> Session<'c, 't> {
     fn wrong_data(
         &self,
         name: &str,
-        run: &Run,
-        nth: usize,
+        copy: cases::Copy,
         reading: u32,
-        difference: Difference,
+        wrong: Wrong,
     ) -> ProbeProblem {
-        let copy = run.copies[nth];
-        let Difference { words, first, found, expected } = difference;
+        let (Place::Host(to) | Place::Gpu(to)) = copy.to;
+        let (from, there) =
+            (buffers::name(copy.from, &self.gpus), buffers::name(copy.to, &self.gpus));
+        let how = tell(wrong.difference);
+        let (what, at) = if wrong.again {
+            let by = self.gpus[copy.by].index();
+            let what = format!(
+                "{how} in reading {reading} from {from} to {there}, where GPU {by} copied it"
+            );
+            (what, copy.by)
+        } else {
+            let what = format!(
+                "{how} when reading {reading} from {from} to {there} was read back by the host; a \
+                 second look found all of it right"
+            );
+            (what, to)
+        };
+        self.corrupt(name, at, what)
+    }
+
+    /// A source that does not hold what the host put there.
+    fn wrong_before(&self, name: &str, copy: &cases::Copy, wrong: Wrong) -> ProbeProblem {
+        let (Place::Host(at) | Place::Gpu(at)) = copy.from;
+        let (how, from) = (tell(wrong.difference), buffers::name(copy.from, &self.gpus));
         let what = format!(
-            "{words} words arrived wrong in reading {reading} from {} at {} (first at byte {first}: \
-             {found:#010x} for {expected:#010x}), copied by GPU {}",
-            buffers::name(copy.from, &self.gpus),
-            buffers::name(copy.to, &self.gpus),
-            self.gpus[copy.by].index(),
+            "{how} in {from} after the host wrote and read it, before any test; copies from there \
+             are timed and not compared"
         );
+        self.corrupt(name, at, what)
+    }
+
+    fn corrupt(&self, name: &str, at: usize, what: String) -> ProbeProblem {
         let mut problem = ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", what);
         problem.testcase = Some(name.to_owned());
-        problem.gpu = Some(self.gpus[copy.by].index());
+        problem.gpu = Some(self.gpus[at].index());
         problem
     }
 
@@ -431,6 +464,13 @@ impl<'c, 't> Session<'c, 't> {
         }
         mouth.say(&Line::Problem(problem))
     }
+}
+
+/// How data differs, in words.
+fn tell(difference: Difference) -> String {
+    let Difference { words, first, found, expected } = difference;
+    let words = if words == 1 { "1 word was".to_owned() } else { format!("{words} words were") };
+    format!("{words} wrong (first at byte {first}: {found:#010x} for {expected:#010x})")
 }
 
 /// The number that is taken of copies; nothing where they took no time.
