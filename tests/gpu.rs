@@ -26,6 +26,9 @@ mod faults;
 #[path = "gpu/old_driver.rs"]
 mod old_driver;
 
+#[path = "gpu/probe.rs"]
+mod probe;
+
 #[path = "gpu/program.rs"]
 mod program;
 

@@ -83,6 +83,7 @@ pub fn document(asked: &Asked, attended: &Attended) -> CollectiveDocument {
     }
     document.ranks = ranks.into_values().collect();
     document.tests = points.0;
+    document.problems = alike(document.problems, attended.parts.len());
     document.problems.extend(ends(attended));
     let chatter = attended.parts.iter().flat_map(|heard| &heard.chatter);
     let said = path::said(&chatter.map(String::as_str).collect::<Vec<_>>().join("\n"));
@@ -101,6 +102,27 @@ pub fn document(asked: &Asked, attended: &Attended) -> CollectiveDocument {
     document.complete = is_complete(attended, &document.problems)
         && (is_elsewhere(&document) || asked.tests.iter().all(|name| has(&document, name)));
     document
+}
+
+/// What all GPUs lack alike, such as a library, said once for all.
+fn alike(problems: Vec<ProbeProblem>, all: usize) -> Vec<ProbeProblem> {
+    let without_gpu = |problem: &ProbeProblem| {
+        let start = format!("GPU {}: ", problem.gpu?);
+        let detail = problem.detail.strip_prefix(&start)?.to_owned();
+        Some(ProbeProblem { gpu: None, detail, ..problem.clone() })
+    };
+    let mut told: Vec<ProbeProblem> = Vec::new();
+    for problem in &problems {
+        let common = without_gpu(problem).filter(|common| {
+            let same = |it: &&ProbeProblem| without_gpu(it).as_ref() == Some(common);
+            1 < all && problems.iter().filter(same).count() == all
+        });
+        let problem = common.unwrap_or_else(|| problem.clone());
+        if !told.contains(&problem) {
+            told.push(problem);
+        }
+    }
+    told
 }
 
 /// Whether the numbers are in the document of another node: that of the first
@@ -224,6 +246,21 @@ mod tests {
         let died = got.problems.iter().find(|it| it.class == "child-died").expect("named");
         assert_eq!(died.gpu, Some(1));
         assert!(died.detail.starts_with("GPU 1 was ended by SIGSEGV"), "{}", died.detail);
+    }
+
+    #[test]
+    fn what_all_gpus_lack_is_said_once() {
+        let lacks = |gpu: u32, what: &str| {
+            let detail = format!("GPU {gpu}: {what}");
+            let problem = ProbeProblem::new(ProblemKind::Error, "no-nccl", detail);
+            Line::Problem(ProbeProblem { gpu: Some(gpu), ..problem })
+        };
+        let of = |gpu: u32, what: &str| heard(gpu, vec![lacks(gpu, what)], Fate::Ended);
+        let got = document(&asked(), &two(of(0, "no NCCL"), of(1, "no NCCL")));
+        let said: Vec<_> = got.problems.iter().map(|it| (it.gpu, it.detail.as_str())).collect();
+        assert_eq!(said, [(None, "no NCCL")]);
+        let got = document(&asked(), &two(of(0, "no NCCL"), of(1, "old NCCL")));
+        assert_eq!(got.problems.len(), 2);
     }
 
     #[test]
