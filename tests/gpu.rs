@@ -5,8 +5,20 @@
 #[path = "gpu/across.rs"]
 mod across;
 
+#[path = "gpu/copy.rs"]
+mod copy;
+
 #[path = "gpu/driver.rs"]
 mod driver;
+
+#[path = "gpu/faults.rs"]
+mod faults;
+
+#[path = "gpu/old_driver.rs"]
+mod old_driver;
+
+#[path = "gpu/program.rs"]
+mod program;
 
 #[path = "gpu/stub.rs"]
 mod stub;
@@ -16,3 +28,6 @@ mod symbols;
 
 #[path = "gpu/talking.rs"]
 mod talking;
+
+#[path = "gpu/time.rs"]
+mod time;
