@@ -13,6 +13,8 @@ mod copy;
 
 #[path = "gpu/copy_probe.rs"]
 mod copy_probe;
+#[path = "gpu/copy.rs"]
+mod copy;
 
 #[path = "gpu/driver.rs"]
 mod driver;
