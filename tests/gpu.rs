@@ -8,13 +8,14 @@ mod across;
 #[path = "gpu/broken.rs"]
 mod broken;
 
+#[path = "gpu/collective.rs"]
+mod collective;
+
 #[path = "gpu/copy.rs"]
 mod copy;
 
 #[path = "gpu/copy_probe.rs"]
 mod copy_probe;
-#[path = "gpu/copy.rs"]
-mod copy;
 
 #[path = "gpu/driver.rs"]
 mod driver;
