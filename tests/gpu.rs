@@ -5,6 +5,9 @@
 #[path = "gpu/broken.rs"]
 mod broken;
 
+#[path = "gpu/collective.rs"]
+mod collective;
+
 #[path = "gpu/copy.rs"]
 mod copy;
 
