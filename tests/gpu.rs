@@ -5,17 +5,32 @@
 #[path = "gpu/across.rs"]
 mod across;
 
+#[path = "gpu/broken.rs"]
+mod broken;
+
+#[path = "gpu/collective.rs"]
+mod collective;
+
 #[path = "gpu/copy.rs"]
 mod copy;
 
+#[path = "gpu/copy_probe.rs"]
+mod copy_probe;
+
 #[path = "gpu/driver.rs"]
 mod driver;
+
+#[path = "gpu/ended.rs"]
+mod ended;
 
 #[path = "gpu/faults.rs"]
 mod faults;
 
 #[path = "gpu/old_driver.rs"]
 mod old_driver;
+
+#[path = "gpu/probe.rs"]
+mod probe;
 
 #[path = "gpu/program.rs"]
 mod program;
