@@ -15,6 +15,7 @@ use super::holding::Purpose;
 use super::stdout;
 use crate::coordinator;
 use crate::doctor;
+use crate::doctor::Libraries;
 use crate::doctor::Look;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
@@ -35,9 +36,9 @@ use crate::report::plain::plain;
 use crate::sources::nodes;
 use crate::sources::nodes::Nodes;
 
-/// What a node gets to look at itself, besides its way to us: two questions of
-/// at most 15 s.
-const LOOK: Duration = Duration::from_secs(35);
+/// What a node gets to look at itself, besides its way to us: three questions of
+/// at most 15 s, and the end of a process that hangs.
+const LOOK: Duration = Duration::from_secs(60);
 
 /// How much longer than one look may take pods live.
 const SLACK_MINUTES: u64 = 30;
@@ -88,14 +89,26 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 /// This machine.
 fn here(catalog: &Catalog) -> Result<Checkup, Failure> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let libraries = Libraries {
+        executable: std::env::current_exe()
+            .map_err(|error| Failure::Environment(format!("this program's own place: {error}")))?,
+        cuda: given("FABRICGATE_CUDA"),
+        nvml: given("FABRICGATE_NVML"),
+    };
     let look = Look {
         machine: host.trim().to_owned(),
         root: PathBuf::from("/"),
         path: std::env::var("PATH").unwrap_or_default(),
         probes: catalog.probes.values().collect(),
         default_probes: plan::AUDIT_PROBES.to_vec(),
+        libraries: Some(libraries),
     };
     Ok(super::runtime()?.block_on(doctor::look(&look)))
+}
+
+/// The library that this variable names, as it does for our own probes.
+fn given(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// Nodes, each looked at by the fabricgate it has: a node that cannot be looked

@@ -25,6 +25,7 @@ pub mod launcher;
 pub mod node;
 pub mod node_attach;
 pub mod node_facts;
+pub mod node_library;
 pub mod node_probe;
 pub mod parse;
 pub mod plan;

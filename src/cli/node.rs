@@ -12,6 +12,8 @@ use super::node_attach::WaitArgs;
 use super::node_facts;
 use super::node_facts::DriverArgs;
 use super::node_facts::FactsArgs;
+use super::node_library;
+use super::node_library::LibraryArgs;
 use super::node_probe;
 use super::node_probe::ProbeArgs;
 use super::node_probe::children;
@@ -50,6 +52,9 @@ enum Command {
     CollectiveChild(ChildArgs),
     #[command(hide = true)]
     GpuList(children::ListArgs),
+    #[command(hide = true)]
+    GpuAround(children::AroundArgs),
+    GpuLibrary(LibraryArgs),
 }
 
 /// Run probes for a coordinator that speaks on stdin and listens on stdout.
@@ -92,6 +97,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Command::FabricChild(args) => children::fabric(args),
         Command::CollectiveChild(args) => children::collective(args),
         Command::GpuList(args) => children::list(args),
+        Command::GpuAround(args) => children::around(args),
+        Command::GpuLibrary(args) => node_library::run(args),
     }
 }
 

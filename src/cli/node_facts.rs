@@ -26,7 +26,7 @@ use crate::report::node_facts;
 #[derive(Debug, clap::Args)]
 pub struct FactsArgs {
     /// The driver's library, where it is not the one that the system finds.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", env = "FABRICGATE_NVML")]
     nvml: Option<PathBuf>,
     /// The root that proc, sys and dev are below, for looking at a copy.
     #[arg(long, value_name = "DIR", default_value = "/")]

@@ -4,7 +4,10 @@
 //! there; changes nothing and measures nothing. Everything it asks is bounded
 //! in time.
 
+pub mod library;
+
 mod devices;
+mod gpu;
 mod programs;
 mod scheduler;
 
@@ -18,6 +21,8 @@ use crate::exec::Request;
 use crate::model::checkup::Checkup;
 use crate::model::probe::Probe;
 use crate::model::raw::Ending;
+
+pub use gpu::Libraries;
 
 /// How long one question to a program may take. Without persistence mode the
 /// driver brings up every GPU first, which takes seconds; Slurm gives up after
@@ -40,6 +45,8 @@ pub struct Look<'l> {
     pub probes: Vec<&'l Probe>,
     /// The names of those that run where nobody names any.
     pub default_probes: Vec<&'static str>,
+    /// The driver's libraries, where they are to be looked at.
+    pub libraries: Option<Libraries>,
 }
 
 #[cfg(test)]
@@ -52,6 +59,7 @@ impl Look<'static> {
             path: root.display().to_string(),
             probes: Vec::new(),
             default_probes: Vec::new(),
+            libraries: None,
         }
     }
 }
@@ -59,6 +67,7 @@ impl Look<'static> {
 /// Looks at everything.
 pub async fn look(look: &Look<'_>) -> Checkup {
     let mut checks = devices::driver(look).await;
+    checks.extend(gpu::all(look).await);
     checks.extend(programs::all(look));
     checks.extend(devices::imex(look));
     checks.extend(devices::rdma(look));

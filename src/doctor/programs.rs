@@ -114,6 +114,7 @@ mod tests {
             path: folder.path().display().to_string(),
             probes: catalog.probes.values().collect(),
             default_probes: vec!["nvidia-smi-q"],
+            libraries: None,
         };
         let checks = all(&look);
         let one = |what: &str| checks.iter().find(|c| c.what == what).expect("looked at").clone();

@@ -73,16 +73,25 @@ pub struct Gathered {
 
 /// Gathers everything that this machine says of itself.
 pub async fn gather(gathering: &Gathering<'_>) -> Gathered {
+    // Tools speak of this machine, not of a copy.
+    everything(gathering, gathering.root == Path::new("/")).await
+}
+
+/// Gathers what driver and kernel say, and asks no tool beside them.
+pub async fn of_gpus(gathering: &Gathering<'_>) -> Gathered {
+    everything(gathering, false).await
+}
+
+async fn everything(gathering: &Gathering<'_>, asks_tools: bool) -> Gathered {
     let mut facts = NodeFacts {
         format: NODE_FACTS_FORMAT.to_owned(),
         fabricgate: env!("CARGO_PKG_VERSION").to_owned(),
         ..NodeFacts::default()
     };
-    let is_own = gathering.root == Path::new("/");
     let (heard, lldp, imex) = tokio::join!(
         driver::ask(gathering),
-        tool(is_own, &["lldpctl", "-f", "json"]),
-        tool(is_own, &["nvidia-imex-ctl", "-N", "-j"]),
+        tool(asks_tools, &["lldpctl", "-f", "json"]),
+        tool(asks_tools, &["nvidia-imex-ctl", "-N", "-j"]),
     );
     system::read(gathering.root, &mut facts);
     facts.driver = heard.driver.or_else(|| {
@@ -115,7 +124,8 @@ pub async fn gather(gathering: &Gathering<'_>) -> Gathered {
         }
         Tool::Failed(why) => miss(&mut facts, "LLDP neighbours", &why),
     }
-    let (cables, problems) = infiniband::neighbours(is_own, &infiniband::ports(&facts.nics)).await;
+    let (cables, problems) =
+        infiniband::neighbours(asks_tools, &infiniband::ports(&facts.nics)).await;
     facts.neighbours.extend(cables);
     for problem in problems {
         miss(&mut facts, "InfiniBand neighbours", &problem);

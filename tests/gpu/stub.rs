@@ -149,7 +149,7 @@ fn without(mut library: Vec<u8>, symbol: &str) -> Vec<u8> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machine {
     lines: Vec<String>,
-    missing: BTreeMap<&'static str, Vec<&'static str>>,
+    missing: BTreeMap<&'static str, Vec<String>>,
 }
 
 impl Machine {
@@ -158,14 +158,15 @@ impl Machine {
         Self::default().with(&format!("gpus = {gpus}"))
     }
 
-    /// The same, with this line.
+    /// The same, with this line, in which `{folder}` is where its description is.
     pub(crate) fn with(mut self, line: &str) -> Self {
         self.lines.push(line.to_owned());
         self
     }
 
     /// The same, with a library that lacks these symbols.
-    pub(crate) fn without(mut self, library: Library, symbols: &[&'static str]) -> Self {
+    pub(crate) fn without(mut self, library: Library, symbols: &[&str]) -> Self {
+        let symbols = symbols.iter().map(|symbol| (*symbol).to_owned());
         self.missing.entry(library.file()).or_default().extend(symbols);
         self
     }
@@ -174,10 +175,13 @@ impl Machine {
     /// variables with which fabricgate finds them all.
     pub(crate) fn write(&self, folder: &Path) -> Vec<(&'static str, PathBuf)> {
         let file = folder.join("machine.txt");
-        fs::write(&file, self.lines.join("\n") + "\n").expect("written");
+        let here = folder.display().to_string();
+        let text = self.lines.join("\n").replace("{folder}", &here) + "\n";
+        fs::write(&file, text).expect("written");
         let libraries = Library::all().into_iter().map(|library| {
             let missing = self.missing.get(library.file()).map_or(&[][..], Vec::as_slice);
-            (library.variable(), build(library, missing))
+            let missing: Vec<&str> = missing.iter().map(String::as_str).collect();
+            (library.variable(), build(library, &missing))
         });
         libraries.chain([(MACHINE, file)]).collect()
     }

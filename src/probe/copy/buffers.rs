@@ -5,6 +5,9 @@
 //! is timed.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
 
 use super::cases::Place;
 use super::devices::Gpu;
@@ -90,6 +93,16 @@ pub(in crate::probe) struct Key {
     pub(in crate::probe) layout: Layout,
 }
 
+/// What was found where data should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::probe) struct Wrong {
+    /// How it differs.
+    pub(in crate::probe) difference: Difference,
+    /// A second look found it as well. Where it did not, the data is right and
+    /// came back to the host wrong.
+    pub(in crate::probe) again: bool,
+}
+
 #[derive(Debug)]
 enum Memory<'c> {
     Gpu(GpuMemory<'c>),
@@ -101,22 +114,54 @@ enum Memory<'c> {
 pub(in crate::probe) struct Buffers<'c> {
     cuda: &'c Cuda,
     node: String,
+    root: PathBuf,
     held: BTreeMap<Key, Memory<'c>>,
+    /// Sources that were filled, and whether they hold what the host put there.
+    filled: BTreeMap<Key, bool>,
     stage: Option<HostMemory<'c>>,
 }
 
 impl<'c> Buffers<'c> {
-    /// None yet. The node's name goes into the patterns.
-    pub(in crate::probe) fn new(cuda: &'c Cuda, node: &str) -> Self {
-        Self { cuda, node: node.to_owned(), held: BTreeMap::new(), stage: None }
+    /// None yet. The node's name goes into the patterns; proc is below the root.
+    pub(in crate::probe) fn new(cuda: &'c Cuda, node: &str, root: &Path) -> Self {
+        let (node, root) = (node.to_owned(), root.to_owned());
+        let (held, filled) = (BTreeMap::new(), BTreeMap::new());
+        Self { cuda, node, root, held, filled, stage: None }
     }
 
     /// Gives all of them back.
     pub(in crate::probe) fn clear(&mut self) {
         self.held.clear();
+        self.filled.clear();
     }
 
-    /// Has a buffer there; a source is filled. Answers where GPUs see it.
+    /// Whether a source holds what the host put there. If not, what is copied from
+    /// it says nothing of the copy.
+    pub(in crate::probe) fn is_sound(&self, source: Key) -> bool {
+        self.filled.get(&source).copied().unwrap_or(false)
+    }
+
+    /// Has a source there, filled, and looks once whether it holds what it was
+    /// filled with: a host link that spoils data must not be blamed on the fabric.
+    pub(in crate::probe) fn have_source(
+        &mut self,
+        key: Key,
+        gpus: &[Gpu<'c>],
+    ) -> Result<(Address, Option<Wrong>), Trouble> {
+        let (Place::Host(at) | Place::Gpu(at)) = key.place;
+        let address = self.have(key, gpus)?;
+        // A call that fails half way leaves it to be filled again.
+        if self.filled.contains_key(&key) {
+            return Ok((address, None));
+        }
+        let pattern = self.pattern(key, 0);
+        self.fill(key, at, &gpus[at], &pattern)?;
+        let wrong = self.compare(key, &pattern, gpus)?;
+        self.filled.insert(key, wrong.is_none());
+        Ok((address, wrong))
+    }
+
+    /// Has a buffer there. Answers where GPUs see it.
     pub(in crate::probe) fn have(
         &mut self,
         key: Key,
@@ -126,10 +171,6 @@ impl<'c> Buffers<'c> {
         if !self.held.contains_key(&key) {
             let memory = self.take(key, at, &gpus[at])?;
             self.held.insert(key, memory);
-            if key.role == Role::Source {
-                let pattern = self.pattern(key, 0);
-                self.fill(key, at, &gpus[at], &pattern)?;
-            }
         }
         match &self.held[&key] {
             Memory::Gpu(memory) => Ok(memory.address),
@@ -167,19 +208,33 @@ impl<'c> Buffers<'c> {
                 let _moved = gpu.near.as_ref().and_then(|near| near.go().ok());
                 let taken = cuda.enter(gpu.context()).and_then(|()| cuda.host_memory(bytes));
                 taken.map(Memory::Host).map_err(|error| {
-                    let doing = format!("taking {mib} MiB of host memory near GPU {index}");
+                    let free = self.host_free();
+                    let doing = format!("taking {mib} MiB of host memory near GPU {index}{free}");
                     Trouble { error, step: Step::HostMemory, doing, gpu: at }
                 })
             }
         }
     }
 
-    /// Host memory that data of GPUs is compared in.
-    fn stage(&mut self, at: usize, gpu: &Gpu<'c>) -> Result<(), Trouble> {
-        if self.stage.is_none() {
-            let taken = self.cuda.enter(gpu.context()).and_then(|()| self.cuda.host_memory(STAGE));
-            let doing = format!("taking {} MiB of host memory to compare in", STAGE >> 20);
-            let trouble = |error| Trouble { error, step: Step::HostMemory, doing, gpu: at };
+    /// What the kernel says of memory that could be had.
+    fn host_free(&self) -> String {
+        let text = fs::read_to_string(self.root.join("proc/meminfo")).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.map_or(String::new(), |kib| format!(" ({} MiB are available)", kib >> 10))
+    }
+
+    /// Host memory that data of GPUs is compared in, enough for these bytes.
+    fn stage(&mut self, bytes: usize, at: usize, gpu: &Gpu<'c>) -> Result<(), Trouble> {
+        let bytes = bytes.min(STAGE);
+        if self.stage.as_ref().is_none_or(|stage| stage.bytes() < bytes) {
+            self.stage = None;
+            let taken = self.cuda.enter(gpu.context()).and_then(|()| self.cuda.host_memory(bytes));
+            let trouble = |error| {
+                let (mib, free) = (bytes.div_ceil(1 << 20), self.host_free());
+                let doing = format!("taking {mib} MiB of host memory to compare in{free}");
+                Trouble { error, step: Step::HostMemory, doing, gpu: at }
+            };
             self.stage = Some(taken.map_err(trouble)?);
         }
         Ok(())
@@ -196,7 +251,7 @@ impl<'c> Buffers<'c> {
             pattern.write(0, memory.write());
             return Ok(());
         }
-        self.stage(at, gpu)?;
+        self.stage(pattern.bytes, at, gpu)?;
         let (Some(Memory::Gpu(memory)), Some(stage)) = (self.held.get(&key), &mut self.stage)
         else {
             return Ok(());
@@ -269,31 +324,43 @@ impl<'c> Buffers<'c> {
         destination: Key,
         pattern: &Pattern,
         gpus: &[Gpu<'c>],
-    ) -> Result<Option<Difference>, Trouble> {
+    ) -> Result<Option<Wrong>, Trouble> {
         let (Place::Host(at) | Place::Gpu(at)) = destination.place;
-        let gpu = &gpus[at];
         if let Some(Memory::Host(memory)) = self.held.get(&destination) {
-            return Ok(pattern.compare(0, memory.read()));
+            let difference = pattern.compare(0, memory.read());
+            return Ok(difference.map(|difference| Wrong { difference, again: true }));
         }
-        self.stage(at, gpu)?;
-        let (Some(Memory::Gpu(memory)), Some(stage)) = (self.held.get(&destination), &self.stage)
-        else {
+        self.stage(pattern.bytes, at, &gpus[at])?;
+        let look = || {
+            self.look(destination, pattern, &gpus[at]).map_err(|error| {
+                let doing = format!("reading back what arrived on GPU {}", gpus[at].index());
+                Trouble { error, step: Step::Copy, doing, gpu: at }
+            })
+        };
+        let Some(difference) = look()? else { return Ok(None) };
+        Ok(Some(Wrong { difference, again: look()?.is_some() }))
+    }
+
+    /// Reads memory of a GPU back, piece by piece, and compares it.
+    fn look(
+        &self,
+        key: Key,
+        pattern: &Pattern,
+        gpu: &Gpu<'c>,
+    ) -> Result<Option<Difference>, CudaError> {
+        let (Some(Memory::Gpu(memory)), Some(stage)) = (self.held.get(&key), &self.stage) else {
             return Ok(None);
         };
-        let compare = || {
-            self.cuda.enter(gpu.context())?;
-            let mut difference: Option<Difference> = None;
-            for (from, bytes) in pieces(pattern.bytes) {
-                let there = memory.address.offset(wide(from));
-                self.cuda.copy_to_host(stage, there, bytes, gpu.stream())?;
-                gpu.wait()?;
-                let here = pattern.compare(from, &stage.read()[..bytes]);
-                difference = difference.into_iter().chain(here).reduce(Difference::and);
-            }
-            Ok(difference)
-        };
-        let doing = format!("reading back what arrived on GPU {}", gpu.index());
-        compare().map_err(|error| Trouble { error, step: Step::Copy, doing, gpu: at })
+        self.cuda.enter(gpu.context())?;
+        let mut difference: Option<Difference> = None;
+        for (from, bytes) in pieces(pattern.bytes) {
+            let there = memory.address.offset(wide(from));
+            self.cuda.copy_to_host(stage, there, bytes, gpu.stream())?;
+            gpu.wait()?;
+            let here = pattern.compare(from, &stage.read()[..bytes]);
+            difference = difference.into_iter().chain(here).reduce(Difference::and);
+        }
+        Ok(difference)
     }
 }
 

@@ -57,8 +57,9 @@ struct Stream {
     ended: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Event {
+    gpu: u32,
     records: u64,
     reached: u64,
     at_ns: f64,
@@ -89,6 +90,10 @@ pub enum Step {
     /// Everything waits for a word that the host has to set.
     Held,
 }
+
+/// What a stream that is held has room for: about what a channel of the driver
+/// takes before whoever queues more waits.
+const ROOM: usize = 1024;
 
 /// Handles do not look like small numbers, so that nobody takes one for another.
 const FIRST_HANDLE: u64 = 0x5700_0000;
@@ -133,9 +138,21 @@ impl Streams {
         }
     }
 
-    pub fn create_event(&mut self) -> u64 {
+    /// Whether a stream takes no more for now.
+    pub fn is_full(&self, stream: u64) -> bool {
+        self.streams.get(&stream).is_some_and(|it| ROOM <= it.queue.len())
+    }
+
+    /// Ends all streams and events of a context.
+    pub fn forget(&mut self, gpu: u32) {
+        self.streams.retain(|_, stream| stream.gpu != gpu);
+        self.events.retain(|_, event| event.gpu != gpu);
+    }
+
+    pub fn create_event(&mut self, gpu: u32) -> u64 {
         let handle = self.handle();
-        self.events.insert(handle, Event::default());
+        let event = Event { gpu, records: 0, reached: 0, at_ns: 0.0 };
+        self.events.insert(handle, event);
         handle
     }
 
@@ -143,12 +160,21 @@ impl Streams {
         self.events.remove(&event).is_some()
     }
 
+    /// Marks a stream's end so far with an event of the same context.
     pub fn record(&mut self, event: u64, stream: u64) -> bool {
-        let Some(found) = self.events.get_mut(&event) else { return false };
+        let gpu = self.gpu(stream);
+        let Some(found) = self.events.get_mut(&event).filter(|it| Some(it.gpu) == gpu) else {
+            return false;
+        };
         found.records += 1;
         let record = found.records;
         self.push(stream, Work::Record { event, record });
         true
+    }
+
+    /// The GPU in whose context an event is.
+    pub fn event_gpu(&self, event: u64) -> Option<u32> {
+        self.events.get(&event).map(|it| it.gpu)
     }
 
     /// The last record of an event; 0 before the first.

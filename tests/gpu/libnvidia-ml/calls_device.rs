@@ -27,6 +27,21 @@ pub struct PciInfo {
     bus_id: [u8; 32],
 }
 
+impl PciInfo {
+    /// A device at this address, whose numbers nobody asks for.
+    pub fn of(address: &str) -> Self {
+        Self {
+            legacy: padded(address),
+            domain: 0,
+            bus: 0,
+            device: 0,
+            id: 0x2330_10de,
+            sub_system: 0x16c1_10de,
+            bus_id: padded(&format!("0000{address}")),
+        }
+    }
+}
+
 /// `nvmlMemory_v2_t`.
 #[repr(C)]
 pub struct Memory {
@@ -121,16 +136,7 @@ calls! {
     }
 
     nvmlDeviceGetPciInfo_v3(device: Handle, info: *mut PciInfo) |machine, gpu| {
-        let bus = bus(machine, gpu);
-        put(info, PciInfo {
-            legacy: padded(&bus),
-            domain: 0,
-            bus: 0x1b + 0x10 * gpu,
-            device: 0,
-            id: 0x2330_10de,
-            sub_system: 0x16c1_10de,
-            bus_id: padded(&format!("0000{bus}")),
-        })
+        put(info, PciInfo::of(&bus(machine, gpu)))
     }
 
     nvmlDeviceGetArchitecture(device: Handle, value: *mut c_uint) |machine, gpu| {

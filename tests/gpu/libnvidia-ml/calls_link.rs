@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::ffi::c_uint;
 use std::ffi::c_ulonglong;
 
+use crate::calls_device::PciInfo;
 use crate::calls_device::tag;
 use crate::description::wrong;
 use crate::machine::Handle;
@@ -55,7 +56,8 @@ fn state(machine: &Machine, gpu: u32, link: u32) -> Option<c_uint> {
     if machine.links(gpu) <= link {
         return None;
     }
-    let said = machine.description.get::<String>(&["nvml", &gpu.to_string(), "link", &link.to_string()]);
+    let said =
+        machine.description.get::<String>(&["nvml", &gpu.to_string(), "link", &link.to_string()]);
     Some(match said.as_deref() {
         None | Some("up") => 1,
         Some("down") => 0,
@@ -98,6 +100,16 @@ calls! {
         put(value, 2)
     }
 
+    nvmlDeviceGetNvLinkRemotePciInfo_v2(
+        device: Handle, link: c_uint, info: *mut PciInfo
+    ) |machine, gpu| {
+        // A link that is down has no other end.
+        match state(machine, gpu, link) {
+            Some(1 | 2) => put(info, PciInfo::of(&format!("0000:{:02X}:00.0", 0xc1 + link % 4))),
+            _ => Err(INVALID_ARGUMENT),
+        }
+    }
+
     nvmlDeviceGetNvLinkErrorCounter(device: Handle, link: c_uint, counter: c_uint, value: *mut c_ulonglong) |machine, gpu| {
         state(machine, gpu, link).ok_or(INVALID_ARGUMENT)?;
         if BLACKWELL <= machine.architecture(gpu) {
@@ -118,7 +130,7 @@ calls! {
             return Err(OTHER_VERSION);
         }
         // No bandwidth lost, no recovery, no route in trouble: 1 is healthy.
-        put(info, Fabric { version: tag::<Fabric>(3), uuid: [0xfa; 16], status: 0, clique, state, mask: 0x2aa, summary: 1 })
+        put(info, Fabric { version: tag::<Fabric>(3), uuid: [0xfa; 16], status: 0, clique, state, mask: 0x1aa, summary: 1 })
     }
 
     nvmlDeviceGetFieldValues(device: Handle, count: c_int, fields: *mut Field) |machine, gpu| {

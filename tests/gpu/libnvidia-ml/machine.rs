@@ -31,8 +31,22 @@ pub type Handle = *mut c_void;
 
 /// What the file says of this library, by the second word or the third.
 const KNOWN: &[&str] = &[
-    "gpus", "driver", "architecture", "links", "link", "errors", "fabric", "rest", "clock",
-    "throttled", "pcie", "replays", "processes", "lost", "ecc", "serial",
+    "gpus",
+    "driver",
+    "architecture",
+    "links",
+    "link",
+    "errors",
+    "fabric",
+    "rest",
+    "clock",
+    "throttled",
+    "pcie",
+    "replays",
+    "processes",
+    "lost",
+    "ecc",
+    "serial",
 ];
 
 /// The machine.
@@ -68,10 +82,7 @@ fn check() {
 }
 
 /// Answers a call about the machine: faults first, then what it does.
-pub fn answer(
-    name: &'static str,
-    call: impl FnOnce(&mut Machine) -> Result<(), c_int>,
-) -> c_int {
+pub fn answer(name: &'static str, call: impl FnOnce(&mut Machine) -> Result<(), c_int>) -> c_int {
     let fate = {
         let Machine { description, faults, .. } = &mut *lock();
         faults.of_call(description, name, None)
