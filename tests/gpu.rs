@@ -5,8 +5,20 @@
 #[path = "gpu/driver.rs"]
 mod driver;
 
+#[path = "gpu/faults.rs"]
+mod faults;
+
+#[path = "gpu/nvml.rs"]
+mod nvml;
+
+#[path = "gpu/old_driver.rs"]
+mod old_driver;
+
 #[path = "gpu/stub.rs"]
 mod stub;
 
 #[path = "gpu/symbols.rs"]
 mod symbols;
+
+#[path = "gpu/time.rs"]
+mod time;

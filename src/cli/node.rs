@@ -54,6 +54,8 @@ enum Command {
     GpuList(children::ListArgs),
     #[command(hide = true)]
     GpuLibrary(LibraryArgs),
+    #[command(hide = true)]
+    GpuAround(children::AroundArgs),
 }
 
 /// Run probes for a coordinator that speaks on stdin and listens on stdout.
@@ -97,6 +99,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Command::CollectiveChild(args) => children::collective(args),
         Command::GpuList(args) => children::list(args),
         Command::GpuLibrary(args) => node_library::run(args),
+        Command::GpuAround(args) => children::around(args),
     }
 }
 

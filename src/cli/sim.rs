@@ -16,10 +16,15 @@ use super::exit;
 use super::stdout;
 use super::study;
 use crate::inventory::hostlist;
+use crate::model::collective::CollectiveDocument;
+use crate::model::copy::CopyDocument;
 use crate::model::worker::STEP_VARIABLE;
+use crate::probe::copy;
 use crate::sim::bench::Bench;
 use crate::sim::fabric::Fabric;
 use crate::sim::noise::Key;
+use crate::sim::own;
+use crate::sim::own::Place;
 use crate::sim::record;
 use crate::sim::render::Answer;
 use crate::sim::scenario::Scenario;
@@ -342,6 +347,86 @@ pub fn tcp_probe(question: &TcpQuestion<'_>) -> Option<anyhow::Result<u8>> {
     })
 }
 
+/// What a native GPU probe does on a simulated node.
+#[derive(Debug)]
+pub enum Played<D> {
+    /// It comes to this document.
+    Document(D),
+    /// It ended otherwise, with this code.
+    Ended(u8),
+}
+
+/// The native copy probe on a simulated node, alone or with `nodes`; `None`
+/// where none is simulated.
+pub fn copy_probe(
+    task: &copy::task::Task,
+    nodes: &[String],
+) -> Option<anyhow::Result<Played<CopyDocument>>> {
+    let play = |place: &Place<'_>| own::copy::document(place, task);
+    played(tool::COPY_PROBE, nodes, &task.gpus, &BTreeMap::new(), &play)
+}
+
+/// The native NCCL probe on a simulated node, alone or with `nodes`, these
+/// variables set for NCCL beside those of its own environment; `None` where none
+/// is simulated.
+pub fn collective_probe(
+    asked: &own::collective::Asked<'_>,
+    gpus: &[u32],
+    nodes: &[String],
+    environment: &BTreeMap<String, String>,
+) -> Option<anyhow::Result<Played<CollectiveDocument>>> {
+    let play = |place: &Place<'_>| own::collective::document(place, asked);
+    played(tool::COLLECTIVE_PROBE, nodes, gpus, environment, &play)
+}
+
+fn played<D>(
+    probe: &str,
+    nodes: &[String],
+    gpus: &[u32],
+    environment: &BTreeMap<String, String>,
+    play: &dyn Fn(&Place<'_>) -> D,
+) -> Option<anyhow::Result<Played<D>>> {
+    let (scenario, node) = match role()? {
+        Ok(role) => role,
+        Err(code) => return Some(Ok(Played::Ended(code))),
+    };
+    if let Some(reply) = tool::ailing(&scenario, &[&node], probe) {
+        return Some(act(reply).map(Played::Ended));
+    }
+    let fabric = match Fabric::build(&scenario) {
+        Ok(fabric) => fabric,
+        Err(why) => return Some(refuse(&why).map(Played::Ended)),
+    };
+    if let Some(name) = nodes.iter().chain([&node]).find(|name| fabric.node(name).is_err()) {
+        let why = format!("{name} is no node of the scenario");
+        return Some(refuse(&why).map(Played::Ended));
+    }
+    let mut environment = environment.clone();
+    for (name, value) in steering() {
+        environment.entry(name).or_insert(value);
+    }
+    Some(Ok(Played::Document(play(&Place {
+        scenario: &scenario,
+        fabric: &fabric,
+        node: &node,
+        nodes,
+        gpus,
+        environment,
+        noise: noise_number,
+    }))))
+}
+
+/// The variables that tools are steered with; the rest of an environment is
+/// nobody's.
+fn steering() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| {
+            ["NCCL_", "CUDA_", "FABRICGATE_SIM_"].iter().any(|p| name.starts_with(p))
+        })
+        .collect()
+}
+
 fn serve_tcp() -> anyhow::Result<u8> {
     tcp::serve(&mut std::io::stdout())?;
     Ok(exit::PASS)
@@ -405,14 +490,7 @@ fn answer(args: &ToolArgs) -> anyhow::Result<u8> {
         reading: noise_number(args.reading),
         job: None,
     };
-    // Only what tools are steered with; the rest of an environment is nobody's.
-    let environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| {
-            ["NCCL_", "CUDA_", "FABRICGATE_SIM_"].iter().any(|p| name.starts_with(p))
-        })
-        .collect();
-    match tool::call(&bench, &args.name, &args.args, &environment) {
+    match tool::call(&bench, &args.name, &args.args, &steering()) {
         None => refuse(&format!("no simulated tool `{}`", args.name)),
         Some(reply) => act(reply),
     }

@@ -22,6 +22,7 @@ use tokio::process::Child;
 use tokio::process::ChildStderr;
 use tokio::process::ChildStdin;
 use tokio::process::ChildStdout;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -55,13 +56,23 @@ impl Session {
     /// Starts a process with these additional variables. Must be called inside
     /// a tokio runtime.
     pub fn start(argv: &[String], env: &BTreeMap<String, String>) -> Result<Self, ExecError> {
+        Self::overheard(argv, env, None)
+    }
+
+    /// The same, and passes on what comes on its standard error, in pieces. Who
+    /// takes them slowly slows the process.
+    pub fn overheard(
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+        ear: Option<mpsc::Sender<Vec<u8>>>,
+    ) -> Result<Self, ExecError> {
         let mut command = command(argv, env)?;
         command.stdin(Stdio::piped());
         let program = argv.first().map_or("", String::as_str);
         let mut child = command.spawn().map_err(|source| refused(program, source))?;
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let listening =
-            child.stderr.take().map(|pipe| tokio::spawn(keep_tail(pipe, Arc::clone(&tail))));
+            child.stderr.take().map(|pipe| tokio::spawn(keep_tail(pipe, Arc::clone(&tail), ear)));
         Ok(Self {
             input: Input { pipe: child.stdin.take() },
             output: Output { pipe: child.stdout.take().map(BufReader::new), line: Vec::new() },
@@ -232,16 +243,26 @@ impl Drop for Process {
 }
 
 /// Reads a pipe to its end and keeps the last of it.
-async fn keep_tail(mut pipe: ChildStderr, tail: Arc<Mutex<VecDeque<u8>>>) {
+async fn keep_tail(
+    mut pipe: ChildStderr,
+    tail: Arc<Mutex<VecDeque<u8>>>,
+    ear: Option<mpsc::Sender<Vec<u8>>>,
+) {
     let mut buffer = vec![0u8; 8 * 1024];
     while let Ok(count) = pipe.read(&mut buffer).await {
         if count == 0 {
             return;
         }
-        let mut tail = tail.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        tail.extend(&buffer[..count]);
-        let excess = tail.len().saturating_sub(TAIL);
-        tail.drain(..excess);
+        {
+            let mut tail = tail.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            tail.extend(&buffer[..count]);
+            let excess = tail.len().saturating_sub(TAIL);
+            tail.drain(..excess);
+        }
+        if let Some(ear) = &ear {
+            // That nobody listens is no reason to stop reading.
+            let _ = ear.send(buffer[..count].to_vec()).await;
+        }
     }
 }
 

@@ -5,4 +5,5 @@
 
 pub mod cuda;
 pub mod loading;
+pub mod nccl;
 pub mod nvml;

@@ -259,7 +259,7 @@ impl Reader {
             let what = match (class.is_empty(), detail.is_empty()) {
                 (true, true) => "a problem without a word".to_owned(),
                 (true, false) => detail,
-                (false, true) => class,
+                (false, true) => class.clone(),
                 (false, false) => format!("{class}: {detail}"),
             };
             let word = |said: Option<String>| {
@@ -270,6 +270,7 @@ impl Reader {
                 host: word(said.node),
                 gpu: said.gpu,
                 code: word(said.code),
+                class: Some(class).filter(|class| !class.is_empty()),
                 ..Problem::new(said.kind, what)
             };
             self.note(problem, Some(page));

@@ -150,6 +150,9 @@ pub struct Problem {
     /// The library's name for the error, such as `CUDA_ERROR_SYSTEM_NOT_READY`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// What our own probes call it, such as `no-imex-channel`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
 }
 
 impl Problem {
@@ -164,6 +167,7 @@ impl Problem {
             rank: None,
             gpu: None,
             code: None,
+            class: None,
         }
     }
 

@@ -18,6 +18,9 @@ use super::scenario::Scenario;
 use super::tooling::CrossDomain;
 use super::tooling::Nvbandwidth;
 
+/// Microseconds until a copy engine begins a copy.
+const COPY_START: f64 = 1.6;
+
 /// One run of a tool: where, and the how-many-eth reading.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench<'a> {
@@ -233,14 +236,19 @@ impl Bench<'_> {
             }
         }
         let corrupt = gpus.iter().find(|gpu| self.fabric.gpus[**gpu].corrupt)?;
-        (!matches!(case.kind, Kind::HostLatency | Kind::PeerLatency)).then(|| Failure {
+        (!case.is_latency()).then(|| Failure {
             what: "ASSERT".to_owned(),
             expression: "h_errorFlag == 0".to_owned(),
             rank: place(*corrupt),
         })
     }
 
-    fn measure(&self, version: Nvbandwidth, case: &Case, gpus: &[GpuIndex]) -> Vec<Table> {
+    pub(super) fn measure(
+        &self,
+        version: Nvbandwidth,
+        case: &Case,
+        gpus: &[GpuIndex],
+    ) -> Vec<Table> {
         let key = self.key(case.name);
         let table = |part: &str, columns: usize, cells: Vec<f64>| Table {
             key: match part {
@@ -302,6 +310,22 @@ impl Bench<'_> {
                     let shown = if case.engine == Engine::Kernel { total } else { first };
                     vec![table("", gpus.len(), shown)]
                 }
+            }
+            // Nothing is shared between disjoint pairs behind a switch that does not
+            // block; without it they share the way through the host.
+            Kind::PairsAtOnce { read } => {
+                let mut cells = self.pairs(case, key, gpus, read);
+                let ends = gpus.iter().flat_map(|row| gpus.iter().map(move |column| (row, column)));
+                for (cell, (row, column)) in cells.iter_mut().zip(ends) {
+                    let shared = self.fabric.route(*row, *column) == Route::Pcie;
+                    *cell *= if shared { 0.6 } else { 1.0 };
+                }
+                vec![table("", gpus.len(), cells)]
+            }
+            Kind::CopyLatency => row(&|gpu| COPY_START + hardware(gpu).host_latency / 1e3),
+            Kind::PeerCopyLatency => {
+                let truth = |from, to| COPY_START + self.peer_latency(from, to) / 1e3;
+                vec![table("", gpus.len(), self.matrix(gpus, key, &truth))]
             }
             Kind::Star { inbound, .. } => row(&|gpu| self.star(gpu, gpus, inbound, case.engine)),
             Kind::HostLatency => row(&|gpu| hardware(gpu).host_latency),

@@ -33,6 +33,15 @@ pub enum Kind {
         /// Data goes to the one.
         inbound: bool,
     },
+    /// Each GPU with each other, all disjoint pairs of a round at once.
+    PairsAtOnce {
+        /// The row's GPU reads.
+        read: bool,
+    },
+    /// Latency of a small copy between host and each GPU.
+    CopyLatency,
+    /// Latency of a small copy from each GPU to each other.
+    PeerCopyLatency,
     /// Latency from each GPU to host memory.
     HostLatency,
     /// Latency from each GPU to each other.
@@ -138,6 +147,30 @@ const MULTINODE: &[Case] = &[
     Case { name: "multinode_bisect_write_ce", kind: Kind::Bisect, engine: CE },
 ];
 
+/// The tests that only our own copy probe has.
+const OWN: &[Case] = &[
+    Case {
+        name: "device_to_device_concurrent_memcpy_read_ce",
+        kind: Kind::PairsAtOnce { read: true },
+        engine: CE,
+    },
+    Case {
+        name: "device_to_device_concurrent_memcpy_write_ce",
+        kind: Kind::PairsAtOnce { read: false },
+        engine: CE,
+    },
+    Case { name: "host_to_device_latency_ce", kind: Kind::CopyLatency, engine: CE },
+    Case { name: "device_to_host_latency_ce", kind: Kind::CopyLatency, engine: CE },
+    Case { name: "device_to_device_latency_ce", kind: Kind::PeerCopyLatency, engine: CE },
+];
+
+/// A test of our own copy probe: those of nvbandwidth that copy engines do, and
+/// some more.
+pub fn own(name: &str) -> Option<&'static Case> {
+    let shared = NODE.iter().chain(MULTINODE).filter(|case| case.engine == CE);
+    shared.chain(OWN).find(|case| case.name == name)
+}
+
 /// The tests a version knows, in the order they run.
 pub fn list(version: Nvbandwidth, multinode: bool) -> Vec<&'static Case> {
     let node = NODE.iter().filter(move |case| match case.kind {
@@ -158,9 +191,20 @@ impl Case {
         self.name.starts_with("multinode_")
     }
 
+    /// Whether its numbers are times.
+    pub fn is_latency(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::HostLatency | Kind::PeerLatency | Kind::CopyLatency | Kind::PeerCopyLatency
+        )
+    }
+
     /// Whether it needs two GPUs.
     pub fn needs_peer(&self) -> bool {
-        !matches!(self.kind, Kind::Host { .. } | Kind::HostLatency | Kind::Local)
+        !matches!(
+            self.kind,
+            Kind::Host { .. } | Kind::HostLatency | Kind::CopyLatency | Kind::Local
+        )
     }
 
     /// The headline of its matrix; `part` is the part of a three-part test.
@@ -186,6 +230,8 @@ impl Case {
                 format!("memcpy {engine} GPU(row) {arrow} GPU(column) bandwidth (GB/s)")
             }
             Kind::Star { read, inbound } => self.star_description(version, engine, read, inbound),
+            // nvbandwidth has no such tests, and so no words for them.
+            Kind::PairsAtOnce { .. } | Kind::CopyLatency | Kind::PeerCopyLatency => String::new(),
             Kind::HostLatency => "memory latency SM CPU(row) <-> GPU(column) (ns)".to_owned(),
             Kind::PeerLatency => {
                 "Device to Device Latency SM GPU(row) <-> GPU(column) (ns)".to_owned()

@@ -175,7 +175,7 @@ impl Bench<'_> {
         Some(CollectiveRun { program, collective, gpus, bytes, rows, version, failure })
     }
 
-    fn row(
+    pub(super) fn row(
         &self,
         program: &str,
         collective: Collective,
@@ -212,7 +212,7 @@ impl Bench<'_> {
     }
 
     /// What large messages reach.
-    fn bus_bandwidth(&self, collective: Collective, gpus: &[GpuIndex]) -> f64 {
+    pub(super) fn bus_bandwidth(&self, collective: Collective, gpus: &[GpuIndex]) -> f64 {
         let fabric = self.fabric;
         let hardware = fabric.home(gpus[0]).hardware;
         let wires = self.wires(gpus);
@@ -287,7 +287,7 @@ impl Bench<'_> {
         self.node_names(gpus).contains(&node)
     }
 
-    fn collective_failure(&self, gpus: &[GpuIndex]) -> Option<(String, String)> {
+    pub(super) fn collective_failure(&self, gpus: &[GpuIndex]) -> Option<(String, String)> {
         for fault in &self.scenario.faults {
             if let Fault::ToolError { node, testcase: None, error } = fault
                 && self.is_here(node, gpus)

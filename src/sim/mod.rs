@@ -19,6 +19,7 @@ pub mod loom;
 pub mod mpi;
 pub mod network;
 pub mod noise;
+pub mod own;
 pub mod pair;
 pub mod platform;
 pub mod record;

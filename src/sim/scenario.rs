@@ -176,7 +176,7 @@ impl Scenario {
             Fault::ToolHangs { tool, .. }
             | Fault::ToolFloods { tool, .. }
             | Fault::ToolGarbage { tool, .. } => {
-                match tool::NAMES.contains(&tool.as_str()) || tool == tool::TCP_PROBE {
+                match tool::NAMES.iter().chain(tool::PROBES).any(|name| name == tool) {
                     true => Ok(()),
                     false => Err(format!("no tool `{tool}`; known are {}", tool::NAMES.join(", "))),
                 }

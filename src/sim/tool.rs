@@ -42,6 +42,16 @@ pub const NAMES: &[&str] = &[
 /// called by.
 pub const TCP_PROBE: &str = "fabricgate-tcp";
 
+/// The native GPU probes, likewise.
+pub const COPY_PROBE: &str = "fabricgate-copy";
+/// The one of collectives.
+pub const COLLECTIVE_PROBE: &str = "fabricgate-collective";
+/// The one that asks what may be shared.
+pub const FABRIC_PROBE: &str = "fabricgate-fabric";
+
+/// Probes that faults may name beside tools.
+pub const PROBES: &[&str] = &[TCP_PROBE, COPY_PROBE, COLLECTIVE_PROBE, FABRIC_PROBE];
+
 /// What a tool does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {

@@ -1,59 +1,309 @@
 //! Our loader's calls, each of them, against a driver of our own: what they give
 //! and what they refuse. The numbers are the simulated machine's.
 
+use std::path::Path;
+
+use fabricgate::ffi::cuda::Address;
 use fabricgate::ffi::cuda::Context;
 use fabricgate::ffi::cuda::Cuda;
+use fabricgate::ffi::cuda::CudaError;
 use fabricgate::ffi::cuda::Device;
 use fabricgate::ffi::cuda::Stream;
+use fabricgate::ffi::cuda::code;
+use fabricgate::ffi::cuda::code::attribute;
 
 use crate::stub::Library;
 use crate::stub::Machine;
 
 /// A driver of this machine, and the folder it lives in.
-fn driver(machine: &Machine) -> (tempfile::TempDir, Cuda) {
+pub(crate) fn driver(machine: &Machine) -> (tempfile::TempDir, Cuda) {
     let folder = tempfile::tempdir().expect("a folder");
     let cuda = Cuda::load(Some(&machine.driver(folder.path(), Library::Cuda))).expect("loads");
     (folder, cuda)
 }
 
-/// The same, and its GPUs, each with a context and a stream.
-fn begun(machine: &Machine) -> (tempfile::TempDir, Cuda, Vec<(Device, Context, Stream)>) {
+/// A GPU in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Used {
+    pub(crate) device: Device,
+    pub(crate) context: Context,
+    pub(crate) stream: Stream,
+    pub(crate) memory: Address,
+}
+
+/// How much a test copies.
+pub(crate) const BYTES: usize = 4 << 20;
+
+/// A driver of this machine and its GPUs, each with a context, a stream and
+/// [`BYTES`] of memory that hold its number.
+pub(crate) fn begun(machine: &Machine) -> (tempfile::TempDir, Cuda, Vec<Used>) {
     let (folder, cuda) = driver(machine);
     cuda.init().expect("begins");
     let gpus = cuda.devices().expect("counted").into_iter().map(|device| {
         let context = cuda.retain(device).expect("a context");
         cuda.enter(context).expect("entered");
-        (device, context, cuda.stream().expect("a stream"))
+        let (stream, memory) = (cuda.stream().expect("a stream"), cuda.alloc(BYTES));
+        let memory = memory.expect("memory");
+        cuda.fill(memory, device.0.unsigned_abs(), BYTES / 4, stream).expect("filled");
+        cuda.wait_stream(stream).expect("done");
+        Used { device, context, stream, memory }
     });
     let gpus = gpus.collect();
     (folder, cuda, gpus)
 }
 
-/// How much a test copies: 4 MiB.
-const BYTES: usize = 4 << 20;
+/// The first words at an address that this GPU reaches.
+pub(crate) fn words(cuda: &Cuda, gpu: Used, at: Address, bytes: usize) -> Vec<u32> {
+    cuda.enter(gpu.context).expect("entered");
+    let host = cuda.host_memory(bytes).expect("host memory");
+    cuda.copy_to_host(&host, at, bytes, gpu.stream).expect("copied");
+    cuda.wait_stream(gpu.stream).expect("done");
+    let (words, _) = host.read().as_chunks::<4>();
+    words.iter().map(|word| u32::from_ne_bytes(*word)).collect()
+}
+
+pub(crate) fn code_of<T: std::fmt::Debug>(answer: Result<T, CudaError>) -> Option<i32> {
+    answer.expect_err("an error").code()
+}
 
 #[test]
-fn a_copy_takes_its_bytes_over_its_rate_and_arrives() {
-    let machine = Machine::of(2).with("gpu 1 down = 20").with("gpu 1 up = 10");
+fn a_library_that_is_not_there_or_is_another_one_is_told() {
+    let said = Cuda::load(Some(Path::new("/no/such/libcuda.so.1"))).expect_err("not there");
+    assert!(said.to_string().starts_with("/no/such/libcuda.so.1 cannot be opened: "), "{said}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = folder.path().join("libcuda.so.1");
+    std::fs::write(&text, "no library").expect("written");
+    let said = Cuda::load(Some(&text)).expect_err("no library").to_string();
+    assert!(said.contains("libcuda.so.1 cannot be opened: "), "{said}");
+    let foreign = Machine::of(1).without(Library::Cuda, &["cuInit"]);
+    let foreign = foreign.driver(folder.path(), Library::Cuda);
+    let said = Cuda::load(Some(&foreign)).expect_err("another library").to_string();
+    assert!(said.ends_with("libcuda.so.1 has no cuInit, so it is another library"), "{said}");
+}
+
+#[test]
+fn the_machine_is_told_as_it_is() {
+    let machine = Machine::of(2)
+        .with("cuda = 12080")
+        .with("gpu 1 name = Stub H200")
+        .with("gpu 1 bus = 0000:C1:00.0")
+        .with("gpu 1 memory = 1073741824")
+        .with("gpu 1 compute-mode = 3");
+    let (folder, cuda) = driver(&machine);
+    assert_eq!(cuda.path(), folder.path().join("libcuda.so.1"));
+    assert_eq!(code_of(cuda.devices()), Some(code::NOT_INITIALIZED));
+    assert_eq!(cuda.driver_version(), Ok((12, 8)));
+    cuda.init().expect("begins");
+    let devices = cuda.devices().expect("counted");
+    assert_eq!(devices, [Device(0), Device(1)]);
+    let [first, second] = devices[..] else { unreachable!() };
+    assert_eq!(cuda.name(second).expect("a name"), "Stub H200");
+    assert_eq!(cuda.bus_id(second).expect("an address"), "0000:c1:00.0");
+    assert_eq!(cuda.total_memory(second), Ok(1 << 30));
+    assert_ne!(cuda.uuid(first), cuda.uuid(second));
+    assert_eq!(cuda.attribute(second, attribute::COMPUTE_MODE), Ok(3));
+    assert_eq!(cuda.attribute(second, attribute::CAPABILITY_MAJOR), Ok(9));
+    assert_eq!(cuda.attribute(second, attribute::FABRIC_HANDLES), Ok(1));
+    assert_eq!(code_of(cuda.attribute(first, 9999)), Some(code::INVALID_VALUE));
+    assert_eq!(cuda.peer_attribute(attribute::PEER_ACCESS, first, second), Ok(1));
+    assert_eq!(cuda.can_access_peer(first, second), Ok(true));
+    assert_eq!(cuda.can_access_peer(first, first), Ok(false));
+    assert_eq!(code_of(cuda.name(Device(2))), Some(code::INVALID_DEVICE));
+}
+
+#[test]
+fn an_error_is_named_by_the_driver_or_else_by_us() {
+    let (_folder, cuda) = driver(&Machine::of(0));
+    let said = cuda.init().expect_err("no GPU");
+    assert_eq!(said.to_string(), "cuInit: CUDA_ERROR_NO_DEVICE (100)");
+    let unnamed = Machine::of(1).without(Library::Cuda, &["cuGetErrorName"]);
+    let (_folder, cuda) = driver(&unnamed.with("fail cuInit = 803"));
+    let said = cuda.init().expect_err("a mismatch");
+    assert_eq!(said.to_string(), "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
+    let (_folder, cuda) = driver(&Machine::of(1).with("fail cuInit = 12345"));
+    assert_eq!(cuda.init().expect_err("odd").to_string(), "cuInit: CUDA error 12345 (12345)");
+}
+
+#[test]
+fn memory_is_given_until_there_is_none_and_taken_back() {
+    let machine = Machine::of(1).with("gpu memory = 8388608");
     let (_folder, cuda, gpus) = begun(&machine);
-    let (_, context, stream) = gpus[1];
-    cuda.enter(context).expect("entered");
-    let there = cuda.alloc(BYTES).expect("memory");
-    let mut here = cuda.host_memory(BYTES).expect("host memory");
-    here.write().fill(7);
-    let back = cuda.host_memory(BYTES).expect("host memory");
-    let events: Vec<_> = (0..3).map(|_| cuda.event().expect("an event")).collect();
-    cuda.record(events[0], stream).expect("recorded");
-    cuda.copy_to_device(there, &here, BYTES, stream).expect("copied");
-    cuda.record(events[1], stream).expect("recorded");
-    cuda.copy_to_host(&back, there, BYTES, stream).expect("copied");
-    cuda.record(events[2], stream).expect("recorded");
-    cuda.wait_stream(stream).expect("done");
-    let rate = |from: usize, to: usize| {
-        let ms = cuda.elapsed_ms(events[from], events[to]).expect("a time");
-        BYTES as f64 / (f64::from(ms) * 1e6)
-    };
-    assert!((rate(0, 1) - 20.0).abs() < 1e-3, "{}", rate(0, 1));
-    assert!((rate(1, 2) - 10.0).abs() < 1e-3, "{}", rate(1, 2));
-    assert!(back.read().iter().all(|byte| *byte == 7));
+    assert_eq!(cuda.memory_info(), Ok((4 << 20, 8 << 20)));
+    let second = cuda.alloc(BYTES).expect("there is room");
+    assert_eq!(code_of(cuda.alloc(1)), Some(code::OUT_OF_MEMORY));
+    cuda.free(second).expect("given back");
+    assert_eq!(code_of(cuda.free(second)), Some(code::INVALID_VALUE));
+    cuda.free(gpus[0].memory).expect("given back");
+    assert_eq!(cuda.memory_info(), Ok((8 << 20, 8 << 20)));
+    cuda.destroy_stream(gpus[0].stream).expect("ended");
+    cuda.release(gpus[0].device).expect("released");
+    assert_eq!(code_of(cuda.enter(gpus[0].context)), Some(201), "CUDA_ERROR_INVALID_CONTEXT");
+}
+
+#[test]
+fn copies_between_gpus_arrive_with_access_and_without() {
+    let (_folder, cuda, gpus) = begun(&Machine::of(3).with("no-peer 0 2"));
+    let (zero, one, two) = (gpus[0], gpus[1], gpus[2]);
+    cuda.enter(zero.context).expect("entered");
+    cuda.enable_peer(one.context).expect("it can");
+    let again = cuda.enable_peer(one.context);
+    assert_eq!(code_of(again), Some(code::PEER_ACCESS_ALREADY_ENABLED));
+    assert_eq!(code_of(cuda.enable_peer(two.context)), Some(code::PEER_ACCESS_UNSUPPORTED));
+    cuda.copy(zero.memory, one.memory, BYTES, zero.stream).expect("copied");
+    cuda.synchronize().expect("done");
+    assert!(words(&cuda, zero, zero.memory, BYTES).iter().all(|word| *word == 1));
+    let (to, from) = ((zero.memory, zero.context), (two.memory, two.context));
+    cuda.copy_peer(to, from, BYTES, zero.stream).expect("copied");
+    cuda.synchronize().expect("done");
+    assert!(words(&cuda, zero, zero.memory, BYTES).iter().all(|word| *word == 2));
+    let swapped = ((zero.memory, two.context), from);
+    let refused = cuda.copy_peer(swapped.0, swapped.1, BYTES, zero.stream);
+    assert_eq!(code_of(refused), Some(code::INVALID_VALUE), "no memory of that GPU");
+    let beyond = cuda.copy(zero.memory.offset(4), one.memory, BYTES, zero.stream);
+    assert_eq!(code_of(beyond), Some(code::INVALID_VALUE));
+}
+
+#[test]
+fn a_held_stream_waits_for_the_host_and_events_for_streams() {
+    let (_folder, cuda, gpus) = begun(&Machine::of(1));
+    let first = gpus[0].stream;
+    let second = cuda.stream().expect("a stream");
+    let gate = cuda.host_memory(4096).expect("host memory");
+    let (reached, never) = (cuda.event().expect("an event"), cuda.event().expect("an event"));
+    cuda.hold(first, gate.address().expect("an address"), 1).expect("held");
+    cuda.fill(gpus[0].memory, 9, BYTES / 4, first).expect("filled");
+    cuda.record(reached, first).expect("recorded");
+    cuda.wait_for(second, reached).expect("waits");
+    assert_eq!(cuda.is_idle(first), Ok(false));
+    assert_eq!(cuda.is_idle(second), Ok(false));
+    assert_eq!(cuda.was_reached(reached), Ok(false));
+    assert_eq!(cuda.was_reached(never), Ok(true), "nothing was recorded");
+    assert_eq!(code_of(cuda.elapsed_ms(reached, reached)), Some(code::NOT_READY));
+    assert_eq!(code_of(cuda.elapsed_ms(never, never)), Some(code::INVALID_HANDLE));
+    gate.set_word(1);
+    cuda.wait_event(reached).expect("reached");
+    cuda.wait_stream(second).expect("done");
+    assert_eq!(cuda.is_idle(first), Ok(true));
+    assert_eq!(cuda.was_reached(reached), Ok(true));
+    assert_eq!(words(&cuda, gpus[0], gpus[0].memory, 8), [9, 9]);
+    cuda.destroy_event(reached).expect("ended");
+    assert_eq!(code_of(cuda.destroy_event(reached)), Some(code::INVALID_HANDLE));
+}
+
+#[test]
+fn who_sets_the_word_may_be_another_thread() {
+    let (_folder, cuda, gpus) = begun(&Machine::of(1));
+    let gate = cuda.host_memory(4096).expect("host memory");
+    let word = gate.address().expect("an address").0;
+    cuda.hold(gpus[0].stream, Address(word), 1).expect("held");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            cuda.enter(gpus[0].context).expect("entered");
+            cuda.wait_stream(gpus[0].stream)
+        });
+        cuda.driver_version().expect("others are answered meanwhile");
+        gate.set_word(1);
+        waits.join().expect("ends").expect("done");
+    });
+}
+
+#[test]
+fn fabric_memory_is_created_exported_imported_and_mapped() {
+    let (_here, owner, owners) = begun(&Machine::of(2).with("node = n1").with("clique = 7"));
+    let (_there, other, others) = begun(&Machine::of(2).with("node = n2").with("clique = 7"));
+    let bytes = owner.granularity(owners[1].device).expect("a size");
+    assert_eq!(code_of(owner.create(owners[1].device, bytes + 1)), Some(code::INVALID_VALUE));
+    let created = owner.create(owners[1].device, bytes).expect("created");
+    let at = owner.reserve(bytes, bytes).expect("reserved");
+    owner.map(at, bytes, created).expect("mapped");
+    let early = owner.fill(at, 5, bytes / 4, owners[1].stream);
+    assert_eq!(code_of(early), Some(code::INVALID_VALUE), "nobody may use it yet");
+    owner.allow(at, bytes, owners[1].device).expect("allowed");
+    owner.fill(at, 5, bytes / 4, owners[1].stream).expect("filled");
+    owner.wait_stream(owners[1].stream).expect("done");
+
+    let imported = other.import(owner.export(created).expect("exported")).expect("imported");
+    let seen = other.reserve(bytes, bytes).expect("reserved");
+    other.map(seen, bytes, imported).expect("mapped");
+    other.allow(seen, bytes, others[0].device).expect("allowed");
+    other.copy(others[0].memory, seen, bytes, others[1].stream).expect_err("of another GPU");
+    let (first, last) = (others[0], bytes / 4 - 1);
+    other.enter(first.context).expect("entered");
+    other.copy(first.memory, seen, bytes, first.stream).expect("copied");
+    other.wait_stream(first.stream).expect("done");
+    assert_eq!(words(&other, first, first.memory, bytes)[last], 5);
+    other.unmap(seen, bytes).expect("unmapped");
+    other.unreserve(seen, bytes).expect("given back");
+    other.release_memory(imported).expect("released");
+
+    // Its own, which is how one finds out whether the fabric works at all.
+    let own = owner.import(owner.export(created).expect("exported")).expect("its own");
+    owner.release_memory(own).expect("released");
+    assert_eq!(code_of(owner.unreserve(at, bytes)), Some(code::INVALID_VALUE), "still mapped");
+    owner.unmap(at, bytes).expect("unmapped");
+    owner.unreserve(at, bytes).expect("given back");
+    owner.release_memory(created).expect("released");
+}
+
+#[test]
+fn fabric_memory_is_refused_without_a_channel_and_across_cliques() {
+    let (_folder, none, gpus) = begun(&Machine::of(1).with("imex = no"));
+    let refused = none.create(gpus[0].device, 2 << 20);
+    assert_eq!(code_of(refused), Some(code::NOT_PERMITTED));
+    let (_folder, old, gpus) = begun(&Machine::of(1).with("fabric = no"));
+    assert_eq!(old.attribute(gpus[0].device, attribute::FABRIC_HANDLES), Ok(0));
+    assert_eq!(code_of(old.create(gpus[0].device, 2 << 20)), Some(code::NOT_SUPPORTED));
+    let (_one, one, gpus) = begun(&Machine::of(1).with("clique = 1"));
+    let (_two, two, _) = begun(&Machine::of(1).with("clique = 2"));
+    let created = one.create(gpus[0].device, 2 << 20).expect("created");
+    let handle = one.export(created).expect("exported");
+    assert_eq!(code_of(two.import(handle)), Some(code::INVALID_HANDLE));
+    one.release_memory(created).expect("released");
+    assert_eq!(code_of(one.import(handle)), Some(code::INVALID_HANDLE), "it is gone");
+    assert_eq!(code_of(one.import([0; 64])), Some(code::INVALID_HANDLE));
+}
+
+/// The variable that tells a test's second process which handle to open.
+const HANDLE: &str = "FABRICGATE_TEST_HANDLE";
+
+#[test]
+fn memory_of_another_process_on_the_node_is_opened() {
+    let (folder, cuda, gpus) = begun(&Machine::of(2).with("pair = 100"));
+    let handle = cuda.ipc_handle(gpus[1].memory).expect("a handle");
+    assert_eq!(code_of(cuda.ipc_open(handle)), Some(201), "not by its own process");
+    let text: String = handle.iter().map(|byte| format!("{byte:02x}")).collect();
+    #[expect(clippy::disallowed_methods, reason = "a test needs a second process")]
+    let output = std::process::Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "driver::opens_what_another_process_has", "--include-ignored"])
+        .env(HANDLE, text)
+        .env(crate::stub::MACHINE, folder.path().join("machine.txt"))
+        .output()
+        .expect("started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert_eq!(words(&cuda, gpus[1], gpus[1].memory, 8), [77, 77], "it wrote here");
+}
+
+#[test]
+#[ignore = "the second process of another test"]
+fn opens_what_another_process_has() {
+    let Ok(text) = std::env::var(HANDLE) else { return };
+    let mut handle = [0; 64];
+    for (at, byte) in handle.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hexadecimal");
+    }
+    let (_folder, cuda, gpus) = begun(&Machine::of(2).with("pair = 100"));
+    cuda.enter(gpus[0].context).expect("entered");
+    let there = cuda.ipc_open(handle).expect("opened");
+    assert_eq!(words(&cuda, gpus[0], there, 8), [1, 1]);
+    let (start, end) = (cuda.event().expect("an event"), cuda.event().expect("an event"));
+    cuda.record(start, gpus[0].stream).expect("recorded");
+    cuda.copy(gpus[0].memory, there, BYTES, gpus[0].stream).expect("copied");
+    cuda.record(end, gpus[0].stream).expect("recorded");
+    cuda.fill(there, 77, 2, gpus[0].stream).expect("filled");
+    cuda.synchronize().expect("done");
+    let ms = cuda.elapsed_ms(start, end).expect("a time");
+    assert!((BYTES as f64 / f64::from(ms) / 1e6 - 100.0).abs() < 0.01, "{ms} ms");
+    cuda.ipc_close(there).expect("closed");
+    assert_eq!(code_of(cuda.ipc_close(there)), Some(code::INVALID_VALUE));
 }

@@ -149,7 +149,7 @@ fn without(mut library: Vec<u8>, symbol: &str) -> Vec<u8> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machine {
     lines: Vec<String>,
-    missing: BTreeMap<&'static str, Vec<&'static str>>,
+    missing: BTreeMap<&'static str, Vec<String>>,
 }
 
 impl Machine {
@@ -165,7 +165,8 @@ impl Machine {
     }
 
     /// The same, with a library that lacks these symbols.
-    pub(crate) fn without(mut self, library: Library, symbols: &[&'static str]) -> Self {
+    pub(crate) fn without(mut self, library: Library, symbols: &[&str]) -> Self {
+        let symbols = symbols.iter().map(|symbol| (*symbol).to_owned());
         self.missing.entry(library.file()).or_default().extend(symbols);
         self
     }
@@ -177,7 +178,8 @@ impl Machine {
         fs::write(&file, self.lines.join("\n") + "\n").expect("written");
         let libraries = Library::all().into_iter().map(|library| {
             let missing = self.missing.get(library.file()).map_or(&[][..], Vec::as_slice);
-            (library.variable(), build(library, missing))
+            let missing: Vec<&str> = missing.iter().map(String::as_str).collect();
+            (library.variable(), build(library, &missing))
         });
         libraries.chain([(MACHINE, file)]).collect()
     }

@@ -11,7 +11,7 @@ use crate::stub::Machine;
 use crate::stub::build;
 
 /// The symbols that a source of ours looks up: those between quotes in its list.
-fn looked_up(path: &str) -> BTreeSet<String> {
+pub(crate) fn looked_up(path: &str) -> BTreeSet<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let source = fs::read_to_string(source).expect("a source");
     let list = source.split("symbols! {").nth(1).expect("a list of symbols");

@@ -16,12 +16,15 @@ use crate::cli::exit;
 use crate::cli::failure::Failure;
 use crate::cli::stdout;
 use crate::coordinator::signals::Signals;
+use crate::facts::around;
 use crate::model::parsed::ProblemKind;
+use crate::model::probed::Around;
 use crate::model::probed::ProbeProblem;
 use crate::model::worker::LONGEST_LINE;
 use crate::probe::attend;
 use crate::probe::attend::Attended;
 use crate::probe::attend::Others;
+use crate::probe::attend::Watching;
 use crate::probe::attend::Work;
 use crate::probe::attend::heard::clean;
 
@@ -75,13 +78,27 @@ impl Common {
         if name.is_empty() { "localhost".to_owned() } else { name }
     }
 
+    /// How GPUs are watched meanwhile.
+    fn watching(&self) -> Option<Watching> {
+        if self.no_around {
+            return None;
+        }
+        let mut words = ["node", "gpu-around"].map(str::to_owned).to_vec();
+        for (name, path) in [("--nvml", self.nvml.as_ref()), ("--root", Some(&self.root))] {
+            if let Some(path) = path {
+                words.extend([name.to_owned(), path.display().to_string()]);
+            }
+        }
+        Some(Watching { words, has_begun: around::has_begun })
+    }
+
     /// What is attended, with no process in it yet.
     pub fn work(&self) -> anyhow::Result<Work> {
         Ok(Work {
             executable: std::env::current_exe()?,
             node: self.node(),
             parts: Vec::new(),
-            watching: None,
+            watching: self.watching(),
             limit: Duration::from_secs_f64(self.limit),
             silence: Duration::from_secs_f64(self.silence),
             lists: false,
@@ -231,6 +248,12 @@ impl Telling {
             let _ = write!(err, "\r\x1b[K").and_then(|()| err.flush());
         }
     }
+}
+
+/// What the driver said around it, where it was asked.
+pub fn around(attended: &Attended) -> Option<Around> {
+    let watched = attended.watched.as_ref()?;
+    Some(around::of(&watched.said, &attended.numbers, watched.trouble.as_deref()))
 }
 
 /// Prints a document on one line.

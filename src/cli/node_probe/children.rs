@@ -12,6 +12,8 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::exit;
 use crate::cli::failure::Failure;
+use crate::facts::around;
+use crate::facts::nvml::NvmlLibrary;
 use crate::ffi::cuda::Cuda;
 use crate::model::parsed::ProblemKind;
 use crate::model::probed::ProbeProblem;
@@ -36,6 +38,31 @@ pub struct ListArgs {
     /// The driver's library, where it is not the one that the system finds.
     #[arg(long, value_name = "PATH")]
     cuda: Option<PathBuf>,
+}
+
+/// Ask the driver what GPUs do until standard input ends, one document a line.
+#[derive(Debug, clap::Args)]
+pub struct AroundArgs {
+    /// The driver's library, where it is not the one that the system finds.
+    #[arg(long, value_name = "PATH")]
+    nvml: Option<PathBuf>,
+    /// The root that proc is below.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+}
+
+/// Watches.
+pub fn around(args: &AroundArgs) -> anyhow::Result<u8> {
+    let out = &mut io::stdout().lock();
+    match NvmlLibrary::load(args.nvml.as_deref()) {
+        Err(error) => around::refuse(&error.to_string(), out)?,
+        Ok(library) => {
+            let rest = around::until_closed(io::stdin());
+            let proc = args.root.join("proc");
+            around::watch(&library, &proc, out, &mut io::stderr(), rest)?;
+        }
+    }
+    Ok(exit::PASS)
 }
 
 /// Copies.

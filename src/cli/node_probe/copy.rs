@@ -143,7 +143,8 @@ pub fn measure(args: &CopyArgs, telling: &mut Telling) -> anyhow::Result<CopyDoc
         ..Part::default()
     });
     let attended = attending::attended(&work, args.common.together, telling)?;
-    Ok(copies::document(&task, &attended))
+    let around = attending::around(&attended);
+    Ok(CopyDocument { around, ..copies::document(&task, &attended) })
 }
 
 /// GPUs are counted as NVML counts them, and code is loaded when it is used.

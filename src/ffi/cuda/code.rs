@@ -56,6 +56,8 @@ pub const SYSTEM_DRIVER_MISMATCH: i32 = 803;
 /// `CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE`: the compatibility package serves data
 /// centre GPUs only.
 pub const COMPAT_NOT_SUPPORTED: i32 = 804;
+/// `CUDA_ERROR_TIMEOUT`: some other part did not answer in time.
+pub const TIMEOUT: i32 = 909;
 /// `CUDA_ERROR_UNKNOWN`.
 pub const UNKNOWN: i32 = 999;
 
@@ -87,6 +89,7 @@ const NAMES: &[(i32, &str)] = &[
     (SYSTEM_NOT_READY, "CUDA_ERROR_SYSTEM_NOT_READY"),
     (SYSTEM_DRIVER_MISMATCH, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
     (COMPAT_NOT_SUPPORTED, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE"),
+    (TIMEOUT, "CUDA_ERROR_TIMEOUT"),
     (UNKNOWN, "CUDA_ERROR_UNKNOWN"),
 ];
 

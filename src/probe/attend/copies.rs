@@ -222,7 +222,7 @@ mod tests {
         lines.truncate(3);
         let mut attended = attended(lines, Fate::Died(6));
         attended.parts[0].doing = Some("cuMemcpyAsync GPU 1 -> 0".to_owned());
-        attended.parts[0].stderr = "next: cuMemcpyAsync GPU 1 -> 0\nterminate: x\u{1b}[1m\n".into();
+        attended.parts[0].words = vec!["terminate: x".to_owned(), "aborted".to_owned()];
         let got = document(&task(), &attended);
         assert!(!got.complete);
         assert_eq!(got.tests[0].readings, vec![vec![vec![None, Some(390.0)], vec![None, None]]]);
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(
             problem.detail,
             "the probe's process was ended by SIGABRT (6) in: cuMemcpyAsync GPU 1 -> 0; it said \
-             last: terminate: x [1m"
+             last: terminate: x aborted"
         );
     }
 

@@ -6,7 +6,6 @@ use crate::model::exchange::PREFIX;
 use crate::model::parsed::ProblemKind;
 use crate::model::probed::ProbeProblem;
 use crate::probe::said::Line;
-use crate::probe::said::NEXT;
 
 /// Lines of one child that are kept. The largest known, all tests of 72 GPUs
 /// against each other with several readings, are some ten thousand.
@@ -33,8 +32,10 @@ pub struct Heard {
     pub lost: u64,
     /// What it was about to do when it was last heard of.
     pub doing: Option<String>,
-    /// The end of its standard error.
-    pub stderr: String,
+    /// What libraries said on its standard error, every line once.
+    pub chatter: Vec<String>,
+    /// What else came there last.
+    pub words: Vec<String>,
     /// How it ended; absent while it runs.
     pub fate: Option<Fate>,
 }
@@ -168,10 +169,9 @@ impl Heard {
         Some(problem)
     }
 
-    /// The end of its standard error, without what it told of its work.
+    /// What it said on its standard error last.
     fn last_words(&self) -> String {
-        let lines = self.stderr.lines().filter(|line| !line.starts_with(NEXT));
-        let said = clean(&lines.collect::<Vec<_>>().join(" "));
+        let said = self.words.join(" ");
         let skip = said.chars().count().saturating_sub(LAST_WORDS);
         let said: String = said.chars().skip(skip).collect();
         if said.is_empty() { said } else { format!("; it said last: {said}") }

@@ -7,6 +7,7 @@
 
 pub mod copies;
 pub mod heard;
+mod noise;
 mod sampler;
 mod seat;
 pub mod together;

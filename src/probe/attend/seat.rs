@@ -1,5 +1,8 @@
 //! One child process and its place at the table.
 
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -12,13 +15,13 @@ use super::heard::Fate;
 use super::heard::Heard;
 use super::heard::Word;
 use super::heard::clean;
+use super::noise::Noise;
 use crate::exec::guard;
 use crate::exec::session::Input;
 use crate::exec::session::Output;
 use crate::exec::session::Process;
 use crate::exec::session::Session;
 use crate::model::raw::Ending;
-use crate::probe::said::NEXT;
 
 /// How long a child may take to read an answer.
 const READING: Duration = Duration::from_secs(5);
@@ -43,6 +46,9 @@ pub(super) struct Seat {
     heard: Heard,
     input: Option<Input>,
     process: Option<Process>,
+    noise: Arc<Mutex<Noise>>,
+    /// Pieces of noise that were heard of.
+    pieces: u64,
     /// It waits for the answer to an exchange.
     pub(super) is_waiting: bool,
     /// When it last gave a sign of life.
@@ -62,6 +68,8 @@ impl Seat {
             heard: Heard::of(&part.name, part.gpu),
             input: None,
             process: None,
+            noise: Arc::default(),
+            pieces: 0,
             is_waiting: false,
             spoke: Instant::now(),
             is_closed: false,
@@ -70,10 +78,13 @@ impl Seat {
         };
         let mut argv = vec![work.executable.display().to_string()];
         argv.extend_from_slice(&part.words);
-        match Session::start(&guard::guarded(&work.executable, &argv), &part.env) {
+        let (ear, noises) = mpsc::channel(16);
+        let argv = guard::guarded(&work.executable, &argv);
+        match Session::overheard(&argv, &part.env, Some(ear)) {
             Err(error) => seat.heard.fate = Some(Fate::NotStarted(error.to_string())),
             Ok(Session { input, output, process }) => {
                 tokio::spawn(listen(output, at, say.clone()));
+                tokio::spawn(overhear(noises, Arc::clone(&seat.noise)));
                 seat.input = Some(input);
                 seat.process = Some(process);
             }
@@ -120,18 +131,17 @@ impl Seat {
 
     /// Hears what it says it is about to do, where that is new.
     pub(super) fn listen(&mut self) -> Option<&str> {
-        let tail = self.process.as_ref()?.stderr_tail();
-        if tail == self.heard.stderr {
+        let noise = self.noise.lock().unwrap_or_else(PoisonError::into_inner);
+        if noise.pieces == self.pieces {
             return None;
         }
+        self.pieces = noise.pieces;
         self.spoke = Instant::now();
-        // A line that is not finished yet says nothing yet.
-        let whole = tail.rfind('\n').map_or("", |end| &tail[..end]);
-        let doing = whole.lines().filter_map(|line| line.strip_prefix(NEXT)).next_back();
-        let is_new = doing.is_some() && doing != self.heard.doing.as_deref();
-        self.heard.doing = doing.map(str::to_owned).or(self.heard.doing.take());
-        self.heard.stderr = tail;
-        self.heard.doing.as_deref().filter(|_| is_new)
+        if noise.doing == self.heard.doing {
+            return None;
+        }
+        self.heard.doing.clone_from(&noise.doing);
+        self.heard.doing.as_deref()
     }
 
     /// Ends it if it hangs.
@@ -196,6 +206,12 @@ impl Seat {
             process.end(Duration::ZERO).await;
         }
         let _ = self.listen();
+        {
+            let mut noise = self.noise.lock().unwrap_or_else(PoisonError::into_inner);
+            noise.close();
+            self.heard.chatter = std::mem::take(&mut noise.chatter);
+            self.heard.words = std::mem::take(&mut noise.words).into();
+        }
         let killed = self.killed.take().map(|(fate, _)| fate);
         let ending = self.ended.as_ref().map(|(ending, _)| ending);
         self.heard.fate = Some(match (killed, ending) {
@@ -211,6 +227,13 @@ impl Seat {
     /// What was heard of it.
     pub(super) fn leave(self) -> Heard {
         self.heard
+    }
+}
+
+/// Keeps what a child says on its standard error.
+async fn overhear(mut noises: mpsc::Receiver<Vec<u8>>, noise: Arc<Mutex<Noise>>) {
+    while let Some(piece) = noises.recv().await {
+        noise.lock().unwrap_or_else(PoisonError::into_inner).take(&piece);
     }
 }
 

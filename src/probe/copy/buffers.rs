@@ -5,6 +5,9 @@
 //! is timed.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
 
 use super::cases::Place;
 use super::devices::Gpu;
@@ -101,14 +104,16 @@ enum Memory<'c> {
 pub(in crate::probe) struct Buffers<'c> {
     cuda: &'c Cuda,
     node: String,
+    root: PathBuf,
     held: BTreeMap<Key, Memory<'c>>,
     stage: Option<HostMemory<'c>>,
 }
 
 impl<'c> Buffers<'c> {
-    /// None yet. The node's name goes into the patterns.
-    pub(in crate::probe) fn new(cuda: &'c Cuda, node: &str) -> Self {
-        Self { cuda, node: node.to_owned(), held: BTreeMap::new(), stage: None }
+    /// None yet. The node's name goes into the patterns; proc is below the root.
+    pub(in crate::probe) fn new(cuda: &'c Cuda, node: &str, root: &Path) -> Self {
+        let (node, root) = (node.to_owned(), root.to_owned());
+        Self { cuda, node, root, held: BTreeMap::new(), stage: None }
     }
 
     /// Gives all of them back.
@@ -167,19 +172,33 @@ impl<'c> Buffers<'c> {
                 let _moved = gpu.near.as_ref().and_then(|near| near.go().ok());
                 let taken = cuda.enter(gpu.context()).and_then(|()| cuda.host_memory(bytes));
                 taken.map(Memory::Host).map_err(|error| {
-                    let doing = format!("taking {mib} MiB of host memory near GPU {index}");
+                    let free = self.host_free();
+                    let doing = format!("taking {mib} MiB of host memory near GPU {index}{free}");
                     Trouble { error, step: Step::HostMemory, doing, gpu: at }
                 })
             }
         }
     }
 
-    /// Host memory that data of GPUs is compared in.
-    fn stage(&mut self, at: usize, gpu: &Gpu<'c>) -> Result<(), Trouble> {
-        if self.stage.is_none() {
-            let taken = self.cuda.enter(gpu.context()).and_then(|()| self.cuda.host_memory(STAGE));
-            let doing = format!("taking {} MiB of host memory to compare in", STAGE >> 20);
-            let trouble = |error| Trouble { error, step: Step::HostMemory, doing, gpu: at };
+    /// What the kernel says of memory that could be had.
+    fn host_free(&self) -> String {
+        let text = fs::read_to_string(self.root.join("proc/meminfo")).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.map_or(String::new(), |kib| format!(" ({} MiB are available)", kib >> 10))
+    }
+
+    /// Host memory that data of GPUs is compared in, enough for these bytes.
+    fn stage(&mut self, bytes: usize, at: usize, gpu: &Gpu<'c>) -> Result<(), Trouble> {
+        let bytes = bytes.min(STAGE);
+        if self.stage.as_ref().is_none_or(|stage| stage.bytes() < bytes) {
+            self.stage = None;
+            let taken = self.cuda.enter(gpu.context()).and_then(|()| self.cuda.host_memory(bytes));
+            let trouble = |error| {
+                let (mib, free) = (bytes.div_ceil(1 << 20), self.host_free());
+                let doing = format!("taking {mib} MiB of host memory to compare in{free}");
+                Trouble { error, step: Step::HostMemory, doing, gpu: at }
+            };
             self.stage = Some(taken.map_err(trouble)?);
         }
         Ok(())
@@ -196,7 +215,7 @@ impl<'c> Buffers<'c> {
             pattern.write(0, memory.write());
             return Ok(());
         }
-        self.stage(at, gpu)?;
+        self.stage(pattern.bytes, at, gpu)?;
         let (Some(Memory::Gpu(memory)), Some(stage)) = (self.held.get(&key), &mut self.stage)
         else {
             return Ok(());
@@ -275,7 +294,7 @@ impl<'c> Buffers<'c> {
         if let Some(Memory::Host(memory)) = self.held.get(&destination) {
             return Ok(pattern.compare(0, memory.read()));
         }
-        self.stage(at, gpu)?;
+        self.stage(pattern.bytes, at, gpu)?;
         let (Some(Memory::Gpu(memory)), Some(stage)) = (self.held.get(&destination), &self.stage)
         else {
             return Ok(None);

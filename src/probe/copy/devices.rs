@@ -2,6 +2,7 @@
 //!
 //! What cannot be opened is a problem with its reason, and the others go on.
 
+use std::fs;
 use std::path::Path;
 
 use super::near;
@@ -46,8 +47,9 @@ pub(in crate::probe) struct Gpu<'c> {
     primary: Primary<'c>,
 }
 
-/// Brings the driver up and finds its GPUs, numbered in the order of the bus.
-pub(in crate::probe) fn find(cuda: &Cuda) -> Result<Vec<Found>, ProbeProblem> {
+/// Brings the driver up and finds its GPUs, numbered in the order of the bus,
+/// also those that this process is not shown (`CUDA_VISIBLE_DEVICES`).
+pub(in crate::probe) fn find(cuda: &Cuda, root: &Path) -> Result<Vec<Found>, ProbeProblem> {
     let doing = "bringing the driver up";
     let refused = |error: CudaError| trouble::problem(&error, Step::Start, doing);
     cuda.init().map_err(refused)?;
@@ -71,10 +73,29 @@ pub(in crate::probe) fn find(cuda: &Cuda) -> Result<Vec<Found>, ProbeProblem> {
     }
     // CUDA counts the fastest first unless it is told otherwise.
     found.sort_by_key(|gpu| slot(gpu.probed.bus_id.as_deref().unwrap_or_default()));
-    for (index, gpu) in (0..).zip(&mut found) {
-        gpu.probed.index = index;
+    let own: Vec<String> = found.iter().filter_map(|gpu| gpu.probed.bus_id.clone()).collect();
+    let numbers = numbers(&own, of_the_machine(root));
+    for (number, gpu) in numbers.into_iter().zip(&mut found) {
+        gpu.probed.index = number;
     }
     Ok(found)
+}
+
+/// The PCI addresses of all GPUs of the driver, as its module lists them.
+fn of_the_machine(root: &Path) -> Vec<String> {
+    let entries = fs::read_dir(root.join("proc/driver/nvidia/gpus"));
+    let entries = entries.into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().to_ascii_lowercase()).collect()
+}
+
+/// The number of each of these GPUs among all of the machine, or among
+/// themselves where the machine's list does not hold them all.
+fn numbers(own: &[String], mut all: Vec<String>) -> Vec<u32> {
+    all.sort_by_key(|bus_id| slot(bus_id));
+    let place = |bus_id: &String| all.iter().position(|it| slot(it) == slot(bus_id));
+    let places: Option<Vec<usize>> = own.iter().map(place).collect();
+    let places = places.unwrap_or_else(|| (0..own.len()).collect());
+    places.into_iter().map(|place| u32::try_from(place).unwrap_or(u32::MAX)).collect()
 }
 
 /// The GPUs that are asked for; all if none is. Those that are not there are
@@ -195,6 +216,17 @@ mod tests {
         let mut ids = ["0001:03:00.0", "0000:9b:00.0", "0000:1b:00.0", "10000:01:00.0"];
         ids.sort_by_key(|id| slot(id));
         assert_eq!(ids, ["0000:1b:00.0", "0000:9b:00.0", "0001:03:00.0", "10000:01:00.0"]);
+    }
+
+    #[test]
+    fn a_hidden_gpu_keeps_its_number() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+        let own = ids(&["0000:2b:00.0", "0000:9b:00.0"]);
+        let all = ids(&["0000:9b:00.0", "0000:1b:00.0", "0000:2b:00.0"]);
+        assert_eq!(numbers(&own, all), [1, 2]);
+        // A list that is not about these GPUs counts for nothing.
+        assert_eq!(numbers(&own, ids(&["0000:9b:00.0"])), [0, 1]);
+        assert_eq!(numbers(&own, Vec::new()), [0, 1]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! hang and cannot be given up. Says numbers and problems; what a number should
 //! be it does not know.
 
+mod across;
 pub(in crate::probe) mod buffers;
 pub mod cases;
 pub(in crate::probe) mod devices;
@@ -22,17 +23,14 @@ use std::io;
 use super::said::Line;
 use super::said::Mouth;
 use crate::ffi::cuda::Cuda;
-use crate::model::parsed::ProblemKind;
-use crate::model::probed::ProbeProblem;
 use devices::Gpu;
 use session::Session;
 use task::Task;
 
 /// Measures, and says what comes of it. An error is that nobody listens.
 pub fn measure(task: &Task, mouth: &mut Mouth<'_>) -> io::Result<()> {
-    if task.across.is_some() {
-        let what = "copies across nodes are not built yet";
-        return mouth.say(&Line::Problem(ProbeProblem::new(ProblemKind::Error, "not-built", what)));
+    if let Some(across) = task.across {
+        return across::measure(task, across, mouth);
     }
     mouth.begin("loading the driver's library");
     let cuda = match Cuda::load(task.cuda.as_deref()) {
@@ -55,7 +53,7 @@ fn open<'c>(
     mouth: &mut Mouth<'_>,
 ) -> io::Result<Option<(Vec<Gpu<'c>>, bool)>> {
     mouth.begin("bringing the driver up");
-    let found = match devices::find(cuda) {
+    let found = match devices::find(cuda, &task.root) {
         Ok(found) => found,
         Err(problem) => return mouth.say(&Line::Problem(problem)).map(|()| None),
     };

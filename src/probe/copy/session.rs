@@ -37,6 +37,7 @@ use super::timing::Times;
 use super::trouble;
 use super::trouble::Step;
 use crate::ffi::cuda::Cuda;
+use crate::ffi::cuda::CudaError;
 use crate::model::parsed::ProblemKind;
 use crate::model::probed::ProbeProblem;
 use crate::probe::said::Cell;
@@ -76,7 +77,7 @@ impl<'c, 't> Session<'c, 't> {
         Self {
             cuda,
             task,
-            buffers: Buffers::new(cuda, &task.node),
+            buffers: Buffers::new(cuda, &task.node, &task.root),
             gate: None,
             gpus,
             peers: None,
@@ -98,20 +99,45 @@ impl<'c, 't> Session<'c, 't> {
 
     fn prepare_gate(&mut self, mouth: &mut Mouth<'_>) -> io::Result<()> {
         mouth.begin("trying whether streams can wait for a word");
-        let why = match Gate::of(self.cuda, &self.gpus) {
-            Ok(Some(gate)) => {
-                self.gate = Some(gate);
-                let (warmup, copies) = (count(self.task.warmup), count(self.task.copies));
-                if timing::can_be_held(warmup, copies) {
-                    return Ok(());
-                }
-                "too many copies to hold back".to_owned()
-            }
-            Ok(None) => "the driver has no stream memory operations here".to_owned(),
-            Err(error) => error.to_string(),
+        let gate = self.gpus.first().map(|gpu| Gate::near(self.cuda, gpu));
+        let mut why = match &gate {
+            Some(Err(error)) => Some(error.to_string()),
+            _ => None,
         };
+        if let Some(Ok(gate)) = gate {
+            for at in 0..self.gpus.len() {
+                match gate.holds(&self.gpus[at]) {
+                    Ok(true) => {}
+                    Ok(false) => why = Some("the driver cannot hold streams here".to_owned()),
+                    Err(error) => {
+                        let doing = format!("having GPU {} wait", self.gpus[at].index());
+                        self.lose(at, &error, &doing, mouth)?;
+                    }
+                }
+            }
+            self.gate = why.is_none().then_some(gate);
+        }
+        let (warmup, copies) = (count(self.task.warmup), count(self.task.copies));
+        if !timing::can_be_held(warmup, copies) {
+            why.get_or_insert("these are too many copies to hold back".to_owned());
+        }
+        let Some(why) = why else { return Ok(()) };
         let value = format!("copies start as they are enqueued: {why}");
         mouth.say(&Line::Note { name: "start".to_owned(), value })
+    }
+
+    /// A GPU is not used any more.
+    fn lose(
+        &mut self,
+        at: usize,
+        error: &CudaError,
+        doing: &str,
+        mouth: &mut Mouth<'_>,
+    ) -> io::Result<()> {
+        self.lost.insert(at);
+        let mut problem = trouble::problem(error, Step::Copy, doing);
+        problem.gpu = Some(self.gpus[at].index());
+        self.say(problem, mouth)
     }
 
     fn test(&mut self, name: &str, mouth: &mut Mouth<'_>) -> io::Result<()> {
@@ -209,6 +235,15 @@ impl<'c, 't> Session<'c, 't> {
             Ok(made) => made,
             Err(trouble) => return Ok(Err(trouble)),
         };
+        let failed = |run: &Run, LaneError { lane, error }, when: &str| {
+            let doing = format!("copying, {name}: {what}, {when}");
+            let gpu = run.copies.get(lane).map_or(0, |copy| copy.by);
+            Trouble { error, step: Step::Copy, doing, gpu }
+        };
+        mouth.begin(&format!("{name}: {what}: first copy"));
+        if let Err(error) = timing::prime(self.cuda, &lanes) {
+            return Ok(Err(failed(run, error, "for the first time")));
+        }
         let readings = self.task.readings.max(1);
         let mut wrong = BTreeSet::new();
         for reading in 0..readings {
@@ -224,11 +259,7 @@ impl<'c, 't> Session<'c, 't> {
             let times = timing::time(self.cuda, &lanes, self.gate.as_ref(), (warmup, copies));
             let times = match times {
                 Ok(times) => times,
-                Err(LaneError { lane, error }) => {
-                    let doing = format!("copying, {name}: {what}, reading {reading}");
-                    let gpu = run.copies.get(lane).map_or(0, |copy| copy.by);
-                    return Ok(Err(Trouble { error, step: Step::Copy, doing, gpu }));
-                }
+                Err(error) => return Ok(Err(failed(run, error, &format!("reading {reading}")))),
             };
             self.say_numbers(case, run, (reading, copies), (&ready, &times), mouth)?;
             mouth.begin(&format!("{name}: {what}: comparing reading {reading}"));
@@ -263,7 +294,7 @@ impl<'c, 't> Session<'c, 't> {
         let mut used: BTreeMap<(Place, Role), usize> = BTreeMap::new();
         for copy in &run.copies {
             let gpu = &self.gpus[copy.by];
-            let layout = Layout::past(gpu.cache_bytes, bytes * copy.times, copies);
+            let layout = Layout::past(gpu.cache_bytes, bytes.saturating_mul(copy.times), copies);
             // A latency is that of a place that was used just before.
             let layout = if bytes == SMALL_BYTES { Layout { slots: 1, ..layout } } else { layout };
             let mut next = |place, role| {
@@ -378,17 +409,16 @@ impl<'c, 't> Session<'c, 't> {
         }
         if gone.is_empty() {
             let mut problem = trouble::problem(&error, step, &doing);
+            if problem.class == "gpu-lost" {
+                // It was asked, and it is not.
+                "cuda-error".clone_into(&mut problem.class);
+                problem.detail = format!("the driver refused, once ({error}, while {doing})");
+            }
             problem.gpu = self.gpus.get(gpu).map(Gpu::index);
             problem.testcase = Some(name.to_owned());
             return self.say(problem, mouth);
         }
-        for (at, error) in gone {
-            self.lost.insert(at);
-            let mut problem = trouble::problem(&error, Step::Copy, &doing);
-            problem.gpu = Some(self.gpus[at].index());
-            self.say(problem, mouth)?;
-        }
-        Ok(())
+        gone.iter().try_for_each(|(at, error)| self.lose(*at, error, &doing, mouth))
     }
 
     /// Says a problem, once per class, GPU and test.

@@ -23,6 +23,9 @@ use crate::ffi::cuda::Stream;
 /// about a thousand; beyond, enqueuing waits for what is held and never ends.
 const MOST_HELD: usize = 400;
 
+/// Bytes of host memory for a word: less is not to be had.
+const PAGE: usize = 4096;
+
 /// The word that streams wait for.
 #[derive(Debug)]
 pub(in crate::probe) struct Gate<'c> {
@@ -34,27 +37,25 @@ pub(in crate::probe) struct Gate<'c> {
 }
 
 impl<'c> Gate<'c> {
-    /// A gate for these GPUs; nothing where one of them cannot wait for a word.
-    pub(in crate::probe) fn of(
-        cuda: &'c Cuda,
-        gpus: &[Gpu<'c>],
-    ) -> Result<Option<Self>, CudaError> {
-        let Some(first) = gpus.first() else { return Ok(None) };
-        cuda.enter(first.context())?;
-        let word = cuda.host_memory(4096)?;
+    /// A gate whose word is near this GPU.
+    pub(in crate::probe) fn near(cuda: &'c Cuda, gpu: &Gpu<'c>) -> Result<Self, CudaError> {
+        cuda.enter(gpu.context())?;
+        let word = cuda.host_memory(PAGE)?;
         let address = word.address()?;
-        let gate = Self { cuda, word, address, value: Cell::new(0) };
-        for gpu in gpus {
-            let shut = gate.shut();
-            cuda.enter(gpu.context())?;
-            match shut.hold(gpu.stream()) {
-                Err(error) if trouble::is_unsupported(&error) => return Ok(None),
-                other => other?,
-            }
-            drop(shut);
-            gpu.wait()?;
+        Ok(Self { cuda, word, address, value: Cell::new(0) })
+    }
+
+    /// Whether a GPU can wait at it. An error is the GPU's.
+    pub(in crate::probe) fn holds(&self, gpu: &Gpu<'c>) -> Result<bool, CudaError> {
+        let shut = self.shut();
+        self.cuda.enter(gpu.context())?;
+        match shut.hold(gpu.stream()) {
+            Err(error) if trouble::is_unsupported(&error) => return Ok(false),
+            other => other?,
         }
-        Ok(Some(gate))
+        drop(shut);
+        gpu.wait()?;
+        Ok(true)
     }
 
     /// Shuts it until the answer is dropped.
@@ -145,6 +146,19 @@ impl<'c> Lane<'c> {
         }
         Ok(())
     }
+}
+
+/// Copies once, so that what the driver does at a first copy (code it loads,
+/// memory it maps) does not meet streams that are held.
+pub(in crate::probe) fn prime(cuda: &Cuda, lanes: &[Lane<'_>]) -> Result<(), LaneError> {
+    for (nth, lane) in lanes.iter().enumerate() {
+        let once = cuda
+            .enter(lane.context)
+            .and_then(|()| lane.copy(cuda, 0, 1))
+            .and_then(|()| lane.stream.wait());
+        once.map_err(|error| LaneError { lane: nth, error })?;
+    }
+    Ok(())
 }
 
 /// Whether this many operations can be held back at once.

@@ -3,7 +3,10 @@
 //!
 //! Runs in child processes (`probe::said`), like the copy probe.
 
+pub(in crate::probe) mod channel;
+pub(in crate::probe) mod memory;
 pub mod task;
+pub(in crate::probe) mod trouble;
 
 use std::io;
 

@@ -133,8 +133,8 @@ calls! {
     }
 
     cuEventCreate(event: *mut *mut c_void, _flags: c_uint) |mut driver| {
-        driver.current()?;
-        let handle = driver.streams.create_event();
+        let gpu = driver.current()?;
+        let handle = driver.streams.create_event(gpu);
         unsafe { put(event, handle as *mut c_void) }
     }
 
@@ -169,6 +169,10 @@ calls! {
     cuEventElapsedTime(ms: *mut f32, from: *mut c_void, to: *mut c_void) |mut driver| {
         driver.current()?;
         driver.streams.settle();
+        // cuda.h: both of one context.
+        if driver.streams.event_gpu(from as u64) != driver.streams.event_gpu(to as u64) {
+            return Err(codes::INVALID_HANDLE);
+        }
         let time = |event: *mut c_void| {
             let event = event as u64;
             let records = driver.streams.records(event).ok_or(codes::INVALID_HANDLE)?;

@@ -29,6 +29,8 @@ const OF_NO_GPU: &[&str] = &[
     "cuDeviceGetUuid_v2",
     "cuDeviceGetPCIBusId",
     "cuCtxSetCurrent",
+    // Asks by itself whether the GPU it names is lost.
+    "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease_v2",
 ];
 

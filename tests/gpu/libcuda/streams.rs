@@ -57,8 +57,9 @@ struct Stream {
     ended: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Event {
+    gpu: u32,
     records: u64,
     reached: u64,
     at_ns: f64,
@@ -133,9 +134,10 @@ impl Streams {
         }
     }
 
-    pub fn create_event(&mut self) -> u64 {
+    pub fn create_event(&mut self, gpu: u32) -> u64 {
         let handle = self.handle();
-        self.events.insert(handle, Event::default());
+        let event = Event { gpu, records: 0, reached: 0, at_ns: 0.0 };
+        self.events.insert(handle, event);
         handle
     }
 
@@ -143,12 +145,21 @@ impl Streams {
         self.events.remove(&event).is_some()
     }
 
+    /// Marks a stream's end so far with an event of the same context.
     pub fn record(&mut self, event: u64, stream: u64) -> bool {
-        let Some(found) = self.events.get_mut(&event) else { return false };
+        let gpu = self.gpu(stream);
+        let Some(found) = self.events.get_mut(&event).filter(|it| Some(it.gpu) == gpu) else {
+            return false;
+        };
         found.records += 1;
         let record = found.records;
         self.push(stream, Work::Record { event, record });
         true
+    }
+
+    /// The GPU in whose context an event is.
+    pub fn event_gpu(&self, event: u64) -> Option<u32> {
+        self.events.get(&event).map(|it| it.gpu)
     }
 
     /// The last record of an event; 0 before the first.

@@ -1,0 +1,532 @@
+//! NCCL, `libnccl.so.2`, loaded at run time: the calls that our NCCL probe
+//! makes, and no others.
+//!
+//! One call in, its plain answer or its error code out. Every symbol may be
+//! absent: then the call that needs it says so, and nothing else fails. What an
+//! error means is decided in `probe::collective`. Signatures are those of
+//! `nccl.h`.
+//!
+//! Calls of a communicator that does not block come back at once and go on
+//! behind the scenes: until [`Nccl::state`] says [`State::Ready`] no other call
+//! may be made with it but [`Nccl::abort`].
+
+#![expect(unsafe_code, reason = "NCCL is a C library")]
+
+use std::ffi::CStr;
+use std::ffi::c_char;
+use std::ffi::c_int;
+use std::ffi::c_uint;
+use std::ffi::c_void;
+use std::path::Path;
+use std::path::PathBuf;
+use std::ptr::null_mut;
+
+use libloading::Library;
+
+use super::cuda::Address;
+use super::cuda::Stream;
+use super::loading;
+use super::loading::LoadError;
+use super::loading::symbols;
+
+pub mod code;
+
+/// The library's name. Every release of NCCL 2 has it.
+pub const LIBRARY: &str = "libnccl.so.2";
+
+/// Bytes of a [`UniqueId`] (`NCCL_UNIQUE_ID_BYTES`).
+pub const UNIQUE_ID_BYTES: usize = 128;
+
+/// Why a call gave no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NcclError {
+    /// This NCCL has no such call.
+    #[error("this NCCL has no {call}: it is older than the call")]
+    Missing {
+        /// The symbol.
+        call: &'static str,
+    },
+    /// NCCL refused, or something failed meanwhile.
+    #[error("{call}: {name} ({code}){}{said}", if said.is_empty() { "" } else { ": " })]
+    Failed {
+        /// The symbol.
+        call: &'static str,
+        /// The `ncclResult_t`, see [`code`].
+        code: i32,
+        /// Its name in the header.
+        name: String,
+        /// What NCCL says of its last error, as it says it.
+        said: String,
+    },
+}
+
+impl NcclError {
+    /// The `ncclResult_t`, where there was an answer.
+    pub fn code(&self) -> Option<i32> {
+        match self {
+            Self::Missing { .. } => None,
+            Self::Failed { code, .. } => Some(*code),
+        }
+    }
+
+    /// The call.
+    pub fn call(&self) -> &'static str {
+        match self {
+            Self::Missing { call } | Self::Failed { call, .. } => call,
+        }
+    }
+}
+
+/// A version of NCCL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// 2.
+    pub major: u32,
+    /// 28.
+    pub minor: u32,
+    /// 3.
+    pub patch: u32,
+}
+
+impl Version {
+    /// Of `NCCL_VERSION_CODE`: 22803 is 2.28.3, and up to 2.8 the code had a digit
+    /// less, so that 2708 is 2.7.8.
+    pub fn of_code(code: u32) -> Self {
+        let major = if code < 10_000 { 1_000 } else { 10_000 };
+        Self { major: code / major, minor: code % major / 100, patch: code % 100 }
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// By what the ranks of a communicator find each other. Whoever knows it can
+/// join: it is a secret of the run, and does not show itself.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct UniqueId([u8; UNIQUE_ID_BYTES]);
+
+impl UniqueId {
+    /// Of the bytes that another rank was given.
+    pub fn of_bytes(bytes: [u8; UNIQUE_ID_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes, to be handed to the other ranks.
+    pub fn bytes(&self) -> &[u8; UNIQUE_ID_BYTES] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UniqueId(..)")
+    }
+}
+
+/// A communicator (`ncclComm_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Communicator(usize);
+
+/// How far a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is done, or on its way in its stream.
+    Ready,
+    /// It goes on behind the scenes (`ncclInProgress`).
+    InProgress,
+}
+
+type Handle = *mut c_void;
+
+/// `ncclConfig_t` as NCCL 2.14 had it. A later library copies no more than
+/// `size` bytes, fills the rest with its defaults, and takes for default what a
+/// `version` did not have; so that this one suits all of them.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    blocking: c_int,
+    /// The place of what came with 2.17, in the padding of this version.
+    later: c_int,
+}
+
+/// `NCCL_API_MAGIC`.
+const MAGIC: c_uint = 0xcafe_beef;
+/// `NCCL_CONFIG_UNDEF_INT`.
+const UNDEFINED: c_int = c_int::MIN;
+/// `NCCL_VERSION(2, 14, 0)`.
+const CONFIG_VERSION: c_uint = 21_400;
+
+// nccl.h: ncclFloat32, ncclSum.
+const FLOAT32: c_int = 7;
+const SUM: c_int = 0;
+
+symbols! {
+    /// The calls of NCCL that are used.
+    Symbols {
+        version = "ncclGetVersion" (*mut c_int);
+        unique_id = "ncclGetUniqueId" (*mut UniqueId);
+        init = "ncclCommInitRank" (*mut Handle, c_int, UniqueId, c_int);
+        init_config =
+            "ncclCommInitRankConfig" (*mut Handle, c_int, UniqueId, c_int, *const Config);
+        async_error = "ncclCommGetAsyncError" (Handle, *mut c_int);
+        finalize = "ncclCommFinalize" (Handle);
+        destroy = "ncclCommDestroy" (Handle);
+        abort = "ncclCommAbort" (Handle);
+        count = "ncclCommCount" (Handle, *mut c_int);
+        device = "ncclCommCuDevice" (Handle, *mut c_int);
+        all_reduce =
+            "ncclAllReduce" (*const c_void, Handle, usize, c_int, c_int, Handle, Handle);
+        all_gather = "ncclAllGather" (*const c_void, Handle, usize, c_int, Handle, Handle);
+        reduce_scatter =
+            "ncclReduceScatter" (*const c_void, Handle, usize, c_int, c_int, Handle, Handle);
+        broadcast =
+            "ncclBroadcast" (*const c_void, Handle, usize, c_int, c_int, Handle, Handle);
+        send = "ncclSend" (*const c_void, usize, c_int, c_int, Handle, Handle);
+        recv = "ncclRecv" (Handle, usize, c_int, c_int, Handle, Handle);
+        group_start = "ncclGroupStart" ();
+        group_end = "ncclGroupEnd" ();
+    }
+}
+
+type LastError = unsafe extern "C" fn(Handle) -> *const c_char;
+type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
+
+/// NCCL, loaded.
+#[derive(Debug)]
+pub struct Nccl {
+    symbols: Symbols,
+    last_error: Option<LastError>,
+    error_string: Option<ErrorString>,
+    path: PathBuf,
+    // Behind the pointers into it, which must be gone first.
+    _library: Library,
+}
+
+/// Calls a symbol that may be absent, and tells its error.
+macro_rules! call {
+    ($self:ident.$field:ident = $symbol:literal ($($arg:expr),*), $comm:expr) => {{
+        let found = $self.symbols.$field.ok_or(NcclError::Missing { call: $symbol })?;
+        // SAFETY: the symbol has this signature in nccl.h; every pointer is to a place
+        // that outlives the call, and addresses of GPUs are only handed on.
+        $self.succeeded($symbol, unsafe { found($($arg),*) }, $comm)
+    }};
+}
+
+/// What an operation reads and writes, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// The communicator.
+    pub comm: Communicator,
+    /// The stream in whose order it runs.
+    pub stream: Stream,
+    /// Elements, as the call counts them.
+    pub count: usize,
+}
+
+impl Nccl {
+    /// Loads the library at this path, or the one that the system finds.
+    pub fn load(path: Option<&Path>) -> Result<Self, LoadError> {
+        let opened = loading::open(path, &[LIBRARY])?;
+        let symbols = Symbols::of(&opened.library);
+        if symbols.version.is_none() {
+            let symbol = "ncclGetVersion".to_owned();
+            return Err(LoadError::Foreign { path: opened.path, symbol });
+        }
+        // SAFETY: the types are those that nccl.h declares for these names; the
+        // pointers are kept beside the library they point into.
+        let (last_error, error_string) = unsafe {
+            (
+                opened.library.get::<LastError>(b"ncclGetLastError\0").ok().map(|it| *it),
+                opened.library.get::<ErrorString>(b"ncclGetErrorString\0").ok().map(|it| *it),
+            )
+        };
+        let path = opened.path;
+        Ok(Self { symbols, last_error, error_string, path, _library: opened.library })
+    }
+
+    /// Where it was found, as it was asked for.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The calls that this NCCL lacks.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let mut missing = self.symbols.missing();
+        let texts = [
+            ("ncclGetLastError", self.last_error.is_none()),
+            ("ncclGetErrorString", self.error_string.is_none()),
+        ];
+        missing.extend(texts.iter().filter(|(_, lacks)| *lacks).map(|(symbol, _)| *symbol));
+        missing
+    }
+
+    fn succeeded(
+        &self,
+        call: &'static str,
+        code: c_int,
+        comm: Option<Communicator>,
+    ) -> Result<State, NcclError> {
+        match code {
+            code::SUCCESS => Ok(State::Ready),
+            code::IN_PROGRESS => Ok(State::InProgress),
+            code => {
+                let name = code::name(code);
+                Err(NcclError::Failed { call, code, name, said: self.said(code, comm) })
+            }
+        }
+    }
+
+    /// What NCCL says of its last error, else what it calls this one.
+    fn said(&self, code: c_int, comm: Option<Communicator>) -> String {
+        let comm = comm.map_or(0, |comm| comm.0) as Handle;
+        // SAFETY: nccl.h: the communicator may be null; the answer is null or a text
+        // that ends with a zero byte and lives as long as the library.
+        let last = self.last_error.map(|last_error| unsafe { text_at(last_error(comm)) });
+        last.filter(|said| !said.is_empty())
+            // SAFETY: as above, for any number.
+            .or_else(|| self.error_string.map(|text| unsafe { text_at(text(code)) }))
+            .unwrap_or_default()
+    }
+
+    /// The version.
+    pub fn version(&self) -> Result<Version, NcclError> {
+        let mut version = 0;
+        call!(self.version = "ncclGetVersion"(&raw mut version), None)?;
+        Ok(Version::of_code(u32::try_from(version).unwrap_or(0)))
+    }
+
+    /// Whether communicators that do not block can be made (since 2.14).
+    pub fn can_wait(&self) -> bool {
+        self.symbols.init_config.is_some() && self.symbols.async_error.is_some()
+    }
+
+    /// A new id, for one rank to hand to the others.
+    pub fn unique_id(&self) -> Result<UniqueId, NcclError> {
+        let mut id = UniqueId([0; UNIQUE_ID_BYTES]);
+        call!(self.unique_id = "ncclGetUniqueId"(&raw mut id), None)?;
+        Ok(id)
+    }
+
+    /// Begins to make a communicator for the GPU of the current context, without
+    /// waiting for the other ranks.
+    pub fn begin_init(
+        &self,
+        ranks: i32,
+        id: UniqueId,
+        rank: i32,
+    ) -> Result<(Communicator, State), NcclError> {
+        let config = Config {
+            size: size_of::<Config>(),
+            magic: MAGIC,
+            version: CONFIG_VERSION,
+            blocking: 0,
+            later: UNDEFINED,
+        };
+        let mut comm = null_mut();
+        let state = call!(
+            self.init_config =
+                "ncclCommInitRankConfig"(&raw mut comm, ranks, id, rank, &raw const config),
+            None
+        )?;
+        Ok((Communicator(comm as usize), state))
+    }
+
+    /// Makes a communicator, and waits for the other ranks for however long it
+    /// takes.
+    pub fn init(&self, ranks: i32, id: UniqueId, rank: i32) -> Result<Communicator, NcclError> {
+        let mut comm = null_mut();
+        call!(self.init = "ncclCommInitRank"(&raw mut comm, ranks, id, rank), None)?;
+        Ok(Communicator(comm as usize))
+    }
+
+    /// How far the last call is, or what failed meanwhile. A library that cannot
+    /// be asked (before 2.4) has nothing going on.
+    pub fn state(&self, comm: Communicator) -> Result<State, NcclError> {
+        if self.symbols.async_error.is_none() {
+            return Ok(State::Ready);
+        }
+        let mut code = code::SUCCESS;
+        call!(
+            self.async_error = "ncclCommGetAsyncError"(comm.0 as Handle, &raw mut code),
+            Some(comm)
+        )?;
+        self.succeeded("ncclCommGetAsyncError", code, Some(comm))
+    }
+
+    /// Begins the orderly end of a communicator (since 2.14).
+    pub fn finalize(&self, comm: Communicator) -> Result<State, NcclError> {
+        call!(self.finalize = "ncclCommFinalize"(comm.0 as Handle), Some(comm))
+    }
+
+    /// Gives a communicator back.
+    pub fn destroy(&self, comm: Communicator) -> Result<(), NcclError> {
+        call!(self.destroy = "ncclCommDestroy"(comm.0 as Handle), Some(comm)).map(|_| ())
+    }
+
+    /// Ends a communicator and what it does at this moment. Can hang.
+    pub fn abort(&self, comm: Communicator) -> Result<(), NcclError> {
+        // The handle is no good any more, also where this fails.
+        call!(self.abort = "ncclCommAbort"(comm.0 as Handle), None).map(|_| ())
+    }
+
+    /// How many ranks it has.
+    pub fn ranks(&self, comm: Communicator) -> Result<i32, NcclError> {
+        let mut count = 0;
+        call!(self.count = "ncclCommCount"(comm.0 as Handle, &raw mut count), Some(comm))?;
+        Ok(count)
+    }
+
+    /// Which GPU it uses, as CUDA counts.
+    pub fn device(&self, comm: Communicator) -> Result<i32, NcclError> {
+        let mut device = 0;
+        call!(self.device = "ncclCommCuDevice"(comm.0 as Handle, &raw mut device), Some(comm))?;
+        Ok(device)
+    }
+
+    /// The sum of what all ranks have, of `count` elements, for everybody.
+    pub fn all_reduce(
+        &self,
+        from: Address,
+        to: Address,
+        operation: Operation,
+    ) -> Result<State, NcclError> {
+        let Operation { comm, stream, count } = operation;
+        let (from, to) = (from.0 as *const c_void, to.0 as Handle);
+        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        call!(
+            self.all_reduce = "ncclAllReduce"(from, to, count, FLOAT32, SUM, handle, stream),
+            Some(comm)
+        )
+    }
+
+    /// The `count` elements of every rank, one after the other, for everybody.
+    pub fn all_gather(
+        &self,
+        from: Address,
+        to: Address,
+        operation: Operation,
+    ) -> Result<State, NcclError> {
+        let Operation { comm, stream, count } = operation;
+        let (from, to) = (from.0 as *const c_void, to.0 as Handle);
+        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        call!(
+            self.all_gather = "ncclAllGather"(from, to, count, FLOAT32, handle, stream),
+            Some(comm)
+        )
+    }
+
+    /// The sum of what all ranks have, `count` elements of it for each.
+    pub fn reduce_scatter(
+        &self,
+        from: Address,
+        to: Address,
+        operation: Operation,
+    ) -> Result<State, NcclError> {
+        let Operation { comm, stream, count } = operation;
+        let (from, to) = (from.0 as *const c_void, to.0 as Handle);
+        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        call!(
+            self.reduce_scatter =
+                "ncclReduceScatter"(from, to, count, FLOAT32, SUM, handle, stream),
+            Some(comm)
+        )
+    }
+
+    /// What `root` has, for everybody.
+    pub fn broadcast(
+        &self,
+        from: Address,
+        to: Address,
+        root: i32,
+        operation: Operation,
+    ) -> Result<State, NcclError> {
+        let Operation { comm, stream, count } = operation;
+        let (from, to) = (from.0 as *const c_void, to.0 as Handle);
+        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        call!(
+            self.broadcast = "ncclBroadcast"(from, to, count, FLOAT32, root, handle, stream),
+            Some(comm)
+        )
+    }
+
+    /// Sends elements to a rank. Belongs in a group with its counterpart.
+    pub fn send(&self, from: Address, to: i32, operation: Operation) -> Result<State, NcclError> {
+        let Operation { comm, stream, count } = operation;
+        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        let from = from.0 as *const c_void;
+        call!(self.send = "ncclSend"(from, count, FLOAT32, to, handle, stream), Some(comm))
+    }
+
+    /// Receives elements of a rank. Belongs in a group with its counterpart.
+    pub fn receive(
+        &self,
+        to: Address,
+        from: i32,
+        operation: Operation,
+    ) -> Result<State, NcclError> {
+        let Operation { comm, stream, count } = operation;
+        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        let to = to.0 as Handle;
+        call!(self.recv = "ncclRecv"(to, count, FLOAT32, from, handle, stream), Some(comm))
+    }
+
+    /// Begins a group: what follows belongs together.
+    pub fn begin_group(&self) -> Result<(), NcclError> {
+        call!(self.group_start = "ncclGroupStart"(), None).map(|_| ())
+    }
+
+    /// Ends a group and starts what is in it.
+    pub fn end_group(&self) -> Result<State, NcclError> {
+        call!(self.group_end = "ncclGroupEnd"(), None)
+    }
+}
+
+/// The text there, empty where there is none.
+///
+/// # Safety
+///
+/// The place is null or a text that ends with a zero byte.
+unsafe fn text_at(place: *const c_char) -> String {
+    if place.is_null() {
+        return String::new();
+    }
+    // SAFETY: what this function demands.
+    unsafe { CStr::from_ptr(place) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_the_sizes_of_the_header() {
+        assert_eq!(size_of::<Config>(), 24, "NCCL 2.14's, padding included");
+        assert_eq!(size_of::<UniqueId>(), 128);
+    }
+
+    #[test]
+    fn a_library_that_is_another_one_is_refused() {
+        let error = Nccl::load(Some(Path::new("libc.so.6"))).expect_err("no NCCL there");
+        assert!(error.to_string().contains("has no ncclGetVersion"), "{error}");
+    }
+
+    #[test]
+    fn version_codes_of_both_kinds_are_read() {
+        let said = |code| Version::of_code(code).to_string();
+        assert_eq!((said(22_803), said(21_403)), ("2.28.3".to_owned(), "2.14.3".to_owned()));
+        assert_eq!((said(2_708), said(2_804)), ("2.7.8".to_owned(), "2.8.4".to_owned()));
+        assert_eq!(said(20_908), "2.9.8");
+    }
+
+    #[test]
+    fn an_id_does_not_show_itself() {
+        let id = UniqueId::of_bytes([65; UNIQUE_ID_BYTES]);
+        assert_eq!(format!("{id:?}"), "UniqueId(..)");
+    }
+}

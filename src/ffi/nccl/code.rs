@@ -1,0 +1,37 @@
+//! Numbers of `nccl.h` that we name: results.
+
+/// `ncclSuccess`.
+pub const SUCCESS: i32 = 0;
+/// `ncclUnhandledCudaError`: a call of CUDA failed.
+pub const UNHANDLED_CUDA_ERROR: i32 = 1;
+/// `ncclSystemError`: a call of the system failed; sockets, devices, memory.
+pub const SYSTEM_ERROR: i32 = 2;
+/// `ncclInternalError`: NCCL's own, or of a library it uses.
+pub const INTERNAL_ERROR: i32 = 3;
+/// `ncclInvalidArgument`.
+pub const INVALID_ARGUMENT: i32 = 4;
+/// `ncclInvalidUsage`: also where versions differ between ranks, or one GPU is two ranks.
+pub const INVALID_USAGE: i32 = 5;
+/// `ncclRemoteError`: another rank is gone, or a network to it is.
+pub const REMOTE_ERROR: i32 = 6;
+/// `ncclInProgress`: no error.
+pub const IN_PROGRESS: i32 = 7;
+/// `ncclTimeout`.
+pub const TIMEOUT: i32 = 8;
+
+/// The header's name of a result.
+pub fn name(code: i32) -> String {
+    let known = match code {
+        SUCCESS => "ncclSuccess",
+        UNHANDLED_CUDA_ERROR => "ncclUnhandledCudaError",
+        SYSTEM_ERROR => "ncclSystemError",
+        INTERNAL_ERROR => "ncclInternalError",
+        INVALID_ARGUMENT => "ncclInvalidArgument",
+        INVALID_USAGE => "ncclInvalidUsage",
+        REMOTE_ERROR => "ncclRemoteError",
+        IN_PROGRESS => "ncclInProgress",
+        TIMEOUT => "ncclTimeout",
+        _ => return format!("NCCL error {code}"),
+    };
+    known.to_owned()
+}

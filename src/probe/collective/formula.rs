@@ -1,0 +1,234 @@
+//! What each test does, how many elements it takes for a size, and what its
+//! bandwidths are: nccl-tests' definitions, so that numbers can be compared.
+//!
+//! Numbers only: no GPU, no library. Sources: nccl-tests, `doc/PERFORMANCE.md`
+//! (factors), `src/*.cu` (`GetCollByteCount`: elements; `GetBw`: bytes counted).
+
+/// A test, by what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Collective {
+    /// Everybody gets the sum.
+    AllReduce,
+    /// Everybody gets what everybody has.
+    AllGather,
+    /// Everybody gets a part of the sum.
+    ReduceScatter,
+    /// Everybody sends everybody a part of its own.
+    AllToAll,
+    /// Everybody sends to the next and receives from the one before.
+    SendReceive,
+    /// Everybody gets what the first has.
+    Broadcast,
+}
+
+/// Bytes of a `float`, the only type that is measured.
+pub const ELEMENT_BYTES: u64 = 4;
+
+/// nccl-tests cuts the parts of ranks to multiples of 16 bytes.
+const PART_ELEMENTS: u64 = 16 / ELEMENT_BYTES;
+
+/// Elements of one operation on one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Elements that are read.
+    pub send: u64,
+    /// Elements that are written.
+    pub receive: u64,
+    /// Elements as the call counts them.
+    pub call: u64,
+}
+
+impl Counts {
+    /// Bytes, as nccl-tests prints them: of the larger of the two buffers.
+    pub fn bytes(self) -> u64 {
+        self.send.max(self.receive) * ELEMENT_BYTES
+    }
+}
+
+impl Collective {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::AllReduce,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::AllToAll,
+        Self::SendReceive,
+        Self::Broadcast,
+    ];
+
+    /// nccl-tests' name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce_perf",
+            Self::AllGather => "all_gather_perf",
+            Self::ReduceScatter => "reduce_scatter_perf",
+            Self::AllToAll => "alltoall_perf",
+            Self::SendReceive => "sendrecv_perf",
+            Self::Broadcast => "broadcast_perf",
+        }
+    }
+
+    /// The test of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.name() == name)
+    }
+
+    /// What NCCL calls it where it tells which algorithm it takes; absent for
+    /// tests that are no collectives to it.
+    pub fn of_function(function: &str) -> Option<Self> {
+        match function {
+            "AllReduce" => Some(Self::AllReduce),
+            "AllGather" => Some(Self::AllGather),
+            "ReduceScatter" => Some(Self::ReduceScatter),
+            "Broadcast" => Some(Self::Broadcast),
+            _ => None,
+        }
+    }
+
+    /// The calls it needs beside those that all need.
+    pub fn calls(self) -> &'static [&'static str] {
+        match self {
+            Self::AllReduce => &["ncclAllReduce"],
+            Self::AllGather => &["ncclAllGather"],
+            Self::ReduceScatter => &["ncclReduceScatter"],
+            Self::AllToAll | Self::SendReceive => {
+                &["ncclSend", "ncclRecv", "ncclGroupStart", "ncclGroupEnd"]
+            }
+            Self::Broadcast => &["ncclBroadcast"],
+        }
+    }
+
+    /// Elements for a message of at most this many bytes; absent where every
+    /// rank's part comes to nothing.
+    pub fn counts(self, bytes: u64, ranks: u32) -> Option<Counts> {
+        let elements = bytes / ELEMENT_BYTES;
+        let ranks = u64::from(ranks.max(1));
+        let part = elements / ranks / PART_ELEMENTS * PART_ELEMENTS;
+        let whole = part * ranks;
+        let counts = match self {
+            Self::AllReduce | Self::SendReceive | Self::Broadcast => {
+                Counts { send: elements, receive: elements, call: elements }
+            }
+            Self::AllGather => Counts { send: part, receive: whole, call: part },
+            Self::ReduceScatter => Counts { send: whole, receive: part, call: part },
+            Self::AllToAll => Counts { send: whole, receive: whole, call: part },
+        };
+        (0 < counts.call).then_some(counts)
+    }
+
+    /// By what algbw is multiplied so that the outcome can be compared with what
+    /// a link carries.
+    ///
+    /// One rank sends nothing over any link: its factor is 0 for all tests, where
+    /// nccl-tests has 1 for the last two.
+    pub fn factor(self, ranks: u32) -> f64 {
+        let n = f64::from(ranks.max(1));
+        match self {
+            _ if ranks <= 1 => 0.0,
+            Self::AllReduce => 2.0 * (n - 1.0) / n,
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll => (n - 1.0) / n,
+            Self::SendReceive | Self::Broadcast => 1.0,
+        }
+    }
+
+    /// algbw and busbw in GB/s (1e9 bytes a second) of an operation over this many
+    /// bytes that took this long; absent where it took no time.
+    pub fn bandwidths(self, bytes: u64, time_us: f64, ranks: u32) -> Option<(f64, f64)> {
+        if !(time_us.is_finite() && 0.0 < time_us) {
+            return None;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "bytes of a buffer are below 2^53")]
+        let algbw = bytes as f64 / time_us / 1e3;
+        Some((algbw, algbw * self.factor(ranks)))
+    }
+}
+
+/// The sizes of a sweep, from the smallest to the largest that fits. At least one
+/// where anything fits.
+pub fn sizes(least: u64, most: u64, factor: u64) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    let mut size = least.max(ELEMENT_BYTES);
+    while size <= most {
+        sizes.push(size);
+        match size.checked_mul(factor) {
+            Some(next) if size < next => size = next,
+            _ => break,
+        }
+    }
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn names_are_those_of_nccl_tests_and_found_again() {
+        for test in Collective::ALL {
+            assert_eq!(Collective::of_name(test.name()), Some(test));
+        }
+        assert_eq!(Collective::of_name("reduce_perf"), None);
+    }
+
+    #[test]
+    fn factors_are_the_published_ones() {
+        assert!((Collective::AllReduce.factor(8) - 1.75).abs() < 1e-12);
+        assert!((Collective::AllGather.factor(8) - 0.875).abs() < 1e-12);
+        assert!((Collective::ReduceScatter.factor(72) - 71.0 / 72.0).abs() < 1e-12);
+        assert!((Collective::AllToAll.factor(4) - 0.75).abs() < 1e-12);
+        assert!((Collective::SendReceive.factor(2) - 1.0).abs() < 1e-12);
+        assert!((Collective::Broadcast.factor(16) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn nothing_crosses_a_link_with_one_rank() {
+        for test in Collective::ALL {
+            let (algbw, busbw) = test.bandwidths(MIB, 10.0, 1).expect("it took time");
+            assert!(0.0 < algbw && busbw == 0.0, "{test:?}");
+        }
+    }
+
+    #[test]
+    fn bandwidths_are_bytes_over_time() {
+        // 1 GiB in 2.5 ms are 429.5 GB/s, and 751.6 by the factor of eight ranks.
+        let (algbw, busbw) =
+            Collective::AllReduce.bandwidths(1 << 30, 2_500.0, 8).expect("it took time");
+        assert!((algbw - 429.496_729_6).abs() < 1e-6, "{algbw}");
+        assert!((busbw - 751.619_276_8).abs() < 1e-6, "{busbw}");
+        assert_eq!(Collective::AllReduce.bandwidths(8, 0.0, 8), None);
+        assert_eq!(Collective::AllReduce.bandwidths(8, f64::NAN, 8), None);
+    }
+
+    #[test]
+    fn bytes_are_counted_as_nccl_tests_counts_them() {
+        let eight = |test: Collective| test.counts(MIB, 8).expect("it is enough");
+        let counts = eight(Collective::AllGather);
+        assert_eq!((counts.send, counts.receive), (MIB / 32, MIB / 4));
+        assert_eq!(counts.bytes(), MIB);
+        let counts = eight(Collective::ReduceScatter);
+        assert_eq!((counts.send, counts.receive, counts.call), (MIB / 4, MIB / 32, MIB / 32));
+        assert_eq!(eight(Collective::AllReduce).bytes(), MIB);
+        assert_eq!(eight(Collective::AllToAll).call, MIB / 32);
+    }
+
+    #[test]
+    fn parts_are_cut_to_sixteen_bytes() {
+        // 1,000 bytes over three ranks: 83 elements each, of which 80 remain.
+        let counts = Collective::AllGather.counts(1_000, 3).expect("it is enough");
+        assert_eq!((counts.call, counts.receive, counts.bytes()), (80, 240, 960));
+        assert_eq!(Collective::AllToAll.counts(64, 8), None, "two elements each are none");
+        assert_eq!(Collective::AllReduce.counts(3, 8), None);
+    }
+
+    #[test]
+    fn sizes_grow_by_the_factor_up_to_the_largest() {
+        assert_eq!(sizes(8, 128, 2), [8, 16, 32, 64, 128]);
+        assert_eq!(sizes(8, 100, 4), [8, 32]);
+        assert_eq!(sizes(1 << 20, 1 << 20, 2), [1 << 20]);
+        assert_eq!(sizes(16, 64, 1), [16], "a factor that does not grow ends it");
+        assert_eq!(sizes(64, 16, 2), [0; 0]);
+        assert_eq!(sizes(u64::MAX / 2, u64::MAX, 4).len(), 1);
+    }
+}

@@ -1,0 +1,188 @@
+//! How many copies a GPU makes in a round, so that its number is taken while
+//! all others of the round copy too, although nodes do not begin at the same
+//! moment.
+//!
+//! Pure. Nodes begin when the answer of an exchange reaches them, over ssh or
+//! an exec session, and up to [`SKEW_MS`] apart. So each copies for longer than
+//! that, then takes its number over a window, and copies on for longer than
+//! that after the longest window of all:
+//!
+//! ```text
+//! node A  |-- before --|-- window --|-- after --|
+//! node B      |-- before --|-- window --|-- after --|
+//! ```
+//!
+//! Counts come from the rate of the warm-up. Whether it held is checked after
+//! the round by [`covered`], from the times it really took.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+/// How far apart two nodes may begin, in milliseconds. An answer of the
+/// coordinator passes a session and two processes; this is chosen generously
+/// and was never measured on a cluster.
+pub(super) const SKEW_MS: f64 = 20.0;
+
+/// How long copies go on before and after the window, in milliseconds: the skew
+/// and half of it again, for rates that differ from those of the warm-up.
+const ROLL_MS: f64 = 1.5 * SKEW_MS;
+
+/// The shortest window. The resolution of events is half a microsecond, so that
+/// this is exact to 1 in 10,000.
+const LEAST_WINDOW_MS: f64 = 10.0;
+
+/// The longest. A pair at a hundredth of its rate takes fewer copies instead of
+/// holding up all others.
+const MOST_WINDOW_MS: f64 = 500.0;
+
+/// The most copies of one part. Copies so short that this is too few are told
+/// by [`covered`].
+const MOST_COPIES: u32 = 1_000;
+
+/// The shortest time that a copy is believed to take, in milliseconds.
+const LEAST_COPY_MS: f64 = 0.001;
+
+/// Copies of one stream in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) before: u32,
+    /// Those that the number is taken over.
+    pub(super) window: u32,
+    pub(super) after: u32,
+}
+
+/// Copies of the window, and how long they take in milliseconds, where one
+/// copy takes this long and this many are asked for.
+pub(super) fn window(copy_ms: f64, asked: u32) -> (u32, f64) {
+    let copy_ms = copy_ms.max(LEAST_COPY_MS);
+    let enough = copies(LEAST_WINDOW_MS, copy_ms).max(asked);
+    let most = copies_within(MOST_WINDOW_MS, copy_ms);
+    let count = enough.min(most).max(1);
+    (count, f64::from(count) * copy_ms)
+}
+
+/// The copies of a stream whose copies take this long, where the longest window
+/// of all who copy in this round is known.
+pub(super) fn plan(copy_ms: f64, asked: u32, longest_window_ms: f64) -> Plan {
+    let copy_ms = copy_ms.max(LEAST_COPY_MS);
+    let (window, window_ms) = window(copy_ms, asked);
+    let rest = (longest_window_ms.min(MOST_WINDOW_MS + copy_ms) - window_ms).max(0.0);
+    Plan {
+        before: copies(ROLL_MS, copy_ms).max(1),
+        window,
+        after: copies(ROLL_MS + rest, copy_ms).max(1),
+    }
+}
+
+/// The least number of copies that take at least this long.
+fn copies(ms: f64, copy_ms: f64) -> u32 {
+    bounded((ms / copy_ms).ceil())
+}
+
+/// The greatest number of copies that take no longer than this.
+fn copies_within(ms: f64, copy_ms: f64) -> u32 {
+    bounded((ms / copy_ms).floor())
+}
+
+fn bounded(count: f64) -> u32 {
+    let within = count.clamp(0.0, f64::from(MOST_COPIES));
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to a small range, and no number becomes 0"
+    )]
+    let count = within as u32;
+    count
+}
+
+/// When copies of a process ran in a round, in milliseconds since it was told to
+/// begin.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Span {
+    /// The last of its streams to begin began.
+    pub(super) starts: f64,
+    /// The first of its windows opened.
+    pub(super) opens: f64,
+    /// The last of its windows closed.
+    pub(super) closes: f64,
+    /// The first of its streams to stop stopped.
+    pub(super) stops: f64,
+}
+
+impl Span {
+    /// The span of both.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            starts: self.starts.max(other.starts),
+            opens: self.opens.min(other.opens),
+            closes: self.closes.max(other.closes),
+            stops: self.stops.min(other.stops),
+        }
+    }
+}
+
+/// Whether every window lay within the time in which all others copied, with as
+/// much skew as there may be.
+pub(super) fn covered(spans: &[Span]) -> bool {
+    let inside = |own: &Span, other: &Span| {
+        other.starts + SKEW_MS <= own.opens && own.closes + SKEW_MS <= other.stops
+    };
+    // Streams of one process begin with a skew that is known.
+    let own = |span: &Span| span.starts <= span.opens && span.closes <= span.stops;
+    spans.iter().enumerate().all(|(at, span)| {
+        let mut others = spans.iter().enumerate().filter(|(who, _)| *who != at);
+        own(span) && others.all(|(_, other)| inside(span, other))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a stream does whose copies take this long.
+    fn span(starts: f64, copy_ms: f64, plan: Plan) -> Span {
+        let opens = starts + f64::from(plan.before) * copy_ms;
+        let closes = opens + f64::from(plan.window) * copy_ms;
+        Span { starts, opens, closes, stops: closes + f64::from(plan.after) * copy_ms }
+    }
+
+    #[test]
+    fn windows_hold_what_was_asked_for_and_last_long_enough() {
+        // 512 MiB at 50 GB/s: 10.7 ms.
+        assert_eq!(window(10.7, 16).0, 16);
+        // At 800 GB/s: 0.67 ms, and 16 of them are 10.7 ms.
+        assert_eq!(window(0.67, 16).0, 16);
+        assert_eq!(window(0.1, 16).0, 100);
+        assert_eq!(window(100.0, 16).0, 5, "half a second is enough");
+        assert_eq!(window(5_000.0, 16).0, 1);
+        assert_eq!(window(0.0, 16).0, MOST_COPIES);
+        assert_eq!(window(f64::NAN, 16).0, MOST_COPIES);
+    }
+
+    #[test]
+    fn fast_and_slow_pairs_of_one_round_cover_each_other() {
+        for (fast, slow) in [(0.7, 0.7), (0.7, 7.0), (0.5, 70.0), (0.1, 900.0), (3.0, 3.5)] {
+            let longest = window(fast, 16).1.max(window(slow, 16).1);
+            let spans = [fast, slow].map(|ms| span(0.3, ms, plan(ms, 16, longest)));
+            assert!(covered(&spans), "{fast} and {slow}: {spans:?}");
+        }
+    }
+
+    #[test]
+    fn rates_a_fifth_off_are_still_covered_and_half_off_are_told() {
+        let plans = [plan(0.7, 16, 11.2), plan(0.7, 16, 11.2)];
+        let with = |off: f64| [span(0.0, 0.7, plans[0]), span(0.0, 0.7 * off, plans[1])];
+        assert!(covered(&with(1.15)) && covered(&with(0.87)));
+        assert!(!covered(&with(1.6)));
+        assert!(!covered(&with(0.6)));
+    }
+
+    #[test]
+    fn copies_too_short_to_be_covered_are_told() {
+        let tiny = plan(0.001, 16, 1.0);
+        assert_eq!((tiny.before, tiny.window), (MOST_COPIES, MOST_COPIES));
+        assert!(!covered(&[span(0.0, 0.001, tiny), span(0.0, 0.001, tiny)]));
+        assert!(covered(&[span(0.0, 0.001, tiny)]), "alone there is nobody to wait for");
+        assert!(covered(&[]));
+    }
+}

@@ -1,0 +1,152 @@
+//! What our own GPU probes say on simulated nodes.
+//!
+//! One document per node, made from the same physics and with the same faults
+//! as the answers of nvbandwidth and nccl-tests, so that a sweep without any
+//! tool can be held against one with them. No child process, no exchange: each
+//! node's process knows the whole fabric and tells its own part.
+
+pub mod collective;
+pub mod copy;
+
+use std::collections::BTreeMap;
+
+use super::bench::Bench;
+use super::fabric::Fabric;
+use super::fabric::GpuIndex;
+use super::mpi::Environment;
+use super::mpi::Host;
+use super::mpi::Job;
+use super::render;
+use super::scenario::Scenario;
+use crate::model::probed::Around;
+use crate::model::probed::GpuAround;
+use crate::model::probed::GpuState;
+use crate::model::probed::ProbedGpu;
+use crate::model::probed::ProbedRank;
+
+#[cfg(test)]
+mod tests;
+
+/// Where a probe runs, and with whom.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// The scenario.
+    pub scenario: &'a Scenario,
+    /// Its fabric.
+    pub fabric: &'a Fabric,
+    /// The node.
+    pub node: &'a str,
+    /// All nodes that take part, in order; none where it is alone.
+    pub nodes: &'a [String],
+    /// The GPUs of each node; all when empty.
+    pub gpus: &'a [u32],
+    /// What NCCL and CUDA are steered with.
+    pub environment: Environment,
+    /// The noise of a reading.
+    pub noise: fn(u32) -> u32,
+}
+
+impl Place<'_> {
+    /// A bench for one reading: on this node alone or with all others.
+    fn with_bench<T>(&self, reading: u32, ask: impl FnOnce(&Bench<'_>) -> T) -> T {
+        let hosts = self
+            .nodes
+            .iter()
+            .map(|name| Host { name: name.clone(), ranks: self.fabric.gpus_of([name]).len() });
+        let job = Job { hosts: hosts.collect(), environment: self.environment.clone() };
+        ask(&Bench {
+            scenario: self.scenario,
+            fabric: self.fabric,
+            scope: self.node,
+            across: !self.nodes.is_empty(),
+            seed: self.scenario.seed,
+            reading: (self.noise)(reading),
+            job: Some(&job),
+        })
+    }
+
+    /// The GPUs that take part, of all nodes.
+    fn all(&self) -> Vec<GpuIndex> {
+        let own = [self.node.to_owned()];
+        let nodes = if self.nodes.is_empty() { &own[..] } else { self.nodes };
+        let all = self.fabric.gpus_of(nodes);
+        let is_asked =
+            |gpu: &GpuIndex| self.gpus.is_empty() || self.gpus.contains(&self.fabric.device(*gpu));
+        all.into_iter().filter(is_asked).collect()
+    }
+
+    fn is_here(&self, gpu: GpuIndex) -> bool {
+        self.fabric.home(gpu).name == self.node
+    }
+
+    /// The GPUs of this node as the probe lists them.
+    fn listed(&self) -> Vec<ProbedGpu> {
+        let own = self.all().into_iter().filter(|gpu| self.is_here(*gpu));
+        own.map(|gpu| ProbedGpu {
+            index: self.fabric.device(gpu),
+            name: Some(self.fabric.home(gpu).hardware.product.to_owned()),
+            uuid: Some(render::uuid(self.fabric, gpu)),
+            bus_id: Some(self.bus_id(gpu)),
+            numa_node: None,
+            memory_bytes: None,
+        })
+        .collect()
+    }
+
+    /// The GPUs of all nodes.
+    fn ranks(&self) -> Vec<ProbedRank> {
+        let all = self.all().into_iter();
+        (0..)
+            .zip(all)
+            .map(|(rank, gpu)| ProbedRank {
+                rank,
+                node: self.fabric.home(gpu).name.clone(),
+                gpu: self.fabric.device(gpu),
+                bus_id: Some(self.bus_id(gpu)),
+                name: Some(self.fabric.home(gpu).hardware.product.to_owned()),
+            })
+            .collect()
+    }
+
+    /// The address as the kernel writes it: four digits of domain, a function.
+    fn bus_id(&self, gpu: GpuIndex) -> String {
+        let printed = self.fabric.home(gpu).hardware.bus_id(self.fabric.gpus[gpu].slot);
+        format!("{}.0", printed.strip_prefix("0000").unwrap_or(printed))
+    }
+
+    /// CUDA version of the driver.
+    fn cuda(&self) -> Option<String> {
+        let node = self.fabric.node(self.node).ok()?;
+        let cuda = self.fabric.nodes[node].hardware.cuda;
+        Some(format!("{}.{}", cuda / 1000, cuda % 1000 / 10))
+    }
+
+    /// What the driver says around: a host link that lost a generation shows it
+    /// under load.
+    fn around(&self) -> Around {
+        let own = self.all().into_iter().filter(|gpu| self.is_here(*gpu));
+        let state = |gpu: GpuIndex, busy: bool| {
+            let [to, from] = self.fabric.gpus[gpu].host;
+            // Half the rate is a generation less, a quarter two.
+            let lost = if to.min(from) < 0.3 { 2 } else { u32::from(to.min(from) < 0.6) };
+            GpuState {
+                sm_mhz: Some(if busy { 1_980 } else { 345 }),
+                temperature_c: Some(if busy { 48 } else { 31 }),
+                pcie_generation: Some(if busy { 5 - lost } else { 1 }),
+                pcie_width: Some(16),
+                ..GpuState::default()
+            }
+        };
+        let gpus = own.map(|gpu| GpuAround {
+            index: self.fabric.device(gpu),
+            uuid: Some(render::uuid(self.fabric, gpu)),
+            before: Some(state(gpu, false)),
+            under_load: Some(state(gpu, true)),
+            after: Some(state(gpu, false)),
+            link_errors: BTreeMap::new(),
+            pcie_replays: Some(0),
+            others: Vec::new(),
+        });
+        Around { samples: 20, gpus: gpus.collect(), missing: Vec::new() }
+    }
+}

@@ -1,0 +1,111 @@
+//! A driver that lacks calls: each says so by its name, and nothing else fails.
+
+use fabricgate::ffi::cuda::Address;
+use fabricgate::ffi::cuda::Cuda;
+use fabricgate::ffi::cuda::CudaError;
+use fabricgate::ffi::cuda::Device;
+
+use crate::driver::begun;
+use crate::driver::driver;
+use crate::stub::Library;
+use crate::stub::Machine;
+use crate::symbols::looked_up;
+
+/// What a call lacks.
+fn lacks<T: std::fmt::Debug>(answer: Result<T, CudaError>) -> &'static str {
+    match answer.expect_err("it is not there") {
+        CudaError::Missing { call } => call,
+        CudaError::Failed { call, .. } => panic!("{call} was called"),
+    }
+}
+
+#[test]
+fn each_call_that_a_driver_lacks_says_so() {
+    // Handles of a driver that has everything; none of them is used.
+    let (_whole, whole, gpus) = begun(&Machine::of(1));
+    let (gpu, event) = (gpus[0], whole.event().expect("an event"));
+    let created = whole.create(gpu.device, 2 << 20).expect("created");
+    let kept = ["cuInit", "cuMemHostAlloc"];
+    let all = looked_up("src/ffi/cuda.rs");
+    let missing: Vec<&str> =
+        all.iter().map(String::as_str).filter(|symbol| !kept.contains(symbol)).collect();
+    let (_folder, old) = driver(&Machine::of(1).without(Library::Cuda, &missing));
+    old.init().expect("begins");
+    let at = Address(4096);
+    let host = whole.host_memory(4096).expect("host memory");
+    let said: Vec<&str> = vec![
+        lacks(old.driver_version()),
+        lacks(old.devices()),
+        lacks(old.name(Device(0))),
+        lacks(old.uuid(Device(0))),
+        lacks(old.bus_id(Device(0))),
+        lacks(old.total_memory(Device(0))),
+        lacks(old.attribute(Device(0), 20)),
+        lacks(old.peer_attribute(2, Device(0), Device(0))),
+        lacks(old.can_access_peer(Device(0), Device(0))),
+        lacks(old.retain(Device(0))),
+        lacks(old.release(Device(0))),
+        lacks(old.enter(gpu.context)),
+        lacks(old.enable_peer(gpu.context)),
+        lacks(old.synchronize()),
+        lacks(old.memory_info()),
+        lacks(old.alloc(1)),
+        lacks(old.free(at)),
+        lacks(old.fill(at, 0, 1, gpu.stream)),
+        lacks(old.copy(at, at, 1, gpu.stream)),
+        lacks(old.copy_peer((at, gpu.context), (at, gpu.context), 1, gpu.stream)),
+        lacks(old.copy_to_device(at, &host, 1, gpu.stream)),
+        lacks(old.copy_to_host(&host, at, 1, gpu.stream)),
+        lacks(old.stream()),
+        lacks(old.destroy_stream(gpu.stream)),
+        lacks(old.wait_stream(gpu.stream)),
+        lacks(old.is_idle(gpu.stream)),
+        lacks(old.wait_for(gpu.stream, event)),
+        lacks(old.hold(gpu.stream, at, 1)),
+        lacks(old.event()),
+        lacks(old.destroy_event(event)),
+        lacks(old.record(event, gpu.stream)),
+        lacks(old.was_reached(event)),
+        lacks(old.wait_event(event)),
+        lacks(old.elapsed_ms(event, event)),
+        lacks(old.ipc_handle(at)),
+        lacks(old.ipc_open([0; 64])),
+        lacks(old.ipc_close(at)),
+        lacks(old.granularity(Device(0))),
+        lacks(old.create(Device(0), 1)),
+        lacks(old.release_memory(created)),
+        lacks(old.reserve(1, 1)),
+        lacks(old.unreserve(at, 1)),
+        lacks(old.map(at, 1, created)),
+        lacks(old.unmap(at, 1)),
+        lacks(old.allow(at, 1, Device(0))),
+        lacks(old.export(created)),
+        lacks(old.import([0; 64])),
+    ];
+    // What is not among them: names of errors (ours are used), a part of `devices`,
+    // the newer of two, host memory's end, and its address, which needs its beginning.
+    let others = [
+        "cuGetErrorName",
+        "cuDeviceGet",
+        "cuDeviceGetUuid_v2",
+        "cuMemFreeHost",
+        "cuMemHostGetDevicePointer_v2",
+    ];
+    let mut told: Vec<&str> = said.into_iter().chain(others).collect();
+    told.sort_unstable();
+    assert_eq!(told, missing);
+}
+
+#[test]
+fn a_driver_without_fabric_memory_does_everything_else() {
+    let missing = ["cuMemCreate", "cuMemExportToShareableHandle", "cuDeviceGetUuid_v2"];
+    let (_folder, old, gpus) = begun(&Machine::of(2).without(Library::Cuda, &missing));
+    assert_eq!(Cuda::missing(&old), ["cuDeviceGetUuid_v2", "cuMemCreate", missing[1]]);
+    let error = old.create(gpus[0].device, 2 << 20).expect_err("it is not there");
+    let said = "this driver has no cuMemCreate: it is older than the call";
+    assert_eq!((error.to_string().as_str(), error.code()), (said, None));
+    assert_eq!(error.call(), "cuMemCreate");
+    old.uuid(gpus[1].device).expect("the older call does as well");
+    old.copy(gpus[0].memory, gpus[1].memory, 4096, gpus[0].stream).expect("copied");
+    old.synchronize().expect("done");
+}
