@@ -2,8 +2,23 @@
 //! does on a machine that a test describes. Nothing here needs a GPU, and
 //! nothing here shows that a real one is measured well.
 
+#[path = "gpu/broken.rs"]
+mod broken;
+
+#[path = "gpu/copy.rs"]
+mod copy;
+
+#[path = "gpu/copy_probe.rs"]
+mod copy_probe;
+
+#[path = "gpu/across.rs"]
+mod across;
+
 #[path = "gpu/driver.rs"]
 mod driver;
+
+#[path = "gpu/ended.rs"]
+mod ended;
 
 #[path = "gpu/faults.rs"]
 mod faults;
@@ -14,6 +29,12 @@ mod nvml;
 #[path = "gpu/old_driver.rs"]
 mod old_driver;
 
+#[path = "gpu/probe.rs"]
+mod probe;
+
+#[path = "gpu/program.rs"]
+mod program;
+
 #[path = "gpu/stub.rs"]
 mod stub;
 
@@ -22,3 +43,6 @@ mod symbols;
 
 #[path = "gpu/time.rs"]
 mod time;
+
+#[path = "gpu/talking.rs"]
+mod talking;

@@ -95,6 +95,8 @@ struct ProbesSection {
     dir: Option<PathBuf>,
     readings: Option<Spanned<u32>>,
     most_readings: Option<Spanned<u32>>,
+    #[serde(default)]
+    own: bool,
 }
 
 /// Where claims come from.
@@ -277,7 +279,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     };
     let watch = watching::watching(read.watch, &policy, gate.as_ref())
         .map_err(|(at, message)| wrong(at, message))?;
-    Ok(Config {
+    let mut config = Config {
         path: path.to_owned(),
         claims,
         run_dir: base.join(read.run_dir.unwrap_or_else(|| PathBuf::from("runs"))),
@@ -298,7 +300,11 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         gate,
         watch,
         scratch: None,
-    })
+    };
+    if read.probes.own {
+        config.measure_by_ourselves();
+    }
+    Ok(config)
 }
 
 /// Reads `[confirm]`.
@@ -426,6 +432,14 @@ pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
 }
 
 impl Config {
+    /// Runs what probes have in place of their tools, wherever they have any.
+    pub fn measure_by_ourselves(&mut self) {
+        let named = self.probes.iter_mut().flatten();
+        for probe in self.catalog.probes.values_mut().chain(named) {
+            *probe = probe.clone().by_ourselves();
+        }
+    }
+
     /// What is claimed; `catalogue` tells platforms from products.
     pub fn claims(&self, catalogue: &Catalogue) -> Result<Claims, Failure> {
         match &self.claims {
@@ -525,6 +539,22 @@ mod tests {
         assert!(config.probes.is_none());
         assert_eq!((config.confirm.wait, config.limits.partners), (CONFIRM_AFTER, 3));
         assert_eq!(config.policy, Policy::default());
+    }
+
+    #[test]
+    fn tools_are_done_without_where_the_file_says_so() {
+        let with = |own: &str| {
+            let file =
+                format!("claims = \"c\"\n[probes]\nrun = [\"nvbandwidth-ce\", \"tcp\"]\n{own}");
+            read(&file).expect("good")
+        };
+        let tools = |config: &Config| {
+            let probes = config.probes.as_ref().expect("named");
+            assert_eq!(config.catalog.get("nvbandwidth-ce"), probes.first());
+            probes.iter().map(|probe| probe.argv[0].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(tools(&with("")), ["nvbandwidth", "{self}"]);
+        assert_eq!(tools(&with("own = true\n")), ["{self}", "{self}"]);
     }
 
     #[test]

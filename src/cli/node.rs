@@ -53,9 +53,9 @@ enum Command {
     #[command(hide = true)]
     GpuList(children::ListArgs),
     #[command(hide = true)]
-    GpuLibrary(LibraryArgs),
-    #[command(hide = true)]
     GpuAround(children::AroundArgs),
+    #[command(hide = true)]
+    GpuLibrary(LibraryArgs),
 }
 
 /// Run probes for a coordinator that speaks on stdin and listens on stdout.
@@ -98,8 +98,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Command::FabricChild(args) => children::fabric(args),
         Command::CollectiveChild(args) => children::collective(args),
         Command::GpuList(args) => children::list(args),
-        Command::GpuLibrary(args) => node_library::run(args),
         Command::GpuAround(args) => children::around(args),
+        Command::GpuLibrary(args) => node_library::run(args),
     }
 }
 

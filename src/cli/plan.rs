@@ -41,6 +41,9 @@ pub struct Args {
     seed: u64,
     #[command(flatten)]
     simulated: config::Simulated,
+    /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests.
+    #[arg(long)]
+    own_probes: bool,
     /// Show every round with its pairs.
     #[arg(long)]
     rounds: bool,
@@ -192,7 +195,10 @@ pub fn nvlink_across(
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let config = args.simulated.config(globals.config.as_deref())?;
+    let mut config = args.simulated.config(globals.config.as_deref())?;
+    if args.own_probes {
+        config.measure_by_ourselves();
+    }
     let in_force = expectations::load(&config.thresholds)?;
     let chosen = choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
     let basis = Basis::new(&config, &chosen.claims, &in_force.catalogue, args.profile, args.seed)?;
@@ -282,8 +288,15 @@ fn stage(text: &mut String, plan: &Plan, catalog: &Catalog, rounds: &[Round], fi
     let on: BTreeSet<&str> = steps().flat_map(|s| &s.nodes).map(|n| n.as_str()).collect();
     let _ = writeln!(text, "    on {}", hostlist::fold(on));
     let _ = writeln!(text, "    {}", words::line(&first.argv));
+    if first.together {
+        let _ = writeln!(text, "    on every node that takes part");
+    }
     if let Some(serve) = &first.serve {
         let _ = writeln!(text, "    with, on the other node, {}", words::line(&serve.argv));
+    }
+    if let Some(otherwise) = &first.otherwise {
+        let on = if otherwise.together { ", on every node" } else { "" };
+        let _ = writeln!(text, "    where that is missing{on}, {}", words::line(&otherwise.argv));
     }
 }
 

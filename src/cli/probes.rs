@@ -178,6 +178,14 @@ fn shown(probe: &Probe) -> String {
         };
         line("serves", format!("{} ({ready})", words::line(&serve.argv)));
     }
+    if probe.together {
+        line("on", "every node that takes part, which tell each other things".to_owned());
+    }
+    if let Some(otherwise) = &probe.otherwise {
+        let on = if otherwise.together { " (on every node)" } else { "" };
+        let parser = otherwise.parser;
+        line("otherwise", format!("{}{on}, read as {parser}", words::line(&otherwise.argv)));
+    }
     line("read as", probe.parser.to_string());
     let scope = match (probe.scope, probe.grain) {
         (ProbeScope::Node, _) => "one node",

@@ -65,6 +65,10 @@ pub struct Args {
     /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
     #[arg(long)]
     even_if_busy: bool,
+    /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests, whether they are there
+    /// or not.
+    #[arg(long)]
+    own_probes: bool,
     /// Carry out what the verdicts ask for, through the [gate] of the configuration and within the
     /// budgets of its policy.
     #[arg(long)]
@@ -87,6 +91,9 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         Some(scenario) => config::Simulated::by(scenario).config(globals.config.as_deref())?,
         None => args.simulated.config(globals.config.as_deref())?,
     };
+    if args.own_probes {
+        config.measure_by_ourselves();
+    }
     if args.apply {
         // An hour of measuring must not end with "nobody would be told".
         acting::gate(&config)?;
@@ -234,6 +241,9 @@ fn again(folder: &Folder, args: &Args, globals: &Globals, profile: Profile) -> S
     }
     if args.even_if_busy {
         words.push("--even-if-busy".to_owned());
+    }
+    if args.own_probes {
+        words.push("--own-probes".to_owned());
     }
     if args.apply {
         words.push("--apply".to_owned());

@@ -1,5 +1,6 @@
 //! The words of a command that only the nodes themselves can say: addresses
-//! and devices on a rail, and the port of the serving side.
+//! and devices on a rail, the port of the serving side, and the node's own name
+//! where several run the same command.
 //!
 //! Pure: what workers said about their machines in, words out.
 
@@ -55,6 +56,7 @@ pub(super) fn command(argv: &[String], with: &Filling<'_>) -> Result<Vec<String>
             .replace(placeholder::ADDRESS, &own)
             .replace(placeholder::DEVICE, &device)
             .replace(placeholder::PORT, &port)
+            .replace(placeholder::NODE, with.own.node.as_str())
     };
     Ok(argv.iter().map(fill).collect())
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::parsed::Tool;
 use crate::model::raw;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
@@ -59,7 +60,9 @@ pub fn of_run(plan: &Plan, results: &[RawResult], recordings: &[Recording]) -> V
                 let recording = read.get(result.stdout.as_deref()?)?;
                 let tool = recording.parsed.tool;
                 // What nobody recognises is the judge's to say.
-                let other = tool.filter(|tool| *tool != step.parser)?;
+                let instead = step.otherwise.as_ref().map(|otherwise| otherwise.parser);
+                let expected = |tool: &Tool| *tool == step.parser || Some(*tool) == instead;
+                let other = tool.filter(|tool| !expected(tool))?;
                 Some(format!("printed an output of {other}, expected one of {}", step.parser))
             }),
         };

@@ -16,10 +16,12 @@ mod fixture;
 mod fleet;
 mod keep;
 mod measured;
+mod otherwise;
 mod replay;
 mod rounds;
 pub mod signals;
 mod step;
+mod together;
 mod worker;
 
 use std::fs::File;
@@ -344,6 +346,7 @@ async fn all_rounds(
         progress: &sweep.progress,
         stop,
         ports: AtomicUsize::new(0),
+        lacking: Arc::default(),
     };
     let mut ran = runner.run(sweep.plan, measured).await;
     if ran == Ran::Whole && confirm.is_none() {

@@ -16,6 +16,7 @@ use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
 use crate::plan::Plan;
 use crate::plan::Round;
+use crate::plan::Step;
 use crate::plan::cost;
 
 /// Whom to tell how far a sweep is.
@@ -104,6 +105,13 @@ impl Progress {
         let Some(text) = complaint(result, recording) else { return };
         self.state().failed += 1;
         self.say(&text);
+    }
+
+    /// The tool of a probe is missing somewhere, and its other command was run.
+    pub(super) fn instead(&self, step: &Step, why: &str) {
+        let (probe, place) = (&step.probe, step.place());
+        let itself = "measured by fabricgate itself, here and wherever that is so";
+        self.say(&format!("{probe} on {place}: {why}; {itself}"));
     }
 
     /// A round ended.

@@ -71,6 +71,7 @@ impl Stored {
             stderr: Stream { bytes: stderr, dropped: then.stderr_dropped },
             load: then.load,
             gpus: then.gpus.clone(),
+            complaint: then.complaint.clone(),
         };
         let result = RawResult {
             step: step.step,

@@ -19,6 +19,7 @@ use super::fleet::Fleet;
 use super::keep::Ended;
 use super::keep::Keeper;
 use super::measured::Measured;
+use super::otherwise::Lacking;
 use super::outputs;
 use super::progress::Progress;
 use super::replay::Stored;
@@ -68,6 +69,7 @@ pub(super) struct Runner<'a> {
     pub(super) progress: &'a Progress,
     pub(super) stop: watch::Receiver<bool>,
     pub(super) ports: AtomicUsize,
+    pub(super) lacking: Arc<Lacking>,
 }
 
 /// How the rounds of a plan went.
@@ -153,6 +155,7 @@ impl Runner<'_> {
                 let port = FIRST_PORT + u16::try_from(offset).unwrap_or(0);
                 let (step, source) = (step.clone(), self.source.clone());
                 let (places, mut stop) = (Arc::clone(places), self.stop.clone());
+                let lacking = Arc::clone(&self.lacking);
                 tasks.spawn(async move {
                     let Ok(_place) = places.acquire().await else { return None };
                     if *stop.borrow() {
@@ -160,15 +163,18 @@ impl Runner<'_> {
                     }
                     let rail = rail.as_ref();
                     let what = Reading { step: &step, reading, rail, port, capture };
-                    let (result, outcome) = match &source {
-                        Source::Live(fleet) => step::take(&what, fleet, &mut stop).await,
-                        Source::Stored(stored) => stored.answer(&step, reading),
+                    let (result, outcome, instead) = match &source {
+                        Source::Live(fleet) => step::take(&what, fleet, &lacking, &mut stop).await,
+                        Source::Stored(stored) => {
+                            let (result, outcome) = stored.answer(&step, reading);
+                            (result, outcome, None)
+                        }
                     };
-                    Some((step, result, outcome))
+                    Some((step, result, outcome, instead))
                 });
             }
             while let Some(ended) = tasks.join_next().await {
-                let (step, result, outcome) = match ended {
+                let (step, result, outcome, instead) = match ended {
                     Ok(Some(ended)) => ended,
                     Ok(None) => continue,
                     Err(error) => match error.try_into_panic() {
@@ -176,6 +182,11 @@ impl Runner<'_> {
                         Err(_) => continue,
                     },
                 };
+                if let Some(why) = instead
+                    && self.lacking.is_news(&step.probe)
+                {
+                    self.progress.instead(&step, &why);
+                }
                 if result.ending == Ending::TimedOut {
                     hung.entry(step.step).or_insert(reading);
                 }

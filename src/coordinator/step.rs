@@ -1,4 +1,5 @@
 //! One reading of one step: orders to the nodes that take part, one result.
+//! Where the tool is missing, the command that the probe has in its place.
 //!
 //! The result says how it ended; what was printed is read elsewhere.
 
@@ -13,11 +14,13 @@ use super::fill::End;
 use super::fill::Filling;
 use super::fleet::Fleet;
 use super::now;
+use super::otherwise;
+use super::otherwise::Lacking;
 use super::shown;
+use super::together;
 use super::worker::Outcome;
 use super::worker::Running;
 use super::worker::Worker;
-use super::worker::last_words;
 use super::worker::stopped;
 use crate::model::claims::ClaimedRail;
 use crate::model::id::NodeName;
@@ -50,29 +53,81 @@ pub(super) struct Reading<'a> {
     pub(super) capture: usize,
 }
 
-/// Takes it. The result does not name its files yet.
+/// Takes it. The result does not name its files yet. The last part is why
+/// another command than the probe's own was run.
 pub(super) async fn take(
     reading: &Reading<'_>,
     fleet: &Fleet,
+    lacking: &Lacking,
     stop: &mut watch::Receiver<bool>,
-) -> (RawResult, Outcome) {
+) -> (RawResult, Outcome, Option<String>) {
     let started = shown(now());
-    let mut argv = reading.step.argv.clone();
-    let outcome = match measure(reading, fleet, stop, &mut argv).await {
-        Ok(outcome) | Err(outcome) => outcome,
+    let step = reading.step;
+    let mut argv = step.argv.clone();
+    let mut instead = None;
+    let Some(other) = &step.otherwise else {
+        let ran = run(reading, (&step.argv, step.together), fleet, stop, &mut argv).await;
+        return result(reading, started, argv, ran, None);
     };
+    if lacking.knows(step) {
+        instead = Some("its tool is missing".to_owned());
+    } else if !step.together
+        && let Err(why) = fleet.command(&step.argv, &step.nodes)
+    {
+        // No worker could start it that way.
+        instead = Some(why);
+    }
+    if instead.is_none() {
+        let ran = run(reading, (&step.argv, step.together), fleet, stop, &mut argv).await;
+        match otherwise::lacking(step, &ran) {
+            Some((nodes, why)) => {
+                lacking.add(step, &nodes);
+                instead = Some(why);
+            }
+            None => return result(reading, started, argv, ran, None),
+        }
+    }
+    argv.clone_from(&other.argv);
+    let ran = run(reading, (&other.argv, other.together), fleet, stop, &mut argv).await;
+    result(reading, started, argv, ran, instead)
+}
+
+/// Runs one of a step's two commands, on its first node or on all of them.
+async fn run(
+    reading: &Reading<'_>,
+    (words, together): (&[String], bool),
+    fleet: &Fleet,
+    stop: &mut watch::Receiver<bool>,
+    argv: &mut Vec<String>,
+) -> Outcome {
+    let ran = match together {
+        true => together::run(reading, words, fleet, stop, argv).await,
+        false => measure(reading, words, fleet, stop, argv).await,
+    };
+    match ran {
+        Ok(outcome) | Err(outcome) => outcome,
+    }
+}
+
+fn result(
+    reading: &Reading<'_>,
+    started: String,
+    argv: Vec<String>,
+    outcome: Outcome,
+    instead: Option<String>,
+) -> (RawResult, Outcome, Option<String>) {
     let result = RawResult {
         ending: outcome.ending.clone(),
         started,
         duration_s: outcome.duration,
         stdout_dropped: outcome.stdout.dropped,
         stderr_dropped: outcome.stderr.dropped,
-        complaint: last_words(&outcome.stderr.bytes),
+        complaint: outcome.complaint.clone(),
         load: outcome.load,
         gpus: outcome.gpus.clone(),
         ..blank(reading.step, reading.reading, argv)
     };
-    (result, outcome)
+    (result, outcome, instead)
 }
 
 /// A result of which nothing is known but where it belongs.
@@ -102,6 +157,7 @@ pub(super) fn blank(step: &Step, reading: u32, argv: Vec<String>) -> RawResult {
 
 async fn measure(
     reading: &Reading<'_>,
+    words: &[String],
     fleet: &Fleet,
     stop: &mut watch::Receiver<bool>,
     argv: &mut Vec<String>,
@@ -153,7 +209,7 @@ async fn measure(
         serving = Some(running);
     }
     let with = Filling { own: own_end, peer: peer_end, rail: reading.rail, port };
-    let outcome = ask(reading, (fleet, &own), &with, stop, argv).await;
+    let outcome = ask(reading, words, (fleet, &own), &with, stop, argv).await;
     // Whatever became of the client: nobody else needs the server.
     if let Some(mut serving) = serving {
         serving.stop().await;
@@ -179,19 +235,21 @@ async fn reach(
 /// Runs the step's own command to its end.
 async fn ask(
     reading: &Reading<'_>,
+    words: &[String],
     (fleet, worker): (&Fleet, &Worker),
     with: &Filling<'_>,
     stop: &mut watch::Receiver<bool>,
     argv: &mut Vec<String>,
 ) -> Result<Outcome, Outcome> {
-    let filled = fill::command(&reading.step.argv, with).map_err(Outcome::not_started)?;
+    let filled = fill::command(words, with).map_err(Outcome::not_started)?;
     *argv = fleet.command(&filled, &reading.step.nodes).map_err(Outcome::not_started)?;
     let order = order(reading, argv.clone());
     let running = worker.order(order).await.map_err(Outcome::not_started)?;
     Ok(running.finish(stop).await)
 }
 
-fn order(reading: &Reading<'_>, argv: Vec<String>) -> Order {
+/// An order of this reading, of which only the command is known.
+pub(super) fn order(reading: &Reading<'_>, argv: Vec<String>) -> Order {
     let step = reading.step;
     let name = format!("{}.{}", step.step, reading.reading);
     Order {
@@ -202,6 +260,6 @@ fn order(reading: &Reading<'_>, argv: Vec<String>) -> Order {
         capture: reading.capture,
         ready: None,
         idle_gpus: step.idle_gpus,
-        together: step.together,
+        together: false,
     }
 }

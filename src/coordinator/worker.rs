@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
+use std::task::Context;
+use std::task::Poll;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -27,6 +29,7 @@ use crate::exec::session::Process;
 use crate::exec::session::Session;
 use crate::launch::Launch;
 use crate::measure::text;
+use crate::model::exchange::Answer;
 use crate::model::id::NodeName;
 use crate::model::raw::Ending;
 use crate::model::worker::Done;
@@ -101,6 +104,8 @@ pub(super) struct Outcome {
     pub(super) stderr: Stream,
     pub(super) load: Option<f64>,
     pub(super) gpus: Vec<String>,
+    /// What it said of itself last.
+    pub(super) complaint: Option<String>,
 }
 
 impl Outcome {
@@ -113,6 +118,7 @@ impl Outcome {
             stderr: Stream::default(),
             load: None,
             gpus: Vec::new(),
+            complaint: None,
         }
     }
 }
@@ -277,7 +283,7 @@ impl Running<'_> {
 
     /// Ends it and waits for the end.
     pub(super) async fn stop(&mut self) -> Outcome {
-        let _ = self.worker.tell(&ToWorker::Stop { id: self.id }).await;
+        let _ = self.tell_stop().await;
         let until = Instant::now() + STOPPING;
         loop {
             match timeout_at(until, self.answers.recv()).await {
@@ -291,8 +297,38 @@ impl Running<'_> {
         }
     }
 
+    /// Tells it to end.
+    pub(super) async fn tell_stop(&self) -> Result<(), String> {
+        self.worker.tell(&ToWorker::Stop { id: self.id }).await
+    }
+
+    /// Answers an exchange.
+    pub(super) async fn answer(&self, answer: Answer) -> Result<(), String> {
+        self.worker.tell(&ToWorker::Answer { id: self.id, answer }).await
+    }
+
+    /// When it counts as lost.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// It was told to end, and counts as lost soon.
+    pub(super) fn hurry(&mut self) {
+        self.until = self.until.min(Instant::now() + STOPPING);
+    }
+
+    /// Ends its worker without ceremony.
+    pub(super) fn kill(&self) {
+        self.worker.kill();
+    }
+
+    /// What its worker says of it next; nothing when that is gone.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<FromWorker>> {
+        self.answers.poll_recv(context)
+    }
+
     /// Takes in an answer; the outcome when it was the last.
-    fn take(&mut self, answer: FromWorker) -> Option<Outcome> {
+    pub(super) fn take(&mut self, answer: FromWorker) -> Option<Outcome> {
         match answer {
             FromWorker::Output { stream, data, .. } => {
                 let into = match stream {
@@ -322,6 +358,7 @@ impl Running<'_> {
         Outcome {
             ending: done.ending,
             duration: done.duration_s,
+            complaint: last_words(&stderr.bytes),
             stdout,
             stderr,
             load: done.load,
@@ -330,7 +367,7 @@ impl Running<'_> {
     }
 
     /// The worker is gone. What it sent until then is no whole output.
-    fn lost(&mut self) -> Outcome {
+    pub(super) fn lost(&mut self) -> Outcome {
         let ended = lock(&self.worker.shared.orders).ended.clone();
         Outcome::not_started(ended.unwrap_or_else(|| "the worker does not answer".to_owned()))
     }

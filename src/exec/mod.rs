@@ -4,6 +4,7 @@
 //! for what it prints. When its time is up the whole group is asked to end and
 //! then ended. Nothing here knows what is run or what the output means.
 
+mod aside;
 pub mod attended;
 pub mod guard;
 pub mod lookup;
@@ -29,6 +30,9 @@ use tokio::time::sleep;
 use tokio::time::timeout;
 
 use crate::model::raw::Ending;
+
+use aside::Sieve;
+pub use aside::Talk;
 
 /// How long a group may take to end after it was asked to, before it is ended.
 const GRACE: Duration = Duration::from_secs(3);
@@ -131,8 +135,19 @@ pub async fn run(request: &Request, stop: watch::Receiver<bool>) -> Result<Finis
 pub async fn watched(
     request: &Request,
     setting: &Setting,
+    stop: watch::Receiver<bool>,
+    seen: &mut (dyn FnMut(Seen<'_>) + Send),
+) -> Result<Finished, ExecError> {
+    talking(request, setting, stop, seen, None).await
+}
+
+/// The same, with a process that is talked with meanwhile.
+pub async fn talking(
+    request: &Request,
+    setting: &Setting,
     mut stop: watch::Receiver<bool>,
     seen: &mut (dyn FnMut(Seen<'_>) + Send),
+    talk: Option<Talk<'_>>,
 ) -> Result<Finished, ExecError> {
     let Some(program) = request.argv.first() else {
         return Err(ExecError::Empty);
@@ -149,7 +164,7 @@ pub async fn watched(
         }
     };
     let mut command = command(&guarded, &setting.env)?;
-    command.stdin(Stdio::null());
+    command.stdin(if talk.is_some() { Stdio::piped() } else { Stdio::null() });
     let start = Instant::now();
     let mut child = command.spawn().map_err(|source| refused(program, source))?;
     let group = group_of(&child);
@@ -159,19 +174,36 @@ pub async fn watched(
 
     let mut stdout = Stream::default();
     let mut stderr = Stream::default();
+    let most = request.capture;
     let (out, err) = (child.stdout.take(), child.stderr.take());
+    let input = child.stdin.take();
+    let (mut sieve, words) = match talk {
+        Some(talk) => (Some(Sieve::new(talk.prefix, talk.longest, talk.take)), Some(talk.words)),
+        None => (None, None),
+    };
     let ending = {
         let mut drained = pin!(async {
-            tokio::join!(
-                drain(out, &mut stdout, request.capture, |bytes| seen(Seen::Stdout(bytes))),
-                drain(err, &mut stderr, request.capture, |_| {})
-            )
+            let printed = |bytes: &[u8]| {
+                seen(Seen::Stdout(bytes));
+                match &mut sieve {
+                    Some(sieve) => sieve.sift(bytes, &mut |bytes| stdout.keep(bytes, most)),
+                    None => stdout.keep(bytes, most),
+                }
+            };
+            tokio::join!(drain(out, printed), drain(err, |bytes| stderr.keep(bytes, most)))
         });
-        let mut open = true;
+        let mut told = pin!(async {
+            if let Some(words) = words {
+                aside::tell(input, words).await;
+            }
+        });
+        let (mut open, mut telling) = (true, true);
         let mut limit = pin!(sleep(request.limit));
         let ending = loop {
             tokio::select! {
                 _ = &mut drained, if open => open = false,
+                // A process that never reads keeps nobody but this one waiting.
+                () = &mut told, if telling => telling = false,
                 status = child.wait() => break ended(status),
                 () = &mut limit => break Ending::TimedOut,
                 () = stopped(&mut stop) => break Ending::Interrupted,
@@ -188,6 +220,9 @@ pub async fn watched(
         }
         ending
     };
+    if let Some(mut sieve) = sieve {
+        sieve.rest(&mut |bytes| stdout.keep(bytes, most));
+    }
     // Those who keep no pipe of ours are not left running either.
     signal(group, Signal::KILL);
     Ok(Finished { ending, stdout, stderr, duration: start.elapsed() })
@@ -269,25 +304,23 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     }
 }
 
-/// Reads a pipe to its end and keeps the beginning: a writer must never block
-/// on a full pipe, and memory must not grow with what it writes.
-async fn drain(
-    pipe: Option<impl AsyncRead + Unpin>,
-    into: &mut Stream,
-    most: usize,
-    mut seen: impl FnMut(&[u8]),
-) {
+impl Stream {
+    /// Keeps the beginning: memory must not grow with what somebody writes.
+    fn keep(&mut self, bytes: &[u8], most: usize) {
+        let kept = bytes.len().min(most.saturating_sub(self.bytes.len()));
+        self.bytes.extend_from_slice(&bytes[..kept]);
+        self.dropped += (bytes.len() - kept) as u64;
+    }
+}
+
+/// Reads a pipe to its end: a writer must never block on a full one.
+async fn drain(pipe: Option<impl AsyncRead + Unpin>, mut printed: impl FnMut(&[u8])) {
     let Some(mut pipe) = pipe else { return };
     let mut buffer = vec![0u8; 64 * 1024];
     loop {
         match pipe.read(&mut buffer).await {
             Ok(0) | Err(_) => return,
-            Ok(count) => {
-                seen(&buffer[..count]);
-                let kept = count.min(most - into.bytes.len());
-                into.bytes.extend_from_slice(&buffer[..kept]);
-                into.dropped += (count - kept) as u64;
-            }
+            Ok(count) => printed(&buffer[..count]),
         }
     }
 }
@@ -352,6 +385,45 @@ mod tests {
         assert_eq!(got.ending, Ending::Exited { code: 0 });
         assert_eq!(got.stdout.bytes.len(), 1000);
         assert_eq!(got.stdout.dropped, 64 * 65_536 - 1000);
+    }
+
+    /// Runs a shell that is talked with: what it says is repeated to it.
+    fn talked(script: &str, limit_ms: u64) -> (Finished, Vec<String>) {
+        let argv = ["sh", "-c", script].map(str::to_owned).into();
+        let limit = Duration::from_millis(limit_ms);
+        let request = Request { argv, limit, capture: CAPTURE };
+        let (say, words) = tokio::sync::mpsc::unbounded_channel();
+        let mut said = Vec::new();
+        let mut take = |line: &[u8]| {
+            said.push(String::from_utf8_lossy(line).into_owned());
+            say.send([line, b"\n"].concat()).is_ok()
+        };
+        let talk = Talk { prefix: "ask ", longest: 1 << 20, take: &mut take, words };
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let (_sender, stop) = watch::channel(false);
+        let setting = Setting::default();
+        let finished = runtime
+            .block_on(async { talking(&request, &setting, stop, &mut |_| {}, Some(talk)).await });
+        let finished = finished.expect("started");
+        (finished, said)
+    }
+
+    #[test]
+    fn a_process_is_talked_with_and_that_is_no_output() {
+        let script = "echo a; echo ask 1; read x; echo \"got $x\"; echo ask 2; read x; exit $x";
+        let (got, said) = talked(script, 20_000);
+        assert_eq!((got.ending, said), (Ending::Exited { code: 2 }, vec!["1".into(), "2".into()]));
+        assert_eq!(got.stdout.bytes, b"a\ngot 1\n");
+    }
+
+    #[test]
+    fn one_that_does_not_listen_is_ended_in_time_all_the_same() {
+        // More than a pipe holds.
+        let script = "printf 'ask %0400000d\\n' 1; echo ask 2; echo begun; sleep 60";
+        let (got, said) = talked(script, 1_500);
+        assert_eq!((got.ending, said.len()), (Ending::TimedOut, 2));
+        assert_eq!(got.stdout.bytes, b"begun\n");
     }
 
     #[test]

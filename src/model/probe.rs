@@ -135,7 +135,8 @@ pub struct Serve {
     pub ready: Ready,
 }
 
-/// What is run in place of a tool that a node does not have.
+/// What is run in place of a tool that a node does not have, or of every tool
+/// where a person says so.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Otherwise {
@@ -232,6 +233,9 @@ pub mod placeholder {
     pub const READINGS: &str = "{readings}";
     /// The lane of a GPU-level round.
     pub const LANE: &str = "{lane}";
+    /// Seconds in which the command should be done with everything: nine tenths
+    /// of the time after which it is given up.
+    pub const LIMIT: &str = "{limit}";
 
     /// fabricgate itself, as that node calls it.
     pub const SELF: &str = "{self}";
@@ -256,6 +260,7 @@ pub mod placeholder {
         RDMA,
         READINGS,
         LANE,
+        LIMIT,
         SELF,
         ADDRESS,
         PEER_ADDRESS,
@@ -270,6 +275,16 @@ impl Probe {
         let serve = self.serve.iter().flat_map(|serve| &serve.argv);
         let otherwise = self.otherwise.iter().flat_map(|otherwise| &otherwise.argv);
         self.argv.iter().chain(serve).chain(otherwise)
+    }
+
+    /// The same probe with what it has in place of its tool as its command; a
+    /// probe that has nothing stays as it is.
+    pub fn by_ourselves(mut self) -> Self {
+        if let Some(Otherwise { parser, argv, together }) = self.otherwise.take() {
+            (self.parser, self.argv, self.together) = (parser, argv, together);
+            self.serve = None;
+        }
+        self
     }
 
     /// Whether a command says this placeholder.

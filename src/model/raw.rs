@@ -40,6 +40,12 @@ pub enum Ending {
         /// Who.
         why: String,
     },
+    /// Of several nodes that ran it together, some did not, or not to a good end;
+    /// what the others printed is kept.
+    Partly {
+        /// Which, and why.
+        why: String,
+    },
     /// It could not be started, or the node could not be reached.
     NotStarted {
         /// Why.
@@ -76,7 +82,9 @@ impl fmt::Display for Ending {
             Self::TimedOut => f.write_str("ran past its time limit and was ended"),
             Self::Interrupted => f.write_str("the run was interrupted"),
             Self::Missing { program } => write!(f, "{program}: not found"),
-            Self::Busy { why } | Self::NotStarted { why } => f.write_str(why),
+            Self::Busy { why } | Self::Partly { why } | Self::NotStarted { why } => {
+                f.write_str(why)
+            }
         }
     }
 }
@@ -94,7 +102,7 @@ pub struct RawResult {
     /// The domain, where all nodes are of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// The nodes that took part; the first ran the command.
+    /// The nodes that took part; the first ran the command, or all of them did.
     pub nodes: Vec<NodeName>,
     /// The rail, where one is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,7 +111,8 @@ pub struct RawResult {
     pub probe: String,
     /// Which reading of it, from 0.
     pub reading: u32,
-    /// What was really started, launcher included.
+    /// What was really started, launcher included; where several nodes ran it, by
+    /// the first of them.
     pub argv: Vec<String>,
     /// How it ended.
     pub ending: Ending,

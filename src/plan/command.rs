@@ -33,6 +33,21 @@ impl Omitted {
     }
 }
 
+/// How much of its time limit a command is told to use, so that it can still say
+/// what it has until then.
+const IN_TIME: f64 = 0.9;
+
+/// How a command is run.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    /// Readings it takes.
+    readings: u32,
+    /// By every node.
+    together: bool,
+    /// When it is given up, in seconds.
+    limit: f64,
+}
+
 /// Where a step runs.
 #[derive(Clone, Debug)]
 pub(super) struct Place<'a> {
@@ -123,13 +138,15 @@ impl<'a> Ground<'a> {
         // A tool that repeats by itself is called once.
         let (readings, most_readings, times) =
             if probe.reads_itself { (1, 1, f64::from(wanted)) } else { (wanted, most, 1.0) };
+        let limit = probe.timeout_s * times;
+        let way = |together, readings| Way { readings, together, limit };
         let serve = probe.serve.as_ref().map(|serve| {
             let swapped: Vec<NodeName> = place.nodes.iter().rev().cloned().collect();
-            let argv = self.filled(&serve.argv, place, &swapped, wanted);
+            let argv = self.filled(&serve.argv, place, &swapped, way(false, wanted));
             Serve { argv, ready: serve.ready }
         });
         let otherwise = probe.otherwise.as_ref().map(|otherwise| Otherwise {
-            argv: self.filled(&otherwise.argv, place, &place.nodes, 1),
+            argv: self.filled(&otherwise.argv, place, &place.nodes, way(otherwise.together, 1)),
             ..otherwise.clone()
         });
         let mut domains = place.nodes.iter().map(|node| self.domain(node).map(|d| &d.name));
@@ -147,23 +164,24 @@ impl<'a> Ground<'a> {
             readings,
             most_readings,
             parser: probe.parser,
-            argv: self.filled(&probe.argv, place, &place.nodes, wanted),
+            argv: self.filled(&probe.argv, place, &place.nodes, way(probe.together, wanted)),
             serve,
             together: probe.together,
             otherwise,
             idle_gpus: probe.requires.idle_gpus,
             estimate_s: probe.cost_s * times,
-            timeout_s: probe.timeout_s * times,
+            timeout_s: limit,
         }
     }
 
-    /// The words of a command. `nodes` begins with the node that starts it.
+    /// The words of a command. `nodes` begins with the node that starts it;
+    /// where all of them do, which node it is stays to be filled in.
     fn filled(
         &self,
         argv: &[String],
         place: &Place<'_>,
         nodes: &[NodeName],
-        readings: u32,
+        Way { readings, together, limit }: Way,
     ) -> Vec<String> {
         let gpus =
             |node: &NodeName| self.domain(node).and_then(|d| d.gpus_per_node).unwrap_or_default();
@@ -171,17 +189,22 @@ impl<'a> Ground<'a> {
             place.nodes.iter().map(one).collect::<Vec<_>>().join(",")
         };
         let rail = place.rail;
+        let own = match nodes.first() {
+            Some(node) if !together => node.to_string(),
+            _ => placeholder::NODE.to_owned(),
+        };
         let values = [
             (placeholder::GPUS, nodes.first().map(gpus).unwrap_or_default().to_string()),
             (placeholder::RANKS, place.nodes.iter().map(gpus).sum::<u32>().to_string()),
             (placeholder::NODES, list(&|node| node.to_string())),
             (placeholder::HOSTS, list(&|node| format!("{node}:{}", gpus(node)))),
-            (placeholder::NODE, nodes.first().map(ToString::to_string).unwrap_or_default()),
+            (placeholder::NODE, own),
             (placeholder::PEER, nodes.get(1).map(ToString::to_string).unwrap_or_default()),
             (placeholder::RAIL, rail.map_or("-", |rail| &rail.name).to_owned()),
             (placeholder::RDMA, rail.and_then(|r| r.rdma.clone()).unwrap_or_default()),
             (placeholder::READINGS, readings.to_string()),
             (placeholder::LANE, place.lane.unwrap_or_default().to_string()),
+            (placeholder::LIMIT, format!("{:.0}", (limit * IN_TIME).floor().max(1.0))),
         ];
         let fill = |word: &String| {
             // Most words say nothing, and a large fleet has millions.

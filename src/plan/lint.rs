@@ -32,6 +32,7 @@ const FILLED: &[&str] = &[
     placeholder::RDMA,
     placeholder::READINGS,
     placeholder::LANE,
+    placeholder::LIMIT,
 ];
 
 /// A rule that a plan breaks.
@@ -112,6 +113,14 @@ pub enum LintError {
         readings: u32,
         /// The most.
         most: u32,
+    },
+    /// A step is run by every node, and has one node only or a serving side.
+    #[error("step {step}: {probe} cannot be run by every node that takes part")]
+    Together {
+        /// The step.
+        step: usize,
+        /// Its probe.
+        probe: String,
     },
     /// A word of a command still waits for what claims tell.
     #[error("step {step}: {word:?} was not filled in")]
@@ -259,10 +268,25 @@ impl Ground<'_> {
             let (readings, most) = (step.readings, step.most_readings);
             wrong.push(LintError::Readings { step: at, readings, most });
         }
-        let words = step.argv.iter().chain(step.serve.iter().flat_map(|serve| &serve.argv));
-        let braced = words.filter(|word| word.contains('{'));
-        for word in braced.filter(|word| FILLED.iter().any(|name| word.contains(name))) {
-            wrong.push(LintError::Unfilled { step: at, word: word.clone() });
+        let serve = step.serve.iter().map(|serve| (&serve.argv, false));
+        let otherwise = step.otherwise.iter().map(|it| (&it.argv, it.together));
+        for (argv, together) in
+            std::iter::once((&step.argv, step.together)).chain(serve).chain(otherwise)
+        {
+            // Whose name it is differs where every node runs the command.
+            let waits = |word: &String| {
+                FILLED
+                    .iter()
+                    .any(|name| word.contains(name) && !(together && *name == placeholder::NODE))
+            };
+            for word in argv.iter().filter(|word| word.contains('{') && waits(word)) {
+                wrong.push(LintError::Unfilled { step: at, word: word.clone() });
+            }
+        }
+        let among_nodes = matches!(step.scope, ProbeScope::Pair | ProbeScope::Domain);
+        let together = step.together || step.otherwise.as_ref().is_some_and(|it| it.together);
+        if together && (!among_nodes || step.serve.is_some()) {
+            wrong.push(LintError::Together { step: at, probe: step.probe.clone() });
         }
     }
 

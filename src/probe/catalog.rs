@@ -24,6 +24,12 @@ use crate::model::span::TextError;
 
 /// The files of `probes/`.
 const BUILT_IN: &[(&str, &str)] = &[
+    ("probes/collective-domain.toml", include_str!("../../probes/collective-domain.toml")),
+    ("probes/collective.toml", include_str!("../../probes/collective.toml")),
+    ("probes/copy-domain.toml", include_str!("../../probes/copy-domain.toml")),
+    ("probes/copy-lane.toml", include_str!("../../probes/copy-lane.toml")),
+    ("probes/copy-pair.toml", include_str!("../../probes/copy-pair.toml")),
+    ("probes/copy.toml", include_str!("../../probes/copy.toml")),
     ("probes/ib-read-bw.toml", include_str!("../../probes/ib-read-bw.toml")),
     ("probes/ib-write-bw.toml", include_str!("../../probes/ib-write-bw.toml")),
     ("probes/iperf3.toml", include_str!("../../probes/iperf3.toml")),
@@ -71,9 +77,8 @@ struct File {
     parser: Tool,
     argv: Spanned<Vec<Spanned<String>>>,
     serve: Option<ServeSection>,
-    #[serde(default)]
-    together: bool,
-    otherwise: Option<Otherwise>,
+    together: Option<Spanned<bool>>,
+    otherwise: Option<OtherwiseSection>,
     scope: ProbeScope,
     grain: Option<Spanned<Grain>>,
     covers: Option<Spanned<Covers>>,
@@ -84,6 +89,14 @@ struct File {
     cost_s: Spanned<f64>,
     timeout_s: Spanned<f64>,
     disturbs: Disturbs,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OtherwiseSection {
+    parser: Tool,
+    argv: Spanned<Vec<Spanned<String>>>,
+    together: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -137,8 +150,12 @@ pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
         parser: read.parser,
         argv: words(read.argv),
         serve: read.serve.map(|s| Serve { argv: words(s.argv), ready: s.ready.into_inner() }),
-        together: read.together,
-        otherwise: read.otherwise,
+        together: read.together.is_some_and(Spanned::into_inner),
+        otherwise: read.otherwise.map(|it| Otherwise {
+            parser: it.parser,
+            argv: words(it.argv),
+            together: it.together.is_some_and(Spanned::into_inner),
+        }),
         scope: read.scope,
         grain: read.grain.map(Spanned::into_inner).unwrap_or_default(),
         covers: read.covers.map(Spanned::into_inner).unwrap_or_default(),
@@ -209,7 +226,7 @@ fn stages(scope: ProbeScope) -> &'static [u8] {
 fn placeholders(scope: ProbeScope) -> &'static [&'static str] {
     use placeholder as p;
     match scope {
-        ProbeScope::Node => &[p::GPUS, p::NODE, p::READINGS, p::SELF],
+        ProbeScope::Node => &[p::GPUS, p::NODE, p::READINGS, p::LIMIT, p::SELF],
         ProbeScope::Pair => &[
             p::GPUS,
             p::RANKS,
@@ -219,6 +236,7 @@ fn placeholders(scope: ProbeScope) -> &'static [&'static str] {
             p::PEER,
             p::READINGS,
             p::LANE,
+            p::LIMIT,
             p::SELF,
             p::ADDRESS,
             p::PEER_ADDRESS,
@@ -235,6 +253,7 @@ fn placeholders(scope: ProbeScope) -> &'static [&'static str] {
             p::RAIL,
             p::RDMA,
             p::READINGS,
+            p::LIMIT,
             p::SELF,
             p::ADDRESS,
             p::PEER_ADDRESS,
@@ -242,7 +261,7 @@ fn placeholders(scope: ProbeScope) -> &'static [&'static str] {
             p::PORT,
         ],
         ProbeScope::Domain => {
-            &[p::GPUS, p::RANKS, p::NODES, p::HOSTS, p::NODE, p::READINGS, p::SELF]
+            &[p::GPUS, p::RANKS, p::NODES, p::HOSTS, p::NODE, p::READINGS, p::LIMIT, p::SELF]
         }
     }
 }
@@ -251,9 +270,70 @@ fn one_of<T: ToString>(all: &[T]) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// The placeholders that mean something in what is run in place of a tool: it
+/// takes one reading, and has no serving side.
+const NOT_OTHERWISE: &[&str] = &[placeholder::READINGS, placeholder::PORT];
+
+/// Those that mean nothing where every node runs the command: it has no other
+/// end, and an address of its own is nobody's to be told.
+const NOT_TOGETHER: &[&str] = &[
+    placeholder::PEER,
+    placeholder::ADDRESS,
+    placeholder::PEER_ADDRESS,
+    placeholder::DEVICE,
+    placeholder::PORT,
+];
+
+/// Where the probe, or what is run in its place, is run by every node.
+fn together(said: Option<&Spanned<bool>>) -> Option<usize> {
+    said.filter(|it| *it.get_ref()).map(|it| it.span().start)
+}
+
+/// Whether what every node runs, and what is run in place of a tool, fits.
+fn others(read: &File) -> Result<(), Mistake> {
+    let scope = read.scope;
+    let otherwise = read.otherwise.as_ref();
+    let own = together(read.together.as_ref());
+    let instead = otherwise.and_then(|it| together(it.together.as_ref()));
+    if let Some(at) = own.or(instead)
+        && !matches!(scope, ProbeScope::Pair | ProbeScope::Domain)
+    {
+        let scope = scope.as_str();
+        let message =
+            format!("together: nodes take part in a probe of scope pair or domain, not {scope}");
+        return Err((at, message));
+    }
+    if let (Some(at), Some(_)) = (own, &read.serve) {
+        let message = "together: every node runs the command, so none is left to serve".to_owned();
+        return Err((at, message));
+    }
+    if own.is_some() {
+        command(read, "argv", &read.argv, NOT_TOGETHER)?;
+    }
+    let Some(otherwise) = otherwise else { return Ok(()) };
+    let at = otherwise.argv.span().start;
+    if read.reads_itself.as_ref().is_some_and(|itself| *itself.get_ref()) {
+        let message = "otherwise: takes one reading, and reads_itself has the tool take all at \
+                       once";
+        return Err((at, message.to_owned()));
+    }
+    let lane = |word: &Spanned<String>| word.get_ref().contains(placeholder::LANE);
+    let is_lane = read.grain.as_ref().is_some_and(|grain| *grain.get_ref() == Grain::Gpu);
+    if is_lane && !otherwise.argv.get_ref().iter().any(lane) {
+        let message = format!("grain \"gpu\": otherwise.argv never says {}", placeholder::LANE);
+        return Err((at, message));
+    }
+    command(read, "otherwise.argv", &otherwise.argv, NOT_OTHERWISE)?;
+    match instead {
+        Some(_) => command(read, "otherwise.argv", &otherwise.argv, NOT_TOGETHER),
+        None => Ok(()),
+    }
+}
+
 /// Whether the words of both commands can be filled in.
 fn commands(read: &File) -> Result<(), Mistake> {
-    command(read, "argv", &read.argv)?;
+    command(read, "argv", &read.argv, &[])?;
+    others(read)?;
     let reads_itself = read.reads_itself.as_ref().filter(|itself| *itself.get_ref());
     let says = |argv: &Spanned<Vec<Spanned<String>>>, name: &str| {
         argv.get_ref().iter().any(|word| word.get_ref().contains(name))
@@ -269,7 +349,7 @@ fn commands(read: &File) -> Result<(), Mistake> {
         let message = format!("serve: a probe of scope {} has no other node", read.scope.as_str());
         return Err((serve.argv.span().start, message));
     }
-    command(read, "serve.argv", &serve.argv)?;
+    command(read, "serve.argv", &serve.argv, &[])?;
     let port = placeholder::PORT;
     match (serve.ready.get_ref(), says(&serve.argv, port)) {
         (Ready::Port, false) => {
@@ -285,7 +365,14 @@ fn commands(read: &File) -> Result<(), Mistake> {
     }
 }
 
-fn command(read: &File, key: &str, argv: &Spanned<Vec<Spanned<String>>>) -> Result<(), Mistake> {
+/// Whether these words can be filled in; `without` are placeholders that mean
+/// nothing in this command in particular.
+fn command(
+    read: &File,
+    key: &str,
+    argv: &Spanned<Vec<Spanned<String>>>,
+    without: &[&str],
+) -> Result<(), Mistake> {
     if argv.get_ref().first().is_none_or(|program| program.get_ref().is_empty()) {
         return Err((argv.span().start, format!("{key}: expected at least a program")));
     }
@@ -295,6 +382,9 @@ fn command(read: &File, key: &str, argv: &Spanned<Vec<Spanned<String>>>) -> Resu
     for word in argv.get_ref() {
         let text = word.get_ref();
         let wrong = |message: &str| Err((word.span().start, format!("{key} {text:?}: {message}")));
+        if let Some(name) = without.iter().find(|name| text.contains(**name)) {
+            return wrong(&format!("{name} means nothing there"));
+        }
         let rest = known.iter().fold(text.clone(), |rest, name| rest.replace(name, ""));
         if let Some(name) = placeholder::ALL.iter().find(|name| rest.contains(**name)) {
             let scope = read.scope.as_str();
@@ -390,6 +480,74 @@ mod tests {
         );
         assert!(complaint("name = \"x\"", "name = \"../x\"").contains("p.toml:1:8"));
         assert!(complaint("[\"x\", \"-g\", \"{gpus}\"]", "[]").contains("at least a program"));
+    }
+
+    const PAIR: &str = "name = \"x\"\ntitle = \"X\"\nparser = \"nvbandwidth\"\n\
+        argv = [\"x\", \"{hosts}\"]\nscope = \"pair\"\nstage = 2\ncost_s = 2\ntimeout_s = 5\n\
+        disturbs = \"gpus\"\n[otherwise]\nparser = \"fabricgate-tcp\"\n\
+        argv = [\"{self}\", \"{node}\"]\ntogether = true\n";
+
+    #[test]
+    fn what_is_run_in_place_of_a_tool_is_read_and_mistakes_in_it_are_named() {
+        let probe = parse("p.toml", PAIR).unwrap_or_else(|error| panic!("{error}"));
+        let otherwise = probe.otherwise.clone().expect("it has one");
+        assert!(!probe.together && otherwise.together);
+        assert_eq!(otherwise.argv, ["{self}", "{node}"]);
+        let own = probe.by_ourselves();
+        assert_eq!((own.argv, own.parser), (otherwise.argv, Tool::FabricgateTcp));
+        assert!(own.together && own.otherwise.is_none());
+
+        let said = |from: &str, to: &str| {
+            assert!(PAIR.contains(from), "{from}");
+            parse("p.toml", &PAIR.replace(from, to)).expect_err("a bad file").to_string()
+        };
+        for (from, to, expected) in [
+            (
+                "{node}",
+                "{readings}",
+                "p.toml:12:19: otherwise.argv \"{readings}\": {readings} means",
+            ),
+            ("{node}", "{peer}", "p.toml:12:19: otherwise.argv \"{peer}\": {peer} means nothing"),
+            ("{node}", "{port}", "p.toml:12:19: otherwise.argv \"{port}\": {port} means nothing"),
+            (
+                "{node}",
+                "{rail}",
+                "p.toml:12:19: otherwise.argv \"{rail}\": {rail} means nothing to",
+            ),
+            ("[\"{self}\", \"{node}\"]", "[]", "p.toml:12:8: otherwise.argv: expected at least"),
+            ("\"pair\"", "\"rail\"", "p.toml:13:12: together: nodes take part in"),
+            ("\"fabricgate-tcp\"", "\"tpc\"", "p.toml:11:10: unknown variant"),
+            ("together = true", "to = true", "p.toml:13:1: unknown field"),
+            (
+                "\"{hosts}\"]",
+                "\"{readings}\"]\nreads_itself = true",
+                "p.toml:13:8: otherwise: takes",
+            ),
+            (
+                "\"{hosts}\"]",
+                "\"{lane}\"]\ngrain = \"gpu\"",
+                "p.toml:13:8: grain \"gpu\": otherwise",
+            ),
+        ] {
+            let said = said(from, to);
+            assert!(said.starts_with(expected), "{to}: {said}");
+        }
+        let alone = PAIR.replace("together = true\n", "").replace("{node}", "{peer}");
+        assert!(parse("p.toml", &alone).is_ok(), "one node alone may know the other's name");
+    }
+
+    #[test]
+    fn what_every_node_runs_has_neither_a_server_nor_a_peer() {
+        let together = PAIR.replace("stage = 2", "stage = 2\ntogether = true");
+        assert!(parse("p.toml", &together).expect("good").together);
+        let said = |text: &str| parse("p.toml", text).expect_err("a bad file").to_string();
+        let peer = said(&together.replace("{hosts}", "{peer_address}"));
+        assert!(peer.contains("{peer_address} means nothing there"), "{peer}");
+        let serve = "[serve]\nargv = [\"x\"]\nready = \"line\"\n";
+        let serves = said(&format!("{together}{serve}"));
+        assert!(serves.starts_with("p.toml:7:12: together: every node"), "{serves}");
+        let node = complaint("stage = 1", "stage = 1\ntogether = true");
+        assert!(node.starts_with("p.toml:7:12: together: nodes take part"), "{node}");
     }
 
     const RAIL: &str = "name = \"x\"\ntitle = \"X\"\nparser = \"perftest\"\n\

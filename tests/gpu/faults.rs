@@ -85,12 +85,10 @@ fn streams_that_cannot_wait_for_the_host_say_so() {
 
 #[test]
 fn calls_are_kept_in_order() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let kept = folder.path().join("calls");
-    let (_folder, cuda) = driver(&Machine::of(1).with(&format!("calls = {}", kept.display())));
+    let (folder, cuda) = driver(&Machine::of(1).with("calls = {folder}/calls"));
     cuda.init().expect("begins");
     cuda.devices().expect("counted");
-    let kept = std::fs::read_to_string(kept).expect("kept");
+    let kept = std::fs::read_to_string(folder.path().join("calls")).expect("kept");
     let calls: Vec<&str> = kept.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
     assert_eq!(calls, ["cuInit", "cuDeviceGetCount", "cuDeviceGet"]);
 }

@@ -158,7 +158,7 @@ impl Machine {
         Self::default().with(&format!("gpus = {gpus}"))
     }
 
-    /// The same, with this line.
+    /// The same, with this line, in which `{folder}` is where its description is.
     pub(crate) fn with(mut self, line: &str) -> Self {
         self.lines.push(line.to_owned());
         self
@@ -175,7 +175,9 @@ impl Machine {
     /// variables with which fabricgate finds them all.
     pub(crate) fn write(&self, folder: &Path) -> Vec<(&'static str, PathBuf)> {
         let file = folder.join("machine.txt");
-        fs::write(&file, self.lines.join("\n") + "\n").expect("written");
+        let here = folder.display().to_string();
+        let text = self.lines.join("\n").replace("{folder}", &here) + "\n";
+        fs::write(&file, text).expect("written");
         let libraries = Library::all().into_iter().map(|library| {
             let missing = self.missing.get(library.file()).map_or(&[][..], Vec::as_slice);
             let missing: Vec<&str> = missing.iter().map(String::as_str).collect();

@@ -93,6 +93,16 @@ pub(in crate::probe) struct Key {
     pub(in crate::probe) layout: Layout,
 }
 
+/// What was found where data should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::probe) struct Wrong {
+    /// How it differs.
+    pub(in crate::probe) difference: Difference,
+    /// A second look found it as well. Where it did not, the data is right and
+    /// came back to the host wrong.
+    pub(in crate::probe) again: bool,
+}
+
 #[derive(Debug)]
 enum Memory<'c> {
     Gpu(GpuMemory<'c>),
@@ -106,6 +116,8 @@ pub(in crate::probe) struct Buffers<'c> {
     node: String,
     root: PathBuf,
     held: BTreeMap<Key, Memory<'c>>,
+    /// Sources that were filled, and whether they hold what the host put there.
+    filled: BTreeMap<Key, bool>,
     stage: Option<HostMemory<'c>>,
 }
 
@@ -113,15 +125,43 @@ impl<'c> Buffers<'c> {
     /// None yet. The node's name goes into the patterns; proc is below the root.
     pub(in crate::probe) fn new(cuda: &'c Cuda, node: &str, root: &Path) -> Self {
         let (node, root) = (node.to_owned(), root.to_owned());
-        Self { cuda, node, root, held: BTreeMap::new(), stage: None }
+        let (held, filled) = (BTreeMap::new(), BTreeMap::new());
+        Self { cuda, node, root, held, filled, stage: None }
     }
 
     /// Gives all of them back.
     pub(in crate::probe) fn clear(&mut self) {
         self.held.clear();
+        self.filled.clear();
     }
 
-    /// Has a buffer there; a source is filled. Answers where GPUs see it.
+    /// Whether a source holds what the host put there. If not, what is copied from
+    /// it says nothing of the copy.
+    pub(in crate::probe) fn is_sound(&self, source: Key) -> bool {
+        self.filled.get(&source).copied().unwrap_or(false)
+    }
+
+    /// Has a source there, filled, and looks once whether it holds what it was
+    /// filled with: a host link that spoils data must not be blamed on the fabric.
+    pub(in crate::probe) fn have_source(
+        &mut self,
+        key: Key,
+        gpus: &[Gpu<'c>],
+    ) -> Result<(Address, Option<Wrong>), Trouble> {
+        let (Place::Host(at) | Place::Gpu(at)) = key.place;
+        let address = self.have(key, gpus)?;
+        // A call that fails half way leaves it to be filled again.
+        if self.filled.contains_key(&key) {
+            return Ok((address, None));
+        }
+        let pattern = self.pattern(key, 0);
+        self.fill(key, at, &gpus[at], &pattern)?;
+        let wrong = self.compare(key, &pattern, gpus)?;
+        self.filled.insert(key, wrong.is_none());
+        Ok((address, wrong))
+    }
+
+    /// Has a buffer there. Answers where GPUs see it.
     pub(in crate::probe) fn have(
         &mut self,
         key: Key,
@@ -131,10 +171,6 @@ impl<'c> Buffers<'c> {
         if !self.held.contains_key(&key) {
             let memory = self.take(key, at, &gpus[at])?;
             self.held.insert(key, memory);
-            if key.role == Role::Source {
-                let pattern = self.pattern(key, 0);
-                self.fill(key, at, &gpus[at], &pattern)?;
-            }
         }
         match &self.held[&key] {
             Memory::Gpu(memory) => Ok(memory.address),
@@ -288,31 +324,43 @@ impl<'c> Buffers<'c> {
         destination: Key,
         pattern: &Pattern,
         gpus: &[Gpu<'c>],
-    ) -> Result<Option<Difference>, Trouble> {
+    ) -> Result<Option<Wrong>, Trouble> {
         let (Place::Host(at) | Place::Gpu(at)) = destination.place;
-        let gpu = &gpus[at];
         if let Some(Memory::Host(memory)) = self.held.get(&destination) {
-            return Ok(pattern.compare(0, memory.read()));
+            let difference = pattern.compare(0, memory.read());
+            return Ok(difference.map(|difference| Wrong { difference, again: true }));
         }
-        self.stage(pattern.bytes, at, gpu)?;
-        let (Some(Memory::Gpu(memory)), Some(stage)) = (self.held.get(&destination), &self.stage)
-        else {
+        self.stage(pattern.bytes, at, &gpus[at])?;
+        let look = || {
+            self.look(destination, pattern, &gpus[at]).map_err(|error| {
+                let doing = format!("reading back what arrived on GPU {}", gpus[at].index());
+                Trouble { error, step: Step::Copy, doing, gpu: at }
+            })
+        };
+        let Some(difference) = look()? else { return Ok(None) };
+        Ok(Some(Wrong { difference, again: look()?.is_some() }))
+    }
+
+    /// Reads memory of a GPU back, piece by piece, and compares it.
+    fn look(
+        &self,
+        key: Key,
+        pattern: &Pattern,
+        gpu: &Gpu<'c>,
+    ) -> Result<Option<Difference>, CudaError> {
+        let (Some(Memory::Gpu(memory)), Some(stage)) = (self.held.get(&key), &self.stage) else {
             return Ok(None);
         };
-        let compare = || {
-            self.cuda.enter(gpu.context())?;
-            let mut difference: Option<Difference> = None;
-            for (from, bytes) in pieces(pattern.bytes) {
-                let there = memory.address.offset(wide(from));
-                self.cuda.copy_to_host(stage, there, bytes, gpu.stream())?;
-                gpu.wait()?;
-                let here = pattern.compare(from, &stage.read()[..bytes]);
-                difference = difference.into_iter().chain(here).reduce(Difference::and);
-            }
-            Ok(difference)
-        };
-        let doing = format!("reading back what arrived on GPU {}", gpu.index());
-        compare().map_err(|error| Trouble { error, step: Step::Copy, doing, gpu: at })
+        self.cuda.enter(gpu.context())?;
+        let mut difference: Option<Difference> = None;
+        for (from, bytes) in pieces(pattern.bytes) {
+            let there = memory.address.offset(wide(from));
+            self.cuda.copy_to_host(stage, there, bytes, gpu.stream())?;
+            gpu.wait()?;
+            let here = pattern.compare(from, &stage.read()[..bytes]);
+            difference = difference.into_iter().chain(here).reduce(Difference::and);
+        }
+        Ok(difference)
     }
 }
 

@@ -5,14 +5,17 @@
 //! hang and cannot be given up. Says numbers and problems; what a number should
 //! be it does not know.
 
-mod across;
+pub(in crate::probe) mod across;
 pub(in crate::probe) mod buffers;
 pub mod cases;
 pub(in crate::probe) mod devices;
+pub mod listing;
 pub(in crate::probe) mod near;
+pub(in crate::probe) mod numbers;
 pub(in crate::probe) mod owned;
 pub(in crate::probe) mod pattern;
 pub(in crate::probe) mod peers;
+mod readings;
 mod session;
 pub mod task;
 pub(in crate::probe) mod timing;

@@ -17,6 +17,7 @@ use std::io::BufReader;
 use std::io::Read;
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -26,11 +27,13 @@ use tokio::time::timeout;
 
 use crate::exec::guard;
 use crate::exec::session::Session;
+use crate::model::exchange::Answer;
 use crate::model::worker::FromWorker;
 use crate::model::worker::Hello;
 use crate::model::worker::Order;
 use crate::model::worker::PROTOCOL;
 use crate::model::worker::ToWorker;
+use order::Answering;
 pub use setup::Setup;
 
 /// How long the last lines may take to leave when nobody may be reading.
@@ -80,6 +83,7 @@ pub async fn work(
         started,
         running: JoinSet::new(),
         stops: BTreeMap::new(),
+        answers: BTreeMap::new(),
         greeted: false,
     };
     let ended = loop {
@@ -99,6 +103,7 @@ pub async fn work(
             Some(ended) = desk.running.join_next() => {
                 if let Ok(id) = ended {
                     desk.stops.remove(&id);
+                    desk.answers.remove(&id);
                 }
             }
         }
@@ -124,6 +129,8 @@ struct Desk {
     started: mpsc::UnboundedSender<i32>,
     running: JoinSet<u64>,
     stops: BTreeMap<u64, watch::Sender<bool>>,
+    /// How answers reach those who take part in exchanges.
+    answers: BTreeMap<u64, Answering>,
     greeted: bool,
 }
 
@@ -163,8 +170,10 @@ impl Desk {
                 }
                 Ok(Next::Listen)
             }
-            // Who asked has ended since.
-            ToWorker::Answer { .. } => Ok(Next::Listen),
+            ToWorker::Answer { id, answer } => {
+                self.answer(id, &answer);
+                Ok(Next::Listen)
+            }
             ToWorker::Bye => Ok(Next::Leave),
         }
     }
@@ -178,11 +187,31 @@ impl Desk {
         self.stops.insert(id, stop);
         let setup = Arc::clone(&self.setup);
         let (say, started) = (self.say.clone(), self.started.clone());
+        let answered = order.together.then(|| {
+            let (answering, answered) = order::answering();
+            self.answers.insert(id, answering);
+            answered
+        });
         self.running.spawn(async move {
-            order::carry_out(order, &setup, stopped, &say, &started).await;
+            order::carry_out(order, &setup, stopped, answered, (&say, &started)).await;
             id
         });
         Ok(())
+    }
+
+    /// Passes an answer on to the process that asked.
+    fn answer(&self, id: u64, answer: &Answer) {
+        // Who asked may have ended since.
+        let Some(answering) = self.answers.get(&id) else { return };
+        let Ok(mut line) = serde_json::to_vec(answer) else { return };
+        line.push(b'\n');
+        let fewer = |open: usize| open.checked_sub(1);
+        // An answer that nobody asked for is not passed on: the process reads
+        // one line for each question, and would take it for the next.
+        let asked = answering.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        if asked.is_ok() {
+            let _ = answering.words.send(line);
+        }
     }
 
     /// Ends everything that runs, and says why where that is not expected.

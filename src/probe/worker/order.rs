@@ -1,5 +1,8 @@
 //! Carrying out one order: check, start, wait, and say what came of it.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base64::Engine;
@@ -18,11 +21,15 @@ use crate::exec::Finished;
 use crate::exec::Request;
 use crate::exec::Seen;
 use crate::exec::Setting;
+use crate::exec::Talk;
+use crate::model::exchange::Ask;
+use crate::model::exchange::PREFIX;
 use crate::model::probe::Ready;
 use crate::model::probe::placeholder;
 use crate::model::raw::Ending;
 use crate::model::worker::Done;
 use crate::model::worker::FromWorker;
+use crate::model::worker::LONGEST_LINE;
 use crate::model::worker::Order;
 use crate::model::worker::Stream;
 use crate::model::worker::Waiting;
@@ -39,13 +46,45 @@ const FIRST_LINE: usize = 256;
 /// The longest time limit, in seconds: a year. Clocks cannot add much more.
 const LONGEST: f64 = 31_536_000.0;
 
+/// Bytes of a line by which a process asks for an exchange. What is passed on
+/// must fit into a line of the worker's own.
+const LONGEST_ASK: usize = LONGEST_LINE / 2;
+
+/// What an order's process may ask for without having been answered. It waits
+/// for every answer: the second is one too many and is passed on, so that
+/// somebody learns of it; further ones are not.
+const UNANSWERED: usize = 2;
+
+/// How answers reach the process of an order.
+#[derive(Debug)]
+pub(super) struct Answering {
+    /// Lines, each with its end.
+    pub(super) words: mpsc::UnboundedSender<Vec<u8>>,
+    /// What was asked for and not answered.
+    pub(super) open: Arc<AtomicUsize>,
+}
+
+/// The process's end of that.
+#[derive(Debug)]
+pub(super) struct Answered {
+    words: mpsc::UnboundedReceiver<Vec<u8>>,
+    open: Arc<AtomicUsize>,
+}
+
+/// The two ends for an order that takes part in exchanges.
+pub(super) fn answering() -> (Answering, Answered) {
+    let (sender, words) = mpsc::unbounded_channel();
+    let open = Arc::new(AtomicUsize::new(0));
+    (Answering { words: sender, open: Arc::clone(&open) }, Answered { words, open })
+}
+
 /// Carries out an order; answers with exactly one of done and refused.
 pub(super) async fn carry_out(
     order: Order,
     setup: &Setup,
     stop: watch::Receiver<bool>,
-    say: &mpsc::UnboundedSender<FromWorker>,
-    started: &mpsc::UnboundedSender<i32>,
+    answered: Option<Answered>,
+    (say, started): (&mpsc::UnboundedSender<FromWorker>, &mpsc::UnboundedSender<i32>),
 ) {
     let id = order.id;
     let tell = |word| {
@@ -66,7 +105,7 @@ pub(super) async fn carry_out(
         load: environment::load(setup),
         gpus: Vec::new(),
     };
-    let ran = match run(&order, setup, stop, say, started).await {
+    let ran = match run(&order, setup, stop, answered, (say, started)).await {
         Ok(ran) => ran,
         Err(ending) => return tell(FromWorker::Done(Box::new(done(ending)))),
     };
@@ -94,8 +133,8 @@ async fn run(
     order: &Order,
     setup: &Setup,
     stop: watch::Receiver<bool>,
-    say: &mpsc::UnboundedSender<FromWorker>,
-    started: &mpsc::UnboundedSender<i32>,
+    answered: Option<Answered>,
+    (say, started): (&mpsc::UnboundedSender<FromWorker>, &mpsc::UnboundedSender<i32>),
 ) -> Result<Finished, Ending> {
     let own = setup.executable.display().to_string();
     let fill = |word: &String| word.replace(placeholder::SELF, &own);
@@ -128,7 +167,14 @@ async fn run(
             }
         }
     };
-    let running = exec::watched(&request, &setting, stop, &mut seen);
+    let (words, open) = match answered {
+        Some(Answered { words, open }) => (Some(words), open),
+        None => (None, Arc::default()),
+    };
+    let mut take = |line: &[u8]| asks(line, order.id, &open, say);
+    let talk =
+        words.map(|words| Talk { prefix: PREFIX, longest: LONGEST_ASK, take: &mut take, words });
+    let running = exec::talking(&request, &setting, stop, &mut seen, talk);
     let ran = match at_port {
         None => running.await,
         Some(port) => {
@@ -152,6 +198,20 @@ async fn run(
             Ending::NotStarted { why: format!("{program} cannot be started: {source}") }
         }
     })
+}
+
+/// Passes on what a process asks for; false where it is no such line.
+fn asks(line: &[u8], id: u64, open: &AtomicUsize, say: &mpsc::UnboundedSender<FromWorker>) -> bool {
+    let Ok(ask) = serde_json::from_slice::<Ask>(line) else { return false };
+    let word = FromWorker::Asks { id, ask };
+    // Numbers may grow when they are written again.
+    if serde_json::to_vec(&word).is_ok_and(|line| LONGEST_LINE <= line.len()) {
+        return false;
+    }
+    if open.fetch_add(1, Ordering::Relaxed) < UNANSWERED {
+        let _ = say.send(word);
+    }
+    true
 }
 
 /// Waits until somebody listens at this port.
@@ -194,6 +254,25 @@ mod tests {
         assert_eq!(line.add(b"ing 500"), None);
         assert_eq!(line.add(b"1\nlistening 7\n"), Some(5001));
         assert_eq!(line.add(b"listening 8\n"), None, "there is one first line");
+    }
+
+    #[test]
+    fn what_a_process_asks_for_is_passed_on_and_a_flood_of_it_is_not() {
+        let (say, mut heard) = mpsc::unbounded_channel();
+        let open = AtomicUsize::new(0);
+        let line = br#"{"number":3,"value":{"a":[1,null]},"within_s":2.5}"#;
+        for _ in 0..10 {
+            assert!(asks(line, 7, &open, &say));
+        }
+        let Ok(FromWorker::Asks { id: 7, ask }) = heard.try_recv() else { panic!("nothing") };
+        assert_eq!((ask.number, ask.within_s), (3, 2.5));
+        assert!(heard.try_recv().is_ok() && heard.try_recv().is_err());
+        for other in [&b"{}"[..], b"not json", b"", b"{\"number\":-1}"] {
+            assert!(!asks(other, 7, &open, &say));
+        }
+        let grows =
+            format!("{{\"number\":0,\"value\":[{}1],\"within_s\":1}}", "1e15,".repeat(70_000));
+        assert!(grows.len() < LONGEST_ASK && !asks(grows.as_bytes(), 7, &open, &say));
     }
 
     #[test]

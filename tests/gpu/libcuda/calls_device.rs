@@ -110,8 +110,8 @@ calls! {
         // that is older than the attribute.
         let answer = match attribute {
             20 => gpu.compute_mode,
+            38 => gpu.cache,
             // A Hopper's.
-            38 => 50 << 20,
             40 => 3,
             // Unified addressing.
             41 => 1,

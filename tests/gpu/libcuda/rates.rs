@@ -46,6 +46,8 @@ pub struct Gpu {
     pub uuid: [u8; 16],
     pub bus: String,
     pub memory: u64,
+    /// Bytes of its cache.
+    pub cache: i32,
     pub compute_mode: i32,
     pub busy: bool,
 }
@@ -231,6 +233,8 @@ impl Gpu {
             uuid,
             bus: get("bus").unwrap_or(bus),
             memory: parsed("memory", 80 << 30).saturating_sub(parsed("used", 0)),
+            // A Hopper's.
+            cache: i32::try_from(parsed("cache", 50 << 20)).unwrap_or(i32::MAX),
             compute_mode: i32::try_from(parsed("compute-mode", 0)).unwrap_or(0),
             busy: get("busy").is_some_and(|text| text == "yes"),
         }

@@ -18,12 +18,12 @@ use crate::ffi::cuda::HostMemory;
 const STAGE: usize = 32 << 20;
 
 /// Whose data it is, and of which copy.
-pub(super) fn pattern(place: &str, copy: &str, bytes: usize) -> Pattern {
+pub(in crate::probe) fn pattern(place: &str, copy: &str, bytes: usize) -> Pattern {
     Pattern { seed: pattern::name(&[place]), stamp: pattern::name(&[copy]), bytes }
 }
 
 /// Fills memory of a GPU with the pattern.
-pub(super) fn fill(
+pub(in crate::probe) fn fill(
     cuda: &Cuda,
     gpu: &Gpu<'_>,
     to: Address,
@@ -40,7 +40,7 @@ pub(super) fn fill(
 }
 
 /// Makes what was filled before the data of this copy.
-pub(super) fn stamp(
+pub(in crate::probe) fn stamp(
     cuda: &Cuda,
     gpu: &Gpu<'_>,
     memory: Address,
@@ -54,7 +54,7 @@ pub(super) fn stamp(
 }
 
 /// Clears where this is copied to.
-pub(super) fn clear(
+pub(in crate::probe) fn clear(
     cuda: &Cuda,
     gpu: &Gpu<'_>,
     memory: Address,
@@ -66,7 +66,7 @@ pub(super) fn clear(
 }
 
 /// Holds memory of a GPU against what was sent.
-pub(super) fn compare(
+pub(in crate::probe) fn compare(
     cuda: &Cuda,
     gpu: &Gpu<'_>,
     memory: Address,
@@ -85,7 +85,7 @@ pub(super) fn compare(
 }
 
 /// Bytes that are staged for data of this size.
-pub(super) fn stage_bytes(bytes: usize) -> usize {
+pub(in crate::probe) fn stage_bytes(bytes: usize) -> usize {
     bytes.clamp(WORD, STAGE)
 }
 

@@ -18,7 +18,7 @@
 //!
 //! Never run on hardware with more than one node.
 
-mod data;
+pub(in crate::probe) mod data;
 mod hall;
 mod pairs;
 mod party;

@@ -274,7 +274,7 @@ impl Sweep<'_, '_, '_> {
     fn limit(&self, copies: u32) -> Duration {
         #[expect(clippy::cast_precision_loss, reason = "sizes of memory are far below 2^53")]
         let slowest = self.bytes as f64 / SLOWEST * f64::from(copies);
-        Duration::from_secs_f64(slowest.clamp(5.0, 60.0))
+        Duration::from_secs_f64(slowest.clamp(5.0, 30.0))
     }
 }
 

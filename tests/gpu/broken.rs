@@ -1,0 +1,171 @@
+//! `fabricgate node probe copy` where something is missing or breaks: one clear
+//! message each, what was measured until then, nothing invented, and unknown
+//! rather than degraded.
+
+use fabricgate::ffi::cuda::code;
+use fabricgate::model::copy::CopyDocument;
+use fabricgate::model::parsed::ProblemKind;
+
+use crate::copy::machine;
+use crate::copy::only;
+use crate::copy::probe;
+use crate::copy::table;
+use crate::program::Place;
+use crate::stub::Library;
+use crate::stub::Machine;
+
+const DOWN: &str = "host_to_device_memcpy_ce";
+const READ: &str = "device_to_device_memcpy_read_ce";
+
+/// Exit codes of DESIGN.md.
+const INCONCLUSIVE: Option<i32> = Some(4);
+const ENVIRONMENT: Option<i32> = Some(5);
+
+fn numbers(document: &CopyDocument) -> usize {
+    let cells = document.tests.iter().flat_map(|test| test.readings.iter().flatten().flatten());
+    cells.filter(|cell| cell.is_some()).count()
+}
+
+/// A machine on which nothing can be begun, and the class of its only problem.
+fn nothing_begins(place: &Place, class: &str, said: &str) {
+    let (ran, document) = probe(place, DOWN, &[]);
+    let problem = only(&document);
+    assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Error, class));
+    assert!(problem.detail.contains(said), "{}", problem.detail);
+    assert_eq!((ran.code, document.complete, numbers(&document)), (ENVIRONMENT, false, 0));
+}
+
+#[test]
+fn a_machine_without_a_driver_or_with_a_wrong_one_is_told() {
+    let place = Place::of(&machine(1));
+    let nowhere = place.folder().join("libcuda.so.1");
+    let place = place.with(Library::Cuda.variable(), &nowhere);
+    nothing_begins(&place, "no-driver", "install NVIDIA's driver");
+    let foreign = machine(1).without(Library::Cuda, &["cuInit"]);
+    nothing_begins(&Place::of(&foreign), "foreign-library", "has no cuInit");
+    for (code, class, said) in [
+        (code::STUB_LIBRARY, "stub-library", "CUDA_ERROR_STUB_LIBRARY (34)"),
+        (code::SYSTEM_DRIVER_MISMATCH, "driver-mismatch", "different versions"),
+        (code::SYSTEM_NOT_READY, "system-not-ready", "nvidia-fabricmanager"),
+        (code::UNKNOWN, "driver-failed", "/dev/nvidia-uvm"),
+    ] {
+        let place = Place::of(&machine(1).with(&format!("fail cuInit = {code}")));
+        nothing_begins(&place, class, said);
+    }
+}
+
+#[test]
+fn no_gpu_is_no_measurement() {
+    nothing_begins(&Place::of(&machine(0)), "no-device", "CUDA_ERROR_NO_DEVICE (100)");
+}
+
+#[test]
+fn a_mig_instance_is_not_measured_as_if_it_were_a_gpu() {
+    let place = Place::of(&machine(1).with("gpu 0 mig"));
+    nothing_begins(&place, "mig", "nvidia-smi -mig 0");
+}
+
+#[test]
+fn a_driver_too_old_for_a_call_measures_what_it_can() {
+    let old = machine(2).without(Library::Cuda, &["cuCtxEnablePeerAccess"]);
+    let (ran, document) = probe(&Place::of(&old), &format!("{DOWN},{READ}"), &[]);
+    assert_eq!(table(&document, DOWN, 1), "55.0 55.0");
+    let class = "driver-too-old";
+    assert!(document.problems.iter().any(|it| it.class == class), "{document:#?}");
+    let told = document.problems.iter().find(|it| it.class == class).expect("it is told");
+    assert_eq!(told.code.as_deref(), Some("cuCtxEnablePeerAccess"));
+    assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
+    let old = machine(2).without(Library::Cuda, &["cuMemcpyAsync"]);
+    let (ran, document) = probe(&Place::of(&old), DOWN, &[]);
+    assert_eq!(numbers(&document), 0);
+    assert!(document.problems.iter().all(|it| it.class == class), "{document:#?}");
+    assert_eq!((ran.code, document.complete), (ENVIRONMENT, false));
+}
+
+#[test]
+fn a_gpu_that_somebody_has_for_himself_leaves_the_others() {
+    for (line, class) in [
+        ("gpu 1 compute-mode = 3", "exclusive-mode"),
+        ("gpu 1 compute-mode = 2", "prohibited-mode"),
+    ] {
+        let place = Place::of(&machine(3).with(line).with("gpu 1 busy"));
+        let (ran, document) = probe(&place, &format!("{DOWN},{READ}"), &["--readings=1"]);
+        let problem = only(&document);
+        assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Error, class));
+        assert_eq!(problem.gpu, Some(1));
+        assert!(problem.detail.contains("nvidia-smi -c 0"), "{}", problem.detail);
+        assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
+        let gpus: Vec<u32> = document.gpus.iter().map(|gpu| gpu.index).collect();
+        assert_eq!(gpus, [0, 2]);
+        assert_eq!(table(&document, DOWN, 0), "55.0 55.0");
+        assert_eq!(table(&document, READ, 0), "- 390.0 | 390.0 -");
+    }
+}
+
+#[test]
+fn a_gpu_without_room_leaves_the_others() {
+    let place = Place::of(&machine(2).with("gpu 1 memory = 4096"));
+    let (ran, document) = probe(&place, DOWN, &[]);
+    let problem = only(&document);
+    assert_eq!((problem.class.as_str(), problem.gpu), ("no-memory", Some(1)));
+    assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
+    assert_eq!(table(&document, DOWN, 1), "55.0 -");
+    let place = Place::of(&machine(2).with("fail cuMemHostAlloc = 2 from 2"));
+    let (ran, document) = probe(&place, &format!("{DOWN},device_local_copy"), &[]);
+    assert!(document.problems.iter().any(|it| it.class == "no-host-memory"), "{document:#?}");
+    assert_eq!((ran.code, document.complete, numbers(&document)), (ENVIRONMENT, false, 0));
+}
+
+#[test]
+fn a_gpu_that_is_lost_in_mid_run_takes_nobody_with_it() {
+    for (code, after) in [(719, 60), (999, 90)] {
+        let place = Place::of(&machine(3).with(&format!("lost 1 = {code} after {after}")));
+        let (ran, document) = probe(&place, &format!("{DOWN},device_local_copy"), &[]);
+        let of_gpu: Vec<_> =
+            document.problems.iter().map(|it| (it.class.as_str(), it.gpu)).collect();
+        assert_eq!(of_gpu, [("gpu-lost", Some(1))], "{document:#?}");
+        assert!(document.problems[0].detail.contains("Xid"), "{}", document.problems[0].detail);
+        assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
+        let local = table(&document, "device_local_copy", 1);
+        assert_eq!(local, "1500.0 - 1500.0", "{document:#?}");
+    }
+}
+
+#[test]
+fn a_lost_peer_is_named_and_pairs_without_it_are_measured() {
+    // GPU 1 goes when the first pairs are measured.
+    let place = Place::of(&machine(3).with("lost 1 = 719 after 60"));
+    let (ran, document) = probe(&place, READ, &["--readings=1"]);
+    assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
+    assert!(document.problems.iter().all(|it| it.kind == ProblemKind::Error), "{document:#?}");
+    let lost = document.problems.iter().filter(|it| it.class == "gpu-lost");
+    assert!(lost.filter_map(|it| it.gpu).any(|gpu| gpu == 1), "{document:#?}");
+    assert_eq!(table(&document, READ, 0), "- - 390.0 | - - - | 390.0 - -");
+}
+
+#[test]
+fn an_error_that_does_not_last_costs_what_it_was_made_for() {
+    let place = Place::of(&machine(3).with("fail cuMemcpyAsync = 1 at 4"));
+    let (ran, document) = probe(&place, DOWN, &[]);
+    let problem = only(&document);
+    assert_eq!((problem.class.as_str(), problem.gpu), ("cuda-error", Some(0)));
+    assert_eq!(problem.code.as_deref(), Some("CUDA_ERROR_INVALID_VALUE"));
+    assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
+    assert_eq!(table(&document, DOWN, 0), "55.0 55.0 55.0", "the first reading was good");
+    assert_eq!(table(&document, DOWN, 1), "- 55.0 55.0");
+}
+
+#[test]
+fn an_error_of_memory_is_told_as_that() {
+    for (code, class) in [
+        (code::ECC_UNCORRECTABLE, "gpu-memory-error"),
+        (code::NVLINK_UNCORRECTABLE, "nvlink-error"),
+    ] {
+        let fault = format!("fail cuStreamSynchronize = {code} from 6");
+        let (ran, document) = probe(&Place::of(&Machine::with(machine(2), &fault)), READ, &[]);
+        assert!(document.problems.iter().any(|it| it.class == class), "{document:#?}");
+        assert!(document.problems.iter().all(|it| it.kind == ProblemKind::Error));
+        assert!([INCONCLUSIVE, ENVIRONMENT].contains(&ran.code));
+        assert!(!document.complete);
+    }
+}

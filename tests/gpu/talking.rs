@@ -1,0 +1,208 @@
+//! Child processes of a probe that talk with each other, each on a machine of
+//! its own, and the board between them.
+
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::ChildStdin;
+use std::process::Command;
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::time::Duration;
+use std::time::Instant;
+
+use fabricgate::model::exchange::Answer;
+use fabricgate::model::exchange::Ask;
+use fabricgate::model::exchange::PREFIX;
+use fabricgate::model::probed::ProbeProblem;
+use fabricgate::probe::board::Board;
+use fabricgate::probe::said::Cell;
+use fabricgate::probe::said::Line;
+
+use crate::stub::Machine;
+
+/// How long all of it may take before a test says that it hangs.
+const HANGS: Duration = Duration::from_secs(120);
+
+/// One process: what it is called, where it runs, and what it is to do.
+pub(crate) struct Talker {
+    pub(crate) name: String,
+    pub(crate) machine: Machine,
+    /// The hidden command.
+    pub(crate) command: &'static str,
+    /// Its task, in JSON, where `{cuda}` stands for the library's path and
+    /// `{root}` for its own folder.
+    pub(crate) task: String,
+}
+
+/// What a process said.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) lines: Vec<Line>,
+    /// What it told while it ran.
+    pub(crate) progress: String,
+    pub(crate) code: Option<i32>,
+}
+
+impl Said {
+    /// The number of a cell, of its first reading.
+    pub(crate) fn value(&self, testcase: &str, row: &str, col: &str) -> Option<f64> {
+        self.cells(testcase)
+            .into_iter()
+            .find(|it| it.row == row && it.col == col)
+            .map(|it| it.value)
+    }
+
+    pub(crate) fn cells(&self, testcase: &str) -> Vec<&Cell> {
+        let cells = self.lines.iter().filter_map(|line| match line {
+            Line::Cell(cell) if cell.testcase == testcase => Some(cell),
+            _ => None,
+        });
+        cells.collect()
+    }
+
+    pub(crate) fn problems(&self) -> Vec<&ProbeProblem> {
+        let problems = self.lines.iter().filter_map(|line| match line {
+            Line::Problem(problem) => Some(problem),
+            _ => None,
+        });
+        problems.collect()
+    }
+
+    pub(crate) fn classes(&self) -> Vec<&str> {
+        self.problems().iter().map(|problem| problem.class.as_str()).collect()
+    }
+
+    pub(crate) fn note(&self, wanted: &str) -> Option<&str> {
+        self.lines.iter().find_map(|line| match line {
+            Line::Note { name, value } if name == wanted => Some(value.as_str()),
+            _ => None,
+        })
+    }
+
+    /// It says that everything that was asked for was measured.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.lines.last() == Some(&Line::End)
+    }
+}
+
+struct Running {
+    child: Child,
+    input: Option<ChildStdin>,
+    said: Said,
+    progress: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A test that failed leaves nothing behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs them all until they end, with a board between them.
+pub(crate) fn talk(talkers: &[Talker]) -> Vec<Said> {
+    let (heard, lines) = mpsc::channel();
+    let mut running: Vec<Running> =
+        (0..).zip(talkers).map(|(at, talker)| start(at, talker, heard.clone())).collect();
+    drop(heard);
+    let mut board = Board::new(talkers.iter().map(|it| it.name.clone()).collect());
+    let began = Instant::now();
+    let mut left = running.len();
+    while 0 < left {
+        let now = began.elapsed();
+        let said: Vec<String> = running.iter().map(|it| text(&it.progress)).collect();
+        assert!(now < HANGS, "they hang: {said:?}");
+        let wait = board.due().map_or(Duration::from_secs(1), |due| due.saturating_sub(now));
+        let answers = match lines.recv_timeout(wait.min(Duration::from_secs(1))) {
+            Ok((at, Some(line))) => match line.strip_prefix(PREFIX) {
+                Some(text) => {
+                    let ask: Ask = serde_json::from_str(text).expect("an exchange");
+                    board.ask(at, ask, began.elapsed())
+                }
+                None => {
+                    let line =
+                        serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+                    running[at].said.lines.push(line);
+                    Vec::new()
+                }
+            },
+            Ok((at, None)) => {
+                left -= 1;
+                board.leave(at, "its process ended")
+            }
+            Err(_) => {
+                let late = board.late(began.elapsed());
+                for at in late.gone {
+                    let _ = running[at].child.kill();
+                }
+                late.answers
+            }
+        };
+        send(&mut running, answers);
+    }
+    running
+        .into_iter()
+        .map(|mut it| {
+            it.input = None;
+            let status = it.child.wait().expect("a child");
+            let mut said = std::mem::take(&mut it.said);
+            said.code = status.code();
+            said.progress = text(&it.progress);
+            said
+        })
+        .collect()
+}
+
+fn send(running: &mut [Running], answers: Vec<(usize, Answer)>) {
+    for (at, answer) in answers {
+        let text = serde_json::to_string(&answer).expect("plain data");
+        if let Some(input) = &mut running[at].input {
+            // Who died meanwhile does not read it.
+            let _ = writeln!(input, "{text}").and_then(|()| input.flush());
+        }
+    }
+}
+
+fn text(path: &PathBuf) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
+
+fn start(at: usize, talker: &Talker, heard: mpsc::Sender<(usize, Option<String>)>) -> Running {
+    let folder = tempfile::tempdir().expect("a folder");
+    let variables = talker.machine.clone().write(folder.path());
+    let library = |name: &str| {
+        let found = variables.iter().find(|(it, _)| *it == name);
+        found.map(|(_, path)| path.display().to_string()).unwrap_or_default()
+    };
+    let root = folder.path().join("root");
+    std::fs::create_dir(&root).expect("a folder");
+    let task = talker.task.replace("{cuda}", &library("FABRICGATE_CUDA"));
+    let task = task.replace("{root}", &root.display().to_string());
+    let progress = folder.path().join("progress");
+    #[expect(clippy::disallowed_methods, reason = "a test starts the program under test")]
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"))
+        .args(["node", talker.command, "--task", &task])
+        .envs(variables)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&progress).expect("a file"))
+        .spawn()
+        .expect("started");
+    let output = BufReader::new(child.stdout.take().expect("a pipe"));
+    std::thread::spawn(move || {
+        for line in output.lines() {
+            let Ok(line) = line else { break };
+            if heard.send((at, Some(line))).is_err() {
+                return;
+            }
+        }
+        let _ = heard.send((at, None));
+    });
+    let input = child.stdin.take();
+    Running { child, input, said: Said::default(), progress, _folder: folder }
+}
