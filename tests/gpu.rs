@@ -2,17 +2,20 @@
 //! does on a machine that a test describes. Nothing here needs a GPU, and
 //! nothing here shows that a real one is measured well.
 
+#[path = "gpu/across.rs"]
+mod across;
+
 #[path = "gpu/broken.rs"]
 mod broken;
+
+#[path = "gpu/collective.rs"]
+mod collective;
 
 #[path = "gpu/copy.rs"]
 mod copy;
 
 #[path = "gpu/copy_probe.rs"]
 mod copy_probe;
-
-#[path = "gpu/across.rs"]
-mod across;
 
 #[path = "gpu/driver.rs"]
 mod driver;
@@ -41,8 +44,8 @@ mod stub;
 #[path = "gpu/symbols.rs"]
 mod symbols;
 
-#[path = "gpu/time.rs"]
-mod time;
-
 #[path = "gpu/talking.rs"]
 mod talking;
+
+#[path = "gpu/time.rs"]
+mod time;

@@ -1,6 +1,8 @@
 //! `fabricgate node probe copy` on simulated machines that work: the numbers are
 //! the machine's, each in its place, and wrong data is told.
 
+use std::path::Path;
+
 use fabricgate::model::copy::CopyDocument;
 use fabricgate::model::copy::CopyTest;
 use fabricgate::model::parsed::ProblemKind;
@@ -109,6 +111,24 @@ fn gpus_are_counted_along_the_bus_whatever_the_driver_thinks() {
     let problem = only(&document);
     assert_eq!((problem.class.as_str(), problem.gpu), ("no-such-gpu", Some(4)));
     assert_eq!((ran.code, document.complete), (Some(4), false));
+}
+
+#[test]
+fn a_gpu_has_the_same_number_whichever_are_shown() {
+    let machine = machine(3).with("gpu 2 down = 20");
+    let place = Place::of(&machine).with("CUDA_VISIBLE_DEVICES", Path::new("2"));
+    // As the driver's kernel module lists them all.
+    for gpu in 0..3 {
+        let gpus = format!("proc/driver/nvidia/gpus/0000:{:02x}:00.0", 0x1b + 0x10 * gpu);
+        std::fs::create_dir_all(place.folder().join(gpus)).expect("made");
+    }
+    let root = format!("--root={}", place.folder().display());
+    let (ran, document) = probe(&place, DOWN, &[&root]);
+    let gpus: Vec<_> = document.gpus.iter().map(|gpu| (gpu.index, gpu.bus_id.as_deref())).collect();
+    assert_eq!(gpus, [(2, Some("0000:3b:00.0"))]);
+    assert_eq!(document.tests[0].cols, ["2"]);
+    assert_eq!(table(&document, DOWN, 0), "20.0");
+    assert_eq!(ran.code, Some(0));
 }
 
 #[test]
