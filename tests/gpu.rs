@@ -8,6 +8,9 @@ mod across;
 #[path = "gpu/broken.rs"]
 mod broken;
 
+#[path = "gpu/collective.rs"]
+mod collective;
+
 #[path = "gpu/copy.rs"]
 mod copy;
 
@@ -25,6 +28,9 @@ mod faults;
 
 #[path = "gpu/old_driver.rs"]
 mod old_driver;
+
+#[path = "gpu/probe.rs"]
+mod probe;
 
 #[path = "gpu/program.rs"]
 mod program;

@@ -166,28 +166,27 @@ const CONFIG_VERSION: c_uint = 21_400;
 const FLOAT32: c_int = 7;
 const SUM: c_int = 0;
 
+/// What is read.
+type Source = *const c_void;
+
 symbols! {
     /// The calls of NCCL that are used.
     Symbols {
         version = "ncclGetVersion" (*mut c_int);
         unique_id = "ncclGetUniqueId" (*mut UniqueId);
         init = "ncclCommInitRank" (*mut Handle, c_int, UniqueId, c_int);
-        init_config =
-            "ncclCommInitRankConfig" (*mut Handle, c_int, UniqueId, c_int, *const Config);
+        begin_init = "ncclCommInitRankConfig" (*mut Handle, c_int, UniqueId, c_int, *const Config);
         async_error = "ncclCommGetAsyncError" (Handle, *mut c_int);
         finalize = "ncclCommFinalize" (Handle);
         destroy = "ncclCommDestroy" (Handle);
         abort = "ncclCommAbort" (Handle);
         count = "ncclCommCount" (Handle, *mut c_int);
         device = "ncclCommCuDevice" (Handle, *mut c_int);
-        all_reduce =
-            "ncclAllReduce" (*const c_void, Handle, usize, c_int, c_int, Handle, Handle);
-        all_gather = "ncclAllGather" (*const c_void, Handle, usize, c_int, Handle, Handle);
-        reduce_scatter =
-            "ncclReduceScatter" (*const c_void, Handle, usize, c_int, c_int, Handle, Handle);
-        broadcast =
-            "ncclBroadcast" (*const c_void, Handle, usize, c_int, c_int, Handle, Handle);
-        send = "ncclSend" (*const c_void, usize, c_int, c_int, Handle, Handle);
+        all_reduce = "ncclAllReduce" (Source, Handle, usize, c_int, c_int, Handle, Handle);
+        all_gather = "ncclAllGather" (Source, Handle, usize, c_int, Handle, Handle);
+        reduce_scatter = "ncclReduceScatter" (Source, Handle, usize, c_int, c_int, Handle, Handle);
+        broadcast = "ncclBroadcast" (Source, Handle, usize, c_int, c_int, Handle, Handle);
+        send = "ncclSend" (Source, usize, c_int, c_int, Handle, Handle);
         recv = "ncclRecv" (Handle, usize, c_int, c_int, Handle, Handle);
         group_start = "ncclGroupStart" ();
         group_end = "ncclGroupEnd" ();
@@ -303,7 +302,7 @@ impl Nccl {
 
     /// Whether communicators that do not block can be made (since 2.14).
     pub fn can_wait(&self) -> bool {
-        self.symbols.init_config.is_some() && self.symbols.async_error.is_some()
+        self.symbols.begin_init.is_some() && self.symbols.async_error.is_some()
     }
 
     /// A new id, for one rank to hand to the others.
@@ -330,7 +329,7 @@ impl Nccl {
         };
         let mut comm = null_mut();
         let state = call!(
-            self.init_config =
+            self.begin_init =
                 "ncclCommInitRankConfig"(&raw mut comm, ranks, id, rank, &raw const config),
             None
         )?;
@@ -397,7 +396,7 @@ impl Nccl {
         operation: Operation,
     ) -> Result<State, NcclError> {
         let Operation { comm, stream, count } = operation;
-        let (from, to) = (from.0 as *const c_void, to.0 as Handle);
+        let (from, to) = (from.0 as Source, to.0 as Handle);
         let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
         call!(
             self.all_reduce = "ncclAllReduce"(from, to, count, FLOAT32, SUM, handle, stream),
@@ -413,7 +412,7 @@ impl Nccl {
         operation: Operation,
     ) -> Result<State, NcclError> {
         let Operation { comm, stream, count } = operation;
-        let (from, to) = (from.0 as *const c_void, to.0 as Handle);
+        let (from, to) = (from.0 as Source, to.0 as Handle);
         let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
         call!(
             self.all_gather = "ncclAllGather"(from, to, count, FLOAT32, handle, stream),
@@ -429,7 +428,7 @@ impl Nccl {
         operation: Operation,
     ) -> Result<State, NcclError> {
         let Operation { comm, stream, count } = operation;
-        let (from, to) = (from.0 as *const c_void, to.0 as Handle);
+        let (from, to) = (from.0 as Source, to.0 as Handle);
         let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
         call!(
             self.reduce_scatter =
@@ -447,7 +446,7 @@ impl Nccl {
         operation: Operation,
     ) -> Result<State, NcclError> {
         let Operation { comm, stream, count } = operation;
-        let (from, to) = (from.0 as *const c_void, to.0 as Handle);
+        let (from, to) = (from.0 as Source, to.0 as Handle);
         let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
         call!(
             self.broadcast = "ncclBroadcast"(from, to, count, FLOAT32, root, handle, stream),
@@ -459,7 +458,7 @@ impl Nccl {
     pub fn send(&self, from: Address, to: i32, operation: Operation) -> Result<State, NcclError> {
         let Operation { comm, stream, count } = operation;
         let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
-        let from = from.0 as *const c_void;
+        let from = from.0 as Source;
         call!(self.send = "ncclSend"(from, count, FLOAT32, to, handle, stream), Some(comm))
     }
 

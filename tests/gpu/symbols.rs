@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use fabricgate::ffi::cuda::Cuda;
+use fabricgate::ffi::nccl::Nccl;
 
 use crate::stub::Library;
 use crate::stub::Machine;
@@ -46,6 +47,17 @@ fn the_stub_of_the_driver_has_the_calls_that_are_looked_up_and_no_others() {
     assert_eq!(exported("tests/gpu/libcuda", "cu"), looked_up);
     let cuda = Cuda::load(Some(&build(Library::Cuda, &[]))).expect("loads");
     assert_eq!(cuda.missing(), Vec::<&str>::new());
+}
+
+#[test]
+fn the_stub_of_nccl_has_the_calls_that_are_looked_up_and_no_others() {
+    let mut looked_up = looked_up("src/ffi/nccl.rs");
+    // Their answers are texts, which is why they stand outside the list.
+    looked_up.extend(["ncclGetErrorString", "ncclGetLastError"].map(str::to_owned));
+    assert!(18 < looked_up.len(), "the list is found: {looked_up:?}");
+    assert_eq!(exported("tests/gpu/libnccl", "nccl"), looked_up);
+    let nccl = Nccl::load(Some(&build(Library::Nccl, &[]))).expect("loads");
+    assert_eq!(nccl.missing(), Vec::<&str>::new());
 }
 
 #[test]

@@ -50,7 +50,11 @@ pub enum Failure {
 impl Failure {
     /// Whether others may be the cause.
     pub fn waited(&self) -> bool {
-        matches!(self, Self::Late { .. })
+        match self {
+            Self::Late { .. } => true,
+            Self::Nccl(error) => matches!(error.code(), Some(nccl::REMOTE_ERROR | nccl::TIMEOUT)),
+            _ => false,
+        }
     }
 
     /// The problem that it is.
@@ -173,9 +177,10 @@ mod tests {
     }
 
     #[test]
-    fn only_waiting_in_vain_may_be_the_fault_of_others() {
+    fn only_waiting_in_vain_and_errors_of_others_may_be_the_fault_of_others() {
         let late = Failure::Late { what: "x".to_owned(), waited: Duration::from_secs(5) };
-        assert!(late.waited() && !nccl(nccl::REMOTE_ERROR).waited());
+        assert!(late.waited() && nccl(nccl::REMOTE_ERROR).waited());
+        assert!(!nccl(nccl::SYSTEM_ERROR).waited());
         assert_eq!(late.problem().detail, "x did not end within 5 s");
     }
 }

@@ -266,8 +266,8 @@ impl Rank<'_, '_, '_> {
             Ok(values) => return Ok(values),
             Err(trouble) => trouble,
         };
-        let is_told = failure.is_some_and(|failure| !failure.waited());
-        if !is_told && let Some(problem) = self.elsewhere(&trouble) {
+        let is_told = failure.as_ref().is_some_and(|failure| !failure.waited());
+        if !is_told && let Some(problem) = self.elsewhere(&trouble, failure.as_ref()) {
             self.say_problem(problem, test)?;
         }
         Err(Stop::Said)
@@ -280,7 +280,7 @@ impl Rank<'_, '_, '_> {
 
     /// What this process says of others' trouble: the first of a node, once, and
     /// nothing of what another rank of its node has said itself.
-    fn elsewhere(&self, trouble: &Trouble) -> Option<ProbeProblem> {
+    fn elsewhere(&self, trouble: &Trouble, mine: Option<&Failure>) -> Option<ProbeProblem> {
         if !self.roll.speaks() {
             return None;
         }
@@ -311,6 +311,12 @@ impl Rank<'_, '_, '_> {
             ("time-out", waited.clone(), words)
         };
         let mut problem = ProbeProblem::new(ProblemKind::Error, class, clean(&words));
+        if class == "time-out"
+            && let Some(mine) = mine
+        {
+            let ProbeProblem { class, code, .. } = mine.problem();
+            (problem.class, problem.code) = (class, code);
+        }
         if let [(rank, _)] = list.as_slice()
             && let Some(it) = self.roll.ranks.get(*rank as usize)
         {

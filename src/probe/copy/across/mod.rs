@@ -10,7 +10,7 @@
 //!
 //! A round, each line an exchange that all wait for:
 //!
-//! 1. warm up, and tell how long the longest window will be (`window`);
+//! 1. warm up, and tell when the last window will close (`window`);
 //! 2. stamp sources and clear destinations; then all begin at once;
 //! 3. copy, and tell when copies ran; a bisection whose windows were not covered
 //!    by the copies of all others is repeated;

@@ -53,10 +53,10 @@ impl Sweep<'_, '_, '_> {
                 Some(known) => known,
                 None => self.warm_up(round)?,
             };
-            let longest = self.agree(round, &known)?;
+            let last_closes = self.agree(round, &known)?;
             let stamp = format!("{} attempt {attempt}", round.name);
             self.prepare(round, &stamp)?;
-            let (took, news) = self.copy(round, &known, longest)?;
+            let (took, news) = self.copy(round, &known, last_closes)?;
             if round.kind == Kind::Bisect && !self.is_covered(round, &news) {
                 if attempt < ATTEMPTS {
                     // The rates of the round itself are better than those of a warm-up.
@@ -93,14 +93,14 @@ impl Sweep<'_, '_, '_> {
         self.keep(round, outcome)
     }
 
-    /// Tells how long the longest window here will be; answers how long the longest
-    /// of all will be.
+    /// Tells when the last window here will close; answers when the last of all
+    /// will.
     fn agree(&mut self, round: &Round<'_>, known: &BTreeMap<Flow, f64>) -> Result<f64, Ended> {
-        let own = known.values().map(|ms| window::window(*ms, self.task.copies).1);
-        let window_ms = own.reduce(f64::max);
+        let own = known.values().map(|ms| window::closes(*ms, self.task.copies));
+        let closes_ms = own.reduce(f64::max);
         let what = format!("{}, warm", round.name);
-        let news = self.meet(&what, Word { window_ms, ..Word::default() })?;
-        Ok(news.words.values().filter_map(|word| word.window_ms).fold(0.0, f64::max))
+        let news = self.meet(&what, Word { closes_ms, ..Word::default() })?;
+        Ok(news.words.values().filter_map(|word| word.closes_ms).fold(0.0, f64::max))
     }
 
     /// Makes what is copied the data of this round, and clears where it goes.
@@ -127,21 +127,23 @@ impl Sweep<'_, '_, '_> {
         &mut self,
         round: &Round<'_>,
         known: &BTreeMap<Flow, f64>,
-        longest: f64,
+        last_closes: f64,
     ) -> Result<(BTreeMap<Flow, f64>, News), Ended> {
         let left = self.left(round);
         let lanes: Vec<_> = left
             .iter()
             .filter_map(|flow| {
-                let plan = window::plan(*known.get(flow)?, self.task.copies, longest);
+                let plan = window::plan(*known.get(flow)?, self.task.copies, last_closes);
                 let (lane, engine) = self.hall.lane(*flow, self.bytes, &self.party)?;
                 Some((lane, engine, plan))
             })
             .collect();
         let most = lanes.iter().map(|(_, _, plan)| plan.before + plan.window + plan.after).max();
         let limit = self.limit(most.unwrap_or(0));
+        self.mouth.begin(&format!("{}: copying {}", round.name, self.ends(&left)));
         let (outcome, span) = roll::roll(&lanes, limit);
-        // Told afterwards: between the answer of all and the first copy lies nothing.
+        // Problems are told afterwards: all wait for nobody between the answer and the
+        // first copy.
         let took = self.keep(round, outcome)?;
         let word = Word { span, ..Word::default() };
         let news = self.meet(&format!("{}, copied", round.name), word)?;
@@ -203,7 +205,6 @@ impl Sweep<'_, '_, '_> {
     }
 
     fn say_number(&mut self, round: &Round<'_>, flow: Flow, ms: f64) -> Result<(), Ended> {
-        #[expect(clippy::cast_precision_loss, reason = "sizes of memory are far below 2^53")]
         let value = self.bytes as f64 / (ms * 1e6);
         if !value.is_finite() || ms <= 0.0 {
             let what = format!("{} took no time at all", self.ends(&[flow]));
@@ -272,7 +273,6 @@ impl Sweep<'_, '_, '_> {
 
     /// How long this many copies may take.
     fn limit(&self, copies: u32) -> Duration {
-        #[expect(clippy::cast_precision_loss, reason = "sizes of memory are far below 2^53")]
         let slowest = self.bytes as f64 / SLOWEST * f64::from(copies);
         Duration::from_secs_f64(slowest.clamp(5.0, 30.0))
     }

@@ -35,9 +35,13 @@ const LEAST_WINDOW_MS: f64 = 10.0;
 /// holding up all others.
 const MOST_WINDOW_MS: f64 = 500.0;
 
-/// The most copies of one part. Copies so short that this is too few are told
-/// by [`covered`].
+/// The most copies before a window, and in it. Copies so short that this is too
+/// few are told by [`covered`].
 const MOST_COPIES: u32 = 1_000;
+
+/// The most copies after a window: at 0.7 ms each they last nearly three seconds,
+/// as long as a window of a pair at a thousandth of its rate.
+const MOST_AFTER: u32 = 4_000;
 
 /// The shortest time that a copy is believed to take, in milliseconds.
 const LEAST_COPY_MS: f64 = 0.001;
@@ -51,45 +55,43 @@ pub(super) struct Plan {
     pub(super) after: u32,
 }
 
-/// Copies of the window, and how long they take in milliseconds, where one
-/// copy takes this long and this many are asked for.
-pub(super) fn window(copy_ms: f64, asked: u32) -> (u32, f64) {
+/// When a window closes, in milliseconds after its stream began, where one copy
+/// takes this long and this many are asked for. The longest of all is what
+/// [`plan`] wants to know.
+pub(super) fn closes(copy_ms: f64, asked: u32) -> f64 {
     let copy_ms = copy_ms.max(LEAST_COPY_MS);
-    let enough = copies(LEAST_WINDOW_MS, copy_ms).max(asked);
-    let most = copies_within(MOST_WINDOW_MS, copy_ms);
-    let count = enough.min(most).max(1);
-    (count, f64::from(count) * copy_ms)
+    f64::from(before(copy_ms) + window(copy_ms, asked)) * copy_ms
 }
 
-/// The copies of a stream whose copies take this long, where the longest window
-/// of all who copy in this round is known.
-pub(super) fn plan(copy_ms: f64, asked: u32, longest_window_ms: f64) -> Plan {
+/// The copies of a stream whose copies take this long, where the last window of
+/// all who copy in this round closes at this time.
+pub(super) fn plan(copy_ms: f64, asked: u32, last_closes: f64) -> Plan {
     let copy_ms = copy_ms.max(LEAST_COPY_MS);
-    let (window, window_ms) = window(copy_ms, asked);
-    let rest = (longest_window_ms.min(MOST_WINDOW_MS + copy_ms) - window_ms).max(0.0);
+    let rest = (last_closes - closes(copy_ms, asked)).max(0.0) + ROLL_MS;
     Plan {
-        before: copies(ROLL_MS, copy_ms).max(1),
-        window,
-        after: copies(ROLL_MS + rest, copy_ms).max(1),
+        before: before(copy_ms),
+        window: window(copy_ms, asked),
+        after: bounded((rest / copy_ms).ceil(), MOST_AFTER).max(1),
     }
 }
 
-/// The least number of copies that take at least this long.
-fn copies(ms: f64, copy_ms: f64) -> u32 {
-    bounded((ms / copy_ms).ceil())
+fn before(copy_ms: f64) -> u32 {
+    bounded((ROLL_MS / copy_ms).ceil(), MOST_COPIES).max(1)
 }
 
-/// The greatest number of copies that take no longer than this.
-fn copies_within(ms: f64, copy_ms: f64) -> u32 {
-    bounded((ms / copy_ms).floor())
+/// As many as are asked for, more where they are short, fewer where they are long.
+fn window(copy_ms: f64, asked: u32) -> u32 {
+    let enough = bounded((LEAST_WINDOW_MS / copy_ms).ceil(), MOST_COPIES).max(asked);
+    let most = bounded((MOST_WINDOW_MS / copy_ms).floor(), MOST_COPIES);
+    enough.min(most).max(1)
 }
 
-fn bounded(count: f64) -> u32 {
-    let within = count.clamp(0.0, f64::from(MOST_COPIES));
+fn bounded(count: f64, most: u32) -> u32 {
+    let within = count.clamp(0.0, f64::from(most));
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "clamped to a small range, and no number becomes 0"
+        reason = "clamped to a small range, and what is no number becomes 0"
     )]
     let count = within as u32;
     count
@@ -149,28 +151,31 @@ mod tests {
     #[test]
     fn windows_hold_what_was_asked_for_and_last_long_enough() {
         // 512 MiB at 50 GB/s: 10.7 ms.
-        assert_eq!(window(10.7, 16).0, 16);
+        assert_eq!(window(10.7, 16), 16);
         // At 800 GB/s: 0.67 ms, and 16 of them are 10.7 ms.
-        assert_eq!(window(0.67, 16).0, 16);
-        assert_eq!(window(0.1, 16).0, 100);
-        assert_eq!(window(100.0, 16).0, 5, "half a second is enough");
-        assert_eq!(window(5_000.0, 16).0, 1);
-        assert_eq!(window(0.0, 16).0, MOST_COPIES);
-        assert_eq!(window(f64::NAN, 16).0, MOST_COPIES);
+        assert_eq!(window(0.67, 16), 16);
+        assert_eq!(window(0.1, 16), 100);
+        assert_eq!(window(100.0, 16), 5, "half a second is enough");
+        assert_eq!(window(5_000.0, 16), 1);
+        assert_eq!(plan(0.0, 16, f64::NAN).window, MOST_COPIES);
+        assert_eq!(plan(f64::NAN, 16, 0.0).window, MOST_COPIES);
     }
 
     #[test]
     fn fast_and_slow_pairs_of_one_round_cover_each_other() {
-        for (fast, slow) in [(0.7, 0.7), (0.7, 7.0), (0.5, 70.0), (0.1, 900.0), (3.0, 3.5)] {
-            let longest = window(fast, 16).1.max(window(slow, 16).1);
-            let spans = [fast, slow].map(|ms| span(0.3, ms, plan(ms, 16, longest)));
+        for (fast, slow) in
+            [(0.7, 0.7), (0.7, 7.0), (0.5, 70.0), (1.0, 105.0), (0.7, 900.0), (3.0, 3.5)]
+        {
+            let last = closes(fast, 16).max(closes(slow, 16));
+            let spans = [fast, slow].map(|ms| span(0.3, ms, plan(ms, 16, last)));
             assert!(covered(&spans), "{fast} and {slow}: {spans:?}");
         }
     }
 
     #[test]
-    fn rates_a_fifth_off_are_still_covered_and_half_off_are_told() {
-        let plans = [plan(0.7, 16, 11.2), plan(0.7, 16, 11.2)];
+    fn rates_a_little_off_are_still_covered_and_half_off_are_told() {
+        let last = closes(0.7, 16);
+        let plans = [plan(0.7, 16, last), plan(0.7, 16, last)];
         let with = |off: f64| [span(0.0, 0.7, plans[0]), span(0.0, 0.7 * off, plans[1])];
         assert!(covered(&with(1.15)) && covered(&with(0.87)));
         assert!(!covered(&with(1.6)));

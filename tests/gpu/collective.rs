@@ -1,0 +1,526 @@
+//! The NCCL probe's ranks as processes of the real program, on machines of
+//! stubs: they find each other, measure, and end, whatever goes wrong. What a
+//! coordinator and an attendant do between them is done here by a board.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Read;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use std::time::Instant;
+
+use fabricgate::model::collective::CollectivePoint;
+use fabricgate::model::exchange::Answer;
+use fabricgate::model::exchange::Ask;
+use fabricgate::model::exchange::PREFIX;
+use fabricgate::model::parsed::ProblemKind;
+use fabricgate::model::probed::ProbeProblem;
+use fabricgate::probe::board::Board;
+use fabricgate::probe::collective::formula::Collective;
+use fabricgate::probe::collective::path;
+use fabricgate::probe::collective::task::Task;
+use fabricgate::probe::said::Line;
+
+use crate::stub::Library;
+use crate::stub::Machine;
+
+/// How long a test waits for what must end, before it says that it hangs.
+const HANGS: Duration = Duration::from_secs(120);
+
+/// A node, and which of its GPUs are ranks.
+struct Node {
+    name: &'static str,
+    machine: Machine,
+    gpus: Vec<u32>,
+}
+
+impl Node {
+    fn of(name: &'static str, gpus: u32) -> Self {
+        let machine = Machine::of(gpus).with(&format!("node = {name}"));
+        Self { name, machine, gpus: (0..gpus).collect() }
+    }
+
+    fn with(mut self, line: &str) -> Self {
+        self.machine = self.machine.with(line);
+        self
+    }
+
+    fn without(mut self, symbols: &[&'static str]) -> Self {
+        self.machine = self.machine.without(Library::Nccl, symbols);
+        self
+    }
+}
+
+/// What a rank said until it ended.
+#[derive(Debug, Default)]
+struct Ran {
+    lines: Vec<Line>,
+    /// Lines that are none of ours.
+    strange: Vec<String>,
+    asks: Vec<Ask>,
+    stderr: String,
+    /// Its exit code; none where a signal ended it.
+    code: Option<i32>,
+}
+
+impl Ran {
+    fn problems(&self) -> Vec<&ProbeProblem> {
+        let problem = |line| match line {
+            &Line::Problem(ref problem) => Some(problem),
+            _ => None,
+        };
+        self.lines.iter().filter_map(problem).collect()
+    }
+
+    /// The classes of its problems.
+    fn classes(&self) -> Vec<&str> {
+        self.problems().into_iter().map(|it| it.class.as_str()).collect()
+    }
+
+    fn points(&self) -> Vec<(&str, &CollectivePoint)> {
+        let point = |line| match line {
+            &Line::Point { ref testcase, ref point, .. } => Some((testcase.as_str(), point)),
+            _ => None,
+        };
+        self.lines.iter().filter_map(point).collect()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.lines.last() == Some(&Line::End)
+    }
+
+    /// Its only problem.
+    fn problem(&self) -> &ProbeProblem {
+        match self.problems().as_slice() {
+            [problem] => problem,
+            other => panic!("one problem was expected: {other:?} {}", self.stderr),
+        }
+    }
+}
+
+/// What is asked for, of every rank.
+fn task(tests: &[&str]) -> Task {
+    Task {
+        cuda: None,
+        nccl: None,
+        node: String::new(),
+        gpu: 0,
+        tests: tests.iter().map(|it| (*it).to_owned()).collect(),
+        readings: 1,
+        least_bytes: 4 << 10,
+        most_bytes: 64 << 10,
+        factor: 4,
+        iterations: 3,
+        warmup: 1,
+        patience_s: 60,
+    }
+}
+
+/// All tests there are.
+fn all() -> Vec<&'static str> {
+    Collective::ALL.into_iter().map(Collective::name).collect()
+}
+
+enum Event {
+    Line(usize, String),
+    Closed(usize),
+}
+
+/// Runs all ranks of all nodes to their end.
+fn run(nodes: &[Node], task: &Task, wanted: &path::Wanted) -> Vec<Ran> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (say, events) = mpsc::channel();
+    let mut started = Vec::new();
+    let mut members = Vec::new();
+    for node in nodes {
+        let home = folder.path().join(node.name);
+        std::fs::create_dir(&home).expect("made");
+        let variables: BTreeMap<&str, PathBuf> = node.machine.write(&home).into_iter().collect();
+        for gpu in &node.gpus {
+            let task = Task {
+                cuda: variables.get("FABRICGATE_CUDA").cloned(),
+                nccl: task.nccl.clone().or_else(|| variables.get("FABRICGATE_NCCL").cloned()),
+                node: node.name.to_owned(),
+                gpu: *gpu,
+                ..task.clone()
+            };
+            let task = serde_json::to_string(&task).expect("plain data");
+            #[expect(clippy::disallowed_methods, reason = "a test starts the program under test")]
+            let child = Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"))
+                .args(["node", "collective-child", "--task", &task])
+                .envs(&variables)
+                .envs(path::environment(wanted))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("started");
+            started.push(Started::of(child, started.len(), &say));
+            members.push(node.name.to_owned());
+        }
+    }
+    follow(&mut started, &events, Board::new(members));
+    started.into_iter().map(Started::ended).collect()
+}
+
+struct Started {
+    child: Child,
+    ran: Ran,
+    stderr: Option<JoinHandle<String>>,
+}
+
+impl Started {
+    fn of(mut child: Child, at: usize, say: &mpsc::Sender<Event>) -> Self {
+        let out = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut err = child.stderr.take().expect("a pipe");
+        let say = say.clone();
+        std::thread::spawn(move || {
+            for line in out.lines() {
+                // Who listens no longer does not want to know.
+                let _ = say.send(Event::Line(at, line.expect("text")));
+            }
+            let _ = say.send(Event::Closed(at));
+        });
+        let stderr = std::thread::spawn(move || {
+            let mut text = String::new();
+            err.read_to_string(&mut text).expect("text");
+            text
+        });
+        Self { child, ran: Ran::default(), stderr: Some(stderr) }
+    }
+
+    fn answer(&mut self, answer: &Answer) {
+        let text = serde_json::to_string(answer).expect("plain data");
+        let input = self.child.stdin.as_mut().expect("a pipe");
+        // It may be dead by now.
+        let _ = writeln!(input, "{text}");
+    }
+
+    fn ended(mut self) -> Ran {
+        self.ran.code = self.child.wait().expect("a child").code();
+        let stderr = self.stderr.take().expect("not taken yet");
+        self.ran.stderr = stderr.join().expect("read");
+        self.ran
+    }
+}
+
+/// Carries exchanges until all outputs are closed.
+fn follow(started: &mut [Started], events: &mpsc::Receiver<Event>, mut board: Board) {
+    let begun = Instant::now();
+    let mut open = started.len();
+    while 0 < open {
+        let event = events.recv_timeout(Duration::from_millis(50));
+        let now = begun.elapsed();
+        let mut answers = Vec::new();
+        match event {
+            Ok(Event::Closed(at)) => {
+                open -= 1;
+                answers = board.leave(at, "its process ended");
+            }
+            Ok(Event::Line(at, line)) => match line.strip_prefix(PREFIX) {
+                Some(ask) => {
+                    let ask: Ask = serde_json::from_str(ask).expect("an exchange");
+                    started[at].ran.asks.push(ask.clone());
+                    answers = board.ask(at, ask, now);
+                }
+                None => match serde_json::from_str(&line) {
+                    Ok(said) => started[at].ran.lines.push(said),
+                    Err(_) => started[at].ran.strange.push(line),
+                },
+            },
+            Err(_) => {}
+        }
+        answers.extend(board.late(now).answers);
+        for (at, answer) in answers {
+            started[at].answer(&answer);
+        }
+        if HANGS < now {
+            for rank in started.iter_mut() {
+                let _ = rank.child.kill();
+            }
+            let said: Vec<_> = started.iter().map(|it| &it.ran).collect();
+            panic!("ranks hang: {said:#?}");
+        }
+    }
+}
+
+fn measured(nodes: &[Node], task: &Task) -> Vec<Ran> {
+    run(nodes, task, &path::Wanted::default())
+}
+
+/// Two nodes with two ranks and one.
+fn three() -> [Node; 2] {
+    [Node::of("n1", 2), Node::of("n2", 1)]
+}
+
+/// The same with a line in the description of both.
+fn three_with(line: &str) -> [Node; 2] {
+    three().map(|node| node.with(line))
+}
+
+#[test]
+fn ranks_of_two_nodes_measure_every_collective_and_find_its_data_right() {
+    let task = Task { readings: 2, ..task(&all()) };
+    let ran = measured(&three(), &task);
+    for rank in &ran {
+        assert!(rank.is_whole() && rank.code == Some(0), "{rank:#?}");
+        assert!(rank.problems().is_empty() && rank.strange.is_empty(), "{rank:#?}");
+        let ranks = rank.lines.iter().filter(|line| matches!(line, Line::Rank(_))).count();
+        assert_eq!(ranks, 3, "everybody knows everybody");
+    }
+    assert!(ran[1].points().is_empty() && ran[2].points().is_empty(), "the first one says it");
+    let points = ran[0].points();
+    // Three sizes, two readings.
+    assert_eq!(points.len(), 6 * 3 * 2);
+    for (name, point) in points {
+        let collective = Collective::of_name(name).expect("one of ours");
+        let rate = point.bytes as f64 / point.time_us / 1e3;
+        assert!((point.algbw - rate).abs() <= rate * 1e-9, "{name} {point:?}");
+        let busbw = point.algbw * collective.factor(3);
+        assert!((point.busbw - busbw).abs() <= busbw * 1e-9, "{name} {point:?}");
+        assert!(point.time_us <= point.slowest_us, "{name} {point:?}");
+        assert_eq!((point.wrong, point.iterations), (Some(0), 3));
+        let counts = collective.counts(point.bytes, 3).expect("it was measured");
+        assert_eq!(counts.bytes(), point.bytes, "bytes of whole parts");
+        assert_eq!(point.checked, counts.receive * 3, "so little is checked wholly");
+    }
+}
+
+#[test]
+fn the_unique_id_is_given_once_and_never_shown() {
+    let ran = measured(&three(), &task(&["all_reduce_perf"]));
+    let id = ran[0].asks[1].value["value"].as_str().expect("the first rank gives it").to_owned();
+    assert!(100 < id.len(), "it is the id: {id}");
+    for rank in &ran {
+        let said = serde_json::to_string(&rank.lines).expect("plain data");
+        assert!(!said.contains(&id) && !rank.stderr.contains(&id), "{}", rank.stderr);
+    }
+    assert!(ran[1].asks[1].value["value"].is_null(), "and nobody else");
+}
+
+#[test]
+fn messages_too_large_to_be_checked_wholly_are_checked_in_places() {
+    let least_bytes = 6 << 20;
+    let task = Task { least_bytes, most_bytes: 6 << 20, iterations: 1, ..task(&["all_gather_perf"]) };
+    let ran = measured(&[Node::of("n1", 2)], &task);
+    let points = ran[0].points();
+    assert_eq!(points.len(), 1, "{ran:#?}");
+    let (_, point) = points[0];
+    assert_eq!(point.wrong, Some(0));
+    assert!(1_000 < point.checked && point.checked < point.bytes / 4, "{point:?}");
+}
+
+#[test]
+fn one_rank_exercises_everything_and_claims_no_bandwidth() {
+    let ran = measured(&[Node::of("n1", 1)], &task(&all()));
+    assert!(ran[0].is_whole(), "{ran:#?}");
+    let problem = ran[0].problem();
+    assert_eq!((problem.class.as_str(), problem.kind), ("one-rank", ProblemKind::Waived));
+    let points = ran[0].points();
+    assert_eq!(points.len(), 6 * 3);
+    let right = |point: &CollectivePoint| point.busbw == 0.0 && 0.0 < point.algbw;
+    assert!(points.iter().all(|(_, point)| right(point) && point.wrong == Some(0)));
+}
+
+#[test]
+fn wrong_data_is_counted_and_names_the_rank_that_received_it() {
+    // The second operation of a size is the one that is checked here: warm-up,
+    // coming together, three that are timed, and then it.
+    let ran = measured(&three_with("nccl wrong 1 = 6"), &task(&["reduce_scatter_perf"]));
+    let problems = ran[1].problems();
+    assert_eq!(problems.len(), 3, "one for every size: {problems:?}");
+    for problem in problems {
+        assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Corrupt, "wrong-data"));
+        assert_eq!((problem.gpu, problem.testcase.as_deref()), (Some(1), Some("reduce_scatter_perf")));
+        assert!(problem.detail.starts_with("rank 1 (n1, GPU 1) received 1 wrong"), "{problem:?}");
+    }
+    assert!(ran.iter().all(Ran::is_whole), "it was measured: {ran:#?}");
+    assert!(ran[0].points().iter().all(|(_, point)| point.wrong == Some(1)));
+    assert!(ran[0].problems().is_empty() && ran[2].problems().is_empty());
+}
+
+/// No problem but wrong data speaks against a GPU.
+fn nobody_is_accused(ran: &[Ran]) {
+    for problem in ran.iter().flat_map(Ran::problems) {
+        assert_ne!(problem.kind, ProblemKind::Corrupt, "{problem:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_dies_while_ranks_connect_is_named_and_the_others_end() {
+    let task = Task { patience_s: 2, ..task(&["all_reduce_perf"]) };
+    let ran = measured(&three_with("nccl init 1 = die"), &task);
+    nobody_is_accused(&ran);
+    assert_eq!(ran[1].code, None, "a signal ended it");
+    for rank in [&ran[0], &ran[2]] {
+        let problem = rank.problem();
+        assert_eq!(problem.class, "rank-gone");
+        assert!(problem.detail.contains("rank 1 (n1, GPU 1): its process ended"), "{problem:?}");
+        assert_eq!((problem.node.as_deref(), problem.gpu), (Some("n1"), Some(1)));
+        assert!(!rank.is_whole() && rank.points().is_empty());
+    }
+}
+
+#[test]
+fn ranks_that_never_connect_end_in_time_and_say_for_what_they_waited() {
+    let task = Task { patience_s: 2, ..task(&["all_reduce_perf"]) };
+    let ran = measured(&three_with("nccl init 2 = hang"), &task);
+    nobody_is_accused(&ran);
+    let problem = ran[0].problem();
+    assert_eq!(problem.class, "time-out");
+    assert!(problem.detail.contains("ncclCommInitRankConfig did not end within 2 s"), "{problem:?}");
+    assert!(problem.detail.starts_with("3 of 3 ranks waited in vain"), "{problem:?}");
+    assert!(ran[1].problems().is_empty(), "once per node");
+    assert_eq!(ran[2].problem().class, "time-out");
+}
+
+#[test]
+fn a_rank_that_dies_in_the_middle_ends_all_and_what_was_measured_is_kept() {
+    // The first size has six operations.
+    let ran = measured(&three_with("nccl die 2 = 9"), &task(&["all_reduce_perf"]));
+    nobody_is_accused(&ran);
+    let problem = ran[0].problem();
+    assert_eq!((problem.class.as_str(), problem.testcase.as_deref()), ("rank-gone", Some("all_reduce_perf")));
+    assert!(problem.detail.contains("rank 2 (n2, GPU 0)"), "{problem:?}");
+    assert_eq!(ran[0].points().len(), 1, "the first size");
+    assert!(ran[1].problems().is_empty() && !ran[0].is_whole());
+}
+
+#[test]
+fn a_death_that_nccl_does_not_notice_ends_with_the_patience() {
+    let task = Task { patience_s: 2, ..task(&["sendrecv_perf"]) };
+    let nodes = three_with("nccl die 2 = 3").map(|node| node.with("nccl deaf = yes"));
+    let ran = measured(&nodes, &task);
+    nobody_is_accused(&ran);
+    assert_eq!(ran[0].problem().class, "rank-gone");
+    assert!(ran[1].problems().is_empty());
+}
+
+#[test]
+fn an_operation_that_never_ends_is_waited_for_no_longer_than_patience() {
+    let task = Task { patience_s: 2, ..task(&["alltoall_perf"]) };
+    // An abort that hangs must not keep a process either.
+    let nodes = three_with("nccl stall 0 = 3").map(|node| node.with("nccl abort = hang"));
+    let ran = measured(&nodes, &task);
+    nobody_is_accused(&ran);
+    let problem = ran[0].problem();
+    assert_eq!(problem.class, "time-out");
+    assert!(problem.detail.contains("alltoall_perf of "), "{problem:?}");
+    assert!(ran.iter().all(|rank| rank.code == Some(0)), "{ran:#?}");
+}
+
+#[test]
+fn an_error_behind_the_scenes_is_that_of_its_rank_and_known_to_the_others() {
+    let task = Task { patience_s: 2, ..task(&["all_reduce_perf"]) };
+    let ran = measured(&three_with("nccl async 1 = 2 at 4"), &task);
+    nobody_is_accused(&ran);
+    let own = ran[1].problem();
+    assert_eq!((own.class.as_str(), own.code.as_deref()), ("nccl-system-error", Some("ncclSystemError")));
+    assert!(own.detail.contains("the stub was told to fail"), "what NCCL says: {own:?}");
+    assert_eq!(own.gpu, Some(1));
+    assert!(ran[0].problems().is_empty(), "its node has said it");
+    let other = ran[2].problem();
+    assert_eq!((other.class.as_str(), other.node.as_deref()), ("rank-failed", Some("n1")));
+}
+
+#[test]
+fn different_versions_are_told_before_anybody_connects() {
+    let [one, other] = three();
+    let ran = measured(&[one.with("nccl version = 22703"), other], &task(&["all_reduce_perf"]));
+    nobody_is_accused(&ran);
+    for rank in [&ran[0], &ran[2]] {
+        let problem = rank.problem();
+        assert_eq!(problem.class, "nccl-versions-differ");
+        assert!(problem.detail.contains("2.27.3 on n1, 2.28.3 on n2"), "{problem:?}");
+    }
+    assert!(ran.iter().all(|rank| rank.asks.len() == 1), "nobody went on");
+}
+
+#[test]
+fn a_node_without_nccl_is_missing_and_the_others_measure() {
+    let [one, other] = three();
+    let ran = measured(&[one, other.without(&["ncclGetVersion"])], &task(&["all_reduce_perf"]));
+    nobody_is_accused(&ran);
+    assert_eq!(ran[2].problem().class, "no-nccl");
+    let problem = ran[0].problem();
+    assert_eq!((problem.class.as_str(), problem.node.as_deref()), ("rank-missing", Some("n2")));
+    assert_eq!(ran[0].points().len(), 3);
+    assert!(!ran[0].is_whole() && !ran[1].is_whole(), "not all that was asked for");
+}
+
+#[test]
+fn no_library_at_all_is_one_clear_problem() {
+    let nccl = Some(PathBuf::from("/no/such/libnccl.so.2"));
+    let ran = measured(&[Node::of("n1", 1)], &Task { nccl, ..task(&["all_reduce_perf"]) });
+    let problem = ran[0].problem();
+    assert_eq!((problem.class.as_str(), problem.kind), ("no-nccl", ProblemKind::Error));
+    assert!(problem.detail.contains("/no/such/libnccl.so.2"), "{problem:?}");
+    assert_eq!(ran[0].code, Some(0));
+}
+
+#[test]
+fn an_nccl_too_old_to_wait_connects_by_waiting() {
+    let nodes = three().map(|node| node.without(&["ncclCommInitRankConfig", "ncclCommFinalize"]));
+    let ran = measured(&nodes, &task(&["all_reduce_perf"]));
+    assert!(ran.iter().all(Ran::is_whole), "{ran:#?}");
+    let is_note = |line: &Line| matches!(line, Line::Note { name, .. } if name == "blocking");
+    assert!(ran[0].lines.iter().any(is_note));
+    assert_eq!(ran[0].points().len(), 3);
+}
+
+#[test]
+fn a_test_whose_calls_are_missing_is_skipped_and_the_others_run() {
+    let nodes = three().map(|node| node.without(&["ncclSend"]));
+    let ran = measured(&nodes, &task(&["sendrecv_perf", "all_gather_perf", "no_such_perf"]));
+    assert_eq!(ran[0].classes(), ["nccl-too-old", "unknown-test"]);
+    assert_eq!(ran[0].points().len(), 3);
+    assert!(ran[1].problems().is_empty() && !ran[0].is_whole());
+}
+
+#[test]
+fn communicators_that_block_measure_the_same() {
+    let wanted = path::Wanted { blocking: true, ..path::Wanted::default() };
+    let ran = run(&three(), &task(&["all_reduce_perf", "alltoall_perf"]), &wanted);
+    assert!(ran.iter().all(Ran::is_whole), "{ran:#?}");
+    assert_eq!(ran[0].points().len(), 6);
+}
+
+#[test]
+fn little_memory_anywhere_cuts_the_largest_message_everywhere() {
+    let [one, other] = three();
+    // 100 KiB, of which seven eighths are two buffers.
+    let other = other.with("gpu memory = 102400");
+    let ran = measured(&[one, other], &task(&["all_reduce_perf"]));
+    nobody_is_accused(&ran);
+    let problem = ran[2].problem();
+    assert_eq!(problem.class, "out-of-memory");
+    let sizes: Vec<u64> = ran[0].points().iter().map(|(_, point)| point.bytes).collect();
+    assert_eq!(sizes, [4 << 10, 16 << 10], "64 KiB do not fit twice");
+    assert!(ran[0].problems().is_empty() && !ran[0].is_whole());
+}
+
+#[test]
+fn what_nccl_says_of_its_path_is_read_and_held_against_what_was_asked_for() {
+    let path_of = |ran: &[Ran]| path::said(&ran[0].stderr);
+    let tests = task(&["all_reduce_perf"]);
+    let chosen = measured(&three(), &tests);
+    let said = path_of(&chosen);
+    assert!(said.transports.contains("P2P/CUMEM"), "{said:?}");
+    assert_eq!(said.algorithms["all_reduce_perf"], "RING");
+    assert!(path::assert(path::Path::Ib, &said, 2).is_some());
+    let wanted = path::Wanted { path: Some(path::Path::Socket), ..path::Wanted::default() };
+    let forced = run(&three(), &tests, &wanted);
+    assert_eq!(path::assert(path::Path::Socket, &path_of(&forced), 2), None);
+    assert!(forced[0].strange.is_empty(), "standard output is for our own lines");
+    let rail = path::Wanted { rail: Some("mlx5_3".to_owned()), ..path::Wanted::default() };
+    let pinned = run(&three(), &tests, &rail);
+    assert!(pinned[0].stderr.contains("NCCL_IB_HCA set to =mlx5_3"), "{}", pinned[0].stderr);
+    assert_eq!(path::assert(path::Path::Ib, &path_of(&pinned), 2), None);
+}

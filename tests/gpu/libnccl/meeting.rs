@@ -1,0 +1,110 @@
+//! A folder in which the ranks of a communicator leave things for each other.
+
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::description::VARIABLE;
+use crate::description::wrong;
+
+/// How often somebody who waits looks.
+const LOOK: Duration = Duration::from_micros(300);
+
+/// The folder, and who is there.
+#[derive(Debug)]
+pub struct Meeting {
+    folder: PathBuf,
+    pub rank: u32,
+    pub ranks: u32,
+    pub aborted: AtomicBool,
+    /// By rank, once it came.
+    processes: Vec<AtomicU32>,
+    deaf: bool,
+}
+
+/// Why somebody waits in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vain {
+    /// This communicator was aborted.
+    Aborted,
+    /// Another rank is dead.
+    Dead(u32),
+}
+
+/// A new folder beside the machine's description, which goes with it.
+pub fn folder() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let beside = std::env::var_os(VARIABLE).map(PathBuf::from);
+    let beside = beside.and_then(|file| Some(file.parent()?.to_owned()));
+    let beside = beside.unwrap_or_else(std::env::temp_dir);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let folder = beside.join(format!("nccl-{}-{number}", std::process::id()));
+    if let Err(error) = std::fs::create_dir_all(&folder) {
+        wrong(&format!("NCCL: {}: {error}", folder.display()));
+    }
+    folder
+}
+
+impl Meeting {
+    pub fn new(folder: PathBuf, rank: u32, ranks: u32, deaf: bool) -> Self {
+        let processes = (0..ranks).map(|_| AtomicU32::new(0)).collect();
+        Self { folder, rank, ranks, aborted: AtomicBool::new(false), processes, deaf }
+    }
+
+    /// Comes, and waits for all others.
+    pub fn come(&self) -> Result<(), Vain> {
+        self.leave(&format!("rank-{}", self.rank), std::process::id().to_string().as_bytes());
+        for rank in 0..self.ranks {
+            let said = self.take(&format!("rank-{rank}"), None)?;
+            let process = String::from_utf8_lossy(&said).parse().unwrap_or(0);
+            self.processes[rank as usize].store(process, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Leaves something under a name; nobody sees half of it.
+    pub fn leave(&self, name: &str, bytes: &[u8]) {
+        let part = self.folder.join(format!("{name}.part-{}", self.rank));
+        let whole = self.folder.join(name);
+        let left = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, &whole));
+        if left.is_err() && self.folder.exists() {
+            wrong(&format!("NCCL: {} cannot be written", whole.display()));
+        }
+    }
+
+    /// Waits for something that `from` leaves.
+    pub fn take(&self, name: &str, from: Option<u32>) -> Result<Vec<u8>, Vain> {
+        let path = self.folder.join(name);
+        loop {
+            if let Ok(bytes) = std::fs::read(&path) {
+                return Ok(bytes);
+            }
+            if self.aborted.load(Ordering::Acquire) {
+                return Err(Vain::Aborted);
+            }
+            if let Some(rank) = from.filter(|rank| !self.deaf && self.is_dead(*rank)) {
+                // It may have left it and died.
+                return std::fs::read(&path).map_err(|_| Vain::Dead(rank));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Takes away what nobody needs any more.
+    pub fn forget(&self, name: &str) {
+        let _ = std::fs::remove_file(self.folder.join(name));
+    }
+
+    fn is_dead(&self, rank: u32) -> bool {
+        let process = self.processes[rank as usize].load(Ordering::Acquire);
+        let stat = Path::new("/proc").join(process.to_string()).join("stat");
+        match std::fs::read_to_string(stat) {
+            // The state is behind the name, which may hold anything.
+            Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")),
+            Err(_) => true,
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What this library says where NCCL_DEBUG asks for it, as far as anybody reads
+//! it: the forms are NCCL's, the rest is left out.
+
+use std::io::Write;
+
+use crate::description::Description;
+
+/// Says a line, to where NCCL_DEBUG_FILE says.
+fn say(gpu: &str, text: &str) {
+    if !std::env::var("NCCL_DEBUG").is_ok_and(|level| level == "INFO") {
+        return;
+    }
+    let process = std::process::id();
+    let line = format!("stub:{process}:{process} [{gpu}] NCCL INFO {text}\n");
+    let Ok(place) = std::env::var("NCCL_DEBUG_FILE") else {
+        print!("{line}");
+        return;
+    };
+    let file = std::fs::OpenOptions::new().append(true).create(true).open(place);
+    // Nobody may be there to read it.
+    let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+}
+
+/// Over what ranks talk: what the description says, unless a variable forbids it.
+fn transport(description: &Description) -> String {
+    let told = description.get::<String>(&["nccl", "transport"]);
+    match std::env::var("NCCL_NET").ok().as_deref() {
+        Some("Socket") => "NET/Socket/0".to_owned(),
+        Some("IB") => told.unwrap_or("NET/IB/0/GDRDMA".to_owned()),
+        _ => told.unwrap_or("P2P/CUMEM/read".to_owned()),
+    }
+}
+
+/// A rank was connected.
+pub fn connected(description: &Description, rank: u32, ranks: u32) {
+    let gpu = rank.to_string();
+    if let Ok(rail) = std::env::var("NCCL_IB_HCA") {
+        say(&gpu, &format!("NCCL_IB_HCA set to {rail}"));
+    }
+    if 1 < ranks {
+        let next = (rank + 1) % ranks;
+        let via = transport(description);
+        say(&gpu, &format!("Channel 00/0 : {rank}[{rank}] -> {next}[{next}] via {via}"));
+        if via.starts_with("P2P/MNNVL") {
+            say(&gpu, &format!("MNNVL 1 cliqueId 1 cliqueSize {ranks} cliqueRank {rank}"));
+        }
+    }
+}
+
+/// An algorithm was chosen.
+pub fn chosen(description: &Description, rank: u32, function: &str, bytes: usize) {
+    let algorithm = description.get(&["nccl", "algorithm"]).unwrap_or("RING".to_owned());
+    if rank == 0 {
+        let text = format!("{function}: {bytes} Bytes -> Algo {algorithm} proto SIMPLE");
+        say("0", &text);
+    }
+}
