@@ -26,6 +26,9 @@ mod ended;
 #[path = "gpu/faults.rs"]
 mod faults;
 
+#[path = "gpu/nvml.rs"]
+mod nvml;
+
 #[path = "gpu/old_driver.rs"]
 mod old_driver;
 

@@ -318,8 +318,20 @@ impl<'s, 'c, 'm> Sweep<'s, 'c, 'm> {
             let doing = format!("filling the memory of {}", self.party.place(rank));
             self.mouth.begin(&doing);
             let pattern = data::pattern(&self.party.place(rank), "", self.bytes);
-            if let Err(error) = self.hall.fill(rank, &pattern) {
-                self.lose(rank, &error, &doing)?;
+            let filled = self.hall.fill(rank, &pattern);
+            let checked = filled.and_then(|()| self.hall.check_source(rank, &pattern));
+            match checked {
+                Ok(None) => {}
+                Ok(Some(difference)) => {
+                    let how = round::describe(&difference, &pattern);
+                    let what = format!(
+                        "{} does not hold what the host wrote there, before any copy: {how}",
+                        self.party.place(rank)
+                    );
+                    self.lost.insert(rank, what.clone());
+                    self.tell_spoiled(None, rank, what)?;
+                }
+                Err(error) => self.lose(rank, &error, &doing)?,
             }
         }
         Ok(())

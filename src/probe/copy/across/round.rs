@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Ended;
 use super::Sweep;
 use super::data;
+use super::hall::Arrived;
 use super::pairs::Flow;
 use super::pairs::Kind;
 use super::party::News;
@@ -182,9 +183,19 @@ impl Sweep<'_, '_, '_> {
             self.mouth.begin(&doing);
             match self.hall.compare(flow.to, &pattern) {
                 Ok(None) => {}
-                Ok(Some(None)) => word.right.push((flow.from, flow.to)),
-                Ok(Some(Some(difference))) => {
+                Ok(Some(Arrived::Right)) => word.right.push((flow.from, flow.to)),
+                Ok(Some(Arrived::Wrong(difference))) => {
                     word.wrong.push((flow.from, flow.to, describe(&difference, &pattern)));
+                }
+                Ok(Some(Arrived::SpoiledHere(difference))) => {
+                    word.right.push((flow.from, flow.to));
+                    let how = describe(&difference, &pattern);
+                    let what = format!(
+                        "what {} brought was spoiled on its way to the host, which compares it: \
+                         {how}; a second look found all of it right",
+                        self.ends(&[flow])
+                    );
+                    self.tell_spoiled(Some(round.testcase), flow.to, what)?;
                 }
                 Err(error) => self.lose(flow.to, &error, &doing)?,
             }
@@ -226,6 +237,19 @@ impl Sweep<'_, '_, '_> {
         let mut problem = ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", what);
         problem.gpu = self.party.mine().find(|it| it.rank == flow.issuer).map(|it| it.gpu);
         self.tell(round, problem)
+    }
+
+    /// Data of a GPU of this process was spoiled between it and the host.
+    pub(super) fn tell_spoiled(
+        &mut self,
+        testcase: Option<&str>,
+        rank: u32,
+        what: String,
+    ) -> Result<(), Ended> {
+        let mut problem = ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", what);
+        problem.gpu = self.party.mine().find(|it| it.rank == rank).map(|it| it.gpu);
+        problem.testcase = testcase.map(str::to_owned);
+        self.say_problem(problem)
     }
 
     fn tell(&mut self, round: &Round<'_>, problem: ProbeProblem) -> Result<(), Ended> {
@@ -284,7 +308,7 @@ impl Sweep<'_, '_, '_> {
     }
 }
 
-fn describe(difference: &Difference, pattern: &Pattern) -> String {
+pub(super) fn describe(difference: &Difference, pattern: &Pattern) -> String {
     format!(
         "{} of {} words differ, the first at byte {} ({:#010x} instead of {:#010x})",
         difference.words,
