@@ -88,8 +88,6 @@ const KNOWN: &[&str] = &[
     "switch",
     "local",
     "host-memory",
-    "noise",
-    "seed",
     "no-peer",
     "wrong-data",
     "hang",
