@@ -70,7 +70,8 @@ proptest! {
         }
         let probes = [
             "nvidia-smi-q", "nvbandwidth-ce", "nvbandwidth-lane", "lanes", "tcp", "ib-read-bw",
-            "nccl-alltoall-domain", "nvbandwidth-pair", "nvloom",
+            "nccl-alltoall-domain", "nvbandwidth-pair", "nvloom", "copy", "copy-lane", "copy-pair",
+            "collective-domain",
         ];
         let mut fleet = Fleet::new(Profile::ALL[profile], &claims, &probes);
         (fleet.readings, fleet.most_readings) = (readings, readings + more);
@@ -204,4 +205,60 @@ fn a_command_that_was_not_filled_in_is_found() {
     });
     let expected = [LintError::Unfilled { step: 0, word: "--gpus={gpus}".to_owned() }];
     assert_eq!(wrong, expected, "what nodes say is filled in later");
+}
+
+#[test]
+fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
+    let names = ["copy-lane", "nvbandwidth-pair", "collective-domain"];
+    let fleet = Fleet::new(Profile::BurnIn, &domain("rack1", "a[1-4]", 4), &names);
+    let plan = fleet.plan();
+    assert_eq!(lint(&plan, &fleet.claims), []);
+    let of = |name: &str| plan.steps().find(|step| step.probe == name).expect("planned");
+    let open = |argv: &[String]| {
+        argv.iter().filter(|word| word.contains('{')).cloned().collect::<Vec<_>>()
+    };
+    for (argv, together) in [
+        (&of("copy-lane").argv, of("copy-lane").together),
+        (&of("collective-domain").argv, of("collective-domain").together),
+    ] {
+        assert!(together);
+        assert_eq!(open(argv), ["{self}", "{node}"]);
+    }
+    let limit = |argv: &[String]| {
+        let at = argv.iter().position(|word| word == "--limit").expect("it has one");
+        argv[at + 1].clone()
+    };
+    let lane = of("copy-lane");
+    assert_eq!((lane.timeout_s, limit(&lane.argv).as_str()), (120.0, "108"));
+    let pair = of("nvbandwidth-pair");
+    let otherwise = pair.otherwise.as_ref().expect("measured by ourselves");
+    assert!(!pair.together && otherwise.together && open(&pair.argv).is_empty());
+    assert_eq!(open(&otherwise.argv), ["{self}", "{node}"]);
+
+    let damaged = |damage: &dyn Fn(&mut super::Step)| {
+        let mut plan = plan.clone();
+        for step in plan.rounds.iter_mut().flat_map(|round| &mut round.steps) {
+            if step.probe == "nvbandwidth-pair" {
+                damage(step);
+            }
+        }
+        lint(&plan, &fleet.claims)
+    };
+    let word = |step: &mut super::Step, word: &str, together| {
+        let otherwise = step.otherwise.as_mut().expect("there");
+        otherwise.argv.push(word.to_owned());
+        otherwise.together = together;
+    };
+    let unfilled = |wrong: &[LintError]| {
+        !wrong.is_empty() && wrong.iter().all(|it| matches!(it, LintError::Unfilled { .. }))
+    };
+    assert!(unfilled(&damaged(&|step| word(step, "{gpus}", true))));
+    assert!(unfilled(&damaged(&|step| word(step, "{lane}", false))), "{{node}} is open there too");
+    assert_eq!(damaged(&|step| step.together = true), []);
+    let serves = damaged(&|step| {
+        let argv = vec!["x".to_owned()];
+        step.serve =
+            Some(crate::model::probe::Serve { argv, ready: crate::model::probe::Ready::Line });
+    });
+    assert!(matches!(serves.first(), Some(LintError::Together { .. })), "{serves:?}");
 }

@@ -22,7 +22,7 @@ pub const LARGEST_SHARE: usize = 256 << 10;
 /// "for ever", and its owner's own limit ends it before.
 const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
 
-/// Characters of a reason that are passed on.
+/// Characters of a reason that are passed on, where members are few.
 const REASON: usize = 300;
 
 /// The exchanges of one group of processes.
@@ -104,10 +104,12 @@ impl Board {
     /// Somebody takes part no longer; whoever is answered by that. What he gave
     /// to an exchange that is not over yet is gone with him.
     pub fn leave(&mut self, member: usize, why: &str) -> Vec<(usize, Answer)> {
+        // Those of all must fit into the line as well.
+        let longest = REASON.min(LONGEST_LINE / 8 / self.members.len().max(1));
         let Some(who) = self.members.get_mut(member).filter(|it| it.gone.is_none()) else {
             return Vec::new();
         };
-        who.gone = Some(why.chars().take(REASON).collect());
+        who.gone = Some(why.chars().take(longest).collect());
         who.asked = None;
         self.answers()
     }
@@ -299,6 +301,19 @@ mod tests {
             let line = serde_json::to_vec(&answer).expect("plain data");
             assert!(line.len() + 100 < LONGEST_LINE, "{members} members: {}", line.len());
         }
+    }
+
+    #[test]
+    fn the_reasons_of_many_fit_into_a_line_too() {
+        let members = 1_000;
+        let mut board = board(members);
+        let why = "\u{1F622}".repeat(400);
+        for at in 1..members {
+            board.leave(at, &why);
+        }
+        let answers = board.ask(0, ask(0, 1, 5.0), SECOND);
+        let line = serde_json::to_vec(&answers[0].1).expect("plain data");
+        assert!(line.len() + 100 < LONGEST_LINE, "{}", line.len());
     }
 
     /// Something that happens to a board.

@@ -116,16 +116,20 @@ fn a_member_that_dies_is_gone_with_the_reason_and_the_others_go_on() {
 
 #[test]
 fn a_member_that_says_nothing_is_ended_and_waited_for_no_longer() {
-    let place = joint(LAUNCH, "[ $NODE = n2 ] && sleep 600\nask 0 0.5; ask 1 60");
-    place.configured(&["audit"]);
-    let folder = place.folder();
-    let result = result(&folder);
-    let text = file(&folder, &result, "stdout");
-    assert_eq!(heard(&text).len(), 4, "{text}");
-    let why = result["ending"]["why"].as_str().expect("a reason");
-    assert!(why.starts_with("n2: did not come to exchange 0 within "), "{why}");
-    assert!(!why.contains("more"), "it is blamed once: {why}");
-    place.nothing_is_left_running();
+    // The member itself, or the worker that should end it.
+    for silent in ["sleep 600", "kill -STOP $PPID; sleep 600"] {
+        let place =
+            joint(LAUNCH, &format!("[ $NODE = n2 ] && {{ {silent}; }}\nask 0 0.5; ask 1 60"));
+        place.configured(&["audit"]);
+        let folder = place.folder();
+        let result = result(&folder);
+        let text = file(&folder, &result, "stdout");
+        assert_eq!(heard(&text).len(), 4, "{silent}: {text}");
+        let why = result["ending"]["why"].as_str().expect("a reason");
+        assert!(why.starts_with("n2: did not come to exchange 0 within "), "{silent}: {why}");
+        assert!(!why.contains("more"), "it is blamed once: {why}");
+        place.nothing_is_left_running();
+    }
 }
 
 #[test]
