@@ -27,7 +27,7 @@ const LEAST_SKEW_MS: f64 = 20.0;
 
 /// How far apart at most. With exchanges slower than this nothing can be measured
 /// at the same time.
-const MOST_SKEW_MS: f64 = 250.0;
+const MOST_SKEW_MS: f64 = 1_000.0;
 
 /// How long copies go on before and after the window, in skews: half of one more,
 /// for rates that differ from those of the warm-up.
@@ -48,11 +48,11 @@ const MOST_WINDOW_MS: f64 = 500.0;
 
 /// The most copies before a window, and in it. Copies so short that this is too
 /// few are told by [`covered`].
-const MOST_COPIES: u32 = 1_000;
+const MOST_COPIES: u32 = 3_000;
 
-/// The most copies after a window: at 0.7 ms each they last nearly three seconds,
-/// as long as a window of a pair at a thousandth of its rate.
-const MOST_AFTER: u32 = 4_000;
+/// The most copies after a window: at 0.7 ms each they last four seconds, longer
+/// than it takes a pair at a thousandth of its rate to close its window.
+const MOST_AFTER: u32 = 6_000;
 
 /// The shortest time that a copy is believed to take, in milliseconds.
 const LEAST_COPY_MS: f64 = 0.001;
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn slow_exchanges_have_everybody_copy_for_longer() {
-        assert_eq!((skew(0.5), skew(100.0), skew(9_000.0)), (20.0, 150.0, 250.0));
+        assert_eq!((skew(0.5), skew(100.0), skew(9_000.0)), (20.0, 150.0, 1_000.0));
         let last = closes(0.7, 16, 150.0);
         let spans = [0.7, 0.75].map(|ms| span(0.3, ms, plan(0.7, 16, last, 150.0)));
         assert!(covered(&spans, 150.0) && !covered(&spans, 250.0));
