@@ -2,6 +2,9 @@
 //! does on a machine that a test describes. Nothing here needs a GPU, and
 //! nothing here shows that a real one is measured well.
 
+#[path = "gpu/across.rs"]
+mod across;
+
 #[path = "gpu/broken.rs"]
 mod broken;
 
@@ -14,9 +17,6 @@ mod copy;
 #[path = "gpu/copy_probe.rs"]
 mod copy_probe;
 
-#[path = "gpu/across.rs"]
-mod across;
-
 #[path = "gpu/driver.rs"]
 mod driver;
 
@@ -26,8 +26,14 @@ mod ended;
 #[path = "gpu/faults.rs"]
 mod faults;
 
+#[path = "gpu/nvml.rs"]
+mod nvml;
+
 #[path = "gpu/old_driver.rs"]
 mod old_driver;
+
+#[path = "gpu/probe.rs"]
+mod probe;
 
 #[path = "gpu/program.rs"]
 mod program;
@@ -38,8 +44,8 @@ mod stub;
 #[path = "gpu/symbols.rs"]
 mod symbols;
 
-#[path = "gpu/time.rs"]
-mod time;
-
 #[path = "gpu/talking.rs"]
 mod talking;
+
+#[path = "gpu/time.rs"]
+mod time;

@@ -4,6 +4,9 @@
 //! Time limits here only end a hang; nothing is asserted about how long
 //! something takes.
 
+#[path = "sweep/together.rs"]
+mod together;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;

@@ -22,6 +22,9 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use fabricgate::model::exchange::Answer;
+use fabricgate::model::exchange::Ask;
+use fabricgate::model::exchange::Share;
 use fabricgate::model::probe::Ready;
 use fabricgate::model::raw::Ending;
 use fabricgate::model::tcp::TcpDocument;
@@ -137,6 +140,8 @@ impl Worker {
                     let (stdout, stderr, ready) = pieces.remove(&done.id).unwrap_or_default();
                     came.insert(done.id, Came { done: *done, stdout, stderr, ready });
                 }
+                // Of a process that asks without end some questions may be late.
+                FromWorker::Asks { .. } => {}
                 other => panic!("unexpected: {other:?}"),
             }
         }
@@ -321,6 +326,89 @@ fn a_flood_is_bounded_and_counted() {
     assert_eq!(came.stdout.len(), 3_000_000);
     assert_eq!(came.done.stdout_dropped, 160 * 65_536 - 3_000_000);
     assert_eq!((came.stderr.as_slice(), came.done.stderr_dropped), (&b"end\n"[..], 0));
+}
+
+/// A shell that takes part in exchanges.
+fn joint(id: u64, script: &str) -> Order {
+    Order { together: true, ..shell(id, script) }
+}
+
+fn answer(id: u64, number: u64, value: &str) -> ToWorker {
+    let share = Share { member: "n1".to_owned(), value: Some(value.into()), gone: None };
+    ToWorker::Answer { id, answer: Answer { number, me: 0, shares: vec![share], waited_s: 0.0 } }
+}
+
+fn asked(word: FromWorker) -> (u64, Ask) {
+    match word {
+        FromWorker::Asks { id, ask } => (id, ask),
+        other => panic!("expected a question: {other:?}"),
+    }
+}
+
+#[test]
+fn what_a_process_asks_for_is_passed_on_and_it_is_answered() {
+    let mut worker = Worker::start();
+    let script = "echo begun; for i in 0 1; do\n\
+        echo \"exchange {\\\"number\\\":$i,\\\"value\\\":[$i],\\\"within_s\\\":2.5}\"\n\
+        read -r x; echo \"$x\"; done; echo exchange nothing; printf 'exchange {'; exit 4";
+    worker.say(&ToWorker::Run(joint(1, script)));
+    // Nobody asked for these.
+    worker.say(&answer(1, 7, "early"));
+    worker.say(&answer(99, 0, "to nobody"));
+    for number in [0, 1] {
+        let (id, ask) = asked(worker.hear());
+        assert_eq!((id, ask.number, ask.within_s), (1, number, 2.5));
+        assert_eq!(ask.value, serde_json::json!([number]));
+        worker.say(&answer(1, number, "late"));
+    }
+    let came = worker.come(1).remove(&1).expect("that order");
+    assert_eq!(came.done.ending, Ending::Exited { code: 4 });
+    let text = String::from_utf8(came.stdout).expect("text");
+    let lines: Vec<&str> = text.lines().collect();
+    let said: Answer = serde_json::from_str(lines[1]).expect("an answer");
+    assert_eq!((said.number, &said.shares[0].value), (0, &Some("late".into())));
+    assert!(lines[2].contains("\"number\":1"), "{text}");
+    assert_eq!((lines[0], &lines[3..]), ("begun", &["exchange nothing", "exchange {"][..]));
+    worker.say(&ToWorker::Bye);
+    assert_eq!(worker.code(), Some(0));
+}
+
+#[test]
+fn a_process_that_does_not_read_or_asks_without_end_keeps_nobody_else() {
+    let mut worker = Worker::start();
+    let line = "echo 'exchange {\"number\":0,\"value\":null,\"within_s\":1}'";
+    let script = format!("i=0; while [ $i -lt 2000 ]; do {line}; i=$((i+1)); done; sleep 300");
+    worker.say(&ToWorker::Run(marked(joint(1, &script), "deaf")));
+    let large = "x".repeat(300_000);
+    for _ in 0..2 {
+        assert_eq!(asked(worker.hear()).0, 1);
+        worker.say(&answer(1, 0, &large));
+    }
+    worker.say(&ToWorker::Run(shell(2, "echo well")));
+    // Answered questions make room for others of the flood.
+    let done = loop {
+        match worker.hear() {
+            FromWorker::Asks { .. } => {}
+            FromWorker::Output { id, data, .. } => {
+                assert_eq!((id, data), (2, STANDARD.encode("well\n")));
+            }
+            FromWorker::Done(done) => break done,
+            other => panic!("unexpected: {other:?}"),
+        }
+    };
+    assert_eq!((done.id, done.ending), (2, Ending::Exited { code: 0 }));
+    worker.say(&ToWorker::Stop { id: 1 });
+    let came = worker.come(1).remove(&1).expect("that order");
+    assert_eq!((came.done.ending, came.stdout), (Ending::Interrupted, Vec::new()));
+    wait_for("deaf", 0);
+}
+
+#[test]
+fn without_exchanges_such_lines_are_output_and_nothing_can_be_read() {
+    let mut worker = Worker::start();
+    let line = "exchange {\"number\":0,\"value\":null,\"within_s\":1}";
+    let came = worker.run(&shell(1, &format!("echo '{line}'; read -r x; echo $?")));
+    assert_eq!(String::from_utf8(came.stdout).expect("text"), format!("{line}\n1\n"));
 }
 
 #[test]

@@ -94,6 +94,7 @@ fn here(catalog: &Catalog) -> Result<Checkup, Failure> {
             .map_err(|error| Failure::Environment(format!("this program's own place: {error}")))?,
         cuda: given("FABRICGATE_CUDA"),
         nvml: given("FABRICGATE_NVML"),
+        nccl: given("FABRICGATE_NCCL"),
     };
     let look = Look {
         machine: host.trim().to_owned(),

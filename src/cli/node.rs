@@ -54,6 +54,7 @@ enum Command {
     GpuList(children::ListArgs),
     #[command(hide = true)]
     GpuAround(children::AroundArgs),
+    #[command(hide = true)]
     GpuLibrary(LibraryArgs),
 }
 

@@ -9,6 +9,7 @@ use super::Look;
 use super::library;
 use super::library::Library;
 use super::library::Said;
+use super::programs;
 use crate::facts;
 use crate::facts::Gathered;
 use crate::facts::Gathering;
@@ -19,7 +20,7 @@ use crate::model::gpu_facts::FabricState;
 use crate::model::gpu_facts::GpuFacts;
 
 /// The first CUDA whose driver has fabric handles (NCCL's own guard for them).
-const FABRIC_HANDLES: (i32, i32) = (12, 3);
+const FABRIC_HANDLES: [u32; 2] = [12, 3];
 
 /// Calls that only some of what we measure needs, and what goes without them.
 /// All others are needed by every probe of ours.
@@ -67,12 +68,14 @@ pub struct Libraries {
     pub cuda: Option<std::path::PathBuf>,
     /// NVML.
     pub nvml: Option<std::path::PathBuf>,
+    /// NCCL.
+    pub nccl: Option<std::path::PathBuf>,
 }
 
 /// Everything that our own probes need of the driver.
 pub(super) async fn all(look: &Look<'_>) -> Vec<Check> {
     let Some(libraries) = &look.libraries else { return Vec::new() };
-    let named = libraries.cuda.is_some() || libraries.nvml.is_some();
+    let named = [&libraries.cuda, &libraries.nvml, &libraries.nccl].iter().any(|it| it.is_some());
     // Without a driver there is one thing to say, and it has been said.
     if !named && !look.root.join("proc/driver/nvidia").exists() {
         return Vec::new();
@@ -85,21 +88,83 @@ pub(super) async fn all(look: &Look<'_>) -> Vec<Check> {
         limit: LIMIT,
     };
     let executable = &libraries.executable;
-    let (cuda, gathered) = tokio::join!(
+    let (cuda, nccl, gathered) = tokio::join!(
         library::ask(executable, Library::Cuda, libraries.cuda.as_deref(), LIMIT),
+        library::ask(executable, Library::Nccl, libraries.nccl.as_deref(), LIMIT),
         facts::of_gpus(&gathering),
     );
-    let mut checks = driver_api(&cuda);
+    let relied = relied_on(look);
+    let mut checks = relying(driver_api(&cuda), Library::Cuda, &relied);
     checks.extend(management(&gathered));
+    checks.extend(relying(collectives(&nccl), Library::Nccl, &relied));
     checks.extend(files(&look.root));
     checks
+}
+
+/// The libraries that probes of ours need which run in place of a tool that is
+/// not here: the probes, by library.
+fn relied_on<'l>(look: &'l Look<'_>) -> BTreeMap<&'static str, Vec<&'l str>> {
+    let mut relied: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for probe in programs::measured_here(look) {
+        let words = probe.otherwise.iter().flat_map(|otherwise| &otherwise.argv);
+        let words: Vec<&str> = words.map(String::as_str).collect();
+        relied.entry(Library::Cuda.file()).or_default().push(&probe.name);
+        if words.contains(&"collective") {
+            relied.entry(Library::Nccl.file()).or_default().push(&probe.name);
+        }
+    }
+    relied
+}
+
+/// Marks what default probes rely on because their tool is missing.
+fn relying(
+    mut checks: Vec<Check>,
+    library: Library,
+    relied: &BTreeMap<&'static str, Vec<&str>>,
+) -> Vec<Check> {
+    let probes = relied.get(library.file());
+    for check in checks.iter_mut().filter(|check| check.what == library.file()) {
+        if let Some(probes) = probes {
+            check.needed = true;
+            check.probes = probes.iter().map(|probe| (*probe).to_owned()).collect();
+        }
+    }
+    checks
+}
+
+/// What is said of NCCL.
+fn collectives(said: &Said) -> Vec<Check> {
+    let (what, area) = (Library::Nccl.file(), Area::Programs);
+    if let Some(trouble) = &said.trouble {
+        let remedy = "install NCCL (libnccl2, or a Python wheel of nvidia-nccl); nccl-tests \
+                      bring theirs, our own collective probe loads it";
+        let detail = format!("cannot be used: {}", trouble.said);
+        return vec![Check::lacks(area, what, detail, remedy)];
+    }
+    let version = version(said).unwrap_or_else(|| "its version is unknown".to_owned());
+    let path = said.path.as_deref().unwrap_or(what);
+    let mut checks = vec![Check::has(area, what, format!("{version}, found as {path}"))];
+    if !said.missing.is_empty() {
+        let detail = format!(
+            "this NCCL has no {}: what needs them is not measured",
+            said.missing.join(", ")
+        );
+        checks.push(Check::lacks(area, "calls of libnccl.so.2", detail, "install a newer NCCL"));
+    }
+    checks
+}
+
+/// `13.0`.
+fn version(said: &Said) -> Option<String> {
+    let numbers: Vec<String> = said.version.as_ref()?.iter().map(ToString::to_string).collect();
+    Some(numbers.join("."))
 }
 
 /// What is said of the driver API.
 fn driver_api(said: &Said) -> Vec<Check> {
     let what = Library::Cuda.file();
     let area = Area::Driver;
-    let version = said.version.map(|(major, minor)| format!("CUDA {major}.{minor}"));
+    let version = version(said).map(|version| format!("CUDA {version}"));
     if let Some(trouble) = &said.trouble {
         let detail = match &version {
             Some(version) => format!("{version}, and cannot be used: {}", trouble.said),
@@ -167,8 +232,7 @@ fn missing(said: &Said) -> Vec<Check> {
 /// without trying.
 fn fabric_handles(said: &Said) -> Option<Check> {
     let what = "fabric handles";
-    let version = said.version?;
-    if version < FABRIC_HANDLES {
+    if said.version.as_deref()? < &FABRIC_HANDLES[..] {
         let detail = "need CUDA 12.3; copies to GPUs of other nodes are not measured";
         let remedy = "update the driver (550 or newer, 570 on GB200)";
         return Some(Check::lacks(Area::Imex, what, detail, remedy));

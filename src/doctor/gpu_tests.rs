@@ -12,7 +12,7 @@ fn said() -> Said {
     let gpu = Gpu { compute_mode: Some(0), fabric_handles: Some(true), ..Gpu::default() };
     Said {
         path: Some("libcuda.so.1".to_owned()),
-        version: Some((13, 0)),
+        version: Some(vec![13, 0]),
         gpus: vec![gpu; 4],
         ..Said::default()
     }
@@ -35,7 +35,7 @@ fn a_driver_that_has_everything_lacks_nothing() {
 #[test]
 fn a_call_that_a_driver_lacks_is_told_with_what_goes_unmeasured() {
     let mut said = said();
-    said.version = Some((12, 2));
+    said.version = Some(vec![12, 2]);
     said.missing = ["cuMemCreate", "cuMemMap", "cuDeviceGetUuid_v2"].map(str::to_owned).to_vec();
     let checks = driver_api(&said);
     let expected = [
@@ -85,6 +85,24 @@ fn gpus_that_refuse_processes_are_named() {
     let lines = lines(&compute_modes(&said));
     assert!(lines[0].starts_with("lacks GPU 3: refuse every process"), "{lines:?}");
     assert!(lines[1].starts_with("lacks GPUs 1, 2: take one process only"), "{lines:?}");
+}
+
+#[test]
+fn nccl_is_told_with_its_version_and_where_it_was_found() {
+    let path = Some("/env/lib/libnccl.so.2".to_owned());
+    let said = Said { path, version: Some(vec![2, 28, 3]), ..Said::default() };
+    let expected = "has libnccl.so.2: 2.28.3, found as /env/lib/libnccl.so.2";
+    assert_eq!(lines(&collectives(&said)), [expected]);
+    let trouble = Some(Trouble { said: "it was found nowhere".to_owned(), code: None });
+    let checks = collectives(&Said { trouble, ..Said::default() });
+    assert_eq!((checks[0].state, checks[0].needed), (State::Lacks, false));
+    // A default probe runs our own where its tool is missing.
+    let relied = BTreeMap::from([("libnccl.so.2", vec!["nccl-all-reduce"])]);
+    let checks = relying(checks, Library::Nccl, &relied);
+    assert_eq!(
+        (checks[0].needed, checks[0].probes.as_slice()),
+        (true, &["nccl-all-reduce".to_owned()][..])
+    );
 }
 
 fn gathered(gpus: Vec<GpuFacts>, trouble: Option<&str>) -> Gathered {
@@ -145,7 +163,7 @@ fn device_files_are_tried_and_those_of_other_things_are_not() {
 async fn a_machine_without_a_driver_is_asked_nothing() {
     let root = tempfile::tempdir().expect("a folder");
     let executable = "/no/such/program".into();
-    let libraries = Some(Libraries { executable, cuda: None, nvml: None });
+    let libraries = Some(Libraries { executable, cuda: None, nvml: None, nccl: None });
     let look = Look { libraries, ..Look::only(root.path()) };
     assert!(all(&look).await.is_empty());
 }

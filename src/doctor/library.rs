@@ -25,6 +25,8 @@ use crate::ffi::cuda::CudaError;
 use crate::ffi::cuda::code::attribute;
 use crate::measure::text::clean;
 use crate::model::raw::Ending;
+use crate::probe::collective;
+use crate::probe::collective::library::Places;
 
 /// How long ending the process may take before it is left behind: one that
 /// hangs inside the kernel cannot be ended by anybody.
@@ -39,6 +41,8 @@ const CAPTURE: usize = 1 << 20;
 pub enum Library {
     /// The CUDA driver API.
     Cuda,
+    /// NCCL, wherever our own collective probe finds it.
+    Nccl,
 }
 
 impl Library {
@@ -46,6 +50,7 @@ impl Library {
     pub fn file(self) -> &'static str {
         match self {
             Self::Cuda => crate::ffi::cuda::LIBRARY,
+            Self::Nccl => crate::ffi::nccl::LIBRARY,
         }
     }
 
@@ -53,12 +58,13 @@ impl Library {
     pub fn word(self) -> &'static str {
         match self {
             Self::Cuda => "cuda",
+            Self::Nccl => "nccl",
         }
     }
 
     /// The library of this word.
     pub fn of_word(word: &str) -> Option<Self> {
-        [Self::Cuda].into_iter().find(|it| it.word() == word)
+        [Self::Cuda, Self::Nccl].into_iter().find(|it| it.word() == word)
     }
 }
 
@@ -68,8 +74,8 @@ impl Library {
 pub struct Said {
     /// Where it was found, as it was asked for.
     pub path: Option<String>,
-    /// Its version: of CUDA, of NCCL.
-    pub version: Option<(i32, i32)>,
+    /// Its version, of CUDA or of NCCL: 13 and 0, 2 and 28 and 3.
+    pub version: Option<Vec<u32>>,
     /// The calls of ours that it lacks.
     pub missing: Vec<String>,
     /// The GPUs that it shows.
@@ -121,6 +127,7 @@ pub fn tell(
     begin(&format!("opening {}", library.file()));
     let trouble = match library {
         Library::Cuda => cuda(path, &mut said, &mut begin, &mut say)?,
+        Library::Nccl => nccl(path, &mut said, &mut begin, &mut say)?,
     };
     said.trouble = trouble;
     say(&said)
@@ -142,7 +149,8 @@ fn cuda(
     said.missing = cuda.missing().into_iter().map(str::to_owned).collect();
     say(said)?;
     begin("cuDriverGetVersion");
-    said.version = cuda.driver_version().ok();
+    let version = cuda.driver_version().ok();
+    said.version = version.map(|(major, minor)| vec![major.unsigned_abs(), minor.unsigned_abs()]);
     say(said)?;
     begin("cuInit");
     if let Err(error) = cuda.init() {
@@ -164,6 +172,28 @@ fn cuda(
                 .map(|value| value != 0),
         });
         say(said)?;
+    }
+    Ok(None)
+}
+
+/// Asks NCCL what it is; it does nothing before it is given a GPU.
+fn nccl(
+    path: Option<&Path>,
+    said: &mut Said,
+    begin: &mut dyn FnMut(&str),
+    say: &mut dyn FnMut(&Said) -> io::Result<()>,
+) -> io::Result<Option<Trouble>> {
+    let nccl = match collective::library::load(path, &Places::of_this_process()) {
+        Ok(nccl) => nccl,
+        Err(error) => return Ok(Some(Trouble { said: error.to_string(), code: None })),
+    };
+    said.path = Some(nccl.path().display().to_string());
+    said.missing = nccl.missing().into_iter().map(str::to_owned).collect();
+    say(said)?;
+    begin("ncclGetVersion");
+    match nccl.version() {
+        Ok(version) => said.version = Some(vec![version.major, version.minor, version.patch]),
+        Err(error) => return Ok(Some(Trouble { said: error.to_string(), code: error.code() })),
     }
     Ok(None)
 }
@@ -249,7 +279,7 @@ mod tests {
         let text = format!("{{\"path\":\"libcuda.so.1\"}}\n{known}\n{{\"path\":\"libc");
         let hung = finished(&text, "cuDriverGetVersion\ncuInit\n", Ending::TimedOut);
         let said = heard(&hung, Duration::from_secs(15));
-        assert_eq!((said.version, said.missing.len()), (Some((12, 2)), 1));
+        assert_eq!((said.version, said.missing.len()), (Some(vec![12, 2]), 1));
         let why = said.trouble.expect("said").said;
         assert_eq!(why, "it did not answer within 15 s while asked: cuInit");
         let killed = finished("", "opening libcuda.so.1\n", Ending::Signalled { signal: 11 });

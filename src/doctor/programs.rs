@@ -42,14 +42,44 @@ pub(super) fn all(look: &Look<'_>) -> Vec<Check> {
             users.entry(program).or_default().insert(&probe.name);
         }
     }
-    users.into_iter().map(|(program, probes)| check(look, program, &probes)).collect()
+    users.into_iter().flat_map(|(program, probes)| checks(look, program, probes)).collect()
 }
 
-fn check(look: &Look<'_>, program: &str, probes: &BTreeSet<&str>) -> Check {
-    let found = match lookup::find(program, Some(&look.path)) {
-        Some(file) => Check::has(Area::Programs, program, file.display().to_string()),
-        None => Check::lacks(Area::Programs, program, "is not on PATH", origin(program)),
+/// The default probes that measure with this program itself, because their tool
+/// is not here.
+pub(super) fn measured_here<'l>(look: &'l Look<'_>) -> impl Iterator<Item = &'l Probe> {
+    look.probes.iter().copied().filter(|probe| {
+        let lacks = |program: &&str| lookup::find(program, Some(&look.path)).is_none();
+        look.default_probes.contains(&probe.name.as_str())
+            && probe.otherwise.is_some()
+            && programs(probe).iter().any(lacks)
+    })
+}
+
+/// Whether a program is there; where it is not, which probes go without it and
+/// which are measured all the same.
+fn checks(look: &Look<'_>, program: &str, probes: BTreeSet<&str>) -> Vec<Check> {
+    if let Some(file) = lookup::find(program, Some(&look.path)) {
+        let found = Check::has(Area::Programs, program, file.display().to_string());
+        return vec![needed_by(look, found, &probes)];
+    }
+    let is_ours = |name: &&str| {
+        look.probes.iter().any(|probe| probe.name == *name && probe.otherwise.is_some())
     };
+    let (ours, others): (BTreeSet<&str>, BTreeSet<&str>) = probes.into_iter().partition(is_ours);
+    let mut checks = Vec::new();
+    if !ours.is_empty() {
+        let detail = "is not on PATH; fabricgate measures in its place, by the driver's libraries";
+        checks.push(needed_by(look, Check::has(Area::Programs, program, detail), &ours));
+    }
+    if !others.is_empty() {
+        let lacks = Check::lacks(Area::Programs, program, "is not on PATH", origin(program));
+        checks.push(needed_by(look, lacks, &others));
+    }
+    checks
+}
+
+fn needed_by(look: &Look<'_>, found: Check, probes: &BTreeSet<&str>) -> Check {
     Check {
         needed: look.default_probes.iter().any(|name| probes.contains(name)),
         probes: probes.iter().map(|name| (*name).to_owned()).collect(),
@@ -91,6 +121,7 @@ fn origin(program: &str) -> &'static str {
 mod tests {
     use super::*;
     use crate::model::checkup::State;
+    use crate::model::probe::Otherwise;
     use crate::probe::catalog::Catalog;
 
     #[test]
@@ -102,6 +133,29 @@ mod tests {
         assert_eq!(of("nccl-all-reduce-domain-srun"), under_slurm);
         assert_eq!(of("nvbandwidth"), BTreeSet::from(["nvbandwidth"]));
         assert!(of("tcp").is_empty(), "it is built in");
+    }
+
+    #[test]
+    fn a_tool_that_is_missing_is_no_lack_where_we_measure_in_its_place() {
+        let mut catalog = Catalog::built_in();
+        let probe = catalog.probes.get_mut("nvbandwidth").expect("built in");
+        let argv = ["{self}", "node", "probe", "copy"].map(str::to_owned).to_vec();
+        probe.otherwise = Some(Otherwise { parser: probe.parser, argv, together: false });
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut look = Look::only(folder.path());
+        let probes = ["nvbandwidth", "nvbandwidth-lane"].map(|name| catalog.get(name));
+        look.probes = probes.into_iter().flatten().collect();
+        look.default_probes = vec!["nvbandwidth"];
+        let checks = all(&look);
+        let of = |state| checks.iter().find(|it| it.what == "nvbandwidth" && it.state == state);
+        let ours = of(State::Has).expect("measured all the same");
+        assert!(ours.needed && ours.detail.contains("fabricgate measures in its place"));
+        assert_eq!(ours.probes, ["nvbandwidth"]);
+        assert!(of(State::Lacks).is_none_or(|other| !other.needed), "{checks:?}");
+        assert_eq!(
+            measured_here(&look).map(|it| it.name.as_str()).collect::<Vec<_>>(),
+            ["nvbandwidth"]
+        );
     }
 
     #[test]

@@ -43,6 +43,8 @@ struct Key<'a> {
     testcase: &'a str,
     ranks: Option<u32>,
     bytes: u64,
+    /// The path that our own probe was told to take.
+    path: Option<&'a str>,
 }
 
 /// Judges the collectives of a domain.
@@ -51,7 +53,8 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
     let across = domain.across.iter().map(|r| (None, *r));
     let mut runs: BTreeMap<Key<'_>, Vec<(f64, &Recording)>> = BTreeMap::new();
     for (node, recording) in own.chain(across) {
-        if recording.parsed.tool != Some(Tool::NcclTests) {
+        let tools = [Some(Tool::NcclTests), Some(Tool::FabricgateCollective)];
+        if !tools.contains(&recording.parsed.tool) {
             continue;
         }
         for measurement in &recording.parsed.measurements {
@@ -64,12 +67,37 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
             }
             let members = members(domain, node, recording);
             let testcase = series.testcase.as_deref().unwrap_or("collective");
-            let key = Key { node, members, testcase, ranks, bytes };
+            let path = steered(recording);
+            let key = Key { node, members, testcase, ranks, bytes, path };
             runs.entry(key).or_default().push((busbw, recording));
         }
     }
     for (key, readings) in &runs {
         judge_runs(domain, key, readings, ledger);
+    }
+}
+
+/// The path that a run of our own probe was told to take, where that is not the
+/// one it takes by itself.
+fn steered(recording: &Recording) -> Option<&str> {
+    let parameters = &recording.parsed.facts.parameters;
+    let said = |name: &str| parameters.get(name).map(String::as_str);
+    let own = recording.parsed.tool == Some(Tool::FabricgateCollective);
+    // A rail is measured by forbidding everything but the network.
+    let told = said("asserted").or_else(|| said("NCCL_NET").map(|_| "ib"));
+    told.filter(|path| own && (is_network(path) || *path == "p2p"))
+}
+
+fn is_network(path: &str) -> bool {
+    matches!(path, "ib" | "socket")
+}
+
+/// Whether an expectation holds for a run that was told to take this path.
+fn is_of_path(expected: &CollectiveExpectation, path: &str) -> bool {
+    let nvlink = expected.transport.to_ascii_lowercase().contains("nvlink");
+    match path {
+        "p2p" => nvlink && !expected.algorithm.to_ascii_uppercase().starts_with("NVLS"),
+        _ => !nvlink,
     }
 }
 
@@ -103,7 +131,7 @@ fn judge_runs(
 ) {
     let best = readings.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));
     let (busbw, recording) = best.expect("a run has a reading");
-    let Key { node, ref members, testcase, ranks, bytes } = *key;
+    let Key { node, ref members, testcase, ranks, bytes, path } = *key;
     members.iter().for_each(|node| ledger.measure(node));
     let named: Vec<&str> =
         readings.iter().flat_map(|(_, r)| &r.parsed.facts.transports).map(String::as_str).collect();
@@ -115,7 +143,9 @@ fn judge_runs(
     let over_nics = domain.spans_nodes()
         && 1 < members.len()
         && named.iter().any(|t| t.starts_with("NET/"))
-        && !named.contains(&"MNNVL");
+        && !named.contains(&"MNNVL")
+        // Where somebody asked for the network, it is no fault to take it.
+        && !path.is_some_and(is_network);
     // Multicast that is there is not yet used; the algorithm tells, where named.
     let algorithms = said(readings, "algorithms");
     let reduced = match algorithms.is_empty() {
@@ -123,7 +153,8 @@ fn judge_runs(
         false => algorithms.iter().any(|name| name.starts_with("NVLS")),
     };
     let off = Off { domain, node, testcase, what: &what, busbw, recording, readings };
-    let expectations = expectations(domain, testcase, ranks, bytes);
+    let mut expectations = expectations(domain, testcase, ranks, bytes);
+    expectations.retain(|e| path.is_none_or(|path| is_of_path(e, path)));
     if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK) {
         let how = format!("multi-node NVLink was off and NICs carried it{}", mnnvl_told(readings));
         ledger.find(off.finding(MNNVL_OFF, &how));

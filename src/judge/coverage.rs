@@ -139,7 +139,7 @@ fn gpus_shown(recording: &Recording) -> Option<u32> {
     let cut = parsed.has(ProblemKind::Truncated) || parsed.has(ProblemKind::Error);
     let facts = &parsed.facts;
     let count = match parsed.tool? {
-        Tool::Nvbandwidth | Tool::P2pBandwidthLatencyTest if !cut => {
+        Tool::Nvbandwidth | Tool::P2pBandwidthLatencyTest | Tool::FabricgateCopy if !cut => {
             let widest = parsed.measurements.iter().filter_map(|m| match m {
                 Measurement::Matrix(matrix) => Some(matrix.cols.len()),
                 _ => None,

@@ -117,7 +117,7 @@ impl<'a> Island<'a> {
 
     /// Whether every pair of GPUs must show the same bandwidth.
     pub(super) fn is_uniform(&self) -> bool {
-        self.platform.is_some_and(|p| p.nvlink.as_ref().is_some_and(|n| n.switched))
+        self.platform.is_some_and(Platform::is_switched)
     }
 
     /// GPUs by node.
@@ -203,18 +203,44 @@ pub(super) fn islands<'a>(domain: &Domain<'a>) -> Vec<Island<'a>> {
     // Without a platform, pair tests that ran across nodes say what it is.
     let pairs_across = domain.across.iter().any(|r| !pair_matrices(r).is_empty());
     if domain.spans_nodes() || (pairs_across && domain.platform.is_none()) {
-        vec![island(domain, None)]
+        vec![island(domain, None, false)]
     } else {
-        domain.nodes.iter().map(|node| island(domain, Some(node))).collect()
+        domain.nodes.iter().map(|node| island(domain, Some(node), false)).collect()
     }
+}
+
+/// The islands of a domain once more, with what pairs show while all disjoint
+/// ones of a round copy at once. Apart, because a part that shares what it should
+/// not is fine in every test of a pair alone.
+pub(super) fn at_once<'a>(domain: &Domain<'a>) -> Vec<Island<'a>> {
+    // What pairs leave each other where they share a root port or a bridge says
+    // who shares what, and not that anybody is slow.
+    if !domain.platform.is_some_and(Platform::is_switched) {
+        return Vec::new();
+    }
+    let islands = domain.nodes.iter().map(|node| island(domain, Some(node), true));
+    islands.filter(|island| !island.directed.is_empty()).collect()
 }
 
 /// nvbandwidth's default buffer is 64 MiB up to v0.6 and 512 MiB since.
 fn copies_small_buffers(recording: &Recording) -> bool {
     let minor = |version: &str| version.strip_prefix("0.")?.split('.').next()?.parse::<u32>().ok();
-    recording.parsed.tool == Some(Tool::Nvbandwidth)
-        && recording.parsed.tool_version.as_deref().and_then(minor).is_some_and(|minor| minor < 7)
+    let said = recording.parsed.facts.parameters.get("buffer_bytes");
+    match recording.parsed.tool {
+        Some(Tool::Nvbandwidth) => {
+            let version = recording.parsed.tool_version.as_deref();
+            version.and_then(minor).is_some_and(|minor| minor < 7)
+        }
+        // Our own says it.
+        Some(Tool::FabricgateCopy) => said
+            .and_then(|bytes| bytes.parse::<u64>().ok())
+            .is_some_and(|bytes| bytes < LARGE_BUFFER),
+        _ => false,
+    }
 }
+
+/// What expectations are made for: nvbandwidth's 512 MiB.
+const LARGE_BUFFER: u64 = 512 << 20;
 
 /// The pair matrices of a recording.
 pub(super) fn pair_matrices(recording: &Recording) -> Vec<(&Matrix, &str, Shape)> {
@@ -232,7 +258,7 @@ pub(super) fn pair_matrices(recording: &Recording) -> Vec<(&Matrix, &str, Shape)
         .collect()
 }
 
-fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
+fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Island<'a> {
     let is_ours = |node: &NodeName| only.is_none_or(|only| node == only);
     let own = domain.own.iter().filter(|(node, _)| is_ours(node));
     let own = own.flat_map(|(node, recordings)| recordings.iter().map(move |r| (Some(node), *r)));
@@ -270,6 +296,9 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>) -> Island<'a> {
             if node.is_none() { ranks().collect() } else { BTreeSet::new() };
         let small_buffer = copies_small_buffers(recording);
         for (matrix, name, shape) in pair_matrices(recording) {
+            if testcase::is_at_once(name) != at_once {
+                continue;
+            }
             let testcase: Arc<str> = Arc::from(name);
             let file = recording.file.clone();
             let source = Source { node: node.cloned(), members: members.clone(), file };

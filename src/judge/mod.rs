@@ -40,6 +40,7 @@ mod severed;
 mod state;
 mod steady;
 mod steady_paths;
+mod surroundings;
 mod testcase;
 #[cfg(test)]
 mod tests;
@@ -102,6 +103,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
         state::judge(domain, &mut ledger);
     }
     let judged = fabrics(&domains, case.sampled, &mut ledger);
+    at_once(&domains, &mut ledger);
     steady::judge(&judged, &mut ledger);
     common::judge(&domains, &judged, &mut ledger);
     asserted::judge(&domains, &judged, &mut ledger);
@@ -115,6 +117,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
         floor::judge(domain, &mut ledger);
     }
     causes::merge(&domains, &mut ledger);
+    surroundings::judge(&domains, &mut ledger);
     if domains.is_empty() {
         ledger.unknown("everything", "nothing was measured and nothing is claimed");
     }
@@ -173,6 +176,29 @@ fn fabrics<'a>(
                 .collect()
         })
         .collect()
+}
+
+/// Judges what pairs show while others copy too: whose share is less than that of
+/// the others of its node. Whether all of them have what a pair has alone was
+/// never measured on such a machine, so that the level itself is a remark.
+fn at_once(domains: &[Domain<'_>], ledger: &mut Ledger) {
+    let islands: Vec<Island<'_>> = domains.iter().flat_map(island::at_once).collect();
+    let fleet = level::Fleet::of(islands.iter());
+    for island in &islands {
+        let mut fabric = fabric::judge(island, &fleet);
+        for mut found in std::mem::take(&mut fabric.findings) {
+            found.summary = format!("{}; while all pairs of a round copied at once", found.summary);
+            if found.rule.starts_with(level::RULE) {
+                ledger.notes.push(found.summary);
+            } else {
+                ledger.find(found);
+            }
+        }
+        ledger.notes.append(&mut fabric.notes);
+        for (_, why) in fabric.unknown {
+            ledger.notes.push(format!("{why}; while all pairs of a round copied at once"));
+        }
+    }
 }
 
 /// Enters what was found out about an island.

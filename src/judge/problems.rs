@@ -49,11 +49,16 @@ const FABRIC_ERRORS: &[&str] = &[
     "NVML_ERROR_RESET_REQUIRED",
 ];
 
+/// What our own copy probe calls memory that cannot be imported although both
+/// sides are permitted to share: the two are on different fabrics.
+const OTHER_FABRIC: &str = "other-fabric";
+
 /// Turns the problems of every recording of a domain into outcomes.
 pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
     for (node, recordings) in &domain.own {
+        let alone: BTreeSet<u32> = recordings.iter().flat_map(|r| corrupt_alone(r)).collect();
         for recording in recordings {
-            on_node(domain, node, recording, ledger);
+            on_node(domain, node, recording, &alone, ledger);
         }
     }
     let (pairs, culprits) = runs_of_two(domain);
@@ -62,6 +67,38 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
             Some(run) if run.failed => of_two(domain, run, &culprits, ledger),
             _ => across(domain, recording, ledger),
         }
+    }
+}
+
+/// Our own probes keep what they could measure and say exactly what kept them
+/// from the rest.
+fn is_own(recording: &Recording) -> bool {
+    matches!(recording.parsed.tool, Some(Tool::FabricgateCopy | Tool::FabricgateCollective))
+}
+
+/// GPUs that our own copy probe saw wrong data of with no other GPU in between:
+/// in copies with the host, or inside one GPU.
+fn corrupt_alone(recording: &Recording) -> impl Iterator<Item = u32> + '_ {
+    let is_alone = |p: &&Problem| {
+        let shape = p.testcase.as_deref().map(testcase::shape);
+        p.kind == ProblemKind::Corrupt
+            && shape.is_some_and(|s| s.is_host() || s == testcase::Shape::Local)
+    };
+    let own = recording.parsed.tool == Some(Tool::FabricgateCopy);
+    recording.parsed.problems.iter().filter(move |_| own).filter(is_alone).filter_map(|p| p.gpu)
+}
+
+/// The GPU that wrong data on one node is to be blamed on. Our own probe names
+/// the GPU that copied; between two GPUs it may be the other one. A collective
+/// is wrong everywhere when one member is.
+fn corrupt_gpu(problem: &Problem, recording: &Recording, alone: &BTreeSet<u32>) -> Option<u32> {
+    if !is_own(recording) {
+        return problem.gpu;
+    }
+    match alone.len() {
+        // Whoever is wrong by itself explains what others got from it.
+        1 => alone.first().copied(),
+        _ => problem.gpu.filter(|gpu| alone.contains(gpu)),
     }
 }
 
@@ -107,10 +144,15 @@ fn of_two(
     let problems = &recording.parsed.problems;
     let problems = if problems.is_empty() { std::slice::from_ref(&incomplete) } else { problems };
     for problem in problems.iter().filter(|p| !is_normal(p, domain, recording)) {
-        let bad = outcome(problem) == Outcome::Failed;
+        let bad = outcome(problem, recording) == Outcome::Failed;
         let said = |node: &NodeName| format!("{node}: {}", problem.detail);
         if problem.kind == ProblemKind::Corrupt {
-            let locus = match node_of(domain, recording, problem) {
+            let named = match is_own(recording) {
+                // Who copied need not be who is wrong.
+                true => guilty.first().filter(|_| guilty.len() == 1).map(|node| (*node).clone()),
+                false => node_of(domain, recording, problem),
+            };
+            let locus = match named {
                 Some(node) => of_node(&domain.name, &node),
                 None => Locus {
                     kind: LocusKind::Pair,
@@ -143,6 +185,9 @@ fn of_two(
 /// An error of importing memory of another node: the two are not in one
 /// clique or IMEX domain. CUDA says 400 or 800 (driver API).
 fn is_import_error(problem: &Problem) -> bool {
+    if let Some(class) = &problem.class {
+        return problem.kind == ProblemKind::Error && class == OTHER_FABRIC;
+    }
     let code = problem.code.as_deref().unwrap_or("");
     problem.kind == ProblemKind::Error
         && matches!(code, "CUDA_ERROR_INVALID_HANDLE" | "CUDA_ERROR_NOT_PERMITTED")
@@ -156,7 +201,13 @@ pub(super) fn not_importable(domain: &Domain<'_>) -> Vec<(NodeName, NodeName)> {
     failed.map(|run| run.ends).collect()
 }
 
-fn on_node(domain: &Domain<'_>, node: &NodeName, recording: &Recording, ledger: &mut Ledger) {
+fn on_node(
+    domain: &Domain<'_>,
+    node: &NodeName,
+    recording: &Recording,
+    alone: &BTreeSet<u32>,
+    ledger: &mut Ledger,
+) {
     let parsed = &recording.parsed;
     if parsed.tool.is_none() {
         let why = parsed.problems.first().map_or("not recognised", |p| p.detail.as_str());
@@ -173,9 +224,13 @@ fn on_node(domain: &Domain<'_>, node: &NodeName, recording: &Recording, ledger: 
         if is_state {
             continue;
         }
-        match outcome(problem) {
+        match outcome(problem, recording) {
             Outcome::Failed => {
-                let locus = match problem.gpu {
+                let gpu = match problem.kind {
+                    ProblemKind::Corrupt => corrupt_gpu(problem, recording, alone),
+                    _ => problem.gpu,
+                };
+                let locus = match gpu {
                     Some(gpu) => Locus {
                         kind: LocusKind::Gpu,
                         gpu: Some(gpu),
@@ -206,15 +261,20 @@ fn across(domain: &Domain<'_>, recording: &Recording, ledger: &mut Ledger) {
         ledger.unknown(recording.file.clone(), why);
     }
     let bad: Vec<&Problem> =
-        parsed.problems.iter().filter(|p| outcome(p) == Outcome::Failed).collect();
+        parsed.problems.iter().filter(|p| outcome(p, recording) == Outcome::Failed).collect();
     let blamed: BTreeSet<NodeName> = bad
         .iter()
         .filter(|p| p.kind == ProblemKind::Error)
         .filter_map(|p| node_of(domain, recording, p))
         .collect();
+    let corrupt: BTreeSet<NodeName> =
+        bad.iter().filter_map(|p| node_of(domain, recording, p)).collect();
+    // Of our own probe every rank says what it saw, whoever is the cause.
+    let shared =
+        is_own(recording) && (1 < corrupt.len() || parsed.tool == Some(Tool::FabricgateCollective));
     for problem in &parsed.problems {
         let node = node_of(domain, recording, problem);
-        match (outcome(problem), node) {
+        match (outcome(problem, recording), node.filter(|_| !shared)) {
             // Errors spread from the first to all ranks: only where a single
             // host reports one is it that host's.
             (Outcome::Failed, Some(node))
@@ -229,7 +289,8 @@ fn across(domain: &Domain<'_>, recording: &Recording, ledger: &mut Ledger) {
                 ledger.find(failed(problem, locus, recording, &said));
             }
             (_, _) if is_normal(problem, domain, recording) => {}
-            (_, node) => {
+            (_, _) => {
+                let node = node_of(domain, recording, problem);
                 ledger.unknown(
                     format!(
                         "{} in {}",
@@ -271,11 +332,13 @@ fn node_of(domain: &Domain<'_>, recording: &Recording, problem: &Problem) -> Opt
     by_host.or_else(by_rank).filter(|n| domain.nodes.contains(n))
 }
 
-/// Failed where the fabric did it, unknown otherwise.
-fn outcome(problem: &Problem) -> Outcome {
+/// Failed where the fabric did it, unknown otherwise. Our own probes go on after
+/// an error and measure what can be measured: that is evidence, the error is
+/// none.
+fn outcome(problem: &Problem, recording: &Recording) -> Outcome {
     match problem.kind {
         ProblemKind::Corrupt => Outcome::Failed,
-        ProblemKind::Error => {
+        ProblemKind::Error if !is_own(recording) => {
             let code = problem.code.as_deref().unwrap_or("");
             if FABRIC_ERRORS.contains(&code) { Outcome::Failed } else { Outcome::Unknown }
         }

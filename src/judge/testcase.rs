@@ -75,14 +75,23 @@ pub(super) fn shape(testcase: &str) -> Shape {
 fn device_to_device(rest: &str) -> Shape {
     if rest.starts_with("bidirectional_") || rest.starts_with("bidir_") {
         Shape::BothWays
-    } else if rest.starts_with("memcpy_read") || rest.starts_with("unidir_") {
+    } else if rest.starts_with("memcpy_read")
+        || rest.starts_with("concurrent_memcpy_read")
+        || rest.starts_with("unidir_")
+    {
         // nvloom's rows are destinations, in reads and in writes.
         Shape::ColumnToRow
-    } else if rest.starts_with("memcpy_write") {
+    } else if rest.starts_with("memcpy_write") || rest.starts_with("concurrent_memcpy_write") {
         Shape::RowToColumn
     } else {
         Shape::Other
     }
+}
+
+/// Whether what a pair shows in this test depends on who else copies: all pairs
+/// of a round copy at once.
+pub(super) fn is_at_once(testcase: &str) -> bool {
+    testcase.starts_with("device_to_device_concurrent_")
 }
 
 /// p2pBandwidthLatencyTest. With peer access disabled the same copy takes the
@@ -131,5 +140,17 @@ mod tests {
         assert_eq!(shape("device_to_device_latency_sm"), Shape::Other);
         assert_eq!(shape("host_device_latency_sm"), Shape::Other);
         assert_eq!(shape("p2p_unidirectional_disabled"), Shape::Other);
+        for own in ["host_to_device_latency_ce", "device_to_host_latency_ce"] {
+            assert_eq!(shape(own), Shape::Other);
+        }
+        assert_eq!(shape("device_to_device_latency_ce"), Shape::Other);
+    }
+
+    #[test]
+    fn pairs_at_once_move_data_as_a_pair_alone_does() {
+        let read = "device_to_device_concurrent_memcpy_read_ce";
+        assert_eq!(shape(read), Shape::ColumnToRow);
+        assert_eq!(shape("device_to_device_concurrent_memcpy_write_ce"), Shape::RowToColumn);
+        assert!(is_at_once(read) && !is_at_once("device_to_device_memcpy_read_ce"));
     }
 }

@@ -14,6 +14,7 @@ pub mod copy;
 pub mod disagreement;
 pub mod eviction;
 pub mod exchange;
+pub mod fabric_probe;
 pub mod facts;
 pub mod gpu_facts;
 pub mod history;

@@ -66,6 +66,15 @@ const NVBANDWIDTH: &[&str] = &[
 /// The parts that v0.6 and later print for device-to-device bidirectional tests.
 const PARTS: &[&str] = &["_read1", "_read2", "_write1", "_write2", "_total"];
 
+/// What only our own copy probe has, in the manner of nvbandwidth's names.
+const OWN: &[&str] = &[
+    "device_to_device_concurrent_memcpy_read_ce",
+    "device_to_device_concurrent_memcpy_write_ce",
+    "device_to_device_latency_ce",
+    "device_to_host_latency_ce",
+    "host_to_device_latency_ce",
+];
+
 /// Our names for the matrices of p2pBandwidthLatencyTest.
 const P2P: &[&str] = &[
     "p2p_unidirectional_write_enabled",
@@ -108,6 +117,7 @@ pub const COLLECTIVES: &[&str] = &[
 /// Whether some tool prints a test of this name.
 pub fn is_known(name: &str) -> bool {
     NVBANDWIDTH.contains(&without_part(name))
+        || OWN.contains(&name)
         || P2P.contains(&name)
         || name.starts_with("p2p_latency_")
         || TCP.contains(&name)
@@ -116,7 +126,15 @@ pub fn is_known(name: &str) -> bool {
 
 /// The known name that was probably meant.
 pub fn nearest(name: &str) -> Option<&'static str> {
-    fault::nearest(name, NVBANDWIDTH.iter().chain(P2P).chain(PERFTEST).chain(TCP).copied())
+    let known = NVBANDWIDTH.iter().chain(OWN).chain(P2P).chain(PERFTEST).chain(TCP);
+    fault::nearest(name, known.copied())
+}
+
+/// The test of one pair alone, for one in which all disjoint pairs of a round
+/// copy at once.
+pub fn of_pair_alone(name: &str) -> Option<String> {
+    let rest = name.strip_prefix("device_to_device_concurrent_")?;
+    Some(format!("device_to_device_{rest}"))
 }
 
 /// What the test runs over; `pairs` is the path between two GPUs here.
@@ -175,5 +193,15 @@ mod tests {
         assert_eq!(path("tcp_throughput", Path::Nvlink), Some(Path::Nic));
         assert!(is_known("iperf3_reverse") && is_latency("tcp_latency"));
         assert_eq!(path("whatever", Path::Nvlink), None);
+        assert_eq!(path("host_to_device_latency_ce", Path::Nvlink), Some(Path::Host));
+        assert!(is_known("device_to_device_latency_ce") && is_latency("device_to_host_latency_ce"));
+    }
+
+    #[test]
+    fn pairs_at_once_have_the_name_of_a_pair_alone_in_theirs() {
+        let name = "device_to_device_concurrent_memcpy_write_ce";
+        assert!(is_known(name));
+        assert_eq!(of_pair_alone(name).as_deref(), Some("device_to_device_memcpy_write_ce"));
+        assert_eq!(of_pair_alone("device_to_device_memcpy_write_ce"), None);
     }
 }

@@ -1,6 +1,8 @@
 //! `fabricgate node probe copy` on simulated machines that work: the numbers are
 //! the machine's, each in its place, and wrong data is told.
 
+use std::path::Path;
+
 use fabricgate::model::copy::CopyDocument;
 use fabricgate::model::copy::CopyTest;
 use fabricgate::model::parsed::ProblemKind;
@@ -112,6 +114,24 @@ fn gpus_are_counted_along_the_bus_whatever_the_driver_thinks() {
 }
 
 #[test]
+fn a_gpu_has_the_same_number_whichever_are_shown() {
+    let machine = machine(3).with("gpu 2 down = 20");
+    let place = Place::of(&machine).with("CUDA_VISIBLE_DEVICES", Path::new("2"));
+    // As the driver's kernel module lists them all.
+    for gpu in 0..3 {
+        let gpus = format!("proc/driver/nvidia/gpus/0000:{:02x}:00.0", 0x1b + 0x10 * gpu);
+        std::fs::create_dir_all(place.folder().join(gpus)).expect("made");
+    }
+    let root = format!("--root={}", place.folder().display());
+    let (ran, document) = probe(&place, DOWN, &[&root]);
+    let gpus: Vec<_> = document.gpus.iter().map(|gpu| (gpu.index, gpu.bus_id.as_deref())).collect();
+    assert_eq!(gpus, [(2, Some("0000:3b:00.0"))]);
+    assert_eq!(document.tests[0].cols, ["2"]);
+    assert_eq!(table(&document, DOWN, 0), "20.0");
+    assert_eq!(ran.code, Some(0));
+}
+
+#[test]
 fn copies_at_the_same_time_show_what_a_single_one_hides() {
     // Two GPUs below a root port that is too narrow for both; a switch that is too
     // narrow for all pairs at once.
@@ -161,7 +181,7 @@ fn wrong_data_is_told_of_the_way_it_went_and_the_numbers_stay() {
     assert_eq!(problem.kind, ProblemKind::Corrupt);
     assert_eq!((problem.class.as_str(), problem.gpu), ("wrong-data", Some(0)));
     assert_eq!(problem.testcase.as_deref(), Some(READ));
-    assert!(problem.detail.contains("from GPU 2 at GPU 0"), "{}", problem.detail);
+    assert!(problem.detail.contains("from GPU 2 to GPU 0"), "{}", problem.detail);
     assert_eq!(table(&document, READ, 1), "- 390.0 390.0 | 390.0 - 390.0 | 390.0 390.0 -");
     assert_eq!((ran.code, document.complete), (Some(3), true));
     let place = Place::of(&machine(1).with("wrong-data host 0"));

@@ -2,6 +2,9 @@
 //! and what they refuse. The numbers are the simulated machine's.
 
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use fabricgate::ffi::cuda::Address;
 use fabricgate::ffi::cuda::Context;
@@ -205,6 +208,61 @@ fn who_sets_the_word_may_be_another_thread() {
         gate.set_word(1);
         waits.join().expect("ends").expect("done");
     });
+}
+
+#[test]
+fn a_stream_that_is_held_takes_so_much_and_then_whoever_queues_waits_with_it() {
+    let (_folder, cuda, gpus) = begun(&Machine::of(1));
+    let gate = cuda.host_memory(4096).expect("host memory");
+    cuda.hold(gpus[0].stream, gate.address().expect("an address"), 1).expect("held");
+    let queued = AtomicUsize::new(1);
+    std::thread::scope(|scope| {
+        let queues = scope.spawn(|| {
+            cuda.enter(gpus[0].context).expect("entered");
+            for _ in 0..2000 {
+                cuda.copy(gpus[0].memory, gpus[0].memory, 16, gpus[0].stream).expect("queued");
+                queued.fetch_add(1, Ordering::SeqCst);
+            }
+            cuda.wait_stream(gpus[0].stream)
+        });
+        while queued.load(Ordering::SeqCst) < 1024 {
+            std::thread::yield_now();
+        }
+        // It would be far beyond by now, if it could.
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(queued.load(Ordering::SeqCst), 1024);
+        gate.set_word(1);
+        queues.join().expect("ends").expect("done");
+    });
+}
+
+#[test]
+fn with_a_context_goes_what_was_taken_in_it() {
+    let (_folder, cuda, gpus) = begun(&Machine::of(2));
+    let (one, other) = (gpus[0], gpus[1]);
+    assert_eq!(cuda.retain(one.device), Ok(one.context), "the same, twice");
+    cuda.release(one.device).expect("once");
+    assert!(words(&cuda, one, one.memory, 8) == [0, 0], "still there");
+    cuda.release(one.device).expect("twice");
+    assert_eq!(code_of(cuda.release(one.device)), Some(201), "CUDA_ERROR_INVALID_CONTEXT");
+    cuda.enter(other.context).expect("entered");
+    assert_eq!(code_of(cuda.free(one.memory)), Some(code::INVALID_VALUE));
+    assert_eq!(code_of(cuda.wait_stream(one.stream)), Some(code::INVALID_HANDLE));
+    cuda.free(other.memory).expect("given back");
+}
+
+#[test]
+fn events_are_of_one_context() {
+    let (_folder, cuda, gpus) = begun(&Machine::of(2));
+    let event = cuda.event().expect("an event");
+    let wrong = cuda.record(event, gpus[0].stream);
+    assert_eq!(code_of(wrong), Some(code::INVALID_HANDLE), "GPU 1 was current");
+    cuda.record(event, gpus[1].stream).expect("recorded");
+    cuda.enter(gpus[0].context).expect("entered");
+    let other = cuda.event().expect("an event");
+    cuda.record(other, gpus[0].stream).expect("recorded");
+    assert_eq!(code_of(cuda.elapsed_ms(event, other)), Some(code::INVALID_HANDLE));
+    cuda.wait_for(gpus[0].stream, event).expect("waiting is allowed");
 }
 
 #[test]

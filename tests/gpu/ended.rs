@@ -64,7 +64,7 @@ const WORDS: [&str; 10] = [
 #[test]
 fn a_call_that_hangs_is_named_and_what_was_measured_stays() {
     let place = Place::of(&machine(2).with(HANGS_LATE));
-    let (ran, document) = probe(&place, DOWN, &["--readings=1", "--silence=2"]);
+    let (ran, document) = probe(&place, DOWN, &["--readings=1", "--silence=5"]);
     let problem = only(&document);
     assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Error, "hung"));
     assert!(problem.detail.contains("GPU 1: reading 0"), "{}", problem.detail);
@@ -75,7 +75,7 @@ fn a_call_that_hangs_is_named_and_what_was_measured_stays() {
 #[test]
 fn a_driver_that_hangs_from_the_beginning_is_no_measurement() {
     let place = Place::of(&machine(2).with("hang cuInit = 1"));
-    let (ran, document) = probe(&place, DOWN, &["--silence=2"]);
+    let (ran, document) = probe(&place, DOWN, &["--silence=5"]);
     let problem = only(&document);
     assert_eq!(problem.class, "hung");
     assert!(problem.detail.contains("bringing the driver up"), "{}", problem.detail);
@@ -88,7 +88,8 @@ fn the_limit_of_the_whole_probe_holds() {
     let (ran, document) = probe(&place, DOWN, &["--readings=1", "--limit=3"]);
     let problem = only(&document);
     assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Truncated, "out-of-time"));
-    assert_eq!((ran.code, document.complete), (Some(4), false));
+    // How far it came until then is the machine's business.
+    assert!(matches!(ran.code, Some(4 | 5)) && !document.complete, "{ran:?}");
 }
 
 #[test]

@@ -144,8 +144,8 @@ fn without(mut library: Vec<u8>, symbol: &str) -> Vec<u8> {
     library
 }
 
-/// A machine, as the stubs read it. What a line means is said in
-/// `libcuda/rates.rs` and `libcuda/faults.rs`.
+/// A machine, as the stubs read it. What a line means is said in `libcuda/lib.rs`,
+/// and in that of each library where it is about that library alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machine {
     lines: Vec<String>,

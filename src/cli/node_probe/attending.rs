@@ -1,6 +1,7 @@
 //! What all probes have in common that are attended: their options, how they
 //! are run and ended, and the exit code of what came of it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::io::BufRead;
 use std::io::IsTerminal;
@@ -14,19 +15,25 @@ use tokio::sync::watch;
 
 use crate::cli::exit;
 use crate::cli::failure::Failure;
+use crate::cli::sim;
 use crate::cli::stdout;
 use crate::coordinator::signals::Signals;
 use crate::facts::around;
 use crate::model::parsed::ProblemKind;
 use crate::model::probed::Around;
 use crate::model::probed::ProbeProblem;
+use crate::model::probed::ProbedGpu;
 use crate::model::worker::LONGEST_LINE;
 use crate::probe::attend;
 use crate::probe::attend::Attended;
 use crate::probe::attend::Others;
+use crate::probe::attend::Part;
 use crate::probe::attend::Watching;
 use crate::probe::attend::Work;
+use crate::probe::attend::heard::Heard;
 use crate::probe::attend::heard::clean;
+use crate::probe::said::Line;
+use crate::probe::said::Mouth;
 
 /// The name of this machine, as the kernel tells it.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -248,6 +255,91 @@ impl Telling {
             let _ = write!(err, "\r\x1b[K").and_then(|()| err.flush());
         }
     }
+}
+
+/// The GPUs of this node, as a process of its own lists them; or why there are
+/// none.
+pub fn listed(
+    common: &Common,
+    telling: &mut Telling,
+) -> anyhow::Result<Result<Listed, Vec<ProbeProblem>>> {
+    let mut words = ["node", "gpu-list"].map(str::to_owned).to_vec();
+    for (name, path) in [("--cuda", common.cuda.as_ref()), ("--root", Some(&common.root))] {
+        if let Some(path) = path {
+            words.extend([name.to_owned(), path.display().to_string()]);
+        }
+    }
+    let mut work = common.work()?;
+    work.watching = None;
+    work.parts.push(Part { words, env: environment(), ..Part::default() });
+    let attended = attended(&work, false, telling)?;
+    let heard = attended.parts.first();
+    let mut listed = Listed::default();
+    for line in heard.iter().flat_map(|heard| &heard.lines) {
+        match line {
+            Line::Driver { cuda } => listed.cuda = Some(cuda.clone()),
+            Line::Gpu(gpu) => listed.gpus.push(gpu.clone()),
+            _ => {}
+        }
+    }
+    if heard.is_some_and(Heard::is_whole) {
+        return Ok(Ok(listed));
+    }
+    let told = heard.iter().flat_map(|heard| heard.told().cloned().chain(heard.problem()));
+    Ok(Err(told.collect()))
+}
+
+/// What a node has.
+#[derive(Clone, Debug, Default)]
+pub struct Listed {
+    /// CUDA version of the driver.
+    pub cuda: Option<String>,
+    /// Its GPUs.
+    pub gpus: Vec<ProbedGpu>,
+}
+
+impl Listed {
+    /// Those of its GPUs that are asked for, all if none is, and problems for
+    /// those that are not there.
+    pub fn chosen(&self, wanted: &Gpus) -> (Vec<u32>, Vec<ProbeProblem>) {
+        let there: Vec<u32> = self.gpus.iter().map(|gpu| gpu.index).collect();
+        if wanted.0.is_empty() {
+            return (there, Vec::new());
+        }
+        let (chosen, lacking): (Vec<u32>, Vec<u32>) =
+            wanted.0.iter().partition(|index| there.contains(index));
+        let problem = |index: u32| {
+            let count = there.len();
+            let detail = format!("there is no GPU {index}: the driver shows {count}");
+            let mut problem = ProbeProblem::new(ProblemKind::Error, "no-such-gpu", detail);
+            problem.gpu = Some(index);
+            problem
+        };
+        (chosen, lacking.into_iter().map(problem).collect())
+    }
+}
+
+/// Variables of every process: GPUs are counted as NVML counts them, and code is
+/// loaded when it is used.
+pub fn environment() -> BTreeMap<String, String> {
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    [pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), pair("CUDA_MODULE_LOADING", "LAZY")].into()
+}
+
+/// Who takes part, where nodes are simulated: they have no processes that would
+/// exchange anything, and must know each other all the same.
+pub fn simulated_nodes(together: bool) -> anyhow::Result<Vec<String>> {
+    /// How long the others may take to start, in seconds.
+    const PATIENCE_S: f64 = 60.0;
+    if !together || !sim::is_simulated() {
+        return Ok(Vec::new());
+    }
+    let (mut out, mut progress) = (io::stdout().lock(), io::sink());
+    let mut input = io::stdin().lock();
+    let mut mouth = Mouth::new(&mut out, &mut progress, &mut input);
+    let answer = mouth.barrier(PATIENCE_S).map_err(Failure::environment)?;
+    let present = answer.shares.into_iter().filter(|share| share.gone.is_none());
+    Ok(present.map(|share| share.member).collect())
 }
 
 /// What the driver said around it, where it was asked.

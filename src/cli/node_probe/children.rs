@@ -14,14 +14,10 @@ use crate::cli::exit;
 use crate::cli::failure::Failure;
 use crate::facts::around;
 use crate::facts::nvml::NvmlLibrary;
-use crate::ffi::cuda::Cuda;
-use crate::model::parsed::ProblemKind;
-use crate::model::probed::ProbeProblem;
-use crate::model::probed::ProbedGpu;
 use crate::probe::collective;
 use crate::probe::copy;
+use crate::probe::copy::listing;
 use crate::probe::fabric;
-use crate::probe::said::Line;
 use crate::probe::said::Mouth;
 
 /// Do a part of a probe, and say what comes of it one document a line.
@@ -38,6 +34,9 @@ pub struct ListArgs {
     /// The driver's library, where it is not the one that the system finds.
     #[arg(long, value_name = "PATH")]
     cuda: Option<PathBuf>,
+    /// The root that proc is below.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
 }
 
 /// Ask the driver what GPUs do until standard input ends, one document a line.
@@ -101,47 +100,6 @@ fn with_mouth(work: impl FnOnce(&mut Mouth<'_>) -> io::Result<()>) -> io::Result
 
 /// Lists GPUs.
 pub fn list(args: &ListArgs) -> anyhow::Result<u8> {
-    with_mouth(|mouth| {
-        if let Err((class, detail)) = tell_gpus(args, mouth)? {
-            let problem = ProbeProblem::new(ProblemKind::Error, class, detail);
-            return mouth.say(&Line::Problem(problem));
-        }
-        mouth.say(&Line::End)
-    })?;
+    with_mouth(|mouth| listing::list(args.cuda.as_deref(), &args.root, mouth))?;
     Ok(exit::PASS)
-}
-
-/// Says the GPUs; in the inner result a class of problem, and what it is.
-fn tell_gpus(
-    args: &ListArgs,
-    mouth: &mut Mouth<'_>,
-) -> io::Result<Result<(), (&'static str, String)>> {
-    mouth.begin("opening libcuda.so.1");
-    let cuda = match Cuda::load(args.cuda.as_deref()) {
-        Ok(cuda) => cuda,
-        Err(error) => return Ok(Err(("no-driver", error.to_string()))),
-    };
-    mouth.begin("cuInit");
-    if let Err(error) = cuda.init() {
-        return Ok(Err(("init", error.to_string())));
-    }
-    if let Ok((major, minor)) = cuda.driver_version() {
-        mouth.say(&Line::Driver { cuda: format!("{major}.{minor}") })?;
-    }
-    mouth.begin("cuDeviceGetCount");
-    let devices = match cuda.devices() {
-        Ok(devices) => devices,
-        Err(error) => return Ok(Err(("init", error.to_string()))),
-    };
-    for (index, device) in (0..).zip(devices) {
-        mouth.begin(&format!("GPU {index}: name and address"));
-        mouth.say(&Line::Gpu(ProbedGpu {
-            index,
-            name: cuda.name(device).ok(),
-            bus_id: cuda.bus_id(device).ok(),
-            memory_bytes: cuda.total_memory(device).ok(),
-            ..ProbedGpu::default()
-        }))?;
-    }
-    Ok(Ok(()))
 }

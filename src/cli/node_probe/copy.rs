@@ -1,15 +1,20 @@
 //! `fabricgate node probe copy`: what nvbandwidth's copy-engine tests measure.
 
-use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use super::attending;
 use super::attending::Common;
 use super::attending::Gpus;
 use super::attending::Telling;
+use crate::cli::exit;
+use crate::cli::sim;
+use crate::cli::sim::Played;
 use crate::cli::stdout;
 use crate::model::copy::CopyDocument;
 use crate::probe::attend::Part;
 use crate::probe::attend::copies;
+use crate::probe::attend::heard::clean;
+use crate::probe::copy::cases;
 use crate::probe::copy::task::Across;
 use crate::probe::copy::task::Task;
 use crate::report;
@@ -37,7 +42,7 @@ const QUICK: [&str; 5] = [
 #[derive(Clone, Debug, clap::Args)]
 pub struct CopyArgs {
     #[command(flatten)]
-    common: Common,
+    pub(super) common: Common,
     #[command(flatten)]
     what: What,
     /// The GPUs to measure, by their number in the order of the PCI bus: 0,2-3.
@@ -95,9 +100,11 @@ enum Pairs {
 }
 
 impl CopyArgs {
+    /// What is asked for.
     fn task(&self) -> Task {
         let tests = match (self.what.tests.as_slice(), self.what.set) {
-            ([], Set::Quick | Set::Full) => QUICK.map(str::to_owned).to_vec(),
+            ([], Set::Quick) => QUICK.map(str::to_owned).to_vec(),
+            ([], Set::Full) => cases::names().map(str::to_owned).collect(),
             (tests, _) => tests.to_vec(),
         };
         Task {
@@ -120,7 +127,21 @@ impl CopyArgs {
 
 /// Measures and prints.
 pub fn run(args: &CopyArgs, json: bool, telling: &mut Telling) -> anyhow::Result<u8> {
-    let document = measure(args, telling)?;
+    if args.common.dry_run {
+        let listed = attending::listed(&args.common, telling)?;
+        let found = listed.map(|listed| listed.chosen(&args.gpus).0.len());
+        stdout::text(&estimate(&args.task(), found.ok()))?;
+        return Ok(exit::PASS);
+    }
+    let task = args.task();
+    let nodes = attending::simulated_nodes(args.common.together)?;
+    let document = match sim::copy_probe(&task, &nodes) {
+        Some(played) => match played? {
+            Played::Document(document) => document,
+            Played::Ended(code) => return Ok(code),
+        },
+        None => measure(args, &task, telling)?,
+    };
     if json || args.common.together {
         attending::line(&document)?;
     } else {
@@ -134,21 +155,53 @@ fn has_begun(document: &CopyDocument) -> bool {
 }
 
 /// Measures.
-pub fn measure(args: &CopyArgs, telling: &mut Telling) -> anyhow::Result<CopyDocument> {
-    let task = args.task();
+fn measure(args: &CopyArgs, task: &Task, telling: &mut Telling) -> anyhow::Result<CopyDocument> {
     let mut work = args.common.work()?;
     work.parts.push(Part {
-        words: attending::task("copy-child", &task)?,
-        env: environment(),
+        words: attending::task("copy-child", task)?,
+        env: attending::environment(),
         ..Part::default()
     });
     let attended = attending::attended(&work, args.common.together, telling)?;
     let around = attending::around(&attended);
-    Ok(CopyDocument { around, ..copies::document(&task, &attended) })
+    Ok(CopyDocument { around, ..copies::document(task, &attended) })
 }
 
-/// GPUs are counted as NVML counts them, and code is loaded when it is used.
-pub fn environment() -> BTreeMap<String, String> {
-    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    [pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), pair("CUDA_MODULE_LOADING", "LAZY")].into()
+/// What would be copied, and how long that takes where links are as fast as
+/// those of the slowest platform that has an expectation of its own.
+fn estimate(task: &Task, gpus: Option<usize>) -> String {
+    // PCIe 4 x16 and NVLink 3 (thresholds/hgx-a100.toml), in bytes a second.
+    const HOST: f64 = 24e9;
+    const PAIR: f64 = 230e9;
+    /// Bringing GPUs up and taking memory.
+    const SETUP_S: f64 = 10.0;
+    let mut text = format!(
+        "{} tests, {} readings each of {} copies of {} MiB\n",
+        task.tests.len(),
+        task.readings,
+        task.copies,
+        task.buffer_bytes >> 20
+    );
+    for name in &task.tests {
+        let _ = writeln!(text, "  {}", clean(name));
+    }
+    let Some(gpus) = gpus.filter(|gpus| 0 < *gpus) else {
+        text.push_str("No GPU can be listed here, so how long it takes is not known\n");
+        return text;
+    };
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let seconds = task.tests.iter().fold(SETUP_S, |sum, name| {
+        let is_pair = name.starts_with("device_to_device");
+        let cells = if is_pair { gpus * gpus.saturating_sub(1) } else { gpus };
+        let rate = if is_pair || name.starts_with("device_local") { PAIR } else { HOST };
+        let copies = f64::from(task.copies + task.warmup) * f64::from(task.readings);
+        sum + cells as f64 * copies * task.buffer_bytes as f64 / rate
+    });
+    let _ = writeln!(
+        text,
+        "{gpus} GPUs: about {seconds:.0} s at {} GB/s to the host and {} GB/s between GPUs",
+        HOST / 1e9,
+        PAIR / 1e9
+    );
+    text
 }

@@ -9,6 +9,7 @@ mod instruments;
 mod mixed;
 mod names;
 mod network;
+mod own_probes;
 mod past;
 mod telling;
 mod twos;

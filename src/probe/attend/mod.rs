@@ -5,7 +5,9 @@
 //! It makes no GPU call itself, so that nothing a driver does can stop it from
 //! answering in time. What numbers should be it does not know.
 
+pub mod collectives;
 pub mod copies;
+pub mod fabrics;
 pub mod heard;
 mod noise;
 mod sampler;
@@ -27,7 +29,6 @@ use tokio::time::sleep_until;
 use crate::model::exchange::Answer;
 use crate::model::exchange::Ask;
 use crate::model::exchange::PREFIX;
-use crate::model::exchange::Share;
 use crate::probe::board::Board;
 use heard::Fate;
 use heard::Heard;
@@ -375,11 +376,6 @@ async fn from_above(others: &mut Others<'_>) -> Option<Vec<u8>> {
         Others::Nobody => std::future::pending().await,
         Others::Above { lines, .. } => lines.recv().await,
     }
-}
-
-/// A value that somebody gave, unless he is gone.
-pub fn given(share: &Share) -> Option<&serde_json::Value> {
-    share.value.as_ref().filter(|_| share.gone.is_none())
 }
 
 #[cfg(test)]

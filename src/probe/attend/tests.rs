@@ -1,39 +1,33 @@
 //! The attendant with shells in the place of probes.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde_json::Value;
 use serde_json::json;
 
 use super::*;
-
-/// Stands for this program: as a guard it becomes what it guards, else it runs
-/// its first word as a script.
-const PROGRAM: &str = "#!/bin/sh\n\
-    if [ \"$2\" = guard ]; then shift 5; exec \"$@\"; fi\nexec sh -c \"$1\"\n";
+use crate::model::exchange::Share;
 
 fn now<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(work)
 }
 
-fn program(folder: &Path) -> PathBuf {
-    let path = folder.join("program");
-    std::fs::write(&path, PROGRAM).expect("written");
-    let rights = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&path, rights).expect("set");
-    path
+/// Stands for this program: as a guard it becomes what it guards, else it runs
+/// its first word as a script. Nothing that is written here and now, since what
+/// somebody else's process may have open for writing cannot be executed.
+fn program() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu/program.sh")
 }
 
-fn work(folder: &Path, scripts: &[&str]) -> Work {
+fn work(scripts: &[&str]) -> Work {
     let part = |(at, script): (usize, &&str)| Part {
         name: format!("part {at}"),
         words: vec![(*script).to_owned()],
         ..Part::default()
     };
     Work {
-        executable: program(folder),
+        executable: program(),
         node: "n1".to_owned(),
         parts: scripts.iter().enumerate().map(part).collect(),
         watching: None,
@@ -45,8 +39,7 @@ fn work(folder: &Path, scripts: &[&str]) -> Work {
 
 /// Runs these scripts by themselves.
 fn alone(scripts: &[&str], change: impl FnOnce(&mut Work)) -> Attended {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut work = work(folder.path(), scripts);
+    let mut work = work(scripts);
     change(&mut work);
     let (_keep, stop) = watch::channel(None);
     now(attend(&work, Others::Nobody, stop, &mut |_, _| {}))
@@ -160,8 +153,7 @@ fn among_others(
     mut reply: impl FnMut(Ask) -> Option<Answer>,
     change: impl FnOnce(&mut Work),
 ) -> Attended {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut work = work(folder.path(), scripts);
+    let mut work = work(scripts);
     change(&mut work);
     let (_keep, stop) = watch::channel(None);
     let (tell, lines) = mpsc::channel(16);
@@ -220,9 +212,8 @@ fn where_nobody_answers_any_more_the_processes_are_told() {
 
 #[test]
 fn an_interruption_ends_everybody_and_keeps_what_was_said() {
-    let folder = tempfile::tempdir().expect("a folder");
     let script = format!("{END}; echo next: begun >&2; trap '' TERM INT; sleep 60 & wait");
-    let work = work(folder.path(), &[&script]);
+    let work = work(&[&script]);
     let (ends, stop) = watch::channel(None);
     let mut told = |_: usize, doing: &str| {
         assert_eq!(doing, "begun");

@@ -19,6 +19,7 @@ use crate::model::probed::ProbeProblem;
 #[derive(Clone, Debug, Default)]
 pub(in crate::probe) struct Peers {
     joined: BTreeSet<(usize, usize)>,
+    refused: bool,
 }
 
 impl Peers {
@@ -37,6 +38,7 @@ impl Peers {
                     }
                     Ok(false) => problems.push(apart(one.index(), other.index())),
                     Err(error) => {
+                        peers.refused = true;
                         let (one, other) = (one.index(), other.index());
                         let doing = format!("letting GPU {one} and GPU {other} reach each other");
                         let mut problem = trouble::problem(&error, Step::Peers, &doing);
@@ -52,6 +54,11 @@ impl Peers {
     /// Whether two GPUs reach each other.
     pub(in crate::probe) fn reach(&self, a: usize, b: usize) -> bool {
         self.joined.contains(&(a.min(b), a.max(b)))
+    }
+
+    /// Whether the driver refused what it said was possible.
+    pub(in crate::probe) fn was_refused(&self) -> bool {
+        self.refused
     }
 
     /// Whether no two do.

@@ -4,79 +4,49 @@
 //! A call that fails costs the run it was made for. A GPU that answers no more
 //! costs the runs it takes part in; the others go on.
 
-use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::io;
 
-use super::buffers;
 use super::buffers::Buffers;
-use super::buffers::Key;
-use super::buffers::Layout;
-use super::buffers::Role;
 use super::buffers::Trouble;
-use super::buffers::Wrong;
 use super::cases;
-use super::cases::Case;
-use super::cases::Measure;
-use super::cases::Number;
-use super::cases::Of;
 use super::cases::Place;
 use super::cases::Refusal;
 use super::cases::Run;
 use super::devices::Gpu;
-use super::pattern;
-use super::pattern::Difference;
-use super::pattern::Pattern;
-use super::pattern::WORD;
 use super::peers::Peers;
 use super::task::Task;
 use super::timing;
 use super::timing::Gate;
-use super::timing::Lane;
-use super::timing::LaneError;
-use super::timing::Times;
 use super::trouble;
 use super::trouble::Step;
 use crate::ffi::cuda::Cuda;
 use crate::ffi::cuda::CudaError;
 use crate::model::parsed::ProblemKind;
 use crate::model::probed::ProbeProblem;
-use crate::probe::said::Cell;
 use crate::probe::said::Line;
 use crate::probe::said::Mouth;
-
-/// A small copy, and how many of them a latency is taken over: those of
-/// p2pBandwidthLatencyTest, so that the two can be compared.
-const SMALL_BYTES: usize = 16;
-const SMALL_COPIES: usize = 100;
 
 /// GPUs, buffers and what was said of them.
 #[derive(Debug)]
 pub(super) struct Session<'c, 't> {
-    cuda: &'c Cuda,
-    task: &'t Task,
+    pub(super) cuda: &'c Cuda,
+    pub(super) task: &'t Task,
     // Buffers and the gate go before the GPUs whose contexts they are of.
-    buffers: Buffers<'c>,
-    gate: Option<Gate<'c>>,
-    gpus: Vec<Gpu<'c>>,
+    pub(super) buffers: Buffers<'c>,
+    pub(super) gate: Option<Gate<'c>>,
+    pub(super) gpus: Vec<Gpu<'c>>,
     peers: Option<Peers>,
     lost: BTreeSet<usize>,
     said: BTreeSet<(String, Option<u32>, Option<String>)>,
+    // Some GPUs that are asked for are not here.
+    is_short: bool,
     failed: bool,
 }
 
-/// A copy of a run, made ready.
-struct Ready {
-    source: Key,
-    destination: Key,
-    pattern: Pattern,
-    /// What was wrong already where it was copied from.
-    before: Option<Wrong>,
-}
-
 impl<'c, 't> Session<'c, 't> {
-    /// A session with these GPUs. What went wrong before is said already.
-    pub(super) fn new(cuda: &'c Cuda, task: &'t Task, gpus: Vec<Gpu<'c>>, failed: bool) -> Self {
+    /// A session with these GPUs. Whether others are missing was said already.
+    pub(super) fn new(cuda: &'c Cuda, task: &'t Task, gpus: Vec<Gpu<'c>>, is_short: bool) -> Self {
         Self {
             cuda,
             task,
@@ -86,7 +56,8 @@ impl<'c, 't> Session<'c, 't> {
             peers: None,
             lost: BTreeSet::new(),
             said: BTreeSet::new(),
-            failed,
+            is_short,
+            failed: is_short,
         }
     }
 
@@ -162,6 +133,10 @@ impl<'c, 't> Session<'c, 't> {
             mouth.say(&Line::Test(shape.clone()))?;
         }
         if case.runs.is_empty() {
+            if self.peers.as_ref().is_some_and(Peers::was_refused) {
+                // Said when it was refused.
+                return Ok(());
+            }
             let what = "no two of these GPUs reach each other's memory";
             let mut problem = ProbeProblem::new(ProblemKind::Waived, "no-peer-access", what);
             problem.testcase = Some(name.to_owned());
@@ -201,6 +176,10 @@ impl<'c, 't> Session<'c, 't> {
                 let what = format!("there is no test {name:?}");
                 ProbeProblem::new(ProblemKind::Error, "unknown-test", what)
             }
+            Refusal::NeedsPairs if self.is_short => {
+                let what = "this test is about pairs of GPUs, and only one could be opened";
+                ProbeProblem::new(ProblemKind::Error, "one-gpu", what)
+            }
             Refusal::NeedsPairs => {
                 let what = "this test is about pairs of GPUs, and there is one";
                 ProbeProblem::new(ProblemKind::Waived, "one-gpu", what)
@@ -215,209 +194,6 @@ impl<'c, 't> Session<'c, 't> {
         let all = run.copies.iter().flat_map(|copy| [copy.from, copy.to]);
         let all: BTreeSet<usize> = all.map(|(Place::Host(at) | Place::Gpu(at))| at).collect();
         all.into_iter()
-    }
-
-    /// All readings of a run. The outer error is that nobody listens.
-    fn readings(
-        &mut self,
-        name: &str,
-        case: &Case,
-        run: &Run,
-        mouth: &mut Mouth<'_>,
-    ) -> io::Result<Result<(), Trouble>> {
-        let (bytes, copies) = match case.measure {
-            Measure::Bandwidth => {
-                (count_wide(self.task.buffer_bytes) / WORD * WORD, count(self.task.copies))
-            }
-            Measure::Latency => (SMALL_BYTES, SMALL_COPIES),
-        };
-        let (warmup, copies) = (count(self.task.warmup), copies.max(1));
-        let what = self.describe(run);
-        mouth.begin(&format!("{name}: {what}: taking memory"));
-        let (mut ready, lanes) = match self.ready(run, bytes.max(WORD), warmup + copies) {
-            Ok(made) => made,
-            Err(trouble) => return Ok(Err(trouble)),
-        };
-        let failed = |run: &Run, LaneError { lane, error }, when: &str| {
-            let doing = format!("copying, {name}: {what}, {when}");
-            let gpu = run.copies.get(lane).map_or(0, |copy| copy.by);
-            Trouble { error, step: Step::Copy, doing, gpu }
-        };
-        for (copy, ready) in run.copies.iter().zip(&ready) {
-            if let Some(wrong) = ready.before {
-                let problem = self.wrong_before(name, copy, wrong);
-                self.say(problem, mouth)?;
-            }
-        }
-        mouth.begin(&format!("{name}: {what}: first copy"));
-        if let Err(error) = timing::prime(self.cuda, &lanes) {
-            return Ok(Err(failed(run, error, "for the first time")));
-        }
-        let readings = self.task.readings.max(1);
-        let mut wrong = BTreeSet::new();
-        for reading in 0..readings {
-            mouth.begin(&format!("{name}: {what}: reading {reading}"));
-            let stamp = pattern::name(&[name, &what, &reading.to_string()]);
-            for (nth, copy) in ready.iter_mut().enumerate() {
-                copy.pattern.stamp = stamp.wrapping_add(u32::try_from(nth).unwrap_or(u32::MAX));
-                let keys = (copy.source, copy.destination);
-                if let Err(trouble) = self.buffers.prepare(keys, &copy.pattern, &self.gpus) {
-                    return Ok(Err(trouble));
-                }
-            }
-            let times = timing::time(self.cuda, &lanes, self.gate.as_ref(), (warmup, copies));
-            let times = match times {
-                Ok(times) => times,
-                Err(error) => return Ok(Err(failed(run, error, &format!("reading {reading}")))),
-            };
-            self.say_numbers(case, run, (reading, copies), (&ready, &times), mouth)?;
-            mouth.begin(&format!("{name}: {what}: comparing reading {reading}"));
-            for (nth, copy) in ready.iter().enumerate() {
-                // What only disturbs is compared once.
-                let counts = run.numbers.iter().any(|number| number.of.includes(nth));
-                let is_sound = self.buffers.is_sound(copy.source);
-                if !(is_sound && (counts || reading + 1 == readings)) {
-                    continue;
-                }
-                let difference = self.buffers.compare(copy.destination, &copy.pattern, &self.gpus);
-                match difference {
-                    Ok(Some(found)) if wrong.insert(nth) => {
-                        let problem = self.wrong_data(name, run.copies[nth], reading, found);
-                        mouth.say(&Line::Problem(problem))?;
-                    }
-                    Ok(_) => {}
-                    Err(trouble) => return Ok(Err(trouble)),
-                }
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    /// Buffers and lanes of a run.
-    fn ready(
-        &mut self,
-        run: &Run,
-        bytes: usize,
-        copies: usize,
-    ) -> Result<(Vec<Ready>, Vec<Lane<'c>>), Trouble> {
-        let (mut ready, mut lanes) = (Vec::new(), Vec::new());
-        let mut used: BTreeMap<(Place, Role), usize> = BTreeMap::new();
-        for copy in &run.copies {
-            let gpu = &self.gpus[copy.by];
-            let layout = Layout::past(gpu.cache_bytes, bytes.saturating_mul(copy.times), copies);
-            // A latency is that of a place that was used just before.
-            let layout = if bytes == SMALL_BYTES { Layout { slots: 1, ..layout } } else { layout };
-            let mut next = |place, role| {
-                let nth = used.entry((place, role)).or_default();
-                *nth += 1;
-                Key { place, role, nth: *nth - 1, layout }
-            };
-            let source = next(copy.from, Role::Source);
-            let destination = next(copy.to, Role::Destination);
-            let (from, before) = self.buffers.have_source(source, &self.gpus)?;
-            let to = self.buffers.have(destination, &self.gpus)?;
-            let lane = Lane::of(self.cuda, gpu.context(), (from, to), layout);
-            lanes.push(lane.map_err(|error| {
-                let doing = format!("making a stream on GPU {}", gpu.index());
-                Trouble { error, step: Step::Copy, doing, gpu: copy.by }
-            })?);
-            let pattern = self.buffers.pattern(source, 0);
-            ready.push(Ready { source, destination, pattern, before });
-        }
-        Ok((ready, lanes))
-    }
-
-    fn say_numbers(
-        &mut self,
-        case: &Case,
-        run: &Run,
-        (reading, copies): (u32, usize),
-        (ready, times): (&[Ready], &Times),
-        mouth: &mut Mouth<'_>,
-    ) -> io::Result<()> {
-        let bytes: Vec<usize> = ready.iter().map(|copy| copy.source.layout.bytes).collect();
-        for number in &run.numbers {
-            let Some(value) = value(case.measure, number.of, copies, &bytes, times) else {
-                let what = "the driver says that copies took no time";
-                let mut problem = ProbeProblem::new(ProblemKind::Error, "no-time", what);
-                problem.testcase = Some(number.testcase.clone());
-                self.say(problem, mouth)?;
-                continue;
-            };
-            let cell = self.cell(case, number, reading, value);
-            mouth.say(&Line::Cell(cell))?;
-        }
-        Ok(())
-    }
-
-    fn cell(&self, case: &Case, number: &Number, reading: u32, value: f64) -> Cell {
-        let shape = case.shapes.iter().find(|shape| shape.testcase == number.testcase);
-        let shape = shape.expect("a number is of a shape of its test");
-        let (row, col) = number.at;
-        Cell {
-            testcase: number.testcase.clone(),
-            row: shape.rows[row].clone(),
-            col: shape.cols[col].clone(),
-            reading,
-            value,
-        }
-    }
-
-    fn describe(&self, run: &Run) -> String {
-        let one = |copy: &cases::Copy| {
-            let from = buffers::name(copy.from, &self.gpus);
-            format!("{from} to {}", buffers::name(copy.to, &self.gpus))
-        };
-        match run.copies.as_slice() {
-            [] => String::new(),
-            [only] => one(only),
-            [first, rest @ ..] => format!("{} and {} more", one(first), rest.len()),
-        }
-    }
-
-    fn wrong_data(
-        &self,
-        name: &str,
-        copy: cases::Copy,
-        reading: u32,
-        wrong: Wrong,
-    ) -> ProbeProblem {
-        let (Place::Host(to) | Place::Gpu(to)) = copy.to;
-        let (from, there) =
-            (buffers::name(copy.from, &self.gpus), buffers::name(copy.to, &self.gpus));
-        let how = tell(wrong.difference);
-        let (what, at) = if wrong.again {
-            let by = self.gpus[copy.by].index();
-            let what = format!(
-                "{how} in reading {reading} from {from} to {there}, where GPU {by} copied it"
-            );
-            (what, copy.by)
-        } else {
-            let what = format!(
-                "{how} when reading {reading} from {from} to {there} was read back by the host; a \
-                 second look found all of it right"
-            );
-            (what, to)
-        };
-        self.corrupt(name, at, what)
-    }
-
-    /// A source that does not hold what the host put there.
-    fn wrong_before(&self, name: &str, copy: &cases::Copy, wrong: Wrong) -> ProbeProblem {
-        let (Place::Host(at) | Place::Gpu(at)) = copy.from;
-        let (how, from) = (tell(wrong.difference), buffers::name(copy.from, &self.gpus));
-        let what = format!(
-            "{how} in {from} after the host wrote and read it, before any test; copies from there \
-             are timed and not compared"
-        );
-        self.corrupt(name, at, what)
-    }
-
-    fn corrupt(&self, name: &str, at: usize, what: String) -> ProbeProblem {
-        let mut problem = ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", what);
-        problem.testcase = Some(name.to_owned());
-        problem.gpu = Some(self.gpus[at].index());
-        problem
     }
 
     /// Says why a run came to nothing, and finds out who answers no more.
@@ -455,7 +231,7 @@ impl<'c, 't> Session<'c, 't> {
     }
 
     /// Says a problem, once per class, GPU and test.
-    fn say(&mut self, problem: ProbeProblem, mouth: &mut Mouth<'_>) -> io::Result<()> {
+    pub(super) fn say(&mut self, problem: ProbeProblem, mouth: &mut Mouth<'_>) -> io::Result<()> {
         self.failed |= problem.kind == ProblemKind::Error;
         // Pairs share a class; their sentence tells them apart.
         let what = problem.testcase.clone().or_else(|| Some(problem.detail.clone()));
@@ -466,77 +242,7 @@ impl<'c, 't> Session<'c, 't> {
     }
 }
 
-/// How data differs, in words.
-fn tell(difference: Difference) -> String {
-    let Difference { words, first, found, expected } = difference;
-    let words = if words == 1 { "1 word was".to_owned() } else { format!("{words} words were") };
-    format!("{words} wrong (first at byte {first}: {found:#010x} for {expected:#010x})")
-}
-
-/// The number that is taken of copies; nothing where they took no time.
-fn value(measure: Measure, of: Of, copies: usize, bytes: &[usize], times: &Times) -> Option<f64> {
-    let rate = |bytes: usize, seconds: f64| {
-        let moved = bytes as f64 * copies as f64;
-        (0.0 < seconds).then(|| moved / seconds / 1e9)
-    };
-    let one = |nth: usize| rate(*bytes.get(nth)?, *times.each.get(nth)?);
-    match (measure, of) {
-        (Measure::Latency, _) => {
-            let seconds = *times.each.first()?;
-            (0.0 < seconds).then(|| seconds / copies as f64 * 1e6)
-        }
-        (Measure::Bandwidth, Of::One(nth)) => one(nth),
-        (Measure::Bandwidth, Of::FirstTwo) => Some(one(0)? + one(1)?),
-        (Measure::Bandwidth, Of::All) => rate(bytes.iter().sum(), times.all),
-    }
-}
-
-fn count(number: u32) -> usize {
+/// A number of copies.
+pub(super) fn count(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
-}
-
-fn count_wide(number: u64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn times(each: &[f64], all: f64) -> Times {
-        Times { each: each.to_vec(), all }
-    }
-
-    #[test]
-    fn bandwidth_is_bytes_copied_once_in_decimal_gigabytes() {
-        // 16 copies of 512 MiB in a tenth of a second; a local copy is counted once too.
-        let bytes = [512 << 20];
-        let got = value(Measure::Bandwidth, Of::One(0), 16, &bytes, &times(&[0.1], 0.1));
-        assert!((got.expect("a number") - 85.899_345_92).abs() < 1e-9);
-    }
-
-    #[test]
-    fn a_total_is_over_the_time_of_the_slowest_and_a_sum_is_of_each_its_own() {
-        let bytes = [1_000_000_000, 1_000_000_000];
-        let times = times(&[0.5, 1.0], 1.0);
-        let of = |of| value(Measure::Bandwidth, of, 1, &bytes, &times).expect("a number");
-        assert!((of(Of::All) - 2.0).abs() < 1e-12);
-        assert!((of(Of::FirstTwo) - 3.0).abs() < 1e-12);
-        assert!((of(Of::One(1)) - 1.0).abs() < 1e-12);
-    }
-
-    #[test]
-    fn a_latency_is_that_of_one_copy_in_microseconds() {
-        let got = value(Measure::Latency, Of::One(0), 100, &[16], &times(&[0.000_25], 0.0));
-        assert!((got.expect("a number") - 2.5).abs() < 1e-12);
-    }
-
-    #[test]
-    fn no_time_is_no_number() {
-        let nothing = times(&[0.0], 0.0);
-        for of in [Of::One(0), Of::All, Of::FirstTwo] {
-            assert_eq!(value(Measure::Bandwidth, of, 1, &[8], &nothing), None);
-        }
-        assert_eq!(value(Measure::Latency, Of::One(0), 1, &[8], &nothing), None);
-    }
 }

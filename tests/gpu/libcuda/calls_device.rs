@@ -64,7 +64,7 @@ pub unsafe extern "C" fn cuGetErrorName(code: c_int, text: *mut *const c_char) -
 
 calls! {
     cuInit(_flags: c_uint) |mut driver| {
-        if driver.machine.gpus.is_empty() {
+        if driver.machine.visible.is_empty() {
             return Err(codes::NO_DEVICE);
         }
         driver.initialized = true;
@@ -76,7 +76,7 @@ calls! {
     }
 
     cuDeviceGetCount(count: *mut c_int) |driver| {
-        unsafe { put(count, driver.machine.gpus.len() as c_int) }
+        unsafe { put(count, driver.machine.visible.len() as c_int) }
     }
 
     cuDeviceGet(device: *mut c_int, ordinal: c_int) |driver| {
@@ -156,13 +156,7 @@ calls! {
 
     cuDevicePrimaryCtxRelease_v2(device: c_int) |mut driver| {
         let number = driver.gpu(device)?.0;
-        let count = driver.contexts.get_mut(&number).ok_or(codes::INVALID_CONTEXT)?;
-        *count -= 1;
-        if *count == 0 {
-            driver.contexts.remove(&number);
-            driver.peers.retain(|(from, to)| *from != number && *to != number);
-        }
-        Ok(())
+        driver.release(number)
     }
 
     cuCtxSetCurrent(context: *mut c_void) |driver| {

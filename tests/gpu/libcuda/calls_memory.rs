@@ -69,7 +69,7 @@ calls! {
     cuMemAlloc_v2(address: *mut c_ulonglong, bytes: usize) |mut driver| {
         let gpu = driver.current()?;
         let place = driver.room(gpu, bytes as u64)?;
-        let at = driver.memory.allocate(bytes as u64, place)?;
+        let at = driver.memory.allocate(bytes as u64, place, gpu)?;
         unsafe { put(address, at) }
     }
 
@@ -81,8 +81,8 @@ calls! {
     }
 
     cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, _flags: c_uint) |mut driver| {
-        driver.current()?;
-        let at = driver.memory.allocate(bytes as u64, Place::Host)?;
+        let gpu = driver.current()?;
+        let at = driver.memory.allocate(bytes as u64, Place::Host, gpu)?;
         unsafe { put(place, at as *mut c_void) }
     }
 
@@ -110,14 +110,14 @@ calls! {
 
     cuIpcOpenMemHandle_v2(address: *mut c_ulonglong, handle: IpcHandle, _flags: c_uint)
     |mut driver| {
-        driver.current()?;
+        let gpu = driver.current()?;
         let token = Token::of(&handle.0).filter(|token| !token.fabric);
         let token = token.ok_or(codes::INVALID_VALUE)?;
         // cuda.h: a process cannot open what it exported itself.
         if token.process == std::process::id() {
             return Err(codes::INVALID_CONTEXT);
         }
-        let at = driver.memory.open(&token)?;
+        let at = driver.memory.open(&token, gpu)?;
         unsafe { put(address, at) }
     }
 

@@ -9,6 +9,7 @@ use crate::calls_device::put;
 use crate::codes;
 use crate::driver::Guard;
 use crate::driver::gpu_of;
+use crate::driver::queue;
 use crate::driver::wait;
 use crate::rates::Place;
 use crate::streams::Effect;
@@ -28,7 +29,7 @@ fn copy(mut driver: Guard, to: u64, from: u64, bytes: usize, stream: u64) -> Res
     let at_least_ns = driver.machine.latency_ns;
     let effect = Effect::Copy { to, from, bytes, is_wrong };
     let amount = bytes as f64;
-    driver.streams.push(stream, Work::Transfer { amount, way, at_least_ns, effect });
+    queue(driver, stream, Work::Transfer { amount, way, at_least_ns, effect });
     Ok(())
 }
 
@@ -44,7 +45,7 @@ calls! {
         let way = driver.machine.way(&place, &place, true);
         let (amount, at_least_ns) = (words as f64 * 4.0, driver.machine.latency_ns);
         let effect = Effect::Fill { at, word, words };
-        driver.streams.push(stream, Work::Transfer { amount, way, at_least_ns, effect });
+        queue(driver, stream, Work::Transfer { amount, way, at_least_ns, effect });
         Ok(())
     }
 
@@ -112,7 +113,7 @@ calls! {
         let (stream, _) = driver.stream(stream as u64)?;
         let event = event as u64;
         let record = driver.streams.records(event).ok_or(codes::INVALID_HANDLE)?;
-        driver.streams.push(stream, Work::Await { event, record });
+        queue(driver, stream, Work::Await { event, record });
         Ok(())
     }
 
@@ -128,7 +129,7 @@ calls! {
         if flags != 0 || !word.is_multiple_of(4) {
             return Err(codes::INVALID_VALUE);
         }
-        driver.streams.push(stream, Work::Hold { word, value });
+        queue(driver, stream, Work::Hold { word, value });
         Ok(())
     }
 
@@ -195,7 +196,7 @@ calls! {
         let effect = Effect::Call { function, data: data as usize };
         let transfer =
             Work::Transfer { amount: 0.0, way: Vec::new(), at_least_ns: nanoseconds, effect };
-        driver.streams.push(stream, transfer);
+        queue(driver, stream, transfer);
         Ok(())
     }
 }

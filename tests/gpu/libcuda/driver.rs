@@ -23,6 +23,7 @@ use crate::streams::Effect;
 use crate::streams::Goal;
 use crate::streams::Step;
 use crate::streams::Streams;
+use crate::streams::Work;
 
 /// Everything.
 #[derive(Debug)]
@@ -113,11 +114,11 @@ impl Driver {
         self.broken.get(&gpu).map_or(Ok(gpu), |code| Err(*code))
     }
 
-    /// A GPU of this node, by number.
-    pub fn gpu(&self, gpu: c_int) -> Result<(u32, &Gpu), i32> {
-        let number = u32::try_from(gpu).map_err(|_| codes::INVALID_DEVICE)?;
-        let found = self.machine.gpus.get(number as usize).ok_or(codes::INVALID_DEVICE)?;
-        Ok((number, found))
+    /// A GPU that this process is shown, with its number.
+    pub fn gpu(&self, device: c_int) -> Result<(u32, &Gpu), i32> {
+        let ordinal = usize::try_from(device).map_err(|_| codes::INVALID_DEVICE)?;
+        let number = *self.machine.visible.get(ordinal).ok_or(codes::INVALID_DEVICE)?;
+        Ok((number, &self.machine.gpus[number as usize]))
     }
 
     /// The stream of a handle; 0 is the current context's own.
@@ -132,6 +133,18 @@ impl Driver {
         };
         let gpu = self.streams.gpu(handle).ok_or(codes::INVALID_HANDLE)?;
         self.broken.get(&gpu).map_or(Ok((handle, gpu)), |code| Err(*code))
+    }
+
+    /// Whether a stream has room for more. One that is held fills up, and whoever
+    /// queues more then waits with it, as with a real one.
+    pub fn has_room(&mut self, stream: u64) -> bool {
+        self.streams.settle();
+        while self.streams.is_full(stream) {
+            if self.step() == Step::Held {
+                return false;
+            }
+        }
+        true
     }
 
     /// Moves what was moved. What must not be touched breaks the context.
@@ -209,6 +222,16 @@ impl Driver {
     }
 }
 
+/// Queues work in a stream, as soon as it has room.
+pub fn queue(mut driver: Guard, stream: u64, work: Work) {
+    while !driver.has_room(stream) {
+        drop(driver);
+        std::thread::sleep(LOOK);
+        driver = lock();
+    }
+    driver.streams.push(stream, work);
+}
+
 /// Waits until a goal is reached. What the host holds waits for the host.
 pub fn wait(mut driver: Guard, goal: Goal) -> Guard {
     loop {
@@ -225,6 +248,19 @@ pub fn wait(mut driver: Guard, goal: Goal) -> Guard {
 }
 
 impl Driver {
+    /// Gives a GPU's primary context back. With the last goes everything in it.
+    pub fn release(&mut self, gpu: u32) -> Result<(), i32> {
+        let count = self.contexts.get_mut(&gpu).ok_or(codes::INVALID_CONTEXT)?;
+        *count -= 1;
+        if *count == 0 {
+            self.contexts.remove(&gpu);
+            self.peers.retain(|(from, to)| *from != gpu && *to != gpu);
+            self.streams.forget(gpu);
+            self.memory.forget(gpu);
+        }
+        Ok(())
+    }
+
     /// Keeps a GPU's primary context.
     pub fn retain(&mut self, gpu: u32) -> Result<(), i32> {
         if let Some(code) = self.faults.is_lost(&self.machine.description, gpu) {

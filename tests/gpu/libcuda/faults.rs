@@ -1,8 +1,6 @@
 //! What goes wrong, and when: calls that fail, hang or end the process, GPUs that
-//! are lost. Counts are of calls in this process, from 1.
-//!
-//! `fail CALL = CODE`, `fail CALL = CODE at N`, `fail CALL = CODE from N`,
-//! `hang CALL = N`, `die CALL = N`, `lost GPU = CODE after N`.
+//! are lost. Counts are of calls in this process, from 1. The lines that say so
+//! are listed in `lib`.
 
 use std::collections::BTreeMap;
 use std::io::Write;

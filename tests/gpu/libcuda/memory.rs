@@ -56,6 +56,8 @@ pub struct Region {
     pub origin: Origin,
     /// The GPUs of this node that may use it, where that was said.
     pub allowed: BTreeSet<u32>,
+    /// The GPU in whose context it was taken, with which it goes.
+    context: Option<u32>,
     file: Option<File>,
 }
 
@@ -168,8 +170,8 @@ impl Memory {
         allocated.map(|it| it.bytes).sum::<u64>() + physical.map(|it| it.bytes).sum::<u64>()
     }
 
-    /// Memory at addresses that nobody chose.
-    pub fn allocate(&mut self, bytes: u64, place: Place) -> Result<u64, i32> {
+    /// Memory at addresses that nobody chose, taken in the context of a GPU.
+    pub fn allocate(&mut self, bytes: u64, place: Place, gpu: u32) -> Result<u64, i32> {
         if bytes == 0 {
             return Err(codes::INVALID_VALUE);
         }
@@ -178,9 +180,20 @@ impl Memory {
             Place::Gpu { .. } => (Origin::Allocated, Some(file(bytes)?), SHARED),
         };
         let at = map(0, bytes, READ_WRITE, flags | NO_RESERVE, file.as_ref())?;
-        let region = Region { bytes, place, origin, allowed: BTreeSet::new(), file };
-        self.regions.insert(at, region);
+        let (allowed, context) = (BTreeSet::new(), Some(gpu));
+        self.regions.insert(at, Region { bytes, place, origin, allowed, context, file });
         Ok(at)
+    }
+
+    /// Gives back what was taken in a context.
+    pub fn forget(&mut self, gpu: u32) {
+        self.regions.retain(|address, region| {
+            let stays = region.context != Some(gpu);
+            if !stays {
+                unsafe { munmap(*address as *mut c_void, region.bytes as usize) };
+            }
+            stays
+        });
     }
 
     /// Gives memory of this origin back.
@@ -212,7 +225,7 @@ impl Memory {
     }
 
     /// Maps an allocation of another process.
-    pub fn open(&mut self, token: &Token) -> Result<u64, i32> {
+    pub fn open(&mut self, token: &Token, gpu: u32) -> Result<u64, i32> {
         let file = token.open()?;
         let at = map(0, token.bytes, READ_WRITE, SHARED | NO_RESERVE, Some(&file))?;
         let region = Region {
@@ -220,6 +233,7 @@ impl Memory {
             place: token.place(),
             origin: Origin::Opened,
             allowed: BTreeSet::new(),
+            context: Some(gpu),
             file: Some(file),
         };
         self.regions.insert(at, region);
@@ -317,6 +331,7 @@ impl Memory {
             place: physical.place.clone(),
             origin: Origin::Mapped,
             allowed: BTreeSet::new(),
+            context: None,
             file: Some(file),
         };
         self.regions.insert(address, region);

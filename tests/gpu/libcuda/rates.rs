@@ -63,7 +63,10 @@ pub struct Machine {
     pub stream_memory: bool,
     /// No copy takes less, in nanoseconds.
     pub latency_ns: f64,
+    /// All GPUs, by their number in the description.
     pub gpus: Vec<Gpu>,
+    /// The numbers of those that this process is shown, in the order it is.
+    pub visible: Vec<u32>,
     pub description: Description,
 }
 
@@ -85,8 +88,6 @@ const KNOWN: &[&str] = &[
     "switch",
     "local",
     "host-memory",
-    "noise",
-    "seed",
     "no-peer",
     "wrong-data",
     "hang",
@@ -104,6 +105,7 @@ impl Machine {
         let number = |words: &[&str], otherwise: i32| description.get(words).unwrap_or(otherwise);
         let says = |words: &[&str], otherwise| description.says(words).unwrap_or(otherwise);
         let count = number(&["gpus"], 1).unsigned_abs();
+        let gpus: Vec<Gpu> = (0..count).map(|gpu| Gpu::of(&description, gpu)).collect();
         Self {
             node: description.get(&["node"]).unwrap_or("node0".to_owned()),
             cuda: number(&["cuda"], 13_000),
@@ -112,7 +114,8 @@ impl Machine {
             fabric: says(&["fabric"], true),
             stream_memory: says(&["stream-memory"], true),
             latency_ns: description.get(&["latency"]).unwrap_or(2.0) * 1e3,
-            gpus: (0..count).map(|gpu| Gpu::of(&description, gpu)).collect(),
+            visible: visible(&gpus),
+            gpus,
             description,
         }
     }
@@ -209,6 +212,19 @@ impl Machine {
         let (from, to) = (self.named(from), self.named(to));
         self.description.says(&["wrong-data", &from, &to]).is_some()
     }
+}
+
+/// The GPUs that the environment shows, as CUDA's programming guide has it: in
+/// the order of the bus where that is asked for, and those listed, up to the
+/// first that is not there.
+fn visible(gpus: &[Gpu]) -> Vec<u32> {
+    let mut numbers: Vec<u32> = (0..).zip(gpus).map(|(number, _)| number).collect();
+    if std::env::var("CUDA_DEVICE_ORDER").is_ok_and(|order| order == "PCI_BUS_ID") {
+        numbers.sort_by_key(|number| gpus[*number as usize].bus.clone());
+    }
+    let Ok(list) = std::env::var("CUDA_VISIBLE_DEVICES") else { return numbers };
+    let asked = list.split(',').map(|word| word.trim().parse::<usize>().ok());
+    asked.map_while(|ordinal| numbers.get(ordinal?).copied()).collect()
 }
 
 impl Gpu {

@@ -91,6 +91,10 @@ pub enum Step {
     Held,
 }
 
+/// What a stream that is held has room for: about what a channel of the driver
+/// takes before whoever queues more waits.
+const ROOM: usize = 1024;
+
 /// Handles do not look like small numbers, so that nobody takes one for another.
 const FIRST_HANDLE: u64 = 0x5700_0000;
 
@@ -132,6 +136,17 @@ impl Streams {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.queue.push_back(work);
         }
+    }
+
+    /// Whether a stream takes no more for now.
+    pub fn is_full(&self, stream: u64) -> bool {
+        self.streams.get(&stream).is_some_and(|it| ROOM <= it.queue.len())
+    }
+
+    /// Ends all streams and events of a context.
+    pub fn forget(&mut self, gpu: u32) {
+        self.streams.retain(|_, stream| stream.gpu != gpu);
+        self.events.retain(|_, event| event.gpu != gpu);
     }
 
     pub fn create_event(&mut self, gpu: u32) -> u64 {

@@ -84,6 +84,9 @@ pub(super) fn rounds(
         Across::Lane => lanes(ranks, member),
     };
     let both = |pairs: &[(u32, u32)]| {
+        let mut pairs: Vec<(u32, u32)> =
+            pairs.iter().map(|(a, b)| (*a.min(b), *a.max(b))).collect();
+        pairs.sort_unstable();
         let there = pairs.iter().map(|(a, b)| Flow::new(kind, *a, *b));
         let back = pairs.iter().map(|(a, b)| Flow::new(kind, *b, *a));
         (there.collect::<Vec<_>>(), back.collect::<Vec<_>>())

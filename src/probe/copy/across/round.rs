@@ -7,12 +7,14 @@ use std::time::Duration;
 use super::Ended;
 use super::Sweep;
 use super::data;
+use super::hall::Arrived;
 use super::pairs::Flow;
 use super::pairs::Kind;
 use super::party::News;
 use super::roll;
 use super::roll::Failure;
 use super::roll::Outcome;
+use super::slowest;
 use super::told::Word;
 use super::window;
 use super::window::Span;
@@ -25,7 +27,7 @@ use crate::probe::said::Cell;
 use crate::probe::said::Line;
 
 /// How often a bisection is tried whose windows are not covered.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 4;
 
 /// The slowest copy that is waited for, in bytes a second: a hundredth of what
 /// PCIe gives. What is slower is stuck.
@@ -53,20 +55,23 @@ impl Sweep<'_, '_, '_> {
                 Some(known) => known,
                 None => self.warm_up(round)?,
             };
-            let longest = self.agree(round, &known)?;
+            let last_closes = self.agree(round, &known)?;
             let stamp = format!("{} attempt {attempt}", round.name);
             self.prepare(round, &stamp)?;
-            let (took, news) = self.copy(round, &known, longest)?;
+            let (took, news) = self.copy(round, &known, last_closes)?;
             if round.kind == Kind::Bisect && !self.is_covered(round, &news) {
                 if attempt < ATTEMPTS {
-                    // The rates of the round itself are better than those of a warm-up.
+                    // What the round itself took is better than what came before it.
+                    self.skew_ms = self.skew_ms.max(window::skew(slowest(&news)));
                     rates = Some(known.into_iter().chain(took).collect());
                     continue;
                 }
                 self.check(round, &stamp, None)?;
                 let what = format!(
-                    "nodes did not copy at the same time for long enough, {ATTEMPTS} times over; \
-                     a larger buffer makes copies that last longer"
+                    "nodes did not copy at the same time for long enough, {ATTEMPTS} times over \
+                     (the last exchange took {:.0} ms): larger buffers make copies that last \
+                     longer",
+                    slowest(&news)
                 );
                 self.tell(round, ProbeProblem::new(ProblemKind::Error, "uneven-round", what))?;
                 break;
@@ -93,14 +98,14 @@ impl Sweep<'_, '_, '_> {
         self.keep(round, outcome)
     }
 
-    /// Tells how long the longest window here will be; answers how long the longest
-    /// of all will be.
+    /// Tells when the last window here will close; answers when the last of all
+    /// will.
     fn agree(&mut self, round: &Round<'_>, known: &BTreeMap<Flow, f64>) -> Result<f64, Ended> {
-        let own = known.values().map(|ms| window::window(*ms, self.task.copies).1);
-        let window_ms = own.reduce(f64::max);
+        let own = known.values().map(|ms| window::closes(*ms, self.task.copies, self.skew_ms));
+        let closes_ms = own.reduce(f64::max);
         let what = format!("{}, warm", round.name);
-        let news = self.meet(&what, Word { window_ms, ..Word::default() })?;
-        Ok(news.words.values().filter_map(|word| word.window_ms).fold(0.0, f64::max))
+        let news = self.meet(&what, Word { closes_ms, ..Word::default() })?;
+        Ok(news.words.values().filter_map(|word| word.closes_ms).fold(0.0, f64::max))
     }
 
     /// Makes what is copied the data of this round, and clears where it goes.
@@ -118,6 +123,7 @@ impl Sweep<'_, '_, '_> {
             }
         }
         self.meet(&format!("{}, ready", round.name), Word::default())?;
+        self.meet(&format!("{}, begin", round.name), Word::default())?;
         Ok(())
     }
 
@@ -127,23 +133,26 @@ impl Sweep<'_, '_, '_> {
         &mut self,
         round: &Round<'_>,
         known: &BTreeMap<Flow, f64>,
-        longest: f64,
+        last_closes: f64,
     ) -> Result<(BTreeMap<Flow, f64>, News), Ended> {
-        let left = self.left(round);
+        let (left, began_ms) = (self.left(round), self.waited_ms);
         let lanes: Vec<_> = left
             .iter()
             .filter_map(|flow| {
-                let plan = window::plan(*known.get(flow)?, self.task.copies, longest);
+                let ms = *known.get(flow)?;
+                let plan = window::plan(ms, self.task.copies, last_closes, self.skew_ms);
                 let (lane, engine) = self.hall.lane(*flow, self.bytes, &self.party)?;
                 Some((lane, engine, plan))
             })
             .collect();
         let most = lanes.iter().map(|(_, _, plan)| plan.before + plan.window + plan.after).max();
         let limit = self.limit(most.unwrap_or(0));
+        self.mouth.begin(&format!("{}: copying {}", round.name, self.ends(&left)));
         let (outcome, span) = roll::roll(&lanes, limit);
-        // Told afterwards: between the answer of all and the first copy lies nothing.
+        // Problems are told afterwards: all wait for nobody between the answer and the
+        // first copy.
         let took = self.keep(round, outcome)?;
-        let word = Word { span, ..Word::default() };
+        let word = Word { span, exchange_ms: Some(began_ms), ..Word::default() };
         let news = self.meet(&format!("{}, copied", round.name), word)?;
         Ok((took, news))
     }
@@ -156,7 +165,7 @@ impl Sweep<'_, '_, '_> {
         let spans = members.iter().map(|member| news.words.get(member)?.span);
         let spans: Option<Vec<Span>> = spans.collect();
         // Who left in the middle of it took a part of the load away.
-        news.gone.is_empty() && spans.is_some_and(|spans| window::covered(&spans))
+        news.gone.is_empty() && spans.is_some_and(|spans| window::covered(&spans, slowest(news)))
     }
 
     /// Compares what arrived here, hears what arrived elsewhere, and says numbers
@@ -174,9 +183,19 @@ impl Sweep<'_, '_, '_> {
             self.mouth.begin(&doing);
             match self.hall.compare(flow.to, &pattern) {
                 Ok(None) => {}
-                Ok(Some(None)) => word.right.push((flow.from, flow.to)),
-                Ok(Some(Some(difference))) => {
+                Ok(Some(Arrived::Right)) => word.right.push((flow.from, flow.to)),
+                Ok(Some(Arrived::Wrong(difference))) => {
                     word.wrong.push((flow.from, flow.to, describe(&difference, &pattern)));
+                }
+                Ok(Some(Arrived::SpoiledHere(difference))) => {
+                    word.right.push((flow.from, flow.to));
+                    let how = describe(&difference, &pattern);
+                    let what = format!(
+                        "what {} brought was spoiled on its way to the host, which compares it: \
+                         {how}; a second look found all of it right",
+                        self.ends(&[flow])
+                    );
+                    self.tell_spoiled(Some(round.testcase), flow.to, what)?;
                 }
                 Err(error) => self.lose(flow.to, &error, &doing)?,
             }
@@ -203,7 +222,6 @@ impl Sweep<'_, '_, '_> {
     }
 
     fn say_number(&mut self, round: &Round<'_>, flow: Flow, ms: f64) -> Result<(), Ended> {
-        #[expect(clippy::cast_precision_loss, reason = "sizes of memory are far below 2^53")]
         let value = self.bytes as f64 / (ms * 1e6);
         if !value.is_finite() || ms <= 0.0 {
             let what = format!("{} took no time at all", self.ends(&[flow]));
@@ -219,6 +237,19 @@ impl Sweep<'_, '_, '_> {
         let mut problem = ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", what);
         problem.gpu = self.party.mine().find(|it| it.rank == flow.issuer).map(|it| it.gpu);
         self.tell(round, problem)
+    }
+
+    /// Data of a GPU of this process was spoiled between it and the host.
+    pub(super) fn tell_spoiled(
+        &mut self,
+        testcase: Option<&str>,
+        rank: u32,
+        what: String,
+    ) -> Result<(), Ended> {
+        let mut problem = ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", what);
+        problem.gpu = self.party.mine().find(|it| it.rank == rank).map(|it| it.gpu);
+        problem.testcase = testcase.map(str::to_owned);
+        self.say_problem(problem)
     }
 
     fn tell(&mut self, round: &Round<'_>, problem: ProbeProblem) -> Result<(), Ended> {
@@ -272,13 +303,12 @@ impl Sweep<'_, '_, '_> {
 
     /// How long this many copies may take.
     fn limit(&self, copies: u32) -> Duration {
-        #[expect(clippy::cast_precision_loss, reason = "sizes of memory are far below 2^53")]
         let slowest = self.bytes as f64 / SLOWEST * f64::from(copies);
         Duration::from_secs_f64(slowest.clamp(5.0, 30.0))
     }
 }
 
-fn describe(difference: &Difference, pattern: &Pattern) -> String {
+pub(super) fn describe(difference: &Difference, pattern: &Pattern) -> String {
     format!(
         "{} of {} words differ, the first at byte {} ({:#010x} instead of {:#010x})",
         difference.words,

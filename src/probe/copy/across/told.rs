@@ -142,9 +142,12 @@ pub(super) struct Word {
     /// Which of its ranks cannot reach the memory of which rank.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unreached: Vec<(u32, u32)>,
-    /// How long the longest window of its streams will be, in milliseconds.
+    /// When the last window of its streams will close, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) window_ms: Option<f64>,
+    pub(super) closes_ms: Option<f64>,
+    /// How long its last exchange took, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) exchange_ms: Option<f64>,
     /// When its copies ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) span: Option<Span>,

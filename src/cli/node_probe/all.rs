@@ -1,0 +1,110 @@
+//! `fabricgate node probe all`: everything that this node can measure by itself.
+
+use super::attending;
+use super::attending::Common;
+use super::attending::Telling;
+use super::collective;
+use super::collective::CollectiveArgs;
+use super::copy;
+use super::copy::CopyArgs;
+use super::fabric;
+use super::fabric::FabricArgs;
+use crate::cli::exit;
+use crate::cli::sim;
+use crate::cli::stdout;
+
+/// Measure everything that this node can measure by itself: all copies, ways of
+/// sharing memory, all collectives.
+///
+/// One table after the other, or with --json one document a line. What cannot be
+/// measured is told with its reason and keeps nothing else from being measured.
+///
+/// Ends with the worst of its parts: 0, 3 for wrong data, 4 when not everything
+/// could be measured, 5 when nothing could be begun.
+#[derive(Debug, clap::Args)]
+pub struct AllArgs {
+    #[command(flatten)]
+    common: Common,
+    /// NCCL, where it is not the one that is found.
+    #[arg(long, value_name = "PATH", env = "FABRICGATE_NCCL")]
+    nccl: Option<String>,
+    /// Numbers taken of each cell and size.
+    #[arg(long, value_name = "K", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    readings: u32,
+    /// Size of one copy, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 512,
+        value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    buffer: u64,
+    /// The largest message of collectives.
+    #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = attending::bytes)]
+    max: u64,
+}
+
+/// Options of one probe from words, with its defaults for all else.
+fn parsed<A: clap::Args>(words: &[String]) -> anyhow::Result<A> {
+    let command = A::augment_args(clap::Command::new("probe").no_binary_name(true));
+    Ok(A::from_arg_matches(&command.try_get_matches_from(words)?)?)
+}
+
+/// Measures and prints.
+pub fn run(args: &AllArgs, json: bool, telling: &mut Telling) -> anyhow::Result<u8> {
+    let readings = format!("--readings={}", args.readings);
+    let buffer = format!("--buffer={}", args.buffer);
+    let mut copies: CopyArgs = parsed(&["--set=full".to_owned(), readings.clone(), buffer])?;
+    let mut fabrics: FabricArgs = parsed(&[])?;
+    let max = format!("--max={}", args.max);
+    let mut words = vec!["--tests=all".to_owned(), readings, max];
+    words.extend(args.nccl.as_ref().map(|path| format!("--nccl={path}")));
+    let mut collectives: CollectiveArgs = parsed(&words)?;
+    let common = Common { together: false, ..args.common.clone() };
+    copies.common = common.clone();
+    fabrics.common = common.clone();
+    collectives.common = common;
+
+    let mut codes = Vec::new();
+    head(json, "Copies", true)?;
+    codes.push(copy::run(&copies, json, telling)?);
+    if !sim::is_simulated() {
+        head(json, "Sharing of memory", false)?;
+        codes.push(fabric::run(&fabrics, json, telling)?);
+    }
+    head(json, "Collectives", false)?;
+    codes.push(collective::run(&collectives, json, telling)?);
+    Ok(worst(&codes))
+}
+
+fn head(json: bool, title: &str, is_first: bool) -> anyhow::Result<()> {
+    if json {
+        return Ok(());
+    }
+    let above = if is_first { "" } else { "\n" };
+    stdout::text(&format!("{above}== {title}\n"))
+}
+
+/// The exit code of all: wrong data first, then what could not be measured. That
+/// nothing could be begun is so only where it was so everywhere.
+fn worst(codes: &[u8]) -> u8 {
+    if codes.contains(&exit::GATE_CLOSED) {
+        exit::GATE_CLOSED
+    } else if codes.iter().all(|code| *code == exit::PASS) {
+        exit::PASS
+    } else if codes.iter().all(|code| *code == exit::ENVIRONMENT) {
+        exit::ENVIRONMENT
+    } else {
+        exit::INCONCLUSIVE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_part_decides() {
+        assert_eq!(worst(&[0, 0]), exit::PASS);
+        assert_eq!(worst(&[0, 5]), exit::INCONCLUSIVE);
+        assert_eq!(worst(&[5, 5]), exit::ENVIRONMENT);
+        assert_eq!(worst(&[4, 3, 5]), exit::GATE_CLOSED);
+    }
+}
