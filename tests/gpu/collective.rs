@@ -469,6 +469,52 @@ fn a_node_without_nccl_is_missing_and_the_others_measure() {
 }
 
 #[test]
+fn memory_that_is_gone_when_it_is_asked_for_ends_all_before_they_connect() {
+    let [one, other] = three();
+    let other = other.with("fail cuMemAlloc_v2 = 2");
+    let ran = measured(&[one, other], &task(&["all_reduce_perf"]));
+    nobody_is_accused(&ran);
+    let own = ran[2].problem();
+    assert_eq!(own.class, "out-of-memory");
+    assert_eq!(own.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+    let told = ran[0].problem();
+    assert_eq!((told.class.as_str(), told.node.as_deref()), ("rank-failed", Some("n2")));
+    assert!(ran.iter().all(|rank| rank.asks.len() == 2), "nobody connected");
+}
+
+#[test]
+fn a_gpu_that_is_lost_in_the_middle_is_told_by_its_rank_and_the_others_end() {
+    let [one, other] = three();
+    let other = other.with("lost 0 = 719 after 60");
+    let task = Task { patience_s: 2, ..task(&all()) };
+    let ran = measured(&[one, other], &task);
+    nobody_is_accused(&ran);
+    let own = ran[2].problem();
+    assert_eq!((own.class.as_str(), own.gpu), ("cuda-error", Some(0)));
+    assert_eq!(ran[0].problem().class, "rank-failed");
+    assert!(ran[1].problems().is_empty() && ran[1].code == Some(0));
+}
+
+#[test]
+fn one_gpu_cannot_be_two_ranks() {
+    let node = Node { gpus: vec![0, 0], ..Node::of("n1", 1) };
+    let ran = measured(&[node], &task(&["all_reduce_perf"]));
+    assert_eq!(ran[0].problem().class, "gpu-twice");
+    assert!(ran[1].problems().is_empty() && ran[1].asks.len() == 1);
+}
+
+#[test]
+fn no_driver_is_one_clear_problem_and_the_others_know() {
+    let [one, other] = three();
+    let ran = measured(&[one, other.with("fail cuInit = 100")], &task(&["all_reduce_perf"]));
+    let own = ran[2].problem();
+    assert_eq!((own.class.as_str(), own.code.as_deref()), ("no-gpu", Some("CUDA_ERROR_NO_DEVICE")));
+    let told = ran[0].problem();
+    assert_eq!((told.class.as_str(), told.node.as_deref()), ("rank-missing", Some("n2")));
+    assert_eq!(ran[0].points().len(), 3);
+}
+
+#[test]
 fn no_library_at_all_is_one_clear_problem() {
     let nccl = Some(PathBuf::from("/no/such/libnccl.so.2"));
     let ran = measured(&[Node::of("n1", 1)], &Task { nccl, ..task(&["all_reduce_perf"]) });

@@ -3,6 +3,7 @@
 //! Every wait has an end. A communicator is given back in order or, after a
 //! failure, aborted from a thread of its own, because that can hang as well.
 
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -123,9 +124,9 @@ impl<'w, 'm> Deadline<'w, 'm> {
             self.mouth.begin(&format!("{what}, waiting for {:.0} s", passed.as_secs_f64()));
         }
         if passed < SPIN {
-            std::thread::yield_now()
+            std::thread::yield_now();
         } else {
-            std::thread::sleep(PAUSE)
+            std::thread::sleep(PAUSE);
         }
         Ok(())
     }
@@ -138,7 +139,9 @@ pub(super) struct Buffers<'c> {
     receive: Address,
     /// Of the operation that brings ranks together: to send, and to receive.
     small: [Address; 2],
-    host: HostMemory<'c>,
+    // It goes with the process: the driver frees it only when all streams are idle,
+    // and after a failure they may never be.
+    host: ManuallyDrop<HostMemory<'c>>,
     /// Bytes of each of the two.
     bytes: u64,
 }
@@ -170,6 +173,7 @@ impl<'c> Buffers<'c> {
             cuda.copy(to, send, usize::try_from(next).expect("part of a buffer"), stream)?;
             filled += next;
         }
+        let host = ManuallyDrop::new(host);
         let buffers = Self { send, receive, small, host, bytes };
         idle(cuda, stream, "filling buffers", deadline)?;
         Ok(buffers)

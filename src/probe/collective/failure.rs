@@ -67,7 +67,7 @@ impl Failure {
             Self::Library(_) => ("no-nccl", None),
             Self::Gpus(problem) => return problem.as_ref().clone(),
             Self::NoGpu { .. } => ("no-such-gpu", None),
-            Self::Cuda(error) => (cuda_class(error), named(error.code(), error.to_string())),
+            Self::Cuda(error) => (cuda_class(error), named(error.code(), &error.to_string())),
             Self::Nccl(error) => (nccl_class(error), error.code().map(nccl::name)),
             Self::Late { .. } => ("time-out", None),
         };
@@ -78,7 +78,7 @@ impl Failure {
 }
 
 /// The driver's name of an error, out of `call: NAME (code)`.
-fn named(code: Option<i32>, said: String) -> Option<String> {
+fn named(code: Option<i32>, said: &str) -> Option<String> {
     code?;
     let (_, rest) = said.split_once(": ")?;
     rest.split_once(" (").map(|(name, _)| name.to_owned())
