@@ -112,6 +112,8 @@ fn per_gpu(text: &mut String, cols: &[String], unit: &str, tests: &[&CopyTest]) 
         let worst = if unit == "us" { ends.reduce(f64::max) } else { ends.reduce(f64::min) };
         row.push(worst.map_or(NOTHING.to_owned(), number));
         let spread = known.iter().map(|it| it.relative()).reduce(f64::max);
+        // One reading says nothing of how far apart readings are.
+        let spread = spread.filter(|_| 1 < test.readings.len());
         row.push(spread.map_or(NOTHING.to_owned(), percent));
         row
     });

@@ -47,6 +47,9 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// their own bound ends the waiting, and the answer travels.
 const TRAVEL: Duration = Duration::from_secs(15);
 
+/// Why there is no answer where nobody is left to give one.
+const GONE: &str = "whoever started the probe is gone";
+
 /// A process to start.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
@@ -149,6 +152,7 @@ pub async fn attend<'a>(
         begun,
         work,
         interrupted: None,
+        is_alone: false,
         deaf: None,
     };
     table.dismiss_the_dead().await;
@@ -184,6 +188,9 @@ struct Table<'t> {
     begun: Instant,
     work: &'t Work,
     interrupted: Option<&'static str>,
+    /// Nobody is there who would answer.
+    is_alone: bool,
+    /// Why exchanges came to nothing.
     deaf: Option<String>,
 }
 
@@ -217,7 +224,7 @@ impl Table<'_> {
                     self.interrupted = Some(how);
                     self.end_all(&Fate::Interrupted(how));
                 }
-                line = from_above(&mut self.others), if self.deaf.is_none() => {
+                line = from_above(&mut self.others), if !self.is_alone => {
                     self.hear_others(line).await;
                 }
                 () = sleep_until(deadline), if !is_over => {
@@ -271,6 +278,9 @@ impl Table<'_> {
             }
             return;
         }
+        if self.is_alone {
+            return self.deafen(GONE);
+        }
         let value = match self.work.lists {
             true => together::merged(&first.shares),
             false => first.shares.first().and_then(|it| it.value.clone()).unwrap_or_default(),
@@ -291,7 +301,12 @@ impl Table<'_> {
     /// Takes a line of whoever started us.
     async fn hear_others(&mut self, line: Option<Vec<u8>>) {
         let Some(line) = line else {
-            return self.deafen("whoever started the probe is gone");
+            self.is_alone = true;
+            // Nobody may have anything left to ask.
+            if self.asked.is_some() {
+                self.deafen(GONE);
+            }
+            return;
         };
         if line.trim_ascii().is_empty() {
             return;
@@ -318,6 +333,7 @@ impl Table<'_> {
     /// input.
     fn deafen(&mut self, why: &str) {
         self.deaf.get_or_insert_with(|| why.to_owned());
+        self.is_alone = true;
         self.asked = None;
         for seat in &mut self.seats {
             seat.hang_up();

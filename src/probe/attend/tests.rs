@@ -211,6 +211,22 @@ fn where_nobody_answers_any_more_the_processes_are_told() {
 }
 
 #[test]
+fn that_nobody_answers_any_more_matters_only_to_who_asks() {
+    let alone = |script: &str| {
+        let (_, lines) = mpsc::channel(1);
+        let mut say = |_: &str| panic!("nobody is there");
+        let work = work(&[script]);
+        let (_keep, stop) = watch::channel(None);
+        now(attend(&work, Others::Above { lines, say: &mut say }, stop, &mut |_, _| {}))
+    };
+    let silent = alone(&format!("sleep 0.3; {END}"));
+    assert!(silent.parts[0].is_whole() && silent.deaf.is_none(), "{silent:?}");
+    let asking = alone(&format!("sleep 0.3; {}{END}", asks(0, "1", 5.0)));
+    assert_eq!(asking.parts[0].fate, Some(Fate::Failed(3)));
+    assert_eq!(asking.deaf.as_deref(), Some(GONE));
+}
+
+#[test]
 fn an_interruption_ends_everybody_and_keeps_what_was_said() {
     let script = format!("{END}; echo next: begun >&2; trap '' TERM INT; sleep 60 & wait");
     let work = work(&[&script]);
