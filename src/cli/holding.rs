@@ -240,7 +240,7 @@ impl Hold {
 impl Hold {
     /// Takes out what cannot be started where a node stands alone: ranks on several
     /// nodes. Of a pair only that node goes without, of a whole domain everybody
-    /// does.
+    /// does. What every node runs by itself, in place of such a tool too, stays.
     fn without_ranks(&self, plan: &mut Plan) {
         let seats = &self.held().seats;
         let (pods, why) = match &self.means {
@@ -257,6 +257,8 @@ impl Hold {
             round.steps.retain(|step| {
                 let stays = step.scope == ProbeScope::Rail
                     || step.nodes.len() < 2
+                    || step.together
+                    || step.otherwise.as_ref().is_some_and(|it| it.together)
                     || !step.nodes.iter().any(alone);
                 if !stays {
                     let whole = step.scope == ProbeScope::Domain;

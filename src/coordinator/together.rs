@@ -437,3 +437,57 @@ async fn all<T>(waiting: Vec<impl Future<Output = T>>) -> Vec<T> {
     .await;
     came.into_iter().flatten().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOST: usize = 1;
+
+    /// How three nodes that ended so end together, where the second went wrong.
+    fn ended(second: Ending, least: usize) -> (Ending, Option<String>) {
+        let well = || Ending::Exited { code: 0 };
+        let why = format!("n2: {second}");
+        let outcomes = [well(), second, well()]
+            .map(|ending| Outcome { ending, ..Outcome::not_started(String::new()) });
+        let nodes: Vec<NodeName> = ["n1", "n2", "n3"].map(NodeName::from).into();
+        ending(&outcomes, &[(LOST, why)], &nodes, least)
+    }
+
+    #[test]
+    fn one_that_went_wrong_is_named_and_what_the_others_printed_counts() {
+        let partly = |second| match ended(second, 2) {
+            (Ending::Partly { why }, None) => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(partly(Ending::Signalled { signal: 9 }), "n2: killed by signal 9");
+        let busy = Ending::Busy { why: "a job".to_owned() };
+        assert_eq!(partly(busy), "n2: a job");
+        assert_eq!(partly(Ending::Missing { program: "x".to_owned() }), "n2: x: not found");
+    }
+
+    #[test]
+    fn a_hang_is_a_hang_and_too_few_are_none() {
+        let (ending, complaint) = ended(Ending::TimedOut, 2);
+        assert_eq!(
+            (ending, complaint),
+            (Ending::TimedOut, Some("n2 ran past its time limit".into()))
+        );
+        let why = || "n2: gone".to_owned();
+        let busy = Ending::Busy { why: "gone".to_owned() };
+        assert_eq!(ended(busy, 3).0, Ending::Busy { why: why() });
+        let lost = Ending::NotStarted { why: "gone".to_owned() };
+        assert_eq!(ended(lost, 3).0, Ending::NotStarted { why: why() });
+        let missing = Ending::Missing { program: "x".to_owned() };
+        assert_eq!(ended(missing.clone(), 3).0, missing, "so that it is measured otherwise");
+        assert_eq!(ended(Ending::Exited { code: 127 }, 2).0, Ending::Exited { code: 127 });
+    }
+
+    #[test]
+    fn lines_have_their_node_in_front() {
+        let mut text = Vec::new();
+        with_margin(&mut text, &"n1".into(), b"a\n\nb");
+        with_margin(&mut text, &"n2".into(), b"");
+        assert_eq!(String::from_utf8(text).expect("text"), "n1: a\nn1: \nn1: b\n");
+    }
+}

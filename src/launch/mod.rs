@@ -404,6 +404,29 @@ mod tests {
     }
 
     #[test]
+    fn what_every_node_runs_is_nobody_elses_to_start() {
+        // Neither one job for all nodes nor a way between pods is asked for.
+        let own = ["{self}", "--json", "node", "probe", "copy", "--together"].map(str::to_owned);
+        let nodes: [NodeName; 2] = ["n1".into(), "n2".into()];
+        let seats = |make: fn(&str) -> Seat| {
+            let seats = nodes.iter().map(|node| (node.clone(), make(node.as_str()))).collect();
+            Held { seats, ..Held::default() }
+        };
+        let jobs = seats(|node| Seat::Job(format!("of-{node}")));
+        let pods = seats(|node| Seat::Pod { name: node.to_owned(), address: None });
+        for (launcher, held) in
+            [(Launcher::Slurm(Box::default()), jobs), (Launcher::Kubernetes(Box::default()), pods)]
+        {
+            for node in &nodes {
+                let words = launcher.command(&own, std::slice::from_ref(node), &held);
+                assert_eq!(words, Ok(own.to_vec()));
+            }
+            let mpirun = ["mpirun", "--host", "n1:4,n2:4", "tool"].map(str::to_owned);
+            assert!(launcher.command(&mpirun, &nodes, &held).is_err(), "so that it is run instead");
+        }
+    }
+
+    #[test]
     fn through_kubernetes_nothing_runs_where_no_pod_of_ours_does() {
         let launcher = Launcher::Kubernetes(Box::default());
         let node = NodeName::from("n1");

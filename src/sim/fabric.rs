@@ -374,6 +374,7 @@ impl Fabric {
             Fault::ToolError { node, .. }
             | Fault::Waived { node, .. }
             | Fault::ToolHangs { node, .. }
+            | Fault::ToolMissing { node, .. }
             | Fault::ToolFloods { node, .. }
             | Fault::ToolGarbage { node, .. } => {
                 self.node(node)?;

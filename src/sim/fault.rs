@@ -243,6 +243,13 @@ pub enum Fault {
         /// Which tool.
         tool: String,
     },
+    /// A tool is not installed on a node.
+    ToolMissing {
+        /// Which node.
+        node: String,
+        /// Which tool; `nccl-tests` are all its programs.
+        tool: String,
+    },
     /// A tool prints more than anybody can keep.
     ToolFloods {
         /// Which node.

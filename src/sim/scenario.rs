@@ -20,6 +20,7 @@ use super::tool;
 use super::tooling::Format;
 use super::tooling::Nvbandwidth;
 use super::tooling::Tools;
+use super::unwell;
 use crate::inventory::hostlist;
 
 /// One scenario file.
@@ -146,6 +147,9 @@ impl Scenario {
         if let Some(name) = self.tools.collectives.iter().find(|n| Collective::of(n).is_none()) {
             return Err(format!("tools.collectives: no program `{name}` in nccl-tests"));
         }
+        for tool in &self.tools.missing {
+            check_installed(tool).map_err(|why| format!("tools.missing: {why}"))?;
+        }
         for (number, fault) in self.faults.iter().enumerate() {
             self.check_fault(fault).map_err(|why| format!("fault {}: {why}", number + 1))?;
         }
@@ -181,6 +185,7 @@ impl Scenario {
                     false => Err(format!("no tool `{tool}`; known are {}", tool::NAMES.join(", "))),
                 }
             }
+            Fault::ToolMissing { tool, .. } => check_installed(tool),
             Fault::MissingCells { share, .. } | Fault::Dips { rate: share, .. }
                 if !(0.0..=1.0).contains(share) =>
             {
@@ -202,6 +207,14 @@ const PROGRAMS: &[&str] = &[
     "ib_write_bw",
     "iperf3",
 ];
+
+/// Whether a node can lack this tool.
+fn check_installed(tool: &str) -> Result<(), String> {
+    match tool == unwell::NCCL_TESTS || tool::NAMES.contains(&tool) {
+        true => Ok(()),
+        false => Err(format!("no tool `{tool}`; known are {}", tool::NAMES.join(", "))),
+    }
+}
 
 fn unfold(section: &str, domains: &[Domain]) -> Result<Vec<Group>, String> {
     let mut groups = Vec::new();

@@ -102,6 +102,9 @@ pub fn call(
     args: &[String],
     environment: &Environment,
 ) -> Option<Reply> {
+    if NAMES.contains(&name) && unwell::without(bench.scenario, &[bench.scope], name).is_some() {
+        return Some(Reply::Says(unwell::not_found(name)));
+    }
     if name == "mpirun" {
         return Some(launched(bench, args, environment));
     }
@@ -173,6 +176,10 @@ fn launched(bench: &Bench<'_>, args: &[String], environment: &Environment) -> Re
         Err(answer) => return Reply::Says(answer),
     };
     let hosts = &launch.job.hosts;
+    let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+    if let Some(node) = unwell::without(bench.scenario, &names, &launch.program) {
+        return Reply::Says(mpi::no_program(node, &launch.program));
+    }
     let known = bench.fabric.claims.iter();
     // A run inside one claimed domain is one of that domain.
     let domain = known

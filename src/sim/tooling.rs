@@ -34,6 +34,8 @@ pub struct Tools {
     pub shared_planes: bool,
     /// What is recorded.
     pub record: Vec<Recorded>,
+    /// Tools that no node has; `nccl-tests` are all its programs.
+    pub missing: Vec<String>,
 }
 
 impl Default for Tools {
@@ -62,6 +64,7 @@ impl Default for Tools {
                 Recorded::Collectives,
                 Recorded::Imex,
             ],
+            missing: Vec::new(),
         }
     }
 }

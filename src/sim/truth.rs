@@ -276,6 +276,7 @@ fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
         Fault::Busy { node, .. } => at_node(wrong("busy", "node", "unknown"), node),
         Fault::Unreachable { node } => at_node(wrong("unreachable", "node", "unknown"), node),
         Fault::ToolHangs { node, .. } => at_node(wrong("tool-hangs", "node", "unknown"), node),
+        Fault::ToolMissing { node, .. } => at_node(wrong("tool-missing", "node", "unknown"), node),
         Fault::ToolFloods { node, .. } => at_node(wrong("tool-floods", "node", "unknown"), node),
         Fault::ToolGarbage { node, .. } => at_node(wrong("tool-garbage", "node", "unknown"), node),
     }

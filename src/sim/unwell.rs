@@ -1,6 +1,7 @@
 //! Nodes that cannot be reached, and tools that do not behave.
 
 use super::fault::Fault;
+use super::render::Answer;
 use super::scenario::Scenario;
 
 /// What is wrong with a tool on a node.
@@ -35,6 +36,31 @@ pub fn ailment(scenario: &Scenario, nodes: &[&str], name: &str) -> Option<Ailmen
         };
         (tool == name && nodes.contains(&node.as_str())).then_some(ailment)
     })
+}
+
+/// The first of these nodes that has no tool of this name. `nccl-tests` stands
+/// for all its programs.
+pub fn without<'n>(scenario: &Scenario, nodes: &[&'n str], name: &str) -> Option<&'n str> {
+    let is_it = |tool: &str| {
+        tool == name || (tool == NCCL_TESTS && super::collective::Collective::of(name).is_some())
+    };
+    if scenario.tools.missing.iter().any(|tool| is_it(tool)) {
+        return nodes.first().copied();
+    }
+    let lacks = |node: &str| {
+        scenario.faults.iter().any(|fault| {
+            matches!(fault, Fault::ToolMissing { node: n, tool } if n == node && is_it(tool))
+        })
+    };
+    nodes.iter().copied().find(|node| lacks(node))
+}
+
+/// All programs of nccl-tests, where a scenario says which tools are missing.
+pub const NCCL_TESTS: &str = "nccl-tests";
+
+/// What a shell answers for a program that is not there.
+pub fn not_found(name: &str) -> Answer {
+    Answer::ended(String::new(), format!("sh: {name}: command not found\n"), 127)
 }
 
 /// Whether a node cannot be reached.

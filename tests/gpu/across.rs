@@ -214,6 +214,23 @@ fn wrong_data_is_a_fault_of_its_pair_and_gives_no_number() {
 }
 
 #[test]
+fn a_host_link_that_spoils_data_is_not_taken_for_the_fabric() {
+    let spoils = node("n0", 2).with("wrong-data host 0");
+    let said = measure(Across::Lane, &[BISECT], vec![spoils, node("n1", 2)]);
+    let problem = said[0].problems()[0];
+    assert_eq!((problem.kind, problem.gpu), (ProblemKind::Corrupt, Some(0)));
+    assert!(problem.detail.contains("does not hold what the host wrote there"), "{problem:?}");
+    assert_eq!(said[1].classes(), ["peer-lost"]);
+    assert!(is_near(said[0].value(BISECT, "1->3", "0"), 1.0));
+    assert!(is_near(said[1].value(BISECT, "3->1", "0"), 1.0));
+    // On its way back it is right at a second look, and the copy between GPUs counts.
+    let spoils = node("n0", 1).with("wrong-data 0 host");
+    let said = measure(Across::Lane, &[BISECT], vec![spoils, node("n1", 1)]);
+    assert_eq!(said[0].problems()[0].kind, ProblemKind::Corrupt);
+    assert!(said[0].cells(BISECT).is_empty(), "its source could not be checked");
+}
+
+#[test]
 fn memory_is_imported_once_and_given_back_before_its_owner_releases_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let calls = folder.path().join("calls");

@@ -145,7 +145,8 @@ fn a_lost_peer_is_named_and_pairs_without_it_are_measured() {
 
 #[test]
 fn an_error_that_does_not_last_costs_what_it_was_made_for() {
-    let place = Place::of(&machine(3).with("fail cuMemcpyAsync = 1 at 4"));
+    // Each reading asks for two times: this is the second of GPU 0.
+    let place = Place::of(&machine(3).with("fail cuEventElapsedTime = 1 at 3"));
     let (ran, document) = probe(&place, DOWN, &[]);
     let problem = only(&document);
     assert_eq!((problem.class.as_str(), problem.gpu), ("cuda-error", Some(0)));

@@ -308,7 +308,8 @@ fn the_unique_id_is_given_once_and_never_shown() {
 #[test]
 fn messages_too_large_to_be_checked_wholly_are_checked_in_places() {
     let least_bytes = 6 << 20;
-    let task = Task { least_bytes, most_bytes: 6 << 20, iterations: 1, ..task(&["all_gather_perf"]) };
+    let task =
+        Task { least_bytes, most_bytes: 6 << 20, iterations: 1, ..task(&["all_gather_perf"]) };
     let ran = measured(&[Node::of("n1", 2)], &task);
     let points = ran[0].points();
     assert_eq!(points.len(), 1, "{ran:#?}");
@@ -331,14 +332,17 @@ fn one_rank_exercises_everything_and_claims_no_bandwidth() {
 
 #[test]
 fn wrong_data_is_counted_and_names_the_rank_that_received_it() {
-    // The second operation of a size is the one that is checked here: warm-up,
-    // coming together, three that are timed, and then it.
+    // The sixth operation is the first that is checked: warm-up, coming together,
+    // three that are timed, and then it.
     let ran = measured(&three_with("nccl wrong 1 = 6"), &task(&["reduce_scatter_perf"]));
     let problems = ran[1].problems();
     assert_eq!(problems.len(), 3, "one for every size: {problems:?}");
     for problem in problems {
         assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Corrupt, "wrong-data"));
-        assert_eq!((problem.gpu, problem.testcase.as_deref()), (Some(1), Some("reduce_scatter_perf")));
+        assert_eq!(
+            (problem.gpu, problem.testcase.as_deref()),
+            (Some(1), Some("reduce_scatter_perf"))
+        );
         assert!(problem.detail.starts_with("rank 1 (n1, GPU 1) received 1 wrong"), "{problem:?}");
     }
     assert!(ran.iter().all(Ran::is_whole), "it was measured: {ran:#?}");
@@ -375,7 +379,10 @@ fn ranks_that_never_connect_end_in_time_and_say_for_what_they_waited() {
     nobody_is_accused(&ran);
     let problem = ran[0].problem();
     assert_eq!(problem.class, "time-out");
-    assert!(problem.detail.contains("ncclCommInitRankConfig did not end within 2 s"), "{problem:?}");
+    assert!(
+        problem.detail.contains("ncclCommInitRankConfig did not end within 2 s"),
+        "{problem:?}"
+    );
     assert!(problem.detail.starts_with("3 of 3 ranks waited in vain"), "{problem:?}");
     assert!(ran[1].problems().is_empty(), "once per node");
     assert_eq!(ran[2].problem().class, "time-out");
@@ -387,7 +394,10 @@ fn a_rank_that_dies_in_the_middle_ends_all_and_what_was_measured_is_kept() {
     let ran = measured(&three_with("nccl die 2 = 9"), &task(&["all_reduce_perf"]));
     nobody_is_accused(&ran);
     let problem = ran[0].problem();
-    assert_eq!((problem.class.as_str(), problem.testcase.as_deref()), ("rank-gone", Some("all_reduce_perf")));
+    assert_eq!(
+        (problem.class.as_str(), problem.testcase.as_deref()),
+        ("rank-gone", Some("all_reduce_perf"))
+    );
     assert!(problem.detail.contains("rank 2 (n2, GPU 0)"), "{problem:?}");
     assert_eq!(ran[0].points().len(), 1, "the first size");
     assert!(ran[1].problems().is_empty() && !ran[0].is_whole());
@@ -422,7 +432,10 @@ fn an_error_behind_the_scenes_is_that_of_its_rank_and_known_to_the_others() {
     let ran = measured(&three_with("nccl async 1 = 2 at 4"), &task);
     nobody_is_accused(&ran);
     let own = ran[1].problem();
-    assert_eq!((own.class.as_str(), own.code.as_deref()), ("nccl-system-error", Some("ncclSystemError")));
+    assert_eq!(
+        (own.class.as_str(), own.code.as_deref()),
+        ("nccl-system-error", Some("ncclSystemError"))
+    );
     assert!(own.detail.contains("the stub was told to fail"), "what NCCL says: {own:?}");
     assert_eq!(own.gpu, Some(1));
     assert!(ran[0].problems().is_empty(), "its node has said it");

@@ -181,7 +181,7 @@ fn wrong_data_is_told_of_the_way_it_went_and_the_numbers_stay() {
     assert_eq!(problem.kind, ProblemKind::Corrupt);
     assert_eq!((problem.class.as_str(), problem.gpu), ("wrong-data", Some(0)));
     assert_eq!(problem.testcase.as_deref(), Some(READ));
-    assert!(problem.detail.contains("from GPU 2 at GPU 0"), "{}", problem.detail);
+    assert!(problem.detail.contains("from GPU 2 to GPU 0"), "{}", problem.detail);
     assert_eq!(table(&document, READ, 1), "- 390.0 390.0 | 390.0 - 390.0 | 390.0 390.0 -");
     assert_eq!((ran.code, document.complete), (Some(3), true));
     let place = Place::of(&machine(1).with("wrong-data host 0"));

@@ -3,6 +3,7 @@
 //! Every wait has an end. A communicator is given back in order or, after a
 //! failure, aborted from a thread of its own, because that can hang as well.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -20,7 +21,6 @@ use super::roll::Roll;
 use super::task::Task;
 use crate::ffi::cuda::Address;
 use crate::ffi::cuda::Cuda;
-use crate::ffi::cuda::CudaError;
 use crate::ffi::cuda::Device;
 use crate::ffi::cuda::HostMemory;
 use crate::ffi::cuda::Stream;
@@ -32,12 +32,19 @@ use crate::ffi::nccl::State;
 use crate::ffi::nccl::UniqueId;
 use crate::ffi::nccl::Version;
 use crate::model::probed::ProbedGpu;
+use crate::probe::copy::devices;
+use crate::probe::copy::devices::Found;
+use crate::probe::said::Mouth;
 
 /// For how long a wait keeps the processor: what ends sooner is timed to the
 /// microsecond, of what ends later [`PAUSE`] is less than one percent.
 const SPIN: Duration = Duration::from_millis(20);
 /// Between two looks after that.
 const PAUSE: Duration = Duration::from_micros(100);
+/// Below it the driver lists the GPUs of the machine.
+const ROOT: &str = "/";
+/// How often somebody who waits says so.
+const BEAT: Duration = Duration::from_secs(5);
 /// What an abort may take before it is left to the end of the process.
 const ABORT: Duration = Duration::from_secs(5);
 /// Slower than this (bytes a second) nothing is worth waiting for: a tenth of
@@ -70,20 +77,12 @@ impl Machine {
     pub(super) fn find(task: &Task, cuda: Cuda) -> Result<Self, Failure> {
         let nccl = library::load(task.nccl.as_deref(), &Places::of_this_process())?;
         let version = nccl.version()?;
-        let devices = in_bus_order(&cuda)?;
-        let at = usize::try_from(task.gpu).unwrap_or(usize::MAX);
-        let (bus_id, device) = devices
-            .get(at)
-            .cloned()
-            .ok_or(Failure::NoGpu { asked: task.gpu, seen: devices.len() })?;
-        let gpu = ProbedGpu {
-            index: task.gpu,
-            name: cuda.name(device).ok(),
-            uuid: cuda.uuid(device).ok().map(uuid),
-            bus_id,
-            numa_node: None,
-            memory_bytes: cuda.total_memory(device).ok(),
-        };
+        let found = devices::find(&cuda, Path::new(ROOT))
+            .map_err(|problem| Failure::Gpus(Box::new(problem)))?;
+        let seen = found.len();
+        let found = found.into_iter().find(|gpu| gpu.probed.index == task.gpu);
+        let Found { device, probed: gpu } =
+            found.ok_or(Failure::NoGpu { asked: task.gpu, seen })?;
         Ok(Self { cuda, nccl: Arc::new(nccl), version, gpu, device })
     }
 
@@ -98,40 +97,30 @@ impl Machine {
     }
 }
 
-/// The GPUs in the order of the PCI bus, as NVML counts them. One without an
-/// address keeps the driver's order, behind the others.
-fn in_bus_order(cuda: &Cuda) -> Result<Vec<(Option<String>, Device)>, CudaError> {
-    let mut devices: Vec<(Option<String>, Device)> =
-        cuda.devices()?.into_iter().map(|device| (cuda.bus_id(device).ok(), device)).collect();
-    devices
-        .sort_by(|(a, first), (b, second)| (a.is_none(), a, first).cmp(&(b.is_none(), b, second)));
-    Ok(devices)
-}
-
-/// `GPU-` and five groups of hexadecimal digits.
-fn uuid(bytes: [u8; 16]) -> String {
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let groups = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
-    format!("GPU-{}", groups.join("-"))
-}
-
-/// A moment by which something must have ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Deadline {
+/// A moment by which something must have ended. Whoever waits long says so now
+/// and then, since a process that is silent is taken for one that hangs.
+pub(super) struct Deadline<'w, 'm> {
+    mouth: &'w mut Mouth<'m>,
     from: Instant,
     within: Duration,
+    spoke: Instant,
 }
 
-impl Deadline {
-    pub(super) fn within(within: Duration) -> Self {
-        Self { from: Instant::now(), within }
+impl<'w, 'm> Deadline<'w, 'm> {
+    pub(super) fn within(mouth: &'w mut Mouth<'m>, within: Duration) -> Self {
+        let now = Instant::now();
+        Self { mouth, from: now, within, spoke: now }
     }
 
     /// Lets others work; an error where time is up.
-    fn pause(self, what: &str) -> Result<(), Failure> {
+    fn pause(&mut self, what: &str) -> Result<(), Failure> {
         let passed = self.from.elapsed();
         if self.within <= passed {
             return Err(Failure::Late { what: what.to_owned(), waited: self.within });
+        }
+        if BEAT <= self.spoke.elapsed() {
+            self.spoke = Instant::now();
+            self.mouth.begin(&format!("{what}, waiting for {:.0} s", passed.as_secs_f64()));
         }
         if passed < SPIN {
             std::thread::yield_now()
@@ -161,7 +150,7 @@ impl<'c> Buffers<'c> {
         stream: Stream,
         rank: u32,
         bytes: u64,
-        deadline: Deadline,
+        deadline: &mut Deadline<'_, '_>,
     ) -> Result<Self, Failure> {
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let (send, receive) = (cuda.alloc(size)?, cuda.alloc(size)?);
@@ -188,7 +177,12 @@ impl<'c> Buffers<'c> {
 }
 
 /// Waits until a stream has nothing left to do.
-fn idle(cuda: &Cuda, stream: Stream, what: &str, deadline: Deadline) -> Result<(), Failure> {
+fn idle(
+    cuda: &Cuda,
+    stream: Stream,
+    what: &str,
+    deadline: &mut Deadline<'_, '_>,
+) -> Result<(), Failure> {
     while !cuda.is_idle(stream)? {
         deadline.pause(what)?;
     }
@@ -230,16 +224,16 @@ impl<'c> Bench<'c> {
 
     /// Makes the communicator, together with all other ranks. Where NCCL cannot
     /// but wait (before 2.14), whoever attends this process must end it.
-    pub(super) fn connect(&mut self, id: UniqueId) -> Result<(), Failure> {
+    pub(super) fn connect(&mut self, id: UniqueId, mouth: &mut Mouth<'_>) -> Result<(), Failure> {
         let (ranks, rank) = (number(self.ranks), number(self.rank));
         if !self.nccl.can_wait() {
             self.comm = Some(self.nccl.init(ranks, id, rank)?);
             return Ok(());
         }
-        let deadline = Deadline::within(self.patience);
+        let mut deadline = Deadline::within(mouth, self.patience);
         let (comm, state) = self.nccl.begin_init(ranks, id, rank)?;
         self.comm = Some(comm);
-        self.settle(state, "ncclCommInitRankConfig", deadline)
+        self.settle(state, "ncclCommInitRankConfig", &mut deadline)
     }
 
     /// What the communicator says of itself, where it is not what was asked for.
@@ -253,7 +247,12 @@ impl<'c> Bench<'c> {
     }
 
     /// Waits until the last call is on its way.
-    fn settle(&self, state: State, what: &str, deadline: Deadline) -> Result<(), Failure> {
+    fn settle(
+        &self,
+        state: State,
+        what: &str,
+        deadline: &mut Deadline<'_, '_>,
+    ) -> Result<(), Failure> {
         let mut state = state;
         while state == State::InProgress {
             state = self.nccl.state(self.comm())?;
@@ -265,7 +264,7 @@ impl<'c> Bench<'c> {
     }
 
     /// Waits for the stream, and hears of what fails meanwhile.
-    fn wait(&self, what: &str, deadline: Deadline) -> Result<(), Failure> {
+    fn wait(&self, what: &str, deadline: &mut Deadline<'_, '_>) -> Result<(), Failure> {
         while !self.cuda.is_idle(self.stream)? {
             self.nccl.state(self.comm())?;
             deadline.pause(what)?;
@@ -275,8 +274,7 @@ impl<'c> Bench<'c> {
     }
 
     /// Brings all ranks together: nobody comes back before everybody is there.
-    fn together(&self, what: &str) -> Result<(), Failure> {
-        let deadline = Deadline::within(self.patience);
+    fn together(&self, what: &str, deadline: &mut Deadline<'_, '_>) -> Result<(), Failure> {
         let [from, to] = self.buffers.small;
         let (comm, stream) = (self.comm(), self.stream);
         let operation = Operation { comm, stream, count: TOGETHER };
@@ -291,7 +289,7 @@ impl<'c> Bench<'c> {
         collective: Collective,
         counts: Counts,
         shift: u64,
-        deadline: Deadline,
+        deadline: &mut Deadline<'_, '_>,
     ) -> Result<(), Failure> {
         let count = usize::try_from(counts.call).expect("part of a buffer");
         let operation = Operation { comm: self.comm(), stream: self.stream, count };
@@ -342,8 +340,8 @@ impl<'c> Bench<'c> {
         &self,
         collective: Collective,
         counts: Counts,
-        warmup: u32,
-        iterations: u32,
+        (warmup, iterations): (u32, u32),
+        mouth: &mut Mouth<'_>,
     ) -> Result<f64, Failure> {
         let bytes = counts.bytes();
         let steps = (self.buffers.bytes / bytes).max(1);
@@ -352,38 +350,43 @@ impl<'c> Bench<'c> {
         let mut longest = Duration::ZERO;
         // One at least: the first of a size makes connections.
         for step in 0..u64::from(warmup.max(1)) {
-            let deadline = Deadline::within(one);
-            self.start(collective, counts, bytes * (step % steps), deadline)?;
-            self.wait(&what, deadline)?;
+            let mut deadline = Deadline::within(mouth, one);
+            self.start(collective, counts, bytes * (step % steps), &mut deadline)?;
+            self.wait(&what, &mut deadline)?;
             longest = longest.max(deadline.from.elapsed());
         }
-        self.together(&what)?;
+        self.together(&what, &mut Deadline::within(mouth, self.patience))?;
         let iterations = iterations.max(1);
-        let deadline = Deadline::within(one + longest.saturating_mul(iterations));
+        let mut deadline = Deadline::within(mouth, one + longest.saturating_mul(iterations));
         let begun = Instant::now();
         for step in 0..u64::from(iterations) {
-            self.start(collective, counts, bytes * (step % steps), deadline)?;
+            self.start(collective, counts, bytes * (step % steps), &mut deadline)?;
         }
-        self.wait(&what, deadline)?;
+        self.wait(&what, &mut deadline)?;
         Ok(begun.elapsed().as_secs_f64() * 1e6 / f64::from(iterations))
     }
 
     /// Runs one operation into buffers that hold nothing, and compares what came
     /// with what must come.
-    pub(super) fn check(&self, collective: Collective, counts: Counts) -> Result<Checked, Failure> {
+    pub(super) fn check(
+        &self,
+        collective: Collective,
+        counts: Counts,
+        mouth: &mut Mouth<'_>,
+    ) -> Result<Checked, Failure> {
         let (cuda, stream) = (self.cuda, self.stream);
         let what = format!("checking {} of {} bytes", collective.name(), counts.bytes());
-        let deadline = Deadline::within(self.patience + slowest(counts.bytes()));
+        let mut deadline = Deadline::within(mouth, self.patience + slowest(counts.bytes()));
         let words = usize::try_from(counts.receive).expect("part of a buffer");
         cuda.fill(self.buffers.receive, pattern::NOTHING, words, stream)?;
-        self.start(collective, counts, 0, deadline)?;
-        self.wait(&what, deadline)?;
+        self.start(collective, counts, 0, &mut deadline)?;
+        self.wait(&what, &mut deadline)?;
         let mut checked = Checked::default();
         for window in pattern::windows(collective, counts) {
             let bytes = usize::try_from(window.elements * ELEMENT_BYTES).expect("a window");
             let from = self.buffers.receive.offset(window.from * ELEMENT_BYTES);
             cuda.copy_to_host(&self.buffers.host, from, bytes, stream)?;
-            idle(cuda, stream, &what, deadline)?;
+            idle(cuda, stream, &what, &mut deadline)?;
             checked.window(window, &self.buffers.host.read()[..bytes], |place| {
                 pattern::expected(collective, counts, self.ranks, self.rank, place)
             });
@@ -392,12 +395,12 @@ impl<'c> Bench<'c> {
     }
 
     /// Gives the communicator back in order; every rank does it.
-    pub(super) fn disconnect(&mut self) -> Result<(), Failure> {
+    pub(super) fn disconnect(&mut self, mouth: &mut Mouth<'_>) -> Result<(), Failure> {
         let Some(comm) = self.comm else { return Ok(()) };
         if self.nccl.can_wait() {
-            let deadline = Deadline::within(self.patience);
+            let mut deadline = Deadline::within(mouth, self.patience);
             let state = self.nccl.finalize(comm)?;
-            self.settle(state, "ncclCommFinalize", deadline)?;
+            self.settle(state, "ncclCommFinalize", &mut deadline)?;
         }
         self.comm = None;
         Ok(self.nccl.destroy(comm)?)
@@ -433,18 +436,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_is_written_as_nvml_writes_it() {
-        let bytes: Vec<u8> = (0..16).collect();
-        let bytes: [u8; 16] = bytes.try_into().expect("sixteen");
-        assert_eq!(uuid(bytes), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
-    }
-
-    #[test]
     fn what_does_not_end_is_late_and_says_for_what_it_was_waited() {
-        let deadline = Deadline::within(Duration::ZERO);
-        let failure = deadline.pause("ncclCommInitRankConfig").expect_err("time is up");
+        let (mut out, mut progress, mut input) = (Vec::new(), Vec::new(), &b""[..]);
+        let mut mouth = Mouth::new(&mut out, &mut progress, &mut input);
+        let failure = Deadline::within(&mut mouth, Duration::ZERO).pause("ncclCommInitRankConfig");
+        let failure = failure.expect_err("time is up");
         assert!(failure.waited());
         assert!(failure.to_string().starts_with("ncclCommInitRankConfig did not end"));
-        Deadline::within(Duration::from_secs(3_600)).pause("x").expect("there is time");
+        let mut deadline = Deadline::within(&mut mouth, Duration::from_secs(3_600));
+        deadline.pause("x").expect("there is time");
+        deadline.spoke -= BEAT;
+        deadline.pause("a long wait").expect("there is time");
+        let said = String::from_utf8(progress).expect("text");
+        assert!(said.contains("a long wait, waiting for 0 s"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
     }
 }

@@ -23,6 +23,9 @@ pub enum Failure {
     /// There is no NCCL.
     #[error(transparent)]
     Library(#[from] LibraryError),
+    /// The driver shows no GPUs.
+    #[error("{}", .0.detail)]
+    Gpus(Box<ProbeProblem>),
     /// The GPU that was asked for is not there.
     #[error("there is no GPU {asked}: this process sees {seen}")]
     NoGpu {
@@ -62,7 +65,8 @@ impl Failure {
         let (class, code) = match self {
             Self::Driver(_) => ("no-driver", None),
             Self::Library(_) => ("no-nccl", None),
-            Self::NoGpu { .. } => ("no-gpu", None),
+            Self::Gpus(problem) => return problem.as_ref().clone(),
+            Self::NoGpu { .. } => ("no-such-gpu", None),
             Self::Cuda(error) => (cuda_class(error), named(error.code(), error.to_string())),
             Self::Nccl(error) => (nccl_class(error), error.code().map(nccl::name)),
             Self::Late { .. } => ("time-out", None),

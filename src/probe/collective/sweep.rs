@@ -2,6 +2,7 @@
 //! size, and what is said of it.
 
 use std::time::Duration;
+use std::time::Instant;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -36,9 +37,9 @@ use crate::model::probed::ProbeProblem;
 use crate::probe::said::Line;
 use crate::probe::said::Mouth;
 
-/// How many times as long as a rank itself may take the others are waited for:
-/// each of warm-up, measurement and check has a deadline of its own.
-const OTHERS: u32 = 4;
+/// How many times as long as a rank may wait for one thing the others are waited
+/// for: where one fails at once, the others find out when their own time is up.
+const OTHERS: u32 = 2;
 
 /// What a rank tells of a size.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -90,8 +91,8 @@ pub(super) fn run(task: &Task, mouth: &mut Mouth<'_>) -> Result<bool, Stop> {
     let patience = Duration::from_secs(task.patience_s.max(1));
     let mut rank = Rank { task, mouth, roll, complete, patience };
     rank.mouth.begin(&format!("allocating two buffers of {bytes} bytes"));
-    let deadline = Deadline::within(patience);
-    let buffers = Buffers::new(&machine.cuda, stream, rank.roll.me, bytes, deadline);
+    let mut deadline = Deadline::within(rank.mouth, patience);
+    let buffers = Buffers::new(&machine.cuda, stream, rank.roll.me, bytes, &mut deadline);
     let made = match &buffers {
         Ok(_) if rank.roll.me == 0 => machine.nccl.unique_id().map_err(Failure::from).map(written),
         Ok(_) => Ok(Value::Null),
@@ -108,7 +109,7 @@ pub(super) fn run(task: &Task, mouth: &mut Mouth<'_>) -> Result<bool, Stop> {
         rank.test(&machine, &bench, name, &sizes)?;
     }
     rank.mouth.begin("giving the communicator back");
-    if let Err(failure) = bench.disconnect() {
+    if let Err(failure) = bench.disconnect(rank.mouth) {
         // Everything is measured by now.
         rank.mouth.say(&Line::Problem(own(task, &failure)))?;
     }
@@ -346,7 +347,7 @@ impl Rank<'_, '_, '_> {
             "ncclCommInitRank"
         };
         self.mouth.begin(&format!("{call}: connecting {} ranks", self.roll.count()));
-        let connected = bench.connect(id).map(|()| Value::Null);
+        let connected = bench.connect(id, self.mouth).map(|()| Value::Null);
         self.share(connected, None, self.patience)?;
         if let Some(other) = bench.other_ranks() {
             let count = self.roll.count();
@@ -412,9 +413,10 @@ impl Rank<'_, '_, '_> {
         let (name, bytes) = (collective.name(), counts.bytes());
         self.mouth.begin(&format!("{name} of {bytes} bytes, reading {reading}"));
         let (warmup, iterations) = (self.task.warmup, self.task.iterations.max(1));
+        let begun = Instant::now();
         let measured = bench
-            .time(collective, counts, warmup, iterations)
-            .and_then(|time_us| Ok((time_us, bench.check(collective, counts)?)));
+            .time(collective, counts, (warmup, iterations), self.mouth)
+            .and_then(|time_us| Ok((time_us, bench.check(collective, counts, self.mouth)?)));
         if let Ok((_, checked)) = &measured
             && let Some((place, found, wanted)) = checked.first
         {
@@ -432,7 +434,7 @@ impl Rank<'_, '_, '_> {
             let (checked, wrong) = (checked.elements, checked.wrong);
             serde_json::to_value(Outcome { time_us, checked, wrong }).expect("plain data")
         });
-        let within = self.patience + bench::slowest(bytes) * (iterations + warmup);
+        let within = self.patience + bench::slowest(bytes) + begun.elapsed();
         let values = self.share(outcome, Some(name), within)?;
         if self.roll.me != 0 {
             return Ok(());

@@ -64,7 +64,8 @@ impl<'c> GpuMemory<'c> {
 
 impl Drop for GpuMemory<'_> {
     fn drop(&mut self) {
-        let _ = self.cuda.enter(self.context).and_then(|()| self.cuda.free(self.address));
+        let _ = self.cuda.enter(self.context);
+        let _ = self.cuda.free(self.address);
     }
 }
 
@@ -118,6 +119,7 @@ impl<'c> OwnEvent<'c> {
 
 impl Drop for OwnEvent<'_> {
     fn drop(&mut self) {
-        let _ = self.cuda.enter(self.context).and_then(|()| self.cuda.destroy_event(self.event));
+        let _ = self.cuda.enter(self.context);
+        let _ = self.cuda.destroy_event(self.event);
     }
 }

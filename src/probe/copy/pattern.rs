@@ -71,29 +71,50 @@ impl Pattern {
         !self.stamp
     }
 
-    /// The word at this place. Words of one buffer that are less than 16 GiB
-    /// apart differ, since the factor is odd.
-    fn word(&self, at: usize) -> u32 {
-        // The place in 32 bits: what is above them comes again after 16 GiB.
-        let index = u32::try_from((at / WORD) & 0xffff_ffff).expect("32 bits");
-        // 2^32 divided by the golden ratio, odd: neighbours differ in all bytes.
+    /// The number of the word at this place, in 32 bits: what is above them comes
+    /// again after 16 GiB.
+    fn index(at: usize) -> u32 {
+        u32::try_from((at / WORD) & 0xffff_ffff).expect("32 bits")
+    }
+
+    /// The word of this number. Words of one buffer differ up to 16 GiB, since the
+    /// factor is odd.
+    fn word(self, index: u32) -> u32 {
+        // 2^32 divided by the golden ratio: neighbours differ in all bytes.
         let spread = index.wrapping_mul(0x9e37_79b1).wrapping_add(self.seed);
         spread ^ (spread >> 15)
     }
 
     /// What is expected at this place.
-    fn expected(&self, at: usize) -> u32 {
-        if at.is_multiple_of(self.block()) { self.stamp } else { self.word(at) }
+    fn expected(self, at: usize) -> u32 {
+        if at.is_multiple_of(self.block()) { self.stamp } else { self.word(Self::index(at)) }
+    }
+
+    /// The bytes of a part that begins here which lie before the next stamp, or are
+    /// behind one: where they begin.
+    fn pieces(self, from: usize, bytes: usize) -> impl Iterator<Item = (usize, usize)> {
+        let (block, mut at) = (self.block(), 0);
+        std::iter::from_fn(move || {
+            let start = at;
+            at = bytes.min(at + block - (from + at) % block);
+            (start < at).then_some((start, at))
+        })
     }
 
     /// Writes the part of the pattern that begins at this byte.
     pub(in crate::probe) fn write(&self, from: usize, part: &mut [u8]) {
         let this = *self;
         in_parts(part, move |start, part| {
-            let mut at = from + start;
-            for word in part.as_chunks_mut::<WORD>().0 {
-                *word = this.expected(at).to_ne_bytes();
-                at += WORD;
+            let from = from + start;
+            for (start, end) in this.pieces(from, part.len()) {
+                let words = part[start..end].as_chunks_mut::<WORD>().0;
+                let first = Self::index(from + start);
+                for (word, nth) in words.iter_mut().zip(0u32..) {
+                    *word = this.word(first.wrapping_add(nth)).to_ne_bytes();
+                }
+                if let Some(word) = words.first_mut() {
+                    *word = this.expected(from + start).to_ne_bytes();
+                }
             }
         });
     }
@@ -131,30 +152,32 @@ impl Pattern {
     }
 
     fn compare_here(&self, from: usize, part: &[u8]) -> Option<Difference> {
-        let (block, mut at) = (self.block(), from);
         let mut difference: Option<Difference> = None;
-        let mut rest = part;
-        while !rest.is_empty() {
-            // Up to the next stamp in one go: sound data is compared without a branch for
-            // each word.
-            let (here, behind) = rest.split_at(rest.len().min(block - at % block));
-            let words = here.as_chunks::<WORD>().0;
-            let differs = |(nth, word): (usize, &[u8; WORD])| {
-                u64::from(u32::from_ne_bytes(*word) != self.expected(at + nth * WORD))
-            };
-            let count: u64 = words.iter().enumerate().map(differs).sum();
-            if 0 < count {
-                let first = words.iter().enumerate().find(|it| differs(*it) == 1);
-                let (nth, word) = first.expect("some word differs");
-                let place = at + nth * WORD;
-                let (found, expected) = (u32::from_ne_bytes(*word), self.expected(place));
-                let new = Difference { words: count, first: place, found, expected };
-                difference = Some(difference.map_or(new, |before| before.and(new)));
+        for (start, end) in self.pieces(from, part.len()) {
+            let words = part[start..end].as_chunks::<WORD>().0;
+            let Some((first, rest)) = words.split_first() else { continue };
+            let at = from + start;
+            let index = Self::index(at).wrapping_add(1);
+            // Sound data is compared without a branch for each word.
+            let differ = rest.iter().zip(0u32..).fold(0, |differ, (word, nth)| {
+                differ | (u32::from_ne_bytes(*word) ^ self.word(index.wrapping_add(nth)))
+            });
+            if differ | (u32::from_ne_bytes(*first) ^ self.expected(at)) != 0 {
+                let here = self.differences(at, words);
+                difference = difference.into_iter().chain(here).reduce(Difference::and);
             }
-            at += here.len();
-            rest = behind;
         }
         difference
+    }
+
+    /// The words that differ, one by one.
+    fn differences(&self, at: usize, words: &[[u8; WORD]]) -> Option<Difference> {
+        let here = words.iter().enumerate().map(|(nth, word)| {
+            let first = at + nth * WORD;
+            let (found, expected) = (u32::from_ne_bytes(*word), self.expected(first));
+            Difference { words: 1, first, found, expected }
+        });
+        here.filter(|it| it.found != it.expected).reduce(Difference::and)
     }
 }
 

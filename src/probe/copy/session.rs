@@ -39,12 +39,14 @@ pub(super) struct Session<'c, 't> {
     peers: Option<Peers>,
     lost: BTreeSet<usize>,
     said: BTreeSet<(String, Option<u32>, Option<String>)>,
+    // Some GPUs that are asked for are not here.
+    is_short: bool,
     failed: bool,
 }
 
 impl<'c, 't> Session<'c, 't> {
-    /// A session with these GPUs. What went wrong before is said already.
-    pub(super) fn new(cuda: &'c Cuda, task: &'t Task, gpus: Vec<Gpu<'c>>, failed: bool) -> Self {
+    /// A session with these GPUs. Whether others are missing was said already.
+    pub(super) fn new(cuda: &'c Cuda, task: &'t Task, gpus: Vec<Gpu<'c>>, is_short: bool) -> Self {
         Self {
             cuda,
             task,
@@ -54,7 +56,8 @@ impl<'c, 't> Session<'c, 't> {
             peers: None,
             lost: BTreeSet::new(),
             said: BTreeSet::new(),
-            failed,
+            is_short,
+            failed: is_short,
         }
     }
 
@@ -172,6 +175,10 @@ impl<'c, 't> Session<'c, 't> {
             Refusal::Unknown => {
                 let what = format!("there is no test {name:?}");
                 ProbeProblem::new(ProblemKind::Error, "unknown-test", what)
+            }
+            Refusal::NeedsPairs if self.is_short => {
+                let what = "this test is about pairs of GPUs, and only one could be opened";
+                ProbeProblem::new(ProblemKind::Error, "one-gpu", what)
             }
             Refusal::NeedsPairs => {
                 let what = "this test is about pairs of GPUs, and there is one";

@@ -94,7 +94,7 @@ fn open<'c>(
     mouth: &mut Mouth<'_>,
 ) -> io::Result<Option<(Vec<Gpu<'c>>, bool)>> {
     mouth.begin("bringing the driver up");
-    let found = match devices::find(cuda) {
+    let found = match devices::find(cuda, &task.root) {
         Ok(found) => found,
         Err(problem) => return mouth.say(&Line::Problem(problem)).map(|()| None),
     };

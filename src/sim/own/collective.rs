@@ -50,7 +50,7 @@ pub fn document(place: &Place<'_>, asked: &Asked<'_>) -> CollectiveDocument {
         ranks: place.ranks(),
         transports: Vec::new(),
         algorithms: Vec::new(),
-        asserted: asked.asserted.map(str::to_owned),
+        asserted: asked.asserted.map(asserted),
         environment: steered(place),
         tests: Vec::new(),
         around: Some(place.around()),
@@ -69,6 +69,12 @@ pub fn document(place: &Place<'_>, asked: &Asked<'_>) -> CollectiveDocument {
     let lacks = |it: &ProbeProblem| !matches!(it.kind, ProblemKind::Waived | ProblemKind::Corrupt);
     document.complete = !document.problems.iter().any(lacks);
     document
+}
+
+/// How the probe calls the path of a transport.
+fn asserted(transport: &str) -> String {
+    let name = transport.strip_prefix("NET/").unwrap_or(transport);
+    name.split('/').next().unwrap_or(name).to_ascii_lowercase()
 }
 
 fn steered(place: &Place<'_>) -> BTreeMap<String, String> {
@@ -110,7 +116,7 @@ fn paths(
     if let Some(path) = asked.asserted.filter(|path| !taken(path)) {
         let what =
             format!("{path} was asked for, and NCCL names {}", document.transports.join(", "));
-        document.problems.push(ProbeProblem::new(ProblemKind::Error, "other-path", what));
+        document.problems.push(ProbeProblem::new(ProblemKind::Error, "another-path", what));
     }
 }
 

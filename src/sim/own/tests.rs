@@ -193,7 +193,7 @@ fn collectives_of_a_rack_have_their_numbers_in_the_first_document() {
     assert_eq!((parsed.measurements.len(), parsed.facts.ranks.len()), (4, 12));
     assert!(parsed.facts.transports.contains(&"MNNVL".to_owned()));
     let parsed = read("[[fault]]\nkind=\"collective-fallback\"\nscope=\"n1\"\n");
-    assert!(parsed.problems.iter().any(|p| p.class.as_deref() == Some("other-path")));
+    assert!(parsed.problems.iter().any(|p| p.class.as_deref() == Some("another-path")));
     let parsed = read("[[fault]]\nkind=\"corrupt\"\ngpu=\"n2:1\"\n");
     let corrupt: Vec<_> =
         parsed.problems.iter().map(|p| (p.kind, p.host.as_deref(), p.gpu)).collect();

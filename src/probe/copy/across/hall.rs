@@ -62,6 +62,15 @@ enum Half {
     Sink,
 }
 
+/// How data arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrived {
+    Right,
+    Wrong(Difference),
+    /// It is right in the memory of the GPU, and was spoiled on its way to the host.
+    SpoiledHere(Difference),
+}
+
 /// A pair that cannot be measured: who cannot reach whose memory, and why.
 #[derive(Clone, Debug)]
 pub(super) struct Unreached {
@@ -232,17 +241,33 @@ impl<'c> Hall<'c> {
         own.map_or(Ok(()), |(gpu, memory)| data::clear(self.cuda, gpu, memory, pattern))
     }
 
+    /// What is in a source of a rank of this process against what it was filled
+    /// with.
+    pub(super) fn check_source(
+        &self,
+        rank: u32,
+        pattern: &Pattern,
+    ) -> Result<Option<Difference>, CudaError> {
+        let (Some((gpu, memory)), Some(stage)) = (self.own(rank, Half::Source), &self.stage) else {
+            return Ok(None);
+        };
+        data::compare(self.cuda, gpu, memory, pattern, stage)
+    }
+
     /// What arrived at a rank of this process against what was sent; nothing where
-    /// it cannot be looked at.
+    /// it cannot be looked at. What is wrong is looked at twice, so that the way to
+    /// the host is not taken for the way between the GPUs.
     pub(super) fn compare(
         &self,
         rank: u32,
         pattern: &Pattern,
-    ) -> Result<Option<Option<Difference>>, CudaError> {
+    ) -> Result<Option<Arrived>, CudaError> {
         let (Some((gpu, memory)), Some(stage)) = (self.own(rank, Half::Sink), &self.stage) else {
             return Ok(None);
         };
-        data::compare(self.cuda, gpu, memory, pattern, stage).map(Some)
+        let look = || data::compare(self.cuda, gpu, memory, pattern, stage);
+        let Some(first) = look()? else { return Ok(Some(Arrived::Right)) };
+        Ok(Some(look()?.map_or(Arrived::SpoiledHere(first), Arrived::Wrong)))
     }
 
     /// What an error at a rank means.

@@ -11,7 +11,8 @@
 //! A round, each line an exchange that all wait for:
 //!
 //! 1. warm up, and tell when the last window will close (`window`);
-//! 2. stamp sources and clear destinations; then all begin at once;
+//! 2. stamp sources and clear destinations; two exchanges, the second to time how
+//!    far apart all begin to copy;
 //! 3. copy, and tell when copies ran; a bisection whose windows were not covered
 //!    by the copies of all others is repeated;
 //! 4. compare what arrived, and tell. Who copied says the number.
@@ -31,6 +32,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::time::Instant;
 
 use super::devices::Gpu;
 use super::task::Across;
@@ -59,6 +61,9 @@ const HELLO_S: f64 = 180.0;
 
 /// How long others are waited for at any later exchange, in seconds.
 const STEP_S: f64 = 120.0;
+
+/// Exchanges that are timed before the first round.
+const PACED: u32 = 3;
 
 /// Why a sweep ends early.
 #[derive(Debug)]
@@ -91,6 +96,10 @@ struct Sweep<'s, 'c, 'm> {
     hall: Hall<'c>,
     /// Ranks of this process that were lost, and why.
     lost: BTreeMap<u32, String>,
+    /// How long the last exchange took, in milliseconds.
+    waited_ms: f64,
+    /// How far apart nodes may begin, as all agreed, in milliseconds.
+    skew_ms: f64,
     /// A copy never ended: what it uses must not be given back.
     stuck: bool,
     /// Nothing is missing so far.
@@ -147,6 +156,11 @@ fn refuse(task: &Task, why: &str, mouth: &mut Mouth<'_>) -> Result<bool, Ended> 
     Ok(false)
 }
 
+/// The longest that anybody told an exchange took, in milliseconds.
+fn slowest(news: &News) -> f64 {
+    news.words.values().filter_map(|word| word.exchange_ms).fold(0.0, f64::max)
+}
+
 /// Bytes of a copy, in whole words.
 fn bytes(task: &Task) -> (usize, Option<ProbeProblem>) {
     let whole = usize::try_from(task.buffer_bytes).unwrap_or(0) / WORD * WORD;
@@ -178,8 +192,19 @@ impl<'s, 'c, 'm> Sweep<'s, 'c, 'm> {
         mouth.begin("waiting for the other nodes");
         let answer = mouth.exchange(Hello::new(task, hello).value(), HELLO_S)?;
         let party = Party::of(&answer, task);
-        let (lost, stuck) = (BTreeMap::new(), false);
-        let mut sweep = Self { task, across, bytes, mouth, party, hall, lost, stuck, whole };
+        let mut sweep = Self {
+            task,
+            across,
+            bytes,
+            mouth,
+            party,
+            hall,
+            lost: BTreeMap::new(),
+            waited_ms: 0.0,
+            skew_ms: window::skew(0.0),
+            stuck: false,
+            whole,
+        };
         sweep.introduce()?;
         Ok(sweep)
     }
@@ -227,6 +252,7 @@ impl<'s, 'c, 'm> Sweep<'s, 'c, 'm> {
         let flows: BTreeSet<Flow> = rounds.iter().flatten().flatten().copied().collect();
         self.reach(&flows)?;
         self.fill()?;
+        self.pace()?;
         for ((testcase, kind), rounds) in tests.iter().zip(&rounds) {
             self.test(testcase, *kind, rounds)?;
         }
@@ -247,6 +273,20 @@ impl<'s, 'c, 'm> Sweep<'s, 'c, 'm> {
             self.say_problem(problem)?;
         }
         self.meet("memory was imported", Word { unreached: pairs, ..Word::default() })?;
+        Ok(())
+    }
+
+    /// Agrees on how far apart nodes may begin.
+    fn pace(&mut self) -> Result<(), Ended> {
+        self.meet("memory was filled", Word::default())?;
+        let mut exchange_ms: f64 = 0.0;
+        for _ in 0..PACED {
+            self.meet("exchanges are timed", Word::default())?;
+            exchange_ms = exchange_ms.max(self.waited_ms);
+        }
+        let word = Word { exchange_ms: Some(exchange_ms), ..Word::default() };
+        let news = self.meet("exchanges were timed", word)?;
+        self.skew_ms = window::skew(slowest(&news));
         Ok(())
     }
 
@@ -278,8 +318,20 @@ impl<'s, 'c, 'm> Sweep<'s, 'c, 'm> {
             let doing = format!("filling the memory of {}", self.party.place(rank));
             self.mouth.begin(&doing);
             let pattern = data::pattern(&self.party.place(rank), "", self.bytes);
-            if let Err(error) = self.hall.fill(rank, &pattern) {
-                self.lose(rank, &error, &doing)?;
+            let filled = self.hall.fill(rank, &pattern);
+            let checked = filled.and_then(|()| self.hall.check_source(rank, &pattern));
+            match checked {
+                Ok(None) => {}
+                Ok(Some(difference)) => {
+                    let how = round::describe(&difference, &pattern);
+                    let what = format!(
+                        "{} does not hold what the host wrote there, before any copy: {how}",
+                        self.party.place(rank)
+                    );
+                    self.lost.insert(rank, what.clone());
+                    self.tell_spoiled(None, rank, what)?;
+                }
+                Err(error) => self.lose(rank, &error, &doing)?,
             }
         }
         Ok(())
@@ -324,7 +376,9 @@ impl<'s, 'c, 'm> Sweep<'s, 'c, 'm> {
     fn meet(&mut self, what: &str, word: Word) -> Result<News, Ended> {
         self.mouth.begin(&format!("waiting for the other nodes: {what}"));
         let word = Word { lost: self.lost.clone(), ..word };
+        let asked = Instant::now();
         let answer = self.mouth.exchange(word.value(), STEP_S)?;
+        self.waited_ms = asked.elapsed().as_secs_f64() * 1e3;
         let news = self.party.hear(&answer);
         for (member, why) in &news.gone {
             self.tell_gone(*member, why)?;

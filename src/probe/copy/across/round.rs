@@ -7,12 +7,14 @@ use std::time::Duration;
 use super::Ended;
 use super::Sweep;
 use super::data;
+use super::hall::Arrived;
 use super::pairs::Flow;
 use super::pairs::Kind;
 use super::party::News;
 use super::roll;
 use super::roll::Failure;
 use super::roll::Outcome;
+use super::slowest;
 use super::told::Word;
 use super::window;
 use super::window::Span;
@@ -25,7 +27,7 @@ use crate::probe::said::Cell;
 use crate::probe::said::Line;
 
 /// How often a bisection is tried whose windows are not covered.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 4;
 
 /// The slowest copy that is waited for, in bytes a second: a hundredth of what
 /// PCIe gives. What is slower is stuck.
@@ -59,14 +61,17 @@ impl Sweep<'_, '_, '_> {
             let (took, news) = self.copy(round, &known, last_closes)?;
             if round.kind == Kind::Bisect && !self.is_covered(round, &news) {
                 if attempt < ATTEMPTS {
-                    // The rates of the round itself are better than those of a warm-up.
+                    // What the round itself took is better than what came before it.
+                    self.skew_ms = self.skew_ms.max(window::skew(slowest(&news)));
                     rates = Some(known.into_iter().chain(took).collect());
                     continue;
                 }
                 self.check(round, &stamp, None)?;
                 let what = format!(
-                    "nodes did not copy at the same time for long enough, {ATTEMPTS} times over; \
-                     a larger buffer makes copies that last longer"
+                    "nodes did not copy at the same time for long enough, {ATTEMPTS} times over \
+                     (the last exchange took {:.0} ms): larger buffers make copies that last \
+                     longer",
+                    slowest(&news)
                 );
                 self.tell(round, ProbeProblem::new(ProblemKind::Error, "uneven-round", what))?;
                 break;
@@ -96,7 +101,7 @@ impl Sweep<'_, '_, '_> {
     /// Tells when the last window here will close; answers when the last of all
     /// will.
     fn agree(&mut self, round: &Round<'_>, known: &BTreeMap<Flow, f64>) -> Result<f64, Ended> {
-        let own = known.values().map(|ms| window::closes(*ms, self.task.copies));
+        let own = known.values().map(|ms| window::closes(*ms, self.task.copies, self.skew_ms));
         let closes_ms = own.reduce(f64::max);
         let what = format!("{}, warm", round.name);
         let news = self.meet(&what, Word { closes_ms, ..Word::default() })?;
@@ -118,6 +123,7 @@ impl Sweep<'_, '_, '_> {
             }
         }
         self.meet(&format!("{}, ready", round.name), Word::default())?;
+        self.meet(&format!("{}, begin", round.name), Word::default())?;
         Ok(())
     }
 
@@ -129,11 +135,12 @@ impl Sweep<'_, '_, '_> {
         known: &BTreeMap<Flow, f64>,
         last_closes: f64,
     ) -> Result<(BTreeMap<Flow, f64>, News), Ended> {
-        let left = self.left(round);
+        let (left, began_ms) = (self.left(round), self.waited_ms);
         let lanes: Vec<_> = left
             .iter()
             .filter_map(|flow| {
-                let plan = window::plan(*known.get(flow)?, self.task.copies, last_closes);
+                let ms = *known.get(flow)?;
+                let plan = window::plan(ms, self.task.copies, last_closes, self.skew_ms);
                 let (lane, engine) = self.hall.lane(*flow, self.bytes, &self.party)?;
                 Some((lane, engine, plan))
             })
@@ -145,7 +152,7 @@ impl Sweep<'_, '_, '_> {
         // Problems are told afterwards: all wait for nobody between the answer and the
         // first copy.
         let took = self.keep(round, outcome)?;
-        let word = Word { span, ..Word::default() };
+        let word = Word { span, exchange_ms: Some(began_ms), ..Word::default() };
         let news = self.meet(&format!("{}, copied", round.name), word)?;
         Ok((took, news))
     }
@@ -158,7 +165,7 @@ impl Sweep<'_, '_, '_> {
         let spans = members.iter().map(|member| news.words.get(member)?.span);
         let spans: Option<Vec<Span>> = spans.collect();
         // Who left in the middle of it took a part of the load away.
-        news.gone.is_empty() && spans.is_some_and(|spans| window::covered(&spans))
+        news.gone.is_empty() && spans.is_some_and(|spans| window::covered(&spans, slowest(news)))
     }
 
     /// Compares what arrived here, hears what arrived elsewhere, and says numbers
@@ -176,9 +183,19 @@ impl Sweep<'_, '_, '_> {
             self.mouth.begin(&doing);
             match self.hall.compare(flow.to, &pattern) {
                 Ok(None) => {}
-                Ok(Some(None)) => word.right.push((flow.from, flow.to)),
-                Ok(Some(Some(difference))) => {
+                Ok(Some(Arrived::Right)) => word.right.push((flow.from, flow.to)),
+                Ok(Some(Arrived::Wrong(difference))) => {
                     word.wrong.push((flow.from, flow.to, describe(&difference, &pattern)));
+                }
+                Ok(Some(Arrived::SpoiledHere(difference))) => {
+                    word.right.push((flow.from, flow.to));
+                    let how = describe(&difference, &pattern);
+                    let what = format!(
+                        "what {} brought was spoiled on its way to the host, which compares it: \
+                         {how}; a second look found all of it right",
+                        self.ends(&[flow])
+                    );
+                    self.tell_spoiled(Some(round.testcase), flow.to, what)?;
                 }
                 Err(error) => self.lose(flow.to, &error, &doing)?,
             }
@@ -220,6 +237,19 @@ impl Sweep<'_, '_, '_> {
         let mut problem = ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", what);
         problem.gpu = self.party.mine().find(|it| it.rank == flow.issuer).map(|it| it.gpu);
         self.tell(round, problem)
+    }
+
+    /// Data of a GPU of this process was spoiled between it and the host.
+    pub(super) fn tell_spoiled(
+        &mut self,
+        testcase: Option<&str>,
+        rank: u32,
+        what: String,
+    ) -> Result<(), Ended> {
+        let mut problem = ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", what);
+        problem.gpu = self.party.mine().find(|it| it.rank == rank).map(|it| it.gpu);
+        problem.testcase = testcase.map(str::to_owned);
+        self.say_problem(problem)
     }
 
     fn tell(&mut self, round: &Round<'_>, problem: ProbeProblem) -> Result<(), Ended> {
@@ -278,7 +308,7 @@ impl Sweep<'_, '_, '_> {
     }
 }
 
-fn describe(difference: &Difference, pattern: &Pattern) -> String {
+pub(super) fn describe(difference: &Difference, pattern: &Pattern) -> String {
     format!(
         "{} of {} words differ, the first at byte {} ({:#010x} instead of {:#010x})",
         difference.words,

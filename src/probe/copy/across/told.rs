@@ -145,6 +145,9 @@ pub(super) struct Word {
     /// When the last window of its streams will close, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) closes_ms: Option<f64>,
+    /// How long its last exchange took, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) exchange_ms: Option<f64>,
     /// When its copies ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) span: Option<Span>,

@@ -3,29 +3,40 @@
 //! moment.
 //!
 //! Pure. Nodes begin when the answer of an exchange reaches them, over ssh or
-//! an exec session, and up to [`SKEW_MS`] apart. So each copies for longer than
-//! that, then takes its number over a window, and copies on for longer than
-//! that after the longest window of all:
+//! an exec session, and so some milliseconds apart: the skew. So each copies for
+//! longer than the skew, then takes its number over a window, and copies on for
+//! longer than the skew after the last window of all has closed:
 //!
 //! ```text
 //! node A  |-- before --|-- window --|-- after --|
 //! node B      |-- before --|-- window --|-- after --|
 //! ```
 //!
-//! Counts come from the rate of the warm-up. Whether it held is checked after
-//! the round by [`covered`], from the times it really took.
+//! The skew is measured. Of two exchanges of which everybody asks for the second
+//! as soon as the first is answered, the second takes as long as the slowest way
+//! to the board and back; nobody is told to begin later than that after another.
+//! Counts come from the rate of the warm-up. Whether both held is checked after
+//! the round by [`covered`], from the times and the skew of that round.
 
 use serde::Deserialize;
 use serde::Serialize;
 
-/// How far apart two nodes may begin, in milliseconds. An answer of the
-/// coordinator passes a session and two processes; this is chosen generously
-/// and was never measured on a cluster.
-pub(super) const SKEW_MS: f64 = 20.0;
+/// How far apart nodes may begin at least, in milliseconds, however fast their
+/// exchanges were so far: chosen, for one that is slower than those.
+const LEAST_SKEW_MS: f64 = 20.0;
 
-/// How long copies go on before and after the window, in milliseconds: the skew
-/// and half of it again, for rates that differ from those of the warm-up.
-const ROLL_MS: f64 = 1.5 * SKEW_MS;
+/// How far apart at most. With exchanges slower than this nothing can be measured
+/// at the same time.
+const MOST_SKEW_MS: f64 = 250.0;
+
+/// How long copies go on before and after the window, in skews: half of one more,
+/// for rates that differ from those of the warm-up.
+const ROLL: f64 = 1.5;
+
+/// The skew to plan with where exchanges took this long.
+pub(super) fn skew(exchange_ms: f64) -> f64 {
+    (ROLL * exchange_ms).clamp(LEAST_SKEW_MS, MOST_SKEW_MS)
+}
 
 /// The shortest window. The resolution of events is half a microsecond, so that
 /// this is exact to 1 in 10,000.
@@ -58,25 +69,25 @@ pub(super) struct Plan {
 /// When a window closes, in milliseconds after its stream began, where one copy
 /// takes this long and this many are asked for. The longest of all is what
 /// [`plan`] wants to know.
-pub(super) fn closes(copy_ms: f64, asked: u32) -> f64 {
+pub(super) fn closes(copy_ms: f64, asked: u32, skew_ms: f64) -> f64 {
     let copy_ms = copy_ms.max(LEAST_COPY_MS);
-    f64::from(before(copy_ms) + window(copy_ms, asked)) * copy_ms
+    f64::from(before(copy_ms, skew_ms) + window(copy_ms, asked)) * copy_ms
 }
 
 /// The copies of a stream whose copies take this long, where the last window of
 /// all who copy in this round closes at this time.
-pub(super) fn plan(copy_ms: f64, asked: u32, last_closes: f64) -> Plan {
+pub(super) fn plan(copy_ms: f64, asked: u32, last_closes: f64, skew_ms: f64) -> Plan {
     let copy_ms = copy_ms.max(LEAST_COPY_MS);
-    let rest = (last_closes - closes(copy_ms, asked)).max(0.0) + ROLL_MS;
+    let rest = (last_closes - closes(copy_ms, asked, skew_ms)).max(0.0) + ROLL * skew_ms;
     Plan {
-        before: before(copy_ms),
+        before: before(copy_ms, skew_ms),
         window: window(copy_ms, asked),
         after: bounded((rest / copy_ms).ceil(), MOST_AFTER).max(1),
     }
 }
 
-fn before(copy_ms: f64) -> u32 {
-    bounded((ROLL_MS / copy_ms).ceil(), MOST_COPIES).max(1)
+fn before(copy_ms: f64, skew_ms: f64) -> u32 {
+    bounded((ROLL * skew_ms / copy_ms).ceil(), MOST_COPIES).max(1)
 }
 
 /// As many as are asked for, more where they are short, fewer where they are long.
@@ -123,11 +134,11 @@ impl Span {
     }
 }
 
-/// Whether every window lay within the time in which all others copied, with as
-/// much skew as there may be.
-pub(super) fn covered(spans: &[Span]) -> bool {
+/// Whether every window lay within the time in which all others copied, where
+/// nodes began this far apart at most.
+pub(super) fn covered(spans: &[Span], skew_ms: f64) -> bool {
     let inside = |own: &Span, other: &Span| {
-        other.starts + SKEW_MS <= own.opens && own.closes + SKEW_MS <= other.stops
+        other.starts + skew_ms <= own.opens && own.closes + skew_ms <= other.stops
     };
     // Streams of one process begin with a skew that is known.
     let own = |span: &Span| span.starts <= span.opens && span.closes <= span.stops;
@@ -157,8 +168,8 @@ mod tests {
         assert_eq!(window(0.1, 16), 100);
         assert_eq!(window(100.0, 16), 5, "half a second is enough");
         assert_eq!(window(5_000.0, 16), 1);
-        assert_eq!(plan(0.0, 16, f64::NAN).window, MOST_COPIES);
-        assert_eq!(plan(f64::NAN, 16, 0.0).window, MOST_COPIES);
+        assert_eq!(plan(0.0, 16, f64::NAN, 20.0).window, MOST_COPIES);
+        assert_eq!(plan(f64::NAN, 16, 0.0, 20.0).window, MOST_COPIES);
     }
 
     #[test]
@@ -166,28 +177,36 @@ mod tests {
         for (fast, slow) in
             [(0.7, 0.7), (0.7, 7.0), (0.5, 70.0), (1.0, 105.0), (0.7, 900.0), (3.0, 3.5)]
         {
-            let last = closes(fast, 16).max(closes(slow, 16));
-            let spans = [fast, slow].map(|ms| span(0.3, ms, plan(ms, 16, last)));
-            assert!(covered(&spans), "{fast} and {slow}: {spans:?}");
+            let last = closes(fast, 16, 20.0).max(closes(slow, 16, 20.0));
+            let spans = [fast, slow].map(|ms| span(0.3, ms, plan(ms, 16, last, 20.0)));
+            assert!(covered(&spans, 20.0), "{fast} and {slow}: {spans:?}");
         }
     }
 
     #[test]
     fn rates_a_little_off_are_still_covered_and_half_off_are_told() {
-        let last = closes(0.7, 16);
-        let plans = [plan(0.7, 16, last), plan(0.7, 16, last)];
+        let last = closes(0.7, 16, 20.0);
+        let plans = [plan(0.7, 16, last, 20.0), plan(0.7, 16, last, 20.0)];
         let with = |off: f64| [span(0.0, 0.7, plans[0]), span(0.0, 0.7 * off, plans[1])];
-        assert!(covered(&with(1.15)) && covered(&with(0.87)));
-        assert!(!covered(&with(1.6)));
-        assert!(!covered(&with(0.6)));
+        assert!(covered(&with(1.15), 20.0) && covered(&with(0.87), 20.0));
+        assert!(!covered(&with(1.6), 20.0));
+        assert!(!covered(&with(0.6), 20.0));
     }
 
     #[test]
     fn copies_too_short_to_be_covered_are_told() {
-        let tiny = plan(0.001, 16, 1.0);
+        let tiny = plan(0.001, 16, 1.0, 20.0);
         assert_eq!((tiny.before, tiny.window), (MOST_COPIES, MOST_COPIES));
-        assert!(!covered(&[span(0.0, 0.001, tiny), span(0.0, 0.001, tiny)]));
-        assert!(covered(&[span(0.0, 0.001, tiny)]), "alone there is nobody to wait for");
-        assert!(covered(&[]));
+        assert!(!covered(&[span(0.0, 0.001, tiny), span(0.0, 0.001, tiny)], 20.0));
+        assert!(covered(&[span(0.0, 0.001, tiny)], 20.0), "alone there is nobody to wait for");
+        assert!(covered(&[], 20.0));
+    }
+
+    #[test]
+    fn slow_exchanges_have_everybody_copy_for_longer() {
+        assert_eq!((skew(0.5), skew(100.0), skew(9_000.0)), (20.0, 150.0, 250.0));
+        let last = closes(0.7, 16, 150.0);
+        let spans = [0.7, 0.75].map(|ms| span(0.3, ms, plan(0.7, 16, last, 150.0)));
+        assert!(covered(&spans, 150.0) && !covered(&spans, 250.0));
     }
 }
