@@ -386,8 +386,11 @@ def report(folder, limit):
     print()
     for wrong in found.wrong:
         print(f"WRONG: {wrong}")
-    if not found.wrong:
-        print(f"all well: host and local copies within {limit:g} %")
+    compared = sum(row[7] == "ok" for row in found.rows)
+    if not found.wrong and compared:
+        print(f"all well: {compared} host and local copies within {limit:g} % of nvbandwidth's")
+    elif not found.wrong:
+        print("nothing is wrong, and no host or local copy was compared with nvbandwidth's")
     return not found.wrong
 
 
