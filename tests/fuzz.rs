@@ -147,7 +147,16 @@ fn parser(
 
 /// Tools whose numbers are taken over as they are printed.
 fn stands(tool: Option<Tool>) -> bool {
-    matches!(tool, Some(Tool::Nvbandwidth | Tool::NcclTests | Tool::P2pBandwidthLatencyTest))
+    matches!(
+        tool,
+        Some(
+            Tool::Nvbandwidth
+                | Tool::NcclTests
+                | Tool::P2pBandwidthLatencyTest
+                | Tool::FabricgateCopy
+                | Tool::FabricgateCollective
+        )
+    )
 }
 
 #[test]
@@ -366,6 +375,49 @@ fn iperf3_outputs_never_break_their_reader() {
     ];
     use measure::iperf3 as m;
     parser("iperf3", Tool::Iperf3, || &corpus().iperf3, TOKENS, m::recognises, m::parse);
+}
+
+#[test]
+fn copy_documents_never_break_their_reader() {
+    const TOKENS: &[&str] = &[
+        "\"fabricgate.copy/1\"",
+        "\"fabricgate.copy/2\"",
+        "{\"format\":\"fabricgate.copy/1\",\"node\":\"x9\",\"tests\":[",
+        "\"rows\":[\"0\"]",
+        "\"cols\":[",
+        "\"readings\":[[[null,1.5]]]",
+        "\"0->3\"",
+        "\"unit\":\"us\"",
+        "\"ranks\":[{\"rank\":4294967295,\"node\":\"x\",\"gpu\":0}]",
+        "\"complete\":true",
+        "\"corrupt\"",
+        "null",
+        "}\n{",
+    ];
+    use measure::copy as m;
+    parser("copy", Tool::FabricgateCopy, || &corpus().copy, TOKENS, m::recognises, m::parse);
+}
+
+#[test]
+fn collective_documents_never_break_their_reader() {
+    const TOKENS: &[&str] = &[
+        "\"fabricgate.collective/1\"",
+        "\"fabricgate.collective/9\"",
+        "\"points\":[",
+        "\"wrong\":7",
+        "\"wrong\":null",
+        "\"busbw\":1e300",
+        "\"time_us\":0",
+        "\"testcase\":\"alltoall_perf\"",
+        "\"reading\":4294967295",
+        "\"algorithms\":[[\"all_reduce_perf\",\"NVLS\"]]",
+        "\"environment\":{\"NCCL_ALGO\":\"Ring\"}",
+        "\"complete\":true",
+        "}\n{",
+    ];
+    use measure::collective as m;
+    let own = || corpus().collective.as_slice();
+    parser("collective", Tool::FabricgateCollective, own, TOKENS, m::recognises, m::parse);
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! Good inputs to begin with: rendered by our own simulator where it knows the
 //! tool, and written here, with made-up machines, where it does not.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+use fabricgate::probe::copy::task::Across;
+use fabricgate::probe::copy::task::Task;
 use fabricgate::sim::bench::Bench;
 use fabricgate::sim::fabric::Fabric;
+use fabricgate::sim::own;
+use fabricgate::sim::own::Place;
 use fabricgate::sim::render;
 use fabricgate::sim::render::perftest::Run;
 use fabricgate::sim::scenario::Scenario;
@@ -25,6 +30,8 @@ pub(crate) struct Corpus {
     pub(crate) nvloom: Vec<Vec<u8>>,
     pub(crate) iperf3: Vec<Vec<u8>>,
     pub(crate) tcp: Vec<Vec<u8>>,
+    pub(crate) copy: Vec<Vec<u8>>,
+    pub(crate) collective: Vec<Vec<u8>>,
     /// One or two of each, to splice in.
     pub(crate) any: Vec<Vec<u8>>,
 }
@@ -103,6 +110,7 @@ fn make() -> Corpus {
     corpus.dcgm.extend(DCGM.iter().map(|text| text.as_bytes().to_vec()));
     corpus.nvloom.extend(NVLOOM.iter().map(|text| text.as_bytes().to_vec()));
     corpus.iperf3.extend(IPERF3.iter().map(|text| text.as_bytes().to_vec()));
+    own_probes(&mut corpus);
     corpus.tcp.extend(TCP.iter().map(|text| text.as_bytes().to_vec()));
     let all = [
         &corpus.nvbandwidth,
@@ -117,6 +125,8 @@ fn make() -> Corpus {
         &corpus.nvloom,
         &corpus.iperf3,
         &corpus.tcp,
+        &corpus.copy,
+        &corpus.collective,
     ];
     corpus.any = all.iter().flat_map(|of| of.iter().step_by(7).cloned()).collect();
     corpus
@@ -263,6 +273,62 @@ const IPERF3: &[&str] = &[
 [  5]   0.00-10.00  sec  10.9 GBytes  9.36 Gbits/sec    0             sender\n\
 [  5]   0.00-10.04  sec  10.9 GBytes  9.32 Gbits/sec                  receiver\n\niperf Done.\n",
 ];
+
+/// What our own GPU probes print, alone and together.
+fn own_probes(corpus: &mut Corpus) {
+    let rack = ["tray07".to_owned(), "tray08".to_owned()];
+    for fault in FAULTS {
+        let scenario = Scenario::read(&format!("{MACHINES}{fault}")).expect("a good scenario");
+        let fabric = Fabric::build(&scenario).expect("a fabric");
+        for nodes in [&[][..], &rack[..]] {
+            let alone = ["box1".to_owned()];
+            let printed = |say: &dyn Fn(&Place<'_>) -> String| -> Vec<u8> {
+                let members = if nodes.is_empty() { &alone[..] } else { nodes };
+                let lines = members.iter().map(|node| {
+                    say(&Place {
+                        scenario: &scenario,
+                        fabric: &fabric,
+                        node,
+                        nodes,
+                        gpus: &[],
+                        environment: BTreeMap::new(),
+                        noise: |reading| reading,
+                    }) + "\n"
+                });
+                lines.collect::<String>().into_bytes()
+            };
+            let tests = if nodes.is_empty() { NODE_TESTS } else { DOMAIN_TESTS };
+            let task = Task {
+                cuda: None,
+                root: "/".into(),
+                node: "-".to_owned(),
+                gpus: Vec::new(),
+                tests: tests.iter().map(|test| (*test).to_owned()).collect(),
+                readings: 2,
+                buffer_bytes: 512 << 20,
+                copies: 16,
+                warmup: 2,
+                across: (!nodes.is_empty()).then_some(Across::All),
+            };
+            corpus.copy.push(printed(&|place| {
+                serde_json::to_string(&own::copy::document(place, &task)).expect("plain data")
+            }));
+            let tests = ["all_reduce_perf", "sendrecv_perf"].map(str::to_owned);
+            let asked = own::collective::Asked {
+                tests: &tests,
+                readings: 1,
+                bytes: [1 << 20, 8 << 20],
+                factor: 2,
+                iterations: 20,
+                asserted: Some("MNNVL"),
+            };
+            corpus.collective.push(printed(&|place| {
+                let document = own::collective::document(place, &asked);
+                serde_json::to_string(&document).expect("plain data")
+            }));
+        }
+    }
+}
 
 /// What `fabricgate node probe tcp` prints.
 const TCP: &[&str] = &[
