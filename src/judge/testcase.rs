@@ -64,6 +64,9 @@ pub(super) fn shape(testcase: &str) -> Shape {
         ("host_to_all_", Shape::LoadedHost(Direction::H2d)),
         ("device_to_host_", Shape::LoadedHost(Direction::D2h)),
         ("all_to_host_", Shape::LoadedHost(Direction::D2h)),
+        // A read turns the fan around: who is read from sends (nvbandwidth's sources, v0.8).
+        ("all_to_one_read_", Shape::Fan(Direction::Tx)),
+        ("one_to_all_read_", Shape::Fan(Direction::Rx)),
         ("all_to_one_", Shape::Fan(Direction::Rx)),
         ("all_from_one_", Shape::Fan(Direction::Tx)),
         ("one_to_all_", Shape::Fan(Direction::Tx)),
@@ -123,6 +126,18 @@ mod tests {
         assert_eq!(shape("device_to_device_bidirectional_memcpy_write_ce_total"), Shape::BothWays);
         assert_eq!(shape("p2p_unidirectional_read_enabled"), Shape::ColumnToRow);
         assert_eq!(shape("device_to_device_unidir_write_ce"), Shape::ColumnToRow);
+    }
+
+    #[test]
+    fn a_read_turns_a_fan_around() {
+        let fans = [
+            "all_to_one_write_ce",
+            "all_to_one_read_ce",
+            "one_to_all_write_sm",
+            "one_to_all_read_sm",
+        ];
+        let ways = [Direction::Rx, Direction::Tx, Direction::Tx, Direction::Rx].map(Shape::Fan);
+        assert_eq!(fans.map(shape), ways);
     }
 
     #[test]

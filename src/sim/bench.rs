@@ -327,7 +327,7 @@ impl Bench<'_> {
                 let truth = |from, to| COPY_START + self.peer_latency(from, to) / 1e3;
                 vec![table("", gpus.len(), self.matrix(gpus, key, &truth))]
             }
-            Kind::Star { inbound, .. } => row(&|gpu| self.star(gpu, gpus, inbound, case.engine)),
+            Kind::Star { .. } => row(&|gpu| self.star(gpu, gpus, case.arrives(), case.engine)),
             Kind::HostLatency => row(&|gpu| hardware(gpu).host_latency),
             Kind::PeerLatency => {
                 let cells = self.matrix(gpus, key, &|from, to| self.peer_latency(from, to));

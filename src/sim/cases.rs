@@ -30,8 +30,8 @@ pub enum Kind {
     Star {
         /// The copies are reads.
         read: bool,
-        /// Data goes to the one.
-        inbound: bool,
+        /// Its name says all to one. A read turns that around, see [`Case::arrives`].
+        to_one: bool,
     },
     /// Each GPU with each other, all disjoint pairs of a round at once.
     PairsAtOnce {
@@ -76,8 +76,8 @@ const fn pairs(name: &'static str, engine: Engine, read: bool, bidirectional: bo
     Case { name, kind: Kind::Pairs { read, bidirectional }, engine }
 }
 
-const fn star(name: &'static str, engine: Engine, read: bool, inbound: bool) -> Case {
-    Case { name, kind: Kind::Star { read, inbound }, engine }
+const fn star(name: &'static str, engine: Engine, read: bool, to_one: bool) -> Case {
+    Case { name, kind: Kind::Star { read, to_one }, engine }
 }
 
 const CE: Engine = Engine::Copy;
@@ -186,6 +186,16 @@ pub fn list(version: Nvbandwidth, multinode: bool) -> Vec<&'static Case> {
 }
 
 impl Case {
+    /// Whether the data of a fan goes to the one. On one node a read of "all to
+    /// one" is all reading from the one (nvbandwidth's sources, v0.8); across nodes
+    /// such tests are called "all from one".
+    pub fn arrives(&self) -> bool {
+        match self.kind {
+            Kind::Star { read, to_one } => to_one != (read && !self.is_multinode()),
+            _ => false,
+        }
+    }
+
     /// Whether it runs across nodes.
     pub fn is_multinode(&self) -> bool {
         self.name.starts_with("multinode_")
@@ -229,7 +239,7 @@ impl Case {
                 let arrow = if read { "->" } else { "<-" };
                 format!("memcpy {engine} GPU(row) {arrow} GPU(column) bandwidth (GB/s)")
             }
-            Kind::Star { read, inbound } => self.star_description(version, engine, read, inbound),
+            Kind::Star { read, to_one } => self.star_description(version, engine, read, to_one),
             // nvbandwidth has no such tests, and so no words for them.
             Kind::PairsAtOnce { .. } | Kind::CopyLatency | Kind::PeerCopyLatency => String::new(),
             Kind::HostLatency => "memory latency SM CPU(row) <-> GPU(column) (ns)".to_owned(),
@@ -250,11 +260,11 @@ impl Case {
         version: Nvbandwidth,
         engine: &str,
         read: bool,
-        inbound: bool,
+        to_one: bool,
     ) -> String {
         if self.is_multinode() || version < Nvbandwidth::V0_5 {
             let arrow = if read { "<-" } else { "->" };
-            return match inbound || self.is_multinode() {
+            return match to_one || self.is_multinode() {
                 true => {
                     format!("memcpy {engine} All Gpus {arrow} GPU(column) total bandwidth (GB/s)")
                 }
@@ -263,7 +273,7 @@ impl Case {
                 }
             };
         }
-        let arrow = if read == inbound { "->" } else { "<-" };
+        let arrow = if read == to_one { "->" } else { "<-" };
         format!("memcpy {engine} GPU(row) {arrow} GPU(column) bandwidth (GB/s)")
     }
 }
