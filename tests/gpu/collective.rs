@@ -490,7 +490,9 @@ fn a_gpu_that_is_lost_in_the_middle_is_told_by_its_rank_and_the_others_end() {
     let ran = measured(&[one, other], &task);
     nobody_is_accused(&ran);
     let own = ran[2].problem();
-    assert_eq!((own.class.as_str(), own.gpu), ("cuda-error", Some(0)));
+    // Whose call meets it first is chance.
+    let classes = ["cuda-error", "nccl-cuda-error"];
+    assert!(classes.contains(&own.class.as_str()) && own.gpu == Some(0), "{own:?}");
     assert_eq!(ran[0].problem().class, "rank-failed");
     assert!(ran[1].problems().is_empty() && ran[1].code == Some(0));
 }
