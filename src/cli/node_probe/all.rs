@@ -41,10 +41,17 @@ pub struct AllArgs {
     max: u64,
 }
 
+/// Options of one probe, by themselves.
+#[derive(clap::Parser)]
+#[command(no_binary_name = true)]
+struct One<A: clap::Args> {
+    #[command(flatten)]
+    options: A,
+}
+
 /// Options of one probe from words, with its defaults for all else.
 fn parsed<A: clap::Args>(words: &[String]) -> anyhow::Result<A> {
-    let command = A::augment_args(clap::Command::new("probe").no_binary_name(true));
-    Ok(A::from_arg_matches(&command.try_get_matches_from(words)?)?)
+    Ok(<One<A> as clap::Parser>::try_parse_from(words)?.options)
 }
 
 /// Measures and prints.

@@ -83,7 +83,7 @@ pub fn document(asked: &Asked, attended: &Attended) -> CollectiveDocument {
     }
     document.ranks = ranks.into_values().collect();
     document.tests = points.0;
-    document.problems = alike(document.problems, attended.parts.len());
+    document.problems = alike(&document.problems, attended.parts.len());
     document.problems.extend(ends(attended));
     let chatter = attended.parts.iter().flat_map(|heard| &heard.chatter);
     let said = path::said(&chatter.map(String::as_str).collect::<Vec<_>>().join("\n"));
@@ -105,14 +105,14 @@ pub fn document(asked: &Asked, attended: &Attended) -> CollectiveDocument {
 }
 
 /// What all GPUs lack alike, such as a library, said once for all.
-fn alike(problems: Vec<ProbeProblem>, all: usize) -> Vec<ProbeProblem> {
+fn alike(problems: &[ProbeProblem], all: usize) -> Vec<ProbeProblem> {
     let without_gpu = |problem: &ProbeProblem| {
         let start = format!("GPU {}: ", problem.gpu?);
         let detail = problem.detail.strip_prefix(&start)?.to_owned();
         Some(ProbeProblem { gpu: None, detail, ..problem.clone() })
     };
     let mut told: Vec<ProbeProblem> = Vec::new();
-    for problem in &problems {
+    for problem in problems {
         let common = without_gpu(problem).filter(|common| {
             let same = |it: &&ProbeProblem| without_gpu(it).as_ref() == Some(common);
             1 < all && problems.iter().filter(same).count() == all
