@@ -362,7 +362,15 @@ pub fn copy_probe(
     task: &copy::task::Task,
     nodes: &[String],
 ) -> Option<anyhow::Result<Played<CopyDocument>>> {
-    let play = |place: &Place<'_>| own::copy::document(place, task);
+    let asked = own::copy::Asked {
+        tests: &task.tests,
+        readings: task.readings,
+        buffer_bytes: task.buffer_bytes,
+        copies: task.copies,
+        warmup: task.warmup,
+        lane: task.across == Some(copy::task::Across::Lane),
+    };
+    let play = |place: &Place<'_>| own::copy::document(place, &asked);
     played(tool::COPY_PROBE, nodes, &task.gpus, &BTreeMap::new(), &play)
 }
 

@@ -4,8 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use fabricgate::probe::copy::task::Across;
-use fabricgate::probe::copy::task::Task;
 use fabricgate::sim::bench::Bench;
 use fabricgate::sim::fabric::Fabric;
 use fabricgate::sim::own;
@@ -298,17 +296,14 @@ fn own_probes(corpus: &mut Corpus) {
                 lines.collect::<String>().into_bytes()
             };
             let tests = if nodes.is_empty() { NODE_TESTS } else { DOMAIN_TESTS };
-            let task = Task {
-                cuda: None,
-                root: "/".into(),
-                node: "-".to_owned(),
-                gpus: Vec::new(),
-                tests: tests.iter().map(|test| (*test).to_owned()).collect(),
+            let tests: Vec<String> = tests.iter().map(|test| (*test).to_owned()).collect();
+            let task = own::copy::Asked {
+                tests: &tests,
                 readings: 2,
                 buffer_bytes: 512 << 20,
                 copies: 16,
                 warmup: 2,
-                across: (!nodes.is_empty()).then_some(Across::All),
+                lane: false,
             };
             corpus.copy.push(printed(&|place| {
                 serde_json::to_string(&own::copy::document(place, &task)).expect("plain data")

@@ -10,8 +10,6 @@ use crate::model::copy::CopyDocument;
 use crate::model::copy::CopyTest;
 use crate::model::parsed::ProblemKind;
 use crate::model::probed::ProbeProblem;
-use crate::probe::copy::task::Across;
-use crate::probe::copy::task::Task;
 use crate::sim::bench;
 use crate::sim::bench::Table;
 use crate::sim::cases;
@@ -22,16 +20,33 @@ use crate::sim::fabric::Route;
 use crate::sim::fault::Fault;
 use crate::sim::tooling::Nvbandwidth;
 
+/// What the probe is asked.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    /// The tests, by nvbandwidth's names.
+    pub tests: &'a [String],
+    /// Numbers taken of each cell.
+    pub readings: u32,
+    /// Bytes of one copy.
+    pub buffer_bytes: u64,
+    /// Copies that one number is taken over.
+    pub copies: u32,
+    /// Copies before them.
+    pub warmup: u32,
+    /// Across nodes only GPU i with GPU i.
+    pub lane: bool,
+}
+
 /// The document of this node.
-pub fn document(place: &Place<'_>, task: &Task) -> CopyDocument {
+pub fn document(place: &Place<'_>, asked: &Asked<'_>) -> CopyDocument {
     let mut document = CopyDocument {
         format: COPY_FORMAT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         node: place.node.to_owned(),
         cuda: place.cuda(),
-        buffer_bytes: task.buffer_bytes,
-        copies: task.copies,
-        warmup: task.warmup,
+        buffer_bytes: asked.buffer_bytes,
+        copies: asked.copies,
+        warmup: asked.warmup,
         gpus: place.listed(),
         ranks: if place.nodes.is_empty() { Vec::new() } else { place.ranks() },
         tests: Vec::new(),
@@ -43,8 +58,8 @@ pub fn document(place: &Place<'_>, task: &Task) -> CopyDocument {
         let what = "the driver shows no GPU".to_owned();
         document.problems.push(ProbeProblem::new(ProblemKind::Error, "no-device", what));
     } else {
-        for name in &task.tests {
-            if run(place, task, name, &mut document) == Ended::ForGood {
+        for name in asked.tests {
+            if run(place, asked, name, &mut document) == Ended::ForGood {
                 break;
             }
         }
@@ -62,7 +77,7 @@ enum Ended {
     ForGood,
 }
 
-fn run(place: &Place<'_>, task: &Task, name: &str, document: &mut CopyDocument) -> Ended {
+fn run(place: &Place<'_>, asked: &Asked<'_>, name: &str, document: &mut CopyDocument) -> Ended {
     let problems = &mut document.problems;
     let problem = |kind, class: &str, what: String| ProbeProblem {
         testcase: Some(name.to_owned()),
@@ -110,7 +125,7 @@ fn run(place: &Place<'_>, task: &Task, name: &str, document: &mut CopyDocument) 
             });
         }
     }
-    let holes = Holes { place, case, task, gpus: &gpus };
+    let holes = Holes { place, case, asked, gpus: &gpus };
     let mut strangers: Vec<(&str, &str)> = Vec::new();
     for (at, other) in holes.cells() {
         let [row, col] = [at, other].map(|gpu| place.fabric.home(gpu).name.as_str());
@@ -135,7 +150,7 @@ fn run(place: &Place<'_>, task: &Task, name: &str, document: &mut CopyDocument) 
             problems.push(ProbeProblem { gpu: Some(by), ..problem });
         }
     }
-    measured(place, task, &holes, &missing, document);
+    measured(place, asked, &holes, &missing, document);
     Ended::Well
 }
 
@@ -156,7 +171,7 @@ fn broken<'p>(place: &'p Place<'_>, test: &str) -> Option<(&'p str, &'p str)> {
 struct Holes<'h> {
     place: &'h Place<'h>,
     case: &'h Case,
-    task: &'h Task,
+    asked: &'h Asked<'h>,
     gpus: &'h [GpuIndex],
 }
 
@@ -171,7 +186,7 @@ impl Holes<'_> {
             (_, true) => other == at,
             _ => other != at,
         };
-        let lane = self.task.across == Some(Across::Lane);
+        let lane = self.asked.lane;
         let all = (0..count).flat_map(move |at| (0..count).map(move |other| (at, other)));
         let gpus = self.gpus;
         all.filter(move |(at, other)| partner(*at, *other))
@@ -198,7 +213,7 @@ impl Holes<'_> {
 /// Adds the numbers of this node's rows.
 fn measured(
     place: &Place<'_>,
-    task: &Task,
+    asked: &Asked<'_>,
     holes: &Holes<'_>,
     missing: &dyn Fn(GpuIndex) -> bool,
     document: &mut CopyDocument,
@@ -217,7 +232,7 @@ fn measured(
             !gone && !holes.is_foreign(*at, *other) && !holes.is_wrong(*at, *other)
         })
         .collect();
-    let readings: Vec<Vec<Table>> = (0..task.readings)
+    let readings: Vec<Vec<Table>> = (0..asked.readings)
         .map(|reading| place.with_bench(reading, |b| b.measure(Nvbandwidth::V0_8, case, gpus)))
         .collect();
     for (part, table) in readings.first().into_iter().flatten().enumerate() {

@@ -11,26 +11,17 @@ use crate::model::measurement::Matrix;
 use crate::model::measurement::Measurement;
 use crate::model::parsed::Parsed;
 use crate::model::parsed::ProblemKind;
-use crate::probe::copy::task::Across;
-use crate::probe::copy::task::Task;
 use crate::sim::fabric::Fabric;
 use crate::sim::scenario::Scenario;
 
 const WRITE: &str = "device_to_device_memcpy_write_ce";
 
-fn task(tests: &[&str], across: Option<Across>) -> Task {
-    Task {
-        cuda: None,
-        root: "/".into(),
-        node: "-".to_owned(),
-        gpus: Vec::new(),
-        tests: tests.iter().map(|test| (*test).to_owned()).collect(),
-        readings: 2,
-        buffer_bytes: 512 << 20,
-        copies: 16,
-        warmup: 2,
-        across,
-    }
+fn question(tests: &[String], lane: bool) -> copy::Asked<'_> {
+    copy::Asked { tests, readings: 2, buffer_bytes: 512 << 20, copies: 16, warmup: 2, lane }
+}
+
+fn words(tests: &[&str]) -> Vec<String> {
+    tests.iter().map(|test| (*test).to_owned()).collect()
 }
 
 fn asked<T>(
@@ -57,18 +48,19 @@ fn asked<T>(
 }
 
 fn alone(more: &str, tests: &[&str]) -> (CopyDocument, Parsed) {
-    let document =
-        asked("hgx-h100", more, "n1", &[], |place| copy::document(place, &task(tests, None)));
+    let document = asked("hgx-h100", more, "n1", &[], |place| {
+        copy::document(place, &question(&words(tests), false))
+    });
     let text = serde_json::to_string(&document).expect("plain data");
     (document, measure::read(format!("{text}\n").as_bytes()))
 }
 
 /// What all nodes say that measure together, read as one output.
-fn together(more: &str, nodes: &[&str], tests: &[&str], across: Across) -> Parsed {
+fn together(more: &str, nodes: &[&str], tests: &[&str], lane: bool) -> Parsed {
     let nodes: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
     let line = |node: &String| {
         let document = asked("gb200-nvl72", more, node, &nodes, |place| {
-            copy::document(place, &task(tests, Some(across)))
+            copy::document(place, &question(&words(tests), lane))
         });
         serde_json::to_string(&document).expect("plain data") + "\n"
     };
@@ -140,13 +132,13 @@ fn an_error_ends_the_process_and_keeps_what_was_measured() {
 #[test]
 fn nodes_that_measure_together_make_one_matrix() {
     let write = "multinode_device_to_device_memcpy_write_ce";
-    let parsed = together("", &["n1", "n3"], &[write], Across::All);
+    let parsed = together("", &["n1", "n3"], &[write], false);
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
     let found = matrices(&parsed, write);
     assert_eq!((found.len(), found[0].rows.len(), found[0].numbers().count()), (2, 8, 56));
     assert_eq!((parsed.facts.ranks[5].host.as_str(), parsed.facts.ranks[5].device), ("n3", 1));
     let bisect = "multinode_bisect_write_ce";
-    let parsed = together("", &["n1", "n3"], &[bisect], Across::Lane);
+    let parsed = together("", &["n1", "n3"], &[bisect], true);
     let rows = ["0->4", "1->5", "2->6", "3->7", "4->0", "5->1", "6->2", "7->3"];
     assert_eq!(matrices(&parsed, bisect)[0].rows, rows);
     assert!(parsed.complete, "{:?}", parsed.problems);
@@ -156,13 +148,13 @@ fn nodes_that_measure_together_make_one_matrix() {
 fn memory_that_cannot_be_shared_is_told_and_leaves_holes() {
     let bisect = "multinode_bisect_write_ce";
     let more = "[[fault]]\nkind=\"imex-peer-missing\"\nnode=\"n3\"\n";
-    let parsed = together(more, &["n1", "n3"], &[bisect], Across::Lane);
+    let parsed = together(more, &["n1", "n3"], &[bisect], true);
     assert!(!parsed.complete);
     assert!(parsed.problems.iter().all(|p| p.class.as_deref() == Some("no-imex-channel")));
     assert_eq!(parsed.problems[0].host.as_deref(), Some("n3"));
     assert_eq!(matrices(&parsed, bisect)[0].numbers().count(), 0);
     let more = "[[fault]]\nkind=\"fabric-down\"\nnode=\"n3\"\n";
-    let parsed = together(more, &["n1", "n3"], &[bisect], Across::Lane);
+    let parsed = together(more, &["n1", "n3"], &[bisect], true);
     assert!(parsed.problems.iter().all(|p| p.class.as_deref() == Some("other-fabric")));
     assert!(!parsed.complete);
 }
