@@ -109,16 +109,15 @@ fn meaning(error: &CudaError, step: Step) -> (&'static str, &'static str) {
             "the driver's library and its kernel module are of different versions: reload the \
              module, reboot, or take the compatibility package away",
         ),
-        (code::DEVICE_UNAVAILABLE, Step::Open(Some(PROHIBITED)))
-        | (code::INVALID_DEVICE, Step::Open(Some(PROHIBITED))) => (
+        (code::DEVICE_UNAVAILABLE | code::INVALID_DEVICE, Step::Open(Some(PROHIBITED))) => (
             "prohibited-mode",
             "the GPU's compute mode lets nobody use it (`nvidia-smi -c 0` ends that)",
         ),
-        (code::DEVICE_UNAVAILABLE, Step::Open(Some(EXCLUSIVE))) => (
+        (code::DEVICE_UNAVAILABLE | code::INVALID_DEVICE, Step::Open(Some(EXCLUSIVE))) => (
             "exclusive-mode",
             "the GPU is in exclusive mode and another process has it (`nvidia-smi -c 0` ends that)",
         ),
-        (code::DEVICE_UNAVAILABLE, _) => (
+        (code::DEVICE_UNAVAILABLE, _) | (code::INVALID_DEVICE, Step::Open(_)) => (
             "gpu-unavailable",
             "the GPU is not available: somebody has it for himself, or it waits for a reset",
         ),
@@ -187,6 +186,9 @@ mod tests {
         assert_eq!(class(46, Step::Open(Some(3))), "exclusive-mode");
         assert_eq!(class(46, Step::Open(Some(2))), "prohibited-mode");
         assert_eq!(class(46, Step::Open(Some(0))), "gpu-unavailable");
+        assert_eq!(class(101, Step::Open(Some(3))), "exclusive-mode");
+        assert_eq!(class(101, Step::Open(None)), "gpu-unavailable");
+        assert_eq!(class(101, Step::Copy), "gpu-lost");
         assert_eq!(class(2, Step::HostMemory), "no-host-memory");
         assert_eq!(class(2, Step::GpuMemory), "no-memory");
         assert_eq!(class(214, Step::Copy), "gpu-memory-error");
