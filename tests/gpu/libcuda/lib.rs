@@ -19,6 +19,7 @@
 //! - `pair = 390`, `pair A B = 350` (data from A to B), `port = 450`, `port N = 450` (in
 //!   and out each), `switch = 1000` (all pairs together), `local = 1500`,
 //!   `host-memory = 100`.
+//!   A rate of 0 carries nothing: such a copy never ends.
 //! - `latency = 2`: microseconds that a copy takes at least.
 //! - `no-peer A B`: the first has no access to the second.
 //! - `clique = 1`, `imex = no`, `fabric = no`, `stream-memory = no`.

@@ -262,7 +262,9 @@ impl Streams {
         let ends: Vec<f64> = ends.collect();
         // Who has nothing left to move but must not end yet takes part in the sharing:
         // short copies cost what they cost.
-        let Some(next) = ends.iter().copied().min_by(f64::total_cmp) else {
+        // What goes nowhere (a rate of 0) never ends.
+        let next = ends.iter().copied().filter(|end| end.is_finite()).min_by(f64::total_cmp);
+        let Some(next) = next else {
             return (Step::Held, Vec::new());
         };
         let mut effects = Vec::new();
