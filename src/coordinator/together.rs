@@ -95,7 +95,7 @@ pub(super) async fn run(
     let mut orders = Vec::new();
     for (at, worker) in workers.iter().enumerate() {
         orders.push(match worker {
-            Ok(_) => Some(order(reading, argv, fleet, &workers, at)?),
+            Ok(_) => Some(order(reading, argv, fleet, &workers, at).map_err(Outcome::not_started)?),
             Err(_) => None,
         });
     }
@@ -150,7 +150,7 @@ fn order(
     fleet: &Fleet,
     workers: &[Result<Arc<Worker>, String>],
     at: usize,
-) -> Result<Order, Outcome> {
+) -> Result<Order, String> {
     let nodes = reading.step.nodes.as_slice();
     let named = fleet.names_are_addresses();
     let end = |at: usize| {
@@ -160,11 +160,10 @@ fn order(
     };
     // Where two take part, each is the other's peer.
     let peer = if nodes.len() == 2 { end(1 - at) } else { None };
-    let own =
-        end(at).ok_or_else(|| Outcome::not_started(format!("{} is out of reach", nodes[at])))?;
+    let own = end(at).ok_or_else(|| format!("{} is out of reach", nodes[at]))?;
     let with = Filling { own, peer, rail: reading.rail, port: reading.port };
-    let filled = fill::command(argv, &with).map_err(Outcome::not_started)?;
-    let argv = fleet.command(&filled, &nodes[at..=at]).map_err(Outcome::not_started)?;
+    let filled = fill::command(argv, &with)?;
+    let argv = fleet.command(&filled, &nodes[at..=at])?;
     let capture = (reading.capture / nodes.len().max(1)).max(LEAST_CAPTURE).min(reading.capture);
     Ok(Order { together: true, capture, ..step::order(reading, argv) })
 }

@@ -73,7 +73,7 @@ struct Ran {
 impl Ran {
     fn problems(&self) -> Vec<&ProbeProblem> {
         let problem = |line| match line {
-            &Line::Problem(ref problem) => Some(problem),
+            Line::Problem(problem) => Some(problem),
             _ => None,
         };
         self.lines.iter().filter_map(problem).collect()
@@ -86,7 +86,7 @@ impl Ran {
 
     fn points(&self) -> Vec<(&str, &CollectivePoint)> {
         let point = |line| match line {
-            &Line::Point { ref testcase, ref point, .. } => Some((testcase.as_str(), point)),
+            Line::Point { testcase, point, .. } => Some((testcase.as_str(), point)),
             _ => None,
         };
         self.lines.iter().filter_map(point).collect()

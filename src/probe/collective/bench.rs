@@ -78,8 +78,7 @@ impl Machine {
     pub(super) fn find(task: &Task, cuda: Cuda) -> Result<Self, Failure> {
         let nccl = library::load(task.nccl.as_deref(), &Places::of_this_process())?;
         let version = nccl.version()?;
-        let found = devices::find(&cuda, Path::new(ROOT))
-            .map_err(|problem| Failure::Gpus(Box::new(problem)))?;
+        let found = devices::find(&cuda, Path::new(ROOT)).map_err(Failure::Gpus)?;
         let seen = found.len();
         let found = found.into_iter().find(|gpu| gpu.probed.index == task.gpu);
         let Found { device, probed: gpu } =

@@ -49,9 +49,9 @@ pub(in crate::probe) struct Gpu<'c> {
 
 /// Brings the driver up and finds its GPUs, numbered in the order of the bus,
 /// also those that this process is not shown (`CUDA_VISIBLE_DEVICES`).
-pub(in crate::probe) fn find(cuda: &Cuda, root: &Path) -> Result<Vec<Found>, ProbeProblem> {
+pub(in crate::probe) fn find(cuda: &Cuda, root: &Path) -> Result<Vec<Found>, Box<ProbeProblem>> {
     let doing = "bringing the driver up";
-    let refused = |error: CudaError| trouble::problem(&error, Step::Start, doing);
+    let refused = |error: CudaError| Box::new(trouble::problem(&error, Step::Start, doing));
     cuda.init().map_err(refused)?;
     let devices = cuda.devices().map_err(refused)?;
     if devices.is_empty() {
@@ -126,13 +126,13 @@ impl<'c> Gpu<'c> {
         cuda: &'c Cuda,
         found: &Found,
         root: &Path,
-    ) -> Result<Self, ProbeProblem> {
+    ) -> Result<Self, Box<ProbeProblem>> {
         let device = found.device;
         let mut probed = found.probed.clone();
         let index = probed.index;
         let of_it = |mut problem: ProbeProblem| {
             problem.gpu = Some(index);
-            problem
+            Box::new(problem)
         };
         if probed.name.as_deref().is_some_and(is_instance) {
             let what = "this is a MIG instance, a part of a GPU: a measurement of it says nothing \

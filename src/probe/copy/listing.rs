@@ -21,7 +21,7 @@ pub fn list(cuda: Option<&Path>, root: &Path, mouth: &mut Mouth<'_>) -> io::Resu
     mouth.begin("bringing the driver up");
     let found = match devices::find(&cuda, root) {
         Ok(found) => found,
-        Err(problem) => return mouth.say(&Line::Problem(problem)),
+        Err(problem) => return mouth.say(&Line::Problem(*problem)),
     };
     if let Ok((major, minor)) = cuda.driver_version() {
         mouth.say(&Line::Driver { cuda: format!("{major}.{minor}") })?;

@@ -22,6 +22,7 @@ pub(in crate::probe) mod timing;
 pub(in crate::probe) mod trouble;
 
 use std::io;
+use std::path::Path;
 
 use super::said::Line;
 use super::said::Mouth;
@@ -40,7 +41,7 @@ pub fn measure(task: &Task, mouth: &mut Mouth<'_>) -> io::Result<()> {
         Ok(cuda) => cuda,
         Err(error) => return mouth.say(&Line::Problem(trouble::unloadable(&error))),
     };
-    let (gpus, failed) = match open(&cuda, task, mouth)? {
+    let (gpus, failed) = match open(&cuda, &task.root, &task.gpus, mouth)? {
         Some(opened) => opened,
         None => return Ok(()),
     };
@@ -50,20 +51,21 @@ pub fn measure(task: &Task, mouth: &mut Mouth<'_>) -> io::Result<()> {
 
 /// Opens the GPUs that are asked for, and says which; nothing where there is
 /// nothing to measure. The flag is that some could not be opened.
-fn open<'c>(
+pub(in crate::probe) fn open<'c>(
     cuda: &'c Cuda,
-    task: &Task,
+    root: &Path,
+    asked: &[u32],
     mouth: &mut Mouth<'_>,
 ) -> io::Result<Option<(Vec<Gpu<'c>>, bool)>> {
     mouth.begin("bringing the driver up");
-    let found = match devices::find(cuda, &task.root) {
+    let found = match devices::find(cuda, root) {
         Ok(found) => found,
-        Err(problem) => return mouth.say(&Line::Problem(problem)).map(|()| None),
+        Err(problem) => return mouth.say(&Line::Problem(*problem)).map(|()| None),
     };
     if let Ok((major, minor)) = cuda.driver_version() {
         mouth.say(&Line::Driver { cuda: format!("{major}.{minor}") })?;
     }
-    let (found, absent) = devices::asked_for(found, &task.gpus);
+    let (found, absent) = devices::asked_for(found, asked);
     let mut failed = !absent.is_empty();
     for problem in absent {
         mouth.say(&Line::Problem(problem))?;
@@ -71,7 +73,7 @@ fn open<'c>(
     let mut gpus = Vec::new();
     for one in &found {
         mouth.begin(&format!("opening GPU {}", one.probed.index));
-        match Gpu::open(cuda, one, &task.root) {
+        match Gpu::open(cuda, one, root) {
             Ok(gpu) => {
                 mouth.say(&Line::Gpu(gpu.probed.clone()))?;
                 gpus.push(gpu);
@@ -79,7 +81,7 @@ fn open<'c>(
             Err(problem) => {
                 failed = true;
                 let whole_node = problem.class == "system-not-ready";
-                mouth.say(&Line::Problem(problem))?;
+                mouth.say(&Line::Problem(*problem))?;
                 if whole_node {
                     break;
                 }

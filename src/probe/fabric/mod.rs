@@ -17,8 +17,7 @@ use std::io;
 
 use serde_json::Value;
 
-use super::copy::devices;
-use super::copy::devices::Gpu;
+use super::copy;
 use super::said::ExchangeError;
 use super::said::Line;
 use super::said::Mouth;
@@ -42,14 +41,14 @@ pub fn explore(task: &Task, mouth: &mut Mouth<'_>) -> io::Result<()> {
     let cuda = match Cuda::load(task.cuda.as_deref()) {
         Ok(cuda) => cuda,
         Err(error) => {
-            let problem = super::copy::trouble::unloadable(&error);
+            let problem = copy::trouble::unloadable(&error);
             return mouth.say(&Line::Problem(problem));
         }
     };
-    let Some((gpus, opened)) = open(&cuda, task, mouth)? else { return Ok(()) };
+    let Some((gpus, failed)) = copy::open(&cuda, &task.root, &[], mouth)? else { return Ok(()) };
     let channels = channel::look(&task.root);
     say_channels(&channels, mouth)?;
-    let mut whole = opened;
+    let mut whole = !failed;
     let mut trials = Vec::new();
     let mut reports = Vec::new();
     for gpu in gpus {
@@ -85,37 +84,6 @@ impl From<ExchangeError> for Ended {
     fn from(error: ExchangeError) -> Self {
         Self::Alone(error)
     }
-}
-
-/// Opens all GPUs; nothing where there is none. The flag is that all could be.
-fn open<'c>(
-    cuda: &'c Cuda,
-    task: &Task,
-    mouth: &mut Mouth<'_>,
-) -> io::Result<Option<(Vec<Gpu<'c>>, bool)>> {
-    mouth.begin("bringing the driver up");
-    let found = match devices::find(cuda, &task.root) {
-        Ok(found) => found,
-        Err(problem) => return mouth.say(&Line::Problem(problem)).map(|()| None),
-    };
-    if let Ok((major, minor)) = cuda.driver_version() {
-        mouth.say(&Line::Driver { cuda: format!("{major}.{minor}") })?;
-    }
-    let (mut gpus, mut all) = (Vec::new(), true);
-    for one in &found {
-        mouth.begin(&format!("opening GPU {}", one.probed.index));
-        match Gpu::open(cuda, one, &task.root) {
-            Ok(gpu) => {
-                mouth.say(&Line::Gpu(gpu.probed.clone()))?;
-                gpus.push(gpu);
-            }
-            Err(problem) => {
-                all = false;
-                mouth.say(&Line::Problem(problem))?;
-            }
-        }
-    }
-    Ok(Some((gpus, all)))
 }
 
 /// Says what the system shows of IMEX.

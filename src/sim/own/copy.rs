@@ -83,7 +83,7 @@ fn run(place: &Place<'_>, asked: &Asked<'_>, name: &str, document: &mut CopyDocu
         testcase: Some(name.to_owned()),
         ..ProbeProblem::new(kind, class, what)
     };
-    let known = cases::own(name).filter(|case| case.is_multinode() == !place.nodes.is_empty());
+    let known = cases::own(name).filter(|case| case.is_multinode() != place.nodes.is_empty());
     let Some(case) = known else {
         let what = format!("there is no test {name} here");
         problems.push(problem(ProblemKind::Error, "unknown-test", what));

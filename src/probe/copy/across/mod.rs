@@ -132,7 +132,7 @@ fn sweep(task: &Task, across: Across, mouth: &mut Mouth<'_>) -> Result<bool, End
             return refuse(task, &why, mouth);
         }
     };
-    let Some((gpus, failed)) = super::open(&cuda, task, mouth)? else {
+    let Some((gpus, failed)) = super::open(&cuda, &task.root, &task.gpus, mouth)? else {
         return refuse(task, "none of its GPUs can be used: see its own problems", mouth);
     };
     let (bytes, problem) = bytes(task);

@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn who_leaves_is_told_once_with_the_reason() {
         let mut party = party();
-        let shares = vec![share("n0", Word::default().value()), gone("n2", "no")];
+        let shares = [share("n0", Word::default().value()), gone("n2", "no")];
         let mut all = vec![shares[0].clone(), gone("n1", "killed"), gone("n2", "timed out")];
         all.push(gone("n3", "x"));
         let news = party.hear(&answer(1, all.clone()));
