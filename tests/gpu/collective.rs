@@ -72,11 +72,11 @@ struct Ran {
 
 impl Ran {
     fn problems(&self) -> Vec<&ProbeProblem> {
-        let problem = |line| match line {
+        let problems = self.lines.iter().filter_map(|line| match line {
             Line::Problem(problem) => Some(problem),
             _ => None,
-        };
-        self.lines.iter().filter_map(problem).collect()
+        });
+        problems.collect()
     }
 
     /// The classes of its problems.
@@ -85,11 +85,11 @@ impl Ran {
     }
 
     fn points(&self) -> Vec<(&str, &CollectivePoint)> {
-        let point = |line| match line {
+        let points = self.lines.iter().filter_map(|line| match line {
             Line::Point { testcase, point, .. } => Some((testcase.as_str(), point)),
             _ => None,
-        };
-        self.lines.iter().filter_map(point).collect()
+        });
+        points.collect()
     }
 
     fn is_whole(&self) -> bool {
