@@ -121,7 +121,6 @@ fn origin(program: &str) -> &'static str {
 mod tests {
     use super::*;
     use crate::model::checkup::State;
-    use crate::model::probe::Otherwise;
     use crate::probe::catalog::Catalog;
 
     #[test]
@@ -137,30 +136,27 @@ mod tests {
 
     #[test]
     fn a_tool_that_is_missing_is_no_lack_where_we_measure_in_its_place() {
-        let mut catalog = Catalog::built_in();
-        let probe = catalog.probes.get_mut("nvbandwidth").expect("built in");
-        let argv = ["{self}", "node", "probe", "copy"].map(str::to_owned).to_vec();
-        probe.otherwise = Some(Otherwise { parser: probe.parser, argv, together: false });
+        let catalog = Catalog::built_in();
         let folder = tempfile::tempdir().expect("a folder");
         let mut look = Look::only(folder.path());
-        let probes = ["nvbandwidth", "nvbandwidth-lane"].map(|name| catalog.get(name));
+        let probes = ["nvbandwidth", "nvbandwidth-ce"].map(|name| catalog.get(name));
         look.probes = probes.into_iter().flatten().collect();
-        look.default_probes = vec!["nvbandwidth"];
+        look.default_probes = vec!["nvbandwidth-ce"];
         let checks = all(&look);
         let of = |state| checks.iter().find(|it| it.what == "nvbandwidth" && it.state == state);
         let ours = of(State::Has).expect("measured all the same");
         assert!(ours.needed && ours.detail.contains("fabricgate measures in its place"));
-        assert_eq!(ours.probes, ["nvbandwidth"]);
-        assert!(of(State::Lacks).is_none_or(|other| !other.needed), "{checks:?}");
-        assert_eq!(
-            measured_here(&look).map(|it| it.name.as_str()).collect::<Vec<_>>(),
-            ["nvbandwidth"]
-        );
+        assert_eq!(ours.probes, ["nvbandwidth-ce"]);
+        let lacks = of(State::Lacks).expect("the full list is the tool's own");
+        assert!(!lacks.needed && lacks.probes == ["nvbandwidth"], "{checks:?}");
+        let here: Vec<&str> = measured_here(&look).map(|it| it.name.as_str()).collect();
+        assert_eq!(here, ["nvbandwidth-ce"]);
     }
 
     #[test]
     fn a_missing_program_names_its_probes_and_where_it_comes_from() {
-        let catalog = Catalog::built_in();
+        let mut catalog = Catalog::built_in();
+        catalog.probes.values_mut().for_each(|probe| probe.otherwise = None);
         let folder = tempfile::tempdir().expect("a folder");
         let look = Look {
             machine: "n1".to_owned(),
