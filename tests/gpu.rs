@@ -41,6 +41,9 @@ mod program;
 #[path = "gpu/stub.rs"]
 mod stub;
 
+#[path = "gpu/sweep.rs"]
+mod sweep;
+
 #[path = "gpu/symbols.rs"]
 mod symbols;
 

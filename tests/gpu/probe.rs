@@ -251,7 +251,20 @@ fn a_driver_that_says_nothing_around_it_keeps_nothing_from_being_measured() {
 fn who_presses_control_c_sees_what_was_measured() {
     let machine = machine(2).with("hang cuEventElapsedTime = 9").with("calls = {folder}/calls");
     let place = Place::of(&machine);
-    let started = place.start(&[&COPY[..], &["--no-around"]].concat());
+    interrupted_at_the_hang(&place, &[&COPY[..], &["--no-around"]].concat());
+}
+
+#[test]
+fn who_presses_control_c_ends_all_of_it() {
+    let machine = machine(2).with("hang cuEventElapsedTime = 9").with("calls = {folder}/calls");
+    let place = Place::of(&machine);
+    let said = interrupted_at_the_hang(&place, &["node", "probe", "all", "--buffer=1"]);
+    assert!(!said.contains("Sharing") && !said.contains("Collectives"), "{said}");
+}
+
+/// Interrupts a probe when its copies hang; what it says then.
+fn interrupted_at_the_hang(place: &Place, words: &[&str]) -> String {
+    let started = place.start(words);
     let calls = place.folder().join("calls");
     let since = std::time::Instant::now();
     let times = |text: String| text.matches(" cuEventElapsedTime").count();
@@ -266,6 +279,7 @@ fn who_presses_control_c_sees_what_was_measured() {
     assert!(measured.is_some_and(|line| line.contains("55.00")), "{}", ran.out);
     assert!(ran.out.contains("since the probe was interrupted"), "{}", ran.out);
     assert_eq!(ran.code, Some(4));
+    ran.out
 }
 
 #[test]

@@ -72,12 +72,14 @@ pub fn run(args: &AllArgs, json: bool, telling: &mut Telling) -> anyhow::Result<
     let mut codes = Vec::new();
     head(json, "Copies", true)?;
     codes.push(copy::run(&copies, json, telling)?);
-    if !sim::is_simulated() {
+    if !sim::is_simulated() && !telling.was_interrupted() {
         head(json, "Sharing of memory", false)?;
         codes.push(fabric::run(&fabrics, json, telling)?);
     }
-    head(json, "Collectives", false)?;
-    codes.push(collective::run(&collectives, json, telling)?);
+    if !telling.was_interrupted() {
+        head(json, "Collectives", false)?;
+        codes.push(collective::run(&collectives, json, telling)?);
+    }
     Ok(worst(&codes))
 }
 

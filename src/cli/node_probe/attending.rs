@@ -197,6 +197,7 @@ pub fn attended(work: &Work, together: bool, telling: &mut Telling) -> anyhow::R
     // A process that hangs in the kernel must not keep us.
     runtime.shutdown_background();
     telling.clear();
+    telling.was_interrupted |= attended.interrupted.is_some();
     Ok(attended)
 }
 
@@ -228,12 +229,19 @@ fn standard_input() -> mpsc::Receiver<Vec<u8>> {
 pub struct Telling {
     is_shown: bool,
     is_dirty: bool,
+    was_interrupted: bool,
 }
 
 impl Telling {
     /// Tells, where somebody looks at it.
     pub fn of(no_progress: bool) -> Self {
-        Self { is_shown: !no_progress && io::stderr().is_terminal(), is_dirty: false }
+        let is_shown = !no_progress && io::stderr().is_terminal();
+        Self { is_shown, is_dirty: false, was_interrupted: false }
+    }
+
+    /// Whether somebody ended what was told of: then nothing more is to be begun.
+    pub fn was_interrupted(&self) -> bool {
+        self.was_interrupted
     }
 
     fn next(&mut self, work: &Work, part: usize, doing: &str) {
