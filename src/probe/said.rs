@@ -116,6 +116,27 @@ pub enum ExchangeError {
     Failed(#[source] io::Error),
 }
 
+/// Why the work of a child that needs others ends early.
+#[derive(Debug)]
+pub(in crate::probe) enum Ended {
+    /// Nobody listens.
+    Unheard(io::Error),
+    /// Nobody answers.
+    Alone(ExchangeError),
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Self::Unheard(error)
+    }
+}
+
+impl From<ExchangeError> for Ended {
+    fn from(error: ExchangeError) -> Self {
+        Self::Alone(error)
+    }
+}
+
 /// The ends of a child process.
 pub struct Mouth<'m> {
     out: &'m mut dyn Write,

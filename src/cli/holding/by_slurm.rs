@@ -6,8 +6,10 @@ use std::time::Duration;
 use super::Purpose;
 use crate::cli::acting;
 use crate::cli::config::Config;
+use crate::cli::gating::Gate;
 use crate::cli::gating::LIMIT;
 use crate::cli::gating::SETTLE;
+use crate::cli::gating::Told;
 use crate::cli::stdout::note;
 use crate::gate::carry::KEPT;
 use crate::gate::hold;
@@ -34,12 +36,15 @@ pub(super) struct BySlurm {
 }
 
 impl BySlurm {
-    /// Through the gate of the configuration, or through scontrol as patiently as
-    /// a gate that says nothing of times.
+    /// Through the gate of the configuration where that tells Slurm, or through
+    /// scontrol as patiently as a gate that says nothing of times: who tells
+    /// Kubernetes cannot lift a drain of Slurm's.
     pub(super) fn new(config: &Config, slurm: &Slurm) -> Self {
+        let tells_slurm = |gate: &&Gate| !matches!(gate.told, Told::Kubernetes(_));
+        let gate = config.gate.as_ref().filter(tells_slurm);
         let (limit, settle, kept) =
-            config.gate.as_ref().map_or((LIMIT, SETTLE, KEPT), |it| (it.limit, it.settle, it.kept));
-        let scheduler: Box<dyn Scheduler> = match &config.gate {
+            gate.map_or((LIMIT, SETTLE, KEPT), |it| (it.limit, it.settle, it.kept));
+        let scheduler: Box<dyn Scheduler> = match gate {
             Some(gate) => acting::scheduler(gate),
             None => Box::new(Scontrol { argv: slurm.programs.scontrol.clone(), limit }),
         };

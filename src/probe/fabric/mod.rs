@@ -18,7 +18,7 @@ use std::io;
 use serde_json::Value;
 
 use super::copy;
-use super::said::ExchangeError;
+use super::said::Ended;
 use super::said::Line;
 use super::said::Mouth;
 use crate::ffi::cuda::Cuda;
@@ -65,24 +65,6 @@ pub fn explore(task: &Task, mouth: &mut Mouth<'_>) -> io::Result<()> {
             let what = format!("the exchange with the other process ended: {error}");
             mouth.say(&Line::Problem(ProbeProblem::new(ProblemKind::Error, "left-alone", what)))
         }
-    }
-}
-
-/// Why it ends early.
-enum Ended {
-    Unheard(io::Error),
-    Alone(ExchangeError),
-}
-
-impl From<io::Error> for Ended {
-    fn from(error: io::Error) -> Self {
-        Self::Unheard(error)
-    }
-}
-
-impl From<ExchangeError> for Ended {
-    fn from(error: ExchangeError) -> Self {
-        Self::Alone(error)
     }
 }
 

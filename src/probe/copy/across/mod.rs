@@ -42,7 +42,7 @@ use crate::ffi::cuda::Cuda;
 use crate::model::parsed::ProblemKind;
 use crate::model::probed::ProbeProblem;
 use crate::probe::fabric::channel;
-use crate::probe::said::ExchangeError;
+use crate::probe::said::Ended;
 use crate::probe::said::Line;
 use crate::probe::said::Mouth;
 use crate::probe::said::Shape;
@@ -64,27 +64,6 @@ const STEP_S: f64 = 120.0;
 
 /// Exchanges that are timed before the first round.
 const PACED: u32 = 3;
-
-/// Why a sweep ends early.
-#[derive(Debug)]
-enum Ended {
-    /// Nobody listens.
-    Unheard(io::Error),
-    /// Nobody answers.
-    Alone(ExchangeError),
-}
-
-impl From<io::Error> for Ended {
-    fn from(error: io::Error) -> Self {
-        Self::Unheard(error)
-    }
-}
-
-impl From<ExchangeError> for Ended {
-    fn from(error: ExchangeError) -> Self {
-        Self::Alone(error)
-    }
-}
 
 /// A sweep over several nodes.
 struct Sweep<'s, 'c, 'm> {

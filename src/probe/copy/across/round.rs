@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::Ended;
 use super::Sweep;
 use super::data;
 use super::hall::Arrived;
@@ -24,6 +23,7 @@ use crate::probe::copy::pattern::Difference;
 use crate::probe::copy::pattern::Pattern;
 use crate::probe::copy::pattern::WORD;
 use crate::probe::said::Cell;
+use crate::probe::said::Ended;
 use crate::probe::said::Line;
 
 /// How often a bisection is tried whose windows are not covered.
