@@ -178,7 +178,7 @@ fn processes_that_die_leave_the_steps_until_then() {
 #[test]
 fn everything_is_one_readable_account() {
     let place = Place::of(&machine(2).with("gpu memory = 67108864"));
-    let words = ["node", "probe", "all", "--node=n1", "--buffer=1", "--readings=2", "--max=16M"];
+    let words = ["node", "probe", "all", "--node=n1", "--buffer=1", "--readings=2", "--max=8M"];
     let ran = place.run(&words);
     for said in [
         "== Copies\n",

@@ -117,13 +117,18 @@ impl Heard {
 
     /// What its end keeps from being known; nothing where it ended well.
     pub fn problem(&self) -> Option<ProbeProblem> {
+        self.problem_of(self.fate.as_ref()?)
+    }
+
+    /// What this end would keep from being known.
+    pub fn problem_of(&self, fate: &Fate) -> Option<ProbeProblem> {
         use ProblemKind::Error;
         use ProblemKind::Truncated;
         let doing = self.doing.as_deref().map(clean).filter(|doing| !doing.is_empty());
         let during = doing.map(|doing| format!(" in: {doing}")).unwrap_or_default();
         let who = if self.name.is_empty() { "the probe's process" } else { &self.name };
         let words = self.last_words();
-        let (kind, class, detail) = match self.fate.as_ref()? {
+        let (kind, class, detail) = match fate {
             Fate::Ended if self.lost != 0 => {
                 let lost = self.lost;
                 (Truncated, "unreadable", format!("{who}: {lost} lines could not be understood"))

@@ -369,11 +369,13 @@ impl Table<'_> {
     /// Tells the others of those whose fate is known.
     async fn dismiss_the_dead(&mut self) {
         for at in 0..self.seats.len() {
-            let Some(why) = self.seats[at].reason() else { continue };
-            if self.board.gone(at).is_none() {
-                let answers = self.board.leave(at, &why);
-                self.answered(answers).await;
+            // Looked at ten times a second, long after somebody has left.
+            if self.board.gone(at).is_some() {
+                continue;
             }
+            let Some(why) = self.seats[at].reason() else { continue };
+            let answers = self.board.leave(at, &why);
+            self.answered(answers).await;
         }
     }
 }

@@ -105,12 +105,11 @@ impl Seat {
     /// Why it takes part no longer, for the others.
     pub(super) fn reason(&self) -> Option<String> {
         let fate = self.heard.fate.as_ref().or(self.killed.as_ref().map(|(fate, _)| fate))?;
-        let told = || Heard { fate: Some(fate.clone()), ..self.heard.clone() }.problem();
         // What a child says of itself is the better reason.
         let own = self.heard.told().last().map(|problem| problem.detail.clone());
         let reason = match fate {
             Fate::Ended => own,
-            _ => told().map(|problem| problem.detail),
+            _ => self.heard.problem_of(fate).map(|problem| problem.detail),
         };
         Some(clean(&reason.unwrap_or_else(|| "its process has ended".to_owned())))
     }
