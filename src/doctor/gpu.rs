@@ -25,11 +25,7 @@ const FABRIC_HANDLES: [u32; 2] = [12, 3];
 /// Calls that only some of what we measure needs, and what goes without them.
 /// All others are needed by every probe of ours.
 const ONLY_FOR: &[(&[&str], &str)] = &[
-    (
-        &["cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuMemcpyPeerAsync"],
-        "copies between GPUs are not measured",
-    ),
-    (&["cuDeviceGetP2PAttribute"], "the ranks of ways between GPUs stay unknown"),
+    (&["cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess"], "copies between GPUs are not measured"),
     (
         &["cuStreamWaitValue32_v2", "cuMemHostGetDevicePointer_v2"],
         "copies that begin at the same moment are not measured",

@@ -180,7 +180,6 @@ symbols! {
         device_bus_id = "cuDeviceGetPCIBusId" (*mut c_char, c_int, c_int);
         device_memory = "cuDeviceTotalMem_v2" (*mut usize, c_int);
         attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
-        peer_attribute = "cuDeviceGetP2PAttribute" (*mut c_int, c_int, c_int, c_int);
         can_access_peer = "cuDeviceCanAccessPeer" (*mut c_int, c_int, c_int);
         primary_retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
         primary_release = "cuDevicePrimaryCtxRelease_v2" (c_int);
@@ -195,7 +194,6 @@ symbols! {
         host_address = "cuMemHostGetDevicePointer_v2" (*mut c_ulonglong, Handle, c_uint);
         fill32 = "cuMemsetD32Async" (c_ulonglong, c_uint, usize, Handle);
         copy = "cuMemcpyAsync" (c_ulonglong, c_ulonglong, usize, Handle);
-        copy_peer = "cuMemcpyPeerAsync" (c_ulonglong, Handle, c_ulonglong, Handle, usize, Handle);
         copy_to_device = "cuMemcpyHtoDAsync_v2" (c_ulonglong, *const c_void, usize, Handle);
         copy_to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, c_ulonglong, usize, Handle);
         stream_create = "cuStreamCreate" (*mut Handle, c_uint);
@@ -208,7 +206,6 @@ symbols! {
         event_destroy = "cuEventDestroy_v2" (Handle);
         event_record = "cuEventRecord" (Handle, Handle);
         event_query = "cuEventQuery" (Handle);
-        event_synchronize = "cuEventSynchronize" (Handle);
         event_elapsed = "cuEventElapsedTime" (*mut f32, Handle, Handle);
         ipc_get = "cuIpcGetMemHandle" (*mut IpcHandle, c_ulonglong);
         ipc_open = "cuIpcOpenMemHandle_v2" (*mut c_ulonglong, IpcHandle, c_uint);
@@ -353,21 +350,6 @@ impl Cuda {
         Ok(value)
     }
 
-    /// A `CU_DEVICE_P2P_ATTRIBUTE_*` between two GPUs.
-    pub fn peer_attribute(
-        &self,
-        attribute: i32,
-        from: Device,
-        to: Device,
-    ) -> Result<i32, CudaError> {
-        let mut value = 0;
-        call!(
-            self.peer_attribute =
-                "cuDeviceGetP2PAttribute"(&raw mut value, attribute, from.0, to.0)
-        )?;
-        Ok(value)
-    }
-
     /// Whether a GPU can reach the memory of another without the host.
     pub fn can_access_peer(&self, device: Device, peer: Device) -> Result<bool, CudaError> {
         let mut can = 0;
@@ -444,20 +426,6 @@ impl Cuda {
         call!(self.copy = "cuMemcpyAsync"(to.0, from.0, bytes, stream.0 as Handle))
     }
 
-    /// Copies between GPUs of two contexts, over the host where there is no other
-    /// way.
-    pub fn copy_peer(
-        &self,
-        (to, there): (Address, Context),
-        (from, here): (Address, Context),
-        bytes: usize,
-        stream: Stream,
-    ) -> Result<(), CudaError> {
-        let (there, here) = (there.0 as Handle, here.0 as Handle);
-        let stream = stream.0 as Handle;
-        call!(self.copy_peer = "cuMemcpyPeerAsync"(to.0, there, from.0, here, bytes, stream))
-    }
-
     /// A stream of the current context that waits for no other.
     pub fn stream(&self) -> Result<Stream, CudaError> {
         let mut stream = null_mut();
@@ -518,11 +486,6 @@ impl Cuda {
             Err(CudaError::Failed { code: code::NOT_READY, .. }) => Ok(false),
             other => other.map(|()| true),
         }
-    }
-
-    /// Waits until a marked place is reached.
-    pub fn wait_event(&self, event: Event) -> Result<(), CudaError> {
-        call!(self.event_synchronize = "cuEventSynchronize"(event.0 as Handle))
     }
 
     /// Milliseconds between two places that were reached (resolution about half a

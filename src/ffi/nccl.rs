@@ -181,7 +181,6 @@ symbols! {
         destroy = "ncclCommDestroy" (Handle);
         abort = "ncclCommAbort" (Handle);
         count = "ncclCommCount" (Handle, *mut c_int);
-        device = "ncclCommCuDevice" (Handle, *mut c_int);
         all_reduce = "ncclAllReduce" (Source, Handle, usize, c_int, c_int, Handle, Handle);
         all_gather = "ncclAllGather" (Source, Handle, usize, c_int, Handle, Handle);
         reduce_scatter = "ncclReduceScatter" (Source, Handle, usize, c_int, c_int, Handle, Handle);
@@ -379,13 +378,6 @@ impl Nccl {
         let mut count = 0;
         call!(self.count = "ncclCommCount"(comm.0 as Handle, &raw mut count), Some(comm))?;
         Ok(count)
-    }
-
-    /// Which GPU it uses, as CUDA counts.
-    pub fn device(&self, comm: Communicator) -> Result<i32, NcclError> {
-        let mut device = 0;
-        call!(self.device = "ncclCommCuDevice"(comm.0 as Handle, &raw mut device), Some(comm))?;
-        Ok(device)
     }
 
     /// The sum of what all ranks have, of `count` elements, for everybody.

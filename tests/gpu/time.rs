@@ -4,6 +4,7 @@
 use fabricgate::ffi::cuda::Address;
 use fabricgate::ffi::cuda::Cuda;
 use fabricgate::ffi::cuda::Event;
+use fabricgate::ffi::cuda::Stream;
 
 use crate::driver::BYTES;
 use crate::driver::Used;
@@ -18,7 +19,7 @@ type Copied = (Address, Address, usize);
 fn together(cuda: &Cuda, gpus: &[Used], copies: &[Copied]) -> Vec<f64> {
     let gate = cuda.host_memory(4096).expect("host memory");
     let word = gate.address().expect("an address");
-    let queued: Vec<(Event, Event)> = copies
+    let queued: Vec<(Stream, Event, Event)> = copies
         .iter()
         .map(|(to, from, gpu)| {
             cuda.enter(gpus[*gpu].context).expect("entered");
@@ -28,14 +29,14 @@ fn together(cuda: &Cuda, gpus: &[Used], copies: &[Copied]) -> Vec<f64> {
             cuda.record(start, stream).expect("recorded");
             cuda.copy(*to, *from, BYTES, stream).expect("copied");
             cuda.record(end, stream).expect("recorded");
-            (start, end)
+            (stream, start, end)
         })
         .collect();
     gate.set_word(1);
     queued
         .into_iter()
-        .map(|(start, end)| {
-            cuda.wait_event(end).expect("reached");
+        .map(|(stream, start, end)| {
+            cuda.wait_stream(stream).expect("reached");
             let ms = f64::from(cuda.elapsed_ms(start, end).expect("a time"));
             (BYTES as f64 / ms / 1e3).round() / 1e3
         })
@@ -73,7 +74,7 @@ fn a_short_copy_takes_the_machines_latency() {
     cuda.record(start, stream).expect("recorded");
     cuda.copy(at, at.offset(64), 16, stream).expect("copied");
     cuda.record(end, stream).expect("recorded");
-    cuda.wait_event(end).expect("reached");
+    cuda.wait_stream(stream).expect("reached");
     assert_eq!(cuda.elapsed_ms(start, end), Ok(0.005));
 }
 

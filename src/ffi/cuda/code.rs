@@ -103,19 +103,11 @@ pub fn name(code: i32) -> String {
 pub mod attribute {
     /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`: 0 default, 2 prohibited, 3 exclusive process.
     pub const COMPUTE_MODE: i32 = 20;
-    /// `CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT`.
-    pub const ASYNC_ENGINES: i32 = 40;
     /// `CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE`, in bytes.
     pub const L2_CACHE_BYTES: i32 = 38;
     /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
     pub const CAPABILITY_MAJOR: i32 = 75;
-    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`.
-    pub const CAPABILITY_MINOR: i32 = 76;
     /// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED`. Says nothing of whether
     /// this process may use it.
     pub const FABRIC_HANDLES: i32 = 128;
-    /// `CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK`.
-    pub const PEER_PERFORMANCE_RANK: i32 = 1;
-    /// `CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED`.
-    pub const PEER_ACCESS: i32 = 2;
 }

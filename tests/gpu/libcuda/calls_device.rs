@@ -125,20 +125,6 @@ calls! {
         unsafe { put(value, answer) }
     }
 
-    cuDeviceGetP2PAttribute(value: *mut c_int, attribute: c_int, from: c_int, to: c_int) |driver| {
-        let (from, to) = (driver.gpu(from)?.0, driver.gpu(to)?.0);
-        if from == to {
-            return Err(codes::INVALID_DEVICE);
-        }
-        let can = driver.machine.can_access(from, to);
-        let answer = match attribute {
-            1 => 0,
-            2..=4 => c_int::from(can),
-            _ => return Err(codes::INVALID_VALUE),
-        };
-        unsafe { put(value, answer) }
-    }
-
     cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) |driver| {
         let (device, peer) = (driver.gpu(device)?.0, driver.gpu(peer)?.0);
         unsafe { put(can, c_int::from(driver.machine.can_access(device, peer))) }

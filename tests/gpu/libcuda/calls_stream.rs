@@ -8,7 +8,6 @@ use crate::calls_device::calls;
 use crate::calls_device::put;
 use crate::codes;
 use crate::driver::Guard;
-use crate::driver::gpu_of;
 use crate::driver::queue;
 use crate::driver::wait;
 use crate::rates::Place;
@@ -51,20 +50,6 @@ calls! {
 
     cuMemcpyAsync(to: c_ulonglong, from: c_ulonglong, bytes: usize, stream: *mut c_void)
     |driver| {
-        copy(driver, to, from, bytes, stream as u64)
-    }
-
-    cuMemcpyPeerAsync(
-        to: c_ulonglong, there: *mut c_void, from: c_ulonglong, here: *mut c_void,
-        bytes: usize, stream: *mut c_void
-    ) |driver| {
-        for (address, context) in [(to, there), (from, here)] {
-            let gpu = gpu_of(context as u64).ok_or(codes::INVALID_CONTEXT)?;
-            let is_there = driver.region(address, bytes as u64) == Some(driver.machine.place(gpu));
-            if !driver.contexts.contains_key(&gpu) || !is_there {
-                return Err(codes::INVALID_VALUE);
-            }
-        }
         copy(driver, to, from, bytes, stream as u64)
     }
 
@@ -157,14 +142,6 @@ calls! {
         let is_reached = driver.look(Goal::Event { event, record });
         driver.current()?;
         if is_reached { Ok(()) } else { Err(codes::NOT_READY) }
-    }
-
-    cuEventSynchronize(event: *mut c_void) |driver| {
-        driver.current()?;
-        let event = event as u64;
-        let record = driver.streams.records(event).ok_or(codes::INVALID_HANDLE)?;
-        wait(driver, Goal::Event { event, record }).current()?;
-        Ok(())
     }
 
     cuEventElapsedTime(ms: *mut f32, from: *mut c_void, to: *mut c_void) |mut driver| {

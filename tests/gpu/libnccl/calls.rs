@@ -188,14 +188,6 @@ pub unsafe extern "C" fn ncclCommCount(comm: usize, count: *mut c_int) -> c_int 
     SUCCESS
 }
 
-#[allow(non_snake_case, reason = "the name is NCCL's")]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommCuDevice(comm: usize, device: *mut c_int) -> c_int {
-    let Some(communicator) = of(comm) else { return INVALID_ARGUMENT };
-    unsafe { device.write(communicator.meeting.rank.cast_signed()) };
-    SUCCESS
-}
-
 // nccl.h: ncclFloat32, ncclSum. Others are not simulated.
 const FLOAT32: c_int = 7;
 const SUM: c_int = 0;
