@@ -97,10 +97,12 @@ fn number(words: &[&str], at: usize) -> u64 {
     word.parse().unwrap_or_else(|_| wrong(&format!("{words:?} cannot be read")))
 }
 
-/// Keeps a call in a file, one a line, for tests that look at their order.
+/// Keeps a call in a file, one a line, for tests that look at their order. A line is one
+/// write: the processes of a machine share the file, and pieces of theirs would mix.
 fn note(path: &str, call: &str) {
     let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    let written = file.and_then(|mut file| writeln!(file, "{} {call}", std::process::id()));
+    let line = format!("{} {call}\n", std::process::id());
+    let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
     if let Err(error) = written {
         wrong(&format!("{path}: {error}"));
     }
