@@ -29,6 +29,8 @@ const PURE: &[&str] = &[
     "src/act",
     "src/report",
     "src/launch",
+    "src/export",
+    "src/place",
     "src/probe/catalog.rs",
 ];
 

@@ -4,8 +4,11 @@
 //! prints, and turns outcomes into exit codes. It decides nothing else.
 
 pub mod acting;
+pub mod afterwards;
 pub mod apply;
 pub mod asking;
+pub mod audit;
+pub mod burn_in;
 pub mod capacity;
 pub mod claims;
 pub mod completions;
@@ -30,6 +33,7 @@ pub mod node_probe;
 pub mod parse;
 pub mod plan;
 pub mod probes;
+pub mod recertify;
 pub mod replay;
 pub mod report;
 pub mod show;
@@ -103,12 +107,9 @@ enum Command {
     Plan(plan::Args),
     /// Measure nodes before their first job: state, inside, across, collectives.
     Admit(sweep::Args),
-    /// Measure everything and every pair, after building or repair.
-    BurnIn(sweep::Args),
-    /// Measure everything and every pair, from time to time.
-    Recertify(sweep::Args),
-    /// Measure idle nodes in a short time: state, inside, across.
-    Audit(sweep::Args),
+    BurnIn(burn_in::Args),
+    Recertify(recertify::Args),
+    Audit(audit::Args),
     Apply(apply::Args),
     Gate(gate::Args),
     Watch(watch::Args),
@@ -151,9 +152,9 @@ pub fn main() -> ExitCode {
         Command::Claims(args) => claims::run(args, globals),
         Command::Plan(args) => plan::run(args, globals),
         Command::Admit(args) => sweep::run(args, globals, Profile::Admit),
-        Command::BurnIn(args) => sweep::run(args, globals, Profile::BurnIn),
-        Command::Recertify(args) => sweep::run(args, globals, Profile::Recertify),
-        Command::Audit(args) => sweep::run(args, globals, Profile::Audit),
+        Command::BurnIn(args) => burn_in::run(args, globals),
+        Command::Recertify(args) => recertify::run(args, globals),
+        Command::Audit(args) => audit::run(args, globals),
         Command::Apply(args) => apply::run(args, globals),
         Command::Gate(args) => gate::run(args, globals),
         Command::Watch(args) => watch::run(args, globals),

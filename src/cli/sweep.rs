@@ -3,10 +3,13 @@
 
 use std::path::Path;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use super::Globals;
 use super::acting;
 use super::acting::Judged;
+use super::afterwards::Ended;
+use super::afterwards::afterwards;
 use super::config;
 use super::config::Config;
 use super::evicting;
@@ -83,6 +86,7 @@ pub struct Args {
 
 /// Runs the command under a profile.
 pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
+    let began = Instant::now();
     let resumed = match &args.resume {
         Some(run) => Some(interrupted(run, profile, args)?),
         None => None,
@@ -201,7 +205,17 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
     }
     note(&format!("run folder {folder}"));
     let code = judge::code(done.run.verdicts.outcome, done.out_of_reach || !written);
-    Ok(acted?.unwrap_or(code))
+    let code = acted?.unwrap_or(code);
+    afterwards(&Ended {
+        config: &config,
+        folder: done.folder.path(),
+        run: &done.run,
+        acted: done.run.actions.as_ref().filter(|_| args.apply),
+        partial: done.partial,
+        code,
+        seconds: began.elapsed().as_secs_f64(),
+    });
+    Ok(code)
 }
 
 /// Takes a turn of the gate where there is one, and puts what it proposes and

@@ -5,6 +5,7 @@
 //! that can be read. Nothing here measures, judges or decides.
 
 pub mod folder;
+pub mod history;
 pub mod id;
 pub mod outputs;
 pub mod stored;

@@ -1,0 +1,72 @@
+//! Two measurements of the same parts held against each other: before and after a
+//! repair, first and last of a burn-in.
+//!
+//! Plain values; who compares is the judge, who shows is a report.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::trend::Part;
+use super::unit::Unit;
+
+/// How a part came out of the second measurement, against the first.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Difference {
+    /// More than the noise of both explains.
+    Better,
+    /// Within the noise of both.
+    Same,
+    /// Less than the noise of both explains.
+    Worse,
+    /// Only the first measurement has it: nothing is known of it now.
+    OnlyBefore,
+    /// Only the second measurement has it.
+    OnlyAfter,
+}
+
+/// One part in one test.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Compared {
+    /// Which part.
+    pub part: Part,
+    /// The test.
+    pub testcase: String,
+    /// The unit of values.
+    pub unit: Unit,
+    /// What the first measurement showed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<f64>,
+    /// What the second showed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<f64>,
+    /// What must be there, where a platform says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<f64>,
+    /// The change as a share of the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<f64>,
+    /// Changes below this share are noise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise: Option<f64>,
+    /// What that comes to.
+    pub difference: Difference,
+}
+
+/// Two runs compared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Comparison {
+    /// Id of the first run.
+    pub before: String,
+    /// When it was made, RFC 3339.
+    pub before_created: String,
+    /// Id of the second run.
+    pub after: String,
+    /// When it was made, RFC 3339.
+    pub after_created: String,
+    /// By part and test, what changed most first.
+    pub parts: Vec<Compared>,
+}

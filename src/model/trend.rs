@@ -1,0 +1,183 @@
+//! How a part's readings went over runs: points, what is usual, where it stepped,
+//! and what else changed at that time (`fabricgate.history/1`).
+//!
+//! Plain values. `record::history` keeps and finds them, `judge::drift` says what
+//! is usual and where a step is; a report shows them.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::id::DomainName;
+use super::id::NodeName;
+use super::unit::Unit;
+use super::verdict::Direction;
+use super::verdict::Outcome;
+
+/// The format of `fabricgate history --json`.
+pub const HISTORY_FORMAT: &str = "fabricgate.history/1";
+
+/// What kind of part a series of readings belongs to.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum PartKind {
+    /// A path between two ends.
+    Link,
+    /// A GPU: the median over its partners.
+    Gpu,
+    /// A node: its least GPU.
+    Node,
+    /// A node's port on a rail.
+    Rail,
+    /// A domain: its level.
+    Domain,
+}
+
+/// One part, as far as runs can be compared. What does not apply is absent.
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub struct Part {
+    /// What it is.
+    pub kind: PartKind,
+    /// Its domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainName>,
+    /// Its node; of a path, where the data came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeName>,
+    /// Its GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// The other end of a path: `node:gpu` or `node`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Its rail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rail: Option<String>,
+    /// Which way the data moved, seen from the part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direction: Option<Direction>,
+}
+
+/// What a part showed in one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Point {
+    /// The run.
+    pub run: String,
+    /// When it was made, RFC 3339.
+    pub at: String,
+    /// The same in seconds since 1970.
+    pub at_unix: i64,
+    /// The median of its readings.
+    pub value: f64,
+    /// Its relative standard error, where it can be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<f64>,
+    /// What was expected then, where a platform said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<f64>,
+    /// How it came out; absent where nothing judged it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+}
+
+/// What is usual for a part, from points that nothing was found against.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Baseline {
+    /// The trimmed mean, in the unit of the series.
+    pub mean: f64,
+    /// Robust standard deviation, as a share of the mean.
+    pub spread: f64,
+    /// How many points it rests on.
+    pub count: usize,
+    /// The run it begins with: what came before was other hardware or driver.
+    pub since: String,
+}
+
+/// Where a series left what was usual.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Alarm {
+    /// The run at which the sum crossed the line.
+    pub run: String,
+    /// When, RFC 3339.
+    pub at: String,
+    /// The run from which on it was going that way.
+    pub since: String,
+    /// How much it left, as a share of what was usual; negative is less.
+    pub shift: f64,
+    /// The statistic, in standard deviations.
+    pub statistic: f64,
+    /// Which chart rang: `fast` for steps, `slow` for drifts.
+    pub chart: String,
+}
+
+/// What is not the same as in the run before.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// Driver version.
+    Driver,
+    /// A firmware version.
+    Firmware,
+    /// A GPU's UUID or serial: other hardware.
+    Hardware,
+    /// Chassis, slot or tray.
+    Slot,
+    /// What a port is connected to.
+    Neighbour,
+    /// The kernel was booted.
+    Boot,
+    /// What was claimed of the node.
+    Claim,
+    /// Which numbers were expected.
+    Thresholds,
+    /// fabricgate or the tool that measured.
+    Tool,
+}
+
+/// One thing that changed between two runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Changed {
+    /// The first run that shows the new state.
+    pub run: String,
+    /// When that was, RFC 3339.
+    pub at: String,
+    /// Whose it is; absent where it is everybody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeName>,
+    /// What kind of thing.
+    pub kind: ChangeKind,
+    /// Which thing, in words: `driver`, `GPU 2 vbios`.
+    pub what: String,
+    /// How it was.
+    pub before: String,
+    /// How it is.
+    pub after: String,
+}
+
+/// A part's readings in one test, over runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Trend {
+    /// Whose.
+    pub part: Part,
+    /// The test.
+    pub testcase: String,
+    /// The unit of values.
+    pub unit: Unit,
+    /// In order of time.
+    pub points: Vec<Point>,
+    /// What is usual; absent where there is too little.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<Baseline>,
+    /// Where it left that, in order of time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alarms: Vec<Alarm>,
+    /// What changed meanwhile, in order of time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<Changed>,
+}
