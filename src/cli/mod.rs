@@ -10,6 +10,9 @@ pub mod asking;
 pub mod audit;
 pub mod burn_in;
 pub mod capacity;
+pub mod certificate;
+pub mod certificate_verify;
+pub mod certifying;
 pub mod claims;
 pub mod completions;
 pub mod config;
@@ -114,6 +117,7 @@ enum Command {
     Gate(gate::Args),
     Watch(watch::Args),
     Capacity(capacity::Args),
+    Certificate(certificate::Args),
     Report(report::Args),
     Explain(explain::Args),
     Replay(replay::Args),
@@ -159,6 +163,7 @@ pub fn main() -> ExitCode {
         Command::Gate(args) => gate::run(args, globals),
         Command::Watch(args) => watch::run(args, globals),
         Command::Capacity(args) => capacity::run(args, globals),
+        Command::Certificate(args) => certificate::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
         Command::Replay(args) => replay::run(args, globals),

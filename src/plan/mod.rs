@@ -12,6 +12,7 @@ mod defaults;
 pub mod leaf;
 pub mod lint;
 mod pack;
+pub mod stalest;
 mod sweep;
 pub mod tournament;
 

@@ -8,6 +8,7 @@ pub mod folder;
 pub mod history;
 pub mod id;
 pub mod outputs;
+pub mod signing;
 pub mod stored;
 
 use std::path::PathBuf;

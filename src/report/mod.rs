@@ -10,6 +10,7 @@
 pub mod actions;
 pub mod capacity;
 pub mod capacity_plot;
+pub mod certificate;
 pub mod claims;
 pub mod collective;
 pub mod copy;
