@@ -13,6 +13,7 @@ pub mod capacity;
 pub mod claims;
 pub mod completions;
 pub mod config;
+pub mod configuration;
 pub mod doctor;
 pub mod evicting;
 pub mod exit;
@@ -124,6 +125,7 @@ enum Command {
     Doctor(doctor::Args),
     Sim(sim::Args),
     Node(node::Args),
+    Config(configuration::Args),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
@@ -170,6 +172,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args, globals),
         Command::Sim(args) => sim::run(args, globals),
         Command::Node(args) => node::run(args, globals),
+        Command::Config(args) => configuration::run(args, globals),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };
