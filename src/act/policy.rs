@@ -83,7 +83,7 @@ pub struct Policy {
     pub simulated: bool,
     /// What is done about nodes that work below what they must deliver.
     pub soft: SoftFaults,
-    /// Classes of findings that are shown and never act: how a new rule is tried.
+    /// Classes of findings that are shown and never act: how a new rule is tried. Default: none.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub shadow: BTreeSet<String>,
     /// Share of a job's step that waits for the fabric, as 0 to 1.

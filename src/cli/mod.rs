@@ -16,11 +16,13 @@ pub mod certifying;
 pub mod claims;
 pub mod completions;
 pub mod config;
+pub mod configuration;
 pub mod doctor;
 pub mod evicting;
 pub mod exit;
 pub mod expectations;
 pub mod explain;
+pub mod export;
 pub mod failure;
 pub mod gate;
 pub mod gating;
@@ -120,12 +122,14 @@ enum Command {
     Certificate(certificate::Args),
     Report(report::Args),
     Explain(explain::Args),
+    Export(export::Args),
     Replay(replay::Args),
     Probes(probes::Args),
     Thresholds(thresholds::Args),
     Doctor(doctor::Args),
     Sim(sim::Args),
     Node(node::Args),
+    Config(configuration::Args),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
@@ -166,12 +170,14 @@ pub fn main() -> ExitCode {
         Command::Certificate(args) => certificate::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
+        Command::Export(args) => export::run(args, globals),
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),
         Command::Doctor(args) => doctor::run(args, globals),
         Command::Sim(args) => sim::run(args, globals),
         Command::Node(args) => node::run(args, globals),
+        Command::Config(args) => configuration::run(args, globals),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };
