@@ -19,6 +19,7 @@ pub mod evicting;
 pub mod exit;
 pub mod expectations;
 pub mod explain;
+pub mod export;
 pub mod failure;
 pub mod gate;
 pub mod gating;
@@ -117,6 +118,7 @@ enum Command {
     Capacity(capacity::Args),
     Report(report::Args),
     Explain(explain::Args),
+    Export(export::Args),
     Replay(replay::Args),
     Probes(probes::Args),
     Thresholds(thresholds::Args),
@@ -162,6 +164,7 @@ pub fn main() -> ExitCode {
         Command::Capacity(args) => capacity::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
+        Command::Export(args) => export::run(args, globals),
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),
