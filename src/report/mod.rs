@@ -8,6 +8,7 @@
 //! [`Run`]: crate::model::run::Run
 
 pub mod actions;
+pub mod bundle;
 pub mod capacity;
 pub mod capacity_plot;
 pub mod certificate;
