@@ -348,6 +348,7 @@ fn program(
         path: std::env::var("PATH").unwrap_or_default(),
         even_if_busy,
         held: Held::default(),
+        age: None,
     };
     Ok((program, links))
 }

@@ -10,6 +10,7 @@ mod causes;
 mod cells;
 mod claims;
 mod collective;
+pub mod compared;
 mod common;
 pub mod confirm;
 mod coverage;
