@@ -84,11 +84,8 @@ pub fn add(
                 None => node.minima.push(minimum.clone()),
             }
         }
-        let detectable = verdicts
-            .nodes
-            .iter()
-            .find(|it| it.node == node.node)
-            .and_then(|it| it.detectable);
+        let detectable =
+            verdicts.nodes.iter().find(|it| it.node == node.node).and_then(|it| it.detectable);
         node.detectable = match (node.detectable, detectable) {
             (Some(known), Some(now)) => Some(known.max(now)),
             (known, now) => known.or(now),
@@ -100,7 +97,10 @@ pub fn add(
 pub fn add_versions(versions: &mut BTreeMap<String, Vec<String>>, recordings: &[Recording]) {
     for recording in recordings {
         let facts = &recording.parsed.facts;
-        let tool = recording.parsed.tool.map(|tool| (tool.as_str(), recording.parsed.tool_version.clone()));
+        let tool = recording
+            .parsed
+            .tool
+            .map(|tool| (tool.as_str(), recording.parsed.tool_version.clone()));
         let named = [
             ("driver", facts.driver.clone()),
             ("CUDA driver API", facts.cuda_driver.clone()),
@@ -170,11 +170,19 @@ pub fn conclude(acceptance: &mut Acceptance) {
             let why = others.get(&node.node).map_or(String::new(), |(round, why)| {
                 format!(", and its burn-in began anew with round {round}: {why}")
             });
-            let wanted = if wanted == u32::MAX { "those asked for".to_owned() } else { wanted.to_string() };
+            let wanted =
+                if wanted == u32::MAX { "those asked for".to_owned() } else { wanted.to_string() };
             let passed = node.passed;
             (Accepted::Unknown, format!("passed {passed} rounds of {wanted}{why}"))
         } else if let Some(drift) = node.drift.as_ref().filter(|it| asked.drift < lost(it)) {
-            (Accepted::Unknown, format!("{}: more than the {} that is accepted", drifted(drift), share(asked.drift)))
+            (
+                Accepted::Unknown,
+                format!(
+                    "{}: more than the {} that is accepted",
+                    drifted(drift),
+                    share(asked.drift)
+                ),
+            )
         } else {
             let mut reason = format!("passed all of {} rounds", node.passed);
             if let Some(drift) = &node.drift {

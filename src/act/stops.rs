@@ -94,9 +94,9 @@ fn frozen(seen: &Seen<'_>) -> Vec<(NodeName, String)> {
         }
         let why = format!("{}: {}", finding.class, clean(&finding.summary));
         let domains = seen.claims.domains.iter();
-        for domain in domains.filter(|it| {
-            finding.locus.domain.as_ref().is_none_or(|domain| *domain == it.name)
-        }) {
+        for domain in domains
+            .filter(|it| finding.locus.domain.as_ref().is_none_or(|domain| *domain == it.name))
+        {
             frozen.extend(domain.nodes.iter().map(|node| (node.clone(), why.clone())));
         }
     }
@@ -108,7 +108,8 @@ fn frozen(seen: &Seen<'_>) -> Vec<(NodeName, String)> {
             .filter(|it| Outcome::Unknown < it.outcome && domain.nodes.contains(&it.node))
             .count();
         if seen.freeze_domain <= bad {
-            let why = format!("{bad} nodes of {} turned bad in one round: a common cause", domain.name);
+            let why =
+                format!("{bad} nodes of {} turned bad in one round: a common cause", domain.name);
             frozen.extend(domain.nodes.iter().map(|node| (node.clone(), why.clone())));
         }
     }

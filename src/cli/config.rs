@@ -14,6 +14,8 @@ use toml::Spanned;
 
 use super::acting;
 use super::asking;
+use super::burning;
+use super::burning::Burning;
 use super::failure::Failure;
 use super::gating;
 use super::gating::Gate;
@@ -71,6 +73,8 @@ struct File {
     gate: Option<Spanned<gating::Section>>,
     #[serde(default)]
     watch: watching::Section,
+    #[serde(default)]
+    burn_in: burning::Section,
 }
 
 /// One file with claims, or several.
@@ -151,6 +155,8 @@ pub struct Config {
     pub gate: Option<Gate>,
     /// What the standing gate does.
     pub watch: Watching,
+    /// How a burn-in is repeated.
+    pub burn_in: Burning,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -279,6 +285,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     };
     let watch = watching::watching(read.watch, &policy, gate.as_ref())
         .map_err(|(at, message)| wrong(at, message))?;
+    let burn_in =
+        burning::burning(read.burn_in, &catalog).map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -299,6 +307,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         policy,
         gate,
         watch,
+        burn_in,
         scratch: None,
     };
     if read.probes.own {

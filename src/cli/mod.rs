@@ -9,6 +9,7 @@ pub mod apply;
 pub mod asking;
 pub mod audit;
 pub mod burn_in;
+pub mod burning;
 pub mod capacity;
 pub mod claims;
 pub mod completions;

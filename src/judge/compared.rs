@@ -282,8 +282,7 @@ fn collectives(
             Scope::Domain(domain) => (PartKind::Domain, None, Some(domain.clone())),
             Scope::Pair(..) => continue,
         };
-        let part =
-            Part { kind, domain, node, gpu: None, peer: None, rail: None, direction: None };
+        let part = Part { kind, domain, node, gpu: None, peer: None, rail: None, direction: None };
         if !keep(&part) {
             continue;
         }

@@ -114,7 +114,10 @@ mod tests {
             limits: Limits::default(),
         });
         let of = |probe: &str| pass.steps().filter(|step| step.probe == probe).count();
-        assert_eq!((of("soak-copy"), of("soak-collective"), of("soak-collective-domain")), (4, 4, 1));
+        assert_eq!(
+            (of("soak-copy"), of("soak-collective"), of("soak-collective-domain")),
+            (4, 4, 1)
+        );
         assert!(pass.steps().all(|step| (step.readings, step.most_readings) == (1, 1)));
         assert!(pass.skipped.iter().any(|it| it.probe == "soak-collective-domain"));
         let mut whole = pass.clone();

@@ -7,11 +7,13 @@
 //!
 //! [`Run`]: crate::model::run::Run
 
+pub mod acceptance;
 pub mod actions;
 pub mod capacity;
 pub mod capacity_plot;
 pub mod claims;
 pub mod collective;
+pub mod comparison;
 pub mod copy;
 pub mod csv;
 pub mod explain;

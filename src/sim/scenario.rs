@@ -167,8 +167,7 @@ impl Scenario {
             self.check_fault(fault).map_err(|why| format!("fault {}: {why}", number + 1))?;
         }
         for (number, later) in self.later.iter().enumerate() {
-            self.check_fault(&later.fault)
-                .map_err(|why| format!("later {}: {why}", number + 1))?;
+            self.check_fault(&later.fault).map_err(|why| format!("later {}: {why}", number + 1))?;
         }
         let noise = &self.noise;
         if !(0.0..0.5).contains(&noise.sigma) || !(0.0..=1.0).contains(&noise.dip_rate) {
