@@ -16,6 +16,8 @@ use toml::Spanned;
 
 use super::acting;
 use super::asking;
+use super::burning;
+use super::burning::Burning;
 use super::certifying;
 use super::certifying::Certifying;
 use super::failure::Failure;
@@ -96,6 +98,7 @@ struct File {
     watch: watching::Section,
     #[serde(default)]
     certificates: certifying::Section,
+    burn_in: burning::Section,
 }
 
 /// One file with claims, or several.
@@ -197,6 +200,8 @@ pub struct Config {
     pub watch: Watching,
     /// How certificates are signed, and whose count.
     pub certificates: Certifying,
+    /// How a burn-in is repeated.
+    pub burn_in: Burning,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -373,6 +378,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         .map_err(|(at, message)| wrong(at, message))?;
     let certificates = certifying::certifying(read.certificates, base)
         .map_err(|(at, message)| wrong(at, message))?;
+    let burn_in =
+        burning::burning(read.burn_in, &catalog).map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -394,6 +401,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         gate,
         watch,
         certificates,
+        burn_in,
         scratch: None,
     };
     if read.probes.own {

@@ -10,6 +10,7 @@ pub mod asking;
 pub mod audit;
 pub mod bundling;
 pub mod burn_in;
+pub mod burning;
 pub mod capacity;
 pub mod certificate;
 pub mod certificate_verify;

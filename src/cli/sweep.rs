@@ -150,10 +150,23 @@ impl Site {
         globals: &Globals,
         resumed: Option<&Stored>,
     ) -> Result<Self, Failure> {
-        let mut config = match resumed.and_then(|stored| scenario_of(stored, args)) {
-            Some(scenario) => config::Simulated::by(scenario).config(globals.config.as_deref())?,
+        let config = match resumed.and_then(|stored| scenario_of(stored, args)) {
+            Some(scenario) => return Self::simulated(args, globals, scenario),
             None => args.simulated.config(globals.config.as_deref())?,
         };
+        Self::with(config, args)
+    }
+
+    /// Both where the scenario is that of a run that is gone on with.
+    pub(super) fn simulated(
+        args: &Args,
+        globals: &Globals,
+        scenario: PathBuf,
+    ) -> Result<Self, Failure> {
+        Self::with(config::Simulated::by(scenario).config(globals.config.as_deref())?, args)
+    }
+
+    fn with(mut config: Config, args: &Args) -> Result<Self, Failure> {
         if args.own_probes {
             config.measure_by_ourselves();
         }

@@ -4,6 +4,7 @@
 //! file whole or not at all, so that whatever ends the run leaves something
 //! that can be read. Nothing here measures, judges or decides.
 
+pub mod acceptance;
 pub mod archive;
 pub mod folder;
 pub mod history;
