@@ -13,6 +13,7 @@ mod collective;
 mod common;
 pub mod confirm;
 mod coverage;
+pub mod drift;
 mod fabric;
 mod far;
 mod finding;
