@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use super::config::Config;
+use super::metrics;
 use crate::model::action::ActionPlan;
 use crate::model::run::Run;
 
@@ -31,5 +32,5 @@ pub struct Ended<'a> {
 
 /// Does all of it, each as far as the configuration asks for it.
 pub fn afterwards(ended: &Ended<'_>) {
-    let _ = ended;
+    metrics::afterwards(ended);
 }

@@ -20,6 +20,8 @@ use super::gating::Gate;
 use super::launcher;
 use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
+use super::metering;
+use super::metering::Metering;
 use super::sources;
 use super::sources::Wanted;
 use super::stored;
@@ -71,6 +73,8 @@ struct File {
     gate: Option<Spanned<gating::Section>>,
     #[serde(default)]
     watch: watching::Section,
+    #[serde(default)]
+    metrics: metering::Section,
 }
 
 /// One file with claims, or several.
@@ -151,6 +155,8 @@ pub struct Config {
     pub gate: Option<Gate>,
     /// What the standing gate does.
     pub watch: Watching,
+    /// What monitoring is shown.
+    pub metrics: Metering,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -279,6 +285,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     };
     let watch = watching::watching(read.watch, &policy, gate.as_ref())
         .map_err(|(at, message)| wrong(at, message))?;
+    let metrics =
+        metering::metering(read.metrics, base).map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -299,6 +307,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         policy,
         gate,
         watch,
+        metrics,
         scratch: None,
     };
     if read.probes.own {

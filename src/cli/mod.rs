@@ -25,6 +25,8 @@ pub mod history_arg;
 pub mod holding;
 pub mod judge;
 pub mod launcher;
+pub mod metering;
+pub mod metrics;
 pub mod node;
 pub mod node_attach;
 pub mod node_facts;
@@ -114,6 +116,7 @@ enum Command {
     Gate(gate::Args),
     Watch(watch::Args),
     Capacity(capacity::Args),
+    Metrics(metrics::Args),
     Report(report::Args),
     Explain(explain::Args),
     Replay(replay::Args),
@@ -159,6 +162,7 @@ pub fn main() -> ExitCode {
         Command::Gate(args) => gate::run(args, globals),
         Command::Watch(args) => watch::run(args, globals),
         Command::Capacity(args) => capacity::run(args, globals),
+        Command::Metrics(args) => metrics::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
         Command::Replay(args) => replay::run(args, globals),

@@ -7,6 +7,7 @@
 pub mod folder;
 pub mod history;
 pub mod id;
+pub mod latest;
 pub mod outputs;
 pub mod stored;
 
@@ -52,6 +53,8 @@ pub mod file {
     pub const VERDICTS: &str = "verdicts.json";
     /// One line per measured cell.
     pub const CELLS: &str = "cells.jsonl";
+    /// How far below expectation the worst part of each node was.
+    pub const LEVELS: &str = "levels.json";
     /// What is proposed.
     pub const ACTIONS: &str = "actions.json";
     /// Every measured cell, for spreadsheets.
