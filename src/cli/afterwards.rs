@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::acting;
 use super::config::Config;
+use super::metrics;
 use super::stdout::note;
 use super::stored;
 use crate::gate::certificates::FOLDER;
@@ -60,4 +61,5 @@ fn certificates(ended: &Ended<'_>) {
         }
         Err(error) => note(&format!("no certificate is kept: {error}")),
     }
+    metrics::afterwards(ended);
 }

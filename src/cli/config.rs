@@ -26,6 +26,8 @@ use super::gating::Gate;
 use super::launcher;
 use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
+use super::metering;
+use super::metering::Metering;
 use super::sources;
 use super::sources::Wanted;
 use super::stored;
@@ -99,6 +101,7 @@ struct File {
     #[serde(default)]
     certificates: certifying::Section,
     burn_in: burning::Section,
+    metrics: metering::Section,
 }
 
 /// One file with claims, or several.
@@ -202,6 +205,8 @@ pub struct Config {
     pub certificates: Certifying,
     /// How a burn-in is repeated.
     pub burn_in: Burning,
+    /// What monitoring is shown.
+    pub metrics: Metering,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -380,6 +385,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         .map_err(|(at, message)| wrong(at, message))?;
     let burn_in =
         burning::burning(read.burn_in, &catalog).map_err(|(at, message)| wrong(at, message))?;
+    let metrics =
+        metering::metering(read.metrics, base).map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -402,6 +409,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         watch,
         certificates,
         burn_in,
+        metrics,
         scratch: None,
     };
     if read.probes.own {

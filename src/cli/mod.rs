@@ -32,6 +32,8 @@ pub mod history_arg;
 pub mod holding;
 pub mod judge;
 pub mod launcher;
+pub mod metering;
+pub mod metrics;
 pub mod node;
 pub mod node_attach;
 pub mod node_facts;
@@ -122,6 +124,7 @@ enum Command {
     Watch(watch::Args),
     Capacity(capacity::Args),
     Certificate(certificate::Args),
+    Metrics(metrics::Args),
     Report(report::Args),
     Explain(explain::Args),
     Export(export::Args),
@@ -170,6 +173,7 @@ pub fn main() -> ExitCode {
         Command::Watch(args) => watch::run(args, globals),
         Command::Capacity(args) => capacity::run(args, globals),
         Command::Certificate(args) => certificate::run(args, globals),
+        Command::Metrics(args) => metrics::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
         Command::Export(args) => export::run(args, globals),

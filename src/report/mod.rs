@@ -24,6 +24,7 @@ pub mod gate;
 pub mod html;
 pub mod json;
 pub mod junit;
+pub mod metrics;
 pub mod node_facts;
 pub mod parsed;
 pub mod terminal;
