@@ -16,7 +16,6 @@ mod serials;
 mod sides;
 mod summary;
 
-
 use std::collections::BTreeSet;
 
 use serde::Serialize;
