@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::Globals;
+use super::config;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
@@ -50,6 +51,15 @@ pub struct Args {
     /// Only this domain, by its name in the map.
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
+    /// The cluster's devices: what `kubectl get resourceslices -o json` writes.
+    #[arg(long, value_name = "FILE")]
+    slices: Option<PathBuf>,
+    /// The effect of rules about single GPUs; None changes nothing.
+    #[arg(long, value_name = "EFFECT", value_parser = ["None", "NoSchedule"])]
+    effect: Option<String>,
+    /// HAMi's own scores to compare with: what `kubectl get nodes -o json` writes.
+    #[arg(long, value_name = "FILE")]
+    hami: Option<PathBuf>,
     #[command(flatten)]
     trust: Trust,
 }
@@ -182,8 +192,13 @@ fn is_simulated(stored: &Stored) -> bool {
 /// The options of this target; one that it does not read is refused, since it would
 /// change nothing.
 fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
-    let given: [(&str, bool); 2] =
-        [("nodes", args.nodes.is_some()), ("domain", args.domain.is_some())];
+    let given = [
+        ("nodes", args.nodes.is_some()),
+        ("domain", args.domain.is_some()),
+        ("slices", args.slices.is_some()),
+        ("effect", args.effect.is_some()),
+        ("hami", args.hami.is_some()),
+    ];
     let strange = given.iter().find(|(name, is_given)| *is_given && !target.takes.contains(name));
     if let Some((name, _)) = strange {
         return Err(Failure::Usage(format!(
@@ -192,7 +207,14 @@ fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
         )));
     }
     let nodes = args.nodes.as_deref().map(nodes).transpose()?;
-    Ok(Options { nodes, domain: args.domain.clone() })
+    let text = |path: &Option<PathBuf>| path.as_deref().map(config::read_text).transpose();
+    Ok(Options {
+        nodes,
+        domain: args.domain.clone(),
+        slices: text(&args.slices)?,
+        effect: args.effect.clone(),
+        hami: text(&args.hami)?,
+    })
 }
 
 /// The nodes of a host list.

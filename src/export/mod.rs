@@ -5,8 +5,15 @@
 //! came from, is the same for the same run, and says of what was not measured that
 //! it is not known. Nothing here changes a cluster or opens a file.
 
+mod device_taints;
+mod hami;
+mod kai;
+mod kueue;
+pub mod labels;
 pub mod map;
+mod ray;
 mod whole;
+mod yaml;
 
 use std::collections::BTreeSet;
 
@@ -28,7 +35,15 @@ pub struct Target {
 }
 
 /// Every target, in order of name. One file each.
-pub const TARGETS: &[Target] = &[whole::TARGET];
+pub const TARGETS: &[Target] = &[
+    device_taints::TARGET,
+    hami::TARGET,
+    kai::TARGET,
+    labels::TARGET,
+    kueue::TARGET,
+    whole::TARGET,
+    ray::TARGET,
+];
 
 /// The target of this name.
 pub fn target(name: &str) -> Option<&'static Target> {
@@ -43,6 +58,12 @@ pub struct Options {
     pub nodes: Option<BTreeSet<NodeName>>,
     /// Only this domain.
     pub domain: Option<String>,
+    /// The text of `kubectl get resourceslices -o json`.
+    pub slices: Option<String>,
+    /// The effect of taints: `None` or `NoSchedule`.
+    pub effect: Option<String>,
+    /// HAMi's own scores, as node objects or by name of node.
+    pub hami: Option<String>,
 }
 
 /// One file of an export.
