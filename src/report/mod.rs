@@ -37,6 +37,7 @@ mod facts;
 mod grid;
 mod headline;
 mod heat;
+mod network;
 mod overview;
 mod page;
 pub(crate) mod plain;
