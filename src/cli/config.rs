@@ -16,6 +16,8 @@ use toml::Spanned;
 
 use super::acting;
 use super::asking;
+use super::certifying;
+use super::certifying::Certifying;
 use super::failure::Failure;
 use super::gating;
 use super::gating::Gate;
@@ -92,6 +94,8 @@ struct File {
     /// What the standing gate does (`fabricgate watch`).
     #[serde(default)]
     watch: watching::Section,
+    #[serde(default)]
+    certificates: certifying::Section,
 }
 
 /// One file with claims, or several.
@@ -191,6 +195,8 @@ pub struct Config {
     pub gate: Option<Gate>,
     /// What the standing gate does.
     pub watch: Watching,
+    /// How certificates are signed, and whose count.
+    pub certificates: Certifying,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -365,6 +371,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     };
     let watch = watching::watching(read.watch, &policy, gate.as_ref())
         .map_err(|(at, message)| wrong(at, message))?;
+    let certificates = certifying::certifying(read.certificates, base)
+        .map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -385,6 +393,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         policy,
         gate,
         watch,
+        certificates,
         scratch: None,
     };
     if read.probes.own {

@@ -8,8 +8,12 @@ pub mod afterwards;
 pub mod apply;
 pub mod asking;
 pub mod audit;
+pub mod bundling;
 pub mod burn_in;
 pub mod capacity;
+pub mod certificate;
+pub mod certificate_verify;
+pub mod certifying;
 pub mod claims;
 pub mod completions;
 pub mod config;
@@ -19,6 +23,7 @@ pub mod evicting;
 pub mod exit;
 pub mod expectations;
 pub mod explain;
+pub mod export;
 pub mod failure;
 pub mod gate;
 pub mod gating;
@@ -115,8 +120,10 @@ enum Command {
     Gate(gate::Args),
     Watch(watch::Args),
     Capacity(capacity::Args),
+    Certificate(certificate::Args),
     Report(report::Args),
     Explain(explain::Args),
+    Export(export::Args),
     Replay(replay::Args),
     Probes(probes::Args),
     Thresholds(thresholds::Args),
@@ -161,8 +168,10 @@ pub fn main() -> ExitCode {
         Command::Gate(args) => gate::run(args, globals),
         Command::Watch(args) => watch::run(args, globals),
         Command::Capacity(args) => capacity::run(args, globals),
+        Command::Certificate(args) => certificate::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
+        Command::Export(args) => export::run(args, globals),
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),

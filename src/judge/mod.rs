@@ -11,6 +11,7 @@ mod cells;
 mod claims;
 mod collective;
 mod common;
+pub mod compared;
 pub mod confirm;
 mod coverage;
 mod fabric;

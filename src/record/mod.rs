@@ -4,10 +4,13 @@
 //! file whole or not at all, so that whatever ends the run leaves something
 //! that can be read. Nothing here measures, judges or decides.
 
+pub mod archive;
 pub mod folder;
 pub mod history;
 pub mod id;
 pub mod outputs;
+pub mod salvage;
+pub mod signing;
 pub mod stored;
 
 use std::path::PathBuf;

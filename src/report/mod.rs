@@ -8,8 +8,10 @@
 //! [`Run`]: crate::model::run::Run
 
 pub mod actions;
+pub mod bundle;
 pub mod capacity;
 pub mod capacity_plot;
+pub mod certificate;
 pub mod claims;
 pub mod collective;
 pub mod copy;
