@@ -219,3 +219,15 @@ pub(crate) fn entropy() -> u64 {
     let low = u64::try_from(nanos & u128::from(u64::MAX)).unwrap_or(0);
     low ^ (u64::from(std::process::id()) << 40)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_command_can_be_built() {
+        Cli::command().debug_assert();
+    }
+}
