@@ -16,6 +16,7 @@ use toml::Spanned;
 
 use super::acting;
 use super::asking;
+use super::auditing;
 use super::certifying;
 use super::certifying::Certifying;
 use super::failure::Failure;
@@ -39,6 +40,7 @@ use crate::model::claims::Claims;
 use crate::model::probe::Probe;
 use crate::model::span::TextError;
 use crate::plan::Limits;
+use crate::plan::stalest::Budget;
 use crate::probe::catalog;
 use crate::probe::catalog::Catalog;
 use crate::sim;
@@ -94,8 +96,12 @@ struct File {
     /// What the standing gate does (`fabricgate watch`).
     #[serde(default)]
     watch: watching::Section,
+    /// How certificates are signed, and whose count (`fabricgate certificate`).
     #[serde(default)]
     certificates: certifying::Section,
+    /// What an audit may take (`fabricgate audit`).
+    #[serde(default)]
+    audit: auditing::Section,
 }
 
 /// One file with claims, or several.
@@ -195,6 +201,8 @@ pub struct Config {
     pub gate: Option<Gate>,
     /// What the standing gate does.
     pub watch: Watching,
+    /// What an audit may take.
+    pub audit: Budget,
     /// How certificates are signed, and whose count.
     pub certificates: Certifying,
     /// Files that are needed as long as this is in use.
@@ -373,6 +381,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         .map_err(|(at, message)| wrong(at, message))?;
     let certificates = certifying::certifying(read.certificates, base)
         .map_err(|(at, message)| wrong(at, message))?;
+    let audit = auditing::auditing(&read.audit).map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -393,6 +402,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         policy,
         gate,
         watch,
+        audit,
         certificates,
         scratch: None,
     };

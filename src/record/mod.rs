@@ -7,6 +7,7 @@
 pub mod folder;
 pub mod history;
 pub mod id;
+pub mod lately;
 pub mod outputs;
 pub mod signing;
 pub mod stored;
