@@ -8,6 +8,7 @@ pub mod afterwards;
 pub mod apply;
 pub mod asking;
 pub mod audit;
+pub mod auditing;
 pub mod bundling;
 pub mod burn_in;
 pub mod burning;
