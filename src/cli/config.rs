@@ -100,9 +100,6 @@ struct File {
     /// What the standing gate does (`fabricgate watch`).
     #[serde(default)]
     watch: watching::Section,
-    /// How certificates are signed, and whose count.
-    #[serde(default)]
-    certificates: certifying::Section,
     /// How a burn-in is repeated.
     #[serde(default)]
     burn_in: burning::Section,
