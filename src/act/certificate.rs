@@ -608,7 +608,7 @@ type Level = (f64, Option<f64>);
 /// The least bandwidth of every node by test. A cell counts with the median of
 /// its readings, as the judge takes it: one dip is no level. Latencies have no
 /// floor and are left out.
-fn minima(cells: &[Cell]) -> BTreeMap<NodeName, Vec<Minimum>> {
+pub fn minima(cells: &[Cell]) -> BTreeMap<NodeName, Vec<Minimum>> {
     let mut readings: BTreeMap<Place<'_>, Vec<Level>> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| cell.unit.is_bandwidth()) {
         let Some(value) = cell.value.filter(|value| value.is_finite()) else { continue };

@@ -4,6 +4,7 @@
 //! action plan out. Nothing here changes a cluster, asks one, or reads a clock;
 //! `gate` carries plans out.
 
+pub mod acceptance;
 pub mod budget;
 pub mod capacity;
 pub mod certificate;
@@ -21,6 +22,7 @@ pub mod reason;
 pub mod release;
 pub mod situation;
 pub mod standing;
+pub mod stops;
 pub mod topology;
 pub mod words;
 

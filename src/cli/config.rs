@@ -17,6 +17,8 @@ use toml::Spanned;
 use super::acting;
 use super::asking;
 use super::auditing;
+use super::burning;
+use super::burning::Burning;
 use super::certifying;
 use super::certifying::Certifying;
 use super::failure::Failure;
@@ -25,6 +27,8 @@ use super::gating::Gate;
 use super::launcher;
 use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
+use super::metering;
+use super::metering::Metering;
 use super::sources;
 use super::sources::Wanted;
 use super::stored;
@@ -96,6 +100,15 @@ struct File {
     /// What the standing gate does (`fabricgate watch`).
     #[serde(default)]
     watch: watching::Section,
+    /// How certificates are signed, and whose count.
+    #[serde(default)]
+    certificates: certifying::Section,
+    /// How a burn-in is repeated.
+    #[serde(default)]
+    burn_in: burning::Section,
+    /// What monitoring is shown.
+    #[serde(default)]
+    metrics: metering::Section,
     /// How certificates are signed, and whose count (`fabricgate certificate`).
     #[serde(default)]
     certificates: certifying::Section,
@@ -205,6 +218,10 @@ pub struct Config {
     pub audit: Budget,
     /// How certificates are signed, and whose count.
     pub certificates: Certifying,
+    /// How a burn-in is repeated.
+    pub burn_in: Burning,
+    /// What monitoring is shown.
+    pub metrics: Metering,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -381,6 +398,10 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         .map_err(|(at, message)| wrong(at, message))?;
     let certificates = certifying::certifying(read.certificates, base)
         .map_err(|(at, message)| wrong(at, message))?;
+    let burn_in =
+        burning::burning(read.burn_in, &catalog).map_err(|(at, message)| wrong(at, message))?;
+    let metrics =
+        metering::metering(read.metrics, base).map_err(|(at, message)| wrong(at, message))?;
     let audit = auditing::auditing(&read.audit).map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
@@ -404,6 +425,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         watch,
         audit,
         certificates,
+        burn_in,
+        metrics,
         scratch: None,
     };
     if read.probes.own {
