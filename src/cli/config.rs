@@ -21,6 +21,8 @@ use super::certifying::Certifying;
 use super::failure::Failure;
 use super::gating;
 use super::gating::Gate;
+use super::keeping;
+use super::keeping::Keeping;
 use super::launcher;
 use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
@@ -96,6 +98,9 @@ struct File {
     watch: watching::Section,
     #[serde(default)]
     certificates: certifying::Section,
+    /// What runs showed, over time (`fabricgate history`). Without it, every run is added to a file
+    /// beside `run_dir`.
+    history: Option<keeping::Section>,
 }
 
 /// One file with claims, or several.
@@ -197,6 +202,8 @@ pub struct Config {
     pub watch: Watching,
     /// How certificates are signed, and whose count.
     pub certificates: Certifying,
+    /// Where the history is and how long it is kept.
+    pub history: Keeping,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -373,6 +380,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         .map_err(|(at, message)| wrong(at, message))?;
     let certificates = certifying::certifying(read.certificates, base)
         .map_err(|(at, message)| wrong(at, message))?;
+    let history =
+        keeping::keeping(read.history, base).map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -394,6 +403,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         gate,
         watch,
         certificates,
+        history,
         scratch: None,
     };
     if read.probes.own {

@@ -27,9 +27,11 @@ pub mod export;
 pub mod failure;
 pub mod gate;
 pub mod gating;
+pub mod history;
 pub mod history_arg;
 pub mod holding;
 pub mod judge;
+pub mod keeping;
 pub mod launcher;
 pub mod node;
 pub mod node_attach;
@@ -123,6 +125,7 @@ enum Command {
     Certificate(certificate::Args),
     Report(report::Args),
     Explain(explain::Args),
+    History(history::Args),
     Export(export::Args),
     Replay(replay::Args),
     Probes(probes::Args),
@@ -171,6 +174,7 @@ pub fn main() -> ExitCode {
         Command::Certificate(args) => certificate::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
+        Command::History(args) => history::run(args, globals),
         Command::Export(args) => export::run(args, globals),
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),

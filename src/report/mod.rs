@@ -25,6 +25,8 @@ pub mod junit;
 pub mod node_facts;
 pub mod parsed;
 pub mod terminal;
+pub mod trend;
+pub mod trend_plot;
 pub mod watch;
 
 mod between;
