@@ -24,6 +24,8 @@ use super::certifying::Certifying;
 use super::failure::Failure;
 use super::gating;
 use super::gating::Gate;
+use super::keeping;
+use super::keeping::Keeping;
 use super::launcher;
 use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
@@ -112,6 +114,9 @@ struct File {
     /// What an audit may take (`fabricgate audit`).
     #[serde(default)]
     audit: auditing::Section,
+    /// What runs showed, over time (`fabricgate history`). Without it, every run is added to a file
+    /// beside `run_dir`.
+    history: Option<keeping::Section>,
 }
 
 /// One file with claims, or several.
@@ -219,6 +224,8 @@ pub struct Config {
     pub burn_in: Burning,
     /// What monitoring is shown.
     pub metrics: Metering,
+    /// Where the history is and how long it is kept.
+    pub history: Keeping,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -400,6 +407,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     let metrics =
         metering::metering(read.metrics, base).map_err(|(at, message)| wrong(at, message))?;
     let audit = auditing::auditing(&read.audit).map_err(|(at, message)| wrong(at, message))?;
+    let history =
+        keeping::keeping(read.history, base).map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -424,6 +433,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         certificates,
         burn_in,
         metrics,
+        history,
         scratch: None,
     };
     if read.probes.own {

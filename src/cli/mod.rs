@@ -29,9 +29,11 @@ pub mod export;
 pub mod failure;
 pub mod gate;
 pub mod gating;
+pub mod history;
 pub mod history_arg;
 pub mod holding;
 pub mod judge;
+pub mod keeping;
 pub mod launcher;
 pub mod metering;
 pub mod metrics;
@@ -129,6 +131,7 @@ enum Command {
     Metrics(metrics::Args),
     Report(report::Args),
     Explain(explain::Args),
+    History(history::Args),
     Export(export::Args),
     Place(place::Args),
     Replay(replay::Args),
@@ -179,6 +182,7 @@ pub fn main() -> ExitCode {
         Command::Metrics(args) => metrics::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
+        Command::History(args) => history::run(args, globals),
         Command::Export(args) => export::run(args, globals),
         Command::Place(args) => place::run(args, globals),
         Command::Replay(args) => replay::run(args, globals),

@@ -28,6 +28,8 @@ pub mod metrics;
 pub mod node_facts;
 pub mod parsed;
 pub mod terminal;
+pub mod trend;
+pub mod trend_plot;
 pub mod watch;
 
 mod between;
