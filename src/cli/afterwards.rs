@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::config::Config;
 use super::metrics;
+use super::notify;
 use crate::model::action::ActionPlan;
 use crate::model::run::Run;
 
@@ -33,4 +34,5 @@ pub struct Ended<'a> {
 /// Does all of it, each as far as the configuration asks for it.
 pub fn afterwards(ended: &Ended<'_>) {
     metrics::afterwards(ended);
+    notify::afterwards(ended);
 }

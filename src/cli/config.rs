@@ -22,6 +22,7 @@ use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
 use super::metering;
 use super::metering::Metering;
+use super::notifying;
 use super::sources;
 use super::sources::Wanted;
 use super::stored;
@@ -36,6 +37,7 @@ use crate::launch::kubernetes::Gpus;
 use crate::model::claims::Claims;
 use crate::model::probe::Probe;
 use crate::model::span::TextError;
+use crate::notify::Notify;
 use crate::plan::Limits;
 use crate::probe::catalog;
 use crate::probe::catalog::Catalog;
@@ -75,6 +77,7 @@ struct File {
     watch: watching::Section,
     #[serde(default)]
     metrics: metering::Section,
+    notify: Option<notifying::Section>,
 }
 
 /// One file with claims, or several.
@@ -157,6 +160,8 @@ pub struct Config {
     pub watch: Watching,
     /// What monitoring is shown.
     pub metrics: Metering,
+    /// Who is told of what happens, where somebody is.
+    pub notify: Option<Notify>,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -287,6 +292,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         .map_err(|(at, message)| wrong(at, message))?;
     let metrics =
         metering::metering(read.metrics, base).map_err(|(at, message)| wrong(at, message))?;
+    let notify = read.notify.map(|section| notifying::notifying(section, base)).transpose();
+    let notify = notify.map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -308,6 +315,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         gate,
         watch,
         metrics,
+        notify,
         scratch: None,
     };
     if read.probes.own {

@@ -32,6 +32,8 @@ pub mod node_attach;
 pub mod node_facts;
 pub mod node_library;
 pub mod node_probe;
+pub mod notify;
+pub mod notifying;
 pub mod parse;
 pub mod plan;
 pub mod probes;
@@ -125,6 +127,7 @@ enum Command {
     Doctor(doctor::Args),
     Sim(sim::Args),
     Node(node::Args),
+    Notify(notify::Args),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
@@ -171,6 +174,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args, globals),
         Command::Sim(args) => sim::run(args, globals),
         Command::Node(args) => node::run(args, globals),
+        Command::Notify(args) => notify::run(args, globals),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };

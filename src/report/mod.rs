@@ -22,6 +22,7 @@ pub mod json;
 pub mod junit;
 pub mod metrics;
 pub mod node_facts;
+pub mod notice;
 pub mod parsed;
 pub mod terminal;
 pub mod watch;
