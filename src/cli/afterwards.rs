@@ -14,6 +14,7 @@ use super::stored;
 use crate::gate::certificates::FOLDER;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
+use super::notify;
 use crate::model::action::ActionPlan;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
@@ -87,4 +88,5 @@ fn certificates(ended: &Ended<'_>) {
         }
         Err(error) => note(&format!("no certificate is kept: {error}")),
     }
+    notify::afterwards(ended);
 }

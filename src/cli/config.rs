@@ -31,6 +31,7 @@ use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
 use super::metering;
 use super::metering::Metering;
+use super::notifying;
 use super::sources;
 use super::sources::Wanted;
 use super::stored;
@@ -45,6 +46,7 @@ use crate::launch::kubernetes::Gpus;
 use crate::model::claims::Claims;
 use crate::model::probe::Probe;
 use crate::model::span::TextError;
+use crate::notify::Notify;
 use crate::plan::Limits;
 use crate::plan::stalest::Budget;
 use crate::probe::catalog;
@@ -117,6 +119,7 @@ struct File {
     /// What runs showed, over time (`fabricgate history`). Without it, every run is added to a file
     /// beside `run_dir`.
     history: Option<keeping::Section>,
+    notify: Option<notifying::Section>,
 }
 
 /// One file with claims, or several.
@@ -226,6 +229,8 @@ pub struct Config {
     pub metrics: Metering,
     /// Where the history is and how long it is kept.
     pub history: Keeping,
+    /// Who is told of what happens, where somebody is.
+    pub notify: Option<Notify>,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -409,6 +414,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     let audit = auditing::auditing(&read.audit).map_err(|(at, message)| wrong(at, message))?;
     let history =
         keeping::keeping(read.history, base).map_err(|(at, message)| wrong(at, message))?;
+    let notify = read.notify.map(|section| notifying::notifying(section, base)).transpose();
+    let notify = notify.map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -434,6 +441,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         burn_in,
         metrics,
         history,
+        notify,
         scratch: None,
     };
     if read.probes.own {

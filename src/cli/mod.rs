@@ -42,6 +42,8 @@ pub mod node_attach;
 pub mod node_facts;
 pub mod node_library;
 pub mod node_probe;
+pub mod notify;
+pub mod notifying;
 pub mod parse;
 pub mod place;
 pub mod plan;
@@ -141,6 +143,7 @@ enum Command {
     Sim(sim::Args),
     Node(node::Args),
     Config(configuration::Args),
+    Notify(notify::Args),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
@@ -192,6 +195,7 @@ pub fn main() -> ExitCode {
         Command::Sim(args) => sim::run(args, globals),
         Command::Node(args) => node::run(args, globals),
         Command::Config(args) => configuration::run(args, globals),
+        Command::Notify(args) => notify::run(args, globals),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };

@@ -8,6 +8,7 @@
 pub mod http;
 pub mod jobs;
 pub mod look;
+pub mod monitor;
 pub mod pokes;
 pub mod state;
 pub mod vitals;

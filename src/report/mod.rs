@@ -26,6 +26,7 @@ pub mod json;
 pub mod junit;
 pub mod metrics;
 pub mod node_facts;
+pub mod notice;
 pub mod parsed;
 pub mod terminal;
 pub mod trend;
