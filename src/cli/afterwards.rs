@@ -6,8 +6,15 @@
 
 use std::path::Path;
 
+use super::acting;
 use super::config::Config;
+use super::metrics;
+use super::stdout::note;
+use super::stored;
+use crate::gate::certificates::FOLDER;
+use crate::inventory::hostlist;
 use crate::model::action::ActionPlan;
+use crate::model::id::NodeName;
 use crate::model::run::Run;
 
 /// A run that ended.
@@ -31,5 +38,28 @@ pub struct Ended<'a> {
 
 /// Does all of it, each as far as the configuration asks for it.
 pub fn afterwards(ended: &Ended<'_>) {
-    let _ = ended;
+    certificates(ended);
+}
+
+/// Keeps the certificates of a run that no gate acted on in its folder.
+fn certificates(ended: &Ended<'_>) {
+    if ended.partial || ended.acted.is_some() {
+        return;
+    }
+    let kept = stored::open_quietly(ended.folder)
+        .and_then(|stored| acting::keep(ended.config, &stored, ended.run));
+    match kept {
+        Ok(issued) => {
+            if !issued.nodes.is_empty() {
+                let nodes = hostlist::fold(issued.nodes.iter().map(NodeName::as_str));
+                let folder = ended.folder.join(FOLDER);
+                note(&format!("certificates of {nodes} in {}", folder.display()));
+            }
+            for it in issued.withheld {
+                note(&format!("{}: {}", it.what, it.why));
+            }
+        }
+        Err(error) => note(&format!("no certificate is kept: {error}")),
+    }
+    metrics::afterwards(ended);
 }

@@ -8,17 +8,23 @@ pub mod afterwards;
 pub mod apply;
 pub mod asking;
 pub mod audit;
+pub mod bundling;
 pub mod burn_in;
 pub mod burning;
 pub mod capacity;
+pub mod certificate;
+pub mod certificate_verify;
+pub mod certifying;
 pub mod claims;
 pub mod completions;
 pub mod config;
+pub mod configuration;
 pub mod doctor;
 pub mod evicting;
 pub mod exit;
 pub mod expectations;
 pub mod explain;
+pub mod export;
 pub mod failure;
 pub mod gate;
 pub mod gating;
@@ -26,6 +32,8 @@ pub mod history_arg;
 pub mod holding;
 pub mod judge;
 pub mod launcher;
+pub mod metering;
+pub mod metrics;
 pub mod node;
 pub mod node_attach;
 pub mod node_facts;
@@ -115,14 +123,18 @@ enum Command {
     Gate(gate::Args),
     Watch(watch::Args),
     Capacity(capacity::Args),
+    Certificate(certificate::Args),
+    Metrics(metrics::Args),
     Report(report::Args),
     Explain(explain::Args),
+    Export(export::Args),
     Replay(replay::Args),
     Probes(probes::Args),
     Thresholds(thresholds::Args),
     Doctor(doctor::Args),
     Sim(sim::Args),
     Node(node::Args),
+    Config(configuration::Args),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
@@ -160,14 +172,18 @@ pub fn main() -> ExitCode {
         Command::Gate(args) => gate::run(args, globals),
         Command::Watch(args) => watch::run(args, globals),
         Command::Capacity(args) => capacity::run(args, globals),
+        Command::Certificate(args) => certificate::run(args, globals),
+        Command::Metrics(args) => metrics::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
+        Command::Export(args) => export::run(args, globals),
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),
         Command::Doctor(args) => doctor::run(args, globals),
         Command::Sim(args) => sim::run(args, globals),
         Command::Node(args) => node::run(args, globals),
+        Command::Config(args) => configuration::run(args, globals),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };
@@ -202,4 +218,16 @@ pub(crate) fn entropy() -> u64 {
     let nanos = jiff::Timestamp::now().as_nanosecond().unsigned_abs();
     let low = u64::try_from(nanos & u128::from(u64::MAX)).unwrap_or(0);
     low ^ (u64::from(std::process::id()) << 40)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_command_can_be_built() {
+        Cli::command().debug_assert();
+    }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::Globals;
+use super::bundling;
 use super::exit;
 use super::failure::Failure;
 use super::show;
@@ -11,22 +12,46 @@ use super::stdout;
 use super::stored;
 
 /// Show a stored run again, in any form.
+///
+/// With --bundle all that it says of one node is packed into an archive for a ticket:
+/// serial numbers, raw outputs, the cells that convict, the partners that acquit,
+/// pictures and a page that sums it up.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The run folder.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// The form, terminal where none is named; --json means json.
-    #[arg(long, value_enum, value_name = "FORM")]
+    #[arg(long, value_enum, value_name = "FORM", conflicts_with = "bundle")]
     format: Option<Format>,
     /// Write to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Pack an archive (.tar.gz) about this node; without --output it is named after run and
+    /// node and put here.
+    #[arg(long, value_name = "NODE")]
+    bundle: Option<String>,
+    /// Take names of other nodes, addresses, users and home folders out of the bundle.
+    #[arg(long, requires = "bundle")]
+    redact: bool,
+    /// What nodes said of themselves (`fabricgate node facts --json`), for serial numbers.
+    #[arg(long, value_name = "FILE", requires = "bundle")]
+    facts: Vec<PathBuf>,
 }
 
 /// Runs the command. Showing a run is no verdict: the exit code says only
 /// whether it could be shown.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    if let Some(node) = &args.bundle {
+        let order = bundling::Order {
+            run: &args.run,
+            node,
+            output: args.output.as_deref(),
+            redact: args.redact,
+            facts: &args.facts,
+        };
+        return bundling::run(&order, globals);
+    }
     let format = match (globals.json, args.format) {
         (true, None | Some(Format::Json)) => Format::Json,
         (true, Some(_)) => {

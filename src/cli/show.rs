@@ -86,7 +86,7 @@ pub fn render(run: &Run, format: Format) -> anyhow::Result<Vec<u8>> {
         }
         Format::Csv => csv::matrix(run),
         Format::Junit => junit::render(run).into_bytes(),
-        Format::Html => html::render(run)?.into_bytes(),
+        Format::Html => html::render(run, &html::Beside::default())?.into_bytes(),
     })
 }
 

@@ -51,6 +51,7 @@ use crate::sim;
 
 /// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
+// Commands that have more besides flatten it into a struct of the same name.
 #[group(id = "sweep")]
 pub struct Args {
     #[command(flatten)]

@@ -38,6 +38,7 @@ use crate::act::policy::Policy;
 use crate::model::claims::Claims;
 use crate::model::watch::Outcome;
 use crate::model::watch::WatchEvent;
+use crate::record::signing::Trust;
 
 /// How often it is seen to that we still may, and what jobs have printed.
 const TICK: Duration = Duration::from_secs(1);
@@ -82,6 +83,8 @@ pub struct Watch<'a> {
     pub settings: Settings,
     /// The rules of the gate: what marks are called, how much may be spent.
     pub policy: &'a Policy,
+    /// Whose certificates count.
+    pub trust: &'a Trust,
     /// A node whose certificate has expired takes no new pods.
     pub taints: bool,
     /// Who writes under a term, where writing needs one.

@@ -2,3 +2,5 @@
 //!
 //! Pure: a matrix in, a choice with its bound out. What was not measured connects
 //! nobody; nothing here reserves or starts anything.
+
+pub mod matrix;

@@ -13,6 +13,7 @@ pub mod leaf;
 pub mod lint;
 mod pack;
 mod soak;
+pub mod stalest;
 mod sweep;
 pub mod tournament;
 

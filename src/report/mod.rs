@@ -9,8 +9,10 @@
 
 pub mod acceptance;
 pub mod actions;
+pub mod bundle;
 pub mod capacity;
 pub mod capacity_plot;
+pub mod certificate;
 pub mod claims;
 pub mod collective;
 pub mod comparison;
@@ -22,6 +24,7 @@ pub mod gate;
 pub mod html;
 pub mod json;
 pub mod junit;
+pub mod metrics;
 pub mod node_facts;
 pub mod parsed;
 pub mod terminal;
@@ -34,6 +37,7 @@ mod facts;
 mod grid;
 mod headline;
 mod heat;
+mod network;
 mod overview;
 mod page;
 pub(crate) mod plain;
