@@ -15,6 +15,9 @@ mod ray;
 mod whole;
 mod yaml;
 
+#[cfg(test)]
+mod kubernetes_tests;
+
 use std::collections::BTreeSet;
 
 use crate::model::id::NodeName;
