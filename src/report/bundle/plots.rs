@@ -181,6 +181,7 @@ fn bars(grid: &Grid, sides: &Sides, node: &NodeName, most: usize) -> Vec<Bar> {
                 // A column is a GPU of the line's node.
                 Shape::PerGpu => blamed(&End { node: from.node.clone(), gpu: to.gpu }),
                 Shape::PerRail => from.node.as_ref() == Some(node),
+                // A leaf is nobody's part.
                 Shape::Leaves => false,
             };
             if !is_own {
