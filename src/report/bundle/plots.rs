@@ -167,8 +167,8 @@ fn bars(grid: &Grid, sides: &Sides, node: &NodeName) -> Vec<Bar> {
             let Some(spot) = grid.at(row, col) else { continue };
             let Some(value) = spot.value else { continue };
             let is_own = match grid.shape {
-                Shape::Pairs => blamed(from) || blamed(to),
-                Shape::PerGpu => blamed(from),
+                Shape::Pairs | Shape::Leaves => blamed(from) || blamed(to),
+                Shape::PerGpu | Shape::PerRail => blamed(from),
             };
             if is_own {
                 let arrow = if grid.shape == Shape::Pairs { " > " } else { ", " };
