@@ -113,7 +113,14 @@ pub fn render_with(
             }
         }
         Format::Html => html::render(run, &html::Beside::default())?.into_bytes(),
+        Format::Junit => junit::render(run).into_bytes(),
+        Format::Html => page(run, &html::Beside::default())?,
     })
+}
+
+/// The page of a run with what is shown beside it.
+pub fn page(run: &Run, beside: &html::Beside<'_>) -> anyhow::Result<Vec<u8>> {
+    Ok(html::render(run, beside)?.into_bytes())
 }
 
 /// How the terminal behind standard output wants its report.
