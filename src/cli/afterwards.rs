@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::acting;
 use super::config::Config;
+use super::metrics;
 use super::stdout::note;
 use super::stored;
 use crate::gate::certificates::FOLDER;
@@ -38,6 +39,7 @@ pub struct Ended<'a> {
 /// Does all of it, each as far as the configuration asks for it.
 pub fn afterwards(ended: &Ended<'_>) {
     certificates(ended);
+    metrics::afterwards(ended);
 }
 
 /// Keeps the certificates of a run that no gate acted on in its folder.

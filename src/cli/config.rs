@@ -16,6 +16,9 @@ use toml::Spanned;
 
 use super::acting;
 use super::asking;
+use super::auditing;
+use super::burning;
+use super::burning::Burning;
 use super::certifying;
 use super::certifying::Certifying;
 use super::failure::Failure;
@@ -24,6 +27,8 @@ use super::gating::Gate;
 use super::launcher;
 use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
+use super::metering;
+use super::metering::Metering;
 use super::sources;
 use super::sources::Wanted;
 use super::stored;
@@ -39,6 +44,7 @@ use crate::model::claims::Claims;
 use crate::model::probe::Probe;
 use crate::model::span::TextError;
 use crate::plan::Limits;
+use crate::plan::stalest::Budget;
 use crate::probe::catalog;
 use crate::probe::catalog::Catalog;
 use crate::sim;
@@ -94,8 +100,21 @@ struct File {
     /// What the standing gate does (`fabricgate watch`).
     #[serde(default)]
     watch: watching::Section,
+    /// How certificates are signed, and whose count.
     #[serde(default)]
     certificates: certifying::Section,
+    /// How a burn-in is repeated.
+    #[serde(default)]
+    burn_in: burning::Section,
+    /// What monitoring is shown.
+    #[serde(default)]
+    metrics: metering::Section,
+    /// How certificates are signed, and whose count (`fabricgate certificate`).
+    #[serde(default)]
+    certificates: certifying::Section,
+    /// What an audit may take (`fabricgate audit`).
+    #[serde(default)]
+    audit: auditing::Section,
 }
 
 /// One file with claims, or several.
@@ -195,8 +214,14 @@ pub struct Config {
     pub gate: Option<Gate>,
     /// What the standing gate does.
     pub watch: Watching,
+    /// What an audit may take.
+    pub audit: Budget,
     /// How certificates are signed, and whose count.
     pub certificates: Certifying,
+    /// How a burn-in is repeated.
+    pub burn_in: Burning,
+    /// What monitoring is shown.
+    pub metrics: Metering,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -373,6 +398,11 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         .map_err(|(at, message)| wrong(at, message))?;
     let certificates = certifying::certifying(read.certificates, base)
         .map_err(|(at, message)| wrong(at, message))?;
+    let burn_in =
+        burning::burning(read.burn_in, &catalog).map_err(|(at, message)| wrong(at, message))?;
+    let metrics =
+        metering::metering(read.metrics, base).map_err(|(at, message)| wrong(at, message))?;
+    let audit = auditing::auditing(&read.audit).map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -393,7 +423,10 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         policy,
         gate,
         watch,
+        audit,
         certificates,
+        burn_in,
+        metrics,
         scratch: None,
     };
     if read.probes.own {

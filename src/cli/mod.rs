@@ -8,8 +8,10 @@ pub mod afterwards;
 pub mod apply;
 pub mod asking;
 pub mod audit;
+pub mod auditing;
 pub mod bundling;
 pub mod burn_in;
+pub mod burning;
 pub mod capacity;
 pub mod certificate;
 pub mod certificate_verify;
@@ -31,12 +33,15 @@ pub mod history_arg;
 pub mod holding;
 pub mod judge;
 pub mod launcher;
+pub mod metering;
+pub mod metrics;
 pub mod node;
 pub mod node_attach;
 pub mod node_facts;
 pub mod node_library;
 pub mod node_probe;
 pub mod parse;
+pub mod place;
 pub mod plan;
 pub mod probes;
 pub mod recertify;
@@ -128,9 +133,11 @@ enum Command {
     Watch(watch::Args),
     Capacity(capacity::Args),
     Certificate(certificate::Args),
+    Metrics(metrics::Args),
     Report(report::Args),
     Explain(explain::Args),
     Export(export::Args),
+    Place(place::Args),
     Replay(replay::Args),
     Probes(probes::Args),
     Thresholds(thresholds::Args),
@@ -176,9 +183,11 @@ pub fn main() -> ExitCode {
         Command::Watch(args) => watch::run(args, globals),
         Command::Capacity(args) => capacity::run(args, globals),
         Command::Certificate(args) => certificate::run(args, globals),
+        Command::Metrics(args) => metrics::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
         Command::Export(args) => export::run(args, globals),
+        Command::Place(args) => place::run(args, globals),
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),

@@ -41,13 +41,13 @@ pub enum Format {
 pub struct Files {
     /// Write the report as a self-contained page.
     #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    pub(super) html: Option<PathBuf>,
     /// Write every measured cell as CSV.
     #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
+    pub(super) csv: Option<PathBuf>,
     /// Write the verdicts as JUnit XML.
     #[arg(long, value_name = "FILE")]
-    junit: Option<PathBuf>,
+    pub(super) junit: Option<PathBuf>,
 }
 
 impl Files {
@@ -86,7 +86,7 @@ pub fn render(run: &Run, format: Format) -> anyhow::Result<Vec<u8>> {
         }
         Format::Csv => csv::matrix(run),
         Format::Junit => junit::render(run).into_bytes(),
-        Format::Html => html::render(run)?.into_bytes(),
+        Format::Html => html::render(run, &html::Beside::default())?.into_bytes(),
     })
 }
 

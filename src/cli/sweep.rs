@@ -22,6 +22,7 @@ use super::holding::Hold;
 use super::judge;
 use super::plan;
 use super::plan::Basis;
+use super::plan::Chosen;
 use super::plan::Profile;
 use super::show;
 use super::stdout;
@@ -48,6 +49,7 @@ use crate::record::file;
 use crate::record::id::run_id;
 use crate::record::stored::Stored;
 use crate::sim;
+use crate::thresholds::Catalogue;
 
 /// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
@@ -86,8 +88,38 @@ pub struct Args {
     pub(super) files: show::Files,
 }
 
+impl Args {
+    /// Whether somebody names the nodes.
+    pub fn names_nodes(&self) -> bool {
+        !self.selection.nodes.is_empty()
+    }
+
+    /// Whether somebody says what to do about nodes that are used.
+    pub fn says_when_busy(&self) -> bool {
+        self.when_busy.is_some()
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// Chooses among the nodes that are asked for; nobody may be left.
+pub type Choose<'a> = &'a dyn Fn(&mut Config, &Catalogue, Chosen) -> Result<Chosen, Failure>;
+
 /// Runs the command under a profile.
 pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
+    run_of(args, globals, profile, &|_, _, chosen| Ok(chosen))
+}
+
+/// Runs it on those that are chosen.
+pub fn run_of(
+    args: &Args,
+    globals: &Globals,
+    profile: Profile,
+    choose: Choose<'_>,
+) -> anyhow::Result<u8> {
     let began = Instant::now();
     let resumed = match &args.resume {
         Some(run) => Some(interrupted(run, profile, args)?),
@@ -98,6 +130,11 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         Some(stored) => then(stored, &mut config, &in_force)?,
         None => {
             let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
+            let chosen = choose(&mut config, &in_force.catalogue, chosen)?;
+            if chosen.claims.domains.is_empty() {
+                note("nobody can be measured now, so nothing is known");
+                return Ok(exit::INCONCLUSIVE);
+            }
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
@@ -152,10 +189,23 @@ impl Site {
         globals: &Globals,
         resumed: Option<&Stored>,
     ) -> Result<Self, Failure> {
-        let mut config = match resumed.and_then(|stored| scenario_of(stored, args)) {
-            Some(scenario) => config::Simulated::by(scenario).config(globals.config.as_deref())?,
+        let config = match resumed.and_then(|stored| scenario_of(stored, args)) {
+            Some(scenario) => return Self::simulated(args, globals, scenario),
             None => args.simulated.config(globals.config.as_deref())?,
         };
+        Self::with(config, args)
+    }
+
+    /// Both where the scenario is that of a run that is gone on with.
+    pub(super) fn simulated(
+        args: &Args,
+        globals: &Globals,
+        scenario: PathBuf,
+    ) -> Result<Self, Failure> {
+        Self::with(config::Simulated::by(scenario).config(globals.config.as_deref())?, args)
+    }
+
+    fn with(mut config: Config, args: &Args) -> Result<Self, Failure> {
         if args.own_probes {
             config.measure_by_ourselves();
         }

@@ -165,6 +165,14 @@ pub struct Done {
     pub took: Duration,
 }
 
+impl Done {
+    /// A run that was carried out before.
+    pub fn of(run: Run, folder: Folder) -> Self {
+        let (partial, out_of_reach) = (false, false);
+        Self { run, folder, partial, out_of_reach, passes: 1, took: Duration::ZERO }
+    }
+}
+
 /// Why a sweep could not be carried out at all.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
