@@ -9,12 +9,12 @@ use std::path::Path;
 use super::acting;
 use super::config::Config;
 use super::metrics;
+use super::notify;
 use super::stdout::note;
 use super::stored;
 use crate::gate::certificates::FOLDER;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
-use super::notify;
 use crate::model::action::ActionPlan;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
@@ -44,8 +44,9 @@ pub struct Ended<'a> {
 /// Does all of it, each as far as the configuration asks for it.
 pub fn afterwards(ended: &Ended<'_>) {
     certificates(ended);
-    metrics::afterwards(ended);
     history(ended);
+    metrics::afterwards(ended);
+    notify::afterwards(ended);
 }
 
 /// Adds the run to the history. What does not come in now comes in when somebody
@@ -88,5 +89,4 @@ fn certificates(ended: &Ended<'_>) {
         }
         Err(error) => note(&format!("no certificate is kept: {error}")),
     }
-    notify::afterwards(ended);
 }

@@ -113,7 +113,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         return prune::run(args, globals);
     }
     let now = coordinator::now().as_second();
-    let since = args.since.as_deref().map(|text| self::since(text, now)).transpose()?;
+    let since = args.since.as_deref().map(|text| since(text, now));
+    let since = since.transpose()?;
     let selection = selection(args)?;
     let place = args.place.found(globals)?;
     let mut notes = Vec::new();
