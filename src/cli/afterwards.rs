@@ -39,6 +39,7 @@ pub struct Ended<'a> {
 /// Does all of it, each as far as the configuration asks for it.
 pub fn afterwards(ended: &Ended<'_>) {
     certificates(ended);
+    metrics::afterwards(ended);
 }
 
 /// Keeps the certificates of a run that no gate acted on in its folder.
@@ -61,5 +62,4 @@ fn certificates(ended: &Ended<'_>) {
         }
         Err(error) => note(&format!("no certificate is kept: {error}")),
     }
-    metrics::afterwards(ended);
 }

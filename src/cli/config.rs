@@ -16,6 +16,7 @@ use toml::Spanned;
 
 use super::acting;
 use super::asking;
+use super::auditing;
 use super::burning;
 use super::burning::Burning;
 use super::certifying;
@@ -43,6 +44,7 @@ use crate::model::claims::Claims;
 use crate::model::probe::Probe;
 use crate::model::span::TextError;
 use crate::plan::Limits;
+use crate::plan::stalest::Budget;
 use crate::probe::catalog;
 use crate::probe::catalog::Catalog;
 use crate::sim;
@@ -98,10 +100,19 @@ struct File {
     /// What the standing gate does (`fabricgate watch`).
     #[serde(default)]
     watch: watching::Section,
+    /// How certificates are signed, and whose count.
     #[serde(default)]
     certificates: certifying::Section,
+    /// How a burn-in is repeated.
+    #[serde(default)]
     burn_in: burning::Section,
+    /// What monitoring is shown.
+    #[serde(default)]
     metrics: metering::Section,
+    /// How certificates are signed, and whose count (`fabricgate certificate`).
+    /// What an audit may take (`fabricgate audit`).
+    #[serde(default)]
+    audit: auditing::Section,
 }
 
 /// One file with claims, or several.
@@ -201,6 +212,8 @@ pub struct Config {
     pub gate: Option<Gate>,
     /// What the standing gate does.
     pub watch: Watching,
+    /// What an audit may take.
+    pub audit: Budget,
     /// How certificates are signed, and whose count.
     pub certificates: Certifying,
     /// How a burn-in is repeated.
@@ -387,6 +400,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         burning::burning(read.burn_in, &catalog).map_err(|(at, message)| wrong(at, message))?;
     let metrics =
         metering::metering(read.metrics, base).map_err(|(at, message)| wrong(at, message))?;
+    let audit = auditing::auditing(&read.audit).map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -407,6 +421,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         policy,
         gate,
         watch,
+        audit,
         certificates,
         burn_in,
         metrics,

@@ -8,6 +8,7 @@ pub mod afterwards;
 pub mod apply;
 pub mod asking;
 pub mod audit;
+pub mod auditing;
 pub mod bundling;
 pub mod burn_in;
 pub mod burning;
@@ -40,6 +41,7 @@ pub mod node_facts;
 pub mod node_library;
 pub mod node_probe;
 pub mod parse;
+pub mod place;
 pub mod plan;
 pub mod probes;
 pub mod recertify;
@@ -128,6 +130,7 @@ enum Command {
     Report(report::Args),
     Explain(explain::Args),
     Export(export::Args),
+    Place(place::Args),
     Replay(replay::Args),
     Probes(probes::Args),
     Thresholds(thresholds::Args),
@@ -177,6 +180,7 @@ pub fn main() -> ExitCode {
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
         Command::Export(args) => export::run(args, globals),
+        Command::Place(args) => place::run(args, globals),
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),

@@ -50,6 +50,7 @@ use crate::record::file;
 use crate::record::id::run_id;
 use crate::record::stored::Stored;
 use crate::sim;
+use crate::thresholds::Catalogue;
 
 /// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
@@ -88,11 +89,46 @@ pub struct Args {
     pub(super) files: show::Files,
 }
 
+impl Args {
+    /// Whether somebody names the nodes.
+    pub fn names_nodes(&self) -> bool {
+        !self.selection.nodes.is_empty()
+    }
+
+    /// Whether somebody says what to do about nodes that are used.
+    pub fn says_when_busy(&self) -> bool {
+        self.when_busy.is_some()
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// Chooses among the nodes that are asked for; nobody may be left.
+pub type Choose<'a> = &'a dyn Fn(&mut Config, &Catalogue, Chosen) -> Result<Chosen, Failure>;
+
 /// Runs the command under a profile.
 pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
-    let mut choose = |_: &Config, fleet| plan::choose(fleet, &args.selection);
-    let mut swept = measured(args, globals, profile, &mut choose)?;
-    told(&mut swept, args, globals, profile, None)
+    run_of(args, globals, profile, &|_, _, chosen| Ok(chosen))
+}
+
+/// Runs it on those that are chosen.
+pub fn run_of(
+    args: &Args,
+    globals: &Globals,
+    profile: Profile,
+    choose: Choose<'_>,
+) -> anyhow::Result<u8> {
+    let mut choose = |config: &mut Config, catalogue: &Catalogue, fleet| {
+        let chosen = plan::choose(fleet, &args.selection)?;
+        choose(config, catalogue, chosen)
+    };
+    match measured(args, globals, profile, &mut choose)? {
+        Some(mut swept) => told(&mut swept, args, globals, profile, None),
+        None => Ok(exit::INCONCLUSIVE),
+    }
 }
 
 /// A sweep that was carried out and not told of yet.
@@ -104,13 +140,16 @@ pub(super) struct Swept {
     began: Instant,
 }
 
-/// Measures. Which nodes, `choose` says of all that are claimed.
+/// Chooses among all that are claimed.
+type Among<'a> = &'a mut dyn FnMut(&mut Config, &Catalogue, Claims) -> Result<Chosen, Failure>;
+
+/// Measures; `None` where nobody can be measured now.
 pub(super) fn measured(
     args: &Args,
     globals: &Globals,
     profile: Profile,
-    choose: &mut dyn FnMut(&Config, Claims) -> Result<Chosen, Failure>,
-) -> anyhow::Result<Swept> {
+    choose: Among<'_>,
+) -> anyhow::Result<Option<Swept>> {
     let began = Instant::now();
     let resumed = match &args.resume {
         Some(run) => Some(interrupted(run, profile, args)?),
@@ -120,7 +159,12 @@ pub(super) fn measured(
     let (fleet, claims, seed) = match &resumed {
         Some(stored) => then(stored, &mut config, &in_force)?,
         None => {
-            let chosen = choose(&config, config.measurable(&in_force.catalogue)?)?;
+            let fleet = config.measurable(&in_force.catalogue)?;
+            let chosen = choose(&mut config, &in_force.catalogue, fleet)?;
+            if chosen.claims.domains.is_empty() {
+                note("nobody can be measured now, so nothing is known");
+                return Ok(None);
+            }
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
@@ -136,7 +180,7 @@ pub(super) fn measured(
         seed,
         resumed: resumed.as_ref(),
     })?;
-    Ok(Swept { site, done, fleet, began })
+    Ok(Some(Swept { site, done, fleet, began }))
 }
 
 /// Tells what came of it, and carries out what is asked for.

@@ -11,6 +11,7 @@ mod build;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::model::id::DomainName;
@@ -61,7 +62,7 @@ pub struct Verified {
 }
 
 /// The run that a map came from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Origin {
     /// Its id.
     pub id: String,
@@ -192,7 +193,8 @@ impl Member {
 pub struct Gpu {
     /// Its UUID, where somebody said it.
     pub uuid: Option<String>,
-    /// The worst outcome of findings about it; absent where there are none.
+    /// The worst outcome of findings that blame it; absent where there are none. A slow
+    /// pair blames neither of its ends and is among `classes` only.
     pub outcome: Option<Outcome>,
     /// The classes of those findings.
     pub classes: BTreeSet<String>,

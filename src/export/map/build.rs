@@ -212,8 +212,11 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
         for finding in &findings {
             for index in gpus_of(finding, node) {
                 let gpu = gpus.entry(index).or_default();
-                gpu.outcome = gpu.outcome.max(Some(finding.outcome));
                 gpu.classes.insert(finding.class.clone());
+                // A slow pair accuses neither of its ends.
+                if finding.locus.kind != LocusKind::Pair {
+                    gpu.outcome = gpu.outcome.max(Some(finding.outcome));
+                }
             }
         }
         confirm(&findings, &mut gpus);
@@ -236,7 +239,7 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
                 worst: None,
                 cliques: cliques(source, node),
                 gpus,
-                rails: rail_ends(source, node),
+                rails: rail_ends(source, node, verdict.map(|verdict| verdict.outcome)),
                 leaf: run.claims.leaf_of(node).map(|leaf| leaf.name.clone()),
                 boot_id: machine.and_then(|machine| machine.environment.boot_id.clone()),
             },
@@ -370,15 +373,24 @@ fn rails(source: &Source<'_>) -> BTreeMap<String, Rail> {
 }
 
 /// A node's ends of rails: how what was measured over them came out.
-fn rail_ends(source: &Source<'_>, node: &NodeName) -> BTreeMap<String, RailEnd> {
+fn rail_ends(
+    source: &Source<'_>,
+    node: &NodeName,
+    outcome: Option<Outcome>,
+) -> BTreeMap<String, RailEnd> {
+    // Of a node that is unknown or failed, that nothing is said against an end may
+    // mean that nobody could compare it.
+    let was_compared = matches!(outcome, Some(Outcome::Pass | Outcome::Degraded));
     let run = source.run;
     let mut ends: BTreeMap<String, RailEnd> = BTreeMap::new();
     let mut seen: BTreeMap<&String, bool> = BTreeMap::new();
     for cell in &run.cells {
         let Some(rail) = &cell.rail else { continue };
         if cell.src_node.as_ref() == Some(node) || cell.dst_node.as_ref() == Some(node) {
-            // One path over it at the rate that it must have shows the end to be well.
-            *seen.entry(rail).or_default() |= cell.outcome == Outcome::Pass;
+            // One path over it at the rate that it must have shows the end to be well;
+            // without an expectation the judge compares nodes with each other.
+            *seen.entry(rail).or_default() |=
+                cell.outcome == Outcome::Pass || (cell.value.is_some() && was_compared);
         }
     }
     for rail in run.claims.rails.iter().map(|rail| &rail.name).chain(seen.keys().copied()) {

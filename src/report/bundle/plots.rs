@@ -168,7 +168,9 @@ fn bars(grid: &Grid, sides: &Sides, node: &NodeName) -> Vec<Bar> {
             let Some(value) = spot.value else { continue };
             let is_own = match grid.shape {
                 Shape::Pairs => blamed(from) || blamed(to),
-                Shape::PerGpu => blamed(from),
+                Shape::PerGpu | Shape::PerRail => blamed(from),
+                // A leaf is nobody's part.
+                Shape::Leaves => false,
             };
             if is_own {
                 let arrow = if grid.shape == Shape::Pairs { " > " } else { ", " };
