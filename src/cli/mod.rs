@@ -72,9 +72,16 @@ use clap::Subcommand;
 use failure::Failure;
 use plan::Profile;
 
+/// What `--version` says: with the commit, where the build was told it (`ci/package`
+/// is). A variable and no build script: the same sources make the same bytes.
+const VERSION: &str = match option_env!("FABRICGATE_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Measure the GPU fabric of a cluster before anybody trusts it.
 #[derive(Debug, Parser)]
-#[command(name = "fabricgate", version, about, max_term_width = 100)]
+#[command(name = "fabricgate", version = VERSION, about, max_term_width = 100)]
 pub struct Cli {
     #[command(flatten)]
     globals: Globals,

@@ -21,6 +21,9 @@ mod topograph;
 mod whole;
 mod yaml;
 
+#[cfg(test)]
+mod kubernetes_tests;
+
 use std::collections::BTreeSet;
 
 use crate::model::id::NodeName;
