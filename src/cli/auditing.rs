@@ -21,7 +21,6 @@ use super::stdout::note;
 use crate::act::standing;
 use crate::gate::certificates;
 use crate::inventory::hostlist;
-use crate::launch::Launcher;
 use crate::measure::text::clean;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
@@ -34,7 +33,6 @@ use crate::plan::stalest::Choice;
 use crate::plan::stalest::Known;
 use crate::plan::stalest::Question;
 use crate::record::history::History;
-use crate::record::history::LastMeasured;
 use crate::record::lately;
 use crate::thresholds::Catalogue;
 
@@ -223,7 +221,10 @@ fn known(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Known> {
     for trouble in troubles {
         note(&format!("not known from this run when nodes were measured: {trouble}"));
     }
-    for (node, last) in older(config) {
+    let index = config.history.file(&config.run_dir);
+    // Run folders are thinned out, and what they showed stays in the history.
+    let older = History::open_read_only(&index).and_then(|history| history.last_measured());
+    for (node, last) in older.unwrap_or_default() {
         if last.complete && nodes.contains(&node) {
             let it = lately.entry(node).or_default();
             it.measured = it.measured.max(Some(last.at_unix));
@@ -245,20 +246,6 @@ fn known(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Known> {
         }
     }
     known
-}
-
-/// What the history tells: run folders are thinned out, and what they showed stays
-/// there. Of simulated nodes they are all that counts.
-fn older(config: &Config) -> BTreeMap<NodeName, LastMeasured> {
-    let file = config.history.file(&config.run_dir);
-    if matches!(config.launcher, Launcher::Sim { .. }) || !file.exists() {
-        return BTreeMap::new();
-    }
-    let told = History::open_read_only(&file).and_then(|history| history.last_measured());
-    told.unwrap_or_else(|error| {
-        note(&format!("from the run folders alone is known when nodes were measured: {error}"));
-        BTreeMap::new()
-    })
 }
 
 /// Why a node is not idle in service, as far as sources say. What they do not say
