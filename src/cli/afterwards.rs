@@ -8,11 +8,13 @@ use std::path::Path;
 
 use super::acting;
 use super::config::Config;
+use super::metrics;
 use super::stdout::note;
 use super::stored;
 use crate::gate::certificates::FOLDER;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
+use super::notify;
 use crate::model::action::ActionPlan;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
@@ -42,6 +44,7 @@ pub struct Ended<'a> {
 /// Does all of it, each as far as the configuration asks for it.
 pub fn afterwards(ended: &Ended<'_>) {
     certificates(ended);
+    metrics::afterwards(ended);
     history(ended);
 }
 
@@ -85,4 +88,5 @@ fn certificates(ended: &Ended<'_>) {
         }
         Err(error) => note(&format!("no certificate is kept: {error}")),
     }
+    notify::afterwards(ended);
 }

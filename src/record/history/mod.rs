@@ -5,7 +5,7 @@
 //! never wait for it: whoever adds a run has its verdict already.
 
 mod add;
-mod identity;
+pub mod identity;
 mod open;
 mod read;
 mod retain;
