@@ -96,6 +96,7 @@ pub(super) fn state(config: &Config, runs: &Path) -> State {
             gate: config.gate.as_ref().map(|gate| gate.folder.as_path()),
             fleet: None,
             policy: &config.policy,
+            trust: &config.certificates.keys().trust,
             now: &stamp::stamp(),
         },
     );

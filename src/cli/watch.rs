@@ -58,6 +58,12 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let gate = acting::gate(&config)?;
     let watching = &config.watch;
     let scheduler = acting::scheduler(gate);
+    let keys = config.certificates.keys();
+    if let Some(trouble) = keys.troubles.first().filter(|_| keys.trust.required) {
+        // Later nobody is there to see it, and a fleet would count as uncertified.
+        return Err(Failure::Environment(trouble.clone()).into());
+    }
+    keys.troubles.iter().for_each(|trouble| note(trouble));
     let vitals = Arc::new(Vitals::default());
     // Several turns may be missed while a large fleet is read.
     let within_s = watching.pace.interval.as_secs_f64() * 3.0 + 60.0;
@@ -91,6 +97,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         claims: Arc::new(move || claims(&asked)),
         settings: watching.settings.clone(),
         policy: &config.policy,
+        trust: &keys.trust,
         taints: watching.expired == Expired::Taint,
         writer: Some(&writer),
         pace: watching.pace.clone(),

@@ -13,6 +13,7 @@ use crate::model::certificate::Certificate;
 use crate::model::claims::Claims;
 use crate::model::journal::Stamp;
 use crate::record::latest::Latest;
+use crate::record::signing::Trust;
 use crate::report::metrics::State;
 use crate::report::metrics::gathered;
 use crate::report::metrics::gathered::Gathered;
@@ -32,6 +33,8 @@ pub struct Sources<'a> {
     pub fleet: Option<&'a Claims>,
     /// The rules of the gate.
     pub policy: &'a Policy,
+    /// Whose certificates count.
+    pub trust: &'a Trust,
     /// The present moment.
     pub now: &'a Stamp,
 }
@@ -50,7 +53,8 @@ pub fn state(latest: &mut Latest, from: &Sources<'_>) -> Shown {
     latest.refresh(from.runs, from.most);
     let levels = latest.levels(from.runs, from.is_simulated);
     let mut troubles = latest.troubles.clone();
-    let (all, unread) = from.gate.map(certificates::all).unwrap_or_default();
+    let (all, unread) =
+        from.gate.map(|folder| certificates::all(folder, from.trust)).unwrap_or_default();
     troubles.extend(unread);
     let ledger = match from.gate.map(journal::look) {
         None => None,

@@ -1,0 +1,334 @@
+//! `fabricgate export`: the verified map of a stored run in another system's words.
+//!
+//! Opens the run, reads what options name, and writes files. What is written,
+//! `export` says.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::Globals;
+use super::config;
+use super::exit;
+use super::expectations;
+use super::failure::Failure;
+use super::show;
+use super::stdout;
+use super::stored;
+use crate::export::Degraded;
+use crate::export::Export;
+use crate::export::Options;
+use crate::export::TARGETS;
+use crate::export::Target;
+use crate::export::map::Origin;
+use crate::export::map::Source;
+use crate::export::map::Verified;
+use crate::export::target;
+use crate::inventory::hostlist;
+use crate::launch::Launcher;
+use crate::model::id::NodeName;
+use crate::record::State;
+use crate::record::file;
+use crate::record::stored::Stored;
+
+/// Write the verified map of a run for a scheduler, a framework, or another program.
+#[derive(Debug, clap::Args)]
+#[command(after_help = targets())]
+pub struct Args {
+    /// The run folder.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// The system it is written for.
+    #[arg(long, value_name = "TARGET")]
+    to: String,
+    /// Write to this file instead of standard output; a folder where there are several.
+    #[arg(long, value_name = "FILE|DIR")]
+    output: Option<PathBuf>,
+    /// Only these nodes, as a host list.
+    #[arg(long, value_name = "LIST")]
+    nodes: Option<String>,
+    /// Only this domain, by its name in the map.
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// The cluster's devices: what `kubectl get resourceslices -o json` writes.
+    #[arg(long, value_name = "FILE")]
+    slices: Option<PathBuf>,
+    /// The effect of rules about single GPUs; None changes nothing.
+    #[arg(long, value_name = "EFFECT", value_parser = ["None", "NoSchedule"])]
+    effect: Option<String>,
+    /// HAMi's own scores to compare with: what `kubectl get nodes -o json` writes.
+    #[arg(long, value_name = "FILE")]
+    hami: Option<PathBuf>,
+    /// Which of a target's forms.
+    #[arg(long, value_name = "FORM")]
+    form: Option<String>,
+    /// Change this file of the other system instead of writing one anew.
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Where degraded and failed nodes go in a topology; they are kept where none is named.
+    #[arg(long, value_enum, value_name = "WHERE")]
+    degraded: Option<DegradedWord>,
+    /// The base block size of a topology; otherwise the largest block that Slurm takes with these.
+    #[arg(long, value_name = "N")]
+    block_size: Option<u32>,
+    /// The name of the topology in topology.yaml.
+    #[arg(long, value_name = "NAME")]
+    topology: Option<String>,
+    /// Whether a filter advises or refuses what no measured domain can hold.
+    #[arg(long, value_enum, value_name = "MODE")]
+    mode: Option<Mode>,
+    /// Tensor-parallel ranks of the job.
+    #[arg(long, value_name = "N")]
+    tp: Option<u32>,
+    /// Pipeline-parallel stages of the job.
+    #[arg(long, value_name = "N")]
+    pp: Option<u32>,
+    /// GPUs that the job uses on each node; otherwise all.
+    #[arg(long, value_name = "N")]
+    gpus_per_node: Option<u32>,
+    #[command(flatten)]
+    trust: Trust,
+}
+
+/// Where degraded nodes go, as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum DegradedWord {
+    /// They stay in their block.
+    Keep,
+    /// They are a block of their own.
+    OwnBlock,
+    /// They are in no block.
+    LeaveOut,
+}
+
+/// What a filter does, as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Mode {
+    /// It tells users, and lets everything pass.
+    Advise,
+    /// It refuses what cannot be.
+    Enforce,
+}
+
+/// What else a run may be beside complete and measured on hardware.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Trust {
+    /// Take a run that did not come to its end: what it did not get to is unknown.
+    #[arg(long)]
+    even_if_partial: bool,
+    /// Take a run of simulated hardware; what is written says so.
+    #[arg(long)]
+    even_if_simulated: bool,
+}
+
+/// The answer as JSON.
+#[derive(Debug, Serialize)]
+struct Answer<'a> {
+    format: &'static str,
+    target: &'static str,
+    run: &'a Origin,
+    remarks: &'a [String],
+    files: Vec<File<'a>>,
+}
+
+/// A file of the answer.
+#[derive(Debug, Serialize)]
+struct File<'a> {
+    name: &'a str,
+    /// What it holds; absent where it was written to `path`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<std::borrow::Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<PathBuf>,
+}
+
+/// The format of the answer as JSON.
+const EXPORT_FORMAT: &str = "fabricgate.export/1";
+
+/// The targets, for people who ask for help.
+fn targets() -> String {
+    let width = TARGETS.iter().map(|target| target.name.len()).max().unwrap_or(0);
+    let mut text = "Targets:\n".to_owned();
+    for target in TARGETS {
+        text.push_str(&format!("  {:width$}  {}", target.name, target.about));
+        if !target.takes.is_empty() {
+            let takes: Vec<String> = target.takes.iter().map(|it| format!("--{it}")).collect();
+            text.push_str(&format!(" ({})", takes.join(", ")));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Runs the command. Writing a map is no verdict: the exit code says only whether it
+/// could be written.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let Some(target) = target(&args.to) else {
+        let known: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+        return Err(Failure::Usage(format!(
+            "--to {}: no such target, expected one of {}",
+            crate::report::plain::plain(&args.to),
+            known.join(", ")
+        ))
+        .into());
+    };
+    let options = options(args, target)?;
+    let map = map(&args.run, args.trust)?;
+    let export = (target.write)(&map, &options)
+        .map_err(|refused| Failure::Usage(format!("export to {}: {refused}", target.name)))?;
+    for remark in &export.remarks {
+        stdout::note(&crate::report::plain::plain(remark));
+    }
+    let written = match &args.output {
+        Some(output) => written(output, &export)?,
+        None => Vec::new(),
+    };
+    if globals.json {
+        stdout::json(&answer(target, &map, &export, &written))?;
+    } else if args.output.is_none() {
+        if let [file, more, ..] = export.files.as_slice() {
+            stdout::note(&format!(
+                "only {} is shown; --output DIR writes {} and others too",
+                file.name, more.name
+            ));
+        }
+        if let Some(file) = export.files.first() {
+            stdout::bytes(&file.bytes)?;
+        }
+    }
+    Ok(exit::PASS)
+}
+
+/// The map of a stored run; refused where the run is not what a map is trusted for.
+pub fn map(path: &Path, trust: Trust) -> Result<Verified, Failure> {
+    let stored = stored::open_quietly(path)?;
+    let is_complete = stored.record.state == State::Complete;
+    let is_simulated = is_simulated(&stored);
+    let shown = path.display();
+    if !is_complete && !trust.even_if_partial {
+        return Err(Failure::Usage(format!(
+            "{shown}: this run did not come to its end; --resume finishes it, --even-if-partial takes it as it is"
+        )));
+    }
+    if is_simulated && !trust.even_if_simulated {
+        return Err(Failure::Usage(format!(
+            "{shown}: no hardware was measured in this run; --even-if-simulated takes it, and what is written says so"
+        )));
+    }
+    let run = stored::run(&stored)?;
+    let machines = stored.machines().map_err(stored::failure)?;
+    let recordings = stored.recordings().map_err(stored::failure)?;
+    let in_force = expectations::load(&[])?;
+    Ok(Verified::of(&Source {
+        run: &run,
+        is_complete,
+        is_simulated,
+        machines: &machines,
+        recordings: &recordings,
+        catalogue: &in_force.catalogue,
+    }))
+}
+
+/// Whether a simulated fabric answered, also where its run is replayed.
+fn is_simulated(stored: &Stored) -> bool {
+    matches!(stored.record.launcher, Launcher::Sim { .. })
+        || stored.path().join(file::SCENARIO).exists()
+}
+
+/// The options of this target; one that it does not read is refused, since it would
+/// change nothing.
+fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
+    let given = [
+        ("nodes", args.nodes.is_some()),
+        ("domain", args.domain.is_some()),
+        ("slices", args.slices.is_some()),
+        ("effect", args.effect.is_some()),
+        ("hami", args.hami.is_some()),
+        ("form", args.form.is_some()),
+        ("from", args.from.is_some()),
+        ("degraded", args.degraded.is_some()),
+        ("block-size", args.block_size.is_some()),
+        ("topology", args.topology.is_some()),
+        ("mode", args.mode.is_some()),
+        ("tp", args.tp.is_some()),
+        ("pp", args.pp.is_some()),
+        ("gpus-per-node", args.gpus_per_node.is_some()),
+    ];
+    let strange = given.iter().find(|(name, is_given)| *is_given && !target.takes.contains(name));
+    if let Some((name, _)) = strange {
+        return Err(Failure::Usage(format!(
+            "--{name}: export to {} does not read it",
+            target.name
+        )));
+    }
+    let nodes = args.nodes.as_deref().map(nodes).transpose()?;
+    let text = |path: &Option<PathBuf>| path.as_deref().map(config::read_text).transpose();
+    Ok(Options {
+        nodes,
+        domain: args.domain.clone(),
+        slices: text(&args.slices)?,
+        effect: args.effect.clone(),
+        hami: text(&args.hami)?,
+        form: args.form.clone(),
+        from: text(&args.from)?,
+        degraded: match args.degraded {
+            None | Some(DegradedWord::Keep) => Degraded::Keep,
+            Some(DegradedWord::OwnBlock) => Degraded::OwnBlock,
+            Some(DegradedWord::LeaveOut) => Degraded::LeaveOut,
+        },
+        block_size: args.block_size,
+        topology: args.topology.clone(),
+        enforce: args.mode == Some(Mode::Enforce),
+        tp: args.tp,
+        pp: args.pp,
+        gpus_per_node: args.gpus_per_node,
+    })
+}
+
+/// The nodes of a host list.
+fn nodes(list: &str) -> Result<BTreeSet<NodeName>, Failure> {
+    let names = hostlist::expand(list).map_err(|error| {
+        Failure::Usage(format!("--nodes {}: {error}", crate::report::plain::plain(list)))
+    })?;
+    Ok(names.into_iter().map(NodeName::from).collect())
+}
+
+/// Writes the files: one to the path itself, several into the folder of that name.
+/// A path that is a folder takes one file by its own name.
+fn written(output: &Path, export: &Export) -> Result<Vec<PathBuf>, Failure> {
+    let is_folder = output.is_dir() || 1 < export.files.len();
+    if is_folder {
+        std::fs::create_dir_all(output)
+            .map_err(|error| Failure::Environment(format!("{}: {error}", output.display())))?;
+    }
+    let mut paths = Vec::new();
+    for file in &export.files {
+        let path = if is_folder { output.join(&file.name) } else { output.to_owned() };
+        show::write(&path, &file.bytes)?;
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+fn answer<'a>(
+    target: &Target,
+    map: &'a Verified,
+    export: &'a Export,
+    written: &[PathBuf],
+) -> Answer<'a> {
+    let mut paths = written.iter().cloned();
+    let files = export.files.iter().map(|file| {
+        let path = paths.next();
+        let content = path.is_none().then(|| String::from_utf8_lossy(&file.bytes));
+        File { name: &file.name, content, path }
+    });
+    Answer {
+        format: EXPORT_FORMAT,
+        target: target.name,
+        run: &map.run,
+        remarks: &export.remarks,
+        files: files.collect(),
+    }
+}

@@ -1,0 +1,438 @@
+//! Making the map: what was measured of every claimed domain, node, GPU and rail.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::Basis;
+use super::Domain;
+use super::Gpu;
+use super::Member;
+use super::Origin;
+use super::Rail;
+use super::RailEnd;
+use super::Reach;
+use super::Source;
+use super::Verified;
+use crate::act::topology;
+use crate::inventory::measured;
+use crate::model::cell::Cell;
+use crate::model::claims::ClaimedDomain;
+use crate::model::id::NodeName;
+use crate::model::recording::Scope;
+use crate::model::said::Basis as SaidBasis;
+use crate::model::said::FabricSaid;
+use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+use crate::place::matrix::Matrix;
+
+/// CliqueId that a fabric shows to whom it gave none; see `judge::state`.
+const NO_CLIQUE: &str = "32766";
+
+pub(super) fn map(source: &Source<'_>) -> Verified {
+    let run = source.run;
+    let mut members = members(source);
+    let mut domains: Vec<Domain> =
+        run.claims.domains.iter().flat_map(|domain| parts(domain, source)).collect();
+    domains.sort_by(|a, b| a.name.cmp(&b.name));
+    move_home(source, &mut domains);
+    for (node, member) in &mut members {
+        let own = domains.iter().find(|domain| domain.nodes().contains(node));
+        member.domain = own.map(|own| own.name.clone());
+        let claimed = member.claimed.as_ref();
+        member.is_misplaced = own.is_some_and(|own| Some(&own.claimed) != claimed);
+        // Who is alone, or in a part that does not hold most.
+        member.is_apart = !member.is_misplaced
+            && own.is_some_and(|own| {
+                own.basis == Basis::Measured && own.name != own.claimed.as_str()
+            })
+            && claimed.is_some_and(|claimed| domains.iter().any(|d| d.name == claimed.as_str()));
+    }
+    worst(&run.cells, &mut members);
+    let origin = Origin {
+        id: run.info.id.clone(),
+        created: run.info.created.clone(),
+        profile: run.info.profile.clone(),
+        version: run.info.version.clone(),
+        thresholds_digest: run.verdicts.thresholds_digest.clone(),
+        is_complete: source.is_complete,
+        is_simulated: source.is_simulated,
+    };
+    let leaves = run.claims.leaves.iter().map(|leaf| (leaf.name.clone(), leaf.nodes.clone()));
+    Verified {
+        run: origin,
+        outcome: run.verdicts.outcome,
+        domains,
+        members,
+        rails: rails(source),
+        leaves: leaves.collect(),
+        matrix: Matrix::of(&run.cells),
+    }
+}
+
+/// What a claimed domain is by measurement: itself, or its parts.
+fn parts(domain: &ClaimedDomain, source: &Source<'_>) -> Vec<Domain> {
+    let platform = domain.platform.as_deref().and_then(|name| source.catalogue.platform(name));
+    let of = |name: String, measured: BTreeSet<NodeName>, unmeasured: BTreeSet<NodeName>| Domain {
+        basis: if measured.is_empty() { Basis::Claimed } else { Basis::Measured },
+        name,
+        claimed: domain.name.clone(),
+        measured,
+        unmeasured,
+        platform: domain.platform.clone(),
+        gpus_per_node: domain.gpus_per_node,
+        nvlinks: platform.and_then(|it| it.nvlink.as_ref()).map(|it| it.links),
+    };
+    let cells = &source.run.cells;
+    let is_servers = platform.is_some_and(|platform| !platform.spans_nodes());
+    if is_servers || domain.nodes.len() == 1 {
+        // NVLink stays inside a node: each is a domain of its own.
+        let one = |node: &NodeName| {
+            let name = match domain.nodes.len() {
+                1 => domain.name.to_string(),
+                _ => node.to_string(),
+            };
+            let own = BTreeSet::from([node.clone()]);
+            let was_measured = cells.iter().any(|cell| is_inside(cell, node));
+            let (measured, not) =
+                if was_measured { (own, BTreeSet::new()) } else { (BTreeSet::new(), own) };
+            of(name, measured, not)
+        };
+        return domain.nodes.iter().map(one).collect();
+    }
+    let said = measured::read("", "", &source.run.claims, cells);
+    let is_own = |name: &str| {
+        let rest = name.strip_prefix(domain.name.as_str());
+        rest.is_some_and(|rest| rest.is_empty() || is_part(rest))
+    };
+    let within = |nodes: &[NodeName]| nodes.iter().all(|node| domain.nodes.contains(node));
+    let mut groups: Vec<BTreeSet<NodeName>> = said
+        .groups
+        .into_iter()
+        .filter(|group| is_own(&group.name) && within(&group.nodes))
+        .map(|group| group.nodes.into_iter().collect())
+        .collect();
+    groups.sort_by_key(|group| (std::cmp::Reverse(group.len()), group.first().cloned()));
+    let met: BTreeSet<&NodeName> = groups.iter().flatten().collect();
+    let unmet: BTreeSet<NodeName> =
+        domain.nodes.iter().filter(|node| !met.contains(node)).cloned().collect();
+    let has_main = groups.first().is_some_and(|first| met.len() < 2 * first.len());
+    let mut parts: Vec<Domain> = Vec::new();
+    if !has_main && (!unmet.is_empty() || groups.is_empty()) {
+        parts.push(of(domain.name.to_string(), BTreeSet::new(), unmet.clone()));
+    }
+    for (number, group) in (1..).zip(groups) {
+        let is_main = has_main && number == 1;
+        let name =
+            if is_main { domain.name.to_string() } else { format!("{}.part{number}", domain.name) };
+        // Who met nobody stays where the claim has them.
+        let unmeasured = if is_main { unmet.clone() } else { BTreeSet::new() };
+        parts.push(of(name, group, unmeasured));
+    }
+    parts
+}
+
+/// `.part2`, as `inventory::measured` names parts.
+fn is_part(rest: &str) -> bool {
+    rest.strip_prefix(".part").is_some_and(|n| n.parse::<u32>().is_ok())
+}
+
+/// Puts nodes that are confirmed to be elsewhere where they were measured to be.
+fn move_home(source: &Source<'_>, domains: &mut Vec<Domain>) {
+    let (moves, _) = topology::asked(&source.run.verdicts, &source.run.claims);
+    for (node, home) in moves {
+        if !domains.iter().any(|domain| domain.name == home) {
+            continue;
+        }
+        for domain in domains.iter_mut() {
+            domain.measured.remove(&node);
+            domain.unmeasured.remove(&node);
+            if domain.name == home {
+                domain.measured.insert(node.clone());
+            }
+        }
+        domains.retain(|domain| !domain.nodes().is_empty());
+    }
+}
+
+/// A copy between two GPUs of one node that gave a number.
+fn is_inside(cell: &Cell, node: &NodeName) -> bool {
+    cell.src_node.as_ref() == Some(node)
+        && cell.dst_node.as_ref() == Some(node)
+        && cell.rail.is_none()
+        && cell.value.is_some()
+}
+
+fn is_between_gpus(cell: &Cell) -> bool {
+    cell.rail.is_none()
+        && cell.value.is_some()
+        && cell.src_gpu.is_some()
+        && cell.dst_gpu.is_some()
+        && cell.src_node != cell.dst_node
+}
+
+/// Every claimed node and every node with a verdict.
+fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
+    let run = source.run;
+    let claimed = run.claims.domains.iter().flat_map(|domain| &domain.nodes);
+    let judged = run.verdicts.nodes.iter().map(|verdict| &verdict.node);
+    let nodes: BTreeSet<&NodeName> = claimed.chain(judged).collect();
+    let mut inside: BTreeSet<&NodeName> = BTreeSet::new();
+    let mut across: BTreeSet<&NodeName> = BTreeSet::new();
+    for cell in &run.cells {
+        let ends = [&cell.src_node, &cell.dst_node].into_iter().flatten();
+        if is_between_gpus(cell) {
+            across.extend(ends);
+        } else if cell.rail.is_none() && cell.value.is_some() && cell.src_node == cell.dst_node {
+            inside.extend(ends);
+        }
+    }
+    let uuids = uuids(source);
+    let mut members = BTreeMap::new();
+    for node in nodes {
+        let verdict = run.verdicts.nodes.iter().find(|verdict| verdict.node == *node);
+        let own = run.claims.domain_of(node);
+        let is_alone = own.is_none_or(|own| {
+            let platform = own.platform.as_deref().and_then(|p| source.catalogue.platform(p));
+            own.nodes.len() == 1 || platform.is_some_and(|platform| !platform.spans_nodes())
+        });
+        let reach = if across.contains(node) || (is_alone && inside.contains(node)) {
+            Reach::Across
+        } else if inside.contains(node) {
+            Reach::Inside
+        } else {
+            Reach::Nothing
+        };
+        let findings: Vec<&Finding> =
+            run.verdicts.findings.iter().filter(|finding| is_about(finding, node)).collect();
+        let mut gpus: BTreeMap<u32, Gpu> = BTreeMap::new();
+        for (gpu, uuid) in uuids.get(node).into_iter().flatten() {
+            gpus.entry(*gpu).or_default().uuid = Some(uuid.clone());
+        }
+        for finding in &findings {
+            for index in gpus_of(finding, node) {
+                let gpu = gpus.entry(index).or_default();
+                gpu.classes.insert(finding.class.clone());
+                // A slow pair accuses neither of its ends.
+                if finding.locus.kind != LocusKind::Pair {
+                    gpu.outcome = gpu.outcome.max(Some(finding.outcome));
+                }
+            }
+        }
+        confirm(&findings, &mut gpus);
+        let machine = source.machines.iter().rfind(|machine| machine.node == *node);
+        members.insert(
+            node.clone(),
+            Member {
+                claimed: own.map(|own| own.name.clone()),
+                domain: None,
+                reach,
+                is_misplaced: false,
+                is_apart: false,
+                outcome: verdict.map_or(Outcome::Unknown, |verdict| verdict.outcome),
+                reason: verdict.map_or_else(
+                    || "it was not judged".to_owned(),
+                    |verdict| verdict.reason.clone(),
+                ),
+                findings: findings.iter().map(|finding| finding.id.clone()).collect(),
+                classes: findings.iter().map(|finding| finding.class.clone()).collect(),
+                worst: None,
+                cliques: cliques(source, node),
+                gpus,
+                rails: rail_ends(source, node, verdict.map(|verdict| verdict.outcome)),
+                leaf: run.claims.leaf_of(node).map(|leaf| leaf.name.clone()),
+                boot_id: machine.and_then(|machine| machine.environment.boot_id.clone()),
+            },
+        );
+    }
+    members
+}
+
+/// Marks the GPUs that confirmed findings blame.
+fn confirm(findings: &[&Finding], gpus: &mut BTreeMap<u32, Gpu>) {
+    for finding in findings.iter().filter(|it| it.confirmed && Outcome::Degraded <= it.outcome) {
+        let locus = &finding.locus;
+        let is_one = matches!(locus.kind, LocusKind::Gpu | LocusKind::Direction);
+        if let Some(index) = locus.gpu.filter(|_| is_one && locus.peer.is_none()) {
+            gpus.entry(index).or_default().is_confirmed = true;
+        }
+    }
+}
+
+/// Whether a finding is about this node or a part of it; what is about something
+/// larger blames no node.
+fn is_about(finding: &Finding, node: &NodeName) -> bool {
+    finding.locus.node.as_ref() == Some(node)
+        || finding.locus.peer.as_deref().is_some_and(|peer| peer_node(peer) == node.as_str())
+}
+
+/// The node of `node` or `node:gpu`.
+fn peer_node(peer: &str) -> &str {
+    match peer.rsplit_once(':') {
+        Some((node, gpu)) if gpu.parse::<u32>().is_ok() => node,
+        _ => peer,
+    }
+}
+
+/// The GPUs of a node that a finding names.
+fn gpus_of(finding: &Finding, node: &NodeName) -> Vec<u32> {
+    let own = finding.locus.gpu.filter(|_| finding.locus.node.as_ref() == Some(node));
+    let peer = finding.locus.peer.as_deref().filter(|peer| peer_node(peer) == node.as_str());
+    let peer = peer.and_then(|peer| peer.rsplit_once(':')?.1.parse().ok());
+    own.into_iter().chain(peer).collect()
+}
+
+/// UUIDs of GPUs by node and index, as workers and outputs of one node say them.
+fn uuids(source: &Source<'_>) -> BTreeMap<NodeName, BTreeMap<u32, String>> {
+    let mut uuids: BTreeMap<NodeName, BTreeMap<u32, String>> = BTreeMap::new();
+    for recording in source.recordings {
+        let Scope::Node(node) = &recording.scope else { continue };
+        let facts = &recording.parsed.facts;
+        let devices = facts.devices.iter().map(|device| (device.index, &device.uuid));
+        let links = facts.nvlinks.iter().map(|gpu| (gpu.gpu, &gpu.uuid));
+        let fabric = facts.fabric.iter().map(|gpu| (gpu.gpu, &gpu.uuid));
+        for (index, uuid) in devices.chain(links).chain(fabric) {
+            if let Some(uuid) = uuid.as_deref().filter(|uuid| is_uuid(uuid)) {
+                uuids.entry(node.clone()).or_default().insert(index, uuid.to_owned());
+            }
+        }
+    }
+    // The driver's own line, of the last worker of a node: a GPU may be another one.
+    for machine in source.machines {
+        for line in &machine.environment.gpus {
+            let mut words = line.split(',').map(str::trim);
+            let (Some(index), Some(uuid)) = (words.next(), words.next()) else { continue };
+            if let (Ok(index), true) = (index.parse(), is_uuid(uuid)) {
+                uuids.entry(machine.node.clone()).or_default().insert(index, uuid.to_owned());
+            }
+        }
+    }
+    uuids
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.starts_with("GPU-")
+        && text.len() < 64
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// The cliques that the drivers of a node report: in outputs of the run, otherwise
+/// in what the claims carry of them.
+fn cliques(source: &Source<'_>, node: &NodeName) -> BTreeSet<String> {
+    let mut cliques = BTreeSet::new();
+    for recording in source.recordings {
+        if recording.scope != Scope::Node(node.clone()) {
+            continue;
+        }
+        for gpu in &recording.parsed.facts.fabric {
+            let is_attached =
+                gpu.state.as_deref().is_some_and(|state| state.eq_ignore_ascii_case("completed"));
+            let said = gpu.cluster_uuid.as_deref().zip(gpu.clique_id.as_deref());
+            cliques.extend(said.filter(|_| is_attached).and_then(|(uuid, id)| clique(uuid, id)));
+        }
+    }
+    if cliques.is_empty() {
+        let said = source.run.claims.nodes.get(node).into_iter().flat_map(|said| &said.fabric);
+        let reported = said.filter(|fabric| fabric.basis == Some(SaidBasis::Reported));
+        let words = |fabric: &FabricSaid| {
+            clique(fabric.cluster_uuid.as_deref()?, fabric.clique_id.as_deref()?)
+        };
+        cliques.extend(reported.filter_map(words));
+    }
+    cliques
+}
+
+/// `<ClusterUUID>.<CliqueId>`, where that names a fabric.
+fn clique(uuid: &str, id: &str) -> Option<String> {
+    let is_zero = uuid.bytes().all(|byte| matches!(byte, b'0' | b'-'));
+    let is_plain = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    let names_one = !is_zero && is_plain(uuid) && is_plain(id) && id != NO_CLIQUE;
+    names_one.then(|| format!("{}.{id}", uuid.to_ascii_lowercase()))
+}
+
+/// The rails of the claims, and those that something was measured over.
+fn rails(source: &Source<'_>) -> BTreeMap<String, Rail> {
+    let run = source.run;
+    let mut rails: BTreeMap<String, Rail> = BTreeMap::new();
+    for claimed in &run.claims.rails {
+        let rail = rails.entry(claimed.name.clone()).or_default();
+        rail.rdma.clone_from(&claimed.rdma);
+        rail.device.clone_from(&claimed.device);
+    }
+    for name in run.cells.iter().filter_map(|cell| cell.rail.as_ref()) {
+        rails.entry(name.clone()).or_default();
+    }
+    for finding in &run.verdicts.findings {
+        if let Some(rail) = finding.locus.rail.as_ref().and_then(|name| rails.get_mut(name)) {
+            rail.classes.insert(finding.class.clone());
+        }
+    }
+    rails
+}
+
+/// A node's ends of rails: how what was measured over them came out.
+fn rail_ends(
+    source: &Source<'_>,
+    node: &NodeName,
+    outcome: Option<Outcome>,
+) -> BTreeMap<String, RailEnd> {
+    // Of a node that is unknown or failed, that nothing is said against an end may
+    // mean that nobody could compare it.
+    let was_compared = matches!(outcome, Some(Outcome::Pass | Outcome::Degraded));
+    let run = source.run;
+    let mut ends: BTreeMap<String, RailEnd> = BTreeMap::new();
+    let mut seen: BTreeMap<&String, bool> = BTreeMap::new();
+    for cell in &run.cells {
+        let Some(rail) = &cell.rail else { continue };
+        if cell.src_node.as_ref() == Some(node) || cell.dst_node.as_ref() == Some(node) {
+            // One path over it at the rate that it must have shows the end to be well;
+            // without an expectation the judge compares nodes with each other.
+            *seen.entry(rail).or_default() |=
+                cell.outcome == Outcome::Pass || (cell.value.is_some() && was_compared);
+        }
+    }
+    for rail in run.claims.rails.iter().map(|rail| &rail.name).chain(seen.keys().copied()) {
+        let measured = seen.get(rail).copied().unwrap_or(false);
+        let blamed = run.verdicts.findings.iter().filter(|finding| {
+            finding.locus.rail.as_ref() == Some(rail)
+                && (is_about(finding, node) || finding.locus.node.is_none())
+        });
+        let floor = if measured { Outcome::Pass } else { Outcome::Unknown };
+        let outcome = blamed.map(|finding| finding.outcome).max().unwrap_or(floor).max(floor);
+        ends.insert(rail.clone(), RailEnd { outcome });
+    }
+    ends
+}
+
+/// The worst cell of every GPU and node within its domain.
+fn worst(cells: &[Cell], members: &mut BTreeMap<NodeName, Member>) {
+    type Key<'c> = (&'c str, &'c NodeName, Option<u32>, &'c NodeName, Option<u32>);
+    let mut best: BTreeMap<Key<'_>, f64> = BTreeMap::new();
+    for cell in cells.iter().filter(|cell| cell.rail.is_none() && cell.unit.is_bandwidth()) {
+        let (Some(from), Some(to), Some(ratio)) = (&cell.src_node, &cell.dst_node, cell.ratio)
+        else {
+            continue;
+        };
+        let home = |node: &NodeName| members.get(node).and_then(|member| member.domain.as_ref());
+        if from != to && home(from) != home(to) {
+            continue;
+        }
+        let key = (&*cell.testcase, from, cell.src_gpu, to, cell.dst_gpu);
+        let best = best.entry(key).or_insert(ratio);
+        *best = best.max(ratio);
+    }
+    let lower = |known: &mut Option<f64>, ratio: f64| {
+        *known = Some(known.map_or(ratio, |known| known.min(ratio)));
+    };
+    for ((_, from, src, to, dst), ratio) in best {
+        for (node, gpu) in [(from, src), (to, dst)] {
+            let Some(member) = members.get_mut(node) else { continue };
+            lower(&mut member.worst, ratio);
+            if let Some(gpu) = gpu {
+                lower(&mut member.gpus.entry(gpu).or_default().worst, ratio);
+            }
+        }
+    }
+}
