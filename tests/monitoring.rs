@@ -192,10 +192,15 @@ fn several_profiles_share_a_textfile_and_a_full_or_missing_folder_is_a_note() {
     assert_eq!(run.status.code(), Some(3), "{said}");
     let text = fs::read_to_string(folder.path().join("f.prom")).expect("a textfile");
     for profile in ["admit", "recertify"] {
-        let line = format!("fabricgate_last_run_verdict{{profile=\"{profile}\",verdict=\"degraded\"}} 1\n");
+        let line = format!(
+            "fabricgate_last_run_verdict{{profile=\"{profile}\",verdict=\"degraded\"}} 1\n"
+        );
         assert!(text.contains(&line), "{line}: {text}");
     }
-    assert!(text.contains("fabricgate_node_worst_ratio{node=\"h1\",class=\"inside\"} 0."), "{text}");
+    assert!(
+        text.contains("fabricgate_node_worst_ratio{node=\"h1\",class=\"inside\"} 0."),
+        "{text}"
+    );
     assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");
     let path = folder.path().join("fabricgate.toml");
     let elsewhere = fs::read_to_string(&path).expect("text").replace("f.prom", "none/f.prom");
@@ -208,10 +213,16 @@ fn several_profiles_share_a_textfile_and_a_full_or_missing_folder_is_a_note() {
 #[test]
 fn mistakes_have_a_place_and_say_what_is_expected() {
     for (more, expected) in [
-        ("[metrics]\ntextfile = \"f.txt\"\n", "fabricgate.toml:6:12: textfile \"f.txt\", expected a name"),
+        (
+            "[metrics]\ntextfile = \"f.txt\"\n",
+            "fabricgate.toml:6:12: textfile \"f.txt\", expected a name",
+        ),
         ("[metrics]\nnodes = 0\n", "fabricgate.toml:6:9: nodes 0, expected 1 to"),
         ("[notify]\nwithin_s = 0.0\n", "fabricgate.toml:6:12: within_s 0, expected 1 to 600"),
-        ("[[notify.target]]\nname = \"a\"\nkind = \"mail\"\n", "fabricgate.toml:7:8: unknown variant `mail`"),
+        (
+            "[[notify.target]]\nname = \"a\"\nkind = \"mail\"\n",
+            "fabricgate.toml:7:8: unknown variant `mail`",
+        ),
     ] {
         let folder = site(false, more);
         let run = fabricgate(folder.path(), &["metrics"]);

@@ -9,12 +9,12 @@ use std::path::Path;
 use super::acting;
 use super::config::Config;
 use super::metrics;
+use super::notify;
 use super::stdout::note;
 use super::stored;
 use crate::gate::certificates::FOLDER;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
-use super::notify;
 use crate::model::action::ActionPlan;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
@@ -46,6 +46,8 @@ pub fn afterwards(ended: &Ended<'_>) {
     certificates(ended);
     metrics::afterwards(ended);
     history(ended);
+    // Last: it may take as long as its bound allows.
+    notify::afterwards(ended);
 }
 
 /// Adds the run to the history. What does not come in now comes in when somebody
@@ -88,5 +90,4 @@ fn certificates(ended: &Ended<'_>) {
         }
         Err(error) => note(&format!("no certificate is kept: {error}")),
     }
-    notify::afterwards(ended);
 }

@@ -442,7 +442,8 @@ mod tests {
         }
         for file in ["ci/monitoring/dashboard.json", "docs/monitoring.md"] {
             let text = read(file);
-            let left: Vec<&String> = shown.iter().filter(|it| !text.contains(it.as_str())).collect();
+            let left: Vec<&String> =
+                shown.iter().filter(|it| !text.contains(it.as_str())).collect();
             assert!(left.is_empty(), "{file} leaves out {left:?}");
         }
     }
