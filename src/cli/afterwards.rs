@@ -50,6 +50,8 @@ pub fn afterwards(ended: &Ended<'_>) {
     notify::afterwards(ended);
     metrics::afterwards(ended);
     kept(ended);
+    // Last: it may take as long as its bound allows.
+    notify::afterwards(ended);
 }
 
 /// Adds the run to the history. What does not come in now comes in when somebody
