@@ -14,6 +14,11 @@ mod slurm_topology;
 mod topograph;
 mod whole;
 
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use crate::model::id::NodeName;
