@@ -131,7 +131,9 @@ fn bench(criterion: &mut Criterion) {
     });
     group.bench_function("matrix.csv", |b| b.iter(|| report::csv::matrix(black_box(&run))));
     group.bench_function("html", |b| {
-        b.iter(|| report::html::render(black_box(&run)).expect("a page"));
+        b.iter(|| {
+            report::html::render(black_box(&run), &report::html::Beside::default()).expect("a page")
+        });
     });
     group.bench_function("verdicts.json", |b| {
         b.iter(|| report::json::verdicts(black_box(&run.verdicts)));

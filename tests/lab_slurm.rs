@@ -15,6 +15,8 @@ mod export;
 mod gate;
 #[path = "lab_slurm/hold.rs"]
 mod hold;
+#[path = "lab_slurm/hooks.rs"]
+mod hooks;
 #[path = "lab_slurm/killed.rs"]
 mod killed;
 #[path = "lab_slurm/program.rs"]

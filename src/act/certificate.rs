@@ -19,15 +19,20 @@ use crate::model::action::Withheld;
 use crate::model::cell::Cell;
 use crate::model::certificate::CERTIFICATE_FORMAT;
 use crate::model::certificate::Certificate;
+use crate::model::certificate::Difference;
+use crate::model::certificate::DriverVoids;
 use crate::model::certificate::Identity;
 use crate::model::certificate::Minimum;
+use crate::model::certificate::Standing;
 use crate::model::claims::Claims;
+use crate::model::gpu_facts::GpuFacts;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::moment::DAY_S;
 use crate::model::moment::rfc3339;
+use crate::model::node_facts::NodeFacts;
 use crate::model::profile::Profile;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
@@ -72,8 +77,9 @@ pub struct Evidence<'a> {
 /// well takes nothing from an earlier certificate either.
 pub fn validity(run: &RunSeen, policy: &Policy) -> Result<i64, String> {
     let days = match Profile::parse(&run.profile) {
-        Some(Profile::BurnIn | Profile::Recertify) => policy.certificate_days,
-        Some(Profile::Admit) => policy.certificate_days.min(ADMITTED_DAYS),
+        Some(profile @ (Profile::Admit | Profile::BurnIn | Profile::Recertify)) => {
+            days(profile, policy)
+        }
         Some(Profile::Audit) => {
             return Err("an audit measures too little to certify; what was certified before \
                         stays so"
@@ -84,6 +90,9 @@ pub fn validity(run: &RunSeen, policy: &Policy) -> Result<i64, String> {
     if !run.real && !policy.simulated {
         return Err("the run measured no nodes: it was simulated, or is a stored one".to_owned());
     }
+    if let Some(why) = &run.unsealed {
+        return Err(why.clone());
+    }
     if !run.complete {
         return Err("the run did not come to its end".to_owned());
     }
@@ -91,6 +100,19 @@ pub fn validity(run: &RunSeen, policy: &Policy) -> Result<i64, String> {
         return Err("the run does not say when it was made".to_owned());
     }
     Ok(i64::from(days) * DAY_S)
+}
+
+/// Days that a pass under this profile counts.
+pub fn days(profile: Profile, policy: &Policy) -> u32 {
+    let (own, usual) = match profile {
+        Profile::BurnIn => (policy.certificate_days_burn_in, policy.certificate_days),
+        Profile::Recertify => (policy.certificate_days_recertify, policy.certificate_days),
+        Profile::Admit => {
+            (policy.certificate_days_admit, policy.certificate_days.min(ADMITTED_DAYS))
+        }
+        Profile::Audit => (None, 0),
+    };
+    own.unwrap_or(usual)
 }
 
 /// How nodes stood when a run was acted on, and what came of that.
@@ -161,7 +183,26 @@ pub fn certificates(
     policy: &Policy,
     now: i64,
 ) -> (Vec<Certificate>, Vec<Withheld>) {
-    let (run, ledger) = (evidence.run, acted.ledger);
+    made(evidence, Some(acted), policy, now)
+}
+
+/// What a run shows by itself: certificates of the nodes that passed it, for a
+/// run that no gate acted on. No gate counts them.
+pub fn unacted_on(
+    evidence: &Evidence<'_>,
+    policy: &Policy,
+    now: i64,
+) -> (Vec<Certificate>, Vec<Withheld>) {
+    made(evidence, None, policy, now)
+}
+
+fn made(
+    evidence: &Evidence<'_>,
+    acted: Option<&Acted<'_>>,
+    policy: &Policy,
+    now: i64,
+) -> (Vec<Certificate>, Vec<Withheld>) {
+    let run = evidence.run;
     let seconds = match validity_now(run, policy, now) {
         Ok(seconds) => seconds,
         Err(why) => {
@@ -188,11 +229,12 @@ pub fn certificates(
             refuse(standing::not_one(node));
             continue;
         }
-        if ledger.drains.contains_key(node) {
+        if acted.is_some_and(|it| it.ledger.drains.contains_key(node)) {
             refuse("it passed, and is certified once our drain of it is taken back".to_owned());
             continue;
         }
-        if let Some(why) = unacted(node, acted, boots.get(node), run, policy) {
+        let why = acted.and_then(|it| unacted(node, it, boots.get(node), run, policy));
+        if let Some(why) = why {
             refuse(format!("passed, not certified: {why}"));
             continue;
         }
@@ -219,7 +261,9 @@ pub fn certificates(
             issued_unix: run.created_unix,
             expires: rfc3339(run.created_unix.saturating_add(seconds)),
             expires_unix: run.created_unix.saturating_add(seconds),
+            void_on: policy.certificate_void,
             voided: None,
+            signature: None,
         });
     }
     (made, withheld)
@@ -236,34 +280,103 @@ pub fn void(certificate: &Certificate, machine: &Identity, now: i64) -> Option<S
     if let Some(why) = spent(certificate, now) {
         return Some(why);
     }
-    let then = &certificate.identity;
-    let mut compared = false;
-    if !then.gpus.is_empty() && !machine.gpus.is_empty() {
-        compared = true;
-        if let Some(why) = other_gpus(&then.gpus, &machine.gpus) {
-            return Some(why);
+    let compared = compared(certificate, machine);
+    if let Some(voids) = compared.differs.into_iter().find(|it| it.voids) {
+        return Some(voids.why);
+    }
+    compared.is_nothing.then(|| NOTHING_TELLS.to_owned())
+}
+
+/// What is said where nothing of two identities can be compared.
+pub const NOTHING_TELLS: &str = "nothing tells whether it is the machine that was certified";
+
+/// A machine held against the one that was certified, part by part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Nothing could be compared: nobody knows whether it is the same machine.
+    pub is_nothing: bool,
+    /// Parts that are the same.
+    pub same: Vec<String>,
+    /// Parts that differ.
+    pub differs: Vec<Difference>,
+    /// Parts that one side does not tell.
+    pub untold: Vec<String>,
+}
+
+impl Compared {
+    fn part(&mut self, part: &str, voids: bool, why: Option<String>) {
+        match why {
+            None => self.same.push(part.to_owned()),
+            Some(why) => self.differs.push(Difference { part: part.to_owned(), why, voids }),
         }
     }
-    let both =
-        [("driver", &then.driver, &machine.driver), ("boot", &then.boot_id, &machine.boot_id)];
-    for (what, then, now) in both {
-        let (Some(then), Some(now)) = (then, now) else { continue };
-        compared = true;
-        if then != now && what == "boot" {
-            return Some(format!("it booted since: boot {now}, certified in boot {then}"));
+}
+
+/// Holds a machine against the one that was certified.
+pub fn compared(certificate: &Certificate, machine: &Identity) -> Compared {
+    let (then, void_on) = (&certificate.identity, certificate.void_on);
+    let mut all = Compared::default();
+    if then.gpus.is_empty() || machine.gpus.is_empty() {
+        all.untold.push("gpus".to_owned());
+    } else {
+        all.part("gpus", true, other_gpus(&then.gpus, &machine.gpus));
+    }
+    match (&then.driver, &machine.driver) {
+        (Some(then), Some(now)) => {
+            let voids = match void_on.driver {
+                DriverVoids::Any => true,
+                DriverVoids::Major => major(then) != major(now),
+                DriverVoids::Never => false,
+            };
+            let why = || format!("another driver: {}, certified with {then}", clean(now));
+            all.part("driver", voids, (then != now).then(why));
         }
-        if then != now {
-            return Some(format!("another {what}: {now}, certified with {then}"));
+        _ => all.untold.push("driver".to_owned()),
+    }
+    match (&then.boot_id, &machine.boot_id) {
+        (Some(then), Some(now)) => {
+            let why = || format!("it booted since: boot {}, certified in boot {then}", clean(now));
+            all.part("boot", void_on.boot, (then != now).then(why));
         }
+        _ => all.untold.push("boot".to_owned()),
     }
     for (part, then) in &then.firmware {
-        let Some(now) = machine.firmware.get(part) else { continue };
-        compared = true;
-        if then != now {
-            return Some(format!("other firmware of {part}: {now}, certified with {then}"));
+        let name = format!("firmware of {part}");
+        match machine.firmware.get(part) {
+            None => all.untold.push(name),
+            Some(now) => {
+                let why =
+                    || format!("other firmware of {part}: {}, certified with {then}", clean(now));
+                all.part(&name, void_on.firmware, (then != now).then(why));
+            }
         }
     }
-    (!compared).then(|| "nothing tells whether it is the machine that was certified".to_owned())
+    all.is_nothing = all.same.is_empty() && all.differs.is_empty();
+    all
+}
+
+/// The branch of a driver: what is before the first dot of its version.
+fn major(version: &str) -> &str {
+    version.split('.').next().unwrap_or(version)
+}
+
+/// Which machine a node says that it is. Parts of a form that no certificate
+/// holds are left out.
+pub fn identity(facts: &NodeFacts) -> Identity {
+    let gpus = facts.gpus.as_deref().unwrap_or_default();
+    let uuids: Option<Vec<String>> =
+        gpus.iter().map(|gpu| gpu.uuid.as_deref().and_then(word)).collect();
+    let vbios = |gpu: &GpuFacts| {
+        let version = gpu.vbios.as_deref().and_then(word)?;
+        Some((format!("GPU {} VBIOS", gpu.index), version))
+    };
+    Identity {
+        // Where one does not tell, nobody knows whether they are the same.
+        gpus: uuids.unwrap_or_default(),
+        boot_id: facts.boot_id.as_deref().and_then(word),
+        driver: facts.driver.as_ref().and_then(|it| it.version.as_deref()).and_then(word),
+        firmware: gpus.iter().filter_map(vbios).collect(),
+    }
 }
 
 /// Why a certificate counts for no machine any more, whichever is there.
@@ -280,9 +393,30 @@ pub fn spent(certificate: &Certificate, now: i64) -> Option<String> {
     None
 }
 
+/// How a certificate stands, whichever machine is there, and why it does not
+/// count. `refusal` says why its signature does not.
+pub fn standing(
+    certificate: &Certificate,
+    refusal: Option<String>,
+    now: i64,
+) -> (Standing, Option<String>) {
+    let why = spent(certificate, now);
+    if certificate.voided.is_some() {
+        return (Standing::Void, why);
+    }
+    match (refusal, why) {
+        (Some(refusal), _) => (Standing::Untrusted, Some(refusal)),
+        (None, Some(why)) => (Standing::Expired, Some(why)),
+        (None, None) => (Standing::Valid, None),
+    }
+}
+
 /// Why a certificate is of an earlier boot, as the scheduler tells; for those
 /// who have no worker to ask.
 pub fn outlived(certificate: &Certificate, node: &LiveNode) -> Option<String> {
+    if !certificate.void_on.boot {
+        return None;
+    }
     let boots = certificate.identity.boot_id.as_ref().zip(node.boot_id.as_ref());
     if let Some((then, now)) = boots {
         return (then != now).then(|| {
@@ -474,7 +608,7 @@ type Level = (f64, Option<f64>);
 /// The least bandwidth of every node by test. A cell counts with the median of
 /// its readings, as the judge takes it: one dip is no level. Latencies have no
 /// floor and are left out.
-fn minima(cells: &[Cell]) -> BTreeMap<NodeName, Vec<Minimum>> {
+pub fn minima(cells: &[Cell]) -> BTreeMap<NodeName, Vec<Minimum>> {
     let mut readings: BTreeMap<Place<'_>, Vec<Level>> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| cell.unit.is_bandwidth()) {
         let Some(value) = cell.value.filter(|value| value.is_finite()) else { continue };

@@ -4,6 +4,7 @@
 //! action plan out. Nothing here changes a cluster, asks one, or reads a clock;
 //! `gate` carries plans out.
 
+pub mod acceptance;
 pub mod budget;
 pub mod capacity;
 pub mod certificate;
@@ -19,8 +20,10 @@ pub mod plane;
 pub mod policy;
 pub mod reason;
 pub mod release;
+pub mod repair;
 pub mod situation;
 pub mod standing;
+pub mod stops;
 pub mod topology;
 pub mod words;
 

@@ -29,6 +29,7 @@ use crate::model::action::ACTIONS_FORMAT;
 use crate::model::action::Action;
 use crate::model::action::ActionPlan;
 use crate::model::action::Withheld;
+use crate::model::certificate::VoidOn;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
@@ -82,7 +83,7 @@ pub struct Policy {
     pub simulated: bool,
     /// What is done about nodes that work below what they must deliver.
     pub soft: SoftFaults,
-    /// Classes of findings that are shown and never act: how a new rule is tried.
+    /// Classes of findings that are shown and never act: how a new rule is tried. Default: none.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub shadow: BTreeSet<String>,
     /// Share of a job's step that waits for the fabric, as 0 to 1.
@@ -103,6 +104,19 @@ pub struct Policy {
     /// Days that a pass counts. A week is our own choice: no vendor names a
     /// figure for fabric, and it lets a fleet be measured in turns.
     pub certificate_days: u32,
+    /// Days that a pass under `admit` counts, which leaves out the tournament. Default: 1, or
+    /// `certificate_days` where that is less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_days_admit: Option<u32>,
+    /// Days that a pass under `recertify` counts. Default: `certificate_days`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_days_recertify: Option<u32>,
+    /// Days that a pass under `burn-in` counts. Default: `certificate_days`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_days_burn_in: Option<u32>,
+    /// What makes a certificate void before its end, beside other GPUs, which always do.
+    #[serde(skip_serializing_if = "VoidOn::is_all")]
+    pub certificate_void: VoidOn,
     /// Whose nodes of Kubernetes are that Slurm's daemon runs on.
     pub slinky: SlinkyOwner,
     /// What is taken out where one GPU of a node is to blame (Kubernetes).
@@ -189,6 +203,10 @@ impl Default for Policy {
             mix: Mix::default(),
             clean_sweeps: 2,
             certificate_days: 7,
+            certificate_days_admit: None,
+            certificate_days_recertify: None,
+            certificate_days_burn_in: None,
+            certificate_void: VoidOn::default(),
             slinky: SlinkyOwner::Slurm,
             device: Devices::None,
             evict: false,

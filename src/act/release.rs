@@ -229,7 +229,15 @@ impl<'a> Proposal<'a> {
     fn mark_of(&self, clean: &Clean<'_>, drain: &OwnDrain, live: &LiveNode) -> Mark {
         let run = self.situation.run;
         let (measured, id) = clean.keys().next_back().copied().unwrap_or_default();
-        let days = i64::from(self.policy.certificate_days);
+        // Which profile an earlier run had is not recorded: the shorter time counts.
+        let days = match Profile::parse(&run.profile).filter(|_| id == run.id) {
+            Some(profile) => certificate::days(profile, self.policy),
+            None => [Profile::BurnIn, Profile::Recertify]
+                .map(|profile| certificate::days(profile, self.policy))
+                .into_iter()
+                .fold(u32::MAX, u32::min),
+        };
+        let days = i64::from(days);
         let at = if id == run.id { run.created.clone() } else { rfc3339(measured) };
         let mark = Mark {
             outcome: Outcome::Pass,
@@ -246,7 +254,7 @@ impl<'a> Proposal<'a> {
         // Every run that counts is of the boot that the node shows; the run at hand may
         // be of an earlier one.
         let boot_id = live.kubernetes.as_ref().and(live.boot_id.clone());
-        Mark { boot_id, ..mark }
+        Mark { boot_id: boot_id.filter(|_| self.policy.certificate_void.boot), ..mark }
     }
 
     /// Certificates for what passed. What Slurm forgot of earlier ones, `marks`
@@ -313,6 +321,10 @@ impl<'a> Proposal<'a> {
         let mut why = format!("passed run {} ({})", run.id, run.profile);
         let domain = self.verdicts.get(node).and_then(|verdict| verdict.domain.as_ref());
         let mut mark = marks::placed(mark.clone(), self.situation, live, domain);
+        if !self.policy.certificate_void.boot {
+            // What a boot does not void says of none: it counts in the next one, too.
+            mark.boot_id = None;
+        }
         if let Some((said, longer)) = self.longer(live, &mark) {
             // What it lost meanwhile it gets back, and the start-up taint goes;
             // Slurm is told again by `marks::forgotten`.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::certifying::Keys;
 use super::config::Config;
 use super::evicting;
 use super::exit;
@@ -20,6 +21,7 @@ use super::stored;
 use crate::act::certificate;
 use crate::act::certificate::Acted;
 use crate::act::certificate::Evidence;
+use crate::act::situation::RunSeen;
 use crate::coordinator;
 use crate::coordinator::signals::Signals;
 use crate::gate::certificates;
@@ -145,7 +147,11 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
     let scheduler = scheduler(gate);
     let record = &judged.stored.record;
     let complete = record.state == State::Complete;
+    let keys = config.certificates.keys();
+    keys.troubles.iter().for_each(|trouble| note(trouble));
     let run = coordinator::run_seen(&record.info, &record.launcher, complete);
+    // What is said on nodes and what is kept on disk must not disagree.
+    let run = RunSeen { unsealed: keys.unsealed(), ..run };
     let taken = Taken::of(judged.stored)?;
     let (drivers, boots) = (taken.drivers(), certificate::boots(&taken.machines));
     let gpus = certificate::uuids(&taken.machines);
@@ -171,6 +177,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         drivers: &drivers,
         boots: &boots,
         gpus: &gpus,
+        trust: &keys.trust,
         apply,
         stop,
         say: &mut say,
@@ -208,7 +215,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
             results: &taken.results,
             recordings: &taken.recordings,
         };
-        let withheld = certify(config, gate, &evidence, &turned);
+        let withheld = certify(config, gate, &keys, &evidence, &turned);
         tell_withheld(&mut turned.plan, withheld);
     }
     if let (true, Told::Kubernetes(server)) = (apply, &gate.told) {
@@ -240,12 +247,14 @@ fn tell_on_nodes(server: &Server, turned: &Turned) {
 fn certify(
     config: &Config,
     gate: &Gate,
+    keys: &Keys,
     evidence: &Evidence<'_>,
     turned: &Turned,
 ) -> Vec<Withheld> {
     let acted = Acted { live: &turned.live, records: &turned.plan.records, ledger: &turned.ledger };
     let now = stamp::stamp();
-    let issued = certificates::issue(&gate.folder, evidence, &acted, &config.policy, &now);
+    let issued =
+        certificates::issue(&gate.folder, evidence, &acted, &config.policy, &keys.seal(), &now);
     let issued = issued.unwrap_or_else(|error| Issued {
         nodes: Vec::new(),
         withheld: vec![Withheld::new("certificates", format!("none is issued: {error}"))],
@@ -255,6 +264,33 @@ fn certify(
         note(&format!("certified: {nodes}"));
     }
     issued.withheld
+}
+
+/// Keeps the certificates that a run shows by itself in its own folder, for a run
+/// that no gate acted on: a burn-in before there is a cluster. No gate counts them.
+pub fn keep(config: &Config, stored: &Stored, run: &Run) -> Result<Issued, Failure> {
+    let record = &stored.record;
+    let complete = record.state == State::Complete;
+    let seen = coordinator::run_seen(&record.info, &record.launcher, complete);
+    if certificate::validity(&seen, &config.policy).is_err() {
+        // An audit, an interrupted or a simulated run: nobody expects any.
+        return Ok(Issued::default());
+    }
+    let taken = Taken::of(stored)?;
+    let evidence = Evidence {
+        run: &seen,
+        verdicts: &run.verdicts,
+        cells: &run.cells,
+        claims: &run.claims,
+        machines: &taken.machines,
+        results: &taken.results,
+        recordings: &taken.recordings,
+    };
+    let keys = config.certificates.keys();
+    keys.troubles.iter().for_each(|trouble| note(trouble));
+    let now = stamp::stamp().unix;
+    let (made, withheld) = certificate::unacted_on(&evidence, &config.policy, now);
+    certificates::keep(stored.path(), made, withheld, &keys.seal()).map_err(Failure::environment)
 }
 
 /// Puts what is not certified beside what else is withheld, each once.

@@ -9,17 +9,29 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::acting;
 use super::asking;
+use super::auditing;
+use super::burning;
+use super::burning::Burning;
+use super::certifying;
+use super::certifying::Certifying;
 use super::failure::Failure;
 use super::gating;
 use super::gating::Gate;
+use super::keeping;
+use super::keeping::Keeping;
 use super::launcher;
 use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
+use super::metering;
+use super::metering::Metering;
+use super::notifying;
 use super::sources;
 use super::sources::Wanted;
 use super::stored;
@@ -34,7 +46,9 @@ use crate::launch::kubernetes::Gpus;
 use crate::model::claims::Claims;
 use crate::model::probe::Probe;
 use crate::model::span::TextError;
+use crate::notify::Notify;
 use crate::plan::Limits;
+use crate::plan::stalest::Budget;
 use crate::probe::catalog;
 use crate::probe::catalog::Catalog;
 use crate::sim;
@@ -50,51 +64,105 @@ const CONFIRM_AFTER: Duration = Duration::from_secs(30);
 /// Readings up to which a path is read while the ones before do not decide.
 const MOST_READINGS: u32 = 5;
 
-#[derive(Debug, Deserialize)]
+/// The configuration of fabricgate, as it is written.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct File {
+    /// What is claimed: the name of a file, or a list of names. A claims file, Slurm's topology,
+    /// cabling, or any other that `fabricgate claims` reads. Without it, `[sources]` must ask somebody,
+    /// unless the fabric is simulated or replayed.
     claims: Option<ClaimsFiles>,
+    /// Who else is asked what is claimed. Without it nobody is.
     #[serde(default)]
     sources: sources::Section,
+    /// The folder of run folders. Default: `runs`, beside this file.
     run_dir: Option<PathBuf>,
+    /// The site's own threshold files, laid over those that ship, in this order. Default: none.
     #[serde(default)]
     thresholds: Vec<PathBuf>,
+    /// The platform of all domains (`fabricgate thresholds list`), over what they claim and what
+    /// devices are. Without it, each domain's own.
     platform: Option<String>,
+    /// How nodes are reached. Without it, this machine alone is measured.
+    #[schemars(with = "Option<launcher::Section>")]
     launcher: Option<Spanned<launcher::Section>>,
+    /// What runs. Without it, the probes of the profile.
     #[serde(default)]
     probes: ProbesSection,
+    /// How far plans go.
     #[serde(default)]
     sweep: Limits,
+    /// How a suspicion is looked at again.
     #[serde(default)]
     confirm: ConfirmSection,
+    /// What may be done about nodes. Without it, the small defaults below.
+    #[schemars(with = "Option<Policy>")]
     policy: Option<Spanned<Policy>>,
+    /// Who is told what is decided, with `--apply` only. Without it, nobody is.
+    #[schemars(with = "Option<gating::Section>")]
     gate: Option<Spanned<gating::Section>>,
+    /// What the standing gate does (`fabricgate watch`).
     #[serde(default)]
     watch: watching::Section,
+    /// How a burn-in is repeated.
+    #[serde(default)]
+    burn_in: burning::Section,
+    /// What monitoring is shown.
+    #[serde(default)]
+    metrics: metering::Section,
+    /// How certificates are signed, and whose count (`fabricgate certificate`).
+    #[serde(default)]
+    certificates: certifying::Section,
+    /// What an audit may take (`fabricgate audit`).
+    #[serde(default)]
+    audit: auditing::Section,
+    /// What runs showed, over time (`fabricgate history`). Without it, every run is added to a file
+    /// beside `run_dir`.
+    history: Option<keeping::Section>,
+    notify: Option<notifying::Section>,
 }
 
 /// One file with claims, or several.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "expected the name of a file with claims, or a list of names")]
 enum ClaimsFiles {
+    /// One file.
     One(PathBuf),
+    /// Several.
     Many(Vec<PathBuf>),
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// `[confirm]` of the configuration.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ConfirmSection {
+    /// Whether what is suspect is measured a second time, against cleared partners. Default: true.
     enabled: Option<bool>,
+    /// Seconds before that, so that what passes has passed, 0 to 86400. Default: 30; 0 where the
+    /// fabric is simulated or replayed.
+    #[schemars(with = "Option<f64>")]
     wait_s: Option<Spanned<f64>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// `[probes]` of the configuration.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ProbesSection {
+    /// The probes to run, by name (`fabricgate probes list`), in order. Without it, those of the
+    /// profile.
+    #[schemars(with = "Option<Vec<String>>")]
     run: Option<Vec<Spanned<String>>>,
+    /// A folder with the site's own probe files; one of a known name replaces it. Default: none.
     dir: Option<PathBuf>,
+    /// How often each measurement is taken in any case, 1 to 100. Default: 1.
+    #[schemars(with = "Option<u32>")]
     readings: Option<Spanned<u32>>,
+    /// How often at most, while the readings before do not decide, `readings` to 100. Default: 5,
+    /// or `readings` where that is more.
+    #[schemars(with = "Option<u32>")]
     most_readings: Option<Spanned<u32>>,
+    /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests, whether they are there
+    /// or not.
     #[serde(default)]
     own: bool,
 }
@@ -151,12 +219,70 @@ pub struct Config {
     pub gate: Option<Gate>,
     /// What the standing gate does.
     pub watch: Watching,
+    /// What an audit may take.
+    pub audit: Budget,
+    /// How certificates are signed, and whose count.
+    pub certificates: Certifying,
+    /// How a burn-in is repeated.
+    pub burn_in: Burning,
+    /// What monitoring is shown.
+    pub metrics: Metering,
+    /// Where the history is and how long it is kept.
+    pub history: Keeping,
+    /// Who is told of what happens, where somebody is.
+    pub notify: Option<Notify>,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
 
 /// A mistake in a configuration: where it is, and what.
 pub type Mistake = (usize, String);
+
+/// The JSON Schema of what is read: sections inside, no references, and nothing that
+/// TOML has no word for.
+pub fn schema() -> serde_json::Value {
+    let mut settings = SchemaSettings::draft07().for_deserialize();
+    // Editors of TOML (taplo) read draft 4 to 7, and follow references badly.
+    settings.inline_subschemas = true;
+    let schema = settings.into_generator().into_root_schema_for::<File>();
+    let mut schema = schema.to_value();
+    without_null(&mut schema);
+    schema["title"] = "fabricgate's configuration".into();
+    schema
+}
+
+/// An optional value is absent in TOML, and never null.
+fn without_null(schema: &mut serde_json::Value) {
+    use serde_json::Value;
+    match schema {
+        Value::Array(values) => values.iter_mut().for_each(without_null),
+        Value::Object(map) => {
+            if let Some(Value::Array(types)) = map.get_mut("type") {
+                types.retain(|it| it != "null");
+                if let [only] = types.as_slice() {
+                    let only = only.clone();
+                    map.insert("type".to_owned(), only);
+                }
+            }
+            if map.get("default").is_some_and(Value::is_null) {
+                map.remove("default");
+            }
+            if let Some(Value::Array(ways)) = map.get_mut("anyOf") {
+                ways.retain(|it| it["type"] != "null");
+                if let [only] = ways.as_slice()
+                    && let Value::Object(only) = only.clone()
+                {
+                    map.remove("anyOf");
+                    for (key, value) in only {
+                        map.entry(key).or_insert(value);
+                    }
+                }
+            }
+            map.values_mut().for_each(without_null);
+        }
+        _ => {}
+    }
+}
 
 /// Opens and checks the configuration that the command line names.
 pub fn open(path: Option<&Path>) -> Result<Config, Failure> {
@@ -279,6 +405,17 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     };
     let watch = watching::watching(read.watch, &policy, gate.as_ref())
         .map_err(|(at, message)| wrong(at, message))?;
+    let certificates = certifying::certifying(read.certificates, base)
+        .map_err(|(at, message)| wrong(at, message))?;
+    let burn_in =
+        burning::burning(read.burn_in, &catalog).map_err(|(at, message)| wrong(at, message))?;
+    let metrics =
+        metering::metering(read.metrics, base).map_err(|(at, message)| wrong(at, message))?;
+    let audit = auditing::auditing(&read.audit).map_err(|(at, message)| wrong(at, message))?;
+    let history =
+        keeping::keeping(read.history, base).map_err(|(at, message)| wrong(at, message))?;
+    let notify = read.notify.map(|section| notifying::notifying(section, base)).transpose();
+    let notify = notify.map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -299,6 +436,12 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         policy,
         gate,
         watch,
+        audit,
+        certificates,
+        burn_in,
+        metrics,
+        history,
+        notify,
         scratch: None,
     };
     if read.probes.own {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::Globals;
+use super::config;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
@@ -51,6 +52,15 @@ pub struct Args {
     /// Only this domain, by its name in the map.
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
+    /// The cluster's devices: what `kubectl get resourceslices -o json` writes.
+    #[arg(long, value_name = "FILE")]
+    slices: Option<PathBuf>,
+    /// The effect of rules about single GPUs; None changes nothing.
+    #[arg(long, value_name = "EFFECT", value_parser = ["None", "NoSchedule"])]
+    effect: Option<String>,
+    /// HAMi's own scores to compare with: what `kubectl get nodes -o json` writes.
+    #[arg(long, value_name = "FILE")]
+    hami: Option<PathBuf>,
     /// Which of a target's forms.
     #[arg(long, value_name = "FORM")]
     form: Option<String>,
@@ -233,6 +243,9 @@ fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
     let given = [
         ("nodes", args.nodes.is_some()),
         ("domain", args.domain.is_some()),
+        ("slices", args.slices.is_some()),
+        ("effect", args.effect.is_some()),
+        ("hami", args.hami.is_some()),
         ("form", args.form.is_some()),
         ("from", args.from.is_some()),
         ("degraded", args.degraded.is_some()),
@@ -251,17 +264,15 @@ fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
         )));
     }
     let nodes = args.nodes.as_deref().map(nodes).transpose()?;
-    let from = match &args.from {
-        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
-            Failure::Environment(format!("--from {}: {error}", path.display()))
-        })?),
-        None => None,
-    };
+    let text = |path: &Option<PathBuf>| path.as_deref().map(config::read_text).transpose();
     Ok(Options {
         nodes,
         domain: args.domain.clone(),
+        slices: text(&args.slices)?,
+        effect: args.effect.clone(),
+        hami: text(&args.hami)?,
         form: args.form.clone(),
-        from,
+        from: text(&args.from)?,
         degraded: match args.degraded {
             None | Some(DegradedWord::Keep) => Degraded::Keep,
             Some(DegradedWord::OwnBlock) => Degraded::OwnBlock,

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -34,33 +35,54 @@ const SETTLE_OF_KUBERNETES: Duration = Duration::from_secs(3);
 const KEPT_BY_KUBERNETES: Duration = Duration::ZERO;
 
 /// `[gate]` of the configuration.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
+    /// The folder of the journal, the lock and the certificates. Default: `gate`, beside this file.
     state: Option<PathBuf>,
+    /// What carries changes to the scheduler. Default: `scontrol`.
+    #[schemars(with = "Option<Through>")]
     through: Option<Spanned<Through>>,
+    /// Slurm's `scontrol`, with words in front where it is reached through something. Default: that
+    /// of `[sources.slurm]`.
+    #[schemars(with = "Option<Vec<String>>")]
     scontrol: Option<Spanned<Vec<String>>>,
+    /// Seconds that one call may take. Default: 15; Slurm's own MessageTimeout is 10.
+    #[schemars(with = "Option<f64>")]
     limit_s: Option<Spanned<f64>>,
+    /// Seconds that a change may take to show. Default: 10; 3 on Kubernetes.
+    #[schemars(with = "Option<f64>")]
     settle_s: Option<Spanned<f64>>,
+    /// Seconds for which a change is looked at until it is on the controller's disk. Default: 6; 0
+    /// on Kubernetes.
+    #[schemars(with = "Option<f64>")]
     keep_s: Option<Spanned<f64>>,
+    /// As whom nodes are written, with `through = "kubernetes"`. Default: as
+    /// `[sources.kubernetes]` says.
+    #[schemars(with = "Option<OfKubernetes>")]
     kubernetes: Option<Spanned<OfKubernetes>>,
 }
 
 /// `[gate.kubernetes]`: as whom nodes are written. What it does not say is as
 /// `[sources.kubernetes]` says.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct OfKubernetes {
+    /// The kubeconfig of the gate's account. Default: that of `[sources.kubernetes]`.
     kubeconfig: Option<PathBuf>,
+    /// The context in it. Default: that of `[sources.kubernetes]`, or the file's current one.
     context: Option<String>,
 }
 
 /// What carries changes to the scheduler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Through {
+    /// Slurm's program.
     Scontrol,
+    /// slurmrestd, at the address of `[sources.slurmrestd]`.
     Slurmrestd,
+    /// The API server of a Kubernetes cluster.
     Kubernetes,
 }
 

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -32,45 +33,107 @@ pub const PARALLEL_HERE: usize = 16;
 const CONNECT: Duration = Duration::from_secs(30);
 
 /// `[launcher]` of the configuration.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Section {
+    /// Through what nodes are reached. Required.
+    #[schemars(with = "LauncherKind")]
     kind: Spanned<LauncherKind>,
+    /// With `command`: the words that start a program on a node, `{node}` among them, such as
+    /// `["ssh", "{node}"]`. Required there, and without meaning elsewhere.
+    #[schemars(with = "Option<Vec<String>>")]
     template: Option<Spanned<Vec<String>>>,
+    /// With `sim`: the scenario file of the simulated fabric. Required there, and absent elsewhere.
+    #[schemars(with = "Option<PathBuf>")]
     scenario: Option<Spanned<PathBuf>>,
+    /// With `replay`: the folder of the stored run. Required there, and absent elsewhere.
+    #[schemars(with = "Option<PathBuf>")]
     run: Option<Spanned<PathBuf>>,
+    /// Most steps at the same time, from 1. Default: 1024; 16 with `sim`.
+    #[schemars(with = "Option<u32>")]
     parallel: Option<Spanned<u32>>,
+    /// What the nodes call fabricgate. Default: `fabricgate`.
+    #[schemars(with = "Option<String>")]
     worker: Option<Spanned<String>>,
+    /// Seconds that a worker may take to answer; then its node is unknown. Default: 30.
+    #[schemars(with = "Option<f64>")]
     connect_s: Option<Spanned<f64>>,
+    /// With `slurm`: the partition of jobs. Default: Slurm's.
+    #[schemars(with = "Option<String>")]
     partition: Option<Spanned<String>>,
+    /// With `slurm`: the account of jobs. Default: Slurm's.
+    #[schemars(with = "Option<String>")]
     account: Option<Spanned<String>>,
+    /// With `slurm`: the quality of service. Default: Slurm's.
+    #[schemars(with = "Option<String>")]
     qos: Option<Spanned<String>>,
+    /// With `slurm`: a reservation that exists, for jobs. Default: none.
+    #[schemars(with = "Option<String>")]
     reservation: Option<Spanned<String>>,
+    /// With `slurm`: the GPUs a job asks for on each node, such as `gpu:gb200:4`; empty asks for
+    /// none. Default: as many as Slurm says every node has.
+    #[schemars(with = "Option<String>")]
     gres: Option<Spanned<String>>,
+    /// With `slurm`: further words of `salloc`. Default: none.
+    #[schemars(with = "Option<Vec<String>>")]
     options: Option<Spanned<Vec<String>>>,
+    /// With `slurm`: `--mpi` of tools that run on several nodes. Default: `pmix`.
+    #[schemars(with = "Option<String>")]
     mpi: Option<Spanned<String>>,
+    /// With `slurm`: `--time` of jobs, such as `4:00:00`. Default: twice what is planned, 10 minutes
+    /// at least.
+    #[schemars(with = "Option<String>")]
     time_limit: Option<Spanned<String>>,
+    /// With `slurm`: who may use a reservation that is made. Default: `root`.
+    #[schemars(with = "Option<String>")]
     user: Option<Spanned<String>>,
+    /// With `slurm`: what is done about nodes that jobs run on. Default: `skip`.
+    #[schemars(with = "Option<WhenBusy>")]
     busy: Option<Spanned<WhenBusy>>,
+    /// With `slurm`: seconds for which busy nodes are waited for. Default: 3600.
+    #[schemars(with = "Option<f64>")]
     wait_s: Option<Spanned<f64>>,
+    /// With `slurm`: how nodes are measured that the gate has drained. Default: `reservation`.
+    #[schemars(with = "Option<WhenDrained>")]
     drained: Option<Spanned<WhenDrained>>,
+    /// With `slurm`: `srun`, with words in front where it is reached through something. Default: the
+    /// one beside `scontrol`.
+    #[schemars(with = "Option<Vec<String>>")]
     srun: Option<Spanned<Vec<String>>>,
+    /// With `slurm`: `salloc`, likewise. Default: the one beside `scontrol`.
+    #[schemars(with = "Option<Vec<String>>")]
     salloc: Option<Spanned<Vec<String>>>,
+    /// With `slurm`: `scancel`, likewise. Default: the one beside `scontrol`.
+    #[schemars(with = "Option<Vec<String>>")]
     scancel: Option<Spanned<Vec<String>>>,
+    /// With `slurm`: `squeue`, likewise. Default: the one beside `scontrol`.
+    #[schemars(with = "Option<Vec<String>>")]
     squeue: Option<Spanned<Vec<String>>>,
+    /// With `slurm`: `scontrol`, likewise. Default: that of `[sources.slurm]`.
+    #[schemars(with = "Option<Vec<String>>")]
     scontrol: Option<Spanned<Vec<String>>>,
+    /// With `slurm`: `srun` as the nodes call it. Default: `["srun"]`.
+    #[schemars(with = "Option<Vec<String>>")]
     node_srun: Option<Spanned<Vec<String>>>,
+    /// With `kubernetes`: the pods through which nodes are measured. Absent elsewhere.
+    #[schemars(with = "Option<kubernetes::Section>")]
     kubernetes: Option<Spanned<kubernetes::Section>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum LauncherKind {
+    /// This machine.
     Local,
+    /// Any program that starts another on a node, such as ssh.
     Command,
+    /// A simulated fabric.
     Sim,
+    /// Jobs of Slurm.
     Slurm,
+    /// Pods of Kubernetes.
     Kubernetes,
+    /// A stored run.
     Replay,
 }
 

@@ -16,12 +16,14 @@ use super::exit;
 use super::stdout;
 use super::study;
 use crate::inventory::hostlist;
+use crate::launch::SIM_AGE_VARIABLE;
 use crate::model::collective::CollectiveDocument;
 use crate::model::copy::CopyDocument;
 use crate::model::worker::STEP_VARIABLE;
 use crate::probe::copy;
 use crate::sim::bench::Bench;
 use crate::sim::fabric::Fabric;
+use crate::sim::fault::Age;
 use crate::sim::noise::Key;
 use crate::sim::own;
 use crate::sim::own::Place;
@@ -126,10 +128,12 @@ fn load(path: &Path) -> Result<Scenario, u8> {
         exit::ENVIRONMENT
     })?;
     let text = String::from_utf8_lossy(&bytes);
-    Scenario::read(&text).map_err(|error| {
+    let scenario = Scenario::read(&text).map_err(|error| {
         anstream::eprintln!("fabricgate: {}: {error}", path.display());
         exit::USAGE
-    })
+    })?;
+    let age = std::env::var(SIM_AGE_VARIABLE).ok().and_then(|word| Age::read(&word));
+    Ok(scenario.at(age.unwrap_or_default()))
 }
 
 fn refuse(message: &str) -> anyhow::Result<u8> {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -23,45 +24,69 @@ use crate::sources::slurm::Slurm;
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// `[sources]` of the configuration.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
+    /// Families of sources, the one whose domains are measured first. Default: file, slurm,
+    /// kubernetes, nodes, cabling, frameworks.
+    #[schemars(with = "Option<Vec<Family>>")]
     order: Option<Spanned<Vec<Family>>>,
+    /// GPUs that every node must have. Without it, nobody is held to a number.
     gpus_per_node: Option<u32>,
+    /// NICs of the compute network that every node must have. Without it, likewise.
     nics_per_node: Option<u32>,
+    /// Seconds that one question may take, 0.1 to 3600. Default: 15.
+    #[schemars(with = "Option<f64>")]
     limit_s: Option<Spanned<f64>>,
+    /// Asks Slurm through its programs; an empty section will do. Without it, it is not asked.
     slurm: Option<SlurmSection>,
+    /// Asks Slurm through slurmrestd. Without it, it is not asked.
     slurmrestd: Option<RestSection>,
+    /// Asks a Kubernetes API server; an empty section will do. Without it, it is not asked.
     kubernetes: Option<KubernetesSection>,
+    /// Asks the dashboard of a Ray cluster. Without it, it is not asked.
     ray: Option<RaySection>,
+    /// Whether nodes are asked themselves, through the launcher. Default: false.
     nodes: Option<bool>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct SlurmSection {
+    /// `scontrol`, with words in front where it is reached through something. Default:
+    /// `["scontrol"]`.
+    #[schemars(with = "Option<Vec<String>>")]
     scontrol: Option<Spanned<Vec<String>>>,
+    /// `sinfo`, likewise. Default: `["sinfo"]`.
+    #[schemars(with = "Option<Vec<String>>")]
     sinfo: Option<Spanned<Vec<String>>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RestSection {
+    /// `http://HOST:PORT`, `https://HOST:PORT` or `unix:/SOCKET`. Required.
+    #[schemars(with = "String")]
     address: Spanned<String>,
+    /// The file with the token, read when it is needed. Without it, `SLURM_JWT`.
     token_file: Option<PathBuf>,
+    /// The user the token is for. Without it, the one it says itself.
     user: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct KubernetesSection {
+    /// The kubeconfig. Default: `KUBECONFIG`, `~/.kube/config`, or the pod's account.
     kubeconfig: Option<PathBuf>,
+    /// The context in it. Default: its current one.
     context: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RaySection {
+    /// `http://HEAD:8265`. Required. A password in it is sent, and shown nowhere.
     address: String,
 }
 

@@ -15,12 +15,14 @@ use super::config::Config;
 use super::evicting;
 use super::exit;
 use super::expectations;
+use super::expectations::InForce;
 use super::failure::Failure;
 use super::holding;
 use super::holding::Hold;
 use super::judge;
 use super::plan;
 use super::plan::Basis;
+use super::plan::Chosen;
 use super::plan::Profile;
 use super::show;
 use super::stdout;
@@ -38,176 +40,169 @@ use crate::launch::Program;
 use crate::launch::held::Held;
 use crate::launch::slurm::WhenBusy;
 use crate::model::claims::Claims;
+use crate::model::comparison::Repairs;
 use crate::model::run::RunInfo;
 use crate::model::words;
 use crate::plan::Plan;
 use crate::plan::lint;
 use crate::record::State;
 use crate::record::file;
-use crate::record::folder::Folder;
 use crate::record::id::run_id;
 use crate::record::stored::Stored;
 use crate::sim;
+use crate::thresholds::Catalogue;
 
 /// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
+// Commands that have more besides flatten it into a struct of the same name.
+#[group(id = "sweep")]
 pub struct Args {
     #[command(flatten)]
-    selection: plan::Selection,
+    pub(super) selection: plan::Selection,
     #[command(flatten)]
-    simulated: config::Simulated,
+    pub(super) simulated: config::Simulated,
     /// Where run folders go, instead of the configuration's run_dir.
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
-    run_dir: Option<PathBuf>,
+    pub(super) run_dir: Option<PathBuf>,
     /// The seed of the order of nodes and pairs.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "resume")]
-    seed: u64,
+    pub(super) seed: u64,
     /// Go on with a run that did not come to its end; finished readings are not repeated.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["nodes", "with_domain"])]
-    resume: Option<PathBuf>,
+    pub(super) resume: Option<PathBuf>,
     /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
     #[arg(long)]
-    even_if_busy: bool,
+    pub(super) even_if_busy: bool,
     /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests, whether they are there
     /// or not.
     #[arg(long)]
-    own_probes: bool,
+    pub(super) own_probes: bool,
     /// Carry out what the verdicts ask for, through the [gate] of the configuration and within the
     /// budgets of its policy.
     #[arg(long)]
-    apply: bool,
+    pub(super) apply: bool,
     /// What to do about nodes that jobs or pods use, where Slurm or Kubernetes is the launcher;
     /// instead of the configuration's busy.
     #[arg(long, value_enum, value_name = "HOW")]
-    when_busy: Option<WhenBusy>,
+    pub(super) when_busy: Option<WhenBusy>,
     #[command(flatten)]
-    files: show::Files,
+    pub(super) files: show::Files,
 }
+
+impl Args {
+    /// Whether somebody names the nodes.
+    pub fn names_nodes(&self) -> bool {
+        !self.selection.nodes.is_empty()
+    }
+
+    /// Whether somebody says what to do about nodes that are used.
+    pub fn says_when_busy(&self) -> bool {
+        self.when_busy.is_some()
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// Chooses among the nodes that are asked for; nobody may be left.
+pub type Choose<'a> = &'a dyn Fn(&mut Config, &Catalogue, Chosen) -> Result<Chosen, Failure>;
 
 /// Runs the command under a profile.
 pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
+    run_of(args, globals, profile, &|_, _, chosen| Ok(chosen))
+}
+
+/// Runs it on those that are chosen.
+pub fn run_of(
+    args: &Args,
+    globals: &Globals,
+    profile: Profile,
+    choose: Choose<'_>,
+) -> anyhow::Result<u8> {
+    let mut choose = |_: &Config, fleet| plan::choose(fleet, &args.selection);
+    let mut swept = measured(args, globals, profile, &mut choose)?;
+    told(&mut swept, args, globals, profile, None)
+}
+
+/// A sweep that was carried out and not told of yet.
+#[derive(Debug)]
+pub(super) struct Swept {
+    pub(super) site: Site,
+    pub(super) done: coordinator::Done,
+    fleet: Claims,
+    began: Instant,
+}
+
+/// Measures. Which nodes, `choose` says of all that are claimed.
+pub(super) fn measured(
+    args: &Args,
+    globals: &Globals,
+    profile: Profile,
+    choose: &mut dyn FnMut(&Config, Claims) -> Result<Chosen, Failure>,
+) -> anyhow::Result<Swept> {
     let began = Instant::now();
     let resumed = match &args.resume {
         Some(run) => Some(interrupted(run, profile, args)?),
         None => None,
     };
-    let mut config = match resumed.as_ref().and_then(|stored| scenario_of(stored, args)) {
-        Some(scenario) => config::Simulated::by(scenario).config(globals.config.as_deref())?,
-        None => args.simulated.config(globals.config.as_deref())?,
-    };
-    if args.own_probes {
-        config.measure_by_ourselves();
-    }
-    if args.apply {
-        // An hour of measuring must not end with "nobody would be told".
-        acting::gate(&config)?;
-    }
-    let in_force = expectations::load(&config.thresholds)?;
-    if let Some(name) = &config.platform {
-        let place = format!("{}: platform", config.path.display());
-        expectations::check_platform(&in_force.catalogue, name, &place)?;
-    }
-    let (fleet, mut claims, seed) = match &resumed {
-        // What was claimed and planned then is what is finished now.
-        Some(stored) => {
-            let then = &stored.record.launcher;
-            if !(is_sim(then) && is_sim(&config.launcher)) {
-                config.launcher = then.clone();
-            }
-            let fleet = config
-                .measurable(&in_force.catalogue)
-                .or_else(|error| fleet_then(stored, error))?;
-            (fleet, stored.claims.clone(), stored.record.seed)
-        }
+    let Site { mut config, in_force } = Site::of(args, globals, resumed.as_ref())?;
+    let (fleet, claims, seed) = match &resumed {
+        Some(stored) => then(stored, &mut config, &in_force)?,
         None => {
             let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
+            let chosen = choose(&mut config, &in_force.catalogue, chosen)?;
+            if chosen.claims.domains.is_empty() {
+                note("nobody can be measured now, so nothing is known");
+                return Ok(exit::INCONCLUSIVE);
+            }
+            let chosen = choose(&config, config.measurable(&in_force.catalogue)?)?;
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
     holding::say_when_busy(&mut config, args.when_busy)?;
-    let mut plan = match &resumed {
-        Some(stored) => stored.plan.clone(),
-        None => Basis::new(&config, &claims, &in_force.catalogue, profile, seed)?.plan()?,
-    };
-    if let Some(stored) = &resumed
-        && let Some(wrong) = lint::lint(&plan, &claims).first()
-    {
-        let file = stored.path().join(file::PLAN);
-        let text = format!("{}: the plan breaks its own rules: {wrong}", file.display());
-        return Err(Failure::Usage(text).into());
-    }
-    config.check_stand_in()?;
-    if plan.rounds.is_empty() {
-        return Err(Failure::Usage(format!(
-            "nothing can be run: every probe is left out on every node, see `fabricgate plan {}`",
-            profile.as_str()
-        ))
-        .into());
-    }
-    if config.launcher == Launcher::Local {
-        check_local(&plan);
-    }
-    let (mut program, _links) = program(&config, args.even_if_busy)?;
-    let info = info(&config, &claims, profile);
-    let run = resumed.as_ref().map_or(info.id.as_str(), |stored| &stored.record.info.id);
-    let hold = Hold::take(&config, &claims, &plan, run, profile)?;
-    if let Some(hold) = &hold {
-        program.held = hold.held().clone();
-        if resumed.is_none() {
-            claims = hold.measurable(&claims);
-        }
-    }
-    let basis = Basis::new(&config, &claims, &in_force.catalogue, profile, seed)?;
-    if let Some(hold) = hold.as_ref().filter(|_| resumed.is_none()) {
-        plan = hold.plan(&basis)?;
-    }
-    let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
-    let swept = coordinator::sweep(&Sweep {
-        info,
-        claims: &claims,
+    let site = Site { config, in_force };
+    let done = one(&One {
+        site: &site,
+        args,
+        globals,
+        profile,
         fleet: &fleet,
-        plan: &plan,
-        request: &basis.request(),
-        launcher: &config.launcher,
-        program: &program,
-        connect: config.connect,
-        confirm: &config.confirm,
-        catalogue: &in_force.catalogue,
-        thresholds_digest: &in_force.digest,
-        platform: config.platform.as_deref(),
-        policy: &config.policy,
-        place: resumed.as_ref().map_or(Place::New(runs), Place::Resume),
-        progress: if globals.no_progress { Progress::silent() } else { Progress::lines() },
-    });
-    // Whatever became of the sweep: others wait for the nodes.
-    drop(hold);
-    let mut done = swept.map_err(|error| match error {
-        // A full or read-only disk is no bug of ours.
-        SweepError::Record(error) => {
-            Failure::Environment(format!("the run cannot be recorded: {error}")).into()
-        }
-        SweepError::Taken { .. } => Failure::Environment(error.to_string()).into(),
-        SweepError::Complete { .. } => Failure::Usage(error.to_string()).into(),
-        SweepError::Answers(error) => stored::failure(error).into(),
-        other => anyhow::Error::from(other),
+        claims,
+        seed,
+        resumed: resumed.as_ref(),
     })?;
-    let acted = acted(&config, &fleet, &mut done, args.apply);
-    for (name, bytes) in show::kept(&done.run)? {
-        done.folder.write(name, &bytes).map_err(Failure::environment)?;
+    Ok(Swept { site, done, fleet, began })
+}
+
+/// Tells what came of it, and carries out what is asked for.
+pub(super) fn told(
+    swept: &mut Swept,
+    args: &Args,
+    globals: &Globals,
+    profile: Profile,
+    repairs: Option<&Repairs>,
+) -> anyhow::Result<u8> {
+    let Swept { site, done, fleet, began } = swept;
+    let config = &site.config;
+    let acted = acted(config, fleet, done, args.apply);
+    keep(done)?;
+    if let Some(repairs) = repairs {
+        done.folder.write_json(file::COMPARISON, repairs).map_err(Failure::environment)?;
     }
     let format = if globals.json { show::Format::Json } else { show::Format::Terminal };
-    stdout::bytes(&show::render(&done.run, format)?)?;
-    let written = show::files(&done.run, &args.files)?;
-    let folder = done.folder.path().display();
+    stdout::bytes(&show::render_with(&done.run, format, repairs)?)?;
+    let written = show::files_with(&done.run, &args.files, repairs)?;
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");
-        note(&format!("go on with `{}`", again(&done.folder, args, globals, profile)));
+        note(&format!("go on with `{}`", again(done.folder.path(), args, globals, profile)));
     }
-    note(&format!("run folder {folder}"));
+    note(&format!("run folder {}", done.folder.path().display()));
     let code = judge::code(done.run.verdicts.outcome, done.out_of_reach || !written);
     let code = acted?.unwrap_or(code);
     afterwards(&Ended {
-        config: &config,
+        config,
         folder: done.folder.path(),
         run: &done.run,
         acted: done.run.actions.as_ref().filter(|_| args.apply),
@@ -218,10 +213,185 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
     Ok(code)
 }
 
+/// What a command measures with: the configuration and the expectations.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) config: Config,
+    pub(super) in_force: InForce,
+}
+
+impl Site {
+    /// Both as the command line asks for them.
+    pub(super) fn of(
+        args: &Args,
+        globals: &Globals,
+        resumed: Option<&Stored>,
+    ) -> Result<Self, Failure> {
+        let config = match resumed.and_then(|stored| scenario_of(stored, args)) {
+            Some(scenario) => return Self::simulated(args, globals, scenario),
+            None => args.simulated.config(globals.config.as_deref())?,
+        };
+        Self::with(config, args)
+    }
+
+    /// Both where the scenario is that of a run that is gone on with.
+    pub(super) fn simulated(
+        args: &Args,
+        globals: &Globals,
+        scenario: PathBuf,
+    ) -> Result<Self, Failure> {
+        Self::with(config::Simulated::by(scenario).config(globals.config.as_deref())?, args)
+    }
+
+    fn with(mut config: Config, args: &Args) -> Result<Self, Failure> {
+        if args.own_probes {
+            config.measure_by_ourselves();
+        }
+        if args.apply {
+            // An hour of measuring must not end with "nobody would be told".
+            acting::gate(&config)?;
+        }
+        let in_force = expectations::load(&config.thresholds)?;
+        if let Some(name) = &config.platform {
+            let place = format!("{}: platform", config.path.display());
+            expectations::check_platform(&in_force.catalogue, name, &place)?;
+        }
+        Ok(Self { config, in_force })
+    }
+}
+
+/// Fleet, claims and seed of a run that is gone on with: what was claimed and
+/// planned then is what is finished now.
+fn then(
+    stored: &Stored,
+    config: &mut Config,
+    in_force: &InForce,
+) -> Result<(Claims, Claims, u64), Failure> {
+    let then = &stored.record.launcher;
+    if !(is_sim(then) && is_sim(&config.launcher)) {
+        config.launcher = then.clone();
+    }
+    let fleet =
+        config.measurable(&in_force.catalogue).or_else(|error| fleet_then(stored, error))?;
+    Ok((fleet, stored.claims.clone(), stored.record.seed))
+}
+
+/// One sweep to carry out.
+struct One<'a> {
+    site: &'a Site,
+    args: &'a Args,
+    globals: &'a Globals,
+    profile: Profile,
+    fleet: &'a Claims,
+    claims: Claims,
+    seed: u64,
+    resumed: Option<&'a Stored>,
+}
+
+/// Holds the nodes where a scheduler has them, measures, and lets them go.
+fn one(one: &One<'_>) -> anyhow::Result<coordinator::Done> {
+    let One { site, args, globals, profile, fleet, seed, resumed, .. } = *one;
+    let (config, in_force) = (&site.config, &site.in_force);
+    let mut claims = one.claims.clone();
+    let mut plan = match resumed {
+        Some(stored) => stored.plan.clone(),
+        None => Basis::new(config, &claims, &in_force.catalogue, profile, seed)?.plan()?,
+    };
+    if let Some(stored) = resumed {
+        check_plan(stored, &plan, &claims)?;
+    }
+    check(config, &plan, profile)?;
+    let (mut program, _links) = program(config, args.even_if_busy)?;
+    let info = info(config, &claims, profile);
+    let run = resumed.map_or(info.id.as_str(), |stored| &stored.record.info.id);
+    let hold = Hold::take(config, &claims, &plan, run, profile)?;
+    if let Some(hold) = &hold {
+        program.held = hold.held().clone();
+        if resumed.is_none() {
+            claims = hold.measurable(&claims);
+        }
+    }
+    let basis = Basis::new(config, &claims, &in_force.catalogue, profile, seed)?;
+    if let Some(hold) = hold.as_ref().filter(|_| resumed.is_none()) {
+        plan = hold.plan(&basis)?;
+    }
+    let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
+    let place = resumed.map_or(Place::New(runs), Place::Resume);
+    let swept = coordinator::sweep(&Sweep {
+        info,
+        claims: &claims,
+        fleet,
+        plan: &plan,
+        request: &basis.request(),
+        launcher: &config.launcher,
+        program: &program,
+        connect: config.connect,
+        confirm: &config.confirm,
+        catalogue: &in_force.catalogue,
+        thresholds_digest: &in_force.digest,
+        platform: config.platform.as_deref(),
+        policy: &config.policy,
+        place,
+        progress: progress(globals),
+        again: None,
+    });
+    // Whatever became of the sweep: others wait for the nodes.
+    drop(hold);
+    swept.map_err(failed)
+}
+
+/// Whether a plan that was stored still keeps its rules.
+pub(super) fn check_plan(stored: &Stored, plan: &Plan, claims: &Claims) -> Result<(), Failure> {
+    let Some(wrong) = lint::lint(plan, claims).into_iter().next() else { return Ok(()) };
+    let file = stored.path().join(file::PLAN);
+    Err(Failure::Usage(format!("{}: the plan breaks its own rules: {wrong}", file.display())))
+}
+
+/// Whether there is anything to run, and anything to run it on.
+pub(super) fn check(config: &Config, plan: &Plan, profile: Profile) -> Result<(), Failure> {
+    config.check_stand_in()?;
+    if plan.rounds.is_empty() {
+        return Err(Failure::Usage(format!(
+            "nothing can be run: every probe is left out on every node, see `fabricgate plan {}`",
+            profile.as_str()
+        )));
+    }
+    if config.launcher == Launcher::Local {
+        check_local(plan);
+    }
+    Ok(())
+}
+
+pub(super) fn progress(globals: &Globals) -> Progress {
+    if globals.no_progress { Progress::silent() } else { Progress::lines() }
+}
+
+/// Whose fault it is that there was no sweep.
+pub(super) fn failed(error: SweepError) -> anyhow::Error {
+    match error {
+        // A full or read-only disk is no bug of ours.
+        SweepError::Record(error) => {
+            Failure::Environment(format!("the run cannot be recorded: {error}")).into()
+        }
+        SweepError::Taken { .. } => Failure::Environment(error.to_string()).into(),
+        SweepError::Complete { .. } => Failure::Usage(error.to_string()).into(),
+        SweepError::Answers(error) => stored::failure(error).into(),
+        other => anyhow::Error::from(other),
+    }
+}
+
+/// Puts into a run's folder what every run folder holds.
+pub(super) fn keep(done: &coordinator::Done) -> anyhow::Result<()> {
+    for (name, bytes) in show::kept(&done.run)? {
+        done.folder.write(name, &bytes).map_err(Failure::environment)?;
+    }
+    Ok(())
+}
+
 /// Takes a turn of the gate where there is one, and puts what it proposes and
 /// did in the place of what verdicts alone propose. The exit code where it
 /// overrides that of the verdicts: something was not done as asked for.
-fn acted(
+pub(super) fn acted(
     config: &Config,
     fleet: &Claims,
     done: &mut coordinator::Done,
@@ -248,7 +418,7 @@ fn acted(
 }
 
 /// The command that goes on with a run.
-fn again(folder: &Folder, args: &Args, globals: &Globals, profile: Profile) -> String {
+pub(super) fn again(folder: &Path, args: &Args, globals: &Globals, profile: Profile) -> String {
     let mut words = vec!["fabricgate".to_owned(), profile.as_str().to_owned()];
     if let Some(config) = &globals.config {
         words.extend(["--config".to_owned(), config.display().to_string()]);
@@ -262,7 +432,7 @@ fn again(folder: &Folder, args: &Args, globals: &Globals, profile: Profile) -> S
     if args.apply {
         words.push("--apply".to_owned());
     }
-    words.extend(["--resume".to_owned(), folder.path().display().to_string()]);
+    words.extend(["--resume".to_owned(), folder.display().to_string()]);
     words::line(&words)
 }
 
@@ -274,7 +444,7 @@ fn scenario_of(stored: &Stored, args: &Args) -> Option<PathBuf> {
         .then_some(scenario)
 }
 
-fn is_sim(launcher: &Launcher) -> bool {
+pub(super) fn is_sim(launcher: &Launcher) -> bool {
     matches!(launcher, Launcher::Sim { .. })
 }
 
@@ -292,7 +462,7 @@ fn fleet_then(stored: &Stored, error: Failure) -> Result<Claims, Failure> {
 }
 
 /// A run that can be gone on with.
-fn interrupted(path: &Path, profile: Profile, args: &Args) -> Result<Stored, Failure> {
+pub(super) fn interrupted(path: &Path, profile: Profile, args: &Args) -> Result<Stored, Failure> {
     let stored = stored::open_quietly(path)?;
     let shown = path.display();
     if stored.record.state == State::Complete {
@@ -311,7 +481,7 @@ fn interrupted(path: &Path, profile: Profile, args: &Args) -> Result<Stored, Fai
     Ok(stored)
 }
 
-fn info(config: &Config, claims: &Claims, profile: Profile) -> RunInfo {
+pub(super) fn info(config: &Config, claims: &Claims, profile: Profile) -> RunInfo {
     let now = coordinator::now();
     let nodes = claims.domains.iter().flat_map(|d| &d.nodes);
     let folded = hostlist::fold(nodes.map(|n| n.as_str()));
@@ -326,7 +496,7 @@ fn info(config: &Config, claims: &Claims, profile: Profile) -> RunInfo {
 
 /// What workers are started with. The folder of simulated tools goes when the
 /// second part is dropped.
-fn program(
+pub(super) fn program(
     config: &Config,
     even_if_busy: bool,
 ) -> anyhow::Result<(Program, Option<tempfile::TempDir>)> {
@@ -348,6 +518,7 @@ fn program(
         path: std::env::var("PATH").unwrap_or_default(),
         even_if_busy,
         held: Held::default(),
+        age: None,
     };
     Ok((program, links))
 }

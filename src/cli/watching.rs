@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -39,49 +40,95 @@ const TOGETHER: u32 = 4;
 const LOGS: u32 = 50;
 
 /// `[watch]` of the configuration.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
+    /// Seconds between two looks where nothing asks for one, from 1. Default: 60.
+    #[schemars(with = "Option<f64>")]
     interval_s: Option<Spanned<f64>>,
+    /// Seconds between two askings of the sources what they claim. Default: 300.
+    #[schemars(with = "Option<f64>")]
     claims_s: Option<Spanned<f64>>,
+    /// Domains that are measured at the same time, 1 to 1000. Default: 1.
+    #[schemars(with = "Option<u32>")]
     at_once: Option<Spanned<u32>>,
+    /// Most nodes of one job, 1 to 10000. Default: 72.
+    #[schemars(with = "Option<u32>")]
     nodes: Option<Spanned<u32>>,
+    /// Fewest nodes of one job where that many are idle, 1 to 10000: a node alone has no partner.
+    /// Default: 4.
+    #[schemars(with = "Option<u32>")]
     together: Option<Spanned<u32>>,
+    /// Hours before its end at which a certificate is renewed, 0 to 8784. Default: 6.
+    #[schemars(with = "Option<f64>")]
     expire_ahead_h: Option<Spanned<f64>>,
+    /// Hours after which a node that nobody looked at is audited; 0: never. Default: 0.
+    #[schemars(with = "Option<f64>")]
     audit_every_h: Option<Spanned<f64>>,
+    /// Hours for which a drained node rests where nothing about it changes. Default: 24.
+    #[schemars(with = "Option<f64>")]
     cool_down_h: Option<Spanned<f64>>,
+    /// How long a node rests after an attempt.
     backoff: Backoff,
+    /// Which profile is run for which cause.
     profiles: Profiles,
+    /// Seconds that jobs may take to conclude when the watch is told to end. Default: 60.
+    #[schemars(with = "Option<f64>")]
     conclude_s: Option<Spanned<f64>>,
+    /// Logs of jobs that are kept, 1 to 100000. Default: 50.
+    #[schemars(with = "Option<u32>")]
     logs: Option<Spanned<u32>>,
+    /// `ADDRESS:PORT` of /healthz, /readyz and /metrics. Without it there are none.
+    #[schemars(with = "Option<String>")]
     listen: Option<Spanned<String>>,
+    /// The Lease that makes one instance of several pods, on Kubernetes only. Without it, the lock
+    /// of the state folder alone does.
+    #[schemars(with = "Option<Lease>")]
     lease: Option<Spanned<Lease>>,
+    /// What becomes of the marks of nodes whose certificate has expired. Default: `condition`.
+    #[schemars(with = "Option<Expired>")]
     expired: Option<Spanned<Expired>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Backoff {
+    /// Seconds after the first attempt, more than 0; twice as long after each that changed nothing.
+    /// Default: 300.
+    #[schemars(with = "Option<f64>")]
     first_s: Option<Spanned<f64>>,
+    /// Most seconds, `first_s` at least. Default: 21600.
+    #[schemars(with = "Option<f64>")]
     most_s: Option<Spanned<f64>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Profiles {
+    /// Of nodes with the start-up taint. Default: `admit`.
     unverified: Option<Asked>,
+    /// Of nodes that we drained and that were repaired; not `admit`. Default: `recertify`.
+    #[schemars(with = "Option<Asked>")]
     repaired: Option<Spanned<Asked>>,
+    /// Of nodes whose certificate has expired or will soon. Default: `recertify`.
+    #[schemars(with = "Option<Asked>")]
     expired: Option<Spanned<Asked>>,
+    /// Of nodes that never had one. Default: `admit`.
+    #[schemars(with = "Option<Asked>")]
     missing: Option<Spanned<Asked>>,
 }
 
 /// A profile, or nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Asked {
+    /// `fabricgate admit`.
     Admit,
+    /// `fabricgate burn-in`.
     BurnIn,
+    /// `fabricgate recertify`.
     Recertify,
+    /// None.
     Off,
 }
 
@@ -96,18 +143,28 @@ impl Asked {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Lease {
+    /// Its namespace. Default: that of the pod.
+    #[schemars(with = "Option<String>")]
     namespace: Option<Spanned<String>>,
+    /// Its name. Default: `fabricgate-watch`.
+    #[schemars(with = "Option<String>")]
     name: Option<Spanned<String>>,
+    /// Seconds that it counts when it is not renewed, twice `renew_s` at least. Default: 15.
+    #[schemars(with = "Option<f64>")]
     duration_s: Option<Spanned<f64>>,
+    /// Seconds between renewals. Default: 5.
+    #[schemars(with = "Option<f64>")]
     renew_s: Option<Spanned<f64>>,
+    /// Who holds it. Default: the pod's name, or host and process.
+    #[schemars(with = "Option<String>")]
     holder: Option<Spanned<String>>,
 }
 
 /// What becomes of marks whose certificate has expired.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Expired {
     /// They say that nothing is known.

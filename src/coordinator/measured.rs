@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
+use crate::plan::Plan;
 use crate::plan::Step;
 
 /// What was measured so far, also before an interruption.
@@ -109,6 +110,16 @@ impl Measured {
     pub(super) fn read_before(&self, step: &Step, reading: u32) -> Vec<&Recording> {
         let places = self.places.range((step.step, 0)..(step.step, reading));
         places.filter_map(|(_, place)| self.recordings.get(place.recording?)).collect()
+    }
+
+    /// Whether any reading of a plan ran to its end well.
+    pub(super) fn any_went_well(&self, plan: &Plan) -> bool {
+        plan.steps().any(|step| {
+            let mut places = self.places.range((step.step, 0)..=(step.step, u32::MAX));
+            places.any(|(_, place)| {
+                matches!(self.results[place.result].ending, Ending::Exited { code: 0 })
+            })
+        })
     }
 
     /// Whether nothing was taken of any of these steps.

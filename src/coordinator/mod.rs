@@ -30,6 +30,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
+use std::time::Instant;
 
 use tokio::sync::watch;
 
@@ -41,6 +42,7 @@ use crate::launch::Program;
 use crate::model::claims::Claims;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
+use crate::plan;
 use crate::plan::Plan;
 use crate::plan::Request;
 use crate::record;
@@ -90,6 +92,7 @@ pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> RunSeen 
         created_unix: created.map_or(0, jiff::Timestamp::as_second),
         complete,
         real: !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
+        unsealed: None,
     }
 }
 
@@ -126,6 +129,15 @@ pub struct Sweep<'a> {
     pub place: Place<'a>,
     /// Whom to tell how far it is.
     pub progress: Progress,
+    /// Run the plan again and again; `None` runs it once.
+    pub again: Option<Again>,
+}
+
+/// How often a plan of load is run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Again {
+    /// Until so much time is over. A pass that was begun is ended.
+    pub lasting: Duration,
 }
 
 /// Where a run goes.
@@ -148,6 +160,18 @@ pub struct Done {
     pub partial: bool,
     /// Some tool or node could not be reached.
     pub out_of_reach: bool,
+    /// How often the plan was run to its end.
+    pub passes: u32,
+    /// How long its rounds took.
+    pub took: Duration,
+}
+
+impl Done {
+    /// A run that was carried out before.
+    pub fn of(run: Run, folder: Folder) -> Self {
+        let (partial, out_of_reach) = (false, false);
+        Self { run, folder, partial, out_of_reach, passes: 1, took: Duration::ZERO }
+    }
 }
 
 /// Why a sweep could not be carried out at all.
@@ -259,11 +283,13 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
     // Workers that were not let go die with their sessions.
     drop(runtime);
     keeper.finish()?;
-    let Some(Swept { confirm, interrupted }) = taken? else {
+    let Some(Swept { confirm, interrupted, repeated, passes, took }) = taken? else {
         // The order of the last readings is the disk's to tell.
-        return conclude(sweep, folder, record, None);
+        return conclude(sweep, sweep.plan, folder, record, None);
     };
-    conclude(sweep, folder, record, Some((measured, confirm, interrupted)))
+    let plan = repeated.as_ref().unwrap_or(sweep.plan);
+    let done = conclude(sweep, plan, folder, record, Some((measured, confirm, interrupted)))?;
+    Ok(Done { passes, took, ..done })
 }
 
 /// A run folder that is ours, and what an earlier attempt left in it.
@@ -306,6 +332,17 @@ fn begin(sweep: &Sweep<'_>) -> Result<Begun, SweepError> {
 struct Swept {
     confirm: Option<Plan>,
     interrupted: bool,
+    /// The plan with all of its passes, where it was run again.
+    repeated: Option<Plan>,
+    passes: u32,
+    took: Duration,
+}
+
+impl Swept {
+    /// Ended before anything was run.
+    fn nothing(confirm: Option<Plan>) -> Self {
+        Self { confirm, interrupted: true, repeated: None, passes: 0, took: Duration::ZERO }
+    }
 }
 
 /// The rounds of the plan, and those that confirm what they raised.
@@ -334,7 +371,7 @@ async fn all_rounds(
                     Source::Live(fleet)
                 }
                 () = worker::stopped(&mut stopped) => {
-                    return Ok(Swept { confirm, interrupted: true });
+                    return Ok(Swept::nothing(confirm));
                 }
             }
         }
@@ -348,8 +385,26 @@ async fn all_rounds(
         ports: AtomicUsize::new(0),
         lacking: Arc::default(),
     };
+    let start = Instant::now();
     let mut ran = runner.run(sweep.plan, measured).await;
-    if ran == Ran::Whole && confirm.is_none() {
+    let mut passes = u32::from(ran == Ran::Whole);
+    let mut repeated = None;
+    if let Some(again) = sweep.again.filter(|_| ran == Ran::Whole) {
+        let (mut whole, mut pass) = (sweep.plan.clone(), sweep.plan.clone());
+        // What runs nowhere is no load, however often it is tried.
+        while start.elapsed() < again.lasting && ran == Ran::Whole && measured.any_went_well(&pass)
+        {
+            pass = plan::again(sweep.plan, &whole);
+            whole.rounds.extend(pass.rounds.iter().cloned());
+            // On disk before it runs: a step without a plan is nobody's.
+            folder.write_json(file::PLAN, &whole)?;
+            ran = runner.run(&pass, measured).await;
+            passes += u32::from(ran == Ran::Whole);
+        }
+        repeated = Some(whole);
+    }
+    let took = start.elapsed();
+    if ran == Ran::Whole && confirm.is_none() && sweep.again.is_none() {
         confirm = confirm::plan(sweep, measured);
         if let Some(plan) = &confirm {
             // On disk before it runs: a run that is resumed goes on with it.
@@ -370,13 +425,14 @@ async fn all_rounds(
         fleet.bye().await;
     }
     // Told to stop when nothing was left to do, it is whole all the same.
-    Ok(Swept { confirm, interrupted: ran == Ran::Ended })
+    Ok(Swept { confirm, interrupted: ran == Ran::Ended, repeated, passes, took })
 }
 
 /// Judges, proposes, and closes the folder. Without `measured` what is on
 /// disk counts.
 fn conclude(
     sweep: &Sweep<'_>,
+    plan: &Plan,
     folder: Folder,
     mut record: RunRecord,
     measured: Option<(Measured, Option<Plan>, bool)>,
@@ -391,7 +447,7 @@ fn conclude(
     let (results, recordings) = measured.into_parts();
     let judgement = judged(Judged {
         claims: sweep.claims,
-        plan: sweep.plan,
+        plan,
         confirm: confirm.as_ref(),
         results: &results,
         recordings,
@@ -401,7 +457,7 @@ fn conclude(
     });
     folder.write_json(file::VERDICTS, &judgement.verdicts)?;
     folder.write_lines(file::CELLS, &judgement.cells)?;
-    let coverage = coverage(sweep.plan, sweep.launcher, &results);
+    let coverage = coverage(plan, sweep.launcher, &results);
     let seen = run_seen(&record.info, &record.launcher, !partial);
     let actions =
         policy::of_verdicts(&judgement.verdicts, sweep.fleet, sweep.policy, Some(coverage), &seen);
@@ -422,5 +478,7 @@ fn conclude(
         folder,
         partial,
         out_of_reach,
+        passes: 0,
+        took: Duration::ZERO,
     })
 }

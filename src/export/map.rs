@@ -110,6 +110,8 @@ pub struct Domain {
     pub platform: Option<String>,
     /// GPUs that each node must show, where that is claimed.
     pub gpus_per_node: Option<u32>,
+    /// NVLinks of each GPU of its platform, where one is known.
+    pub nvlinks: Option<u32>,
 }
 
 impl Domain {
@@ -201,6 +203,9 @@ pub struct Gpu {
     /// The worst share of what its links must deliver, of the best reading of each
     /// cell within its domain.
     pub worst: Option<f64>,
+    /// A finding that blames it and nothing else was confirmed by a second measurement,
+    /// and is degraded or failed.
+    pub is_confirmed: bool,
 }
 
 /// One rail over all nodes.

@@ -7,12 +7,22 @@
 
 mod allocation;
 mod cli_filter;
+mod device_taints;
+mod hami;
+mod kai;
+mod kueue;
+pub mod labels;
 pub mod map;
 mod nccl;
 mod ranks;
+mod ray;
 mod slurm_topology;
 mod topograph;
 mod whole;
+mod yaml;
+
+#[cfg(test)]
+mod kubernetes_tests;
 
 #[cfg(test)]
 mod fixture;
@@ -40,9 +50,15 @@ pub struct Target {
 
 /// Every target, in order of name. One file each.
 pub const TARGETS: &[Target] = &[
+    device_taints::TARGET,
+    hami::TARGET,
+    kai::TARGET,
+    labels::TARGET,
+    kueue::TARGET,
     whole::TARGET,
     nccl::TARGET,
     ranks::TARGET,
+    ray::TARGET,
     cli_filter::TARGET,
     slurm_topology::TARGET,
     topograph::TARGET,
@@ -61,6 +77,12 @@ pub struct Options {
     pub nodes: Option<BTreeSet<NodeName>>,
     /// Only this domain.
     pub domain: Option<String>,
+    /// The text of `kubectl get resourceslices -o json`.
+    pub slices: Option<String>,
+    /// The effect of taints: `None` or `NoSchedule`.
+    pub effect: Option<String>,
+    /// HAMi's own scores, as node objects or by name of node.
+    pub hami: Option<String>,
     /// Which of a target's forms, by the word it gives it.
     pub form: Option<String>,
     /// The text of a file of the other system, to be changed instead of written anew.

@@ -11,6 +11,9 @@ use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
+use serde::Deserialize;
+use serde_json::Value;
+
 use crate::act::certificate;
 use crate::act::certificate::Acted;
 use crate::act::certificate::Evidence;
@@ -26,6 +29,8 @@ use crate::model::moment::DAY_S;
 use crate::record::RecordError;
 use crate::record::folder::Folder;
 use crate::record::folder::replace;
+use crate::record::signing::SigningKey;
+use crate::record::signing::Trust;
 use crate::record::stored;
 
 /// The folder of certificates in a gate's state folder.
@@ -43,6 +48,16 @@ pub struct Issued {
     pub withheld: Vec<Withheld>,
 }
 
+/// With what certificates are signed, and whose signatures count.
+#[derive(Clone, Copy, Debug)]
+pub struct Seal<'a> {
+    /// The key; absent where none is configured, an error where it cannot be
+    /// used.
+    pub key: Result<Option<&'a SigningKey>, &'a str>,
+    /// Whose certificates count.
+    pub trust: &'a Trust,
+}
+
 /// Issues certificates to the nodes that passed a run, into the state folder.
 ///
 /// To be called when the run's actions were carried out, with what became of
@@ -52,10 +67,65 @@ pub fn issue(
     evidence: &Evidence<'_>,
     acted: &Acted<'_>,
     policy: &Policy,
+    seal: &Seal<'_>,
     now: &Stamp,
 ) -> Result<Issued, RecordError> {
     let (made, withheld) = certificate::certificates(evidence, acted, policy, now.unix);
-    write(folder, made, withheld, now)
+    write(folder, made, withheld, seal, now)
+}
+
+/// Writes the certificates of a run into a folder of its own, whatever is there.
+pub fn keep(
+    folder: &Path,
+    made: Vec<Certificate>,
+    withheld: Vec<Withheld>,
+    seal: &Seal<'_>,
+) -> Result<Issued, RecordError> {
+    let mut issued = Issued { nodes: Vec::new(), withheld };
+    let made = sealed(made, seal, &mut issued.withheld);
+    let files: Vec<(String, Vec<u8>)> =
+        made.iter().map(|new| (name(&new.node), bytes(new))).collect();
+    put(folder, &files)?;
+    issued.nodes = made.into_iter().map(|new| new.node).collect();
+    Ok(issued)
+}
+
+/// Signs certificates. Where the key cannot be used they are issued without a
+/// signature, and that is told; where none without one counts they are withheld,
+/// so that those which are there and count are not replaced by such.
+fn sealed(
+    mut made: Vec<Certificate>,
+    seal: &Seal<'_>,
+    withheld: &mut Vec<Withheld>,
+) -> Vec<Certificate> {
+    if made.is_empty() {
+        return made;
+    }
+    let key = match (seal.key, seal.trust.required) {
+        (Ok(Some(key)), _) => key,
+        (Ok(None), false) => return made,
+        (Ok(None), true) => {
+            let why = "certificates must be signed, and no key is configured: none is issued";
+            withheld.push(Withheld::new("certificates", why));
+            return Vec::new();
+        }
+        (Err(why), false) => {
+            withheld.push(Withheld::new("signatures", format!("none is signed: {why}")));
+            return made;
+        }
+        (Err(why), true) => {
+            let why = format!("certificates must be signed, so none is issued: {why}");
+            withheld.push(Withheld::new("certificates", why));
+            return Vec::new();
+        }
+    };
+    for new in &mut made {
+        new.signature = Some(
+            key.sign(new)
+                .expect("certificates are structs, lists and numbers, all of which JSON has"),
+        );
+    }
+    made
 }
 
 /// Writes those certificates that take the place of what is there.
@@ -63,13 +133,14 @@ fn write(
     folder: &Path,
     made: Vec<Certificate>,
     withheld: Vec<Withheld>,
+    seal: &Seal<'_>,
     now: &Stamp,
 ) -> Result<Issued, RecordError> {
     let mut issued = Issued { nodes: Vec::new(), withheld };
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
-    for new in made {
+    for new in sealed(made, seal, &mut issued.withheld) {
         let mut withhold = |why| issued.withheld.push(Withheld::new(new.node.to_string(), why));
-        match read(folder, &new.node) {
+        match trusted(folder, &new.node, seal.trust) {
             Ok(Some(old)) if !certificate::replaces(&new, &old, now) => {
                 withhold(format!("passed, and is certified until {} already", old.expires));
                 continue;
@@ -89,30 +160,94 @@ fn write(
         files.push((name(&new.node), bytes(&new)));
         issued.nodes.push(new.node);
     }
-    let files: Vec<(&str, &[u8])> =
-        files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
-    if !files.is_empty() {
-        Folder::at(&folder.join(FOLDER)).write_many(&files)?;
-    }
+    put(folder, &files)?;
     Ok(issued)
 }
 
-/// The certificate of a node, void or not; `None` where it has none.
-pub fn read(folder: &Path, node: &NodeName) -> Result<Option<Certificate>, RecordError> {
-    let path = path(folder, node)?;
-    let Some(certificate) = stored::json::<Certificate>(&path, CERTIFICATE_FORMAT)? else {
-        return Ok(None);
-    };
-    if certificate.node != *node {
-        let whose = certificate.node;
-        let why = format!("it is the certificate of {:?}", whose.as_str());
-        return Err(RecordError::Malformed { path, line: 1, why });
+fn put(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), RecordError> {
+    let files: Vec<(&str, &[u8])> =
+        files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    if files.is_empty() {
+        return Ok(());
     }
-    Ok(Some(certificate))
+    Folder::at(&folder.join(FOLDER)).write_many(&files)
 }
 
-/// Every certificate that can be read, and what is wrong with the others.
-pub fn all(folder: &Path) -> (Vec<Certificate>, Vec<String>) {
+/// A certificate as it was read: what it says, and the document itself, whose
+/// signature covers also what this program does not know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Read {
+    /// What it says.
+    pub certificate: Certificate,
+    /// The document.
+    pub document: Value,
+}
+
+/// Reads a certificate from a file; `None` where there is none.
+pub fn of_file(path: &Path) -> Result<Option<Read>, RecordError> {
+    let Some(document) = stored::json::<Value>(path, CERTIFICATE_FORMAT)? else {
+        return Ok(None);
+    };
+    // From the same document as is verified: two readers of one text might differ.
+    match Certificate::deserialize(&document) {
+        Ok(certificate) => Ok(Some(Read { certificate, document })),
+        Err(error) => Err(malformed(path, error.to_string())),
+    }
+}
+
+/// The certificate of a node, void or not, whoever signed it; `None` where it has
+/// none.
+pub fn read(folder: &Path, node: &NodeName) -> Result<Option<Certificate>, RecordError> {
+    Ok(of_node(folder, node)?.map(|read| read.certificate))
+}
+
+/// The certificate of a node as far as its signature counts.
+pub fn trusted(
+    folder: &Path,
+    node: &NodeName,
+    trust: &Trust,
+) -> Result<Option<Certificate>, RecordError> {
+    let Some(Read { certificate, document }) = of_node(folder, node)? else { return Ok(None) };
+    // One that was declared void was signed as it was before, and counts for
+    // nothing anyhow.
+    match trust.refusal(&document).filter(|_| certificate.voided.is_none()) {
+        None => Ok(Some(certificate)),
+        Some(why) => Err(malformed(&path(folder, node)?, why)),
+    }
+}
+
+/// The certificate of a node as it was read.
+pub fn of_node(folder: &Path, node: &NodeName) -> Result<Option<Read>, RecordError> {
+    let path = path(folder, node)?;
+    let Some(read) = of_file(&path)? else { return Ok(None) };
+    if read.certificate.node != *node {
+        let whose = read.certificate.node;
+        return Err(malformed(&path, format!("it is the certificate of {:?}", whose.as_str())));
+    }
+    Ok(Some(read))
+}
+
+fn malformed(path: &Path, why: String) -> RecordError {
+    RecordError::Malformed { path: path.to_owned(), line: 1, why }
+}
+
+/// Every certificate that counts as far as its signature does, and what is wrong
+/// with the others.
+pub fn all(folder: &Path, trust: &Trust) -> (Vec<Certificate>, Vec<String>) {
+    let mut found = Vec::new();
+    let (nodes, mut troubles) = nodes(folder);
+    for node in nodes {
+        match trusted(folder, &node, trust) {
+            Ok(certificate) => found.extend(certificate),
+            Err(error) => troubles.push(error.to_string()),
+        }
+    }
+    (found, troubles)
+}
+
+/// Nodes of which there is a file, in order of its name, and what could not be
+/// read of the folder.
+pub fn nodes(folder: &Path) -> (Vec<NodeName>, Vec<String>) {
     let (mut found, mut troubles) = (Vec::new(), Vec::new());
     let folder_of_all = folder.join(FOLDER);
     let entries = match fs::read_dir(&folder_of_all) {
@@ -131,21 +266,20 @@ pub fn all(folder: &Path) -> (Vec<Certificate>, Vec<String>) {
         }
     }
     names.sort();
-    for file in names {
-        // What a kill left while it was written is named otherwise.
-        let Some(node) = file.strip_suffix(ENDING) else { continue };
-        match read(folder, &NodeName::from(node)) {
-            Ok(certificate) => found.extend(certificate),
-            Err(error) => troubles.push(error.to_string()),
-        }
-    }
+    // What a kill left while it was written is named otherwise.
+    found.extend(names.iter().filter_map(|file| file.strip_suffix(ENDING)).map(NodeName::from));
     (found, troubles)
 }
 
 /// Nodes with a certificate of the last day that still counts: the instrument's
 /// control group. And what could not be read, each with its file.
-pub fn valid(folder: &Path, live: &Live, now: &Stamp) -> (BTreeSet<NodeName>, Vec<String>) {
-    let (certificates, troubles) = all(folder);
+pub fn valid(
+    folder: &Path,
+    live: &Live,
+    trust: &Trust,
+    now: &Stamp,
+) -> (BTreeSet<NodeName>, Vec<String>) {
+    let (certificates, troubles) = all(folder, trust);
     let fresh = |certificate: &Certificate| {
         let node = live.nodes.get(&certificate.node);
         certificate::spent(certificate, now.unix).is_none()
@@ -165,6 +299,8 @@ pub fn void(folder: &Path, node: &NodeName, why: &str, now: &Stamp) -> Result<bo
     };
     let Some(mut certificate) = old.filter(|old| old.voided.is_none()) else { return Ok(false) };
     certificate.voided = Some(Voided { at: now.at.clone(), why: why.to_owned() });
+    // It does not fit any more. Left there, taking the word away would make it fit.
+    certificate.signature = None;
     let path = path(folder, node)?;
     replace(&path, &bytes(&certificate))
         .map_err(|source| RecordError::Io { path: path.clone(), source })?;
@@ -176,7 +312,7 @@ fn name(node: &NodeName) -> String {
 }
 
 /// Where a node's certificate is. A name that could lead elsewhere is refused.
-fn path(folder: &Path, node: &NodeName) -> Result<PathBuf, RecordError> {
+pub fn path(folder: &Path, node: &NodeName) -> Result<PathBuf, RecordError> {
     let folder = folder.join(FOLDER);
     if node.is_one_node() {
         return Ok(folder.join(name(node)));

@@ -48,6 +48,7 @@ use crate::model::journal::Event;
 use crate::model::journal::JOURNAL_FORMAT;
 use crate::model::live::Live;
 use crate::model::verdict::Verdicts;
+use crate::record::signing::Trust;
 
 /// From this many nodes on, all are asked for: their names would make a longer
 /// question than the answer is.
@@ -91,6 +92,8 @@ pub struct Turn<'a> {
     pub boots: &'a BTreeMap<NodeName, String>,
     /// UUIDs of the GPUs of each node in order of index, as workers told them.
     pub gpus: &'a BTreeMap<NodeName, Vec<String>>,
+    /// Whose certificates count.
+    pub trust: &'a Trust,
     /// Carry it out.
     pub apply: bool,
     /// Turns true where nothing more is to be begun.
@@ -283,7 +286,7 @@ fn decided<T>(
 
 /// Nodes that passed within the last day.
 fn controls(turn: &mut Turn<'_>, live: &Live) -> BTreeSet<NodeName> {
-    let (controls, troubles) = certificates::valid(turn.folder, live, &stamp::stamp());
+    let (controls, troubles) = certificates::valid(turn.folder, live, turn.trust, &stamp::stamp());
     for trouble in troubles {
         (turn.say)(&format!("no certificate: {trouble}"));
     }
@@ -348,6 +351,7 @@ mod tests {
             drivers: &BTreeMap::new(),
             boots: &BTreeMap::new(),
             gpus: &BTreeMap::new(),
+            trust: &Trust::default(),
             apply: false,
             stop,
             say: &mut |text| told.push(text.to_owned()),

@@ -8,6 +8,7 @@
 pub mod http;
 pub mod jobs;
 pub mod look;
+pub mod monitor;
 pub mod pokes;
 pub mod state;
 pub mod vitals;
@@ -35,9 +36,11 @@ use super::stamp;
 use crate::act::due::Job;
 use crate::act::due::Settings;
 use crate::act::policy::Policy;
+use crate::model::profile::Profile;
 use crate::model::claims::Claims;
 use crate::model::watch::Outcome;
 use crate::model::watch::WatchEvent;
+use crate::record::signing::Trust;
 
 /// How often it is seen to that we still may, and what jobs have printed.
 const TICK: Duration = Duration::from_secs(1);
@@ -82,6 +85,8 @@ pub struct Watch<'a> {
     pub settings: Settings,
     /// The rules of the gate: what marks are called, how much may be spent.
     pub policy: &'a Policy,
+    /// Whose certificates count.
+    pub trust: &'a Trust,
     /// A node whose certificate has expired takes no new pods.
     pub taints: bool,
     /// Who writes under a term, where writing needs one.
@@ -386,6 +391,10 @@ fn command(watch: &Watch<'_>, job: &Job) -> Vec<String> {
     let mut words = watch.program.clone();
     words.push(job.profile.as_str().to_owned());
     words.extend(watch.arguments.iter().cloned());
+    if job.profile == Profile::Recertify {
+        // Who is measured together is decided already.
+        words.extend(["--partners", "0"].map(str::to_owned));
+    }
     words.push("--".to_owned());
     words.extend(job.all().into_iter().map(String::from));
     words

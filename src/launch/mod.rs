@@ -32,6 +32,8 @@ pub const COMMAND: &str = "{command}";
 pub const SIM_VARIABLE: &str = "FABRICGATE_SIM";
 /// Environment variable that names the simulated node.
 pub const SIM_NODE_VARIABLE: &str = "FABRICGATE_SIM_NODE";
+/// Environment variable that says how far a burn-in of simulated nodes has come.
+pub const SIM_AGE_VARIABLE: &str = "FABRICGATE_SIM_AGE";
 
 /// How ssh, and what stands in its place, end where a node was not reached.
 pub const UNREACHED: i32 = 255;
@@ -79,6 +81,8 @@ pub struct Program {
     pub even_if_busy: bool,
     /// The nodes that a scheduler holds for us, by jobs or pods.
     pub held: Held,
+    /// How far a burn-in has come, for simulated nodes.
+    pub age: Option<String>,
 }
 
 /// A process to start.
@@ -225,6 +229,9 @@ impl Launcher {
         if let Self::Sim { scenario } = self {
             env.insert(SIM_VARIABLE.to_owned(), scenario.display().to_string());
             env.insert(SIM_NODE_VARIABLE.to_owned(), node.to_string());
+            if let Some(age) = &program.age {
+                env.insert(SIM_AGE_VARIABLE.to_owned(), age.clone());
+            }
             if let Some(links) = &program.links {
                 env.insert("PATH".to_owned(), format!("{}:{}", links.display(), program.path));
             }
@@ -356,6 +363,7 @@ mod tests {
             path: "/bin".to_owned(),
             even_if_busy: false,
             held: Held::default(),
+            age: None,
         };
         let node = NodeName::from("n1");
         let ssh = command(&["ssh", "{node}"]).worker(&node, &program).expect("good");

@@ -4,6 +4,7 @@
 //! A value. It says nothing of the node once its hardware is another.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -11,6 +12,7 @@ use serde::Serialize;
 
 use super::id::DomainName;
 use super::id::NodeName;
+use super::signature::Signature;
 use super::unit::Unit;
 
 /// The format of a certificate.
@@ -49,6 +51,55 @@ pub struct Minimum {
     pub expected: Option<f64>,
 }
 
+/// What makes a certificate void before its end, beside other GPUs, which always
+/// do. It holds for certificates that are issued from then on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct VoidOn {
+    /// Whether a boot does: NVLinks train anew then, and the fabric is joined anew.
+    pub boot: bool,
+    /// Which other driver does.
+    pub driver: DriverVoids,
+    /// Whether other firmware of a GPU does.
+    pub firmware: bool,
+}
+
+impl Default for VoidOn {
+    fn default() -> Self {
+        Self { boot: true, driver: DriverVoids::Any, firmware: true }
+    }
+}
+
+impl VoidOn {
+    /// Whether nothing is left out.
+    pub fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Which change of the driver makes a certificate void.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DriverVoids {
+    /// Any other version.
+    #[default]
+    Any,
+    /// Another number before the first dot: another branch of the driver.
+    Major,
+    /// None.
+    Never,
+}
+
+impl fmt::Display for DriverVoids {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "any other",
+            Self::Major => "another major",
+            Self::Never => "no other",
+        })
+    }
+}
+
 /// The certificate of one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Certificate {
@@ -83,10 +134,30 @@ pub struct Certificate {
     pub expires: String,
     /// The same in seconds since 1970.
     pub expires_unix: i64,
+    /// What makes it void, as was configured when it was issued; absent where
+    /// everything does.
+    #[serde(default, skip_serializing_if = "VoidOn::is_all")]
+    pub void_on: VoidOn,
     /// It was declared void before its time. The rest stays: what a node once
     /// delivered is worth knowing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub voided: Option<Voided>,
+    /// Who signed it. Taken off where it is declared void: what it says then
+    /// is not what was signed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<Signature>,
+}
+
+impl Certificate {
+    /// The lowest share of what was expected that any test showed, where
+    /// anything was expected.
+    pub fn worst_ratio(&self) -> Option<f64> {
+        let ratios = self.minima.iter().filter_map(|minimum| {
+            let expected = minimum.expected.filter(|expected| 0.0 < *expected)?;
+            Some(minimum.value / expected)
+        });
+        ratios.reduce(f64::min)
+    }
 }
 
 /// Why a certificate counts no longer.
@@ -96,4 +167,160 @@ pub struct Voided {
     pub at: String,
     /// Why, in words.
     pub why: String,
+}
+
+/// Whether a certificate counts, and if not, why.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// It counts.
+    Valid,
+    /// Its time has passed, or has yet to come.
+    Expired,
+    /// It was declared void, or the machine is another.
+    Void,
+    /// It is not signed by a key that counts, or was changed since.
+    Untrusted,
+    /// It cannot be read.
+    Unreadable,
+}
+
+impl Standing {
+    /// Its word in documents and tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Expired => "expired",
+            Self::Void => "void",
+            Self::Untrusted => "untrusted",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+/// The format of a list of certificates.
+pub const CERTIFICATES_FORMAT: &str = "fabricgate.certificates/1";
+
+/// Certificates, and how each stands (`fabricgate.certificates/1`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CertificatesDocument {
+    /// `fabricgate.certificates/1`.
+    pub format: String,
+    /// When they were looked at, RFC 3339.
+    pub at: String,
+    /// One of each node, in order of name.
+    pub certificates: Vec<Shown>,
+    /// Nodes that were asked for and have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub none: Vec<NodeName>,
+}
+
+/// One certificate, and how it stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Shown {
+    /// The node.
+    pub node: NodeName,
+    /// Where it is.
+    pub file: String,
+    /// Whether it counts.
+    pub standing: Standing,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Seconds since it was issued.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_s: Option<i64>,
+    /// The lowest share of what was expected that any test showed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst_ratio: Option<f64>,
+    /// Itself; absent where it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<Certificate>,
+}
+
+/// The format of what `fabricgate certificate verify` says.
+pub const VERIFICATION_FORMAT: &str = "fabricgate.verification/1";
+
+/// What came of verifying certificates (`fabricgate.verification/1`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct VerificationDocument {
+    /// `fabricgate.verification/1`.
+    pub format: String,
+    /// When, RFC 3339.
+    pub at: String,
+    /// The worst of all.
+    pub outcome: Verified,
+    /// One for each certificate, in the order in which they were asked for.
+    pub certificates: Vec<Verification>,
+}
+
+/// Whether a certificate says something of a machine.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Verified {
+    /// It does.
+    Valid,
+    /// Nobody can tell.
+    Unknown,
+    /// It does not.
+    Invalid,
+}
+
+impl Verified {
+    /// Its word in documents and tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Unknown => "unknown",
+            Self::Invalid => "not valid",
+        }
+    }
+}
+
+/// What came of verifying one certificate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Verification {
+    /// Where it is, or the node that has none.
+    pub file: String,
+    /// The node it is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeName>,
+    /// What came of it.
+    pub outcome: Verified,
+    /// Why it is not valid or unknown, worst first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub why: Vec<String>,
+    /// What its signature is worth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
+    /// Parts of the machine's identity that were compared and are the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub same: Vec<String>,
+    /// Parts that differ.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differs: Vec<Difference>,
+    /// Parts that one side does not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untold: Vec<String>,
+    /// Until when it counts, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<String>,
+    /// The run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+}
+
+/// A part of a machine's identity that is not as it was certified.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Difference {
+    /// Which: `gpus`, `driver`, `boot`, `firmware of GPU 0 VBIOS`.
+    pub part: String,
+    /// What differs, in words.
+    pub why: String,
+    /// Whether that makes the certificate void.
+    pub voids: bool,
 }

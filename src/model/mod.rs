@@ -3,6 +3,7 @@
 //! Plain serialisable values with public fields. Nothing here does I/O, reads
 //! a clock, or knows of a stage.
 
+pub mod acceptance;
 pub mod action;
 pub mod cell;
 pub mod certificate;

@@ -12,6 +12,8 @@ mod defaults;
 pub mod leaf;
 pub mod lint;
 mod pack;
+mod soak;
+pub mod stalest;
 mod sweep;
 pub mod tournament;
 
@@ -47,6 +49,10 @@ pub use confirm::Suspect;
 pub use confirm::confirm;
 pub use defaults::AUDIT_PROBES;
 pub use defaults::default_probes;
+pub use soak::SOAK_PROBES;
+pub use soak::SOAK_PROFILE;
+pub use soak::again;
+pub use soak::soak;
 pub use sweep::sweep;
 
 /// The format of `plan.json`.

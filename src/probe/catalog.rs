@@ -63,6 +63,12 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("probes/nvidia-smi-topo.toml", include_str!("../../probes/nvidia-smi-topo.toml")),
     ("probes/nvloom.toml", include_str!("../../probes/nvloom.toml")),
     ("probes/p2p-bandwidth-latency.toml", include_str!("../../probes/p2p-bandwidth-latency.toml")),
+    (
+        "probes/soak-collective-domain.toml",
+        include_str!("../../probes/soak-collective-domain.toml"),
+    ),
+    ("probes/soak-collective.toml", include_str!("../../probes/soak-collective.toml")),
+    ("probes/soak-copy.toml", include_str!("../../probes/soak-copy.toml")),
     ("probes/tcp.toml", include_str!("../../probes/tcp.toml")),
 ];
 

@@ -129,7 +129,7 @@ impl Stored {
 }
 
 /// The last of those that share a key, in the order of their last places.
-fn last_of_each<T, K: Ord>(all: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+pub(super) fn last_of_each<T, K: Ord>(all: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     let mut seen = BTreeSet::new();
     let mut last: Vec<T> = all.into_iter().rev().filter(|one| seen.insert(key(one))).collect();
     last.reverse();
@@ -142,7 +142,12 @@ struct Versioned {
 }
 
 /// Whether a document's format can be read here.
-fn check(path: &Path, line: usize, text: &str, known: &'static str) -> Result<(), RecordError> {
+pub(super) fn check(
+    path: &Path,
+    line: usize,
+    text: &str,
+    known: &'static str,
+) -> Result<(), RecordError> {
     let malformed = |why: String| RecordError::Malformed { path: path.to_owned(), line, why };
     let found: Versioned = serde_json::from_str(text)
         .map_err(|error| malformed(format!("no {known} document: {error}")))?;
@@ -183,7 +188,7 @@ pub(crate) fn json<T: DeserializeOwned>(
 
 /// JSON lines; none where the file is not there. A last line without its end
 /// was being written when the run was ended, and is left out.
-fn lines<T: DeserializeOwned>(
+pub(crate) fn lines<T: DeserializeOwned>(
     path: &Path,
     known: Option<&'static str>,
 ) -> Result<Vec<T>, RecordError> {

@@ -209,7 +209,7 @@ fn every_report_shows_what_is_frozen_and_what_became_of_actions() {
     let finding = run.verdicts.findings[0].id.clone();
     let forms = [
         crate::report::terminal::render(&run, &style),
-        crate::report::html::render(&run).expect("a page"),
+        crate::report::html::render(&run, &crate::report::html::Beside::default()).expect("a page"),
         crate::report::junit::render(&run),
     ];
     for text in forms {

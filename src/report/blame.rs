@@ -8,6 +8,7 @@ use super::grid::Grid;
 use super::grid::Shape;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 
 /// The blamed parts of one grid.
@@ -84,11 +85,26 @@ fn bears_out(finding: &Finding, part: &Blame, grid: &Grid) -> bool {
 fn places(finding: &Finding, grid: &Grid) -> Blame {
     let mut out = Blame::default();
     let locus = &finding.locus;
+    if grid.shape == Shape::Leaves {
+        return of_leaf(locus, grid);
+    }
     let Some(node) = &locus.node else { return out };
     let part = End { node: Some(node.clone()), gpu: locus.gpu };
     let rows = ends_of(&grid.rows, &part);
     let cols = ends_of(&grid.cols, &part);
     match (grid.shape, locus.kind) {
+        (Shape::Leaves, _) => {}
+        (Shape::PerRail, _) => {
+            let named = |e: &End, name: &str| e.node.as_ref().is_some_and(|n| n.as_str() == name);
+            let row = grid.rows.iter().position(|e| e.node.as_ref() == Some(node));
+            let rail = locus.rail.as_deref();
+            let col = grid.cols.iter().position(|e| rail.is_some_and(|rail| named(e, rail)));
+            match (row, col) {
+                (Some(row), Some(col)) => out.cells.push((row, col)),
+                (Some(row), None) if rail.is_none() => out.rows.push(row),
+                _ => {}
+            }
+        }
         (Shape::PerGpu, _) => {
             let row = grid.rows.iter().position(|e| e.node.as_ref() == Some(node));
             let col = grid.cols.iter().position(|e| locus.gpu.is_some() && e.gpu == locus.gpu);
@@ -120,6 +136,25 @@ fn places(finding: &Finding, grid: &Grid) -> Blame {
             }
             if locus.direction != Some(Direction::Tx) {
                 out.cols.extend(cols);
+            }
+        }
+    }
+    out
+}
+
+/// Where a leaf sits: its line and column, or where it meets the other one.
+fn of_leaf(locus: &Locus, grid: &Grid) -> Blame {
+    let place = |name: &str| {
+        grid.rows.iter().position(|e| e.node.as_ref().is_some_and(|n| n.as_str() == name))
+    };
+    let mut out = Blame::default();
+    // A spine is told as all leaves below it, with commas between.
+    for leaf in locus.leaf.iter().flat_map(|l| l.split(',')).filter_map(place) {
+        match locus.peer.as_deref().and_then(place) {
+            Some(peer) => out.cells.extend([(leaf, peer), (peer, leaf)]),
+            None => {
+                out.rows.push(leaf);
+                out.cols.push(leaf);
             }
         }
     }

@@ -45,6 +45,10 @@ pub(super) enum Shape {
     Pairs,
     /// Lines are nodes, columns their GPUs.
     PerGpu,
+    /// Lines are nodes, columns rails.
+    PerRail,
+    /// Lines and columns are leaf switches.
+    Leaves,
 }
 
 /// What ratios are relative to.
@@ -180,8 +184,8 @@ impl Grid {
         let of_col = |c: usize| mean(&mut (0..self.rows.len()).map(|r| self.at(r, c)));
         let rows = keep(self.rows.len(), &of_row);
         let cols = match self.shape {
-            Shape::Pairs => keep(self.cols.len(), &of_col),
-            Shape::PerGpu => (0..self.cols.len()).collect(),
+            Shape::Pairs | Shape::Leaves => keep(self.cols.len(), &of_col),
+            Shape::PerGpu | Shape::PerRail => (0..self.cols.len()).collect(),
         };
         let gone = self.rows.len() - rows.len();
         let mut spots = Vec::with_capacity(rows.len() * cols.len());
@@ -342,8 +346,8 @@ fn table(cells: &[&Cell], claims: &Claims, shape: Shape) -> Grid {
         let src = End { node: cell.src_node.clone(), gpu: cell.src_gpu };
         let dst = End { node: cell.dst_node.clone(), gpu: cell.dst_gpu };
         match shape {
-            Shape::Pairs => (src, dst),
-            Shape::PerGpu => {
+            Shape::Pairs | Shape::Leaves => (src, dst),
+            Shape::PerGpu | Shape::PerRail => {
                 let gpu = cell.src_gpu.or(cell.dst_gpu);
                 (End { node: src.node.or(dst.node), gpu: None }, End { node: None, gpu })
             }

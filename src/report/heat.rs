@@ -191,6 +191,8 @@ fn title(grid: &Grid) -> String {
     title.push_str(match grid.shape {
         Shape::Pairs => ": lines send, columns receive",
         Shape::PerGpu => ": one line a node, one column a GPU",
+        Shape::PerRail => ": one line a node, one column a rail",
+        Shape::Leaves => ": lines send, columns receive, leaf by leaf",
     });
     if let Some(summed) = grid.summed {
         title.push_str(&format!("; {summed}"));

@@ -1,9 +1,10 @@
 //! One page that holds everything: no network, no second file.
 //!
-//! The template and stylesheet are in `reports/` and compiled in. Every text
-//! is escaped by the template engine; only figures, whose text is escaped
-//! where they are drawn, go in as they are. What is too much to draw is
-//! counted and named.
+//! The template, stylesheet and script are in `reports/` and compiled in. Every
+//! text is escaped by the template engine; only figures and data, whose text is
+//! escaped where they are made, go in as they are. The page is complete without
+//! its script, which only filters, redraws and reads out what is there. What is
+//! too much to show is counted and named.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -16,10 +17,7 @@ use minijinja::value::Serde;
 use serde::Serialize;
 
 use super::ReportError;
-use super::actions::Group;
-use super::actions::Told;
 use super::blame::blame;
-use super::class;
 use super::grid::Grid;
 use super::grid::grids;
 use super::headline::headline;
@@ -29,21 +27,39 @@ use super::plain::below;
 use super::plain::clip;
 use super::plain::counted;
 use super::plain::percent;
-use super::plain::place_of;
 use super::plain::plain;
-use super::plain::quantity;
 use super::terminal::by_reason;
+use crate::model::comparison::Comparison;
 use crate::model::id::DomainName;
 use crate::model::run::Run;
-use crate::model::verdict::Finding;
+use crate::model::trend::Trend;
 use crate::model::verdict::Outcome;
 
+mod anchors;
+mod compared;
 mod domains;
+mod earlier;
+mod embedded;
+mod figures;
+mod findings;
+mod fleet;
+mod history;
+mod plan;
 
+use anchors::Anchors;
+use compared::ComparisonText;
 use domains::Domain;
 use domains::Drawn;
-use domains::FigureText;
 use domains::domains;
+use earlier::Earlier;
+use figures::FigureData;
+use figures::FigureText;
+use findings::FindingText;
+use fleet::NodeRow;
+use fleet::Passing;
+use fleet::Rack;
+use history::TrendRow;
+use plan::Plan;
 
 const TEMPLATE: &str = include_str!("../../reports/report.html");
 const STYLE: &str = include_str!("../../reports/report.css");
@@ -58,21 +74,34 @@ const FILES: usize = 6;
 /// Longest text taken over from a file.
 const LONGEST: usize = 2_000;
 
+/// What is shown beside a run, where there is any of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside<'a> {
+    /// An earlier run: its numbers behind a switch in every figure.
+    pub before: Option<&'a Run>,
+    /// How parts went over runs.
+    pub trends: &'a [Trend],
+    /// This run held against an earlier one, part by part.
+    pub comparison: Option<&'a Comparison>,
+}
+
 /// Renders the page.
-pub fn render(run: &Run) -> Result<String, ReportError> {
+pub fn render(run: &Run, beside: &Beside<'_>) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.add_template("report.html", TEMPLATE)?;
-    let page = page(run)?;
+    let page = page(run, beside)?;
     Ok(environment.get_template("report.html")?.render(Serde(page))?)
 }
 
 /// Everything the template shows.
 #[derive(Serialize)]
 struct Page {
+    policy: String,
     style: Value,
     script: Value,
+    data: Value,
     outcome: &'static str,
     word: String,
     place: String,
@@ -82,15 +111,22 @@ struct Page {
     facts: Vec<(&'static str, String)>,
     findings: Vec<FindingText>,
     findings_more: usize,
-    next: Vec<(&'static str, Vec<Piece>)>,
+    racks: Vec<Rack>,
+    nodes_count: usize,
+    troubled: Vec<NodeRow>,
+    passing: Vec<Passing>,
+    nodes_more: usize,
     fleet: Vec<FigureText>,
     fleet_nodes: usize,
+    network: Vec<FigureText>,
     domains: Vec<DomainRow>,
     domains_more: usize,
     drawn: Vec<Domain>,
     left_out: Vec<String>,
-    nodes: Vec<NodeRow>,
-    nodes_more: usize,
+    comparison: Option<ComparisonText>,
+    before: Option<String>,
+    trends: Vec<TrendRow>,
+    trends_more: usize,
     unknown: Vec<(String, Vec<String>, usize)>,
     unknown_count: usize,
     notes: Vec<String>,
@@ -98,44 +134,21 @@ struct Page {
     bands: usize,
 }
 
-/// Prose, or a command inside it.
+/// What the page's script is given.
 #[derive(Serialize)]
-struct Piece {
-    text: &'static str,
-    command: bool,
-}
-
-/// What one or more files say alike.
-#[derive(Serialize)]
-struct EvidenceText {
-    files: Vec<String>,
-    files_more: usize,
-    test: Option<String>,
-    detail: String,
-}
-
-#[derive(Serialize)]
-struct FindingText {
-    anchor: String,
-    id: String,
-    outcome: &'static str,
-    class: String,
-    title: String,
-    locus: String,
-    measured: String,
-    expected: String,
-    ratio: String,
-    confirmed: bool,
-    detectable: String,
-    rule: String,
-    summary: String,
-    evidence: Vec<EvidenceText>,
-    files: usize,
+struct Data {
+    run: String,
+    before: Option<String>,
+    domains: Vec<String>,
+    /// The scale, from the highest ratios to the lowest.
+    bands: Vec<(f64, String)>,
+    figures: Vec<FigureData>,
 }
 
 #[derive(Serialize)]
 struct DomainRow {
     name: String,
+    index: Option<usize>,
     anchor: Option<String>,
     platform: String,
     outcome: &'static str,
@@ -144,39 +157,7 @@ struct DomainRow {
     lowest: String,
 }
 
-#[derive(Serialize)]
-struct NodeRow {
-    node: String,
-    domain: String,
-    outcome: &'static str,
-    reason: String,
-    detectable: String,
-}
-
-#[derive(Serialize)]
-struct Plan {
-    dry_run: bool,
-    frozen: Option<String>,
-    groups: Vec<GroupText>,
-    groups_more: usize,
-    withheld: Vec<String>,
-    withheld_more: usize,
-    records: Vec<String>,
-    records_more: usize,
-}
-
-/// Actions that are one to a reader.
-#[derive(Serialize)]
-struct GroupText {
-    title: String,
-    whys: Vec<String>,
-    whys_more: usize,
-    calls: String,
-    calls_more: usize,
-    calls_nodes: String,
-}
-
-fn page(run: &Run) -> Result<Page, ReportError> {
+fn page(run: &Run, beside: &Beside<'_>) -> Result<Page, ReportError> {
     let headline = headline(run);
     let verdicts = &run.verdicts;
     let counts = [Outcome::Failed, Outcome::Degraded, Outcome::Unknown, Outcome::Pass]
@@ -189,16 +170,40 @@ fn page(run: &Run) -> Result<Page, ReportError> {
             (format!("{noun} {o}"), o.as_str(), *count)
         })
         .collect();
+    let domain_names: Vec<&str> = domain_names(run);
+    let index: BTreeMap<&str, usize> = domain_names.iter().copied().zip(0..).collect();
+    let mut anchors = Anchors::default();
+    let mut findings = findings::findings(run, beside.trends, &index, &mut anchors);
+    let nodes = fleet::fleet(run, beside.trends, &index, &mut findings, &mut anchors);
     let grids = grids(run);
     let fleet = fleet(&grids, &run.claims);
     let fleet_nodes = fleet.iter().map(|g| g.rows.len()).max().unwrap_or(0);
-    let Drawn { fleet, domains: drawn, left_out } = domains(run, &grids, &fleet)?;
-    let (domains, domains_more) = domain_rows(run, &grids, &drawn);
-    let mut nodes: Vec<_> = verdicts.nodes.iter().collect();
-    nodes.sort_by_key(|n| std::cmp::Reverse(n.outcome));
+    let earlier = beside.before.map(Earlier::of).unwrap_or_default();
+    let Drawn { fleet, domains: mut drawn, network, left_out, data } =
+        domains(run, &grids, &fleet, &earlier, &findings)?;
+    for domain in &mut drawn {
+        domain.index = index.get(domain.name.as_str()).copied();
+    }
+    let (domains, domains_more) = domain_rows(run, &grids, &drawn, &index);
+    let (trends, trends_more) = history::history(beside.trends);
+    let before =
+        beside.before.map(|b| format!("{} ({})", shown(&b.info.id), shown(&b.info.created)));
+    let bands = super::scale::BANDS.iter().map(|band| {
+        let (r, g, b) = band.colour;
+        (band.from.max(0.0), format!("#{r:02x}{g:02x}{b:02x}"))
+    });
+    let data = Data {
+        run: shown(&run.info.id),
+        before: before.clone(),
+        domains: domain_names.iter().map(|d| shown(d)).collect(),
+        bands: bands.collect(),
+        figures: data,
+    };
     Ok(Page {
+        policy: embedded::policy(STYLE, SCRIPT),
         style: Value::from_safe_string(STYLE.to_owned()),
         script: Value::from_safe_string(SCRIPT.to_owned()),
+        data: Value::from_safe_string(embedded::json(&data)),
         outcome: headline.outcome.as_str(),
         word: headline.word(),
         place: headline.place,
@@ -211,36 +216,24 @@ fn page(run: &Run) -> Result<Page, ReportError> {
             shown(&run.info.created)
         ),
         facts: facts(run),
-        findings: verdicts
-            .findings
-            .iter()
-            .take(TOLD)
-            .enumerate()
-            .map(|(index, f)| finding(index, f, &run.info.source))
-            .collect(),
-        next: class::advised(&verdicts.findings)
-            .into_iter()
-            .map(|(title, next)| (title, pieces(next)))
-            .collect(),
+        findings,
+        findings_more: verdicts.findings.len().saturating_sub(TOLD),
+        racks: nodes.racks,
+        nodes_count: verdicts.nodes.len(),
+        troubled: nodes.troubled,
+        passing: nodes.passing,
+        nodes_more: nodes.more,
         fleet,
         fleet_nodes,
-        findings_more: verdicts.findings.len().saturating_sub(TOLD),
+        network,
         domains,
         domains_more,
         drawn,
         left_out,
-        nodes: nodes
-            .iter()
-            .take(ROWS)
-            .map(|n| NodeRow {
-                node: plain(n.node.as_str()).into_owned(),
-                domain: n.domain.as_ref().map_or_else(|| "–".to_owned(), |d| shown(d.as_str())),
-                outcome: n.outcome.as_str(),
-                reason: clip(&below(&n.reason, &run.info.source), LONGEST),
-                detectable: n.detectable.map_or_else(|| "–".to_owned(), percent),
-            })
-            .collect(),
-        nodes_more: nodes.len().saturating_sub(ROWS),
+        comparison: beside.comparison.map(compared::comparison),
+        before,
+        trends,
+        trends_more,
         unknown: by_reason(&verdicts.unknown)
             .into_iter()
             .take(ROWS)
@@ -252,9 +245,24 @@ fn page(run: &Run) -> Result<Page, ReportError> {
             .collect(),
         unknown_count: verdicts.unknown.len(),
         notes: verdicts.notes.iter().take(ROWS).map(|n| clip(n, LONGEST)).collect(),
-        plan: plan(run),
+        plan: plan::plan(run),
         bands: super::scale::BANDS.len(),
     })
+}
+
+/// The domains that can be chosen among: those of two nodes and more, in the
+/// order in which they are claimed. A fleet of single nodes is searched by name.
+fn domain_names(run: &Run) -> Vec<&str> {
+    let mut size: BTreeMap<&str, usize> = BTreeMap::new();
+    for node in &run.verdicts.nodes {
+        *size.entry(node.domain.as_ref().map_or("", |d| d.as_str())).or_default() += 1;
+    }
+    let mut names: Vec<&str> = run.claims.domains.iter().map(|d| d.name.as_str()).collect();
+    let claimed: BTreeSet<&str> = names.iter().copied().collect();
+    names.extend(size.keys().filter(|d| !d.is_empty() && !claimed.contains(**d)));
+    names.retain(|d| 1 < size.get(d).copied().unwrap_or(0));
+    names.truncate(ROWS);
+    names
 }
 
 fn shown(text: &str) -> String {
@@ -309,89 +317,6 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Advice with its commands, which stand between backticks, taken apart.
-fn pieces(text: &'static str) -> Vec<Piece> {
-    let pieces = text.split('`').enumerate();
-    pieces.map(|(at, text)| Piece { text, command: at % 2 == 1 }).collect()
-}
-
-fn finding(index: usize, finding: &Finding, source: &str) -> FindingText {
-    let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| quantity(v, finding.unit));
-    let mut evidence: Vec<EvidenceText> = Vec::new();
-    let mut at: BTreeMap<(Option<&str>, &str), usize> = BTreeMap::new();
-    let mut files = BTreeSet::new();
-    for e in finding.evidence.iter().take(ROWS) {
-        files.insert(&e.file);
-        let key = (e.testcase.as_deref(), e.detail.as_str());
-        let same = *at.entry(key).or_insert_with(|| {
-            evidence.push(EvidenceText {
-                files: Vec::new(),
-                files_more: 0,
-                test: e.testcase.as_deref().map(shown),
-                detail: clip(&below(&e.detail, source), LONGEST),
-            });
-            evidence.len() - 1
-        });
-        let text = &mut evidence[same];
-        if text.files.len() < FILES {
-            text.files.push(clip(&below(&e.file, source), LONGEST));
-        } else {
-            text.files_more += 1;
-        }
-    }
-    FindingText {
-        anchor: format!("finding-{}", index + 1),
-        id: shown(&finding.id),
-        outcome: finding.outcome.as_str(),
-        class: shown(&finding.class),
-        title: class::title(&finding.class),
-        locus: shown(&place_of(&finding.locus)),
-        measured: value(finding.measured),
-        expected: value(finding.expected),
-        ratio: finding.ratio.map_or_else(|| "–".to_owned(), |r| format!("{r:.3}")),
-        confirmed: finding.confirmed,
-        detectable: finding.detectable.map_or_else(|| "not known".to_owned(), percent),
-        rule: shown(&finding.rule),
-        summary: clip(&below(&finding.summary, source), LONGEST),
-        evidence,
-        files: files.len(),
-    }
-}
-
-fn plan(run: &Run) -> Option<Plan> {
-    fn most<T>(mut all: Vec<T>) -> (Vec<T>, usize) {
-        let more = all.len().saturating_sub(ROWS);
-        all.truncate(ROWS);
-        (all, more)
-    }
-    let plan = run.actions.as_ref()?;
-    let told = Told::of(plan);
-    let (groups, groups_more) = most(told.groups);
-    let (withheld, withheld_more) = most(told.withheld);
-    let (records, records_more) = most(told.records);
-    let group = |group: Group| {
-        let (whys, whys_more) = most(group.whys);
-        GroupText {
-            title: group.title,
-            whys,
-            whys_more,
-            calls: group.calls.join("\n"),
-            calls_more: group.more_calls,
-            calls_nodes: group.more_nodes,
-        }
-    };
-    Some(Plan {
-        dry_run: plan.dry_run,
-        frozen: told.frozen,
-        groups: groups.into_iter().map(group).collect(),
-        groups_more,
-        withheld,
-        withheld_more,
-        records,
-        records_more,
-    })
-}
-
 /// The name a domain is shown under. What is of none lies between those that
 /// are claimed: the scale-out network.
 fn domain_name(run: &Run, name: Option<&str>) -> String {
@@ -413,7 +338,12 @@ fn between(run: &Run, grids: &[Grid]) -> Option<Outcome> {
     borne_out.map(|finding| finding.outcome).max()
 }
 
-fn domain_rows(run: &Run, grids: &[Grid], drawn: &[Domain]) -> (Vec<DomainRow>, usize) {
+fn domain_rows(
+    run: &Run,
+    grids: &[Grid],
+    drawn: &[Domain],
+    index: &BTreeMap<&str, usize>,
+) -> (Vec<DomainRow>, usize) {
     let verdicts = &run.verdicts;
     let mut names: BTreeSet<Option<&str>> =
         run.claims.domains.iter().map(|d| Some(d.name.as_str())).collect();
@@ -441,8 +371,10 @@ fn domain_rows(run: &Run, grids: &[Grid], drawn: &[Domain]) -> (Vec<DomainRow>, 
             let lowest = grids.iter().filter_map(|g| g.lowest()).reduce(f64::min);
             let claim = run.claims.domains.iter().find(|d| Some(d.name.as_str()) == name);
             let platform = claim.and_then(|d| d.platform.as_deref());
+            let index = name.and_then(|name| index.get(name)).copied();
             let name = domain_name(run, name);
             let row = DomainRow {
+                index,
                 anchor: drawn.iter().find(|d| d.name == name).map(|d| d.anchor.clone()),
                 name,
                 platform: platform.map_or_else(|| "–".to_owned(), shown),

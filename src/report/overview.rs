@@ -117,7 +117,7 @@ fn joined(grids: &[&Grid], claims: &Claims) -> Option<Grid> {
             let at = grid.cols.iter().position(|end| end.gpu == col.gpu);
             spots.push(match grid.shape {
                 Shape::Pairs => of_gpu(grid, col.gpu),
-                Shape::PerGpu => at.and_then(|at| grid.at(0, at).copied()),
+                _ => at.and_then(|at| grid.at(0, at).copied()),
             });
         }
         if let Reference::Expectation(low, high) = grid.reference {

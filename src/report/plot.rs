@@ -1,8 +1,14 @@
-//! One heatmap as SVG, drawn with plotters into a string.
+//! One heatmap as SVG: axes, outlines and legend drawn with plotters, cells as
+//! one path a colour.
 //!
 //! Cells keep their colours in light and dark; text and lines take the colour
 //! of the page. Colour is never the only sign: cells that are not as expected
-//! carry a cross, blamed parts an outline and their name.
+//! carry a cross, blamed parts an outline and their name. The groups `cells`,
+//! `numbers` and `crosses` are what a page's script draws anew when it shows
+//! other numbers of the same grid.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -29,6 +35,9 @@ use crate::model::verdict::Outcome;
 const INK: RGBColor = RGBColor(1, 1, 1);
 const HATCH: RGBColor = RGBColor(2, 2, 2);
 const MUTED: RGBColor = RGBColor(3, 3, 3);
+/// The legend's texts, which a page's script finds by their class.
+const TICK: RGBColor = RGBColor(4, 4, 4);
+const KEY: RGBColor = RGBColor(5, 5, 5);
 /// More crosses than this would only hide the picture.
 const MOST_CROSSES: usize = 600;
 /// Characters of a label.
@@ -45,8 +54,10 @@ pub(super) struct Figure {
     pub(super) svg: String,
     /// Left edge, top edge, width and height of one cell, in the image's units.
     pub(super) cells: [i32; 4],
-    /// Width of the image.
-    pub(super) width: u32,
+    /// Whether cells are large enough to hold their number.
+    pub(super) numbers: bool,
+    /// Whether the image must scroll on a narrow screen to be legible.
+    pub(super) wide: bool,
 }
 
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -67,12 +78,12 @@ impl Layout {
         let (rows, cols) = (grid.rows.len(), grid.cols.len());
         let side = rows.max(cols);
         let cell = match grid.shape {
-            Shape::PerGpu if rows <= 60 => (46, 20),
-            Shape::PerGpu => (46, 14),
-            Shape::Pairs if side <= 10 => (48, 28),
-            Shape::Pairs if side <= 20 => (24, 24),
-            Shape::Pairs if side <= 40 => (16, 16),
-            Shape::Pairs => (9, 9),
+            Shape::PerGpu | Shape::PerRail if rows <= 60 => (46, 20),
+            Shape::PerGpu | Shape::PerRail => (46, 14),
+            _ if side <= 10 => (48, 28),
+            _ if side <= 20 => (24, 24),
+            _ if side <= 40 => (16, 16),
+            _ => (9, 9),
         };
         let longest = |ends: &[End]| {
             ends.iter().map(|e| clip(&group_name(e, grid), LABEL).chars().count()).max()
@@ -128,19 +139,24 @@ pub(super) fn heatmap(
     draw(&area, grid, blame, &layout).map_err(|e| ReportError::Figure(e.to_string()))?;
     drop(area);
     let title = clip(&format!("{} heatmap", grid.testcase), 200);
+    let under = format!("{}{}", cells(grid, &layout), numbers(grid, &layout));
+    let over = crosses(grid, &layout);
     let titles = titles(grid, &layout);
     let cells = [layout.left, layout.top, layout.cell.0, layout.cell.1];
-    Ok(Figure { svg: themed(&svg, id, &title, about, &titles), cells, width: layout.size.0 })
+    Ok(Figure {
+        svg: themed(&svg, id, [&title, about], &under, &format!("{over}{titles}")),
+        cells,
+        numbers: layout.numbers,
+        wide: 640 < layout.size.0,
+    })
 }
 
 /// What drawing can end in.
 pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 fn draw(area: &Area<'_>, grid: &Grid, blame: &Blame, at: &Layout) -> Drawn {
-    cells(area, grid, at)?;
     separators(area, grid, at)?;
     axes(area, grid, at)?;
-    crosses(area, grid, at)?;
     outlines(area, grid, blame, at)?;
     legend(area, grid, blame, at)?;
     area.present()?;
@@ -159,32 +175,54 @@ fn fill(spot: Option<&Spot>) -> Option<RGBColor> {
     Some(RGBColor(r, g, b))
 }
 
-fn cells(area: &Area<'_>, grid: &Grid, at: &Layout) -> Drawn {
+/// A colour as SVG writes it.
+fn hex(colour: RGBColor) -> String {
+    match colour {
+        HATCH => "url(#hatch)".to_owned(),
+        INK => "currentColor".to_owned(),
+        RGBColor(r, g, b) => format!("#{r:02x}{g:02x}{b:02x}"),
+    }
+}
+
+/// All cells, one path a colour. Neighbours of one colour are one rectangle: a
+/// healthy rack of 5,184 cells is then some hundred of them.
+fn cells(grid: &Grid, at: &Layout) -> String {
+    let mut paths: BTreeMap<String, String> = BTreeMap::new();
     for row in 0..grid.rows.len() {
         let colours: Vec<_> = (0..grid.cols.len()).map(|col| fill(grid.at(row, col))).collect();
         let mut col = 0;
-        // Neighbours of one colour are one rectangle: a healthy rack of 5,184
-        // cells is then some hundred shapes instead of half a megabyte.
-        for run in colours.chunk_by(|a, b| a == b && !at.numbers) {
-            let corners = [(at.x(col), at.y(row)), (at.x(col + run.len()), at.y(row + 1))];
+        for run in colours.chunk_by(|a, b| a == b) {
             if let Some(colour) = run[0] {
-                area.draw(&Rectangle::new(corners, colour.filled()))?;
+                let (x, y) = (at.x(col), at.y(row));
+                let (w, h) = (px(run.len()) * at.cell.0, at.cell.1);
+                let path = paths.entry(hex(colour)).or_default();
+                let _ = write!(path, "M{x} {y}h{w}v{h}h-{w}z");
             }
             col += run.len();
         }
-        if !at.numbers {
-            continue;
-        }
-        for (col, colour) in colours.iter().enumerate() {
+    }
+    let paths = paths.iter().map(|(fill, path)| format!("<path fill=\"{fill}\" d=\"{path}\"/>"));
+    format!("<g class=\"cells\" shape-rendering=\"crispEdges\">{}</g>", paths.collect::<String>())
+}
+
+/// The numbers inside cells, where those are large enough.
+fn numbers(grid: &Grid, at: &Layout) -> String {
+    let mut out = String::from(
+        "<g class=\"numbers\" font-size=\"10\" text-anchor=\"middle\" dominant-baseline=\"central\">",
+    );
+    for row in 0..if at.numbers { grid.rows.len() } else { 0 } {
+        for col in 0..grid.cols.len() {
             let spot = grid.at(row, col);
-            if let (Some(value), Some(colour)) = (spot.and_then(|s| s.value), colour) {
-                let style = label(10.0 * 1.24, on(*colour), HPos::Center, VPos::Center);
-                let centre = (at.x(col) + at.cell.0 / 2, at.y(row) + at.cell.1 / 2);
-                area.draw(&Text::new(number(value), centre, style))?;
-            }
+            let (Some(value), Some(colour)) = (spot.and_then(|s| s.value), fill(spot)) else {
+                continue;
+            };
+            let (x, y) = (at.x(col) + at.cell.0 / 2, at.y(row) + at.cell.1 / 2);
+            let (ink, value) = (hex(on(colour)), number(value));
+            let _ = write!(out, "<text x=\"{x}\" y=\"{y}\" fill=\"{ink}\">{value}</text>");
         }
     }
-    Ok(())
+    out.push_str("</g>");
+    out
 }
 
 /// Black or white, whichever reads better on a cell; the page's ink on none.
@@ -274,6 +312,8 @@ fn axes(area: &Area<'_>, grid: &Grid, at: &Layout) -> Drawn {
         Shape::Pairs if grouped(&grid.rows) => ("sends", "receives"),
         Shape::Pairs => ("GPU that sends", "GPU that receives"),
         Shape::PerGpu => ("node", "GPU"),
+        Shape::PerRail => ("node", "rail"),
+        Shape::Leaves => ("leaf that sends", "leaf that receives"),
     };
     let style = label(TEXT, MUTED, HPos::Center, VPos::Top);
     let centre = middle(at.left, at.right());
@@ -310,21 +350,25 @@ pub(super) fn crosses_left_out(grid: &Grid) -> bool {
     MOST_CROSSES < bad(grid).len()
 }
 
-fn crosses(area: &Area<'_>, grid: &Grid, at: &Layout) -> Drawn {
-    if crosses_left_out(grid) {
-        return Ok(());
-    }
-    for (row, col) in bad(grid) {
+/// A cross in each cell that is not as expected, one path a colour.
+fn crosses(grid: &Grid, at: &Layout) -> String {
+    let mut paths: BTreeMap<String, String> = BTreeMap::new();
+    let bad = if crosses_left_out(grid) { Vec::new() } else { bad(grid) };
+    for (row, col) in bad {
         let colour = fill(grid.at(row, col)).map_or(INK, on);
         let half = if at.numbers { 3 } else { (at.cell.0 / 3).clamp(2, 6) };
-        let centre = if at.numbers {
+        let (x, y) = if at.numbers {
             (at.x(col + 1) - 7, at.y(row) + 7)
         } else {
             (at.x(col) + at.cell.0 / 2, at.y(row) + at.cell.1 / 2)
         };
-        cross(area, centre, half, colour)?;
+        let (l, t, side) = (x - half, y - half, 2 * half);
+        let path = paths.entry(hex(colour)).or_default();
+        let _ = write!(path, "M{l} {t}l{side} {side}m0-{side}l-{side} {side}");
     }
-    Ok(())
+    let paths =
+        paths.iter().map(|(stroke, path)| format!("<path stroke=\"{stroke}\" d=\"{path}\"/>"));
+    format!("<g class=\"crosses\" fill=\"none\">{}</g>", paths.collect::<String>())
 }
 
 /// A cross as one stroke: down, back to the middle, and across.
@@ -410,7 +454,7 @@ const LEGEND_HEIGHT: i32 = 96;
 fn legend(area: &Area<'_>, grid: &Grid, blame: &Blame, at: &Layout) -> Drawn {
     let top = at.bottom() + 30;
     let left = 16;
-    let small = |h| label(10.0 * 1.24, INK, h, VPos::Top);
+    let small = |h, ink| label(10.0 * 1.24, ink, h, VPos::Top);
     let title = match grid.reference {
         Reference::Expectation(low, high) if low == high => {
             format!("Ratio to the expected {}", quantity(low, Some(grid.unit)))
@@ -424,7 +468,7 @@ fn legend(area: &Area<'_>, grid: &Grid, blame: &Blame, at: &Layout) -> Drawn {
         ),
         Reference::Nothing => "No number was measured".to_owned(),
     };
-    area.draw(&Text::new(title, (left, top), label(TEXT, INK, HPos::Left, VPos::Top)))?;
+    area.draw(&Text::new(title, (left, top), label(TEXT, KEY, HPos::Left, VPos::Top)))?;
     let y = top + 18;
     let mut x = left;
     // Worst on the left, as a ratio grows.
@@ -434,7 +478,7 @@ fn legend(area: &Area<'_>, grid: &Grid, blame: &Blame, at: &Layout) -> Drawn {
         if band.from.is_finite() {
             area.draw(&PathElement::new([(x, y + 14), (x, y + 18)], INK.stroke_width(1)))?;
             let text = format!("{:.2}", band.from);
-            area.draw(&Text::new(text, (x, y + 19), small(HPos::Center)))?;
+            area.draw(&Text::new(text, (x, y + 19), small(HPos::Center, TICK)))?;
         }
         x += STEP;
     }
@@ -442,12 +486,12 @@ fn legend(area: &Area<'_>, grid: &Grid, blame: &Blame, at: &Layout) -> Drawn {
     let y = y + 38;
     area.draw(&Rectangle::new([(left, y), (left + 14, y + 12)], HATCH.filled()))?;
     area.draw(&Rectangle::new([(left, y), (left + 14, y + 12)], MUTED.stroke_width(1)))?;
-    area.draw(&Text::new("no number", (left + 20, y + 2), small(HPos::Left)))?;
+    area.draw(&Text::new("no number", (left + 20, y + 2), small(HPos::Left, INK)))?;
     cross(area, (left + 101, y + 6), 4, INK)?;
-    area.draw(&Text::new("degraded or failed", (left + 112, y + 2), small(HPos::Left)))?;
+    area.draw(&Text::new("degraded or failed", (left + 112, y + 2), small(HPos::Left, INK)))?;
     if !blame.is_empty() {
         outline(area, (left + 224, y + 2), (left + 240, y + 10))?;
-        area.draw(&Text::new("blamed part", (left + 250, y + 2), small(HPos::Left)))?;
+        area.draw(&Text::new("blamed part", (left + 250, y + 2), small(HPos::Left, INK)))?;
     }
     Ok(())
 }
@@ -455,7 +499,7 @@ fn legend(area: &Area<'_>, grid: &Grid, blame: &Blame, at: &Layout) -> Drawn {
 /// Tooltips, as invisible shapes above the cells: for every cell where cells
 /// are few, else for those that are not as expected.
 fn titles(grid: &Grid, at: &Layout) -> String {
-    let mut out = String::new();
+    let mut out = String::from("<g class=\"tips\" fill=\"none\" pointer-events=\"all\">");
     let few = grid.spots.len() <= 400;
     let mut left = MOST_CROSSES;
     for row in 0..grid.rows.len() {
@@ -468,11 +512,12 @@ fn titles(grid: &Grid, at: &Layout) -> String {
             left -= 1;
             let [x, y] = [at.x(col), at.y(row)];
             let (w, h) = at.cell;
-            out.push_str(&format!("<path d=\"M{x} {y}h{w}v{h}h-{w}z\"><title>"));
+            let _ = write!(out, "<path d=\"M{x} {y}h{w}v{h}h-{w}z\"><title>");
             escape(&words(grid, row, col, spot), &mut out);
             out.push_str("</title></path>");
         }
     }
+    out.push_str("</g>");
     out
 }
 
@@ -480,15 +525,16 @@ fn titles(grid: &Grid, at: &Layout) -> String {
 pub(super) fn words(grid: &Grid, row: usize, col: usize, spot: &Spot) -> String {
     let (from, to) = (clip(&grid.rows[row].name(), 80), clip(&grid.cols[col].name(), 80));
     let ends = match grid.shape {
-        Shape::Pairs => format!("{from} → {to}"),
-        Shape::PerGpu => format!("{from}, {to}"),
+        Shape::Pairs | Shape::Leaves => format!("{from} → {to}"),
+        Shape::PerGpu | Shape::PerRail => format!("{from}, {to}"),
     };
     let value = spot.value.map_or("no number".to_owned(), |v| quantity(v, Some(grid.unit)));
     let ratio = spot.ratio.map(|r| format!(", ratio {r:.3}")).unwrap_or_default();
     format!("{ends}: {value}{ratio}, {}", spot.outcome)
 }
 
-fn escape(text: &str, out: &mut String) {
+/// `text` as it may stand in markup, in an attribute as well.
+pub(super) fn escape(text: &str, out: &mut String) {
     for c in text.chars() {
         match c {
             '&' => out.push_str("&amp;"),
@@ -500,10 +546,11 @@ fn escape(text: &str, out: &mut String) {
     }
 }
 
-/// The image with its description, its tooltips, and the page's colours in
+/// The image with its description, what lies under and over what plotters drew
+/// (cells; crosses and tooltips), and the page's colours in
 /// place of the stand-ins. Quotes in text are escaped, so that no text can
 /// look like one of the attributes replaced here.
-fn themed(svg: &str, id: &str, title: &str, about: &str, titles: &str) -> String {
+fn themed(svg: &str, id: &str, words: [&str; 2], under: &str, over: &str) -> String {
     let body = svg.split_once('>').map_or("", |(_, body)| body);
     let head = svg.split_once("viewBox=\"").and_then(|(_, rest)| rest.split_once('"'));
     let view = head.map_or("0 0 1 1", |(view, _)| view);
@@ -518,6 +565,8 @@ fn themed(svg: &str, id: &str, title: &str, about: &str, titles: &str) -> String
         .replace(" stroke=\"#010101\"", " stroke=\"currentColor\"")
         .replace(" fill=\"#020202\"", " fill=\"url(#hatch)\"")
         .replace(" fill=\"#030303\"", " fill=\"currentColor\" fill-opacity=\".7\"")
+        .replace(" fill=\"#040404\"", " fill=\"currentColor\" class=\"tick\"")
+        .replace(" fill=\"#050505\"", " fill=\"currentColor\" class=\"key\"")
         .replace(" stroke=\"#030303\"", " stroke=\"currentColor\" stroke-opacity=\".5\"")
         .replace("\n</text>", "</text>");
     let body = body.trim_end().strip_suffix("</svg>").unwrap_or(&body);
@@ -525,14 +574,14 @@ fn themed(svg: &str, id: &str, title: &str, about: &str, titles: &str) -> String
         "<svg viewBox=\"{view}\" width=\"{width}\" height=\"{height}\" role=\"img\" \
          aria-labelledby=\"{id}-t {id}-d\"><title id=\"{id}-t\">"
     );
-    escape(title, &mut out);
-    out.push_str(&format!("</title><desc id=\"{id}-d\">"));
-    escape(about, &mut out);
+    escape(words[0], &mut out);
+    let _ = write!(out, "</title><desc id=\"{id}-d\">");
+    escape(words[1], &mut out);
     out.push_str("</desc>");
+    out.push_str(under);
     out.push_str(body);
-    out.push_str("<g fill=\"none\" pointer-events=\"all\">");
-    out.push_str(titles);
-    out.push_str("</g></svg>");
+    out.push_str(over);
+    out.push_str("</svg>");
     out
 }
 
@@ -552,8 +601,10 @@ mod tests {
     fn a_rack_marks_its_guilty_gpu_by_name_outline_and_crosses() {
         let svg = drawn(&fixture::rack(), 1);
         assert!(svg.contains("◀ node0007:2") && svg.contains("▲ node0007:2"));
-        // 142 cells of the bad GPU, and one cross in the legend.
-        assert_eq!(svg.matches("<polyline").count() - lines_between_nodes(), 143 + 8);
+        // 142 cells of the bad GPU, all crossed by one path.
+        let (_, crosses) = svg.split_once("class=\"crosses\"").expect("the group");
+        assert_eq!(crosses.split('"').nth(5).map(|d| d.matches('M').count()), Some(142));
+        assert_eq!(svg.matches("<path fill=").count(), 3, "healthy, high and one link lost");
         assert!(svg.len() < 200_000, "{}", svg.len());
     }
 
@@ -566,17 +617,12 @@ mod tests {
         assert_eq!(some, [(5, 1, "node0002:1".to_owned()), (6, 1, "node0002:2".to_owned())]);
     }
 
-    /// 17 lines down and 17 across.
-    fn lines_between_nodes() -> usize {
-        34
-    }
-
     #[test]
     fn no_stand_in_colour_is_left_and_all_tags_close() {
         for run in fixture::all() {
             for grid in 0..grids(&run).len() {
                 let svg = drawn(&run, grid);
-                for left in ["#010101", "#020202", "#030303", "NaN"] {
+                for left in ["#010101", "#020202", "#030303", "#040404", "#050505", "NaN"] {
                     assert!(!svg.contains(left), "{left}");
                 }
                 assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());

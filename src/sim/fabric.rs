@@ -86,6 +86,8 @@ pub struct Gpu {
     pub dips: Option<(f64, [f64; 2])>,
     /// Share of its rate lost with each reading.
     pub drift: f64,
+    /// It was put in the place of another.
+    pub swapped: bool,
 }
 
 /// What a copy runs over.
@@ -165,6 +167,7 @@ impl Fabric {
             present: true,
             dips: None,
             drift: 0.0,
+            swapped: false,
         }));
         self.nodes.push(Node {
             name: name.to_owned(),
@@ -280,6 +283,10 @@ impl Fabric {
             Fault::GpuMissing { gpu } => {
                 let gpu = self.gpu(gpu)?;
                 self.gpus[gpu].present = false;
+            }
+            Fault::GpuSwapped { gpu } => {
+                let gpu = self.gpu(gpu)?;
+                self.gpus[gpu].swapped = true;
             }
             Fault::PlaneOut { domain, count, first } => {
                 let group = real

@@ -34,6 +34,11 @@ pub enum Fault {
         /// Which GPU.
         gpu: String,
     },
+    /// No fault of what runs: a GPU was put in the place of another.
+    GpuSwapped {
+        /// Which GPU.
+        gpu: String,
+    },
     /// Switch planes of a domain are out: one plane, or a whole switch tray.
     PlaneOut {
         /// The domain, as it really is.
@@ -264,6 +269,63 @@ pub enum Fault {
         /// Which tool.
         tool: String,
     },
+}
+
+/// A fault that is not there from the beginning: it comes with time, or with
+/// heat.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Later {
+    /// It shows from this round of a burn-in on, counted from 1.
+    #[serde(default)]
+    pub from_round: u32,
+    /// It shows no more from this round on.
+    #[serde(default)]
+    pub until_round: Option<u32>,
+    /// It shows where the GPUs were under load for so many minutes before.
+    #[serde(default)]
+    pub soaked_minutes: f64,
+    /// It shows while that load runs, and not afterwards.
+    #[serde(default)]
+    pub while_soaking: bool,
+    /// What is wrong then.
+    pub fault: Fault,
+}
+
+/// How far a burn-in has come, for what comes with time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Age {
+    /// The round, from 1; 0 is none.
+    pub round: u32,
+    /// Minutes of load before it.
+    pub soaked_minutes: f64,
+    /// The load runs now.
+    pub soaking: bool,
+}
+
+impl Age {
+    /// As one word: `2:10`, and `2:10:soaking` while the load runs.
+    pub fn read(word: &str) -> Option<Self> {
+        let mut parts = word.split(':');
+        let round = parts.next()?.parse().ok()?;
+        let soaked_minutes = parts.next()?.parse().ok()?;
+        let soaking = match parts.next() {
+            None => false,
+            Some("soaking") => true,
+            Some(_) => return None,
+        };
+        Some(Self { round, soaked_minutes, soaking })
+    }
+}
+
+impl Later {
+    /// Whether it shows at this age.
+    pub fn shows(&self, age: Age) -> bool {
+        self.from_round <= age.round
+            && self.until_round.is_none_or(|end| age.round < end)
+            && self.soaked_minutes <= age.soaked_minutes
+            && (!self.while_soaking || age.soaking)
+    }
 }
 
 /// Which way of a fabric link.

@@ -10,7 +10,9 @@ use serde::Deserialize;
 
 use super::cases;
 use super::collective::Collective;
+use super::fault::Age;
 use super::fault::Fault;
+use super::fault::Later;
 use super::network;
 use super::network::Settings;
 use super::noise::Noise;
@@ -55,6 +57,9 @@ pub struct Scenario {
     /// What is wrong.
     #[serde(rename = "fault", default)]
     pub faults: Vec<Fault>,
+    /// What is wrong from some time on.
+    #[serde(default)]
+    pub later: Vec<Later>,
 }
 
 /// One domain, real or claimed.
@@ -109,6 +114,14 @@ impl Scenario {
         Ok(scenario)
     }
 
+    /// The scenario at an age: what has come by then is wrong as well.
+    #[must_use]
+    pub fn at(mut self, age: Age) -> Self {
+        let come = self.later.iter().filter(|later| later.shows(age));
+        self.faults.extend(come.map(|later| later.fault.clone()));
+        self
+    }
+
     /// The domains as they really are.
     pub fn real(&self) -> Result<Vec<Group>, String> {
         unfold("domain", &self.domains)
@@ -152,6 +165,9 @@ impl Scenario {
         }
         for (number, fault) in self.faults.iter().enumerate() {
             self.check_fault(fault).map_err(|why| format!("fault {}: {why}", number + 1))?;
+        }
+        for (number, later) in self.later.iter().enumerate() {
+            self.check_fault(&later.fault).map_err(|why| format!("later {}: {why}", number + 1))?;
         }
         let noise = &self.noise;
         if !(0.0..0.5).contains(&noise.sigma) || !(0.0..=1.0).contains(&noise.dip_rate) {

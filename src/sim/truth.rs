@@ -179,6 +179,7 @@ fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
             at_gpu(Wrong { share: Some(share), direction: way, ..lost }, gpu)
         }
         Fault::GpuParked { gpu } => at_gpu(wrong("gpu-parked", "gpu", "failed"), gpu),
+        Fault::GpuSwapped { gpu } => at_gpu(wrong("gpu-swapped", "gpu", ""), gpu),
         Fault::GpuMissing { gpu } => at_gpu(wrong("gpu-missing", "gpu", "failed"), gpu),
         Fault::PlaneOut { domain, .. } => {
             Wrong { domain: Some(domain.clone()), ..wrong("plane-out", "plane", "degraded") }

@@ -8,6 +8,7 @@ use super::*;
 use crate::model::action::Mark;
 use crate::model::certificate::CERTIFICATE_FORMAT;
 use crate::model::certificate::Identity;
+use crate::model::certificate::VoidOn;
 use crate::model::certificate::Voided;
 use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::live::LiveNode;
@@ -137,7 +138,9 @@ fn certificate(node: &NodeName, ago_h: i64, left_h: i64) -> Certificate {
         issued_unix: NOW - ago_h * HOUR,
         expires: rfc3339(NOW + left_h * HOUR),
         expires_unix: NOW + left_h * HOUR,
+        void_on: VoidOn::default(),
         voided: None,
+        signature: None,
     }
 }
 

@@ -123,6 +123,7 @@ fn no_more(
     }
     if let (Some(then), Some(is)) = (&certificate.identity.boot_id, &node.boot_id)
         && then != is
+        && certificate.void_on.boot
     {
         return Some("it has booted since it was certified".to_owned());
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -25,34 +26,79 @@ use crate::launch::slurm::WhenBusy;
 const MOST: u32 = 1_024;
 
 /// `[launcher.kubernetes]` of the configuration.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Section {
+    /// The kubeconfig of who may make pods. Default: the environment's, or the pod's own account.
     kubeconfig: Option<PathBuf>,
+    /// The context in it. Default: its current one.
+    #[schemars(with = "Option<String>")]
     context: Option<Spanned<String>>,
+    /// Where everything is made. Default: `fabricgate`.
+    #[schemars(with = "Option<String>")]
     namespace: Option<Spanned<String>>,
+    /// The image, with fabricgate and the tools that probes call in it. Required.
+    #[schemars(with = "Option<String>")]
     image: Option<Spanned<String>>,
+    /// The secret with which it is pulled. Default: none.
+    #[schemars(with = "Option<String>")]
     pull_secret: Option<Spanned<String>>,
+    /// When it is pulled. Default: as Kubernetes does.
     pull_policy: Option<PullPolicy>,
+    /// The account of the pods; they are given no token of it. Default: the namespace's.
+    #[schemars(with = "Option<String>")]
     service_account: Option<Spanned<String>>,
+    /// Pods have the node's network, and so its RDMA devices. Default: false.
     host_network: bool,
+    /// How GPUs are asked for. Default: `device-plugin`.
     gpus: Gpus,
+    /// What the device plugin calls a GPU. Default: `nvidia.com/gpu`.
+    #[schemars(with = "Option<String>")]
     resource: Option<Spanned<String>>,
+    /// The class of devices that is claimed. Default: `gpu.nvidia.com`.
+    #[schemars(with = "Option<String>")]
     device_class: Option<Spanned<String>>,
+    /// GPUs of a node where claims do not say, 0 (none) to 1024. Default: as many as it offers.
+    #[schemars(with = "Option<u32>")]
     gpus_per_node: Option<Spanned<u32>>,
+    /// Further resources that every pod asks for, and how many, 1 to 1024. Default: none.
+    #[schemars(with = "BTreeMap<String, u32>")]
     rdma: BTreeMap<Spanned<String>, Spanned<u32>>,
+    /// Whether ComputeDomains are made. Default: `auto`.
     compute_domain: ComputeDomains,
+    /// How `mpirun` reaches the other pods. Default: `none`.
     ranks: Ranks,
+    /// Variables of the pods; `{node}` in a value is the node. They are stored with the run: no
+    /// place for secrets. Default: none.
+    #[schemars(with = "BTreeMap<String, String>")]
     env: BTreeMap<Spanned<String>, String>,
+    /// What is tolerated besides our own taints. Default: none.
+    #[schemars(with = "Vec<Toleration>")]
     tolerations: Vec<Spanned<Toleration>>,
+    /// Whether cordoned nodes are measured too. Default: false.
     cordoned: bool,
+    /// Whether the container is privileged. Default: false.
     privileged: bool,
+    /// Its capabilities. Default: `["IPC_LOCK"]`, for RDMA pins memory.
+    #[schemars(with = "Option<Vec<String>>")]
     capabilities: Option<Vec<Spanned<String>>>,
+    /// The size of `/dev/shm`, as Kubernetes writes sizes. Default: `16Gi`.
+    #[schemars(with = "Option<String>")]
     shm: Option<Spanned<String>>,
+    /// The priority class; take one with `preemptionPolicy: Never`. Default: the cluster's.
+    #[schemars(with = "Option<String>")]
     priority_class: Option<Spanned<String>>,
+    /// What is done about nodes with GPU pods; not `reserve`. Default: `skip`.
+    #[schemars(with = "Option<WhenBusy>")]
     busy: Option<Spanned<WhenBusy>>,
+    /// Seconds for which busy nodes are waited for. Default: 3600.
+    #[schemars(with = "Option<f64>")]
     wait_s: Option<Spanned<f64>>,
+    /// Seconds that a pod may take to run, its image included, from 1. Default: 600.
+    #[schemars(with = "Option<f64>")]
     start_s: Option<Spanned<f64>>,
+    /// Seconds that a pod may live, from 1. Default: twice what is planned, 10 minutes at least.
+    #[schemars(with = "Option<f64>")]
     deadline_s: Option<Spanned<f64>>,
 }
 

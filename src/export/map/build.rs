@@ -81,6 +81,7 @@ fn parts(domain: &ClaimedDomain, source: &Source<'_>) -> Vec<Domain> {
         unmeasured,
         platform: domain.platform.clone(),
         gpus_per_node: domain.gpus_per_node,
+        nvlinks: platform.and_then(|it| it.nvlink.as_ref()).map(|it| it.links),
     };
     let cells = &source.run.cells;
     let is_servers = platform.is_some_and(|platform| !platform.spans_nodes());
@@ -218,6 +219,7 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
                 }
             }
         }
+        confirm(&findings, &mut gpus);
         let machine = source.machines.iter().rfind(|machine| machine.node == *node);
         members.insert(
             node.clone(),
@@ -245,6 +247,17 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
         );
     }
     members
+}
+
+/// Marks the GPUs that confirmed findings blame.
+fn confirm(findings: &[&Finding], gpus: &mut BTreeMap<u32, Gpu>) {
+    for finding in findings.iter().filter(|it| it.confirmed && Outcome::Degraded <= it.outcome) {
+        let locus = &finding.locus;
+        let is_one = matches!(locus.kind, LocusKind::Gpu | LocusKind::Direction);
+        if let Some(index) = locus.gpu.filter(|_| is_one && locus.peer.is_none()) {
+            gpus.entry(index).or_default().is_confirmed = true;
+        }
+    }
 }
 
 /// Whether a finding is about this node or a part of it; what is about something

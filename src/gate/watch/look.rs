@@ -38,6 +38,7 @@ use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::watch::NotDue;
 use crate::model::watch::WatchEvent;
+use crate::record::signing::Trust;
 
 /// How long marks rest that could not be put right.
 const MARKS_REST: Duration = Duration::from_secs(600);
@@ -112,7 +113,7 @@ impl Look {
         let live = watch.scheduler.read(&[]).await;
         let live = live.map_err(|error| format!("{}: {error}", watch.scheduler.name()))?;
         let ledger = journal::look(&watch.folder).map_err(|error| error.to_string())?;
-        let known = Known::read(&watch.folder, claims);
+        let known = Known::read(&watch.folder, claims, watch.trust);
         let running: Vec<Running> = state.jobs.iter().map(super::state::Started::running).collect();
         let now = stamp::stamp();
         let due = due::due(
@@ -211,7 +212,10 @@ impl Look {
             return Ok(());
         }
         match asked(&watch.claims).await {
-            Ok(claims) => self.claims = Some((claims, Instant::now())),
+            Ok(claims) => {
+                watch.vitals.claimed(&claims);
+                self.claims = Some((claims, Instant::now()));
+            }
             Err(why) => {
                 let Some((_, at)) = &mut self.claims else { return Err(why) };
                 *at = Instant::now();
@@ -265,15 +269,15 @@ struct Known {
 }
 
 impl Known {
-    fn read(folder: &Path, claims: &Claims) -> Self {
-        let (found, troubles) = certificates::all(folder);
+    fn read(folder: &Path, claims: &Claims, trust: &Trust) -> Self {
+        let (found, troubles) = certificates::all(folder, trust);
         let certificates: BTreeMap<NodeName, Certificate> =
             found.into_iter().map(|it| (it.node.clone(), it)).collect();
         let mut unreadable = BTreeMap::new();
         if !troubles.is_empty() {
             let nodes = claims.domains.iter().flat_map(|domain| &domain.nodes);
             for node in nodes.filter(|node| !certificates.contains_key(*node)) {
-                if let Err(error) = certificates::read(folder, node) {
+                if let Err(error) = certificates::trusted(folder, node, trust) {
                     unreadable.insert(node.clone(), error.to_string());
                 }
             }

@@ -11,6 +11,7 @@ use crate::model::claims::ClaimedDomain;
 use crate::model::id::NodeName;
 use crate::model::live::LiveNode;
 use crate::model::profile::Profile;
+use crate::record::signing::Trust;
 
 fn settings() -> Settings {
     Settings {
@@ -81,6 +82,7 @@ impl Stand {
             claims: Arc::new(move || Ok(claims(nodes, domains))),
             settings: Settings { at_once: domains, ..settings() },
             policy: &Policy::default(),
+            trust: &Trust::default(),
             taints: false,
             writer: None,
             pace: Pace {
@@ -279,6 +281,7 @@ fn a_program_that_is_not_there_is_told_and_its_node_rests() {
         claims: Arc::new(|| Ok(claims(1, 1))),
         settings: settings(),
         policy: &Policy::default(),
+        trust: &Trust::default(),
         taints: false,
         writer: None,
         pace: Pace {

@@ -1,5 +1,138 @@
-//! History across runs: an index (SQLite) of what run folders hold, which can be
-//! made anew from them at any time.
+//! What all runs showed, in one SQLite file, so that a part can be looked at over time.
 //!
-//! Run folders are the truth, this only finds things in it. Nothing here judges;
-//! what is usual and where a step is, `judge::drift` says.
+//! An index: the run folders are the truth, and everything here is made again
+//! from them at any time. Nothing here judges, and a run's verdict and the gate
+//! never wait for it: whoever adds a run has its verdict already.
+
+mod add;
+pub mod identity;
+mod open;
+mod read;
+mod retain;
+mod rolled;
+mod schema;
+#[cfg(test)]
+mod tests;
+use std::fs::File;
+use std::path::PathBuf;
+
+use rusqlite::Connection;
+
+pub use add::Added;
+pub use add::Rebuilt;
+pub use open::set_aside;
+pub use read::LastMeasured;
+pub use read::Listed;
+pub use read::NodeRuns;
+pub use read::Selection;
+pub use retain::Retention;
+pub use retain::Thinned;
+
+use super::RecordError;
+
+/// A history that was opened.
+#[derive(Debug)]
+pub struct History {
+    path: PathBuf,
+    connection: Connection,
+    /// Held by the one who writes, until it is closed.
+    _lock: Option<File>,
+}
+
+/// Why a history could not be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// It is not there.
+    #[error("{}: there is no history yet; `fabricgate history --rebuild` makes one from run folders", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A newer program wrote it.
+    #[error(
+        "{}: a history of version {found}, written by a newer fabricgate; this one knows up to \
+         {known}: use the newer program, or name another file in [history] path, which `fabricgate \
+         history --rebuild` fills from the run folders",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The newest one known here.
+        known: i64,
+    },
+    /// It is an SQLite file of somebody else.
+    #[error("{}: an SQLite file that is no history of fabricgate; it is left as it is", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is damaged.
+    #[error(
+        "{}: damaged ({why}); `fabricgate history --rebuild` sets it aside and makes it again from \
+         the run folders",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite says.
+        why: String,
+    },
+    /// Another process writes it.
+    #[error("{}: another process has been writing it for {seconds} s", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// There is no room.
+    #[error("{}: no room left on the disk; the history is as it was before", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The database says no.
+    #[error("{}: {source}", path.display())]
+    Database {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite says.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// The system says no.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A run folder cannot be read.
+    #[error(transparent)]
+    Run(#[from] RecordError),
+}
+
+impl HistoryError {
+    /// Whether the file itself is broken, so that making it again helps.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. })
+    }
+}
+
+impl History {
+    /// Where it is.
+    pub fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+
+    /// What an error of the database means for this file.
+    fn error(&self, source: rusqlite::Error) -> HistoryError {
+        open::meaning(&self.path, source)
+    }
+}

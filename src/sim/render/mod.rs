@@ -74,7 +74,9 @@ pub fn general(value: f64, digits: usize) -> String {
 /// A GPU's UUID: made from its node and slot, the same in every output.
 pub fn uuid(fabric: &Fabric, gpu: usize) -> String {
     let key = Key::of(0x6770_7520).named(&fabric.home(gpu).name);
-    format!("GPU-{}", hyphenated(key.with(u64::from(fabric.gpus[gpu].slot))))
+    let key = key.with(u64::from(fabric.gpus[gpu].slot));
+    let key = if fabric.gpus[gpu].swapped { key.named("swapped") } else { key };
+    format!("GPU-{}", hyphenated(key))
 }
 
 /// Sixteen bytes of a key in the form of a UUID.

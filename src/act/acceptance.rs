@@ -1,0 +1,282 @@
+//! What all rounds of a burn-in say of each node together: accepted, not, or not
+//! known, and why.
+//!
+//! Pure. It reads verdicts and never makes one: a node that one round found bad
+//! is not accepted, whatever the others say.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::stops;
+use crate::inventory::hostlist;
+use crate::model::acceptance::Acceptance;
+use crate::model::acceptance::Accepted;
+use crate::model::acceptance::BurnInRound;
+use crate::model::acceptance::NodeAcceptance;
+use crate::model::acceptance::NodeRound;
+use crate::model::acceptance::Stop;
+use crate::model::acceptance::StopRule;
+use crate::model::certificate::Minimum;
+use crate::model::claims::Claims;
+use crate::model::comparison::Compared;
+use crate::model::comparison::Comparison;
+use crate::model::comparison::Difference;
+use crate::model::id::NodeName;
+use crate::model::recording::Recording;
+use crate::model::trend::PartKind;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::Verdicts;
+
+/// Nodes as they begin: nothing is known of them.
+pub fn begin(claims: &Claims) -> Vec<NodeAcceptance> {
+    let mut nodes: Vec<NodeAcceptance> = claims
+        .domains
+        .iter()
+        .flat_map(|domain| domain.nodes.iter().map(move |node| (domain, node)))
+        .map(|(domain, node)| NodeAcceptance {
+            node: node.clone(),
+            domain: Some(domain.name.clone()),
+            accepted: Accepted::Unknown,
+            reason: "no round was held yet".to_owned(),
+            rounds: 0,
+            passed: 0,
+            out: None,
+            minima: Vec::new(),
+            detectable: None,
+            drift: None,
+        })
+        .collect();
+    nodes.sort_by(|a, b| a.node.cmp(&b.node));
+    nodes
+}
+
+/// The claims of those that still take part.
+pub fn taking_part(claims: &Claims, nodes: &[NodeAcceptance]) -> Claims {
+    let out: BTreeSet<&NodeName> =
+        nodes.iter().filter(|it| it.out.is_some()).map(|it| &it.node).collect();
+    let mut claims = claims.clone();
+    for domain in &mut claims.domains {
+        domain.nodes.retain(|node| !out.contains(node));
+    }
+    claims.domains.retain(|domain| !domain.nodes.is_empty());
+    for leaf in &mut claims.leaves {
+        leaf.nodes.retain(|node| !out.contains(node));
+    }
+    claims.leaves.retain(|leaf| !leaf.nodes.is_empty());
+    claims
+}
+
+/// Takes in the numbers of a round: the least of all, and the coarsest look.
+pub fn add(
+    nodes: &mut [NodeAcceptance],
+    minima: &BTreeMap<NodeName, Vec<Minimum>>,
+    verdicts: &Verdicts,
+) {
+    for node in nodes {
+        for minimum in minima.get(&node.node).into_iter().flatten() {
+            let known = node
+                .minima
+                .iter_mut()
+                .find(|it| it.testcase == minimum.testcase && it.unit == minimum.unit);
+            match known {
+                Some(known) if minimum.value < known.value => *known = minimum.clone(),
+                Some(_) => {}
+                None => node.minima.push(minimum.clone()),
+            }
+        }
+        let detectable =
+            verdicts.nodes.iter().find(|it| it.node == node.node).and_then(|it| it.detectable);
+        node.detectable = match (node.detectable, detectable) {
+            (Some(known), Some(now)) => Some(known.max(now)),
+            (known, now) => known.or(now),
+        };
+    }
+}
+
+/// Versions that outputs name, beside those known.
+pub fn add_versions(versions: &mut BTreeMap<String, Vec<String>>, recordings: &[Recording]) {
+    for recording in recordings {
+        let facts = &recording.parsed.facts;
+        let tool = recording
+            .parsed
+            .tool
+            .map(|tool| (tool.as_str(), recording.parsed.tool_version.clone()));
+        let named = [
+            ("driver", facts.driver.clone()),
+            ("CUDA driver API", facts.cuda_driver.clone()),
+            ("CUDA runtime", facts.cuda_runtime.clone()),
+            ("NCCL", facts.nccl.clone()),
+        ];
+        for (name, version) in named.into_iter().chain(tool) {
+            let Some(version) = version else { continue };
+            let known = versions.entry(name.to_owned()).or_default();
+            if !known.contains(&version) {
+                known.push(version);
+                known.sort();
+            }
+        }
+    }
+}
+
+/// Says of every node what all rounds come to, and of all of them together.
+pub fn conclude(acceptance: &mut Acceptance) {
+    let others = stops::other_machines(&acceptance.rounds);
+    let (rounds, asked, stop) = (&acceptance.rounds, &acceptance.asked, &acceptance.stop);
+    let wanted = match (asked.rounds, stop.as_ref().map(|stop| stop.rule)) {
+        // All hours, or enough clean rounds in a row, are what was asked for too.
+        (_, Some(StopRule::CleanRounds)) => asked.clean_rounds.unwrap_or(1),
+        (Some(rounds), _) => rounds,
+        (None, Some(StopRule::Hours)) => counting(rounds),
+        // It has not come to what was asked for, however many rounds there were.
+        (None, _) => u32::MAX,
+    };
+    for node in &mut acceptance.nodes {
+        let since = others.get(&node.node).map_or(0, |(round, _)| *round);
+        let own: Vec<(&BurnInRound, &NodeRound)> = rounds
+            .iter()
+            .filter(|round| round.ended.is_some())
+            .filter_map(|round| Some((round, round.nodes.iter().find(|it| it.node == node.node)?)))
+            .collect();
+        let counts = |(round, it): &&(&BurnInRound, &NodeRound)| {
+            since <= round.round && !(round.set_aside && it.outcome == Outcome::Unknown)
+        };
+        let counted: Vec<_> = own.iter().filter(counts).collect();
+        let of = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        node.rounds = of(counted.len());
+        let passed = counted.iter().filter(|(_, it)| it.outcome == Outcome::Pass).count();
+        node.passed = of(passed);
+        node.drift = acceptance.comparison.as_ref().and_then(|all| drift(all, &node.node));
+        let soaked = acceptance.soaks.iter();
+        let found = soaked.clone().find_map(|soak| Some((soak, soak.found.get(&node.node)?)));
+        let unsoaked = soaked.clone().find_map(|soak| Some((soak, soak.not_on.get(&node.node)?)));
+        let bad = own.iter().find(|(_, it)| Outcome::Unknown < it.outcome);
+        let (accepted, reason) = if let Some((round, it)) = bad {
+            let (number, run) = (round.round, &round.run);
+            (Accepted::Fail, format!("round {number} (run {run}): {}", it.reason))
+        } else if let Some((soak, why)) = found {
+            (Accepted::Fail, format!("under load after round {}: {why}", soak.after_round))
+        } else if let Some(out) = node.out.as_ref().filter(|out| out.rule == StopRule::TooHot) {
+            (Accepted::Fail, said(out))
+        } else if let Some(out) = &node.out {
+            (Accepted::Unknown, said(out))
+        } else if let Some((round, it)) =
+            counted.iter().find(|(_, it)| it.outcome == Outcome::Unknown)
+        {
+            (Accepted::Unknown, format!("round {}: {}", round.round, it.reason))
+        } else if let Some((soak, why)) = unsoaked {
+            let after = soak.after_round;
+            (Accepted::Unknown, format!("no load ran on it after round {after}: {why}"))
+        } else if node.passed < wanted {
+            let why = others.get(&node.node).map_or(String::new(), |(round, why)| {
+                format!(", and its burn-in began anew with round {round}: {why}")
+            });
+            let wanted =
+                if wanted == u32::MAX { "those asked for".to_owned() } else { wanted.to_string() };
+            let passed = node.passed;
+            (Accepted::Unknown, format!("passed {passed} rounds of {wanted}{why}"))
+        } else if let Some(drift) = node.drift.as_ref().filter(|it| asked.drift < lost(it)) {
+            (
+                Accepted::Unknown,
+                format!(
+                    "{}: more than the {} that is accepted",
+                    drifted(drift),
+                    share(asked.drift)
+                ),
+            )
+        } else {
+            let mut reason = format!("passed all of {} rounds", node.passed);
+            if let Some(drift) = &node.drift {
+                reason.push_str(&format!("; {}", drifted(drift)));
+            }
+            (Accepted::Pass, reason)
+        };
+        node.accepted = accepted;
+        node.reason = reason;
+    }
+    acceptance.accepted = stops::accepted(acceptance);
+}
+
+/// Rounds that count.
+fn counting(rounds: &[BurnInRound]) -> u32 {
+    let held = rounds.iter().filter(|round| round.ended.is_some() && !round.set_aside).count();
+    u32::try_from(held).unwrap_or(u32::MAX)
+}
+
+fn said(out: &Stop) -> String {
+    let when = match out.after_round {
+        0 => "before the first round".to_owned(),
+        round => format!("out since round {round}"),
+    };
+    format!("{when} ({}): {}", out.rule.as_str().replace('_', " "), out.why)
+}
+
+/// The part of a node that lost most.
+fn drift(comparison: &Comparison, node: &NodeName) -> Option<Compared> {
+    let own = comparison.parts.iter().filter(|it| {
+        it.difference == Difference::Worse
+            && it.part.node.as_ref() == Some(node)
+            && matches!(it.part.kind, PartKind::Gpu | PartKind::Node | PartKind::Rail)
+    });
+    own.max_by(|a, b| lost(a).total_cmp(&lost(b))).cloned()
+}
+
+/// How much worse, as a share.
+fn lost(compared: &Compared) -> f64 {
+    compared.change.map_or(0.0, f64::abs)
+}
+
+fn share(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn drifted(compared: &Compared) -> String {
+    let what = match (compared.part.gpu, &compared.part.rail) {
+        (Some(gpu), _) => format!("GPU {gpu}"),
+        (None, Some(rail)) => format!("rail {rail}"),
+        (None, None) => "it".to_owned(),
+    };
+    format!(
+        "{what} shows {} less in the last round than in the first ({})",
+        share(lost(compared)),
+        compared.testcase
+    )
+}
+
+/// What a reader must know beside the numbers.
+pub fn notes(acceptance: &Acceptance) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !acceptance.real {
+        notes.push("no real node was measured: this accepts nothing".to_owned());
+    }
+    let digests: BTreeSet<&String> =
+        acceptance.rounds.iter().filter_map(|it| it.thresholds_digest.as_ref()).collect();
+    if 1 < digests.len() {
+        notes.push("the expectations changed between rounds".to_owned());
+    }
+    for (node, (round, why)) in stops::other_machines(&acceptance.rounds) {
+        notes.push(format!("{node} began anew with round {round}: {why}"));
+    }
+    for round in acceptance.rounds.iter().filter(|round| round.set_aside) {
+        notes.push(format!(
+            "round {} was held again: nodes were lost in it, and who was only unknown there is not \
+             held to it",
+            round.round
+        ));
+    }
+    let mut out: BTreeMap<(u32, StopRule), Vec<&NodeName>> = BTreeMap::new();
+    for node in &acceptance.nodes {
+        if let Some(stop) = &node.out {
+            out.entry((stop.after_round, stop.rule)).or_default().push(&node.node);
+        }
+    }
+    for ((round, rule), nodes) in out {
+        let nodes = hostlist::fold(nodes.into_iter().map(NodeName::as_str));
+        let rule = rule.as_str().replace('_', " ");
+        notes.push(format!("after round {round} without {nodes} ({rule})"));
+    }
+    notes
+}
+
+#[cfg(test)]
+#[path = "acceptance_tests.rs"]
+mod tests;

@@ -1,0 +1,272 @@
+//! When a burn-in ends: for one node, for a domain, for all.
+//!
+//! Pure. Every rule has a name that the result tells (`StopRule`). One bad node
+//! ends its own burn-in and nobody else's.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use crate::measure::text::clean;
+use crate::model::acceptance::Acceptance;
+use crate::model::acceptance::Accepted;
+use crate::model::acceptance::BurnInRound;
+use crate::model::acceptance::Stop;
+use crate::model::acceptance::StopRule;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::raw::Ending;
+use crate::model::raw::RawResult;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
+use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::Verdicts;
+
+/// What the driver calls it when a GPU slows itself down because it is too hot
+/// (`nvmlClocksEventReasonHwThermalSlowdown`). The software's own thermal
+/// slowdown holds a target and is no emergency.
+const TOO_HOT: &str = "hardware thermal slowdown";
+
+/// Rounds that are held again because nodes were lost in them, at most: beyond
+/// that something takes nodes away one by one, which more rounds do not mend.
+pub const AGAIN_AT_MOST: usize = 2;
+
+/// A round, or the load between two, as far as rules look at it.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// The round, from 1; of load the one before.
+    pub round: u32,
+    /// What the judge says.
+    pub verdicts: &'a Verdicts,
+    /// What was claimed of the nodes that took part.
+    pub claims: &'a Claims,
+    /// What was run.
+    pub results: &'a [RawResult],
+    /// What was read.
+    pub recordings: &'a [Recording],
+    /// So many nodes of a domain that fail at once have a cause in common.
+    pub freeze_domain: usize,
+}
+
+/// The nodes that take no further part, and why.
+pub fn out(seen: &Seen<'_>) -> BTreeMap<NodeName, Stop> {
+    let stop = |rule, why: String| Stop { rule, after_round: seen.round, why };
+    let mut out: BTreeMap<NodeName, Stop> = BTreeMap::new();
+    for (node, why) in frozen(seen) {
+        out.entry(node).or_insert_with(|| stop(StopRule::Frozen, why));
+    }
+    for (node, why) in lost(seen.results) {
+        out.entry(node).or_insert_with(|| stop(StopRule::Lost, why));
+    }
+    // What is wrong with a node itself says more than what is in doubt around it.
+    for (node, gpus) in hot(seen.recordings) {
+        let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
+        let why = format!("GPU {} slowed itself down because it is too hot", gpus.join(", "));
+        out.insert(node, stop(StopRule::TooHot, why));
+    }
+    for verdict in seen.verdicts.nodes.iter().filter(|it| it.outcome == Outcome::Failed) {
+        let why = clean(&verdict.reason);
+        out.insert(verdict.node.clone(), stop(StopRule::HardFault, why));
+    }
+    out
+}
+
+/// Nodes of which wrong data, errors or missing GPUs were seen under load: what is
+/// slow there shares the fabric with everybody, and says nothing.
+pub fn found_under_load(verdicts: &Verdicts) -> BTreeMap<NodeName, String> {
+    let hard = |it: &&Finding| it.outcome == Outcome::Failed;
+    let mut found = BTreeMap::new();
+    for finding in verdicts.findings.iter().filter(hard) {
+        if let Some(node) = &finding.locus.node {
+            found.entry(node.clone()).or_insert_with(|| clean(&finding.summary));
+        }
+    }
+    found
+}
+
+/// Nodes of domains in which the measurement or something common is in doubt.
+fn frozen(seen: &Seen<'_>) -> Vec<(NodeName, String)> {
+    let mut frozen = Vec::new();
+    for finding in &seen.verdicts.findings {
+        if finding.locus.kind != LocusKind::Instrument {
+            continue;
+        }
+        let why = format!("{}: {}", finding.class, clean(&finding.summary));
+        let domains = seen.claims.domains.iter();
+        for domain in domains
+            .filter(|it| finding.locus.domain.as_ref().is_none_or(|domain| *domain == it.name))
+        {
+            frozen.extend(domain.nodes.iter().map(|node| (node.clone(), why.clone())));
+        }
+    }
+    for domain in &seen.claims.domains {
+        let bad = seen
+            .verdicts
+            .nodes
+            .iter()
+            .filter(|it| Outcome::Unknown < it.outcome && domain.nodes.contains(&it.node))
+            .count();
+        if seen.freeze_domain <= bad {
+            let why =
+                format!("{bad} nodes of {} turned bad in one round: a common cause", domain.name);
+            frozen.extend(domain.nodes.iter().map(|node| (node.clone(), why.clone())));
+        }
+    }
+    frozen
+}
+
+/// GPUs that slowed themselves down, by node.
+fn hot(recordings: &[Recording]) -> BTreeMap<NodeName, BTreeSet<u32>> {
+    let mut hot: BTreeMap<NodeName, BTreeSet<u32>> = BTreeMap::new();
+    for recording in recordings {
+        for (host, around) in &recording.parsed.facts.around {
+            let node = match &recording.scope {
+                Scope::Node(node) => Some(node),
+                _ => recording.nodes.iter().find(|node| node.matches_host(host)),
+            };
+            let throttled = around.gpus.iter().filter(|gpu| {
+                let state = gpu.under_load.as_ref();
+                state.is_some_and(|state| state.throttled.iter().any(|why| why == TOO_HOT))
+            });
+            if let Some(node) = node {
+                for gpu in throttled {
+                    hot.entry(node.clone()).or_default().insert(gpu.index);
+                }
+            }
+        }
+    }
+    hot
+}
+
+/// Nodes that could not be reached in the end. A step of several nodes that was
+/// not started may be the fault of any of them: it is that one's which has the
+/// most of such steps and no later one that was started.
+pub fn lost(results: &[RawResult]) -> BTreeMap<NodeName, String> {
+    let mut lost: BTreeMap<NodeName, String> = BTreeMap::new();
+    loop {
+        let left: Vec<&RawResult> = results
+            .iter()
+            .filter(|it| !it.nodes.iter().any(|node| lost.contains_key(node)))
+            .collect();
+        let mut last: BTreeMap<&NodeName, (&RawResult, usize)> = BTreeMap::new();
+        for result in &left {
+            for node in &result.nodes {
+                let entry = last.entry(node).or_insert((result, 0));
+                entry.0 = result;
+                entry.1 += usize::from(not_started(result).is_some());
+            }
+        }
+        let gone = last.iter().filter_map(|(node, (result, count))| {
+            let why = not_started(result)?;
+            let alone = result.nodes.len() == 1;
+            // Of the two ends of a pair the reason begins with the one that is
+            // not there, where that is the other one.
+            let first = result.nodes.first() == Some(*node);
+            let named = why.starts_with(&format!("{node} "));
+            let other = result.nodes.iter().any(|it| why.starts_with(&format!("{it} ")));
+            Some(((*count, alone, named, first && !other), *node, why))
+        });
+        let Some((_, node, why)) = gone.max_by(|a, b| (a.0, b.1).cmp(&(b.0, a.1))) else {
+            return lost;
+        };
+        lost.insert(node.clone(), clean(why));
+    }
+}
+
+fn not_started(result: &RawResult) -> Option<&str> {
+    match &result.ending {
+        Ending::NotStarted { why } => Some(why),
+        _ => None,
+    }
+}
+
+/// Nodes that are not the machine they were in the last round they took part
+/// in: another boot, or other GPUs. Their burn-in begins anew.
+pub fn other_machines(rounds: &[BurnInRound]) -> BTreeMap<NodeName, (u32, String)> {
+    let mut others = BTreeMap::new();
+    let mut known: BTreeMap<&NodeName, (&Option<String>, &[String])> = BTreeMap::new();
+    for round in rounds {
+        for it in &round.nodes {
+            let (boot, gpus) =
+                known.get(&it.node).copied().unwrap_or((&it.boot_id, it.gpus.as_slice()));
+            let why = match (boot, &it.boot_id) {
+                _ if !gpus.is_empty() && !it.gpus.is_empty() && *gpus != it.gpus => {
+                    Some("it has other GPUs than in the round before")
+                }
+                (Some(then), Some(now)) if then != now => {
+                    Some("it was booted since the round before")
+                }
+                _ => None,
+            };
+            if let Some(why) = why {
+                others.insert(it.node.clone(), (round.round, why.to_owned()));
+            }
+            let boot = if it.boot_id.is_some() { &it.boot_id } else { boot };
+            let gpus = if it.gpus.is_empty() { gpus } else { &it.gpus };
+            known.insert(&it.node, (boot, gpus));
+        }
+    }
+    others
+}
+
+/// Whether the whole burn-in ends here. `hours` it took so far, and `next` is
+/// what a further round with its load would take, as the last one did.
+pub fn stop(acceptance: &Acceptance, hours: f64, next: f64) -> Option<Stop> {
+    let asked = &acceptance.asked;
+    let done: Vec<&BurnInRound> =
+        acceptance.rounds.iter().filter(|round| round.ended.is_some()).collect();
+    let last = done.last().map_or(0, |round| round.round);
+    let stop = |rule, why: String| Some(Stop { rule, after_round: last, why });
+    let taking_part = acceptance.nodes.iter().filter(|node| node.out.is_none()).count();
+    if !done.is_empty() && taking_part == 0 {
+        let mut rules: BTreeMap<StopRule, usize> = BTreeMap::new();
+        for out in acceptance.nodes.iter().filter_map(|node| node.out.as_ref()) {
+            *rules.entry(out.rule).or_default() += 1;
+        }
+        let most = rules.into_iter().max_by_key(|(_, count)| *count).map(|(rule, _)| rule);
+        return stop(most.unwrap_or(StopRule::HardFault), "no node takes part any more".to_owned());
+    }
+    let counted = done.iter().filter(|round| !round.set_aside).count();
+    if let Some(rounds) = asked.rounds
+        && rounds as usize <= counted
+    {
+        return stop(StopRule::Rounds, format!("{counted} of {rounds} rounds were held"));
+    }
+    if let Some(clean) = asked.clean_rounds {
+        let row = done
+            .iter()
+            .rev()
+            .filter(|round| !round.set_aside)
+            .take_while(|round| round.outcome == Some(Outcome::Pass))
+            .count();
+        if clean as usize <= row {
+            return stop(StopRule::CleanRounds, format!("{row} rounds in a row were clean"));
+        }
+    }
+    if let Some(wanted) = asked.hours
+        && wanted <= hours
+        && !done.is_empty()
+    {
+        return stop(StopRule::Hours, format!("{hours:.2} of {wanted} hours are over"));
+    }
+    if let Some(budget) = asked.budget_hours
+        && !done.is_empty()
+        && budget < hours + next
+    {
+        let why = format!(
+            "{hours:.2} of {budget} hours are spent, and a further round would take some {next:.2}"
+        );
+        return stop(StopRule::Budget, why);
+    }
+    None
+}
+
+/// The worst of all nodes; nothing measured is not known.
+pub fn accepted(acceptance: &Acceptance) -> Accepted {
+    acceptance.nodes.iter().map(|node| node.accepted).max().unwrap_or(Accepted::Unknown)
+}
+
+#[cfg(test)]
+#[path = "stops_tests.rs"]
+mod tests;

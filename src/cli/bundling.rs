@@ -1,0 +1,224 @@
+//! `fabricgate report RUN --bundle NODE`: an archive of all that a run says of one node.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::Globals;
+use super::exit;
+use super::failure::Failure;
+use super::show;
+use super::stdout;
+use super::stored;
+use crate::model::id::NodeName;
+use crate::model::node_facts::NODE_FACTS_FORMAT;
+use crate::model::node_facts::NodeFacts;
+use crate::model::node_facts::NodeFactsLine;
+use crate::model::run::Run;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::VERDICTS_FORMAT;
+use crate::model::verdict::Verdicts;
+use crate::record::State;
+use crate::record::archive;
+use crate::record::salvage;
+use crate::record::salvage::Salvage;
+use crate::report::bundle;
+use crate::report::bundle::BUNDLE_FORMAT;
+use crate::report::bundle::Case;
+use crate::report::bundle::Excerpt;
+use crate::report::bundle::Packed;
+use crate::report::bundle::Piece;
+use crate::sources::input;
+
+/// What a bundle is made of, and where it goes.
+#[derive(Debug)]
+pub(super) struct Order<'a> {
+    /// The run folder.
+    pub run: &'a Path,
+    /// The node.
+    pub node: &'a str,
+    /// The archive; named after run and node where nobody says.
+    pub output: Option<&'a Path>,
+    /// Names and addresses of others are taken out.
+    pub redact: bool,
+    /// What nodes said of themselves.
+    pub facts: &'a [PathBuf],
+}
+
+/// What was packed, for programs.
+#[derive(Serialize)]
+struct Document<'a> {
+    format: &'static str,
+    run: &'a str,
+    node: &'a str,
+    outcome: Option<Outcome>,
+    archive: String,
+    bytes: usize,
+    sha256: String,
+    redacted: bool,
+    files: Vec<Packed>,
+    missing: &'a [String],
+}
+
+/// Makes the archive and says what is in it.
+pub(super) fn run(order: &Order<'_>, globals: &Globals) -> anyhow::Result<u8> {
+    let salvage = salvage::open(order.run).map_err(stored::failure)?;
+    let facts = facts(order)?;
+    let case = case(order, salvage, facts)?;
+    let created = case.run.info.created.clone();
+    let run = case.run.info.id.clone();
+    let pieces = pieces(order.run, bundle::wanted(&case));
+    let bundle = bundle::pack(case, pieces)?;
+    let bytes = archive::bytes(&bundle.name, &bundle.files, seconds(&created))?;
+    let path = match order.output {
+        Some(path) => path.to_owned(),
+        None => PathBuf::from(format!("{}.tar.gz", bundle.name)),
+    };
+    show::write(&path, &bytes)?;
+    for missing in &bundle.missing {
+        stdout::note(&format!("not in the bundle: {missing}"));
+    }
+    let shown = path.display().to_string();
+    if globals.json {
+        stdout::json(&Document {
+            format: BUNDLE_FORMAT,
+            run: &run,
+            node: order.node,
+            outcome: bundle.outcome,
+            archive: shown,
+            bytes: bytes.len(),
+            sha256: bundle::sha256(&bytes),
+            redacted: order.redact,
+            files: bundle.packed(),
+            missing: &bundle.missing,
+        })?;
+    } else {
+        let count = bundle.files.len();
+        stdout::text(&format!("{shown}: {count} files, {} bytes\n", bytes.len()))?;
+    }
+    if order.redact {
+        stdout::note(&format!("read it before you send it. {}", bundle::NOT_CAUGHT));
+    }
+    Ok(exit::PASS)
+}
+
+/// All that is known of the node; an error where the run does not know it.
+fn case(order: &Order<'_>, salvage: Salvage, facts: Option<NodeFacts>) -> Result<Case, Failure> {
+    let Salvage { record, claims, verdicts, cells, results, machines, recordings, missing } =
+        salvage;
+    let judged = verdicts.is_some();
+    let verdicts = verdicts.unwrap_or_else(|| Verdicts {
+        format: VERDICTS_FORMAT.to_owned(),
+        platform: None,
+        thresholds_digest: String::new(),
+        outcome: Outcome::Unknown,
+        findings: Vec::new(),
+        nodes: Vec::new(),
+        unknown: Vec::new(),
+        notes: Vec::new(),
+    });
+    let case = Case {
+        node: NodeName::from(order.node),
+        run: Run { info: record.info, claims, cells, verdicts, actions: None },
+        judged,
+        state: match record.state {
+            State::Complete => "complete",
+            State::Partial => "interrupted, partial",
+            State::Running => "under way or ended without notice, partial",
+        }
+        .to_owned(),
+        ended: record.ended,
+        results,
+        machines,
+        recordings,
+        facts,
+        trends: Vec::new(),
+        missing,
+        redact: order.redact,
+    };
+    let nodes = bundle::nodes(&case);
+    if nodes.contains(&case.node) {
+        return Ok(case);
+    }
+    let shown = order.run.display();
+    if nodes.is_empty() {
+        let why = case.missing.join("; ");
+        return Err(Failure::usage(format!("{shown}: nothing can be said of any node: {why}")));
+    }
+    let near = bundle::near(order.node, &nodes);
+    let near: Vec<&str> = near.into_iter().map(NodeName::as_str).collect();
+    Err(Failure::usage(format!(
+        "--bundle {:?}: {shown} knows no such node, expected one of its {}, such as {}",
+        order.node,
+        nodes.len(),
+        near.join(", ")
+    )))
+}
+
+/// What the node said of itself, where a file has it; of several the last counts.
+fn facts(order: &Order<'_>) -> Result<Option<NodeFacts>, Failure> {
+    let mut found = None;
+    for path in order.facts {
+        let shown = path.display();
+        let bytes = input::read(path).map_err(Failure::environment)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let is_ours = |facts: &NodeFacts| facts.format == NODE_FACTS_FORMAT;
+        if let Ok(facts) = serde_json::from_str::<NodeFacts>(&text)
+            && is_ours(&facts)
+        {
+            let hostname = facts.hostname.clone().unwrap_or_default();
+            if NodeName::from(order.node).matches_host(&hostname) {
+                found = Some(facts);
+            } else {
+                stdout::note(&format!("{shown}: facts of {hostname:?}, not of {}", order.node));
+            }
+            continue;
+        }
+        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+            let line: NodeFactsLine = serde_json::from_str(line).map_err(|error| {
+                Failure::usage(format!(
+                    "{shown}:{number}: {error}; expected what `fabricgate node facts --json` \
+                     prints ({NODE_FACTS_FORMAT})"
+                ))
+            })?;
+            if !is_ours(&line.facts) {
+                let format = line.facts.format;
+                return Err(Failure::usage(format!(
+                    "{shown}:{number}: format {format:?}, expected {NODE_FACTS_FORMAT:?}"
+                )));
+            }
+            if line.node == order.node {
+                found = Some(line.facts);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The raw outputs, as far as there is room for them.
+fn pieces(folder: &Path, wanted: Vec<String>) -> Vec<Piece> {
+    let mut left = bundle::MOST;
+    let one = |name: String| {
+        let found = if left == 0 {
+            Err(format!("left out: a bundle holds {} bytes of raw outputs at most", bundle::MOST))
+        } else {
+            let first = bundle::FIRST.min(left);
+            salvage::ends(folder, &name, first, bundle::LAST.min(left - first))
+                .map(|(head, tail, left_out)| Excerpt { head, tail, left_out })
+                .map_err(|error| format!("cannot be read: {error}"))
+        };
+        if let Ok(excerpt) = &found {
+            let taken = (excerpt.head.len() + excerpt.tail.len()) as u64;
+            left = left.saturating_sub(taken);
+        }
+        Piece { name, found }
+    };
+    wanted.into_iter().map(one).collect()
+}
+
+/// A moment in seconds since 1970; the beginning of 1970 where it is none.
+fn seconds(moment: &str) -> u64 {
+    let at: Option<jiff::Timestamp> = moment.parse().ok();
+    at.and_then(|it| u64::try_from(it.as_second()).ok()).unwrap_or(0)
+}

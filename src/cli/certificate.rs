@@ -1,0 +1,353 @@
+//! `fabricgate certificate`: the certificates that nodes have, shown and verified.
+//!
+//! Reads; only `keygen` writes, two new files. What a certificate is worth,
+//! `act::certificate` and `record::signing` say.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::Globals;
+use super::certificate_verify;
+use super::certifying::Certifying;
+use super::config;
+use super::config::Config;
+use super::exit;
+use super::failure::Failure;
+use super::show;
+use super::stdout;
+use super::stdout::note;
+use super::stored;
+use crate::act::certificate;
+use crate::gate::certificates;
+use crate::gate::certificates::FOLDER;
+use crate::gate::certificates::Read;
+use crate::gate::stamp;
+use crate::inventory::hostlist;
+use crate::model::certificate::CERTIFICATES_FORMAT;
+use crate::model::certificate::CertificatesDocument;
+use crate::model::certificate::Shown;
+use crate::model::certificate::Standing;
+use crate::model::id::NodeName;
+use crate::model::journal::Stamp;
+use crate::record::RecordError;
+use crate::record::signing;
+use crate::record::signing::SigningKey;
+use crate::record::signing::Trust;
+use crate::report;
+
+/// Show and verify what nodes were certified to deliver.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Show(ShowArgs),
+    Verify(certificate_verify::Args),
+    Keygen(KeygenArgs),
+}
+
+/// Show certificates: several as a table, one in full.
+///
+/// Ends with 4 where a node that was named has none, or one that cannot be read.
+#[derive(Debug, clap::Args)]
+#[command(visible_alias = "list")]
+struct ShowArgs {
+    /// Nodes or host lists, such as node[0001-0018], or files; every node where none is given.
+    #[arg(value_name = "NODE|FILE")]
+    which: Vec<String>,
+    /// Every node that has one.
+    #[arg(long, conflicts_with = "which")]
+    all: bool,
+    #[command(flatten)]
+    place: Place,
+    /// Print the bytes that the signature of one certificate is made over, and nothing else.
+    #[arg(long, conflicts_with = "all", requires = "which")]
+    payload: bool,
+}
+
+/// Make a key to sign certificates with: FILE, which only you may read, and FILE.pub.
+#[derive(Debug, clap::Args)]
+struct KeygenArgs {
+    /// The private key's file; it must not exist yet.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// Where certificates are looked for.
+#[derive(Debug, clap::Args)]
+pub(super) struct Place {
+    /// The gate's state folder, instead of the configuration's [gate] state.
+    #[arg(long, value_name = "DIR", conflicts_with = "run")]
+    state: Option<PathBuf>,
+    /// A run folder, for the certificates that the run itself keeps.
+    #[arg(long, value_name = "RUN")]
+    run: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    match &args.command {
+        Command::Show(args) => show(args, globals),
+        Command::Verify(args) => certificate_verify::run(args, globals),
+        Command::Keygen(args) => keygen(args),
+    }
+}
+
+/// The configuration, where one is named.
+pub(super) fn configured(globals: &Globals) -> Result<Option<Config>, Failure> {
+    globals.config.as_deref().map(|path| config::open(Some(path))).transpose()
+}
+
+/// The keys of the configuration, which may be none. Trouble with one is a word.
+pub(super) fn trust(config: Option<&Config>) -> Trust {
+    let keys = config.map_or_else(|| Certifying::default().keys(), |it| it.certificates.keys());
+    keys.troubles.iter().for_each(|trouble| note(trouble));
+    keys.trust
+}
+
+/// A certificate that was asked for.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The node that was named, or that the certificate names.
+    pub(super) node: Option<NodeName>,
+    /// Its file.
+    pub(super) file: PathBuf,
+    /// Itself; `None` where there is none.
+    pub(super) read: Result<Option<Read>, RecordError>,
+}
+
+/// Finds what was asked for: files as they are, nodes in the folder of the gate,
+/// of a run, or of the newest run that certified each.
+pub(super) fn find(
+    which: &[String],
+    place: &Place,
+    config: Option<&Config>,
+) -> Result<Vec<Found>, Failure> {
+    let mut found = Vec::new();
+    let mut folders = None;
+    for name in which {
+        if is_file(name) {
+            found.push(of_path(Path::new(name)));
+            continue;
+        }
+        let nodes = hostlist::expand(name)
+            .map_err(|error| Failure::Usage(format!("NODE {name:?}: {error}")))?;
+        let folders = match &mut folders {
+            Some(folders) => folders,
+            none => none.insert(Folders::of(place, config)?),
+        };
+        found.extend(nodes.into_iter().map(|node| folders.of_node(NodeName::from(node))));
+    }
+    if which.is_empty() {
+        let folders = Folders::of(place, config)?;
+        found.extend(folders.nodes().into_iter().map(|node| folders.of_node(node)));
+    }
+    Ok(found)
+}
+
+/// Whether a word names a file: a path, or something that is one here.
+fn is_file(word: &str) -> bool {
+    word.contains('/') || Path::new(word).is_file()
+}
+
+fn of_path(file: &Path) -> Found {
+    let read = match certificates::of_file(file) {
+        // A file that was named must be there.
+        Ok(None) => {
+            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+            Err(RecordError::Io { path: file.to_owned(), source })
+        }
+        read => read,
+    };
+    let node = read.as_ref().ok().and_then(Option::as_ref);
+    Found { node: node.map(|it| it.certificate.node.clone()), file: file.to_owned(), read }
+}
+
+/// Folders that hold certificates, the newest first.
+struct Folders(Vec<PathBuf>);
+
+impl Folders {
+    fn of(place: &Place, config: Option<&Config>) -> Result<Self, Failure> {
+        if let Some(folder) = place.state.as_ref().or(place.run.as_ref()) {
+            // A typo must not look like a fleet without certificates.
+            std::fs::read_dir(folder)
+                .map_err(|error| Failure::Environment(format!("{}: {error}", folder.display())))?;
+            return Ok(Self(vec![folder.clone()]));
+        }
+        let Some(config) = config else {
+            let text = "no certificates are known: expected --config FILE, --state DIR, --run RUN, \
+                        or the path of a certificate";
+            return Err(Failure::usage(text));
+        };
+        match &config.gate {
+            Some(gate) => Ok(Self(vec![gate.folder.clone()])),
+            None => Ok(Self(of_runs(&config.run_dir)?)),
+        }
+    }
+
+    /// Every node of which there is one.
+    fn nodes(&self) -> Vec<NodeName> {
+        let mut all = std::collections::BTreeSet::new();
+        for folder in &self.0 {
+            let (nodes, troubles) = certificates::nodes(folder);
+            troubles.iter().for_each(|trouble| note(trouble));
+            all.extend(nodes);
+        }
+        all.into_iter().collect()
+    }
+
+    /// The certificate of a node in the newest folder that has one.
+    fn of_node(&self, node: NodeName) -> Found {
+        let mut last = None;
+        for folder in &self.0 {
+            let read = certificates::of_node(folder, &node);
+            let file = certificates::path(folder, &node).unwrap_or_else(|_| folder.join(FOLDER));
+            let is_there = !matches!(read, Ok(None));
+            last = Some((file, read));
+            if is_there {
+                break;
+            }
+        }
+        let (file, read) = last.unwrap_or((PathBuf::new(), Ok(None)));
+        Found { node: Some(node), file, read }
+    }
+}
+
+/// Run folders with certificates, the newest first: their names begin with the
+/// time of the run.
+fn of_runs(runs: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let entries = match std::fs::read_dir(runs) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Failure::Environment(format!("{}: {error}", runs.display()))),
+    };
+    let mut folders: Vec<PathBuf> =
+        entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    folders.retain(|folder| folder.join(FOLDER).is_dir());
+    folders.sort();
+    folders.reverse();
+    Ok(folders)
+}
+
+fn show(args: &ShowArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let config = configured(globals)?;
+    let found = find(&args.which, &args.place, config.as_ref())?;
+    if args.payload {
+        return payload(found);
+    }
+    let (trust, now) = (trust(config.as_ref()), stamp::stamp());
+    let mut document = CertificatesDocument {
+        format: CERTIFICATES_FORMAT.to_owned(),
+        at: now.at.clone(),
+        certificates: Vec::new(),
+        none: Vec::new(),
+    };
+    let mut of_nodes: BTreeMap<(NodeName, PathBuf), Shown> = BTreeMap::new();
+    for Found { node, file, read } in found {
+        let node = node.unwrap_or_else(|| NodeName::from(file.display().to_string()));
+        match read {
+            Ok(None) => document.none.push(node),
+            read => {
+                let shown = shown(node.clone(), &file, read, &trust, &now);
+                of_nodes.insert((node, file), shown);
+            }
+        }
+    }
+    document.certificates = of_nodes.into_values().collect();
+    if globals.json {
+        stdout::json(&document)?;
+    } else {
+        stdout::text(&report::certificate::render(&document, &show::style()))?;
+    }
+    let unreadable = |it: &Shown| it.standing == Standing::Unreadable;
+    let is_whole = document.none.is_empty() && !document.certificates.iter().any(unreadable);
+    Ok(if is_whole { exit::PASS } else { exit::INCONCLUSIVE })
+}
+
+/// How one certificate stands.
+fn shown(
+    node: NodeName,
+    file: &Path,
+    read: Result<Option<Read>, RecordError>,
+    trust: &Trust,
+    now: &Stamp,
+) -> Shown {
+    let mut shown = Shown {
+        node,
+        file: file.display().to_string(),
+        standing: Standing::Unreadable,
+        why: None,
+        age_s: None,
+        worst_ratio: None,
+        certificate: None,
+    };
+    match read {
+        Ok(None) => {}
+        Err(error) => shown.why = Some(error.to_string()),
+        Ok(Some(Read { certificate, document })) => {
+            let refusal = trust.refusal(&document);
+            (shown.standing, shown.why) = certificate::standing(&certificate, refusal, now.unix);
+            shown.age_s = Some(now.unix.saturating_sub(certificate.issued_unix));
+            shown.worst_ratio = certificate.worst_ratio();
+            shown.certificate = Some(certificate);
+        }
+    }
+    shown
+}
+
+/// The signed bytes of the one that was asked for.
+fn payload(found: Vec<Found>) -> anyhow::Result<u8> {
+    let count = found.len();
+    let [Found { node, read, .. }] = <[Found; 1]>::try_from(found)
+        .map_err(|_| Failure::Usage(format!("--payload: {count} certificates, expected one")))?;
+    match read.map_err(stored::failure)? {
+        Some(read) => stdout::bytes(&signing::payload(&read.document))?,
+        None => {
+            let node = node.map(|node| node.to_string()).unwrap_or_default();
+            return Err(Failure::Environment(format!("{node} has no certificate")).into());
+        }
+    }
+    Ok(exit::PASS)
+}
+
+fn keygen(args: &KeygenArgs) -> anyhow::Result<u8> {
+    let (key, text) = SigningKey::generate()?;
+    let mut public = args.file.clone().into_os_string();
+    public.push(".pub");
+    let public = PathBuf::from(public);
+    create(&public, 0o644, &key.public().pem())?;
+    if let Err(error) = create(&args.file, 0o600, &text) {
+        // One half of a pair is a riddle to whoever finds it.
+        let _ = std::fs::remove_file(&public);
+        return Err(error.into());
+    }
+    stdout::text(&format!(
+        "key {}\nprivate key {}\npublic key {}\n",
+        key.public().id(),
+        args.file.display(),
+        public.display()
+    ))?;
+    Ok(exit::PASS)
+}
+
+/// Writes a new file, with these permissions from its first moment on.
+fn create(path: &Path, mode: u32, text: &str) -> Result<(), Failure> {
+    let write = || {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(|error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            Failure::Usage(format!("{}: it exists, and no key is overwritten", path.display()))
+        }
+        _ => Failure::Environment(format!("{}: {error}", path.display())),
+    })
+}

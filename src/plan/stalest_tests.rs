@@ -1,0 +1,308 @@
+//! The stalest come first, within every budget, and everybody has a turn.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const DAY: i64 = 86_400;
+
+/// Domains of these sizes: `d0` with `d0n0`, `d0n1` and so on.
+fn fleet(sizes: &[usize]) -> Claims {
+    let domain = |(at, size): (usize, &usize)| ClaimedDomain {
+        name: format!("d{at}").into(),
+        nodes: (0..*size).map(|node| format!("d{at}n{node}").into()).collect(),
+        platform: None,
+        gpus_per_node: None,
+        nic: None,
+    };
+    Claims { domains: sizes.iter().enumerate().map(domain).collect(), ..Claims::default() }
+}
+
+/// A minute for every node of the largest domain: domains are measured side by
+/// side.
+fn cost(claims: &Claims) -> f64 {
+    let largest = claims.domains.iter().map(|domain| domain.nodes.len()).max().unwrap_or(0);
+    60.0 * u32::try_from(largest).map_or(f64::MAX, f64::from)
+}
+
+fn chosen(claims: &Claims, known: &BTreeMap<NodeName, Known>, budget: Budget) -> Choice {
+    choose(&Question { claims, known, budget, seed: 7, cost: &cost })
+}
+
+fn measured(at: i64) -> Known {
+    Known { measured: Some(at), tried: Some(at), ..Known::default() }
+}
+
+fn names(choice: &Choice) -> BTreeSet<String> {
+    choice.nodes.iter().map(NodeName::to_string).collect()
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn without_a_budget_everybody_is_measured() {
+    let claims = fleet(&[4, 1, 2]);
+    let choice = chosen(&claims, &BTreeMap::new(), Budget::default());
+    assert_eq!(choice.nodes.len(), 7);
+    assert!(choice.left.is_empty(), "{:?}", choice.left);
+    assert!((choice.estimate_s - 240.0).abs() < 1e-9);
+    assert_eq!(choice.claims(&claims), claims);
+}
+
+#[test]
+fn who_was_never_measured_comes_first_then_who_was_longest_ago_then_by_certificate() {
+    let claims = fleet(&[2, 2, 2, 2]);
+    let mut known: BTreeMap<NodeName, Known> = BTreeMap::new();
+    for (domain, at) in [(0, 30), (1, 10), (2, 30)] {
+        for node in 0..2 {
+            known.insert(format!("d{domain}n{node}").into(), measured(at * DAY));
+        }
+    }
+    for (domain, at) in [(0, 20), (2, 25)] {
+        for node in 0..2 {
+            let name = NodeName::from(format!("d{domain}n{node}"));
+            known.entry(name).or_default().certified = Some(at * DAY);
+        }
+    }
+    let of = |nodes| {
+        let budget = Budget { nodes: Some(nodes), ..Budget::default() };
+        names(&chosen(&claims, &known, budget))
+    };
+    assert_eq!(of(2), set(&["d3n0", "d3n1"]));
+    assert_eq!(of(4), set(&["d3n0", "d3n1", "d1n0", "d1n1"]));
+    assert_eq!(of(6), set(&["d3n0", "d3n1", "d1n0", "d1n1", "d0n0", "d0n1"]));
+}
+
+#[test]
+fn the_most_urgent_has_partners_and_no_domain_gives_more_than_its_share() {
+    let claims = fleet(&[18, 18]);
+    let known = (0..18).map(|at| (format!("d0n{at}").into(), measured((100 + at) * DAY)));
+    let known: BTreeMap<NodeName, Known> = known.collect();
+    let budget = Budget { share: Some(0.25), ..Budget::default() };
+    let choice = chosen(&claims, &known, budget);
+    assert_eq!(choice.nodes.len(), 9);
+    assert!(choice.nodes.iter().all(|node| node.as_str().starts_with("d1")));
+    let budget = Budget { share_of_domain: Some(0.25), ..budget };
+    let choice = chosen(&claims, &known, budget);
+    let of =
+        |domain: &str| choice.nodes.iter().filter(|it| it.as_str().starts_with(domain)).count();
+    assert_eq!((of("d0"), of("d1")), (4, 4), "9 nodes, 4 of each: the ninth would be alone");
+    assert_eq!(
+        names(&choice).range("d0".to_owned().."d1".to_owned()).cloned().collect::<Vec<_>>(),
+        ["d0n0", "d0n1", "d0n2", "d0n3"]
+    );
+}
+
+#[test]
+fn a_node_is_measured_alone_only_where_its_domain_has_no_other() {
+    let claims = fleet(&[1, 2]);
+    let busy = Known { unfit: Some("busy: ALLOCATED".to_owned()), ..Known::default() };
+    let known = BTreeMap::from([("d1n0".into(), busy)]);
+    let choice = chosen(&claims, &known, Budget::default());
+    assert_eq!(names(&choice), set(&["d0n0"]));
+    assert_eq!(choice.left[&"d1n0".into()], "never measured; busy: ALLOCATED");
+    assert!(choice.left[&"d1n1".into()].contains("nobody else of d1"), "{:?}", choice.left);
+}
+
+#[test]
+fn the_time_limits_the_choice_and_two_are_better_than_nobody() {
+    let claims = fleet(&[8, 8]);
+    let of = |minutes: f64| {
+        let budget = Budget { seconds: Some(minutes * 60.0), ..Budget::default() };
+        chosen(&claims, &BTreeMap::new(), budget)
+    };
+    for (minutes, nodes) in [(100.0, 16), (8.0, 16), (3.0, 3), (2.0, 2), (1.0, 0)] {
+        let choice = of(minutes);
+        assert_eq!(choice.nodes.len(), nodes, "{minutes} min: {choice:?}");
+        assert!(choice.estimate_s <= minutes * 60.0);
+        assert_eq!(choice.left.len(), 16 - nodes);
+    }
+    let why = &of(1.0).left[&"d0n0".into()];
+    assert_eq!(why, "never measured; it takes longer than 1 min are spent");
+}
+
+#[test]
+fn who_was_busy_comes_first_next_time_and_who_always_is_waits_its_turn() {
+    let claims = fleet(&[2, 2, 2]);
+    let mut known: BTreeMap<NodeName, Known> = BTreeMap::new();
+    for domain in 0..3 {
+        for node in 0..2 {
+            known.insert(format!("d{domain}n{node}").into(), measured((10 + domain) * DAY));
+        }
+    }
+    let budget = Budget { nodes: Some(2), ..Budget::default() };
+    let missed = |misses| Known { tried: Some(20 * DAY), misses, ..measured(9 * DAY) };
+    for node in ["d2n0", "d2n1"] {
+        known.insert(node.into(), missed(1));
+    }
+    assert_eq!(names(&chosen(&claims, &known, budget)), set(&["d2n0", "d2n1"]));
+    for node in ["d2n0", "d2n1"] {
+        known.insert(node.into(), missed(2));
+    }
+    assert_eq!(names(&chosen(&claims, &known, budget)), set(&["d0n0", "d0n1"]));
+}
+
+#[test]
+fn the_same_seed_chooses_the_same_and_another_another() {
+    let claims = fleet(&[2; 30]);
+    let budget = Budget { nodes: Some(10), ..Budget::default() };
+    let of = |seed| {
+        let known = BTreeMap::new();
+        choose(&Question { claims: &claims, known: &known, budget, seed, cost: &cost })
+    };
+    assert_eq!(of(1), of(1));
+    assert_ne!(names(&of(1)), names(&of(2)));
+}
+
+/// Weeks of one audit a day. `busy` says who cannot be measured on a day; `seen`
+/// whether that is known beforehand. The longest that any node went without a
+/// measurement, in days.
+fn weeks(
+    claims: &Claims,
+    budget: Budget,
+    days: i64,
+    busy: impl Fn(i64, &NodeName) -> bool,
+    seen: bool,
+) -> i64 {
+    let nodes: Vec<&NodeName> = claims.domains.iter().flat_map(|domain| &domain.nodes).collect();
+    let mut known: BTreeMap<NodeName, Known> = BTreeMap::new();
+    let mut longest = 0;
+    for day in 1..=days {
+        for node in &nodes {
+            let is_busy = seen && busy(day, node);
+            known.entry((*node).clone()).or_default().unfit = is_busy.then(|| "busy".to_owned());
+        }
+        let seed = u64::try_from(day).expect("days are counted from 1");
+        let choice = choose(&Question { claims, known: &known, budget, seed, cost: &cost });
+        for node in &choice.nodes {
+            let known = known.entry(node.clone()).or_default();
+            known.tried = Some(day);
+            if busy(day, node) {
+                known.misses += 1;
+            } else {
+                (known.measured, known.misses) = (Some(day), 0);
+            }
+        }
+        let since = |node: &&NodeName| day - known[*node].measured.unwrap_or(0);
+        longest = nodes.iter().map(since).max().unwrap_or(0).max(longest);
+    }
+    longest
+}
+
+/// Whether a node is busy on a day, for a share of the days, by chance.
+fn busy_by_chance(share: f64, salt: u64) -> impl Fn(i64, &NodeName) -> bool {
+    move |day, node| {
+        let name = format!("{node} on {day}");
+        #[expect(clippy::cast_precision_loss, reason = "chance needs no last digit")]
+        let chance = (Chance::new(salt, &name).next() >> 11) as f64 / (1u64 << 53) as f64;
+        chance < share
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_node_is_measured_within_a_rotation_and_a_half(
+        sizes in prop::collection::vec(1usize..20, 1..12),
+        share in 0.1f64..1.0,
+    ) {
+        let claims = fleet(&sizes);
+        let total: usize = sizes.iter().sum();
+        let budget = Budget { share: Some(share), ..Budget::default() };
+        let a_day = part(share, total).min(total);
+        let rotation = i64::try_from(total.div_ceil(a_day.saturating_sub(1).max(1))).expect("few");
+        let longest = weeks(&claims, budget, rotation * 4, |_, _| false, true);
+        prop_assert!(longest <= rotation + rotation / 2 + 2, "{longest} days, {rotation} a rotation");
+    }
+
+    #[test]
+    fn nodes_that_are_busy_now_and_then_have_their_turn_too(
+        sizes in prop::collection::vec(4usize..20, 1..10),
+        share in 0.15f64..0.6,
+        busy in 0.0f64..0.5,
+        seen in any::<bool>(),
+        salt in any::<u64>(),
+    ) {
+        let claims = fleet(&sizes);
+        let total: usize = sizes.iter().sum();
+        let budget = Budget { share: Some(share), ..Budget::default() };
+        let a_day = part(share, total).min(total);
+        let rotation = i64::try_from(total.div_ceil(a_day.saturating_sub(1).max(1))).expect("few");
+        let longest = weeks(&claims, budget, rotation * 8, busy_by_chance(busy, salt), seen);
+        // Half of all tries fail at worst, and a node that fails twice waits a turn:
+        // eight rotations in a row without a result would be chance of 1 in 2^15.
+        prop_assert!(longest <= 6 * rotation + 12, "{longest} days, {rotation} a rotation");
+    }
+
+    #[test]
+    fn nodes_that_are_always_busy_keep_nobody_from_a_turn(
+        sizes in prop::collection::vec(4usize..20, 2..10),
+        share in 0.15f64..0.6,
+    ) {
+        let claims = fleet(&sizes);
+        let total: usize = sizes.iter().sum();
+        let stuck = |node: &NodeName| node.as_str().starts_with("d0n");
+        let budget = Budget { share: Some(share), ..Budget::default() };
+        let a_day = part(share, total).min(total);
+        let rotation = i64::try_from(total.div_ceil(a_day.saturating_sub(1).max(1))).expect("few");
+        let mut others = claims.clone();
+        others.domains.remove(0);
+        let mut last: BTreeMap<NodeName, i64> = BTreeMap::new();
+        let mut known: BTreeMap<NodeName, Known> = BTreeMap::new();
+        for day in 1..=rotation * 6 {
+            let choice = choose(&Question { claims: &claims, known: &known, budget, seed: 1, cost: &cost });
+            for node in choice.nodes {
+                let it = known.entry(node.clone()).or_default();
+                it.tried = Some(day);
+                if stuck(&node) {
+                    it.misses += 1;
+                } else {
+                    (it.measured, it.misses) = (Some(day), 0);
+                    last.insert(node, day);
+                }
+            }
+        }
+        let end = rotation * 6;
+        for node in others.domains.iter().flat_map(|domain| &domain.nodes) {
+            let since = end - last.get(node).copied().unwrap_or(0);
+            prop_assert!(since <= 2 * rotation + 4, "{node}: {since} days, {rotation} a rotation");
+        }
+    }
+
+    #[test]
+    fn no_budget_is_overdrawn_and_everybody_is_chosen_or_told_why(
+        sizes in prop::collection::vec(1usize..20, 0..12),
+        nodes in prop::option::of(0usize..80),
+        share in prop::option::of(0.0f64..1.0),
+        share_of_domain in prop::option::of(0.0f64..1.0),
+        minutes in prop::option::of(0.0f64..30.0),
+        busy in 0.0f64..1.0,
+        salt in any::<u64>(),
+    ) {
+        let claims = fleet(&sizes);
+        let is_busy = busy_by_chance(busy, salt);
+        let unfit = |node: &NodeName| is_busy(0, node).then(|| "busy".to_owned());
+        let all: Vec<&NodeName> = claims.domains.iter().flat_map(|domain| &domain.nodes).collect();
+        let known = all.iter().map(|node| {
+            ((*node).clone(), Known { unfit: unfit(node), ..Known::default() })
+        }).collect();
+        let budget = Budget { seconds: minutes.map(|it| it * 60.0), nodes, share, share_of_domain };
+        let choice = choose(&Question { claims: &claims, known: &known, budget, seed: salt, cost: &cost });
+        let unique: BTreeSet<&NodeName> = choice.nodes.iter().collect();
+        prop_assert_eq!(unique.len(), choice.nodes.len());
+        prop_assert_eq!(choice.nodes.len() + choice.left.len(), all.len());
+        prop_assert!(choice.nodes.iter().all(|node| !choice.left.contains_key(node)));
+        prop_assert!(choice.nodes.len() <= budget.most(all.len()));
+        prop_assert!(budget.seconds.is_none_or(|seconds| choice.estimate_s <= seconds));
+        for (domain, whole) in choice.claims(&claims).domains.iter().map(|domain| {
+            (domain, claims.domains.iter().find(|it| it.name == domain.name).expect("claimed"))
+        }) {
+            prop_assert!(domain.nodes.len() <= budget.most_of(whole));
+            prop_assert!(1 < domain.nodes.len() || whole.nodes.len() == 1, "{domain:?}");
+            prop_assert!(domain.nodes.iter().all(|node| !is_busy(0, node)));
+        }
+    }
+}

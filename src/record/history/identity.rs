@@ -1,0 +1,123 @@
+//! What a node was in a run: driver, firmware, GPUs, boot, slot, neighbours, and
+//! what of that is no longer as it was in the run before.
+//!
+//! Everything under a name of its own, so that what one run did not say is not
+//! taken for a change. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
+use crate::model::trend::ChangeKind;
+use crate::model::worker::Machine;
+
+/// What a node was, by name: `driver`, `boot`, `GPU 2 UUID`.
+pub type Identity = BTreeMap<String, String>;
+
+/// Every node as its worker, its tools and its claims describe it.
+pub fn identities(
+    claims: &Claims,
+    machines: &[Machine],
+    recordings: &[Recording],
+) -> BTreeMap<NodeName, Identity> {
+    let mut all: BTreeMap<NodeName, Identity> = BTreeMap::new();
+    for (node, said) in &claims.nodes {
+        let is = all.entry(node.clone()).or_default();
+        let mut put = |name: &str, value: &Option<String>| {
+            if let Some(value) = value {
+                is.insert(name.to_owned(), value.clone());
+            }
+        };
+        put("driver", &said.driver);
+        put("boot", &said.boot_id);
+        put("rack", &said.rack);
+        put("slot", &said.slot);
+        for nic in &said.nics {
+            let (Some(device), Some(leaf)) = (&nic.device, &nic.leaf) else { continue };
+            let port = nic.port.as_deref().map(|port| format!(" port {port}")).unwrap_or_default();
+            put(&format!("neighbour of {device}"), &Some(format!("{leaf}{port}")));
+            put(&format!("{device} GUID"), &nic.guid);
+        }
+        for fabric in &said.fabric {
+            if let (None, Some(clique)) = (fabric.gpu, fabric.clique()) {
+                put("clique", &Some(clique));
+            }
+        }
+    }
+    for recording in recordings {
+        let Scope::Node(node) = &recording.scope else { continue };
+        let facts = &recording.parsed.facts;
+        let is = all.entry(node.clone()).or_default();
+        if let Some(driver) = &facts.driver {
+            is.insert("driver".to_owned(), driver.clone());
+        }
+        for device in &facts.devices {
+            if let Some(uuid) = &device.uuid {
+                is.insert(format!("GPU {} UUID", device.index), uuid.clone());
+            }
+        }
+    }
+    // What a machine says of itself counts more than what is said of it; the
+    // last word of one that was started again counts.
+    for machine in machines {
+        let is = all.entry(machine.node.clone()).or_default();
+        let said = &machine.environment;
+        for (name, value) in
+            [("driver", &said.driver), ("boot", &said.boot_id), ("kernel", &said.kernel)]
+        {
+            if let Some(value) = value {
+                is.insert(name.to_owned(), value.clone());
+            }
+        }
+        for line in &said.gpus {
+            let fields: Vec<&str> = line.split(", ").collect();
+            // Index, UUID, four that move, VBIOS: what `probe::environment` asks for.
+            let [index, uuid, _, _, _, _, vbios] = fields.as_slice() else { continue };
+            if index.parse::<u32>().is_err() {
+                continue;
+            }
+            is.insert(format!("GPU {index} UUID"), (*uuid).to_owned());
+            is.insert(format!("GPU {index} VBIOS"), (*vbios).to_owned());
+        }
+    }
+    all
+}
+
+/// The tools that measured, with their versions.
+pub(super) fn tools(recordings: &[Recording], own: &str) -> BTreeMap<String, String> {
+    let mut tools = BTreeMap::from([("fabricgate".to_owned(), own.to_owned())]);
+    for recording in recordings {
+        let parsed = &recording.parsed;
+        if let (Some(tool), Some(version)) = (parsed.tool, &parsed.tool_version) {
+            tools.insert(tool.to_string(), version.clone());
+        }
+        if let Some(nccl) = &parsed.facts.nccl {
+            tools.insert("NCCL".to_owned(), nccl.clone());
+        }
+    }
+    tools
+}
+
+/// What kind of thing a name stands for.
+pub fn kind(name: &str) -> ChangeKind {
+    match name {
+        "driver" => ChangeKind::Driver,
+        // Another kernel takes another boot, and counts as one.
+        "boot" | "kernel" => ChangeKind::Boot,
+        "rack" | "slot" => ChangeKind::Slot,
+        "clique" | "domain" => ChangeKind::Claim,
+        _ if name.ends_with(" VBIOS") || name.ends_with(" firmware") => ChangeKind::Firmware,
+        _ if name.starts_with("neighbour of ") => ChangeKind::Neighbour,
+        _ => ChangeKind::Hardware,
+    }
+}
+
+/// What is known in both and not the same: name, before, after.
+pub fn differences(before: &Identity, after: &Identity) -> Vec<(String, String, String)> {
+    let both = after.iter().filter_map(|(name, is)| Some((name, before.get(name)?, is)));
+    both.filter(|(_, was, is)| was != is)
+        .map(|(name, was, is)| (name.clone(), was.clone(), is.clone()))
+        .collect()
+}

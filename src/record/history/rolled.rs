@@ -1,0 +1,278 @@
+//! What parts showed in a run, rolled up from the cells that the judge made.
+//!
+//! A path is the median of its readings; a GPU the median over its partners, per
+//! direction; a node its least GPU; an end of a rail the median over its
+//! partners; a domain the median over its GPUs. How a part came out is what the
+//! run's verdicts say. Pure: nothing is judged and nothing opened here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::judge::robust;
+use crate::model::cell::Cell;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
+use crate::model::trend::Part;
+use crate::model::trend::PartKind;
+use crate::model::unit::Unit;
+use crate::model::verdict::Direction;
+use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::Verdicts;
+
+/// What one part showed in one test.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Value {
+    pub(super) part: Part,
+    pub(super) testcase: Arc<str>,
+    pub(super) unit: Unit,
+    pub(super) value: f64,
+    pub(super) error: Option<f64>,
+    pub(super) expected: Option<f64>,
+    pub(super) outcome: Option<Outcome>,
+}
+
+/// The paths of one test: who sends to whom, and the median of the readings.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Paths {
+    pub(super) testcase: Arc<str>,
+    pub(super) unit: Unit,
+    pub(super) rail: Option<String>,
+    pub(super) ends: Vec<(String, String)>,
+    pub(super) readings: Vec<f64>,
+}
+
+/// A run rolled up.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Rolled {
+    pub(super) values: Vec<Value>,
+    pub(super) paths: Vec<Paths>,
+    /// The least ratio to the expectation that a node's parts showed.
+    pub(super) worst: BTreeMap<NodeName, f64>,
+}
+
+/// One test, as far as readings can be put together.
+type Test = (Arc<str>, Unit, Option<String>);
+
+/// An end of a path: a node, and a GPU where it is not the node as a whole.
+type End = (NodeName, Option<u32>);
+
+/// What was read of one part in one test.
+#[derive(Default)]
+struct Read {
+    /// By partner.
+    partners: BTreeMap<End, Vec<f64>>,
+    expected: Option<f64>,
+}
+
+impl Read {
+    fn add(&mut self, partner: End, value: f64, expected: Option<f64>) {
+        self.partners.entry(partner).or_default().push(value);
+        self.expected = self.expected.or(expected);
+    }
+
+    /// The median over partners of the medians of what was read with each, and
+    /// its relative standard error.
+    fn middle(&self, sigma: Option<f64>) -> Option<(f64, Option<f64>)> {
+        let medians = self.partners.values().filter_map(|v| robust::median(&mut v.clone()));
+        let value = robust::median(&mut medians.collect::<Vec<f64>>())?;
+        let readings = self.partners.values().map(Vec::len).sum();
+        Some((value, sigma.map(|sigma| robust::median_error(sigma, readings))))
+    }
+}
+
+/// Rolls up the cells of a run.
+pub(super) fn roll(cells: &[Cell], verdicts: &Verdicts) -> Rolled {
+    let mut rolled = Rolled::default();
+    let mut tests: BTreeMap<Test, Vec<&Cell>> = BTreeMap::new();
+    for cell in cells.iter().filter(|c| c.value.is_some_and(f64::is_finite)) {
+        let test = (cell.testcase.clone(), cell.unit, cell.rail.clone());
+        tests.entry(test).or_default().push(cell);
+        if let Some(ratio) = cell.ratio {
+            // A path that is low by itself is two nodes' and says nothing about one.
+            if cell.src_node == cell.dst_node
+                && let Some(node) = &cell.src_node
+            {
+                let worst = rolled.worst.entry(node.clone()).or_insert(ratio);
+                *worst = worst.min(ratio);
+            }
+        }
+    }
+    for (test, cells) in &tests {
+        let mut of_test = of_test(test, cells, &mut rolled);
+        let least = least(&of_test);
+        let middle = middle(&of_test);
+        of_test.extend(least);
+        of_test.extend(middle);
+        rolled.values.append(&mut of_test);
+    }
+    for value in &mut rolled.values {
+        value.outcome = outcome(&value.part, verdicts);
+        if let (Some(node), Some(expected)) = (&value.part.node, value.expected)
+            && 0.0 < expected
+            && 0.0 < value.value
+        {
+            let ratio = match value.unit.is_bandwidth() {
+                true => value.value / expected,
+                false => expected / value.value,
+            };
+            let worst = rolled.worst.entry(node.clone()).or_insert(ratio);
+            *worst = worst.min(ratio);
+        }
+    }
+    rolled
+}
+
+/// GPUs and ends of rails in one test; its paths are put beside.
+fn of_test((testcase, unit, rail): &Test, cells: &[&Cell], rolled: &mut Rolled) -> Vec<Value> {
+    let mut paths: BTreeMap<(End, End), Vec<f64>> = BTreeMap::new();
+    let mut ends: BTreeMap<(End, Direction), Read> = BTreeMap::new();
+    let mut homes: BTreeMap<NodeName, Option<DomainName>> = BTreeMap::new();
+    for cell in cells {
+        let (Some(value), Some(from), Some(to)) = (cell.value, &cell.src_node, &cell.dst_node)
+        else {
+            continue;
+        };
+        let (src, dst) = ((from.clone(), cell.src_gpu), (to.clone(), cell.dst_gpu));
+        // What crosses two domains belongs to neither.
+        for node in [from, to] {
+            homes.entry(node.clone()).or_insert_with(|| cell.domain.clone());
+        }
+        let mut end = |of: &End, partner: &End, direction: Direction| {
+            let read = ends.entry((of.clone(), direction)).or_default();
+            read.add(partner.clone(), value, cell.expected);
+        };
+        match (cell.src_gpu, cell.dst_gpu) {
+            (None, Some(_)) if from == to => end(&dst, &src, Direction::H2d),
+            (Some(_), None) if from == to => end(&src, &dst, Direction::D2h),
+            (a, b) if a.is_some() == b.is_some() && src != dst => {
+                end(&src, &dst, Direction::Tx);
+                end(&dst, &src, Direction::Rx);
+                paths.entry((src, dst)).or_default().push(value);
+            }
+            _ => {}
+        }
+    }
+    let sigma = robust::repeat_sigma(paths.values().map(Vec::as_slice)).or_else(|| {
+        robust::repeat_sigma(ends.values().flat_map(|r| r.partners.values()).map(Vec::as_slice))
+    });
+    if !paths.is_empty() {
+        let (ends, readings) = paths
+            .into_iter()
+            .filter_map(|((src, dst), mut values)| {
+                Some(((shown(&src), shown(&dst)), robust::median(&mut values)?))
+            })
+            .unzip();
+        let (testcase, rail) = (testcase.clone(), rail.clone());
+        rolled.paths.push(Paths { testcase, unit: *unit, rail, ends, readings });
+    }
+    let values = ends.into_iter().filter_map(|(((node, gpu), direction), read)| {
+        let is_host = matches!(direction, Direction::H2d | Direction::D2h);
+        // One partner is no word about an end, as in judging.
+        let enough = is_host || 1 < read.partners.len();
+        let (value, error) = read.middle(sigma).filter(|_| enough)?;
+        let part = Part {
+            kind: if gpu.is_some() { PartKind::Gpu } else { PartKind::Rail },
+            domain: homes.get(&node).cloned().flatten(),
+            node: Some(node),
+            gpu,
+            peer: None,
+            rail: rail.clone(),
+            direction: Some(direction),
+        };
+        let (testcase, unit, expected) = (testcase.clone(), *unit, read.expected);
+        Some(Value { part, testcase, unit, value, error, expected, outcome: None })
+    });
+    values.collect()
+}
+
+/// Every node's least part in one test: the highest of a latency.
+fn least(values: &[Value]) -> Vec<Value> {
+    let mut nodes: BTreeMap<&NodeName, &Value> = BTreeMap::new();
+    for value in values {
+        let Some(node) = &value.part.node else { continue };
+        let least = nodes.entry(node).or_insert(value);
+        let (is, was) = (value.value, least.value);
+        if if value.unit.is_bandwidth() { is < was } else { was < is } {
+            *least = value;
+        }
+    }
+    let node = |(node, value): (&NodeName, &Value)| {
+        let domain = value.part.domain.clone();
+        let part = Part { node: Some(node.clone()), ..part(PartKind::Node, domain) };
+        Value { part, ..value.clone() }
+    };
+    nodes.into_iter().map(node).collect()
+}
+
+/// Every domain's level in one test: the median over its parts.
+fn middle(values: &[Value]) -> Vec<Value> {
+    let mut domains: BTreeMap<&DomainName, Vec<&Value>> = BTreeMap::new();
+    for value in values {
+        if let Some(domain) = &value.part.domain {
+            domains.entry(domain).or_default().push(value);
+        }
+    }
+    let level = |(domain, values): (&DomainName, Vec<&Value>)| {
+        let level = robust::median(&mut values.iter().map(|v| v.value).collect::<Vec<f64>>())?;
+        let part = part(PartKind::Domain, Some(domain.clone()));
+        Some(Value { part, value: level, error: None, ..(*values.first()?).clone() })
+    };
+    domains.into_iter().filter_map(level).collect()
+}
+
+fn part(kind: PartKind, domain: Option<DomainName>) -> Part {
+    Part { kind, domain, node: None, gpu: None, peer: None, rail: None, direction: None }
+}
+
+/// `node:gpu`, or `node`.
+fn shown((node, gpu): &End) -> String {
+    match gpu {
+        Some(gpu) => format!("{node}:{gpu}"),
+        None => node.to_string(),
+    }
+}
+
+/// How a part came out: the worst that was found against it, or, where nothing
+/// was, what its node came out as, as far as that is not another part's fault.
+pub(super) fn outcome(part: &Part, verdicts: &Verdicts) -> Option<Outcome> {
+    let found = verdicts.findings.iter().filter(|found| accuses(found, part)).map(|f| f.outcome);
+    let node = part.node.as_ref().and_then(|node| {
+        let at = verdicts.nodes.binary_search_by(|v| v.node.cmp(node)).ok()?;
+        let outcome = verdicts.nodes[at].outcome;
+        match (part.kind, outcome) {
+            (PartKind::Node, outcome) => Some(outcome),
+            (_, Outcome::Unknown) => Some(Outcome::Unknown),
+            _ => Some(Outcome::Pass),
+        }
+    });
+    found.chain(node).max()
+}
+
+/// Whether a finding says that what a part showed was not as it must be.
+pub(super) fn accuses(found: &Finding, part: &Part) -> bool {
+    let locus = &found.locus;
+    let direction =
+        locus.direction.is_none() || part.direction.is_none() || locus.direction == part.direction;
+    let rail = locus.rail.is_none() || part.rail.is_none() || locus.rail == part.rail;
+    if !direction || !rail {
+        return false;
+    }
+    match (&locus.node, locus.kind) {
+        // One path is no GPU and no node.
+        (_, LocusKind::Pair) => {
+            part.kind == PartKind::Link && locus.node == part.node && locus.peer == part.peer
+        }
+        (_, LocusKind::Instrument) => false,
+        (Some(node), _) => {
+            let is_gpu = locus.gpu.is_none() || part.gpu.is_none() || locus.gpu == part.gpu;
+            let peer = part.peer.as_deref().is_some_and(|peer| match locus.gpu {
+                Some(gpu) => peer == format!("{node}:{gpu}"),
+                None => peer.split(':').next() == Some(node.as_str()),
+            });
+            (part.node.as_ref() == Some(node) && is_gpu) || peer
+        }
+        (None, _) => locus.domain.is_some() && locus.domain == part.domain,
+    }
+}
