@@ -5,18 +5,17 @@
 //! came from, is the same for the same run, and says of what was not measured that
 //! it is not known. Nothing here changes a cluster or opens a file.
 
+mod allocation;
+mod cli_filter;
 mod device_taints;
 mod hami;
 mod kai;
 mod kueue;
 pub mod labels;
 pub mod map;
-mod ray;
-mod allocation;
-mod cli_filter;
-pub mod map;
 mod nccl;
 mod ranks;
+mod ray;
 mod slurm_topology;
 mod topograph;
 mod whole;
@@ -52,10 +51,9 @@ pub const TARGETS: &[Target] = &[
     labels::TARGET,
     kueue::TARGET,
     whole::TARGET,
-    ray::TARGET,
-    whole::TARGET,
     nccl::TARGET,
     ranks::TARGET,
+    ray::TARGET,
     cli_filter::TARGET,
     slurm_topology::TARGET,
     topograph::TARGET,
