@@ -24,11 +24,14 @@ use super::certifying::Certifying;
 use super::failure::Failure;
 use super::gating;
 use super::gating::Gate;
+use super::keeping;
+use super::keeping::Keeping;
 use super::launcher;
 use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
 use super::metering;
 use super::metering::Metering;
+use super::notifying;
 use super::sources;
 use super::sources::Wanted;
 use super::stored;
@@ -43,6 +46,7 @@ use crate::launch::kubernetes::Gpus;
 use crate::model::claims::Claims;
 use crate::model::probe::Probe;
 use crate::model::span::TextError;
+use crate::notify::Notify;
 use crate::plan::Limits;
 use crate::plan::stalest::Budget;
 use crate::probe::catalog;
@@ -100,9 +104,6 @@ struct File {
     /// What the standing gate does (`fabricgate watch`).
     #[serde(default)]
     watch: watching::Section,
-    /// How certificates are signed, and whose count.
-    #[serde(default)]
-    certificates: certifying::Section,
     /// How a burn-in is repeated.
     #[serde(default)]
     burn_in: burning::Section,
@@ -115,6 +116,10 @@ struct File {
     /// What an audit may take (`fabricgate audit`).
     #[serde(default)]
     audit: auditing::Section,
+    /// What runs showed, over time (`fabricgate history`). Without it, every run is added to a file
+    /// beside `run_dir`.
+    history: Option<keeping::Section>,
+    notify: Option<notifying::Section>,
 }
 
 /// One file with claims, or several.
@@ -222,6 +227,10 @@ pub struct Config {
     pub burn_in: Burning,
     /// What monitoring is shown.
     pub metrics: Metering,
+    /// Where the history is and how long it is kept.
+    pub history: Keeping,
+    /// Who is told of what happens, where somebody is.
+    pub notify: Option<Notify>,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -403,6 +412,10 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     let metrics =
         metering::metering(read.metrics, base).map_err(|(at, message)| wrong(at, message))?;
     let audit = auditing::auditing(&read.audit).map_err(|(at, message)| wrong(at, message))?;
+    let history =
+        keeping::keeping(read.history, base).map_err(|(at, message)| wrong(at, message))?;
+    let notify = read.notify.map(|section| notifying::notifying(section, base)).transpose();
+    let notify = notify.map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -427,6 +440,8 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         certificates,
         burn_in,
         metrics,
+        history,
+        notify,
         scratch: None,
     };
     if read.probes.own {

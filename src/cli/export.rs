@@ -271,17 +271,8 @@ fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
         slices: text(&args.slices)?,
         effect: args.effect.clone(),
         hami: text(&args.hami)?,
-    let from = match &args.from {
-        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
-            Failure::Environment(format!("--from {}: {error}", path.display()))
-        })?),
-        None => None,
-    };
-    Ok(Options {
-        nodes,
-        domain: args.domain.clone(),
         form: args.form.clone(),
-        from,
+        from: text(&args.from)?,
         degraded: match args.degraded {
             None | Some(DegradedWord::Keep) => Degraded::Keep,
             Some(DegradedWord::OwnBlock) => Degraded::OwnBlock,

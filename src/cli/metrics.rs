@@ -85,7 +85,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 }
 
 /// The state as records have it now; what cannot be read is a note, and counted.
-fn state(config: &Config, runs: &Path) -> State {
+pub(super) fn state(config: &Config, runs: &Path) -> State {
     let mut latest = Latest::default();
     let shown = shown::state(
         &mut latest,

@@ -29,9 +29,11 @@ pub mod export;
 pub mod failure;
 pub mod gate;
 pub mod gating;
+pub mod history;
 pub mod history_arg;
 pub mod holding;
 pub mod judge;
+pub mod keeping;
 pub mod launcher;
 pub mod metering;
 pub mod metrics;
@@ -40,6 +42,8 @@ pub mod node_attach;
 pub mod node_facts;
 pub mod node_library;
 pub mod node_probe;
+pub mod notify;
+pub mod notifying;
 pub mod parse;
 pub mod place;
 pub mod plan;
@@ -68,9 +72,16 @@ use clap::Subcommand;
 use failure::Failure;
 use plan::Profile;
 
+/// What `--version` says: with the commit, where the build was told it (`ci/package`
+/// is). A variable and no build script: the same sources make the same bytes.
+const VERSION: &str = match option_env!("FABRICGATE_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Measure the GPU fabric of a cluster before anybody trusts it.
 #[derive(Debug, Parser)]
-#[command(name = "fabricgate", version, about, max_term_width = 100)]
+#[command(name = "fabricgate", version = VERSION, about, max_term_width = 100)]
 pub struct Cli {
     #[command(flatten)]
     globals: Globals,
@@ -129,6 +140,7 @@ enum Command {
     Metrics(metrics::Args),
     Report(report::Args),
     Explain(explain::Args),
+    History(history::Args),
     Export(export::Args),
     Place(place::Args),
     Replay(replay::Args),
@@ -138,6 +150,7 @@ enum Command {
     Sim(sim::Args),
     Node(node::Args),
     Config(configuration::Args),
+    Notify(notify::Args),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
@@ -179,6 +192,7 @@ pub fn main() -> ExitCode {
         Command::Metrics(args) => metrics::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
+        Command::History(args) => history::run(args, globals),
         Command::Export(args) => export::run(args, globals),
         Command::Place(args) => place::run(args, globals),
         Command::Replay(args) => replay::run(args, globals),
@@ -188,6 +202,7 @@ pub fn main() -> ExitCode {
         Command::Sim(args) => sim::run(args, globals),
         Command::Node(args) => node::run(args, globals),
         Command::Config(args) => configuration::run(args, globals),
+        Command::Notify(args) => notify::run(args, globals),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };

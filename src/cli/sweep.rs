@@ -40,6 +40,7 @@ use crate::launch::Program;
 use crate::launch::held::Held;
 use crate::launch::slurm::WhenBusy;
 use crate::model::claims::Claims;
+use crate::model::comparison::Repairs;
 use crate::model::run::RunInfo;
 use crate::model::words;
 use crate::plan::Plan;
@@ -120,6 +121,27 @@ pub fn run_of(
     profile: Profile,
     choose: Choose<'_>,
 ) -> anyhow::Result<u8> {
+    let mut choose = |_: &Config, fleet| plan::choose(fleet, &args.selection);
+    let mut swept = measured(args, globals, profile, &mut choose)?;
+    told(&mut swept, args, globals, profile, None)
+}
+
+/// A sweep that was carried out and not told of yet.
+#[derive(Debug)]
+pub(super) struct Swept {
+    pub(super) site: Site,
+    pub(super) done: coordinator::Done,
+    fleet: Claims,
+    began: Instant,
+}
+
+/// Measures. Which nodes, `choose` says of all that are claimed.
+pub(super) fn measured(
+    args: &Args,
+    globals: &Globals,
+    profile: Profile,
+    choose: &mut dyn FnMut(&Config, Claims) -> Result<Chosen, Failure>,
+) -> anyhow::Result<Swept> {
     let began = Instant::now();
     let resumed = match &args.resume {
         Some(run) => Some(interrupted(run, profile, args)?),
@@ -135,12 +157,13 @@ pub fn run_of(
                 note("nobody can be measured now, so nothing is known");
                 return Ok(exit::INCONCLUSIVE);
             }
+            let chosen = choose(&config, config.measurable(&in_force.catalogue)?)?;
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
     holding::say_when_busy(&mut config, args.when_busy)?;
     let site = Site { config, in_force };
-    let mut done = one(&One {
+    let done = one(&One {
         site: &site,
         args,
         globals,
@@ -150,12 +173,27 @@ pub fn run_of(
         seed,
         resumed: resumed.as_ref(),
     })?;
+    Ok(Swept { site, done, fleet, began })
+}
+
+/// Tells what came of it, and carries out what is asked for.
+pub(super) fn told(
+    swept: &mut Swept,
+    args: &Args,
+    globals: &Globals,
+    profile: Profile,
+    repairs: Option<&Repairs>,
+) -> anyhow::Result<u8> {
+    let Swept { site, done, fleet, began } = swept;
     let config = &site.config;
-    let acted = acted(config, &fleet, &mut done, args.apply);
-    keep(&done)?;
+    let acted = acted(config, fleet, done, args.apply);
+    keep(done)?;
+    if let Some(repairs) = repairs {
+        done.folder.write_json(file::COMPARISON, repairs).map_err(Failure::environment)?;
+    }
     let format = if globals.json { show::Format::Json } else { show::Format::Terminal };
-    stdout::bytes(&show::render(&done.run, format)?)?;
-    let written = show::files(&done.run, &args.files)?;
+    stdout::bytes(&show::render_with(&done.run, format, repairs)?)?;
+    let written = show::files_with(&done.run, &args.files, repairs)?;
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");
         note(&format!("go on with `{}`", again(done.folder.path(), args, globals, profile)));

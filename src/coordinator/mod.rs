@@ -92,6 +92,7 @@ pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> RunSeen 
         created_unix: created.map_or(0, jiff::Timestamp::as_second),
         complete,
         real: !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
+        unsealed: None,
     }
 }
 

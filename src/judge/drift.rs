@@ -52,8 +52,9 @@ pub const SILENT: f64 = 43_400.0;
 /// disturbed run must not make the chart deaf.
 const CLIPPED: f64 = 3.0;
 
-/// So many usual readings in a row end an alarm.
-const BACK: u32 = 2;
+/// So many readings in a row nearer to what was usual than to where it went end
+/// an alarm.
+const BACK: u32 = 3;
 
 /// The normal quantile of what rounding leaves of a probability.
 const FURTHEST: f64 = 8.0;
@@ -211,7 +212,7 @@ struct Following<'p> {
     /// How far each point since the charts began anew lies out, with its place.
     deviations: Vec<(usize, f64)>,
     /// It left what is usual and has not come back; how often in a row it looked
-    /// usual since.
+    /// as if since.
     left: Option<u32>,
     alarms: Vec<Alarm>,
 }
@@ -219,6 +220,13 @@ struct Following<'p> {
 /// Says of a series what is usual and where it left that, from its points and
 /// what changed meanwhile.
 pub fn assess(trend: &mut Trend) {
+    assess_since(trend, i64::MIN);
+}
+
+/// The same, where alarms before a moment (in seconds since 1970) are on record
+/// already: points were thinned since, and say less than they said then.
+pub fn assess_since(trend: &mut Trend, from_unix: i64) {
+    let mut known = std::mem::take(&mut trend.alarms);
     let renewed: BTreeSet<&str> = trend
         .changes
         .iter()
@@ -243,10 +251,16 @@ pub fn assess(trend: &mut Trend) {
         }
         following.follow(at);
     }
-    let Following { reference, renewing, alarms, .. } = following;
+    let Following { reference, renewing, mut alarms, .. } = following;
+    let is_new = |alarm: &Alarm| {
+        let point = trend.points.iter().find(|point| point.run == alarm.run);
+        point.is_some_and(|point| from_unix <= point.at_unix)
+    };
+    alarms.retain(is_new);
+    known.append(&mut alarms);
     // What was usual before a change is shown as usual no longer.
     trend.baseline = reference.filter(|_| !renewing).and_then(|reference| reference.baseline());
-    trend.alarms = alarms;
+    trend.alarms = known;
 }
 
 /// Whether what a part showed before such a change says nothing of what it must
@@ -304,7 +318,10 @@ impl Following<'_> {
     /// it already.
     fn chart(&mut self, at: usize, deviation: f64) -> bool {
         if let Some(usual) = &mut self.left {
-            *usual = if deviation.abs() < CLIPPED { *usual + 1 } else { 0 };
+            let reference = self.reference.as_ref().map_or(f64::NAN, |reference| reference.mean);
+            let shift = self.alarms.last().map_or(f64::NAN, |alarm| alarm.shift);
+            let way = (self.points[at].value / reference - 1.0) / shift;
+            *usual = if way < 0.5 { *usual + 1 } else { 0 };
             if BACK <= *usual {
                 // It came back: what was learnt meanwhile is not what is usual.
                 self.next = self.next.take().filter(|_| self.renewing);

@@ -64,6 +64,8 @@ pub mod file {
     pub const ACTIONS: &str = "actions.json";
     /// Every measured cell, for spreadsheets.
     pub const MATRIX: &str = "matrix.csv";
+    /// What a repair changed, where the run was held against an earlier one.
+    pub const COMPARISON: &str = "comparison.json";
     /// The report as a page.
     pub const REPORT: &str = "report.html";
 }

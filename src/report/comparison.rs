@@ -3,16 +3,27 @@
 //!
 //! Text only. Pages and terminals put it where it belongs.
 
+use super::page::Page;
+use super::page::TerminalStyle;
+use super::plain::clip;
 use super::plain::counted;
 use super::plain::percent;
 use super::plain::plain;
 use super::plain::quantity;
 use super::plain::rail_name;
+use super::xml::Xml;
 use crate::model::comparison::Compared;
 use crate::model::comparison::Comparison;
 use crate::model::comparison::Difference;
+use crate::model::comparison::Repair;
+use crate::model::comparison::Repairs;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
+
+/// Longest text of one line.
+const LONGEST: usize = 600;
+/// Rows of one node in a terminal.
+const FEW: usize = 8;
 
 /// One row of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,3 +158,70 @@ pub fn summary(comparison: &Comparison) -> Vec<String> {
     }
     lines
 }
+
+/// What was compared with what.
+fn sides(comparison: &Comparison) -> String {
+    let day = |when: &str| when.get(..16).unwrap_or(when).replace('T', " ");
+    clip(&format!("run {} of {}", comparison.before, day(&comparison.before_created)), LONGEST)
+}
+
+/// What repairs changed, for a terminal, below a report.
+pub fn terminal(repairs: &Repairs, style: &TerminalStyle) -> String {
+    let mut page = Page::new(style);
+    page.section("What the repair changed");
+    for repair in &repairs.nodes {
+        let head = format!("{}, against {}", repair.node, sides(&repair.comparison));
+        page.paragraph("", &head, 2);
+        for line in sentences(repair) {
+            page.paragraph("- ", &line, 4);
+        }
+        let told = repair.comparison.parts.iter().filter(|it| it.difference != Difference::Same);
+        for row in told.take(FEW).map(row) {
+            let Row { word, part, test, before, after, change, .. } = row;
+            page.faint(&format!("{word}: {part}, {test}: {before} -> {after} ({change})"), 6);
+        }
+    }
+    for without in &repairs.without {
+        let text = format!("{}: not compared: {}", without.node, without.why);
+        page.paragraph("", &text, 2);
+    }
+    page.out
+}
+
+/// Everything that is told of one node.
+pub fn sentences(repair: &Repair) -> Vec<String> {
+    let own = repair.says.iter().map(|line| clip(line, LONGEST));
+    own.chain(summary(&repair.comparison)).collect()
+}
+
+/// A JUnit document with what repairs changed as a suite of its own. It fails
+/// nothing: the verdict is in the other suites.
+pub fn in_junit(document: &str, repairs: &Repairs) -> String {
+    const END: &str = "</testsuites>";
+    let Some(at) = document.rfind(END) else { return document.to_owned() };
+    let count = (repairs.nodes.len() + repairs.without.len()).to_string();
+    let mut xml = Xml::part();
+    let totals =
+        [("name", "repair"), ("tests", count.as_str()), ("failures", "0"), ("errors", "0")];
+    xml.open("testsuite", &totals);
+    let mut case = |name: &str, text: &str| {
+        xml.open("testcase", &[("classname", "repair"), ("name", name), ("time", "0")]);
+        xml.text("system-out", &[], text);
+        xml.close();
+    };
+    for repair in &repairs.nodes {
+        let mut lines = vec![format!("against {}", sides(&repair.comparison))];
+        lines.extend(sentences(repair));
+        case(&plain(repair.node.as_str()), &lines.join("\n"));
+    }
+    for without in &repairs.without {
+        let text = clip(&format!("not compared: {}", without.why), LONGEST);
+        case(&plain(without.node.as_str()), &text);
+    }
+    let suite = xml.finish();
+    format!("{}{suite}{}", &document[..at], &document[at..])
+}
+
+#[cfg(test)]
+#[path = "comparison_tests.rs"]
+mod tests;

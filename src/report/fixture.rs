@@ -9,11 +9,23 @@ use crate::model::action::ActionPlan;
 use crate::model::action::Withheld;
 use crate::model::cell::Cell;
 use crate::model::claims::ClaimedDomain;
+use crate::model::claims::ClaimedLeaf;
 use crate::model::claims::Claims;
+use crate::model::comparison::Compared;
+use crate::model::comparison::Comparison;
+use crate::model::comparison::Difference;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
+use crate::model::trend::Alarm;
+use crate::model::trend::Baseline;
+use crate::model::trend::ChangeKind;
+use crate::model::trend::Changed;
+use crate::model::trend::Part;
+use crate::model::trend::PartKind;
+use crate::model::trend::Point;
+use crate::model::trend::Trend;
 use crate::model::unit::Unit;
 use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
@@ -298,6 +310,180 @@ pub(super) fn hgx() -> Run {
             withheld: Vec::new(),
         }),
     }
+}
+
+/// The rack after a repair, each pair read three times: the GPU is as it must
+/// be, one reading of another dipped.
+pub(super) fn repaired() -> Run {
+    let mut run = rack();
+    run.info = info("20260305T101500Z-after", "recertify", "a rack after a repair (made up)");
+    let once = std::mem::take(&mut run.cells);
+    for (at, mut cell) in (0_u32..).zip(once) {
+        if let Some(value) = &mut cell.value {
+            *value = (cell.expected.unwrap_or(*value) * (1.0 + noise(at)) * 100.0).round() / 100.0;
+        }
+        for reading in 0..3 {
+            let mut cell = Cell { reading, ..cell.clone() };
+            cell.value = cell.value.map(|v| match (at, reading) {
+                (99, 1) => (v * 92.0).round() / 100.0,
+                _ => ((v + f64::from(reading) * 0.11) * 100.0).round() / 100.0,
+            });
+            cell.ratio = cell.value.zip(cell.expected).map(|(v, e)| v / e);
+            cell.outcome = if cell.value.is_some() { Outcome::Pass } else { Outcome::Unknown };
+            run.cells.push(cell);
+        }
+    }
+    let verdicts = &mut run.verdicts;
+    verdicts.outcome = Outcome::Unknown;
+    verdicts.findings.clear();
+    verdicts.notes.clear();
+    for node in verdicts.nodes.iter_mut().filter(|n| n.outcome == Outcome::Degraded) {
+        node.outcome = Outcome::Pass;
+        node.reason = "its own and its cross-node measurements are as expected".to_owned();
+    }
+    run.actions = None;
+    run
+}
+
+/// How two parts of the rack went over twelve runs: one lost a link and got it
+/// back with a new driver, the other never moved.
+pub(super) fn trends() -> Vec<Trend> {
+    let part = |gpu| Part {
+        kind: PartKind::Gpu,
+        domain: Some(DomainName::from("block01")),
+        node: Some(NodeName::from("node0007")),
+        gpu: Some(gpu),
+        peer: None,
+        rail: None,
+        direction: None,
+    };
+    let run = |i: u32| (format!("2026{i:02}"), format!("2026-{i:02}-04T05:06:07Z"));
+    let trend = |gpu: u32, low: std::ops::Range<u32>| Trend {
+        part: part(gpu),
+        testcase: "multinode_device_to_device_memcpy_read_ce".to_owned(),
+        unit: Unit::GigabytesPerSecond,
+        points: (1..13)
+            .map(|i| {
+                let (run, at) = run(i);
+                let share = if low.contains(&i) { 17.0 / 18.0 } else { 1.0 };
+                let value = (760.0 * share * (1.0 + noise(i + gpu)) * 10.0).round() / 10.0;
+                let at_unix = i64::from(i) * 2_600_000;
+                Point { run, at, at_unix, value, error: None, expected: Some(761.0), outcome: None }
+            })
+            .collect(),
+        baseline: Some(Baseline { mean: 760.0, spread: 0.001, count: 9, since: run(1).0 }),
+        alarms: Vec::new(),
+        changes: Vec::new(),
+    };
+    let mut low = trend(2, 8..11);
+    let ((alarm, at), (change, changed)) = (run(9), run(11));
+    low.alarms.push(Alarm {
+        run: alarm,
+        at,
+        since: run(8).0,
+        shift: -0.056,
+        statistic: 41.0,
+        chart: "fast".to_owned(),
+    });
+    low.changes.push(Changed {
+        run: change,
+        at: changed,
+        node: Some(NodeName::from("node0007")),
+        kind: ChangeKind::Driver,
+        what: "driver".to_owned(),
+        before: "580.65.06".to_owned(),
+        after: "580.82.07".to_owned(),
+    });
+    vec![trend(1, 0..0), low]
+}
+
+/// The rack before and after, part by part.
+pub(super) fn comparison() -> Comparison {
+    let (before, after) = (rack().info, repaired().info);
+    let compared = |gpu, before: f64, difference| Compared {
+        part: Part { gpu: Some(gpu), ..trends()[0].part.clone() },
+        testcase: "multinode_device_to_device_memcpy_read_ce".to_owned(),
+        unit: Unit::GigabytesPerSecond,
+        before: Some(before),
+        after: (difference != Difference::OnlyBefore).then_some(761.2),
+        expected: Some(761.0),
+        change: (difference != Difference::OnlyBefore).then_some(761.2 / before - 1.0),
+        noise: Some(0.005),
+        difference,
+    };
+    Comparison {
+        before: before.id,
+        before_created: before.created,
+        after: after.id,
+        after_created: after.created,
+        parts: vec![
+            compared(2, 717.8, Difference::Better),
+            compared(3, 760.4, Difference::OnlyBefore),
+            compared(1, 760.1, Difference::Same),
+        ],
+    }
+}
+
+/// Two leaves of two nodes each and two rails; one port is half as fast.
+pub(super) fn rails() -> Run {
+    let test: Arc<str> = Arc::from("ib_write_bw");
+    let names = ["a1", "a2", "b1", "b2"].map(NodeName::from);
+    let mut run = empty();
+    for rail in ["rail0", "rail1"] {
+        for src in &names {
+            for dst in names.iter().filter(|dst| *dst != src) {
+                let slow = rail == "rail1" && [src, dst].iter().any(|n| n.as_str() == "b2");
+                let value = Some(if slow { 24.0 } else { 48.0 });
+                let mut cell = cell("x", &test, (src, None), (dst, None), value, Some(48.0));
+                cell.domain = None;
+                cell.rail = Some(rail.to_owned());
+                run.cells.push(cell);
+            }
+        }
+    }
+    let leaf = |name: &str, nodes: &[NodeName]| ClaimedLeaf {
+        name: name.to_owned(),
+        nodes: nodes.to_vec(),
+    };
+    run.claims.leaves = vec![leaf("leaf1", &names[..2]), leaf("leaf2", &names[2..])];
+    run
+}
+
+/// Many racks of 18 nodes, the first of them with all cells of [`rack`], the
+/// others with those of host copies; every hundredth node is degraded.
+pub(super) fn fleet(nodes: usize) -> Run {
+    let mut run = rack();
+    let finding = run.verdicts.findings.remove(0);
+    let (host, proto): (Arc<str>, _) =
+        (Arc::from("host_to_device_memcpy_ce"), run.verdicts.nodes.remove(0));
+    run.verdicts.nodes.clear();
+    run.claims.domains.clear();
+    let all: Vec<NodeName> =
+        (0..nodes).map(|n| NodeName::from(format!("node{:04}", n + 1).as_str())).collect();
+    for (rack, nodes) in all.chunks(18).enumerate() {
+        let name = format!("block{:02}", rack + 1);
+        run.claims.domains.push(domain(&name, nodes, "gb200-nvl72", 4));
+        for (at, node) in nodes.iter().enumerate() {
+            let mut verdict = proto.clone();
+            verdict.node = node.clone();
+            verdict.domain = Some(DomainName::from(name.as_str()));
+            if (rack * 18 + at) % 100 == 6 {
+                verdict.outcome = Outcome::Degraded;
+                verdict.reason = "GPU 2 is below what its NVLinks must deliver".to_owned();
+                let mut finding = finding.clone();
+                finding.id = format!("nvlink-low-{name}-{node}-2");
+                finding.locus.node = Some(node.clone());
+                finding.locus.domain = Some(DomainName::from(name.as_str()));
+                run.verdicts.findings.push(finding);
+            }
+            run.verdicts.nodes.push(verdict);
+            for gpu in (0..4).filter(|_| 0 < rack) {
+                let ends = ((node, None), (node, Some(gpu)));
+                run.cells.push(cell(&name, &host, ends.0, ends.1, Some(199.5), Some(199.0)));
+            }
+        }
+    }
+    run
 }
 
 /// A run that measured nothing.

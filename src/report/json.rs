@@ -10,6 +10,7 @@ use crate::model::verdict::Verdicts;
 
 /// The published JSON Schemas, by file name.
 pub const SCHEMAS: [(&str, &str); 17] = [
+pub const SCHEMAS: [(&str, &str); 16] = [
     ("parse.schema.json", include_str!("../../reports/schema/parse.schema.json")),
     ("verdicts.schema.json", include_str!("../../reports/schema/verdicts.schema.json")),
     ("actions.schema.json", include_str!("../../reports/schema/actions.schema.json")),
@@ -27,6 +28,7 @@ pub const SCHEMAS: [(&str, &str); 17] = [
     ("journal.schema.json", include_str!("../../reports/schema/journal.schema.json")),
     ("capacity.schema.json", include_str!("../../reports/schema/capacity.schema.json")),
     ("watch.schema.json", include_str!("../../reports/schema/watch.schema.json")),
+    ("history.schema.json", include_str!("../../reports/schema/history.schema.json")),
 ];
 
 /// The bytes of `verdicts.json`.
@@ -76,6 +78,8 @@ mod tests {
     use crate::model::probe::ProbesDocument;
     use crate::model::raw::RESULT_FORMAT;
     use crate::model::raw::RawResult;
+    use crate::model::trend::HISTORY_FORMAT;
+    use crate::model::trend::HistoryDocument;
     use crate::model::verdict::VERDICTS_FORMAT;
     use crate::model::watch::WATCH_FORMAT;
     use crate::model::watch::WatchLine;
@@ -119,6 +123,7 @@ mod tests {
             schema::<Entry>(Some(JOURNAL_FORMAT)),
             schema::<Survey>(Some(CAPACITY_FORMAT)),
             schema::<WatchLine>(Some(WATCH_FORMAT)),
+            schema::<HistoryDocument>(Some(HISTORY_FORMAT)),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
         for ((name, _), made) in SCHEMAS.iter().zip(made) {

@@ -26,8 +26,11 @@ pub mod json;
 pub mod junit;
 pub mod metrics;
 pub mod node_facts;
+pub mod notice;
 pub mod parsed;
 pub mod terminal;
+pub mod trend;
+pub mod trend_plot;
 pub mod watch;
 
 mod between;

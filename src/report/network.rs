@@ -163,38 +163,11 @@ fn leaves(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::claims::ClaimedLeaf;
     use crate::report::fixture;
-
-    /// Two leaves of two nodes and two rails; one port is half as fast.
-    fn run() -> Run {
-        let test: Arc<str> = Arc::from("ib_write_bw");
-        let names = ["a1", "a2", "b1", "b2"].map(NodeName::from);
-        let mut run = fixture::empty();
-        for rail in ["rail0", "rail1"] {
-            for src in &names {
-                for dst in names.iter().filter(|dst| *dst != src) {
-                    let slow = rail == "rail1" && [src, dst].iter().any(|n| n.as_str() == "b2");
-                    let value = Some(if slow { 24.0 } else { 48.0 });
-                    let ends = ((src, None), (dst, None));
-                    let mut cell = fixture::cell("x", &test, ends.0, ends.1, value, Some(48.0));
-                    cell.domain = None;
-                    cell.rail = Some(rail.to_owned());
-                    run.cells.push(cell);
-                }
-            }
-        }
-        let leaf = |name: &str, nodes: &[NodeName]| ClaimedLeaf {
-            name: name.to_owned(),
-            nodes: nodes.to_vec(),
-        };
-        run.claims.leaves = vec![leaf("leaf1", &names[..2]), leaf("leaf2", &names[2..])];
-        run
-    }
 
     #[test]
     fn a_slow_port_is_one_spot_among_the_rails_of_all_nodes() {
-        let grids = grids(&run());
+        let grids = grids(&fixture::rails());
         assert_eq!(
             (grids[0].shape, grids[0].rows.len(), grids[0].cols.len()),
             (Shape::PerRail, 4, 2)
@@ -208,7 +181,7 @@ mod tests {
 
     #[test]
     fn leaves_are_a_square_of_medians() {
-        let grids = grids(&run());
+        let grids = grids(&fixture::rails());
         assert_eq!((grids[1].shape, grids[1].rows.len()), (Shape::Leaves, 2));
         assert_eq!(grids[1].rows[1].name(), "leaf2");
         assert_eq!(grids[1].at(0, 0).and_then(|s| s.ratio), Some(1.0));
@@ -219,7 +192,7 @@ mod tests {
     #[test]
     fn without_rails_or_leaves_there_is_nothing_to_draw() {
         assert!(grids(&fixture::rack()).is_empty());
-        let mut run = run();
+        let mut run = fixture::rails();
         run.claims.leaves.clear();
         run.cells.retain(|c| c.rail.as_deref() == Some("rail0"));
         assert!(grids(&run).is_empty());

@@ -203,15 +203,58 @@ fn a_hundred_racks_make_a_page_that_opens() {
     assert!(page.len() < 4_000_000, "{}", page.len());
 }
 
-#[test]
-fn the_committed_example_is_what_the_code_renders() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/example/rack.html");
-    let page = html(&fixture::rack());
+fn is_committed(name: &str, page: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/example").join(name);
     if std::env::var_os("UPDATE_REPORTS").is_some() {
-        std::fs::write(&path, &page).expect("the example folder is writable");
+        std::fs::write(&path, page).expect("the example folder is writable");
     }
     let example = std::fs::read_to_string(&path).expect("the example is there");
-    assert!(example == page, "reports/example/rack.html is old; run with UPDATE_REPORTS=1");
+    assert!(example == page, "reports/example/{name} is old; run with UPDATE_REPORTS=1");
+}
+
+#[test]
+fn the_committed_examples_are_what_the_code_renders() {
+    is_committed("rack.html", &html(&fixture::rack()));
+    is_committed("repaired.html", &repaired());
+}
+
+/// The page of a rack after a repair, with everything beside it.
+fn repaired() -> String {
+    let (before, trends, comparison) = (fixture::rack(), fixture::trends(), fixture::comparison());
+    let beside = Beside { before: Some(&before), trends: &trends, comparison: Some(&comparison) };
+    render(&fixture::repaired(), &beside).expect("a page")
+}
+
+#[test]
+fn the_words_beside_a_rack_after_a_repair() {
+    let words = skeleton(&repaired());
+    assert!(words.contains("1 part not measured now, 1 part better, 1 part same"), "{words}");
+    assert!(words.contains("5.6 % below what was usual, since 202608"), "{words}");
+    assert!(words.contains("driver from 580.65.06 to 580.82.07"), "{words}");
+}
+
+#[test]
+fn rails_and_leaves_have_figures_of_their_own() {
+    let words = skeleton(&html(&fixture::rails()));
+    assert!(words.contains("ib_write_bw, rail by rail"), "{words}");
+    assert!(words.contains("ib_write_bw, leaf by leaf"), "{words}");
+}
+
+#[test]
+fn every_node_of_a_large_fleet_has_a_tile_that_leads_to_its_line() {
+    let page = html(&fixture::fleet(5_000));
+    let tiles = page.split("id=\"tiles\"").nth(1).and_then(|t| t.split("</section>").next());
+    let leads: Vec<&str> = tiles
+        .expect("the fleet")
+        .split("href=\"#")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    assert_eq!(leads.len(), 5_000);
+    for lead in leads.iter().step_by(97) {
+        assert!(page.contains(&format!("<tr id=\"{lead}\"")), "{lead}");
+    }
+    assert!(page.len() < 2_600_000, "{}", page.len());
 }
 
 #[test]
@@ -224,7 +267,11 @@ fn pages_to_look_at() {
         .into_iter()
         .zip(fixture::all())
         .collect();
-    runs.push(("fleet".to_owned(), fleet(12, 2)));
+    runs.push(("racks".to_owned(), fleet(12, 2)));
+    runs.push(("hundred".to_owned(), fleet(100, 40)));
+    runs.push(("rails".to_owned(), fixture::rails()));
+    runs.push(("fleet".to_owned(), fixture::fleet(5_000)));
+    std::fs::write(folder.join("repaired.html"), repaired()).expect("writable");
     for (name, run) in runs {
         std::fs::write(folder.join(format!("{name}.html")), html(&run)).expect("writable");
         for width in [80, 120] {
