@@ -20,6 +20,7 @@ pub mod judge;
 pub mod launch;
 pub mod measure;
 pub mod model;
+pub mod notify;
 pub mod place;
 pub mod plan;
 pub mod probe;

@@ -13,6 +13,8 @@ mod changes;
 mod gate;
 #[path = "lab_slurm/hold.rs"]
 mod hold;
+#[path = "lab_slurm/hooks.rs"]
+mod hooks;
 #[path = "lab_slurm/killed.rs"]
 mod killed;
 #[path = "lab_slurm/program.rs"]

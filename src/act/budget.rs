@@ -265,6 +265,33 @@ pub fn left(ledger: &Ledger, fleet: &Claims, policy: &Policy, now: &Stamp) -> Ve
     Budget::after(ledger, fleet, policy, now).left()
 }
 
+/// A budget that is a share of the fleet, in nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Which, as programs spell it.
+    pub name: &'static str,
+    /// What is left.
+    pub left: usize,
+    /// What it is in all.
+    pub limit: usize,
+}
+
+/// The budgets of a fleet of so many nodes after what this ledger has, in numbers.
+pub fn shares(ledger: &Ledger, fleet: usize, policy: &Policy, now: &Stamp) -> [Share; 3] {
+    let nobody = Claims::default();
+    let mut budget = Budget::after(ledger, &nobody, policy, now);
+    budget.fleet = fleet;
+    let of = |name, share: f64, least, spent| {
+        let limit = budget.share(share, least);
+        Share { name, left: limit.saturating_sub(spent), limit }
+    };
+    [
+        of("drains_within_hour", policy.per_hour, 1, budget.hour),
+        of("drains_at_a_time", policy.outstanding, 1, budget.outstanding),
+        of("marks_within_hour", policy.relabels_per_hour, 2, budget.relabels),
+    ]
+}
+
 /// How many drains and how many marks were begun within the hour.
 pub fn within_hour(ledger: &Ledger, now: &Stamp) -> (usize, usize) {
     let recent = ledger.spent.iter().filter(|spent| is_recent(&spent.stamp, now, HOUR_S));

@@ -90,6 +90,9 @@ pub fn validity(run: &RunSeen, policy: &Policy) -> Result<i64, String> {
     if !run.real && !policy.simulated {
         return Err("the run measured no nodes: it was simulated, or is a stored one".to_owned());
     }
+    if let Some(why) = &run.unsealed {
+        return Err(why.clone());
+    }
     if !run.complete {
         return Err("the run did not come to its end".to_owned());
     }

@@ -4,6 +4,7 @@ use super::*;
 use crate::act::ledger::OwnDrain;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
+use crate::model::certificate::VoidOn;
 use crate::model::certificate::Voided;
 use crate::model::facts::Device;
 use crate::model::journal::Stamp;
@@ -24,6 +25,7 @@ fn run() -> RunSeen {
         created_unix: MADE,
         complete: true,
         real: true,
+        unsealed: None,
     }
 }
 
@@ -515,4 +517,125 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
     assert!(unsaid.made().1[0].why.contains("counts no longer"));
     unsaid.now = MADE - DAY_S;
     assert!(unsaid.made().1[0].why.contains("not yet"));
+}
+
+#[test]
+fn each_profile_counts_for_its_own_days_and_an_admission_for_one_unless_a_site_says_so() {
+    let of = |policy: &Policy| Profile::ALL.iter().map(|it| days(*it, policy)).collect::<Vec<_>>();
+    // In the order admit, burn-in, recertify, audit.
+    assert_eq!(of(&Policy::default()), [1, 7, 7, 0]);
+    assert_eq!(of(&Policy { certificate_days: 0, ..Policy::default() }), [0, 0, 0, 0]);
+    let own = Policy {
+        certificate_days: 5,
+        certificate_days_admit: Some(2),
+        certificate_days_burn_in: Some(90),
+        ..Policy::default()
+    };
+    assert_eq!(of(&own), [2, 90, 5, 0]);
+    let run = RunSeen { profile: "burn-in".to_owned(), ..run() };
+    assert_eq!(validity(&run, &own), Ok(90 * DAY_S));
+}
+
+#[test]
+fn what_voids_is_what_was_configured_when_it_was_issued() {
+    let then = Identity {
+        gpus: vec!["GPU-a".to_owned()],
+        boot_id: Some("b-1".to_owned()),
+        driver: Some("580.65.06".to_owned()),
+        firmware: [("GPU 0 VBIOS".to_owned(), "96.1".to_owned())].into(),
+    };
+    let certificate = |void_on| Certificate { identity: then.clone(), void_on, ..certified() };
+    let now = MADE + 60;
+    let booted = Identity { boot_id: Some("b-2".to_owned()), ..then.clone() };
+    let minor = Identity { driver: Some("580.95.05".to_owned()), ..then.clone() };
+    let major = Identity { driver: Some("590.44.01".to_owned()), ..then.clone() };
+    let flashed = Identity {
+        firmware: [("GPU 0 VBIOS".to_owned(), "97.0".to_owned())].into(),
+        ..then.clone()
+    };
+    let swapped = Identity { gpus: vec!["GPU-z".to_owned()], ..then.clone() };
+    let machines = [&booted, &minor, &major, &flashed, &swapped];
+    let voids = |void_on: VoidOn| {
+        machines.map(|machine| void(&certificate(void_on), machine, now).is_some())
+    };
+    let all = VoidOn::default();
+    assert_eq!(voids(all), [true; 5]);
+    assert_eq!(voids(VoidOn { boot: false, ..all }), [false, true, true, true, true]);
+    let branch = VoidOn { driver: DriverVoids::Major, ..all };
+    assert_eq!(voids(branch), [true, false, true, true, true]);
+    let none = VoidOn { boot: false, driver: DriverVoids::Never, firmware: false };
+    assert_eq!(voids(none), [false, false, false, false, true], "other GPUs always do");
+    let found = compared(&certificate(branch), &minor);
+    assert_eq!(found.same, ["gpus", "boot", "firmware of GPU 0 VBIOS"]);
+    assert_eq!((found.differs.len(), found.differs[0].voids), (1, false));
+    let node = LiveNode { booted: Some(MADE + 30), ..LiveNode::new("n1", &["IDLE"]) };
+    let silent = Identity { boot_id: None, ..then.clone() };
+    let by_time = |void_on| {
+        let it = Certificate { identity: silent.clone(), void_on, ..certified() };
+        outlived(&it, &node).is_some()
+    };
+    assert_eq!([by_time(all), by_time(VoidOn { boot: false, ..all })], [true, false]);
+}
+
+#[test]
+fn a_run_certifies_nothing_where_nothing_it_issues_would_count() {
+    let why = "certificates must be signed: key.pem: mode 644".to_owned();
+    let run = RunSeen { unsealed: Some(why.clone()), ..run() };
+    assert_eq!(validity(&run, &Policy::default()), Err(why));
+}
+
+#[test]
+fn a_machine_is_who_it_says_it_is_as_far_as_it_says_so() {
+    let gpu = |index, uuid: Option<&str>, vbios: &str| GpuFacts {
+        index,
+        uuid: uuid.map(str::to_owned),
+        vbios: Some(vbios.to_owned()),
+        ..GpuFacts::default()
+    };
+    let mut facts = NodeFacts {
+        boot_id: Some("b-1\n".to_owned()),
+        gpus: Some(vec![gpu(0, Some("GPU-a"), "96.1"), gpu(1, Some("GPU-b"), "[N/A]")]),
+        ..NodeFacts::default()
+    };
+    let told = identity(&facts);
+    assert_eq!(told.gpus, ["GPU-a", "GPU-b"]);
+    assert_eq!((told.boot_id.as_deref(), told.driver), (Some("b-1"), None));
+    assert_eq!(told.firmware, [("GPU 0 VBIOS".to_owned(), "96.1".to_owned())].into());
+    facts.gpus = Some(vec![gpu(0, Some("GPU-a"), "96.1"), gpu(1, None, "96.1")]);
+    assert!(identity(&facts).gpus.is_empty(), "one that is not told makes all unknown");
+    let nothing = compared(&certified(), &Identity::default());
+    assert!(nothing.is_nothing && nothing.same.is_empty());
+}
+
+#[test]
+fn how_one_stands_is_told_with_the_reason_that_counts_most() {
+    let certificate = certified();
+    let (now, end) = (MADE + 60, certificate.expires_unix);
+    let of = |certificate: &Certificate, refusal: Option<&str>, now| {
+        standing(certificate, refusal.map(str::to_owned), now).0
+    };
+    assert_eq!(of(&certificate, None, now), Standing::Valid);
+    assert_eq!(of(&certificate, None, end), Standing::Expired);
+    assert_eq!(of(&certificate, Some("edited"), end), Standing::Untrusted);
+    let voided = Some(Voided { at: "then".to_owned(), why: "drained".to_owned() });
+    let void = Certificate { voided, ..certificate };
+    assert_eq!(of(&void, Some("unsigned"), now), Standing::Void);
+}
+
+#[test]
+fn a_run_that_no_gate_acted_on_shows_what_its_nodes_passed() {
+    let mut world = World::new(&[("n1", Outcome::Pass), ("n2", Outcome::Degraded)]);
+    world.machines = vec![machine("n1", "b-1", &["GPU-a"])];
+    let evidence = Evidence {
+        run: &world.run,
+        verdicts: &world.verdicts,
+        cells: &world.cells,
+        claims: &Claims::default(),
+        machines: &world.machines,
+        results: &world.results,
+        recordings: &world.recordings,
+    };
+    let (made, withheld) = unacted_on(&evidence, &Policy::default(), MADE + 60);
+    assert_eq!((made.len(), withheld.len()), (1, 0), "{withheld:?}");
+    assert_eq!(made[0].node, "n1".into());
 }

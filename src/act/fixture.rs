@@ -103,6 +103,7 @@ impl World {
             created_unix: NOW - 600,
             complete: true,
             real: true,
+            unsealed: None,
         };
         let now = Stamp {
             at: "2026-11-18T12:10:00Z".to_owned(),

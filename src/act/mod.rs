@@ -20,6 +20,7 @@ pub mod plane;
 pub mod policy;
 pub mod reason;
 pub mod release;
+pub mod repair;
 pub mod situation;
 pub mod standing;
 pub mod stops;

@@ -104,19 +104,17 @@ pub struct Policy {
     /// Days that a pass counts. A week is our own choice: no vendor names a
     /// figure for fabric, and it lets a fleet be measured in turns.
     pub certificate_days: u32,
-    /// Days that a pass under `admit` counts; one day, and no more than
-    /// `certificate_days`, by default: an admission leaves out the tournament.
+    /// Days that a pass under `admit` counts, which leaves out the tournament. Default: 1, or
+    /// `certificate_days` where that is less.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate_days_admit: Option<u32>,
-    /// Days that a pass under `recertify` counts; `certificate_days` by default.
+    /// Days that a pass under `recertify` counts. Default: `certificate_days`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate_days_recertify: Option<u32>,
-    /// Days that a pass under `burn-in` counts; `certificate_days` by default.
+    /// Days that a pass under `burn-in` counts. Default: `certificate_days`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate_days_burn_in: Option<u32>,
-    /// What makes a certificate void before its end, beside other GPUs: by default
-    /// a boot, any other driver, other firmware. It holds for certificates that are
-    /// issued from then on.
+    /// What makes a certificate void before its end, beside other GPUs, which always do.
     #[serde(skip_serializing_if = "VoidOn::is_all")]
     pub certificate_void: VoidOn,
     /// Whose nodes of Kubernetes are that Slurm's daemon runs on.

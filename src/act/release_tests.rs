@@ -155,6 +155,7 @@ fn run(profile: &str, made: i64) -> RunSeen {
         created_unix: made,
         complete: true,
         real: true,
+        unsealed: None,
     }
 }
 

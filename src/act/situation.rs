@@ -37,6 +37,9 @@ pub struct RunSeen {
     pub complete: bool,
     /// It measured nodes, not a simulated fabric or a stored run.
     pub real: bool,
+    /// Why no certificate of it would count here: certificates must be signed, and
+    /// nobody can sign them.
+    pub unsealed: Option<String>,
 }
 
 /// What a decision rests on.

@@ -21,6 +21,7 @@ use super::stored;
 use crate::act::certificate;
 use crate::act::certificate::Acted;
 use crate::act::certificate::Evidence;
+use crate::act::situation::RunSeen;
 use crate::coordinator;
 use crate::coordinator::signals::Signals;
 use crate::gate::certificates;
@@ -146,12 +147,14 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
     let scheduler = scheduler(gate);
     let record = &judged.stored.record;
     let complete = record.state == State::Complete;
+    let keys = config.certificates.keys();
+    keys.troubles.iter().for_each(|trouble| note(trouble));
     let run = coordinator::run_seen(&record.info, &record.launcher, complete);
+    // What is said on nodes and what is kept on disk must not disagree.
+    let run = RunSeen { unsealed: keys.unsealed(), ..run };
     let taken = Taken::of(judged.stored)?;
     let (drivers, boots) = (taken.drivers(), certificate::boots(&taken.machines));
     let gpus = certificate::uuids(&taken.machines);
-    let keys = config.certificates.keys();
-    keys.troubles.iter().for_each(|trouble| note(trouble));
     let mut say = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
     let taking = turn::turn(Turn {

@@ -8,13 +8,19 @@ use std::path::Path;
 
 use super::acting;
 use super::config::Config;
+use super::metrics;
 use super::stdout::note;
 use super::stored;
 use crate::gate::certificates::FOLDER;
 use crate::inventory::hostlist;
+use crate::launch::Launcher;
+use super::notify;
 use crate::model::action::ActionPlan;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
+use crate::record;
+use crate::record::history::History;
+use crate::record::history::HistoryError;
 
 /// A run that ended.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +44,28 @@ pub struct Ended<'a> {
 /// Does all of it, each as far as the configuration asks for it.
 pub fn afterwards(ended: &Ended<'_>) {
     certificates(ended);
+    metrics::afterwards(ended);
+    history(ended);
+}
+
+/// Adds the run to the history. What does not come in now comes in when somebody
+/// next looks at it: the folder is the truth.
+fn history(ended: &Ended<'_>) {
+    let (keeping, launcher) = (&ended.config.history, &ended.config.launcher);
+    let is_real = !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. });
+    if !keeping.enabled || !(is_real || keeping.asked) {
+        return;
+    }
+    let runs = ended.folder.parent().unwrap_or(Path::new("."));
+    let file = keeping.file(runs);
+    let added = record::stored::open(ended.folder)
+        .map_err(HistoryError::from)
+        .and_then(|stored| History::open(&file)?.add(&stored));
+    if let Err(error) = added {
+        note(&format!(
+            "the history is as it was, `fabricgate history` adds this run later: {error}"
+        ));
+    }
 }
 
 /// Keeps the certificates of a run that no gate acted on in its folder.
@@ -60,4 +88,5 @@ fn certificates(ended: &Ended<'_>) {
         }
         Err(error) => note(&format!("no certificate is kept: {error}")),
     }
+    notify::afterwards(ended);
 }

@@ -1,17 +1,290 @@
-//! `fabricgate burn-in`: the pipeline under that profile, and what only it does.
+//! `fabricgate burn-in`: complete sweeps repeated, with load in between, the last
+//! held against the first, and an acceptance document at the end.
+//!
+//! Without a number of rounds or hours it is one complete sweep, as every other
+//! profile is.
+
+mod rounds;
+
+use std::path::Path;
+use std::path::PathBuf;
 
 use super::Globals;
+use super::burning;
+use super::exit;
+use super::failure::Failure;
+use super::plan;
+use super::plan::Basis;
 use super::plan::Profile;
+use super::show;
+use super::stdout;
+use super::stdout::note;
+use super::stored;
 use super::sweep;
+use super::sweep::Site;
+use crate::act::acceptance as accept;
+use crate::coordinator;
+use crate::inventory::hostlist;
+use crate::launch::Launcher;
+use crate::model::acceptance::ACCEPTANCE_FORMAT;
+use crate::model::acceptance::Acceptance;
+use crate::model::acceptance::Accepted;
+use crate::model::acceptance::Asked;
+use crate::model::acceptance::BurnInState;
+use crate::model::acceptance::StopRule;
+use crate::model::claims::Claims;
+use crate::record::acceptance;
+use crate::record::file;
+use crate::record::folder::Folder;
+use crate::record::id::run_id;
+use crate::report;
 
-/// Measure everything and every pair, after building or repair.
+use rounds::Burn;
+
+/// Measure everything and every pair, again and again, with load in between.
+///
+/// Without --rounds or --hours, on the command line or in [burn_in], it is one
+/// complete sweep. With them it holds sweep after sweep, loads all nodes at once
+/// between two, compares the last sweep with the first, and writes an acceptance
+/// document: pass, fail or unknown for every node. Ends with 0 when everything is
+/// accepted, 3 when something fails, 4 when something is not known, 5 when a node,
+/// tool or file could not be reached, 6 when an action was refused.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     sweep: sweep::Args,
+    /// Hold this many complete sweeps, instead of the configuration's [burn_in] rounds.
+    #[arg(long, value_name = "N", conflicts_with = "resume", value_parser = rounds_of)]
+    rounds: Option<u32>,
+    /// Sweep again and again for so long, instead of the configuration's [burn_in] hours.
+    /// With --rounds, whichever comes first.
+    #[arg(long, value_name = "H", conflicts_with = "resume", value_parser = hours_of)]
+    hours: Option<f64>,
+    /// Load all nodes for so long between two sweeps, instead of the configuration's
+    /// [burn_in] soak_minutes; 0 for no load.
+    #[arg(long, value_name = "MIN", conflicts_with = "resume", value_parser = minutes_of)]
+    soak_minutes: Option<f64>,
+    /// Write the acceptance document as Markdown.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+fn rounds_of(text: &str) -> Result<u32, String> {
+    let rounds = text.parse().map_err(|_| "expected a number of rounds".to_owned())?;
+    burning::check_rounds(rounds)
+}
+
+fn hours_of(text: &str) -> Result<f64, String> {
+    burning::check_hours(text.parse().map_err(|_| "expected hours".to_owned())?)
+}
+
+fn minutes_of(text: &str) -> Result<f64, String> {
+    burning::check_soak(text.parse().map_err(|_| "expected minutes".to_owned())?)
 }
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    sweep::run(&args.sweep, globals, Profile::BurnIn)
+    let begun = args.sweep.resume.as_deref().filter(|path| acceptance::is_one(path));
+    let burn = match begun {
+        Some(path) => Some(resume(path, args, globals)?),
+        None if args.sweep.resume.is_some() => None,
+        None => begin(args, globals)?,
+    };
+    match burn {
+        Some(mut burn) => {
+            let ended = burn.run();
+            // Others wait for the nodes, whatever became of it.
+            burn.let_go();
+            tell(&mut burn, ended, args, globals)
+        }
+        None => {
+            if let Some(path) = &args.markdown {
+                let text = format!(
+                    "--markdown {}: one sweep has no acceptance; add --rounds or --hours",
+                    path.display()
+                );
+                return Err(Failure::Usage(text).into());
+            }
+            sweep::run(&args.sweep, globals, Profile::BurnIn)
+        }
+    }
+}
+
+/// A new burn-in; `None` where one sweep is asked for.
+fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<Burn<'a>>> {
+    let mut site = Site::of(&args.sweep, globals, None)?;
+    let set = &site.config.burn_in;
+    let asked = Asked {
+        rounds: args.rounds.or(set.rounds.filter(|_| args.hours.is_none())),
+        hours: args.hours.or(set.hours.filter(|_| args.rounds.is_none())),
+        budget_hours: set.budget_hours,
+        clean_rounds: set.clean_rounds,
+        soak_minutes: args.soak_minutes.unwrap_or(set.soak_minutes),
+        drift: set.drift,
+        seed: args.sweep.seed,
+    };
+    if asked.rounds.is_none() && asked.hours.is_none() {
+        if args.soak_minutes.is_some() {
+            let text = "--soak-minutes: load runs between sweeps; add --rounds or --hours";
+            return Err(Failure::usage(text).into());
+        }
+        return Ok(None);
+    }
+    super::holding::say_when_busy(&mut site.config, args.sweep.when_busy)?;
+    let (config, catalogue) = (&site.config, &site.in_force.catalogue);
+    let chosen = plan::choose(config.measurable(catalogue)?, &args.sweep.selection)?;
+    let profile = Profile::BurnIn;
+    let plan = Basis::new(config, &chosen.claims, catalogue, profile, asked.seed)?.plan()?;
+    sweep::check(config, &plan, profile)?;
+    let now = coordinator::now();
+    let runs = args.sweep.run_dir.as_ref().unwrap_or(&config.run_dir).clone();
+    let begun = Acceptance {
+        format: ACCEPTANCE_FORMAT.to_owned(),
+        id: run_id(now, super::entropy()),
+        created: coordinator::shown(now),
+        ended: None,
+        state: BurnInState::Running,
+        real: is_real(&config.launcher),
+        source: source(&chosen.claims, &config.launcher),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        asked,
+        accepted: Accepted::Unknown,
+        stop: None,
+        rounds: Vec::new(),
+        soaks: Vec::new(),
+        nodes: accept::begin(&chosen.claims),
+        comparison: None,
+        versions: std::collections::BTreeMap::new(),
+        thresholds_digest: None,
+        notes: Vec::new(),
+        signature: None,
+    };
+    let folder = acceptance::create(&runs, &begun, &chosen.claims, &config.launcher)
+        .map_err(|error| unwritten(&error))?;
+    let burn = Burn::new(site, args, globals, chosen.fleet, chosen.claims, begun, folder, runs)?;
+    Ok(Some(burn))
+}
+
+/// A burn-in that was interrupted or killed.
+fn resume<'a>(path: &Path, args: &'a Args, globals: &'a Globals) -> anyhow::Result<Burn<'a>> {
+    let shown = path.display();
+    let opened = acceptance::open(path).map_err(stored::failure)?;
+    if opened.acceptance.state == BurnInState::Complete {
+        return Err(Failure::Usage(format!("--resume {shown}: this burn-in is complete")).into());
+    }
+    let is_simulated = sweep::is_sim(&opened.setting.launcher);
+    if args.sweep.simulated.is_asked() && !is_simulated {
+        let text = "it is a burn-in of real nodes, which --sim cannot go on with";
+        return Err(Failure::Usage(format!("--resume {shown}: {text}")).into());
+    }
+    let scenario = path.join(file::SCENARIO);
+    let mut site = match is_simulated && !args.sweep.simulated.is_asked() && scenario.exists() {
+        true => Site::simulated(&args.sweep, globals, scenario)?,
+        false => Site::of(&args.sweep, globals, None)?,
+    };
+    if !(is_simulated && sweep::is_sim(&site.config.launcher)) {
+        site.config.launcher = opened.setting.launcher.clone();
+    }
+    super::holding::say_when_busy(&mut site.config, args.sweep.when_busy)?;
+    let fleet = site.config.measurable(&site.in_force.catalogue).or_else(|error| match error {
+        Failure::Environment(why) => {
+            note(&format!("{why}; going on with what was claimed when the burn-in began"));
+            Ok(opened.claims.clone())
+        }
+        error @ Failure::Usage(_) => Err(error),
+    })?;
+    site.config.check_stand_in()?;
+    let mut begun = opened.acceptance;
+    begun.state = BurnInState::Running;
+    begun.stop = None;
+    begun.ended = None;
+    let runs = opened.setting.run_dir;
+    Burn::new(site, args, globals, fleet, opened.claims, begun, opened.folder, runs)
+}
+
+/// Tells what came of it, and carries out what is asked for.
+fn tell(
+    burn: &mut Burn<'_>,
+    ended: anyhow::Result<()>,
+    args: &Args,
+    globals: &Globals,
+) -> anyhow::Result<u8> {
+    let folder = burn.folder.path().to_owned();
+    let go_on = sweep::again(&folder, &args.sweep, globals, Profile::BurnIn);
+    if let Err(error) = ended {
+        note(&format!("the burn-in ended after {} rounds; go on with `{go_on}`", burn.held()));
+        return Err(error);
+    }
+    let acted = if args.sweep.apply && burn.acceptance.state == BurnInState::Complete {
+        burn.apply()?
+    } else {
+        None
+    };
+    let acceptance = &burn.acceptance;
+    if globals.json {
+        stdout::json(acceptance)?;
+    } else {
+        stdout::text(&report::acceptance::terminal(acceptance, &show::style()))?;
+    }
+    let written = files(acceptance, burn, args)?;
+    if acceptance.stop.as_ref().is_some_and(|stop| stop.rule == StopRule::Interrupted) {
+        note("interrupted: what the rounds so far say is kept, no more is known");
+        note(&format!("go on with `{go_on}`"));
+    }
+    note(&format!("burn-in folder {}", folder.display()));
+    let code = match acceptance.accepted {
+        Accepted::Fail => exit::GATE_CLOSED,
+        _ if !written => exit::ENVIRONMENT,
+        Accepted::Unknown if burn.out_of_reach => exit::ENVIRONMENT,
+        Accepted::Unknown => exit::INCONCLUSIVE,
+        Accepted::Pass => exit::PASS,
+    };
+    Ok(acted.unwrap_or(code))
+}
+
+/// Writes the files that were asked for; false where one could not be written.
+fn files(acceptance: &Acceptance, burn: &Burn<'_>, args: &Args) -> anyhow::Result<bool> {
+    let mut written = true;
+    let mut put = |path: &Option<PathBuf>, bytes: Vec<u8>| {
+        if let Some(path) = path
+            && let Err(error) = show::write(path, &bytes)
+        {
+            note(&format!("cannot write {error}"));
+            written = false;
+        }
+    };
+    let files = &args.sweep.files;
+    put(&files.html, report::acceptance::page(acceptance)?.into_bytes());
+    put(&files.junit, report::acceptance::junit(acceptance).into_bytes());
+    put(&args.markdown, report::acceptance::markdown(acceptance).into_bytes());
+    if let (Some(_), Some(run)) = (&files.csv, burn.last.as_ref()) {
+        put(&files.csv, show::render(run, show::Format::Csv)?);
+    }
+    Ok(written)
+}
+
+fn is_real(launcher: &Launcher) -> bool {
+    !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. })
+}
+
+fn source(claims: &Claims, launcher: &Launcher) -> String {
+    let nodes = claims.domains.iter().flat_map(|domain| &domain.nodes);
+    let folded = hostlist::fold(nodes.map(|node| node.as_str()));
+    format!("{folded} through launcher {}", launcher.as_str())
+}
+
+/// A full or read-only disk is the environment's.
+fn unwritten(error: &dyn std::fmt::Display) -> Failure {
+    Failure::Environment(format!("the burn-in cannot be recorded: {error}"))
+}
+
+/// Puts the document into its folder, for programs and for people.
+fn keep(folder: &Folder, acceptance: &Acceptance) -> anyhow::Result<()> {
+    let wrong = |error: crate::record::RecordError| unwritten(&error);
+    folder.write_json(acceptance::DOCUMENT, acceptance).map_err(wrong)?;
+    let text = report::acceptance::markdown(acceptance);
+    folder.write(acceptance::TEXT, text.as_bytes()).map_err(wrong)?;
+    let page = report::acceptance::page(acceptance)?;
+    folder.write(acceptance::PAGE, page.as_bytes()).map_err(wrong)?;
+    Ok(())
 }

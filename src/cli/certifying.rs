@@ -21,14 +21,13 @@ use crate::record::signing::Trust;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
-    /// File with the Ed25519 private key (PKCS#8 PEM, mode 600 or 400) that new
-    /// certificates are signed with. Without it they are not signed.
+    /// The file of the Ed25519 private key (PKCS#8 PEM, mode 600 or 400) that new certificates
+    /// are signed with. Without it, they are not signed.
     key: Option<PathBuf>,
-    /// Files with Ed25519 public keys (PEM) whose signatures count, beside that of
-    /// `key`. None by default.
+    /// The files of Ed25519 public keys (PEM) whose signatures count beside those of `key`.
+    /// Default: none.
     public_keys: Vec<PathBuf>,
-    /// Whether a certificate that none of these keys signed counts as none. False
-    /// by default.
+    /// Whether a certificate that none of these keys signed counts as none. Default: false.
     #[schemars(with = "Option<bool>")]
     require_signature: Option<Spanned<bool>>,
 }
@@ -72,6 +71,18 @@ pub struct Keys {
 }
 
 impl Keys {
+    /// Why no certificate that is issued here would count: it must be signed, and
+    /// that cannot be done.
+    pub fn unsealed(&self) -> Option<String> {
+        let what = "certificates must be signed";
+        match &self.key {
+            _ if !self.trust.required => None,
+            Ok(Some(_)) => None,
+            Ok(None) => Some(format!("{what}, and no key is configured")),
+            Err(why) => Some(format!("{what}: {why}")),
+        }
+    }
+
     /// With what certificates are signed, and whose count.
     pub fn seal(&self) -> Seal<'_> {
         Seal {
@@ -143,5 +154,8 @@ mod tests {
         assert_eq!(keys.trust.keys, [key.public().clone()]);
         assert_eq!(keys.troubles.len(), 2, "{:?}", keys.troubles);
         assert!(keys.seal().key.is_err());
+        assert!(keys.unsealed().expect("told").contains("none.pem"));
+        let lax = Certifying { require_signature: false, ..certifying };
+        assert_eq!(lax.keys().unsealed(), None);
     }
 }

@@ -16,14 +16,22 @@ use toml::Spanned;
 
 use super::acting;
 use super::asking;
+use super::auditing;
+use super::burning;
+use super::burning::Burning;
 use super::certifying;
 use super::certifying::Certifying;
 use super::failure::Failure;
 use super::gating;
 use super::gating::Gate;
+use super::keeping;
+use super::keeping::Keeping;
 use super::launcher;
 use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
+use super::metering;
+use super::metering::Metering;
+use super::notifying;
 use super::sources;
 use super::sources::Wanted;
 use super::stored;
@@ -38,7 +46,9 @@ use crate::launch::kubernetes::Gpus;
 use crate::model::claims::Claims;
 use crate::model::probe::Probe;
 use crate::model::span::TextError;
+use crate::notify::Notify;
 use crate::plan::Limits;
+use crate::plan::stalest::Budget;
 use crate::probe::catalog;
 use crate::probe::catalog::Catalog;
 use crate::sim;
@@ -94,8 +104,22 @@ struct File {
     /// What the standing gate does (`fabricgate watch`).
     #[serde(default)]
     watch: watching::Section,
+    /// How a burn-in is repeated.
+    #[serde(default)]
+    burn_in: burning::Section,
+    /// What monitoring is shown.
+    #[serde(default)]
+    metrics: metering::Section,
+    /// How certificates are signed, and whose count (`fabricgate certificate`).
     #[serde(default)]
     certificates: certifying::Section,
+    /// What an audit may take (`fabricgate audit`).
+    #[serde(default)]
+    audit: auditing::Section,
+    /// What runs showed, over time (`fabricgate history`). Without it, every run is added to a file
+    /// beside `run_dir`.
+    history: Option<keeping::Section>,
+    notify: Option<notifying::Section>,
 }
 
 /// One file with claims, or several.
@@ -195,8 +219,18 @@ pub struct Config {
     pub gate: Option<Gate>,
     /// What the standing gate does.
     pub watch: Watching,
+    /// What an audit may take.
+    pub audit: Budget,
     /// How certificates are signed, and whose count.
     pub certificates: Certifying,
+    /// How a burn-in is repeated.
+    pub burn_in: Burning,
+    /// What monitoring is shown.
+    pub metrics: Metering,
+    /// Where the history is and how long it is kept.
+    pub history: Keeping,
+    /// Who is told of what happens, where somebody is.
+    pub notify: Option<Notify>,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
@@ -373,6 +407,15 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         .map_err(|(at, message)| wrong(at, message))?;
     let certificates = certifying::certifying(read.certificates, base)
         .map_err(|(at, message)| wrong(at, message))?;
+    let burn_in =
+        burning::burning(read.burn_in, &catalog).map_err(|(at, message)| wrong(at, message))?;
+    let metrics =
+        metering::metering(read.metrics, base).map_err(|(at, message)| wrong(at, message))?;
+    let audit = auditing::auditing(&read.audit).map_err(|(at, message)| wrong(at, message))?;
+    let history =
+        keeping::keeping(read.history, base).map_err(|(at, message)| wrong(at, message))?;
+    let notify = read.notify.map(|section| notifying::notifying(section, base)).transpose();
+    let notify = notify.map_err(|(at, message)| wrong(at, message))?;
     let mut config = Config {
         path: path.to_owned(),
         claims,
@@ -393,7 +436,12 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         policy,
         gate,
         watch,
+        audit,
         certificates,
+        burn_in,
+        metrics,
+        history,
+        notify,
         scratch: None,
     };
     if read.probes.own {

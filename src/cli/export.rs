@@ -10,12 +10,14 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::Globals;
+use super::config;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
 use super::show;
 use super::stdout;
 use super::stored;
+use crate::export::Degraded;
 use crate::export::Export;
 use crate::export::Options;
 use crate::export::TARGETS;
@@ -50,8 +52,64 @@ pub struct Args {
     /// Only this domain, by its name in the map.
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
+    /// The cluster's devices: what `kubectl get resourceslices -o json` writes.
+    #[arg(long, value_name = "FILE")]
+    slices: Option<PathBuf>,
+    /// The effect of rules about single GPUs; None changes nothing.
+    #[arg(long, value_name = "EFFECT", value_parser = ["None", "NoSchedule"])]
+    effect: Option<String>,
+    /// HAMi's own scores to compare with: what `kubectl get nodes -o json` writes.
+    #[arg(long, value_name = "FILE")]
+    hami: Option<PathBuf>,
+    /// Which of a target's forms.
+    #[arg(long, value_name = "FORM")]
+    form: Option<String>,
+    /// Change this file of the other system instead of writing one anew.
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Where degraded and failed nodes go in a topology; they are kept where none is named.
+    #[arg(long, value_enum, value_name = "WHERE")]
+    degraded: Option<DegradedWord>,
+    /// The base block size of a topology; otherwise the largest block that Slurm takes with these.
+    #[arg(long, value_name = "N")]
+    block_size: Option<u32>,
+    /// The name of the topology in topology.yaml.
+    #[arg(long, value_name = "NAME")]
+    topology: Option<String>,
+    /// Whether a filter advises or refuses what no measured domain can hold.
+    #[arg(long, value_enum, value_name = "MODE")]
+    mode: Option<Mode>,
+    /// Tensor-parallel ranks of the job.
+    #[arg(long, value_name = "N")]
+    tp: Option<u32>,
+    /// Pipeline-parallel stages of the job.
+    #[arg(long, value_name = "N")]
+    pp: Option<u32>,
+    /// GPUs that the job uses on each node; otherwise all.
+    #[arg(long, value_name = "N")]
+    gpus_per_node: Option<u32>,
     #[command(flatten)]
     trust: Trust,
+}
+
+/// Where degraded nodes go, as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum DegradedWord {
+    /// They stay in their block.
+    Keep,
+    /// They are a block of their own.
+    OwnBlock,
+    /// They are in no block.
+    LeaveOut,
+}
+
+/// What a filter does, as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Mode {
+    /// It tells users, and lets everything pass.
+    Advise,
+    /// It refuses what cannot be.
+    Enforce,
 }
 
 /// What else a run may be beside complete and measured on hardware.
@@ -182,8 +240,22 @@ fn is_simulated(stored: &Stored) -> bool {
 /// The options of this target; one that it does not read is refused, since it would
 /// change nothing.
 fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
-    let given: [(&str, bool); 2] =
-        [("nodes", args.nodes.is_some()), ("domain", args.domain.is_some())];
+    let given = [
+        ("nodes", args.nodes.is_some()),
+        ("domain", args.domain.is_some()),
+        ("slices", args.slices.is_some()),
+        ("effect", args.effect.is_some()),
+        ("hami", args.hami.is_some()),
+        ("form", args.form.is_some()),
+        ("from", args.from.is_some()),
+        ("degraded", args.degraded.is_some()),
+        ("block-size", args.block_size.is_some()),
+        ("topology", args.topology.is_some()),
+        ("mode", args.mode.is_some()),
+        ("tp", args.tp.is_some()),
+        ("pp", args.pp.is_some()),
+        ("gpus-per-node", args.gpus_per_node.is_some()),
+    ];
     let strange = given.iter().find(|(name, is_given)| *is_given && !target.takes.contains(name));
     if let Some((name, _)) = strange {
         return Err(Failure::Usage(format!(
@@ -192,7 +264,27 @@ fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
         )));
     }
     let nodes = args.nodes.as_deref().map(nodes).transpose()?;
-    Ok(Options { nodes, domain: args.domain.clone() })
+    let text = |path: &Option<PathBuf>| path.as_deref().map(config::read_text).transpose();
+    Ok(Options {
+        nodes,
+        domain: args.domain.clone(),
+        slices: text(&args.slices)?,
+        effect: args.effect.clone(),
+        hami: text(&args.hami)?,
+        form: args.form.clone(),
+        from: text(&args.from)?,
+        degraded: match args.degraded {
+            None | Some(DegradedWord::Keep) => Degraded::Keep,
+            Some(DegradedWord::OwnBlock) => Degraded::OwnBlock,
+            Some(DegradedWord::LeaveOut) => Degraded::LeaveOut,
+        },
+        block_size: args.block_size,
+        topology: args.topology.clone(),
+        enforce: args.mode == Some(Mode::Enforce),
+        tp: args.tp,
+        pp: args.pp,
+        gpus_per_node: args.gpus_per_node,
+    })
 }
 
 /// The nodes of a host list.

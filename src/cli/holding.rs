@@ -303,7 +303,7 @@ fn folder(config: &Config) -> PathBuf {
 }
 
 /// How long a job may take whose plan should take this long.
-fn minutes(estimate_s: f64, confirm: Duration) -> u64 {
+pub(super) fn minutes(estimate_s: f64, confirm: Duration) -> u64 {
     let minutes = (TIMES * estimate_s + confirm.as_secs_f64()) / 60.0 + LEAST_MINUTES;
     #[expect(
         clippy::cast_possible_truncation,

@@ -8,8 +8,10 @@ pub mod afterwards;
 pub mod apply;
 pub mod asking;
 pub mod audit;
+pub mod auditing;
 pub mod bundling;
 pub mod burn_in;
+pub mod burning;
 pub mod capacity;
 pub mod certificate;
 pub mod certificate_verify;
@@ -27,16 +29,23 @@ pub mod export;
 pub mod failure;
 pub mod gate;
 pub mod gating;
+pub mod history;
 pub mod history_arg;
 pub mod holding;
 pub mod judge;
+pub mod keeping;
 pub mod launcher;
+pub mod metering;
+pub mod metrics;
 pub mod node;
 pub mod node_attach;
 pub mod node_facts;
 pub mod node_library;
 pub mod node_probe;
+pub mod notify;
+pub mod notifying;
 pub mod parse;
+pub mod place;
 pub mod plan;
 pub mod probes;
 pub mod recertify;
@@ -63,9 +72,16 @@ use clap::Subcommand;
 use failure::Failure;
 use plan::Profile;
 
+/// What `--version` says: with the commit, where the build was told it (`ci/package`
+/// is). A variable and no build script: the same sources make the same bytes.
+const VERSION: &str = match option_env!("FABRICGATE_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Measure the GPU fabric of a cluster before anybody trusts it.
 #[derive(Debug, Parser)]
-#[command(name = "fabricgate", version, about, max_term_width = 100)]
+#[command(name = "fabricgate", version = VERSION, about, max_term_width = 100)]
 pub struct Cli {
     #[command(flatten)]
     globals: Globals,
@@ -121,9 +137,12 @@ enum Command {
     Watch(watch::Args),
     Capacity(capacity::Args),
     Certificate(certificate::Args),
+    Metrics(metrics::Args),
     Report(report::Args),
     Explain(explain::Args),
+    History(history::Args),
     Export(export::Args),
+    Place(place::Args),
     Replay(replay::Args),
     Probes(probes::Args),
     Thresholds(thresholds::Args),
@@ -131,6 +150,7 @@ enum Command {
     Sim(sim::Args),
     Node(node::Args),
     Config(configuration::Args),
+    Notify(notify::Args),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
@@ -169,9 +189,12 @@ pub fn main() -> ExitCode {
         Command::Watch(args) => watch::run(args, globals),
         Command::Capacity(args) => capacity::run(args, globals),
         Command::Certificate(args) => certificate::run(args, globals),
+        Command::Metrics(args) => metrics::run(args, globals),
         Command::Report(args) => report::run(args, globals),
         Command::Explain(args) => explain::run(args, globals.json),
+        Command::History(args) => history::run(args, globals),
         Command::Export(args) => export::run(args, globals),
+        Command::Place(args) => place::run(args, globals),
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
         Command::Thresholds(args) => thresholds::run(args, globals.json),
@@ -179,6 +202,7 @@ pub fn main() -> ExitCode {
         Command::Sim(args) => sim::run(args, globals),
         Command::Node(args) => node::run(args, globals),
         Command::Config(args) => configuration::run(args, globals),
+        Command::Notify(args) => notify::run(args, globals),
         Command::Completions(args) => completions::completions(args),
         Command::Man(args) => completions::man(args),
     };
@@ -213,4 +237,16 @@ pub(crate) fn entropy() -> u64 {
     let nanos = jiff::Timestamp::now().as_nanosecond().unsigned_abs();
     let low = u64::try_from(nanos & u128::from(u64::MAX)).unwrap_or(0);
     low ^ (u64::from(std::process::id()) << 40)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_command_can_be_built() {
+        Cli::command().debug_assert();
+    }
 }

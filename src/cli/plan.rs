@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::Globals;
+use super::auditing;
 use super::config;
 use super::config::Config;
 use super::exit;
@@ -47,6 +48,8 @@ pub struct Args {
     /// Show every round with its pairs.
     #[arg(long)]
     rounds: bool,
+    #[command(flatten)]
+    audit: auditing::Options,
 }
 
 /// Which nodes are meant.
@@ -200,7 +203,19 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         config.measure_by_ourselves();
     }
     let in_force = expectations::load(&config.thresholds)?;
-    let chosen = choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
+    let mut chosen = choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
+    if args.profile == Profile::Audit {
+        let budget = args.audit.budget(config.audit, !args.selection.nodes.is_empty())?;
+        chosen = auditing::choose(&config, &in_force.catalogue, chosen, budget, args.seed)?;
+        if chosen.claims.domains.is_empty() {
+            stdout::note("nobody can be measured now, so nothing is planned");
+            return Ok(exit::INCONCLUSIVE);
+        }
+    } else if args.audit.are_given() {
+        let text = "--minutes, --nodes-at-most, --share, --share-of-domain, --all: expected the \
+                    profile audit";
+        return Err(Failure::usage(text).into());
+    }
     let basis = Basis::new(&config, &chosen.claims, &in_force.catalogue, args.profile, args.seed)?;
     let plan = basis.plan()?;
     if globals.json {

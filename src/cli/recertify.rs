@@ -1,17 +1,123 @@
-//! `fabricgate recertify`: the pipeline under that profile, and what only it does.
+//! `fabricgate recertify`: nodes measured after a repair, against partners that are
+//! cleared, and held against what they showed before.
+
+mod before;
+mod partners;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use super::Globals;
+use super::config::Config;
+use super::failure::Failure;
+use super::plan;
+use super::plan::Chosen;
 use super::plan::Profile;
+use super::plan::Selection;
+use super::stdout::note;
 use super::sweep;
+use super::sweep::Swept;
+use crate::inventory::hostlist;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use before::Past;
 
-/// Measure everything and every pair, from time to time.
+/// Measure nodes after a repair: everything, every pair, against cleared partners.
+///
+/// Named nodes are measured together with the fewest cleared nodes of their domain that
+/// a second look needs (those with a valid certificate, or that passed their last run),
+/// and compared with what they themselves showed before the repair: with the run on
+/// which our drain of them rests, else with the last run that found something against
+/// them, else with the last one that measured them. What the repair changed is told;
+/// it changes no verdict and no rule for giving nodes back. Without NODE it measures
+/// all nodes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     sweep: sweep::Args,
+    /// The run before the repair, instead of the one that is found in run_dir.
+    #[arg(long, value_name = "RUN")]
+    before: Option<PathBuf>,
+    /// Cleared nodes of the domain that take part beside those named, at most; 0 for
+    /// none. By default as many as a second look takes ([sweep] partners).
+    #[arg(long, value_name = "N", conflicts_with_all = ["with_domain", "resume"])]
+    partners: Option<usize>,
 }
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    sweep::run(&args.sweep, globals, Profile::Recertify)
+    // An hour of measuring must not end with "that run cannot be read".
+    let named_before = match &args.before {
+        Some(path) => Some(before::named(path)?),
+        None => None,
+    };
+    let mut past = Past::default();
+    let mut named: BTreeSet<NodeName> = BTreeSet::new();
+    let mut swept =
+        sweep::measured(&args.sweep, globals, Profile::Recertify, &mut |config, fleet| {
+            let (chosen, of_past, wanted) = choose(args, config, fleet, named_before.as_ref())?;
+            past = of_past;
+            named = wanted;
+            Ok(chosen)
+        })?;
+    if args.sweep.resume.is_some() {
+        // Whom it is about, nobody wrote down: all that is measured.
+        named = swept.done.run.verdicts.nodes.iter().map(|it| it.node.clone()).collect();
+        past = Past::of(&swept.site.config, args.sweep.run_dir.as_deref());
+    }
+    let repairs = repairs(&swept, &named, &past, named_before)?;
+    sweep::told(&mut swept, &args.sweep, globals, Profile::Recertify, repairs.as_ref())
+}
+
+/// The nodes that are measured: those named and their partners.
+fn choose(
+    args: &Args,
+    config: &Config,
+    fleet: Claims,
+    named_before: Option<&before::Before>,
+) -> Result<(Chosen, Past, BTreeSet<NodeName>), Failure> {
+    let selection = &args.sweep.selection;
+    let alone = Selection { nodes: selection.nodes.clone(), with_domain: false };
+    let named: BTreeSet<NodeName> = if selection.nodes.is_empty() {
+        BTreeSet::new()
+    } else {
+        let chosen = plan::choose(fleet.clone(), &alone)?;
+        chosen.claims.domains.into_iter().flat_map(|domain| domain.nodes).collect()
+    };
+    if let Some(before) = named_before {
+        before.check(&named)?;
+    }
+    if named.is_empty() {
+        return Ok((plan::choose(fleet, selection)?, Past::default(), named));
+    }
+    let past = Past::of(config, args.sweep.run_dir.as_deref());
+    if selection.with_domain {
+        return Ok((plan::choose(fleet, selection)?, past, named));
+    }
+    let most = args.partners.unwrap_or(config.limits.partners);
+    let partners = partners::partners(config, &fleet, &named, &past, most);
+    let fold = |nodes: &[NodeName]| hostlist::fold(nodes.iter().map(NodeName::as_str));
+    if !partners.taken.is_empty() {
+        note(&format!("measured against {}, which are cleared", fold(&partners.taken)));
+    }
+    for why in &partners.missing {
+        note(why);
+    }
+    let mut with = alone;
+    with.nodes.extend(partners.taken.iter().map(ToString::to_string));
+    Ok((plan::choose(fleet, &with)?, past, named))
+}
+
+/// What the repair changed, of the nodes that were named; `None` where none was.
+fn repairs(
+    swept: &Swept,
+    named: &BTreeSet<NodeName>,
+    past: &Past,
+    named_before: Option<before::Before>,
+) -> anyhow::Result<Option<crate::model::comparison::Repairs>> {
+    if named.is_empty() {
+        return Ok(None);
+    }
+    let drained = before::drained(&swept.site.config);
+    Ok(Some(before::repairs(swept, named, past, &drained, named_before)?))
 }

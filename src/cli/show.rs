@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::failure::Failure;
 use super::stdout;
 use crate::model::action::ActionPlan;
+use crate::model::comparison::Repairs;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
 use crate::model::verdict::Verdicts;
@@ -15,6 +16,7 @@ use crate::record::file;
 use crate::record::folder;
 use crate::report::TerminalStyle;
 use crate::report::actions;
+use crate::report::comparison;
 use crate::report::csv;
 use crate::report::html;
 use crate::report::json;
@@ -41,13 +43,13 @@ pub enum Format {
 pub struct Files {
     /// Write the report as a self-contained page.
     #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    pub(super) html: Option<PathBuf>,
     /// Write every measured cell as CSV.
     #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
+    pub(super) csv: Option<PathBuf>,
     /// Write the verdicts as JUnit XML.
     #[arg(long, value_name = "FILE")]
-    junit: Option<PathBuf>,
+    pub(super) junit: Option<PathBuf>,
 }
 
 impl Files {
@@ -67,24 +69,50 @@ struct ReportDocument<'a> {
     run: &'a RunInfo,
     verdicts: &'a Verdicts,
     actions: Option<&'a ActionPlan>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comparison: Option<&'a Repairs>,
 }
 
 /// A run in one form; the terminal's as this terminal is.
 pub fn render(run: &Run, format: Format) -> anyhow::Result<Vec<u8>> {
+    render_with(run, format, None)
+}
+
+/// The same with what a repair changed, where the run tells of one.
+pub fn render_with(
+    run: &Run,
+    format: Format,
+    repairs: Option<&Repairs>,
+) -> anyhow::Result<Vec<u8>> {
     Ok(match format {
-        Format::Terminal => terminal::render(run, &style()).into_bytes(),
+        Format::Terminal => {
+            let mut text = terminal::render(run, &style());
+            if let Some(repairs) = repairs {
+                text.push_str(&comparison::terminal(repairs, &style()));
+            }
+            text.into_bytes()
+        }
         Format::Json => {
             let document = ReportDocument {
                 format: REPORT_FORMAT,
                 run: &run.info,
                 verdicts: &run.verdicts,
                 actions: run.actions.as_ref(),
+                comparison: repairs,
             };
             let mut bytes = serde_json::to_vec_pretty(&document)?;
             bytes.push(b'\n');
             bytes
         }
         Format::Csv => csv::matrix(run),
+        Format::Junit => {
+            let text = junit::render(run);
+            match repairs {
+                Some(repairs) => comparison::in_junit(&text, repairs).into_bytes(),
+                None => text.into_bytes(),
+            }
+        }
+        Format::Html => html::render(run, &html::Beside::default())?.into_bytes(),
         Format::Junit => junit::render(run).into_bytes(),
         Format::Html => page(run, &html::Beside::default())?,
     })
@@ -125,12 +153,17 @@ pub fn run(run: &Run, files: &Files, as_json: bool) -> anyhow::Result<bool> {
 
 /// Writes the files that were asked for; false where one could not be written.
 pub fn files(run: &Run, files: &Files) -> anyhow::Result<bool> {
+    files_with(run, files, None)
+}
+
+/// The same with what a repair changed.
+pub fn files_with(run: &Run, files: &Files, repairs: Option<&Repairs>) -> anyhow::Result<bool> {
     let mut written = true;
     for (path, format) in
         [(&files.html, Format::Html), (&files.csv, Format::Csv), (&files.junit, Format::Junit)]
     {
         let Some(path) = path else { continue };
-        if let Err(error) = write(path, &render(run, format)?) {
+        if let Err(error) = write(path, &render_with(run, format, repairs)?) {
             stdout::note(&format!("cannot write {error}"));
             written = false;
         }

@@ -22,6 +22,7 @@ use super::holding::Hold;
 use super::judge;
 use super::plan;
 use super::plan::Basis;
+use super::plan::Chosen;
 use super::plan::Profile;
 use super::show;
 use super::stdout;
@@ -39,6 +40,7 @@ use crate::launch::Program;
 use crate::launch::held::Held;
 use crate::launch::slurm::WhenBusy;
 use crate::model::claims::Claims;
+use crate::model::comparison::Repairs;
 use crate::model::run::RunInfo;
 use crate::model::words;
 use crate::plan::Plan;
@@ -48,9 +50,12 @@ use crate::record::file;
 use crate::record::id::run_id;
 use crate::record::stored::Stored;
 use crate::sim;
+use crate::thresholds::Catalogue;
 
 /// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
+// Commands that have more besides flatten it into a struct of the same name.
+#[group(id = "sweep")]
 pub struct Args {
     #[command(flatten)]
     pub(super) selection: plan::Selection,
@@ -84,8 +89,59 @@ pub struct Args {
     pub(super) files: show::Files,
 }
 
+impl Args {
+    /// Whether somebody names the nodes.
+    pub fn names_nodes(&self) -> bool {
+        !self.selection.nodes.is_empty()
+    }
+
+    /// Whether somebody says what to do about nodes that are used.
+    pub fn says_when_busy(&self) -> bool {
+        self.when_busy.is_some()
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// Chooses among the nodes that are asked for; nobody may be left.
+pub type Choose<'a> = &'a dyn Fn(&mut Config, &Catalogue, Chosen) -> Result<Chosen, Failure>;
+
 /// Runs the command under a profile.
 pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
+    run_of(args, globals, profile, &|_, _, chosen| Ok(chosen))
+}
+
+/// Runs it on those that are chosen.
+pub fn run_of(
+    args: &Args,
+    globals: &Globals,
+    profile: Profile,
+    choose: Choose<'_>,
+) -> anyhow::Result<u8> {
+    let mut choose = |_: &Config, fleet| plan::choose(fleet, &args.selection);
+    let mut swept = measured(args, globals, profile, &mut choose)?;
+    told(&mut swept, args, globals, profile, None)
+}
+
+/// A sweep that was carried out and not told of yet.
+#[derive(Debug)]
+pub(super) struct Swept {
+    pub(super) site: Site,
+    pub(super) done: coordinator::Done,
+    fleet: Claims,
+    began: Instant,
+}
+
+/// Measures. Which nodes, `choose` says of all that are claimed.
+pub(super) fn measured(
+    args: &Args,
+    globals: &Globals,
+    profile: Profile,
+    choose: &mut dyn FnMut(&Config, Claims) -> Result<Chosen, Failure>,
+) -> anyhow::Result<Swept> {
     let began = Instant::now();
     let resumed = match &args.resume {
         Some(run) => Some(interrupted(run, profile, args)?),
@@ -96,12 +152,18 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         Some(stored) => then(stored, &mut config, &in_force)?,
         None => {
             let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
+            let chosen = choose(&mut config, &in_force.catalogue, chosen)?;
+            if chosen.claims.domains.is_empty() {
+                note("nobody can be measured now, so nothing is known");
+                return Ok(exit::INCONCLUSIVE);
+            }
+            let chosen = choose(&config, config.measurable(&in_force.catalogue)?)?;
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
     holding::say_when_busy(&mut config, args.when_busy)?;
     let site = Site { config, in_force };
-    let mut done = one(&One {
+    let done = one(&One {
         site: &site,
         args,
         globals,
@@ -111,12 +173,27 @@ pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u
         seed,
         resumed: resumed.as_ref(),
     })?;
+    Ok(Swept { site, done, fleet, began })
+}
+
+/// Tells what came of it, and carries out what is asked for.
+pub(super) fn told(
+    swept: &mut Swept,
+    args: &Args,
+    globals: &Globals,
+    profile: Profile,
+    repairs: Option<&Repairs>,
+) -> anyhow::Result<u8> {
+    let Swept { site, done, fleet, began } = swept;
     let config = &site.config;
-    let acted = acted(config, &fleet, &mut done, args.apply);
-    keep(&done)?;
+    let acted = acted(config, fleet, done, args.apply);
+    keep(done)?;
+    if let Some(repairs) = repairs {
+        done.folder.write_json(file::COMPARISON, repairs).map_err(Failure::environment)?;
+    }
     let format = if globals.json { show::Format::Json } else { show::Format::Terminal };
-    stdout::bytes(&show::render(&done.run, format)?)?;
-    let written = show::files(&done.run, &args.files)?;
+    stdout::bytes(&show::render_with(&done.run, format, repairs)?)?;
+    let written = show::files_with(&done.run, &args.files, repairs)?;
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");
         note(&format!("go on with `{}`", again(done.folder.path(), args, globals, profile)));
@@ -150,10 +227,23 @@ impl Site {
         globals: &Globals,
         resumed: Option<&Stored>,
     ) -> Result<Self, Failure> {
-        let mut config = match resumed.and_then(|stored| scenario_of(stored, args)) {
-            Some(scenario) => config::Simulated::by(scenario).config(globals.config.as_deref())?,
+        let config = match resumed.and_then(|stored| scenario_of(stored, args)) {
+            Some(scenario) => return Self::simulated(args, globals, scenario),
             None => args.simulated.config(globals.config.as_deref())?,
         };
+        Self::with(config, args)
+    }
+
+    /// Both where the scenario is that of a run that is gone on with.
+    pub(super) fn simulated(
+        args: &Args,
+        globals: &Globals,
+        scenario: PathBuf,
+    ) -> Result<Self, Failure> {
+        Self::with(config::Simulated::by(scenario).config(globals.config.as_deref())?, args)
+    }
+
+    fn with(mut config: Config, args: &Args) -> Result<Self, Failure> {
         if args.own_probes {
             config.measure_by_ourselves();
         }

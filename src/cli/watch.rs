@@ -23,14 +23,18 @@ use crate::gate::stamp;
 use crate::gate::watch::Watch;
 use crate::gate::watch::WatchError;
 use crate::gate::watch::http;
+use crate::gate::watch::monitor;
+use crate::gate::watch::monitor::Monitor;
 use crate::gate::watch::pokes;
 use crate::gate::watch::state;
 use crate::gate::watch::vitals::Vitals;
 use crate::gate::watch::watch;
+use crate::launch::Launcher;
 use crate::model::claims::Claims;
 use crate::model::watch::WATCH_FORMAT;
 use crate::model::watch::WatchEvent;
 use crate::model::watch::WatchLine;
+use crate::notify::aside::Aside;
 use crate::report;
 use crate::sources::kubernetes::Kubernetes;
 
@@ -69,6 +73,9 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         note(&format!("/healthz, /readyz and /metrics are at {bound}"));
     }
     let kubernetes = kubernetes(gate);
+    if !args.once {
+        monitored(&config, gate, &vitals)?;
+    }
     let lease = lease(&config, kubernetes.as_ref());
     let pokes = match &kubernetes {
         Some(kubernetes) if !args.once => {
@@ -127,6 +134,29 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Some(error) => Err(error),
         None => Ok(code),
     }
+}
+
+/// Starts the thread that puts together what monitoring is shown, and that of
+/// notifications where somebody is to be told.
+fn monitored(config: &Config, gate: &Gate, vitals: &Arc<Vitals>) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::Environment(format!("no thread: {error}"));
+    let told = config.notify.clone().filter(|it| !it.targets.is_empty());
+    let aside = told.map(|notify| {
+        let say = |text: &str| note(&format!("notify: {text}"));
+        Aside::start(notify, super::notify::store(config), super::entropy(), say)
+    });
+    let monitor = Monitor {
+        runs: config.run_dir.clone(),
+        most: config.metrics.runs,
+        nodes: config.metrics.nodes,
+        is_simulated: matches!(config.launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
+        gate: gate.folder.clone(),
+        policy: config.policy.clone(),
+        interval: config.watch.pace.interval,
+        aside: aside.transpose().map_err(failed)?,
+    };
+    let say = |text: &str| note(&format!("metrics: {text}"));
+    monitor::start(monitor, Arc::clone(vitals), say).map_err(failed)
 }
 
 /// What is claimed. Sources that cannot be read are left out, as in a sweep.

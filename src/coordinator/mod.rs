@@ -92,6 +92,7 @@ pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> RunSeen 
         created_unix: created.map_or(0, jiff::Timestamp::as_second),
         complete,
         real: !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
+        unsealed: None,
     }
 }
 
@@ -163,6 +164,14 @@ pub struct Done {
     pub passes: u32,
     /// How long its rounds took.
     pub took: Duration,
+}
+
+impl Done {
+    /// A run that was carried out before.
+    pub fn of(run: Run, folder: Folder) -> Self {
+        let (partial, out_of_reach) = (false, false);
+        Self { run, folder, partial, out_of_reach, passes: 1, took: Duration::ZERO }
+    }
 }
 
 /// Why a sweep could not be carried out at all.

@@ -11,6 +11,7 @@ mod build;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::model::id::DomainName;
@@ -61,7 +62,7 @@ pub struct Verified {
 }
 
 /// The run that a map came from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Origin {
     /// Its id.
     pub id: String,
@@ -109,6 +110,8 @@ pub struct Domain {
     pub platform: Option<String>,
     /// GPUs that each node must show, where that is claimed.
     pub gpus_per_node: Option<u32>,
+    /// NVLinks of each GPU of its platform, where one is known.
+    pub nvlinks: Option<u32>,
 }
 
 impl Domain {
@@ -190,13 +193,17 @@ impl Member {
 pub struct Gpu {
     /// Its UUID, where somebody said it.
     pub uuid: Option<String>,
-    /// The worst outcome of findings about it; absent where there are none.
+    /// The worst outcome of findings that blame it; absent where there are none. A slow
+    /// pair blames neither of its ends and is among `classes` only.
     pub outcome: Option<Outcome>,
     /// The classes of those findings.
     pub classes: BTreeSet<String>,
     /// The worst share of what its links must deliver, of the best reading of each
     /// cell within its domain.
     pub worst: Option<f64>,
+    /// A finding that blames it and nothing else was confirmed by a second measurement,
+    /// and is degraded or failed.
+    pub is_confirmed: bool,
 }
 
 /// One rail over all nodes.

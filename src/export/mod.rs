@@ -5,8 +5,24 @@
 //! came from, is the same for the same run, and says of what was not measured that
 //! it is not known. Nothing here changes a cluster or opens a file.
 
+mod allocation;
+mod cli_filter;
+mod device_taints;
+mod hami;
+mod kai;
+mod kueue;
+pub mod labels;
 pub mod map;
+mod nccl;
+mod ranks;
+mod ray;
+mod slurm_topology;
+mod topograph;
 mod whole;
+mod yaml;
+
+#[cfg(test)]
+mod kubernetes_tests;
 
 use std::collections::BTreeSet;
 
@@ -28,7 +44,20 @@ pub struct Target {
 }
 
 /// Every target, in order of name. One file each.
-pub const TARGETS: &[Target] = &[whole::TARGET];
+pub const TARGETS: &[Target] = &[
+    device_taints::TARGET,
+    hami::TARGET,
+    kai::TARGET,
+    labels::TARGET,
+    kueue::TARGET,
+    whole::TARGET,
+    nccl::TARGET,
+    ranks::TARGET,
+    ray::TARGET,
+    cli_filter::TARGET,
+    slurm_topology::TARGET,
+    topograph::TARGET,
+];
 
 /// The target of this name.
 pub fn target(name: &str) -> Option<&'static Target> {
@@ -43,6 +72,43 @@ pub struct Options {
     pub nodes: Option<BTreeSet<NodeName>>,
     /// Only this domain.
     pub domain: Option<String>,
+    /// The text of `kubectl get resourceslices -o json`.
+    pub slices: Option<String>,
+    /// The effect of taints: `None` or `NoSchedule`.
+    pub effect: Option<String>,
+    /// HAMi's own scores, as node objects or by name of node.
+    pub hami: Option<String>,
+    /// Which of a target's forms, by the word it gives it.
+    pub form: Option<String>,
+    /// The text of a file of the other system, to be changed instead of written anew.
+    pub from: Option<String>,
+    /// Where degraded nodes go.
+    pub degraded: Degraded,
+    /// The base block size.
+    pub block_size: Option<u32>,
+    /// The name of the topology.
+    pub topology: Option<String>,
+    /// A filter refuses what cannot be, and does not only advise.
+    pub enforce: bool,
+    /// Tensor-parallel ranks.
+    pub tp: Option<u32>,
+    /// Pipeline-parallel stages.
+    pub pp: Option<u32>,
+    /// GPUs that a job uses on each node.
+    pub gpus_per_node: Option<u32>,
+}
+
+/// Where nodes that are degraded or failed go in a topology.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Degraded {
+    /// They stay in their block, with a comment: gating is a drain's business, and a
+    /// block that gets smaller can hold users' jobs for good.
+    #[default]
+    Keep,
+    /// They are a block of their own.
+    OwnBlock,
+    /// They are in no block.
+    LeaveOut,
 }
 
 /// One file of an export.

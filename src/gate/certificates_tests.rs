@@ -169,3 +169,79 @@ fn a_folder_that_cannot_be_written_is_an_error_that_names_it() {
     assert!(controls.is_empty());
     assert_eq!(troubles.len(), 1, "{troubles:?}");
 }
+
+fn signed_by<'a>(key: &'a SigningKey, trust: &'a Trust) -> Seal<'a> {
+    Seal { key: Ok(Some(key)), trust }
+}
+
+/// A key, and that it alone counts.
+fn strict() -> (SigningKey, Trust) {
+    let (key, _) = SigningKey::generate().expect("chance");
+    let trust = Trust { keys: vec![key.public().clone()], required: true };
+    (key, trust)
+}
+
+#[test]
+fn what_must_be_signed_counts_only_as_it_was_signed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (key, trust) = strict();
+    let made = ["n1", "n2", "n3", "n4"].map(certificate).to_vec();
+    let issued = write(dir.path(), made, Vec::new(), &signed_by(&key, &trust), &now(60));
+    assert_eq!(issued.expect("written").nodes.len(), 4);
+    let file = |node: &str| dir.path().join(FOLDER).join(format!("{node}.json"));
+    let text = |node: &str| fs::read_to_string(file(node)).expect("text");
+    // Somebody edits one, and adds a field to another; a third is of a stranger.
+    fs::write(file("n2"), text("n2").replace("2026-03-11", "2036-03-11")).expect("written");
+    fs::write(file("n3"), text("n3").replacen('{', "{\"more\": 1,", 1)).expect("written");
+    let (other, _) = strict();
+    let seal = signed_by(&other, &trust);
+    keep(dir.path(), vec![certificate("n4")], Vec::new(), &seal).expect("written");
+    let (controls, troubles) = valid(dir.path(), &Live::default(), &trust, &now(60));
+    assert_eq!(controls, ["n1".into()].into());
+    let of = |node: &str| troubles.iter().find(|it| it.contains(node)).expect("told");
+    assert!(of("n2.json").contains("does not fit"), "{troubles:?}");
+    assert!(of("n3.json").contains("does not fit"), "{troubles:?}");
+    assert!(of("n4.json").contains("not trusted"), "{troubles:?}");
+    // What does not count does not stand in the way of what does.
+    let shorter = Certificate { expires_unix: MADE + DAY_S, ..certificate("n2") };
+    let kept = write(dir.path(), vec![shorter], Vec::new(), &signed_by(&key, &trust), &now(60));
+    assert_eq!(kept.expect("written").nodes, ["n2".into()]);
+    assert!(trusted(dir.path(), &"n2".into(), &trust).expect("counts").is_some());
+}
+
+#[test]
+fn taking_away_that_one_was_voided_does_not_make_its_signature_fit_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (key, trust) = strict();
+    let made = vec![certificate("n1")];
+    write(dir.path(), made, Vec::new(), &signed_by(&key, &trust), &now(60)).expect("written");
+    assert!(void(dir.path(), &"n1".into(), "drained", &now(70)).expect("written"));
+    let n1 = trusted(dir.path(), &"n1".into(), &trust).expect("readable").expect("there");
+    assert!(n1.voided.is_some() && n1.signature.is_none());
+    let path = path(dir.path(), &"n1".into()).expect("a name");
+    fs::write(&path, bytes(&Certificate { voided: None, ..n1 })).expect("written");
+    let error = trusted(dir.path(), &"n1".into(), &trust).expect_err("edited").to_string();
+    assert!(error.contains("not signed"), "{error}");
+}
+
+#[test]
+fn without_the_key_none_is_issued_where_only_signed_ones_count_and_else_they_are_unsigned() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let why = "key.pem: mode 644";
+    let issue = |trust: &Trust, key| {
+        let seal = Seal { key, trust };
+        write(dir.path(), vec![certificate("n1")], Vec::new(), &seal, &now(60)).expect("written")
+    };
+    let required = Trust { keys: Vec::new(), required: true };
+    for key in [Err(why), Ok(None)] {
+        let issued = issue(&required, key);
+        assert!(issued.nodes.is_empty());
+        assert!(issued.withheld[0].why.contains("must be signed"), "{issued:?}");
+    }
+    assert_eq!(read(dir.path(), &"n1".into()).expect("readable"), None);
+    let issued = issue(&NOBODY, Err(why));
+    assert_eq!(issued.nodes, ["n1".into()]);
+    assert!(issued.withheld[0].why.contains(why), "{issued:?}");
+    let n1 = read(dir.path(), &"n1".into()).expect("readable").expect("there");
+    assert_eq!(n1, certificate("n1"));
+}

@@ -18,6 +18,7 @@ pub mod reassert;
 pub mod recover;
 pub mod scheduler;
 pub mod scontrol;
+pub mod shown;
 mod sight;
 pub mod slurmrestd;
 pub mod stamp;

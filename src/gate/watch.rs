@@ -8,6 +8,7 @@
 pub mod http;
 pub mod jobs;
 pub mod look;
+pub mod monitor;
 pub mod pokes;
 pub mod state;
 pub mod vitals;
@@ -35,6 +36,7 @@ use super::stamp;
 use crate::act::due::Job;
 use crate::act::due::Settings;
 use crate::act::policy::Policy;
+use crate::model::profile::Profile;
 use crate::model::claims::Claims;
 use crate::model::watch::Outcome;
 use crate::model::watch::WatchEvent;
@@ -389,6 +391,10 @@ fn command(watch: &Watch<'_>, job: &Job) -> Vec<String> {
     let mut words = watch.program.clone();
     words.push(job.profile.as_str().to_owned());
     words.extend(watch.arguments.iter().cloned());
+    if job.profile == Profile::Recertify {
+        // Who is measured together is decided already.
+        words.extend(["--partners", "0"].map(str::to_owned));
+    }
     words.push("--".to_owned());
     words.extend(job.all().into_iter().map(String::from));
     words

@@ -14,6 +14,7 @@ mod common;
 pub mod compared;
 pub mod confirm;
 mod coverage;
+pub mod drift;
 mod fabric;
 mod far;
 mod finding;

@@ -183,6 +183,10 @@ pub struct BurnInRound {
     /// notice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
+    /// Minutes that it was at work, without those between an interruption and
+    /// being gone on with.
+    #[serde(default)]
+    pub minutes: f64,
     /// Its verdict; absent likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,

@@ -51,17 +51,16 @@ pub struct Minimum {
     pub expected: Option<f64>,
 }
 
-/// What makes a certificate void before its end, beside another machine: other
-/// GPUs always do.
+/// What makes a certificate void before its end, beside other GPUs, which always
+/// do. It holds for certificates that are issued from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VoidOn {
-    /// A boot: NVLinks train anew and the fabric is joined anew. True by default.
+    /// Whether a boot does: NVLinks train anew then, and the fabric is joined anew.
     pub boot: bool,
-    /// Which other driver: `any` version by default, another `major` one, or
-    /// `never`.
+    /// Which other driver does.
     pub driver: DriverVoids,
-    /// Other firmware of a GPU. True by default.
+    /// Whether other firmware of a GPU does.
     pub firmware: bool,
 }
 

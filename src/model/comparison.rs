@@ -7,8 +7,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::id::NodeName;
+use super::trend::Changed;
 use super::trend::Part;
 use super::unit::Unit;
+use super::verdict::Outcome;
 
 /// How a part came out of the second measurement, against the first.
 #[derive(
@@ -69,4 +72,48 @@ pub struct Comparison {
     pub after_created: String,
     /// By part and test, what changed most first.
     pub parts: Vec<Compared>,
+}
+
+/// The format of [`Repairs`].
+pub const COMPARISON_FORMAT: &str = "fabricgate.comparison/1";
+
+/// What a run shows of nodes that were repaired before (`comparison.json`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Repairs {
+    /// `fabricgate.comparison/1`.
+    pub format: String,
+    /// By node, in order of name.
+    pub nodes: Vec<Repair>,
+    /// Nodes of which no earlier run tells, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<Without>,
+}
+
+/// What changed on one node since a run before its repair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Repair {
+    /// The node.
+    pub node: NodeName,
+    /// How it came out then.
+    pub before: Outcome,
+    /// Why, in one sentence.
+    pub before_reason: String,
+    /// How it comes out now.
+    pub after: Outcome,
+    /// What the repair changed, in sentences, what matters most first.
+    pub says: Vec<String>,
+    /// Its hardware, software and place, as far as both runs tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<Changed>,
+    /// Its readings.
+    pub comparison: Comparison,
+}
+
+/// A node that cannot be compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Without {
+    /// The node.
+    pub node: NodeName,
+    /// Why not.
+    pub why: String,
 }

@@ -181,3 +181,77 @@ pub struct Trend {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Changed>,
 }
+
+impl Trend {
+    /// What changed from the run that an alarm dates back to until the run that
+    /// rang it: what may be behind it.
+    pub fn beside(&self, alarm: &Alarm) -> Vec<&Changed> {
+        let since = self.points.iter().find(|point| point.run == alarm.since);
+        let from = since.map_or(&alarm.at, |point| &point.at);
+        self.changes.iter().filter(|c| *from <= c.at && c.at <= alarm.at).collect()
+    }
+
+    /// The last point.
+    pub fn last(&self) -> Option<&Point> {
+        self.points.last()
+    }
+
+    /// The last value as a share of what is usual; of a latency the other way
+    /// round, so that less is always worse.
+    pub fn of_usual(&self) -> Option<f64> {
+        let (last, usual) = (self.last()?.value, self.baseline.as_ref()?.mean);
+        let share = if self.unit.is_bandwidth() { last / usual } else { usual / last };
+        Some(share).filter(|share| share.is_finite())
+    }
+}
+
+/// A node in the history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeHistory {
+    /// The node.
+    pub node: NodeName,
+    /// The domain it was claimed to be in the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainName>,
+    /// In how many runs it was measured.
+    pub runs: usize,
+    /// The last of them.
+    pub last_run: String,
+    /// When that was, RFC 3339.
+    pub last_at: String,
+    /// Under which profile.
+    pub profile: String,
+    /// How the node came out.
+    pub outcome: Outcome,
+    /// What its least part showed then, as a share of what was expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst: Option<f64>,
+}
+
+/// `fabricgate history --json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryDocument {
+    /// `fabricgate.history/1`.
+    pub format: String,
+    /// The file it comes from.
+    pub file: String,
+    /// How many runs there are.
+    pub runs: usize,
+    /// When the first of them was, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<String>,
+    /// When the last was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+    /// Nodes, in order of name.
+    pub nodes: Vec<NodeHistory>,
+    /// The series that were asked for.
+    pub trends: Vec<Trend>,
+    /// In how many runs these series together give one false alarm for less, in
+    /// the mean; absent where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs_per_false_alarm: Option<f64>,
+    /// What could not be read, what was made anew.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::model::cell::Cell;
@@ -16,7 +17,7 @@ use crate::model::id::NodeName;
 use crate::model::unit::Unit;
 
 /// What numbers of a matrix are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
     /// Shares of what the platform's links must deliver.

@@ -4,10 +4,13 @@
 //! file whole or not at all, so that whatever ends the run leaves something
 //! that can be read. Nothing here measures, judges or decides.
 
+pub mod acceptance;
 pub mod archive;
 pub mod folder;
 pub mod history;
 pub mod id;
+pub mod lately;
+pub mod latest;
 pub mod outputs;
 pub mod salvage;
 pub mod signing;
@@ -55,10 +58,14 @@ pub mod file {
     pub const VERDICTS: &str = "verdicts.json";
     /// One line per measured cell.
     pub const CELLS: &str = "cells.jsonl";
+    /// How far below expectation the worst part of each node was.
+    pub const LEVELS: &str = "levels.json";
     /// What is proposed.
     pub const ACTIONS: &str = "actions.json";
     /// Every measured cell, for spreadsheets.
     pub const MATRIX: &str = "matrix.csv";
+    /// What a repair changed, where the run was held against an earlier one.
+    pub const COMPARISON: &str = "comparison.json";
     /// The report as a page.
     pub const REPORT: &str = "report.html";
 }

@@ -188,7 +188,7 @@ pub(crate) fn json<T: DeserializeOwned>(
 
 /// JSON lines; none where the file is not there. A last line without its end
 /// was being written when the run was ended, and is left out.
-fn lines<T: DeserializeOwned>(
+pub(crate) fn lines<T: DeserializeOwned>(
     path: &Path,
     known: Option<&'static str>,
 ) -> Result<Vec<T>, RecordError> {

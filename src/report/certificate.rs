@@ -98,7 +98,11 @@ fn table(page: &mut Page, all: &[Shown]) {
             share(it.worst_ratio),
             share(certificate.and_then(|it| it.detectable)),
             text(|it| &it.run, NAME),
-            key.map_or_else(|| "unsigned".to_owned(), |it| clip(&it.key, KEY)),
+            match (certificate, key) {
+                (None, _) => "-".to_owned(),
+                (_, None) => "unsigned".to_owned(),
+                (_, Some(key)) => clip(&key.key, KEY),
+            },
         ]);
     }
     for column in [5, 6, 7] {

@@ -484,6 +484,26 @@ mod tests {
     }
 
     #[test]
+    fn every_class_is_on_the_page_of_findings_in_these_words() {
+        const BEGIN: &str = "<!-- classes, from src/report/class.rs -->\n";
+        const END: &str = "<!-- end of classes -->";
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/findings.md");
+        let page = std::fs::read_to_string(&path).expect("docs/findings.md");
+        let (before, rest) = page.split_once(BEGIN).expect("its begin");
+        let (told, after) = rest.split_once(END).expect("its end");
+        let one = |it: &Words| {
+            format!("\n### `{}`: {}\n\nThe part {}.\n\n{}\n", it.class, it.title, it.one, it.next)
+        };
+        let made = format!("{}\n", CLASSES.iter().map(one).collect::<String>());
+        if std::env::var_os("UPDATE_REPORTS").is_some() {
+            let page = format!("{before}{BEGIN}{made}{END}{after}");
+            std::fs::write(&path, page).expect("the folder is writable");
+            return;
+        }
+        assert!(told == made, "docs/findings.md is old; run with UPDATE_REPORTS=1");
+    }
+
+    #[test]
     fn an_unknown_class_is_still_a_sentence() {
         assert_eq!(predicate("gremlin-seen", Outcome::Failed, true), "has failed (gremlin seen)");
         assert_eq!(title("gremlin-seen"), "gremlin seen");

@@ -39,11 +39,11 @@ pub fn matrix(run: &Run) -> Vec<u8> {
         table.text(Some(cell.outcome.as_str()));
         table.end();
     }
-    table.writer.into_inner().unwrap_or_default()
+    table.bytes()
 }
 
 /// A table that is written field by field into memory.
-struct Table {
+pub(super) struct Table {
     writer: csv::Writer<Vec<u8>>,
     scratch: String,
 }
@@ -52,12 +52,12 @@ struct Table {
 const IN_MEMORY: &str = "a vector takes every byte, and every row has the header's fields";
 
 impl Table {
-    fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> Self {
         let writer = csv::WriterBuilder::new().from_writer(Vec::with_capacity(capacity));
         Self { writer, scratch: String::new() }
     }
 
-    fn text(&mut self, text: Option<&str>) {
+    pub(super) fn text(&mut self, text: Option<&str>) {
         let text = text.unwrap_or_default();
         // A spreadsheet runs a field that begins like this as a formula. The
         // quote in front is OWASP's advice on CSV injection.
@@ -71,7 +71,7 @@ impl Table {
         }
     }
 
-    fn whole(&mut self, value: Option<u32>) {
+    pub(super) fn whole(&mut self, value: Option<u32>) {
         self.scratch.clear();
         if let Some(value) = value {
             let _ = write!(self.scratch, "{value}");
@@ -79,7 +79,7 @@ impl Table {
         self.writer.write_field(&self.scratch).expect(IN_MEMORY);
     }
 
-    fn real(&mut self, value: Option<f64>) {
+    pub(super) fn real(&mut self, value: Option<f64>) {
         self.scratch.clear();
         if let Some(value) = value.filter(|v| v.is_finite()) {
             let _ = write!(self.scratch, "{value}");
@@ -87,8 +87,13 @@ impl Table {
         self.writer.write_field(&self.scratch).expect(IN_MEMORY);
     }
 
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.writer.write_record(None::<&[u8]>).expect(IN_MEMORY);
+    }
+
+    /// What was written.
+    pub(super) fn bytes(self) -> Vec<u8> {
+        self.writer.into_inner().unwrap_or_default()
     }
 }
 

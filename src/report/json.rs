@@ -9,7 +9,8 @@ use crate::model::action::ActionPlan;
 use crate::model::verdict::Verdicts;
 
 /// The published JSON Schemas, by file name.
-pub const SCHEMAS: [(&str, &str); 15] = [
+pub const SCHEMAS: [(&str, &str); 17] = [
+pub const SCHEMAS: [(&str, &str); 16] = [
     ("parse.schema.json", include_str!("../../reports/schema/parse.schema.json")),
     ("verdicts.schema.json", include_str!("../../reports/schema/verdicts.schema.json")),
     ("actions.schema.json", include_str!("../../reports/schema/actions.schema.json")),
@@ -22,9 +23,12 @@ pub const SCHEMAS: [(&str, &str); 15] = [
     ("node-facts.schema.json", include_str!("../../reports/schema/node-facts.schema.json")),
     ("doctor.schema.json", include_str!("../../reports/schema/doctor.schema.json")),
     ("certificate.schema.json", include_str!("../../reports/schema/certificate.schema.json")),
+    ("certificates.schema.json", include_str!("../../reports/schema/certificates.schema.json")),
+    ("verification.schema.json", include_str!("../../reports/schema/verification.schema.json")),
     ("journal.schema.json", include_str!("../../reports/schema/journal.schema.json")),
     ("capacity.schema.json", include_str!("../../reports/schema/capacity.schema.json")),
     ("watch.schema.json", include_str!("../../reports/schema/watch.schema.json")),
+    ("history.schema.json", include_str!("../../reports/schema/history.schema.json")),
 ];
 
 /// The bytes of `verdicts.json`.
@@ -57,7 +61,11 @@ mod tests {
     use crate::act::capacity::Survey;
     use crate::model::action::ACTIONS_FORMAT;
     use crate::model::certificate::CERTIFICATE_FORMAT;
+    use crate::model::certificate::CERTIFICATES_FORMAT;
     use crate::model::certificate::Certificate;
+    use crate::model::certificate::CertificatesDocument;
+    use crate::model::certificate::VERIFICATION_FORMAT;
+    use crate::model::certificate::VerificationDocument;
     use crate::model::checkup::CHECKUP_FORMAT;
     use crate::model::checkup::CheckupDocument;
     use crate::model::journal::Entry;
@@ -70,6 +78,8 @@ mod tests {
     use crate::model::probe::ProbesDocument;
     use crate::model::raw::RESULT_FORMAT;
     use crate::model::raw::RawResult;
+    use crate::model::trend::HISTORY_FORMAT;
+    use crate::model::trend::HistoryDocument;
     use crate::model::verdict::VERDICTS_FORMAT;
     use crate::model::watch::WATCH_FORMAT;
     use crate::model::watch::WatchLine;
@@ -108,9 +118,12 @@ mod tests {
             schema::<NodeFacts>(Some(NODE_FACTS_FORMAT)),
             schema::<CheckupDocument>(Some(CHECKUP_FORMAT)),
             schema::<Certificate>(Some(CERTIFICATE_FORMAT)),
+            schema::<CertificatesDocument>(Some(CERTIFICATES_FORMAT)),
+            schema::<VerificationDocument>(Some(VERIFICATION_FORMAT)),
             schema::<Entry>(Some(JOURNAL_FORMAT)),
             schema::<Survey>(Some(CAPACITY_FORMAT)),
             schema::<WatchLine>(Some(WATCH_FORMAT)),
+            schema::<HistoryDocument>(Some(HISTORY_FORMAT)),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
         for ((name, _), made) in SCHEMAS.iter().zip(made) {

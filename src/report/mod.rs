@@ -7,6 +7,7 @@
 //!
 //! [`Run`]: crate::model::run::Run
 
+pub mod acceptance;
 pub mod actions;
 pub mod bundle;
 pub mod capacity;
@@ -14,6 +15,7 @@ pub mod capacity_plot;
 pub mod certificate;
 pub mod claims;
 pub mod collective;
+pub mod comparison;
 pub mod copy;
 pub mod csv;
 pub mod explain;
@@ -22,9 +24,13 @@ pub mod gate;
 pub mod html;
 pub mod json;
 pub mod junit;
+pub mod metrics;
 pub mod node_facts;
+pub mod notice;
 pub mod parsed;
 pub mod terminal;
+pub mod trend;
+pub mod trend_plot;
 pub mod watch;
 
 mod between;

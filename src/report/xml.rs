@@ -16,6 +16,11 @@ impl Xml {
         Self { out, open: Vec::new() }
     }
 
+    /// Elements that will stand in a document.
+    pub(super) fn part() -> Self {
+        Self { out: String::new(), open: Vec::new() }
+    }
+
     /// Opens an element.
     pub(super) fn open(&mut self, name: &'static str, attributes: &[(&str, &str)]) {
         self.start(name, attributes);

@@ -22,6 +22,7 @@ use crate::model::recording::Scope;
 use crate::model::said::Basis as SaidBasis;
 use crate::model::said::FabricSaid;
 use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::place::matrix::Matrix;
 
@@ -80,6 +81,7 @@ fn parts(domain: &ClaimedDomain, source: &Source<'_>) -> Vec<Domain> {
         unmeasured,
         platform: domain.platform.clone(),
         gpus_per_node: domain.gpus_per_node,
+        nvlinks: platform.and_then(|it| it.nvlink.as_ref()).map(|it| it.links),
     };
     let cells = &source.run.cells;
     let is_servers = platform.is_some_and(|platform| !platform.spans_nodes());
@@ -210,10 +212,14 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
         for finding in &findings {
             for index in gpus_of(finding, node) {
                 let gpu = gpus.entry(index).or_default();
-                gpu.outcome = gpu.outcome.max(Some(finding.outcome));
                 gpu.classes.insert(finding.class.clone());
+                // A slow pair accuses neither of its ends.
+                if finding.locus.kind != LocusKind::Pair {
+                    gpu.outcome = gpu.outcome.max(Some(finding.outcome));
+                }
             }
         }
+        confirm(&findings, &mut gpus);
         let machine = source.machines.iter().rfind(|machine| machine.node == *node);
         members.insert(
             node.clone(),
@@ -233,13 +239,24 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
                 worst: None,
                 cliques: cliques(source, node),
                 gpus,
-                rails: rail_ends(source, node),
+                rails: rail_ends(source, node, verdict.map(|verdict| verdict.outcome)),
                 leaf: run.claims.leaf_of(node).map(|leaf| leaf.name.clone()),
                 boot_id: machine.and_then(|machine| machine.environment.boot_id.clone()),
             },
         );
     }
     members
+}
+
+/// Marks the GPUs that confirmed findings blame.
+fn confirm(findings: &[&Finding], gpus: &mut BTreeMap<u32, Gpu>) {
+    for finding in findings.iter().filter(|it| it.confirmed && Outcome::Degraded <= it.outcome) {
+        let locus = &finding.locus;
+        let is_one = matches!(locus.kind, LocusKind::Gpu | LocusKind::Direction);
+        if let Some(index) = locus.gpu.filter(|_| is_one && locus.peer.is_none()) {
+            gpus.entry(index).or_default().is_confirmed = true;
+        }
+    }
 }
 
 /// Whether a finding is about this node or a part of it; what is about something
@@ -356,15 +373,24 @@ fn rails(source: &Source<'_>) -> BTreeMap<String, Rail> {
 }
 
 /// A node's ends of rails: how what was measured over them came out.
-fn rail_ends(source: &Source<'_>, node: &NodeName) -> BTreeMap<String, RailEnd> {
+fn rail_ends(
+    source: &Source<'_>,
+    node: &NodeName,
+    outcome: Option<Outcome>,
+) -> BTreeMap<String, RailEnd> {
+    // Of a node that is unknown or failed, that nothing is said against an end may
+    // mean that nobody could compare it.
+    let was_compared = matches!(outcome, Some(Outcome::Pass | Outcome::Degraded));
     let run = source.run;
     let mut ends: BTreeMap<String, RailEnd> = BTreeMap::new();
     let mut seen: BTreeMap<&String, bool> = BTreeMap::new();
     for cell in &run.cells {
         let Some(rail) = &cell.rail else { continue };
         if cell.src_node.as_ref() == Some(node) || cell.dst_node.as_ref() == Some(node) {
-            // One path over it at the rate that it must have shows the end to be well.
-            *seen.entry(rail).or_default() |= cell.outcome == Outcome::Pass;
+            // One path over it at the rate that it must have shows the end to be well;
+            // without an expectation the judge compares nodes with each other.
+            *seen.entry(rail).or_default() |=
+                cell.outcome == Outcome::Pass || (cell.value.is_some() && was_compared);
         }
     }
     for rail in run.claims.rails.iter().map(|rail| &rail.name).chain(seen.keys().copied()) {

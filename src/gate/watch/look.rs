@@ -212,7 +212,10 @@ impl Look {
             return Ok(());
         }
         match asked(&watch.claims).await {
-            Ok(claims) => self.claims = Some((claims, Instant::now())),
+            Ok(claims) => {
+                watch.vitals.claimed(&claims);
+                self.claims = Some((claims, Instant::now()));
+            }
             Err(why) => {
                 let Some((_, at)) = &mut self.claims else { return Err(why) };
                 *at = Instant::now();

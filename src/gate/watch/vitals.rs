@@ -1,13 +1,19 @@
 //! What the watch shows of itself: whether it turns, whom it waits for, and
 //! numbers for Prometheus.
 //!
-//! Counts, never names: how many series there are does not grow with the fleet.
+//! What is counted here has no names in it; series of single nodes come from
+//! `report::metrics`, which bounds how many there are.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::PoisonError;
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::AtomicU64;
 
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -23,10 +29,15 @@ use crate::act::due::Due;
 use crate::act::ledger::Ledger;
 use crate::act::standing;
 use crate::model::certificate::Certificate;
+use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::live::Live;
 use crate::model::watch::WatchEvent;
+use crate::report::metrics::meanings;
+use crate::report::metrics::text;
+use crate::report::metrics::text::Family as Shown;
+use crate::report::metrics::text::Meaning;
 
 type Labels = Vec<(&'static str, String)>;
 type Gauges = Family<Labels, Gauge<i64, AtomicI64>>;
@@ -41,9 +52,24 @@ struct Moments {
     waits_knowingly: bool,
 }
 
+/// Families that are put together elsewhere, as they were the last time.
+#[derive(Clone, Debug, Default)]
+struct Shelf(Arc<Mutex<Vec<Shown>>>);
+
+impl Collector for Shelf {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        text::collect(&self.0.lock().unwrap_or_else(PoisonError::into_inner), encoder)
+    }
+}
+
+/// What is counted here as it happens, and so is not shown twice.
+static COUNTED_HERE: [&Meaning; 3] = [&meanings::BREAKER, &meanings::DRAINS, &meanings::OPEN];
+
 /// What is shown.
 #[derive(Debug)]
 pub struct Vitals {
+    shelf: Shelf,
+    claims: Mutex<Option<Arc<Claims>>>,
     moments: Mutex<Moments>,
     registry: Registry,
     nodes: Gauges,
@@ -111,6 +137,8 @@ impl Default for Vitals {
         let build: Gauges = Family::default();
         registry.register("build_info", "The version that runs", build.clone());
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").to_owned())]).set(1);
+        let shelf = Shelf::default();
+        registry.register_collector(Box::new(shelf.clone()));
         let never = Moments {
             turned_s: now_s(),
             looked_s: -1.0,
@@ -118,6 +146,8 @@ impl Default for Vitals {
             waits_knowingly: false,
         };
         Self {
+            shelf,
+            claims: Mutex::new(None),
             moments: Mutex::new(never),
             registry,
             nodes,
@@ -161,6 +191,28 @@ impl Vitals {
     /// This instance waits for another; whether it knows for whom.
     pub fn waits(&self, knowingly: bool) {
         self.moments(|it| it.waits_knowingly = knowingly);
+    }
+
+    /// Whether this instance is the one at work.
+    pub fn is_leading(&self) -> bool {
+        self.moments(|_| ()).is_leading
+    }
+
+    /// What sources claim now.
+    pub fn claimed(&self, claims: &Claims) {
+        let mut known = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Some(Arc::new(claims.clone()));
+    }
+
+    /// What sources claimed the last time that they were asked.
+    pub fn claims(&self) -> Option<Arc<Claims>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The state of nodes and runs, as it was put together.
+    pub fn show(&self, mut families: Vec<Shown>) {
+        families.retain(|it| !COUNTED_HERE.contains(&it.meaning));
+        *self.shelf.0.lock().unwrap_or_else(PoisonError::into_inner) = families;
     }
 
     /// A look has ended.

@@ -14,10 +14,10 @@ use crate::model::trend::ChangeKind;
 use crate::model::worker::Machine;
 
 /// What a node was, by name: `driver`, `boot`, `GPU 2 UUID`.
-pub(super) type Identity = BTreeMap<String, String>;
+pub type Identity = BTreeMap<String, String>;
 
 /// Every node as its worker, its tools and its claims describe it.
-pub(super) fn identities(
+pub fn identities(
     claims: &Claims,
     machines: &[Machine],
     recordings: &[Recording],
@@ -101,7 +101,7 @@ pub(super) fn tools(recordings: &[Recording], own: &str) -> BTreeMap<String, Str
 }
 
 /// What kind of thing a name stands for.
-pub(super) fn kind(name: &str) -> ChangeKind {
+pub fn kind(name: &str) -> ChangeKind {
     match name {
         "driver" => ChangeKind::Driver,
         // Another kernel takes another boot, and counts as one.
@@ -115,7 +115,7 @@ pub(super) fn kind(name: &str) -> ChangeKind {
 }
 
 /// What is known in both and not the same: name, before, after.
-pub(super) fn differences(before: &Identity, after: &Identity) -> Vec<(String, String, String)> {
+pub fn differences(before: &Identity, after: &Identity) -> Vec<(String, String, String)> {
     let both = after.iter().filter_map(|(name, is)| Some((name, before.get(name)?, is)));
     both.filter(|(_, was, is)| was != is)
         .map(|(name, was, is)| (name.clone(), was.clone(), is.clone()))

@@ -5,11 +5,14 @@
 //! never wait for it: whoever adds a run has its verdict already.
 
 mod add;
-mod identity;
+pub mod identity;
 mod open;
 mod read;
+mod retain;
 mod rolled;
 mod schema;
+#[cfg(test)]
+mod tests;
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -20,12 +23,12 @@ pub use add::Rebuilt;
 pub use open::set_aside;
 pub use read::LastMeasured;
 pub use read::Listed;
+pub use read::NodeRuns;
 pub use read::Selection;
+pub use retain::Retention;
+pub use retain::Thinned;
 
 use super::RecordError;
-
-/// The name of the file where nobody says another.
-pub const FILE: &str = "history.sqlite";
 
 /// A history that was opened.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use super::schema;
 
 /// How long a writer is waited for. Adding a run takes well under a second; only
 /// a rebuild takes longer, and what it does not see is added the next time.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often it is looked whether the writer is done.
 const LOOK: Duration = Duration::from_millis(50);
@@ -76,7 +76,9 @@ impl History {
         match read(false) {
             // A folder that cannot be written holds no shared memory for the log.
             // Without a log there is nothing but the file to read.
-            Err(HistoryError::Database { .. }) if !beside(path, "-wal").exists() => read(true),
+            Err(HistoryError::Database { .. } | HistoryError::Full { .. }) if !has_log(path) => {
+                read(true)
+            }
             other => other,
         }
     }
@@ -158,6 +160,11 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Whether there is something in the write-ahead log of a file.
+fn has_log(path: &Path) -> bool {
+    fs::metadata(beside(path, "-wal")).is_ok_and(|found| 0 < found.len())
+}
+
 /// File systems that several machines have, by the numbers that statfs(2) and
 /// the kernel's magic.h give them: a write-ahead log needs shared memory, which
 /// machines do not share (sqlite.org/wal.html).
@@ -182,6 +189,13 @@ fn is_remote(path: &Path) -> bool {
     found.is_ok_and(|found| REMOTE.contains(&(found.f_type as u32)))
 }
 
+/// Whether the disk of a file has no room left.
+fn is_full(path: &Path) -> bool {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Less than a few pages is none.
+    rustix::fs::statvfs(parent).is_ok_and(|found| found.f_bavail * found.f_frsize < 64 << 10)
+}
+
 pub(super) fn io(path: &Path, source: std::io::Error) -> HistoryError {
     match source.kind() {
         std::io::ErrorKind::StorageFull => HistoryError::Full { path: path.to_owned() },
@@ -197,6 +211,8 @@ pub(super) fn meaning(path: &Path, source: rusqlite::Error) -> HistoryError {
             HistoryError::Damaged { path, why: source.to_string() }
         }
         Some(ErrorCode::DiskFull) => HistoryError::Full { path },
+        // Where there is no room for shared memory, that is all that is said.
+        Some(ErrorCode::SystemIoFailure) if is_full(&path) => HistoryError::Full { path },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             HistoryError::Busy { path, seconds: PATIENCE.as_secs() }
         }

@@ -12,6 +12,7 @@ use super::identity::Identity;
 use super::rolled;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::trend::Alarm;
 use crate::model::trend::ChangeKind;
 use crate::model::trend::Changed;
 use crate::model::trend::Part;
@@ -19,7 +20,6 @@ use crate::model::trend::PartKind;
 use crate::model::trend::Point;
 use crate::model::trend::Trend;
 use crate::model::unit::Unit;
-use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -40,6 +40,21 @@ pub struct LastMeasured {
     pub outcome: Outcome,
     /// The run came to its end and the node's outcome is known.
     pub complete: bool,
+}
+
+/// A node that was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeRuns {
+    /// The node.
+    pub node: NodeName,
+    /// The domain it was claimed to be in the last time.
+    pub domain: Option<DomainName>,
+    /// In how many runs.
+    pub runs: usize,
+    /// The last time.
+    pub last: LastMeasured,
+    /// What its least part showed then, as a share of what was expected.
+    pub worst: Option<f64>,
 }
 
 /// A run that is in it.
@@ -129,6 +144,51 @@ impl History {
         )
     }
 
+    /// Every node that was measured, in order of name: how often, and the last
+    /// time how near what was expected.
+    pub fn nodes(&self) -> Result<Vec<NodeRuns>, HistoryError> {
+        let rows = self.query(
+            "SELECT nodes.node, domain, worst FROM nodes JOIN counted USING (n)
+             WHERE measured ORDER BY at_unix, run",
+            [],
+            |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?, row.get(2)?)),
+        )?;
+        let last = self.last_measured()?;
+        let mut nodes: BTreeMap<NodeName, NodeRuns> = BTreeMap::new();
+        for (node, domain, worst) in rows {
+            let node = NodeName::from(node);
+            let Some(measured) = last.get(&node) else { continue };
+            let runs = nodes.entry(node.clone()).or_insert_with(|| NodeRuns {
+                node: node.clone(),
+                domain: None,
+                runs: 0,
+                last: measured.clone(),
+                worst: None,
+            });
+            runs.runs += 1;
+            runs.domain = domain.map(DomainName::from);
+            runs.worst = worst;
+        }
+        Ok(nodes.into_values().collect())
+    }
+
+    /// Every run that is in it, by its id.
+    pub fn known(&self) -> Result<BTreeSet<String>, HistoryError> {
+        Ok(self.query("SELECT run FROM runs", [], |row| row.get(0))?.into_iter().collect())
+    }
+
+    /// The newest run in which each node was measured completely; of one that never
+    /// was, the newest.
+    pub fn newest(&self) -> Result<BTreeMap<NodeName, String>, HistoryError> {
+        let rows = self.query(
+            "SELECT nodes.node, run FROM nodes JOIN counted USING (n)
+             WHERE measured ORDER BY complete, at_unix, run",
+            [],
+            |row| Ok((NodeName::from(row.get::<_, String>(0)?), row.get(1)?)),
+        )?;
+        Ok(rows.into_iter().collect())
+    }
+
     /// When each node was last measured. A node that runs could not measure is
     /// not in it: nothing was learnt of it.
     pub fn last_measured(&self) -> Result<BTreeMap<NodeName, LastMeasured>, HistoryError> {
@@ -151,76 +211,92 @@ impl History {
         Ok(rows.into_iter().collect())
     }
 
-    /// The series that are selected, each with its points in order of time and
-    /// with what changed meanwhile. What is usual and where a series left it is
-    /// `judge::drift`'s to say.
+    /// The series that are selected, each with its points in order of time, with
+    /// what changed meanwhile, and with the alarms that thinned points once gave.
+    /// What is usual and where a series left it is `judge::drift`'s to say, from
+    /// [`History::whole_since`] on.
     pub fn trends(&self, selection: &Selection) -> Result<Vec<Trend>, HistoryError> {
+        let mut trends: Vec<Trend> =
+            self.trends_by_id(selection)?.into_iter().map(|(_, trend)| trend).collect();
+        if selection.has_kind(PartKind::Link) {
+            trends.extend(self.paths(selection)?);
+            self.say_changes(&mut trends.iter_mut().filter(|t| t.part.kind == PartKind::Link))?;
+        }
+        trends.sort_by(|a, b| (&a.part, &a.testcase).cmp(&(&b.part, &b.testcase)));
+        Ok(trends)
+    }
+
+    /// The same of all that are no paths, with the numbers of their series.
+    pub(super) fn trends_by_id(
+        &self,
+        selection: &Selection,
+    ) -> Result<Vec<(i64, Trend)>, HistoryError> {
+        let mut trends = self.series(selection)?;
         let since = selection.since_unix.unwrap_or(i64::MIN);
+        let mut points = self.prepare(
+            "SELECT run, at, at_unix, value, error, expected, points.outcome
+             FROM points JOIN counted USING (n) WHERE series = ?1 AND ?2 <= at_unix
+             UNION ALL
+             SELECT run, at, at_unix, median, NULL, NULL,
+                    CASE WHEN count < 2 * guilty THEN 'degraded' ELSE 'pass' END
+             FROM thinned WHERE series = ?1 AND ?2 <= at_unix
+             ORDER BY at_unix, run",
+        )?;
+        let mut alarms = self.prepare(
+            "SELECT run, at, since, shift, statistic, chart FROM alarms
+             WHERE series = ?1 AND ?2 <= at_unix ORDER BY at_unix",
+        )?;
+        for (id, trend) in &mut trends {
+            let id = *id;
+            let read = points.query_map(params![id, since], point).and_then(Iterator::collect);
+            trend.points = read.map_err(|error| self.error(error))?;
+            let read = alarms.query_map(params![id, since], |row| {
+                Ok(Alarm {
+                    run: row.get(0)?,
+                    at: row.get(1)?,
+                    since: row.get(2)?,
+                    shift: row.get(3)?,
+                    statistic: row.get(4)?,
+                    chart: row.get(5)?,
+                })
+            });
+            trend.alarms = read.and_then(Iterator::collect).map_err(|error| self.error(error))?;
+        }
+        trends.retain(|(_, trend)| !trend.points.is_empty());
+        self.say_changes(&mut trends.iter_mut().map(|(_, trend)| trend))?;
+        Ok(trends)
+    }
+
+    /// The series that are selected, without points.
+    fn series(&self, selection: &Selection) -> Result<Vec<(i64, Trend)>, HistoryError> {
         let homes = self.homes()?;
-        let mut trends: BTreeMap<i64, Trend> = BTreeMap::new();
-        let rows = self.query(
+        let mut rows = self.query(
             "SELECT id, kind, domain, node, gpu, rail, direction, testcase, unit FROM series",
             [],
             |row| {
-                let texts = |i: usize| {
-                    Ok::<_, rusqlite::Error>(
-                        Some(row.get::<_, String>(i)?).filter(|t| !t.is_empty()),
-                    )
+                let text = |at: usize| -> rusqlite::Result<Option<String>> {
+                    Ok(Some(row.get::<_, String>(at)?).filter(|text| !text.is_empty()))
                 };
-                let node = texts(3)?.map(NodeName::from);
-                let domain = texts(2)?.map(DomainName::from);
+                let node = text(3)?.map(NodeName::from);
                 let home = node.as_ref().and_then(|node| homes.get(node).cloned());
                 let part = Part {
                     kind: named(&row.get::<_, String>(1)?).unwrap_or(PartKind::Node),
-                    domain: domain.or(home),
+                    domain: text(2)?.map(DomainName::from).or(home),
                     node,
                     gpu: u32::try_from(row.get::<_, i64>(4)?).ok(),
                     peer: None,
-                    rail: texts(5)?,
-                    direction: texts(6)?.and_then(|text| named::<Direction>(&text)),
+                    rail: text(5)?,
+                    direction: text(6)?.and_then(|text| named(&text)),
                 };
                 let unit: String = row.get(8)?;
                 Ok((row.get::<_, i64>(0)?, blank(part, row.get(7)?, &unit)))
             },
         )?;
-        for (id, trend) in rows {
+        rows.retain(|(_, trend)| {
             let test = selection.testcase.as_ref().is_none_or(|test| *test == trend.testcase);
-            if test && selection.has_kind(trend.part.kind) && selection.has(&trend.part) {
-                trends.insert(id, trend);
-            }
-        }
-        let mut points = self
-            .connection
-            .prepare(
-                "SELECT run, at, at_unix, value, error, expected, points.outcome
-                 FROM points JOIN counted USING (n) WHERE series = ?1 AND ?2 <= at_unix
-                 ORDER BY at_unix, run",
-            )
-            .map_err(|e| self.error(e))?;
-        for (id, trend) in &mut trends {
-            let read = points.query_map(params![id, since], |row| {
-                let outcome: Option<String> = row.get(6)?;
-                Ok(Point {
-                    run: row.get(0)?,
-                    at: row.get(1)?,
-                    at_unix: row.get(2)?,
-                    value: row.get(3)?,
-                    error: row.get(4)?,
-                    expected: row.get(5)?,
-                    outcome: outcome.and_then(|text| named(&text)),
-                })
-            });
-            let read: Result<Vec<Point>, rusqlite::Error> = read.and_then(Iterator::collect);
-            trend.points = read.map_err(|e| self.error(e))?;
-        }
-        let mut trends: Vec<Trend> =
-            trends.into_values().filter(|t| !t.points.is_empty()).collect();
-        if selection.has_kind(PartKind::Link) {
-            trends.extend(self.paths(selection, &homes)?);
-        }
-        self.say_changes(&mut trends)?;
-        trends.sort_by(|a, b| (&a.part, &a.testcase).cmp(&(&b.part, &b.testcase)));
-        Ok(trends)
+            test && selection.has_kind(trend.part.kind) && selection.has(&trend.part)
+        });
+        Ok(rows)
     }
 
     /// What changed between runs, in order of time: of these nodes, or of all
@@ -287,7 +363,10 @@ impl History {
     }
 
     /// Puts beside each series what changed of its part while it ran.
-    fn say_changes(&self, trends: &mut [Trend]) -> Result<(), HistoryError> {
+    fn say_changes<'t>(
+        &self,
+        trends: &mut dyn Iterator<Item = &'t mut Trend>,
+    ) -> Result<(), HistoryError> {
         let mut of: BTreeMap<Option<NodeName>, Vec<Changed>> = BTreeMap::new();
         for changed in self.changes(&BTreeSet::new())? {
             of.entry(changed.node.clone()).or_default().push(changed);
@@ -322,11 +401,8 @@ impl History {
     }
 
     /// Paths: they are kept as one list a run and test.
-    fn paths(
-        &self,
-        selection: &Selection,
-        homes: &BTreeMap<NodeName, DomainName>,
-    ) -> Result<Vec<Trend>, HistoryError> {
+    fn paths(&self, selection: &Selection) -> Result<Vec<Trend>, HistoryError> {
+        let homes = self.homes()?;
         let rows = self.query(
             "SELECT run, at, at_unix, testcase, unit, rail, pairs, readings
              FROM links JOIN counted USING (n) JOIN ends ON ends.id = links.ends
@@ -444,6 +520,10 @@ impl History {
         Ok(rows.into_iter().collect())
     }
 
+    fn prepare(&self, sql: &str) -> Result<rusqlite::Statement<'_>, HistoryError> {
+        self.connection.prepare(sql).map_err(|error| self.error(error))
+    }
+
     pub(super) fn query<T>(
         &self,
         sql: &str,
@@ -455,6 +535,19 @@ impl History {
         };
         read().map_err(|error| self.error(error))
     }
+}
+
+fn point(row: &rusqlite::Row<'_>) -> rusqlite::Result<Point> {
+    let outcome: Option<String> = row.get(6)?;
+    Ok(Point {
+        run: row.get(0)?,
+        at: row.get(1)?,
+        at_unix: row.get(2)?,
+        value: row.get(3)?,
+        error: row.get(4)?,
+        expected: row.get(5)?,
+        outcome: outcome.and_then(|text| named(&text)),
+    })
 }
 
 /// What concerns everybody and is not as in the run before.

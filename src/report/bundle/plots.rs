@@ -16,6 +16,7 @@ use crate::report::grid::Grid;
 use crate::report::grid::Reference;
 use crate::report::grid::Shape;
 use crate::report::grid::grids;
+use crate::report::grid::median;
 use crate::report::plain::clip;
 use crate::report::plain::number;
 use crate::report::plain::quantity;
@@ -32,6 +33,8 @@ const LEGIBLE: usize = 144;
 const LINES: usize = 144;
 /// Bars of one chart, the lowest.
 const BARS: usize = 48;
+/// Bars of the chart on the page.
+const ON_THE_PAGE: usize = 10;
 
 /// The pictures, and what they are.
 #[derive(Clone, Debug, Default)]
@@ -75,15 +78,20 @@ pub(super) fn plots(case: &Case, sides: &Sides) -> Result<Plots, ReportError> {
         plots.captions.push((name.clone(), format!("{}: all cells, {node} marked", grid.testcase)));
         plots.files.push((name, alone(&figure.svg).into_bytes()));
 
-        let bars = bars(grid, sides, node);
+        let bars = bars(grid, sides, node, BARS);
         if bars.is_empty() {
             continue;
         }
-        let svg = chart(grid, node, &bars).map_err(|it| ReportError::Figure(it.to_string()))?;
+        let drawn = |bars: &[Bar]| {
+            chart(grid, node, bars).map_err(|it| ReportError::Figure(it.to_string()))
+        };
+        let svg = drawn(&bars)?;
         let name = format!("plots/{number}-cells-{test}.svg");
         let what = format!("{}: cells of {node} against expectation", grid.testcase);
         plots.captions.push((name.clone(), what));
-        plots.chart.get_or_insert_with(|| svg.clone());
+        if plots.chart.is_none() {
+            plots.chart = Some(drawn(&self::bars(grid, sides, node, ON_THE_PAGE))?);
+        }
         plots.files.push((name, svg.into_bytes()));
     }
     Ok(plots)
@@ -155,37 +163,52 @@ struct Bar {
     outcome: Outcome,
 }
 
-/// The cells of what is blamed, the lowest where they are too many, in their order.
-fn bars(grid: &Grid, sides: &Sides, node: &NodeName) -> Vec<Bar> {
+/// The cells of what is blamed, the lowest where they are too many, in their order;
+/// below them what others show with each other.
+fn bars(grid: &Grid, sides: &Sides, node: &NodeName, most: usize) -> Vec<Bar> {
     let blamed = |end: &End| {
         let is = end.node.clone().is_some_and(|it| sides.blames(node, &(it, end.gpu)));
         is || (end.node.as_ref() == Some(node) && end.gpu.is_none())
     };
     let mut bars = Vec::new();
+    let mut others = Vec::new();
     for (row, from) in grid.rows.iter().enumerate() {
         for (col, to) in grid.cols.iter().enumerate() {
             let Some(spot) = grid.at(row, col) else { continue };
             let Some(value) = spot.value else { continue };
             let is_own = match grid.shape {
+                Shape::Pairs => blamed(from) || blamed(to),
+                // A column is a GPU of the line's node.
+                Shape::PerGpu => blamed(&End { node: from.node.clone(), gpu: to.gpu }),
+                Shape::PerRail => from.node.as_ref() == Some(node),
+                // A leaf is nobody's part.
+                Shape::Leaves => false,
                 Shape::Pairs | Shape::Leaves => blamed(from) || blamed(to),
                 Shape::PerGpu | Shape::PerRail => blamed(from),
             };
-            if is_own {
-                let arrow = if grid.shape == Shape::Pairs { " > " } else { ", " };
-                let name = format!("{}{arrow}{}", from.name(), to.name());
-                bars.push((spot.ratio.unwrap_or(1.0), Bar { name, value, outcome: spot.outcome }));
+            if !is_own {
+                others.push(value);
+                continue;
             }
+            let arrow = if grid.shape == Shape::Pairs { " > " } else { ", " };
+            let name = format!("{}{arrow}{}", from.name(), to.name());
+            bars.push((spot.ratio.unwrap_or(1.0), Bar { name, value, outcome: spot.outcome }));
         }
     }
-    if BARS < bars.len() {
+    if most < bars.len() {
         // Of a whole node the worst are enough; the table has all.
         let mut ratios: Vec<f64> = bars.iter().map(|it| it.0).collect();
         ratios.sort_by(f64::total_cmp);
-        let line = ratios[BARS - 1];
+        let line = ratios[most - 1];
         bars.retain(|it| it.0 <= line);
-        bars.truncate(BARS);
+        bars.truncate(most);
     }
-    bars.into_iter().map(|(_, bar)| bar).collect()
+    let mut bars: Vec<Bar> = bars.into_iter().map(|(_, bar)| bar).collect();
+    if let (false, Some(value)) = (bars.is_empty(), median(&mut others)) {
+        let name = format!("median of {} others", others.len());
+        bars.push(Bar { name, value, outcome: Outcome::Pass });
+    }
+    bars
 }
 
 const WIDTH: i32 = 720;
@@ -246,9 +269,9 @@ fn draw(area: &Area<'_>, grid: &Grid, node: &NodeName, bars: &[Bar]) -> Drawn {
     }
     area.draw(&PathElement::new([(LEFT, TOP), (LEFT, bottom)], MUTED.stroke_width(1)))?;
     let legend = format!(
-        "in {}; orange with x: not as expected, blue: as expected; {} of its cells",
+        "in {}; orange with x: not as expected, blue: as expected; the lowest {} of its cells",
         grid.unit,
-        if bars.len() < BARS { "all".to_owned() } else { format!("the {} lowest", bars.len()) }
+        bars.len().saturating_sub(1)
     );
     area.draw(&Text::new(legend, (8, bottom + 20), text(TEXT, HPos::Left)))?;
     Ok(area.present()?)

@@ -23,6 +23,7 @@ use super::sides::Sides;
 use crate::model::run::RunInfo;
 use crate::model::trend::Trend;
 use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
@@ -36,10 +37,16 @@ use crate::report::plain::quantity;
 
 /// Findings told on the page; `bundle.json` has all.
 const TOLD: usize = 4;
+/// States of the machine told on the page.
+const STATES: usize = 3;
 /// GPUs named on the page; a node has 8 at most.
 const GPUS: usize = 8;
 /// Commands named on the page.
-const COMMANDS: usize = 6;
+const COMMANDS: usize = 5;
+/// Characters of one of them.
+const COMMAND: usize = 84;
+/// Pictures named on the page.
+const MOST_PICTURES: usize = 2;
 /// Characters of one sentence taken from a run.
 const LONGEST: usize = 300;
 
@@ -151,7 +158,10 @@ pub(super) fn page(
             format!("what was run, when, and how it ended: {}", outputs(index)),
         ),
     ];
-    files.extend(plots.captions.iter().cloned());
+    let pictures: Vec<&str> = plots.captions.iter().map(|it| it.1.as_str()).collect();
+    if !pictures.is_empty() {
+        files.push(("plots/".to_owned(), listed(&pictures, MOST_PICTURES)));
+    }
     let (head, hardware) = hardware(sides, serials);
     Page {
         node: case.node.to_string(),
@@ -166,6 +176,12 @@ pub(super) fn page(
         missing: case.missing.clone(),
         redacted: case.redact.then_some(NOT_CAUGHT),
     }
+}
+
+/// A part, as sentences begin: `GPU node0007:2`.
+fn part(locus: &Locus) -> String {
+    let place = place_of(locus);
+    place.strip_prefix("gpu ").map_or_else(|| place.clone(), |rest| format!("GPU {rest}"))
 }
 
 fn readings(count: usize) -> String {
@@ -219,7 +235,7 @@ fn what(case: &Case, sides: &Sides) -> Vec<String> {
         .take(TOLD)
         .map(|it| {
             let title = class::title(&it.class);
-            format!("{}: {title} ({}), {}", place_of(&it.locus), it.class, it.outcome)
+            format!("{}: {title} ({}), {}", part(&it.locus), it.class, it.outcome)
         })
         .collect();
     more(&mut says, sides.against.len(), "more in bundle.json");
@@ -266,17 +282,26 @@ fn how_bad(sides: &Sides) -> Vec<String> {
         let loss = it.ratio.map(|ratio| format!(", {} less", percent(1.0 - ratio)));
         Some(format!(
             "{}: {} where {} is expected{}",
-            place_of(&it.locus),
+            part(&it.locus),
             quantity(measured, it.unit),
             quantity(expected, it.unit),
             loss.unwrap_or_default()
         ))
     };
     let mut says: Vec<String> = sides.against.iter().take(TOLD).filter_map(one).collect();
+    // What rests on no test is what the machine says of itself.
+    let evidence = sides.against.iter().flat_map(|it| &it.evidence);
+    let mut states: Vec<&str> = Vec::new();
+    for it in evidence.filter(|it| it.testcase.is_none()) {
+        if !states.contains(&it.detail.as_str()) {
+            states.push(&it.detail);
+        }
+    }
+    says.extend(states.iter().take(STATES).map(|it| clip(it, LONGEST)));
     if says.is_empty() {
         says.push(match sides.against.len() {
             0 => "nothing is below what is expected of it".to_owned(),
-            _ => "what was found is a state and no rate; see the evidence".to_owned(),
+            _ => "no rate is told; see the evidence in bundle.json".to_owned(),
         });
     }
     says
@@ -394,7 +419,7 @@ fn ruled_out(case: &Case, sides: &Sides, partners: &Partners) -> Vec<String> {
         ));
     }
     let larger: Vec<String> =
-        sides.larger.iter().map(|it| format!("{} ({})", place_of(&it.locus), it.class)).collect();
+        sides.larger.iter().map(|it| format!("{} ({})", part(&it.locus), it.class)).collect();
     says.push(match larger.len() {
         0 => "its domain and leaf: nothing is held against them".to_owned(),
         _ => format!("not ruled out, something larger: {}", listed(&larger, 3)),
@@ -454,6 +479,16 @@ fn is_own(it: &crate::model::recording::Recording, case: &Case) -> bool {
     by_scope || it.nodes.contains(&case.node)
 }
 
+/// What is told of one probe.
+#[derive(Default)]
+struct Probe<'a> {
+    command: &'a str,
+    nodes: usize,
+    is_cited: bool,
+    /// By step and reading, whether it ended well.
+    readings: BTreeMap<(usize, u32), bool>,
+}
+
 fn how_measured(case: &Case, index: &Index) -> Vec<String> {
     let info = &case.run.info;
     let ended = case.ended.as_deref().unwrap_or(NOT_KNOWN);
@@ -461,27 +496,23 @@ fn how_measured(case: &Case, index: &Index) -> Vec<String> {
         "run {} ({}, {}), begun {}, ended {ended}",
         info.id, info.profile, case.state, info.created
     )];
-    let mut probes: BTreeMap<&str, (BTreeSet<(usize, u32)>, BTreeSet<(usize, u32)>, &str)> =
-        BTreeMap::new();
+    let mut probes: BTreeMap<&str, Probe<'_>> = BTreeMap::new();
     for it in &index.entries {
-        let probe = probes
-            .entry(&it.probe)
-            .or_insert_with(|| (BTreeSet::new(), BTreeSet::new(), &it.command));
-        probe.0.insert((it.step, it.reading));
-        if it.exit != Some(0) {
-            probe.1.insert((it.step, it.reading));
-        }
+        let probe = probes.entry(&it.probe).or_default();
+        probe.command = &it.command;
+        probe.nodes = it.nodes.len();
+        probe.is_cited |= it.cited;
+        probe.readings.insert((it.step, it.reading), it.exit == Some(0));
     }
-    let told = |(probe, (all, bad, command)): (&&str, &(BTreeSet<_>, BTreeSet<_>, &str))| {
-        let bad =
-            if bad.is_empty() { String::new() } else { format!(", {} not ended well", bad.len()) };
-        format!(
-            "{probe} ({}{bad}): {}",
-            counted(all.len(), "reading", "readings"),
-            clip(command, 110)
-        )
-    };
-    says.extend(probes.iter().take(COMMANDS).map(told));
+    let mut order: Vec<(&&str, &Probe<'_>)> = probes.iter().collect();
+    // What findings rest on first, then what is most of all this node's.
+    order.sort_by_key(|(name, it)| (!it.is_cited, it.nodes, **name));
+    for (name, probe) in order.iter().take(COMMANDS) {
+        let bad = probe.readings.values().filter(|well| !**well).count();
+        let bad = if bad == 0 { String::new() } else { format!(", {bad} not ended well") };
+        let readings = counted(probe.readings.len(), "reading", "readings");
+        says.push(format!("{name} ({readings}{bad}): {}", clip(probe.command, COMMAND)));
+    }
     if COMMANDS < probes.len() {
         says.push(format!("{} more probes in raw/index.csv", probes.len() - COMMANDS));
     }

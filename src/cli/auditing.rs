@@ -1,0 +1,343 @@
+//! What an audit may take: `[audit]` of the configuration and the options that
+//! stand over it; and the choice that follows, told to people.
+//!
+//! Who is chosen, `plan::stalest` says; here is gathered what it must know.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::certificate;
+use super::config::Config;
+use super::config::Mistake;
+use super::failure::Failure;
+use super::plan::Basis;
+use super::plan::Chosen;
+use super::plan::Profile;
+use super::stdout::note;
+use crate::act::standing;
+use crate::gate::certificates;
+use crate::inventory::hostlist;
+use crate::measure::text::clean;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::live::LiveNode;
+use crate::model::said::NodeSaid;
+use crate::plan;
+use crate::plan::stalest;
+use crate::plan::stalest::Budget;
+use crate::plan::stalest::Choice;
+use crate::plan::stalest::Known;
+use crate::plan::stalest::Question;
+use crate::record::history;
+use crate::record::history::History;
+use crate::record::lately;
+use crate::thresholds::Catalogue;
+
+/// Longest audit, in minutes: a day.
+const LONGEST_MIN: f64 = 1_440.0;
+
+/// `[audit]` of the configuration.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Section {
+    /// Most minutes that an audit is planned to take, more than 0, to 1440. Default: no limit.
+    #[schemars(with = "Option<f64>")]
+    minutes: Option<Spanned<f64>>,
+    /// Most nodes that one audit measures, from 1 on. Default: no limit.
+    #[schemars(with = "Option<u32>")]
+    nodes_at_most: Option<Spanned<u32>>,
+    /// Most of all claimed nodes that one audit measures, as a share of more than 0, to 1, and
+    /// at least two nodes. Default: no limit.
+    #[schemars(with = "Option<f64>")]
+    share: Option<Spanned<f64>>,
+    /// Most of the nodes of each domain that one audit measures, likewise. Default: no limit.
+    #[schemars(with = "Option<f64>")]
+    share_of_domain: Option<Spanned<f64>>,
+}
+
+/// Reads `[audit]`.
+pub fn auditing(section: &Section) -> Result<Budget, Mistake> {
+    let wrong = |at: usize, why: Result<(), String>| why.map_err(|why| (at, why));
+    if let Some(minutes) = &section.minutes {
+        wrong(minutes.span().start, minutes_fit(*minutes.get_ref()))?;
+    }
+    if let Some(nodes) = &section.nodes_at_most {
+        wrong(nodes.span().start, nodes_fit(*nodes.get_ref()))?;
+    }
+    for (key, share) in [("share", &section.share), ("share_of_domain", &section.share_of_domain)] {
+        if let Some(share) = share {
+            wrong(share.span().start, share_fits(key, *share.get_ref()))?;
+        }
+    }
+    Ok(Budget {
+        seconds: section.minutes.as_ref().map(|it| it.get_ref() * 60.0),
+        nodes: section.nodes_at_most.as_ref().map(|it| *it.get_ref() as usize),
+        share: section.share.as_ref().map(|it| *it.get_ref()),
+        share_of_domain: section.share_of_domain.as_ref().map(|it| *it.get_ref()),
+    })
+}
+
+fn minutes_fit(minutes: f64) -> Result<(), String> {
+    let fits = 0.0 < minutes && minutes <= LONGEST_MIN;
+    if fits { Ok(()) } else { Err(format!("minutes {minutes}, expected more than 0, to 1440")) }
+}
+
+fn nodes_fit(nodes: u32) -> Result<(), String> {
+    if 0 < nodes { Ok(()) } else { Err("nodes_at_most 0, expected at least 1".to_owned()) }
+}
+
+fn share_fits(key: &str, share: f64) -> Result<(), String> {
+    let fits = 0.0 < share && share <= 1.0;
+    if fits { Ok(()) } else { Err(format!("{key} {share}, expected more than 0, to 1")) }
+}
+
+/// Options that stand over `[audit]`.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Budget of an audit")]
+pub struct Options {
+    /// Most minutes that the audit is planned to take; the nodes that were not measured for longest
+    /// come first.
+    #[arg(long, value_name = "M")]
+    minutes: Option<f64>,
+    /// Most nodes.
+    #[arg(long, value_name = "N")]
+    nodes_at_most: Option<u32>,
+    /// Most of all claimed nodes, such as 0.05, but at least two nodes.
+    #[arg(long, value_name = "SHARE")]
+    share: Option<f64>,
+    /// Most of the nodes of each domain, such as 0.25, but at least two nodes.
+    #[arg(long, value_name = "SHARE")]
+    share_of_domain: Option<f64>,
+    /// Every idle node, whatever [audit] says.
+    #[arg(long, conflicts_with_all = ["minutes", "nodes_at_most", "share", "share_of_domain"])]
+    all: bool,
+}
+
+impl Options {
+    /// Whether any is given.
+    pub fn are_given(&self) -> bool {
+        self.all || self.is_limited()
+    }
+
+    fn is_limited(&self) -> bool {
+        let shares = self.share.is_some() || self.share_of_domain.is_some();
+        shares || self.minutes.is_some() || self.nodes_at_most.is_some()
+    }
+
+    /// What may be taken. Nodes that somebody names are meant, all of them, unless
+    /// the same person limits them.
+    pub fn budget(&self, configured: Budget, named: bool) -> Result<Budget, Failure> {
+        let usage = |option: &str| {
+            let option = option.to_owned();
+            move |why: String| Failure::Usage(format!("--{option}: {why}"))
+        };
+        if let Some(minutes) = self.minutes {
+            minutes_fit(minutes).map_err(usage("minutes"))?;
+        }
+        if let Some(nodes) = self.nodes_at_most {
+            nodes_fit(nodes).map_err(usage("nodes-at-most"))?;
+        }
+        if let Some(share) = self.share {
+            share_fits("share", share).map_err(usage("share"))?;
+        }
+        if let Some(share) = self.share_of_domain {
+            share_fits("share", share).map_err(usage("share-of-domain"))?;
+        }
+        let base = if self.all || named { Budget::default() } else { configured };
+        Ok(Budget {
+            seconds: self.minutes.map(|minutes| minutes * 60.0).or(base.seconds),
+            nodes: self.nodes_at_most.map(|nodes| nodes as usize).or(base.nodes),
+            share: self.share.or(base.share),
+            share_of_domain: self.share_of_domain.or(base.share_of_domain),
+        })
+    }
+}
+
+/// Chooses whom an audit measures, where something limits it, and tells why not
+/// the others. What was chosen may be nobody.
+pub fn choose(
+    config: &Config,
+    catalogue: &Catalogue,
+    chosen: Chosen,
+    budget: Budget,
+    seed: u64,
+) -> Result<Chosen, Failure> {
+    if budget.is_unlimited() {
+        return Ok(chosen);
+    }
+    // What is wrong with the configuration is said here; below it cannot be.
+    Basis::new(config, &chosen.claims, catalogue, Profile::Audit, seed)?;
+    let known = known(config, &chosen.claims);
+    let cost = |claims: &Claims| {
+        Basis::new(config, claims, catalogue, Profile::Audit, seed)
+            .map_or(f64::INFINITY, |basis| plan::sweep(&basis.request()).estimate_s)
+    };
+    let choice = stalest::choose(&Question {
+        claims: &chosen.claims,
+        known: &known,
+        budget,
+        seed,
+        cost: &cost,
+    });
+    for line in told(&choice) {
+        note(&line);
+    }
+    Ok(Chosen { claims: choice.claims(&chosen.claims), fleet: chosen.fleet })
+}
+
+/// The choice in lines: who, and the others by the reason why not.
+fn told(choice: &Choice) -> Vec<String> {
+    let count = choice.nodes.len();
+    let mut lines = vec![match count {
+        0 => "nobody is measured".to_owned(),
+        _ => format!(
+            "measured {} {count} of {} nodes, about {:.0} min: {}",
+            if count == 1 { "is" } else { "are" },
+            count + choice.left.len(),
+            (choice.estimate_s / 60.0).ceil(),
+            hostlist::fold(choice.nodes.iter().map(NodeName::as_str))
+        ),
+    }];
+    let mut by_why: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (node, why) in &choice.left {
+        // When each was measured is in the record; here the reason is what matters.
+        let why = why.split_once("; ").map_or(why.as_str(), |(_, why)| why);
+        by_why.entry(why).or_default().push(node.as_str());
+    }
+    for (why, nodes) in by_why {
+        lines.push(format!("not {}: {why}", hostlist::fold(nodes)));
+    }
+    lines
+}
+
+/// What is known of every claimed node.
+fn known(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Known> {
+    let nodes: BTreeSet<NodeName> =
+        claims.domains.iter().flat_map(|domain| domain.nodes.iter().cloned()).collect();
+    let (mut lately, troubles) = lately::lately(&config.run_dir, &nodes, &config.launcher);
+    for trouble in troubles {
+        note(&format!("not known from this run when nodes were measured: {trouble}"));
+    }
+    let index = config.run_dir.join(history::FILE);
+    // Run folders are thinned out, and what they showed stays in the history.
+    let older = History::open_read_only(&index).and_then(|history| history.last_measured());
+    for (node, last) in older.unwrap_or_default() {
+        if last.complete && nodes.contains(&node) {
+            let it = lately.entry(node).or_default();
+            it.measured = it.measured.max(Some(last.at_unix));
+        }
+    }
+    let mut known: BTreeMap<NodeName, Known> = BTreeMap::new();
+    for node in nodes {
+        let lately = lately.remove(&node).unwrap_or_default();
+        let unfit = claims.nodes.get(&node).and_then(|said| unfit(&node, said));
+        let (measured, tried, misses) = (lately.measured, lately.tried, lately.misses);
+        known.insert(node, Known { measured, tried, misses, certified: None, unfit });
+    }
+    if let Some(gate) = &config.gate {
+        let (issued, _) = certificates::all(&gate.folder, &certificate::trust(Some(config)));
+        for certificate in issued {
+            if let Some(it) = known.get_mut(&certificate.node) {
+                it.certified = Some(certificate.issued_unix);
+            }
+        }
+    }
+    known
+}
+
+/// Why a node is not idle in service, as far as sources say. What they do not say
+/// is found out when it is to be held.
+fn unfit(node: &NodeName, said: &NodeSaid) -> Option<String> {
+    if let Some(mark) = said.opt_out.first() {
+        return Some(format!("it is left alone: {}", clean(mark)));
+    }
+    if said.busy == Some(true) {
+        return Some("it is busy".to_owned());
+    }
+    let words: Vec<&str> = said.state.iter().map(String::as_str).collect();
+    // Slurm's words are in capitals; Kubernetes' are `Ready` and what speaks against it.
+    let is_slurms = words.iter().all(|word| !word.chars().any(|c| c.is_ascii_lowercase()));
+    match words.as_slice() {
+        [] => None,
+        words if is_slurms => {
+            let mut live = LiveNode::new(node.clone(), words);
+            live.reason.clone_from(&said.reason);
+            standing::may_not_measure(&live)
+        }
+        words if words.contains(&"SchedulingDisabled") => Some("it is cordoned".to_owned()),
+        words if words.contains(&"Ready") => None,
+        _ => Some("it is not ready".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(text: &str) -> Result<Budget, Mistake> {
+        auditing(&toml::from_str(text).expect("a section"))
+    }
+
+    #[test]
+    fn limits_are_in_their_range_or_named_with_their_place() {
+        assert_eq!(section(""), Ok(Budget::default()));
+        let budget = section("minutes = 30\nnodes_at_most = 9\nshare = 0.05").expect("good");
+        assert_eq!((budget.seconds, budget.nodes), (Some(1_800.0), Some(9)));
+        for (text, at, why) in [
+            ("minutes = 0", 10, "minutes 0, expected more than 0, to 1440"),
+            ("minutes = nan", 10, "minutes NaN, expected more than 0, to 1440"),
+            ("nodes_at_most = 0", 16, "nodes_at_most 0, expected at least 1"),
+            ("share = 1.5", 8, "share 1.5, expected more than 0, to 1"),
+            ("share_of_domain = 0", 18, "share_of_domain 0, expected more than 0, to 1"),
+        ] {
+            assert_eq!(section(text), Err((at, why.to_owned())));
+        }
+    }
+
+    #[test]
+    fn options_stand_over_the_section_which_nodes_that_are_named_are_not_limited_by() {
+        let configured = Budget { seconds: Some(60.0), nodes: Some(4), ..Budget::default() };
+        let options = Options { nodes_at_most: Some(2), ..Options::default() };
+        let both = Budget { nodes: Some(2), ..configured };
+        assert_eq!(options.budget(configured, false).expect("good"), both);
+        let own = Budget { nodes: Some(2), ..Budget::default() };
+        assert_eq!(options.budget(configured, true).expect("good"), own);
+        let none = Options::default();
+        assert_eq!(none.budget(configured, false).expect("good"), configured);
+        assert!(none.budget(configured, true).expect("good").is_unlimited());
+        let all = Options { all: true, ..Options::default() };
+        assert!(all.budget(configured, false).expect("good").is_unlimited());
+        let wrong = Options { share: Some(2.0), ..Options::default() };
+        assert!(
+            wrong.budget(configured, false).expect_err("wrong").to_string().contains("--share")
+        );
+    }
+
+    #[test]
+    fn only_nodes_that_are_idle_in_service_are_fit() {
+        let of = |state: &[&str]| {
+            let state = state.iter().map(|word| (*word).to_owned()).collect();
+            unfit(&"n1".into(), &NodeSaid { state, ..NodeSaid::default() })
+        };
+        for fit in [&[][..], &["IDLE"], &["Ready"]] {
+            assert_eq!(of(fit), None, "{fit:?}");
+        }
+        for not in [
+            &["ALLOCATED"][..],
+            &["IDLE", "DRAIN"],
+            &["DOWN"],
+            &["Ready", "SchedulingDisabled"],
+            &["NotReady"],
+        ] {
+            assert!(of(not).is_some(), "{not:?}");
+        }
+        let busy = NodeSaid { busy: Some(true), ..NodeSaid::default() };
+        assert_eq!(unfit(&"n1".into(), &busy).as_deref(), Some("it is busy"));
+        let left = NodeSaid { opt_out: vec!["label x".to_owned()], ..NodeSaid::default() };
+        assert!(unfit(&"n1".into(), &left).expect("left alone").contains("label x"));
+    }
+}

@@ -1,0 +1,625 @@
+//! The rounds of a burn-in and the load between them, in order, each kept before
+//! the next begins.
+//!
+//! When it ends is the rules' to say (`act::stops`), what it comes to is
+//! `act::acceptance`'s.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::time::Instant;
+
+use super::Args;
+use super::keep;
+use super::unwritten;
+use crate::act::acceptance as accept;
+use crate::act::certificate;
+use crate::act::stops;
+use crate::act::stops::Seen;
+use crate::cli::Globals;
+use crate::cli::afterwards::Ended;
+use crate::cli::afterwards::afterwards;
+use crate::cli::failure::Failure;
+use crate::cli::holding;
+use crate::cli::holding::Hold;
+use crate::cli::holding::Purpose;
+use crate::cli::judge;
+use crate::cli::plan::Basis;
+use crate::cli::plan::Profile;
+use crate::cli::stdout::note;
+use crate::cli::stored;
+use crate::cli::sweep;
+use crate::cli::sweep::Site;
+use crate::coordinator;
+use crate::coordinator::Again;
+use crate::coordinator::Confirm;
+use crate::coordinator::Done;
+use crate::coordinator::Place;
+use crate::coordinator::Sweep;
+use crate::judge::compared;
+use crate::judge::compared::Side;
+use crate::launch::Program;
+use crate::model::acceptance::Acceptance;
+use crate::model::acceptance::Accepted;
+use crate::model::acceptance::BurnInRound;
+use crate::model::acceptance::BurnInState;
+use crate::model::acceptance::NodeRound;
+use crate::model::acceptance::SoakDone;
+use crate::model::acceptance::Stop;
+use crate::model::acceptance::StopRule;
+use crate::model::claims::Claims;
+use crate::model::id::NodeName;
+use crate::model::probe::Probe;
+use crate::model::profile::Profile as Named;
+use crate::model::raw::RawResult;
+use crate::model::run::Run;
+use crate::model::verdict::Outcome;
+use crate::plan;
+use crate::plan::Plan;
+use crate::record::State;
+use crate::record::file;
+use crate::record::folder::Folder;
+use crate::record::stored::Stored;
+
+/// A burn-in under way.
+pub(super) struct Burn<'a> {
+    site: Site,
+    globals: &'a Globals,
+    fleet: Claims,
+    /// What was claimed when it began.
+    claims: Claims,
+    pub(super) acceptance: Acceptance,
+    pub(super) folder: Folder,
+    /// Where the run folders of rounds go.
+    runs: PathBuf,
+    program: Program,
+    _links: Option<tempfile::TempDir>,
+    hold: Option<Hold>,
+    _lock: File,
+    /// The last run, for a report of its cells.
+    pub(super) last: Option<Run>,
+    pub(super) out_of_reach: bool,
+}
+
+impl<'a> Burn<'a> {
+    /// Takes the folder, and holds the nodes for all rounds.
+    #[expect(clippy::too_many_arguments, reason = "what a burn-in is made of")]
+    pub(super) fn new(
+        site: Site,
+        args: &'a Args,
+        globals: &'a Globals,
+        fleet: Claims,
+        claims: Claims,
+        acceptance: Acceptance,
+        folder: Folder,
+        runs: PathBuf,
+    ) -> anyhow::Result<Self> {
+        let lock = folder.lock().map_err(|error| unwritten(&error))?;
+        let Some(lock) = lock else {
+            let shown = folder.path().display();
+            let text = format!("{shown}: another fabricgate is at work on this burn-in");
+            return Err(Failure::Environment(text).into());
+        };
+        let (program, links) = sweep::program(&site.config, args.sweep.even_if_busy)?;
+        let mut burn = Self {
+            site,
+            globals,
+            fleet,
+            claims,
+            acceptance,
+            folder,
+            runs,
+            program,
+            _links: links,
+            hold: None,
+            _lock: lock,
+            last: None,
+            out_of_reach: false,
+        };
+        burn.take_hold()?;
+        Ok(burn)
+    }
+
+    /// Holds the nodes once, for all rounds and the load between them: nodes that
+    /// somebody else uses in between cool down, or break.
+    fn take_hold(&mut self) -> anyhow::Result<()> {
+        let config = &self.site.config;
+        let claims = accept::taking_part(&self.claims, &self.acceptance.nodes);
+        let asked = &self.acceptance.asked;
+        let plan = self.basis(&claims, asked.seed)?.plan()?;
+        let each = holding::minutes(plan.estimate_s, config.confirm.wait) as f64;
+        let left = asked.rounds.map_or(1.0, |n| f64::from(n) - self.held() as f64).max(1.0);
+        let by_rounds = left * (each + asked.soak_minutes);
+        // A last round may begin right before the hours are over.
+        let by_hours = asked.hours.map(|hours| hours * 60.0 + each + asked.soak_minutes);
+        let minutes = match (asked.rounds, by_hours) {
+            (Some(_), Some(hours)) => by_rounds.min(hours),
+            (None, Some(hours)) => hours,
+            (_, None) => by_rounds,
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "minutes of some weeks, and positive"
+        )]
+        let minutes = minutes.ceil() as u64;
+        let nodes = plan.nodes().into_iter().cloned().collect();
+        self.hold = Hold::of(
+            config,
+            &Purpose {
+                run: &self.acceptance.id,
+                claims: &claims,
+                nodes: &nodes,
+                drained: false,
+                minutes,
+                worker: &config.worker,
+            },
+        )?;
+        if let Some(hold) = &self.hold {
+            self.program.held = hold.held().clone();
+        }
+        Ok(())
+    }
+
+    /// Lets the nodes go.
+    pub(super) fn let_go(&mut self) {
+        self.hold = None;
+    }
+
+    /// Rounds that were held to their end.
+    pub(super) fn held(&self) -> usize {
+        self.acceptance.rounds.iter().filter(|round| round.ended.is_some()).count()
+    }
+
+    fn basis<'b>(&'b self, claims: &'b Claims, seed: u64) -> Result<Basis<'b>, Failure> {
+        let Site { config, in_force } = &self.site;
+        Basis::new(config, claims, &in_force.catalogue, Profile::BurnIn, seed)
+    }
+
+    /// Round after round, until a rule ends it.
+    pub(super) fn run(&mut self) -> anyhow::Result<()> {
+        loop {
+            if let Some(stop) = stops::stop(&self.acceptance, self.hours(), self.hours_of_next()) {
+                return self.end(BurnInState::Complete, stop);
+            }
+            let before = self.acceptance.rounds.iter().filter(|round| round.ended.is_some());
+            let before = before.map(|round| round.round).max().unwrap_or(0);
+            let asked = &self.acceptance.asked;
+            let soaks = 0 < before && 0.0 < asked.soak_minutes;
+            let was_soaked = self.acceptance.soaks.iter().any(|soak| soak.after_round == before);
+            let is_begun = self.acceptance.rounds.last().is_some_and(|it| it.ended.is_none());
+            if soaks && !was_soaked && !is_begun {
+                if !self.soak(before)? {
+                    return self.interrupted(before);
+                }
+                if self.acceptance.nodes.iter().all(|node| node.out.is_some()) {
+                    continue;
+                }
+            }
+            if !self.round(before + 1)? {
+                return self.interrupted(before);
+            }
+        }
+    }
+
+    fn interrupted(&mut self, after_round: u32) -> anyhow::Result<()> {
+        let why = "somebody ended it".to_owned();
+        self.end(BurnInState::Partial, Stop { rule: StopRule::Interrupted, after_round, why })
+    }
+
+    fn end(&mut self, state: BurnInState, stop: Stop) -> anyhow::Result<()> {
+        self.acceptance.state = state;
+        self.acceptance.stop = Some(stop);
+        self.acceptance.ended = Some(coordinator::shown(coordinator::now()));
+        self.keep()
+    }
+
+    /// Concludes from what there is, and writes it down.
+    fn keep(&mut self) -> anyhow::Result<()> {
+        accept::conclude(&mut self.acceptance);
+        self.acceptance.notes = accept::notes(&self.acceptance);
+        keep(&self.folder, &self.acceptance)
+    }
+
+    /// Hours it was at work.
+    fn hours(&self) -> f64 {
+        let rounds = self.acceptance.rounds.iter().map(|round| round.minutes);
+        let soaks = self.acceptance.soaks.iter().map(|soak| soak.minutes);
+        rounds.chain(soaks).sum::<f64>() / 60.0
+    }
+
+    /// What a further round with its load would take: what the last one took.
+    fn hours_of_next(&self) -> f64 {
+        let round = self.acceptance.rounds.iter().rev().find(|round| round.ended.is_some());
+        let soak = self.acceptance.soaks.last().map(|soak| soak.minutes);
+        let soak = soak.unwrap_or(self.acceptance.asked.soak_minutes);
+        (round.map_or(0.0, |round| round.minutes) + soak) / 60.0
+    }
+
+    /// Loads all nodes at once; false where somebody ended it.
+    fn soak(&mut self, after: u32) -> anyhow::Result<bool> {
+        let claims = accept::taking_part(&self.claims, &self.acceptance.nodes);
+        let minutes = self.acceptance.asked.soak_minutes;
+        let probes: Vec<&Probe> = self.site.config.burn_in.soak.iter().collect();
+        let basis = self.basis(&claims, self.acceptance.asked.seed)?;
+        let simulated = !self.acceptance.real;
+        let nodes: usize = claims.domains.iter().map(|domain| domain.nodes.len()).sum();
+        let request = plan::Request {
+            probes: &probes,
+            // All nodes at once; simulated ones are processes on this machine.
+            parallel: if simulated { self.site.config.parallel } else { nodes.max(1) },
+            ..basis.request()
+        };
+        let load = plan::soak(&request);
+        let began = coordinator::shown(coordinator::now());
+        let mut done = SoakDone {
+            after_round: after,
+            began: began.clone(),
+            minutes: 0.0,
+            passes: 0,
+            probes: probes.iter().map(|probe| probe.name.clone()).collect(),
+            simulated,
+            not_on: BTreeMap::new(),
+            found: BTreeMap::new(),
+        };
+        if load.rounds.is_empty() {
+            let why = "no probe that makes load can be run here".to_owned();
+            let all = claims.domains.iter().flat_map(|domain| &domain.nodes);
+            done.not_on = all.map(|node| (node.clone(), why.clone())).collect();
+            self.acceptance.soaks.push(done);
+            self.keep()?;
+            return Ok(true);
+        }
+        note(&format!("load on all nodes for {minutes} min, after round {after}"));
+        let id = self.free_name(&format!("soak-{after}"));
+        let program = Program {
+            age: simulated.then(|| format!("{after}:{minutes}:soaking")),
+            ..self.program.clone()
+        };
+        let lasting = match simulated {
+            true => Duration::ZERO,
+            false => Duration::from_secs_f64(minutes * 60.0),
+        };
+        let place = Place::New(self.folder.path());
+        let ran =
+            self.sweep(&load, &request, &claims, (&id, &began), &program, place, Some(lasting))?;
+        if ran.partial {
+            return Ok(false);
+        }
+        sweep::keep(&ran)?;
+        let stored = stored::open_quietly(ran.folder.path())?;
+        let results = stored.results().map_err(stored::failure)?;
+        let recordings = stored.recordings_of(&results).map_err(stored::failure)?;
+        done.minutes = ran.took.as_secs_f64() / 60.0;
+        done.passes = ran.passes;
+        done.not_on = unloaded(&claims, &results);
+        done.found = stops::found_under_load(&ran.run.verdicts);
+        let seen = Seen {
+            round: after,
+            verdicts: &ran.run.verdicts,
+            claims: &claims,
+            results: &results,
+            recordings: &recordings,
+            freeze_domain: usize::MAX,
+        };
+        let out = stops::out(&seen);
+        // What is in doubt while everybody loads the fabric is no reason to stop.
+        let hard = |rule| matches!(rule, StopRule::HardFault | StopRule::TooHot | StopRule::Lost);
+        for (node, stop) in out.into_iter().filter(|(_, stop)| hard(stop.rule)) {
+            self.take_out(&node, stop);
+        }
+        self.acceptance.soaks.push(done);
+        self.keep()?;
+        Ok(true)
+    }
+
+    /// Holds one round; false where somebody ended it.
+    fn round(&mut self, number: u32) -> anyhow::Result<bool> {
+        let began = Instant::now();
+        let unfinished = match self.acceptance.rounds.last() {
+            Some(last) if last.ended.is_none() => self.unfinished(&last.run.clone())?,
+            _ => None,
+        };
+        if unfinished.is_none() {
+            // Of a round that never wrote its folder nothing is known.
+            self.acceptance.rounds.retain(|round| round.ended.is_some());
+        }
+        let soaked = self.acceptance.soaks.iter().find(|soak| soak.after_round + 1 == number);
+        let soaked = soaked.map_or(0.0, |soak| match soak.simulated {
+            true => self.acceptance.asked.soak_minutes,
+            false => soak.minutes,
+        });
+        let seed = self.acceptance.asked.seed.wrapping_add(u64::from(number) - 1);
+        self.program.age = (!self.acceptance.real).then(|| format!("{number}:{soaked}"));
+        let done = match unfinished {
+            Some(stored) if stored.record.state == State::Complete => Finished::Before(stored),
+            Some(stored) => Finished::Now(Box::new(self.go_on(&stored)?)),
+            None => Finished::Now(Box::new(self.fresh(number, seed, soaked)?)),
+        };
+        let minutes = began.elapsed().as_secs_f64() / 60.0;
+        let (run, partial, folder) = match done {
+            Finished::Now(done) => {
+                sweep::keep(&done)?;
+                self.out_of_reach |= done.out_of_reach;
+                self.after(&done, began.elapsed().as_secs_f64());
+                (done.run, done.partial, done.folder.path().to_owned())
+            }
+            Finished::Before(stored) => (stored::run(&stored)?, false, stored.path().to_owned()),
+        };
+        if let Some(round) = self.acceptance.rounds.last_mut() {
+            round.minutes += minutes;
+        }
+        if partial {
+            self.last = Some(run);
+            return Ok(false);
+        }
+        self.take_in(number, run, &stored::open_quietly(&folder)?)?;
+        Ok(true)
+    }
+
+    /// A round that is not begun yet.
+    fn fresh(&mut self, number: u32, seed: u64, soaked: f64) -> anyhow::Result<Done> {
+        let mut claims = accept::taking_part(&self.claims, &self.acceptance.nodes);
+        let mut plan = self.basis(&claims, seed)?.plan()?;
+        if let Some(hold) = &self.hold {
+            claims = hold.measurable(&claims);
+            plan = hold.plan(&self.basis(&claims, seed)?)?;
+        }
+        let info = sweep::info(&self.site.config, &claims, Profile::BurnIn);
+        self.acceptance.rounds.push(BurnInRound {
+            round: number,
+            run: info.id.clone(),
+            seed,
+            began: info.created.clone(),
+            ended: None,
+            minutes: 0.0,
+            outcome: None,
+            soaked_minutes: soaked,
+            set_aside: false,
+            claims_digest: None,
+            thresholds_digest: None,
+            nodes: Vec::new(),
+        });
+        // Known by name before it begins: whoever goes on with it must find it.
+        keep(&self.folder, &self.acceptance)?;
+        let of = match (self.acceptance.asked.rounds, self.acceptance.asked.hours) {
+            (Some(rounds), _) => format!(" of {rounds}"),
+            (None, Some(hours)) => format!(", {:.2} of {hours} h are over", self.hours()),
+            (None, None) => String::new(),
+        };
+        note(&format!("round {number}{of}: run {}", info.id));
+        let basis = self.basis(&claims, seed)?;
+        let named = (info.id.as_str(), info.created.as_str());
+        let place = Place::New(&self.runs);
+        self.sweep(&plan, &basis.request(), &claims, named, &self.program, place, None)
+    }
+
+    /// A round that was begun and did not come to its end.
+    fn go_on(&self, stored: &Stored) -> anyhow::Result<Done> {
+        sweep::check_plan(stored, &stored.plan, &stored.claims)?;
+        note(&format!("going on with run {}", stored.record.info.id));
+        let basis = self.basis(&stored.claims, stored.record.seed)?;
+        let info = &stored.record.info;
+        let named = (info.id.as_str(), info.created.as_str());
+        let place = Place::Resume(stored);
+        let request = basis.request();
+        self.sweep(&stored.plan, &request, &stored.claims, named, &self.program, place, None)
+    }
+
+    /// The folder of a round that was begun; `None` where it never came so far.
+    fn unfinished(&self, run: &str) -> Result<Option<Stored>, Failure> {
+        let folder = self.runs.join(run);
+        match folder.join(file::PLAN).is_file() && folder.join(file::RUN).is_file() {
+            true => stored::open_quietly(&folder).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a sweep is made of")]
+    fn sweep(
+        &self,
+        plan: &Plan,
+        request: &plan::Request<'_>,
+        claims: &Claims,
+        (id, created): (&str, &str),
+        program: &Program,
+        place: Place<'_>,
+        lasting: Option<Duration>,
+    ) -> anyhow::Result<Done> {
+        let Site { config, in_force } = &self.site;
+        let mut info = sweep::info(config, claims, Named::BurnIn);
+        info.id = id.to_owned();
+        info.created = created.to_owned();
+        if lasting.is_some() {
+            info.profile = plan::SOAK_PROFILE.to_owned();
+        }
+        let none = Confirm { enabled: false, wait: Duration::ZERO };
+        let swept = coordinator::sweep(&Sweep {
+            info,
+            claims,
+            fleet: &self.fleet,
+            plan,
+            request,
+            launcher: &config.launcher,
+            program,
+            connect: config.connect,
+            confirm: if lasting.is_some() { &none } else { &config.confirm },
+            catalogue: &in_force.catalogue,
+            thresholds_digest: &in_force.digest,
+            platform: config.platform.as_deref(),
+            policy: &config.policy,
+            place,
+            progress: sweep::progress(self.globals),
+            again: lasting.map(|lasting| Again { lasting }),
+        });
+        swept.map_err(sweep::failed)
+    }
+
+    /// Takes in a round that came to its end.
+    fn take_in(&mut self, number: u32, run: Run, stored: &Stored) -> anyhow::Result<()> {
+        let results = stored.results().map_err(stored::failure)?;
+        let recordings = stored.recordings_of(&results).map_err(stored::failure)?;
+        let machines = stored.machines().map_err(stored::failure)?;
+        let (boots, gpus) = (certificate::boots(&machines), certificate::uuids(&machines));
+        let verdicts = &run.verdicts;
+        let out = stops::out(&Seen {
+            round: number,
+            verdicts,
+            claims: &run.claims,
+            results: &results,
+            recordings: &recordings,
+            freeze_domain: self.site.config.policy.freeze_domain,
+        });
+        let lost = out.values().any(|stop| stop.rule == StopRule::Lost);
+        let again = self.acceptance.rounds.iter().filter(|round| round.set_aside).count();
+        let others_are_open = verdicts
+            .nodes
+            .iter()
+            .any(|it| it.outcome == Outcome::Unknown && !out.contains_key(&it.node));
+        if let Some(round) = self.acceptance.rounds.last_mut() {
+            round.ended = Some(stored.record.ended.clone().unwrap_or_default());
+            round.outcome = Some(verdicts.outcome);
+            round.set_aside = lost && others_are_open && again < stops::AGAIN_AT_MOST;
+            round.claims_digest = Some(stored.record.claims_digest.clone());
+            round.thresholds_digest = Some(verdicts.thresholds_digest.clone());
+            round.nodes = verdicts
+                .nodes
+                .iter()
+                .map(|it| NodeRound {
+                    node: it.node.clone(),
+                    outcome: it.outcome,
+                    reason: it.reason.clone(),
+                    boot_id: boots.get(&it.node).cloned(),
+                    gpus: gpus.get(&it.node).cloned().unwrap_or_default(),
+                })
+                .collect();
+        }
+        for (node, stop) in out {
+            self.take_out(&node, stop);
+        }
+        let minima = certificate::minima(&run.cells);
+        accept::add(&mut self.acceptance.nodes, &minima, verdicts);
+        accept::add_versions(&mut self.acceptance.versions, &recordings);
+        self.acceptance.thresholds_digest = Some(verdicts.thresholds_digest.clone());
+        if let Some(first) = self.acceptance.rounds.first().filter(|it| it.run != run.info.id) {
+            let folder = self.runs.join(&first.run);
+            let first = stored::open_quietly(&folder)?;
+            let cells = first.cells().map_err(stored::failure)?;
+            let read = first.recordings().map_err(stored::failure)?;
+            let side = |info, cells, recordings| side(info, cells, recordings);
+            self.acceptance.comparison = Some(compared::compare(
+                &side(&first.record.info, &cells, &read),
+                &side(&run.info, &run.cells, &recordings),
+                &|_| true,
+            ));
+        }
+        self.last = Some(run);
+        self.keep()
+    }
+
+    fn take_out(&mut self, node: &NodeName, stop: Stop) {
+        let known = self.acceptance.nodes.iter_mut().find(|it| it.node == *node);
+        if let Some(known) = known.filter(|known| known.out.is_none()) {
+            let rule = stop.rule.as_str().replace('_', " ");
+            note(&format!("{node} takes no further part ({rule}): {}", stop.why));
+            known.out = Some(stop);
+        }
+    }
+
+    /// What is done with every run that ended.
+    fn after(&self, done: &Done, seconds: f64) {
+        afterwards(&Ended {
+            config: &self.site.config,
+            folder: done.folder.path(),
+            run: &done.run,
+            acted: None,
+            partial: done.partial,
+            code: judge::code(done.run.verdicts.outcome, done.out_of_reach),
+            seconds,
+        });
+    }
+
+    /// A name in the folder that nothing has yet: load that was interrupted is
+    /// begun anew, and what it printed stays.
+    fn free_name(&self, name: &str) -> String {
+        let taken = |name: &String| self.folder.path().join(name).exists();
+        let others = (2..).map(|n| format!("{name}-{n}"));
+        std::iter::once(name.to_owned()).chain(others).find(|it| !taken(it)).unwrap_or_default()
+    }
+
+    /// Carries out what verdicts ask for, at the end: of the rounds in which nodes
+    /// fell out, then of the last one, in which only who is accepted passes.
+    pub(super) fn apply(&mut self) -> anyhow::Result<Option<u8>> {
+        let mut rounds: Vec<u32> = self
+            .acceptance
+            .nodes
+            .iter()
+            .filter_map(|node| node.out.as_ref())
+            .map(|out| out.after_round)
+            .collect();
+        let last = self.acceptance.rounds.last().map_or(0, |round| round.round);
+        rounds.push(last);
+        rounds.sort_unstable();
+        rounds.dedup();
+        let mut code = None;
+        for number in rounds {
+            let Some(round) = self.acceptance.rounds.iter().find(|it| it.round == number) else {
+                continue;
+            };
+            let folder = self.runs.join(&round.run);
+            let stored = stored::open_quietly(&folder)?;
+            let mut run = stored::run(&stored)?;
+            for verdict in &mut run.verdicts.nodes {
+                let known = self.acceptance.nodes.iter().find(|it| it.node == verdict.node);
+                let open = known.filter(|it| it.accepted != Accepted::Pass);
+                if verdict.outcome == Outcome::Pass
+                    && let Some(known) = open
+                {
+                    verdict.outcome = Outcome::Unknown;
+                    verdict.reason = format!("burn-in {}: {}", self.acceptance.id, known.reason);
+                }
+            }
+            let mut done = Done::of(run, Folder::at(&folder));
+            let acted = sweep::acted(&self.site.config, &self.fleet, &mut done, true)?;
+            code = code.max(acted);
+        }
+        Ok(code)
+    }
+}
+
+/// A round that came to an end.
+enum Finished {
+    Now(Box<Done>),
+    /// The program was ended between the end of the sweep and writing it down.
+    Before(Stored),
+}
+
+fn side<'a>(
+    info: &'a crate::model::run::RunInfo,
+    cells: &'a [crate::model::cell::Cell],
+    recordings: &'a [crate::model::recording::Recording],
+) -> Side<'a> {
+    Side { run: &info.id, created: &info.created, cells, recordings }
+}
+
+/// Nodes on which no load ran to its end, and why.
+fn unloaded(claims: &Claims, results: &[RawResult]) -> BTreeMap<NodeName, String> {
+    let nodes = claims.domains.iter().flat_map(|domain| &domain.nodes);
+    let why = |node: &NodeName| {
+        let mut own = results.iter().filter(|it| it.nodes.contains(node)).peekable();
+        if own.peek().is_none() {
+            return Some("nothing was run on it".to_owned());
+        }
+        let mut last = None;
+        for result in own {
+            if result.ending.is_success() {
+                return None;
+            }
+            last = Some(result);
+        }
+        let gap = last.and_then(RawResult::gap);
+        Some(gap.unwrap_or_else(|| "nothing ran to its end".to_owned()))
+    };
+    nodes.filter_map(|node| Some((node.clone(), why(node)?))).collect()
+}

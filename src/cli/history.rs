@@ -1,0 +1,385 @@
+//! `fabricgate history`: what runs showed over time, where parts left what is usual
+//! for them, and what changed at the same time.
+//!
+//! The index is brought up to date from the run folders first. What is usual and
+//! what rings, `judge::drift` says; pages, tables and pictures are `report`'s.
+
+pub mod prune;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::Globals;
+use super::config;
+use super::exit;
+use super::failure::Failure;
+use super::keeping::Keeping;
+use super::show;
+use super::stdout;
+use super::stdout::note;
+use crate::coordinator;
+use crate::inventory::hostlist;
+use crate::judge::drift;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
+use crate::model::moment;
+use crate::model::trend::HISTORY_FORMAT;
+use crate::model::trend::HistoryDocument;
+use crate::model::trend::NodeHistory;
+use crate::model::trend::PartKind;
+use crate::model::trend::Trend;
+use crate::record::folder::replace;
+use crate::record::history;
+use crate::record::history::History;
+use crate::record::history::HistoryError;
+use crate::record::history::Rebuilt;
+use crate::record::history::Retention;
+use crate::record::history::Selection;
+use crate::report::trend;
+use crate::report::trend_plot;
+
+/// Show what runs measured over time, and where it left what is usual.
+///
+/// Without options: every node and domain. The index is brought up to date from the run folders first,
+/// and made again from them where it is damaged. An alarm is a remark: nothing is done about a node
+/// because of one.
+/// Ends with 0 whatever it shows, with 2 when a newer fabricgate wrote the index, with 5 when it cannot
+/// be read or written.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+#[group(id = "history_args")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    place: Place,
+    /// Only these nodes: names or host lists.
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Only these domains.
+    #[arg(long, value_name = "NAME")]
+    domain: Vec<String>,
+    /// The GPUs of the nodes, each by itself; of one index where N is given.
+    #[arg(long, value_name = "N", num_args = 0..=1)]
+    gpu: Option<Option<u32>>,
+    /// The paths of the nodes, each by itself; only those to PEER (`node:gpu` or `node`) where given.
+    #[arg(long, value_name = "PEER", num_args = 0..=1)]
+    link: Option<Option<String>>,
+    /// The ends of rails of the nodes; of one rail where given.
+    #[arg(long, value_name = "RAIL", num_args = 0..=1)]
+    rail: Option<Option<String>>,
+    /// Only this test.
+    #[arg(long, value_name = "NAME")]
+    test: Option<String>,
+    /// Only runs from then on: a date (2026-11-01), a time in RFC 3339, or so long ago (30d, 12h). What
+    /// is usual is told from all runs.
+    #[arg(long, value_name = "WHEN")]
+    since: Option<String>,
+    /// Write every point of what is shown into this file.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw what is shown into this SVG file, a panel for each series, 24 at most.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Make the index anew from the run folders first.
+    #[arg(long)]
+    rebuild: bool,
+    /// Thin out old points first, as [history] says.
+    #[arg(long)]
+    compact: bool,
+}
+
+/// Where runs and their index are.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub struct Place {
+    /// The folder of run folders, instead of the configuration's run_dir.
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// The index, instead of the configuration's [history] path.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Prune(prune::Args),
+}
+
+/// Runs the command.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    if let Some(Command::Prune(args)) = &args.command {
+        return prune::run(args, globals);
+    }
+    let now = coordinator::now().as_second();
+    let since = args.since.as_deref().map(|text| self::since(text, now)).transpose()?;
+    let selection = selection(args)?;
+    let place = args.place.found(globals)?;
+    let mut notes = Vec::new();
+    let mut history = place.open(args.rebuild, &mut notes)?;
+    if args.compact {
+        let Keeping { keep_days, thin_after_days, .. } = place.keeping;
+        let retention = Retention { now_unix: now, keep_days, thin_after_days };
+        let thinned = history.compact(&retention).map_err(failure)?;
+        notes.push(format!(
+            "{} points of {} runs were thinned to {}",
+            thinned.before, thinned.runs, thinned.after
+        ));
+    }
+    let document = document(&history, &selection, since, notes)?;
+    if !args.nodes.is_empty() && document.nodes.is_empty() {
+        let text = format!("no run measured {}", args.nodes.join(", "));
+        return Err(Failure::Usage(text).into());
+    }
+    if let Some(path) = &args.csv {
+        write(path, &trend::csv(&document))?;
+    }
+    if let Some(path) = &args.plot {
+        plot(path, &document.trends)?;
+    }
+    if globals.json {
+        stdout::json(&document)?;
+    } else {
+        let overview = selection.kinds == overview();
+        stdout::text(&trend::render(&document, overview, &show::style()))?;
+    }
+    Ok(exit::PASS)
+}
+
+/// What is shown where nobody asks for a kind of part.
+fn overview() -> BTreeSet<PartKind> {
+    [PartKind::Node, PartKind::Domain].into()
+}
+
+fn selection(args: &Args) -> Result<Selection, Failure> {
+    let mut kinds = BTreeSet::new();
+    let asked = [
+        (args.gpu.is_some(), PartKind::Gpu),
+        (args.link.is_some(), PartKind::Link),
+        (args.rail.is_some(), PartKind::Rail),
+    ];
+    kinds.extend(asked.into_iter().filter(|(asked, _)| *asked).map(|(_, kind)| kind));
+    if kinds.is_empty() {
+        kinds = overview();
+    }
+    if args.link.is_some() && args.nodes.is_empty() {
+        let text = "--link without a node: a rack has thousands of paths, expected NODE";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let mut nodes = BTreeSet::new();
+    for list in &args.nodes {
+        let names = hostlist::expand(list);
+        let names = names.map_err(|error| Failure::Usage(format!("{list:?}: {error}")))?;
+        nodes.extend(names.into_iter().map(NodeName::from));
+    }
+    Ok(Selection {
+        kinds,
+        nodes,
+        domains: args.domain.iter().map(|name| DomainName::from(name.as_str())).collect(),
+        gpu: args.gpu.flatten(),
+        peer: args.link.clone().flatten(),
+        rail: args.rail.clone().flatten(),
+        testcase: args.test.clone(),
+        since_unix: None,
+    })
+}
+
+/// Everything that is shown, with what is usual and what rang.
+fn document(
+    history: &History,
+    selection: &Selection,
+    since: Option<i64>,
+    notes: Vec<String>,
+) -> Result<HistoryDocument, Failure> {
+    let runs = history.runs().map_err(failure)?;
+    let whole = history.whole_since().map_err(failure)?;
+    let mut trends = history.trends(selection).map_err(failure)?;
+    for trend in &mut trends {
+        drift::assess_since(trend, whole);
+        if let Some(since) = since {
+            cut(trend, since);
+        }
+    }
+    trends.retain(|trend| !trend.points.is_empty());
+    let nodes = history.nodes().map_err(failure)?;
+    let wanted = |node: &history::NodeRuns| {
+        let domain = |d: &DomainName| selection.domains.contains(d);
+        (selection.nodes.is_empty() || selection.nodes.contains(&node.node))
+            && (selection.domains.is_empty() || node.domain.as_ref().is_some_and(domain))
+    };
+    let count = u32::try_from(trends.len()).map_or(f64::INFINITY, f64::from);
+    Ok(HistoryDocument {
+        format: HISTORY_FORMAT.to_owned(),
+        file: history.path().display().to_string(),
+        runs: runs.len(),
+        first: runs.first().map(|run| run.at.clone()),
+        last: runs.last().map(|run| run.at.clone()),
+        nodes: nodes.into_iter().filter(wanted).map(shown).collect(),
+        runs_per_false_alarm: (!trends.is_empty()).then(|| drift::SILENT / count),
+        trends,
+        notes,
+    })
+}
+
+fn shown(node: history::NodeRuns) -> NodeHistory {
+    let last = node.last;
+    NodeHistory {
+        node: node.node,
+        domain: node.domain,
+        runs: node.runs,
+        last_run: last.run,
+        last_at: last.at,
+        profile: last.profile,
+        outcome: last.outcome,
+        worst: node.worst,
+    }
+}
+
+/// Leaves out what was before.
+fn cut(trend: &mut Trend, since: i64) {
+    let from = moment::rfc3339(since);
+    trend.points.retain(|point| since <= point.at_unix);
+    trend.alarms.retain(|alarm| from <= alarm.at);
+    trend.changes.retain(|changed| from <= changed.at);
+}
+
+/// When: a date, a time, or so long before now.
+fn since(text: &str, now: i64) -> Result<i64, Failure> {
+    let ago = |text: &str, unit: char, seconds: i64| {
+        let count: i64 = text.strip_suffix(unit)?.parse().ok().filter(|count| 0 <= *count)?;
+        now.checked_sub(count.checked_mul(seconds)?)
+    };
+    let date = || text.parse::<jiff::civil::Date>().ok();
+    let midnight = || Some(date()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second());
+    let found = ago(text, 'd', 86_400)
+        .or_else(|| ago(text, 'h', 3_600))
+        .or_else(|| text.parse::<jiff::Timestamp>().ok().map(|at| at.as_second()))
+        .or_else(midnight);
+    found.ok_or_else(|| {
+        Failure::Usage(format!(
+            "--since {text:?}: expected a date (2026-11-01), a time (2026-11-01T06:00:00Z), or how \
+             long ago (30d, 12h)"
+        ))
+    })
+}
+
+/// Where everything is.
+pub(super) struct Found {
+    pub(super) runs: PathBuf,
+    pub(super) file: PathBuf,
+    pub(super) keeping: Keeping,
+    pub(super) gate: Option<PathBuf>,
+}
+
+impl Place {
+    /// As the command line says, and the configuration where it does not.
+    pub(super) fn found(&self, globals: &Globals) -> Result<Found, Failure> {
+        let config = match globals.config.as_deref() {
+            Some(path) => Some(config::open(Some(path))?),
+            None => None,
+        };
+        let usual = config.as_ref().map_or_else(|| PathBuf::from("runs"), |c| c.run_dir.clone());
+        let runs = self.run_dir.clone().unwrap_or(usual);
+        let keeping = config.as_ref().map(|config| config.history.clone()).unwrap_or_default();
+        let file = self.file.clone().unwrap_or_else(|| keeping.file(&runs));
+        let gate = config.and_then(|config| config.gate).map(|gate| gate.folder);
+        Ok(Found { runs, file, keeping, gate })
+    }
+}
+
+impl Found {
+    /// The index, up to date: as far as runs can be read and it can be written.
+    /// One that is damaged is set aside and made again.
+    pub(super) fn open(&self, anew: bool, notes: &mut Vec<String>) -> Result<History, Failure> {
+        if !self.runs.is_dir() && !self.file.exists() {
+            let (runs, file) = (self.runs.display(), self.file.display());
+            return Err(Failure::Environment(format!(
+                "there are no run folders at {runs} and no history at {file}: expected --run-dir DIR, \
+                 --file FILE, or a configuration"
+            )));
+        }
+        let opened = History::open(&self.file).and_then(|mut history| {
+            let rebuilt = match anew {
+                true => history.rebuild(&self.runs)?,
+                false => history.catch_up(&self.runs)?,
+            };
+            Ok((history, rebuilt))
+        });
+        match opened {
+            Ok((history, rebuilt)) => {
+                tell(&rebuilt, anew, notes);
+                Ok(history)
+            }
+            Err(error) if error.is_damage() => {
+                let aside = history::set_aside(&self.file).map_err(failure)?;
+                notes.push(format!(
+                    "the history was damaged: it is at {} now, and was made again from the run \
+                     folders; what was thinned out and runs whose folders are gone are only there",
+                    aside.display()
+                ));
+                note(notes.last().map_or("", String::as_str));
+                let mut history = History::open(&self.file).map_err(failure)?;
+                let rebuilt = history.rebuild(&self.runs).map_err(failure)?;
+                tell(&rebuilt, true, notes);
+                Ok(history)
+            }
+            // Whoever may only read sees it as it is.
+            Err(error) if self.file.exists() && !anew && !is_verdict(&error) => {
+                let history = History::open_read_only(&self.file).map_err(failure)?;
+                notes.push(format!("shown as it was: it cannot be brought up to date ({error})"));
+                Ok(history)
+            }
+            Err(error) => Err(failure(error)),
+        }
+    }
+}
+
+/// Whether an error says what the file is, so that reading it is no way out.
+fn is_verdict(error: &HistoryError) -> bool {
+    matches!(
+        error,
+        HistoryError::Newer { .. } | HistoryError::Foreign { .. } | HistoryError::Missing { .. }
+    )
+}
+
+fn tell(rebuilt: &Rebuilt, anew: bool, notes: &mut Vec<String>) {
+    if anew {
+        let kept = match rebuilt.kept {
+            0 => String::new(),
+            kept => format!(", {kept} whose folders are gone or cannot be read kept as they were"),
+        };
+        notes.push(format!("made anew from {} run folders{kept}", rebuilt.added));
+    }
+    if 0 < rebuilt.unjudged {
+        notes.push(format!("{} runs were ended before anything was judged", rebuilt.unjudged));
+    }
+    for (folder, why) in &rebuilt.unreadable {
+        notes.push(format!("{} is left out: {why}", folder.display()));
+    }
+}
+
+/// The exit code of an error: what a file says is the user's to settle, the rest
+/// the environment's.
+pub(super) fn failure(error: HistoryError) -> Failure {
+    match error {
+        HistoryError::Newer { .. } | HistoryError::Foreign { .. } => Failure::usage(error),
+        _ => Failure::environment(error),
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    replace(path, bytes).map_err(|e| Failure::Environment(format!("{}: {e}", path.display())))
+}
+
+fn plot(path: &Path, trends: &[Trend]) -> anyhow::Result<()> {
+    let Some(svg) = trend_plot::svg(trends)? else {
+        note(&format!("{}: not drawn, there is no series", path.display()));
+        return Ok(());
+    };
+    if trend_plot::MOST < trends.len() {
+        let (most, all) = (trend_plot::MOST, trends.len());
+        note(&format!("the picture shows {most} of {all} series: NODE, --test and --gpu select"));
+    }
+    Ok(write(path, svg.as_bytes())?)
+}

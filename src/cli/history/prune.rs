@@ -1,0 +1,222 @@
+//! `fabricgate history prune`: run folders that are old and that nothing refers to.
+//!
+//! A dry run unless --apply says otherwise. A folder goes only when the index has
+//! what it showed; the newest complete run of every node, and what a certificate, an
+//! open drain or an acceptance document names, stay.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::Found;
+use super::Place;
+use super::failure;
+use crate::cli::Globals;
+use crate::cli::exit;
+use crate::cli::failure::Failure;
+use crate::cli::stdout;
+use crate::cli::stdout::note;
+use crate::coordinator;
+use crate::gate::certificates;
+use crate::gate::journal;
+use crate::model::moment::DAY_S;
+use crate::record::State;
+use crate::record::file;
+use crate::record::folder::Folder;
+use crate::record::history::History;
+use crate::record::stored;
+
+/// The format of `--json`.
+const FORMAT: &str = "fabricgate.history-prune/1";
+
+/// Documents that burn-in and re-certification leave in a run folder for the
+/// files of an acceptance: such a folder is part of them.
+const PAPERS: [&str; 2] = ["acceptance.json", "comparison.json"];
+
+/// Remove run folders that are old and that nothing refers to; without --apply only say which.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Older than so many days, instead of the configuration's [history] keep_runs_days.
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    older_than: Option<u32>,
+    /// Only say what would be removed; what happens without --apply too.
+    #[arg(long, conflicts_with = "apply")]
+    dry_run: bool,
+    /// Remove them.
+    #[arg(long)]
+    apply: bool,
+}
+
+/// A run folder, and what becomes of it.
+#[derive(Debug, Serialize)]
+struct Aged {
+    folder: PathBuf,
+    run: String,
+    created: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_because: Option<String>,
+    removed: bool,
+}
+
+/// `--json`.
+#[derive(Debug, Serialize)]
+struct Document {
+    format: &'static str,
+    older_than_days: u32,
+    applied: bool,
+    folders: Vec<Aged>,
+    notes: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let place = args.place.found(globals)?;
+    let days = args.older_than.or(place.keeping.keep_runs_days).ok_or_else(|| {
+        Failure::Usage(
+            "how old may run folders be? expected --older-than DAYS, or [history] keep_runs_days"
+                .to_owned(),
+        )
+    })?;
+    let mut notes = Vec::new();
+    let history = place.open(false, &mut notes)?;
+    let limit = coordinator::now().as_second() - i64::from(days) * DAY_S;
+    let needed = needed(&place, &history)?;
+    let mut folders = aged(&place.runs, limit, &history, &needed)?;
+    for aged in folders.iter_mut().filter(|aged| args.apply && aged.kept_because.is_none()) {
+        match remove(&aged.folder) {
+            Ok(()) => aged.removed = true,
+            Err(why) => aged.kept_because = Some(why),
+        }
+    }
+    let document =
+        Document { format: FORMAT, older_than_days: days, applied: args.apply, folders, notes };
+    match globals.json {
+        true => stdout::json(&document)?,
+        false => tell(&document)?,
+    }
+    Ok(exit::PASS)
+}
+
+fn tell(document: &Document) -> anyhow::Result<()> {
+    let mut text = String::new();
+    for aged in &document.folders {
+        let folder = aged.folder.display();
+        text += &match (&aged.kept_because, aged.removed) {
+            (Some(why), _) => format!("stays    {folder}: {why}\n"),
+            (None, true) => format!("removed  {folder}, of {}\n", aged.created),
+            (None, false) => format!("goes     {folder}, of {}\n", aged.created),
+        };
+    }
+    stdout::text(&text)?;
+    for remark in &document.notes {
+        note(remark);
+    }
+    let going = document.folders.iter().filter(|aged| aged.kept_because.is_none()).count();
+    if document.applied {
+        note(&format!("{going} run folders removed"));
+    } else {
+        note(&format!("{going} run folders would be removed: nothing was, see --apply"));
+    }
+    Ok(())
+}
+
+/// Runs that somebody refers to, and who. That a reference cannot be read is no
+/// permission: it ends the command.
+fn needed(place: &Found, history: &History) -> Result<BTreeMap<String, String>, Failure> {
+    let mut needed = BTreeMap::new();
+    for (node, run) in history.newest().map_err(failure)? {
+        needed.entry(run).or_insert_with(|| format!("it is the newest complete run of {node}"));
+    }
+    let Some(gate) = &place.gate else { return Ok(needed) };
+    let ledger = journal::look(gate).map_err(Failure::environment)?;
+    for (node, drain) in &ledger.drains {
+        needed.insert(drain.run.clone(), format!("the drain of {node} rests on it"));
+    }
+    for (node, mark) in &ledger.marks {
+        needed
+            .entry(mark.run.clone())
+            .or_insert_with(|| format!("what is said on {node} names it"));
+    }
+    let (nodes, troubles) = certificates::nodes(gate);
+    if let Some(trouble) = troubles.first() {
+        return Err(Failure::Environment(trouble.clone()));
+    }
+    for node in nodes {
+        let certificate = certificates::read(gate, &node).map_err(Failure::environment)?;
+        if let Some(certificate) = certificate {
+            needed.insert(certificate.run, format!("the certificate of {node} rests on it"));
+        }
+    }
+    Ok(needed)
+}
+
+/// The run folders from before a moment, with why they stay.
+fn aged(
+    runs: &Path,
+    limit: i64,
+    history: &History,
+    needed: &BTreeMap<String, String>,
+) -> Result<Vec<Aged>, Failure> {
+    let known = history.known().map_err(failure)?;
+    let wrong = |error| Failure::Environment(format!("{}: {error}", runs.display()));
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(runs).map_err(wrong)? {
+        let folder = entry.map_err(wrong)?.path();
+        // What links elsewhere is somebody else's.
+        let is_folder = fs::symlink_metadata(&folder).is_ok_and(|found| found.is_dir());
+        if is_folder && folder.join(file::RUN).is_file() {
+            folders.push(folder);
+        }
+    }
+    folders.sort();
+    let mut texts = Vec::new();
+    for folder in &folders {
+        for paper in PAPERS {
+            match fs::read_to_string(folder.join(paper)) {
+                Ok(text) => texts.push((folder.clone(), paper, text)),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    let path = folder.join(paper);
+                    return Err(Failure::Environment(format!("{}: {error}", path.display())));
+                }
+            }
+        }
+    }
+    let mut aged = Vec::new();
+    for folder in folders {
+        // What cannot be read may be what somebody needs.
+        let Ok(stored) = stored::open(&folder) else { continue };
+        let info = &stored.record.info;
+        let created = info.created.parse::<jiff::Timestamp>().ok();
+        if created.is_none_or(|created| limit <= created.as_second()) {
+            continue;
+        }
+        let named = texts.iter().find(|(of, _, text)| *of == folder || text.contains(&info.id));
+        let paper = named.map(|(of, paper, _)| format!("{} names it", of.join(paper).display()));
+        let kept_because = needed.get(&info.id).cloned().or(paper).or_else(|| {
+            match (stored.record.state, known.contains(&info.id)) {
+                (State::Running, _) => Some("it is under way, or can be resumed".to_owned()),
+                (_, false) => Some("the history does not have it".to_owned()),
+                _ => None,
+            }
+        });
+        let (run, created) = (info.id.clone(), info.created.clone());
+        aged.push(Aged { folder, run, created, kept_because, removed: false });
+    }
+    Ok(aged)
+}
+
+/// Removes a folder that nobody is writing into. `run.json` goes first: what is left
+/// of it, where that ends half-way, is no run.
+fn remove(folder: &Path) -> Result<(), String> {
+    let lock = Folder::at(folder).lock().map_err(|error| error.to_string())?;
+    let Some(_lock) = lock else { return Err("somebody is writing into it".to_owned()) };
+    fs::remove_file(folder.join(file::RUN))
+        .and_then(|()| fs::remove_dir_all(folder))
+        .map_err(|error| error.to_string())
+}

@@ -1,0 +1,140 @@
+//! `fabricgate metrics`: the state of nodes, runs and the gate for Prometheus, as
+//! text or as a file for node-exporter's textfile collector.
+//!
+//! Opens records; what the numbers mean is said in `report::metrics`.
+
+use std::fs;
+use std::io;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::Globals;
+use super::afterwards::Ended;
+use super::config;
+use super::config::Config;
+use super::exit;
+use super::failure::Failure;
+use super::metering;
+use super::stdout;
+use super::stdout::note;
+use crate::gate::shown;
+use crate::gate::shown::Sources;
+use crate::gate::stamp;
+use crate::launch::Launcher;
+use crate::record::file;
+use crate::record::folder::Folder;
+use crate::record::latest::Latest;
+use crate::report::metrics;
+use crate::report::metrics::State;
+use crate::report::metrics::levels::levels;
+use crate::report::metrics::text;
+
+/// Show the state of nodes, runs and the gate as Prometheus takes it: the newest verdict of each
+/// node, its worst ratios, its certificate, the last run of each profile, budgets, the breaker.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Write a file for node-exporter's textfile collector instead, as the configuration's [metrics]
+    /// textfile; its name ends with .prom.
+    #[arg(long, value_name = "FILE")]
+    textfile: Option<PathBuf>,
+    /// Where run folders are, instead of the configuration's run_dir.
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// How the text is written.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORM",
+        default_value = "openmetrics",
+        conflicts_with = "textfile"
+    )]
+    format: Format,
+}
+
+/// How the text is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// OpenMetrics 1.0.
+    Openmetrics,
+    /// Prometheus' text format 0.0.4, as a textfile has it.
+    Text,
+}
+
+/// Runs the command. The numbers are no verdict: the exit code says only whether
+/// they could be shown.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    if globals.json {
+        let text = "--json: metrics are no JSON document, see --format";
+        return Err(Failure::usage(text).into());
+    }
+    if let Some(file) = &args.textfile {
+        metering::check_textfile(file).map_err(|why| Failure::usage(format!("--{why}")))?;
+    }
+    let config = config::open(globals.config.as_deref())?;
+    let state = state(&config, args.run_dir.as_deref().unwrap_or(&config.run_dir));
+    let families = metrics::families(&state, config.metrics.nodes);
+    match (&args.textfile, args.format) {
+        (Some(file), _) => place(file, &text::classic(&families))
+            .map_err(|error| Failure::Environment(format!("{}: {error}", file.display())))?,
+        (None, Format::Text) => stdout::text(&text::classic(&families))?,
+        (None, Format::Openmetrics) => stdout::text(&text::openmetrics(families))?,
+    }
+    Ok(exit::PASS)
+}
+
+/// The state as records have it now; what cannot be read is a note, and counted.
+pub(super) fn state(config: &Config, runs: &Path) -> State {
+    let mut latest = Latest::default();
+    let shown = shown::state(
+        &mut latest,
+        &Sources {
+            runs,
+            most: config.metrics.runs,
+            is_simulated: matches!(config.launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
+            gate: config.gate.as_ref().map(|gate| gate.folder.as_path()),
+            fleet: None,
+            policy: &config.policy,
+            trust: &config.certificates.keys().trust,
+            now: &stamp::stamp(),
+        },
+    );
+    for trouble in &shown.troubles {
+        note(&format!("metrics: {trouble}"));
+    }
+    shown.state
+}
+
+/// What a run leaves for monitoring: its levels in its folder, and the textfile.
+pub fn afterwards(ended: &Ended<'_>) {
+    let folder = Folder::at(ended.folder);
+    if let Err(error) = folder.write_json(file::LEVELS, &levels(&ended.run.cells)) {
+        note(&format!("metrics: {error}"));
+    }
+    let Some(textfile) = &ended.config.metrics.textfile else { return };
+    if ended.config.launcher_from == "--sim" {
+        note("metrics: a run under --sim is no state of nodes; the textfile stays as it is");
+        return;
+    }
+    // Under --run-dir other runs than the configured ones are beside this one.
+    let runs = ended.folder.parent().unwrap_or(&ended.config.run_dir);
+    let families = metrics::families(&state(ended.config, runs), ended.config.metrics.nodes);
+    if let Err(error) = place(textfile, &text::classic(&families)) {
+        let file = textfile.display();
+        note(&format!("metrics: {file}: {error}; is its folder there, and may we write to it?"));
+    }
+}
+
+/// Puts a textfile in place at one go, readable for node-exporter, whoever that
+/// runs as. Between two scrapes nothing needs it, so that it is not forced to disk.
+fn place(path: &Path, text: &str) -> io::Result<()> {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Until it is renamed its name does not end as node-exporter asks for.
+    let mut beside =
+        tempfile::Builder::new().prefix(".fabricgate-").suffix(".tmp").tempfile_in(folder)?;
+    beside.write_all(text.as_bytes())?;
+    fs::set_permissions(beside.path(), fs::Permissions::from_mode(0o644))?;
+    beside.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}

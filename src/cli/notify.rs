@@ -1,0 +1,180 @@
+//! `fabricgate notify`: whether receivers can be told, and what is told after runs.
+//!
+//! Opens the configuration and prints; what is news is said in `report::notice`.
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::Globals;
+use super::afterwards::Ended;
+use super::config;
+use super::config::Config;
+use super::exit;
+use super::failure::Failure;
+use super::metrics;
+use super::stdout;
+use super::stdout::note;
+use crate::gate::stamp;
+use crate::notify::Kind;
+use crate::notify::Notify;
+use crate::notify::Target;
+use crate::notify::Telling;
+use crate::notify::body;
+use crate::notify::memory::Store;
+use crate::notify::secret::Where;
+use crate::notify::send;
+use crate::notify::tell;
+use crate::report::notice::Event;
+use crate::report::notice::Item;
+use crate::report::notice::generic::About;
+use crate::report::notice::news::News;
+use crate::report::notice::of_run;
+use crate::report::notice::of_state;
+
+/// Tell the receivers of the configuration's [notify] something.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Send a test message, and say what came back.
+    Test {
+        /// The receivers, by name; all of them where none is named.
+        #[arg(value_name = "TARGET")]
+        targets: Vec<String>,
+        /// Print what would be sent, and send nothing. No address is shown.
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+/// Runs the command.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let config = config::open(globals.config.as_deref())?;
+    let Some(notify) = config.notify.as_ref().filter(|it| !it.targets.is_empty()) else {
+        let text = format!("{}: expected [[notify.target]]", config.path.display());
+        return Err(Failure::usage(text).into());
+    };
+    let Command::Test { targets, dry_run } = &args.command;
+    let known: Vec<&str> = notify.targets.iter().map(|it| it.name.as_str()).collect();
+    if let Some(strange) = targets.iter().find(|it| !known.contains(&it.as_str())) {
+        let text = format!("TARGET {strange:?}, expected one of: {}", known.join(", "));
+        return Err(Failure::usage(text).into());
+    }
+    let chosen = notify.targets.iter();
+    let chosen: Vec<&Target> =
+        chosen.filter(|it| targets.is_empty() || targets.contains(&it.name)).collect();
+    test(&chosen, notify, *dry_run, globals.json)
+}
+
+fn test(targets: &[&Target], notify: &Notify, dry_run: bool, json: bool) -> anyhow::Result<u8> {
+    let now = stamp::stamp();
+    let about = About {
+        site: notify.site.as_deref(),
+        at: &now.at,
+        run: None,
+        profile: None,
+        folder: None,
+        is_test: true,
+    };
+    let news = News { fresh: vec![sample()], ..News::default() };
+    let runtime = super::runtime()?;
+    let mut answers = Vec::new();
+    let mut all_arrived = true;
+    for target in targets {
+        if matches!(target.address, Where::Inline(_)) {
+            note(&format!(
+                "{}: its address is in the configuration, for all who may read that; url_file keeps it apart",
+                target.name
+            ));
+        }
+        let payload = body(target.kind, &news, &about, &now, notify);
+        let name = &target.name;
+        if dry_run {
+            answers.push(json!({ "target": name, "kind": kind(target.kind), "payload": payload }));
+            continue;
+        }
+        let sent = runtime.block_on(async {
+            let deadline = Instant::now() + notify.within;
+            send::send(target, &payload, deadline, super::entropy()).await
+        });
+        all_arrived &= sent.is_ok();
+        let answer = match &sent {
+            Ok(sent) => {
+                note(&format!("{name}: {} took it: {} {}", sent.place, sent.status, sent.said));
+                json!({ "target": name, "kind": kind(target.kind), "arrived": true,
+                    "place": sent.place, "status": sent.status, "attempts": sent.attempts,
+                    "said": sent.said })
+            }
+            Err(error) => {
+                note(&format!("{name}: {error}"));
+                json!({ "target": name, "kind": kind(target.kind), "arrived": false,
+                    "why": error.to_string() })
+            }
+        };
+        answers.push(answer);
+    }
+    if json || dry_run {
+        stdout::json(&json!({ "format": "fabricgate.notify-test/1", "targets": answers }))?;
+    }
+    Ok(if all_arrived { exit::PASS } else { exit::ENVIRONMENT })
+}
+
+/// What a test tells of.
+fn sample() -> Item {
+    Item {
+        key: "test".to_owned(),
+        event: Event::Action,
+        node: None,
+        domain: None,
+        class: None,
+        ratio: None,
+        what: "a test of notifications".to_owned(),
+        how: "Somebody ran `fabricgate notify test`. Nothing has happened.".to_owned(),
+        done: None,
+        next: Some("nothing".to_owned()),
+    }
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Generic => "generic",
+        Kind::Slack => "slack",
+        Kind::Alertmanager => "alertmanager",
+    }
+}
+
+/// Where it is kept who was told what: beside the gate's record, else beside runs.
+pub(super) fn store(config: &Config) -> Store {
+    let folder = config.gate.as_ref().map_or(&config.run_dir, |gate| &gate.folder);
+    Store { folder: folder.clone() }
+}
+
+/// Tells whoever wants to know what a run found and did.
+pub fn afterwards(ended: &Ended<'_>) {
+    let Some(notify) = ended.config.notify.as_ref().filter(|it| !it.targets.is_empty()) else {
+        return;
+    };
+    if ended.config.launcher_from == "--sim" {
+        note("notify: a run under --sim is no news of nodes; nobody is told");
+        return;
+    }
+    let shown = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
+    let mut occasion = of_run(ended.run, ended.acted, &shown.display().to_string(), ended.partial);
+    let runs = ended.folder.parent().unwrap_or(&ended.config.run_dir);
+    let state = of_state(&metrics::state(ended.config, runs));
+    occasion.items.extend(state.items);
+    occasion.well.extend(state.well);
+    let now = stamp::stamp();
+    let telling = Telling { notify, occasion: &occasion, now: &now, seed: super::entropy() };
+    let notes = match super::runtime() {
+        Ok(runtime) => runtime.block_on(tell(&telling, &store(ended.config))),
+        Err(error) => vec![error.to_string()],
+    };
+    for text in notes {
+        note(&format!("notify: {text}"));
+    }
+}

@@ -1,0 +1,226 @@
+//! What the targets for Kubernetes and Ray write of one made-up map, as goldens.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Options;
+use super::map::Basis;
+use super::map::Domain;
+use super::map::Gpu;
+use super::map::Member;
+use super::map::Origin;
+use super::map::Reach;
+use super::map::Verified;
+use super::target;
+use crate::model::cell::Cell;
+use crate::model::id::NodeName;
+use crate::model::unit::Unit;
+use crate::model::verdict::Outcome;
+use crate::place::matrix::Matrix;
+
+fn uuid(node: u32, gpu: u32) -> String {
+    format!("GPU-{node:08}-0000-0000-0000-{gpu:012}")
+}
+
+fn node(number: u32) -> NodeName {
+    NodeName::from(format!("n{number}").as_str())
+}
+
+/// Ten nodes: 1 and 2 verified in `rack a/1`, 10 degraded there by its GPU 1; 3 passed
+/// and is alone in `b`; 4 claimed for `b` and never measured; 5 failed in `b`.
+fn map() -> Verified {
+    let names =
+        |numbers: &[u32]| -> BTreeSet<NodeName> { numbers.iter().map(|it| node(*it)).collect() };
+    let domain = |name: &str, measured: &[u32], unmeasured: &[u32]| Domain {
+        name: name.to_owned(),
+        claimed: name.into(),
+        basis: Basis::Measured,
+        measured: names(measured),
+        unmeasured: names(unmeasured),
+        platform: Some("hgx-h100".to_owned()),
+        gpus_per_node: Some(2),
+        nvlinks: Some(18),
+    };
+    let member = |number: u32, domain: &str, outcome: Outcome, worst: Option<f64>| {
+        let mut gpus: BTreeMap<u32, Gpu> = BTreeMap::new();
+        for gpu in 0..2 {
+            gpus.insert(gpu, Gpu { uuid: Some(uuid(number, gpu)), ..Gpu::default() });
+        }
+        if outcome == Outcome::Degraded
+            && let Some(gpu) = gpus.get_mut(&1)
+        {
+            gpu.outcome = Some(outcome);
+            gpu.classes = BTreeSet::from(["nvlink-low".to_owned()]);
+            gpu.is_confirmed = true;
+        }
+        let clique = worst.map(|_| "c0ffee.7".to_owned());
+        let member = Member {
+            claimed: Some(domain.into()),
+            domain: Some(domain.to_owned()),
+            reach: if worst.is_some() { Reach::Across } else { Reach::Nothing },
+            is_misplaced: false,
+            is_apart: false,
+            outcome,
+            reason: "made up".to_owned(),
+            findings: Vec::new(),
+            classes: BTreeSet::new(),
+            worst,
+            cliques: clique.into_iter().collect(),
+            gpus,
+            rails: BTreeMap::new(),
+            leaf: None,
+            boot_id: None,
+        };
+        (node(number), member)
+    };
+    let test: Arc<str> = Arc::from("device_to_device_memcpy_read_ce");
+    let cell = |number: u32, src: u32, dst: u32, share: f64| Cell {
+        domain: None,
+        stage: None,
+        testcase: test.clone(),
+        src_node: Some(node(number)),
+        src_gpu: Some(src),
+        dst_node: Some(node(number)),
+        dst_gpu: Some(dst),
+        rail: None,
+        reading: 0,
+        value: Some(400.0 * share),
+        unit: Unit::GigabytesPerSecond,
+        expected: Some(400.0),
+        ratio: Some(share),
+        outcome: Outcome::Pass,
+    };
+    let cells = [
+        cell(1, 0, 1, 1.004),
+        cell(1, 1, 0, 0.991),
+        cell(2, 0, 1, 1.0),
+        cell(10, 0, 1, 1.0),
+        cell(10, 1, 0, 17.0 / 18.0),
+    ];
+    Verified {
+        run: Origin {
+            id: "20260304-050607-abcdef".to_owned(),
+            created: "2026-03-04T05:06:07Z".to_owned(),
+            profile: "admit".to_owned(),
+            version: "0.1.0".to_owned(),
+            thresholds_digest: "5c0ffee5".to_owned(),
+            is_complete: true,
+            is_simulated: true,
+        },
+        outcome: Outcome::Failed,
+        domains: vec![domain("b", &[3, 5], &[4]), domain("rack a/1", &[1, 2, 10], &[])],
+        members: BTreeMap::from([
+            member(1, "rack a/1", Outcome::Pass, Some(0.991)),
+            member(2, "rack a/1", Outcome::Pass, Some(0.991)),
+            member(10, "rack a/1", Outcome::Degraded, Some(0.944)),
+            member(3, "b", Outcome::Pass, Some(0.96)),
+            member(4, "b", Outcome::Unknown, None),
+            member(5, "b", Outcome::Failed, Some(0.4)),
+        ]),
+        rails: BTreeMap::new(),
+        leaves: BTreeMap::new(),
+        matrix: Matrix::of(&cells),
+    }
+}
+
+/// Everything a target writes and says, in one text.
+fn written(name: &str, options: &Options) -> String {
+    let target = target(name).expect("a target");
+    let export = (target.write)(&map(), options).expect("it can be written");
+    let again = (target.write)(&map(), options).expect("it can be written");
+    assert_eq!(export, again, "the same map gives the same bytes");
+    let mut out = String::new();
+    for file in &export.files {
+        out.push_str(&format!("=== {}\n{}", file.name, String::from_utf8_lossy(&file.bytes)));
+    }
+    for remark in &export.remarks {
+        out.push_str(&format!("=== remark: {remark}\n"));
+    }
+    // The version changes with every release.
+    out.replace(concat!("fabricgate ", env!("CARGO_PKG_VERSION")), "fabricgate VERSION")
+}
+
+fn refusal(name: &str, options: &Options) -> String {
+    let target = target(name).expect("a target");
+    (target.write)(&map(), options).expect_err("it is refused").to_string()
+}
+
+#[test]
+fn labels_are_ours_alone_and_a_node_nobody_measured_has_none() {
+    insta::assert_snapshot!("kubernetes_labels", written("kubernetes-labels", &Options::default()));
+}
+
+#[test]
+fn topologies_point_at_labels_of_verified_nodes() {
+    insta::assert_snapshot!("kueue", written("kueue", &Options::default()));
+    let kai = written("kai", &Options::default());
+    insta::assert_snapshot!("kai", kai.split("=== labels.sh").next().expect("a file"));
+}
+
+#[test]
+fn a_rule_is_made_of_a_device_that_slices_know_and_no_other() {
+    let device = |name: &str, uuid: &str| serde_json::json!({"name": name, "attributes": {"uuid": {"string": uuid}, "type": {"string": "gpu"}}});
+    let slices = serde_json::json!({"kind": "List", "items": [{
+        "kind": "ResourceSlice",
+        "spec": {"driver": "gpu.nvidia.com", "nodeName": "n10", "pool": {"name": "n10"},
+            "devices": [device("gpu-0", &uuid(10, 0)), device("gpu-1", &uuid(10, 1))]},
+    }]});
+    let options = Options { slices: Some(slices.to_string()), ..Options::default() };
+    insta::assert_snapshot!("device_taint_rules", written("device-taint-rules", &options));
+    let hard = Options { effect: Some("NoSchedule".to_owned()), ..options };
+    assert!(written("device-taint-rules", &hard).contains("effect: NoSchedule"));
+
+    // One in parts, one twice, one nowhere: no rule, and it says why.
+    let none = |items: serde_json::Value| {
+        let text = serde_json::json!({ "items": items }).to_string();
+        let options = Options { slices: Some(text), ..Options::default() };
+        let text = written("device-taint-rules", &options);
+        assert!(!text.contains("DeviceTaintRule\n"), "{text}");
+        text
+    };
+    let slice = |pool: &str, devices: serde_json::Value| serde_json::json!({"spec": {"driver": "d", "pool": {"name": pool}, "devices": devices}});
+    let twice = none(serde_json::json!([
+        slice("p", serde_json::json!([device("a", &uuid(10, 1))])),
+        slice("q", serde_json::json!([device("a", &uuid(10, 1))])),
+    ]));
+    assert!(twice.contains("2 devices have the UUID"), "{twice}");
+    let part =
+        serde_json::json!({"name": "m", "attributes": {"parentUUID": {"string": uuid(10, 1)}}});
+    let parted =
+        none(serde_json::json!([slice("p", serde_json::json!([device("a", &uuid(10, 1)), part]))]));
+    assert!(parted.contains("no slice has a device"), "{parted}");
+    assert!(refusal("device-taint-rules", &Options::default()).contains("--slices is missing"));
+    let wrong = Options { slices: Some("{}".to_owned()), ..Options::default() };
+    assert!(refusal("device-taint-rules", &wrong).contains("expected a list of ResourceSlices"));
+}
+
+#[test]
+fn scores_are_links_that_were_measured_and_beliefs_above_them_are_named() {
+    let beliefs = |number: u32, score: u32| {
+        let (a, b) = (uuid(number, 0), uuid(number, 1));
+        serde_json::json!([{"uuid": a, "score": {b.clone(): score}}, {"uuid": b, "score": {a: score}}])
+    };
+    let nodes = serde_json::json!({"items": [
+        {"metadata": {"name": "n1", "annotations": {"hami.io/node-nvidia-score": beliefs(1, 1820).to_string()}}},
+        {"metadata": {"name": "n2", "annotations": {"hami.io/node-nvidia-score": beliefs(2, 1820).to_string()}}},
+        {"metadata": {"name": "n10", "annotations": {"hami.io/node-nvidia-score": beliefs(10, 1820).to_string()}}},
+        {"metadata": {"name": "n11"}},
+    ]});
+    let options = Options { hami: Some(nodes.to_string()), ..Options::default() };
+    insta::assert_snapshot!("hami_scores", written("hami-scores", &options));
+    for wrong in ["", "[]", "{\"items\": []}", "{\"n1\": 7}"] {
+        let options = Options { hami: Some(wrong.to_owned()), ..Options::default() };
+        assert!(refusal("hami-scores", &options).contains("--hami: "), "{wrong}");
+    }
+}
+
+#[test]
+fn ray_nodes_have_domains_that_were_measured_and_ranks_that_nobody_shares() {
+    insta::assert_snapshot!("ray", written("ray", &Options::default()));
+    let few = Options { nodes: Some(BTreeSet::from([node(10)])), ..Options::default() };
+    let text = written("ray", &few);
+    assert!(text.contains("\"topo_rank\": 5") && !text.contains("\"n1\""), "{text}");
+    let none = Options { domain: Some("nowhere".to_owned()), ..Options::default() };
+    assert!(refusal("ray", &none).contains("no node"));
+}

@@ -1,0 +1,80 @@
+//! What monitoring is shown, read from records: run folders, certificates, the
+//! journal.
+//!
+//! Reads and writes nothing. What cannot be read is told beside the rest.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::certificates;
+use super::journal;
+use crate::act::policy::Policy;
+use crate::model::certificate::Certificate;
+use crate::model::claims::Claims;
+use crate::model::journal::Stamp;
+use crate::record::latest::Latest;
+use crate::record::signing::Trust;
+use crate::report::metrics::State;
+use crate::report::metrics::gathered;
+use crate::report::metrics::gathered::Gathered;
+
+/// Where it is read from.
+#[derive(Clone, Copy, Debug)]
+pub struct Sources<'a> {
+    /// The folder of run folders.
+    pub runs: &'a Path,
+    /// Most runs that are looked through.
+    pub most: usize,
+    /// Runs of a simulated fabric count, and others do not.
+    pub is_simulated: bool,
+    /// The gate's state folder, where there is a gate.
+    pub gate: Option<&'a Path>,
+    /// What is claimed of the fleet, where it is at hand.
+    pub fleet: Option<&'a Claims>,
+    /// The rules of the gate.
+    pub policy: &'a Policy,
+    /// Whose certificates count.
+    pub trust: &'a Trust,
+    /// The present moment.
+    pub now: &'a Stamp,
+}
+
+/// What was read.
+#[derive(Debug)]
+pub struct Shown {
+    /// The state.
+    pub state: State,
+    /// What could not be read.
+    pub troubles: Vec<String>,
+}
+
+/// Reads it all; runs that `latest` knows are not read again.
+pub fn state(latest: &mut Latest, from: &Sources<'_>) -> Shown {
+    latest.refresh(from.runs, from.most);
+    let levels = latest.levels(from.runs, from.is_simulated);
+    let mut troubles = latest.troubles.clone();
+    let (all, unread) =
+        from.gate.map(|folder| certificates::all(folder, from.trust)).unwrap_or_default();
+    troubles.extend(unread);
+    let ledger = match from.gate.map(journal::look) {
+        None => None,
+        Some(Ok(ledger)) => Some(ledger),
+        Some(Err(error)) => {
+            troubles.push(error.to_string());
+            None
+        }
+    };
+    let certificates: Vec<&Certificate> = all.iter().collect();
+    let state = gathered::state(&Gathered {
+        runs: &latest.runs(from.is_simulated),
+        levels: &levels,
+        certificates: &certificates,
+        ledger: ledger.as_ref(),
+        fleet: from.fleet,
+        policy: from.policy,
+        alarms: &BTreeMap::new(),
+        troubles: troubles.len(),
+        now: from.now,
+    });
+    Shown { state, troubles }
+}

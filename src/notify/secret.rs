@@ -1,0 +1,164 @@
+//! Addresses and tokens that let somebody in: where they are kept, and how they
+//! are spoken of without being said.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use reqwest::Url;
+
+/// Longest file or variable that can be an address or a token.
+const LONGEST: usize = 16 << 10;
+
+/// Shortest piece of an address that is hidden: shorter ones are words.
+const SHORTEST: usize = 6;
+
+/// Where a secret is kept. Files and variables are read when they are needed, so
+/// that a new one counts at once.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Where {
+    /// In the configuration itself.
+    Inline(Secret),
+    /// In a file of its own.
+    File(PathBuf),
+    /// In a variable of the environment.
+    Variable(String),
+}
+
+impl fmt::Debug for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inline(_) => f.write_str("Inline(hidden)"),
+            Self::File(path) => write!(f, "File({})", path.display()),
+            Self::Variable(name) => write!(f, "Variable({name})"),
+        }
+    }
+}
+
+impl Where {
+    /// Reads it; an error names the place and none of its content.
+    pub fn read(&self) -> Result<Secret, String> {
+        let (text, place) = match self {
+            Self::Inline(secret) => return Ok(secret.clone()),
+            Self::File(path) => {
+                let place = path.display().to_string();
+                let text = std::fs::read_to_string(path);
+                (text.map_err(|error| format!("{place}: {error}"))?, place)
+            }
+            Self::Variable(name) => {
+                let text = std::env::var(name);
+                let why = "not set in the environment, or no text";
+                (text.map_err(|_| format!("{name}: {why}"))?, name.clone())
+            }
+        };
+        let text = text.trim();
+        if text.is_empty() || LONGEST < text.len() || text.contains(char::is_control) {
+            return Err(format!("{place}: expected one line of text, not empty"));
+        }
+        Ok(Secret(text.to_owned()))
+    }
+}
+
+/// A text that nobody is shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+impl Secret {
+    /// All of it, for whoever connects.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// It as an address over HTTP.
+    pub fn url(&self) -> Result<Url, String> {
+        let expected = "expected https://host/path or http://host/path";
+        // The parser's own error quotes nothing, and says too little to be of use.
+        let url = Url::parse(&self.0).map_err(|_| format!("no address, {expected}"))?;
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+            return Err(format!("no address over HTTP, {expected}"));
+        }
+        Ok(url)
+    }
+
+    /// The pieces of it that an answer or an error could repeat.
+    pub(super) fn pieces(&self) -> Vec<String> {
+        let mut pieces = vec![self.0.clone()];
+        if let Ok(url) = self.url() {
+            let queries = url.query_pairs().map(|(_, value)| value.into_owned());
+            pieces.extend(queries.chain(url.query().map(str::to_owned)));
+            pieces.extend([url.username(), url.password().unwrap_or_default()].map(str::to_owned));
+            pieces.extend(url.path_segments().into_iter().flatten().map(str::to_owned));
+            pieces.push(url.path().to_owned());
+        }
+        pieces.retain(|it| SHORTEST <= it.len());
+        // The longest first, so that no rest of one stays.
+        pieces.sort_by_key(|it| std::cmp::Reverse(it.len()));
+        pieces
+    }
+}
+
+/// Scheme, host and port: all of an address that may be said.
+pub fn place(url: &Url) -> String {
+    let host = url.host_str().unwrap_or("(no host)");
+    match url.port() {
+        Some(port) => format!("{}://{host}:{port}", url.scheme()),
+        None => format!("{}://{host}", url.scheme()),
+    }
+}
+
+/// A text without these pieces.
+pub fn hidden(text: &str, pieces: &[String]) -> String {
+    pieces.iter().fold(text.to_owned(), |text, piece| text.replace(piece, "(hidden)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_spoken_of_by_its_host() {
+        let secret = Secret::from(
+            "https://me:pass-word@hooks.example:8443/services/T0000000/B1?key=abcdefgh".to_owned(),
+        );
+        let url = secret.url().expect("an address");
+        assert_eq!(place(&url), "https://hooks.example:8443");
+        let said = hidden(
+            "no T0000000 and abcdefgh and pass-word at /services/T0000000/B1",
+            &secret.pieces(),
+        );
+        assert_eq!(said, "no (hidden) and (hidden) and (hidden) at (hidden)");
+        assert_eq!(
+            format!("{:?} {:?}", secret, Where::Inline(secret.clone())),
+            "(hidden) Inline(hidden)"
+        );
+        assert!(Secret::from("hooks.example".to_owned()).url().is_err());
+        assert!(Secret::from("file:///etc/passwd".to_owned()).url().is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_by_its_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("url");
+        let read = || Where::File(file.clone()).read();
+        assert!(read().expect_err("none").contains("url: "));
+        std::fs::write(&file, "https://x.example/secret\nhttps://y.example/secret\n")
+            .expect("written");
+        let said = read().expect_err("two lines");
+        assert!(said.contains("one line") && !said.contains("example"), "{said}");
+        std::fs::write(&file, " https://x.example/secret\n").expect("written");
+        assert_eq!(read().expect("one line").as_str(), "https://x.example/secret");
+        let unset = Where::Variable("FABRICGATE_SURELY_UNSET".to_owned());
+        assert!(unset.read().expect_err("unset").starts_with("FABRICGATE_SURELY_UNSET: "));
+    }
+}

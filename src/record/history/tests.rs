@@ -1,0 +1,424 @@
+//! The index against run folders: the same whichever way it was made, and whole
+//! whatever happens to it.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::cell::Cell;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
+use crate::model::trend::ChangeKind;
+use crate::model::trend::PartKind;
+use crate::model::unit::Unit;
+use crate::model::verdict::Direction;
+use crate::model::verdict::NodeVerdict;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::VERDICTS_FORMAT;
+use crate::model::verdict::Verdicts;
+use crate::model::worker::Environment;
+use crate::model::worker::MACHINE_FORMAT;
+use crate::model::worker::Machine;
+use crate::record::file;
+use crate::record::folder::Folder;
+use crate::record::stored;
+
+const NODES: [&str; 2] = ["n1", "n2"];
+
+/// What a made-up run is.
+#[derive(Clone, Debug)]
+struct Made {
+    id: String,
+    day: i64,
+    values: Vec<f64>,
+    driver: &'static str,
+    launcher: &'static str,
+    state: &'static str,
+    outcome: Outcome,
+}
+
+fn made(day: i64, level: f64) -> Made {
+    Made {
+        id: format!("run-{day:04}"),
+        day,
+        values: (0..16).map(|n| level + f64::from(n) * 0.01).collect(),
+        driver: "580.1",
+        launcher: "{\"kind\": \"local\"}",
+        state: "complete",
+        outcome: Outcome::Pass,
+    }
+}
+
+/// Cells between two nodes of two GPUs, from these values in turn.
+fn cells(values: &[f64]) -> Vec<Cell> {
+    let ends: Vec<(&str, u32)> = NODES.iter().flat_map(|n| [(*n, 0), (*n, 1)]).collect();
+    let mut values = values.iter().cycle();
+    let mut cells = Vec::new();
+    for src in &ends {
+        for dst in ends.iter().filter(|dst| *dst != src) {
+            cells.push(Cell {
+                domain: Some(DomainName::from("d1")),
+                stage: Some(2),
+                testcase: "pairs".into(),
+                src_node: Some(src.0.into()),
+                src_gpu: Some(src.1),
+                dst_node: Some(dst.0.into()),
+                dst_gpu: Some(dst.1),
+                rail: None,
+                reading: 0,
+                value: values.next().copied(),
+                unit: Unit::GigabytesPerSecond,
+                expected: Some(750.0),
+                ratio: None,
+                outcome: Outcome::Pass,
+            });
+        }
+    }
+    cells
+}
+
+/// Writes a run folder.
+fn write(runs: &Path, run: &Made) -> PathBuf {
+    let folder = Folder::create(runs, &run.id).expect("a folder");
+    let created = crate::model::moment::rfc3339(1_760_000_000 + run.day * 86_400);
+    let text = format!(
+        "{{\"format\": \"fabricgate.run/1\", \"info\": {{\"id\": {:?}, \"created\": {created:?}, \
+         \"profile\": \"audit\", \"source\": \"s\", \"version\": \"0.1.0\"}}, \"state\": {:?}, \
+         \"seed\": 0, \"launcher\": {}, \"policy\": {{}}, \"fleet\": 2, \"claims_digest\": \"c\", \
+         \"thresholds_digest\": \"t\"}}",
+        run.id, run.state, run.launcher
+    );
+    folder.write(file::RUN, text.as_bytes()).expect("written");
+    let claims = "{\"format\": \"fabricgate.claims/1\", \"claims\": {\"domains\": []}}";
+    folder.write(file::CLAIMS, claims.as_bytes()).expect("written");
+    folder.write(file::PLAN, PLAN.as_bytes()).expect("written");
+    folder.write_lines(file::CELLS, cells(&run.values)).expect("written");
+    let verdicts = Verdicts {
+        format: VERDICTS_FORMAT.to_owned(),
+        platform: None,
+        thresholds_digest: "t".to_owned(),
+        outcome: run.outcome,
+        findings: Vec::new(),
+        nodes: NODES
+            .iter()
+            .map(|node| NodeVerdict {
+                node: NodeName::from(*node),
+                domain: Some(DomainName::from("d1")),
+                outcome: run.outcome,
+                reason: "r".to_owned(),
+                detectable: None,
+            })
+            .collect(),
+        unknown: Vec::new(),
+        notes: Vec::new(),
+    };
+    folder.write_json(file::VERDICTS, &verdicts).expect("written");
+    let machines = NODES.iter().map(|node| Machine {
+        format: MACHINE_FORMAT.to_owned(),
+        node: NodeName::from(*node),
+        environment: Environment {
+            driver: Some(run.driver.to_owned()),
+            gpus: vec!["0, GPU-a, 1 MHz, 2 MHz, 30, 100 W, 96.00".to_owned()],
+            ..Environment::default()
+        },
+    });
+    folder.write_lines(file::MACHINES, machines).expect("written");
+    folder.path().to_owned()
+}
+
+const PLAN: &str = "{\"format\": \"fabricgate.plan/1\", \"profile\": \"audit\", \"seed\": 0, \
+    \"parallel\": 1, \"rounds\": [], \"skipped\": [], \"estimate_s\": 0, \"node_seconds\": 0}";
+
+/// A folder of runs and a history beside it.
+struct Site {
+    dir: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::create_dir(dir.path().join("runs")).expect("made");
+        Self { dir }
+    }
+
+    fn runs(&self) -> PathBuf {
+        self.dir.path().join("runs")
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn history(&self) -> History {
+        History::open(&self.file("h.sqlite")).expect("opens")
+    }
+
+    fn put(&self, run: &Made) -> PathBuf {
+        write(&self.runs(), run)
+    }
+}
+
+/// Everything that can be asked of it.
+fn everything(history: &History) -> String {
+    let trends = history.trends(&Selection::of(ALL)).expect("read");
+    let (last, nodes) = (history.last_measured().expect("read"), history.nodes().expect("read"));
+    let runs: Vec<String> =
+        history.runs().expect("read").into_iter().map(|run| format!("{run:?}")).collect();
+    format!("{trends:#?}{last:?}{nodes:?}{runs:?}{:?}", history.changes(&Default::default()))
+}
+
+const ALL: [PartKind; 5] =
+    [PartKind::Link, PartKind::Gpu, PartKind::Node, PartKind::Rail, PartKind::Domain];
+
+#[test]
+fn a_run_is_rolled_up_into_paths_gpus_nodes_and_a_domain() {
+    let site = Site::new();
+    site.put(&made(0, 750.0));
+    let mut history = site.history();
+    assert_eq!(history.catch_up(&site.runs()).expect("read").added, 1);
+    let trends = history.trends(&Selection::of(ALL)).expect("read");
+    let count = |kind| trends.iter().filter(|trend| trend.part.kind == kind).count();
+    assert_eq!(ALL.map(count), [12, 8, 2, 0, 1]);
+    // n1:0 sends the first three values.
+    let of = |kind, node: &str, gpu, direction: Option<Direction>| {
+        let is = |trend: &&crate::model::trend::Trend| {
+            let part = &trend.part;
+            (part.kind, part.gpu, part.direction) == (kind, gpu, direction)
+                && part.node.as_ref().is_some_and(|n| n.as_str() == node)
+        };
+        trends.iter().find(is).expect("it is there").points[0].clone()
+    };
+    let sends = of(PartKind::Gpu, "n1", Some(0), Some(Direction::Tx));
+    assert!((sends.value - 750.01).abs() < 1e-3, "{sends:?}");
+    assert_eq!((sends.expected, sends.outcome), (Some(750.0), Some(Outcome::Pass)));
+    let node = of(PartKind::Node, "n1", None, None);
+    assert!((node.value - 750.01).abs() < 1e-3, "its least GPU: {node:?}");
+    let last = history.last_measured().expect("read");
+    let n1 = &last[&NodeName::from("n1")];
+    assert!(n1.complete && n1.run == "run-0000" && n1.profile == "audit");
+    assert_eq!(history.nodes().expect("read")[1].worst.map(|w| (w * 1e3).round()), Some(1000.0));
+    // People look at paths with the shell.
+    let shown: i64 = history
+        .connection
+        .query_row("SELECT count(*) FROM link_points WHERE sender = 'n1:0'", [], |row| row.get(0))
+        .expect("a view");
+    assert_eq!(shown, 3);
+}
+
+#[test]
+fn the_same_run_twice_changes_nothing_and_an_edited_one_is_taken_anew() {
+    let site = Site::new();
+    let folder = site.put(&made(0, 750.0));
+    let mut history = site.history();
+    let stored = stored::open(&folder).expect("opens");
+    assert_eq!(history.add(&stored).expect("added"), Added::New);
+    let before = everything(&history);
+    assert_eq!(history.add(&stored).expect("added"), Added::Same);
+    assert_eq!(everything(&history), before);
+    Folder::at(&folder).write_lines(file::CELLS, cells(&[700.0])).expect("written");
+    assert_eq!(history.add(&stored).expect("added"), Added::Changed);
+    let after = everything(&history);
+    assert!(after.contains("700.0") && after != before);
+    let count: i64 = history
+        .connection
+        .query_row("SELECT count(*) FROM points", [], |row| row.get(0))
+        .expect("counted");
+    assert_eq!(count, 11, "nothing of before is left");
+}
+
+#[test]
+fn what_cannot_be_read_keeps_nothing_else_out() {
+    let site = Site::new();
+    site.put(&made(0, 750.0));
+    site.put(&Made { state: "running", ..made(1, 750.0) });
+    let half = site.put(&made(2, 750.0));
+    fs::remove_file(half.join(file::PLAN)).expect("removed");
+    let edited = site.put(&made(3, 750.0));
+    fs::write(edited.join(file::CELLS), "{\"no\": cell}\n").expect("written");
+    let newer = site.put(&made(4, 750.0));
+    fs::write(newer.join(file::RUN), "{\"format\": \"fabricgate.run/9\"}").expect("written");
+    let unjudged = site.put(&made(5, 750.0));
+    fs::remove_file(unjudged.join(file::VERDICTS)).expect("removed");
+    let mut history = site.history();
+    for anew in [false, true] {
+        let rebuilt = match anew {
+            true => history.rebuild(&site.runs()),
+            false => history.catch_up(&site.runs()),
+        }
+        .expect("goes on");
+        assert_eq!((rebuilt.added, rebuilt.unjudged, rebuilt.unreadable.len()), (1, 2, 3));
+        assert!(rebuilt.unreadable.iter().any(|(_, why)| why.contains("cells.jsonl:1")));
+        assert!(rebuilt.unreadable.iter().any(|(_, why)| why.contains("newer fabricgate")));
+        assert_eq!(history.runs().expect("read").len(), 1);
+    }
+}
+
+#[test]
+fn changes_stand_beside_the_run_that_first_shows_them() {
+    let site = Site::new();
+    site.put(&made(0, 750.0));
+    site.put(&Made { driver: "580.2", ..made(1, 740.0) });
+    let mut history = site.history();
+    history.catch_up(&site.runs()).expect("read");
+    let changes = history.changes(&Default::default()).expect("read");
+    assert_eq!(changes.len(), 2, "{changes:?}");
+    assert!(changes.iter().all(|c| c.kind == ChangeKind::Driver && c.run == "run-0001"));
+    assert_eq!((changes[0].before.as_str(), changes[0].after.as_str()), ("580.1", "580.2"));
+    let trends = history.trends(&Selection::default()).expect("read");
+    let node = trends.iter().find(|trend| trend.part.kind == PartKind::Node).expect("one");
+    assert_eq!(node.changes.len(), 1, "its own only");
+    let domain = trends.iter().find(|trend| trend.part.kind == PartKind::Domain).expect("one");
+    assert_eq!(domain.changes.len(), 2, "those of all its nodes");
+}
+
+#[test]
+fn what_was_simulated_is_no_history_of_machines() {
+    let site = Site::new();
+    let sim = "{\"kind\": \"sim\", \"scenario\": \"s.toml\"}";
+    site.put(&Made { launcher: sim, ..made(0, 1.0) });
+    let mut history = site.history();
+    history.catch_up(&site.runs()).expect("read");
+    assert_eq!(history.runs().expect("read").len(), 1, "better than none");
+    site.put(&made(1, 750.0));
+    history.catch_up(&site.runs()).expect("read");
+    assert_eq!(history.runs().expect("read").len(), 1);
+    assert_eq!(history.last_measured().expect("read")[&NodeName::from("n1")].run, "run-0001");
+    assert!(!everything(&history).contains("run-0000"));
+}
+
+#[test]
+fn a_newer_a_foreign_and_a_damaged_file_are_told_apart() {
+    let site = Site::new();
+    let (newer, foreign, damaged) =
+        (site.file("newer.sqlite"), site.file("foreign.sqlite"), site.file("damaged.sqlite"));
+    drop(History::open(&newer).expect("made"));
+    let connection = Connection::open(&newer).expect("opens");
+    connection.pragma_update(None, "user_version", 9).expect("set");
+    drop(connection);
+    for opened in [History::open(&newer), History::open_read_only(&newer)] {
+        let error = opened.expect_err("newer");
+        let said = error.to_string();
+        assert!(said.contains("newer.sqlite: a history of version 9") && !error.is_damage());
+        assert!(said.contains("[history] path") && said.contains("--rebuild"), "{said}");
+    }
+    let connection = Connection::open(&foreign).expect("opens");
+    connection.execute_batch("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)").expect("ok");
+    drop(connection);
+    assert!(matches!(History::open(&foreign), Err(HistoryError::Foreign { .. })));
+    let connection = Connection::open(&foreign).expect("opens");
+    let left: i64 = connection.query_row("SELECT x FROM theirs", [], |row| row.get(0)).expect("ok");
+    assert_eq!(left, 1, "what is not ours is left alone");
+
+    fs::write(&damaged, b"not a database at all, and longer than a header of one ...").expect("ok");
+    assert!(History::open(&damaged).expect_err("no database").is_damage());
+    assert!(History::open_read_only(&damaged).expect_err("no database").is_damage());
+    let aside = set_aside(&damaged).expect("renamed");
+    assert_eq!(aside, site.file("damaged.sqlite.damaged-1"));
+    assert!(aside.exists() && !damaged.exists());
+    let mut history = History::open(&damaged).expect("a new one");
+    site.put(&made(0, 750.0));
+    assert_eq!(history.rebuild(&site.runs()).expect("read").added, 1);
+    drop(history);
+    // Every page but the first.
+    let mut bytes = fs::read(&damaged).expect("there");
+    bytes[4_096..].fill(0xA5);
+    fs::write(&damaged, bytes).expect("written");
+    let opened = History::open(&damaged);
+    assert!(opened.expect_err("a broken page").is_damage());
+    assert_eq!(set_aside(&damaged).expect("renamed"), site.file("damaged.sqlite.damaged-2"));
+    assert!(matches!(History::open_read_only(&damaged), Err(HistoryError::Missing { .. })));
+}
+
+#[test]
+fn old_points_are_thinned_and_what_they_said_stays() {
+    let site = Site::new();
+    // Two a day for 60 days; from day 30 on a twentieth less.
+    for half in 0..120i64 {
+        let level = if half < 60 { 750.0 } else { 710.0 };
+        let run = Made { id: format!("run-{half:04}"), ..made(half / 2, level) };
+        site.put(&run);
+    }
+    let mut history = site.history();
+    history.catch_up(&site.runs()).expect("read");
+    let assessed = |history: &History| {
+        let whole = history.whole_since().expect("read");
+        let mut trends = history.trends(&Selection::of([PartKind::Node])).expect("read");
+        for trend in &mut trends {
+            crate::judge::drift::assess_since(trend, whole);
+        }
+        trends
+    };
+    let before = assessed(&history);
+    let rung = |trends: &[crate::model::trend::Trend]| -> Vec<String> {
+        trends[0].alarms.iter().map(|alarm| alarm.run.clone()).collect()
+    };
+    assert_eq!(rung(&before), ["run-0060"]);
+    let now_unix = 1_760_000_000 + 70 * 86_400;
+    let retention = Retention { now_unix, keep_days: 20, thin_after_days: 50 };
+    let thinned = history.compact(&retention).expect("thinned");
+    assert!(thinned.runs > 60 && thinned.after < thinned.before / 2, "{thinned:?}");
+    let after = assessed(&history);
+    assert_eq!(rung(&after), rung(&before));
+    assert!(after[0].points.len() < before[0].points.len());
+    assert_eq!(after[0].points.last(), before[0].points.last());
+    assert_eq!(history.runs().expect("read").len(), 120, "runs, nodes and findings stay");
+    // Again, and from the folders: what is thinned stays so.
+    let text = everything(&history);
+    assert_eq!(history.compact(&retention).expect("again").before, 0);
+    history.rebuild(&site.runs()).expect("read");
+    assert_eq!(everything(&history), text);
+}
+
+#[test]
+fn readers_read_while_one_writes_and_a_second_writer_waits() {
+    let site = Site::new();
+    site.put(&made(0, 750.0));
+    let file = site.file("h.sqlite");
+    let mut first = History::open(&file).expect("opens");
+    first.catch_up(&site.runs()).expect("read");
+    let reader = History::open_read_only(&file).expect("reads");
+    assert_eq!(reader.runs().expect("read").len(), 1);
+    let (runs, other) = (site.runs(), file.clone());
+    let second = std::thread::spawn(move || {
+        let mut second = History::open(&other).expect("waits until it may");
+        second.catch_up(&runs).expect("read")
+    });
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    site.put(&made(1, 750.0));
+    first.catch_up(&site.runs()).expect("read");
+    drop(first);
+    let rebuilt = second.join().expect("ends");
+    assert_eq!((rebuilt.added, rebuilt.same), (0, 2), "it sees what the first one wrote");
+    assert_eq!(reader.runs().expect("read").len(), 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn made_anew_it_is_as_it_grew(
+        days in prop::collection::vec((0i64..40, 700.0..760.0f64, 0..3usize), 1..6),
+        shuffled in any::<u64>(),
+    ) {
+        let site = Site::new();
+        let mut grown = site.history();
+        let mut order: Vec<usize> = (0..days.len()).collect();
+        order.sort_by_key(|n| (*n as u64).wrapping_mul(shuffled | 1));
+        for n in order {
+            let (day, level, driver) = days[n];
+            let driver = ["580.1", "580.2", "590"][driver];
+            let run = Made { id: format!("run-{n}"), driver, ..made(day, level) };
+            let stored = stored::open(&site.put(&run)).expect("opens");
+            prop_assert_eq!(grown.add(&stored).expect("added"), Added::New);
+        }
+        let mut anew = History::open(&site.file("anew.sqlite")).expect("opens");
+        anew.rebuild(&site.runs()).expect("read");
+        prop_assert_eq!(everything(&grown), everything(&anew));
+        let before = everything(&grown);
+        grown.rebuild(&site.runs()).expect("read");
+        prop_assert_eq!(everything(&grown), before);
+    }
+}

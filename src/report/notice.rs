@@ -1,0 +1,373 @@
+//! What people are told without asking: which events a run and the state of the
+//! gate amount to, which of them are news, and how they read in each receiver's
+//! format.
+//!
+//! Pure. Who is told, and whether it arrived, is `notify`'s.
+
+pub mod alertmanager;
+pub mod generic;
+pub mod news;
+pub mod slack;
+
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::class;
+use super::metrics::State;
+use super::plain::clip;
+use super::plain::percent;
+use super::plain::plain;
+use crate::model::action::ActionKind;
+use crate::model::action::ActionPlan;
+use crate::model::action::ActionResult;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
+use crate::model::moment::rfc3339;
+use crate::model::run::Run;
+use crate::model::verdict::Finding;
+use crate::model::verdict::NodeVerdict;
+use crate::model::verdict::Outcome;
+
+/// Longest text of one field: a message is read on a telephone.
+const LONGEST: usize = 400;
+
+/// What can be told.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Event {
+    /// A part works below what it must deliver.
+    Degraded,
+    /// A part cannot be used as claimed.
+    Failed,
+    /// A node could not be judged.
+    Unknown,
+    /// What was told before is over.
+    PassAgain,
+    /// Something was done to a node, or was not done for a budget.
+    Action,
+    /// The breaker tripped, or a run proposed nothing for a common cause.
+    Breaker,
+    /// A certificate expired.
+    Expired,
+    /// A part drifts away from what is usual for it.
+    Drift,
+}
+
+impl Event {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Degraded,
+        Self::Failed,
+        Self::Unknown,
+        Self::PassAgain,
+        Self::Action,
+        Self::Breaker,
+        Self::Expired,
+        Self::Drift,
+    ];
+
+    /// Its name in configuration and documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Degraded => "degraded",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+            Self::PassAgain => "pass-again",
+            Self::Action => "action",
+            Self::Breaker => "breaker",
+            Self::Expired => "expired",
+            Self::Drift => "drift",
+        }
+    }
+
+    /// How urgent it is, in the words that alert rules use.
+    pub fn severity(self) -> &'static str {
+        match self {
+            Self::Failed | Self::Breaker => "critical",
+            Self::Degraded | Self::Unknown | Self::Expired | Self::Drift => "warning",
+            Self::PassAgain | Self::Action => "info",
+        }
+    }
+
+    /// Whether it goes on until something ends it; the others happen once.
+    fn stands(self) -> bool {
+        !matches!(self, Self::PassAgain | Self::Action)
+    }
+}
+
+/// One thing to tell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Item {
+    /// The same for the same thing in every run.
+    pub key: String,
+    /// What kind of thing.
+    pub event: Event,
+    /// The node, where it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeName>,
+    /// The domain, where it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainName>,
+    /// The class of the worst finding, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// What the worst finding measured, as a share of what is expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// What it is, in a few words.
+    pub what: String,
+    /// How bad, in one sentence.
+    pub how: String,
+    /// What was done about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<String>,
+    /// What to do next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// What there is to tell at one time, before anybody looked whether it is news.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Occasion {
+    /// The run, where there is one.
+    pub run: Option<String>,
+    /// Its profile.
+    pub profile: Option<String>,
+    /// Its folder.
+    pub folder: Option<String>,
+    /// What stands or has happened.
+    pub items: Vec<Item>,
+    /// Keys of what is known to be well now.
+    pub well: BTreeSet<String>,
+    /// Domains that were measured whole: what was told of their parts and is not
+    /// among the items is over.
+    pub covered: BTreeSet<DomainName>,
+}
+
+/// What a run has to tell. An interrupted one tells of nothing that it left
+/// unmeasured, and ends nothing.
+pub fn of_run(run: &Run, acted: Option<&ActionPlan>, folder: &str, is_partial: bool) -> Occasion {
+    let mut occasion = Occasion {
+        run: Some(run.info.id.clone()),
+        profile: Some(run.info.profile.clone()),
+        folder: Some(folder.to_owned()),
+        ..Occasion::default()
+    };
+    let findings: Vec<&Finding> =
+        run.verdicts.findings.iter().filter(|it| Outcome::Unknown < it.outcome).collect();
+    let mut told: BTreeSet<&str> = BTreeSet::new();
+    for verdict in &run.verdicts.nodes {
+        match verdict.outcome {
+            Outcome::Pass if is_partial => {}
+            Outcome::Pass => drop(occasion.well.insert(of_node(&verdict.node))),
+            Outcome::Unknown if is_partial => {}
+            _ => {
+                let own =
+                    findings.iter().filter(|it| it.locus.node.as_ref() == Some(&verdict.node));
+                let own: Vec<&Finding> = own.copied().collect();
+                told.extend(own.iter().map(|it| it.id.as_str()));
+                occasion.items.push(node(verdict, &own, acted));
+            }
+        }
+    }
+    for it in findings.iter().filter(|it| !told.contains(it.id.as_str())) {
+        occasion.items.push(part(it));
+    }
+    if !is_partial {
+        let domains = run.verdicts.nodes.iter().filter_map(|it| it.domain.clone());
+        occasion.covered.extend(domains);
+    }
+    if let Some(plan) = run.actions.as_ref() {
+        occasion.items.extend(plan.frozen.as_ref().map(|why| frozen(why)));
+        if plan.frozen.is_none() && !is_partial {
+            occasion.well.insert(FROZEN.to_owned());
+        }
+    }
+    occasion.items.extend(acted.into_iter().flat_map(|plan| done(plan, &run.info.id)));
+    occasion
+}
+
+/// What the state of certificates, the gate and the history has to tell.
+pub fn of_state(state: &State) -> Occasion {
+    let mut occasion = Occasion::default();
+    for (name, it) in &state.nodes {
+        let key = format!("expired/{name}");
+        match &it.certificate {
+            Some(certificate) if !certificate.is_void && certificate.expires <= state.now => {
+                let mut item = item(key, Event::Expired, "certificate expired");
+                (item.node, item.domain) = (Some(name.clone()), it.domain.clone());
+                item.how = format!("it counted until {}", rfc3339(certificate.expires));
+                item.next = Some(format!("measure it again: `fabricgate admit {name} --apply`"));
+                occasion.items.push(item);
+            }
+            Some(certificate) if !certificate.is_void => drop(occasion.well.insert(key)),
+            // A void one was drained or is other hardware, which is told otherwise.
+            _ => {}
+        }
+        let key = format!("drift/{name}");
+        if 0 < it.alarms {
+            let mut item = item(key, Event::Drift, "drifts from what is usual for it");
+            (item.node, item.domain) = (Some(name.clone()), it.domain.clone());
+            item.how = format!("{} series of the node have a drift alarm that stands", it.alarms);
+            item.next = Some(format!("see `fabricgate history {name}`"));
+            occasion.items.push(item);
+        } else {
+            occasion.well.insert(key);
+        }
+    }
+    match &state.gate {
+        Some(gate) if gate.is_tripped => {
+            let mut item = item(BREAKER.to_owned(), Event::Breaker, "the breaker tripped");
+            "nothing but releases is carried out".clone_into(&mut item.how);
+            let next =
+                "see `fabricgate gate status`; when it is safe, `fabricgate gate reset --why TEXT`";
+            item.next = Some(next.to_owned());
+            occasion.items.push(item);
+        }
+        Some(_) => drop(occasion.well.insert(BREAKER.to_owned())),
+        None => {}
+    }
+    occasion
+}
+
+const BREAKER: &str = "breaker";
+const FROZEN: &str = "frozen";
+
+fn of_node(node: &NodeName) -> String {
+    format!("node/{node}")
+}
+
+fn item(key: String, event: Event, what: &str) -> Item {
+    Item {
+        key,
+        event,
+        node: None,
+        domain: None,
+        class: None,
+        ratio: None,
+        what: what.to_owned(),
+        how: String::new(),
+        done: None,
+        next: None,
+    }
+}
+
+fn event(outcome: Outcome) -> Event {
+    match outcome {
+        Outcome::Failed => Event::Failed,
+        Outcome::Degraded => Event::Degraded,
+        Outcome::Unknown | Outcome::Pass => Event::Unknown,
+    }
+}
+
+fn node(verdict: &NodeVerdict, own: &[&Finding], acted: Option<&ActionPlan>) -> Item {
+    // Findings are in order of how bad they are.
+    let worst = own.iter().max_by_key(|it| it.outcome).copied();
+    let what = worst.map_or_else(|| "not judged".to_owned(), |it| class::title(&it.class));
+    let mut item = item(of_node(&verdict.node), event(verdict.outcome), &what);
+    (item.node, item.domain) = (Some(verdict.node.clone()), verdict.domain.clone());
+    item.how = short(worst.map_or(&verdict.reason, |it| &it.summary));
+    if let Some(worst) = worst {
+        item.class = Some(worst.class.clone());
+        item.next = class::advice(&worst.class).map(short);
+    }
+    item.ratio = own.iter().filter_map(|it| it.ratio).filter(|it| it.is_finite()).reduce(f64::min);
+    item.done = acted.and_then(|plan| about(plan, &verdict.node));
+    item
+}
+
+/// What a plan that was carried out did about a node.
+fn about(plan: &ActionPlan, node: &NodeName) -> Option<String> {
+    let records =
+        plan.records.iter().filter(|it| it.node == *node && it.kind != ActionKind::Certify);
+    let done: Vec<String> = records.map(|it| result(it.kind, it.result).to_owned()).collect();
+    if !done.is_empty() {
+        return Some(done.join(", "));
+    }
+    let withheld = plan.withheld.iter().find(|it| it.what == node.as_str())?;
+    Some(short(&format!("nothing: {}", withheld.why)))
+}
+
+fn part(finding: &Finding) -> Item {
+    let mut item =
+        item(format!("part/{}", finding.id), event(finding.outcome), &class::title(&finding.class));
+    (item.node, item.domain) = (finding.locus.node.clone(), finding.locus.domain.clone());
+    item.how = short(&finding.summary);
+    item.class = Some(finding.class.clone());
+    item.ratio = finding.ratio.filter(|it| it.is_finite());
+    item.next = class::advice(&finding.class).map(short);
+    item
+}
+
+fn frozen(why: &str) -> Item {
+    let mut item = item(FROZEN.to_owned(), Event::Breaker, "no drains are proposed");
+    item.how = short(why);
+    item.next =
+        Some("look for what the suspects have in common before anything is drained".to_owned());
+    item
+}
+
+/// What was done to nodes, and what a budget forbade. That a node was certified is
+/// no news.
+fn done(plan: &ActionPlan, run: &str) -> Vec<Item> {
+    let mut items = Vec::new();
+    for it in plan.records.iter().filter(|it| it.kind != ActionKind::Certify) {
+        // It was so before; that was told then.
+        if it.result == ActionResult::Already {
+            continue;
+        }
+        let word = result(it.kind, it.result);
+        let key = format!("action/{run}/{}/{word}", it.node);
+        let mut item = item(key, Event::Action, word);
+        item.node = Some(it.node.clone());
+        item.how = short(&it.detail);
+        let of = plan.actions.iter().find(|action| action.node == it.node);
+        if let Some(action) = of {
+            item.domain.clone_from(&action.domain);
+            item.ratio = action.ratio;
+            item.done = Some(short(&action.why));
+        }
+        items.push(item);
+    }
+    for it in plan.withheld.iter().filter(|it| it.budget) {
+        let key = format!("action/{run}/{}/withheld", it.what);
+        let mut item = item(key, Event::Action, "not drained");
+        item.node = Some(NodeName::from(it.what.as_str())).filter(NodeName::is_one_node);
+        item.how = short(&it.why);
+        items.push(item);
+    }
+    items
+}
+
+fn result(kind: ActionKind, result: ActionResult) -> &'static str {
+    let is_done = matches!(result, ActionResult::Done | ActionResult::Already);
+    match (kind, is_done, result) {
+        (ActionKind::Drain, true, _) => "drained",
+        (ActionKind::Relabel, true, _) => "marked",
+        (ActionKind::Release, true, _) => "released",
+        (ActionKind::Certify, true, _) => "certified",
+        (_, _, ActionResult::Superseded) => "left to somebody else",
+        (_, _, ActionResult::Unknown) => "begun, and not seen to end",
+        (ActionKind::Drain, ..) => "drain not done",
+        (ActionKind::Relabel, ..) => "mark not done",
+        (ActionKind::Release, ..) => "release not done",
+        (ActionKind::Certify, ..) => "certificate not said",
+    }
+}
+
+fn short(text: &str) -> String {
+    clip(&plain(text), LONGEST)
+}
+
+/// A share in words, where there is one.
+fn share(item: &Item) -> Option<String> {
+    item.ratio.map(|ratio| format!("{} of expected", percent(ratio)))
+}
+
+#[cfg(test)]
+mod tests;

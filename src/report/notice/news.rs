@@ -1,0 +1,176 @@
+//! Which of what there is to tell is news to one receiver, by what it was told
+//! before.
+//!
+//! The memory is a value (`fabricgate.notified/1`); it changes only when a message
+//! has arrived.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::Event;
+use super::Item;
+use super::Occasion;
+
+/// The format of what receivers were told.
+pub const NOTIFIED_FORMAT: &str = "fabricgate.notified/1";
+
+/// A share that much lower than the one that was told is worse: readings of one
+/// part lie within 2 % of each other, and nobody wants to hear of noise.
+const WORSE: f64 = 0.05;
+
+/// An hour, in seconds.
+const HOUR_S: i64 = 3_600;
+
+/// Most things that happened once and are kept for a later message.
+const KEPT: usize = 100;
+
+/// What all receivers were told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Notified {
+    /// `fabricgate.notified/1`.
+    pub format: String,
+    /// By receiver.
+    pub targets: BTreeMap<String, Memory>,
+}
+
+impl Default for Notified {
+    fn default() -> Self {
+        Self { format: NOTIFIED_FORMAT.to_owned(), targets: BTreeMap::new() }
+    }
+}
+
+/// What one receiver was told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    /// What it was told that still stands, by key.
+    #[serde(default)]
+    pub told: BTreeMap<String, Item>,
+    /// When messages went to it, in seconds since 1970, of the last hour.
+    #[serde(default)]
+    pub sent: Vec<i64>,
+    /// What happened once and did not reach it yet.
+    #[serde(default)]
+    pub kept: Vec<Item>,
+    /// Messages that were held back since the last that went.
+    #[serde(default)]
+    pub withheld: u32,
+}
+
+/// What one receiver hears.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct News {
+    /// What is new, changed or worse.
+    pub fresh: Vec<Item>,
+    /// What it was told and is over.
+    pub over: Vec<Item>,
+    /// What stands and it knows already.
+    pub standing: Vec<Item>,
+    /// What stood as another event, and does so no more.
+    pub replaced: Vec<Item>,
+    /// Keys of what is over, and of which it does not want to hear.
+    pub forgotten: Vec<String>,
+    /// Messages that were held back before this one.
+    pub withheld: u32,
+}
+
+impl News {
+    /// Whether there is nothing to say.
+    pub fn is_none(&self) -> bool {
+        self.fresh.is_empty() && self.over.is_empty()
+    }
+}
+
+impl Memory {
+    /// What of an occasion this receiver hears, which asked for these events.
+    pub fn news(&self, occasion: &Occasion, on: &BTreeSet<Event>) -> News {
+        let mut news = News { withheld: self.withheld, ..News::default() };
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        for item in self.kept.iter().chain(&occasion.items) {
+            seen.insert(&item.key);
+            if !on.contains(&item.event) {
+                continue;
+            }
+            match self.told.get(&item.key) {
+                Some(known) if !is_news(known, item) => news.standing.push(item.clone()),
+                Some(known) => {
+                    if known.event != item.event {
+                        news.replaced.push(known.clone());
+                    }
+                    news.fresh.push(item.clone());
+                }
+                None => news.fresh.push(item.clone()),
+            }
+        }
+        for (key, known) in self.told.iter().filter(|(key, _)| !seen.contains(key.as_str())) {
+            let of_part = key.starts_with("part/");
+            let is_covered = known.domain.as_ref().is_some_and(|it| occasion.covered.contains(it));
+            if occasion.well.contains(key) || (of_part && is_covered) {
+                news.over.push(known.clone());
+            } else {
+                // Nobody looked: that it was not measured again ends nothing.
+                news.standing.push(known.clone());
+            }
+        }
+        if !on.contains(&Event::PassAgain) {
+            news.forgotten = news.over.drain(..).map(|it| it.key).collect();
+        }
+        news
+    }
+
+    /// Whether one more message may go now: so many an hour.
+    pub fn may_send(&self, now: i64, per_hour: usize) -> bool {
+        self.sent.iter().filter(|at| is_recent(**at, now)).count() < per_hour
+    }
+
+    /// A message with this news has arrived.
+    pub fn arrived(&mut self, news: &News, now: i64) {
+        self.sent.retain(|at| is_recent(*at, now));
+        self.sent.push(now);
+        self.kept.clear();
+        self.withheld = 0;
+        for item in news.fresh.iter().chain(&news.standing).filter(|it| it.event.stands()) {
+            self.told.insert(item.key.clone(), item.clone());
+        }
+        for item in &news.over {
+            self.told.remove(&item.key);
+        }
+    }
+
+    /// A message was held back or did not arrive: what happened once is kept for
+    /// the next, what stands will be there again.
+    pub fn missed(&mut self, news: &News, is_limited: bool) {
+        let once = news.fresh.iter().filter(|it| !it.event.stands());
+        let mut kept: Vec<Item> = once.cloned().collect();
+        let surplus = kept.len().saturating_sub(KEPT);
+        kept.drain(..surplus);
+        self.kept = kept;
+        if is_limited {
+            self.withheld = self.withheld.saturating_add(1);
+        }
+    }
+
+    /// Forgets what is over though nobody wants to hear of that; whether there was any.
+    pub fn forget(&mut self, news: &News) -> bool {
+        let before = self.told.len();
+        self.told.retain(|key, _| !news.forgotten.contains(key));
+        self.told.len() < before
+    }
+}
+
+/// Whether there is more to say than was told: another event or class, or worse.
+/// That a node could not be judged again does not end what was known of it.
+fn is_news(known: &Item, item: &Item) -> bool {
+    if item.event == Event::Unknown && matches!(known.event, Event::Degraded | Event::Failed) {
+        return false;
+    }
+    let is_worse = known.ratio.zip(item.ratio).is_some_and(|(then, now)| now < then - WORSE);
+    known.event != item.event || known.class != item.class || is_worse
+}
+
+fn is_recent(at: i64, now: i64) -> bool {
+    // A clock that was put back must not silence everything for ever.
+    (now - HOUR_S..=now).contains(&at)
+}

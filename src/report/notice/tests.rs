@@ -1,0 +1,219 @@
+//! What is told of made-up runs, to whom, how often, and in which words.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::generic::About;
+use super::generic::notice;
+use super::news::Memory;
+use super::news::News;
+use super::*;
+use crate::report::fixture;
+use crate::report::metrics::Certified;
+use crate::report::metrics::GateState;
+use crate::report::metrics::NodeState;
+
+fn all() -> BTreeSet<Event> {
+    Event::ALL.into()
+}
+
+fn degraded(node: &str, ratio: f64) -> Item {
+    let mut it = item(format!("node/{node}"), Event::Degraded, "NVLink slow");
+    (it.node, it.domain) = (Some(node.into()), Some("block01".into()));
+    (it.class, it.ratio) = (Some("nvlink-low".to_owned()), Some(ratio));
+    "it measured less".clone_into(&mut it.how);
+    it
+}
+
+fn occasion(items: Vec<Item>, well: &[&str]) -> Occasion {
+    let well = well.iter().map(|it| (*it).to_owned()).collect();
+    Occasion { items, well, ..Occasion::default() }
+}
+
+fn about() -> About<'static> {
+    About {
+        site: Some("<lab>"),
+        at: "2026-03-04T05:06:07Z",
+        run: Some("r1"),
+        profile: Some("audit"),
+        folder: Some("/runs/r`1`"),
+        is_test: false,
+    }
+}
+
+#[test]
+fn the_same_finding_is_told_once_again_when_it_is_worse_and_at_its_end() {
+    let mut memory = Memory::default();
+    let mut hear = |occasion: &Occasion| {
+        let news = memory.news(occasion, &all());
+        let heard = (news.fresh.len(), news.over.len());
+        if !news.is_none() {
+            memory.arrived(&news, 0);
+        }
+        heard
+    };
+    assert_eq!(hear(&occasion(vec![degraded("n1", 0.9)], &[])), (1, 0));
+    assert_eq!(hear(&occasion(vec![degraded("n1", 0.88)], &[])), (0, 0), "noise");
+    assert_eq!(hear(&occasion(vec![degraded("n1", 0.7)], &[])), (1, 0), "worse");
+    assert_eq!(hear(&occasion(Vec::new(), &[])), (0, 0), "nobody looked");
+    let unknown = Item { event: Event::Unknown, ..degraded("n1", 0.7) };
+    assert_eq!(hear(&occasion(vec![unknown], &[])), (0, 0), "not judged again");
+    let failed = Item { event: Event::Failed, ..degraded("n1", 0.7) };
+    assert_eq!(hear(&occasion(vec![failed], &[])), (1, 0), "another event");
+    assert_eq!(hear(&occasion(Vec::new(), &["node/n1"])), (0, 1), "over");
+    assert_eq!(hear(&occasion(Vec::new(), &["node/n1"])), (0, 0), "over once");
+}
+
+#[test]
+fn a_slow_decline_is_told_though_each_step_is_small() {
+    let mut memory = Memory::default();
+    let mut told = 0;
+    for step in 0..20 {
+        let now = occasion(vec![degraded("n1", 0.95 - 0.01 * f64::from(step))], &[]);
+        let news = memory.news(&now, &all());
+        if !news.is_none() {
+            told += 1;
+            memory.arrived(&news, 0);
+        }
+    }
+    assert!((3..=5).contains(&told), "{told}");
+}
+
+#[test]
+fn what_a_receiver_did_not_ask_for_it_does_not_hear() {
+    let on: BTreeSet<Event> = [Event::Failed].into();
+    let mut memory = Memory::default();
+    assert!(memory.news(&occasion(vec![degraded("n1", 0.9)], &[]), &on).is_none());
+    let failed = Item { event: Event::Failed, ..degraded("n1", 0.1) };
+    let news = memory.news(&occasion(vec![failed], &[]), &on);
+    memory.arrived(&news, 0);
+    let news = memory.news(&occasion(Vec::new(), &["node/n1"]), &on);
+    assert!(news.is_none() && memory.forget(&news) && memory.told.is_empty());
+}
+
+#[test]
+fn what_was_held_back_is_told_later_and_what_happened_once_is_not_lost() {
+    let mut memory = Memory { sent: vec![100, 200], ..Memory::default() };
+    assert!(!memory.may_send(3_000, 2) && memory.may_send(3_701, 2));
+    assert!(memory.may_send(50, 2), "a clock that was put back silences nobody");
+    let mut drained = item("action/r1/n1/drained".to_owned(), Event::Action, "drained");
+    drained.node = Some("n1".into());
+    let news = memory.news(&occasion(vec![drained, degraded("n1", 0.5)], &[]), &all());
+    memory.missed(&news, true);
+    let later = memory.news(&occasion(Vec::new(), &[]), &all());
+    assert_eq!((later.fresh.len(), later.withheld), (1, 1));
+    memory.arrived(&later, 4_000);
+    assert!(memory.kept.is_empty() && memory.withheld == 0 && memory.told.is_empty());
+}
+
+#[test]
+fn a_run_tells_of_its_nodes_and_an_interrupted_one_ends_nothing() {
+    let rack = fixture::rack();
+    let told = of_run(&rack, None, "/runs/r1", false);
+    assert!(!told.items.is_empty() && !told.covered.is_empty());
+    for verdict in &rack.verdicts.nodes {
+        let key = format!("node/{}", verdict.node);
+        let is_told = told.items.iter().any(|it| it.key == key);
+        assert_eq!(is_told, verdict.outcome != Outcome::Pass, "{key}");
+        assert_eq!(told.well.contains(&key), verdict.outcome == Outcome::Pass, "{key}");
+    }
+    let cut = of_run(&rack, None, "/runs/r1", true);
+    assert!(cut.well.is_empty() && cut.covered.is_empty());
+    assert!(cut.items.iter().all(|it| it.event != Event::Unknown));
+}
+
+#[test]
+fn the_state_tells_of_expired_certificates_and_the_breaker() {
+    let mut state = State { now: 100, ..State::default() };
+    for (name, expires, is_void) in [("n1", 90, false), ("n2", 200, false), ("n3", 90, true)] {
+        let certificate = Some(Certified { issued: 1, expires, is_void });
+        state.nodes.insert(name.into(), NodeState { certificate, ..NodeState::default() });
+    }
+    state.gate = Some(GateState { is_tripped: true, ..GateState::default() });
+    let told = of_state(&state);
+    let keys: Vec<&str> = told.items.iter().map(|it| it.key.as_str()).collect();
+    assert_eq!(keys, ["expired/n1", "breaker"]);
+    assert!(told.well.contains("expired/n2") && !told.well.contains("expired/n3"));
+    state.gate = Some(GateState::default());
+    assert!(of_state(&state).well.contains("breaker"));
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(all) => all.iter().flat_map(texts).collect(),
+        Value::Object(all) if all.get("text").is_some_and(Value::is_string) => {
+            vec![all["text"].as_str().expect("text").to_owned()]
+        }
+        Value::Object(all) => all.values().flat_map(texts).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn slack_gets_blocks_within_its_limits_and_no_mention_from_a_name() {
+    let mut items: Vec<Item> = (0..300).map(|n| degraded(&format!("n{n:03}"), 0.5)).collect();
+    for n in 0..40 {
+        let mut odd = degraded("<!channel>", 0.5);
+        odd.what = format!("{n}: <https://x|y> & {}", "z".repeat(5_000));
+        odd.how = "h".repeat(5_000);
+        items.push(odd);
+    }
+    let news = News { fresh: items, withheld: 3, ..News::default() };
+    let payload = slack::payload(&notice(&news, &about()));
+    let blocks = payload["blocks"].as_array().expect("blocks");
+    assert!(blocks.len() <= 50);
+    assert_eq!(blocks[0]["text"]["type"], "plain_text");
+    assert!(blocks[0]["text"]["text"].as_str().expect("text").chars().count() <= 150);
+    for text in blocks.iter().skip(1).flat_map(|it| texts(&it.clone())) {
+        assert!(text.chars().count() <= 3_000);
+        assert!(!text.contains(['<', '>']), "{text}");
+    }
+    let all = payload.to_string();
+    assert!(all.contains("n[000-299] (block01): NVLink slow"), "{}", &all[..600]);
+    assert!(all.contains("3 messages before this one were held back"));
+    assert!(all.contains("`/runs/r'1'`"));
+    assert!(payload["text"].as_str().expect("text").contains("&lt;lab&gt;"));
+}
+
+#[test]
+fn alertmanager_knows_an_alert_again_and_hears_of_its_end() {
+    let labels = |news: &News| {
+        let payload = alertmanager::payload(news, &about(), 1_000, 500);
+        let all = payload.as_array().expect("alerts").clone();
+        all.into_iter().map(|it| (it["labels"].clone(), it["endsAt"].clone())).collect::<Vec<_>>()
+    };
+    let fresh = labels(&News { fresh: vec![degraded("n1", 0.9)], ..News::default() });
+    let worse = labels(&News { standing: vec![degraded("n1", 0.5)], ..News::default() });
+    assert_eq!(fresh, worse);
+    let over = labels(&News { over: vec![degraded("n1", 0.5)], ..News::default() });
+    assert_eq!(over[0].0, fresh[0].0);
+    assert_eq!(
+        (&fresh[0].1, &over[0].1),
+        (&"1970-01-01T00:25:00Z".into(), &"1970-01-01T00:16:40Z".into())
+    );
+    // Another event is another alert, and the first one ends.
+    let mut memory = Memory::default();
+    memory.arrived(&News { fresh: vec![degraded("n1", 0.9)], ..News::default() }, 0);
+    let failed = Item { event: Event::Failed, ..degraded("n1", 0.1) };
+    let changed = labels(&memory.news(&occasion(vec![failed], &[]), &all()));
+    assert_eq!(changed.len(), 2);
+    assert_ne!(changed[0].0, fresh[0].0);
+    assert_eq!(changed[1].0, fresh[0].0);
+}
+
+#[test]
+fn a_message_says_what_where_how_bad_and_what_next() {
+    let mut it = degraded("n1", 0.612);
+    it.done = Some("drained".to_owned());
+    it.next = Some("look at it".to_owned());
+    let news = News { fresh: vec![it], over: vec![degraded("n2", 0.9)], ..News::default() };
+    let told = notice(&news, &about());
+    assert_eq!(told.title, "fabricgate <lab>: 1 degraded, 1 over (audit)");
+    assert_eq!(told.severity, "warning");
+    let shown = slack::payload(&told).to_string();
+    for expected in ["n1 (block01): NVLink slow", "61.2 %", "_Done:_ drained", "_Next:_ look at it"]
+    {
+        assert!(shown.contains(expected), "{expected}: {shown}");
+    }
+}

@@ -1,0 +1,156 @@
+//! `fabricgate audit` within a budget, night after night, over a simulated fleet.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+const FLEET: &str = "title = \"three domains\"\nseed = 7\n[noise]\nsigma = 0.002\n\
+    [[domain]]\nname = \"d1\"\nnodes = \"a[1-4]\"\nplatform = \"gb200-nvl72\"\n\
+    [[domain]]\nname = \"d2\"\nnodes = \"b[1-4]\"\nplatform = \"gb200-nvl72\"\n\
+    [[domain]]\nname = \"d3\"\nnodes = \"c[1-2]\"\nplatform = \"gb200-nvl72\"\n";
+
+const CLAIMS: &str = "[[domain]]\nname = \"d1\"\nnodes = \"a[1-4]\"\nplatform = \"gb200-nvl72\"\n\
+    gpus_per_node = 4\n\
+    [[domain]]\nname = \"d2\"\nnodes = \"b[1-4]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 4\n\
+    [[domain]]\nname = \"d3\"\nnodes = \"c[1-2]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 4\n";
+
+const CONFIG: &str = "claims = [\"claims.toml\", \"nodes.txt\"]\nrun_dir = \"runs\"\n\
+    [launcher]\nkind = \"sim\"\nscenario = \"fleet.toml\"\n\
+    [probes]\nrun = [\"nvbandwidth-lane\"]\nmost_readings = 1\n[confirm]\nenabled = false\n\
+    [audit]\nnodes_at_most = 4\n";
+
+struct Site(tempfile::TempDir);
+
+impl Site {
+    fn new() -> Self {
+        let site = Self(tempfile::tempdir().expect("a folder"));
+        site.put("fleet.toml", FLEET);
+        site.put("claims.toml", CLAIMS);
+        site.put("fabricgate.toml", CONFIG);
+        site.busy(&[]);
+        site
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        fs::write(self.0.path().join(name), text).expect("written");
+    }
+
+    /// What Slurm says of the nodes: these run jobs.
+    fn busy(&self, busy: &[&str]) {
+        let mut text = String::new();
+        for node in ["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4", "c1", "c2"] {
+            let (state, cpus) = if busy.contains(&node) { ("ALLOCATED", 4) } else { ("IDLE", 0) };
+            text += &format!(
+                "NodeName={node} Arch=x86_64 CoresPerSocket=1 \n   CPUAlloc={cpus} CPUEfctv=4 \
+                 CPUTot=4 CPULoad=0.1\n   NodeAddr={node} NodeHostName={node} Version=24.11.5\n   \
+                 State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A\n\n"
+            );
+        }
+        self.put("nodes.txt", &text);
+    }
+
+    fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        run(self.0.path(), &[args, &["--config", "fabricgate.toml", "--no-progress"]].concat())
+    }
+
+    /// One audit: who was measured, and what was said.
+    fn audit(&self, args: &[&str]) -> (BTreeSet<String>, String) {
+        let (code, _, stderr) = self.run(&[&["audit"], args].concat());
+        assert_eq!(code, Some(0), "{stderr}");
+        let line = stderr.lines().find_map(|line| line.split("run folder ").nth(1));
+        let run = self.0.path().join(line.expect("a run folder"));
+        let text = fs::read_to_string(run.join("verdicts.json")).expect("verdicts");
+        let verdicts: Value = serde_json::from_str(&text).expect("JSON");
+        let nodes = verdicts["nodes"].as_array().expect("nodes");
+        assert!(nodes.iter().all(|node| node["outcome"] == "pass"), "{verdicts}");
+        let name = |node: &Value| node["node"].as_str().expect("a name").to_owned();
+        (nodes.iter().map(name).collect(), stderr)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+fn run(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fabricgate"));
+    command.args(args).current_dir(folder).env_remove("FABRICGATE_CONFIG").env("NO_COLOR", "1");
+    let output = command.output().expect("the program");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn night_after_night_a_fleet_is_measured_in_turn_also_where_nodes_are_busy_now_and_then() {
+    let site = Site::new();
+    let mut seen = BTreeSet::new();
+    let mut nights = Vec::new();
+    // The whole of d1 works in the first two nights.
+    for busy in [&["a1", "a2", "a3", "a4"][..], &["a1", "a2", "a3", "a4"], &[], &[], &[]] {
+        site.busy(busy);
+        let (nodes, said) = site.audit(&[]);
+        assert!(nodes.len() <= 4, "{nodes:?}");
+        assert!(busy.iter().all(|node| !nodes.contains(*node)), "{nodes:?}");
+        if let [first, ..] = busy {
+            let line = said.lines().find(|line| line.contains("not a[1-4]")).expect("a reason");
+            assert!(line.contains("busy"), "{first}: {line}");
+        }
+        seen.extend(nodes.clone());
+        nights.push(nodes);
+    }
+    assert_eq!(seen.len(), 10, "{nights:?}");
+    // Who was busy comes first as soon as that has ended.
+    let d1: BTreeSet<String> = ["a1", "a2", "a3", "a4"].map(str::to_owned).into();
+    assert_eq!(nights[2], d1, "{nights:?}");
+    // And then those come whose turn was longest ago.
+    assert_eq!(nights[3], nights[0], "{nights:?}");
+}
+
+#[test]
+fn the_budget_of_minutes_is_kept_in_the_plan_and_shown_with_the_others() {
+    let site = Site::new();
+    let plan = |options: &[&str]| {
+        let args = [&["--json", "plan", "audit", "--all"][..], options].concat();
+        let args: Vec<&str> = match options {
+            [] => args,
+            _ => args.into_iter().filter(|word| *word != "--all").collect(),
+        };
+        let (code, stdout, stderr) = site.run(&args);
+        assert_eq!(code, Some(0), "{stderr}");
+        (serde_json::from_str::<Value>(&stdout).expect("a plan"), stderr)
+    };
+    let nodes = |plan: &Value| {
+        let steps = plan["rounds"].as_array().expect("rounds").iter();
+        let steps = steps.flat_map(|round| round["steps"].as_array().expect("steps"));
+        let names = steps.flat_map(|step| step["nodes"].as_array().expect("nodes"));
+        names.map(ToString::to_string).collect::<BTreeSet<_>>()
+    };
+    let (whole, _) = plan(&[]);
+    assert_eq!(nodes(&whole).len(), 10);
+    let seconds = whole["estimate_s"].as_f64().expect("a number");
+    let minutes = format!("{}", seconds / 60.0 * 0.6);
+    let (part, said) = plan(&["--minutes", &minutes]);
+    let chosen = nodes(&part);
+    assert!((2..10).contains(&chosen.len()), "{chosen:?}");
+    assert!(part["estimate_s"].as_f64().expect("a number") <= seconds * 0.6);
+    assert!(said.contains("are spent") || said.contains("no more than 4"), "{said}");
+    let (code, _, stderr) = site.run(&["plan", "audit", "--minutes", "0.001"]);
+    assert_eq!(code, Some(4), "{stderr}");
+    assert!(stderr.contains("nobody is measured"), "{stderr}");
+    let (code, _, stderr) = site.run(&["plan", "burn-in", "--minutes", "5"]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("expected the profile audit"), "{stderr}");
+    let (code, _, stderr) = site.run(&["audit", "--share", "1.5"]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("--share: share 1.5, expected more than 0, to 1"), "{stderr}");
+}
+
+#[test]
+fn named_nodes_are_all_measured_and_a_fleet_at_work_is_left_alone() {
+    let site = Site::new();
+    let (nodes, _) = site.audit(&["a[1-4],b[1-2]"]);
+    assert_eq!(nodes.len(), 6);
+    site.busy(&["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4", "c1", "c2"]);
+    let (code, _, stderr) = site.run(&["audit"]);
+    assert_eq!(code, Some(4), "{stderr}");
+    assert!(stderr.contains("nobody can be measured now"), "{stderr}");
+}

@@ -1,0 +1,143 @@
+//! What a node's own Slurm calls: the programs of `ci/examples/slurm`, run by real
+//! slurmds before and after real jobs, over certificates that a real run issued.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::hold::HEALTHY;
+use super::hold::fabricgate;
+use super::hold::furnish;
+use super::hold::site;
+use super::*;
+
+/// One that is certified, one that is not, and one whose certificate was edited.
+const CERTIFIED: &str = "node0003";
+const UNKNOWN: &str = "node0030";
+const EDITED: &str = "node0004";
+
+/// The hooks in force in the lab; put back when it goes.
+struct Hooks<'a> {
+    lab: &'a Lab,
+    conf: PathBuf,
+    before: String,
+}
+
+impl Drop for Hooks<'_> {
+    fn drop(&mut self) {
+        // Whatever a test found: the other tests need the lab as it was.
+        let _ = fs::write(&self.conf, &self.before);
+        self.lab.finished(&["umount", "/etc/default"]);
+        self.lab.finished(&["scontrol", "reconfigure"]);
+        let resume = ["scontrol", "update", "NodeName=ALL", "State=RESUME"];
+        self.lab.finished(&resume);
+    }
+}
+
+impl<'a> Hooks<'a> {
+    /// Puts the programs and the lines of `slurm.conf.part` into force.
+    fn install(lab: &'a Lab) -> Self {
+        let state = Path::new(&lab.run).parent().expect("the lab's folder");
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("ci/examples/slurm");
+        for folder in ["srv/hooks", "srv/default"] {
+            fs::create_dir_all(state.join(folder)).expect("a folder");
+        }
+        for name in ["certificate-check", "healthcheck", "prolog", "epilog"] {
+            let to = state.join("srv/hooks").join(name);
+            fs::copy(examples.join(name), &to).expect("copied");
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).expect("changed");
+        }
+        // As a program that notes what it is asked, in front of the real one.
+        let asked = "#!/bin/sh\necho \"$*\" >>/srv/hooks/asked\nexec /srv/fabricgate \"$@\"\n";
+        let program = state.join("srv/hooks/fabricgate");
+        fs::write(&program, asked).expect("written");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("changed");
+        fs::write(state.join("srv/hooks/asked"), "").expect("written");
+        let part = fs::read_to_string(examples.join("slurm.conf.part")).expect("the lines");
+        let part = part.replace("/usr/lib/fabricgate/slurm/", "/srv/hooks/");
+        let conf = state.join("etc/slurm.conf");
+        let before = fs::read_to_string(&conf).expect("the configuration");
+        fs::write(&conf, format!("{before}{part}")).expect("written");
+        let hooks = Self { lab, conf, before };
+        hooks.says("note");
+        lab.run(&["mount", "--bind", "/srv/default", "/etc/default"]);
+        lab.run(&["scontrol", "reconfigure"]);
+        hooks
+    }
+
+    fn srv(&self) -> PathBuf {
+        Path::new(&self.lab.run).parent().expect("the lab's folder").join("srv")
+    }
+
+    /// What /etc/default/fabricgate of the nodes says.
+    fn says(&self, prolog: &str) {
+        let text = format!(
+            "FABRICGATE=/srv/hooks/fabricgate\nFABRICGATE_STATE=/srv/gate\n\
+             FABRICGATE_PROLOG={prolog}\n"
+        );
+        fs::write(self.srv().join("default/fabricgate"), text).expect("written");
+    }
+
+    /// Runs a job on a node; whether it ran.
+    fn job(&self, node: &str) -> bool {
+        let argv = ["timeout", "50", "srun", "-Q", "-p", "main", "-w", node, "-N1", "--mpi=none"];
+        let (text, ending) = self.lab.finished(&[&argv[..], &["echo", "ran"]].concat());
+        ending.is_success() && text.trim() == "ran"
+    }
+
+    /// How often a node's certificate was asked for.
+    fn asked(&self, node: &str) -> usize {
+        let text = fs::read_to_string(self.srv().join("hooks/asked")).expect("the notes");
+        text.lines().filter(|line| line.contains(&format!("verify {node} "))).count()
+    }
+
+    fn is_drained(&self, node: &str) -> (bool, String) {
+        let (state, reason) = self.lab.node(node);
+        (state.iter().any(|word| word == "DRAIN"), reason)
+    }
+}
+
+#[test]
+fn slurmds_hooks_note_and_cost_no_node_unless_strict_meets_what_is_not_valid() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, HEALTHY);
+    let site = site(&lab, "", "");
+    // Two nodes of one domain, measured whole: certificates as the gate issues them.
+    let nodes = format!("{CERTIFIED},{EDITED}");
+    let told = fabricgate(&site, &["recertify", &nodes, "--apply"]);
+    let issued = site.path().join("gate/certificates");
+    assert!(issued.join(format!("{CERTIFIED}.json")).is_file(), "{}\n{}", told.stdout, told.stderr);
+    let hooks = Hooks::install(&lab);
+    let there = hooks.srv().join("gate/certificates");
+    fs::create_dir_all(&there).expect("a folder");
+    for node in [CERTIFIED, EDITED] {
+        let file = format!("{node}.json");
+        fs::copy(issued.join(&file), there.join(&file)).expect("copied");
+    }
+    // One ran out long ago.
+    let file = there.join(format!("{EDITED}.json"));
+    let mut certificate: serde_json::Value =
+        serde_json::from_slice(&fs::read(&file).expect("a certificate")).expect("JSON");
+    assert!(certificate["expires"].is_string(), "{certificate}");
+    certificate["expires"] = "2020-01-01T00:00:00Z".into();
+    certificate["expires_unix"] = 1_577_836_800.into();
+    fs::write(&file, serde_json::to_vec(&certificate).expect("JSON")).expect("written");
+
+    for node in [CERTIFIED, UNKNOWN, EDITED] {
+        let before = hooks.asked(node);
+        assert!(hooks.job(node), "{node}: the job does not run");
+        lab.wait_for("prolog and epilog", || before + 2 <= hooks.asked(node));
+        assert!(!hooks.is_drained(node).0, "{node}");
+    }
+    // Health checks ran when the daemons were told of them, on nodes without a job too.
+    lab.wait_for("a health check", || 0 < hooks.asked("node0036"));
+
+    hooks.says("strict");
+    assert!(hooks.job(CERTIFIED) && hooks.job(UNKNOWN), "strict takes what is valid or unknown");
+    assert!(!hooks.job(EDITED), "strict refuses what is not valid");
+    lab.wait_for("the drain of slurmd", || hooks.is_drained(EDITED).0);
+    assert_eq!(hooks.is_drained(EDITED).1, "Prolog error", "slurmd's own reason, not ours");
+    drop(hooks);
+    lab.settle();
+}
