@@ -213,10 +213,12 @@ fn a_hard_fault_takes_its_node_out_and_nobody_else() {
     let out = node(&document, "n2");
     assert_eq!((&out["accepted"], &out["out"]["rule"]), (&"fail".into(), &"hard_fault".into()));
     assert_eq!(out["out"]["after_round"], 2);
+    // What it left open of the others is measured again without it.
     let rounds = document["rounds"].as_array().expect("rounds");
+    assert_eq!(rounds[1]["set_aside"], true, "{document}");
     let nodes: Vec<usize> =
         rounds.iter().map(|round| round["nodes"].as_array().expect("nodes").len()).collect();
-    assert_eq!(nodes, [4, 4, 3]);
+    assert_eq!(nodes, [4, 4, 3, 3]);
     assert_eq!(node(&document, "n1")["accepted"], "pass", "{document}");
     assert_ne!(rounds[1]["claims_digest"], rounds[2]["claims_digest"]);
 }

@@ -258,8 +258,8 @@ pub fn notes(acceptance: &Acceptance) -> Vec<String> {
     }
     for round in acceptance.rounds.iter().filter(|round| round.set_aside) {
         notes.push(format!(
-            "round {} was held again: nodes were lost in it, and who was only unknown there is not \
-             held to it",
+            "round {} was held again: a node was bad or lost in it, and who was only unknown there \
+             is not held to it",
             round.round
         ));
     }

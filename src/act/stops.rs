@@ -28,7 +28,7 @@ use crate::model::verdict::Verdicts;
 /// slowdown holds a target and is no emergency.
 const TOO_HOT: &str = "hardware thermal slowdown";
 
-/// Rounds that are held again because nodes were lost in them, at most: beyond
+/// Rounds that are held again because nodes were bad or lost in them, at most: beyond
 /// that something takes nodes away one by one, which more rounds do not mend.
 pub const AGAIN_AT_MOST: usize = 2;
 

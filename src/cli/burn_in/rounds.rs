@@ -325,6 +325,7 @@ impl<'a> Burn<'a> {
         for (node, stop) in out.into_iter().filter(|(_, stop)| hard(stop.rule)) {
             self.take_out(&node, stop);
         }
+        self.set_aside(after);
         self.acceptance.soaks.push(done);
         self.keep()?;
         Ok(true)
@@ -487,16 +488,9 @@ impl<'a> Burn<'a> {
             recordings: &recordings,
             freeze_domain: self.site.config.policy.freeze_domain,
         });
-        let lost = out.values().any(|stop| stop.rule == StopRule::Lost);
-        let again = self.acceptance.rounds.iter().filter(|round| round.set_aside).count();
-        let others_are_open = verdicts
-            .nodes
-            .iter()
-            .any(|it| it.outcome == Outcome::Unknown && !out.contains_key(&it.node));
         if let Some(round) = self.acceptance.rounds.last_mut() {
             round.ended = Some(stored.record.ended.clone().unwrap_or_default());
             round.outcome = Some(verdicts.outcome);
-            round.set_aside = lost && others_are_open && again < stops::AGAIN_AT_MOST;
             round.claims_digest = Some(stored.record.claims_digest.clone());
             round.thresholds_digest = Some(verdicts.thresholds_digest.clone());
             round.nodes = verdicts
@@ -514,6 +508,7 @@ impl<'a> Burn<'a> {
         for (node, stop) in out {
             self.take_out(&node, stop);
         }
+        self.set_aside(number);
         let minima = certificate::minima(&run.cells);
         accept::add(&mut self.acceptance.nodes, &minima, verdicts);
         accept::add_versions(&mut self.acceptance.versions, &recordings);
@@ -532,6 +527,25 @@ impl<'a> Burn<'a> {
         }
         self.last = Some(run);
         self.keep()
+    }
+
+    /// Sets a round aside in which a node was bad or lost and left others open: what
+    /// they had to show with it, nobody knows, and that is not their fault. It is
+    /// held again without that node.
+    fn set_aside(&mut self, number: u32) {
+        let bad = |rule| matches!(rule, StopRule::Lost | StopRule::HardFault | StopRule::TooHot);
+        let out: BTreeMap<&NodeName, &Stop> = self
+            .acceptance
+            .nodes
+            .iter()
+            .filter_map(|node| Some((&node.node, node.out.as_ref()?)))
+            .collect();
+        let left = out.values().any(|stop| stop.after_round == number && bad(stop.rule));
+        let again = self.acceptance.rounds.iter().filter(|round| round.set_aside).count();
+        let found = self.acceptance.rounds.iter_mut().find(|round| round.round == number);
+        let Some(round) = found.filter(|_| left && again < stops::AGAIN_AT_MOST) else { return };
+        let open = |it: &NodeRound| it.outcome == Outcome::Unknown && !out.contains_key(&it.node);
+        round.set_aside = round.nodes.iter().any(open);
     }
 
     fn take_out(&mut self, node: &NodeName, stop: Stop) {
