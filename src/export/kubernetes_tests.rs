@@ -1,4 +1,4 @@
-//! What the targets for Kubernetes and Ray write of one made-up map, as goldens.
+//! What the targets for Kubernetes and Ray write of one made-up map, and what of it must be so.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -148,14 +148,28 @@ fn refusal(name: &str, options: &Options) -> String {
 
 #[test]
 fn labels_are_ours_alone_and_a_node_nobody_measured_has_none() {
-    insta::assert_snapshot!("kubernetes_labels", written("kubernetes-labels", &Options::default()));
+    let text = written("kubernetes-labels", &Options::default());
+    for word in [
+        "fabricgate.io/verdict=pass",
+        "fabricgate.io/verdict=degraded",
+        "fabricgate.io/verified-domain-",
+        "n4",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert!(!text.contains("nvidia.com/") && !text.contains("\"node\":\"n4\""), "{text}");
 }
 
 #[test]
 fn topologies_point_at_labels_of_verified_nodes() {
-    insta::assert_snapshot!("kueue", written("kueue", &Options::default()));
+    let kueue = written("kueue", &Options::default());
+    for word in
+        ["kind: Topology", "kind: ResourceFlavor", "nodeLabel: fabricgate.io/verified-domain"]
+    {
+        assert!(kueue.contains(word), "{word}: {kueue}");
+    }
     let kai = written("kai", &Options::default());
-    insta::assert_snapshot!("kai", kai.split("=== labels.sh").next().expect("a file"));
+    assert!(kai.contains("kai.scheduler/v1alpha1"), "{kai}");
 }
 
 #[test]
@@ -167,7 +181,8 @@ fn a_rule_is_made_of_a_device_that_slices_know_and_no_other() {
             "devices": [device("gpu-0", &uuid(10, 0)), device("gpu-1", &uuid(10, 1))]},
     }]});
     let options = Options { slices: Some(slices.to_string()), ..Options::default() };
-    insta::assert_snapshot!("device_taint_rules", written("device-taint-rules", &options));
+    let text = written("device-taint-rules", &options);
+    assert!(text.contains("effect: None") && text.contains("device: gpu-1"), "{text}");
     let hard = Options { effect: Some("NoSchedule".to_owned()), ..options };
     assert!(written("device-taint-rules", &hard).contains("effect: NoSchedule"));
 
@@ -208,7 +223,8 @@ fn scores_are_links_that_were_measured_and_beliefs_above_them_are_named() {
         {"metadata": {"name": "n11"}},
     ]});
     let options = Options { hami: Some(nodes.to_string()), ..Options::default() };
-    insta::assert_snapshot!("hami_scores", written("hami-scores", &options));
+    let text = written("hami-scores", &options);
+    assert!(text.contains(",lower\n") && text.contains("1700"), "{text}");
     for wrong in ["", "[]", "{\"items\": []}", "{\"n1\": 7}"] {
         let options = Options { hami: Some(wrong.to_owned()), ..Options::default() };
         assert!(refusal("hami-scores", &options).contains("--hami: "), "{wrong}");
@@ -217,7 +233,8 @@ fn scores_are_links_that_were_measured_and_beliefs_above_them_are_named() {
 
 #[test]
 fn ray_nodes_have_domains_that_were_measured_and_ranks_that_nobody_shares() {
-    insta::assert_snapshot!("ray", written("ray", &Options::default()));
+    let all = written("ray", &Options::default());
+    assert!(all.contains("nvlink_domain_") && !all.contains("\"topo_rank\":0}"), "{all}");
     let few = Options { nodes: Some(BTreeSet::from([node(10)])), ..Options::default() };
     let text = written("ray", &few);
     assert!(text.contains("\"topo_rank\": 5") && !text.contains("\"n1\""), "{text}");
