@@ -25,7 +25,8 @@ const LEAST: usize = 2;
 
 /// A node that could not be measured so often in a row waits for its next turn
 /// like one that was: a node that is always busy would keep the others from
-/// theirs. So often it is tried in each turn.
+/// theirs. It is tried once in each turn from then on; twice would let nodes that
+/// are tried as partners of others come first for ever.
 const MISSES: u32 = 2;
 
 /// What an audit may take.
@@ -89,8 +90,7 @@ pub struct Known {
 impl Known {
     /// Since when it waits: what was measured earliest comes first.
     fn since(&self) -> Option<i64> {
-        let waits = 0 < self.misses && self.misses.is_multiple_of(MISSES);
-        if waits { self.measured.max(self.tried) } else { self.measured }
+        if MISSES <= self.misses { self.measured.max(self.tried) } else { self.measured }
     }
 }
 
