@@ -45,8 +45,13 @@ pub struct Ended<'a> {
 /// Does all of it, each as far as the configuration asks for it.
 pub fn afterwards(ended: &Ended<'_>) {
     certificates(ended);
+    history(ended);
+    metrics::afterwards(ended);
+    notify::afterwards(ended);
     metrics::afterwards(ended);
     kept(ended);
+    // Last: it may take as long as its bound allows.
+    notify::afterwards(ended);
 }
 
 /// Adds the run to the history. What does not come in now comes in when somebody
@@ -92,5 +97,4 @@ fn certificates(ended: &Ended<'_>) {
         }
         Err(error) => note(&format!("no certificate is kept: {error}")),
     }
-    notify::afterwards(ended);
 }

@@ -111,14 +111,13 @@ struct File {
     #[serde(default)]
     metrics: metering::Section,
     /// How certificates are signed, and whose count (`fabricgate certificate`).
-    #[serde(default)]
-    certificates: certifying::Section,
     /// What an audit may take (`fabricgate audit`).
     #[serde(default)]
     audit: auditing::Section,
     /// What runs showed, over time (`fabricgate history`). Without it, every run is added to a file
     /// beside `run_dir`.
     history: Option<keeping::Section>,
+    /// Who is told of what came of runs (`fabricgate notify`). Without it, nobody is.
     notify: Option<notifying::Section>,
 }
 

@@ -152,6 +152,7 @@ fn monitored(config: &Config, gate: &Gate, vitals: &Arc<Vitals>) -> Result<(), F
         is_simulated: matches!(config.launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
         gate: gate.folder.clone(),
         policy: config.policy.clone(),
+        trust: config.certificates.keys().trust,
         interval: config.watch.pace.interval,
         aside: aside.transpose().map_err(failed)?,
     };

@@ -17,6 +17,7 @@ use crate::gate::shown::Sources;
 use crate::gate::stamp;
 use crate::notify::aside::Aside;
 use crate::record::latest::Latest;
+use crate::record::signing::Trust;
 use crate::report::metrics;
 use crate::report::notice::of_state;
 
@@ -38,6 +39,8 @@ pub struct Monitor {
     pub gate: PathBuf,
     /// The rules of the gate.
     pub policy: Policy,
+    /// Whose certificates count.
+    pub trust: Trust,
     /// How often.
     pub interval: Duration,
     /// Who tells people.
@@ -81,6 +84,7 @@ impl Monitor {
                 gate: Some(&self.gate),
                 fleet: claims.as_deref(),
                 policy: &self.policy,
+                trust: &self.trust,
                 now: &stamp::stamp(),
             },
         );

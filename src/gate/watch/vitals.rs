@@ -358,7 +358,13 @@ fn count(count: usize) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::model::watch::Cause;
+    use crate::model::watch::JobLine;
+    use crate::model::watch::Outcome;
+    use crate::report::metrics;
 
     #[test]
     fn names_have_the_prefix_and_units_and_no_node_is_named() {
@@ -375,6 +381,103 @@ mod tests {
             assert!(text.contains(expected), "{expected}: {text}");
         }
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    /// Names of ours in a text; what counts by its `_total` is shown with it.
+    fn named(text: &str) -> BTreeSet<String> {
+        let is_word = |c: char| c.is_ascii_lowercase() || c == '_';
+        let words = text.split(|c: char| !is_word(c) && !c.is_ascii_digit());
+        let words = words.filter(|it| it.starts_with("fabricgate_"));
+        words.filter(|it| !it.ends_with('_')).map(str::to_owned).collect()
+    }
+
+    /// Every name that a scrape of the watch or a textfile can show.
+    fn shown() -> BTreeSet<String> {
+        let vitals = Vitals::default();
+        vitals.looked(true);
+        vitals.watched(true);
+        let job = JobLine {
+            job: "j".to_owned(),
+            profile: "audit".to_owned(),
+            domain: "d".into(),
+            nodes: Vec::new(),
+            partners: Vec::new(),
+            cause: Cause::Audit,
+            why: String::new(),
+            command: Vec::new(),
+            log: String::new(),
+        };
+        let state = State::default();
+        vitals.began(&WatchEvent::Started(job.clone()), &state);
+        let outcome = Outcome::Passed;
+        let ended = WatchEvent::Ended { job, code: Some(0), outcome, seconds: 1.0 };
+        vitals.ended(&ended, &state, 1);
+        let (live, ledger, due) = (Live::default(), Ledger::default(), Due::default());
+        vitals.saw(&live, &BTreeMap::new(), &ledger, &due, 0, &Stamp::default());
+        let samples = |text: &str| -> String {
+            text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+        };
+        let mut names = named(&samples(&vitals.metrics()));
+        names.extend(meanings::ALL.iter().map(|it| it.full()));
+        names
+    }
+
+    fn read(path: &str) -> String {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        std::fs::read_to_string(&path).expect("a file of the repository")
+    }
+
+    #[test]
+    fn rules_dashboard_and_documentation_name_what_is_shown_and_nothing_else() {
+        let shown = shown();
+        for file in [
+            "ci/monitoring/alerts.yml",
+            "ci/monitoring/alerts_test.yml",
+            "ci/monitoring/dashboard.json",
+            "docs/monitoring.md",
+            "docs/watch.md",
+        ] {
+            let strange: Vec<String> = named(&read(file)).difference(&shown).cloned().collect();
+            assert!(strange.is_empty(), "{file} names what nobody shows: {strange:?}");
+        }
+        for file in ["ci/monitoring/dashboard.json", "docs/monitoring.md"] {
+            let text = read(file);
+            let left: Vec<&String> =
+                shown.iter().filter(|it| !text.contains(it.as_str())).collect();
+            assert!(left.is_empty(), "{file} leaves out {left:?}");
+        }
+    }
+
+    #[test]
+    fn the_documentation_says_of_every_gauge_what_the_code_says() {
+        let text = read("docs/monitoring.md");
+        for it in meanings::ALL {
+            let labels: Vec<String> = it.labels.iter().map(|it| format!("`{it}`")).collect();
+            let row = format!("| `{}` | {} | {} |", it.full(), labels.join(", "), it.help);
+            assert!(text.contains(&row), "docs/monitoring.md needs this row:\n{row}");
+        }
+        let alerts = read("ci/monitoring/alerts.yml");
+        for line in alerts.lines().filter_map(|it| it.trim().strip_prefix("- alert: ")) {
+            assert!(text.contains(&format!("### {line}\n")), "docs/monitoring.md: {line}");
+            let anchor = format!("runbook: docs/monitoring.md#{}", line.to_lowercase());
+            assert!(alerts.contains(&anchor), "{anchor}");
+        }
+    }
+
+    #[test]
+    fn what_is_counted_as_it_happens_is_not_shown_twice() {
+        let vitals = Vitals::default();
+        let state = metrics::State {
+            gate: Some(metrics::GateState::default()),
+            ..metrics::State::default()
+        };
+        vitals.show(metrics::families(&state, 10));
+        let text = vitals.metrics();
+        let types: Vec<&str> = text.lines().filter(|it| it.starts_with("# TYPE ")).collect();
+        let different: BTreeSet<&str> = types.iter().copied().collect();
+        assert_eq!(types.len(), different.len(), "{text}");
+        assert!(text.contains("fabricgate_nodes_by_verdict{"), "{text}");
+        assert_eq!(text.matches("# EOF").count(), 1);
     }
 
     #[test]

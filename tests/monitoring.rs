@@ -1,0 +1,233 @@
+//! What runs leave for monitoring and tell people, as a person configures it: the
+//! textfile, receivers that take, hang or repeat secrets, and what is never told.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::process::Output;
+
+use serde_json::Value;
+use wiremock::Mock;
+use wiremock::MockServer;
+use wiremock::ResponseTemplate;
+use wiremock::matchers::any;
+
+const SECRET: &str = "XSECRETXWEBHOOKX";
+const TOKEN: &str = "XTOKENXOFXBEARERX";
+
+/// A site with one simulated node, at half its rate or not, and these lines of
+/// configuration.
+fn site(is_slow: bool, more: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = format!(
+        "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"scenario.toml\"\n{more}"
+    );
+    fs::write(folder.path().join("fabricgate.toml"), config).expect("written");
+    scenario(folder.path(), is_slow);
+    folder
+}
+
+fn scenario(folder: &Path, is_slow: bool) {
+    let fault = "[[fault]]\nkind = \"power-cap\"\nnode = \"h1\"\nshare = 0.5\n";
+    let text = format!(
+        "title = \"t\"\nseed = 5\n[noise]\nsigma = 0.003\n[[domain]]\nnodes = \"h1\"\n\
+         platform = \"hgx-h100\"\nper_node = true\n{}",
+        if is_slow { fault } else { "" }
+    );
+    fs::write(folder.join("scenario.toml"), text).expect("written");
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
+fn fabricgate(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
+    command.current_dir(folder).args(["--config", "fabricgate.toml"]).args(args);
+    command.output().expect("fabricgate runs")
+}
+
+/// Measures; the exit code and what people read.
+fn admit(folder: &Path) -> (Option<i32>, String) {
+    let run = fabricgate(folder, &["admit", "--even-if-busy", "--no-progress"]);
+    (run.status.code(), String::from_utf8_lossy(&run.stderr).into_owned())
+}
+
+/// Every file below a folder that holds one of these words.
+fn holding(folder: &Path, words: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let text = String::from_utf8_lossy(&fs::read(&path).expect("a file")).into_owned();
+                if words.iter().any(|word| text.contains(word)) {
+                    found.push(path.file_name().expect("a name").to_string_lossy().into_owned());
+                }
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+async fn receiver(answer: ResponseTemplate) -> MockServer {
+    let server = MockServer::start().await;
+    Mock::given(any()).respond_with(answer).mount(&server).await;
+    server
+}
+
+/// `[notify]` with one receiver whose address and token are in files.
+fn notify(folder: &Path, server: &MockServer, more: &str) {
+    let address = format!("{}/hooks/{SECRET}\n", server.uri());
+    fs::write(folder.join("address"), address).expect("written");
+    fs::write(folder.join("token"), TOKEN).expect("written");
+    let path = folder.join("fabricgate.toml");
+    let text = fs::read_to_string(&path).expect("the configuration");
+    let section = format!(
+        "[notify]\nwithin_s = 3\n[[notify.target]]\nname = \"ops\"\nkind = \"generic\"\n\
+         url_file = \"address\"\nbearer_file = \"token\"\n{more}\n"
+    );
+    fs::write(path, text + &section).expect("written");
+}
+
+async fn heard(server: &MockServer) -> Vec<Value> {
+    let requests = server.received_requests().await.expect("they are kept");
+    requests.iter().map(|it| serde_json::from_slice(&it.body).expect("JSON")).collect()
+}
+
+#[tokio::test]
+async fn a_finding_is_told_once_and_its_end_once() {
+    let server = receiver(ResponseTemplate::new(200)).await;
+    let folder = site(true, "");
+    notify(folder.path(), &server, "");
+    for _ in 0..2 {
+        let (code, said) = admit(folder.path());
+        assert_eq!(code, Some(3), "{said}");
+        assert!(!said.contains("notify:"), "{said}");
+    }
+    let told = heard(&server).await;
+    assert_eq!(told.len(), 1, "the second run has no news: {told:?}");
+    assert_eq!(told[0]["format"], "fabricgate.notice/1");
+    assert_eq!(told[0]["items"][0]["node"], "h1");
+    assert_eq!(told[0]["items"][0]["event"], "degraded");
+    let run_folder = told[0]["folder"].as_str().expect("a folder");
+    assert!(Path::new(run_folder).join("verdicts.json").is_file(), "{run_folder}");
+    scenario(folder.path(), false);
+    assert_eq!(admit(folder.path()).0, Some(0));
+    assert_eq!(admit(folder.path()).0, Some(0));
+    let told = heard(&server).await;
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told[1]["over"][0]["key"], "node/h1");
+    let asked = server.received_requests().await.expect("they are kept");
+    let token = asked[0].headers.get("authorization").expect("a token");
+    assert_eq!(token.to_str().expect("text"), format!("Bearer {TOKEN}"));
+}
+
+#[tokio::test]
+async fn no_secret_is_in_anything_that_is_said_or_kept() {
+    // A receiver that repeats the secrets in its answer.
+    let answer = format!("no hook /hooks/{SECRET} for {TOKEN}");
+    let server = receiver(ResponseTemplate::new(403).set_body_string(answer)).await;
+    let folder = site(true, "[metrics]\ntextfile = \"f.prom\"\n");
+    notify(folder.path(), &server, "");
+    let secrets = [SECRET, TOKEN];
+    for words in [
+        &["admit", "--even-if-busy", "--no-progress"][..],
+        &["--verbose", "notify", "test"],
+        &["--json", "notify", "test", "ops"],
+        &["notify", "test", "--dry-run"],
+    ] {
+        let run = fabricgate(folder.path(), words);
+        let mut said = String::from_utf8_lossy(&run.stdout).into_owned();
+        said.push_str(&String::from_utf8_lossy(&run.stderr));
+        assert!(secrets.iter().all(|secret| !said.contains(secret)), "{words:?}: {said}");
+        if !words.contains(&"--dry-run") {
+            assert!(said.contains("403") && said.contains("(hidden)"), "{words:?}: {said}");
+        }
+    }
+    assert_eq!(holding(folder.path(), &secrets), ["address", "token"]);
+    // It would be the same again: nobody tried it twice.
+    assert_eq!(heard(&server).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_receiver_that_hangs_changes_no_exit_code() {
+    let late = ResponseTemplate::new(200).set_delay(std::time::Duration::from_secs(600));
+    let server = receiver(late).await;
+    let folder = site(true, "");
+    notify(folder.path(), &server, "timeout_s = 0.5\nattempts = 2");
+    let (code, said) = admit(folder.path());
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("notify: ops: ") && said.contains("no answer within 0.5 s"), "{said}");
+    // What did not arrive is told when somebody is there.
+    drop(server);
+    let server = receiver(ResponseTemplate::new(200)).await;
+    fs::write(folder.path().join("address"), format!("{}/hooks/{SECRET}", server.uri()))
+        .expect("written");
+    assert_eq!(admit(folder.path()).0, Some(3));
+    assert_eq!(heard(&server).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_run_under_sim_touches_no_monitoring_of_real_nodes() {
+    let server = receiver(ResponseTemplate::new(200)).await;
+    let folder = site(true, "[metrics]\ntextfile = \"f.prom\"\n");
+    notify(folder.path(), &server, "");
+    let words = ["admit", "--even-if-busy", "--no-progress", "--sim", "scenario.toml"];
+    let run = fabricgate(folder.path(), &words);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(3), "{said}");
+    assert!(!folder.path().join("f.prom").exists() && heard(&server).await.is_empty());
+    assert!(said.contains("the textfile stays as it is") && said.contains("nobody is told"));
+}
+
+#[test]
+fn several_profiles_share_a_textfile_and_a_full_or_missing_folder_is_a_note() {
+    let folder = site(true, "[metrics]\ntextfile = \"f.prom\"\n");
+    assert_eq!(admit(folder.path()).0, Some(3));
+    let words = ["recertify", "--even-if-busy", "--no-progress", "h1"];
+    let run = fabricgate(folder.path(), &words);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(3), "{said}");
+    let text = fs::read_to_string(folder.path().join("f.prom")).expect("a textfile");
+    for profile in ["admit", "recertify"] {
+        let line = format!(
+            "fabricgate_last_run_verdict{{profile=\"{profile}\",verdict=\"degraded\"}} 1\n"
+        );
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+    assert!(
+        text.contains("fabricgate_node_worst_ratio{node=\"h1\",class=\"inside\"} 0."),
+        "{text}"
+    );
+    assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");
+    let path = folder.path().join("fabricgate.toml");
+    let elsewhere = fs::read_to_string(&path).expect("text").replace("f.prom", "none/f.prom");
+    fs::write(&path, elsewhere).expect("written");
+    let (code, said) = admit(folder.path());
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("none/f.prom: ") && said.contains("is its folder there"), "{said}");
+}
+
+#[test]
+fn mistakes_have_a_place_and_say_what_is_expected() {
+    for (more, expected) in [
+        (
+            "[metrics]\ntextfile = \"f.txt\"\n",
+            "fabricgate.toml:6:12: textfile \"f.txt\", expected a name",
+        ),
+        ("[metrics]\nnodes = 0\n", "fabricgate.toml:6:9: nodes 0, expected 1 to"),
+        ("[notify]\nwithin_s = 0.0\n", "fabricgate.toml:6:12: within_s 0, expected 1 to 600"),
+        (
+            "[[notify.target]]\nname = \"a\"\nkind = \"mail\"\n",
+            "fabricgate.toml:7:8: unknown variant `mail`",
+        ),
+    ] {
+        let folder = site(false, more);
+        let run = fabricgate(folder.path(), &["metrics"]);
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(2), "{said}");
+        assert!(said.contains(expected), "{more}: {said}");
+    }
+}
