@@ -113,8 +113,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         return prune::run(args, globals);
     }
     let now = coordinator::now().as_second();
-    let since = args.since.as_deref().map(|text| since(text, now));
-    let since = since.transpose()?;
+    let since = args.since.as_deref().map(|text| from(text, now)).transpose()?;
     let selection = selection(args)?;
     let place = args.place.found(globals)?;
     let mut notes = Vec::new();
@@ -262,7 +261,7 @@ fn cut(trend: &mut Trend, since: i64) {
 }
 
 /// When: a date, a time, or so long before now.
-fn since(text: &str, now: i64) -> Result<i64, Failure> {
+fn from(text: &str, now: i64) -> Result<i64, Failure> {
     let ago = |text: &str, unit: char, seconds: i64| {
         let count: i64 = text.strip_suffix(unit)?.parse().ok().filter(|count| 0 <= *count)?;
         now.checked_sub(count.checked_mul(seconds)?)
