@@ -112,7 +112,8 @@ fn a_link_that_is_lost_rings_at_the_run_that_shows_it_with_what_changed_beside()
         healthy.push(site.measure(seed, "", 0).0);
     }
     let (lost, _) = site.measure(20, LOST, 3);
-    site.measure(21, LOST, 3);
+    let (_, said) = site.measure(21, LOST, 3);
+    assert!(said.contains("remark: ") && said.contains("h1, device_to_device"), "{said}");
     assert!(site.path("runs-history.sqlite").is_file(), "beside the run folders");
     let all = site.json(&["h1", "--gpu"]);
     assert_eq!(all["format"], "fabricgate.history/1");

@@ -15,6 +15,8 @@ mod deploy;
 mod device;
 #[path = "lab_kubernetes/evict.rs"]
 mod evict;
+#[path = "lab_kubernetes/export.rs"]
+mod export;
 #[path = "lab_kubernetes/gate.rs"]
 mod gate;
 #[path = "lab_kubernetes/killed.rs"]

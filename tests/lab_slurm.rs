@@ -9,6 +9,8 @@ mod capacity;
 mod carry;
 #[path = "lab_slurm/changes.rs"]
 mod changes;
+#[path = "lab_slurm/export.rs"]
+mod export;
 #[path = "lab_slurm/gate.rs"]
 mod gate;
 #[path = "lab_slurm/hold.rs"]

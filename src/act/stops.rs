@@ -269,4 +269,4 @@ pub fn accepted(acceptance: &Acceptance) -> Accepted {
 
 #[cfg(test)]
 #[path = "stops_tests.rs"]
-mod tests;
+pub(crate) mod tests;

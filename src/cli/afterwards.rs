@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::acting;
 use super::config::Config;
+use super::history;
 use super::metrics;
 use super::notify;
 use super::stdout::note;
@@ -44,15 +45,15 @@ pub struct Ended<'a> {
 /// Does all of it, each as far as the configuration asks for it.
 pub fn afterwards(ended: &Ended<'_>) {
     certificates(ended);
+    kept(ended);
     metrics::afterwards(ended);
-    history(ended);
     // Last: it may take as long as its bound allows.
     notify::afterwards(ended);
 }
 
 /// Adds the run to the history. What does not come in now comes in when somebody
 /// next looks at it: the folder is the truth.
-fn history(ended: &Ended<'_>) {
+fn kept(ended: &Ended<'_>) {
     let (keeping, launcher) = (&ended.config.history, &ended.config.launcher);
     let is_real = !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. });
     if !keeping.enabled || !(is_real || keeping.asked) {
@@ -60,13 +61,16 @@ fn history(ended: &Ended<'_>) {
     }
     let runs = ended.folder.parent().unwrap_or(Path::new("."));
     let file = keeping.file(runs);
-    let added = record::stored::open(ended.folder)
-        .map_err(HistoryError::from)
-        .and_then(|stored| History::open(&file)?.add(&stored));
-    if let Err(error) = added {
-        note(&format!(
+    let added = record::stored::open(ended.folder).map_err(HistoryError::from).and_then(|stored| {
+        let mut history = History::open(&file)?;
+        history.add(&stored)?;
+        history::rung(&history, &ended.run.info.id)
+    });
+    match added {
+        Ok(rung) => rung.iter().for_each(|alarm| note(&format!("remark: {alarm}"))),
+        Err(error) => note(&format!(
             "the history is as it was, `fabricgate history` adds this run later: {error}"
-        ));
+        )),
     }
 }
 

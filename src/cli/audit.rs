@@ -6,11 +6,11 @@ use super::auditing;
 use super::auditing::Options;
 use super::config::Config;
 use super::holding;
-use super::plan::Chosen;
 use super::plan::Profile;
 use super::sweep;
 use crate::launch::Launcher;
 use crate::launch::slurm::WhenBusy;
+use crate::model::claims::Claims;
 use crate::thresholds::Catalogue;
 
 /// Measure idle nodes in a short time: state, inside, across.
@@ -28,7 +28,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let choose = |config: &mut Config, catalogue: &Catalogue, chosen: Chosen| {
+    let mut choose = |config: &mut Config, catalogue: &Catalogue, fleet: Claims| {
+        let chosen = args.sweep.chosen(fleet)?;
         let holds = matches!(config.launcher, Launcher::Slurm(_) | Launcher::Kubernetes(_));
         if holds && !args.sweep.says_when_busy() {
             // An audit is no reason to wait for anybody's work.
@@ -37,5 +38,5 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         let budget = args.options.budget(config.audit, args.sweep.names_nodes())?;
         auditing::choose(config, catalogue, chosen, budget, args.sweep.seed())
     };
-    sweep::run_of(&args.sweep, globals, Profile::Audit, &choose)
+    sweep::run_of(&args.sweep, globals, Profile::Audit, &mut choose)
 }

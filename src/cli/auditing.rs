@@ -32,7 +32,6 @@ use crate::plan::stalest::Budget;
 use crate::plan::stalest::Choice;
 use crate::plan::stalest::Known;
 use crate::plan::stalest::Question;
-use crate::record::history;
 use crate::record::history::History;
 use crate::record::lately;
 use crate::thresholds::Catalogue;
@@ -222,7 +221,7 @@ fn known(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Known> {
     for trouble in troubles {
         note(&format!("not known from this run when nodes were measured: {trouble}"));
     }
-    let index = config.run_dir.join(history::FILE);
+    let index = config.history.file(&config.run_dir);
     // Run folders are thinned out, and what they showed stays in the history.
     let older = History::open_read_only(&index).and_then(|history| history.last_measured());
     for (node, last) in older.unwrap_or_default() {

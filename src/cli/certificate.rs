@@ -4,6 +4,7 @@
 //! `act::certificate` and `record::signing` say.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -32,10 +33,15 @@ use crate::model::certificate::Shown;
 use crate::model::certificate::Standing;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::VERDICTS_FORMAT;
+use crate::model::verdict::Verdicts;
 use crate::record::RecordError;
+use crate::record::file;
 use crate::record::signing;
 use crate::record::signing::SigningKey;
 use crate::record::signing::Trust;
+use crate::record::stored as documents;
 use crate::report;
 
 /// Show and verify what nodes were certified to deliver.
@@ -145,8 +151,9 @@ pub(super) fn find(
         found.extend(nodes.into_iter().map(|node| folders.of_node(NodeName::from(node))));
     }
     if which.is_empty() {
-        let folders = Folders::of(place, config)?;
-        found.extend(folders.nodes().into_iter().map(|node| folders.of_node(node)));
+        let mut folders = Folders::of(place, config)?;
+        let nodes = folders.nodes();
+        found.extend(nodes.into_iter().map(|node| folders.of_node(node)));
     }
     Ok(found)
 }
@@ -169,16 +176,28 @@ fn of_path(file: &Path) -> Found {
     Found { node: node.map(|it| it.certificate.node.clone()), file: file.to_owned(), read }
 }
 
-/// Folders that hold certificates, the newest first.
-struct Folders(Vec<PathBuf>);
+/// Folders that hold certificates.
+struct Folders {
+    /// They, the newest first.
+    folders: Vec<PathBuf>,
+    /// They are runs, of which a later one may find at fault what an earlier one
+    /// certified.
+    are_runs: bool,
+    /// Nodes that each run found at fault, as far as it was asked.
+    at_fault: BTreeMap<PathBuf, BTreeSet<NodeName>>,
+}
 
 impl Folders {
+    fn one(folder: &Path) -> Self {
+        Self { folders: vec![folder.to_owned()], are_runs: false, at_fault: BTreeMap::new() }
+    }
+
     fn of(place: &Place, config: Option<&Config>) -> Result<Self, Failure> {
         if let Some(folder) = place.state.as_ref().or(place.run.as_ref()) {
             // A typo must not look like a fleet without certificates.
             std::fs::read_dir(folder)
                 .map_err(|error| Failure::Environment(format!("{}: {error}", folder.display())))?;
-            return Ok(Self(vec![folder.clone()]));
+            return Ok(Self::one(folder));
         }
         let Some(config) = config else {
             let text = "no certificates are known: expected --config FILE, --state DIR, --run RUN, \
@@ -186,15 +205,18 @@ impl Folders {
             return Err(Failure::usage(text));
         };
         match &config.gate {
-            Some(gate) => Ok(Self(vec![gate.folder.clone()])),
-            None => Ok(Self(of_runs(&config.run_dir)?)),
+            Some(gate) => Ok(Self::one(&gate.folder)),
+            None => {
+                let folders = of_runs(&config.run_dir)?;
+                Ok(Self { folders, are_runs: true, at_fault: BTreeMap::new() })
+            }
         }
     }
 
     /// Every node of which there is one.
     fn nodes(&self) -> Vec<NodeName> {
-        let mut all = std::collections::BTreeSet::new();
-        for folder in &self.0 {
+        let mut all = BTreeSet::new();
+        for folder in &self.folders {
             let (nodes, troubles) = certificates::nodes(folder);
             troubles.iter().for_each(|trouble| note(trouble));
             all.extend(nodes);
@@ -202,10 +224,12 @@ impl Folders {
         all.into_iter().collect()
     }
 
-    /// The certificate of a node in the newest folder that has one.
-    fn of_node(&self, node: NodeName) -> Found {
+    /// The certificate of a node in the newest folder that has one, unless a newer
+    /// run found the node at fault.
+    fn of_node(&mut self, node: NodeName) -> Found {
         let mut last = None;
-        for folder in &self.0 {
+        for folder in self.folders.clone() {
+            let folder = folder.as_path();
             let read = certificates::of_node(folder, &node);
             let file = certificates::path(folder, &node).unwrap_or_else(|_| folder.join(FOLDER));
             let is_there = !matches!(read, Ok(None));
@@ -213,14 +237,36 @@ impl Folders {
             if is_there {
                 break;
             }
+            if self.are_runs && self.at_fault(folder).contains(&node) {
+                note(&format!(
+                    "{node}: run {} found it at fault; what earlier ones certified counts no more",
+                    folder.display()
+                ));
+                break;
+            }
         }
         let (file, read) = last.unwrap_or((PathBuf::new(), Ok(None)));
         Found { node: Some(node), file, read }
     }
+
+    /// The nodes that a run found degraded or failed. One that cannot be read is
+    /// told, and tells nothing.
+    fn at_fault(&mut self, folder: &Path) -> &BTreeSet<NodeName> {
+        self.at_fault.entry(folder.to_owned()).or_insert_with(|| {
+            let path = folder.join(file::VERDICTS);
+            let verdicts = documents::json::<Verdicts>(&path, VERDICTS_FORMAT);
+            let verdicts = verdicts.unwrap_or_else(|error| {
+                note(&error.to_string());
+                None
+            });
+            let all = verdicts.into_iter().flat_map(|it| it.nodes);
+            let is_bad = |outcome| matches!(outcome, Outcome::Degraded | Outcome::Failed);
+            all.filter(|it| is_bad(it.outcome)).map(|it| it.node).collect()
+        })
+    }
 }
 
-/// Run folders with certificates, the newest first: their names begin with the
-/// time of the run.
+/// Run folders, the newest first: their names begin with the time of the run.
 fn of_runs(runs: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = match std::fs::read_dir(runs) {
         Ok(entries) => entries,
@@ -229,7 +275,7 @@ fn of_runs(runs: &Path) -> Result<Vec<PathBuf>, Failure> {
     };
     let mut folders: Vec<PathBuf> =
         entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    folders.retain(|folder| folder.join(FOLDER).is_dir());
+    folders.retain(|folder| folder.join(file::RUN).is_file());
     folders.sort();
     folders.reverse();
     Ok(folders)

@@ -119,6 +119,7 @@ struct File {
     /// What runs showed, over time (`fabricgate history`). Without it, every run is added to a file
     /// beside `run_dir`.
     history: Option<keeping::Section>,
+    /// Who is told of what came of runs (`fabricgate notify`). Without it, nobody is.
     notify: Option<notifying::Section>,
 }
 

@@ -113,7 +113,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         return prune::run(args, globals);
     }
     let now = coordinator::now().as_second();
-    let since = args.since.as_deref().map(|text| self::since(text, now)).transpose()?;
+    let since = args.since.as_deref().map(|text| since(text, now));
+    let since = since.transpose()?;
     let selection = selection(args)?;
     let place = args.place.found(globals)?;
     let mut notes = Vec::new();
@@ -234,6 +235,22 @@ fn shown(node: history::NodeRuns) -> NodeHistory {
         outcome: last.outcome,
         worst: node.worst,
     }
+}
+
+/// The alarms of nodes and domains that a run rang, in words.
+pub fn rung(history: &History, run: &str) -> Result<Vec<String>, HistoryError> {
+    let whole = history.whole_since()?;
+    let mut rung = Vec::new();
+    for mut trend in history.trends(&Selection { kinds: overview(), ..Selection::default() })? {
+        // A series that the run did not touch has nothing new to say.
+        if trend.last().is_none_or(|point| point.run != run) {
+            continue;
+        }
+        drift::assess_since(&mut trend, whole);
+        let of_run = trend.alarms.iter().filter(|alarm| alarm.run == run);
+        rung.extend(of_run.map(|alarm| trend::alarm_words(&trend, alarm)));
+    }
+    Ok(rung)
 }
 
 /// Leaves out what was before.

@@ -9,6 +9,7 @@ pub mod apply;
 pub mod asking;
 pub mod audit;
 pub mod auditing;
+pub mod beside;
 pub mod bundling;
 pub mod burn_in;
 pub mod burning;

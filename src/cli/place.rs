@@ -128,6 +128,13 @@ fn text(placement: &Placement) -> String {
         let _ = writeln!(text, "  {}", names(&choice.parts));
         explained(choice, placement.scale, &mut text);
     }
+    if let Some(detectable) = placement.detectable {
+        let _ = writeln!(
+            text,
+            "differences below {:.1} % may be chance: this run could not have seen them",
+            detectable * 100.0
+        );
+    }
     for excluded in &placement.excluded {
         let _ = writeln!(text, "left out: {}: {}", plain(&excluded.part), plain(&excluded.why));
     }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::config::Config;
+use super::exit;
 use super::failure::Failure;
 use super::plan;
 use super::plan::Chosen;
@@ -20,6 +21,7 @@ use super::sweep::Swept;
 use crate::inventory::hostlist;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::thresholds::Catalogue;
 use before::Past;
 
 /// Measure nodes after a repair: everything, every pair, against cleared partners.
@@ -53,13 +55,17 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     };
     let mut past = Past::default();
     let mut named: BTreeSet<NodeName> = BTreeSet::new();
-    let mut swept =
-        sweep::measured(&args.sweep, globals, Profile::Recertify, &mut |config, fleet| {
-            let (chosen, of_past, wanted) = choose(args, config, fleet, named_before.as_ref())?;
-            past = of_past;
-            named = wanted;
-            Ok(chosen)
-        })?;
+    let mut choosing = |config: &mut Config, _: &Catalogue, fleet: Claims| {
+        let (chosen, of_past, wanted) = choose(args, config, fleet, named_before.as_ref())?;
+        past = of_past;
+        named = wanted;
+        Ok(chosen)
+    };
+    let swept = sweep::measured(&args.sweep, globals, Profile::Recertify, &mut choosing)?;
+    let Some(mut swept) = swept else {
+        note("nobody can be measured now, so nothing is known");
+        return Ok(exit::INCONCLUSIVE);
+    };
     if args.sweep.resume.is_some() {
         // Whom it is about, nobody wrote down: all that is measured.
         named = swept.done.run.verdicts.nodes.iter().map(|it| it.node.clone()).collect();

@@ -1,9 +1,9 @@
 //! `fabricgate report`: a stored run again, in any form.
 
-use std::path::Path;
 use std::path::PathBuf;
 
 use super::Globals;
+use super::beside;
 use super::bundling;
 use super::exit;
 use super::failure::Failure;
@@ -11,13 +11,6 @@ use super::show;
 use super::show::Format;
 use super::stdout;
 use super::stored;
-use crate::judge::compared;
-use crate::judge::compared::Side;
-use crate::model::recording::Recording;
-use crate::model::run::Run;
-use crate::model::run::RunInfo;
-use crate::record::stored::Stored;
-use crate::report::html::Beside;
 
 /// Show a stored run again, in any form.
 ///
@@ -36,7 +29,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// An earlier run to hold this one against, such as that before a repair; with --format
-    /// html. Every matrix gets a switch between before, now and the change.
+    /// html. Every matrix gets a switch between before, now and the change. (How parts went
+    /// over runs is on the page wherever a history is found, as `fabricgate history` finds it.)
     #[arg(long, value_name = "RUN", conflicts_with = "bundle")]
     before: Option<PathBuf>,
     /// Pack an archive (.tar.gz) about this node; without --output it is named after run and
@@ -78,30 +72,13 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     }
     let stored = stored::open(&args.run)?;
     let run = stored::run(&stored)?;
-    let bytes = match &args.before {
-        Some(before) => beside(&run, &stored, before)?,
-        None => show::render(&run, format)?,
+    let bytes = match format {
+        Format::Html => beside::page(&run, &stored, &args.run, args.before.as_deref(), globals)?,
+        _ => show::render(&run, format)?,
     };
     match &args.output {
         Some(path) => show::write(path, &bytes)?,
         None => stdout::bytes(&bytes)?,
     }
     Ok(exit::PASS)
-}
-
-/// The page of a run beside an earlier one.
-fn beside(run: &Run, stored: &Stored, before: &Path) -> anyhow::Result<Vec<u8>> {
-    let earlier = stored::open(before)?;
-    let then = stored::run(&earlier)?;
-    let recordings = [&earlier, stored].map(|s| s.recordings().map_err(stored::failure));
-    let [of_then, of_now] = recordings;
-    let (of_then, of_now) = (of_then?, of_now?);
-    let comparison = compared::compare(&side(&then, &of_then), &side(run, &of_now), &|_| true);
-    let beside = Beside { before: Some(&then), comparison: Some(&comparison), ..Beside::default() };
-    show::page(run, &beside)
-}
-
-fn side<'r>(run: &'r Run, recordings: &'r [Recording]) -> Side<'r> {
-    let RunInfo { id, created, .. } = &run.info;
-    Side { run: id, created, cells: &run.cells, recordings }
 }

@@ -112,8 +112,6 @@ pub fn render_with(
                 None => text.into_bytes(),
             }
         }
-        Format::Html => html::render(run, &html::Beside::default())?.into_bytes(),
-        Format::Junit => junit::render(run).into_bytes(),
         Format::Html => page(run, &html::Beside::default())?,
     })
 }

@@ -104,26 +104,36 @@ impl Args {
     pub fn seed(&self) -> u64 {
         self.seed
     }
+
+    /// The nodes that are asked for, of all.
+    pub(super) fn chosen(&self, fleet: Claims) -> Result<Chosen, Failure> {
+        plan::choose(fleet, &self.selection)
+    }
 }
 
-/// Chooses among the nodes that are asked for; nobody may be left.
-pub type Choose<'a> = &'a dyn Fn(&mut Config, &Catalogue, Chosen) -> Result<Chosen, Failure>;
+/// Chooses among all that are claimed; nobody may be left.
+pub(super) type Choose<'a> =
+    &'a mut dyn FnMut(&mut Config, &Catalogue, Claims) -> Result<Chosen, Failure>;
 
 /// Runs the command under a profile.
 pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
-    run_of(args, globals, profile, &|_, _, chosen| Ok(chosen))
+    run_of(args, globals, profile, &mut |_, _, fleet| args.chosen(fleet))
 }
 
 /// Runs it on those that are chosen.
-pub fn run_of(
+pub(super) fn run_of(
     args: &Args,
     globals: &Globals,
     profile: Profile,
     choose: Choose<'_>,
 ) -> anyhow::Result<u8> {
-    let mut choose = |_: &Config, fleet| plan::choose(fleet, &args.selection);
-    let mut swept = measured(args, globals, profile, &mut choose)?;
-    told(&mut swept, args, globals, profile, None)
+    match measured(args, globals, profile, choose)? {
+        Some(mut swept) => told(&mut swept, args, globals, profile, None),
+        None => {
+            note("nobody can be measured now, so nothing is known");
+            Ok(exit::INCONCLUSIVE)
+        }
+    }
 }
 
 /// A sweep that was carried out and not told of yet.
@@ -135,13 +145,14 @@ pub(super) struct Swept {
     began: Instant,
 }
 
-/// Measures. Which nodes, `choose` says of all that are claimed.
+/// Measures. Which nodes, `choose` says of all that are claimed; nothing where
+/// nobody is left.
 pub(super) fn measured(
     args: &Args,
     globals: &Globals,
     profile: Profile,
-    choose: &mut dyn FnMut(&Config, Claims) -> Result<Chosen, Failure>,
-) -> anyhow::Result<Swept> {
+    choose: Choose<'_>,
+) -> anyhow::Result<Option<Swept>> {
     let began = Instant::now();
     let resumed = match &args.resume {
         Some(run) => Some(interrupted(run, profile, args)?),
@@ -151,13 +162,11 @@ pub(super) fn measured(
     let (fleet, claims, seed) = match &resumed {
         Some(stored) => then(stored, &mut config, &in_force)?,
         None => {
-            let chosen = plan::choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
-            let chosen = choose(&mut config, &in_force.catalogue, chosen)?;
+            let fleet = config.measurable(&in_force.catalogue)?;
+            let chosen = choose(&mut config, &in_force.catalogue, fleet)?;
             if chosen.claims.domains.is_empty() {
-                note("nobody can be measured now, so nothing is known");
-                return Ok(exit::INCONCLUSIVE);
+                return Ok(None);
             }
-            let chosen = choose(&config, config.measurable(&in_force.catalogue)?)?;
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
@@ -173,7 +182,7 @@ pub(super) fn measured(
         seed,
         resumed: resumed.as_ref(),
     })?;
-    Ok(Swept { site, done, fleet, began })
+    Ok(Some(Swept { site, done, fleet, began }))
 }
 
 /// Tells what came of it, and carries out what is asked for.

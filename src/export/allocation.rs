@@ -90,8 +90,14 @@ fn named<'m>(
         return refused(format!("--nodes: the run has no {}", clean(&hostlist::fold(strange))));
     }
     let known = map.members.iter().filter(|(node, _)| nodes.contains(*node));
+    // Nodes of one reason are one remark.
+    let mut unverified: BTreeMap<(Outcome, String), Vec<&str>> = BTreeMap::new();
     for (node, member) in known.clone().filter(|(_, member)| !member.is_verified()) {
-        remarks.push(format!("{node} is {}: {}", member.outcome, clean(&member.reason)));
+        let key = (member.outcome, clean(&member.reason));
+        unverified.entry(key).or_default().push(node.as_str());
+    }
+    for ((outcome, reason), nodes) in unverified {
+        remarks.push(format!("{}: {outcome}: {reason}", clean(&hostlist::fold(nodes))));
     }
     Ok(known.map(|(node, _)| node).collect())
 }

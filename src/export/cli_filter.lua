@@ -38,9 +38,10 @@ end
 local function hint(nodes)
   local size = nodes and fitting(nodes)
   if size then return string.format("; --segment=%d fits", size) end
-  local most = largest("verified")
-  if most > 0 then return string.format("; the largest that fits is --segment=%d", most) end
-  return ""
+  if nodes then
+    return string.format("; verified nodes are %d in all, the most in one domain %d", segments(1, "verified"), largest("verified"))
+  end
+  return string.format("; the largest that fits is --segment=%d", math.max(largest("verified"), 1))
 end
 
 -- What is to be said about a request, and whether no placement can serve it.
@@ -52,11 +53,11 @@ local function judged(nodes, segment)
   end
   if nodes ~= nil and nodes <= segment then segment = nodes end
   if segment > largest("possible") then
-    return string.format("--segment=%d: no NVLink domain has so many nodes, the largest has %d", segment, largest("possible")) .. hint(nodes), true
+    return string.format("--segment=%d: no NVLink domain has so many nodes in order, the largest has %d", segment, largest("possible")) .. hint(nodes), true
   end
   local wanted = nodes and math.ceil(nodes / segment) or 1
   if wanted > segments(segment, "possible") then
-    return string.format("%d nodes in segments of %d need %d segments, and NVLink domains hold %d", nodes, segment, wanted, segments(segment, "possible")) .. hint(nodes), true
+    return string.format("%d nodes in segments of %d need %d segments, and NVLink domains have room for %d", nodes, segment, wanted, segments(segment, "possible")) .. hint(nodes), true
   end
   -- Where the run verified nobody, that is no news about this job.
   if largest("verified") > 0 and wanted > segments(segment, "verified") then

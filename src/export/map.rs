@@ -160,6 +160,8 @@ pub struct Member {
     /// The worst share of what its links must deliver, of the best reading of each
     /// cell within its domain.
     pub worst: Option<f64>,
+    /// The smallest relative degradation that the run could have seen in it.
+    pub detectable: Option<f64>,
     /// `<ClusterUUID>.<CliqueId>` as its drivers report it, one per different answer
     /// of its GPUs; empty where nobody asked or no fabric is attached.
     pub cliques: BTreeSet<String>,

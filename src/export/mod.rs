@@ -24,6 +24,11 @@ mod yaml;
 #[cfg(test)]
 mod kubernetes_tests;
 
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use crate::model::id::NodeName;

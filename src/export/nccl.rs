@@ -189,20 +189,16 @@ fn hybrid_ep(map: &Verified, allocation: &Allocation<'_>) -> [Result<Set, Unset>
     let per_node = usize::try_from(allocation.gpus_per_node).unwrap_or(usize::MAX);
     let ranks = nodes.saturating_mul(per_node);
     let how = if sizes.len() == 1 {
-        format!("every measured domain holds {nodes} nodes of the allocation")
+        format!("measured: {nodes} nodes of it in every domain")
     } else {
         let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-        format!(
-            "measured domains hold {} nodes of the allocation, and {nodes} is what divides all of these",
-            sizes.join(", ")
-        )
+        format!("measured: {} nodes of it in its domains, which {nodes} divides", sizes.join(", "))
     };
     let set = Set {
         name: RANKS,
         value: ranks.to_string(),
         why: format!(
-            "{how}, {per_node} GPUs each; ranks must be in the order of `export --to ranks`, and the number must \
-             divide those of the expert-parallel group"
+            "{how}, {per_node} GPUs each (ranks in the order of `export --to ranks`; it must divide their number)"
         ),
         source: HYBRID_EP,
     };

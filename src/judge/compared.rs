@@ -309,3 +309,107 @@ fn collectives(
         shown.entry(key).or_insert(Shown { value, error, unit, expected: None });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::verdict::Outcome;
+
+    /// Every GPU of four nodes with every other, twice, each read by `value`.
+    fn cells(value: &dyn Fn(u32, u32, u32) -> f64) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for (src, dst, reading) in
+            (0..16).flat_map(|a| (0..16).flat_map(move |b| (0..2).map(move |r| (a, b, r))))
+        {
+            if src == dst {
+                continue;
+            }
+            cells.push(Cell {
+                domain: Some("d".into()),
+                stage: Some(5),
+                testcase: "copies".into(),
+                src_node: Some(format!("n{}", src / 4).into()),
+                src_gpu: Some(src % 4),
+                dst_node: Some(format!("n{}", dst / 4).into()),
+                dst_gpu: Some(dst % 4),
+                rail: None,
+                reading,
+                value: Some(value(src, dst, reading)),
+                unit: Unit::GigabytesPerSecond,
+                expected: Some(400.0),
+                ratio: None,
+                outcome: Outcome::Pass,
+            });
+        }
+        cells
+    }
+
+    /// Scatter of some 0.2 % that differs from cell to cell and run to run.
+    fn noise(seed: u32, src: u32, dst: u32, reading: u32) -> f64 {
+        let mixed = [seed, src, dst, reading].iter().fold(7_u64, |at, it| {
+            (at ^ u64::from(*it)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+        });
+        let unit = f64::from(u32::try_from(mixed >> 40).unwrap_or(0)) / f64::from(1_u32 << 24);
+        1.0 + 0.004 * (unit - 0.5)
+    }
+
+    fn side(cells: &[Cell]) -> Side<'_> {
+        Side { run: "r", created: "2026-11-22T00:00:00Z", cells, recordings: &[] }
+    }
+
+    fn of(comparison: &Comparison, difference: Difference) -> Vec<(String, u32)> {
+        let parts = comparison.parts.iter().filter(|it| it.difference == difference);
+        let mut parts: Vec<(String, u32)> = parts
+            .map(|it| {
+                (
+                    it.part.node.as_ref().map_or(String::new(), ToString::to_string),
+                    it.part.gpu.unwrap_or(9),
+                )
+            })
+            .collect();
+        parts.sort();
+        parts.dedup();
+        parts
+    }
+
+    #[test]
+    fn a_part_that_lost_little_is_found_and_its_partners_are_not() {
+        let before = cells(&|a, b, r| 400.0 * noise(1, a, b, r));
+        // GPU 6 is n1:2; 2 % is below every level that is judged.
+        let after = cells(&|a, b, r| {
+            let share = if a == 6 || b == 6 { 0.98 } else { 1.0 };
+            400.0 * share * noise(2, a, b, r)
+        });
+        let all = compare(&side(&before), &side(&after), &|_| true);
+        assert_eq!(of(&all, Difference::Worse), [("n1".to_owned(), 2)]);
+        assert_eq!(of(&all, Difference::Better), []);
+        assert_eq!(all.parts.len(), 32);
+        assert_eq!(all.parts[0].part.gpu, Some(2), "what changed most comes first");
+        let back = compare(&side(&after), &side(&before), &|part| is_of(part, &"n1".into()));
+        assert_eq!(of(&back, Difference::Better), [("n1".to_owned(), 2)]);
+        assert_eq!(back.parts.len(), 8);
+    }
+
+    #[test]
+    fn two_runs_of_nothing_new_are_the_same() {
+        for seed in 0..20 {
+            let before = cells(&|a, b, r| 400.0 * noise(2 * seed, a, b, r));
+            let after = cells(&|a, b, r| 400.0 * noise(2 * seed + 1, a, b, r));
+            let all = compare(&side(&before), &side(&after), &|_| true);
+            assert!(all.parts.iter().all(|it| it.difference == Difference::Same), "{seed}");
+        }
+    }
+
+    #[test]
+    fn what_only_one_run_has_is_no_change() {
+        let before = cells(&|a, b, r| 400.0 * noise(1, a, b, r));
+        let after: Vec<Cell> = before
+            .iter()
+            .filter(|cell| cell.src_gpu != Some(3) && cell.dst_gpu != Some(3))
+            .cloned()
+            .collect();
+        let all = compare(&side(&before), &side(&after), &|_| true);
+        assert_eq!(of(&all, Difference::OnlyBefore).len(), 4);
+        assert!(all.parts.iter().all(|it| it.difference != Difference::Worse));
+    }
+}

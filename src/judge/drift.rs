@@ -227,11 +227,12 @@ pub fn assess(trend: &mut Trend) {
 /// already: points were thinned since, and say less than they said then.
 pub fn assess_since(trend: &mut Trend, from_unix: i64) {
     let mut known = std::mem::take(&mut trend.alarms);
+    // By time: the run that shows a change first may not have measured this part.
     let renewed: BTreeSet<&str> = trend
         .changes
         .iter()
         .filter(|changed| renews(changed, trend.part.kind))
-        .map(|changed| changed.run.as_str())
+        .map(|changed| changed.at.as_str())
         .collect();
     let mut following = Following {
         points: &trend.points,
@@ -243,13 +244,17 @@ pub fn assess_since(trend: &mut Trend, from_unix: i64) {
         left: None,
         alarms: Vec::new(),
     };
-    for at in 0..trend.points.len() {
-        if renewed.contains(trend.points[at].run.as_str()) {
-            following.next = Some(Reference::beginning_with(&trend.points[at].run));
+    let mut before: Option<&str> = None;
+    for (at, point) in trend.points.iter().enumerate() {
+        let is_meanwhile = |changed: &&str| before.is_some_and(|before| before < *changed);
+        let mut until = renewed.range(..=point.at.as_str());
+        if until.any(|changed| is_meanwhile(&changed)) {
+            following.next = Some(Reference::beginning_with(&point.run));
             following.renewing = true;
             following.begin_anew();
         }
         following.follow(at);
+        before = Some(&point.at);
     }
     let Following { reference, renewing, mut alarms, .. } = following;
     let is_new = |alarm: &Alarm| {
@@ -291,10 +296,13 @@ fn is_guilty(point: &Point) -> bool {
 impl Following<'_> {
     fn follow(&mut self, at: usize) {
         let point = &self.points[at];
+        if !point.value.is_finite() {
+            return;
+        }
         let reference = self.reference.as_ref().filter(|reference| reference.is_enough());
         let deviation = reference.and_then(|reference| reference.standardised(point.value));
         let is_taught = deviation.is_some_and(|deviation| self.chart(at, deviation));
-        if is_taught || is_guilty(point) || !point.value.is_finite() {
+        if is_taught || is_guilty(point) {
             return;
         }
         match &mut self.next {

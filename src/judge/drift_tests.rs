@@ -268,7 +268,7 @@ fn a_new_level_that_nothing_is_found_against_becomes_what_is_usual() {
         .iter()
         .map(|a| (a.since[1..].parse().expect("a number"), a.shift < -0.01))
         .collect();
-    let near = |at: usize| (at - 1..=at + 1);
+    let near = |at: usize| at - 1..=at + 1;
     let [(first, true), (second, true)] = rung.as_slice() else { panic!("{:?}", trend.alarms) };
     assert!(near(30).contains(first) && near(45).contains(second), "{:?}", trend.alarms);
     let up = assessed(series([vec![700.0; 10], vec![740.0; 3]].concat().into_iter()));

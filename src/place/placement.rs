@@ -2,6 +2,7 @@
 //! and why, the sets that were chosen, and what the next best would have.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -89,6 +90,10 @@ pub struct Placement {
     pub excluded: Vec<Excluded>,
     /// What the numbers are: shares of what links must deliver, or GB/s.
     pub scale: Scale,
+    /// The smallest relative degradation that the run could have seen in every one
+    /// that could be chosen: differences below it may be chance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detectable: Option<f64>,
     /// One per rule that was asked for.
     pub choices: Vec<Choice>,
 }
@@ -232,6 +237,9 @@ pub fn place(map: &Verified, asked: &Asked) -> Result<Placement, Unplaced> {
         })?;
         choices.push(choice);
     }
+    let nodes: BTreeSet<&NodeName> = parts.iter().map(|part| &part.node).collect();
+    let detectable = nodes.iter().filter_map(|node| map.members.get(*node)?.detectable);
+    let detectable = detectable.max_by(f64::total_cmp);
     Ok(Placement {
         format: PLACEMENT_FORMAT,
         run: map.run.clone(),
@@ -240,6 +248,7 @@ pub fn place(map: &Verified, asked: &Asked) -> Result<Placement, Unplaced> {
         candidates: parts.len(),
         excluded,
         scale: map.matrix.scale,
+        detectable,
         choices,
     })
 }

@@ -23,8 +23,9 @@ pub const TOGETHER: usize = 4;
 /// Fewest: across a domain it takes two.
 const LEAST: usize = 2;
 
-/// A node that could not be measured so often in a row waits like one that was:
-/// a node that is always busy would keep the others from their turn.
+/// A node that could not be measured so often in a row waits for its next turn
+/// like one that was: a node that is always busy would keep the others from
+/// theirs. So often it is tried in each turn.
 const MISSES: u32 = 2;
 
 /// What an audit may take.
@@ -88,7 +89,8 @@ pub struct Known {
 impl Known {
     /// Since when it waits: what was measured earliest comes first.
     fn since(&self) -> Option<i64> {
-        if MISSES <= self.misses { self.measured.max(self.tried) } else { self.measured }
+        let waits = 0 < self.misses && self.misses.is_multiple_of(MISSES);
+        if waits { self.measured.max(self.tried) } else { self.measured }
     }
 }
 

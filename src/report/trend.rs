@@ -341,3 +341,111 @@ fn put(page: &mut Page, table: &Table) {
         page.end();
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::judge::drift;
+    use crate::model::id::DomainName;
+    use crate::model::moment::rfc3339;
+    use crate::model::trend::ChangeKind;
+    use crate::model::trend::HISTORY_FORMAT;
+    use crate::model::trend::NodeHistory;
+    use crate::model::trend::Point;
+    use crate::model::unit::Unit;
+    use crate::model::verdict::Outcome;
+
+    const STYLE: TerminalStyle = TerminalStyle { width: 120, colour: false };
+
+    /// A node that lost a link on the day it got another driver.
+    pub(in crate::report) fn document() -> HistoryDocument {
+        let point = |n: i64| Point {
+            run: format!("run-{n:02}"),
+            at: rfc3339(1_790_000_000 + n * 86_400),
+            at_unix: 1_790_000_000 + n * 86_400,
+            value: if n < 20 { 750.0 + (n % 3) as f64 } else { 708.0 },
+            error: None,
+            expected: Some(760.0),
+            outcome: Some(if n < 20 { Outcome::Pass } else { Outcome::Degraded }),
+        };
+        let part = Part {
+            kind: PartKind::Node,
+            domain: Some(DomainName::from("block01")),
+            node: Some(NodeName::from("node0007")),
+            gpu: None,
+            peer: None,
+            rail: None,
+            direction: None,
+        };
+        let changed = Changed {
+            run: "run-20".to_owned(),
+            at: point(20).at,
+            node: Some(NodeName::from("node0007")),
+            kind: ChangeKind::Boot,
+            what: "boot".to_owned(),
+            before: "=aa".to_owned(),
+            after: "b\u{1b}[2Jb".to_owned(),
+        };
+        let mut trend = Trend {
+            part,
+            testcase: "write".to_owned(),
+            unit: Unit::GigabytesPerSecond,
+            points: (0..24).map(point).collect(),
+            baseline: None,
+            alarms: Vec::new(),
+            changes: vec![changed],
+        };
+        drift::assess(&mut trend);
+        HistoryDocument {
+            format: HISTORY_FORMAT.to_owned(),
+            file: "runs-history.sqlite".to_owned(),
+            runs: 24,
+            first: Some(point(0).at),
+            last: Some(point(23).at),
+            nodes: vec![NodeHistory {
+                node: NodeName::from("node0007"),
+                domain: Some(DomainName::from("block01")),
+                runs: 24,
+                last_run: "run-23".to_owned(),
+                last_at: point(23).at,
+                profile: "audit".to_owned(),
+                outcome: Outcome::Degraded,
+                worst: Some(0.9316),
+            }],
+            trends: vec![trend],
+            runs_per_false_alarm: Some(drift::SILENT),
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn nodes_series_and_alarms_are_told_with_what_changed() {
+        let text = render(&document(), true, &STYLE);
+        for part in [
+            "24 runs, 1 node, 2026-09-21 to 2026-10-14",
+            "node0007",
+            "93.2 %",
+            "94.3 %",
+            "less than usual from run run-20 on, seen in run-20, a step; at that time: boot =aa ->",
+            "one false alarm for less is expected in 43400 runs",
+        ] {
+            assert!(text.replace('\n', " ").contains(part), "{part} is missing:\n{text}");
+        }
+        assert!(!text.contains('\u{1b}'), "what comes from outside is cleaned");
+        let series = render(&document(), false, &STYLE);
+        assert!(series.contains("Series") && series.contains("708.0 GB/s"), "{series}");
+    }
+
+    #[test]
+    fn a_table_for_spreadsheets_has_every_point_and_runs_no_formula() {
+        let mut document = document();
+        document.trends[0].testcase = "=cmd()".to_owned();
+        let text = String::from_utf8(csv(&document)).expect("utf-8");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 25);
+        assert_eq!(lines[0], COLUMNS.join(","));
+        assert!(lines.iter().all(|line| line.split(',').count() == COLUMNS.len()));
+        assert!(lines[1].contains(",'=cmd(),GB/s,750,"), "{}", lines[1]);
+        assert!(lines[21].contains(",degraded,") && lines[21].contains(",fast,-0.0"));
+    }
+}

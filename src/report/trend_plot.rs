@@ -248,3 +248,40 @@ fn pixels(share: f64, length: i32) -> i32 {
     }
     (share.clamp(0.0, 1.0) * f64::from(length)).round() as i32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::trend::tests::document;
+
+    #[test]
+    fn a_picture_has_the_band_the_alarm_and_what_changed() {
+        let svg = svg(&document().trends).expect("drawn").expect("there is a series");
+        let read = roxmltree::Document::parse(&svg).expect("well-formed");
+        let texts: Vec<&str> =
+            read.descendants().filter_map(|node| node.text()).map(str::trim).collect();
+        for part in ["node0007   write", "GB/s", "a", "2026-09-21"] {
+            assert!(texts.contains(&part), "{part} is missing: {texts:?}");
+        }
+        assert!(texts.iter().any(|text| text.starts_with("usual 751.0 ±")), "{texts:?}");
+        assert!(texts.iter().any(|text| text.starts_with("-5.")), "{texts:?}");
+        assert!(
+            texts
+                .iter()
+                .any(|text| text.contains("boot =aa -&gt; b") || text.contains("boot =aa -> b"))
+        );
+        assert!(!svg.contains('\u{1b}'));
+        assert_eq!(super::svg(&[]).expect("nothing"), None);
+    }
+
+    #[test]
+    fn one_point_and_a_flat_line_are_drawn() {
+        let mut one = document().trends;
+        one[0].points.truncate(1);
+        (one[0].alarms, one[0].baseline) = (Vec::new(), None);
+        assert!(svg(&one).expect("drawn").is_some());
+        let mut flat = document().trends;
+        flat[0].points.iter_mut().for_each(|point| point.value = 0.0);
+        assert!(svg(&flat).expect("drawn").is_some());
+    }
+}

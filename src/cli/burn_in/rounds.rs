@@ -219,7 +219,23 @@ impl<'a> Burn<'a> {
     fn keep(&mut self) -> anyhow::Result<()> {
         accept::conclude(&mut self.acceptance);
         self.acceptance.notes = accept::notes(&self.acceptance);
+        self.sign()?;
         keep(&self.folder, &self.acceptance)
+    }
+
+    /// Signs the document where a key is configured: only one that came to its end.
+    fn sign(&mut self) -> anyhow::Result<()> {
+        self.acceptance.signature = None;
+        if self.acceptance.state != BurnInState::Complete {
+            return Ok(());
+        }
+        let keys = self.site.config.certificates.keys();
+        match keys.seal().key {
+            Ok(Some(key)) => self.acceptance.signature = Some(key.sign(&self.acceptance)?),
+            Ok(None) => {}
+            Err(why) => note(&format!("the acceptance is not signed: {why}")),
+        }
+        Ok(())
     }
 
     /// Hours it was at work.

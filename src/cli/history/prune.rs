@@ -163,30 +163,28 @@ fn aged(
     needed: &BTreeMap<String, String>,
 ) -> Result<Vec<Aged>, Failure> {
     let known = history.known().map_err(failure)?;
-    let wrong = |error| Failure::Environment(format!("{}: {error}", runs.display()));
-    let mut folders = Vec::new();
-    for entry in fs::read_dir(runs).map_err(wrong)? {
-        let folder = entry.map_err(wrong)?.path();
+    let wrong = |path: &Path, error| Failure::Environment(format!("{}: {error}", path.display()));
+    let (mut folders, mut texts) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(runs).map_err(|error| wrong(runs, error))? {
+        let folder = entry.map_err(|error| wrong(runs, error))?.path();
         // What links elsewhere is somebody else's.
-        let is_folder = fs::symlink_metadata(&folder).is_ok_and(|found| found.is_dir());
-        if is_folder && folder.join(file::RUN).is_file() {
+        if !fs::symlink_metadata(&folder).is_ok_and(|found| found.is_dir()) {
+            continue;
+        }
+        // A burn-in has a folder of its own beside those of its rounds.
+        for paper in PAPERS {
+            let path = folder.join(paper);
+            match fs::read_to_string(&path) {
+                Ok(text) => texts.push((folder.clone(), paper, text)),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(wrong(&path, error)),
+            }
+        }
+        if folder.join(file::RUN).is_file() {
             folders.push(folder);
         }
     }
     folders.sort();
-    let mut texts = Vec::new();
-    for folder in &folders {
-        for paper in PAPERS {
-            match fs::read_to_string(folder.join(paper)) {
-                Ok(text) => texts.push((folder.clone(), paper, text)),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    let path = folder.join(paper);
-                    return Err(Failure::Environment(format!("{}: {error}", path.display())));
-                }
-            }
-        }
-    }
     let mut aged = Vec::new();
     for folder in folders {
         // What cannot be read may be what somebody needs.

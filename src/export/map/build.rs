@@ -237,6 +237,7 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
                 findings: findings.iter().map(|finding| finding.id.clone()).collect(),
                 classes: findings.iter().map(|finding| finding.class.clone()).collect(),
                 worst: None,
+                detectable: verdict.and_then(|verdict| verdict.detectable),
                 cliques: cliques(source, node),
                 gpus,
                 rails: rail_ends(source, node, verdict.map(|verdict| verdict.outcome)),

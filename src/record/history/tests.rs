@@ -395,6 +395,77 @@ fn readers_read_while_one_writes_and_a_second_writer_waits() {
     assert_eq!(reader.runs().expect("read").len(), 2);
 }
 
+/// Cells of a whole rack of 18 nodes with 4 GPUs: every pair across, every pair
+/// inside twice, and host memory.
+fn rack(run: i64) -> Vec<Cell> {
+    let ends: Vec<(String, u32)> =
+        (1..=18).flat_map(|n| (0..4).map(move |gpu| (format!("node{n:04}"), gpu))).collect();
+    let blank = cells(&[1.0]).remove(0);
+    let mut all = Vec::new();
+    for src in &ends {
+        for dst in ends.iter().filter(|dst| *dst != src) {
+            let tests: &[&str] =
+                if src.0 == dst.0 { &["read", "write"] } else { &["multinode_bisect_write_ce"] };
+            for test in tests {
+                all.push(Cell {
+                    testcase: (*test).into(),
+                    src_node: Some(src.0.as_str().into()),
+                    src_gpu: Some(src.1),
+                    dst_node: Some(dst.0.as_str().into()),
+                    dst_gpu: Some(dst.1),
+                    value: Some(770.0 + ((all.len() as i64 * 7 + run * 13) % 97) as f64 / 10.0),
+                    ..blank.clone()
+                });
+            }
+        }
+        for (test, to) in [("h2d", true), ("d2h", false)] {
+            let node = Some(NodeName::from(src.0.as_str()));
+            all.push(Cell {
+                testcase: test.into(),
+                src_node: node.clone(),
+                dst_node: node,
+                src_gpu: (!to).then_some(src.1),
+                dst_gpu: to.then_some(src.1),
+                value: Some(200.0 + (run % 7) as f64 / 10.0),
+                ..blank.clone()
+            });
+        }
+    }
+    all
+}
+
+#[test]
+#[ignore = "says how large a year of a rack is and how long it takes: minutes"]
+fn a_year_of_a_rack_is_measured() {
+    let site = Site::new();
+    let mut history = site.history();
+    let began = std::time::Instant::now();
+    let mut adding = std::time::Duration::ZERO;
+    for day in 0..365 {
+        let folder = site.put(&made(day, 750.0));
+        Folder::at(&folder).write_lines(file::CELLS, rack(day)).expect("written");
+        let stored = stored::open(&folder).expect("opens");
+        let before = std::time::Instant::now();
+        history.add(&stored).expect("added");
+        adding += before.elapsed();
+        fs::remove_dir_all(&folder).expect("removed");
+    }
+    let size = |site: &Site| fs::metadata(site.file("h.sqlite")).map_or(0, |found| found.len());
+    drop(history);
+    let mut history = site.history();
+    println!("{} bytes, {:?} a run, all {:?}", size(&site), adding / 365, began.elapsed());
+    let before = std::time::Instant::now();
+    let mut trends =
+        history.trends(&Selection::of([PartKind::Node, PartKind::Domain])).expect("read");
+    trends.iter_mut().for_each(crate::judge::drift::assess);
+    println!("{} series read and followed in {:?}", trends.len(), before.elapsed());
+    let now_unix = 1_760_000_000 + 365 * 86_400;
+    let retention = Retention { now_unix, keep_days: 90, thin_after_days: 180 };
+    let before = std::time::Instant::now();
+    let thinned = history.compact(&retention).expect("thinned");
+    println!("{thinned:?} in {:?}, {} bytes", before.elapsed(), size(&site));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 

@@ -183,8 +183,6 @@ fn bars(grid: &Grid, sides: &Sides, node: &NodeName, most: usize) -> Vec<Bar> {
                 Shape::PerRail => from.node.as_ref() == Some(node),
                 // A leaf is nobody's part.
                 Shape::Leaves => false,
-                Shape::Pairs | Shape::Leaves => blamed(from) || blamed(to),
-                Shape::PerGpu | Shape::PerRail => blamed(from),
             };
             if !is_own {
                 others.push(value);

@@ -21,8 +21,10 @@ use crate::report::plain::number;
 use crate::report::plain::percent;
 use crate::report::plain::quantity;
 
-/// Lines of the history; the rest are counted.
+/// Lines of parts to which something happened; the rest are counted.
 const ROWS: usize = 120;
+/// Lines of parts to which nothing happened.
+const CALM: usize = 12;
 /// Points of one line; what is older is left out.
 const POINTS: usize = 120;
 /// Size of a line, in pixels.
@@ -51,13 +53,18 @@ pub(super) struct TrendRow {
 
 /// The history of parts: those that rang first; and how many are left out.
 pub(super) fn history(trends: &[Trend]) -> (Vec<TrendRow>, usize) {
-    let mut order: Vec<&Trend> = trends.iter().filter(|t| !t.points.is_empty()).collect();
+    // One point is no history.
+    let mut order: Vec<&Trend> = trends.iter().filter(|t| 1 < t.points.len()).collect();
     order.sort_by(|a, b| {
         let shift = |t: &Trend| t.alarms.iter().map(|a| a.shift.abs()).fold(0.0, f64::max);
-        shift(b).total_cmp(&shift(a)).then(a.part.cmp(&b.part)).then(a.testcase.cmp(&b.testcase))
+        let changed = a.changes.is_empty().cmp(&b.changes.is_empty());
+        let name = || (&a.part, &a.testcase).cmp(&(&b.part, &b.testcase));
+        shift(b).total_cmp(&shift(a)).then(changed).then_with(name)
     });
-    let more = order.len().saturating_sub(ROWS);
-    (order.into_iter().take(ROWS).map(row).collect(), more)
+    let eventful = order.iter().filter(|t| !t.alarms.is_empty() || !t.changes.is_empty()).count();
+    let most = ROWS.min(eventful + CALM);
+    let more = order.len().saturating_sub(most);
+    (order.into_iter().take(most).map(row).collect(), more)
 }
 
 fn row(trend: &Trend) -> TrendRow {
@@ -143,7 +150,7 @@ pub(super) fn sparkline_of_node(node: &NodeName, trends: &[Trend]) -> Option<Spa
 fn loudest<'t>(trends: impl Iterator<Item = &'t Trend>) -> Option<&'t Trend> {
     let loud = |t: &Trend| t.alarms.iter().map(|a| a.shift.abs()).fold(0.0, f64::max);
     trends
-        .filter(|t| !t.points.is_empty())
+        .filter(|t| 1 < t.points.len())
         // Of equals the first, so that the page does not depend on chance.
         .reduce(|best, t| if loud(best) < loud(t) { t } else { best })
 }

@@ -1,0 +1,114 @@
+//! What is shown beside a run on its page: an earlier run, and how its parts went
+//! over runs. What of it cannot be had is a note; the page is made all the same.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::Globals;
+use super::config;
+use super::failure::Failure;
+use super::keeping;
+use super::show;
+use super::stdout::note;
+use super::stored;
+use crate::judge::compared;
+use crate::judge::compared::Side;
+use crate::judge::drift;
+use crate::model::comparison::Comparison;
+use crate::model::id::NodeName;
+use crate::model::recording::Recording;
+use crate::model::run::Run;
+use crate::model::trend::PartKind;
+use crate::model::trend::Trend;
+use crate::model::verdict::Outcome;
+use crate::record::history::History;
+use crate::record::history::HistoryError;
+use crate::record::history::Selection;
+use crate::record::stored::Stored;
+use crate::report::html::Beside;
+
+/// Nodes whose GPUs and ports are followed one by one.
+const MOST_NODES: usize = 100;
+
+/// The page of a run in `folder`, beside an earlier run where one is given.
+pub fn page(
+    run: &Run,
+    stored: &Stored,
+    folder: &Path,
+    before: Option<&Path>,
+    globals: &Globals,
+) -> anyhow::Result<Vec<u8>> {
+    let earlier = before.map(|before| earlier(run, stored, before)).transpose()?;
+    let trends = trends(run, folder, globals)?;
+    let beside = Beside {
+        before: earlier.as_ref().map(|(run, _)| run),
+        trends: &trends,
+        comparison: earlier.as_ref().map(|(_, comparison)| comparison),
+    };
+    show::page(run, &beside)
+}
+
+/// The earlier run, and this one held against it.
+fn earlier(run: &Run, stored: &Stored, before: &Path) -> Result<(Run, Comparison), Failure> {
+    let earlier = stored::open(before)?;
+    let then = stored::run(&earlier)?;
+    let of_then = earlier.recordings().map_err(stored::failure)?;
+    let of_now = stored.recordings().map_err(stored::failure)?;
+    let comparison = compared::compare(&side(&then, &of_then), &side(run, &of_now), &|_| true);
+    Ok((then, comparison))
+}
+
+fn side<'r>(run: &'r Run, recordings: &'r [Recording]) -> Side<'r> {
+    Side { run: &run.info.id, created: &run.info.created, cells: &run.cells, recordings }
+}
+
+/// How parts went, from the index that belongs to the run's folder.
+fn trends(run: &Run, folder: &Path, globals: &Globals) -> Result<Vec<Trend>, Failure> {
+    let config = match globals.config.as_deref() {
+        Some(path) => Some(config::open(Some(path))?),
+        None => None,
+    };
+    let runs = std::fs::canonicalize(folder).ok().and_then(|f| f.parent().map(Path::to_owned));
+    let keeping = config.map(|config| config.history).unwrap_or_default();
+    let Some(file) = keeping.path.clone().or_else(|| runs.as_deref().map(keeping::beside)) else {
+        return Ok(Vec::new());
+    };
+    if !file.is_file() {
+        return Ok(Vec::new());
+    }
+    Ok(read(run, &file).unwrap_or_else(|error| {
+        note(&format!("the page shows no history: {error}"));
+        Vec::new()
+    }))
+}
+
+fn read(run: &Run, file: &Path) -> Result<Vec<Trend>, HistoryError> {
+    let history = History::open_read_only(file)?;
+    let nodes = |troubled: bool| -> BTreeSet<NodeName> {
+        let some = run.verdicts.nodes.iter();
+        some.filter(|n| !troubled || n.outcome != Outcome::Pass).map(|n| n.node.clone()).collect()
+    };
+    let all = Selection { nodes: nodes(false), ..Selection::of([PartKind::Node]) };
+    let domains = Selection {
+        domains: run.claims.domains.iter().map(|d| d.name.clone()).collect(),
+        ..Selection::of([PartKind::Domain])
+    };
+    let troubled: BTreeSet<NodeName> = nodes(true).into_iter().take(MOST_NODES).collect();
+    let close = Selection { nodes: troubled, ..Selection::of([PartKind::Gpu, PartKind::Rail]) };
+    let mut trends = Vec::new();
+    // What is empty selects nothing away, and would be everything.
+    if !all.nodes.is_empty() {
+        trends.extend(history.trends(&all)?);
+    }
+    if !domains.domains.is_empty() {
+        trends.extend(history.trends(&domains)?);
+    }
+    if !close.nodes.is_empty() {
+        trends.extend(history.trends(&close)?);
+    }
+    let whole = history.whole_since()?;
+    for trend in &mut trends {
+        drift::assess_since(trend, whole);
+    }
+    Ok(trends)
+}

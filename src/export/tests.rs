@@ -1,0 +1,288 @@
+//! Every target on made-up runs: goldens, the same bytes for the same run, and no
+//! more than its own lines changed by one node.
+
+use super::Degraded;
+use super::Export;
+use super::Options;
+use super::TARGETS;
+use super::fixture;
+use super::map::Basis;
+use super::map::Reach;
+use super::map::Verified;
+use super::target;
+use crate::model::id::NodeName;
+use crate::model::run::Run;
+use crate::model::verdict::Outcome;
+
+fn export(run: &Run, to: &str, options: &Options) -> Export {
+    let target = target(to).expect("a target");
+    (target.write)(&fixture::map(run), options).unwrap_or_else(|why| panic!("{to}: {why}"))
+}
+
+fn text(run: &Run, to: &str, options: &Options) -> String {
+    let export = export(run, to, options);
+    let text = String::from_utf8(export.files[0].bytes.clone()).expect("text");
+    let remarks: String = export.remarks.iter().map(|it| format!("remark: {it}\n")).collect();
+    format!("{text}{remarks}")
+}
+
+fn refusal(run: &Run, to: &str, options: &Options) -> String {
+    let target = target(to).expect("a target");
+    (target.write)(&fixture::map(run), options).expect_err("a refusal").to_string()
+}
+
+fn nodes(names: &[&str]) -> Options {
+    Options {
+        nodes: Some(names.iter().map(|it| NodeName::from(*it)).collect()),
+        ..Options::default()
+    }
+}
+
+/// What each target needs to be asked.
+fn asked(to: &str) -> Options {
+    match to {
+        "ranks" | "nccl-env" => nodes(&["n01", "n02", "n03", "n05"]),
+        _ => Options::default(),
+    }
+}
+
+/// A degraded GPU, a rail that is slow, a node that nobody measured.
+fn troubled() -> Run {
+    let mut run = fixture::racks();
+    fixture::find(&mut run, "n02", Some(1), None, "nvlink-low", Outcome::Degraded);
+    fixture::find(&mut run, "n05", None, Some("rail1"), "nic-low", Outcome::Degraded);
+    fixture::forget(&mut run, "n07");
+    run
+}
+
+fn split() -> Run {
+    let mut run = fixture::racks();
+    fixture::cut(&mut run, &["n01", "n02"]);
+    run
+}
+
+/// The header and Lua that is the same everywhere are no news in a golden.
+fn shortened(text: &str) -> String {
+    text.split("-- The largest block").next().unwrap_or(text).to_owned()
+}
+
+#[test]
+fn every_target_says_what_was_measured() {
+    for target in TARGETS.iter().filter(|target| OWN.contains(&target.name)) {
+        for (name, run) in [
+            ("racks", fixture::racks()),
+            ("troubled", troubled()),
+            ("misplaced", fixture::misplaced()),
+        ] {
+            let text = shortened(&text(&run, target.name, &asked(target.name)));
+            insta::assert_snapshot!(format!("{}-{name}", target.name), text);
+        }
+    }
+    insta::assert_snapshot!(
+        "slurm-topology-split",
+        text(&split(), "slurm-topology", &Options::default())
+    );
+}
+
+/// The targets whose goldens are here.
+const OWN: &[&str] = &["nccl-env", "ranks", "slurm-cli-filter", "slurm-topology", "topograph"];
+
+#[test]
+fn the_same_run_gives_the_same_bytes_whatever_the_order_of_its_cells() {
+    let run = troubled();
+    let mut turned = run.clone();
+    turned.cells.reverse();
+    turned.verdicts.findings.reverse();
+    turned.verdicts.nodes.reverse();
+    for target in TARGETS {
+        let asked = asked(target.name);
+        assert_eq!(fixture::map(&run).matrix, fixture::map(&turned).matrix);
+        let written = |run: &Run| (target.write)(&fixture::map(run), &asked);
+        assert_eq!(written(&run), written(&turned), "{}", target.name);
+    }
+}
+
+#[test]
+fn one_node_that_gets_worse_changes_only_lines_that_are_about_it() {
+    let healthy = fixture::racks();
+    let mut worse = healthy.clone();
+    fixture::find(&mut worse, "n02", Some(1), None, "nvlink-low", Outcome::Degraded);
+    for (to, most) in [("slurm-topology", 1), ("slurm-cli-filter", 2), ("topograph", 0)] {
+        let (before, after) = (text(&healthy, to, &asked(to)), text(&worse, to, &asked(to)));
+        let diff = similar::TextDiff::from_lines(&before, &after);
+        let changed: Vec<String> = diff
+            .iter_all_changes()
+            .filter(|it| it.tag() != similar::ChangeTag::Equal)
+            .map(|it| it.value().to_owned())
+            .collect();
+        assert!(changed.len() <= most, "{to}: {changed:?}");
+        assert!(changed.iter().all(|it| it.contains("n02") || it.contains("rack1")), "{changed:?}");
+    }
+}
+
+#[test]
+fn a_map_has_nodes_where_they_were_measured_and_says_what_was_not() {
+    let map = fixture::map(&fixture::misplaced());
+    let node = &map.members[&NodeName::from("n04")];
+    assert_eq!((node.domain.as_deref(), node.is_misplaced), (Some("rack2"), true));
+    assert_eq!(map.domains.len(), 2);
+    assert_eq!(map.domain("rack2").expect("it").measured.len(), 5);
+
+    let map = fixture::map(&split());
+    let names: Vec<&str> = map.domains.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names, ["rack1.part1", "rack1.part2", "rack2"], "no half is the rack");
+
+    let mut run = fixture::racks();
+    fixture::cut(&mut run, &["n04"]);
+    let map = fixture::map(&run);
+    let node = &map.members[&NodeName::from("n04")];
+    assert_eq!((node.domain.as_deref(), node.is_apart), (Some("rack1.part2"), true));
+    assert!(!map.members[&NodeName::from("n01")].is_apart);
+
+    let map = fixture::map(&troubled());
+    let node = &map.members[&NodeName::from("n07")];
+    assert_eq!((node.reach, node.is_verified()), (Reach::Nothing, false));
+    let domain = map.domain("rack2").expect("it");
+    let own = NodeName::from("n07");
+    assert!(domain.unmeasured.contains(&own) && !domain.measured.contains(&own));
+    for name in ["n05", "n06", "n07", "n08"] {
+        fixture::forget(&mut run, name);
+    }
+    let map = fixture::map(&run);
+    assert_eq!(map.domain("rack2").expect("claimed").basis, Basis::Claimed);
+}
+
+#[test]
+fn a_topology_keeps_sets_apart_or_leaves_out_the_degraded_as_asked() {
+    let run = troubled();
+    let with = |degraded, form: &str| Options {
+        degraded,
+        form: Some(form.to_owned()),
+        ..Options::default()
+    };
+    let kept = text(&run, "slurm-topology", &with(Degraded::Keep, "conf"));
+    assert!(kept.contains("BlockName=rack1 Nodes=n[01-04]\n") && kept.contains("BlockSizes=4"));
+    let own = text(&run, "slurm-topology", &with(Degraded::OwnBlock, "conf"));
+    assert!(own.contains("BlockName=rack1.degraded Nodes=n02\n"), "{own}");
+    assert!(own.contains("BlockSizes=1\n"), "as many as the smallest block: {own}");
+    let out = text(&run, "slurm-topology", &with(Degraded::LeaveOut, "yaml"));
+    assert!(out.contains("\"n[01,03-04]\"") && out.contains("remark: n02 is in no block"), "{out}");
+    let size = Options { block_size: Some(4), ..with(Degraded::OwnBlock, "conf") };
+    assert!(refusal(&run, "slurm-topology", &size).contains("expected 1 or less"));
+    let size = Options { block_size: Some(5), ..Options::default() };
+    assert!(refusal(&run, "slurm-topology", &size).contains("the largest block has 4 nodes"));
+}
+
+#[test]
+fn an_existing_topology_keeps_every_letter_but_those_of_misplaced_nodes() {
+    let file = "# ours since 2024\nBlockName=rack1  Nodes=n[01-04]  # row A\nBlockName=rack2 Nodes=n[05-08]\nBlockSizes=3\n";
+    let from = |text: &str| Options { from: Some(text.to_owned()), ..Options::default() };
+    let after = export(&fixture::misplaced(), "slurm-topology", &from(file));
+    let after = String::from_utf8(after.files[0].bytes.clone()).expect("text");
+    assert!(after.starts_with("# made by fabricgate "), "{after}");
+    assert!(
+        after.contains("# ours since 2024\nBlockName=rack1  Nodes=n[01-03]  # row A\n"),
+        "{after}"
+    );
+    assert!(after.contains("BlockName=rack2 Nodes=n[04-08]\n"), "{after}");
+    // Written again, the header is not written twice.
+    let again = export(&fixture::misplaced(), "slurm-topology", &from(&after));
+    assert_eq!(String::from_utf8(again.files[0].bytes.clone()).expect("text"), after);
+    assert!(refusal(&fixture::racks(), "slurm-topology", &from("{}")).contains("neither"));
+}
+
+#[test]
+fn ranks_warn_where_a_layout_does_not_fit_the_measured_domains() {
+    let layout = |tp, pp, names: &[&str]| Options { tp: Some(tp), pp: Some(pp), ..nodes(names) };
+    let said = |options: &Options| export(&fixture::racks(), "ranks", options).remarks.join("\n");
+    assert_eq!(said(&layout(4, 2, &["n01", "n02", "n05", "n06"])), "");
+    let crossing = said(&layout(8, 1, &["n01", "n05"]));
+    assert!(crossing.contains("ranks 0 to 7 reaches from another domain into rack2"), "{crossing}");
+    let uneven = said(&layout(4, 2, &["n01", "n02", "n03"]));
+    assert!(
+        uneven.contains(
+            "TP x PP = 8 does not divide the 12 GPUs in rack1; 2 of its nodes hold 1 whole"
+        ),
+        "{uneven}"
+    );
+    assert!(refusal(&fixture::racks(), "ranks", &nodes(&["n01", "n99"])).contains("has no n99"));
+    let asked = Options { gpus_per_node: Some(9), ..nodes(&["n01"]) };
+    assert!(refusal(&fixture::racks(), "ranks", &asked).contains("a node has 4"));
+    assert!(
+        refusal(&fixture::racks(), "ranks", &Options::default()).contains("--domain, one of rack1")
+    );
+}
+
+#[test]
+fn a_job_of_fewer_gpus_takes_those_that_no_finding_blames() {
+    let options = Options { gpus_per_node: Some(3), form: None, ..nodes(&["n02"]) };
+    let document: serde_json::Value =
+        serde_json::from_slice(&export(&troubled(), "ranks", &options).files[0].bytes)
+            .expect("JSON");
+    let gpus: Vec<u64> = document["ranks"]
+        .as_array()
+        .expect("ranks")
+        .iter()
+        .filter_map(|it| it["gpu"].as_u64())
+        .collect();
+    assert_eq!(gpus, [0, 2, 3]);
+}
+
+#[test]
+fn nothing_is_set_that_was_not_measured() {
+    let set = |run: &Run, names: &[&str]| -> Vec<String> {
+        let text = text(run, "nccl-env", &nodes(names));
+        text.lines().filter_map(|it| it.strip_prefix("export ").map(str::to_owned)).collect()
+    };
+    let sound = [
+        "NCCL_MNNVL_ENABLE=1",
+        "NCCL_IB_HCA==mlx5_0,mlx5_1",
+        "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN=8",
+        "USE_MNNVL=1",
+    ];
+    assert_eq!(set(&fixture::racks(), &["n01", "n02"]), sound);
+    let troubled = troubled();
+    assert_eq!(set(&troubled, &["n06", "n07"]), Vec::<String>::new(), "n07 was not measured");
+    let without = set(&troubled, &["n05", "n06"]);
+    assert!(without.contains(&"NCCL_IB_HCA==mlx5_0".to_owned()), "{without:?}");
+    assert!(!without.iter().any(|it| it.starts_with("NCCL_MNNVL")), "n05 is not verified");
+    let two = set(&fixture::racks(), &["n01", "n02", "n03", "n05", "n06"]);
+    assert!(two.contains(&"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN=4".to_owned()), "{two:?}");
+}
+
+#[test]
+fn names_that_another_system_would_read_otherwise_are_escaped_or_refused() {
+    let mut run = fixture::racks();
+    for (at, name) in ["no", "a\"]] os.exit() --\n"].into_iter().enumerate() {
+        run.claims.domains[at].name = name.into();
+    }
+    let lua = text(&run, "slurm-cli-filter", &Options::default());
+    assert!(lua.contains(r#"name = "a\"]] os.exit() --\010""#), "{lua}");
+    let yaml = text(&run, "slurm-topology", &Options::default());
+    assert!(
+        yaml.contains("- block: block-no\n") && yaml.contains("- block: a____os.exit____\n"),
+        "{yaml}"
+    );
+    let model = text(&run, "topograph", &Options::default());
+    assert!(model.contains(r#": "no""#) && !model.contains("exit() --\n\""), "{model}");
+    run.claims.domains[0].nodes[0] = "n[1-9]".into();
+    run.claims.leaves.clear();
+    for to in ["slurm-topology", "topograph"] {
+        assert!(refusal(&run, to, &Options::default()).contains("no name of one node"), "{to}");
+    }
+}
+
+#[test]
+fn every_file_names_the_run_and_says_when_it_is_simulated_or_partial() {
+    let mut map: Verified = fixture::map(&fixture::racks());
+    (map.run.is_simulated, map.run.is_complete) = (true, false);
+    for target in TARGETS {
+        let export = (target.write)(&map, &asked(target.name)).expect("written");
+        for file in &export.files {
+            let text = String::from_utf8_lossy(&file.bytes);
+            for word in ["20260304-050607-abcdef", "2026-03-04T05:06:07Z", "SIMULATED", "PARTIAL"] {
+                assert!(text.contains(word), "{}: {} lacks {word}", target.name, file.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Exports for Slurm, read by a real one: a topology with blocks as measured, a
+//! filter that its commands run, and a host file that srun follows.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use fabricgate::export::Degraded;
+use fabricgate::export::Options;
+use fabricgate::export::map::Source;
+use fabricgate::export::map::Verified;
+use fabricgate::export::target;
+use fabricgate::inventory::claims_file;
+use fabricgate::model::cell::Cell;
+use fabricgate::model::id::NodeName;
+use fabricgate::model::run::Run;
+use fabricgate::model::run::RunInfo;
+use fabricgate::model::said::SourceKind;
+use fabricgate::model::unit::Unit;
+use fabricgate::model::verdict::NodeVerdict;
+use fabricgate::model::verdict::Outcome;
+use fabricgate::model::verdict::VERDICTS_FORMAT;
+use fabricgate::model::verdict::Verdicts;
+use fabricgate::thresholds::builtin;
+
+use super::Lab;
+use super::blocks;
+use super::lab;
+use super::of;
+
+/// The two racks of the lab, where node0018 was measured in the second and node0005
+/// has a slow link.
+fn map() -> Verified {
+    let text = "[[domain]]\nname = \"block01\"\nnodes = \"node[0001-0018]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 4\n\
+                [[domain]]\nname = \"block02\"\nnodes = \"node[0019-0036]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 4\n";
+    let claims = claims_file::parse("claims.toml", text).expect("good claims");
+    let mut cells = Vec::new();
+    for domain in &claims.domains {
+        for (a, b) in domain.nodes.iter().flat_map(|a| domain.nodes.iter().map(move |b| (a, b))) {
+            cells.push(Cell {
+                domain: Some(domain.name.clone()),
+                stage: Some(2),
+                testcase: "multinode_device_to_device_memcpy_read_ce".into(),
+                src_node: Some(a.clone()),
+                src_gpu: Some(0),
+                dst_node: Some(b.clone()),
+                dst_gpu: Some(u32::from(a == b)),
+                rail: None,
+                reading: 0,
+                value: Some(770.0),
+                unit: Unit::GigabytesPerSecond,
+                expected: Some(770.0),
+                ratio: Some(1.0),
+                outcome: Outcome::Pass,
+            });
+        }
+    }
+    let nodes = claims.domains.iter().flat_map(|domain| &domain.nodes).map(|node| NodeVerdict {
+        node: node.clone(),
+        domain: None,
+        outcome: if node.as_str() == "node0005" { Outcome::Degraded } else { Outcome::Pass },
+        reason: "made up".to_owned(),
+        detectable: None,
+    });
+    let verdicts = Verdicts {
+        format: VERDICTS_FORMAT.to_owned(),
+        platform: None,
+        thresholds_digest: "0011223344556677".to_owned(),
+        outcome: Outcome::Degraded,
+        findings: Vec::new(),
+        nodes: nodes.collect(),
+        unknown: Vec::new(),
+        notes: Vec::new(),
+    };
+    let info = RunInfo {
+        id: "20260304-050607-abcdef".to_owned(),
+        created: "2026-03-04T05:06:07Z".to_owned(),
+        profile: "admit".to_owned(),
+        source: "made up".to_owned(),
+        version: "0.1.0".to_owned(),
+    };
+    let run = Run { info, claims, cells, verdicts, actions: None };
+    let mut map = Verified::of(&Source {
+        run: &run,
+        is_complete: true,
+        is_simulated: false,
+        machines: &[],
+        recordings: &[],
+        catalogue: builtin::catalogue(),
+    });
+    // As `act::topology` says of a node that another run measured there.
+    let moved = NodeName::from("node0018");
+    for domain in &mut map.domains {
+        match domain.name.as_str() {
+            "block01" => domain.measured.remove(&moved),
+            _ => domain.measured.insert(moved.clone()),
+        };
+    }
+    let member = map.members.get_mut(&moved).expect("it");
+    (member.domain, member.is_misplaced) = (Some("block02".to_owned()), true);
+    map
+}
+
+fn export(to: &str, options: &Options) -> String {
+    let export = (target(to).expect("a target").write)(&map(), options);
+    let export = export.unwrap_or_else(|why| panic!("{to}: {why}"));
+    String::from_utf8(export.files[0].bytes.clone()).expect("text")
+}
+
+fn etc(lab: &Lab) -> PathBuf {
+    PathBuf::from(&lab.run).with_file_name("etc")
+}
+
+/// Files of the lab as they were, at the end.
+struct Put<'l> {
+    lab: &'l Lab,
+    before: BTreeMap<PathBuf, Option<String>>,
+}
+
+impl<'l> Put<'l> {
+    fn on(lab: &'l Lab) -> Self {
+        Self { lab, before: BTreeMap::new() }
+    }
+
+    fn file(&mut self, name: &str, text: &str) {
+        let path = etc(self.lab).join(name);
+        let before = std::fs::read_to_string(&path).ok();
+        std::fs::write(&path, text).expect("written");
+        self.before.entry(path).or_insert(before);
+    }
+}
+
+impl Drop for Put<'_> {
+    fn drop(&mut self) {
+        for (path, text) in &self.before {
+            match text {
+                Some(text) => std::fs::write(path, text).expect("written"),
+                None => std::fs::remove_file(path).expect("removed"),
+            }
+        }
+        self.lab.finished(&["scancel", "--user=root"]);
+        self.lab.finished(&["scontrol", "reconfigure"]);
+    }
+}
+
+fn names(list: &str) -> BTreeSet<NodeName> {
+    let names = fabricgate::inventory::hostlist::expand(list).expect("a host list");
+    names.into_iter().map(NodeName::from).collect()
+}
+
+#[test]
+fn slurmctld_has_the_blocks_as_they_were_measured() {
+    let Some(lab) = lab() else { return };
+    let mut put = Put::on(&lab);
+    let (file, form) =
+        if lab.has_yaml() { ("topology.yaml", "yaml") } else { ("topology.conf", "conf") };
+    let topology = lab.has_yaml().then(|| "topo-block".to_owned());
+    for (degraded, expected) in [
+        (Degraded::Keep, vec![("block01", "node[0001-0017]"), ("block02", "node[0018-0036]")]),
+        (
+            Degraded::OwnBlock,
+            vec![
+                ("block01", "node[0001-0004,0006-0017]"),
+                ("block01.degraded", "node0005"),
+                ("block02", "node[0018-0036]"),
+            ],
+        ),
+    ] {
+        let options = Options {
+            form: Some(form.to_owned()),
+            topology: topology.clone(),
+            degraded,
+            ..Options::default()
+        };
+        let mut text = export("slurm-topology", &options);
+        if lab.has_yaml() {
+            // A partition of the lab names the other topology of its file.
+            text.push_str("- topology: topo-flat\n  cluster_default: false\n  flat: true\n");
+        }
+        put.file(file, &text);
+        lab.run(&["scontrol", "reconfigure"]);
+        lab.wait_for("the blocks", || {
+            let answers = lab.ask();
+            let shown = blocks(of(&answers, SourceKind::SlurmTopology));
+            let shown: Vec<(&str, BTreeSet<NodeName>)> = shown
+                .into_iter()
+                .map(|(name, nodes)| (name, nodes.iter().cloned().collect()))
+                .collect();
+            let meant: Vec<(&str, BTreeSet<NodeName>)> =
+                expected.iter().map(|(name, list)| (*name, names(list))).collect();
+            shown == meant
+        });
+    }
+}
+
+#[test]
+fn sbatch_runs_the_filter_and_is_refused_what_no_block_can_hold() {
+    let Some(lab) = lab() else { return };
+    let mut put = Put::on(&lab);
+    let conf = std::fs::read_to_string(etc(&lab).join("slurm.conf")).expect("slurm.conf");
+    put.file("slurm.conf", &format!("{conf}\nCliFilterPlugins=lua\n"));
+    // Both streams: what a filter says goes to standard error.
+    let asked = |words: &str| {
+        let script = format!("sbatch --test-only -o /dev/null {words} --wrap 'true' 2>&1");
+        lab.finished(&["sh", "-c", &script])
+    };
+    for (enforce, refused) in [(false, false), (true, true)] {
+        put.file(
+            "cli_filter.lua",
+            &export("slurm-cli-filter", &Options { enforce, ..Options::default() }),
+        );
+        // The second block has 19 nodes, the first 16 in order.
+        let (said, ending) = asked("-N20 --segment=20");
+        assert!(said.contains("--segment=20: no NVLink domain has so many nodes"), "{said}");
+        assert!(said.contains("run 20260304-050607-abcdef"), "{said}");
+        assert!(!refused || !ending.is_success(), "{said}");
+        assert_eq!(said.contains("cli_filter plugin terminated with error"), refused, "{said}");
+        for well in ["-N16 --segment=16", "-N1", "-N8 --segment=4", ""] {
+            let (said, _) = asked(well);
+            assert!(!said.contains("fabricgate"), "{well}: {said}");
+        }
+    }
+}
+
+#[test]
+fn srun_places_tasks_in_the_order_of_the_host_file() {
+    let Some(lab) = lab() else { return };
+    // The degraded one comes last, which no order of Slurm's own would do.
+    let options = Options {
+        nodes: Some(names("node[0004-0007]")),
+        form: Some("slurm".to_owned()),
+        gpus_per_node: Some(2),
+        ..Options::default()
+    };
+    let hosts = export("ranks", &options);
+    assert!(hosts.ends_with("node0007\nnode0005\nnode0005\n"), "{hosts}");
+    let mut put = Put::on(&lab);
+    put.file("ranks.hosts", &hosts);
+    let script = "SLURM_HOSTFILE=/etc/slurm/ranks.hosts srun -n8 --distribution=arbitrary \
+                  sh -c 'echo $SLURM_PROCID $SLURMD_NODENAME' 2>&1";
+    let said = lab.run(&["sh", "-c", script]);
+    let mut tasks: Vec<(u32, &str)> = said
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(rank, node)| Some((rank.parse().ok()?, node)))
+        .collect();
+    tasks.sort_unstable();
+    let placed: Vec<&str> = tasks.into_iter().map(|(_, node)| node).collect();
+    assert_eq!(placed, hosts.lines().collect::<Vec<_>>(), "{said}");
+}
