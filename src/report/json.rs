@@ -9,7 +9,7 @@ use crate::model::action::ActionPlan;
 use crate::model::verdict::Verdicts;
 
 /// The published JSON Schemas, by file name.
-pub const SCHEMAS: [(&str, &str); 19] = [
+pub const SCHEMAS: [(&str, &str); 18] = [
     ("parse.schema.json", include_str!("../../reports/schema/parse.schema.json")),
     ("verdicts.schema.json", include_str!("../../reports/schema/verdicts.schema.json")),
     ("actions.schema.json", include_str!("../../reports/schema/actions.schema.json")),
@@ -28,7 +28,6 @@ pub const SCHEMAS: [(&str, &str); 19] = [
     ("capacity.schema.json", include_str!("../../reports/schema/capacity.schema.json")),
     ("watch.schema.json", include_str!("../../reports/schema/watch.schema.json")),
     ("history.schema.json", include_str!("../../reports/schema/history.schema.json")),
-    ("notice.schema.json", include_str!("../../reports/schema/notice.schema.json")),
 ];
 
 /// The bytes of `verdicts.json`.
@@ -90,8 +89,6 @@ mod tests {
     use crate::record::RUN_FORMAT;
     use crate::record::RunRecord;
     use crate::report::fixture;
-    use crate::report::notice::generic::NOTICE_FORMAT;
-    use crate::report::notice::generic::Notice;
     use crate::thresholds::Platform;
 
     /// The schema of what is written for `T`, pinned to its format.
@@ -126,7 +123,6 @@ mod tests {
             schema::<Survey>(Some(CAPACITY_FORMAT)),
             schema::<WatchLine>(Some(WATCH_FORMAT)),
             schema::<HistoryDocument>(Some(HISTORY_FORMAT)),
-            schema::<Notice>(Some(NOTICE_FORMAT)),
         ];
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
         for ((name, _), made) in SCHEMAS.iter().zip(made) {
