@@ -352,7 +352,7 @@ fn strengths(map: &Verified, level: Level, parts: &[Part]) -> Strengths {
 
 fn best(strengths: &Strengths, parts: &[Part], count: usize) -> Option<Choice> {
     let chosen = choose::best(strengths, count)?;
-    let next = choose::next(strengths, &chosen).filter(|_| chosen.is_exact);
+    let next = if chosen.is_exact { choose::next(strengths, &chosen) } else { None };
     let next = next.map(|it| next_of(parts, &it, it.set.clone()));
     Some(choice(Way::Best, parts, &chosen, chosen.set.clone(), next))
 }
@@ -375,7 +375,7 @@ fn spare(strengths: &Strengths, parts: &[Part], count: usize) -> Option<Choice> 
         return Some(choice(Way::Spare, parts, &none, others(&[]), None));
     }
     let kept = choose::best(strengths, rest)?;
-    let next = choose::next(strengths, &kept).filter(|_| kept.is_exact);
+    let next = if kept.is_exact { choose::next(strengths, &kept) } else { None };
     let next = next.map(|it| next_of(parts, &it, others(&it.set)));
     Some(choice(Way::Spare, parts, &kept, others(&kept.set), next))
 }
