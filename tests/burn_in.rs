@@ -57,7 +57,8 @@ impl Told {
     }
 
     fn document(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
     }
 }
 
@@ -205,9 +206,8 @@ fn what_gets_a_little_slower_with_heat_is_told_though_no_level_is_missed() {
 
 #[test]
 fn a_hard_fault_takes_its_node_out_and_nobody_else() {
-    let place = Place::new(
-        "[[later]]\nfrom_round = 2\nfault = { kind = \"corrupt\", gpu = \"n2:0\" }\n",
-    );
+    let place =
+        Place::new("[[later]]\nfrom_round = 2\nfault = { kind = \"corrupt\", gpu = \"n2:0\" }\n");
     let told = place.run(&["burn-in", "--rounds", "3", "--no-progress", "--json"]).expect(3);
     let document = told.document();
     let out = node(&document, "n2");
@@ -270,7 +270,9 @@ fn clean_rounds_in_a_row_end_it_early() {
 fn a_kill_costs_at_most_the_round_under_way() {
     let place = Place::new("");
     let mut child = place.start(&["burn-in", "--rounds", "2", "--soak-minutes", "0"]);
-    place.wait_until("round 2 is begun", |it| it["rounds"].as_array().is_some_and(|it| it.len() == 2));
+    place.wait_until("round 2 is begun", |it| {
+        it["rounds"].as_array().is_some_and(|it| it.len() == 2)
+    });
     child.kill().expect("it runs");
     child.wait().expect("it ended");
     let first = place.document().expect("a document")["rounds"][0]["run"].clone();
@@ -295,7 +297,10 @@ fn an_interrupt_keeps_what_there_is_and_says_how_to_go_on() {
     let line = told.stderr.lines().find(|line| line.contains("go on with")).expect("how");
     let folder = place.burn_in().expect("a folder");
     let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
-    assert!(line.contains("burn-in") && line.contains("--resume") && line.contains(&name), "{line}");
+    assert!(
+        line.contains("burn-in") && line.contains("--resume") && line.contains(&name),
+        "{line}"
+    );
     let folder = folder.display().to_string();
     let words = ["burn-in", "--resume", &folder, "--no-progress", "--json"];
     let document = place.run(&words).expect(0).document();
@@ -326,7 +331,11 @@ fn what_cannot_be_read_or_written_is_named_and_loses_nothing() {
     let put = |text: &str| fs::write(&document, text).expect("written");
     put(&good.replace("fabricgate.acceptance/1", "fabricgate.acceptance/2"));
     let told = resume(2);
-    assert!(told.stderr.contains("acceptance.json: written by a newer fabricgate"), "{}", told.stderr);
+    assert!(
+        told.stderr.contains("acceptance.json: written by a newer fabricgate"),
+        "{}",
+        told.stderr
+    );
     put(&good[..good.len() / 2]);
     let told = resume(2);
     assert!(told.stderr.contains("acceptance.json:"), "{}", told.stderr);

@@ -39,7 +39,8 @@ impl Told {
     }
 
     fn document(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
     }
 }
 
@@ -103,7 +104,11 @@ fn a_repair_that_helped_is_told_with_the_fewest_cleared_partners() {
     place.now("[[fault]]\nkind = \"gpu-swapped\"\ngpu = \"n2:1\"\n");
     let words = ["recertify", "n2", "--no-progress", "--json", "--junit", "a.xml"];
     let told = place.run(&words).expect(0);
-    assert!(told.stderr.contains("measured against n[1,3-4], which are cleared"), "{}", told.stderr);
+    assert!(
+        told.stderr.contains("measured against n[1,3-4], which are cleared"),
+        "{}",
+        told.stderr
+    );
     let document = told.document();
     assert_eq!(document["verdicts"]["nodes"].as_array().expect("nodes").len(), 4);
     let repair = &document["comparison"]["nodes"][0];
@@ -175,6 +180,9 @@ fn a_node_that_nobody_measured_before_is_not_compared() {
     let told = place.run(&["recertify", "n[1-2]", "--no-progress", "--json"]);
     let document = told.document();
     assert_eq!(document["comparison"]["nodes"].as_array().map(Vec::len), Some(0));
-    assert_eq!(document["comparison"]["without"][0]["why"], "no earlier run in run_dir measured it");
+    assert_eq!(
+        document["comparison"]["without"][0]["why"],
+        "no earlier run in run_dir measured it"
+    );
     assert!(told.stderr.contains("measured among themselves"), "{}", told.stderr);
 }

@@ -45,11 +45,8 @@ pub struct Ended<'a> {
 /// Does all of it, each as far as the configuration asks for it.
 pub fn afterwards(ended: &Ended<'_>) {
     certificates(ended);
-    history(ended);
-    metrics::afterwards(ended);
-    notify::afterwards(ended);
-    metrics::afterwards(ended);
     kept(ended);
+    metrics::afterwards(ended);
     // Last: it may take as long as its bound allows.
     notify::afterwards(ended);
 }

@@ -88,10 +88,7 @@ fn read(run: &Run, file: &Path) -> Result<Vec<Trend>, HistoryError> {
         let some = run.verdicts.nodes.iter();
         some.filter(|n| !troubled || n.outcome != Outcome::Pass).map(|n| n.node.clone()).collect()
     };
-    let all = Selection {
-        nodes: nodes(false),
-        ..Selection::of([PartKind::Node])
-    };
+    let all = Selection { nodes: nodes(false), ..Selection::of([PartKind::Node]) };
     let domains = Selection {
         domains: run.claims.domains.iter().map(|d| d.name.clone()).collect(),
         ..Selection::of([PartKind::Domain])

@@ -111,6 +111,8 @@ struct File {
     #[serde(default)]
     metrics: metering::Section,
     /// How certificates are signed, and whose count (`fabricgate certificate`).
+    #[serde(default)]
+    certificates: certifying::Section,
     /// What an audit may take (`fabricgate audit`).
     #[serde(default)]
     audit: auditing::Section,

@@ -265,12 +265,6 @@ fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
     }
     let nodes = args.nodes.as_deref().map(nodes).transpose()?;
     let text = |path: &Option<PathBuf>| path.as_deref().map(config::read_text).transpose();
-    let from = match &args.from {
-        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
-            Failure::Environment(format!("--from {}: {error}", path.display()))
-        })?),
-        None => None,
-    };
     Ok(Options {
         nodes,
         domain: args.domain.clone(),

@@ -56,7 +56,6 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let mut past = Past::default();
     let mut named: BTreeSet<NodeName> = BTreeSet::new();
     let mut choosing = |config: &mut Config, _: &Catalogue, fleet: Claims| {
-    let mut choose = |config: &mut Config, _: &Catalogue, fleet| {
         let (chosen, of_past, wanted) = choose(args, config, fleet, named_before.as_ref())?;
         past = of_past;
         named = wanted;
@@ -67,8 +66,6 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         note("nobody can be measured now, so nothing is known");
         return Ok(exit::INCONCLUSIVE);
     };
-    let swept = sweep::measured(&args.sweep, globals, Profile::Recertify, &mut choose)?;
-    let Some(mut swept) = swept else { return Ok(exit::INCONCLUSIVE) };
     if args.sweep.resume.is_some() {
         // Whom it is about, nobody wrote down: all that is measured.
         named = swept.done.run.verdicts.nodes.iter().map(|it| it.node.clone()).collect();

@@ -118,7 +118,6 @@ pub(super) type Choose<'a> =
 /// Runs the command under a profile.
 pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
     run_of(args, globals, profile, &mut |_, _, fleet| args.chosen(fleet))
-    run_of(args, globals, profile, &|_, _, chosen| Ok(chosen))
 }
 
 /// Runs it on those that are chosen.
@@ -134,13 +133,6 @@ pub(super) fn run_of(
             note("nobody can be measured now, so nothing is known");
             Ok(exit::INCONCLUSIVE)
         }
-    let mut choose = |config: &mut Config, catalogue: &Catalogue, fleet| {
-        let chosen = plan::choose(fleet, &args.selection)?;
-        choose(config, catalogue, chosen)
-    };
-    match measured(args, globals, profile, &mut choose)? {
-        Some(mut swept) => told(&mut swept, args, globals, profile, None),
-        None => Ok(exit::INCONCLUSIVE),
     }
 }
 
@@ -155,16 +147,11 @@ pub(super) struct Swept {
 
 /// Measures. Which nodes, `choose` says of all that are claimed; nothing where
 /// nobody is left.
-/// Chooses among all that are claimed.
-type Among<'a> = &'a mut dyn FnMut(&mut Config, &Catalogue, Claims) -> Result<Chosen, Failure>;
-
-/// Measures; `None` where nobody can be measured now.
 pub(super) fn measured(
     args: &Args,
     globals: &Globals,
     profile: Profile,
     choose: Choose<'_>,
-    choose: Among<'_>,
 ) -> anyhow::Result<Option<Swept>> {
     let began = Instant::now();
     let resumed = match &args.resume {
@@ -178,7 +165,6 @@ pub(super) fn measured(
             let fleet = config.measurable(&in_force.catalogue)?;
             let chosen = choose(&mut config, &in_force.catalogue, fleet)?;
             if chosen.claims.domains.is_empty() {
-                note("nobody can be measured now, so nothing is known");
                 return Ok(None);
             }
             (chosen.fleet, chosen.claims, args.seed)

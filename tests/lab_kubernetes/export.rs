@@ -62,7 +62,8 @@ fn exported(folder: &Path, run: &Path, target: &str, more: &[&str]) -> impl Fn(&
     let to = folder.join(format!("to-{target}"));
     fs::create_dir_all(&to).expect("made");
     let output = to.display().to_string();
-    let mut words = vec!["export", &run, "--to", target, "--even-if-simulated", "--output", &output];
+    let mut words =
+        vec!["export", &run, "--to", target, "--even-if-simulated", "--output", &output];
     words.extend(more);
     fabricgate(folder, &words).expect(0);
     move |name| fs::read_to_string(to.join(name)).expect("a file")
@@ -76,7 +77,12 @@ fn documents(text: &str) -> Vec<Value> {
 
 /// Creates an object for good, or only asks whether it could be; every field that the
 /// server does not know is an error, which else it drops without a word.
-async fn create(server: &Server, path: &str, object: &Value, dry_run: bool) -> Result<Value, kube::Error> {
+async fn create(
+    server: &Server,
+    path: &str,
+    object: &Value,
+    dry_run: bool,
+) -> Result<Value, kube::Error> {
     let by = PostParams { dry_run, field_manager: Some("export".to_owned()) };
     let body = serde_json::to_vec(object).expect("JSON");
     let mut request = Request::new(path).create(&by, body).expect("a request");
@@ -93,7 +99,8 @@ async fn a_real_server_takes_labels_of_measured_nodes_and_keeps_those_of_others(
     let dir = tempfile::tempdir().expect("a folder");
     let run = run(dir.path());
     for name in ["a1", "a2", "a3", "b1", "b2", "b3", "b4"] {
-        let labels = json!({"nvidia.com/gpu.clique": "theirs.1", "fabricgate.io/verified-domain": "old"});
+        let labels =
+            json!({"nvidia.com/gpu.clique": "theirs.1", "fabricgate.io/verified-domain": "old"});
         let node = json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": format!("export-{name}"), "labels": labels}});
         server.create(NODES, &node).await;
@@ -183,7 +190,8 @@ async fn a_real_server_takes_rules_about_devices_in_either_effect() {
     let server = lab.admin().await;
     let dir = tempfile::tempdir().expect("a folder");
     let run = run(dir.path());
-    let scores = exported(dir.path(), &run, "hami-scores", &["--nodes", "export-b2"])("hami-scores.json");
+    let scores =
+        exported(dir.path(), &run, "hami-scores", &["--nodes", "export-b2"])("hami-scores.json");
     let scores: Value = serde_json::from_str(&scores).expect("JSON");
     let gpus = scores["nodes"]["export-b2"].as_array().expect("GPUs");
     let devices: Vec<Value> = gpus
@@ -198,7 +206,8 @@ async fn a_real_server_takes_rules_about_devices_in_either_effect() {
     let slices = path.display().to_string();
     for effect in ["None", "NoSchedule"] {
         let words = ["--slices", &slices, "--effect", effect];
-        let rules = exported(dir.path(), &run, "device-taint-rules", &words)("device-taint-rules.yaml");
+        let rules =
+            exported(dir.path(), &run, "device-taint-rules", &words)("device-taint-rules.yaml");
         let rules = documents(&rules);
         let [rule] = rules.as_slice() else { panic!("{rules:?}") };
         create(&server, RULES, rule, true).await.expect("it could be made");

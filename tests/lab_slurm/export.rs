@@ -152,7 +152,8 @@ fn names(list: &str) -> BTreeSet<NodeName> {
 fn slurmctld_has_the_blocks_as_they_were_measured() {
     let Some(lab) = lab() else { return };
     let mut put = Put::on(&lab);
-    let (file, form) = if lab.has_yaml() { ("topology.yaml", "yaml") } else { ("topology.conf", "conf") };
+    let (file, form) =
+        if lab.has_yaml() { ("topology.yaml", "yaml") } else { ("topology.conf", "conf") };
     let topology = lab.has_yaml().then(|| "topo-block".to_owned());
     for (degraded, expected) in [
         (Degraded::Keep, vec![("block01", "node[0001-0017]"), ("block02", "node[0018-0036]")]),
@@ -181,8 +182,10 @@ fn slurmctld_has_the_blocks_as_they_were_measured() {
         lab.wait_for("the blocks", || {
             let answers = lab.ask();
             let shown = blocks(of(&answers, SourceKind::SlurmTopology));
-            let shown: Vec<(&str, BTreeSet<NodeName>)> =
-                shown.into_iter().map(|(name, nodes)| (name, nodes.iter().cloned().collect())).collect();
+            let shown: Vec<(&str, BTreeSet<NodeName>)> = shown
+                .into_iter()
+                .map(|(name, nodes)| (name, nodes.iter().cloned().collect()))
+                .collect();
             let meant: Vec<(&str, BTreeSet<NodeName>)> =
                 expected.iter().map(|(name, list)| (*name, names(list))).collect();
             shown == meant
@@ -202,7 +205,10 @@ fn sbatch_runs_the_filter_and_is_refused_what_no_block_can_hold() {
         lab.finished(&["sh", "-c", &script])
     };
     for (enforce, refused) in [(false, false), (true, true)] {
-        put.file("cli_filter.lua", &export("slurm-cli-filter", &Options { enforce, ..Options::default() }));
+        put.file(
+            "cli_filter.lua",
+            &export("slurm-cli-filter", &Options { enforce, ..Options::default() }),
+        );
         // The second block has 19 nodes, the first 16 in order.
         let (said, ending) = asked("-N20 --segment=20");
         assert!(said.contains("--segment=20: no NVLink domain has so many nodes"), "{said}");
