@@ -18,7 +18,7 @@ const CLAIMS: &str = "[[domain]]\nname = \"d1\"\nnodes = \"a[1-4]\"\nplatform = 
 
 const CONFIG: &str = "claims = [\"claims.toml\", \"nodes.txt\"]\nrun_dir = \"runs\"\n\
     [launcher]\nkind = \"sim\"\nscenario = \"fleet.toml\"\n\
-    [probes]\nrun = [\"nvbandwidth-lane\"]\nmost_readings = 1\n[confirm]\nenabled = false\n\
+    [probes]\nrun = [\"nvidia-smi-q\", \"nvbandwidth-ce\", \"nvbandwidth-lane\"]\n\
     [audit]\nnodes_at_most = 4\n";
 
 struct Site(tempfile::TempDir);
