@@ -80,8 +80,8 @@ fn what_a_lost_node_left_open_is_not_held_against_others() {
 #[test]
 fn what_load_shows_counts() {
     let soak = |found: bool| {
-        let about = std::collections::BTreeMap::from([("n1".into(), "wrong data".to_owned())]);
-        let none = std::collections::BTreeMap::new();
+        let about = BTreeMap::from([("n1".into(), "wrong data".to_owned())]);
+        let none = BTreeMap::new();
         let (found, not_on) = if found { (about, none) } else { (none, about) };
         SoakDone {
             after_round: 1,

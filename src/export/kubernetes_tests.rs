@@ -71,6 +71,7 @@ fn map() -> Verified {
             rails: BTreeMap::new(),
             leaf: None,
             boot_id: None,
+            detectable: None,
         };
         (node(number), member)
     };

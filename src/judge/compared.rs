@@ -69,7 +69,7 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, keep: &dyn Fn(&Part) -> bool
         parts.push(held(key, Some(was), is, usual.get(&alike(key)).copied()));
     }
     for (key, is) in &now {
-        if !then.get(key).is_some_and(|was| was.unit == is.unit) {
+        if then.get(key).is_none_or(|was| was.unit != is.unit) {
             parts.push(held(key, None, Some(is), None));
         }
     }

@@ -130,7 +130,7 @@ pub(super) fn best_within(strengths: &Strengths, k: usize, steps: u64) -> Option
                 if search.gave_up() {
                     is_exact = false;
                 } else {
-                    weakest_bound = weakest_bound.min(levels[middle.checked_sub(1).unwrap_or(0)]);
+                    weakest_bound = weakest_bound.min(levels[middle.saturating_sub(1)]);
                 }
             }
         }
