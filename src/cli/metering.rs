@@ -23,7 +23,7 @@ const RUNS: u32 = 500;
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
     /// The file for node-exporter's textfile collector, written after every run; its name ends with
-    /// `.prom`. None where it is not said.
+    /// `.prom`. Without it, none is written.
     #[schemars(with = "Option<PathBuf>")]
     textfile: Option<Spanned<PathBuf>>,
     /// Nodes that may have series of their own, default 2000. Where more are known, only those that

@@ -40,7 +40,7 @@ const STANDS_H: f64 = 168.0;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
-    /// What the cluster is called in messages; none where it is not said.
+    /// What the cluster is called in messages. Without it, they name none.
     site: Option<String>,
     /// Seconds that telling all receivers may take after a run, 1 to 600, default 20.
     #[schemars(with = "Option<f64>")]
@@ -48,7 +48,7 @@ pub struct Section {
     /// Hours for which Alertmanager goes on showing what nobody said again, 1 to 8784, default 168.
     #[schemars(with = "Option<f64>")]
     stands_h: Option<Spanned<f64>>,
-    /// The receivers, each as `[[notify.target]]`.
+    /// The receivers, each as `[[notify.target]]`. Without one, nobody is told.
     #[schemars(with = "Vec<Receiver>")]
     target: Vec<Spanned<Receiver>>,
 }
@@ -62,15 +62,17 @@ struct Receiver {
     name: Spanned<String>,
     /// What it takes: `generic`, `slack` or `alertmanager`.
     kind: Takes,
-    /// The file that holds its address, on one line; it is read whenever somebody is told.
+    /// The file that holds its address, on one line; it is read whenever somebody is told. Without it,
+    /// `url_env` or `url` says where it is.
     url_file: Option<PathBuf>,
-    /// The variable of the environment that holds its address.
+    /// The variable of the environment that holds its address. Without it, `url_file` or `url` says it.
     url_env: Option<String>,
-    /// Its address, in the open: whoever may read this file may then write to the receiver.
+    /// Its address, in the open: whoever may read this file may then write to the receiver. Without it,
+    /// `url_file` or `url_env` says it.
     url: Option<String>,
-    /// The file that holds a bearer token for it; none where it is not said.
+    /// The file that holds a bearer token for it. Without it, none is sent.
     bearer_file: Option<PathBuf>,
-    /// A file with certificates (PEM) of authorities that it may be trusted by, besides the system's.
+    /// A file with certificates (PEM) of authorities that it may be trusted by. Without it, the system's.
     ca_file: Option<PathBuf>,
     /// What it hears: degraded, failed, unknown, pass-again, action, breaker, expired, drift; default
     /// all but unknown.

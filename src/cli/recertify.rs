@@ -20,8 +20,10 @@ use super::sweep;
 use super::sweep::Swept;
 use crate::inventory::hostlist;
 use crate::model::claims::Claims;
+use crate::model::comparison::Repairs;
 use crate::model::id::NodeName;
 use crate::thresholds::Catalogue;
+use before::Before;
 use before::Past;
 
 /// Measure nodes after a repair: everything, every pair, against cleared partners.
@@ -71,7 +73,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         named = swept.done.run.verdicts.nodes.iter().map(|it| it.node.clone()).collect();
         past = Past::of(&swept.site.config, args.sweep.run_dir.as_deref());
     }
-    let repairs = repairs(&swept, &named, &past, named_before)?;
+    let repairs = repairs(&swept, &named, &past, named_before.as_ref())?;
     sweep::told(&mut swept, &args.sweep, globals, Profile::Recertify, repairs.as_ref())
 }
 
@@ -80,7 +82,7 @@ fn choose(
     args: &Args,
     config: &Config,
     fleet: Claims,
-    named_before: Option<&before::Before>,
+    named_before: Option<&Before>,
 ) -> Result<(Chosen, Past, BTreeSet<NodeName>), Failure> {
     let selection = &args.sweep.selection;
     let alone = Selection { nodes: selection.nodes.clone(), with_domain: false };
@@ -119,8 +121,8 @@ fn repairs(
     swept: &Swept,
     named: &BTreeSet<NodeName>,
     past: &Past,
-    named_before: Option<before::Before>,
-) -> anyhow::Result<Option<crate::model::comparison::Repairs>> {
+    named_before: Option<&Before>,
+) -> anyhow::Result<Option<Repairs>> {
     if named.is_empty() {
         return Ok(None);
     }

@@ -231,8 +231,11 @@ fn sigmas(all: &BTreeMap<Key, (Numbers, Unit, Vec<f64>)>) -> BTreeMap<Alike, f64
     groups.into_iter().filter_map(|(key, parts)| Some((key, of(&parts)?))).collect()
 }
 
+/// Who is at an end of a cell: its node and its GPU, as far as the cell says.
+type End = (Option<NodeName>, Option<u32>);
+
 /// The parts that a cell is a number of, each with who was at the other end.
-fn parts(cell: &Cell) -> Vec<(Part, (Option<NodeName>, Option<u32>))> {
+fn parts(cell: &Cell) -> Vec<(Part, End)> {
     let part = |kind, node: &Option<NodeName>, gpu, direction| Part {
         kind,
         domain: cell.domain.clone(),

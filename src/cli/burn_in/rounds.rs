@@ -48,12 +48,14 @@ use crate::model::acceptance::NodeRound;
 use crate::model::acceptance::SoakDone;
 use crate::model::acceptance::Stop;
 use crate::model::acceptance::StopRule;
+use crate::model::cell::Cell;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::probe::Probe;
 use crate::model::profile::Profile as Named;
 use crate::model::raw::RawResult;
 use crate::model::run::Run;
+use crate::model::run::RunInfo;
 use crate::model::verdict::Outcome;
 use crate::plan;
 use crate::plan::Plan;
@@ -350,7 +352,9 @@ impl<'a> Burn<'a> {
         let seed = self.acceptance.asked.seed.wrapping_add(u64::from(number) - 1);
         self.program.age = (!self.acceptance.real).then(|| format!("{number}:{soaked}"));
         let done = match unfinished {
-            Some(stored) if stored.record.state == State::Complete => Finished::Before(stored),
+            Some(stored) if stored.record.state == State::Complete => {
+                Finished::Before(Box::new(stored))
+            }
             Some(stored) => Finished::Now(Box::new(self.go_on(&stored)?)),
             None => Finished::Now(Box::new(self.fresh(number, seed, soaked)?)),
         };
@@ -622,12 +626,12 @@ impl<'a> Burn<'a> {
 enum Finished {
     Now(Box<Done>),
     /// The program was ended between the end of the sweep and writing it down.
-    Before(Stored),
+    Before(Box<Stored>),
 }
 
 fn side<'a>(
-    info: &'a crate::model::run::RunInfo,
-    cells: &'a [crate::model::cell::Cell],
+    info: &'a RunInfo,
+    cells: &'a [Cell],
     recordings: &'a [crate::model::recording::Recording],
 ) -> Side<'a> {
     Side { run: &info.id, created: &info.created, cells, recordings }

@@ -166,14 +166,14 @@ pub(super) fn repairs(
     named: &BTreeSet<NodeName>,
     past: &Past,
     drained: &BTreeMap<NodeName, String>,
-    named_before: Option<Before>,
+    named_before: Option<&Before>,
 ) -> anyhow::Result<Repairs> {
     let mut repairs =
         Repairs { format: COMPARISON_FORMAT.to_owned(), nodes: Vec::new(), without: Vec::new() };
     let now = Now::of(swept)?;
     let mut read: BTreeMap<PathBuf, Result<Before, String>> = BTreeMap::new();
     for node in named {
-        let found = match &named_before {
+        let found = match named_before {
             Some(before) => Ok(before),
             None => match past.of_node(node, drained) {
                 None => Err("no earlier run in run_dir measured it".to_owned()),

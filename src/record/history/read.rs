@@ -363,9 +363,9 @@ impl History {
     }
 
     /// Puts beside each series what changed of its part while it ran.
-    fn say_changes<'t>(
+    fn say_changes(
         &self,
-        trends: &mut dyn Iterator<Item = &'t mut Trend>,
+        trends: &mut dyn Iterator<Item = &mut Trend>,
     ) -> Result<(), HistoryError> {
         let mut of: BTreeMap<Option<NodeName>, Vec<Changed>> = BTreeMap::new();
         for changed in self.changes(&BTreeSet::new())? {

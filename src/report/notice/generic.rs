@@ -156,7 +156,9 @@ pub(super) struct Group<'a> {
 
 /// Items by what they say, the most urgent first.
 pub(super) fn groups(items: &[Item]) -> Vec<Group<'_>> {
-    let mut alike: Vec<((Event, &str, Option<&str>), Vec<&Item>)> = Vec::new();
+    /// What, where, and what was done.
+    type Said<'a> = (Event, &'a str, Option<&'a str>);
+    let mut alike: Vec<(Said<'_>, Vec<&Item>)> = Vec::new();
     for item in items {
         let key = (item.event, item.what.as_str(), item.done.as_deref());
         match alike.iter_mut().find(|(known, _)| *known == key) {
