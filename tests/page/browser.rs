@@ -26,7 +26,7 @@ const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "goog
 const SILENCE: Duration = Duration::from_secs(90);
 
 /// A running browser with one page.
-pub struct Browser {
+pub(super) struct Browser {
     child: Child,
     to: ChildStdin,
     from: Receiver<Value>,
@@ -46,7 +46,7 @@ fn program() -> Result<PathBuf, String> {
 
 impl Browser {
     /// Starts one; says SKIPPED and why where there is none.
-    pub fn start() -> Option<Self> {
+    pub(super) fn start() -> Option<Self> {
         let program = match program() {
             Ok(program) => program,
             Err(why) => {
@@ -104,7 +104,7 @@ impl Browser {
     }
 
     /// Asks for something and waits for the answer.
-    pub fn call(&mut self, method: &str, params: Value) -> Value {
+    pub(super) fn call(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
         let mut message = json!({"id": self.next, "method": method, "params": params});
         if let Some(session) = &self.session {
@@ -131,7 +131,7 @@ impl Browser {
     }
 
     /// Opens a file, with what follows `#`, and forgets what was said before.
-    pub fn open(&mut self, file: &Path, hash: &str) {
+    pub(super) fn open(&mut self, file: &Path, hash: &str) {
         self.events.clear();
         // A mere change of what follows the # would load nothing.
         self.call("Page.navigate", json!({"url": "about:blank"}));
@@ -143,7 +143,7 @@ impl Browser {
     }
 
     /// The value of an expression on the page.
-    pub fn ask(&mut self, expression: &str) -> Value {
+    pub(super) fn ask(&mut self, expression: &str) -> Value {
         let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let mut answer = self.call("Runtime.evaluate", params);
         assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
@@ -151,13 +151,13 @@ impl Browser {
     }
 
     /// The same, as text.
-    pub fn text(&mut self, expression: &str) -> String {
+    pub(super) fn text(&mut self, expression: &str) -> String {
         let value = self.ask(expression);
         value.as_str().map_or_else(|| value.to_string(), str::to_owned)
     }
 
     /// Presses and releases a key.
-    pub fn key(&mut self, key: &str) {
+    pub(super) fn key(&mut self, key: &str) {
         let code = match key {
             "ArrowLeft" => 37,
             "ArrowUp" => 38,
@@ -177,44 +177,44 @@ impl Browser {
     }
 
     /// Moves the pointer.
-    pub fn point(&mut self, x: f64, y: f64) {
+    pub(super) fn point(&mut self, x: f64, y: f64) {
         self.call("Input.dispatchMouseEvent", json!({"type": "mouseMoved", "x": x, "y": y}));
     }
 
     /// The window's size.
-    pub fn size(&mut self, width: u32, height: u32) {
+    pub(super) fn size(&mut self, width: u32, height: u32) {
         let params =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.call("Emulation.setDeviceMetricsOverride", params);
     }
 
     /// `light` or `dark`, and `print` or `` for the screen.
-    pub fn media(&mut self, scheme: &str, media: &str) {
+    pub(super) fn media(&mut self, scheme: &str, media: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         let params = json!({"media": media, "features": features});
         self.call("Emulation.setEmulatedMedia", params);
     }
 
     /// Whether scripts of pages run.
-    pub fn scripts(&mut self, run: bool) {
+    pub(super) fn scripts(&mut self, run: bool) {
         self.call("Emulation.setScriptExecutionDisabled", json!({"value": !run}));
     }
 
     /// The page on paper, as PDF.
-    pub fn print(&mut self) -> Vec<u8> {
+    pub(super) fn print(&mut self) -> Vec<u8> {
         let answer = self.call("Page.printToPDF", json!({"preferCSSPageSize": true}));
         decoded(&answer)
     }
 
     /// What is in the window, as PNG.
-    pub fn picture(&mut self) -> Vec<u8> {
+    pub(super) fn picture(&mut self) -> Vec<u8> {
         let answer = self.call("Page.captureScreenshot", json!({"format": "png"}));
         decoded(&answer)
     }
 
     /// What went wrong since the page was opened: errors, refused scripts and
     /// styles, and every request for anything but the file itself.
-    pub fn complaints(&mut self) -> Vec<String> {
+    pub(super) fn complaints(&mut self) -> Vec<String> {
         // A round trip, so that what is under way has arrived.
         self.ask("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))");
         let mut out = Vec::new();
