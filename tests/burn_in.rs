@@ -74,6 +74,7 @@ impl Place {
         fs::write(self.dir.path().join(name), text).expect("written");
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
         command.args(words).current_dir(self.dir.path());

@@ -96,7 +96,7 @@ fn a_filter_works_on_tiles_findings_and_nodes_at_once_and_the_address_keeps_it()
     );
     browser.ask("document.querySelector('.chip.unknown').click()");
     browser.ask("{ const i = document.querySelector('#filter input'); i.focus(); }");
-    browser.call("Input.insertText", serde_json::json!({"text": "node0007"}));
+    browser.call("Input.insertText", &serde_json::json!({"text": "node0007"}));
     browser.key("Enter");
     assert_eq!(browser.text(SHOWN), "1 1 1 0");
     let hash = browser.text("location.hash");
@@ -166,7 +166,7 @@ fn a_cell_is_read_out_under_the_pointer_and_by_keys() {
         let click =
             serde_json::json!({"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1});
         browser.point(x, y);
-        browser.call("Input.dispatchMouseEvent", click);
+        browser.call("Input.dispatchMouseEvent", &click);
     }
     assert_eq!(browser.text("location.hash"), "#finding-nvlink-low-block01-node0007-2");
     assert!(browser.complaints().is_empty());

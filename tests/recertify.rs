@@ -64,6 +64,7 @@ impl Place {
         self.put("rack.toml", &rack(wrong));
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
     fn run(&self, words: &[&str]) -> Told {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
         command.args(words).current_dir(self.dir.path());

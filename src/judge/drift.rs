@@ -248,7 +248,7 @@ pub fn assess_since(trend: &mut Trend, from_unix: i64) {
     for (at, point) in trend.points.iter().enumerate() {
         let is_meanwhile = |changed: &&str| before.is_some_and(|before| before < *changed);
         let mut until = renewed.range(..=point.at.as_str());
-        if until.any(|changed| is_meanwhile(changed)) {
+        if until.any(is_meanwhile) {
             following.next = Some(Reference::beginning_with(&point.run));
             following.renewing = true;
             following.begin_anew();

@@ -47,7 +47,7 @@ fn at(n: usize, value: f64) -> Point {
     Point {
         run: format!("r{n:04}"),
         at: format!("2026-01-01T00:{:02}:{:02}Z", n / 60, n % 60),
-        at_unix: n as i64,
+        at_unix: i64::try_from(n).expect("few points"),
         value,
         error: None,
         expected: None,
@@ -271,7 +271,7 @@ fn a_new_level_that_nothing_is_found_against_becomes_what_is_usual() {
     let near = |at: usize| at - 1..=at + 1;
     let [(first, true), (second, true)] = rung.as_slice() else { panic!("{:?}", trend.alarms) };
     assert!(near(30).contains(first) && near(45).contains(second), "{:?}", trend.alarms);
-    let up = assessed(series([vec![700.0; 10], vec![740.0; 3]].concat().into_iter()));
+    let up = assessed(series([vec![700.0; 10], vec![740.0; 3]].concat()));
     assert!(up.alarms.len() == 1 && 0.05 < up.alarms[0].shift, "{:?}", up.alarms);
 }
 

@@ -143,7 +143,6 @@ async fn define(lab: &Lab, server: &Server, name: &str, plural: &str) -> Option<
     Some(())
 }
 
-#[expect(clippy::print_stdout, reason = "a test that checks nothing says so")]
 #[tokio::test]
 async fn a_real_server_takes_topologies_by_the_definitions_that_kueue_and_kai_publish() {
     let Some(lab) = own_lab(&[("FABRICGATE_LAB_BARE", "1")]) else { return };

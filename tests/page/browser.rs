@@ -46,6 +46,7 @@ fn program() -> Result<PathBuf, String> {
 
 impl Browser {
     /// Starts one; says SKIPPED and why where there is none.
+    #[expect(clippy::print_stderr, reason = "a test that checks nothing says so")]
     pub(super) fn start() -> Option<Self> {
         let program = match program() {
             Ok(program) => program,
@@ -93,18 +94,18 @@ impl Browser {
         });
         let mut browser =
             Self { child, to, from, next: 0, session: None, events: Vec::new(), _profile: profile };
-        let target = browser.call("Target.createTarget", json!({"url": "about:blank"}));
+        let target = browser.call("Target.createTarget", &json!({"url": "about:blank"}));
         let attach = json!({"targetId": target["targetId"], "flatten": true});
-        let session = browser.call("Target.attachToTarget", attach);
+        let session = browser.call("Target.attachToTarget", &attach);
         browser.session = session["sessionId"].as_str().map(str::to_owned);
         for domain in ["Page", "Runtime", "Log", "Network"] {
-            browser.call(&format!("{domain}.enable"), json!({}));
+            browser.call(&format!("{domain}.enable"), &json!({}));
         }
         Some(browser)
     }
 
     /// Asks for something and waits for the answer.
-    pub(super) fn call(&mut self, method: &str, params: Value) -> Value {
+    pub(super) fn call(&mut self, method: &str, params: &Value) -> Value {
         self.next += 1;
         let mut message = json!({"id": self.next, "method": method, "params": params});
         if let Some(session) = &self.session {
@@ -134,18 +135,18 @@ impl Browser {
     pub(super) fn open(&mut self, file: &Path, hash: &str) {
         self.events.clear();
         // A mere change of what follows the # would load nothing.
-        self.call("Page.navigate", json!({"url": "about:blank"}));
+        self.call("Page.navigate", &json!({"url": "about:blank"}));
         self.wait_for("Page.loadEventFired");
         self.events.clear();
         let url = format!("file://{}{hash}", file.display());
-        self.call("Page.navigate", json!({ "url": url }));
+        self.call("Page.navigate", &json!({ "url": url }));
         self.wait_for("Page.loadEventFired");
     }
 
     /// The value of an expression on the page.
     pub(super) fn ask(&mut self, expression: &str) -> Value {
         let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let mut answer = self.call("Runtime.evaluate", params);
+        let mut answer = self.call("Runtime.evaluate", &params);
         assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
         answer["result"]["value"].take()
     }
@@ -172,43 +173,43 @@ impl Browser {
             let params = json!({
                 "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text,
             });
-            self.call("Input.dispatchKeyEvent", params);
+            self.call("Input.dispatchKeyEvent", &params);
         }
     }
 
     /// Moves the pointer.
     pub(super) fn point(&mut self, x: f64, y: f64) {
-        self.call("Input.dispatchMouseEvent", json!({"type": "mouseMoved", "x": x, "y": y}));
+        self.call("Input.dispatchMouseEvent", &json!({"type": "mouseMoved", "x": x, "y": y}));
     }
 
     /// The window's size.
     pub(super) fn size(&mut self, width: u32, height: u32) {
         let params =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        self.call("Emulation.setDeviceMetricsOverride", params);
+        self.call("Emulation.setDeviceMetricsOverride", &params);
     }
 
     /// `light` or `dark`, and `print` or `` for the screen.
     pub(super) fn media(&mut self, scheme: &str, media: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         let params = json!({"media": media, "features": features});
-        self.call("Emulation.setEmulatedMedia", params);
+        self.call("Emulation.setEmulatedMedia", &params);
     }
 
     /// Whether scripts of pages run.
     pub(super) fn scripts(&mut self, run: bool) {
-        self.call("Emulation.setScriptExecutionDisabled", json!({"value": !run}));
+        self.call("Emulation.setScriptExecutionDisabled", &json!({"value": !run}));
     }
 
     /// The page on paper, as PDF.
     pub(super) fn print(&mut self) -> Vec<u8> {
-        let answer = self.call("Page.printToPDF", json!({"preferCSSPageSize": true}));
+        let answer = self.call("Page.printToPDF", &json!({"preferCSSPageSize": true}));
         decoded(&answer)
     }
 
     /// What is in the window, as PNG.
     pub(super) fn picture(&mut self) -> Vec<u8> {
-        let answer = self.call("Page.captureScreenshot", json!({"format": "png"}));
+        let answer = self.call("Page.captureScreenshot", &json!({"format": "png"}));
         decoded(&answer)
     }
 

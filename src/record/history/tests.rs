@@ -413,7 +413,12 @@ fn rack(run: i64) -> Vec<Cell> {
                     src_gpu: Some(src.1),
                     dst_node: Some(dst.0.as_str().into()),
                     dst_gpu: Some(dst.1),
-                    value: Some(770.0 + ((all.len() as i64 * 7 + run * 13) % 97) as f64 / 10.0),
+                    value: Some(
+                        770.0
+                            + ((i64::try_from(all.len()).expect("few cells") * 7 + run * 13) % 97)
+                                as f64
+                                / 10.0,
+                    ),
                     ..blank.clone()
                 });
             }
