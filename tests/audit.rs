@@ -61,6 +61,13 @@ impl Site {
         assert_eq!(code, Some(0), "{stderr}");
         let line = stderr.lines().find_map(|line| line.split("run folder ").nth(1));
         let run = self.0.path().join(line.expect("a run folder"));
+        // A night lies between two audits, and no second.
+        let file = run.join("run.json");
+        let made = fs::read_to_string(&file).expect("what the run was");
+        let mut made: Value = serde_json::from_str(&made).expect("JSON");
+        let nights = fs::read_dir(self.0.path().join("runs")).expect("runs").count();
+        made["info"]["created"] = format!("2026-01-{nights:02}T03:00:00Z").into();
+        fs::write(&file, made.to_string()).expect("written");
         let text = fs::read_to_string(run.join("verdicts.json")).expect("verdicts");
         let verdicts: Value = serde_json::from_str(&text).expect("JSON");
         let nodes = verdicts["nodes"].as_array().expect("nodes");
@@ -102,7 +109,9 @@ fn night_after_night_a_fleet_is_measured_in_turn_also_where_nodes_are_busy_now_a
     let d1: BTreeSet<String> = ["a1", "a2", "a3", "a4"].map(str::to_owned).into();
     assert_eq!(nights[2], d1, "{nights:?}");
     // And then those come whose turn was longest ago.
-    assert_eq!(nights[3], nights[0], "{nights:?}");
+    let longest: Vec<&String> = nights[0].difference(&nights[1]).collect();
+    assert!(longest.iter().all(|node| nights[3].contains(*node)), "{nights:?}");
+    assert!(!longest.is_empty(), "{nights:?}");
 }
 
 #[test]
@@ -126,12 +135,16 @@ fn the_budget_of_minutes_is_kept_in_the_plan_and_shown_with_the_others() {
     };
     let (whole, _) = plan(&[]);
     assert_eq!(nodes(&whole).len(), 10);
-    let seconds = whole["estimate_s"].as_f64().expect("a number");
-    let minutes = format!("{}", seconds / 60.0 * 0.6);
+    // Domains are measured side by side: what takes time is how many of one there are.
+    let seconds = |plan: &Value| plan["estimate_s"].as_f64().expect("a number");
+    let (two, _) = plan(&["--nodes-at-most", "2"]);
+    let limit = (seconds(&two) + seconds(&whole)) / 2.0;
+    assert!(seconds(&two) < limit, "{two} {whole}");
+    let minutes = (limit / 60.0).to_string();
     let (part, said) = plan(&["--minutes", &minutes]);
     let chosen = nodes(&part);
     assert!((2..10).contains(&chosen.len()), "{chosen:?}");
-    assert!(part["estimate_s"].as_f64().expect("a number") <= seconds * 0.6);
+    assert!(seconds(&part) <= limit);
     assert!(said.contains("are spent") || said.contains("no more than 4"), "{said}");
     let (code, _, stderr) = site.run(&["plan", "audit", "--minutes", "0.001"]);
     assert_eq!(code, Some(4), "{stderr}");

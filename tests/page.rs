@@ -177,33 +177,33 @@ fn switches_show_ratios_or_numbers_and_before_now_or_the_change() {
     let Some(Opened { mut browser, .. }) = open(&repaired(), "") else { return };
     // The colour of the cell that was bad before the repair.
     let colour =
-        "(() => { const f = figures.get('figure-1'); return colourOf(f, 26 * 72 + 3); })()";
-    let key = "document.querySelector('#figure-1 .key').textContent";
+        "(() => { const f = figures.get('figure-2'); return colourOf(f, 26 * 72 + 3); })()";
+    let key = "document.querySelector('#figure-2 .key').textContent";
     assert_eq!(browser.text(colour), "#2b478f", "healthy now");
     assert!(browser.text(key).starts_with("Ratio to the expected 761.0 GB/s"));
-    browser.ask("document.querySelector('#figure-1 button[value=before]').click()");
+    browser.ask("document.querySelector('#figure-2 button[value=before]').click()");
     assert_eq!(browser.text(colour), "#b35a9c", "one link lost then");
     assert!(
         browser.text(key).starts_with("Before: ratio to the expected"),
         "{}",
         browser.text(key)
     );
-    browser.ask("document.querySelector('#figure-1 button[value=change]').click()");
+    browser.ask("document.querySelector('#figure-2 button[value=change]').click()");
     assert_eq!(browser.text(colour), "#121c4e", "much better than it was");
     assert!(browser.text(key).starts_with("Ratio of now to before"));
     assert_eq!(browser.text("location.hash"), "#&w=change");
-    browser.ask("document.querySelector('#figure-1 .switches span:last-of-type button').click()");
-    browser.ask("document.querySelector('#figure-1 button[value=abs]').click()");
+    browser.ask("document.querySelector('#figure-2 .switches span:last-of-type button').click()");
+    browser.ask("document.querySelector('#figure-2 button[value=abs]').click()");
     assert!(browser.text(key).starts_with("Measured GB/s"), "{}", browser.text(key));
     // What is drawn is what was computed: one path a colour, and each is there.
-    let drawn = "(() => { const f = figures.get('figure-1'); const want = new Set(); \
+    let drawn = "(() => { const f = figures.get('figure-2'); const want = new Set(); \
         for (let i = 0; i < f.rows.length * f.cols.length; i += 1) { const c = colourOf(f, i); if (c) want.add(c); } \
         const have = [...f.svg.querySelectorAll('.cells path')].map((p) => p.getAttribute('fill')); \
         return have.length === want.size && have.every((c) => want.has(c)); })()";
     assert_eq!(browser.ask(drawn), true);
     // All readings of a cell are told: this one dipped once.
     let at = browser.text(
-        "(() => { const f = figures.get('figure-1'); \
+        "(() => { const f = figures.get('figure-2'); \
          const i = f.readings.findIndex((r) => r.split(',').some((v) => Number(v) < 720)); \
          return words(f, Math.floor(i / f.cols.length), i % f.cols.length); })()",
     );
@@ -281,7 +281,7 @@ fn without_scripts_all_words_figures_and_links_are_there() {
     browser.open(&file, "#node-node0012");
     // The protocol may still ask; the page's own script did not run.
     let seen = "[document.querySelectorAll('#tiles a').length, document.querySelectorAll('tr.item').length, \
-        document.querySelectorAll('figure svg .cells path').length > 3, \
+        document.querySelectorAll('figure svg .cells path').length > 2, \
         document.querySelectorAll('figure svg .tips title').length > 3, \
         document.querySelectorAll('.spark').length > 2, \
         getComputedStyle(document.getElementById('filter')).display, \

@@ -143,7 +143,7 @@ fn monitored(config: &Config, gate: &Gate, vitals: &Arc<Vitals>) -> Result<(), F
     let told = config.notify.clone().filter(|it| !it.targets.is_empty());
     let aside = told.map(|notify| {
         let say = |text: &str| note(&format!("notify: {text}"));
-        Aside::start(notify, super::notify::store(config), super::entropy(), say)
+        Aside::start(notify, super::notify::store(config), super::entropy(), stamp::stamp, say)
     });
     let monitor = Monitor {
         runs: config.run_dir.clone(),

@@ -119,7 +119,9 @@ fn held(
         let change = is.value / was.value - 1.0;
         let floor = if is_coarse(part) { COARSE_FLOOR } else { FLOOR };
         let scatter = peel::ERRORS * was.error.hypot(is.error);
-        let noise = floor.max(scatter).max(usual.unwrap_or(0.0));
+        // How parts like it moved tells more than what readings scatter by, which
+        // is assumed where a cell was read once.
+        let noise = floor.max(usual.unwrap_or(scatter));
         // Less time is better than more.
         let gained = if unit.is_bandwidth() { change } else { -change };
         held.change = Some(change);
@@ -157,8 +159,10 @@ fn usual_changes(then: &BTreeMap<Key, Shown>, now: &BTreeMap<Key, Shown>) -> BTr
     let usual = changes.into_iter().filter_map(|(key, mut ratios)| {
         let all = ratios.clone();
         let middle = robust::median(&mut ratios).filter(|m| 0.0 < *m)?;
-        let relative: Vec<f64> = all.iter().map(|ratio| ratio / middle).collect();
-        let spread = robust::spread(&relative, 1.0)?;
+        // Not `robust::spread`: its lower half is that of the parts that may have
+        // moved, and a node of four would hide behind the spread it causes.
+        let mut away: Vec<f64> = all.iter().map(|ratio| (ratio / middle - 1.0).abs()).collect();
+        let spread = robust::median(&mut away)? * robust::MAD_TO_SIGMA;
         (FEWEST_ALIKE <= all.len()).then_some((key, peel::ERRORS * spread))
     });
     usual.collect()

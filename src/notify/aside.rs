@@ -12,7 +12,7 @@ use super::Notify;
 use super::Telling;
 use super::memory::Store;
 use super::tell;
-use crate::gate::stamp;
+use crate::model::journal::Stamp;
 use crate::report::notice::Occasion;
 
 /// Occasions that wait.
@@ -25,11 +25,12 @@ pub struct Aside {
 }
 
 impl Aside {
-    /// Starts the thread; `say` is given its notes.
+    /// Starts the thread; `clock` says what time it is, `say` is given its notes.
     pub fn start(
         notify: Notify,
         store: Store,
         seed: u64,
+        clock: impl Fn() -> Stamp + Send + 'static,
         say: impl Fn(&str) + Send + 'static,
     ) -> io::Result<Self> {
         let (queue, waiting) = mpsc::sync_channel::<Occasion>(WAITING);
@@ -37,7 +38,7 @@ impl Aside {
         std::thread::Builder::new().name("notify".to_owned()).spawn(move || {
             // It ends when the other side is gone.
             for occasion in waiting {
-                let now = stamp::stamp();
+                let now = clock();
                 let telling = Telling { notify: &notify, occasion: &occasion, now: &now, seed };
                 for note in runtime.block_on(tell(&telling, &store)) {
                     say(&note);

@@ -26,7 +26,7 @@ pub use tolerance::tolerance_factor_closed;
 
 /// Scales a median absolute deviation to the standard deviation of a normal
 /// distribution: 1 / Phi^-1(3/4) (Rousseeuw and Croux 1993).
-const MAD_TO_SIGMA: f64 = 1.482_602_218_505_602;
+pub(super) const MAD_TO_SIGMA: f64 = 1.482_602_218_505_602;
 
 /// Efficiency loss of a median against a mean: sqrt(pi / 2).
 const MEDIAN_PENALTY: f64 = 1.253_314_137_315_500_3;
