@@ -216,8 +216,9 @@ impl Browser {
     /// What went wrong since the page was opened: errors, refused scripts and
     /// styles, and every request for anything but the file itself.
     pub(super) fn complaints(&mut self) -> Vec<String> {
-        // A round trip, so that what is under way has arrived.
-        self.ask("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))");
+        // A picture waits for a frame, so that what is under way has arrived, and
+        // needs no script: where those are off, no promise of the page is ever kept.
+        self.call("Page.captureScreenshot", &json!({"format": "png"}));
         let mut out = Vec::new();
         for event in &self.events {
             let params = &event["params"];
