@@ -9,7 +9,7 @@ use crate::model::action::ActionPlan;
 use crate::model::verdict::Verdicts;
 
 /// The published JSON Schemas, by file name.
-pub const SCHEMAS: [(&str, &str); 18] = [
+pub const SCHEMAS: [(&str, &str); 21] = [
     ("parse.schema.json", include_str!("../../reports/schema/parse.schema.json")),
     ("verdicts.schema.json", include_str!("../../reports/schema/verdicts.schema.json")),
     ("actions.schema.json", include_str!("../../reports/schema/actions.schema.json")),
@@ -28,6 +28,9 @@ pub const SCHEMAS: [(&str, &str); 18] = [
     ("capacity.schema.json", include_str!("../../reports/schema/capacity.schema.json")),
     ("watch.schema.json", include_str!("../../reports/schema/watch.schema.json")),
     ("history.schema.json", include_str!("../../reports/schema/history.schema.json")),
+    ("acceptance.schema.json", include_str!("../../reports/schema/acceptance.schema.json")),
+    ("comparison.schema.json", include_str!("../../reports/schema/comparison.schema.json")),
+    ("placement.schema.json", include_str!("../../reports/schema/placement.schema.json")),
 ];
 
 /// The bytes of `verdicts.json`.
@@ -58,6 +61,8 @@ mod tests {
     use super::*;
     use crate::act::capacity::CAPACITY_FORMAT;
     use crate::act::capacity::Survey;
+    use crate::model::acceptance::ACCEPTANCE_FORMAT;
+    use crate::model::acceptance::Acceptance;
     use crate::model::action::ACTIONS_FORMAT;
     use crate::model::certificate::CERTIFICATE_FORMAT;
     use crate::model::certificate::CERTIFICATES_FORMAT;
@@ -67,6 +72,8 @@ mod tests {
     use crate::model::certificate::VerificationDocument;
     use crate::model::checkup::CHECKUP_FORMAT;
     use crate::model::checkup::CheckupDocument;
+    use crate::model::comparison::COMPARISON_FORMAT;
+    use crate::model::comparison::Repairs;
     use crate::model::journal::Entry;
     use crate::model::journal::JOURNAL_FORMAT;
     use crate::model::node_facts::NODE_FACTS_FORMAT;
@@ -82,6 +89,8 @@ mod tests {
     use crate::model::verdict::VERDICTS_FORMAT;
     use crate::model::watch::WATCH_FORMAT;
     use crate::model::watch::WatchLine;
+    use crate::place::PLACEMENT_FORMAT;
+    use crate::place::Placement;
     use crate::plan::PLAN_FORMAT;
     use crate::plan::Plan;
     use crate::record::CLAIMS_FORMAT;
@@ -123,7 +132,11 @@ mod tests {
             schema::<Survey>(Some(CAPACITY_FORMAT)),
             schema::<WatchLine>(Some(WATCH_FORMAT)),
             schema::<HistoryDocument>(Some(HISTORY_FORMAT)),
+            schema::<Acceptance>(Some(ACCEPTANCE_FORMAT)),
+            schema::<Repairs>(Some(COMPARISON_FORMAT)),
+            schema::<Placement>(Some(PLACEMENT_FORMAT)),
         ];
+        assert_eq!(made.len(), SCHEMAS.len());
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
         for ((name, _), made) in SCHEMAS.iter().zip(made) {
             let path = folder.join(name);

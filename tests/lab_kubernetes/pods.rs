@@ -250,7 +250,8 @@ async fn busy_nodes_are_waited_for_where_somebody_asks_for_it() {
     let mut site = site(&lab, 2, &json!({})).await;
     site.configure("ranks = \"names\"\nbusy = \"wait\"\nwait_s = 120");
     site.foreign_pod("training", &site.names[0], 1, &json!({})).await;
-    let mut sweep = site.start(&["audit"]);
+    // An audit waits for nobody's work, unless the person who starts it says so.
+    let mut sweep = site.start(&["audit", "--when-busy", "wait"]);
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(site.pods().await.len(), 1, "nothing of ours queues for others' GPUs");
     site.server.delete(&format!("{}/training", site.path("pods"))).await;

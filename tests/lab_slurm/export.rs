@@ -236,9 +236,12 @@ fn srun_places_tasks_in_the_order_of_the_host_file() {
     assert!(hosts.ends_with("node0007\nnode0005\nnode0005\n"), "{hosts}");
     let mut put = Put::on(&lab);
     put.file("ranks.hosts", &hosts);
-    let script = "SLURM_HOSTFILE=/etc/slurm/ranks.hosts srun -n8 --distribution=arbitrary \
+    // Inside an allocation: where blocks are in force Slurm makes none of this distribution.
+    let script = "SLURM_HOSTFILE=/etc/slurm/ranks.hosts srun --mpi=none -n8 --distribution=arbitrary \
                   sh -c 'echo $SLURM_PROCID $SLURMD_NODENAME' 2>&1";
-    let said = lab.run(&["sh", "-c", script]);
+    let nodes = ["-N4", "-n8", "-w", "node[0004-0007]"];
+    let said =
+        lab.run(&[&["salloc", "-Q", "-p", "main"], &nodes[..], &["sh", "-c", script]].concat());
     let mut tasks: Vec<(u32, &str)> = said
         .lines()
         .filter_map(|line| line.split_once(' '))

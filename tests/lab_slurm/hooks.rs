@@ -56,6 +56,8 @@ impl<'a> Hooks<'a> {
         fs::write(state.join("srv/hooks/asked"), "").expect("written");
         let part = fs::read_to_string(examples.join("slurm.conf.part")).expect("the lines");
         let part = part.replace("/usr/lib/fabricgate/slurm/", "/srv/hooks/");
+        // Nobody waits five minutes here.
+        let part = part.replace("HealthCheckInterval=300", "HealthCheckInterval=5");
         let conf = state.join("etc/slurm.conf");
         let before = fs::read_to_string(&conf).expect("the configuration");
         fs::write(&conf, format!("{before}{part}")).expect("written");
