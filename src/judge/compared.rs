@@ -118,7 +118,7 @@ fn held(
     if let (Some(was), Some(is)) = (was, is) {
         let change = is.value / was.value - 1.0;
         let floor = if is_coarse(part) { COARSE_FLOOR } else { FLOOR };
-        let scatter = peel::ERRORS * was.error.hypot(is.error);
+        let scatter = peel::ERRORS * (was.error.powi(2) + is.error.powi(2)).sqrt();
         // How parts like it moved tells more than what readings scatter by, which
         // is assumed where a cell was read once.
         let noise = floor.max(usual.unwrap_or(scatter));
