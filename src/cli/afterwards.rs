@@ -4,6 +4,7 @@
 //! The verdict stands before anything here begins. Trouble is a note with its remedy;
 //! nothing here changes an exit code or keeps the gate from gating.
 
+use std::cell::OnceCell;
 use std::path::Path;
 
 use super::acting;
@@ -12,19 +13,21 @@ use super::history;
 use super::metrics;
 use super::notify;
 use super::stdout::note;
-use super::stored;
+use crate::coordinator::Done;
 use crate::gate::certificates::FOLDER;
 use crate::inventory::hostlist;
-use crate::launch::Launcher;
 use crate::model::action::ActionPlan;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
-use crate::record;
+use crate::record::RecordError;
 use crate::record::history::History;
-use crate::record::history::HistoryError;
+use crate::record::stored;
+use crate::record::stored::Stored;
+use crate::report::metrics::State;
 
-/// A run that ended.
-#[derive(Clone, Copy, Debug)]
+/// A run that ended. What several of those who follow need is read by the first
+/// of them, and by nobody where nobody does.
+#[derive(Debug)]
 pub struct Ended<'a> {
     /// What it ran under.
     pub config: &'a Config,
@@ -36,10 +39,36 @@ pub struct Ended<'a> {
     pub acted: Option<&'a ActionPlan>,
     /// It was interrupted.
     pub partial: bool,
-    /// The exit code to come.
-    pub code: u8,
-    /// How long it took, in seconds.
-    pub seconds: f64,
+    stored: OnceCell<Result<Stored, RecordError>>,
+    state: OnceCell<State>,
+}
+
+impl<'a> Ended<'a> {
+    /// A run, and what was carried out of it.
+    pub fn of(config: &'a Config, done: &'a Done, acted: Option<&'a ActionPlan>) -> Self {
+        Self {
+            config,
+            folder: done.folder.path(),
+            run: &done.run,
+            acted,
+            partial: done.partial,
+            stored: OnceCell::new(),
+            state: OnceCell::new(),
+        }
+    }
+
+    /// The run as its folder has it, or why it cannot be read.
+    fn stored(&self) -> Result<&Stored, String> {
+        let stored = self.stored.get_or_init(|| stored::open(self.folder));
+        stored.as_ref().map_err(ToString::to_string)
+    }
+
+    /// The state of nodes, runs and the gate since this run. Under --run-dir other runs
+    /// than the configured ones are beside it.
+    pub fn state(&self) -> &State {
+        let runs = self.folder.parent().unwrap_or(&self.config.run_dir);
+        self.state.get_or_init(|| metrics::state(self.config, runs))
+    }
 }
 
 /// Does all of it, each as far as the configuration asks for it.
@@ -54,17 +83,15 @@ pub fn afterwards(ended: &Ended<'_>) {
 /// Adds the run to the history. What does not come in now comes in when somebody
 /// next looks at it: the folder is the truth.
 fn kept(ended: &Ended<'_>) {
-    let (keeping, launcher) = (&ended.config.history, &ended.config.launcher);
-    let is_real = !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. });
-    if !keeping.enabled || !(is_real || keeping.asked) {
+    let keeping = &ended.config.history;
+    if !keeping.enabled || (ended.config.launcher.is_stand_in() && !keeping.asked) {
         return;
     }
-    let runs = ended.folder.parent().unwrap_or(Path::new("."));
-    let file = keeping.file(runs);
-    let added = record::stored::open(ended.folder).map_err(HistoryError::from).and_then(|stored| {
-        let mut history = History::open(&file)?;
-        history.add(&stored)?;
-        history::rung(&history, &ended.run.info.id)
+    let file = keeping.file(ended.folder.parent().unwrap_or(Path::new(".")));
+    let added = ended.stored().and_then(|stored| {
+        let mut history = History::open(&file).map_err(|error| error.to_string())?;
+        history.add(stored).map_err(|error| error.to_string())?;
+        history::rung(&history, &ended.run.info.id).map_err(|error| error.to_string())
     });
     match added {
         Ok(rung) => rung.iter().for_each(|alarm| note(&format!("remark: {alarm}"))),
@@ -79,8 +106,9 @@ fn certificates(ended: &Ended<'_>) {
     if ended.partial || ended.acted.is_some() {
         return;
     }
-    let kept = stored::open_quietly(ended.folder)
-        .and_then(|stored| acting::keep(ended.config, &stored, ended.run));
+    let kept = ended.stored().and_then(|stored| {
+        acting::keep(ended.config, stored, ended.run).map_err(|error| error.to_string())
+    });
     match kept {
         Ok(issued) => {
             if !issued.nodes.is_empty() {

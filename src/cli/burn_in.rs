@@ -144,7 +144,7 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<Burn
         created: coordinator::shown(now),
         ended: None,
         state: BurnInState::Running,
-        real: is_real(&config.launcher),
+        real: !config.launcher.is_stand_in(),
         source: source(&chosen.claims, &config.launcher),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         asked,
@@ -261,10 +261,6 @@ fn files(acceptance: &Acceptance, burn: &Burn<'_>, args: &Args) -> anyhow::Resul
         put(&files.csv, show::render(run, show::Format::Csv)?);
     }
     Ok(written)
-}
-
-fn is_real(launcher: &Launcher) -> bool {
-    !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. })
 }
 
 fn source(claims: &Claims, launcher: &Launcher) -> String {

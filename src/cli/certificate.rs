@@ -207,7 +207,9 @@ impl Folders {
         match &config.gate {
             Some(gate) => Ok(Self::one(&gate.folder)),
             None => {
-                let folders = of_runs(&config.run_dir)?;
+                let mut folders =
+                    documents::runs_in(&config.run_dir).map_err(Failure::environment)?;
+                folders.reverse();
                 Ok(Self { folders, are_runs: true, at_fault: BTreeMap::new() })
             }
         }
@@ -264,21 +266,6 @@ impl Folders {
             all.filter(|it| is_bad(it.outcome)).map(|it| it.node).collect()
         })
     }
-}
-
-/// Run folders, the newest first: their names begin with the time of the run.
-fn of_runs(runs: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let entries = match std::fs::read_dir(runs) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Failure::Environment(format!("{}: {error}", runs.display()))),
-    };
-    let mut folders: Vec<PathBuf> =
-        entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    folders.retain(|folder| folder.join(file::RUN).is_file());
-    folders.sort();
-    folders.reverse();
-    Ok(folders)
 }
 
 fn show(args: &ShowArgs, globals: &Globals) -> anyhow::Result<u8> {

@@ -454,7 +454,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
 /// Reads `[confirm]`.
 fn confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<Confirm, Mistake> {
     // Simulated faults do not pass with time, and stored ones are past.
-    let waits = !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. });
+    let waits = !launcher.is_stand_in();
     let wait = match &section.wait_s {
         Some(seconds) => duration("wait_s", seconds)?,
         None if waits => CONFIRM_AFTER,

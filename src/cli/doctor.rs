@@ -120,7 +120,7 @@ fn there(config: Option<&Config>, lists: &[String]) -> Result<Vec<Checkup>, Fail
             "looking at nodes needs a configuration that says how they are reached ([launcher])";
         return Err(Failure::Usage(text.to_owned()));
     };
-    if matches!(config.launcher, Launcher::Sim { .. } | Launcher::Replay { .. }) {
+    if config.launcher.is_stand_in() {
         let kind = config.launcher.as_str();
         return Err(Failure::Usage(format!(
             "nodes of launcher {kind:?} have nothing of their own to look at"

@@ -16,6 +16,7 @@ use crate::judge::past;
 use crate::model::history::History;
 use crate::record::file;
 use crate::record::stored::Stored;
+use crate::record::stored::runs_in;
 
 /// Earlier runs that parts are compared with.
 #[derive(Debug, clap::Args)]
@@ -47,17 +48,13 @@ impl Earlier {
 
 /// A run folder, or the run folders in a folder, in order of their names.
 fn folders(path: &Path) -> Vec<PathBuf> {
-    let is_run = |path: &Path| path.join(file::RUN).is_file();
-    let inside = || -> Vec<PathBuf> {
-        let listed = fs::read_dir(path).into_iter().flatten().flatten();
-        let mut runs: Vec<PathBuf> = listed.map(|e| e.path()).filter(|p| is_run(p)).collect();
-        runs.sort();
-        runs
-    };
+    if path.join(file::RUN).is_file() {
+        return vec![path.to_owned()];
+    }
     // What is neither is named by the error of opening it.
-    match is_run(path) {
-        true => vec![path.to_owned()],
-        false => Some(inside()).filter(|runs| !runs.is_empty()).unwrap_or(vec![path.to_owned()]),
+    match runs_in(path) {
+        Ok(runs) if !runs.is_empty() => runs,
+        _ => vec![path.to_owned()],
     }
 }
 

@@ -22,7 +22,6 @@ use super::stdout::note;
 use crate::gate::shown;
 use crate::gate::shown::Sources;
 use crate::gate::stamp;
-use crate::launch::Launcher;
 use crate::record::file;
 use crate::record::folder::Folder;
 use crate::record::latest::Latest;
@@ -92,7 +91,7 @@ pub(super) fn state(config: &Config, runs: &Path) -> State {
         &Sources {
             runs,
             most: config.metrics.runs,
-            is_simulated: matches!(config.launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
+            is_simulated: config.launcher.is_stand_in(),
             gate: config.gate.as_ref().map(|gate| gate.folder.as_path()),
             fleet: None,
             policy: &config.policy,
@@ -117,9 +116,7 @@ pub fn afterwards(ended: &Ended<'_>) {
         note("metrics: a run under --sim is no state of nodes; the textfile stays as it is");
         return;
     }
-    // Under --run-dir other runs than the configured ones are beside this one.
-    let runs = ended.folder.parent().unwrap_or(&ended.config.run_dir);
-    let families = metrics::families(&state(ended.config, runs), ended.config.metrics.nodes);
+    let families = metrics::families(ended.state(), ended.config.metrics.nodes);
     if let Err(error) = place(textfile, &text::classic(&families)) {
         let file = textfile.display();
         note(&format!("metrics: {file}: {error}; is its folder there, and may we write to it?"));

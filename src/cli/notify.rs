@@ -11,7 +11,6 @@ use super::config;
 use super::config::Config;
 use super::exit;
 use super::failure::Failure;
-use super::metrics;
 use super::stdout;
 use super::stdout::note;
 use crate::gate::stamp;
@@ -164,8 +163,7 @@ pub fn afterwards(ended: &Ended<'_>) {
     }
     let shown = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
     let mut occasion = of_run(ended.run, ended.acted, &shown.display().to_string(), ended.partial);
-    let runs = ended.folder.parent().unwrap_or(&ended.config.run_dir);
-    let state = of_state(&metrics::state(ended.config, runs));
+    let state = of_state(ended.state());
     occasion.items.extend(state.items);
     occasion.well.extend(state.well);
     let now = stamp::stamp();

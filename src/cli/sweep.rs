@@ -3,7 +3,6 @@
 
 use std::path::Path;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use super::Globals;
 use super::acting;
@@ -142,7 +141,6 @@ pub(super) struct Swept {
     pub(super) site: Site,
     pub(super) done: coordinator::Done,
     fleet: Claims,
-    began: Instant,
 }
 
 /// Measures. Which nodes, `choose` says of all that are claimed; nothing where
@@ -153,7 +151,6 @@ pub(super) fn measured(
     profile: Profile,
     choose: Choose<'_>,
 ) -> anyhow::Result<Option<Swept>> {
-    let began = Instant::now();
     let resumed = match &args.resume {
         Some(run) => Some(interrupted(run, profile, args)?),
         None => None,
@@ -182,7 +179,7 @@ pub(super) fn measured(
         seed,
         resumed: resumed.as_ref(),
     })?;
-    Ok(Some(Swept { site, done, fleet, began }))
+    Ok(Some(Swept { site, done, fleet }))
 }
 
 /// Tells what came of it, and carries out what is asked for.
@@ -193,7 +190,7 @@ pub(super) fn told(
     profile: Profile,
     repairs: Option<&Repairs>,
 ) -> anyhow::Result<u8> {
-    let Swept { site, done, fleet, began } = swept;
+    let Swept { site, done, fleet } = swept;
     let config = &site.config;
     let acted = acted(config, fleet, done, args.apply);
     keep(done)?;
@@ -210,15 +207,8 @@ pub(super) fn told(
     note(&format!("run folder {}", done.folder.path().display()));
     let code = judge::code(done.run.verdicts.outcome, done.out_of_reach || !written);
     let code = acted?.unwrap_or(code);
-    afterwards(&Ended {
-        config,
-        folder: done.folder.path(),
-        run: &done.run,
-        acted: done.run.actions.as_ref().filter(|_| args.apply),
-        partial: done.partial,
-        code,
-        seconds: began.elapsed().as_secs_f64(),
-    });
+    let acted = done.run.actions.as_ref().filter(|_| args.apply);
+    afterwards(&Ended::of(config, done, acted));
     Ok(code)
 }
 

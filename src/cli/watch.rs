@@ -29,7 +29,6 @@ use crate::gate::watch::pokes;
 use crate::gate::watch::state;
 use crate::gate::watch::vitals::Vitals;
 use crate::gate::watch::watch;
-use crate::launch::Launcher;
 use crate::model::claims::Claims;
 use crate::model::watch::WATCH_FORMAT;
 use crate::model::watch::WatchEvent;
@@ -149,7 +148,7 @@ fn monitored(config: &Config, gate: &Gate, vitals: &Arc<Vitals>) -> Result<(), F
         runs: config.run_dir.clone(),
         most: config.metrics.runs,
         nodes: config.metrics.nodes,
-        is_simulated: matches!(config.launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
+        is_simulated: config.launcher.is_stand_in(),
         gate: gate.folder.clone(),
         policy: config.policy.clone(),
         trust: config.certificates.keys().trust,

@@ -91,7 +91,7 @@ pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> RunSeen 
         created: info.created.clone(),
         created_unix: created.map_or(0, jiff::Timestamp::as_second),
         complete,
-        real: !matches!(launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
+        real: !launcher.is_stand_in(),
         unsealed: None,
     }
 }

@@ -144,6 +144,12 @@ pub enum LaunchError {
 }
 
 impl Launcher {
+    /// Whether something stands in for nodes: a simulated fabric, or a stored run.
+    /// What it shows is no state of any machine.
+    pub fn is_stand_in(&self) -> bool {
+        matches!(self, Self::Sim { .. } | Self::Replay { .. })
+    }
+
     /// Whether this launcher can serve that many nodes at all.
     pub fn check(&self, nodes: usize) -> Result<(), LaunchError> {
         match self {

@@ -7,10 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::Path;
-use std::path::PathBuf;
 
 use serde::Deserialize;
 
@@ -49,14 +46,14 @@ pub fn lately(
 ) -> (BTreeMap<NodeName, Lately>, Vec<String>) {
     let (mut known, mut troubles) = (BTreeMap::<NodeName, Lately>::new(), Vec::new());
     let mut open = nodes.clone();
-    let folders = match newest_first(runs) {
+    let folders = match stored::runs_in(runs) {
         Ok(folders) => folders,
         Err(error) => {
-            troubles.push(format!("{}: {error}", runs.display()));
+            troubles.push(error.to_string());
             return (known, troubles);
         }
     };
-    for folder in folders.into_iter().take(MOST) {
+    for folder in folders.into_iter().rev().take(MOST) {
         if open.is_empty() {
             break;
         }
@@ -78,26 +75,6 @@ pub fn lately(
         }
     }
     (known, troubles)
-}
-
-/// Run folders, the newest first: their names begin with the time of the run.
-fn newest_first(runs: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(runs) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut folders = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        // The history is beside them.
-        if path.is_dir() {
-            folders.push(path);
-        }
-    }
-    folders.sort();
-    folders.reverse();
-    Ok(folders)
 }
 
 /// What one run tells.
@@ -142,6 +119,9 @@ fn tells(folder: &Path, launcher: &Launcher) -> Result<Option<Tells>, RecordErro
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
     use serde_json::json;
 
     use super::*;

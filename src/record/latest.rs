@@ -5,8 +5,6 @@
 //! rest counts.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::Path;
 
 use super::RUN_FORMAT;
@@ -15,7 +13,6 @@ use super::RunRecord;
 use super::State as RunState;
 use super::file;
 use super::stored;
-use crate::launch::Launcher;
 use crate::model::action::ACTIONS_FORMAT;
 use crate::model::action::ActionPlan;
 use crate::model::cell::Cell;
@@ -46,15 +43,18 @@ impl Latest {
     /// Reads what is new among the `most` newest runs of a folder.
     pub fn refresh(&mut self, folder: &Path, most: usize) {
         self.troubles.clear();
-        let mut names = match names(folder) {
-            Ok(names) => names,
+        let runs = match stored::runs_in(folder) {
+            Ok(runs) => runs,
             Err(error) => {
-                self.troubles.push(format!("{}: {error}", folder.display()));
+                self.troubles.push(error.to_string());
                 return;
             }
         };
-        // Ids begin with the moment, so that names are in the order of time.
-        names.sort_unstable();
+        let mut names: Vec<String> = runs
+            .iter()
+            .filter_map(|run| run.file_name())
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
         let newest = names.split_off(names.len().saturating_sub(most));
         self.runs.retain(|name, _| newest.contains(name));
         self.levels.retain(|name, _| newest.contains(name));
@@ -107,22 +107,6 @@ impl Latest {
     }
 }
 
-/// Names of the run folders in a folder; none where it is not there yet.
-fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.path().join(file::RUN).is_file() {
-            names.push(entry.file_name().to_string_lossy().into_owned());
-        }
-    }
-    Ok(names)
-}
-
 /// One run; `None` where it is under way, or was ended without notice: what it
 /// measured until then was judged by nobody.
 fn read(path: &Path) -> Result<Option<Ran>, RecordError> {
@@ -143,7 +127,7 @@ fn read(path: &Path) -> Result<Option<Ran>, RecordError> {
         at: began.map_or(0, jiff::Timestamp::as_second),
         seconds: seconds.filter(|it| 0.0 <= *it),
         is_complete: record.state == RunState::Complete,
-        is_simulated: matches!(record.launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
+        is_simulated: record.launcher.is_stand_in(),
         fleet: record.fleet,
         is_frozen: actions.is_some_and(|plan| plan.frozen.is_some()),
         counts: ProfileState::default(),

@@ -46,6 +46,25 @@ pub struct Stored {
     pub confirm: Option<Plan>,
 }
 
+/// The run folders in a folder, in the order of their names, which begin with the
+/// moment of the run; none where it is not there yet. What else lies there is left.
+pub fn runs_in(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(io_error(folder, source)),
+    };
+    let mut runs = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|source| io_error(folder, source))?.path();
+        if path.join(file::RUN).is_file() {
+            runs.push(path);
+        }
+    }
+    runs.sort();
+    Ok(runs)
+}
+
 /// Opens a run folder.
 pub fn open(path: &Path) -> Result<Stored, RecordError> {
     let Some(record) = json(&path.join(file::RUN), RUN_FORMAT)? else {

@@ -6,12 +6,10 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use comfy_table::CellAlignment;
-use comfy_table::Table;
-use comfy_table::presets;
 
 use super::TerminalStyle;
 use super::page::Page;
+use super::page::columns;
 use super::plain::clip;
 use super::plain::counted;
 use super::plain::plain;
@@ -90,7 +88,7 @@ fn overview(page: &mut Page, survey: &Survey) {
     if survey.mix.is_some() {
         header.extend(["mix".to_owned(), "next drain".to_owned()]);
     }
-    let mut table = table(&header);
+    let mut table = columns(&header);
     for it in survey.blocks.iter().take(MOST) {
         let Some(outlook) = it.outlooks.first() else { continue };
         let block = &it.block;
@@ -102,7 +100,7 @@ fn overview(page: &mut Page, survey: &Survey) {
         }
         table.add_row(row);
     }
-    put(page, &table);
+    page.table(" ", &table);
     if MOST < survey.blocks.len() {
         page.faint(&format!("and {} more, all in --json", survey.blocks.len() - MOST), 2);
     }
@@ -163,7 +161,7 @@ fn detail(
     let mut header = ["segment", "now", "usable", "one fits"].map(str::to_owned).to_vec();
     let ordinals = ["next drain", "2nd", "3rd", "4th"].map(str::to_owned);
     header.extend(ordinals.into_iter().take(drains));
-    let mut table = table(&header);
+    let mut table = columns(&header);
     for left in &outlook.segments {
         let mut row = vec![left.segment.to_string(), left.now.to_string(), number(left.usable)];
         row.push(percent(left.one_fits));
@@ -175,7 +173,7 @@ fn detail(
         row.extend(mixed.drains.iter().map(|drain| number(*drain)));
         table.add_row(row);
     }
-    put(page, &table);
+    page.table(" ", &table);
     for sentence in &outlook.advice {
         page.paragraph("", sentence, 2);
     }
@@ -198,23 +196,6 @@ fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     // A price is never below nothing, only its last digit may be.
     if text == "-0.00" { "0.00".to_owned() } else { text }
-}
-
-fn table(header: &[String]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header.iter().cloned());
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-fn put(page: &mut Page, table: &Table) {
-    for line in table.lines() {
-        let _ = write!(page.out, " {line}");
-        page.end();
-    }
 }
 
 #[cfg(test)]

@@ -113,10 +113,7 @@ fn table(page: &mut Page, all: &[Shown]) {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    for line in table.lines() {
-        page.styled(Style::new(), line.trim_end());
-        page.end();
-    }
+    page.table("", &table);
     for it in all {
         if let Some(why) = &it.why {
             page.paragraph("- ", &format!("{}: {}", plain(it.node.as_str()), plain(why)), 0);
@@ -206,10 +203,7 @@ fn minima(page: &mut Page, certificate: &Certificate) {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    for line in table.lines() {
-        page.styled(Style::new(), line.trim_end());
-        page.end();
-    }
+    page.table("", &table);
 }
 
 /// What came of verifying: one line each, and why below it.

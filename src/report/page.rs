@@ -6,6 +6,10 @@ use std::fmt::Write as _;
 
 use anstyle::AnsiColor;
 use anstyle::Style;
+use comfy_table::CellAlignment;
+use comfy_table::Row;
+use comfy_table::Table;
+use comfy_table::presets;
 
 use super::plain::clip;
 use super::plain::wrap;
@@ -52,6 +56,14 @@ impl Page {
         self.out.push('\n');
     }
 
+    /// A table, each line behind `lead`.
+    pub(super) fn table(&mut self, lead: &str, table: &Table) {
+        for line in table.lines() {
+            let _ = write!(self.out, "{lead}{line}");
+            self.end();
+        }
+    }
+
     /// An empty line and a title.
     pub(super) fn section(&mut self, title: &str) {
         self.out.push('\n');
@@ -93,6 +105,17 @@ impl Page {
             self.end();
         }
     }
+}
+
+/// An empty table without lines, its first column words and the others numbers.
+pub(super) fn columns(header: impl Into<Row>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
 }
 
 /// The colour an outcome always has.

@@ -6,13 +6,11 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use comfy_table::CellAlignment;
-use comfy_table::Table;
-use comfy_table::presets;
 
 use super::TerminalStyle;
 use super::csv;
 use super::page::Page;
+use super::page::columns;
 use super::plain::clip;
 use super::plain::counted;
 use super::plain::percent;
@@ -83,7 +81,7 @@ fn of_nodes(page: &mut Page, document: &HistoryDocument) {
     page.section("Nodes: the last time each was measured");
     let header =
         ["", "runs", "last measured", "profile", "outcome", "of expected", "of usual", "alarms"];
-    let mut table = table(&header);
+    let mut table = columns(header);
     for node in document.nodes.iter().take(MOST) {
         let own = || {
             let is_own = |trend: &&Trend| trend.part.node.as_ref() == Some(&node.node);
@@ -102,7 +100,7 @@ fn of_nodes(page: &mut Page, document: &HistoryDocument) {
             count(alarms),
         ]);
     }
-    put(page, &table);
+    page.table(" ", &table);
     rest(page, document.nodes.len());
 }
 
@@ -112,7 +110,7 @@ fn series(page: &mut Page, trends: &[&Trend]) {
         page.paragraph("", "there are none", 1);
         return;
     }
-    let mut table = table(&["", "test", "runs", "last", "usual", "± ", "of usual", "alarms"]);
+    let mut table = columns(["", "test", "runs", "last", "usual", "± ", "of usual", "alarms"]);
     for trend in trends.iter().take(MOST) {
         let last = trend.last().map(|point| quantity(point.value, Some(trend.unit)));
         let baseline = trend.baseline.as_ref();
@@ -127,7 +125,7 @@ fn series(page: &mut Page, trends: &[&Trend]) {
             count(trend.alarms.len()),
         ]);
     }
-    put(page, &table);
+    page.table(" ", &table);
     rest(page, trends.len());
 }
 
@@ -323,23 +321,6 @@ fn share(share: Option<f64>) -> String {
 
 fn count(count: usize) -> String {
     if count == 0 { "-".to_owned() } else { count.to_string() }
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header.iter().copied());
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-fn put(page: &mut Page, table: &Table) {
-    for line in table.lines() {
-        let _ = write!(page.out, " {line}");
-        page.end();
-    }
 }
 
 #[cfg(test)]

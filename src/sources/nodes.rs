@@ -58,7 +58,7 @@ pub struct Nodes<'n> {
 /// Asks all of them; one answer holds what every node says.
 pub async fn ask(nodes: &Nodes<'_>, names: &[NodeName]) -> Said {
     let mut said = Said::nothing(SourceKind::NodeFacts, PLACE);
-    if matches!(nodes.launcher, Launcher::Sim { .. } | Launcher::Replay { .. }) {
+    if nodes.launcher.is_stand_in() {
         let why = format!(
             "nodes reached by launcher {:?} have no hardware of their own to ask",
             nodes.launcher.as_str()

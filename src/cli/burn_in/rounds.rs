@@ -24,7 +24,6 @@ use crate::cli::failure::Failure;
 use crate::cli::holding;
 use crate::cli::holding::Hold;
 use crate::cli::holding::Purpose;
-use crate::cli::judge;
 use crate::cli::plan::Basis;
 use crate::cli::plan::Profile;
 use crate::cli::stdout::note;
@@ -363,7 +362,7 @@ impl<'a> Burn<'a> {
             Finished::Now(done) => {
                 sweep::keep(&done)?;
                 self.out_of_reach |= done.out_of_reach;
-                self.after(&done, began.elapsed().as_secs_f64());
+                afterwards(&Ended::of(&self.site.config, &done, None));
                 (done.run, done.partial, done.folder.path().to_owned())
             }
             Finished::Before(stored) => (stored::run(&stored)?, false, stored.path().to_owned()),
@@ -559,19 +558,6 @@ impl<'a> Burn<'a> {
             note(&format!("{node} takes no further part ({rule}): {}", stop.why));
             known.out = Some(stop);
         }
-    }
-
-    /// What is done with every run that ended.
-    fn after(&self, done: &Done, seconds: f64) {
-        afterwards(&Ended {
-            config: &self.site.config,
-            folder: done.folder.path(),
-            run: &done.run,
-            acted: None,
-            partial: done.partial,
-            code: judge::code(done.run.verdicts.outcome, done.out_of_reach),
-            seconds,
-        });
     }
 
     /// A name in the folder that nothing has yet: load that was interrupted is

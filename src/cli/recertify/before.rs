@@ -58,10 +58,10 @@ impl Past {
     pub(super) fn of(config: &Config, run_dir: Option<&Path>) -> Self {
         let mut past = Self::default();
         let runs = run_dir.unwrap_or(&config.run_dir);
-        let listed = std::fs::read_dir(runs).into_iter().flatten().flatten();
-        let mut folders: Vec<PathBuf> =
-            listed.map(|it| it.path()).filter(|it| it.join(file::RUN).is_file()).collect();
-        folders.sort();
+        let folders = crate::record::stored::runs_in(runs).unwrap_or_else(|error| {
+            note(&format!("no earlier run is known: {error}"));
+            Vec::new()
+        });
         for folder in folders.into_iter().rev().take(MOST) {
             if let Err(error) = past.add(&folder, config) {
                 note(&format!("passed over: {error}"));

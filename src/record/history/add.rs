@@ -16,11 +16,9 @@ use rusqlite::params;
 use super::History;
 use super::HistoryError;
 use super::identity;
-use super::open::io;
 use super::rolled;
 use super::rolled::Rolled;
 use super::rolled::Value;
-use crate::launch::Launcher;
 use crate::model::trend::PartKind;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
@@ -94,7 +92,7 @@ impl History {
     /// Adds the runs of a folder that are not in it yet, or changed since.
     pub fn catch_up(&mut self, runs: &Path) -> Result<Rebuilt, HistoryError> {
         let mut rebuilt = Rebuilt::default();
-        for folder in run_folders(runs)? {
+        for folder in stored::runs_in(runs)? {
             let added =
                 stored::open(&folder).map_err(HistoryError::from).and_then(|s| self.add(&s));
             match added {
@@ -116,7 +114,7 @@ impl History {
     /// gone, and those that were thinned out, stay as they are.
     pub fn rebuild(&mut self, runs: &Path) -> Result<Rebuilt, HistoryError> {
         let mut rebuilt = Rebuilt::default();
-        let folders = run_folders(runs)?;
+        let folders = stored::runs_in(runs)?;
         let path = self.path.clone();
         let wrong = |source| super::open::meaning(&path, source);
         let transaction = self
@@ -161,24 +159,6 @@ impl History {
         transaction.commit().map_err(wrong)?;
         Ok(rebuilt)
     }
-}
-
-/// The run folders in a folder, in order of their names; none where it is not there.
-fn run_folders(runs: &Path) -> Result<Vec<PathBuf>, HistoryError> {
-    let listed = match fs::read_dir(runs) {
-        Ok(listed) => listed,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(io(runs, source)),
-    };
-    let mut folders = Vec::new();
-    for entry in listed {
-        let path = entry.map_err(|source| io(runs, source))?.path();
-        if path.join(file::RUN).is_file() {
-            folders.push(path);
-        }
-    }
-    folders.sort();
-    Ok(folders)
 }
 
 /// By which a folder that was changed is known: length and time of the files
@@ -263,7 +243,7 @@ fn put_run(connection: &Connection, kept: &Kept, tools: &str) -> rusqlite::Resul
             tools,
             folder,
             kept.signature,
-            matches!(record.launcher, Launcher::Sim { .. } | Launcher::Replay { .. }),
+            record.launcher.is_stand_in(),
         ])?;
     Ok(connection.last_insert_rowid())
 }
