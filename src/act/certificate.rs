@@ -24,6 +24,7 @@ use crate::model::certificate::DriverVoids;
 use crate::model::certificate::Identity;
 use crate::model::certificate::Minimum;
 use crate::model::certificate::Standing;
+use crate::model::certificate::VoidOn;
 use crate::model::claims::Claims;
 use crate::model::gpu_facts::GpuFacts;
 use crate::model::id::NodeName;
@@ -314,7 +315,12 @@ impl Compared {
 
 /// Holds a machine against the one that was certified.
 pub fn compared(certificate: &Certificate, machine: &Identity) -> Compared {
-    let (then, void_on) = (&certificate.identity, certificate.void_on);
+    held_against(&certificate.identity, certificate.void_on, machine)
+}
+
+/// Holds a machine against what it was; `void_on` says which difference counts, beside
+/// other GPUs, which always do.
+pub fn held_against(then: &Identity, void_on: VoidOn, machine: &Identity) -> Compared {
     let mut all = Compared::default();
     if then.gpus.is_empty() || machine.gpus.is_empty() {
         all.untold.push("gpus".to_owned());
@@ -499,18 +505,28 @@ impl Seen {
     }
 }
 
-/// The boot in which a run measured each node, as workers told it; none for a
-/// node that booted in the midst of it.
-pub fn boots(machines: &[Machine]) -> BTreeMap<NodeName, String> {
+fn told_boots(machines: &[Machine]) -> BTreeMap<&NodeName, BTreeSet<String>> {
     let mut told: BTreeMap<&NodeName, BTreeSet<String>> = BTreeMap::new();
     for Machine { node, environment, .. } in machines {
         told.entry(node).or_default().extend(environment.boot_id.as_deref().and_then(word));
     }
+    told
+}
+
+/// Nodes that booted in the midst of a run: their workers told several boots.
+pub fn rebooted(machines: &[Machine]) -> BTreeSet<NodeName> {
+    let told = told_boots(machines).into_iter();
+    told.filter(|(_, boots)| 1 < boots.len()).map(|(node, _)| node.clone()).collect()
+}
+
+/// The boot in which a run measured each node, as workers told it; none for a
+/// node that booted in the midst of it.
+pub fn boots(machines: &[Machine]) -> BTreeMap<NodeName, String> {
     let one = |(node, boots): (&NodeName, BTreeSet<String>)| {
         let is_one = boots.len() == 1;
         boots.into_iter().next().filter(|_| is_one).map(|boot| (node.clone(), boot))
     };
-    told.into_iter().filter_map(one).collect()
+    told_boots(machines).into_iter().filter_map(one).collect()
 }
 
 /// UUIDs of the GPUs of each node in order of index, as workers told them; none
