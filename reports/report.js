@@ -73,7 +73,7 @@ for (const tile of document.querySelectorAll("#tiles a")) {
   things.push({ element: tile, kind: "tile", outcome: tile.className, domain: tile.closest(".rack").dataset.d, text: (tile.title + " " + tile.closest(".rack").firstElementChild.firstElementChild.textContent).toLowerCase() });
 }
 for (const item of document.querySelectorAll(".item")) {
-  const kind = item.tagName === "TR" ? "node" : item.tagName === "LI" ? "gap" : "finding";
+  const kind = item.tagName === "TR" ? "node" : item.tagName === "LI" ? "gap" : item.classList.contains("repair") ? "repair" : "finding";
   things.push({ element: item, kind, outcome: outcomeOf(item), domain: item.dataset.d, text: item.textContent.toLowerCase() });
 }
 for (const row of document.querySelectorAll("#domains ~ .scroll tbody tr")) {

@@ -1,6 +1,9 @@
 //! What commands answer, whichever way: to programs, into pipes that are
 //! closed, onto disks that are full.
 
+#[path = "answers/schemas.rs"]
+mod schemas;
+
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;

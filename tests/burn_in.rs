@@ -4,13 +4,13 @@
 //! Time limits here only end a hang; nothing is asserted about how long something
 //! takes.
 
+#[path = "sweep/place.rs"]
+mod place;
+
 use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Child;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -18,82 +18,37 @@ use rustix::process::Pid;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use place::Told;
+
 /// How long anything may take until it counts as hanging.
 const HANG: Duration = Duration::from_secs(180);
-
-/// Four nodes of a rack; `later` says what comes with time.
-fn rack(later: &str) -> String {
-    format!(
-        "title = \"a rack\"\nseed = 7\n[noise]\nsigma = 0.002\n\
-         [[domain]]\nname = \"rack\"\nnodes = \"n[1-4]\"\nplatform = \"gb200-nvl72\"\n{later}"
-    )
-}
 
 /// Copies only, and one probe as load.
 const CONFIG: &str = "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
     [probes]\nrun = [\"nvbandwidth-ce\", \"nvbandwidth-lane\"]\n\
     [burn_in]\nsoak = [\"soak-copy\"]\nsoak_minutes = 5\n";
 
+/// Four nodes of a rack; `later` says what comes with time.
 struct Place {
-    dir: tempfile::TempDir,
+    place: place::Place,
 }
 
-struct Told {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
+impl std::ops::Deref for Place {
+    type Target = place::Place;
 
-impl Told {
-    fn of(output: &Output) -> Self {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let code = output.status.code().unwrap_or(-1);
-        Self { code, stdout: text(&output.stdout), stderr: text(&output.stderr) }
-    }
-
-    fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code, code, "{}\n{}", self.stdout, self.stderr);
-        self
-    }
-
-    fn document(&self) -> Value {
-        serde_json::from_str(&self.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
+    fn deref(&self) -> &place::Place {
+        &self.place
     }
 }
 
 impl Place {
     fn new(later: &str) -> Self {
-        let place = Self { dir: tempfile::tempdir().expect("a folder") };
-        place.put("rack.toml", &rack(later));
-        place.put("fabricgate.toml", CONFIG);
-        place
-    }
-
-    fn put(&self, name: &str, text: &str) {
-        fs::write(self.dir.path().join(name), text).expect("written");
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
-        command.args(words).current_dir(self.dir.path());
-        command.env("FABRICGATE_CONFIG", self.dir.path().join("fabricgate.toml"));
-        command
-    }
-
-    fn run(&self, words: &[&str]) -> Told {
-        Told::of(&self.command(words).output().expect("started"))
-    }
-
-    fn start(&self, words: &[&str]) -> Child {
-        let mut command = self.command(words);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started")
+        Self { place: place::Place::with(&place::rack("n[1-4]", later), CONFIG) }
     }
 
     /// The folder of the only burn-in.
     fn burn_in(&self) -> Option<PathBuf> {
-        let runs = fs::read_dir(self.dir.path().join("runs")).ok()?;
+        let runs = fs::read_dir(self.path().join("runs")).ok()?;
         let mut all = runs.map(|it| it.expect("a folder").path());
         all.find(|it| it.file_name().is_some_and(|it| it.to_string_lossy().starts_with("burn-in-")))
     }
@@ -147,13 +102,13 @@ fn a_sound_rack_is_accepted_and_everybody_gets_the_document() {
         let run = format!("runs/{}", round["run"].as_str().expect("an id"));
         place.run(&["replay", &run]).expect(0);
     }
-    let runs = fs::read_dir(place.dir.path().join("runs")).expect("runs");
+    let runs = fs::read_dir(place.path().join("runs")).expect("runs");
     assert_eq!(runs.count(), 3, "two rounds and the burn-in");
     assert_eq!(place.document().expect("kept"), document);
     for name in ["acceptance.md", "acceptance.html", "soak-1/results.jsonl"] {
         assert!(place.burn_in().expect("a folder").join(name).is_file(), "{name}");
     }
-    let read = |name| fs::read_to_string(place.dir.path().join(name)).expect("written");
+    let read = |name| fs::read_to_string(place.path().join(name)).expect("written");
     let junit = read("a.xml");
     assert_eq!(junit.matches("name=\"n1\"").count(), 3, "one for all, one a round: {junit}");
     assert!(!junit.contains("<failure") && !junit.contains("<error"), "{junit}");
@@ -308,6 +263,79 @@ fn an_interrupt_keeps_what_there_is_and_says_how_to_go_on() {
     let words = ["burn-in", "--resume", &folder, "--no-progress", "--json"];
     let document = place.run(&words).expect(0).document();
     assert_eq!(document["rounds"].as_array().expect("rounds").len(), 3);
+}
+
+#[test]
+fn an_interrupt_under_load_ends_the_load_and_is_gone_on_with() {
+    // Load that would hang for its whole time limit, unless somebody ends it.
+    let hangs = "[[later]]\nwhile_soaking = true\n\
+        fault = { kind = \"tool-hangs\", node = \"n2\", tool = \"fabricgate-copy\" }\n";
+    for (name, ending) in [("SIGINT", Signal::INT), ("SIGTERM", Signal::TERM)] {
+        let place = Place::new(hangs);
+        let child = place.start(&["burn-in", "--rounds", "2", "--json"]);
+        place.wait_until("round 1 is over", |it| it["rounds"][0]["ended"].is_string());
+        let folder = place.burn_in().expect("a folder");
+        let start = Instant::now();
+        while fs::read_to_string(folder.join("soak-1/results.jsonl")).unwrap_or_default().is_empty()
+        {
+            assert!(start.elapsed() < HANG, "waiting until load has begun");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        signal(&child, ending);
+        let told = ended(child).expect(4);
+        let document = told.document();
+        assert_eq!(
+            (&document["state"], &document["stop"]["rule"]),
+            (&"partial".into(), &"interrupted".into())
+        );
+        assert_eq!(
+            (&document["stop"]["after_round"], &document["accepted"]),
+            (&1.into(), &"unknown".into())
+        );
+        assert!(document.get("soaks").is_none(), "{name}: what was interrupted counts for nothing");
+        assert!(document.get("signature").is_none(), "{name}");
+        assert!(told.stderr.contains("go on with `fabricgate burn-in"), "{}", told.stderr);
+        let scenario = folder.join("scenario.toml");
+        let text = fs::read_to_string(&scenario).expect("the scenario is kept");
+        fs::write(&scenario, text.replace(hangs, "")).expect("written");
+        let shown = folder.display().to_string();
+        let words = ["burn-in", "--resume", &shown, "--no-progress", "--json"];
+        let document = place.run(&words).expect(0).document();
+        assert_eq!(document["accepted"], "pass", "{name}: {document}");
+        assert_eq!(document["soaks"].as_array().map(Vec::len), Some(1), "{name}");
+        assert!(folder.join("soak-1-2").is_dir(), "what it printed before stays");
+    }
+}
+
+#[test]
+fn a_node_that_booted_on_the_way_is_told_and_held_against_its_own_boot() {
+    let place = Place::new("");
+    let folder = interrupted(&place);
+    // As if n2 had been another boot then: all simulated nodes are this machine.
+    let path = folder.join("acceptance.json");
+    let text = fs::read_to_string(&path).expect("a document");
+    let mut then: Value = serde_json::from_str(&text).expect("JSON");
+    let nodes = then["rounds"][0]["nodes"].as_array_mut().expect("nodes");
+    let n2 = nodes.iter_mut().find(|it| it["node"] == "n2").expect("n2");
+    assert!(n2["boot_id"].is_string(), "its worker told its boot: {n2}");
+    n2["boot_id"] = "another-boot".into();
+    fs::write(&path, then.to_string()).expect("written");
+    let shown = folder.display().to_string();
+    let told = place.run(&["burn-in", "--resume", &shown, "--no-progress", "--json"]).expect(4);
+    let document = told.document();
+    let booted = node(&document, "n2");
+    assert_eq!(
+        (&booted["accepted"], &booted["anew"]["rule"]),
+        (&"unknown".into(), &"rebooted".into())
+    );
+    assert_eq!(booted["anew"]["after_round"], 1);
+    let reason = booted["reason"].as_str().expect("why");
+    assert!(reason.contains("it was booted since the round before"), "{reason}");
+    assert!(told.stderr.contains("n2 begins anew (rebooted)"), "{}", told.stderr);
+    assert_eq!(node(&document, "n1")["accepted"], "pass");
+    let parts = document["comparison"]["parts"].as_array().expect("parts");
+    let of = |name: &str| parts.iter().filter(|it| it["part"]["node"] == name).count();
+    assert!(0 < of("n1") && of("n2") == 0, "two boots are not taken for one machine");
 }
 
 /// A burn-in that was interrupted in its second round.

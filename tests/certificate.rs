@@ -1,6 +1,9 @@
 //! Certificates as an operator meets them: issued by a burn-in over a simulated
 //! rack, signed, shown, verified, edited, expired, and held against machines.
 
+#[path = "certificate/acceptance.rs"]
+mod acceptance;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -38,10 +38,14 @@ fn scenario(folder: &Path, is_slow: bool) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
-fn fabricgate(folder: &Path, args: &[&str]) -> Output {
+fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
     command.current_dir(folder).args(["--config", "fabricgate.toml"]).args(args);
-    command.output().expect("fabricgate runs")
+    command
+}
+
+fn fabricgate(folder: &Path, args: &[&str]) -> Output {
+    command(folder, args).output().expect("fabricgate runs")
 }
 
 /// Measures; the exit code and what people read.
@@ -125,6 +129,31 @@ async fn a_finding_is_told_once_and_its_end_once() {
 }
 
 #[tokio::test]
+async fn a_scheduler_that_is_down_keeps_a_run_from_nobody_who_wants_to_know() {
+    let server = receiver(ResponseTemplate::new(200)).await;
+    let more = "[gate]\nstate = \"gate\"\nscontrol = [\"false\"]\n[history]\nenabled = true\n\
+                [metrics]\ntextfile = \"f.prom\"\n";
+    let folder = site(true, more);
+    notify(folder.path(), &server, "");
+    let words = ["admit", "--even-if-busy", "--no-progress", "--apply"];
+    let run = fabricgate(folder.path(), &words);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert_eq!(run.status.code(), Some(5), "{said}");
+    let shown = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(shown.contains("h1"), "the verdict is shown: {shown}{said}");
+    let told = heard(&server).await;
+    assert_eq!(told.len(), 1, "{told:?}: {said}");
+    assert_eq!(told[0]["items"][0]["event"], "degraded");
+    assert!(told[0]["items"][0].get("done").is_none(), "nothing was done: {told:?}");
+    let text = fs::read_to_string(folder.path().join("f.prom")).expect("a textfile");
+    let line = "fabricgate_last_run_verdict{profile=\"admit\",verdict=\"degraded\"} 1\n";
+    assert!(text.contains(line), "{text}");
+    let history = fabricgate(folder.path(), &["--json", "history", "h1"]);
+    let history: Value = serde_json::from_slice(&history.stdout).expect("a document");
+    assert_eq!((&history["runs"], &history["nodes"][0]["node"]), (&1.into(), &"h1".into()));
+}
+
+#[tokio::test]
 async fn no_secret_is_in_anything_that_is_said_or_kept() {
     // A receiver that repeats the secrets in its answer.
     let answer = format!("no hook /hooks/{SECRET} for {TOKEN}");
@@ -149,6 +178,37 @@ async fn no_secret_is_in_anything_that_is_said_or_kept() {
     assert_eq!(holding(folder.path(), &secrets), ["address", "token"]);
     // It would be the same again: nobody tried it twice.
     assert_eq!(heard(&server).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_token_may_come_from_the_environment_and_is_in_nothing_that_is_said_or_kept() {
+    let answer = ResponseTemplate::new(401).set_body_string(format!("not you, {TOKEN}"));
+    let server = receiver(answer).await;
+    let folder = site(true, "");
+    notify(folder.path(), &server, "attempts = 1");
+    let path = folder.path().join("fabricgate.toml");
+    let text = fs::read_to_string(&path).expect("the configuration");
+    let text = text.replace("bearer_file = \"token\"", "bearer_env = \"OUR_BEARER\"");
+    fs::write(&path, text).expect("written");
+    fs::remove_file(folder.path().join("token")).expect("it was there");
+    let said = |is_set: bool| {
+        let mut command = command(folder.path(), &["--verbose", "--json", "notify", "test"]);
+        if is_set {
+            command.env("OUR_BEARER", TOKEN);
+        }
+        let run = command.output().expect("fabricgate runs");
+        assert_eq!(run.status.code(), Some(5));
+        String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned()
+    };
+    let refused = said(true);
+    assert!(refused.contains("401") && !refused.contains(TOKEN), "{refused}");
+    let asked = server.received_requests().await.expect("they are kept");
+    let token = asked[0].headers.get("authorization").expect("a token");
+    assert_eq!(token.to_str().expect("text"), format!("Bearer {TOKEN}"));
+    assert_eq!(holding(folder.path(), &[TOKEN]), Vec::<String>::new());
+    // Without it nobody is asked who would refuse anyhow.
+    assert!(said(false).contains("OUR_BEARER: not set in the environment"));
+    assert_eq!(heard(&server).await.len(), 1);
 }
 
 #[tokio::test]

@@ -52,7 +52,13 @@ fn rack() -> String {
 
 fn repaired() -> String {
     let (before, trends, comparison) = (fixture::rack(), fixture::trends(), fixture::comparison());
-    let beside = Beside { before: Some(&before), trends: &trends, comparison: Some(&comparison) };
+    let repairs = fixture::repairs();
+    let beside = Beside {
+        before: Some(&before),
+        trends: &trends,
+        comparison: Some(&comparison),
+        repairs: Some(&repairs),
+    };
     render(&fixture::repaired(), &beside).expect("a page")
 }
 
@@ -272,6 +278,50 @@ fn hostile_names_are_inert_in_the_page_and_in_what_its_script_says() {
     assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
     let nobody = listener.accept().map(|_| ()).map_err(|e| e.kind());
     assert_eq!(nobody, Err(ErrorKind::WouldBlock), "the page loaded something");
+}
+
+#[test]
+fn what_a_repair_changed_is_told_by_node_and_hostile_words_in_it_are_inert() {
+    let evil = "\"'><img src=x onerror=owned=1></script><script>owned=1</script>";
+    let (before, mut repairs) = (fixture::rack(), fixture::repairs());
+    repairs.without[0].why.push_str(evil);
+    let repair = &mut repairs.nodes[0];
+    repair.says.push(evil.to_owned());
+    repair.before_reason.push_str(evil);
+    repair.comparison.before.push_str(evil);
+    repair.comparison.parts[0].testcase.push_str(evil);
+    for part in [&mut repair.changes[0].what, &mut repair.changes[1].after] {
+        part.push_str(evil);
+    }
+    let beside = Beside { before: Some(&before), repairs: Some(&repairs), ..Beside::default() };
+    let page = render(&fixture::repaired(), &beside).expect("a page");
+    let Some(Opened { mut browser, .. }) = open(&page, "") else { return };
+    let said = browser.text("document.querySelector('article.repair').textContent");
+    for words in [
+        "node0007: degraded then, pass now",
+        "it passes now: what was blamed is as it must be",
+        "GPU-aaaa, now GPU-bbbb",
+        "node0007:2",
+        "+6.0 %",
+        "<script>owned=1</script>",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let state = "[typeof owned, document.images.length, document.scripts.length].join(' ')";
+    assert_eq!(browser.text(state), "undefined 0 2");
+    // The numbers of then are behind the switch of the matrix.
+    browser.ask("document.querySelector('#figure-2 button[value=before]').click()");
+    let key = "document.querySelector('#figure-2 .key').textContent";
+    assert!(browser.text(key).starts_with("Before: "), "{}", browser.text(key));
+    browser.ask("document.querySelector('article.repair .links a').click()");
+    assert_eq!(browser.text("location.hash.split('&')[0]"), "#node-node0007");
+    // It is filtered with its node, and is no finding.
+    let off = "document.querySelector('article.repair').hidden";
+    browser.ask("document.querySelector('.chip.unknown').click()");
+    assert_eq!(browser.ask(off), true);
+    browser.ask("document.querySelector('.clear').click()");
+    assert_eq!(browser.ask(off), false);
+    assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
 }
 
 #[test]

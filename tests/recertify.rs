@@ -1,18 +1,13 @@
 //! Re-certifications from outside, over a simulated fabric: a fault, a repair that
 //! helped, one that did not, and what is told of each.
 
+#[path = "sweep/place.rs"]
+mod place;
+
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use serde_json::Value;
-
-fn rack(more: &str) -> String {
-    format!(
-        "title = \"a rack\"\nseed = 7\n[noise]\nsigma = 0.002\n\
-         [[domain]]\nname = \"rack\"\nnodes = \"n[1-6]\"\nplatform = \"gb200-nvl72\"\n{more}"
-    )
-}
 
 const CONFIG: &str = "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
     [probes]\nrun = [\"nvbandwidth-ce\", \"nvbandwidth-lane\"]\n";
@@ -23,56 +18,38 @@ fn lost(gpu: &str, count: u32) -> String {
 }
 
 struct Place {
-    dir: tempfile::TempDir,
+    place: place::Place,
 }
 
-struct Told {
-    code: i32,
-    stdout: String,
-    stderr: String,
+impl std::ops::Deref for Place {
+    type Target = place::Place;
+
+    fn deref(&self) -> &place::Place {
+        &self.place
+    }
 }
 
-impl Told {
-    fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code, code, "{}\n{}", self.stdout, self.stderr);
-        self
-    }
-
-    fn document(&self) -> Value {
-        serde_json::from_str(&self.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
-    }
+fn rack(wrong: &str) -> String {
+    place::rack("n[1-6]", wrong)
 }
 
 impl Place {
+    /// A rack that nobody measured yet, with this wrong.
+    fn new(wrong: &str) -> Self {
+        Self { place: place::Place::with(&rack(wrong), CONFIG) }
+    }
+
     /// A rack that was measured whole, once, with this wrong.
     fn measured(wrong: &str) -> Self {
-        let place = Self { dir: tempfile::tempdir().expect("a folder") };
-        place.put("fabricgate.toml", CONFIG);
-        place.now(wrong);
+        let place = Self::new(wrong);
         let code = if wrong.is_empty() { 0 } else { 3 };
         place.run(&["recertify", "--no-progress"]).expect(code);
         place
     }
 
-    fn put(&self, name: &str, text: &str) {
-        fs::write(self.dir.path().join(name), text).expect("written");
-    }
-
     /// What is wrong from now on.
     fn now(&self, wrong: &str) {
         self.put("rack.toml", &rack(wrong));
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
-    fn run(&self, words: &[&str]) -> Told {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
-        command.args(words).current_dir(self.dir.path());
-        command.env("FABRICGATE_CONFIG", self.dir.path().join("fabricgate.toml"));
-        let output = command.output().expect("started");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let code = output.status.code().unwrap_or(-1);
-        Told { code, stdout: text(&output.stdout), stderr: text(&output.stderr) }
     }
 
     /// Re-certifies n2 and gives what is told of it.
@@ -92,7 +69,7 @@ impl Place {
     }
 
     fn runs(&self) -> Vec<PathBuf> {
-        let listed = fs::read_dir(self.dir.path().join("runs")).expect("runs");
+        let listed = fs::read_dir(self.path().join("runs")).expect("runs");
         let mut runs: Vec<PathBuf> = listed.map(|it| it.expect("a run").path()).collect();
         runs.sort();
         runs
@@ -119,10 +96,23 @@ fn a_repair_that_helped_is_told_with_the_fewest_cleared_partners() {
     assert!(says.contains("other hardware is in it: GPU 1"), "{says}");
     assert_eq!(repair["changes"][0]["kind"], "hardware", "{repair}");
     assert_eq!(repair["comparison"]["parts"][0]["difference"], "better");
-    let junit = fs::read_to_string(place.dir.path().join("a.xml")).expect("written");
+    let junit = fs::read_to_string(place.path().join("a.xml")).expect("written");
     assert!(junit.contains("<testsuite name=\"repair\" tests=\"1\""), "{junit}");
     let kept = place.runs().pop().expect("a run").join("comparison.json");
     assert!(fs::read_to_string(kept).expect("kept").contains("fabricgate.comparison/1"));
+    // And the page of the folder, with the numbers of then behind a switch.
+    let run = place.runs().pop().expect("a run");
+    let page = fs::read_to_string(run.join("report.html")).expect("a page");
+    for said in ["What the repair changed", "passes now", "other hardware is in it: GPU 1"] {
+        assert!(page.contains(said), "{said}");
+    }
+    let before = place.runs()[0].file_name().expect("a name").to_string_lossy().into_owned();
+    assert!(page.contains(&format!(", beside {before}")), "the run before is beside it");
+    let shown = run.display().to_string();
+    let again = place.run(&["report", &shown, "--format", "html"]).expect(0).stdout;
+    assert!(again.contains("What the repair changed") && again.contains(&before));
+    let text = place.run(&["report", &shown]).expect(0).stdout;
+    assert!(text.contains("What the repair changed"), "{text}");
     // For people, the same words.
     let told = place.run(&["recertify", "n2", "--no-progress", "--partners", "0"]);
     assert!(told.stdout.contains("What the repair changed"), "{}", told.stdout);
@@ -175,9 +165,7 @@ fn the_run_before_may_be_named_and_must_be_one() {
 
 #[test]
 fn a_node_that_nobody_measured_before_is_not_compared() {
-    let place = Place { dir: tempfile::tempdir().expect("a folder") };
-    place.put("fabricgate.toml", CONFIG);
-    place.now("");
+    let place = Place::new("");
     let told = place.run(&["recertify", "n[1-2]", "--no-progress", "--json"]);
     let document = told.document();
     assert_eq!(document["comparison"]["nodes"].as_array().map(Vec::len), Some(0));

@@ -2,6 +2,7 @@
 //! sources is read from the sources. No rule here is a matter of taste; each
 //! guards an invariant of ARCHITECTURE.md and its message says which.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
@@ -287,6 +288,47 @@ fn exit_codes_are_the_documented_ones() {
             "README.md does not document exit code {code}"
         );
     }
+}
+
+/// Formats of what is no JSON, with the schema of its tables.
+const IN_TOML: &[&str] = &["fabricgate.thresholds/1"];
+
+/// The formats of documents that a source names: `"fabricgate.KIND/NUMBER"`.
+fn formats(code: &str) -> Vec<String> {
+    let quoted = code.split('"').filter(|it| it.starts_with("fabricgate."));
+    let is_format = |it: &&str| {
+        let (kind, version) = it.split_once('/').unwrap_or_default();
+        let is_kind = |c: char| c.is_ascii_lowercase() || ".-".contains(c);
+        kind.chars().all(is_kind) && version.parse::<u32>().is_ok()
+    };
+    quoted.filter(is_format).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_format_that_is_written_has_a_schema_and_every_schema_a_format() {
+    let mut named: BTreeMap<String, String> = BTreeMap::new();
+    for path in files("src", "rs") {
+        named.extend(formats(&code(&path)).into_iter().map(|format| (format, name(&path))));
+    }
+    assert!(40 < named.len(), "formats are not found any more: {named:?}");
+    let published: Vec<String> = files("reports/schema", "json")
+        .iter()
+        .filter_map(|path| {
+            let text = fs::read_to_string(path).expect("a readable schema");
+            let schema: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            schema["properties"]["format"]["const"].as_str().map(str::to_owned)
+        })
+        .collect();
+    let missing: Vec<_> = named
+        .iter()
+        .filter(|(format, _)| !published.contains(format) && !IN_TOML.contains(&format.as_str()))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "no schema in reports/schema (see src/cli/schemas.rs): {missing:?}"
+    );
+    let unwritten: Vec<_> = published.iter().filter(|it| !named.contains_key(*it)).collect();
+    assert!(unwritten.is_empty(), "schemas of what nothing writes: {unwritten:?}");
 }
 
 #[test]

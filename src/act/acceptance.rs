@@ -12,10 +12,12 @@ use crate::inventory::hostlist;
 use crate::model::acceptance::Acceptance;
 use crate::model::acceptance::Accepted;
 use crate::model::acceptance::BurnInRound;
+use crate::model::acceptance::BurnInState;
 use crate::model::acceptance::NodeAcceptance;
 use crate::model::acceptance::NodeRound;
 use crate::model::acceptance::Stop;
 use crate::model::acceptance::StopRule;
+use crate::model::certificate::Identity;
 use crate::model::certificate::Minimum;
 use crate::model::claims::Claims;
 use crate::model::comparison::Compared;
@@ -40,6 +42,7 @@ pub fn begin(claims: &Claims) -> Vec<NodeAcceptance> {
             reason: "no round was held yet".to_owned(),
             rounds: 0,
             passed: 0,
+            anew: None,
             out: None,
             minima: Vec::new(),
             detectable: None,
@@ -131,7 +134,8 @@ pub fn conclude(acceptance: &mut Acceptance) {
         (None, _) => u32::MAX,
     };
     for node in &mut acceptance.nodes {
-        let since = others.get(&node.node).map_or(0, |(round, _)| *round);
+        node.anew = others.get(&node.node).cloned();
+        let since = node.anew.as_ref().map_or(0, |anew| anew.after_round + 1);
         let own: Vec<(&BurnInRound, &NodeRound)> = rounds
             .iter()
             .filter(|round| round.ended.is_some())
@@ -145,7 +149,9 @@ pub fn conclude(acceptance: &mut Acceptance) {
         node.rounds = of(counted.len());
         let passed = counted.iter().filter(|(_, it)| it.outcome == Outcome::Pass).count();
         node.passed = of(passed);
-        node.drift = acceptance.comparison.as_ref().and_then(|all| drift(all, &node.node));
+        let comparisons = acceptance.comparison.iter().chain(&acceptance.since_anew);
+        node.drift = drift(comparisons, &node.node);
+        let anew = node.anew.as_ref().map(began_anew);
         let soaked = acceptance.soaks.iter();
         let found = soaked.clone().find_map(|soak| Some((soak, soak.found.get(&node.node)?)));
         let unsoaked = soaked.clone().find_map(|soak| Some((soak, soak.not_on.get(&node.node)?)));
@@ -167,9 +173,7 @@ pub fn conclude(acceptance: &mut Acceptance) {
             let after = soak.after_round;
             (Accepted::Unknown, format!("no load ran on it after round {after}: {why}"))
         } else if node.passed < wanted {
-            let why = others.get(&node.node).map_or(String::new(), |(round, why)| {
-                format!(", and its burn-in began anew with round {round}: {why}")
-            });
+            let why = anew.map_or(String::new(), |anew| format!(", and {anew}"));
             let wanted =
                 if wanted == u32::MAX { "those asked for".to_owned() } else { wanted.to_string() };
             let passed = node.passed;
@@ -188,12 +192,52 @@ pub fn conclude(acceptance: &mut Acceptance) {
             if let Some(drift) = &node.drift {
                 reason.push_str(&format!("; {}", drifted(drift)));
             }
+            if let Some(anew) = anew {
+                reason.push_str(&format!("; {anew}"));
+            }
             (Accepted::Pass, reason)
         };
         node.accepted = accepted;
         node.reason = reason;
     }
     acceptance.accepted = stops::accepted(acceptance);
+}
+
+/// What keeps a document from accepting anything, for somebody who was not there:
+/// what is wrong, and what is not known. `stand_ins` says that simulated nodes count.
+pub fn doubts(acceptance: &Acceptance, stand_ins: bool) -> (Vec<String>, Vec<String>) {
+    let (mut wrong, mut untold) = (Vec::new(), Vec::new());
+    let comes_to = stops::accepted(acceptance);
+    if comes_to != acceptance.accepted {
+        let (says, is) = (acceptance.accepted.as_str(), comes_to.as_str());
+        wrong.push(format!("it says {says} for all, and its nodes come to {is}"));
+    }
+    if acceptance.state != BurnInState::Complete {
+        untold.push("the burn-in did not come to its end".to_owned());
+    }
+    if !acceptance.real && !stand_ins {
+        untold.push("no real node was measured: it accepts nothing".to_owned());
+    }
+    if acceptance.nodes.is_empty() {
+        untold.push("it names no node".to_owned());
+    }
+    let of = |accepted| acceptance.nodes.iter().filter(move |it| it.accepted == accepted);
+    let word = |it: &NodeAcceptance| format!("{}: {}", it.node, it.reason);
+    wrong.extend(of(Accepted::Fail).map(|it| format!("not accepted: {}", word(it))));
+    untold.extend(of(Accepted::Unknown).map(|it| format!("not known: {}", word(it))));
+    (wrong, untold)
+}
+
+/// Which machine a node was in the last round that it took part in, as far as its
+/// worker told: its driver and firmware nobody wrote down.
+pub fn identity(acceptance: &Acceptance, node: &NodeName) -> Identity {
+    let own = acceptance.rounds.iter().rev().filter(|round| round.ended.is_some());
+    let last = own.flat_map(|round| &round.nodes).find(|it| it.node == *node);
+    last.map_or_else(Identity::default, |it| Identity {
+        gpus: it.gpus.clone(),
+        boot_id: it.boot_id.clone(),
+        ..Identity::default()
+    })
 }
 
 /// Rounds that count.
@@ -210,9 +254,16 @@ fn said(out: &Stop) -> String {
     format!("{when} ({}): {}", out.rule.as_str().replace('_', " "), out.why)
 }
 
+fn began_anew(anew: &Stop) -> String {
+    format!("its burn-in began anew after round {}: {}", anew.after_round, anew.why)
+}
+
 /// The part of a node that lost most.
-fn drift(comparison: &Comparison, node: &NodeName) -> Option<Compared> {
-    let own = comparison.parts.iter().filter(|it| {
+fn drift<'a>(
+    comparisons: impl Iterator<Item = &'a Comparison>,
+    node: &NodeName,
+) -> Option<Compared> {
+    let own = comparisons.flat_map(|comparison| &comparison.parts).filter(|it| {
         it.difference == Difference::Worse
             && it.part.node.as_ref() == Some(node)
             && matches!(it.part.kind, PartKind::Gpu | PartKind::Node | PartKind::Rail)
@@ -253,8 +304,9 @@ pub fn notes(acceptance: &Acceptance) -> Vec<String> {
     if 1 < digests.len() {
         notes.push("the expectations changed between rounds".to_owned());
     }
-    for (node, (round, why)) in stops::other_machines(&acceptance.rounds) {
-        notes.push(format!("{node} began anew with round {round}: {why}"));
+    for (node, anew) in stops::other_machines(&acceptance.rounds) {
+        let (round, rule) = (anew.after_round, anew.rule.as_str().replace('_', " "));
+        notes.push(format!("{node} began anew after round {round} ({rule}): {}", anew.why));
     }
     for round in acceptance.rounds.iter().filter(|round| round.set_aside) {
         notes.push(format!(

@@ -26,6 +26,7 @@ fn round(number: u32, outcome: Outcome) -> BurnInRound {
             reason: "its reason".to_owned(),
             boot_id: Some("boot".to_owned()),
             gpus: Vec::new(),
+            rebooted: false,
         }],
     }
 }
@@ -65,7 +66,26 @@ fn a_node_that_booted_begins_anew_and_is_not_accepted_for_what_it_was() {
         it.rounds[2].nodes[0].boot_id = Some("other".to_owned());
     });
     assert_eq!((node.accepted, node.rounds, node.passed), (Accepted::Unknown, 2, 2));
-    assert!(node.reason.contains("began anew with round 2"), "{}", node.reason);
+    assert!(node.reason.contains("began anew after round 1"), "{}", node.reason);
+}
+
+#[test]
+fn a_node_that_booted_in_the_last_round_is_not_accepted_for_it() {
+    let node = concluded(2, &[Pass, Pass], |it| it.rounds[1].nodes[0].rebooted = true);
+    assert_eq!((node.accepted, node.rounds), (Accepted::Unknown, 0));
+    assert!(node.reason.contains("it was booted while round 2 measured it"), "{}", node.reason);
+    let anew = node.anew.expect("it is told");
+    assert_eq!((anew.rule, anew.after_round), (StopRule::Rebooted, 2));
+    // Where enough clean rounds followed it is accepted, and that is told all the same.
+    let node = concluded(9, &[Pass, Pass, Pass], |it| {
+        it.rounds[1].nodes[0].boot_id = Some("other".to_owned());
+        it.rounds[2].nodes[0].boot_id = Some("other".to_owned());
+        it.asked.clean_rounds = Some(2);
+        let why = "2 rounds in a row were clean".to_owned();
+        it.stop = Some(Stop { rule: StopRule::CleanRounds, after_round: 3, why });
+    });
+    assert_eq!(node.accepted, Accepted::Pass, "{}", node.reason);
+    assert!(node.reason.contains("began anew after round 1"), "{}", node.reason);
 }
 
 #[test]

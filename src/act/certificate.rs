@@ -27,6 +27,7 @@ use crate::model::certificate::DriverVoids;
 use crate::model::certificate::Identity;
 use crate::model::certificate::Minimum;
 use crate::model::certificate::Standing;
+use crate::model::certificate::VoidOn;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
@@ -311,7 +312,12 @@ impl Compared {
 
 /// Holds a machine against the one that was certified.
 pub fn compared(certificate: &Certificate, machine: &Identity) -> Compared {
-    let (then, void_on) = (&certificate.identity, certificate.void_on);
+    held_against(&certificate.identity, certificate.void_on, machine)
+}
+
+/// Holds a machine against what it was; `void_on` says which difference counts, beside
+/// other GPUs, which always do.
+pub fn held_against(then: &Identity, void_on: VoidOn, machine: &Identity) -> Compared {
     let mut all = Compared::default();
     if then.gpus.is_empty() || machine.gpus.is_empty() {
         all.untold.push("gpus".to_owned());

@@ -89,18 +89,28 @@ impl Seen {
     }
 }
 
-/// The boot in which a run measured each node, as workers told it; none for a
-/// node that booted in the midst of it.
-pub fn boots(machines: &[Machine]) -> BTreeMap<NodeName, String> {
+fn told_boots(machines: &[Machine]) -> BTreeMap<&NodeName, BTreeSet<String>> {
     let mut told: BTreeMap<&NodeName, BTreeSet<String>> = BTreeMap::new();
     for Machine { node, environment, .. } in machines {
         told.entry(node).or_default().extend(environment.boot_id.as_deref().and_then(word));
     }
+    told
+}
+
+/// Nodes that booted in the midst of a run: their workers told several boots.
+pub fn rebooted(machines: &[Machine]) -> BTreeSet<NodeName> {
+    let told = told_boots(machines).into_iter();
+    told.filter(|(_, boots)| 1 < boots.len()).map(|(node, _)| node.clone()).collect()
+}
+
+/// The boot in which a run measured each node, as workers told it; none for a
+/// node that booted in the midst of it.
+pub fn boots(machines: &[Machine]) -> BTreeMap<NodeName, String> {
     let one = |(node, boots): (&NodeName, BTreeSet<String>)| {
         let is_one = boots.len() == 1;
         boots.into_iter().next().filter(|_| is_one).map(|boot| (node.clone(), boot))
     };
-    told.into_iter().filter_map(one).collect()
+    told_boots(machines).into_iter().filter_map(one).collect()
 }
 
 /// UUIDs of the GPUs of each node in order of index, as workers told them; none

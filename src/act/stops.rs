@@ -181,28 +181,41 @@ fn not_started(result: &RawResult) -> Option<&str> {
     }
 }
 
-/// Nodes that are not the machine they were in the last round they took part
-/// in: another boot, or other GPUs. Their burn-in begins anew.
-pub fn other_machines(rounds: &[BurnInRound]) -> BTreeMap<NodeName, (u32, String)> {
+/// Nodes that are not the machine they were: they booted, or have other GPUs. Their
+/// burn-in begins anew after that round; of several the last counts.
+pub fn other_machines(rounds: &[BurnInRound]) -> BTreeMap<NodeName, Stop> {
     let mut others = BTreeMap::new();
     let mut known: BTreeMap<&NodeName, (&Option<String>, &[String])> = BTreeMap::new();
     for round in rounds {
+        let before = round.round.saturating_sub(1);
         for it in &round.nodes {
             let (boot, gpus) =
                 known.get(&it.node).copied().unwrap_or((&it.boot_id, it.gpus.as_slice()));
             let why = match (boot, &it.boot_id) {
                 _ if !gpus.is_empty() && !it.gpus.is_empty() && *gpus != it.gpus => {
-                    Some("it has other GPUs than in the round before")
+                    let why = "it has other GPUs than in the round before";
+                    Some((StopRule::OtherMachine, before, why.to_owned()))
+                }
+                _ if it.rebooted => {
+                    let why = format!("it was booted while round {} measured it", round.round);
+                    Some((StopRule::Rebooted, round.round, why))
                 }
                 (Some(then), Some(now)) if then != now => {
-                    Some("it was booted since the round before")
+                    let why = "it was booted since the round before";
+                    Some((StopRule::Rebooted, before, why.to_owned()))
                 }
                 _ => None,
             };
-            if let Some(why) = why {
-                others.insert(it.node.clone(), (round.round, why.to_owned()));
+            if let Some((rule, after_round, why)) = why {
+                others.insert(it.node.clone(), Stop { rule, after_round, why });
             }
-            let boot = if it.boot_id.is_some() { &it.boot_id } else { boot };
+            // In the midst of a round there are two boots; which is the later one, the
+            // next round tells, and that is no boot since.
+            let boot = match (&it.boot_id, it.rebooted) {
+                (_, true) => &None,
+                (Some(_), false) => &it.boot_id,
+                (None, false) => boot,
+            };
             let gpus = if it.gpus.is_empty() { gpus } else { &it.gpus };
             known.insert(&it.node, (boot, gpus));
         }

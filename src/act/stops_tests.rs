@@ -29,6 +29,7 @@ fn round(number: u32, outcome: Outcome) -> BurnInRound {
             reason: String::new(),
             boot_id: None,
             gpus: Vec::new(),
+            rebooted: false,
         }],
     }
 }
@@ -41,6 +42,7 @@ fn node(out: Option<StopRule>) -> NodeAcceptance {
         reason: String::new(),
         rounds: 0,
         passed: 0,
+        anew: None,
         out: out.map(|rule| Stop { rule, after_round: 1, why: String::new() }),
         minima: Vec::new(),
         detectable: None,
@@ -66,6 +68,7 @@ pub(crate) fn held(asked: Asked, rounds: Vec<BurnInRound>) -> Acceptance {
         soaks: Vec::new(),
         nodes: vec![node(None)],
         comparison: None,
+        since_anew: Vec::new(),
         versions: BTreeMap::new(),
         thresholds_digest: None,
         notes: Vec::new(),
@@ -263,10 +266,15 @@ fn another_boot_or_other_gpus_are_another_machine() {
     };
     let others = |mut rounds: Vec<BurnInRound>| {
         (1..).zip(&mut rounds).for_each(|(n, round)| round.round = n);
-        other_machines(&rounds).into_values().map(|(round, _)| round).collect::<Vec<_>>()
+        other_machines(&rounds).into_values().map(|it| it.after_round + 1).collect::<Vec<_>>()
     };
     assert!(others(vec![with(Some("a"), &["g"]), with(Some("a"), &["g"])]).is_empty());
     assert_eq!(others(vec![with(Some("a"), &[]), with(None, &[]), with(Some("b"), &[])]), [3]);
     assert_eq!(others(vec![with(None, &["g"]), with(None, &["h"])]), [2]);
     assert!(others(vec![with(None, &[]), with(Some("a"), &["g"])]).is_empty());
+    // In the midst of a round, which the next one does not tell again.
+    let mut midst = with(None, &["g"]);
+    midst.nodes[0].rebooted = true;
+    let told = vec![with(Some("a"), &["g"]), midst, with(Some("b"), &["g"])];
+    assert_eq!(others(told), [3], "it begins anew after round 2");
 }

@@ -2,6 +2,7 @@
 //! over runs. What of it cannot be had is a note; the page is made all the same.
 
 use std::collections::BTreeSet;
+use std::path::Component;
 use std::path::Path;
 
 use super::Globals;
@@ -9,21 +10,26 @@ use super::config;
 use super::failure::Failure;
 use super::keeping;
 use super::show;
+use super::show::Repaired;
 use super::stdout::note;
 use super::stored;
 use crate::judge::compared;
 use crate::judge::compared::Side;
 use crate::judge::drift;
+use crate::model::comparison::COMPARISON_FORMAT;
 use crate::model::comparison::Comparison;
+use crate::model::comparison::Repairs;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::run::Run;
 use crate::model::trend::PartKind;
 use crate::model::trend::Trend;
 use crate::model::verdict::Outcome;
+use crate::record::file;
 use crate::record::history::History;
 use crate::record::history::HistoryError;
 use crate::record::history::Selection;
+use crate::record::stored as documents;
 use crate::record::stored::Stored;
 use crate::report::html::Beside;
 
@@ -40,12 +46,41 @@ pub fn page(
 ) -> anyhow::Result<Vec<u8>> {
     let earlier = before.map(|before| earlier(run, stored, before)).transpose()?;
     let trends = trends(run, folder, globals)?;
+    let repaired = repaired(folder);
+    let then = repaired.as_ref().and_then(|it| it.before.as_ref());
     let beside = Beside {
-        before: earlier.as_ref().map(|(run, _)| run),
+        before: earlier.as_ref().map(|(run, _)| run).or(then),
         trends: &trends,
         comparison: earlier.as_ref().map(|(_, comparison)| comparison),
+        repairs: repaired.as_ref().map(|it| &it.repairs),
     };
     show::page(run, &beside)
+}
+
+/// What a repair changed, where a re-certification left that in the run's folder, and
+/// the run before it, where that still lies beside.
+pub fn repaired(folder: &Path) -> Option<Repaired> {
+    let path = folder.join(file::COMPARISON);
+    let repairs: Repairs = match documents::json(&path, COMPARISON_FORMAT) {
+        Ok(read) => read?,
+        Err(error) => {
+            note(&format!("what a repair changed is not shown: {error}"));
+            return None;
+        }
+    };
+    let runs = std::fs::canonicalize(folder).ok().and_then(|it| it.parent().map(Path::to_owned));
+    let before = Repaired::commonest(&repairs).and_then(|id| {
+        // The id comes from a file; it must not lead elsewhere.
+        let mut parts = Path::new(id).components();
+        let is_name = matches!(parts.next(), Some(Component::Normal(_))) && parts.next().is_none();
+        let folder = runs.filter(|_| is_name)?.join(id);
+        folder.join(file::RUN).is_file().then_some(folder)
+    });
+    let before = before.and_then(|folder| {
+        let read = stored::open_quietly(&folder).and_then(|stored| stored::run(&stored));
+        read.map_err(|error| note(&format!("figures show no before: {error}"))).ok()
+    });
+    Some(Repaired { repairs, before })
 }
 
 /// The earlier run, and this one held against it.

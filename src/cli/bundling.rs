@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Globals;
@@ -24,7 +25,6 @@ use crate::record::archive;
 use crate::record::salvage;
 use crate::record::salvage::Salvage;
 use crate::report::bundle;
-use crate::report::bundle::BUNDLE_FORMAT;
 use crate::report::bundle::Case;
 use crate::report::bundle::Excerpt;
 use crate::report::bundle::Packed;
@@ -46,18 +46,31 @@ pub(super) struct Order<'a> {
     pub facts: &'a [PathBuf],
 }
 
+/// The format of what `report --bundle --json` prints.
+pub(super) const PACKED_FORMAT: &str = "fabricgate.packed/1";
+
 /// What was packed, for programs.
-#[derive(Serialize)]
-struct Document<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct PackedDocument<'a> {
+    /// `fabricgate.packed/1`.
     format: &'static str,
+    /// The run.
     run: &'a str,
+    /// The node.
     node: &'a str,
+    /// How the node came out; null where nothing was judged.
     outcome: Option<Outcome>,
+    /// Where the archive is.
     archive: String,
+    /// Its size.
     bytes: usize,
+    /// Its SHA-256, hexadecimal.
     sha256: String,
+    /// Names and addresses of others were taken out.
     redacted: bool,
+    /// The files in it.
     files: Vec<Packed>,
+    /// What could not be packed, and why.
     missing: &'a [String],
 }
 
@@ -81,8 +94,8 @@ pub(super) fn run(order: &Order<'_>, globals: &Globals) -> anyhow::Result<u8> {
     }
     let shown = path.display().to_string();
     if globals.json {
-        stdout::json(&Document {
-            format: BUNDLE_FORMAT,
+        stdout::json(&PackedDocument {
+            format: PACKED_FORMAT,
             run: &run,
             node: order.node,
             outcome: bundle.outcome,

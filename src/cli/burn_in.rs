@@ -154,6 +154,7 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<Burn
         soaks: Vec::new(),
         nodes: accept::begin(&chosen.claims),
         comparison: None,
+        since_anew: Vec::new(),
         versions: std::collections::BTreeMap::new(),
         thresholds_digest: None,
         notes: Vec::new(),
@@ -215,10 +216,11 @@ fn tell(
         note(&format!("the burn-in ended after {} rounds; go on with `{go_on}`", burn.held()));
         return Err(error);
     }
+    // Where a scheduler is down, people must see the result of days all the same.
     let acted = if args.sweep.apply && burn.acceptance.state == BurnInState::Complete {
-        burn.apply()?
+        burn.apply()
     } else {
-        None
+        Ok(None)
     };
     let acceptance = &burn.acceptance;
     if globals.json {
@@ -239,7 +241,7 @@ fn tell(
         Accepted::Unknown => exit::INCONCLUSIVE,
         Accepted::Pass => exit::PASS,
     };
-    Ok(acted.unwrap_or(code))
+    Ok(acted?.unwrap_or(code))
 }
 
 /// Writes the files that were asked for; false where one could not be written.

@@ -27,6 +27,7 @@ use crate::gate::certificates::FOLDER;
 use crate::gate::certificates::Read;
 use crate::gate::stamp;
 use crate::inventory::hostlist;
+use crate::model::acceptance::ACCEPTANCE_FORMAT;
 use crate::model::certificate::CERTIFICATES_FORMAT;
 use crate::model::certificate::CertificatesDocument;
 use crate::model::certificate::Shown;
@@ -37,6 +38,7 @@ use crate::model::verdict::Outcome;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 use crate::record::RecordError;
+use crate::record::acceptance;
 use crate::record::file;
 use crate::record::signing;
 use crate::record::signing::SigningKey;
@@ -72,7 +74,8 @@ struct ShowArgs {
     all: bool,
     #[command(flatten)]
     place: Place,
-    /// Print the bytes that the signature of one certificate is made over, and nothing else.
+    /// Print the bytes that the signature of one certificate or acceptance is made over, and
+    /// nothing else.
     #[arg(long, conflicts_with = "all", requires = "which")]
     payload: bool,
 }
@@ -125,7 +128,30 @@ pub(super) struct Found {
     /// Its file.
     pub(super) file: PathBuf,
     /// Itself; `None` where there is none.
-    pub(super) read: Result<Option<Read>, RecordError>,
+    pub(super) read: Result<Option<Held>, RecordError>,
+}
+
+/// What a file that was asked for holds.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// The certificate of a node.
+    Certificate(Box<Read>),
+    /// The acceptance document of a burn-in, which only somebody who names it means.
+    Acceptance(Box<acceptance::Read>),
+}
+
+impl Held {
+    /// The document as it was read.
+    pub(super) fn document(&self) -> &serde_json::Value {
+        match self {
+            Self::Certificate(read) => &read.document,
+            Self::Acceptance(read) => &read.document,
+        }
+    }
+
+    fn certificate(read: Read) -> Self {
+        Self::Certificate(Box::new(read))
+    }
 }
 
 /// Finds what was asked for: files as they are, nodes in the folder of the gate,
@@ -160,11 +186,20 @@ pub(super) fn find(
 
 /// Whether a word names a file: a path, or something that is one here.
 fn is_file(word: &str) -> bool {
-    word.contains('/') || Path::new(word).is_file()
+    let path = Path::new(word);
+    word.contains('/') || path.is_file() || acceptance::is_one(path)
 }
 
 fn of_path(file: &Path) -> Found {
-    let read = match certificates::of_file(file) {
+    // The folder of a burn-in stands for the document in it.
+    let inside = acceptance::is_one(file).then(|| file.join(acceptance::DOCUMENT));
+    let file = inside.as_deref().unwrap_or(file);
+    let read = if documents::is_of(file, ACCEPTANCE_FORMAT) {
+        acceptance::of_file(file).map(|it| it.map(Box::new).map(Held::Acceptance))
+    } else {
+        certificates::of_file(file).map(|it| it.map(Held::certificate))
+    };
+    let read = match read {
         // A file that was named must be there.
         Ok(None) => {
             let source = std::io::Error::from(std::io::ErrorKind::NotFound);
@@ -172,8 +207,11 @@ fn of_path(file: &Path) -> Found {
         }
         read => read,
     };
-    let node = read.as_ref().ok().and_then(Option::as_ref);
-    Found { node: node.map(|it| it.certificate.node.clone()), file: file.to_owned(), read }
+    let node = match &read {
+        Ok(Some(Held::Certificate(it))) => Some(it.certificate.node.clone()),
+        _ => None,
+    };
+    Found { node, file: file.to_owned(), read }
 }
 
 /// Folders that hold certificates.
@@ -248,7 +286,7 @@ impl Folders {
             }
         }
         let (file, read) = last.unwrap_or((PathBuf::new(), Ok(None)));
-        Found { node: Some(node), file, read }
+        Found { node: Some(node), file, read: read.map(|it| it.map(Held::certificate)) }
     }
 
     /// The nodes that a run found degraded or failed. One that cannot be read is
@@ -307,7 +345,7 @@ fn show(args: &ShowArgs, globals: &Globals) -> anyhow::Result<u8> {
 fn shown(
     node: NodeName,
     file: &Path,
-    read: Result<Option<Read>, RecordError>,
+    read: Result<Option<Held>, RecordError>,
     trust: &Trust,
     now: &Stamp,
 ) -> Shown {
@@ -323,7 +361,12 @@ fn shown(
     match read {
         Ok(None) => {}
         Err(error) => shown.why = Some(error.to_string()),
-        Ok(Some(Read { certificate, document })) => {
+        Ok(Some(Held::Acceptance(_))) => {
+            let why = "it is the acceptance of a burn-in, which `certificate verify` reads";
+            shown.why = Some(why.to_owned());
+        }
+        Ok(Some(Held::Certificate(read))) => {
+            let Read { certificate, document } = *read;
             let refusal = trust.refusal(&document);
             (shown.standing, shown.why) = certificate::standing(&certificate, refusal, now.unix);
             shown.age_s = Some(now.unix.saturating_sub(certificate.issued_unix));
@@ -340,7 +383,7 @@ fn payload(found: Vec<Found>) -> anyhow::Result<u8> {
     let [Found { node, read, .. }] = <[Found; 1]>::try_from(found)
         .map_err(|_| Failure::Usage(format!("--payload: {count} certificates, expected one")))?;
     match read.map_err(stored::failure)? {
-        Some(read) => stdout::bytes(&signing::payload(&read.document))?,
+        Some(held) => stdout::bytes(&signing::payload(held.document()))?,
         None => {
             let node = node.map(|node| node.to_string()).unwrap_or_default();
             return Err(Failure::Environment(format!("{node} has no certificate")).into());

@@ -1,4 +1,5 @@
-//! `fabricgate certificate verify`: whether certificates count, offline.
+//! `fabricgate certificate verify`: whether certificates and acceptance documents
+//! count, offline.
 //!
 //! Nobody is asked: the file, the keys, the clock, and the machine in front of
 //! one or what it said of itself are all there is.
@@ -6,15 +7,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::Globals;
 use super::certificate;
 use super::certificate::Found;
+use super::certificate::Held;
 use super::certificate::Place;
 use super::exit;
 use super::failure::Failure;
 use super::show;
 use super::stdout;
 use super::stdout::note;
+use crate::act::acceptance as accepting;
 use crate::act::certificate as certifying;
 use crate::act::identity;
 use crate::facts;
@@ -22,15 +27,21 @@ use crate::facts::Gathering;
 use crate::gate::certificates::Read;
 use crate::gate::stamp;
 use crate::launch::SIM_VARIABLE;
+use crate::model::certificate::Difference;
+use crate::model::certificate::DriverVoids;
 use crate::model::certificate::Identity;
 use crate::model::certificate::VERIFICATION_FORMAT;
 use crate::model::certificate::Verification;
 use crate::model::certificate::VerificationDocument;
 use crate::model::certificate::Verified;
+use crate::model::certificate::VerifiedKind;
+use crate::model::certificate::VoidOn;
+use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::node_facts::NODE_FACTS_FORMAT;
 use crate::model::node_facts::NodeFacts;
 use crate::record::RecordError;
+use crate::record::acceptance;
 use crate::record::signing;
 use crate::record::signing::Checked;
 use crate::record::signing::PublicKey;
@@ -38,18 +49,21 @@ use crate::record::signing::SigningError;
 use crate::record::signing::Trust;
 use crate::record::stored as documents;
 use crate::report;
+use crate::report::plain::plain;
 
 /// How long the driver of this machine may take to answer.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Verify certificates offline: signature, end, and the machine.
+/// Verify certificates and acceptance documents offline: signature, end, and the machine.
 ///
 /// Ends with 0 where all are valid, with 3 where one is not (expired, void, a
-/// wrong signature, other hardware), and with 4 where nobody can tell (none is
-/// there, a signature is required and missing, nothing to compare).
+/// wrong signature, other hardware, a node that is not accepted), and with 4 where
+/// nobody can tell (none is there, a signature is required and missing, nothing to
+/// compare, a burn-in that did not come to its end).
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Nodes or host lists, such as node[0001-0018], or files.
+    /// Nodes or host lists, such as node[0001-0018], or files: certificates, or the acceptance
+    /// document of a burn-in or its folder.
     #[arg(value_name = "NODE|FILE", required = true)]
     which: Vec<String>,
     #[command(flatten)]
@@ -82,11 +96,12 @@ pub(super) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let found = certificate::find(&args.which, &args.place, config.as_ref())?;
     let now = stamp::stamp();
     let alone = found.len() == 1;
+    let stand_ins = config.as_ref().is_some_and(|config| config.policy.simulated);
     let mut codes = Vec::new();
     let mut all = Vec::new();
     for it in found {
-        let machine = machines.as_deref().map(|machines| of(&it, machines, alone));
-        let (verification, code) = verified(it, &trust, machine, &now);
+        let holding = Holding { trust: &trust, machines: machines.as_deref(), alone, now: &now };
+        let (verification, code) = verified(it, &holding, stand_ins);
         codes.push(code);
         all.push(verification);
     }
@@ -151,24 +166,66 @@ fn this_machine() -> anyhow::Result<NodeFacts> {
     Ok(gathered.facts)
 }
 
-/// The machine that a certificate is held against: the only one, or the one with
-/// the name of its node.
-fn of(found: &Found, machines: &[NodeFacts], alone: bool) -> Identity {
-    let is_it = |facts: &&NodeFacts| {
-        let host = facts.hostname.as_deref().unwrap_or_default();
-        found.node.as_ref().is_some_and(|node| node.matches_host(host))
-    };
-    let only = machines.first().filter(|_| alone && machines.len() == 1);
-    only.or_else(|| machines.iter().find(is_it)).map(identity::identity).unwrap_or_default()
+/// What documents are held against.
+#[derive(Clone, Copy, Debug)]
+struct Holding<'a> {
+    trust: &'a Trust,
+    /// The machines that were named; `None` where nobody asked for a comparison.
+    machines: Option<&'a [NodeFacts]>,
+    /// Only one document is asked for.
+    alone: bool,
+    now: &'a Stamp,
 }
 
-fn verified(
-    found: Found,
-    trust: &Trust,
-    machine: Option<Identity>,
-    now: &Stamp,
-) -> (Verification, u8) {
+impl Holding<'_> {
+    /// The machine that a node is held against: the only one, or the one with the
+    /// name of the node.
+    fn machine(&self, node: Option<&NodeName>, alone: bool) -> Option<Identity> {
+        let machines = self.machines?;
+        let is_it = |facts: &&NodeFacts| {
+            let host = facts.hostname.as_deref().unwrap_or_default();
+            node.is_some_and(|node| node.matches_host(host))
+        };
+        let only = machines.first().filter(|_| alone && machines.len() == 1);
+        only.or_else(|| machines.iter().find(is_it)).map(identity::identity)
+    }
+}
+
+/// What speaks against a document, as it is found.
+#[derive(Debug, Default)]
+struct Doubts {
+    wrong: Vec<String>,
+    untold: Vec<String>,
+}
+
+impl Doubts {
+    /// What the signature is worth. What was declared void (`is_void`) needs none to
+    /// be void.
+    fn signature(&mut self, document: &Value, trust: &Trust, is_void: bool) -> String {
+        let (said, refused) = signature(&signing::check(document, &trust.keys), trust);
+        match refused {
+            Some(Verified::Invalid) => self.wrong.push(said.clone()),
+            Some(_) if !is_void => self.untold.push(said.clone()),
+            _ => {}
+        }
+        said
+    }
+
+    fn into(self, it: &mut Verification) -> u8 {
+        let (outcome, code) = match (self.wrong.is_empty(), self.untold.is_empty()) {
+            (false, _) => (Verified::Invalid, exit::GATE_CLOSED),
+            (true, false) => (Verified::Unknown, exit::INCONCLUSIVE),
+            (true, true) => (Verified::Valid, exit::PASS),
+        };
+        it.outcome = outcome;
+        it.why = self.wrong.into_iter().chain(self.untold).collect();
+        code
+    }
+}
+
+fn verified(found: Found, holding: &Holding<'_>, stand_ins: bool) -> (Verification, u8) {
     let mut it = Verification {
+        kind: VerifiedKind::Certificate,
         file: found.file.display().to_string(),
         node: found.node,
         outcome: Verified::Unknown,
@@ -179,51 +236,94 @@ fn verified(
         untold: Vec::new(),
         expires: None,
         run: None,
+        nodes: Vec::new(),
     };
-    let Read { certificate, document } = match found.read {
-        Ok(Some(read)) => read,
+    let code = match found.read {
+        Ok(Some(Held::Certificate(read))) => of_certificate(&mut it, *read, holding),
+        Ok(Some(Held::Acceptance(read))) => of_acceptance(&mut it, &read, holding, stand_ins),
         Ok(None) => {
             it.why.push("it has no certificate".to_owned());
-            return (it, exit::INCONCLUSIVE);
+            exit::INCONCLUSIVE
         }
         Err(error) => {
             it.why.push(error.to_string());
             let is_io = matches!(error, RecordError::Io { .. });
-            return (it, if is_io { exit::ENVIRONMENT } else { exit::USAGE });
+            if is_io { exit::ENVIRONMENT } else { exit::USAGE }
         }
     };
-    let (mut wrong, mut untold) = (Vec::new(), Vec::new());
-    let (said, refused) = signature(&signing::check(&document, &trust.keys), trust);
-    it.signature = Some(said.clone());
-    match refused {
-        Some(Verified::Invalid) => wrong.push(said),
-        // What was declared void needs no signature to be void.
-        Some(_) if certificate.voided.is_none() => untold.push(said),
-        _ => {}
-    }
-    wrong.extend(certifying::spent(&certificate, now.unix));
-    if let Some(machine) = machine {
+    (it, code)
+}
+
+fn of_certificate(it: &mut Verification, read: Read, holding: &Holding<'_>) -> u8 {
+    let Read { certificate, document } = read;
+    let mut doubts = Doubts::default();
+    let is_void = certificate.voided.is_some();
+    it.signature = Some(doubts.signature(&document, holding.trust, is_void));
+    doubts.wrong.extend(certifying::spent(&certificate, holding.now.unix));
+    if holding.machines.is_some() {
+        let machine = holding.machine(it.node.as_ref(), holding.alone).unwrap_or_default();
         let compared = certifying::compared(&certificate, &machine);
-        wrong.extend(compared.differs.iter().filter(|it| it.voids).map(|it| it.why.clone()));
+        let voids = compared.differs.iter().filter(|it| it.voids);
+        doubts.wrong.extend(voids.map(|it| it.why.clone()));
         if compared.is_nothing {
-            untold.push(certifying::NOTHING_TELLS.to_owned());
+            doubts.untold.push(certifying::NOTHING_TELLS.to_owned());
         }
         (it.same, it.differs, it.untold) = (compared.same, compared.differs, compared.untold);
     }
-    it.outcome = match (wrong.is_empty(), untold.is_empty()) {
-        (false, _) => Verified::Invalid,
-        (true, false) => Verified::Unknown,
-        (true, true) => Verified::Valid,
-    };
-    it.why = wrong.into_iter().chain(untold).collect();
     it.expires = Some(certificate.expires);
     it.run = Some(certificate.run);
-    let code = match it.outcome {
-        Verified::Valid => exit::PASS,
-        Verified::Unknown => exit::INCONCLUSIVE,
-        Verified::Invalid => exit::GATE_CLOSED,
-    };
-    (it, code)
+    doubts.into(it)
+}
+
+/// An acceptance has no end: it says what was shown on one day, for the file. A boot
+/// or another driver takes nothing from that, other GPUs do.
+fn of_acceptance(
+    it: &mut Verification,
+    read: &acceptance::Read,
+    holding: &Holding<'_>,
+    stand_ins: bool,
+) -> u8 {
+    const VOID_ON: VoidOn = VoidOn { boot: false, driver: DriverVoids::Never, firmware: false };
+    let document = &read.acceptance;
+    it.kind = VerifiedKind::Acceptance;
+    it.run = Some(document.id.clone());
+    it.nodes = document.nodes.iter().map(|node| node.node.clone()).collect();
+    let mut doubts = Doubts::default();
+    it.signature = Some(doubts.signature(&read.document, holding.trust, false));
+    for moment in [Some(&document.created), document.ended.as_ref()].into_iter().flatten() {
+        match moment.parse::<jiff::Timestamp>() {
+            Ok(at) if holding.now.unix < at.as_second() => {
+                doubts.wrong.push(format!("it is of {}, which is yet to come", plain(moment)));
+            }
+            Ok(_) => {}
+            Err(_) => doubts.wrong.push(format!("{:?} is no moment", plain(moment))),
+        }
+    }
+    let (wrong, untold) = accepting::doubts(document, stand_ins);
+    doubts.wrong.extend(wrong);
+    doubts.untold.extend(untold);
+    if holding.machines.is_some() {
+        let alone = holding.alone && it.nodes.len() == 1;
+        let mut is_nothing = true;
+        for node in &it.nodes {
+            let Some(machine) = holding.machine(Some(node), alone) else { continue };
+            let then = accepting::identity(document, node);
+            let compared = certifying::held_against(&then, VOID_ON, &machine);
+            is_nothing &= compared.is_nothing;
+            let of = |part: String| format!("{node}: {part}");
+            let voids = compared.differs.iter().filter(|it| it.voids);
+            doubts.wrong.extend(voids.map(|it| of(it.why.clone())));
+            it.same.extend(compared.same.into_iter().map(of));
+            let differs = compared.differs.into_iter();
+            it.differs.extend(differs.map(|it| Difference { part: of(it.part), ..it }));
+            it.untold.extend(compared.untold.into_iter().map(of));
+        }
+        if is_nothing {
+            let why = "nothing tells whether a machine is one of those that were accepted";
+            doubts.untold.push(why.to_owned());
+        }
+    }
+    doubts.into(it)
 }
 
 /// What a signature is worth, in words, and what follows where it counts against.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::exit;
@@ -23,11 +24,12 @@ pub struct Args {
 }
 
 /// The format of `explain --json`.
-const EXPLAIN_FORMAT: &str = "fabricgate.explain/1";
+pub(super) const EXPLAIN_FORMAT: &str = "fabricgate.explain/1";
 
 /// One explanation.
-#[derive(Debug, Serialize)]
-struct ExplainDocument<'a> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ExplainDocument<'a> {
+    /// `fabricgate.explain/1`.
     format: &'static str,
     /// The run it is taken from.
     run: &'a str,

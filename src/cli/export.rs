@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Globals;
@@ -124,28 +125,35 @@ pub struct Trust {
 }
 
 /// The answer as JSON.
-#[derive(Debug, Serialize)]
-struct Answer<'a> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ExportDocument<'a> {
+    /// `fabricgate.export/1`.
     format: &'static str,
+    /// What was exported to.
     target: &'static str,
+    /// The run it came from.
     run: &'a Origin,
+    /// What must be known before it is used.
     remarks: &'a [String],
+    /// The files.
     files: Vec<File<'a>>,
 }
 
 /// A file of the answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct File<'a> {
+    /// Its name.
     name: &'a str,
     /// What it holds; absent where it was written to `path`.
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<std::borrow::Cow<'a, str>>,
+    /// Where it was written to.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<PathBuf>,
 }
 
 /// The format of the answer as JSON.
-const EXPORT_FORMAT: &str = "fabricgate.export/1";
+pub(super) const EXPORT_FORMAT: &str = "fabricgate.export/1";
 
 /// The targets, for people who ask for help.
 fn targets() -> String {
@@ -317,14 +325,14 @@ fn answer<'a>(
     map: &'a Verified,
     export: &'a Export,
     written: &[PathBuf],
-) -> Answer<'a> {
+) -> ExportDocument<'a> {
     let mut paths = written.iter().cloned();
     let files = export.files.iter().map(|file| {
         let path = paths.next();
         let content = path.is_none().then(|| String::from_utf8_lossy(&file.bytes));
         File { name: &file.name, content, path }
     });
-    Answer {
+    ExportDocument {
         format: EXPORT_FORMAT,
         target: target.name,
         run: &map.run,

@@ -1,7 +1,8 @@
 //! `fabricgate gate`: how the gate stands, and what only a person may do to it:
 //! put a tripped breaker back, conclude what a crash left open.
 
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tokio::sync::watch;
 
 use super::Globals;
@@ -51,6 +52,18 @@ enum Command {
     Recover,
 }
 
+/// The format of `gate recover --json`.
+pub(super) const RECOVERED_FORMAT: &str = "fabricgate.recovered/1";
+
+/// What became of what an earlier turn left open.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct RecoveredDocument<'a> {
+    /// `fabricgate.recovered/1`.
+    format: &'static str,
+    /// Each, with what it is now.
+    records: &'a [ActionRecord],
+}
+
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let config = config::open(globals.config.as_deref())?;
@@ -76,7 +89,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             let (records, are_gone) = recovered(&config, gate)?;
             let is_open = records.iter().any(|it| it.result == ActionResult::Unknown);
             if globals.json {
-                stdout::json(&json!({ "format": "fabricgate.recovered/1", "records": records }))?;
+                stdout::json(&RecoveredDocument { format: RECOVERED_FORMAT, records: &records })?;
             } else if records.is_empty() {
                 stdout::text("no action was left open\n")?;
             }

@@ -52,6 +52,8 @@ pub mod probes;
 pub mod recertify;
 pub mod replay;
 pub mod report;
+#[cfg(test)]
+mod schemas;
 pub mod show;
 pub mod sim;
 pub mod sources;

@@ -2,7 +2,9 @@
 //!
 //! Opens the configuration and prints; what is news is said in `report::notice`.
 
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::Globals;
@@ -69,6 +71,64 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     test(&chosen, notify, *dry_run, globals.json)
 }
 
+/// The format of `notify test --json`.
+pub(super) const NOTIFY_TEST_FORMAT: &str = "fabricgate.notify-test/1";
+
+/// What came of a test.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct NotifyTestDocument {
+    /// `fabricgate.notify-test/1`.
+    format: &'static str,
+    /// The receivers that were tried, in order.
+    targets: Vec<Answer>,
+}
+
+/// What came of one receiver. Under --dry-run only what would be sent.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Answer {
+    /// Its name.
+    target: String,
+    /// What it takes.
+    kind: &'static str,
+    /// What would be sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Value>,
+    /// It took the message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arrived: Option<bool>,
+    /// Where it is, without what is secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<String>,
+    /// The HTTP status of its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    /// How often it was tried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<u32>,
+    /// The beginning of its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    said: Option<String>,
+    /// Why it did not arrive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+impl Answer {
+    fn of(target: &Target) -> Self {
+        Self {
+            target: target.name.clone(),
+            kind: kind(target.kind),
+            payload: None,
+            arrived: None,
+            place: None,
+            status: None,
+            attempts: None,
+            said: None,
+            why: None,
+        }
+    }
+}
+
 fn test(targets: &[&Target], notify: &Notify, dry_run: bool, json: bool) -> anyhow::Result<u8> {
     let now = stamp::stamp();
     let about = About {
@@ -93,7 +153,7 @@ fn test(targets: &[&Target], notify: &Notify, dry_run: bool, json: bool) -> anyh
         let payload = body(target.kind, &news, &about, &now, notify);
         let name = &target.name;
         if dry_run {
-            answers.push(json!({ "target": name, "kind": kind(target.kind), "payload": payload }));
+            answers.push(Answer { payload: Some(payload), ..Answer::of(target) });
             continue;
         }
         let sent = runtime.block_on(async {
@@ -104,20 +164,25 @@ fn test(targets: &[&Target], notify: &Notify, dry_run: bool, json: bool) -> anyh
         let answer = match &sent {
             Ok(sent) => {
                 note(&format!("{name}: {} took it: {} {}", sent.place, sent.status, sent.said));
-                json!({ "target": name, "kind": kind(target.kind), "arrived": true,
-                    "place": sent.place, "status": sent.status, "attempts": sent.attempts,
-                    "said": sent.said })
+                Answer {
+                    arrived: Some(true),
+                    place: Some(sent.place.clone()),
+                    status: Some(sent.status),
+                    attempts: Some(sent.attempts),
+                    said: Some(sent.said.clone()),
+                    ..Answer::of(target)
+                }
             }
             Err(error) => {
                 note(&format!("{name}: {error}"));
-                json!({ "target": name, "kind": kind(target.kind), "arrived": false,
-                    "why": error.to_string() })
+                let why = Some(error.to_string());
+                Answer { arrived: Some(false), why, ..Answer::of(target) }
             }
         };
         answers.push(answer);
     }
     if json || dry_run {
-        stdout::json(&json!({ "format": "fabricgate.notify-test/1", "targets": answers }))?;
+        stdout::json(&NotifyTestDocument { format: NOTIFY_TEST_FORMAT, targets: answers })?;
     }
     Ok(if all_arrived { exit::PASS } else { exit::ENVIRONMENT })
 }

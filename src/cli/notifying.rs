@@ -70,8 +70,11 @@ struct Receiver {
     /// Its address, in the open: whoever may read this file may then write to the receiver. Without it,
     /// `url_file` or `url_env` says it.
     url: Option<String>,
-    /// The file that holds a bearer token for it. Without it, none is sent.
+    /// The file that holds a bearer token for it. Without it, `bearer_env` says it, or none is sent.
     bearer_file: Option<PathBuf>,
+    /// The variable of the environment that holds a bearer token for it. Without it, `bearer_file`
+    /// says it, or none is sent.
+    bearer_env: Option<String>,
     /// A file with certificates (PEM) of authorities that it may be trusted by. Without it, the system's.
     ca_file: Option<PathBuf>,
     /// What it hears: degraded, failed, unknown, pass-again, action, breaker, expired, drift; default
@@ -145,6 +148,13 @@ fn target(receiver: Receiver, at: usize, base: &Path) -> Result<Target, Mistake>
     if let Where::Inline(secret) = &address {
         secret.url().map_err(|why| (at, format!("{name}: url: {why}")))?;
     }
+    let bearer = match (receiver.bearer_file, receiver.bearer_env) {
+        (Some(_), Some(_)) => {
+            return Err((at, format!("{name}: expected one of bearer_file and bearer_env")));
+        }
+        (Some(file), None) => Some(Where::File(base.join(file))),
+        (None, variable) => variable.map(Where::Variable),
+    };
     let number = |key: &str, value: Option<Spanned<u32>>, usual: u32, most: u32| match value {
         None => Ok(usual),
         Some(it) if (1..=most).contains(it.get_ref()) => Ok(*it.get_ref()),
@@ -165,7 +175,7 @@ fn target(receiver: Receiver, at: usize, base: &Path) -> Result<Target, Mistake>
         name,
         kind,
         address,
-        bearer: receiver.bearer_file.map(|file| Where::File(base.join(file))),
+        bearer,
         ca_file: receiver.ca_file.map(|file| base.join(file)),
         on,
         timeout: match &receiver.timeout_s {
@@ -204,6 +214,8 @@ mod tests {
         let it = &notify.targets[0];
         assert_eq!(it.address, Where::File(PathBuf::from("/etc/slack.url")));
         assert_eq!(it.bearer, Some(Where::File(PathBuf::from("/etc/t"))));
+        let variable = target("url_env = \"U\"\nbearer_env = \"B\"").expect("good");
+        assert_eq!(variable.targets[0].bearer, Some(Where::Variable("B".to_owned())));
         assert!(!it.on.contains(&Event::Unknown) && it.on.contains(&Event::Failed));
         assert_eq!((it.timeout, it.attempts, it.per_hour), (TIMEOUT, ATTEMPTS, 12));
         assert_eq!((notify.within, notify.stands.as_secs()), (WITHIN, 604_800));
@@ -215,6 +227,10 @@ mod tests {
             ("", "ops: expected one of url_file, url_env and url"),
             ("url_env = \"A\"\nurl_file = \"b\"", "ops: expected one of"),
             ("url = \"hooks.example/secret\"", "ops: url: no address"),
+            (
+                "url_env = \"A\"\nbearer_env = \"B\"\nbearer_file = \"c\"",
+                "ops: expected one of bearer_file and bearer_env",
+            ),
             ("url_env = \"A\"\nattempts = 0", "attempts 0, expected 1 to 20"),
             ("url_env = \"A\"\ntimeout_s = 90.0", "timeout_s 90, expected 0.1 to 60 seconds"),
             ("url_env = \"A\"\non = [\"all\"]", "unknown variant `all`"),

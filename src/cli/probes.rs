@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Globals;
@@ -109,18 +110,23 @@ fn in_force(dir: Option<&PathBuf>, globals: &Globals) -> Result<Catalog, Failure
 }
 
 /// What `probes check --json` says of all files.
-#[derive(Debug, Serialize)]
-struct CheckDocument {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ProbesCheckDocument {
+    /// `fabricgate.probes-check/1`.
     format: &'static str,
+    /// The files, in the order in which they were named.
     files: Vec<Checked>,
 }
 
 /// One file: its probe, or what is wrong with it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Checked {
+    /// The file.
     file: String,
+    /// Its probe.
     #[serde(skip_serializing_if = "Option::is_none")]
     probe: Option<Probe>,
+    /// What is wrong with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -145,9 +151,9 @@ fn check(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
 }
 
 /// What the files say, and the exit code of the worst.
-fn checked(files: &[PathBuf]) -> (CheckDocument, u8) {
+fn checked(files: &[PathBuf]) -> (ProbesCheckDocument, u8) {
     let mut code = exit::PASS;
-    let mut document = CheckDocument { format: CHECK_FORMAT, files: Vec::new() };
+    let mut document = ProbesCheckDocument { format: CHECK_FORMAT, files: Vec::new() };
     for path in files {
         let file = path.display().to_string();
         let read = config::read_text(path)

@@ -15,12 +15,12 @@ use super::plan;
 use super::plan::Chosen;
 use super::plan::Profile;
 use super::plan::Selection;
+use super::show::Repaired;
 use super::stdout::note;
 use super::sweep;
 use super::sweep::Swept;
 use crate::inventory::hostlist;
 use crate::model::claims::Claims;
-use crate::model::comparison::Repairs;
 use crate::model::id::NodeName;
 use crate::thresholds::Catalogue;
 use before::Before;
@@ -73,8 +73,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         named = swept.done.run.verdicts.nodes.iter().map(|it| it.node.clone()).collect();
         past = Past::of(&swept.site.config, args.sweep.run_dir.as_deref());
     }
-    let repairs = repairs(&swept, &named, &past, named_before.as_ref())?;
-    sweep::told(&mut swept, &args.sweep, globals, Profile::Recertify, repairs.as_ref())
+    let repaired = repaired(&swept, &named, &past, named_before)?;
+    sweep::told(&mut swept, &args.sweep, globals, Profile::Recertify, repaired.as_ref())
 }
 
 /// The nodes that are measured: those named and their partners.
@@ -117,15 +117,15 @@ fn choose(
 }
 
 /// What the repair changed, of the nodes that were named; `None` where none was.
-fn repairs(
+fn repaired(
     swept: &Swept,
     named: &BTreeSet<NodeName>,
     past: &Past,
-    named_before: Option<&Before>,
-) -> anyhow::Result<Option<Repairs>> {
+    named_before: Option<Before>,
+) -> anyhow::Result<Option<Repaired>> {
     if named.is_empty() {
         return Ok(None);
     }
     let drained = before::drained(&swept.site.config);
-    Ok(Some(before::repairs(swept, named, past, &drained, named_before)?))
+    Ok(Some(before::repaired(swept, named, past, &drained, named_before)?))
 }

@@ -74,7 +74,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let run = stored::run(&stored)?;
     let bytes = match format {
         Format::Html => beside::page(&run, &stored, &args.run, args.before.as_deref(), globals)?,
-        _ => show::render(&run, format)?,
+        _ => show::render_with(&run, format, beside::repaired(&args.run).as_ref())?,
     };
     match &args.output {
         Some(path) => show::write(path, &bytes)?,

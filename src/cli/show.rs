@@ -1,8 +1,10 @@
 //! Where reports are plugged in: a run in, bytes out, and where they go.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::failure::Failure;
@@ -63,14 +65,47 @@ impl Files {
 pub const REPORT_FORMAT: &str = "fabricgate.report/1";
 
 /// A run as one JSON document.
-#[derive(Debug, Serialize)]
-struct ReportDocument<'a> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ReportDocument<'a> {
+    /// `fabricgate.report/1`.
     format: &'static str,
+    /// Id, time, profile, version.
     run: &'a RunInfo,
+    /// What the judge says.
     verdicts: &'a Verdicts,
+    /// What is proposed, or was done; null where nobody asked.
     actions: Option<&'a ActionPlan>,
+    /// What a repair changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     comparison: Option<&'a Repairs>,
+}
+
+/// What is told of a repair beside the run that was made after it.
+#[derive(Debug)]
+pub struct Repaired {
+    /// What it changed, node by node.
+    pub repairs: Repairs,
+    /// The run before it, for figures that show before and after: that with which most
+    /// nodes were compared, where there is one.
+    pub before: Option<Run>,
+}
+
+impl Repaired {
+    /// What a page shows of it.
+    fn beside(&self) -> html::Beside<'_> {
+        let (repairs, before) = (Some(&self.repairs), self.before.as_ref());
+        html::Beside { before, repairs, ..html::Beside::default() }
+    }
+
+    /// The run with which most nodes were compared; of several the newest, as ids begin
+    /// with a moment.
+    pub fn commonest(repairs: &Repairs) -> Option<&str> {
+        let mut count: BTreeMap<&str, usize> = BTreeMap::new();
+        for repair in &repairs.nodes {
+            *count.entry(repair.comparison.before.as_str()).or_default() += 1;
+        }
+        count.into_iter().max_by_key(|(id, count)| (*count, *id)).map(|(id, _)| id)
+    }
 }
 
 /// A run in one form; the terminal's as this terminal is.
@@ -82,8 +117,9 @@ pub fn render(run: &Run, format: Format) -> anyhow::Result<Vec<u8>> {
 pub fn render_with(
     run: &Run,
     format: Format,
-    repairs: Option<&Repairs>,
+    repaired: Option<&Repaired>,
 ) -> anyhow::Result<Vec<u8>> {
+    let repairs = repaired.map(|it| &it.repairs);
     Ok(match format {
         Format::Terminal => {
             let mut text = terminal::render(run, &style());
@@ -112,7 +148,7 @@ pub fn render_with(
                 None => text.into_bytes(),
             }
         }
-        Format::Html => page(run, &html::Beside::default())?,
+        Format::Html => page(run, &repaired.map(Repaired::beside).unwrap_or_default())?,
     })
 }
 
@@ -133,8 +169,12 @@ pub fn style() -> TerminalStyle {
 }
 
 /// The forms that every run folder holds, with their names.
-pub fn kept(run: &Run) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
-    Ok(vec![(file::MATRIX, render(run, Format::Csv)?), (file::REPORT, render(run, Format::Html)?)])
+pub fn kept(
+    run: &Run,
+    repaired: Option<&Repaired>,
+) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
+    let page = render_with(run, Format::Html, repaired)?;
+    Ok(vec![(file::MATRIX, render(run, Format::Csv)?), (file::REPORT, page)])
 }
 
 /// Shows the run, then writes the files that were asked for; false where one
@@ -155,13 +195,13 @@ pub fn files(run: &Run, files: &Files) -> anyhow::Result<bool> {
 }
 
 /// The same with what a repair changed.
-pub fn files_with(run: &Run, files: &Files, repairs: Option<&Repairs>) -> anyhow::Result<bool> {
+pub fn files_with(run: &Run, files: &Files, repaired: Option<&Repaired>) -> anyhow::Result<bool> {
     let mut written = true;
     for (path, format) in
         [(&files.html, Format::Html), (&files.csv, Format::Csv), (&files.junit, Format::Junit)]
     {
         let Some(path) = path else { continue };
-        if let Err(error) = write(path, &render_with(run, format, repairs)?) {
+        if let Err(error) = write(path, &render_with(run, format, repaired)?) {
             stdout::note(&format!("cannot write {error}"));
             written = false;
         }

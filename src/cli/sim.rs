@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Globals;
@@ -141,9 +142,13 @@ fn refuse(message: &str) -> anyhow::Result<u8> {
     Ok(exit::USAGE)
 }
 
+/// The format of `sim record --json`.
+pub(super) const RECORDED_FORMAT: &str = "fabricgate.sim-record/1";
+
 /// What was written, for machines.
-#[derive(Debug, Serialize)]
-struct RecordedDocument<'a> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct RecordedDocument<'a> {
+    /// `fabricgate.sim-record/1`.
     format: &'a str,
     /// The recording, ready to be judged.
     folder: String,
@@ -205,7 +210,7 @@ fn record(args: &RecordArgs, json: bool) -> anyhow::Result<u8> {
     }
     if json {
         let document = RecordedDocument {
-            format: "fabricgate.sim-record/1",
+            format: RECORDED_FORMAT,
             folder: target.display().to_string(),
             files: recording.files.keys().collect(),
             truth: truth.display().to_string(),

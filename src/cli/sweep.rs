@@ -24,6 +24,7 @@ use super::plan::Basis;
 use super::plan::Chosen;
 use super::plan::Profile;
 use super::show;
+use super::show::Repaired;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
@@ -39,7 +40,7 @@ use crate::launch::Program;
 use crate::launch::held::Held;
 use crate::launch::slurm::WhenBusy;
 use crate::model::claims::Claims;
-use crate::model::comparison::Repairs;
+use crate::model::run::Run;
 use crate::model::run::RunInfo;
 use crate::model::words;
 use crate::plan::Plan;
@@ -188,28 +189,39 @@ pub(super) fn told(
     args: &Args,
     globals: &Globals,
     profile: Profile,
-    repairs: Option<&Repairs>,
+    repaired: Option<&Repaired>,
 ) -> anyhow::Result<u8> {
     let Swept { site, done, fleet } = swept;
     let config = &site.config;
     let acted = acted(config, fleet, done, args.apply);
-    keep(done)?;
-    if let Some(repairs) = repairs {
-        done.folder.write_json(file::COMPARISON, repairs).map_err(Failure::environment)?;
-    }
-    let format = if globals.json { show::Format::Json } else { show::Format::Terminal };
-    stdout::bytes(&show::render_with(&done.run, format, repairs)?)?;
-    let written = show::files_with(&done.run, &args.files, repairs)?;
+    let kept = kept(done, repaired);
+    let shown = shown(&done.run, args, globals, repaired);
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");
         note(&format!("go on with `{}`", again(done.folder.path(), args, globals, profile)));
     }
     note(&format!("run folder {}", done.folder.path().display()));
-    let code = judge::code(done.run.verdicts.outcome, done.out_of_reach || !written);
-    let code = acted?.unwrap_or(code);
-    let acted = done.run.actions.as_ref().filter(|_| args.apply);
-    afterwards(&Ended::of(config, done, acted));
-    Ok(code)
+    // Whatever went wrong above: the run was measured and judged, and people, history
+    // and monitoring must not lack it because a scheduler was down. What was not done
+    // is no action that they are told of.
+    let carried_out = done.run.actions.as_ref().filter(|_| args.apply && acted.is_ok());
+    afterwards(&Ended::of(config, done, carried_out));
+    kept?;
+    let acted = acted?;
+    let code = judge::code(done.run.verdicts.outcome, done.out_of_reach || !shown?);
+    Ok(acted.unwrap_or(code))
+}
+
+/// Shows a run where it was asked for; false where a file could not be written.
+fn shown(
+    run: &Run,
+    args: &Args,
+    globals: &Globals,
+    repaired: Option<&Repaired>,
+) -> anyhow::Result<bool> {
+    let format = if globals.json { show::Format::Json } else { show::Format::Terminal };
+    stdout::bytes(&show::render_with(run, format, repaired)?)?;
+    show::files_with(run, &args.files, repaired)
 }
 
 /// What a command measures with: the configuration and the expectations.
@@ -381,8 +393,16 @@ pub(super) fn failed(error: SweepError) -> anyhow::Error {
 
 /// Puts into a run's folder what every run folder holds.
 pub(super) fn keep(done: &coordinator::Done) -> anyhow::Result<()> {
-    for (name, bytes) in show::kept(&done.run)? {
+    kept(done, None)
+}
+
+/// The same, and what a repair changed.
+fn kept(done: &coordinator::Done, repaired: Option<&Repaired>) -> anyhow::Result<()> {
+    for (name, bytes) in show::kept(&done.run, repaired)? {
         done.folder.write(name, &bytes).map_err(Failure::environment)?;
+    }
+    if let Some(Repaired { repairs, .. }) = repaired {
+        done.folder.write_json(file::COMPARISON, repairs).map_err(Failure::environment)?;
     }
     Ok(())
 }
@@ -403,10 +423,15 @@ pub(super) fn acted(
     let judged = Judged { stored: &stored, run: &done.run, fleet };
     match acting::turn(config, &judged, apply) {
         Ok(Turned { plan, evictions, .. }) => {
-            done.folder.write_json(file::ACTIONS, &plan).map_err(Failure::environment)?;
-            let code = acting::code(&plan).max(evicting::code(&evictions));
+            let mut code = acting::code(&plan).max(evicting::code(&evictions));
+            // It was carried out all the same, and stands in the journal.
+            if let Err(error) = done.folder.write_json(file::ACTIONS, &plan) {
+                note(&format!("what was decided is not in the run folder: {error}"));
+                code = exit::ENVIRONMENT;
+            }
             done.run.actions = Some(plan);
-            Ok(Some(code).filter(|code| apply && *code != exit::PASS))
+            let is_told = apply || code == exit::ENVIRONMENT;
+            Ok(Some(code).filter(|code| is_told && *code != exit::PASS))
         }
         Err(error) if apply => Err(error.into()),
         Err(error) => {

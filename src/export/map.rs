@@ -41,7 +41,7 @@ pub struct Source<'a> {
 }
 
 /// The verified map of a run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Verified {
     /// The run it came from.
     pub run: Origin,
@@ -81,7 +81,7 @@ pub struct Origin {
 }
 
 /// How it is known that nodes belong together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// They were measured to reach each other at NVLink speed.
@@ -91,7 +91,7 @@ pub enum Basis {
 }
 
 /// An NVLink domain: nodes that reach each other at NVLink speed.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Domain {
     /// Its name: the claimed one; where the claim fell into parts, the part that
     /// holds most of its nodes keeps the name and others are `NAME.part2`. Where
@@ -122,7 +122,7 @@ impl Domain {
 }
 
 /// How far a node was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
     /// Not at all.
@@ -135,7 +135,7 @@ pub enum Reach {
 }
 
 /// One node.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Member {
     /// The domain it is claimed for.
     pub claimed: Option<DomainName>,
@@ -191,7 +191,7 @@ impl Member {
 }
 
 /// One GPU of a node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Gpu {
     /// Its UUID, where somebody said it.
     pub uuid: Option<String>,
@@ -209,7 +209,7 @@ pub struct Gpu {
 }
 
 /// One rail over all nodes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Rail {
     /// The RDMA device of every node on it, where one is claimed.
     pub rdma: Option<String>,
@@ -220,7 +220,7 @@ pub struct Rail {
 }
 
 /// A node's end of a rail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RailEnd {
     /// Pass: something was measured over it and nothing is said against it. Unknown:
     /// nothing was measured, or it could not be compared.

@@ -25,6 +25,17 @@ mod yaml;
 mod kubernetes_tests;
 
 #[cfg(test)]
+pub(crate) mod documents {
+    //! What is written as JSON of our own, for whoever checks its schemas.
+    pub(crate) use super::nccl::ENVIRONMENT_FORMAT;
+    pub(crate) use super::nccl::EnvironmentDocument;
+    pub(crate) use super::ranks::RANKS_FORMAT;
+    pub(crate) use super::ranks::RanksDocument;
+    pub(crate) use super::whole::MAP_FORMAT;
+    pub(crate) use super::whole::MapDocument;
+}
+
+#[cfg(test)]
 mod fixture;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Export;
@@ -29,7 +30,7 @@ pub(super) const TARGET: Target = Target {
 };
 
 /// The format of the JSON form.
-const ENVIRONMENT_FORMAT: &str = "fabricgate.environment/1";
+pub(crate) const ENVIRONMENT_FORMAT: &str = "fabricgate.environment/1";
 
 /// Where NCCL's variables are described.
 const NCCL: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
@@ -38,30 +39,43 @@ const HYBRID_EP: &str =
     "https://github.com/deepseek-ai/DeepEP/blob/hybrid-ep/docs/Hybrid-EP_Implementation.md";
 
 /// A variable that is set.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 struct Set {
+    /// Its name.
     name: &'static str,
+    /// Its value.
     value: String,
     /// What it does, and what was measured.
     why: String,
+    /// Where it is described.
     source: &'static str,
 }
 
 /// A variable that is left to its default.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 struct Unset {
+    /// Its name.
     name: &'static str,
+    /// Why it is not set.
     why: String,
+    /// Where it is described.
     source: &'static str,
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
+/// Variables for an allocation (`fabricgate.environment/1`).
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct EnvironmentDocument<'a> {
+    /// `fabricgate.environment/1`.
     format: &'static str,
+    /// Who made it from which run, and what must be known before it is used.
     note: Vec<String>,
+    /// The run it came from.
     run: &'a Origin,
+    /// The nodes it is for, in order.
     nodes: Vec<&'a str>,
+    /// What is set.
     variables: &'a [Set],
+    /// What is left to its default.
     not_set: &'a [Unset],
 }
 
@@ -77,7 +91,7 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     let file = match options.form.as_deref() {
         None | Some("shell") => Exported::text("nccl.env.sh", shell(map, &set, &unset)),
         Some("json") => {
-            let document = Document {
+            let document = EnvironmentDocument {
                 format: ENVIRONMENT_FORMAT,
                 note: map.header(),
                 run: &map.run,

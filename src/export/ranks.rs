@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Export;
@@ -28,29 +29,43 @@ pub(super) const TARGET: Target = Target {
 };
 
 /// The format of the JSON form.
-const RANKS_FORMAT: &str = "fabricgate.ranks/1";
+pub(crate) const RANKS_FORMAT: &str = "fabricgate.ranks/1";
 
-#[derive(Serialize)]
-struct Document<'a> {
+/// The order of a job's ranks (`fabricgate.ranks/1`).
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct RanksDocument<'a> {
+    /// `fabricgate.ranks/1`.
     format: &'static str,
+    /// Who made it from which run, and what must be known before it is used.
     note: Vec<String>,
+    /// The run it came from.
     run: &'a Origin,
+    /// Ranks in all.
     world_size: u32,
+    /// Ranks on each node.
     gpus_per_node: u32,
+    /// Tensor-parallel size that was asked about.
     #[serde(skip_serializing_if = "Option::is_none")]
     tp: Option<u32>,
+    /// Pipeline-parallel size that was asked about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pp: Option<u32>,
+    /// Where the layout does not fit what was measured.
     warnings: &'a [String],
     /// What torchrun is started with on each node.
     torchrun: Torchrun<'a>,
+    /// The domains, in the order of their ranks.
     domains: Vec<Piece<'a>>,
+    /// Every rank, in order.
     ranks: Vec<Rank<'a>>,
 }
 
-#[derive(Serialize)]
+/// What torchrun is started with.
+#[derive(Serialize, JsonSchema)]
 struct Torchrun<'a> {
+    /// `--nnodes`.
     nnodes: usize,
+    /// `--nproc-per-node`.
     nproc_per_node: u32,
     /// The node of rank 0, where the others meet.
     master_addr: &'a NodeName,
@@ -58,24 +73,34 @@ struct Torchrun<'a> {
     node_ranks: Vec<&'a NodeName>,
 }
 
-#[derive(Serialize)]
+/// The ranks of one domain.
+#[derive(Serialize, JsonSchema)]
 struct Piece<'a> {
+    /// Its name.
     domain: &'a str,
     /// Whether its nodes were measured to reach each other at NVLink speed.
     measured: bool,
+    /// The first of its ranks.
     first_rank: u32,
+    /// How many it has.
     ranks: u32,
 }
 
-#[derive(Serialize)]
+/// One rank.
+#[derive(Serialize, JsonSchema)]
 struct Rank<'a> {
+    /// Its number.
     rank: u32,
+    /// Its node.
     node: &'a NodeName,
+    /// Its number on the node.
     local_rank: u32,
     /// The GPU by its index on the node.
     gpu: u32,
+    /// Its UUID, where somebody said it.
     #[serde(skip_serializing_if = "Option::is_none")]
     uuid: Option<&'a str>,
+    /// Its domain.
     domain: &'a str,
 }
 
@@ -115,7 +140,7 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     }
     let file = match form {
         "json" => {
-            let document = Document {
+            let document = RanksDocument {
                 format: RANKS_FORMAT,
                 note: map.header(),
                 run: &map.run,

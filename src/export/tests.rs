@@ -79,7 +79,69 @@ fn every_target_says_what_was_measured() {
     insta::assert_snapshot!("slurm-topology-split", text);
 }
 
-/// The targets of this file; those of Kubernetes have their own.
+/// The cluster's devices, all of them by their UUIDs, as `kubectl get resourceslices -o
+/// json` writes them.
+fn slices(map: &Verified) -> String {
+    let slice = |(node, member): (&NodeName, &super::map::Member)| {
+        let devices = member.gpus.iter().filter_map(|(index, gpu)| {
+            let uuid = gpu.uuid.as_ref()?;
+            let attributes = serde_json::json!({"uuid": {"string": uuid}});
+            Some(serde_json::json!({"name": format!("gpu-{index}"), "attributes": attributes}))
+        });
+        serde_json::json!({"kind": "ResourceSlice", "spec": {
+            "driver": "gpu.nvidia.com", "nodeName": node, "pool": {"name": node},
+            "devices": devices.collect::<Vec<_>>(),
+        }})
+    };
+    let items: Vec<serde_json::Value> = map.members.iter().map(slice).collect();
+    serde_json::json!({"kind": "List", "items": items}).to_string()
+}
+
+/// The same map where drivers told which GPU is which.
+fn named(mut map: Verified) -> Verified {
+    for (node, member) in &mut map.members {
+        for (index, gpu) in &mut member.gpus {
+            gpu.uuid = Some(format!("GPU-{node}-{index}"));
+        }
+    }
+    map
+}
+
+#[test]
+fn every_target_for_kubernetes_and_ray_says_what_was_measured() {
+    for to in KUBERNETES {
+        let runs = [fixture::racks(), troubled(), fixture::misplaced()];
+        for (name, run) in ["racks", "troubled", "misplaced"].into_iter().zip(runs) {
+            let map = named(fixture::map(&run));
+            let options = match *to {
+                "device-taint-rules" => {
+                    Options { slices: Some(slices(&map)), ..Options::default() }
+                }
+                _ => Options::default(),
+            };
+            let export = (target(to).expect("a target").write)(&map, &options);
+            let export = export.unwrap_or_else(|why| panic!("{to}: {why}"));
+            let mut text = String::new();
+            for file in &export.files {
+                let shown = String::from_utf8_lossy(&file.bytes);
+                text.push_str(&format!("=== {}\n{shown}", file.name));
+            }
+            for remark in &export.remarks {
+                text.push_str(&format!("=== remark: {remark}\n"));
+            }
+            insta::assert_snapshot!(format!("{to}-{name}"), text);
+        }
+    }
+    let all: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+    let told: Vec<&str> = OWN.iter().chain(KUBERNETES).copied().chain(["map"]).collect();
+    assert!(all.iter().all(|name| told.contains(name)), "a target without a golden: {all:?}");
+}
+
+/// The targets of Kubernetes, and that of Ray.
+const KUBERNETES: &[&str] =
+    &["device-taint-rules", "hami-scores", "kai", "kubernetes-labels", "kueue", "ray"];
+
+/// The targets of Slurm and of what runs without either.
 const OWN: &[&str] = &["nccl-env", "ranks", "slurm-cli-filter", "slurm-topology", "topograph"];
 
 #[test]

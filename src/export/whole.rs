@@ -1,5 +1,6 @@
 //! The whole map as one JSON document, for programs that no target is written for.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Export;
@@ -10,22 +11,25 @@ use super::Target;
 use super::map::Verified;
 
 /// The format of the document.
-pub(super) const MAP_FORMAT: &str = "fabricgate.map/1";
+pub(crate) const MAP_FORMAT: &str = "fabricgate.map/1";
 
 /// `--to map`.
 pub(super) const TARGET: Target =
     Target { name: "map", about: "the whole verified map as one JSON document", takes: &[], write };
 
-#[derive(Serialize)]
-struct Document<'a> {
+/// The map as a document (`fabricgate.map/1`).
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct MapDocument<'a> {
+    /// `fabricgate.map/1`.
     format: &'static str,
+    /// Who made it from which run, and what must be known before it is used.
     note: Vec<String>,
     #[serde(flatten)]
     map: &'a Verified,
 }
 
 fn write(map: &Verified, _options: &Options) -> Result<Export, Refused> {
-    let document = Document { format: MAP_FORMAT, note: map.header(), map };
+    let document = MapDocument { format: MAP_FORMAT, note: map.header(), map };
     let mut bytes = serde_json::to_vec_pretty(&document).expect("values of the map are plain data");
     bytes.push(b'\n');
     Ok(Export::of(Exported { name: "map.json".to_owned(), bytes }))

@@ -11,7 +11,6 @@ use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::act::certificate;
@@ -185,14 +184,8 @@ pub struct Read {
 
 /// Reads a certificate from a file; `None` where there is none.
 pub fn of_file(path: &Path) -> Result<Option<Read>, RecordError> {
-    let Some(document) = stored::json::<Value>(path, CERTIFICATE_FORMAT)? else {
-        return Ok(None);
-    };
-    // From the same document as is verified: two readers of one text might differ.
-    match Certificate::deserialize(&document) {
-        Ok(certificate) => Ok(Some(Read { certificate, document })),
-        Err(error) => Err(malformed(path, error.to_string())),
-    }
+    let read = stored::as_read(path, CERTIFICATE_FORMAT)?;
+    Ok(read.map(|(certificate, document)| Read { certificate, document }))
 }
 
 /// The certificate of a node, void or not, whoever signed it; `None` where it has

@@ -91,7 +91,9 @@ pub enum StopRule {
     Frozen,
     /// The node could not be reached any more.
     Lost,
-    /// The node booted, or is another machine than in the round before.
+    /// The node booted, between two rounds or in the midst of one.
+    Rebooted,
+    /// It has other GPUs than in the round before.
     OtherMachine,
     /// A person ended it.
     Interrupted,
@@ -109,6 +111,7 @@ impl StopRule {
             Self::TooHot => "too_hot",
             Self::Frozen => "frozen",
             Self::Lost => "lost",
+            Self::Rebooted => "rebooted",
             Self::OtherMachine => "other_machine",
             Self::Interrupted => "interrupted",
         }
@@ -166,6 +169,9 @@ pub struct NodeRound {
     /// UUIDs of its GPUs, in order of index, where its worker told them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
+    /// It booted while it was measured: its worker told two boots.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rebooted: bool,
 }
 
 /// One complete sweep.
@@ -250,6 +256,9 @@ pub struct NodeAcceptance {
     pub rounds: u32,
     /// Those of them that it passed.
     pub passed: u32,
+    /// After which round it began anew, and why: what it was before proves nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anew: Option<Stop>,
     /// What took it out before the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<Stop>,
@@ -299,9 +308,12 @@ pub struct Acceptance {
     pub soaks: Vec<SoakDone>,
     /// Every node, in order of name.
     pub nodes: Vec<NodeAcceptance>,
-    /// The first round against the last.
+    /// The first round against the last, without nodes that began anew in between.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
+    /// Nodes that began anew: their first round since against the last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub since_anew: Vec<Comparison>,
     /// Versions of drivers and tools, by name: each that an output named.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, Vec<String>>,

@@ -252,7 +252,7 @@ pub struct VerificationDocument {
     pub at: String,
     /// The worst of all.
     pub outcome: Verified,
-    /// One for each certificate, in the order in which they were asked for.
+    /// One for each certificate or acceptance, in the order in which they were asked for.
     pub certificates: Vec<Verification>,
 }
 
@@ -281,9 +281,23 @@ impl Verified {
     }
 }
 
-/// What came of verifying one certificate.
+/// What can be verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VerifiedKind {
+    /// The certificate of one node.
+    #[default]
+    Certificate,
+    /// The acceptance document of a burn-in.
+    Acceptance,
+}
+
+/// What came of verifying one document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verification {
+    /// What it is; a certificate where nobody could read it.
+    #[serde(default)]
+    pub kind: VerifiedKind,
     /// Where it is, or the node that has none.
     pub file: String,
     /// The node it is of.
@@ -309,9 +323,12 @@ pub struct Verification {
     /// Until when it counts, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<String>,
-    /// The run.
+    /// The run; of an acceptance the burn-in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
+    /// The nodes that an acceptance is about, in order of name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeName>,
 }
 
 /// A part of a machine's identity that is not as it was certified.

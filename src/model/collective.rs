@@ -4,6 +4,7 @@
 //! Tests are called what nccl-tests calls them, and algbw and busbw are those of
 //! its PERFORMANCE.md, so that expectations are shared.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -17,7 +18,7 @@ pub const COLLECTIVE_FORMAT: &str = "fabricgate.collective/1";
 /// The result of one execution on one node (`fabricgate.collective/1`). Where
 /// several nodes took part each prints one, on a line of its own; only the first
 /// has points, and each has the problems of its own ranks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CollectiveDocument {
     /// `fabricgate.collective/1`.
     pub format: String,
@@ -55,7 +56,7 @@ pub struct CollectiveDocument {
 }
 
 /// One collective over message sizes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CollectiveTest {
     /// nccl-tests' name: `all_reduce_perf`.
     pub testcase: String,
@@ -68,7 +69,7 @@ pub struct CollectiveTest {
 }
 
 /// One message size.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CollectivePoint {
     /// Bytes, as nccl-tests counts them for this collective.
     pub bytes: u64,

@@ -4,6 +4,7 @@
 //! called what nvbandwidth calls them and mean the same, so that expectations
 //! and matrices are shared.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -18,7 +19,7 @@ pub const COPY_FORMAT: &str = "fabricgate.copy/1";
 /// The result of one execution on one node (`fabricgate.copy/1`). Where several
 /// nodes measured together each prints one, on a line of its own, with the rows
 /// of its own GPUs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CopyDocument {
     /// `fabricgate.copy/1`.
     pub format: String,
@@ -51,7 +52,7 @@ pub struct CopyDocument {
 }
 
 /// The readings of one test.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CopyTest {
     /// nvbandwidth's name.
     pub testcase: String,

@@ -4,6 +4,7 @@
 //! Types only. `probe::fabric` says the steps, `probe::attend` writes the
 //! document. Nothing in it is a measurement.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -14,7 +15,7 @@ use super::probed::ProbedGpu;
 pub const FABRIC_PROBE_FORMAT: &str = "fabricgate.fabric/1";
 
 /// The result of one execution on one node (`fabricgate.fabric/1`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FabricProbeDocument {
     /// `fabricgate.fabric/1`.
     pub format: String,
@@ -37,7 +38,7 @@ pub struct FabricProbeDocument {
 }
 
 /// One step.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FabricStep {
     /// The step: `fabric-create`, `ipc-open`, `imex-channels`, ...
     pub step: String,

@@ -13,7 +13,7 @@ use super::node_facts::Missing;
 use super::parsed::ProblemKind;
 
 /// A GPU as the probe saw it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ProbedGpu {
     /// Its number on the node, in the order of the PCI bus, as NVML and
@@ -33,7 +33,7 @@ pub struct ProbedGpu {
 }
 
 /// A GPU among those of all nodes that take part.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProbedRank {
     /// Its number among all.
     pub rank: u32,
@@ -50,7 +50,7 @@ pub struct ProbedRank {
 }
 
 /// Something that went wrong, or that kept a number from being measured.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProbeProblem {
     /// What kind. Only [`ProblemKind::Corrupt`] speaks against a GPU; everything
     /// else leaves what was not measured unknown.

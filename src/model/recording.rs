@@ -1,6 +1,7 @@
 //! One tool output that was read, and where the tool ran. This is what the
 //! judge is given.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -9,7 +10,7 @@ use super::id::NodeName;
 use super::parsed::Parsed;
 
 /// Where a tool ran.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// On one node.
@@ -22,7 +23,7 @@ pub enum Scope {
 }
 
 /// One output that was read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Recording {
     /// Where the tool ran.
     pub scope: Scope,

@@ -2,6 +2,7 @@
 //!
 //! Types only. `probe::tcp` writes it, `measure` reads it.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -9,7 +10,7 @@ use serde::Serialize;
 pub const TCP_FORMAT: &str = "fabricgate.tcp/1";
 
 /// The result of one execution of the native TCP probe (`fabricgate.tcp/1`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TcpDocument {
     /// `fabricgate.tcp/1`.
     pub format: String,
@@ -40,7 +41,7 @@ pub struct TcpDocument {
 }
 
 /// An end of the path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct End {
     /// The node.
     pub node: String,
@@ -51,7 +52,7 @@ pub struct End {
 }
 
 /// One reading, both ways one after the other.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TcpReading {
     /// Its number, from 0.
     pub reading: u32,
@@ -62,7 +63,7 @@ pub struct TcpReading {
 }
 
 /// Data that flowed one way.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TcpFlow {
     /// Bytes the sender sent over all streams, warm-up included.
     pub sent_bytes: u64,
@@ -78,7 +79,7 @@ pub struct TcpFlow {
 
 /// Latency one way: half of the round trip of a small message, in
 /// microseconds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TcpLatency {
     /// Round trips that were timed.
     pub samples: u32,

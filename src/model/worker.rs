@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -160,7 +161,7 @@ pub struct Hello {
 }
 
 /// The machine a worker runs on, as far as it could be read.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Environment {
     /// Its own name for itself.
@@ -185,7 +186,7 @@ pub struct Environment {
 /// What the worker of one node said of its machine (`fabricgate.machine/1`, a
 /// line of `machines.jsonl`). A node has several where its worker was started
 /// again; one that says something else is another machine, or one that booted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
     /// `fabricgate.machine/1`.
     pub format: String,

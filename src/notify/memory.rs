@@ -19,7 +19,7 @@ use crate::report::notice::news::Notified;
 pub const FILE: &str = "notified.json";
 
 /// How often it is looked whether another process is done.
-const TICK: Duration = Duration::from_millis(50);
+pub(super) const TICK: Duration = Duration::from_millis(50);
 
 /// Where it is kept.
 #[derive(Clone, Debug)]

@@ -24,6 +24,7 @@ use crate::report::notice::alertmanager;
 use crate::report::notice::generic::About;
 use crate::report::notice::generic::notice;
 use crate::report::notice::news::News;
+use crate::report::notice::news::Notified;
 use crate::report::notice::slack;
 
 /// What a receiver takes.
@@ -86,48 +87,130 @@ pub struct Telling<'a> {
     pub seed: u64,
 }
 
+/// A message on its way.
+struct Begun<'a> {
+    target: &'a Target,
+    news: News,
+    payload: Value,
+}
+
 /// Tells all receivers what is news to them, and remembers what arrived. What did
 /// not work comes back as notes.
+///
+/// The memory is taken twice, before and after, and is free while receivers are waited
+/// for. Meanwhile it says of each who is told that somebody is at it, and until when at
+/// most: who ends without a word keeps a receiver from hearing of things no longer.
 pub async fn tell(telling: &Telling<'_>, store: &Store) -> Vec<String> {
-    let Telling { notify, occasion, now, .. } = telling;
+    let Telling { notify, now, .. } = telling;
     let mut notes = Vec::new();
-    let mut taken = match store.take(notify.within).await {
-        Ok(taken) => taken,
-        Err(why) => return vec![format!("nobody is told: {why}")],
-    };
-    notes.extend(taken.note.take());
-    let deadline = tokio::time::Instant::now() + notify.within;
-    let mut sending = Vec::new();
-    let mut is_changed = false;
-    for target in &notify.targets {
-        let memory = taken.notified.targets.entry(target.name.clone()).or_default();
+    let begun = tokio::time::Instant::now();
+    let deadline = begun + notify.within;
+    let mut left: Vec<&Target> = notify.targets.iter().collect();
+    loop {
+        let mut taken = match store.take(notify.within).await {
+            Ok(taken) => taken,
+            Err(why) => {
+                notes.push(format!("nobody is told: {why}"));
+                return notes;
+            }
+        };
+        notes.extend(taken.note.take());
+        let unix = now.unix + i64::try_from(begun.elapsed().as_secs()).unwrap_or(0);
+        let before = taken.notified.clone();
+        let (on_the_way, busy) = begin(telling, &left, &mut taken.notified, unix, &mut notes);
+        if taken.notified != before {
+            kept(store, &taken, &mut notes);
+        }
+        drop(taken);
+        let sending = on_the_way.into_iter().map(|it| async move {
+            let sent = send::send(it.target, &it.payload, deadline, telling.seed).await;
+            (it, sent)
+        });
+        let all = side_by_side(sending.collect()).await;
+        if !all.is_empty() {
+            match store.take(notify.within).await {
+                Ok(mut taken) => {
+                    ended(all, &mut taken.notified, now.unix, &mut notes);
+                    kept(store, &taken, &mut notes);
+                }
+                Err(why) => notes.push(format!("{AGAIN}: {why}")),
+            }
+        }
+        left = busy;
+        if left.is_empty() {
+            return notes;
+        }
+        if deadline <= tokio::time::Instant::now() {
+            let names = left.iter().map(|target| &target.name);
+            notes.extend(names.map(|name| format!("{name}: another process is at it, too long")));
+            return notes;
+        }
+        tokio::time::sleep(memory::TICK).await;
+    }
+}
+
+/// What follows where nobody remembers.
+const AGAIN: &str = "it is not kept who was told what, and may be told again";
+
+fn kept(store: &Store, taken: &memory::Taken, notes: &mut Vec<String>) {
+    if let Err(error) = store.put(taken) {
+        notes.push(format!("{AGAIN}: {error}"));
+    }
+}
+
+/// What is to be sent, and the receivers that another process is telling.
+fn begin<'a>(
+    telling: &Telling<'_>,
+    targets: &[&'a Target],
+    notified: &mut Notified,
+    now: i64,
+    notes: &mut Vec<String>,
+) -> (Vec<Begun<'a>>, Vec<&'a Target>) {
+    let Telling { notify, occasion, .. } = telling;
+    let within = i64::try_from(notify.within.as_secs()).unwrap_or(0);
+    let (mut begun, mut busy) = (Vec::new(), Vec::new());
+    for target in targets.iter().copied() {
+        let memory = notified.targets.entry(target.name.clone()).or_default();
+        if memory.is_being_told(now) {
+            busy.push(target);
+            continue;
+        }
         let news = memory.news(occasion, &target.on);
         let repeats = target.kind == Kind::Alertmanager && !news.standing.is_empty();
         if news.is_none() && !repeats {
-            is_changed |= memory.forget(&news);
+            memory.forget(&news);
             continue;
         }
         // Alertmanager groups and silences by itself.
         let is_free = target.kind == Kind::Alertmanager;
-        if !is_free && !memory.may_send(now.unix, target.per_hour) {
+        if !is_free && !memory.may_send(now, target.per_hour) {
             memory.missed(&news, true);
-            is_changed = true;
             let (name, most) = (&target.name, target.per_hour);
             notes.push(format!("{name}: held back, it had its {most} messages of this hour"));
             continue;
         }
+        memory.being_told_until = Some(now + within + GRACE_S);
         let payload = payload(target.kind, &news, telling);
-        sending.push(async move {
-            let sent = send::send(target, &payload, deadline, telling.seed).await;
-            (target, news, sent)
-        });
+        begun.push(Begun { target, news, payload });
     }
-    let all = side_by_side(sending).await;
-    for (target, news, sent) in all {
-        let memory = taken.notified.targets.entry(target.name.clone()).or_default();
-        is_changed = true;
+    (begun, busy)
+}
+
+/// Seconds beyond its bound after which whoever began to tell is taken for gone.
+const GRACE_S: i64 = 2;
+
+/// Remembers what became of messages.
+fn ended(
+    all: Vec<(Begun<'_>, Result<send::Sent, send::SendError>)>,
+    notified: &mut Notified,
+    now: i64,
+    notes: &mut Vec<String>,
+) {
+    for (Begun { target, news, .. }, sent) in all {
+        let memory = notified.targets.entry(target.name.clone()).or_default();
+        memory.being_told_until = None;
         match sent {
-            Ok(_) => memory.arrived(&news, now.unix),
+            Ok(_) => memory.arrived(&news, now),
             Err(error) => {
                 memory.missed(&news, false);
                 notes.push(format!("{}: {error}", target.name));
@@ -135,10 +218,6 @@ pub async fn tell(telling: &Telling<'_>, store: &Store) -> Vec<String> {
         }
         memory.forget(&news);
     }
-    if is_changed && let Err(error) = store.put(&taken) {
-        notes.push(format!("it is not kept who was told what, and may be told again: {error}"));
-    }
-    notes
 }
 
 /// Waits for all of them, side by side.
@@ -185,3 +264,7 @@ pub fn body(kind: Kind, news: &News, about: &About<'_>, now: &Stamp, notify: &No
         }
     }
 }
+
+#[cfg(test)]
+#[path = "tell_tests.rs"]
+mod tests;

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::PLAN_FORMAT;
 use super::Plan;
 use super::Request;
 use super::Round;
@@ -16,7 +15,6 @@ use super::chance::Chance;
 use super::command::Ground;
 use super::command::Omitted;
 use super::command::Place;
-use super::cost;
 use super::coverage::pair_of;
 use super::leaf::Leaves;
 use super::pack::pack;
@@ -66,20 +64,8 @@ pub fn confirm(
     let next_round = main.rounds.last().map_or(0, |round| round.round + 1);
     let next_step = main.steps().map(|step| step.step + 1).max().unwrap_or(0);
     number(&mut rounds, next_round, next_step);
-    let (estimate_s, node_seconds) = cost::of_all(&rounds, request.parallel);
-    Plan {
-        format: PLAN_FORMAT.to_owned(),
-        profile: CONFIRM_PROFILE.to_owned(),
-        seed,
-        parallel: request.parallel,
-        limits: request.limits,
-        rounds,
-        // Nobody asks here for pairs that are not suspected.
-        sampled: true,
-        skipped,
-        estimate_s,
-        node_seconds,
-    }
+    // Nobody asks here for pairs that are not suspected.
+    Plan { seed, ..Plan::of(request, CONFIRM_PROFILE, rounds, skipped) }
 }
 
 /// One test: what makes it different from another.

@@ -168,6 +168,24 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The plan of these rounds, which have their numbers already. Pairs that none of
+    /// them names are no gap, unless who plans says so.
+    fn of(request: &Request<'_>, profile: &str, rounds: Vec<Round>, skipped: Vec<Skipped>) -> Self {
+        let (estimate_s, node_seconds) = cost::of_all(&rounds, request.parallel);
+        Self {
+            format: PLAN_FORMAT.to_owned(),
+            profile: profile.to_owned(),
+            seed: request.seed,
+            parallel: request.parallel,
+            limits: request.limits,
+            rounds,
+            sampled: true,
+            skipped,
+            estimate_s,
+            node_seconds,
+        }
+    }
+
     /// All steps, in the order they run.
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
         self.rounds.iter().flat_map(|round| &round.steps)

@@ -4,14 +4,12 @@
 //! Pure. How often it is repeated depends on the clock, which is the
 //! coordinator's.
 
-use super::PLAN_FORMAT;
 use super::Plan;
 use super::Request;
 use super::Round;
 use super::Skipped;
 use super::command::Ground;
 use super::command::Place;
-use super::cost;
 use super::sweep::number;
 use crate::model::claims::ClaimedDomain;
 use crate::model::id::NodeName;
@@ -59,19 +57,7 @@ pub fn soak(request: &Request<'_>) -> Plan {
         }
     }
     number(&mut rounds, 0, 0);
-    let (estimate_s, node_seconds) = cost::of_all(&rounds, request.parallel);
-    Plan {
-        format: PLAN_FORMAT.to_owned(),
-        profile: SOAK_PROFILE.to_owned(),
-        seed: request.seed,
-        parallel: request.parallel,
-        limits: request.limits,
-        rounds,
-        sampled: true,
-        skipped,
-        estimate_s,
-        node_seconds,
-    }
+    Plan::of(request, SOAK_PROFILE, rounds, skipped)
 }
 
 /// The same pass once more, numbered behind the rounds and steps of `plan`.

@@ -1,6 +1,5 @@
 //! The stages of a sweep that are planned before anything runs.
 
-use super::PLAN_FORMAT;
 use super::Plan;
 use super::Request;
 use super::Round;
@@ -9,7 +8,6 @@ use super::chance::Chance;
 use super::command::Ground;
 use super::command::Omitted;
 use super::command::Place;
-use super::cost;
 use super::coverage;
 use super::leaf::Leaves;
 use super::tournament;
@@ -41,19 +39,8 @@ pub fn sweep(request: &Request<'_>) -> Plan {
     }
     let Making { mut rounds, skipped, .. } = making;
     number(&mut rounds, 0, 0);
-    let (estimate_s, node_seconds) = cost::of_all(&rounds, request.parallel);
-    Plan {
-        format: PLAN_FORMAT.to_owned(),
-        profile: request.profile.as_str().to_owned(),
-        seed: request.seed,
-        parallel: request.parallel,
-        limits: request.limits,
-        sampled: coverage::is_sampled(request, &rounds),
-        rounds,
-        skipped,
-        estimate_s,
-        node_seconds,
-    }
+    let sampled = coverage::is_sampled(request, &rounds);
+    Plan { sampled, ..Plan::of(request, request.profile.as_str(), rounds, skipped) }
 }
 
 /// Numbers rounds and steps in the order they run.

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::CLAIMS_FORMAT;
 use super::ClaimsRecord;
@@ -33,7 +34,7 @@ pub const TEXT: &str = "acceptance.md";
 /// What going on with it needs beside the document.
 const SETTING: &str = "burn-in.json";
 /// The format of that.
-const SETTING_FORMAT: &str = "fabricgate.burn-in/1";
+pub const SETTING_FORMAT: &str = "fabricgate.burn-in/1";
 
 /// What going on with a burn-in needs beside its document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -99,6 +100,22 @@ pub fn create(
 pub fn read(path: &Path) -> Result<Acceptance, RecordError> {
     let path = path.join(DOCUMENT);
     stored::json(&path, ACCEPTANCE_FORMAT)?.ok_or_else(|| missing(&path))
+}
+
+/// A document as it was read: what it says, and itself, whose signature covers also
+/// what this program does not know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Read {
+    /// What it says.
+    pub acceptance: Acceptance,
+    /// The document.
+    pub document: Value,
+}
+
+/// Reads a document from a file, wherever it was copied to; `None` where there is none.
+pub fn of_file(path: &Path) -> Result<Option<Read>, RecordError> {
+    let read = stored::as_read(path, ACCEPTANCE_FORMAT)?;
+    Ok(read.map(|(acceptance, document)| Read { acceptance, document }))
 }
 
 /// Opens the folder of a burn-in.

@@ -127,7 +127,7 @@ pub struct ClaimsRecord {
 }
 
 /// A line of `measurements.jsonl`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MeasurementRecord {
     /// `fabricgate.measurement/1`.
     pub format: String,

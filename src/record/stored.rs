@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::CLAIMS_FORMAT;
 use super::ClaimsRecord;
@@ -188,6 +189,14 @@ fn split(format: &str) -> (&str, Option<u32>) {
     }
 }
 
+/// Whether a file is a document of this kind, of whichever version: what a person
+/// named may be one of several. One that cannot be read is of none.
+pub fn is_of(path: &Path, format: &str) -> bool {
+    let Ok(Some(text)) = text(path) else { return false };
+    let found: Option<Versioned> = serde_json::from_str(&text).ok();
+    found.is_some_and(|it| split(&it.format).0 == split(format).0)
+}
+
 /// A JSON document; `None` where the file is not there.
 pub(crate) fn json<T: DeserializeOwned>(
     path: &Path,
@@ -202,6 +211,23 @@ pub(crate) fn json<T: DeserializeOwned>(
             line: error.line(),
             why: error.to_string(),
         }),
+    }
+}
+
+/// A JSON document in both of its shapes: what it says, and itself, whose signature
+/// covers also what this program does not know; `None` where the file is not there.
+pub fn as_read<T: DeserializeOwned>(
+    path: &Path,
+    known: &'static str,
+) -> Result<Option<(T, Value)>, RecordError> {
+    let Some(document) = json::<Value>(path, known)? else { return Ok(None) };
+    // From the same document as is verified: two readers of one text might differ.
+    match T::deserialize(&document) {
+        Ok(says) => Ok(Some((says, document))),
+        Err(error) => {
+            let why = error.to_string();
+            Err(RecordError::Malformed { path: path.to_owned(), line: 1, why })
+        }
     }
 }
 
@@ -274,7 +300,7 @@ mod tests {
             ("ok.jsonl", &format!("{cell}\n{cell}\n{{\"a\": ")),
             ("bad.jsonl", "{\"a\": 1}\n{\n"),
         ]);
-        let read = |name| lines::<serde_json::Value>(&dir.path().join(name), None);
+        let read = |name| lines::<Value>(&dir.path().join(name), None);
         assert_eq!(read("ok.jsonl").expect("readable").len(), 2);
         let said = read("bad.jsonl").expect_err("damaged").to_string();
         assert!(said.contains("bad.jsonl:2:"), "{said}");

@@ -27,6 +27,7 @@ use crate::model::acceptance::Accepted;
 use crate::model::acceptance::BurnInRound;
 use crate::model::acceptance::BurnInState;
 use crate::model::acceptance::NodeAcceptance;
+use crate::model::comparison::Comparison;
 use crate::model::verdict::Outcome;
 
 const TEMPLATE: &str = include_str!("../../reports/acceptance.html");
@@ -170,8 +171,8 @@ pub fn terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String {
     if LINES < groups.len() {
         page.faint(&format!("{} more reasons", groups.len() - LINES), 2);
     }
-    if let Some(compared) = &acceptance.comparison {
-        page.section("Last round against the first");
+    for (title, compared) in comparisons(acceptance) {
+        page.section(title);
         for line in comparison::summary(compared) {
             page.paragraph("", &line, 2);
         }
@@ -183,6 +184,13 @@ pub fn terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String {
         }
     }
     page.out
+}
+
+/// What was held against what.
+fn comparisons(acceptance: &Acceptance) -> impl Iterator<Item = (&'static str, &Comparison)> {
+    let first = acceptance.comparison.iter().map(|it| ("Last round against the first", it));
+    let since = acceptance.since_anew.iter();
+    first.chain(since.map(|it| ("Nodes that began anew: last round against their first since", it)))
 }
 
 fn sheet(acceptance: &Acceptance) -> Sheet {
@@ -216,7 +224,7 @@ fn sheet(acceptance: &Acceptance) -> Sheet {
     if !acceptance.soaks.is_empty() {
         sections.push(soaks(acceptance));
     }
-    if let Some(compared) = &acceptance.comparison {
+    for (title, compared) in comparisons(acceptance) {
         let all = compared.parts.len();
         let told = comparison::rows(compared, ROWS);
         let worth = compared
@@ -233,7 +241,7 @@ fn sheet(acceptance: &Acceptance) -> Sheet {
         let head = comparison::Row::HEAD.map(str::to_owned).to_vec();
         let more = worth.saturating_sub(rows.len());
         let table = (!rows.is_empty()).then_some(Table { head, rows, more });
-        sections.push(Section { title: "Last round against the first", lines, table });
+        sections.push(Section { title, lines, table });
     }
     sections.push(minima(acceptance));
     if !acceptance.notes.is_empty() {

@@ -16,6 +16,7 @@ use super::plain::counted;
 use super::plain::percent;
 use super::plain::plain;
 use super::plain::quantity;
+use crate::inventory::hostlist;
 use crate::model::certificate::Certificate;
 use crate::model::certificate::CertificatesDocument;
 use crate::model::certificate::Difference;
@@ -24,9 +25,17 @@ use crate::model::certificate::Standing;
 use crate::model::certificate::Verification;
 use crate::model::certificate::VerificationDocument;
 use crate::model::certificate::Verified;
+use crate::model::certificate::VerifiedKind;
+use crate::model::id::NodeName;
 
 /// Characters of a name in the table.
 const NAME: usize = 28;
+
+/// Characters of a list of nodes.
+const NODES: usize = 80;
+
+/// Reasons that are told one by one: a rack of an acceptance fits.
+const REASONS: usize = 24;
 
 /// Characters of a key: all that it has.
 const KEY: usize = 16;
@@ -221,18 +230,32 @@ fn verified(page: &mut Page, it: &Verification) {
         Verified::Unknown => AnsiColor::Cyan,
         Verified::Invalid => AnsiColor::Red,
     };
-    let of = it.node.as_ref().map_or(it.file.as_str(), |node| node.as_str());
+    let nodes = hostlist::fold(it.nodes.iter().map(NodeName::as_str));
+    let of = match (&it.node, it.kind) {
+        (_, VerifiedKind::Acceptance) if !nodes.is_empty() => {
+            format!("acceptance of {}", clip(&nodes, NODES))
+        }
+        (Some(node), _) => plain(node.as_str()).into_owned(),
+        (None, _) => plain(&it.file).into_owned(),
+    };
     page.styled(Style::new().bold().fg_color(Some(colour.into())), it.outcome.as_str());
-    page.styled(Style::new(), &format!("  {}", plain(of)));
+    page.styled(Style::new(), &format!("  {of}"));
     if let Some(expires) = &it.expires {
         page.styled(Style::new(), &format!(", until {}", plain(expires)));
     }
     if let Some(run) = &it.run {
-        page.styled(Style::new(), &format!(", run {}", plain(run)));
+        let what = match it.kind {
+            VerifiedKind::Certificate => "run",
+            VerifiedKind::Acceptance => "burn-in",
+        };
+        page.styled(Style::new(), &format!(", {what} {}", plain(run)));
     }
     page.end();
-    for why in &it.why {
+    for why in it.why.iter().take(REASONS) {
         page.paragraph("- ", &plain(why), 2);
+    }
+    if let Some(more) = it.why.len().checked_sub(REASONS).filter(|more| 0 < *more) {
+        page.paragraph("- ", &format!("and {more} more (--json has all)"), 2);
     }
     if let Some(signature) = &it.signature {
         page.paragraph("signature: ", &plain(signature), 2);

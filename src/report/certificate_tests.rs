@@ -101,6 +101,7 @@ fn what_came_of_verifying_says_which_part_differs() {
         voids,
     };
     let it = Verification {
+        kind: VerifiedKind::Certificate,
         file: "n1.json".to_owned(),
         node: Some("n1".into()),
         outcome: Verified::Invalid,
@@ -111,12 +112,27 @@ fn what_came_of_verifying_says_which_part_differs() {
         untold: vec!["firmware of GPU 0 VBIOS".to_owned()],
         expires: Some("2026-03-11T05:06:07Z".to_owned()),
         run: Some("r1".to_owned()),
+        nodes: Vec::new(),
+    };
+    let acceptance = Verification {
+        kind: VerifiedKind::Acceptance,
+        file: "acceptance.json".to_owned(),
+        node: None,
+        outcome: Verified::Unknown,
+        why: (1..=30).map(|n| format!("not known: n{n}: passed 1 rounds of 3")).collect(),
+        signature: Some("it is not signed".to_owned()),
+        same: Vec::new(),
+        differs: Vec::new(),
+        untold: Vec::new(),
+        expires: None,
+        run: Some("b1".to_owned()),
+        nodes: (1..=30).map(|n| format!("n{n}").as_str().into()).collect(),
     };
     let all = VerificationDocument {
         format: VERIFICATION_FORMAT.to_owned(),
         at: String::new(),
         outcome: Verified::Invalid,
-        certificates: vec![it],
+        certificates: vec![it, acceptance],
     };
     insta::assert_snapshot!("verification", verification(&all, &STYLE));
 }

@@ -11,9 +11,13 @@ use crate::model::cell::Cell;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::ClaimedLeaf;
 use crate::model::claims::Claims;
+use crate::model::comparison::COMPARISON_FORMAT;
 use crate::model::comparison::Compared;
 use crate::model::comparison::Comparison;
 use crate::model::comparison::Difference;
+use crate::model::comparison::Repair;
+use crate::model::comparison::Repairs;
+use crate::model::comparison::Without;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
@@ -421,6 +425,40 @@ pub(super) fn comparison() -> Comparison {
             compared(3, 760.4, Difference::OnlyBefore),
             compared(1, 760.1, Difference::Same),
         ],
+    }
+}
+
+/// What the repair of that rack changed.
+pub(super) fn repairs() -> Repairs {
+    let now = repaired().info;
+    let node = NodeName::from("node0007");
+    let changed = |kind, what: &str, before: &str, after: &str| Changed {
+        run: now.id.clone(),
+        at: now.created.clone(),
+        node: Some(node.clone()),
+        kind,
+        what: what.to_owned(),
+        before: before.to_owned(),
+        after: after.to_owned(),
+    };
+    Repairs {
+        format: COMPARISON_FORMAT.to_owned(),
+        nodes: vec![Repair {
+            node: node.clone(),
+            before: Outcome::Degraded,
+            before_reason: "GPU 2 delivers 94.3 % of what it must".to_owned(),
+            after: Outcome::Pass,
+            says: vec!["it passes now: what was blamed is as it must be".to_owned()],
+            changes: vec![
+                changed(ChangeKind::Hardware, "GPU 2", "GPU-aaaa", "GPU-bbbb"),
+                changed(ChangeKind::Claim, "what sources say of it", "", "rack position 7"),
+            ],
+            comparison: comparison(),
+        }],
+        without: vec![Without {
+            node: NodeName::from("node0009"),
+            why: "no earlier run in run_dir measured it".to_owned(),
+        }],
     }
 }
 

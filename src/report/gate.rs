@@ -5,58 +5,212 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde_json::Value;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::plain::counted;
 use super::plain::plain;
 use crate::act::budget;
+use crate::act::ledger::Hold;
 use crate::act::ledger::Ledger;
+use crate::act::ledger::Open;
 use crate::act::ledger::OwnDrain;
+use crate::act::ledger::UndoneDrain;
+use crate::model::action::ActionKind;
+use crate::model::action::Mark;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::journal::HoldKind;
 use crate::model::journal::Stamp;
 use crate::model::verdict::Outcome;
 
 /// The format of the document.
-const FORMAT: &str = "fabricgate.gate/1";
+pub const GATE_FORMAT: &str = "fabricgate.gate/1";
+
+/// The record of a gate (`fabricgate.gate/1`).
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct GateDocument<'a> {
+    /// `fabricgate.gate/1`.
+    format: &'static str,
+    /// The number of its last turn.
+    epoch: u64,
+    /// The breaker, where it has tripped.
+    breaker: Option<Breaker<'a>>,
+    /// What we drained and is not released.
+    drained: Vec<Drained<'a>>,
+    /// Drains of ours that a person took away.
+    undone: Vec<Undone<'a>>,
+    /// Actions of which nobody knows whether they were made.
+    open: Vec<Begun<'a>>,
+    /// What holds nodes to measure them.
+    holds: Vec<Held<'a>>,
+    /// What is said on nodes.
+    marks: Vec<Said<'a>>,
+    /// What was begun within the hour.
+    spent_within_hour: Spent,
+    /// What is left of the budgets, in sentences; null where the size of the fleet is
+    /// not known.
+    budgets: Option<&'a [String]>,
+}
+
+/// A breaker that has tripped.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Breaker<'a> {
+    /// When, RFC 3339.
+    since: &'a str,
+    /// Why.
+    why: &'a str,
+    /// The run that it tripped in.
+    run: &'a str,
+}
+
+/// A node that we drained.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Drained<'a> {
+    /// The node.
+    node: &'a NodeName,
+    /// When, RFC 3339.
+    since: &'a str,
+    /// The run that asked for it.
+    run: &'a str,
+    /// The turn in which it was done.
+    epoch: u64,
+    /// Its domain.
+    domain: Option<&'a DomainName>,
+    /// Why.
+    why: &'a str,
+    /// The runs that it passed since.
+    clean: Vec<&'a str>,
+}
+
+/// A drain of ours that a person took away.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Undone<'a> {
+    /// The node.
+    node: &'a NodeName,
+    /// When that was seen, RFC 3339.
+    since: &'a str,
+    /// The run that had asked for the drain.
+    run: &'a str,
+    /// The reason that was written beside it.
+    reason: &'a str,
+}
+
+/// An action that nobody concluded.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Begun<'a> {
+    /// Its name.
+    id: &'a str,
+    /// The node.
+    node: &'a NodeName,
+    /// What was to be done.
+    kind: ActionKind,
+    /// When it was begun, RFC 3339.
+    since: &'a str,
+}
+
+/// A job, reservation or pods that hold nodes.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Held<'a> {
+    /// Its name.
+    name: &'a str,
+    /// What it is.
+    kind: HoldKind,
+    /// When it was asked for, RFC 3339.
+    since: &'a str,
+    /// Which nodes.
+    nodes: &'a [NodeName],
+    /// The machine that needs it.
+    host: &'a str,
+    /// The process there.
+    pid: u32,
+}
+
+/// What is said on a node.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Said<'a> {
+    /// The node.
+    node: &'a NodeName,
+    /// The verdict.
+    outcome: Outcome,
+    /// The class of the worst finding.
+    class: Option<&'a str>,
+    /// The run that says so.
+    run: &'a str,
+    /// When that run was made, RFC 3339.
+    since: &'a str,
+    /// Until when it counts, RFC 3339.
+    expires: Option<&'a str>,
+}
+
+/// What was begun within the hour.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Spent {
+    /// Drains.
+    drains: usize,
+    /// Marks.
+    marks: usize,
+}
 
 /// The record as a document. What is left of the budgets is null where the size
 /// of the fleet is not known.
-pub fn document(ledger: &Ledger, now: &Stamp, budgets: Option<&[String]>) -> Value {
+pub fn document<'a>(
+    ledger: &'a Ledger,
+    now: &Stamp,
+    budgets: Option<&'a [String]>,
+) -> GateDocument<'a> {
     let (drains, marks) = budget::within_hour(ledger, now);
-    json!({
-        "format": FORMAT,
-        "epoch": ledger.epoch,
-        "breaker": ledger.breaker.as_ref().map(|it| json!({
-            "since": it.stamp.at, "why": it.why, "run": it.run,
-        })),
-        "drained": ledger.drains.iter().map(drained).collect::<Vec<_>>(),
-        "undone": ledger.undone.iter().map(|(node, it)| json!({
-            "node": node, "since": it.stamp.at, "run": it.drain.run,
-            "reason": it.drain.action.reason,
-        })).collect::<Vec<_>>(),
-        "open": ledger.open.iter().map(|it| json!({
-            "id": it.id, "node": it.action.node, "kind": it.action.kind, "since": it.stamp.at,
-        })).collect::<Vec<_>>(),
-        "holds": ledger.holds.iter().map(|(name, it)| json!({
-            "name": name, "kind": it.kind, "since": it.stamp.at, "nodes": it.nodes,
-            "host": it.host, "pid": it.pid,
-        })).collect::<Vec<_>>(),
-        "marks": ledger.marks.iter().map(|(node, it)| json!({
-            "node": node, "outcome": it.outcome, "class": it.class, "run": it.run,
-            "since": it.at, "expires": it.expires,
-        })).collect::<Vec<_>>(),
-        "spent_within_hour": { "drains": drains, "marks": marks },
-        "budgets": budgets,
-    })
+    let breaker = ledger.breaker.as_ref();
+    GateDocument {
+        format: GATE_FORMAT,
+        epoch: ledger.epoch,
+        breaker: breaker.map(|it| Breaker { since: &it.stamp.at, why: &it.why, run: &it.run }),
+        drained: ledger.drains.iter().map(drained).collect(),
+        undone: ledger.undone.iter().map(undone).collect(),
+        open: ledger.open.iter().map(begun).collect(),
+        holds: ledger.holds.iter().map(held).collect(),
+        marks: ledger.marks.iter().map(said).collect(),
+        spent_within_hour: Spent { drains, marks },
+        budgets,
+    }
 }
 
-fn drained((node, drain): (&NodeName, &OwnDrain)) -> Value {
-    let clean: Vec<&str> = drain.clean.iter().map(|it| it.run.as_str()).collect();
-    json!({
-        "node": node, "since": drain.stamp.at, "run": drain.run, "epoch": drain.epoch,
-        "domain": drain.action.domain, "why": drain.action.why, "clean": clean,
-    })
+fn drained<'a>((node, drain): (&'a NodeName, &'a OwnDrain)) -> Drained<'a> {
+    Drained {
+        node,
+        since: &drain.stamp.at,
+        run: &drain.run,
+        epoch: drain.epoch,
+        domain: drain.action.domain.as_ref(),
+        why: &drain.action.why,
+        clean: drain.clean.iter().map(|it| it.run.as_str()).collect(),
+    }
+}
+
+fn undone<'a>((node, it): (&'a NodeName, &'a UndoneDrain)) -> Undone<'a> {
+    let drain = &it.drain;
+    Undone { node, since: &it.stamp.at, run: &drain.run, reason: &drain.action.reason }
+}
+
+fn begun(it: &Open) -> Begun<'_> {
+    let action = &it.action;
+    Begun { id: &it.id, node: &action.node, kind: action.kind, since: &it.stamp.at }
+}
+
+fn held<'a>((name, it): (&'a String, &'a Hold)) -> Held<'a> {
+    let (since, nodes) = (&it.stamp.at, &it.nodes);
+    Held { name, kind: it.kind, since, nodes, host: &it.host, pid: it.pid }
+}
+
+fn said<'a>((node, it): (&'a NodeName, &'a Mark)) -> Said<'a> {
+    Said {
+        node,
+        outcome: it.outcome,
+        class: it.class.as_deref(),
+        run: &it.run,
+        since: &it.at,
+        expires: it.expires.as_deref(),
+    }
 }
 
 /// The record for people.
@@ -154,8 +308,9 @@ mod tests {
         assert!(shown.contains("begun within the hour: 0 drains, 1 mark\n"), "{shown}");
         let budgets = ["drains at a time: 1 of 1 left".to_owned()];
         let document = document(&ledger, &now, Some(&budgets));
+        let document = serde_json::to_value(document).expect("JSON");
         assert_eq!(document["marks"][0]["class"], "nvlink-low");
-        assert_eq!(document["spent_within_hour"], json!({ "drains": 0, "marks": 1 }));
-        assert_eq!(document["budgets"], json!(budgets));
+        assert_eq!(document["spent_within_hour"], serde_json::json!({ "drains": 0, "marks": 1 }));
+        assert_eq!(document["budgets"], serde_json::json!(budgets));
     }
 }

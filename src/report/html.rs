@@ -30,6 +30,7 @@ use super::plain::percent;
 use super::plain::plain;
 use super::terminal::by_reason;
 use crate::model::comparison::Comparison;
+use crate::model::comparison::Repairs;
 use crate::model::id::DomainName;
 use crate::model::run::Run;
 use crate::model::trend::Trend;
@@ -48,6 +49,7 @@ mod plan;
 
 use anchors::Anchors;
 use compared::ComparisonText;
+use compared::RepairsText;
 use domains::Domain;
 use domains::Drawn;
 use domains::domains;
@@ -83,6 +85,8 @@ pub struct Beside<'a> {
     pub trends: &'a [Trend],
     /// This run held against an earlier one, part by part.
     pub comparison: Option<&'a Comparison>,
+    /// What repairs changed, node by node.
+    pub repairs: Option<&'a Repairs>,
 }
 
 /// Renders the page.
@@ -123,6 +127,7 @@ struct Page {
     domains_more: usize,
     drawn: Vec<Domain>,
     left_out: Vec<String>,
+    repaired: Option<RepairsText>,
     comparison: Option<ComparisonText>,
     before: Option<String>,
     trends: Vec<TrendRow>,
@@ -184,6 +189,7 @@ fn page(run: &Run, beside: &Beside<'_>) -> Result<Page, ReportError> {
     for domain in &mut drawn {
         domain.index = index.get(domain.name.as_str()).copied();
     }
+    let repaired = beside.repairs.map(|it| compared::repairs(it, run, &index, &nodes.places));
     let (domains, domains_more) = domain_rows(run, &grids, &drawn, &index);
     let (trends, trends_more) = history::history(beside.trends);
     let before =
@@ -230,6 +236,7 @@ fn page(run: &Run, beside: &Beside<'_>) -> Result<Page, ReportError> {
         domains_more,
         drawn,
         left_out,
+        repaired,
         comparison: beside.comparison.map(compared::comparison),
         before,
         trends,

@@ -38,6 +38,8 @@ pub use figure::svg;
 pub use odds::Odds;
 pub use rivals::RIVALS;
 pub use score::Tally;
+pub use table::STUDY_FORMAT;
+pub use table::StudyDocument;
 pub use table::json;
 pub use table::text;
 pub use world::Setting;

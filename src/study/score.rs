@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use super::world::Setting;
 use super::world::World;
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
@@ -12,7 +15,7 @@ use crate::model::verdict::Verdicts;
 use crate::sim::fabric::Fabric;
 
 /// What many sweeps came to, in whole numbers: their order makes no difference.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Tally {
     /// Sweeps.
     pub sweeps: u64,

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use comfy_table::CellAlignment;
 use comfy_table::Table;
-use serde_json::Value;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::Odds;
 use super::Point;
@@ -14,7 +14,7 @@ use super::Tally;
 use super::World;
 
 /// The format of the JSON document.
-const FORMAT: &str = "fabricgate.study/1";
+pub const STUDY_FORMAT: &str = "fabricgate.study/1";
 
 /// One table for every world and noise level, healthy sweeps last.
 pub fn text(points: &[Point]) -> String {
@@ -170,40 +170,56 @@ fn aligned(mut table: Table) -> Table {
     table
 }
 
+/// The study as a document (`fabricgate.study/1`).
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct StudyDocument {
+    /// `fabricgate.study/1`.
+    format: &'static str,
+    /// The seed of everything that is by chance.
+    seed: u64,
+    /// Each kind of sweep that was studied.
+    points: Vec<Studied>,
+}
+
+/// One kind of sweep, many times.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Studied {
+    /// What was swept.
+    world: &'static str,
+    /// Noise of a reading, as a share.
+    sigma: f64,
+    /// What a fault takes, as a share.
+    loss: f64,
+    /// Faults in a sweep.
+    faults: usize,
+    /// What each rule made of it, ours first.
+    rules: Vec<Counted>,
+}
+
+/// What one rule made of all sweeps.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Counted {
+    /// The rule.
+    rule: &'static str,
+    #[serde(flatten)]
+    tally: Tally,
+}
+
 /// All points as one document.
-pub fn json(points: &[Point], seed: u64) -> Value {
-    let tally = |name: &str, tally: &Tally| {
-        json!({
-            "rule": name,
-            "sweeps": tally.sweeps,
-            "faults": tally.faults,
-            "found": tally.found,
-            "in_pair": tally.in_pair,
-            "beyond": tally.beyond,
-            "missed": tally.missed,
-            "false_blames": tally.false_blames,
-            "false_sweeps": tally.false_sweeps,
-            "false_suspicions": tally.false_suspicions,
-            "false_confirmed": tally.false_confirmed,
-            "rounds": tally.rounds,
-            "readings": tally.readings,
-        })
-    };
-    let points: Vec<Value> = points
-        .iter()
-        .map(|point| {
-            let mut rules = vec![tally("fabricgate", &point.ours)];
-            rules.extend(RIVALS.iter().zip(&point.rivals).map(|(name, rival)| tally(name, rival)));
-            json!({
-                "world": point.setting.world.as_str(),
-                "sigma": point.setting.sigma,
-                "loss": point.setting.loss,
-                "faults": point.setting.faults,
-                "rules": rules,
-            })
-        })
-        .collect();
-    json!({ "format": FORMAT, "seed": seed, "points": points })
+pub fn json(points: &[Point], seed: u64) -> StudyDocument {
+    let points = points.iter().map(|point| {
+        let ours = Counted { rule: "fabricgate", tally: point.ours };
+        let rivals = RIVALS.iter().zip(point.rivals);
+        let rivals = rivals.map(|(rule, tally)| Counted { rule, tally });
+        Studied {
+            world: point.setting.world.as_str(),
+            sigma: point.setting.sigma,
+            loss: point.setting.loss,
+            faults: point.setting.faults,
+            rules: std::iter::once(ours).chain(rivals).collect(),
+        }
+    });
+    StudyDocument { format: STUDY_FORMAT, seed, points: points.collect() }
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {

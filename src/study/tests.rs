@@ -77,7 +77,8 @@ fn tables_and_documents_have_every_rule() {
         study(setting(World::Domain, 0.01, 0.5, 1), 1, 1, 1),
         study(setting(World::Domain, 0.01, 0.0, 0), 1, 1, 1),
     ];
-    let (text, json) = (text(&points), json(&points, 1).to_string());
+    let (text, json) = (text(&points), json(&points, 1));
+    let json = serde_json::to_string(&json).expect("JSON");
     for rival in RIVALS {
         assert!(text.contains(rival) && json.contains(rival), "{rival} is not in\n{text}");
     }

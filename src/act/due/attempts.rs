@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -18,7 +19,7 @@ use crate::model::moment::rfc3339;
 use crate::model::watch::Cause;
 
 /// Everything that was tried and is not forgotten.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Attempts {
     /// The last attempt for each node.
@@ -28,7 +29,7 @@ pub struct Attempts {
 }
 
 /// The last attempt for one node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
     /// What the node wanted then.
     pub want: String,

@@ -5,6 +5,7 @@
 //! `act::acceptance`'s.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,8 +55,10 @@ use crate::model::id::NodeName;
 use crate::model::probe::Probe;
 use crate::model::profile::Profile as Named;
 use crate::model::raw::RawResult;
+use crate::model::recording::Recording;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
+use crate::model::trend::Part;
 use crate::model::verdict::Outcome;
 use crate::plan;
 use crate::plan::Plan;
@@ -234,6 +237,9 @@ impl<'a> Burn<'a> {
         let keys = self.site.config.certificates.keys();
         match keys.seal().key {
             Ok(Some(key)) => self.acceptance.signature = Some(key.sign(&self.acceptance)?),
+            Ok(None) if keys.trust.required => {
+                note("the acceptance is not signed: signatures are required, and no key is there");
+            }
             Ok(None) => {}
             Err(why) => note(&format!("the acceptance is not signed: {why}")),
         }
@@ -483,6 +489,7 @@ impl<'a> Burn<'a> {
         let recordings = stored.recordings_of(&results).map_err(stored::failure)?;
         let machines = stored.machines().map_err(stored::failure)?;
         let (boots, gpus) = (identity::boots(&machines), identity::uuids(&machines));
+        let rebooted = identity::rebooted(&machines);
         let verdicts = &run.verdicts;
         let out = stops::out(&Seen {
             round: number,
@@ -506,6 +513,7 @@ impl<'a> Burn<'a> {
                     reason: it.reason.clone(),
                     boot_id: boots.get(&it.node).cloned(),
                     gpus: gpus.get(&it.node).cloned().unwrap_or_default(),
+                    rebooted: rebooted.contains(&it.node),
                 })
                 .collect();
         }
@@ -517,20 +525,49 @@ impl<'a> Burn<'a> {
         accept::add(&mut self.acceptance.nodes, &minima, verdicts);
         accept::add_versions(&mut self.acceptance.versions, &recordings);
         self.acceptance.thresholds_digest = Some(verdicts.thresholds_digest.clone());
-        if let Some(first) = self.acceptance.rounds.first().filter(|it| it.run != run.info.id) {
-            let folder = self.runs.join(&first.run);
-            let first = stored::open_quietly(&folder)?;
-            let cells = first.cells().map_err(stored::failure)?;
-            let read = first.recordings().map_err(stored::failure)?;
-            let side = |info, cells, recordings| side(info, cells, recordings);
-            self.acceptance.comparison = Some(compared::compare(
-                &side(&first.record.info, &cells, &read),
-                &side(&run.info, &run.cells, &recordings),
-                &|_| true,
-            ));
-        }
+        self.compare(&run, &recordings)?;
         self.last = Some(run);
         self.keep()
+    }
+
+    /// Holds a round against the first one; nodes that began anew since against the one
+    /// with which they did, so that no two boots are taken for one machine.
+    fn compare(&mut self, run: &Run, recordings: &[Recording]) -> anyhow::Result<()> {
+        let rounds = &self.acceptance.rounds;
+        let others = stops::other_machines(rounds);
+        let known = stops::other_machines(&rounds[..rounds.len().saturating_sub(1)]);
+        let mut since: BTreeMap<u32, BTreeSet<&NodeName>> = BTreeMap::new();
+        for (node, anew) in &others {
+            if known.get(node) != Some(anew) {
+                let rule = anew.rule.as_str();
+                note(&format!("{node} begins anew ({rule}): {}", anew.why));
+            }
+            since.entry(anew.after_round + 1).or_default().insert(node);
+        }
+        let last = side(&run.info, &run.cells, recordings);
+        let against = |then: &str, is_meant: &dyn Fn(&NodeName) -> bool| {
+            let then = stored::open_quietly(&self.runs.join(then))?;
+            let cells = then.cells().map_err(stored::failure)?;
+            let read = then.recordings().map_err(stored::failure)?;
+            let first = side(&then.record.info, &cells, &read);
+            let of = |part: &Part| part.node.as_ref().is_none_or(is_meant);
+            anyhow::Ok(compared::compare(&first, &last, &of))
+        };
+        if let Some(first) = rounds.first().filter(|it| it.run != run.info.id) {
+            let comparison = against(&first.run, &|node| !others.contains_key(node))?;
+            self.acceptance.comparison = Some(comparison);
+        }
+        let mut since_anew = Vec::new();
+        for (begun, nodes) in since {
+            let begun = self.acceptance.rounds.iter().find(|it| it.round == begun);
+            if let Some(begun) = begun.filter(|it| it.run != run.info.id) {
+                let mut comparison = against(&begun.run, &|node| nodes.contains(node))?;
+                comparison.parts.retain(|it| it.part.node.is_some());
+                since_anew.push(comparison);
+            }
+        }
+        self.acceptance.since_anew = since_anew;
+        Ok(())
     }
 
     /// Sets a round aside in which a node was bad or lost and left others open: what
@@ -616,11 +653,7 @@ enum Finished {
     Before(Box<Stored>),
 }
 
-fn side<'a>(
-    info: &'a RunInfo,
-    cells: &'a [Cell],
-    recordings: &'a [crate::model::recording::Recording],
-) -> Side<'a> {
+fn side<'a>(info: &'a RunInfo, cells: &'a [Cell], recordings: &'a [Recording]) -> Side<'a> {
     Side { run: &info.id, created: &info.created, cells, recordings }
 }
 

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::act::policy::Policy;
@@ -26,10 +27,13 @@ use crate::model::words;
 pub const CHECK_FORMAT: &str = "fabricgate.config-check/1";
 
 /// What is said of a configuration.
-#[derive(Debug, Serialize)]
-struct Checked {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::cli) struct ConfigCheckDocument {
+    /// `fabricgate.config-check/1`.
     format: &'static str,
+    /// The configuration.
     file: String,
+    /// It can be used.
     ok: bool,
     /// Why it cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,9 +45,11 @@ struct Checked {
 }
 
 /// One thing that it means.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 struct Meaning {
+    /// What is spoken of.
     what: &'static str,
+    /// What is said of it.
     said: String,
 }
 
@@ -55,8 +61,14 @@ pub fn check(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
             let (means, warnings) = (means(&config), warnings(&config, &Path::exists));
             if json {
                 let format = CHECK_FORMAT;
-                let checked =
-                    Checked { format, file: name, ok: true, mistake: None, means, warnings };
+                let checked = ConfigCheckDocument {
+                    format,
+                    file: name,
+                    ok: true,
+                    mistake: None,
+                    means,
+                    warnings,
+                };
                 stdout::json(&checked)?;
             } else {
                 let mut text = format!("{name}: ok\n");
@@ -73,7 +85,7 @@ pub fn check(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
         Err(error) => {
             // Nobody was named: there is no file to speak of.
             if json && file.is_some() {
-                let checked = Checked {
+                let checked = ConfigCheckDocument {
                     format: CHECK_FORMAT,
                     file: name,
                     ok: false,

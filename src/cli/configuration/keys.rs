@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -13,14 +14,16 @@ use crate::cli::failure::Failure;
 pub const KEYS_FORMAT: &str = "fabricgate.config-keys/1";
 
 /// All keys, or those that were asked for.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct KeysDocument {
+    /// `fabricgate.config-keys/1`.
     format: &'static str,
+    /// They, in the order of the page.
     keys: Vec<Key>,
 }
 
 /// One key, or a section with keys of its own.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Key {
     /// Where it stands: `watch.backoff.first_s`; `[]` is an entry of a list.
     pub key: String,
@@ -42,7 +45,7 @@ pub struct Key {
 }
 
 /// A word that may stand there.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Choice {
     /// The word.
     pub value: String,

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Found;
@@ -30,7 +31,7 @@ use crate::record::history::History;
 use crate::record::stored;
 
 /// The format of `--json`.
-const FORMAT: &str = "fabricgate.history-prune/1";
+pub(in crate::cli) const PRUNE_FORMAT: &str = "fabricgate.history-prune/1";
 
 /// Documents that burn-in and re-certification leave in a run folder for the
 /// files of an acceptance: such a folder is part of them.
@@ -53,23 +54,33 @@ pub struct Args {
 }
 
 /// A run folder, and what becomes of it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Aged {
+    /// The folder.
     folder: PathBuf,
+    /// Its run.
     run: String,
+    /// When the run was made, RFC 3339.
     created: String,
+    /// Why it stays.
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_because: Option<String>,
+    /// It was removed.
     removed: bool,
 }
 
 /// `--json`.
-#[derive(Debug, Serialize)]
-struct Document {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::cli) struct PruneDocument {
+    /// `fabricgate.history-prune/1`.
     format: &'static str,
+    /// Older than so many days.
     older_than_days: u32,
+    /// Folders were removed; otherwise this only says which would be.
     applied: bool,
+    /// The folders that are old enough.
     folders: Vec<Aged>,
+    /// What else a reader should know.
     notes: Vec<String>,
 }
 
@@ -93,8 +104,13 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             Err(why) => aged.kept_because = Some(why),
         }
     }
-    let document =
-        Document { format: FORMAT, older_than_days: days, applied: args.apply, folders, notes };
+    let document = PruneDocument {
+        format: PRUNE_FORMAT,
+        older_than_days: days,
+        applied: args.apply,
+        folders,
+        notes,
+    };
     match globals.json {
         true => stdout::json(&document)?,
         false => tell(&document)?,
@@ -102,7 +118,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-fn tell(document: &Document) -> anyhow::Result<()> {
+fn tell(document: &PruneDocument) -> anyhow::Result<()> {
     let mut text = String::new();
     for aged in &document.folders {
         let folder = aged.folder.display();

@@ -13,6 +13,7 @@ use crate::act::repair;
 use crate::act::repair::Sides;
 use crate::cli::config::Config;
 use crate::cli::failure::Failure;
+use crate::cli::show::Repaired;
 use crate::cli::stdout::note;
 use crate::cli::stored;
 use crate::cli::sweep;
@@ -161,19 +162,19 @@ impl Before {
 }
 
 /// What changed of each node since the run before its repair.
-pub(super) fn repairs(
+pub(super) fn repaired(
     swept: &Swept,
     named: &BTreeSet<NodeName>,
     past: &Past,
     drained: &BTreeMap<NodeName, String>,
-    named_before: Option<&Before>,
-) -> anyhow::Result<Repairs> {
+    named_before: Option<Before>,
+) -> anyhow::Result<Repaired> {
     let mut repairs =
         Repairs { format: COMPARISON_FORMAT.to_owned(), nodes: Vec::new(), without: Vec::new() };
     let now = Now::of(swept)?;
     let mut read: BTreeMap<PathBuf, Result<Before, String>> = BTreeMap::new();
     for node in named {
-        let found = match named_before {
+        let found = match &named_before {
             Some(before) => Ok(before),
             None => match past.of_node(node, drained) {
                 None => Err("no earlier run in run_dir measured it".to_owned()),
@@ -190,7 +191,10 @@ pub(super) fn repairs(
             Err(why) => repairs.without.push(Without { node: node.clone(), why }),
         }
     }
-    Ok(repairs)
+    let commonest = Repaired::commonest(&repairs);
+    let mut all = named_before.into_iter().chain(read.into_values().flatten());
+    let before = all.find(|it| Some(it.run.info.id.as_str()) == commonest).map(|it| it.run);
+    Ok(Repaired { repairs, before })
 }
 
 /// The run that was just made.

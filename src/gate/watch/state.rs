@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -37,10 +38,11 @@ pub const LOCK: &str = "watch.lock";
 /// The variable that marks everything that a job started.
 pub const MARK: &str = "FABRICGATE_WATCH_JOB";
 
-const FORMAT: &str = "fabricgate.watch-state/1";
+/// The format of the file.
+pub const STATE_FORMAT: &str = "fabricgate.watch-state/1";
 
 /// What is written down.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct State {
     /// `fabricgate.watch-state/1`.
     pub format: String,
@@ -55,7 +57,7 @@ pub struct State {
 }
 
 /// A job that was, or is about to be, started.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Started {
     /// Its name.
     pub job: String,
@@ -91,7 +93,7 @@ impl State {
     /// What is on disk; nothing, where there is none.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let path = folder.join(STATE);
-        let empty = || Self { format: FORMAT.to_owned(), host: host(), ..Self::default() };
+        let empty = || Self { format: STATE_FORMAT.to_owned(), host: host(), ..Self::default() };
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(empty()),
@@ -104,9 +106,9 @@ impl State {
         };
         let state: Self = serde_json::from_slice(&bytes)
             .map_err(|error| wrong(format!("unreadable: {error}")))?;
-        if state.format != FORMAT {
+        if state.format != STATE_FORMAT {
             return Err(wrong(format!(
-                "its format is {:?}, expected {FORMAT}",
+                "its format is {:?}, expected {STATE_FORMAT}",
                 clean(&state.format)
             )));
         }
@@ -228,7 +230,7 @@ mod tests {
             at: stamp::stamp(),
         };
         let host = "another-machine".to_owned();
-        let format = FORMAT.to_owned();
+        let format = STATE_FORMAT.to_owned();
         let mut state = State { format, host, jobs: vec![started], ..State::default() };
         state.write(folder.path()).expect("written");
         assert_eq!(is_disowned(folder.path(), "admit-1"), None);

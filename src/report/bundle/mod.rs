@@ -18,6 +18,7 @@ mod summary;
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::ReportError;
@@ -38,8 +39,10 @@ pub use raws::MOST;
 pub use raws::Piece;
 pub use raws::wanted;
 pub use redact::NOT_CAUGHT;
+#[cfg(test)]
+pub(crate) use summary::BundleDocument;
 
-/// The format of `bundle.json`, and of what `report --bundle --json` prints.
+/// The format of `bundle.json`.
 pub const BUNDLE_FORMAT: &str = "fabricgate.bundle/1";
 /// Digests of all other files, as `sha256sum -c` reads them.
 pub const MANIFEST: &str = "MANIFEST.sha256";
@@ -87,7 +90,7 @@ pub struct Bundle {
 }
 
 /// One packed file (a line of the manifest).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Packed {
     /// Its name inside the bundle's folder.
     pub name: String,

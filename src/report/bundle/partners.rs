@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Case;
@@ -19,8 +20,8 @@ use crate::model::verdict::Outcome;
 const STRAYS: f64 = 0.1;
 
 /// How many readings there are, how many of them are low, and what they come to.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Tally {
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Tally {
     pub(super) readings: usize,
     pub(super) low: usize,
     /// Of what was expected, or of what others show where nothing is.
@@ -47,9 +48,9 @@ impl Tally {
 }
 
 /// What a partner's other readings say of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     /// It is fine with others: a low reading with this node is not its fault.
     Acquitted,
     /// Something is held against it, so its readings with this node say nothing.
@@ -72,8 +73,8 @@ impl Standing {
 }
 
 /// One partner.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Partner {
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct Partner {
     pub(super) node: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) gpu: Option<u32>,

@@ -4,6 +4,7 @@
 //! The first source that says something counts, in the order of how directly it asked:
 //! the node's own facts, `nvidia-smi -q`, the worker's greeting, what was claimed.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Case;
@@ -16,8 +17,8 @@ use crate::model::node_facts::NodeFacts;
 pub(super) const NOT_KNOWN: &str = "not known";
 
 /// A GPU as hardware.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Gpu {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct Gpu {
     pub(super) index: u32,
     pub(super) product: Option<String>,
     pub(super) uuid: Option<String>,
@@ -33,8 +34,8 @@ pub(super) struct Gpu {
 }
 
 /// A network interface as hardware.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Nic {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub(crate) struct Nic {
     pub(super) device: String,
     pub(super) port: Option<String>,
     pub(super) port_guid: Option<String>,
@@ -48,8 +49,8 @@ pub(super) struct Nic {
 }
 
 /// The node, its GPUs and its network interfaces.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Serials {
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct Serials {
     /// Of the node: what, and which.
     pub(super) node: Vec<(&'static str, Option<String>)>,
     pub(super) gpus: Vec<Gpu>,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::BUNDLE_FORMAT;
@@ -51,9 +52,11 @@ const MOST_PICTURES: usize = 2;
 const LONGEST: usize = 300;
 
 /// One line of the page: a question, and its answers.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Row {
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct Row {
+    /// The question.
     pub(super) what: &'static str,
+    /// The answers, in sentences.
     pub(super) says: Vec<String>,
 }
 
@@ -77,21 +80,34 @@ pub(super) struct Page {
 }
 
 /// `bundle.json`: the same for programs, and whole.
-#[derive(Serialize)]
-pub(super) struct Document<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct BundleDocument<'a> {
+    /// `fabricgate.bundle/1`.
     format: &'static str,
+    /// The node.
     node: &'a str,
+    /// The run.
     run: &'a RunInfo,
+    /// How far the run came, in words.
     state: &'a str,
+    /// How the node came out; absent where nothing was judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<&'a NodeVerdict>,
+    /// What is held against the node or a part of it.
     against: &'a [Finding],
+    /// What is held against something larger that it is in.
     larger: &'a [Finding],
+    /// What is not known of it.
     unknown: &'a [Unknown],
+    /// Who was measured with it.
     partners: &'a [Partner],
+    /// Which hardware it is.
     serials: &'a Serials,
+    /// The first page: questions with their answers.
     summary: &'a [Row],
+    /// What could not be packed, and why.
     missing: &'a [String],
+    /// Names and addresses of others were taken out.
     redacted: bool,
 }
 
@@ -101,8 +117,8 @@ pub(super) fn document<'a>(
     sides: &'a Sides,
     partners: &'a Partners,
     serials: &'a Serials,
-) -> Document<'a> {
-    Document {
+) -> BundleDocument<'a> {
+    BundleDocument {
         format: BUNDLE_FORMAT,
         node: case.node.as_str(),
         run: &case.run.info,

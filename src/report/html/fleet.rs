@@ -76,6 +76,8 @@ pub(super) struct Fleet {
     pub(super) passing: Vec<Passing>,
     /// Nodes without a tile.
     pub(super) more: usize,
+    /// The lines of nodes, by their names.
+    pub(super) places: BTreeMap<String, String>,
 }
 
 /// Lays out all nodes, and tells findings where their nodes are.
@@ -137,6 +139,7 @@ pub(super) fn fleet(
         troubled,
         passing,
         more: nodes.len() - shown_nodes.len(),
+        places: places.into_iter().map(|(node, anchor)| (node.to_owned(), anchor)).collect(),
     }
 }
 

@@ -221,7 +221,13 @@ fn the_committed_examples_are_what_the_code_renders() {
 /// The page of a rack after a repair, with everything beside it.
 fn repaired() -> String {
     let (before, trends, comparison) = (fixture::rack(), fixture::trends(), fixture::comparison());
-    let beside = Beside { before: Some(&before), trends: &trends, comparison: Some(&comparison) };
+    let repairs = fixture::repairs();
+    let beside = Beside {
+        before: Some(&before),
+        trends: &trends,
+        comparison: Some(&comparison),
+        repairs: Some(&repairs),
+    };
     render(&fixture::repaired(), &beside).expect("a page")
 }
 
@@ -229,6 +235,17 @@ fn repaired() -> String {
 fn the_words_beside_a_rack_after_a_repair() {
     let words = skeleton(&repaired());
     assert!(words.contains("1 part not measured now, 1 part better, 1 part same"), "{words}");
+    for said in [
+        "What the repair changed 2 nodes",
+        "node0007: degraded then, pass now",
+        "it passes now: what was blamed is as it must be",
+        "Then: GPU 2 delivers 94.3 % of what it must",
+        "GPU 2: GPU-aaaa, now GPU-bbbb",
+        "what sources say of it: rack position 7",
+        "node0009: not compared: no earlier run in run_dir measured it",
+    ] {
+        assert!(words.contains(said), "{said}: {words}");
+    }
     assert!(words.contains("5.6 % below what was usual, since 202608"), "{words}");
     assert!(words.contains("driver from 580.65.06 to 580.82.07"), "{words}");
 }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -17,7 +18,9 @@ use crate::model::id::NodeName;
 pub const LEVELS_FORMAT: &str = "fabricgate.levels/1";
 
 /// Which way data went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum PathClass {
     /// Inside one GPU's memory.
@@ -65,7 +68,7 @@ impl PathClass {
 }
 
 /// What the nodes of a run showed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Levels {
     /// `fabricgate.levels/1`.
     pub format: String,

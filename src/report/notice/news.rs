@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -24,11 +25,15 @@ const WORSE: f64 = 0.05;
 /// An hour, in seconds.
 const HOUR_S: i64 = 3_600;
 
+/// Nobody may take longer to tell: ten minutes and a little, as the configuration bounds
+/// it.
+const LONGEST_S: i64 = 660;
+
 /// Most things that happened once and are kept for a later message.
 const KEPT: usize = 100;
 
 /// What all receivers were told.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Notified {
     /// `fabricgate.notified/1`.
     pub format: String,
@@ -43,7 +48,7 @@ impl Default for Notified {
 }
 
 /// What one receiver was told.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
     /// What it was told that still stands, by key.
     #[serde(default)]
@@ -57,6 +62,9 @@ pub struct Memory {
     /// Messages that were held back since the last that went.
     #[serde(default)]
     pub withheld: u32,
+    /// Somebody is telling it something, until then at most, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub being_told_until: Option<i64>,
 }
 
 /// What one receiver hears.
@@ -118,6 +126,12 @@ impl Memory {
             news.forgotten = news.over.drain(..).map(|it| it.key).collect();
         }
         news
+    }
+
+    /// Whether somebody is telling it something now. A time that lies further ahead than
+    /// anybody may take was written by a clock that was put back since.
+    pub fn is_being_told(&self, now: i64) -> bool {
+        self.being_told_until.is_some_and(|until| (now + 1..=now + LONGEST_S).contains(&until))
     }
 
     /// Whether one more message may go now: so many an hour.

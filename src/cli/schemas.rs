@@ -1,0 +1,163 @@
+//! The JSON Schemas of all documents: the files in `reports/schema`, made from the
+//! types, so that a document and its schema cannot part.
+//!
+//! Only a test. It is here because only `cli` sees every document. That none is
+//! forgotten, `tests/tidy.rs` watches; that documents keep to them, `tests/answers`.
+
+use std::fs;
+use std::path::Path;
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+
+use super::bundling;
+use super::configuration::check;
+use super::configuration::keys;
+use super::explain;
+use super::export;
+use super::gate;
+use super::history::prune;
+use super::notify;
+use super::probes;
+use super::show;
+use super::sim;
+use crate::act::capacity;
+use crate::act::topology;
+use crate::export::documents;
+use crate::gate::watch::state;
+use crate::model::acceptance;
+use crate::model::action;
+use crate::model::certificate;
+use crate::model::checkup;
+use crate::model::collective;
+use crate::model::comparison;
+use crate::model::copy;
+use crate::model::fabric_probe;
+use crate::model::journal;
+use crate::model::node_facts;
+use crate::model::parsed;
+use crate::model::probe;
+use crate::model::raw;
+use crate::model::tcp;
+use crate::model::trend;
+use crate::model::verdict;
+use crate::model::watch;
+use crate::model::worker;
+use crate::place;
+use crate::plan;
+use crate::record;
+use crate::report::bundle;
+use crate::report::gate as gate_report;
+use crate::report::metrics::levels;
+use crate::report::notice::generic;
+use crate::report::notice::news;
+use crate::study;
+use crate::thresholds::Platform;
+
+/// The schema of what is written for `T`, pinned to its format.
+fn schema<T: JsonSchema>(format: Option<&str>) -> String {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let schema = settings.into_generator().into_root_schema_for::<T>();
+    let mut schema = schema.to_value();
+    if let Some(format) = format {
+        schema["properties"]["format"]["const"] = format.into();
+    }
+    let mut text = serde_json::to_string_pretty(&schema).expect("JSON");
+    text.push('\n');
+    text
+}
+
+/// Every document, by the file of its schema.
+fn made() -> Vec<(&'static str, String)> {
+    /// `name: Type, FORMAT;` of each.
+    macro_rules! schemas {
+        ($($name:literal: $type:ty, $format:expr;)*) => {
+            vec![$(($name, schema::<$type>(Some($format)))),*]
+        };
+    }
+    let mut made = schemas! {
+        "acceptance": acceptance::Acceptance, acceptance::ACCEPTANCE_FORMAT;
+        "actions": action::ActionPlan, action::ACTIONS_FORMAT;
+        "bundle": bundle::BundleDocument<'_>, bundle::BUNDLE_FORMAT;
+        "burn-in": record::acceptance::Setting, record::acceptance::SETTING_FORMAT;
+        "capacity": capacity::Survey, capacity::CAPACITY_FORMAT;
+        "certificate": certificate::Certificate, certificate::CERTIFICATE_FORMAT;
+        "certificates": certificate::CertificatesDocument, certificate::CERTIFICATES_FORMAT;
+        "claims": record::ClaimsRecord, record::CLAIMS_FORMAT;
+        "collective": collective::CollectiveDocument, collective::COLLECTIVE_FORMAT;
+        "comparison": comparison::Repairs, comparison::COMPARISON_FORMAT;
+        "config-check": check::ConfigCheckDocument, check::CHECK_FORMAT;
+        "config-keys": keys::KeysDocument, keys::KEYS_FORMAT;
+        "copy": copy::CopyDocument, copy::COPY_FORMAT;
+        "doctor": checkup::CheckupDocument, checkup::CHECKUP_FORMAT;
+        "environment": documents::EnvironmentDocument<'_>, documents::ENVIRONMENT_FORMAT;
+        "explain": explain::ExplainDocument<'_>, explain::EXPLAIN_FORMAT;
+        "export": export::ExportDocument<'_>, export::EXPORT_FORMAT;
+        "fabric": fabric_probe::FabricProbeDocument, fabric_probe::FABRIC_PROBE_FORMAT;
+        "gate": gate_report::GateDocument<'_>, gate_report::GATE_FORMAT;
+        "history": trend::HistoryDocument, trend::HISTORY_FORMAT;
+        "history-prune": prune::PruneDocument, prune::PRUNE_FORMAT;
+        "journal": journal::Entry, journal::JOURNAL_FORMAT;
+        "levels": levels::Levels, levels::LEVELS_FORMAT;
+        "machine": worker::Machine, worker::MACHINE_FORMAT;
+        "map": documents::MapDocument<'_>, documents::MAP_FORMAT;
+        "measurement": record::MeasurementRecord, record::MEASUREMENT_FORMAT;
+        "node-facts": node_facts::NodeFacts, node_facts::NODE_FACTS_FORMAT;
+        "notice": generic::Notice, generic::NOTICE_FORMAT;
+        "notified": news::Notified, news::NOTIFIED_FORMAT;
+        "notify-test": notify::NotifyTestDocument, notify::NOTIFY_TEST_FORMAT;
+        "packed": bundling::PackedDocument<'_>, bundling::PACKED_FORMAT;
+        "parse": parsed::ParseDocument, parsed::PARSE_FORMAT;
+        "placement": place::Placement, place::PLACEMENT_FORMAT;
+        "plan": plan::Plan, plan::PLAN_FORMAT;
+        "probes": probe::ProbesDocument, probe::PROBES_FORMAT;
+        "probes-check": probes::ProbesCheckDocument, probes::CHECK_FORMAT;
+        "ranks": documents::RanksDocument<'_>, documents::RANKS_FORMAT;
+        "recovered": gate::RecoveredDocument<'_>, gate::RECOVERED_FORMAT;
+        "report": show::ReportDocument<'_>, show::REPORT_FORMAT;
+        "result": raw::RawResult, raw::RESULT_FORMAT;
+        "run": record::RunRecord, record::RUN_FORMAT;
+        "sim-record": sim::RecordedDocument<'_>, sim::RECORDED_FORMAT;
+        "study": study::StudyDocument, study::STUDY_FORMAT;
+        "tcp": tcp::TcpDocument, tcp::TCP_FORMAT;
+        "topology": topology::Proposal, topology::TOPOLOGY_FORMAT;
+        "verdicts": verdict::Verdicts, verdict::VERDICTS_FORMAT;
+        "verification": certificate::VerificationDocument, certificate::VERIFICATION_FORMAT;
+        "watch": watch::WatchLine, watch::WATCH_FORMAT;
+        "watch-state": state::State, state::STATE_FORMAT;
+    };
+    // TOML, of which JSON Schema describes the tables.
+    made.push(("platform", schema::<Platform>(None)));
+    made
+}
+
+#[test]
+fn the_published_schemas_are_those_of_the_types() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
+    let made = made();
+    for (name, made) in &made {
+        let path = folder.join(format!("{name}.schema.json"));
+        if std::env::var_os("UPDATE_REPORTS").is_some() {
+            fs::write(&path, made).expect("the schema folder is writable");
+        }
+        let published = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            published == *made,
+            "reports/schema/{name}.schema.json is not the schema of its type; run with UPDATE_REPORTS=1"
+        );
+    }
+    let mut published: Vec<String> = fs::read_dir(folder)
+        .expect("the schema folder")
+        .map(|it| it.expect("a file").file_name().to_string_lossy().into_owned())
+        .collect();
+    published.sort();
+    // That of the configuration is `cli/configuration`'s, which also prints it.
+    let mut known: Vec<String> = made
+        .iter()
+        .map(|(name, _)| *name)
+        .chain(["config"])
+        .map(|name| format!("{name}.schema.json"))
+        .collect();
+    known.sort();
+    assert_eq!(published, known, "a schema that nothing makes any more");
+}
