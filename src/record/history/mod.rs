@@ -5,12 +5,14 @@
 //! never wait for it: whoever adds a run has its verdict already.
 
 mod add;
+mod changes;
 pub mod identity;
 mod open;
 mod read;
 mod retain;
 mod rolled;
 mod schema;
+mod standing;
 #[cfg(test)]
 mod tests;
 use std::fs::File;
@@ -27,6 +29,8 @@ pub use read::NodeRuns;
 pub use read::Selection;
 pub use retain::Retention;
 pub use retain::Thinned;
+pub use standing::Alarms;
+pub use standing::Drifts;
 
 use super::RecordError;
 

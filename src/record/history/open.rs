@@ -57,6 +57,11 @@ impl History {
 
     /// Opens one that is there, to be read only.
     pub fn open_read_only(path: &Path) -> Result<Self, HistoryError> {
+        Self::open_read_only_within(path, PATIENCE)
+    }
+
+    /// The same, for somebody who waits no longer than this for a writer.
+    pub fn open_read_only_within(path: &Path, patience: Duration) -> Result<Self, HistoryError> {
         if !path.exists() {
             return Err(HistoryError::Missing { path: path.to_owned() });
         }
@@ -67,7 +72,7 @@ impl History {
             let name = format!("file:{name}{}", if immutable { "?immutable=1" } else { "" });
             let opened = Connection::open_with_flags(name, flags);
             let connection = opened.map_err(|source| meaning(path, source))?;
-            connection.busy_timeout(PATIENCE).map_err(|source| meaning(path, source))?;
+            connection.busy_timeout(patience).map_err(|source| meaning(path, source))?;
             if version(&connection, path)? == 0 {
                 return Err(HistoryError::Missing { path: path.to_owned() });
             }
