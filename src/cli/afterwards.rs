@@ -94,6 +94,12 @@ fn kept(ended: &Ended<'_>) {
     let run = &ended.run.info.id;
     let added = ended.stored().and_then(|stored| {
         let mut history = History::open(&file).map_err(|error| error.to_string())?;
+        if let Some((was, is)) = history.brought_up() {
+            note(&format!(
+                "the history was of version {was} and is of version {is} now; `fabricgate history` \
+                 reads again what run folders still tell"
+            ));
+        }
         history.add(stored).map_err(|error| error.to_string())?;
         history.drifts(Some(run)).map_err(|error| error.to_string())
     });

@@ -308,6 +308,12 @@ impl Found {
             )));
         }
         let opened = History::open(&self.file).and_then(|mut history| {
+            if let Some((was, is)) = history.brought_up() {
+                notes.push(format!(
+                    "it was of version {was} and is of version {is} now: runs are read again where \
+                     their folders are still there, the others are kept as they were"
+                ));
+            }
             let rebuilt = match anew {
                 true => history.rebuild(&self.runs)?,
                 false => history.catch_up(&self.runs)?,

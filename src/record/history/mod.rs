@@ -39,6 +39,8 @@ use super::RecordError;
 pub struct History {
     path: PathBuf,
     connection: Connection,
+    /// The older version that it had until it was opened.
+    was: Option<i64>,
     /// Held by the one who writes, until it is closed.
     _lock: Option<File>,
 }
@@ -133,6 +135,11 @@ impl History {
     /// Where it is.
     pub fn path(&self) -> &std::path::Path {
         &self.path
+    }
+
+    /// The older version that it had until it was opened now, and the present one.
+    pub fn brought_up(&self) -> Option<(i64, i64)> {
+        self.was.map(|was| (was, schema::VERSION))
     }
 
     /// What an error of the database means for this file.

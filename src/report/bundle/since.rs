@@ -14,8 +14,10 @@ use crate::model::trend::HISTORY_FORMAT;
 use crate::model::trend::HistoryDocument;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
+use crate::model::trend::Point;
 use crate::model::trend::Trend;
 use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
 use crate::report::ReportError;
 use crate::report::plain::clip;
 use crate::report::plain::counted;
@@ -108,7 +110,7 @@ fn series(it: &Trend) -> String {
         ),
     };
     let left = match it.alarms.as_slice() {
-        [] => "no step or drift".to_owned(),
+        [] => "no alarm of its history".to_owned(),
         [one] => alarm(it, one),
         [first, .., last] => format!(
             "{}; first alarm of {} on {}",
@@ -117,7 +119,21 @@ fn series(it: &Trend) -> String {
             trend::day(&first.at)
         ),
     };
-    format!("{name}{way}, {}: {usual}; {left}", clip(&it.testcase, 60))
+    let now = it.last().map(|last| quantity(last.value, Some(it.unit))).unwrap_or_default();
+    let share = it.of_usual().map(|share| format!(", {} of usual", percent(share)));
+    let share = share.unwrap_or_default();
+    // The last runs without one that had nothing to say against it.
+    let is_guilty = |point: &&Point| point.outcome.is_some_and(|it| Outcome::Unknown < it);
+    let found = it.points.iter().rev().take_while(is_guilty).last();
+    let found = found.map(|first| {
+        let day = trend::day(&first.at);
+        format!("; found so in every run since {} of {day}", first.run)
+    });
+    let found = found.unwrap_or_default();
+    format!(
+        "{name}{way}, {}: in this run {now}{share}; {usual}; {left}{found}",
+        clip(&it.testcase, 60)
+    )
 }
 
 fn alarm(of: &Trend, alarm: &Alarm) -> String {
