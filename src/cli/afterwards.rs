@@ -73,7 +73,7 @@ impl<'a> Ended<'a> {
         let runs = self.folder.parent().unwrap_or(&self.config.run_dir);
         let alarms =
             || self.alarms.get().cloned().unwrap_or_else(|| metrics::alarms(self.config, runs));
-        self.state.get_or_init(|| metrics::state(self.config, runs, alarms()))
+        self.state.get_or_init(|| metrics::state(self.config, runs, &alarms()))
     }
 }
 

@@ -74,7 +74,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     }
     let config = config::open(globals.config.as_deref())?;
     let runs = args.run_dir.as_deref().unwrap_or(&config.run_dir);
-    let state = state(&config, runs, alarms(&config, runs));
+    let state = state(&config, runs, &alarms(&config, runs));
     let families = metrics::families(&state, config.metrics.nodes);
     match (&args.textfile, args.format) {
         (Some(file), _) => place(file, &text::classic(&families))
@@ -95,7 +95,7 @@ pub(super) fn alarms(config: &Config, runs: &Path) -> Alarms {
 }
 
 /// The state as records have it now; what cannot be read is a note, and counted.
-pub(super) fn state(config: &Config, runs: &Path, alarms: Alarms) -> State {
+pub(super) fn state(config: &Config, runs: &Path, alarms: &Alarms) -> State {
     let mut latest = Latest::default();
     let keys = config.certificates.keys();
     let shown = shown::state(
@@ -109,7 +109,7 @@ pub(super) fn state(config: &Config, runs: &Path, alarms: Alarms) -> State {
             policy: &config.policy,
             trust: &keys.trust,
             unread: &keys.troubles,
-            alarms: &alarms,
+            alarms,
             now: &stamp::stamp(),
         },
     );
