@@ -139,7 +139,7 @@ fn a_bundle_holds_what_convicts_what_acquits_and_whose_hardware_it_is() {
     assert!(index.contains("nvidia-smi nvlink -s"), "{index}");
     for name in ["summary.md", "summary.html"] {
         let page = read(name);
-        for word in [BAD, "DEGRADED", "GPU-", "not known: no earlier run was given"] {
+        for word in [BAD, "DEGRADED", "GPU-", "not known: no history of this node was found"] {
             assert!(page.contains(word), "{name}: {word}");
         }
         assert!(!page.contains("hgx02"), "{name} names another server");

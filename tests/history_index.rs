@@ -74,6 +74,25 @@ impl Site {
         folders
     }
 
+    /// The page, the table and the document of the bundle of a run about h1.
+    #[expect(clippy::disallowed_methods, reason = "a test unpacks what it packed")]
+    fn bundle(&self, folder: &Path) -> (String, String, Value) {
+        let run = folder.to_str().expect("text");
+        let packed = self.run(&["report", run, "--bundle", "h1", "--output", "b.tar.gz"]);
+        let said = String::from_utf8_lossy(&packed.stderr).into_owned();
+        assert_eq!((packed.status.code(), said.as_str()), (Some(0), ""));
+        let read = |name: &str| {
+            let mut tar = Command::new("tar");
+            tar.current_dir(self.dir.path()).args(["-xzOf", "b.tar.gz", "--wildcards", name]);
+            String::from_utf8(tar.output().expect("tar runs").stdout).expect("text")
+        };
+        let picture = read("*/plots/history.svg");
+        assert!(picture.starts_with("<svg") && picture.contains("h1:5"), "{picture}");
+        let document = serde_json::from_str(&read("*/bundle.json")).expect("JSON");
+        // Without what Markdown asks for.
+        (read("*/summary.md").replace('\\', ""), read("*/history.csv"), document)
+    }
+
     fn json(&self, args: &[&str]) -> Value {
         let mut all = vec!["history", "--json"];
         all.extend(args);
@@ -111,7 +130,7 @@ fn id(folder: &Path) -> String {
 
 #[test]
 fn a_link_that_is_lost_rings_at_the_run_that_shows_it_with_what_changed_beside() {
-    let site = Site::new("[history]\n");
+    let site = Site::new("[history]\n[metrics]\ntextfile = \"f.prom\"\n");
     let mut healthy = Vec::new();
     for seed in 1..=9 {
         healthy.push(site.measure(seed, "", 0).0);
@@ -120,6 +139,25 @@ fn a_link_that_is_lost_rings_at_the_run_that_shows_it_with_what_changed_beside()
     let (_, said) = site.measure(21, LOST, 3);
     assert!(said.contains("remark: ") && said.contains("h1, device_to_device"), "{said}");
     assert!(site.path("runs-history.sqlite").is_file(), "beside the run folders");
+    // Monitoring is shown that it stands, and a ticket since when.
+    let shown = fs::read_to_string(site.path("f.prom")).expect("a textfile");
+    assert!(shown.contains("\nfabricgate_node_drift_alarms{node=\"h1\"} 2\n"), "{shown}");
+    assert!(shown.contains("\nfabricgate_state_troubles 0\n"), "{shown}");
+    let second = site.folders().pop().expect("one");
+    let (page, table, document) = site.bundle(&second);
+    assert!(page.contains("**Since when**") && page.contains("GPU 5 tx"), "{page}");
+    assert!(page.contains("usual is ") && page.contains("of 9 runs since run "), "{page}");
+    assert!(page.contains(&format!("% less from run {}", id(&lost))), "{page}");
+    assert!(page.contains(&format!("found so in every run since {}", id(&lost))), "{page}");
+    let rung: Vec<&str> = table.lines().filter(|line| line.contains(",fast,")).collect();
+    assert!(!rung.is_empty() && rung.iter().all(|line| line.contains(",h1,")), "{rung:#?}");
+    let first = &document["trends"][0];
+    assert_eq!(first["part"]["gpu"], 5, "what is convicted comes first");
+    assert_eq!(first["alarms"][0]["since"], id(&lost));
+    // A bundle of the run before knows nothing of what came later.
+    let (page, table, _) = site.bundle(&lost);
+    assert!(page.contains("GPU 5 tx") && !page.contains(&id(&second)), "{page}");
+    assert!(table.contains(&id(&lost)) && !table.contains(&id(&second)), "{table}");
     let all = site.json(&["h1", "--gpu"]);
     assert_eq!(all["format"], "fabricgate.history/1");
     assert_eq!(all["runs"], 11);
@@ -209,6 +247,14 @@ fn whatever_becomes_of_the_index_the_run_is_as_it_would_be() {
     assert_eq!(shown.status.code(), Some(2));
     assert!(shown.stdout.is_empty());
     assert_eq!(fs::read(&file).expect("there"), newer);
+    let shown = site.run(&["metrics", "--format", "text"]);
+    assert_eq!(shown.status.code(), Some(0), "monitoring goes on without it");
+    let said = String::from_utf8_lossy(&shown.stderr).into_owned();
+    assert!(
+        said.contains("metrics: ") && said.contains("h.sqlite: a history of version 9"),
+        "{said}"
+    );
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("\nfabricgate_state_troubles 1\n"));
     fs::remove_file(&file).expect("removed");
     assert_eq!(site.json(&[])["runs"], 3);
 

@@ -128,6 +128,65 @@ async fn a_finding_is_told_once_and_its_end_once() {
     assert_eq!(token.to_str().expect("text"), format!("Bearer {TOKEN}"));
 }
 
+/// Copies of a run, as if it had been made on so many days before.
+fn days_before(folder: &Path, days: i64) {
+    let runs = folder.join("runs");
+    let run = fs::read_dir(&runs).expect("runs").next().expect("one").expect("an entry").path();
+    let text = fs::read_to_string(run.join("run.json")).expect("read");
+    for day in 1..=days {
+        let mut record: Value = serde_json::from_str(&text).expect("JSON");
+        let created = record["info"]["created"].as_str().expect("a time");
+        let at: jiff::Timestamp = created.parse().expect("a time");
+        let at = jiff::Timestamp::from_second(at.as_second() - day * 86_400).expect("in range");
+        let id = format!("{}-{day:06}", at.strftime("%Y%m%d-%H%M%S"));
+        record["info"]["created"] = at.to_string().into();
+        record["info"]["id"] = id.clone().into();
+        fs::create_dir(runs.join(&id)).expect("made");
+        for entry in fs::read_dir(&run).expect("listed").flatten() {
+            if entry.path().is_file() {
+                fs::copy(entry.path(), runs.join(&id).join(entry.file_name())).expect("copied");
+            }
+        }
+        fs::write(runs.join(&id).join("run.json"), record.to_string()).expect("written");
+    }
+}
+
+#[tokio::test]
+async fn a_drift_is_told_when_it_begins_and_not_every_day() {
+    let server = receiver(ResponseTemplate::new(200)).await;
+    let folder = site(false, "[history]\n");
+    notify(folder.path(), &server, "on = [\"drift\", \"pass-again\"]");
+    assert_eq!(admit(folder.path()).0, Some(0));
+    days_before(folder.path(), 9);
+    assert_eq!(fabricgate(folder.path(), &["history"]).status.code(), Some(0));
+    assert!(heard(&server).await.is_empty());
+    scenario(folder.path(), true);
+    for _ in 0..2 {
+        // Runs of one second have no order in time.
+        tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+        let (code, said) = admit(folder.path());
+        assert_eq!(code, Some(3), "{said}");
+        assert!(!said.contains("notify:"), "{said}");
+    }
+    let told = heard(&server).await;
+    assert_eq!(told.len(), 1, "the second run has no news: {told:#?}");
+    let items = told[0]["items"].as_array().expect("items");
+    assert!(!items.is_empty() && items.iter().all(|it| it["event"] == "drift"), "{items:#?}");
+    let of_node =
+        |it: &&Value| it["key"].as_str().is_some_and(|it| it.starts_with("drift/node/h1/"));
+    let how = items.iter().find(of_node).expect("h1")["how"].as_str().expect("words");
+    assert!(how.contains("% less than usual from run "), "{how}");
+    // The history cannot be read: nothing is new, and nothing is over.
+    let history = folder.path().join("runs-history.sqlite");
+    let whole = fs::read(&history).expect("a history");
+    fs::write(&history, "no database, no database, no database").expect("written");
+    let (code, said) = admit(folder.path());
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("adds this run later") && said.contains("metrics: "), "{said}");
+    assert_eq!(heard(&server).await.len(), 1);
+    fs::write(&history, whole).expect("written");
+}
+
 #[tokio::test]
 async fn a_scheduler_that_is_down_keeps_a_run_from_nobody_who_wants_to_know() {
     let server = receiver(ResponseTemplate::new(200)).await;

@@ -6,15 +6,22 @@
 //! budget. Whatever is held against more than the GPU that is out later takes the
 //! node as well; the GPU stays out until both are given back.
 
+use std::collections::BTreeMap;
+
+use super::classes;
 use super::ledger::OwnDrain;
 use super::policy::Devices;
+use super::suspects;
 use crate::measure::text::clean;
+use crate::model::id::NodeName;
 use crate::model::kubernetes_node::DeviceMark;
 use crate::model::kubernetes_node::DeviceWay;
 use crate::model::kubernetes_node::is_uuid;
 use crate::model::live::LiveNode;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::Verdicts;
 
 /// A GPU that is not there has no UUID, and shifts the indices of the others.
 const MISSING: &str = "gpu-missing";
@@ -46,21 +53,54 @@ pub(super) fn to_blame(
     if live.kubernetes.is_none() {
         return Err("Slurm keeps no single GPU from jobs".to_owned());
     }
-    let index = accused(findings)?;
     let uuids = known.uuids.ok_or("the run did not tell the UUIDs of its GPUs")?;
-    if let Some(claimed) = known.claimed.filter(|claimed| *claimed as usize != uuids.len()) {
+    let uuids: BTreeMap<u32, &str> = (0..).zip(uuids.iter().map(String::as_str)).collect();
+    let (index, uuid) = alone(findings, &uuids, known.claimed)?;
+    Ok(Some(DeviceMark { way, index, uuid }))
+}
+
+/// The one GPU that the findings of a run hold against a node, by index and UUID, as
+/// the gate takes it out and exports name it: nothing where no finding acts against the
+/// node, and in words why it is the node that is to blame where it is. `uuids` are those
+/// of its GPUs by index, `claimed` is how many it must have.
+pub fn of_verdicts(
+    node: &NodeName,
+    verdicts: &Verdicts,
+    uuids: &BTreeMap<u32, &str>,
+    claimed: Option<u32>,
+) -> Result<Option<(u32, String)>, String> {
+    let acts = |it: &&Finding| Outcome::Unknown < it.outcome && suspects::accused(it) == Ok(node);
+    let findings: Vec<&Finding> = verdicts.findings.iter().filter(acts).collect();
+    if findings.is_empty() {
+        return Ok(None);
+    }
+    let sure = classes::sure(&findings);
+    if sure.is_empty() {
+        return Err("nothing against it was confirmed by a second measurement".to_owned());
+    }
+    alone(&sure, uuids, claimed).map(Some)
+}
+
+/// The GPU that alone is accused, where it is known which one that is.
+fn alone(
+    findings: &[&Finding],
+    uuids: &BTreeMap<u32, &str>,
+    claimed: Option<u32>,
+) -> Result<(u32, String), String> {
+    let index = accused(findings)?;
+    if let Some(claimed) = claimed.filter(|claimed| *claimed as usize != uuids.len()) {
         let told = uuids.len();
         return Err(format!("{told} GPUs were told and {claimed} are claimed"));
     }
-    let uuid = usize::try_from(index).ok().and_then(|at| uuids.get(at));
-    let uuid = uuid.ok_or_else(|| format!("the run did not tell the UUID of GPU {index}"))?;
+    let uuid = uuids.get(&index);
+    let uuid = *uuid.ok_or_else(|| format!("the run did not tell the UUID of GPU {index}"))?;
     if !is_uuid(uuid) {
         return Err(format!("{:?} is no UUID of a GPU", clean(uuid)));
     }
-    if 1 < uuids.iter().filter(|it| *it == uuid).count() {
+    if 1 < uuids.values().filter(|it| **it == uuid).count() {
         return Err(format!("two of its GPUs have the UUID {uuid}"));
     }
-    Ok(Some(DeviceMark { way, index, uuid: uuid.clone() }))
+    Ok((index, uuid.to_owned()))
 }
 
 /// The one GPU that all of these accuse.

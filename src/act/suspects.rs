@@ -66,7 +66,7 @@ fn worse(a: &Finding, b: &Finding) -> Ordering {
 }
 
 /// The node a finding accuses, or why it accuses none.
-fn accused(finding: &Finding) -> Result<&NodeName, &'static str> {
+pub(super) fn accused(finding: &Finding) -> Result<&NodeName, &'static str> {
     if finding.class == "stale-clique" {
         return Err(
             "the node sits where it is claimed and its clique is stale; a drain corrects no label",

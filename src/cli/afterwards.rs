@@ -20,6 +20,7 @@ use crate::model::action::ActionPlan;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
 use crate::record::RecordError;
+use crate::record::history::Alarms;
 use crate::record::history::History;
 use crate::record::stored;
 use crate::record::stored::Stored;
@@ -40,6 +41,8 @@ pub struct Ended<'a> {
     /// It was interrupted.
     pub partial: bool,
     stored: OnceCell<Result<Stored, RecordError>>,
+    /// The drift alarms that stand since this run, where it was kept.
+    alarms: OnceCell<Alarms>,
     state: OnceCell<State>,
 }
 
@@ -53,6 +56,7 @@ impl<'a> Ended<'a> {
             acted,
             partial: done.partial,
             stored: OnceCell::new(),
+            alarms: OnceCell::new(),
             state: OnceCell::new(),
         }
     }
@@ -67,7 +71,9 @@ impl<'a> Ended<'a> {
     /// than the configured ones are beside it.
     pub fn state(&self) -> &State {
         let runs = self.folder.parent().unwrap_or(&self.config.run_dir);
-        self.state.get_or_init(|| metrics::state(self.config, runs))
+        let alarms =
+            || self.alarms.get().cloned().unwrap_or_else(|| metrics::alarms(self.config, runs));
+        self.state.get_or_init(|| metrics::state(self.config, runs, &alarms()))
     }
 }
 
@@ -83,22 +89,32 @@ pub fn afterwards(ended: &Ended<'_>) {
 /// Adds the run to the history. What does not come in now comes in when somebody
 /// next looks at it: the folder is the truth.
 fn kept(ended: &Ended<'_>) {
-    let keeping = &ended.config.history;
-    if !keeping.enabled || (ended.config.launcher.is_stand_in() && !keeping.asked) {
-        return;
-    }
-    let file = keeping.file(ended.folder.parent().unwrap_or(Path::new(".")));
+    let runs = ended.folder.parent().unwrap_or(Path::new("."));
+    let Some(file) = ended.config.history_of(runs) else { return };
+    let run = &ended.run.info.id;
     let added = ended.stored().and_then(|stored| {
         let mut history = History::open(&file).map_err(|error| error.to_string())?;
+        if let Some((was, is)) = history.brought_up() {
+            note(&format!(
+                "the history was of version {was} and is of version {is} now; `fabricgate history` \
+                 reads again what run folders still tell"
+            ));
+        }
         history.add(stored).map_err(|error| error.to_string())?;
-        history::rung(&history, &ended.run.info.id).map_err(|error| error.to_string())
+        history.drifts(Some(run)).map_err(|error| error.to_string())
     });
-    match added {
-        Ok(rung) => rung.iter().for_each(|alarm| note(&format!("remark: {alarm}"))),
-        Err(error) => note(&format!(
+    let standing = added.map(|drifts| {
+        let rung = history::rung(&drifts.rung, run);
+        rung.iter().for_each(|alarm| note(&format!("remark: {alarm}")));
+        drifts.standing
+    });
+    if let Err(error) = &standing {
+        note(&format!(
             "the history is as it was, `fabricgate history` adds this run later: {error}"
-        )),
+        ));
     }
+    // Read once, for the textfile and for whoever is told.
+    drop(ended.alarms.set(Alarms::known(standing)));
 }
 
 /// Keeps the certificates of a run that no gate acted on in its folder.

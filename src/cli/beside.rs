@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Component;
 use std::path::Path;
+use std::path::PathBuf;
 
 use super::Globals;
 use super::config;
@@ -99,22 +100,23 @@ fn side<'r>(run: &'r Run, recordings: &'r [Recording]) -> Side<'r> {
 
 /// How parts went, from the index that belongs to the run's folder.
 fn trends(run: &Run, folder: &Path, globals: &Globals) -> Result<Vec<Trend>, Failure> {
+    let Some(file) = index(folder, globals)? else { return Ok(Vec::new()) };
+    Ok(read(run, &file).unwrap_or_else(|error| {
+        note(&format!("the page shows no history: {error}"));
+        Vec::new()
+    }))
+}
+
+/// The index that a run's folder belongs to, where there is one.
+pub(super) fn index(folder: &Path, globals: &Globals) -> Result<Option<PathBuf>, Failure> {
     let config = match globals.config.as_deref() {
         Some(path) => Some(config::open(Some(path))?),
         None => None,
     };
     let runs = std::fs::canonicalize(folder).ok().and_then(|f| f.parent().map(Path::to_owned));
     let keeping = config.map(|config| config.history).unwrap_or_default();
-    let Some(file) = keeping.path.clone().or_else(|| runs.as_deref().map(keeping::beside)) else {
-        return Ok(Vec::new());
-    };
-    if !file.is_file() {
-        return Ok(Vec::new());
-    }
-    Ok(read(run, &file).unwrap_or_else(|error| {
-        note(&format!("the page shows no history: {error}"));
-        Vec::new()
-    }))
+    let file = keeping.path.clone().or_else(|| runs.as_deref().map(keeping::beside));
+    Ok(file.filter(|file| file.is_file()))
 }
 
 fn read(run: &Run, file: &Path) -> Result<Vec<Trend>, HistoryError> {

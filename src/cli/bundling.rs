@@ -1,5 +1,6 @@
 //! `fabricgate report RUN --bundle NODE`: an archive of all that a run says of one node.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -7,21 +8,28 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Globals;
+use super::beside;
 use super::exit;
 use super::failure::Failure;
 use super::show;
 use super::stdout;
 use super::stored;
+use crate::judge::drift;
 use crate::model::id::NodeName;
 use crate::model::node_facts::NODE_FACTS_FORMAT;
 use crate::model::node_facts::NodeFacts;
 use crate::model::node_facts::NodeFactsLine;
 use crate::model::run::Run;
+use crate::model::trend::PartKind;
+use crate::model::trend::Trend;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 use crate::record::State;
 use crate::record::archive;
+use crate::record::history::History;
+use crate::record::history::HistoryError;
+use crate::record::history::Selection;
 use crate::record::salvage;
 use crate::record::salvage::Salvage;
 use crate::report::bundle;
@@ -78,7 +86,13 @@ pub(super) struct PackedDocument<'a> {
 pub(super) fn run(order: &Order<'_>, globals: &Globals) -> anyhow::Result<u8> {
     let salvage = salvage::open(order.run).map_err(stored::failure)?;
     let facts = facts(order)?;
-    let case = case(order, salvage, facts)?;
+    let mut case = case(order, salvage, facts)?;
+    if let Some(file) = beside::index(order.run, globals)? {
+        match trends(&case, &file) {
+            Ok(trends) => case.trends = trends,
+            Err(why) => case.missing.push(format!("the history {}: {why}", file.display())),
+        }
+    }
     let created = case.run.info.created.clone();
     let run = case.run.info.id.clone();
     let pieces = pieces(order.run, bundle::wanted(&case));
@@ -167,6 +181,35 @@ fn case(order: &Order<'_>, salvage: Salvage, facts: Option<NodeFacts>) -> Result
         nodes.len(),
         near.join(", ")
     )))
+}
+
+/// How the parts of the node read until this run: what came later is another
+/// story, and would make another bundle of the same run.
+fn trends(case: &Case, file: &Path) -> Result<Vec<Trend>, String> {
+    let words = |error: HistoryError| error.to_string();
+    let history = History::open_read_only(file).map_err(words)?;
+    let runs = history.runs().map_err(words)?;
+    // What was simulated is no past of machines, nor the other way round.
+    let Some(own) = runs.into_iter().find(|it| it.run == case.run.info.id) else {
+        return Err(
+            "this run is not among those that count in it; `fabricgate history` adds what \
+                    is missing"
+                .to_owned(),
+        );
+    };
+    let nodes = BTreeSet::from([case.node.clone()]);
+    let selection =
+        Selection { nodes, ..Selection::of([PartKind::Node, PartKind::Gpu, PartKind::Rail]) };
+    let whole = history.whole_since().map_err(words)?;
+    let mut trends = history.trends(&selection).map_err(words)?;
+    for trend in &mut trends {
+        trend.points.retain(|point| point.at_unix <= own.at_unix);
+        trend.alarms.retain(|alarm| alarm.at <= own.at);
+        trend.changes.retain(|changed| changed.at <= own.at);
+        drift::assess_since(trend, whole);
+    }
+    trends.retain(|trend| !trend.points.is_empty());
+    Ok(trends)
 }
 
 /// What the node said of itself, where a file has it; of several the last counts.

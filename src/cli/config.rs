@@ -465,6 +465,13 @@ pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
 }
 
 impl Config {
+    /// The history of the runs in a folder, where they are kept in one: those of a
+    /// simulated fabric only where somebody asked for it.
+    pub fn history_of(&self, runs: &Path) -> Option<PathBuf> {
+        let is_kept = self.history.enabled && (self.history.asked || !self.launcher.is_stand_in());
+        is_kept.then(|| self.history.file(runs))
+    }
+
     /// Runs what probes have in place of their tools, wherever they have any.
     pub fn measure_by_ourselves(&mut self) {
         let named = self.probes.iter_mut().flatten();

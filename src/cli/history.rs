@@ -237,19 +237,11 @@ fn shown(node: history::NodeRuns) -> NodeHistory {
 }
 
 /// The alarms of nodes and domains that a run rang, in words.
-pub fn rung(history: &History, run: &str) -> Result<Vec<String>, HistoryError> {
-    let whole = history.whole_since()?;
-    let mut rung = Vec::new();
-    for mut trend in history.trends(&Selection { kinds: overview(), ..Selection::default() })? {
-        // A series that the run did not touch has nothing new to say.
-        if trend.last().is_none_or(|point| point.run != run) {
-            continue;
-        }
-        drift::assess_since(&mut trend, whole);
-        let of_run = trend.alarms.iter().filter(|alarm| alarm.run == run);
-        rung.extend(of_run.map(|alarm| trend::alarm_words(&trend, alarm)));
-    }
-    Ok(rung)
+pub fn rung(trends: &[Trend], run: &str) -> Vec<String> {
+    let of_run = trends.iter().flat_map(|trend| {
+        trend.alarms.iter().filter(|alarm| alarm.run == run).map(move |alarm| (trend, alarm))
+    });
+    of_run.map(|(trend, alarm)| trend::alarm_words(trend, alarm)).collect()
 }
 
 /// Leaves out what was before.
@@ -316,6 +308,12 @@ impl Found {
             )));
         }
         let opened = History::open(&self.file).and_then(|mut history| {
+            if let Some((was, is)) = history.brought_up() {
+                notes.push(format!(
+                    "it was of version {was} and is of version {is} now: runs are read again where \
+                     their folders are still there, the others are kept as they were"
+                ));
+            }
             let rebuilt = match anew {
                 true => history.rebuild(&self.runs)?,
                 false => history.catch_up(&self.runs)?,

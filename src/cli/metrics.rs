@@ -24,6 +24,7 @@ use crate::gate::shown::Sources;
 use crate::gate::stamp;
 use crate::record::file;
 use crate::record::folder::Folder;
+use crate::record::history::Alarms;
 use crate::record::latest::Latest;
 use crate::report::metrics;
 use crate::report::metrics::State;
@@ -72,7 +73,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         metering::check_textfile(file).map_err(|why| Failure::usage(format!("--{why}")))?;
     }
     let config = config::open(globals.config.as_deref())?;
-    let state = state(&config, args.run_dir.as_deref().unwrap_or(&config.run_dir));
+    let runs = args.run_dir.as_deref().unwrap_or(&config.run_dir);
+    let state = state(&config, runs, &alarms(&config, runs));
     let families = metrics::families(&state, config.metrics.nodes);
     match (&args.textfile, args.format) {
         (Some(file), _) => place(file, &text::classic(&families))
@@ -83,9 +85,19 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
+/// The drift alarms that stand, where runs of this folder are kept in a history.
+pub(super) fn alarms(config: &Config, runs: &Path) -> Alarms {
+    let mut alarms = Alarms::default();
+    if let Some(file) = config.history_of(runs) {
+        alarms.refresh(&file);
+    }
+    alarms
+}
+
 /// The state as records have it now; what cannot be read is a note, and counted.
-pub(super) fn state(config: &Config, runs: &Path) -> State {
+pub(super) fn state(config: &Config, runs: &Path, alarms: &Alarms) -> State {
     let mut latest = Latest::default();
+    let keys = config.certificates.keys();
     let shown = shown::state(
         &mut latest,
         &Sources {
@@ -95,7 +107,9 @@ pub(super) fn state(config: &Config, runs: &Path) -> State {
             gate: config.gate.as_ref().map(|gate| gate.folder.as_path()),
             fleet: None,
             policy: &config.policy,
-            trust: &config.certificates.keys().trust,
+            trust: &keys.trust,
+            unread: &keys.troubles,
+            alarms,
             now: &stamp::stamp(),
         },
     );

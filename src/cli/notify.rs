@@ -231,6 +231,7 @@ pub fn afterwards(ended: &Ended<'_>) {
     let state = of_state(ended.state());
     occasion.items.extend(state.items);
     occasion.well.extend(state.well);
+    occasion.whole.extend(state.whole);
     let now = stamp::stamp();
     let telling = Telling { notify, occasion: &occasion, now: &now, seed: super::entropy() };
     let notes = match super::runtime() {

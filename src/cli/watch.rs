@@ -144,6 +144,7 @@ fn monitored(config: &Config, gate: &Gate, vitals: &Arc<Vitals>) -> Result<(), F
         let say = |text: &str| note(&format!("notify: {text}"));
         Aside::start(notify, super::notify::store(config), super::entropy(), stamp::stamp, say)
     });
+    let keys = config.certificates.keys();
     let monitor = Monitor {
         runs: config.run_dir.clone(),
         most: config.metrics.runs,
@@ -151,7 +152,9 @@ fn monitored(config: &Config, gate: &Gate, vitals: &Arc<Vitals>) -> Result<(), F
         is_simulated: config.launcher.is_stand_in(),
         gate: gate.folder.clone(),
         policy: config.policy.clone(),
-        trust: config.certificates.keys().trust,
+        trust: keys.trust,
+        unread: keys.troubles,
+        history: config.history_of(&config.run_dir),
         interval: config.watch.pace.interval,
         aside: aside.transpose().map_err(failed)?,
     };

@@ -1,5 +1,6 @@
 //! DeviceTaintRules for GPUs that are to blame (`resource.k8s.io/v1beta2`): by default
-//! with the effect `None`, which changes nothing and shows what would be.
+//! with the effect `None`, which changes nothing and shows what would be. Which GPU of a
+//! node is to blame instead of it, `act::device` says, for the gate and for this.
 //!
 //! A rule names a device as its driver offers it, which only the cluster knows: its
 //! ResourceSlices are asked for, and a GPU is found in them by its UUID. One that is in
@@ -17,17 +18,13 @@ use super::Options;
 use super::Refused;
 use super::Target;
 use super::labels::is_asked_for;
-use super::map::Gpu;
 use super::map::Verified;
 use super::refused;
 use super::yaml;
 use crate::act::label;
 use crate::measure::text::clean;
 use crate::model::kubernetes_node::DEGRADED;
-use crate::model::kubernetes_node::is_uuid;
 
-/// The class of a GPU that is not there: indices of the others may have moved.
-const MISSING: &str = "gpu-missing";
 /// The label with the run of a rule. The gate's own rules carry another one, so that
 /// neither takes the other's for its own.
 const EXPORTED: &str = "fabricgate.io/exported-run";
@@ -58,18 +55,21 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         if !is_asked_for(node, member, options) {
             continue;
         }
-        let moved = member.classes.contains(MISSING);
-        for (index, gpu) in member.gpus.iter().filter(|(_, gpu)| gpu.outcome.is_some()) {
-            let name = format!("GPU {index} of {}", clean(node.as_str()));
-            let found = if moved {
-                Err("a GPU of its node is missing, so indices may have moved".to_owned())
-            } else {
-                device(gpu, &devices)
-            };
-            match found {
-                Ok((uuid, device)) => rules.push(rule(map, gpu, uuid, device, effect)),
-                Err(why) => remarks.push(format!("no rule for {name}: {why}")),
+        let of = clean(node.as_str());
+        let (index, uuid) = match &member.device {
+            Ok(None) => continue,
+            Ok(Some(device)) => device,
+            Err(why) => {
+                remarks.push(format!("no rule for {of}: {why}"));
+                continue;
             }
+        };
+        match device(uuid, &devices) {
+            Ok(found) => {
+                let classes = member.gpus.get(index).map(|gpu| &gpu.classes);
+                rules.push(rule(map, classes, uuid, found, effect));
+            }
+            Err(why) => remarks.push(format!("no rule for GPU {index} of {of}: {why}")),
         }
     }
     let count = rules.len();
@@ -84,25 +84,28 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     Ok(Export { files: vec![file], remarks })
 }
 
-/// The device of a GPU that is to blame, or why it gets no rule.
+/// The device of this UUID, or why there is no rule for it.
 fn device<'a>(
-    gpu: &'a Gpu,
+    uuid: &str,
     devices: &'a BTreeMap<String, BTreeSet<Device>>,
-) -> Result<(&'a str, &'a Device), String> {
-    if !gpu.is_confirmed {
-        return Err("nothing against it alone was confirmed by a second measurement".to_owned());
-    }
-    let uuid = gpu.uuid.as_deref().filter(|it| is_uuid(it)).ok_or("its UUID is not known")?;
+) -> Result<&'a Device, String> {
     let found = devices.get(uuid).ok_or_else(|| format!("no slice has a device {uuid}"))?;
     match Vec::from_iter(found).as_slice() {
-        [one] => Ok((uuid, one)),
+        [one] => Ok(one),
         many => Err(format!("{} devices have the UUID {uuid}", many.len())),
     }
 }
 
-fn rule(map: &Verified, gpu: &Gpu, uuid: &str, device: &Device, effect: &str) -> Value {
+fn rule(
+    map: &Verified,
+    classes: Option<&BTreeSet<String>>,
+    uuid: &str,
+    device: &Device,
+    effect: &str,
+) -> Value {
     let [driver, pool, name] = device;
-    let class = gpu.classes.first().map_or("", String::as_str);
+    let classes: Vec<String> = classes.into_iter().flatten().map(|it| clean(it)).collect();
+    let class = classes.first().map_or("", String::as_str);
     json!({
         "apiVersion": "resource.k8s.io/v1beta2",
         "kind": "DeviceTaintRule",
@@ -111,7 +114,7 @@ fn rule(map: &Verified, gpu: &Gpu, uuid: &str, device: &Device, effect: &str) ->
             "labels": { EXPORTED: label::value(&map.run.id) },
             "annotations": {
                 "fabricgate.io/exported": map.header().join("; "),
-                "fabricgate.io/classes": Vec::from_iter(gpu.classes.iter().map(|it| clean(it))).join(","),
+                "fabricgate.io/classes": classes.join(","),
             },
         },
         "spec": {

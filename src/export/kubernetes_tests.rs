@@ -71,6 +71,7 @@ fn map() -> Verified {
             rails: BTreeMap::new(),
             leaf: None,
             boot_id: None,
+            device: Ok((outcome == Outcome::Degraded).then(|| (1, uuid(number, 1)))),
             detectable: None,
         };
         (node(number), member)

@@ -173,6 +173,10 @@ pub struct Member {
     pub leaf: Option<String>,
     /// Boot id, where a worker said it.
     pub boot_id: Option<String>,
+    /// The one GPU that is to blame instead of the node, by index and UUID, or why it is
+    /// the node (`act::device`).
+    #[serde(skip)]
+    pub device: Result<Option<(u32, String)>, String>,
 }
 
 impl Member {

@@ -1,9 +1,8 @@
 //! What monitoring is shown, read from records: run folders, certificates, the
-//! journal.
+//! journal, the history.
 //!
 //! Reads and writes nothing. What cannot be read is told beside the rest.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::certificates;
@@ -12,6 +11,7 @@ use crate::act::policy::Policy;
 use crate::model::certificate::Certificate;
 use crate::model::claims::Claims;
 use crate::model::journal::Stamp;
+use crate::record::history::Alarms;
 use crate::record::latest::Latest;
 use crate::record::signing::Trust;
 use crate::report::metrics::State;
@@ -35,6 +35,10 @@ pub struct Sources<'a> {
     pub policy: &'a Policy,
     /// Whose certificates count.
     pub trust: &'a Trust,
+    /// Keys that could not be read.
+    pub unread: &'a [String],
+    /// The drift alarms that stand, as the history was last read.
+    pub alarms: &'a Alarms,
     /// The present moment.
     pub now: &'a Stamp,
 }
@@ -53,6 +57,8 @@ pub fn state(latest: &mut Latest, from: &Sources<'_>) -> Shown {
     latest.refresh(from.runs, from.most);
     let levels = latest.levels(from.runs, from.is_simulated);
     let mut troubles = latest.troubles.clone();
+    troubles.extend(from.unread.iter().cloned());
+    troubles.extend(from.alarms.trouble.clone());
     let (all, unread) =
         from.gate.map(|folder| certificates::all(folder, from.trust)).unwrap_or_default();
     troubles.extend(unread);
@@ -72,7 +78,8 @@ pub fn state(latest: &mut Latest, from: &Sources<'_>) -> Shown {
         ledger: ledger.as_ref(),
         fleet: from.fleet,
         policy: from.policy,
-        alarms: &BTreeMap::new(),
+        alarms: &from.alarms.standing,
+        is_history_read: from.alarms.is_read(),
         troubles: troubles.len(),
         now: from.now,
     });

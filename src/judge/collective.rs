@@ -47,27 +47,53 @@ struct Key<'a> {
     path: Option<&'a str>,
 }
 
+/// What one collective of an output reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reached<'r> {
+    /// The test.
+    pub testcase: &'r str,
+    /// How many ranks took part, where the output says so.
+    pub ranks: Option<u32>,
+    /// The largest message.
+    pub bytes: u64,
+    /// The path that our own probe was told to take.
+    pub path: Option<&'r str>,
+    /// The bus bandwidth at that size, the better of both placements.
+    pub busbw: f64,
+    /// Its unit.
+    pub unit: Unit,
+}
+
+/// What the collectives of an output reached at their largest messages.
+pub fn reached(recording: &Recording) -> Vec<Reached<'_>> {
+    let tools = [Some(Tool::NcclTests), Some(Tool::FabricgateCollective)];
+    if !tools.contains(&recording.parsed.tool) {
+        return Vec::new();
+    }
+    let (ranks, path) = (ranks(recording), steered(recording));
+    let mut all = Vec::new();
+    for measurement in &recording.parsed.measurements {
+        let Measurement::Series(series) = measurement else { continue };
+        let Some((bytes, busbw)) = at_largest(series) else { continue };
+        // With one rank the factor is 0: no measurement of any fabric.
+        if ranks == Some(1) || busbw == 0.0 {
+            continue;
+        }
+        let testcase = series.testcase.as_deref().unwrap_or("collective");
+        let unit = series.unit.unwrap_or(Unit::GigabytesPerSecond);
+        all.push(Reached { testcase, ranks, bytes, path, busbw, unit });
+    }
+    all
+}
+
 /// Judges the collectives of a domain.
 pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
     let own = domain.own.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
     let across = domain.across.iter().map(|r| (None, *r));
     let mut runs: BTreeMap<Key<'_>, Vec<(f64, &Recording)>> = BTreeMap::new();
     for (node, recording) in own.chain(across) {
-        let tools = [Some(Tool::NcclTests), Some(Tool::FabricgateCollective)];
-        if !tools.contains(&recording.parsed.tool) {
-            continue;
-        }
-        for measurement in &recording.parsed.measurements {
-            let Measurement::Series(series) = measurement else { continue };
-            let Some((bytes, busbw)) = at_largest(series) else { continue };
-            let ranks = ranks(recording);
-            // With one rank the factor is 0: no measurement of any fabric.
-            if ranks == Some(1) || busbw == 0.0 {
-                continue;
-            }
+        for Reached { testcase, ranks, bytes, path, busbw, .. } in reached(recording) {
             let members = members(domain, node, recording);
-            let testcase = series.testcase.as_deref().unwrap_or("collective");
-            let path = steered(recording);
             let key = Key { node, members, testcase, ranks, bytes, path };
             runs.entry(key).or_default().push((busbw, recording));
         }

@@ -256,13 +256,16 @@ pub fn assess_since(trend: &mut Trend, from_unix: i64) {
         following.follow(at);
         before = Some(&point.at);
     }
-    let Following { reference, renewing, mut alarms, .. } = following;
+    let Following { reference, renewing, mut alarms, left, .. } = following;
     let is_new = |alarm: &Alarm| {
         let point = trend.points.iter().find(|point| point.run == alarm.run);
         point.is_some_and(|point| from_unix <= point.at_unix)
     };
     alarms.retain(is_new);
     known.append(&mut alarms);
+    if let Some(last) = known.last_mut() {
+        last.stands = left.is_some();
+    }
     // What was usual before a change is shown as usual no longer.
     trend.baseline = reference.filter(|_| !renewing).and_then(|reference| reference.baseline());
     trend.alarms = known;
@@ -355,6 +358,7 @@ impl Following<'_> {
             shift: mean / usual - 1.0,
             statistic: chart.cusum.sum(),
             chart: chart.name.to_owned(),
+            stands: false,
         });
         self.left = Some(0);
         let begins = self.next.is_none();

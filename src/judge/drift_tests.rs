@@ -251,6 +251,9 @@ fn what_was_found_guilty_is_no_baseline_and_its_return_ends_the_alarm() {
     assess(&mut trend);
     let rung: Vec<&str> = trend.alarms.iter().map(|a| a.run.as_str()).collect();
     assert_eq!(rung, ["r0020", "r0050"], "once each time it leaves");
+    let stand: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
+    assert_eq!(stand, [false, true], "the first ended when it came back");
+    assert_eq!(trend.standing().expect("it is away").alarm, trend.alarms[1]);
     let baseline = trend.baseline.expect("thirty good points");
     assert!((baseline.mean - 750.0).abs() < 2.0, "{baseline:?}");
     assert_eq!(baseline.count, 30 - 2, "what came back is believed from the third on");
@@ -271,8 +274,12 @@ fn a_new_level_that_nothing_is_found_against_becomes_what_is_usual() {
     let near = |at: usize| at - 1..=at + 1;
     let [(first, true), (second, true)] = rung.as_slice() else { panic!("{:?}", trend.alarms) };
     assert!(near(30).contains(first) && near(45).contains(second), "{:?}", trend.alarms);
+    assert_eq!(trend.alarms.iter().filter(|a| a.stands).count(), 1, "{:?}", trend.alarms);
     let up = assessed(series([vec![700.0; 10], vec![740.0; 3]].concat()));
     assert!(up.alarms.len() == 1 && 0.05 < up.alarms[0].shift, "{:?}", up.alarms);
+    assert!(up.alarms[0].stands && up.standing().is_none(), "more is not worse");
+    let slower = Trend { unit: Unit::Microseconds, ..up };
+    assert!(slower.standing().is_some(), "of a latency it is");
 }
 
 #[test]
@@ -286,6 +293,7 @@ fn a_new_driver_begins_a_new_baseline_and_its_step_is_shown_beside_it() {
     assess(&mut trend);
     let rung: Vec<&str> = trend.alarms.iter().map(|a| a.since.as_str()).collect();
     assert_eq!(rung, ["r0020"], "{:?}", trend.alarms);
+    assert!(trend.standing().is_none(), "what was learnt since is usual now");
     let baseline = trend.baseline.expect("twelve points");
     assert_eq!((baseline.since.as_str(), baseline.count), ("r0020", 12));
     // Until there are enough under the new one, nothing is usual.

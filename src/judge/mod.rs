@@ -9,7 +9,7 @@ mod asserted;
 mod causes;
 mod cells;
 mod claims;
-mod collective;
+pub mod collective;
 mod common;
 pub mod compared;
 pub mod confirm;

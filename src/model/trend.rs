@@ -112,6 +112,10 @@ pub struct Alarm {
     pub statistic: f64,
     /// Which chart rang: `fast` for steps, `slow` for drifts.
     pub chart: String,
+    /// The part is still where it went: it did not come back, nothing of it was
+    /// changed, and where it is was not learnt as usual.
+    #[serde(default)]
+    pub stands: bool,
 }
 
 /// What is not the same as in the run before.
@@ -191,6 +195,22 @@ impl Trend {
         self.changes.iter().filter(|c| *from <= c.at && c.at <= alarm.at).collect()
     }
 
+    /// Whether an alarm is for the worse: less, or of a latency more.
+    pub fn is_worse(&self, alarm: &Alarm) -> bool {
+        if self.unit.is_bandwidth() { alarm.shift < 0.0 } else { 0.0 < alarm.shift }
+    }
+
+    /// The alarm for the worse that nothing has ended.
+    pub fn standing(&self) -> Option<Standing> {
+        let alarm = self.alarms.last().filter(|alarm| alarm.stands && self.is_worse(alarm))?;
+        Some(Standing {
+            part: self.part.clone(),
+            testcase: self.testcase.clone(),
+            alarm: alarm.clone(),
+            beside: self.beside(alarm).into_iter().cloned().collect(),
+        })
+    }
+
     /// The last point.
     pub fn last(&self) -> Option<&Point> {
         self.points.last()
@@ -203,6 +223,20 @@ impl Trend {
         let share = if self.unit.is_bandwidth() { last / usual } else { usual / last };
         Some(share).filter(|share| share.is_finite())
     }
+}
+
+/// An alarm for the worse that nothing has ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Standing {
+    /// Whose.
+    pub part: Part,
+    /// The test.
+    pub testcase: String,
+    /// The alarm.
+    pub alarm: Alarm,
+    /// What changed from the run that it dates back to until the run that rang it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Changed>,
 }
 
 /// A node in the history.

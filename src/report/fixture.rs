@@ -388,6 +388,7 @@ pub(super) fn trends() -> Vec<Trend> {
         shift: -0.056,
         statistic: 41.0,
         chart: "fast".to_owned(),
+        stands: false,
     });
     low.changes.push(Changed {
         run: change,

@@ -14,6 +14,7 @@ use crate::act::budget::Share;
 use crate::model::certificate::Certificate;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::trend::Standing;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
 use levels::PathClass;
@@ -69,7 +70,7 @@ pub struct NodeState {
     /// Its certificate.
     pub certificate: Option<Certified>,
     /// Drift alarms that stand.
-    pub alarms: usize,
+    pub alarms: Vec<Standing>,
 }
 
 impl NodeState {
@@ -80,7 +81,7 @@ impl NodeState {
     /// Whether somebody should see it even where there is no room for all.
     fn is_notable(&self, now: i64) -> bool {
         self.verdict() != Outcome::Pass
-            || 0 < self.alarms
+            || !self.alarms.is_empty()
             || self.certificate.is_some_and(|it| it.state(now) != "counting")
     }
 }
@@ -154,6 +155,10 @@ pub struct State {
     pub profiles: BTreeMap<String, ProfileState>,
     /// The gate, where there is one.
     pub gate: Option<GateState>,
+    /// Drift alarms of domains that stand.
+    pub drifting: BTreeMap<DomainName, Vec<Standing>>,
+    /// The history could be read, or there is none: alarms that are not here are over.
+    pub is_history_read: bool,
     /// What could not be read.
     pub troubles: usize,
 }
@@ -163,6 +168,7 @@ pub struct State {
 pub fn families(state: &State, most: usize) -> Vec<Family> {
     let mut all = Vec::from(whole(state));
     all.extend(nodes(state, most));
+    all.push(drifting(state, most));
     all.extend(certificates(state));
     all.extend(profiles(state));
     all.extend(state.gate.as_ref().map(gate).into_iter().flatten());
@@ -233,11 +239,20 @@ fn nodes(state: &State, most: usize) -> [Family; 9] {
             expires.add([node], seconds(certificate.expires));
             void.add([node], f64::from(u8::from(certificate.is_void)));
         }
-        if 0 < it.alarms {
-            alarms.add([node], number(it.alarms));
+        if !it.alarms.is_empty() {
+            alarms.add([node], number(it.alarms.len()));
         }
     }
     [left_out, verdict, measured, worst, detectable, issued, expires, void, alarms]
+}
+
+/// Domains whose level drifts: as many as nodes may be shown.
+fn drifting(state: &State, most: usize) -> Family {
+    let mut alarms = Family::of(&of::DOMAIN_ALARMS);
+    for (domain, it) in state.drifting.iter().take(most) {
+        alarms.add([domain.as_str()], number(it.len()));
+    }
+    alarms
 }
 
 fn certificates(state: &State) -> [Family; 2] {

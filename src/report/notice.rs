@@ -20,6 +20,7 @@ use super::metrics::State;
 use super::plain::clip;
 use super::plain::percent;
 use super::plain::plain;
+use super::trend;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionResult;
@@ -27,6 +28,7 @@ use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::moment::rfc3339;
 use crate::model::run::Run;
+use crate::model::trend::Standing;
 use crate::model::verdict::Finding;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
@@ -147,6 +149,9 @@ pub struct Occasion {
     /// Domains that were measured whole: what was told of their parts and is not
     /// among the items is over.
     pub covered: BTreeSet<DomainName>,
+    /// How keys begin of which all that stand are among the items: what was told of
+    /// such a one and is not among them is over.
+    pub whole: BTreeSet<String>,
 }
 
 /// What a run has to tell. An interrupted one tells of nothing that it left
@@ -209,16 +214,13 @@ pub fn of_state(state: &State) -> Occasion {
             // A void one was drained or is other hardware, which is told otherwise.
             _ => {}
         }
-        let key = format!("drift/{name}");
-        if 0 < it.alarms {
-            let mut item = item(key, Event::Drift, "drifts from what is usual for it");
-            (item.node, item.domain) = (Some(name.clone()), it.domain.clone());
-            item.how = format!("{} series of the node have a drift alarm that stands", it.alarms);
-            item.next = Some(format!("see `fabricgate history {name}`"));
-            occasion.items.push(item);
-        } else {
-            occasion.well.insert(key);
-        }
+        occasion.items.extend(it.alarms.iter().map(|alarm| drift(alarm, it.domain.as_ref())));
+    }
+    for (domain, alarms) in &state.drifting {
+        occasion.items.extend(alarms.iter().map(|alarm| drift(alarm, Some(domain))));
+    }
+    if state.is_history_read {
+        occasion.whole.insert(DRIFTS.to_owned());
     }
     match &state.gate {
         Some(gate) if gate.is_tripped => {
@@ -235,8 +237,12 @@ pub fn of_state(state: &State) -> Occasion {
     occasion
 }
 
+const NODE_DRIFTS: &str = "left what is usual for the node";
+const DOMAIN_DRIFTS: &str = "its level left what is usual for the domain";
 const BREAKER: &str = "breaker";
 const FROZEN: &str = "frozen";
+/// How the keys of drifts begin.
+const DRIFTS: &str = "drift/";
 
 fn of_node(node: &NodeName) -> String {
     format!("node/{node}")
@@ -309,6 +315,23 @@ fn frozen(why: &str) -> Item {
     item.how = short(why);
     item.next =
         Some("look for what the suspects have in common before anything is drained".to_owned());
+    item
+}
+
+/// A part that left for the worse what is usual for it, in one test.
+fn drift(standing: &Standing, domain: Option<&DomainName>) -> Item {
+    let Standing { part, testcase, .. } = standing;
+    let (kind, place, option) = match (&part.node, domain) {
+        (Some(node), _) => ("node", node.as_str(), ""),
+        (None, domain) => ("domain", domain.map_or("", DomainName::as_str), "--domain "),
+    };
+    let what = if kind == "node" { NODE_DRIFTS } else { DOMAIN_DRIFTS };
+    let mut item = item(format!("{DRIFTS}{kind}/{place}/{testcase}"), Event::Drift, what);
+    (item.node, item.domain) = (part.node.clone(), domain.cloned());
+    item.how = short(&trend::standing_words(standing));
+    item.next = Some(short(&format!(
+        "see `fabricgate history {option}{place}`; nothing is done about a node because of this"
+    )));
     item
 }
 

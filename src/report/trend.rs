@@ -23,6 +23,7 @@ use crate::model::trend::Changed;
 use crate::model::trend::HistoryDocument;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
+use crate::model::trend::Standing;
 use crate::model::trend::Trend;
 
 /// Series that are shown before the rest is only counted.
@@ -168,31 +169,51 @@ fn alarms(page: &mut Page, document: &HistoryDocument) {
 
 /// An alarm in a sentence, with what changed at that time.
 pub fn alarm_words(trend: &Trend, alarm: &Alarm) -> String {
-    let way = if alarm.shift < 0.0 { "less" } else { "more" };
-    let chart = if alarm.chart == "slow" { "a drift" } else { "a step" };
-    let changes = trend.beside(alarm);
-    let beside = match changes.as_slice() {
-        [] => "nothing else is known to have changed then".to_owned(),
-        some => {
-            let of = trend.part.node.as_ref();
-            let named: Vec<String> =
-                some.iter().take(MOST_CHANGES).map(|c| change_words(c, of)).collect();
-            let more = match some.len().saturating_sub(MOST_CHANGES) {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
-            format!("at that time: {}{more}", named.join("; "))
-        }
-    };
+    let of = trend.part.node.as_ref();
     format!(
-        "{} {}, {}: {} {way} than usual from run {} on, seen in {}, {chart}; {beside}",
+        "{} {}, {}: {}; {}",
         day(&alarm.at),
         name(&trend.part),
         trend.testcase,
+        left_words(alarm),
+        beside_words(trend.beside(alarm).into_iter(), of),
+    )
+}
+
+/// An alarm that stands in a sentence without its node, which is named before it.
+pub fn standing_words(standing: &Standing) -> String {
+    let Standing { part, testcase, alarm, beside } = standing;
+    let beside = beside_words(beside.iter(), part.node.as_ref());
+    format!("{testcase}: {} ({}); {beside}", left_words(alarm), day(&alarm.at))
+}
+
+/// How far a series left what was usual, and since when.
+fn left_words(alarm: &Alarm) -> String {
+    let way = if alarm.shift < 0.0 { "less" } else { "more" };
+    let chart = if alarm.chart == "slow" { "a drift" } else { "a step" };
+    format!(
+        "{} {way} than usual from run {} on, seen in {}, {chart}",
         percent(alarm.shift.abs()),
         alarm.since,
         alarm.run,
     )
+}
+
+/// What changed at that time; of a node that is named already without its name.
+pub fn beside_words<'c>(
+    changes: impl ExactSizeIterator<Item = &'c Changed>,
+    of: Option<&NodeName>,
+) -> String {
+    let all = changes.len();
+    if all == 0 {
+        return "nothing else is known to have changed then".to_owned();
+    }
+    let named: Vec<String> = changes.take(MOST_CHANGES).map(|c| change_words(c, of)).collect();
+    let more = match all.saturating_sub(MOST_CHANGES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("at that time: {}{more}", named.join("; "))
 }
 
 /// A change in words: `driver 580.1 -> 580.2`.
@@ -306,7 +327,7 @@ pub fn kind(kind: PartKind) -> &'static str {
 }
 
 /// The day of a moment in RFC 3339.
-fn day(at: &str) -> &str {
+pub(super) fn day(at: &str) -> &str {
     at.get(..10).unwrap_or(at)
 }
 

@@ -13,6 +13,7 @@ use super::RailEnd;
 use super::Reach;
 use super::Source;
 use super::Verified;
+use crate::act::device;
 use crate::act::topology;
 use crate::inventory::measured;
 use crate::model::cell::Cell;
@@ -220,6 +221,10 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
             }
         }
         confirm(&findings, &mut gpus);
+        let told: BTreeMap<u32, &str> =
+            gpus.iter().filter_map(|(index, gpu)| Some((*index, gpu.uuid.as_deref()?))).collect();
+        let count = own.and_then(|own| own.gpus_per_node);
+        let device = device::of_verdicts(node, &run.verdicts, &told, count);
         let machine = source.machines.iter().rfind(|machine| machine.node == *node);
         members.insert(
             node.clone(),
@@ -243,6 +248,7 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
                 rails: rail_ends(source, node, verdict.map(|verdict| verdict.outcome)),
                 leaf: run.claims.leaf_of(node).map(|leaf| leaf.name.clone()),
                 boot_id: machine.and_then(|machine| machine.environment.boot_id.clone()),
+                device,
             },
         );
     }

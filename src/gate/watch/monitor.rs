@@ -16,6 +16,7 @@ use crate::gate::shown;
 use crate::gate::shown::Sources;
 use crate::gate::stamp;
 use crate::notify::aside::Aside;
+use crate::record::history::Alarms;
 use crate::record::latest::Latest;
 use crate::record::signing::Trust;
 use crate::report::metrics;
@@ -41,6 +42,10 @@ pub struct Monitor {
     pub policy: Policy,
     /// Whose certificates count.
     pub trust: Trust,
+    /// Keys that could not be read when the watch began.
+    pub unread: Vec<String>,
+    /// The history, where runs are kept in one.
+    pub history: Option<PathBuf>,
     /// How often.
     pub interval: Duration,
     /// Who tells people.
@@ -55,11 +60,11 @@ pub fn start(
     say: impl Fn(&str) + Send + 'static,
 ) -> io::Result<()> {
     std::thread::Builder::new().name("monitor".to_owned()).spawn(move || {
-        let mut latest = Latest::default();
+        let (mut latest, mut alarms) = (Latest::default(), Alarms::default());
         let mut told = BTreeSet::new();
         loop {
             let claims = vitals.claims();
-            monitor.turn(&mut latest, &vitals, &mut told, &say);
+            monitor.turn(&mut latest, &mut alarms, &vitals, &mut told, &say);
             std::thread::sleep(if claims.is_some() { monitor.interval } else { SOON });
         }
     })?;
@@ -70,11 +75,15 @@ impl Monitor {
     fn turn(
         &self,
         latest: &mut Latest,
+        alarms: &mut Alarms,
         vitals: &Vitals,
         told: &mut BTreeSet<String>,
         say: &impl Fn(&str),
     ) {
         let claims = vitals.claims();
+        if let Some(history) = &self.history {
+            alarms.refresh(history);
+        }
         let shown = shown::state(
             latest,
             &Sources {
@@ -85,6 +94,8 @@ impl Monitor {
                 fleet: claims.as_deref(),
                 policy: &self.policy,
                 trust: &self.trust,
+                unread: &self.unread,
+                alarms,
                 now: &stamp::stamp(),
             },
         );

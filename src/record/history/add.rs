@@ -19,6 +19,7 @@ use super::identity;
 use super::rolled;
 use super::rolled::Rolled;
 use super::rolled::Value;
+use crate::model::recording::Recording;
 use crate::model::trend::PartKind;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
@@ -61,6 +62,7 @@ pub struct Rebuilt {
 struct Kept {
     stored: Stored,
     signature: String,
+    recordings: Vec<Recording>,
     verdicts: Verdicts,
     rolled: Rolled,
 }
@@ -169,7 +171,9 @@ fn signature(folder: &Path) -> String {
         let found = fs::metadata(folder.join(name)).ok();
         found.map(|found| (found.len(), found.mtime(), found.mtime_nsec()))
     };
-    digest(&[file::RUN, file::CLAIMS, file::VERDICTS, file::CELLS, file::MACHINES].map(of))
+    let files =
+        [file::RUN, file::CLAIMS, file::VERDICTS, file::CELLS, file::MACHINES, file::MEASUREMENTS];
+    digest(&files.map(of))
 }
 
 /// A run that is in it: its number, its folder's signature, whether it was thinned.
@@ -186,16 +190,17 @@ fn kept(stored: Stored, signature: String) -> Result<Option<Kept>, RecordError> 
     else {
         return Ok(None);
     };
-    let rolled = rolled::roll(&stored.cells()?, &verdicts);
-    Ok(Some(Kept { stored, signature, verdicts, rolled }))
+    let recordings = stored.recordings()?;
+    let rolled = rolled::roll(&stored.cells()?, &recordings, &verdicts);
+    Ok(Some(Kept { stored, signature, recordings, verdicts, rolled }))
 }
 
 /// Writes a run. Errors of its folder are the outer, those of the database the
 /// inner.
 fn put(connection: &Connection, kept: &Kept) -> Result<rusqlite::Result<()>, RecordError> {
-    let (machines, recordings) = (kept.stored.machines()?, kept.stored.recordings()?);
-    let tools = identity::tools(&recordings, &kept.stored.record.info.version);
-    let identities = identity::identities(&kept.stored.claims, &machines, &recordings);
+    let (machines, recordings) = (kept.stored.machines()?, &kept.recordings);
+    let tools = identity::tools(recordings, &kept.stored.record.info.version);
+    let identities = identity::identities(&kept.stored.claims, &machines, recordings);
     let all = || -> rusqlite::Result<()> {
         let n = put_run(connection, kept, &json(&tools))?;
         put_nodes(connection, n, kept, &identities)?;

@@ -5,11 +5,13 @@
 //! taken for a change. Pure.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::said::FabricSaid;
 use crate::model::trend::ChangeKind;
 use crate::model::worker::Machine;
 
@@ -40,10 +42,10 @@ pub fn identities(
             put(&format!("neighbour of {device}"), &Some(format!("{leaf}{port}")));
             put(&format!("{device} GUID"), &nic.guid);
         }
-        for fabric in &said.fabric {
-            if let (None, Some(clique)) = (fabric.gpu, fabric.clique()) {
-                put("clique", &Some(clique));
-            }
+        // Of the node, or of all of its GPUs that say one.
+        let cliques: BTreeSet<String> = said.fabric.iter().filter_map(FabricSaid::clique).collect();
+        if let (1, clique) = (cliques.len(), cliques.into_iter().next()) {
+            put("clique", &clique);
         }
     }
     for recording in recordings {
@@ -56,6 +58,9 @@ pub fn identities(
         for device in &facts.devices {
             if let Some(uuid) = &device.uuid {
                 is.insert(format!("GPU {} UUID", device.index), uuid.clone());
+            }
+            if let Some(address) = device.bus_id.as_deref().and_then(address) {
+                is.insert(format!("GPU {} PCI address", device.index), address);
             }
         }
     }
@@ -85,6 +90,15 @@ pub fn identities(
     all
 }
 
+/// A PCI address as domain, bus and device, which tools write with other widths.
+fn address(text: &str) -> Option<String> {
+    let hex = |text: &str| u32::from_str_radix(text, 16).ok();
+    let (place, device) = text.trim().rsplit_once(':')?;
+    let (domain, bus) = place.rsplit_once(':').unwrap_or(("0", place));
+    let device = device.split('.').next()?;
+    Some(format!("{:04x}:{:02x}:{:02x}", hex(domain)?, hex(bus)?, hex(device)?))
+}
+
 /// The tools that measured, with their versions.
 pub(super) fn tools(recordings: &[Recording], own: &str) -> BTreeMap<String, String> {
     let mut tools = BTreeMap::from([("fabricgate".to_owned(), own.to_owned())]);
@@ -107,6 +121,7 @@ pub fn kind(name: &str) -> ChangeKind {
         // Another kernel takes another boot, and counts as one.
         "boot" | "kernel" => ChangeKind::Boot,
         "rack" | "slot" => ChangeKind::Slot,
+        _ if name.ends_with(" PCI address") => ChangeKind::Slot,
         "clique" | "domain" => ChangeKind::Claim,
         _ if name.ends_with(" VBIOS") || name.ends_with(" firmware") => ChangeKind::Firmware,
         _ if name.starts_with("neighbour of ") => ChangeKind::Neighbour,

@@ -5,12 +5,14 @@
 //! never wait for it: whoever adds a run has its verdict already.
 
 mod add;
+mod changes;
 pub mod identity;
 mod open;
 mod read;
 mod retain;
 mod rolled;
 mod schema;
+mod standing;
 #[cfg(test)]
 mod tests;
 use std::fs::File;
@@ -27,6 +29,8 @@ pub use read::NodeRuns;
 pub use read::Selection;
 pub use retain::Retention;
 pub use retain::Thinned;
+pub use standing::Alarms;
+pub use standing::Drifts;
 
 use super::RecordError;
 
@@ -35,6 +39,8 @@ use super::RecordError;
 pub struct History {
     path: PathBuf,
     connection: Connection,
+    /// The older version that it had until it was opened.
+    was: Option<i64>,
     /// Held by the one who writes, until it is closed.
     _lock: Option<File>,
 }
@@ -129,6 +135,11 @@ impl History {
     /// Where it is.
     pub fn path(&self) -> &std::path::Path {
         &self.path
+    }
+
+    /// The older version that it had until it was opened now, and the present one.
+    pub fn brought_up(&self) -> Option<(i64, i64)> {
+        self.was.map(|was| (was, schema::VERSION))
     }
 
     /// What an error of the database means for this file.

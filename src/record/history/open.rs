@@ -49,14 +49,30 @@ impl History {
                 .map_err(wrong)?;
             schema::create(&transaction).map_err(wrong)?;
             transaction.commit().map_err(wrong)?;
-        } else if fs::metadata(path).is_ok_and(|found| found.len() <= CHECKED) {
-            whole(&connection, path)?;
+        } else {
+            if fs::metadata(path).is_ok_and(|found| found.len() <= CHECKED) {
+                whole(&connection, path)?;
+            }
+            if found < schema::VERSION {
+                let transaction = connection
+                    .transaction_with_behavior(TransactionBehavior::Immediate)
+                    .map_err(wrong)?;
+                schema::bring_up(&transaction, found).map_err(wrong)?;
+                transaction.commit().map_err(wrong)?;
+            }
         }
-        Ok(Self { path: path.to_owned(), connection, _lock: Some(lock) })
+        let was = Some(found).filter(|found| (1..schema::VERSION).contains(found));
+        Ok(Self { path: path.to_owned(), connection, was, _lock: Some(lock) })
     }
 
-    /// Opens one that is there, to be read only.
+    /// Opens one that is there, to be read only: also one of an older version, whose
+    /// tables say less.
     pub fn open_read_only(path: &Path) -> Result<Self, HistoryError> {
+        Self::open_read_only_within(path, PATIENCE)
+    }
+
+    /// The same, for somebody who waits no longer than this for a writer.
+    pub fn open_read_only_within(path: &Path, patience: Duration) -> Result<Self, HistoryError> {
         if !path.exists() {
             return Err(HistoryError::Missing { path: path.to_owned() });
         }
@@ -67,11 +83,11 @@ impl History {
             let name = format!("file:{name}{}", if immutable { "?immutable=1" } else { "" });
             let opened = Connection::open_with_flags(name, flags);
             let connection = opened.map_err(|source| meaning(path, source))?;
-            connection.busy_timeout(PATIENCE).map_err(|source| meaning(path, source))?;
+            connection.busy_timeout(patience).map_err(|source| meaning(path, source))?;
             if version(&connection, path)? == 0 {
                 return Err(HistoryError::Missing { path: path.to_owned() });
             }
-            Ok(Self { path: path.to_owned(), connection, _lock: None })
+            Ok(Self { path: path.to_owned(), connection, was: None, _lock: None })
         };
         match read(false) {
             // A folder that cannot be written holds no shared memory for the log.
@@ -115,7 +131,7 @@ fn version(connection: &Connection, path: &Path) -> Result<i64, HistoryError> {
         (_, schema::APPLICATION) if schema::VERSION < found => {
             Err(HistoryError::Newer { path: path.to_owned(), found, known: schema::VERSION })
         }
-        (_, schema::APPLICATION) => Ok(found),
+        (_, schema::APPLICATION) if 0 < found => Ok(found),
         _ => Err(HistoryError::Foreign { path: path.to_owned() }),
     }
 }

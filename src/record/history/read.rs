@@ -7,14 +7,10 @@ use rusqlite::params;
 
 use super::History;
 use super::HistoryError;
-use super::identity;
-use super::identity::Identity;
 use super::rolled;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::trend::Alarm;
-use crate::model::trend::ChangeKind;
-use crate::model::trend::Changed;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
 use crate::model::trend::Point;
@@ -219,8 +215,10 @@ impl History {
         let mut trends: Vec<Trend> =
             self.trends_by_id(selection)?.into_iter().map(|(_, trend)| trend).collect();
         if selection.has_kind(PartKind::Link) {
-            trends.extend(self.paths(selection)?);
-            self.say_changes(&mut trends.iter_mut().filter(|t| t.part.kind == PartKind::Link))?;
+            let meanwhile = self.meanwhile()?;
+            let mut paths = self.paths(selection)?;
+            paths.iter_mut().for_each(|trend| meanwhile.say(trend));
+            trends.extend(paths);
         }
         trends.sort_by(|a, b| (&a.part, &a.testcase).cmp(&(&b.part, &b.testcase)));
         Ok(trends)
@@ -231,7 +229,19 @@ impl History {
         &self,
         selection: &Selection,
     ) -> Result<Vec<(i64, Trend)>, HistoryError> {
-        let mut trends = self.series(selection)?;
+        let mut trends = Vec::new();
+        self.each(selection, |id, trend| trends.push((id, trend)))?;
+        Ok(trends)
+    }
+
+    /// The same, one after the other: all series of a large fleet at once are
+    /// more than a login node has room for.
+    pub(super) fn each(
+        &self,
+        selection: &Selection,
+        mut with: impl FnMut(i64, Trend),
+    ) -> Result<(), HistoryError> {
+        let meanwhile = self.meanwhile()?;
         let since = selection.since_unix.unwrap_or(i64::MIN);
         let mut points = self.prepare(
             "SELECT run, at, at_unix, value, error, expected, points.outcome
@@ -246,10 +256,12 @@ impl History {
             "SELECT run, at, since, shift, statistic, chart FROM alarms
              WHERE series = ?1 AND ?2 <= at_unix ORDER BY at_unix",
         )?;
-        for (id, trend) in &mut trends {
-            let id = *id;
+        for (id, mut trend) in self.series(selection)? {
             let read = points.query_map(params![id, since], point).and_then(Iterator::collect);
             trend.points = read.map_err(|error| self.error(error))?;
+            if trend.points.is_empty() {
+                continue;
+            }
             let read = alarms.query_map(params![id, since], |row| {
                 Ok(Alarm {
                     run: row.get(0)?,
@@ -258,13 +270,14 @@ impl History {
                     shift: row.get(3)?,
                     statistic: row.get(4)?,
                     chart: row.get(5)?,
+                    stands: false,
                 })
             });
             trend.alarms = read.and_then(Iterator::collect).map_err(|error| self.error(error))?;
+            meanwhile.say(&mut trend);
+            with(id, trend);
         }
-        trends.retain(|(_, trend)| !trend.points.is_empty());
-        self.say_changes(&mut trends.iter_mut().map(|(_, trend)| trend))?;
-        Ok(trends)
+        Ok(())
     }
 
     /// The series that are selected, without points.
@@ -297,107 +310,6 @@ impl History {
             test && selection.has_kind(trend.part.kind) && selection.has(&trend.part)
         });
         Ok(rows)
-    }
-
-    /// What changed between runs, in order of time: of these nodes, or of all
-    /// where none is named, and what concerns everybody.
-    pub fn changes(&self, nodes: &BTreeSet<NodeName>) -> Result<Vec<Changed>, HistoryError> {
-        let mut changes = Vec::new();
-        let mut before: Option<Listed> = None;
-        for run in self.runs()? {
-            if let Some(before) = &before {
-                changes.extend(of_everybody(before, &run));
-            }
-            before = Some(run);
-        }
-        let rows = self.query(
-            "SELECT nodes.node, run, at, at_unix, domain, facts
-             FROM nodes JOIN counted USING (n) LEFT JOIN identities ON identities.id = identity
-             ORDER BY nodes.node, at_unix, run",
-            [],
-            |row| {
-                let domain: Option<String> = row.get(4)?;
-                let facts: Option<String> = row.get(5)?;
-                let mut is: Identity =
-                    facts.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-                is.extend(domain.map(|domain| ("domain".to_owned(), domain)));
-                let node = NodeName::from(row.get::<_, String>(0)?);
-                Ok((
-                    node,
-                    row.get::<_, String>(1)?,
-                    row.get::<_, String>(2)?,
-                    row.get::<_, i64>(3)?,
-                    is,
-                ))
-            },
-        )?;
-        let mut known: Option<(NodeName, Identity)> = None;
-        for (node, run, at, _, is) in rows {
-            if !nodes.is_empty() && !nodes.contains(&node) {
-                continue;
-            }
-            let mut was = match known.take() {
-                Some((of, was)) if of == node => was,
-                _ => Identity::new(),
-            };
-            for (what, before, after) in identity::differences(&was, &is) {
-                let (run, at, node) = (run.clone(), at.clone(), Some(node.clone()));
-                changes.push(Changed {
-                    run,
-                    at,
-                    node,
-                    kind: identity::kind(&what),
-                    what,
-                    before,
-                    after,
-                });
-            }
-            // What a run did not say is as it was said last.
-            was.extend(is);
-            known = Some((node, was));
-        }
-        changes.sort_by(|a, b| {
-            (&a.at, &a.run, &a.node, &a.what).cmp(&(&b.at, &b.run, &b.node, &b.what))
-        });
-        Ok(changes)
-    }
-
-    /// Puts beside each series what changed of its part while it ran.
-    fn say_changes(
-        &self,
-        trends: &mut dyn Iterator<Item = &mut Trend>,
-    ) -> Result<(), HistoryError> {
-        let mut of: BTreeMap<Option<NodeName>, Vec<Changed>> = BTreeMap::new();
-        for changed in self.changes(&BTreeSet::new())? {
-            of.entry(changed.node.clone()).or_default().push(changed);
-        }
-        let mut members: BTreeMap<DomainName, BTreeSet<NodeName>> = BTreeMap::new();
-        for (node, domain) in self.homes()? {
-            members.entry(domain).or_default().insert(node);
-        }
-        for trend in trends {
-            let mut nodes: BTreeSet<Option<NodeName>> = BTreeSet::from([None]);
-            let part = &trend.part;
-            match part.kind {
-                PartKind::Domain => {
-                    let members = part.domain.as_ref().and_then(|domain| members.get(domain));
-                    nodes.extend(members.into_iter().flatten().cloned().map(Some));
-                }
-                _ => {
-                    nodes.insert(part.node.clone());
-                    let peer = part.peer.as_deref().and_then(|peer| peer.split(':').next());
-                    nodes.extend(peer.map(|peer| Some(NodeName::from(peer))));
-                }
-            }
-            let (Some(first), Some(last)) = (trend.points.first(), trend.points.last()) else {
-                continue;
-            };
-            let during = |c: &&Changed| first.at < c.at && c.at <= last.at;
-            let all = nodes.iter().filter_map(|node| of.get(node)).flatten();
-            trend.changes = all.filter(during).filter(|c| concerns(c, part)).cloned().collect();
-            trend.changes.sort_by(|a, b| (&a.at, &a.node, &a.what).cmp(&(&b.at, &b.node, &b.what)));
-        }
-        Ok(())
     }
 
     /// Paths: they are kept as one list a run and test.
@@ -507,7 +419,7 @@ impl History {
     }
 
     /// The domain that each node was last claimed to be in.
-    fn homes(&self) -> Result<BTreeMap<NodeName, DomainName>, HistoryError> {
+    pub(super) fn homes(&self) -> Result<BTreeMap<NodeName, DomainName>, HistoryError> {
         let rows = self.query(
             "SELECT nodes.node, domain FROM nodes JOIN counted USING (n)
              WHERE domain IS NOT NULL ORDER BY at_unix, run",
@@ -550,45 +462,8 @@ fn point(row: &rusqlite::Row<'_>) -> rusqlite::Result<Point> {
     })
 }
 
-/// What concerns everybody and is not as in the run before.
-fn of_everybody(before: &Listed, after: &Listed) -> Vec<Changed> {
-    let changed = |kind, what: &str, was: &str, is: &str| Changed {
-        run: after.run.clone(),
-        at: after.at.clone(),
-        node: None,
-        kind,
-        what: what.to_owned(),
-        before: was.to_owned(),
-        after: is.to_owned(),
-    };
-    let tools = identity::differences(&before.tools, &after.tools);
-    let mut all: Vec<Changed> =
-        tools.iter().map(|(what, was, is)| changed(ChangeKind::Tool, what, was, is)).collect();
-    if before.thresholds != after.thresholds {
-        let (was, is) = (&before.thresholds, &after.thresholds);
-        all.push(changed(ChangeKind::Thresholds, "expectations", was, is));
-    }
-    all
-}
-
-/// Whether a change can be behind what a part shows: another GPU's is not.
-fn concerns(changed: &Changed, part: &Part) -> bool {
-    let Some(index) = changed.what.strip_prefix("GPU ").and_then(|rest| rest.split(' ').next())
-    else {
-        return true;
-    };
-    let is = |node: Option<&str>, gpu: Option<u32>| {
-        changed.node.as_ref().map(|n| n.as_str()) == node
-            && gpu.is_none_or(|gpu| index.parse() == Ok(gpu))
-    };
-    let peer = part.peer.as_deref().map(end);
-    part.kind == PartKind::Domain
-        || is(part.node.as_ref().map(|n| n.as_str()), part.gpu)
-        || peer.is_some_and(|(node, gpu)| is(Some(node.as_str()), gpu))
-}
-
 /// An end of a path: `node:gpu`, or `node`.
-fn end(text: &str) -> (NodeName, Option<u32>) {
+pub(super) fn end(text: &str) -> (NodeName, Option<u32>) {
     match text.rsplit_once(':').and_then(|(node, gpu)| Some((node, gpu.parse().ok()?))) {
         Some((node, gpu)) => (NodeName::from(node), Some(gpu)),
         None => (NodeName::from(text), None),

@@ -2,16 +2,20 @@
 //!
 //! A path is the median of its readings; a GPU the median over its partners, per
 //! direction; a node its least GPU; an end of a rail the median over its
-//! partners; a domain the median over its GPUs. How a part came out is what the
-//! run's verdicts say. Pure: nothing is judged and nothing opened here.
+//! partners; a domain the median over its GPUs. A collective is a number of the node
+//! or domain that it ran on. How a part came out is what the run's verdicts say.
+//! Pure: nothing is judged and nothing opened here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::judge::collective;
 use crate::judge::robust;
 use crate::model::cell::Cell;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
 use crate::model::unit::Unit;
@@ -20,6 +24,7 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
+use crate::plan::CONFIRM_STAGE;
 
 /// What one part showed in one test.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,8 +87,8 @@ impl Read {
     }
 }
 
-/// Rolls up the cells of a run.
-pub(super) fn roll(cells: &[Cell], verdicts: &Verdicts) -> Rolled {
+/// Rolls up the cells of a run and what its collectives reached.
+pub(super) fn roll(cells: &[Cell], recordings: &[Recording], verdicts: &Verdicts) -> Rolled {
     let mut rolled = Rolled::default();
     let mut tests: BTreeMap<Test, Vec<&Cell>> = BTreeMap::new();
     for cell in cells.iter().filter(|c| c.value.is_some_and(f64::is_finite)) {
@@ -99,14 +104,20 @@ pub(super) fn roll(cells: &[Cell], verdicts: &Verdicts) -> Rolled {
             }
         }
     }
+    // Over all rails of a test: a node is its least end, whichever rail that is on.
+    let mut by_test: BTreeMap<(Arc<str>, Unit), Vec<Value>> = BTreeMap::new();
     for (test, cells) in &tests {
-        let mut of_test = of_test(test, cells, &mut rolled);
+        let values = of_test(test, cells, &mut rolled);
+        by_test.entry((test.0.clone(), test.1)).or_default().extend(values);
+    }
+    for mut of_test in by_test.into_values() {
         let least = least(&of_test);
         let middle = middle(&of_test);
         of_test.extend(least);
         of_test.extend(middle);
         rolled.values.append(&mut of_test);
     }
+    rolled.values.extend(collectives(recordings));
     for value in &mut rolled.values {
         value.outcome = outcome(&value.part, verdicts);
         if let (Some(node), Some(expected)) = (&value.part.node, value.expected)
@@ -220,6 +231,34 @@ fn middle(values: &[Value]) -> Vec<Value> {
         Some(Value { part, value: level, error: None, ..(*values.first()?).clone() })
     };
     domains.into_iter().filter_map(level).collect()
+}
+
+/// What collectives reached, each the best of its readings, as the judge takes it.
+/// Numbers of other ranks, of other sizes and of another path are another series.
+fn collectives(recordings: &[Recording]) -> Vec<Value> {
+    let mut best: BTreeMap<(Part, String, Unit), f64> = BTreeMap::new();
+    for recording in recordings.iter().filter(|it| it.stage != Some(CONFIRM_STAGE)) {
+        let part = match &recording.scope {
+            Scope::Node(node) => Part { node: Some(node.clone()), ..part(PartKind::Node, None) },
+            Scope::Domain(domain) => part(PartKind::Domain, Some(domain.clone())),
+            Scope::Pair(..) => continue,
+        };
+        for it in collective::reached(recording) {
+            if !it.unit.is_bandwidth() || !it.busbw.is_finite() {
+                continue;
+            }
+            let ranks = it.ranks.map_or_else(|| "?".to_owned(), |ranks| ranks.to_string());
+            let path = it.path.map(|path| format!(", {path}")).unwrap_or_default();
+            let name = format!("{}, {ranks} ranks, {} MiB{path}", it.testcase, it.bytes >> 20);
+            let known = best.entry((part.clone(), name, it.unit)).or_insert(it.busbw);
+            *known = it.busbw.max(*known);
+        }
+    }
+    let value = |((part, testcase, unit), value): ((Part, String, Unit), f64)| {
+        let testcase = Arc::from(testcase);
+        Value { part, testcase, unit, value, error: None, expected: None, outcome: None }
+    };
+    best.into_iter().map(value).collect()
 }
 
 fn part(kind: PartKind, domain: Option<DomainName>) -> Part {

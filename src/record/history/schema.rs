@@ -5,10 +5,14 @@
 //! `sqlite3` shell too: `docs/history.md` says what is in them.
 
 use rusqlite::Connection;
+use rusqlite::params;
+
+use super::read::named;
+use crate::model::unit::Unit;
 
 /// The version in `user_version`. One that is higher was written by a newer
 /// program.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 /// `fgat` in `application_id`, by which `file(1)` and we know our own files.
 pub(super) const APPLICATION: i64 = 0x6667_6174;
@@ -148,4 +152,47 @@ pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(TABLES)?;
     connection.pragma_update(None, "application_id", APPLICATION)?;
     connection.pragma_update(None, "user_version", VERSION)
+}
+
+/// Makes a file of an older version one of this, as far as its own tables tell: run
+/// folders may be gone, and what only the file still knows is kept as it is. Part of
+/// the caller's transaction, so that whatever stops it leaves the file as it was.
+///
+/// A step never drops a table or a row. What only a run folder tells is marked to be
+/// read again, and comes in where the folder is still there.
+pub(super) fn bring_up(connection: &Connection, from: i64) -> rusqlite::Result<()> {
+    if from < 2 {
+        to_2(connection)?;
+    }
+    connection.pragma_update(None, "user_version", VERSION)
+}
+
+/// From 1 to 2: the tables are the same. A node that several rails end at had the
+/// value of the first of them instead of the least; collectives were not kept.
+fn to_2(connection: &Connection) -> rusqlite::Result<()> {
+    let units: Vec<String> = connection
+        .prepare("SELECT DISTINCT unit FROM series WHERE kind = 'rail'")?
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    for unit in units {
+        let is_bandwidth = named::<Unit>(&unit).is_none_or(Unit::is_bandwidth);
+        // Beside min and max stand the other columns of that row (SQLite says so).
+        let least = if is_bandwidth { "min" } else { "max" };
+        let ends = "FROM points AS ends JOIN series AS rail ON rail.id = ends.series
+                    JOIN series AS own ON own.node = rail.node AND own.testcase = rail.testcase
+                                      AND own.unit = rail.unit
+                    WHERE rail.kind = 'rail' AND own.kind = 'node' AND own.unit = ?1";
+        connection
+            .prepare(&format!(
+                "UPDATE points SET (value, error, expected) = (least, of_least, expected_of_least)
+                 FROM (SELECT own.id AS id, ends.n AS n, {least}(ends.value) AS least,
+                              ends.error AS of_least, ends.expected AS expected_of_least
+                       {ends} GROUP BY own.id, ends.n) AS rolled
+                 WHERE points.series = rolled.id AND points.n = rolled.n"
+            ))?
+            .execute(params![unit])?;
+    }
+    // No folder has this signature: it is read again.
+    connection.execute("UPDATE runs SET signature = '' WHERE NOT thinned", [])?;
+    Ok(())
 }

@@ -26,6 +26,9 @@ use crate::record::file;
 use crate::record::folder::Folder;
 use crate::record::stored;
 
+mod standing;
+mod upgrade;
+
 const NODES: [&str; 2] = ["n1", "n2"];
 
 /// What a made-up run is.
@@ -497,4 +500,90 @@ proptest! {
         grown.rebuild(&site.runs()).expect("read");
         prop_assert_eq!(everything(&grown), before);
     }
+}
+
+/// What series of n1 show, by test.
+fn shown(history: &History, testcase: &str) -> Vec<(String, f64)> {
+    let nodes = [NodeName::from("n1")].into();
+    let selection =
+        Selection { nodes, testcase: Some(testcase.to_owned()), ..Selection::of([PartKind::Node]) };
+    let trends = history.trends(&selection).expect("read");
+    trends.iter().flat_map(|t| &t.points).map(|p| (p.run.clone(), p.value)).collect()
+}
+
+#[test]
+fn a_node_is_its_least_end_whichever_rail_that_is_on() {
+    let site = Site::new();
+    let folder = site.put(&made(0, 750.0));
+    let mut all = Vec::new();
+    for (rail, value) in [("rail0", 400.0), ("rail1", 300.0), ("rail2", 390.0)] {
+        for (src, dst) in [("n1", "n2"), ("n1", "n3"), ("n2", "n3")] {
+            let mut cell = cells(&[value]).remove(0);
+            (cell.src_node, cell.dst_node) = (Some(src.into()), Some(dst.into()));
+            (cell.src_gpu, cell.dst_gpu, cell.rail) = (None, None, Some(rail.to_owned()));
+            all.push(cell);
+        }
+    }
+    Folder::at(&folder).write_lines(file::CELLS, all).expect("written");
+    let mut history = site.history();
+    history.catch_up(&site.runs()).expect("read");
+    assert_eq!(shown(&history, "pairs"), [("run-0000".to_owned(), 300.0)]);
+    let domain = history.trends(&Selection::of([PartKind::Domain])).expect("read");
+    assert_eq!(domain[0].points[0].value, 390.0, "the middle over all rails");
+}
+
+#[test]
+fn collectives_are_series_of_what_they_ran_on_by_ranks_and_size() {
+    use crate::model::measurement::Measurement;
+    use crate::model::measurement::Series;
+    use crate::model::parsed::Parsed;
+    use crate::model::parsed::Tool;
+    use crate::model::recording::Recording;
+    use crate::model::recording::Scope;
+    let recording = |scope: Scope, ranks: u32, busbw: f64, stage: u8| {
+        let point = |bytes: u64, busbw: f64| crate::model::measurement::Point {
+            bytes,
+            busbw: Some(busbw),
+            ..Default::default()
+        };
+        let mut parsed = Parsed::of(Tool::NcclTests);
+        parsed.measurements.push(Measurement::Series(Series {
+            run: 0,
+            testcase: Some("all_reduce".to_owned()),
+            unit: Some(Unit::GigabytesPerSecond),
+            points: vec![point(1 << 20, 999.0), point(8 << 30, busbw)],
+            average_busbw: None,
+        }));
+        parsed.facts.ranks = (0..ranks)
+            .map(|rank| crate::model::facts::Rank { rank, ..Default::default() })
+            .collect();
+        Recording { stage: Some(stage), ..Recording::new(scope, "f", parsed) }
+    };
+    let domain = || Scope::Domain("d1".into());
+    let rolled = rolled::roll(
+        &[],
+        &[
+            recording(Scope::Node("n1".into()), 8, 480.0, 2),
+            recording(domain(), 16, 850.0, 4),
+            recording(domain(), 16, 870.0, 4),
+            recording(domain(), 8, 500.0, 4),
+            recording(domain(), 16, 990.0, crate::plan::CONFIRM_STAGE),
+            recording(domain(), 1, 990.0, 4),
+        ],
+        &serde_json::from_value(serde_json::json!({
+            "format": VERDICTS_FORMAT, "platform": null, "thresholds_digest": "t",
+            "outcome": "pass", "findings": [], "nodes": [], "unknown": [], "notes": [],
+        }))
+        .expect("verdicts"),
+    );
+    let told: Vec<(PartKind, &str, f64)> =
+        rolled.values.iter().map(|it| (it.part.kind, &*it.testcase, it.value)).collect();
+    assert_eq!(
+        told,
+        [
+            (PartKind::Node, "all_reduce, 8 ranks, 8192 MiB", 480.0),
+            (PartKind::Domain, "all_reduce, 16 ranks, 8192 MiB", 870.0),
+            (PartKind::Domain, "all_reduce, 8 ranks, 8192 MiB", 500.0),
+        ]
+    );
 }

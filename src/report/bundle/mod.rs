@@ -14,6 +14,7 @@ mod redact;
 mod rendered;
 mod serials;
 mod sides;
+mod since;
 mod summary;
 
 use std::collections::BTreeSet;
@@ -145,7 +146,8 @@ pub fn pack(mut case: Case, pieces: Vec<Piece>) -> Result<Bundle, ReportError> {
     let sides = sides::Sides::of(&case);
     let partners = partners::partners(&case, &sides);
     let serials = serials::serials(&case, &raw_files);
-    let drawn = plots::plots(&case, &sides)?;
+    let mut drawn = plots::plots(&case, &sides)?;
+    since::plot(&case, &sides, &mut drawn)?;
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     let mut put = |name: &str, bytes: Vec<u8>| files.push((name.to_owned(), bytes));
     let page = summary::page(&case, &sides, &partners, &serials, &drawn, &index);
@@ -157,6 +159,9 @@ pub fn pack(mut case: Case, pieces: Vec<Piece>) -> Result<Bundle, ReportError> {
     put("evidence/acquit-this-node.csv", csv_files::cells(&case.run, &sides.fine));
     put("evidence/acquit-partners.csv", csv_files::cells(&case.run, &partners.cells));
     put("evidence/partners.csv", csv_files::partners(&partners));
+    if let Some(table) = since::csv(&case, &sides) {
+        put("history.csv", table);
+    }
     put("raw/index.csv", raws::csv(&index));
     for (name, bytes) in drawn.files {
         put(&name, bytes);

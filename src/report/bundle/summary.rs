@@ -21,6 +21,7 @@ use super::redact::NOT_CAUGHT;
 use super::serials::NOT_KNOWN;
 use super::serials::Serials;
 use super::sides::Sides;
+use super::since;
 use crate::model::run::RunInfo;
 use crate::model::trend::Trend;
 use crate::model::verdict::Finding;
@@ -101,6 +102,9 @@ pub(crate) struct BundleDocument<'a> {
     unknown: &'a [Unknown],
     /// Who was measured with it.
     partners: &'a [Partner],
+    /// The first of the series of its history, whole.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    trends: Vec<&'a Trend>,
     /// Which hardware it is.
     serials: &'a Serials,
     /// The first page: questions with their answers.
@@ -128,6 +132,7 @@ pub(super) fn document<'a>(
         larger: &sides.larger,
         unknown: &sides.unknown,
         partners: &partners.each,
+        trends: since::ordered(case, sides).into_iter().take(since::DRAWN).collect(),
         serials,
         summary: &page.rows,
         missing: &case.missing,
@@ -151,7 +156,7 @@ pub(super) fn page(
         row("Where", place(case, sides, serials)),
         row("How bad", how_bad(sides)),
         row("How sure", how_sure(sides, partners)),
-        row("Since when", since(&case.trends)),
+        row("Since when", since::words(case, sides)),
         row("Ruled out", ruled_out(case, sides, partners)),
         row("Versions", versions(case, serials)),
         row("How measured", how_measured(case, index)),
@@ -174,6 +179,11 @@ pub(super) fn page(
             format!("what was run, when, and how it ended: {}", outputs(index)),
         ),
     ];
+    if !case.trends.is_empty() {
+        let series = counted(case.trends.len(), "series", "series");
+        let what = format!("{series} of this node over earlier runs and this one");
+        files.push(("history.csv".to_owned(), what));
+    }
     let pictures: Vec<&str> = plots.captions.iter().map(|it| it.1.as_str()).collect();
     if !pictures.is_empty() {
         files.push(("plots/".to_owned(), listed(&pictures, MOST_PICTURES)));
@@ -350,42 +360,6 @@ fn how_sure(sides: &Sides, partners: &Partners) -> Vec<String> {
         Some(share) => format!("a loss of {} or more would have been seen here", percent(share)),
         None => format!("the smallest loss that would have been seen is {NOT_KNOWN}"),
     });
-    says
-}
-
-fn since(trends: &[Trend]) -> Vec<String> {
-    let alarms = trends.iter().flat_map(|trend| trend.alarms.iter().map(move |it| (trend, it)));
-    let mut says: Vec<String> = alarms
-        .take(TOLD)
-        .map(|(trend, alarm)| {
-            let gpu = trend.part.gpu.map(|it| format!("GPU {it}, ")).unwrap_or_default();
-            let changed: Vec<String> = trend
-                .changes
-                .iter()
-                .filter(|it| it.run == alarm.since || it.run == alarm.run)
-                .map(|it| format!("{} {} to {}", it.what, it.before, it.after))
-                .collect();
-            let beside = match changed.len() {
-                0 => String::new(),
-                _ => format!("; at that time changed: {}", listed(&changed, 3)),
-            };
-            format!(
-                "{gpu}{}: {} since run {} (seen by run {} at {}){beside}",
-                clip(&trend.testcase, 60),
-                percent(alarm.shift),
-                alarm.since,
-                alarm.run,
-                alarm.at
-            )
-        })
-        .collect();
-    if says.is_empty() {
-        let points = trends.iter().map(|it| it.points.len()).max().unwrap_or(0);
-        says.push(match points {
-            0 => format!("{NOT_KNOWN}: no earlier run was given"),
-            runs => format!("no step or drift in {}", counted(runs, "run", "runs")),
-        });
-    }
     says
 }
 

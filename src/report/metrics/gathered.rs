@@ -4,6 +4,7 @@
 //! it says against a node, because it left the rest unmeasured. Nothing is opened.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::Certified;
 use super::GateState;
@@ -19,6 +20,7 @@ use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
+use crate::model::trend::Standing;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
 
@@ -92,8 +94,10 @@ pub struct Gathered<'a> {
     pub fleet: Option<&'a Claims>,
     /// The rules of the gate.
     pub policy: &'a Policy,
-    /// Drift alarms that stand, by node.
-    pub alarms: &'a BTreeMap<NodeName, usize>,
+    /// Drift alarms that stand.
+    pub alarms: &'a [Standing],
+    /// The history could be read, or there is none.
+    pub is_history_read: bool,
     /// What could not be read.
     pub troubles: usize,
     /// The present moment.
@@ -113,9 +117,12 @@ pub fn newest(runs: &[&Ran]) -> BTreeMap<NodeName, usize> {
 
 /// The state of it all.
 pub fn state(from: &Gathered<'_>) -> State {
+    let nodes = nodes(from);
     State {
         now: from.now.unix,
-        nodes: nodes(from),
+        drifting: drifting(from, &nodes),
+        is_history_read: from.is_history_read,
+        nodes,
         profiles: profiles(from.runs),
         gate: from.ledger.map(|ledger| gate(from, ledger)),
         troubles: from.troubles,
@@ -149,13 +156,28 @@ fn nodes(from: &Gathered<'_>) -> BTreeMap<NodeName, NodeState> {
         it.certificate = Some(Certified::from(*certificate));
         it.domain = it.domain.take().or_else(|| certificate.domain.clone());
     }
-    for (node, alarms) in from.alarms {
+    for alarm in from.alarms {
         // The history remembers nodes that are gone; they are not brought back.
-        if let Some(it) = nodes.get_mut(node) {
-            it.alarms = *alarms;
+        if let Some(it) = alarm.part.node.as_ref().and_then(|node| nodes.get_mut(node)) {
+            it.alarms.push(alarm.clone());
         }
     }
     nodes
+}
+
+/// The alarms of domains that a known node is in.
+fn drifting(
+    from: &Gathered<'_>,
+    nodes: &BTreeMap<NodeName, NodeState>,
+) -> BTreeMap<DomainName, Vec<Standing>> {
+    let known: BTreeSet<&DomainName> = nodes.values().filter_map(|it| it.domain.as_ref()).collect();
+    let mut drifting: BTreeMap<DomainName, Vec<Standing>> = BTreeMap::new();
+    for alarm in from.alarms.iter().filter(|it| it.part.node.is_none()) {
+        if let Some(domain) = alarm.part.domain.as_ref().filter(|it| known.contains(it)) {
+            drifting.entry(domain.clone()).or_default().push(alarm.clone());
+        }
+    }
+    drifting
 }
 
 fn profiles(runs: &[&Ran]) -> BTreeMap<String, ProfileState> {
@@ -224,7 +246,8 @@ mod tests {
             ledger: Some(&ledger),
             fleet: None,
             policy: &Policy::default(),
-            alarms: &BTreeMap::new(),
+            alarms: &[],
+            is_history_read: true,
             troubles: 0,
             now: &Stamp::default(),
         })

@@ -43,7 +43,9 @@ meanings! {
     VOID = "node_certificate_void", None, ["node"],
         "1 where the node's certificate was declared void before its time";
     ALARMS = "node_drift_alarms", None, ["node"],
-        "Drift alarms of the node's parts that the history holds and no later step has ended";
+        "Tests in which the node left for the worse what the history knows as usual for it, and nothing has ended that";
+    DOMAIN_ALARMS = "domain_drift_alarms", None, ["domain"],
+        "Tests in which the level of the domain left for the worse what the history knows as usual for it, and nothing has ended that";
     FIRST_END = "certificates_first_expiry_timestamp", SECONDS, [],
         "When the first of all certificates that count now expires";
     COUNTED = "certificates_on_disk", None, ["state"],
@@ -81,5 +83,5 @@ meanings! {
     OPEN = "actions_open", None, [],
         "Actions without an outcome";
     TROUBLES = "state_troubles", None, [],
-        "Run folders, certificates and other records that could not be read for these numbers";
+        "Run folders, certificates, keys, the history and other records that could not be read for these numbers";
 }

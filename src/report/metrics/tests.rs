@@ -3,6 +3,9 @@
 use super::text::classic;
 use super::text::openmetrics;
 use super::*;
+use crate::model::trend::Part;
+use crate::model::trend::PartKind;
+use crate::report::fixture;
 
 fn node(outcome: Option<Outcome>) -> NodeState {
     NodeState { outcome, measured: outcome.map(|_| 1_000), ..NodeState::default() }
@@ -72,6 +75,29 @@ fn certificates_are_moments_and_the_first_to_end_is_known_even_where_nodes_are_c
         assert!(text.contains(line), "{line}{text}");
     }
     assert!(shown(&all, 0).contains("fabricgate_certificates_first_expiry_timestamp_seconds 9000"));
+}
+
+fn alarm(node: Option<&str>, testcase: &str) -> Standing {
+    let trend = fixture::trends().remove(1);
+    let mut alarm = trend.alarms[0].clone();
+    alarm.stands = true;
+    let node = node.map(NodeName::from);
+    let part = Part { kind: PartKind::Node, node, gpu: None, ..trend.part };
+    Standing { part, testcase: testcase.to_owned(), alarm, beside: trend.changes }
+}
+
+#[test]
+fn drifts_are_counted_by_node_and_domain_and_a_node_that_drifts_is_not_simply_well() {
+    let mut all = state(&[("n1", Some(Outcome::Pass)), ("n2", Some(Outcome::Pass))]);
+    let alarms = vec![alarm(Some("n2"), "a"), alarm(Some("n2"), "b")];
+    all.nodes.get_mut(&"n2".into()).expect("there").alarms = alarms;
+    all.drifting.insert("block01".into(), vec![alarm(None, "a")]);
+    for most in [10, 1] {
+        let text = shown(&all, most);
+        assert!(text.contains("fabricgate_node_drift_alarms{node=\"n2\"} 2\n"), "{text}");
+        assert!(text.contains("fabricgate_domain_drift_alarms{domain=\"block01\"} 1\n"), "{text}");
+        assert!(!text.contains("drift_alarms{node=\"n1\"}"), "{text}");
+    }
 }
 
 #[test]

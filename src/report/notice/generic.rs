@@ -114,7 +114,7 @@ fn title(news: &News, about: &About<'_>) -> String {
         Event::Action => counted(count, "action", "actions"),
         Event::Breaker => "gate frozen".to_owned(),
         Event::Expired => counted(count, "certificate expired", "certificates expired"),
-        Event::Drift => counted(count, "node drifts", "nodes drift"),
+        Event::Drift => counted(count, "drift", "drifts"),
     };
     let order = [
         Event::Breaker,

@@ -115,7 +115,8 @@ impl Memory {
         for (key, known) in self.told.iter().filter(|(key, _)| !seen.contains(key.as_str())) {
             let of_part = key.starts_with("part/");
             let is_covered = known.domain.as_ref().is_some_and(|it| occasion.covered.contains(it));
-            if occasion.well.contains(key) || (of_part && is_covered) {
+            let is_of_whole = occasion.whole.iter().any(|it| key.starts_with(it.as_str()));
+            if occasion.well.contains(key) || (of_part && is_covered) || is_of_whole {
                 news.over.push(known.clone());
             } else {
                 // Nobody looked: that it was not measured again ends nothing.

@@ -9,6 +9,9 @@ use super::generic::notice;
 use super::news::Memory;
 use super::news::News;
 use super::*;
+use crate::model::trend::Alarm;
+use crate::model::trend::Part;
+use crate::model::trend::PartKind;
 use crate::report::fixture;
 use crate::report::metrics::Certified;
 use crate::report::metrics::GateState;
@@ -137,6 +140,54 @@ fn the_state_tells_of_expired_certificates_and_the_breaker() {
     assert!(told.well.contains("expired/n2") && !told.well.contains("expired/n3"));
     state.gate = Some(GateState::default());
     assert!(of_state(&state).well.contains("breaker"));
+}
+
+fn standing(testcase: &str) -> Standing {
+    let trend = fixture::trends().remove(1);
+    let part = Part { kind: PartKind::Node, gpu: None, ..trend.part.clone() };
+    let alarm = Alarm { stands: true, ..trend.alarms[0].clone() };
+    Standing { part, testcase: testcase.to_owned(), alarm, beside: trend.changes }
+}
+
+#[test]
+fn a_drift_is_told_once_with_what_changed_and_over_only_when_the_history_was_read() {
+    let drifting = |tests: &[&str], is_history_read: bool| {
+        let alarms: Vec<Standing> = tests.iter().map(|test| standing(test)).collect();
+        let node = NodeState { alarms, ..NodeState::default() };
+        let nodes = [("node0007".into(), node)].into();
+        of_state(&State { nodes, is_history_read, ..State::default() })
+    };
+    let mut memory = Memory::default();
+    let mut hear = |occasion: &Occasion| {
+        let news = memory.news(occasion, &all());
+        let keys =
+            |items: &[Item]| -> Vec<String> { items.iter().map(|it| it.key.clone()).collect() };
+        let heard = (keys(&news.fresh), keys(&news.over));
+        if !news.is_none() {
+            memory.arrived(&news, 0);
+        }
+        heard
+    };
+    let none = Vec::<String>::new;
+    let (a, b) = ("drift/node/node0007/a".to_owned(), "drift/node/node0007/b".to_owned());
+    assert_eq!(hear(&drifting(&["a"], true)), (vec![a.clone()], none()));
+    assert_eq!(hear(&drifting(&["a"], true)), (none(), none()), "not every day");
+    assert_eq!(hear(&drifting(&["a", "b"], true)), (vec![b.clone()], none()), "another test");
+    assert_eq!(hear(&drifting(&[], false)), (none(), none()), "the history could not be read");
+    assert_eq!(hear(&drifting(&["b"], true)), (none(), vec![a]));
+    assert_eq!(hear(&drifting(&[], true)), (none(), vec![b]));
+    let told = drifting(&["a"], true);
+    let it = &told.items[0];
+    assert_eq!((it.event, it.event.severity()), (Event::Drift, "warning"));
+    assert!(it.how.starts_with("a: 5.6 % less than usual from run 202608 on"), "{}", it.how);
+    assert!(it.how.contains("at that time: driver 580.65.06 -> 580.82.07"), "{}", it.how);
+    assert!(it.next.as_ref().is_some_and(|it| it.contains("`fabricgate history node0007`")));
+    let domain = [("block01".into(), vec![standing("a")])].into();
+    let mut state = State { drifting: domain, is_history_read: true, ..State::default() };
+    state.drifting.values_mut().flatten().for_each(|it| it.part.node = None);
+    let told = of_state(&state);
+    assert_eq!(told.items[0].key, "drift/domain/block01/a");
+    assert!(told.items[0].next.as_ref().is_some_and(|it| it.contains("history --domain block01`")));
 }
 
 fn texts(value: &Value) -> Vec<String> {
