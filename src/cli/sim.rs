@@ -15,6 +15,7 @@ use super::Globals;
 use super::exit;
 use super::stdout;
 use super::study;
+use super::year;
 use crate::inventory::hostlist;
 use crate::launch::SIM_AGE_VARIABLE;
 use crate::model::collective::CollectiveDocument;
@@ -58,6 +59,7 @@ enum Command {
     Tool(ToolArgs),
     Claims(ClaimsArgs),
     Study(study::Args),
+    Year(year::Args),
 }
 
 /// Write what the tools would print in a scenario, ready to be judged.
@@ -118,6 +120,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Command::Tool(args) => answer(args),
         Command::Claims(args) => claims(args),
         Command::Study(args) => study::run(args, globals),
+        Command::Year(args) => year::run(args, globals),
     }
 }
 
