@@ -78,6 +78,9 @@ enum Which {
     Unconfirmed,
     /// The same, earlier runs among the references.
     History,
+    /// The same, but what works below its level is marked by the audit, and drained where a run in
+    /// the evening says so again.
+    Evening,
     /// The same, and the drift charts followed.
     Drift,
     /// The same, three readings of everything at least.
@@ -127,6 +130,7 @@ impl Which {
             Self::Wait3600 => named("after 3,600 s"),
             Self::Unconfirmed => named("without second look"),
             Self::History => named("with history"),
+            Self::Evening => named("again in the evening"),
             Self::Drift => named("with drift charts"),
             Self::Readings3 => named("three readings"),
             Self::Freeze2 => named("frozen at two"),
@@ -141,6 +145,7 @@ impl Which {
             Self::Wait3600 => ours.confirm_after_s = 3_600.0,
             Self::Unconfirmed => policy.confirmed = false,
             Self::History => ours.history = true,
+            Self::Evening => ours.evening = true,
             Self::Drift => ours.drift = true,
             Self::Readings3 => ours.readings = [3, 5],
             Self::Freeze2 => policy.freeze_domain = 2,

@@ -12,6 +12,7 @@ use crate::act::ledger::Ledger;
 use crate::act::notice;
 use crate::act::policy;
 use crate::act::policy::Policy;
+use crate::act::policy::SoftFaults;
 use crate::act::situation::RunSeen;
 use crate::act::situation::Situation;
 use crate::model::action::Action;
@@ -104,6 +105,11 @@ impl Gate {
             live.reason = None;
             live.reason_by = None;
         }
+    }
+
+    /// What is done about nodes that work below their level, from now on.
+    pub(super) fn soften(&mut self, soft: SoftFaults) {
+        self.policy.soft = soft;
     }
 
     /// A node boots, as after a repair.

@@ -42,6 +42,9 @@ pub struct Ours {
     pub readings: [u32; 2],
     /// Earlier runs are among the references.
     pub history: bool,
+    /// Nodes that work below their level are marked by the audit, and drained where
+    /// another run in the evening says the same.
+    pub evening: bool,
     /// The drift charts are followed too.
     pub drift: bool,
 }
@@ -54,6 +57,7 @@ impl Default for Ours {
             confirm_after_s: CONFIRM_AFTER_S,
             readings: super::super::READINGS,
             history: false,
+            evening: false,
             drift: false,
         }
     }
