@@ -65,6 +65,7 @@ pub mod thresholds;
 pub mod topology;
 pub mod watch;
 pub mod watching;
+pub mod year;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

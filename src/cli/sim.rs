@@ -16,6 +16,7 @@ use super::Globals;
 use super::exit;
 use super::stdout;
 use super::study;
+use super::year;
 use crate::inventory::hostlist;
 use crate::launch::SIM_AGE_VARIABLE;
 use crate::model::collective::CollectiveDocument;
@@ -59,6 +60,7 @@ enum Command {
     Tool(ToolArgs),
     Claims(ClaimsArgs),
     Study(study::Args),
+    Year(year::Args),
 }
 
 /// Write what the tools would print in a scenario, ready to be judged.
@@ -119,6 +121,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Command::Tool(args) => answer(args),
         Command::Claims(args) => claims(args),
         Command::Study(args) => study::run(args, globals),
+        Command::Year(args) => year::run(args, globals),
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use super::sweep::Reader;
 use crate::coordinator::outputs;
 use crate::measure;
 use crate::model::measurement::Measurement;
@@ -51,9 +52,8 @@ pub(super) struct Instrument<'a> {
     pub(super) rendered: bool,
 }
 
-impl Instrument<'_> {
-    /// One reading of a step.
-    pub(super) fn read(&mut self, step: &Step, reading: u32) -> (Recording, Vec<Sample>) {
+impl Reader for Instrument<'_> {
+    fn read(&mut self, step: &Step, reading: u32) -> (Recording, Vec<Sample>) {
         let (numbers, samples) = self.numbers(step, reading);
         let parsed = if self.rendered {
             self.parsed(step, reading)
@@ -81,7 +81,9 @@ impl Instrument<'_> {
         };
         (recording, samples)
     }
+}
 
+impl Instrument<'_> {
     /// What a reading of a step measures, between which ends.
     pub(super) fn samples(&self, step: &Step, reading: u32) -> Vec<Sample> {
         self.numbers(step, reading).1

@@ -16,6 +16,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod world;
+pub mod year;
 
 use std::sync::Mutex;
 use std::sync::PoisonError;

@@ -2,16 +2,18 @@
 //! decide, the judge, the second look, the last word.
 //!
 //! Plan, sequential test, judge and second look are those of a live sweep; only
-//! the launcher, the tools and the disk are left out.
+//! the launcher, the tools and the disk are left out. Who takes the readings is a
+//! [`Reader`]: of one fabric at one moment, or of a fleet whose time goes on.
 
 use std::collections::BTreeSet;
 
-use super::instrument::Instrument;
 use super::instrument::Sample;
 use crate::judge;
 use crate::judge::Case;
 use crate::judge::Judgement;
 use crate::judge::sequential;
+use crate::model::claims::Claims;
+use crate::model::history::History;
 use crate::model::parsed::Parsed;
 use crate::model::recording::Recording;
 use crate::model::verdict::Verdicts;
@@ -21,6 +23,18 @@ use crate::plan::Request;
 use crate::plan::Step;
 use crate::plan::Suspect;
 use crate::thresholds::builtin;
+
+/// Takes readings.
+pub(super) trait Reader {
+    /// One reading of a step: the output as it was read, and its numbers.
+    fn read(&mut self, step: &Step, reading: u32) -> (Recording, Vec<Sample>);
+
+    /// So many seconds went by: a pass of a round, or a wait.
+    fn passed(&mut self, _seconds: f64) {}
+}
+
+/// Seconds until suspects are measured again, where nothing is configured.
+pub(super) const CONFIRM_AFTER_S: f64 = 30.0;
 
 /// What a sweep gave.
 #[derive(Debug)]
@@ -33,6 +47,8 @@ pub(super) struct Swept {
     pub(super) first: Verdicts,
     /// The word after the second look.
     pub(super) last: Verdicts,
+    /// Pairs were sampled on purpose.
+    pub(super) sampled: bool,
     /// Times that all nodes waited for the slowest: rounds, and passes of them.
     pub(super) rounds: u64,
     /// Readings of pairs of nodes.
@@ -43,15 +59,14 @@ pub(super) struct Swept {
     pub(super) matched: u64,
     /// The first step of each probe.
     pub(super) models: Vec<Step>,
-    /// Recordings of both stages, to be compared.
-    #[cfg(test)]
+    /// Recordings of both stages.
     pub(super) recordings: Vec<Recording>,
 }
 
 /// Everything read by the rounds of a plan.
 #[derive(Debug, Default)]
-struct Taken {
-    recordings: Vec<Recording>,
+pub(super) struct Taken {
+    pub(super) recordings: Vec<Recording>,
     samples: Vec<Sample>,
     matching: Vec<Sample>,
     matched: u64,
@@ -61,24 +76,42 @@ struct Taken {
 }
 
 /// Sweeps what a request asks for.
-pub(super) fn sweep(request: &Request<'_>, instrument: &mut Instrument<'_>) -> Swept {
+pub(super) fn sweep(request: &Request<'_>, reader: &mut impl Reader) -> Swept {
+    sweep_against(request, reader, &History::default(), CONFIRM_AFTER_S)
+}
+
+/// The same with what parts showed in earlier runs among the references, and so
+/// many seconds until the second look.
+pub(super) fn sweep_against(
+    request: &Request<'_>,
+    reader: &mut impl Reader,
+    history: &History,
+    confirm_after_s: f64,
+) -> Swept {
     let main = plan::sweep(request);
     let mut taken = Taken::default();
-    run(&main, instrument, &mut taken);
+    run(&main, reader, &mut taken);
     let fast = (taken.rounds, taken.readings);
     sort(&mut taken.recordings);
-    let judgement = judged(request, &main, &taken.recordings);
+    // Suspects are looked for without history, as in a live sweep.
+    let judgement = judged(request, &main, &taken.recordings, &History::default());
     let suspects = judge::confirm::suspects(&judgement);
     let again = second_look(request, &main, &judgement, &suspects, &taken.recordings);
-    let first = judgement.verdicts;
+    let first = if history.is_empty() {
+        judgement.verdicts
+    } else {
+        judged(request, &main, &taken.recordings, history).verdicts
+    };
     let mut last = first.clone();
     if let Some(again) = again {
         let mut more = Taken::default();
-        run(&again, instrument, &mut more);
+        reader.passed(confirm_after_s);
+        run(&again, reader, &mut more);
         sort(&mut more.recordings);
         let mut both = taken.recordings.clone();
         both.extend(more.recordings.iter().cloned());
-        let second = judged(request, &main, &judge::confirm::second_case(&both, &suspects));
+        let second = judge::confirm::second_case(&both, &suspects);
+        let second = judged(request, &main, &second, &History::default());
         let seen: Vec<&Recording> = more.recordings.iter().collect();
         last = judge::confirm::confirm(&first, &second.verdicts, &seen);
         taken.rounds += more.rounds;
@@ -90,12 +123,12 @@ pub(super) fn sweep(request: &Request<'_>, instrument: &mut Instrument<'_>) -> S
         matching: taken.matching,
         first,
         last,
+        sampled: main.sampled,
         rounds: taken.rounds,
         readings: taken.readings,
         fast,
         matched: taken.matched,
         models: taken.models,
-        #[cfg(test)]
         recordings: taken.recordings,
     }
 }
@@ -135,21 +168,32 @@ fn second_look(
     (!plan.rounds.is_empty()).then_some(plan)
 }
 
-fn judged(request: &Request<'_>, plan: &Plan, recordings: &[Recording]) -> Judgement {
-    judge::judge(&Case {
-        claims: request.claims,
+/// The judge's word on some recordings.
+fn judged(
+    request: &Request<'_>,
+    plan: &Plan,
+    recordings: &[Recording],
+    history: &History,
+) -> Judgement {
+    judge::judge_against(&case(request.claims, recordings, plan.sampled), history)
+}
+
+/// What is judged.
+pub(super) fn case<'a>(claims: &'a Claims, recordings: &'a [Recording], sampled: bool) -> Case<'a> {
+    Case {
+        claims,
         recordings,
         catalogue: builtin::catalogue(),
         thresholds_digest: "study",
         platform: None,
         cells: false,
-        sampled: plan.sampled,
-    })
+        sampled,
+    }
 }
 
 /// Runs rounds as a live sweep does: planned readings, then more of the steps
 /// whose readings do not decide.
-fn run(plan: &Plan, instrument: &mut Instrument<'_>, taken: &mut Taken) {
+pub(super) fn run(plan: &Plan, reader: &mut impl Reader, taken: &mut Taken) {
     let mut begun: BTreeSet<String> = BTreeSet::new();
     for round in &plan.rounds {
         let is_first = round.steps.first().is_some_and(|step| begun.insert(step.probe.clone()));
@@ -174,6 +218,7 @@ fn run(plan: &Plan, instrument: &mut Instrument<'_>, taken: &mut Taken) {
                 sequential::undecided(&paths).into_iter().collect()
             };
             let mut any = false;
+            let mut longest = 0.0_f64;
             for (step, read) in round.steps.iter().zip(&mut read) {
                 let more = reading < step.most_readings && undecided.contains(&step.step);
                 if step.readings <= reading && !more {
@@ -181,7 +226,8 @@ fn run(plan: &Plan, instrument: &mut Instrument<'_>, taken: &mut Taken) {
                 }
                 any = true;
                 taken.readings += 1;
-                let (recording, samples) = instrument.read(step, reading);
+                longest = longest.max(step.estimate_s);
+                let (recording, samples) = reader.read(step, reading);
                 if is_first && reading == 0 {
                     taken.matched += 1;
                     taken.matching.extend(samples.iter().copied());
@@ -193,6 +239,7 @@ fn run(plan: &Plan, instrument: &mut Instrument<'_>, taken: &mut Taken) {
                 break;
             }
             taken.rounds += 1;
+            reader.passed(longest);
         }
         taken.recordings.extend(read.into_iter().flatten());
     }

@@ -157,13 +157,13 @@ fn odds_table(points: &[Point]) -> Table {
 }
 
 /// Columns as Markdown has them, so that a table can be put into a document.
-fn plain() -> Table {
+pub(super) fn plain() -> Table {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::ASCII_MARKDOWN);
     table
 }
 
-fn aligned(mut table: Table) -> Table {
+pub(super) fn aligned(mut table: Table) -> Table {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }

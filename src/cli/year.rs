@@ -1,0 +1,245 @@
+//! `fabricgate sim year`: a year of daily audits, and who would have been drained.
+//!
+//! Reads the question, shows the answer. What is simulated is in `study::year`.
+
+use std::path::PathBuf;
+
+use super::Globals;
+use super::exit;
+use super::stdout;
+use crate::record::folder;
+use crate::study::year;
+use crate::study::year::Climate;
+use crate::study::year::Ours;
+use crate::study::year::Rule;
+use crate::study::year::Setting;
+
+/// Simulate a year of daily audits of a fleet of racks, and count who is drained,
+/// rightly or not, beside simpler rules in the same year.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Racks of 18 nodes with 72 GPUs.
+    #[arg(long, default_value_t = 100)]
+    racks: usize,
+    /// Days.
+    #[arg(long, default_value_t = 365)]
+    days: usize,
+    /// Worlds of that size, each with a year of its own.
+    #[arg(long, default_value_t = 1)]
+    worlds: usize,
+    /// Decides everything but the rule.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Most of the nodes of a rack that one audit measures, as [audit] share_of_domain; 1 for all.
+    #[arg(long, default_value_t = 0.25)]
+    share_of_domain: f64,
+    /// Share of nodes that run jobs when an audit begins.
+    #[arg(long, default_value_t = 0.3)]
+    busy: f64,
+    /// How often things break, in multiples of what is assumed.
+    #[arg(long, default_value_t = 1.0)]
+    troubles: f64,
+    /// How often something passes over healthy nodes, in multiples of what is assumed.
+    #[arg(long, default_value_t = 1.0)]
+    passing: f64,
+    /// How far readings scatter, in multiples of what is assumed.
+    #[arg(long, default_value_t = 1.0)]
+    noise: f64,
+    /// A new driver comes to all nodes in one night, and not to one after the other.
+    #[arg(long)]
+    driver_at_once: bool,
+    /// The rules.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Which::Ours, Which::Floor95, Which::Floor90,
+        Which::Retest95, Which::Retest90, Which::Below10, Which::Below5])]
+    rules: Vec<Which>,
+    /// Also write the counts as CSV into this file.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Also draw wrong drains against missed faults, into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Threads; one for each processor when absent. The result is the same.
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+/// A rule by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Which {
+    /// The scheme with its defaults.
+    Ours,
+    /// The same, suspects looked at again after 5 minutes.
+    Wait300,
+    /// The same after 20 minutes.
+    Wait1200,
+    /// The same after an hour.
+    Wait3600,
+    /// The same, with no second look asked for: what one run shows acts.
+    Unconfirmed,
+    /// The same, earlier runs among the references.
+    History,
+    /// The same, but what works below its level is marked by the audit, and drained where a run in
+    /// the evening says so again.
+    Evening,
+    /// The same, and the drift charts followed.
+    Drift,
+    /// The same, three readings of everything at least.
+    Readings3,
+    /// The same, one suspect of a rack enough for one drain, and two for none.
+    Freeze2,
+    /// The same without freezes.
+    NoFreeze,
+    /// The same without budgets.
+    NoBudget,
+    /// The same, one clean run enough for a release.
+    Clean1,
+    /// Below 90 % of what a part must deliver.
+    #[value(name = "floor90")]
+    Floor90,
+    /// Below 95 %.
+    #[value(name = "floor95")]
+    Floor95,
+    /// Below 90 %, and again with a partner that passed.
+    #[value(name = "retest90")]
+    Retest90,
+    /// Below 95 %, likewise.
+    #[value(name = "retest95")]
+    Retest95,
+    /// 10 % below the median of its kind.
+    #[value(name = "below10")]
+    Below10,
+    /// 5 % below.
+    #[value(name = "below5")]
+    Below5,
+}
+
+impl Which {
+    fn rule(self) -> Rule {
+        let mut ours = Ours::default();
+        let mut named = |name: &str| ours.name = name.to_owned();
+        match self {
+            Self::Floor90 => return Rule::Floor(0.9),
+            Self::Floor95 => return Rule::Floor(0.95),
+            Self::Retest90 => return Rule::Retest(0.9),
+            Self::Retest95 => return Rule::Retest(0.95),
+            Self::Below10 => return Rule::Below(0.1),
+            Self::Below5 => return Rule::Below(0.05),
+            Self::Ours => {}
+            Self::Wait300 => named("second look after 300 s"),
+            Self::Wait1200 => named("after 1,200 s"),
+            Self::Wait3600 => named("after 3,600 s"),
+            Self::Unconfirmed => named("without second look"),
+            Self::History => named("with history"),
+            Self::Evening => named("again in the evening"),
+            Self::Drift => named("with drift charts"),
+            Self::Readings3 => named("three readings"),
+            Self::Freeze2 => named("frozen at two"),
+            Self::NoFreeze => named("never frozen"),
+            Self::NoBudget => named("no budgets"),
+            Self::Clean1 => named("one clean run"),
+        }
+        let policy = &mut ours.policy;
+        match self {
+            Self::Wait300 => ours.confirm_after_s = 300.0,
+            Self::Wait1200 => ours.confirm_after_s = 1_200.0,
+            Self::Wait3600 => ours.confirm_after_s = 3_600.0,
+            Self::Unconfirmed => policy.confirmed = false,
+            Self::History => ours.history = true,
+            Self::Evening => ours.evening = true,
+            Self::Drift => ours.drift = true,
+            Self::Readings3 => ours.readings = [3, 5],
+            Self::Freeze2 => policy.freeze_domain = 2,
+            Self::NoFreeze => {
+                (policy.freeze_domain, policy.freeze_fleet) = (usize::MAX, 1.0);
+                policy.freeze_controls = 1.0;
+            }
+            Self::NoBudget => {
+                (policy.per_domain, policy.per_leaf) = (usize::MAX, usize::MAX);
+                (policy.per_hour, policy.outstanding) = (1.0, 1.0);
+            }
+            Self::Clean1 => policy.clean_sweeps = 1,
+            _ => {}
+        }
+        Rule::Ours(Box::new(ours))
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    if let Err(why) = check(args) {
+        stdout::note(&why);
+        return Ok(exit::USAGE);
+    }
+    let setting = setting(args);
+    let threads =
+        args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
+    let rules: Vec<Rule> = args.rules.iter().map(|which| which.rule()).collect();
+    let say = |text: &str| {
+        if !globals.no_progress {
+            stdout::note(text);
+        }
+    };
+    let years = year::years(&setting, &rules, threads.unwrap_or(1), &say);
+    for (path, text) in [(&args.csv, year::csv(&years)), (&args.svg, year::svg(&years))] {
+        if let Some(path) = path {
+            folder::replace(path, text.as_bytes())
+                .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+        }
+    }
+    if globals.json {
+        stdout::json(&year::json(&setting, &years))?;
+    } else {
+        stdout::text(&year::text(&setting, &years))?;
+    }
+    Ok(exit::PASS)
+}
+
+/// That every number is in its range; else which is not.
+fn check(args: &Args) -> Result<(), String> {
+    let counts =
+        [("racks", args.racks, 1_000), ("days", args.days, 3_650), ("worlds", args.worlds, 1_000)];
+    for (option, value, most) in counts {
+        if !(1..=most).contains(&value) {
+            return Err(format!("--{option} {value}: expected 1 to {most}"));
+        }
+    }
+    if !(0.0 < args.share_of_domain && args.share_of_domain <= 1.0) {
+        return Err(format!(
+            "--share-of-domain {}: expected more than 0, to 1",
+            args.share_of_domain
+        ));
+    }
+    if !(0.0..1.0).contains(&args.busy) {
+        return Err(format!("--busy {}: expected 0 to less than 1", args.busy));
+    }
+    let times = [("troubles", args.troubles), ("passing", args.passing), ("noise", args.noise)];
+    for (option, value) in times {
+        if !(0.0..=1_000.0).contains(&value) {
+            return Err(format!("--{option} {value}: expected 0 to 1000"));
+        }
+    }
+    Ok(())
+}
+
+fn setting(args: &Args) -> Setting {
+    let usual = Climate::USUAL;
+    let times = args.passing;
+    Setting {
+        racks: args.racks,
+        days: args.days,
+        worlds: args.worlds,
+        seed: args.seed,
+        share_of_domain: (args.share_of_domain < 1.0).then_some(args.share_of_domain),
+        busy: args.busy,
+        troubles: args.troubles,
+        climate: Climate {
+            node: usual.node * times,
+            gpu: usual.gpu * times,
+            rack: usual.rack * times,
+            tray: usual.tray * times,
+            driver_at_once: args.driver_at_once,
+            noise: args.noise,
+            ..usual
+        },
+    }
+}

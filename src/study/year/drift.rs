@@ -1,0 +1,108 @@
+//! What the drift charts (`judge::drift`) ring for over a year: every GPU's
+//! series over NVLink, followed as the history does.
+//!
+//! An alarm drains nobody, so it is counted beside the rules and not as one.
+
+use std::collections::BTreeMap;
+
+use super::fleet::Spot;
+use super::gate::BEGIN;
+use crate::judge::drift;
+use crate::judge::past;
+use crate::model::history::Showing;
+use crate::model::id::NodeName;
+use crate::model::moment::rfc3339;
+use crate::model::trend::ChangeKind;
+use crate::model::trend::Changed;
+use crate::model::trend::Part;
+use crate::model::trend::PartKind;
+use crate::model::trend::Point;
+use crate::model::trend::Trend;
+use crate::model::unit::Unit;
+
+/// Series of all parts.
+#[derive(Debug, Default)]
+pub(super) struct Followed {
+    /// Points by part; the driver is no part of a series but a change in it.
+    series: BTreeMap<Showing, Vec<Point>>,
+    drivers: BTreeMap<NodeName, String>,
+    changes: BTreeMap<NodeName, Vec<Changed>>,
+}
+
+/// An alarm that something is less than it was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rung {
+    pub(super) spot: Spot,
+    pub(super) gpu: usize,
+    /// When, in seconds since the year began.
+    pub(super) at_s: f64,
+}
+
+impl Followed {
+    /// Takes in what a run showed.
+    pub(super) fn add(&mut self, run: &str, at_unix: i64, shown: &past::Run) {
+        let at = rfc3339(at_unix);
+        for (part, shown) in shown {
+            if let Some(driver) = &part.driver {
+                let before = self.drivers.insert(part.node.clone(), driver.clone());
+                if let Some(before) = before.filter(|before| before != driver) {
+                    self.changes.entry(part.node.clone()).or_default().push(Changed {
+                        run: run.to_owned(),
+                        at: at.clone(),
+                        node: Some(part.node.clone()),
+                        kind: ChangeKind::Driver,
+                        what: "driver".to_owned(),
+                        before,
+                        after: driver.clone(),
+                    });
+                }
+            }
+            let part = Showing { driver: None, ..part.clone() };
+            self.series.entry(part).or_default().push(Point {
+                run: run.to_owned(),
+                at: at.clone(),
+                at_unix,
+                value: shown.value,
+                error: Some(shown.error),
+                expected: None,
+                outcome: None,
+            });
+        }
+    }
+
+    /// Every alarm for less.
+    pub(super) fn rung(self) -> Vec<Rung> {
+        let mut rung = Vec::new();
+        for (part, points) in self.series {
+            let Some(gpu) = part.gpu else { continue };
+            let times: BTreeMap<String, i64> =
+                points.iter().map(|point| (point.run.clone(), point.at_unix)).collect();
+            let mut trend = Trend {
+                part: Part {
+                    kind: PartKind::Gpu,
+                    domain: None,
+                    node: Some(part.node.clone()),
+                    gpu: Some(gpu),
+                    peer: None,
+                    rail: None,
+                    direction: Some(part.direction),
+                },
+                testcase: part.testcase.clone(),
+                unit: Unit::GigabytesPerSecond,
+                points,
+                baseline: None,
+                alarms: Vec::new(),
+                changes: self.changes.get(&part.node).cloned().unwrap_or_default(),
+            };
+            drift::assess(&mut trend);
+            let spot = Spot::of(&part.node);
+            rung.extend(trend.alarms.iter().filter(|alarm| alarm.shift < 0.0).filter_map(
+                |alarm| {
+                    let at_s = (times.get(&alarm.run)? - BEGIN) as f64;
+                    Some(Rung { spot, gpu: gpu as usize, at_s })
+                },
+            ));
+        }
+        rung
+    }
+}

@@ -1,0 +1,192 @@
+//! What a year came to: who was drained, rightly or not, what was found and when.
+
+use std::collections::BTreeMap;
+
+use super::trouble::Class;
+
+/// Why a drain was wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// Nothing was the matter: noise.
+    Noise,
+    /// Something passed over it: heat, a stray process, a tray that was rebooted.
+    Passing,
+    /// The measuring host had a bad day.
+    Host,
+    /// A part that all of its rack share was at fault.
+    Shared,
+}
+
+impl Cause {
+    /// All, in the order of tables.
+    pub const ALL: [Self; 4] = [Self::Noise, Self::Passing, Self::Host, Self::Shared];
+
+    /// The name in tables and documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Noise => "noise",
+            Self::Passing => "passing",
+            Self::Host => "measuring host",
+            Self::Shared => "shared part",
+        }
+    }
+}
+
+/// What became of the faults of one class.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// How many there were.
+    pub faults: u64,
+    /// Days until each was acted on: its node drained, or, of a part that a rack
+    /// shares, its rack told of.
+    pub acted: Vec<f64>,
+    /// Days until each was first told of, acted on or not.
+    pub told: Vec<f64>,
+    /// Days until a drift chart rang for each, where they were followed.
+    pub rung: Vec<f64>,
+    /// Not acted on in two weeks or more.
+    pub missed: u64,
+    /// Not acted on, in the last two weeks of the year.
+    pub open: u64,
+}
+
+/// What a year of one rule came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Score {
+    /// Days simulated, of all worlds together.
+    pub days: u64,
+    /// Days of GPUs.
+    pub gpu_days: u64,
+    /// Nodes that audits measured.
+    pub measured: u64,
+    /// Nodes that were drained.
+    pub drains: u64,
+    /// Those that nothing was permanently wrong with, by cause.
+    pub wrong: BTreeMap<Cause, u64>,
+    /// Hours for which those were out.
+    pub wrong_hours: f64,
+    /// Hours for which any were.
+    pub hours: f64,
+    /// Most that were out at once.
+    pub most_out: u64,
+    /// Audits that drained nobody because of a common cause.
+    pub frozen: u64,
+    /// Times that the breaker tripped.
+    pub tripped: u64,
+    /// Racks in which nobody was drained for a common cause, and drains that a
+    /// budget forbade.
+    pub stopped: u64,
+    /// Nodes that were low and not confirmed by the second look.
+    pub unconfirmed: u64,
+    /// Alarms of drift charts for less, and those of them that nothing permanent was
+    /// behind.
+    pub rung: [u64; 2],
+    /// By class.
+    pub found: BTreeMap<Class, Found>,
+}
+
+impl Score {
+    /// Adds another world.
+    pub fn add(&mut self, other: &Self) {
+        self.days += other.days;
+        self.gpu_days += other.gpu_days;
+        self.measured += other.measured;
+        self.drains += other.drains;
+        for (cause, count) in &other.wrong {
+            *self.wrong.entry(*cause).or_default() += count;
+        }
+        self.wrong_hours += other.wrong_hours;
+        self.hours += other.hours;
+        self.most_out = self.most_out.max(other.most_out);
+        self.frozen += other.frozen;
+        self.tripped += other.tripped;
+        self.stopped += other.stopped;
+        self.unconfirmed += other.unconfirmed;
+        self.rung = [self.rung[0] + other.rung[0], self.rung[1] + other.rung[1]];
+        for (class, found) in &other.found {
+            let sum = self.found.entry(*class).or_default();
+            sum.faults += found.faults;
+            sum.acted.extend(&found.acted);
+            sum.told.extend(&found.told);
+            sum.rung.extend(&found.rung);
+            sum.missed += found.missed;
+            sum.open += found.open;
+        }
+    }
+
+    /// Wrong drains of all causes.
+    pub fn wrong(&self) -> u64 {
+        self.wrong.values().sum()
+    }
+
+    /// A count as a year of a thousand GPUs has it.
+    pub fn a_year(&self, count: f64) -> f64 {
+        count / (self.gpu_days as f64).max(1.0) * 365.0 * 1_000.0
+    }
+}
+
+/// The middle of some days, and what one in twenty exceeds.
+pub fn middle_and_late(days: &[f64]) -> Option<[f64; 2]> {
+    let mut sorted = days.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |share: f64| {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a place in a list"
+        )]
+        let place = ((sorted.len() as f64 * share).ceil() as usize).max(1);
+        sorted.get(place - 1).copied()
+    };
+    Some([at(0.5)?, at(0.95)?])
+}
+
+/// Between which numbers the mean of a count lies, with 95 % confidence: exact
+/// limits of a Poisson count (Garwood 1936), in the approximation of Wilson and
+/// Hilferty (1931), which is within 2 % from a count of 2 on.
+pub fn limits(count: u64) -> [f64; 2] {
+    const Z: f64 = 1.959_964;
+    let chi = |k: f64, z: f64| {
+        let part = 1.0 - 1.0 / (9.0 * k) + z / (3.0 * k.sqrt());
+        (k * part.powi(3)).max(0.0)
+    };
+    let count = count as f64;
+    // Of none, minus the logarithm of 2.5 %.
+    let high = if count < 0.5 { 3.688_9 } else { chi(count + 1.0, Z) };
+    // Of one, minus the logarithm of 97.5 %.
+    let low = match count {
+        none if none < 0.5 => 0.0,
+        one if one < 1.5 => 0.025_3,
+        more => chi(more, -Z),
+    };
+    [low, high]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_counts_are_those_of_the_tables() {
+        // Garwood's table: 0, 1, 5, 10, 100.
+        let table = [
+            (0, 0.0, 3.69),
+            (1, 0.03, 5.57),
+            (5, 1.62, 11.67),
+            (10, 4.80, 18.39),
+            (100, 81.4, 121.6),
+        ];
+        for (count, low, high) in table {
+            let [a, b] = limits(count);
+            assert!((a - low).abs() < 0.03 + low * 0.01, "{count}: {a}");
+            assert!((b - high).abs() < 0.03 + high * 0.01, "{count}: {b}");
+        }
+    }
+
+    #[test]
+    fn the_late_one_is_that_which_one_in_twenty_exceeds() {
+        let days: Vec<f64> = (1..=20).map(f64::from).collect();
+        assert_eq!(middle_and_late(&days), Some([10.0, 19.0]));
+        assert_eq!(middle_and_late(&[]), None);
+    }
+}

@@ -1,0 +1,249 @@
+//! Years as tables for people, as JSON, CSV and a picture.
+
+use std::fmt::Write;
+
+use comfy_table::Table;
+use serde_json::Value;
+use serde_json::json;
+
+use super::Setting;
+use super::fleet::GPUS;
+use super::fleet::NODES;
+use super::rule::Rule;
+use super::score::Cause;
+use super::score::Found;
+use super::score::Score;
+use super::score::limits;
+use super::score::middle_and_late;
+use super::trouble::Class;
+use crate::study::table::aligned;
+use crate::study::table::plain;
+
+/// The format of the JSON document.
+const FORMAT: &str = "fabricgate.year/1";
+
+/// Both tables and what was simulated.
+pub fn text(setting: &Setting, years: &[(Rule, Score)]) -> String {
+    let gpus = setting.racks * NODES * GPUS;
+    let mut out = format!(
+        "{} x {} days of {gpus} GPUs ({} racks), {} measured at most of a rack a night, {:.0} % busy, seed {}\n\n",
+        setting.worlds,
+        setting.days,
+        setting.racks,
+        setting.share_of_domain.map_or("all".to_owned(), |share| format!("{:.0} %", share * 100.0)),
+        setting.busy * 100.0,
+        setting.seed
+    );
+    out.push_str(&format!("{}\n\n{}\n", drains(years), delays(years)));
+    out
+}
+
+/// One row for every rule: what it took out.
+fn drains(years: &[(Rule, Score)]) -> Table {
+    let mut table = plain();
+    let mut header: Vec<String> =
+        ["rule", "drains", "wrong", "95 %", "a year of 1,000 GPUs"].map(str::to_owned).to_vec();
+    header.extend(Cause::ALL.iter().map(|cause| cause.as_str().to_owned()));
+    header.extend(
+        [
+            "wrong node-hours",
+            "node-hours out",
+            "most out",
+            "frozen",
+            "tripped",
+            "stopped",
+            "unconfirmed",
+            "missed",
+        ]
+        .map(str::to_owned),
+    );
+    table.set_header(header);
+    for (rule, score) in years {
+        let [low, high] = limits(score.wrong());
+        let mut row = vec![
+            rule.name(),
+            score.drains.to_string(),
+            score.wrong().to_string(),
+            format!("{low:.1} to {high:.1}"),
+            format!("{:.2}", score.a_year(score.wrong() as f64)),
+        ];
+        row.extend(Cause::ALL.iter().map(|cause| of(score, *cause).to_string()));
+        row.extend([
+            format!("{:.0}", score.wrong_hours),
+            format!("{:.0}", score.hours),
+            score.most_out.to_string(),
+            score.frozen.to_string(),
+            score.tripped.to_string(),
+            score.stopped.to_string(),
+            score.unconfirmed.to_string(),
+            score.found.values().map(|found| found.missed).sum::<u64>().to_string(),
+        ]);
+        table.add_row(row);
+    }
+    aligned(table)
+}
+
+/// One row for every class of faults: how many were acted on, and after how many
+/// days.
+fn delays(years: &[(Rule, Score)]) -> Table {
+    let mut table = plain();
+    let mut header = vec!["acted on of faults; days to that, median / 95 %".to_owned()];
+    header.extend(years.iter().map(|(rule, _)| rule.name()));
+    table.set_header(header);
+    for (class, _) in Class::ALL {
+        let mut row = vec![class.as_str().to_owned()];
+        row.extend(years.iter().map(|(_, score)| score.found.get(&class).map_or("-".into(), cell)));
+        table.add_row(row);
+    }
+    aligned(table)
+}
+
+fn cell(found: &Found) -> String {
+    let days = |[middle, late]: [f64; 2]| format!("; {middle:.1} / {late:.1}");
+    let days = middle_and_late(&found.acted).map(days).unwrap_or_default();
+    format!("{} of {}{days}", found.acted.len(), found.faults)
+}
+
+fn of(score: &Score, cause: Cause) -> u64 {
+    score.wrong.get(&cause).copied().unwrap_or(0)
+}
+
+/// `fabricgate.year/1`.
+pub fn json(setting: &Setting, years: &[(Rule, Score)]) -> Value {
+    let rules: Vec<Value> = years
+        .iter()
+        .map(|(rule, score)| {
+            let wrong: serde_json::Map<String, Value> = Cause::ALL
+                .iter()
+                .map(|cause| (cause.as_str().to_owned(), json!(of(score, *cause))))
+                .collect();
+            json!({
+                "rule": rule.name(),
+                "gpu_days": score.gpu_days,
+                "nodes_measured": score.measured,
+                "drains": score.drains,
+                "wrong_drains": score.wrong(),
+                "wrong_drains_limits": limits(score.wrong()),
+                "wrong_drains_by_cause": wrong,
+                "wrong_node_hours": score.wrong_hours,
+                "node_hours": score.hours,
+                "most_out": score.most_out,
+                "frozen": score.frozen,
+                "tripped": score.tripped,
+                "stopped": score.stopped,
+                "unconfirmed": score.unconfirmed,
+                "drift_alarms": score.rung[0],
+                "drift_alarms_without_fault": score.rung[1],
+                "classes": classes(score),
+            })
+        })
+        .collect();
+    json!({
+        "format": FORMAT,
+        "seed": setting.seed,
+        "racks": setting.racks,
+        "nodes": setting.racks * NODES,
+        "gpus": setting.racks * NODES * GPUS,
+        "days": setting.days,
+        "worlds": setting.worlds,
+        "share_of_domain": setting.share_of_domain,
+        "busy": setting.busy,
+        "troubles": setting.troubles,
+        "rules": rules,
+    })
+}
+
+fn classes(score: &Score) -> Vec<Value> {
+    let all = Class::ALL.iter().filter_map(|(class, _)| Some((class, score.found.get(class)?)));
+    all.map(|(class, found)| {
+        json!({
+            "class": class.as_str(),
+            "faults": found.faults,
+            "acted_on": found.acted.len(),
+            "told_of": found.told.len(),
+            "missed": found.missed,
+            "open": found.open,
+            "days_to_action": middle_and_late(&found.acted),
+            "days_to_telling": middle_and_late(&found.told),
+            "drift_alarms": found.rung.len(),
+            "days_to_drift_alarm": middle_and_late(&found.rung),
+        })
+    })
+    .collect()
+}
+
+/// One line for every rule and class, and one of each rule for everything.
+pub fn csv(years: &[(Rule, Score)]) -> String {
+    let mut out = String::from(
+        "rule,class,faults,acted_on,told_of,missed,median_days,p95_days,drains,wrong_drains,wrong_node_hours,most_out\n",
+    );
+    for (rule, score) in years {
+        let rule = rule.name();
+        let mut line = |text: String| {
+            let written = writeln!(out, "{text}");
+            debug_assert!(written.is_ok(), "writing to a string does not fail");
+        };
+        line(format!(
+            "\"{rule}\",all,,,,,,,{},{},{:.1},{}",
+            score.drains,
+            score.wrong(),
+            score.wrong_hours,
+            score.most_out
+        ));
+        for (class, found) in &score.found {
+            let days = middle_and_late(&found.acted)
+                .map_or(",".to_owned(), |[middle, late]| format!("{middle:.2},{late:.2}"));
+            line(format!(
+                "\"{rule}\",\"{}\",{},{},{},{},{days},,,,",
+                class.as_str(),
+                found.faults,
+                found.acted.len(),
+                found.told.len(),
+                found.missed
+            ));
+        }
+    }
+    out
+}
+
+/// Wrong drains against missed faults, one dot a rule: the lower left is good.
+pub fn svg(years: &[(Rule, Score)]) -> String {
+    const SIZE: [f64; 2] = [640.0, 380.0];
+    const LEFT: f64 = 60.0;
+    const BOTTOM: f64 = 48.0;
+    let missed = |score: &Score| score.found.values().map(|found| found.missed).sum::<u64>() as f64;
+    let wrong = |score: &Score| score.a_year(score.wrong() as f64);
+    let most = |of: &dyn Fn(&Score) -> f64| years.iter().map(|(_, s)| of(s)).fold(1.0, f64::max);
+    let (most_missed, most_wrong) = (most(&missed), most(&wrong));
+    // Roots keep small numbers apart without losing zero.
+    let x = |value: f64| LEFT + (value / most_wrong).sqrt() * (SIZE[0] - LEFT - 170.0);
+    let y =
+        |value: f64| SIZE[1] - BOTTOM - (value / most_missed).sqrt() * (SIZE[1] - BOTTOM - 40.0);
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n\
+         <text x=\"{LEFT}\" y=\"16\">Wrong drains and missed faults of a year, by rule (axes by the root)</text>\n\
+         <path d=\"M{LEFT} 30V{2:.1}H{3:.1}\" stroke=\"#333\" fill=\"none\"/>\n\
+         <text x=\"{LEFT}\" y=\"{4:.1}\">wrong drains a year of 1,000 GPUs: 0 to {most_wrong:.1}</text>\n\
+         <text x=\"14\" y=\"{5:.1}\" transform=\"rotate(-90 14 {5:.1})\">missed: 0 to {most_missed:.0}</text>\n",
+        SIZE[0],
+        SIZE[1],
+        SIZE[1] - BOTTOM,
+        SIZE[0] - 20.0,
+        SIZE[1] - 16.0,
+        SIZE[1] - BOTTOM,
+    );
+    for (rule, score) in years {
+        let colour = if matches!(rule, Rule::Ours(_)) { "#0072b2" } else { "#d55e00" };
+        let (at, up) = (x(wrong(score)), y(missed(score)));
+        let name = rule.name().replace('&', "&amp;").replace('<', "&lt;");
+        out.push_str(&format!(
+            "<circle cx=\"{at:.1}\" cy=\"{up:.1}\" r=\"4\" fill=\"{colour}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\">{name}</text>\n",
+            at + 7.0,
+            up + 4.0
+        ));
+    }
+    out.push_str("</svg>\n");
+    out
+}
