@@ -197,8 +197,12 @@ pub(super) fn told(
     if let Some(repairs) = repairs {
         done.folder.write_json(file::COMPARISON, repairs).map_err(Failure::environment)?;
     }
-    let format = if globals.json { show::Format::Json } else { show::Format::Terminal };
-    stdout::bytes(&show::render_with(&done.run, format, repairs)?)?;
+    if globals.json {
+        stdout::document(&show::render_with(&done.run, show::Format::Json, repairs)?)?;
+    } else {
+        let told = show::render_with(&done.run, show::Format::Terminal, repairs)?;
+        stdout::text(&String::from_utf8_lossy(&told))?;
+    }
     let written = show::files_with(&done.run, &args.files, repairs)?;
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");

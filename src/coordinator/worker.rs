@@ -130,12 +130,11 @@ impl Worker {
         launch: &Launch,
         limit: Duration,
     ) -> Result<Self, String> {
-        let session = Session::start(&launch.argv, &launch.env).map_err(|error| {
-            match std::error::Error::source(&error) {
+        let session = Session::trusted(&launch.argv, &launch.env, launch.confidence, None)
+            .map_err(|error| match std::error::Error::source(&error) {
                 Some(source) => format!("{error}: {source}"),
                 None => error.to_string(),
-            }
-        })?;
+            })?;
         let Session { mut input, mut output, mut process } = session;
         let hello = ToWorker::Hello {
             protocol: PROTOCOL,

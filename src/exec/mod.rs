@@ -8,6 +8,7 @@ mod aside;
 pub mod attended;
 pub mod guard;
 pub mod lookup;
+pub mod secrets;
 pub mod session;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use tokio::time::sleep;
 use tokio::time::timeout;
 
 use crate::model::raw::Ending;
+use crate::model::worker::Confidence;
 
 use aside::Sieve;
 pub use aside::Talk;
@@ -163,7 +165,9 @@ pub async fn talking(
             guard::guarded(guard, &request.argv)
         }
     };
-    let mut command = command(&guarded, &setting.env)?;
+    // What is guarded is a tool; without a guard it is the scheduler's program.
+    let confidence = if setting.guard.is_some() { Confidence::None } else { Confidence::Own };
+    let mut command = command(&guarded, &setting.env, confidence)?;
     command.stdin(if talk.is_some() { Stdio::piped() } else { Stdio::null() });
     let start = Instant::now();
     let mut child = command.spawn().map_err(|source| refused(program, source))?;
@@ -229,12 +233,17 @@ pub async fn talking(
 }
 
 /// A command in a group of its own, with what it prints piped to us.
-fn command(argv: &[String], env: &BTreeMap<String, String>) -> Result<Command, ExecError> {
+fn command(
+    argv: &[String],
+    env: &BTreeMap<String, String>,
+    confidence: Confidence,
+) -> Result<Command, ExecError> {
     let Some((program, arguments)) = argv.split_first() else {
         return Err(ExecError::Empty);
     };
     #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
     let mut command = Command::new(program);
+    secrets::take(&mut command, confidence);
     command
         .args(arguments)
         .envs(env)
