@@ -67,6 +67,8 @@ pub struct Setting {
     /// [`guard`], so that it does not outlive us however we end. The thread
     /// that starts it must live as long as we do.
     pub guard: Option<PathBuf>,
+    /// How far it is trusted with secrets of our environment.
+    pub confidence: Confidence,
 }
 
 /// What can be seen of a process while it runs.
@@ -126,9 +128,11 @@ pub enum ExecError {
     },
 }
 
-/// Runs a process to its end. `stop` turning true ends it early.
+/// Runs a process of this site, such as the scheduler's own programs, to its end. `stop`
+/// turning true ends it early.
 pub async fn run(request: &Request, stop: watch::Receiver<bool>) -> Result<Finished, ExecError> {
-    watched(request, &Setting::default(), stop, &mut |_| {}).await
+    let setting = Setting { confidence: Confidence::Own, ..Setting::default() };
+    watched(request, &setting, stop, &mut |_| {}).await
 }
 
 /// Runs a process to its end in this setting, and tells what is seen of it
@@ -165,9 +169,7 @@ pub async fn talking(
             guard::guarded(guard, &request.argv)
         }
     };
-    // What is guarded is a tool; without a guard it is the scheduler's program.
-    let confidence = if setting.guard.is_some() { Confidence::None } else { Confidence::Own };
-    let mut command = command(&guarded, &setting.env, confidence)?;
+    let mut command = command(&guarded, &setting.env, setting.confidence)?;
     command.stdin(if talk.is_some() { Stdio::piped() } else { Stdio::null() });
     let start = Instant::now();
     let mut child = command.spawn().map_err(|source| refused(program, source))?;
