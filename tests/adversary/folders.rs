@@ -10,6 +10,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 
+use fabricgate::record::history::History;
+
 use super::place::Place;
 
 /// All files of a run that are documents.
@@ -194,12 +196,11 @@ fn files_that_change_while_they_are_read_end_in_an_answer_each_time() {
 fn a_history_of_somebody_else_runs_nothing_of_its_own() {
     let place = Place::new();
     place.stranger();
-    let ended = place.run(&["history", "--run-dir", "runs"]);
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let database =
-        fs::read_dir(place.path("runs")).expect("runs").map(|it| it.expect("one").path());
-    let database = database.into_iter().find(|it| it.extension().is_some_and(|it| it == "db"));
-    let database = database.expect("a history beside the runs");
+    let database = place.path("history.db");
+    let mut history = History::open(&database).expect("a new one");
+    history.rebuild(&place.path("runs")).expect("rebuilt");
+    drop(history);
+    assert!(History::open_read_only(&database).is_ok(), "what refuses everything proves nothing");
     for hostile in [
         "CREATE TRIGGER t AFTER INSERT ON runs BEGIN SELECT load_extension('x'); END",
         "DROP VIEW link_points; CREATE VIEW link_points AS WITH RECURSIVE r(x) AS \
@@ -210,11 +211,11 @@ fn a_history_of_somebody_else_runs_nothing_of_its_own() {
         let opened = rusqlite::Connection::open(&aside).expect("a database");
         opened.execute_batch(hostile).expect("changed");
         drop(opened);
-        let refused = fabricgate::record::history::History::open_read_only(&aside);
+        let refused = History::open_read_only(&aside);
         assert!(refused.is_err(), "{hostile}");
-        let refused = fabricgate::record::history::History::open(&aside);
+        let refused = History::open(&aside);
         assert!(refused.is_err(), "{hostile}");
     }
     pipe(&place.path("pipe.db"));
-    assert!(fabricgate::record::history::History::open_read_only(&place.path("pipe.db")).is_err());
+    assert!(History::open_read_only(&place.path("pipe.db")).is_err());
 }

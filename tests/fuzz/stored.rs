@@ -83,6 +83,15 @@ const MACHINES: &str = "title = \"t\"\nseed = 5\n[[domain]]\nnodes = \"box[1-2]\
     platform = \"hgx-h100\"\ngpus_per_node = 2\nper_node = true\n\
     [[fault]]\nkind = \"lost-links\"\ngpu = \"box2:1\"\ncount = 3\n";
 
+/// Two nodes that are certified.
+const RACK: &str = "title = \"t\"\nseed = 7\n[noise]\nsigma = 0.002\n[[domain]]\nname = \"rack\"\n\
+    nodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n";
+
+/// Simulated nodes are certified only where a site says so, which is meant for this.
+const CONFIG: &str = "run_dir = \"good\"\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
+    [probes]\nrun = [\"nvidia-smi-q\", \"nvbandwidth-ce\", \"nvbandwidth-lane\"]\n\
+    [policy]\nsimulated = true\n";
+
 /// What one run and its gate leave behind, as texts.
 #[derive(Debug, Default)]
 struct Left {
@@ -96,31 +105,42 @@ fn left() -> &'static Left {
     LEFT.get_or_init(|| {
         let place = folder();
         let at = |name: &str| place.path().join(name);
-        fs::write(at("machines.toml"), MACHINES).expect("written");
-        #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
-        let run = std::process::Command::new(program())
-            .args(["audit", "--sim", "machines.toml"])
-            .current_dir(place.path())
-            .env_remove("FABRICGATE_CONFIG")
-            .output()
-            .expect("the program starts");
-        let said = String::from_utf8_lossy(&run.stderr);
-        let runs = stored::runs_in(&at("runs")).expect("a folder of runs");
-        assert!(!runs.is_empty(), "no run: {said}");
+        for (name, text) in
+            [("machines.toml", MACHINES), ("rack.toml", RACK), ("fabricgate.toml", CONFIG)]
+        {
+            fs::write(at(name), text).expect("written");
+        }
+        measure(place.path(), &["audit", "--sim", "machines.toml"]);
+        measure(place.path(), &["burn-in", "--config", "fabricgate.toml"]);
         let mut left = Left::default();
-        for run in runs {
+        for run in stored::runs_in(&at("runs")).expect("a folder of runs") {
             left.runs.push(packed(&run));
-            let (_, found) = (0, fs::read_dir(run.join("certificates")));
+        }
+        for run in stored::runs_in(&at("good")).expect("a folder of runs") {
+            let found = fs::read_dir(run.join("certificates"));
             for entry in found.into_iter().flatten() {
                 left.certificates.push(fs::read(entry.expect("an entry").path()).expect("read"));
             }
         }
-        assert!(!left.certificates.is_empty(), "no certificate: {said}");
-        let database = at("runs/history.db");
-        let database = if database.exists() { database } else { rebuilt(place.path()) };
-        left.history.push(fs::read(database).expect("a history"));
+        for entry in fs::read_dir(at("good")).expect("a folder") {
+            let document = entry.expect("an entry").path().join("acceptance.json");
+            left.certificates.extend(fs::read(document));
+        }
+        left.history.push(fs::read(rebuilt(place.path())).expect("a history"));
+        let counts = [left.runs.len(), left.certificates.len()];
+        assert!(0 < counts[0] && 2 < counts[1], "{counts:?}");
         left
     })
+}
+
+/// Runs the program here.
+#[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
+fn measure(folder: &Path, args: &[&str]) {
+    let mut command = std::process::Command::new(program());
+    command.args(args).current_dir(folder).env_remove("FABRICGATE_CONFIG");
+    let ended = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!([Some(0), Some(3)].contains(&ended.status.code()), "{args:?}: {said}");
 }
 
 /// The history of the runs of a folder.
