@@ -9,7 +9,7 @@ use std::path::Path;
 use super::place::Place;
 use super::place::files;
 
-const MACHINES: &str = "title = \"t\"\nseed = 5\n[[domain]]\nnodes = \"n[1-2]\"\n\
+const MACHINES: &str = "title = \"t\"\nseed = 5\n[[domain]]\nname = \"rack\"\nnodes = \"n[1-2]\"\n\
     platform = \"gb200-nvl72\"\n";
 
 const CONFIG: &str = "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\

@@ -14,8 +14,6 @@ use base64::prelude::BASE64_STANDARD;
 use fabricgate::gate::certificates;
 use fabricgate::gate::journal;
 use fabricgate::model::acceptance::Acceptance;
-use fabricgate::model::certificate::CERTIFICATES_FORMAT;
-use fabricgate::model::certificate::CertificatesDocument;
 use fabricgate::model::run::Run;
 use fabricgate::model::trend::PartKind;
 use fabricgate::model::worker::FromWorker;
@@ -252,18 +250,13 @@ pub(crate) fn journals(bytes: &[u8]) {
     }
 }
 
-/// A certificate or an acceptance document, read, verified and shown.
+/// A certificate, read and verified, or an acceptance document, read and shown.
 pub(crate) fn certificates(bytes: &[u8]) {
     let place = folder();
     let path = place.path().join("n1.json");
     fs::write(&path, bytes).expect("written");
     if let Ok(Some(read)) = certificates::of_file(&path) {
-        let _ = signing::check(&read.document, &[]);
-        let document = CertificatesDocument {
-            format: CERTIFICATES_FORMAT.to_owned(),
-            certificates: vec![read.certificate],
-        };
-        is_quiet(&report::certificate::render(&document, &STYLE));
+        let _ = (signing::check(&read.document, &[]), read.certificate.worst_ratio());
     }
     fs::rename(&path, place.path().join("acceptance.json")).expect("renamed");
     if let Ok(document) = acceptance::read(place.path()) {
