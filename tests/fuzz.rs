@@ -11,12 +11,16 @@ mod cables_and_jobs;
 mod corpus;
 #[path = "fuzz/dice.rs"]
 mod dice;
+#[path = "fuzz/doors.rs"]
+mod doors;
 #[path = "fuzz/mutation.rs"]
 mod mutation;
 #[path = "fuzz/properties.rs"]
 mod properties;
 #[path = "fuzz/slurm.rs"]
 mod slurm;
+#[path = "fuzz/stored.rs"]
+mod stored;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -133,16 +137,24 @@ fn parser(
         properties::check(good, &parsed, stands(parsed.tool));
     }
     let make = move |dice: &mut Dice| mutate(dice, own(), &corpus().any, tokens);
-    fuzz(target, 600, make, move |bytes| {
-        let text = decode(bytes);
-        let input = Input::new(&text);
-        let sure = recognises(&input);
-        let direct = parse(&input);
-        properties::check(bytes, &direct, stands(Some(tool)));
-        let parsed = measure::read(bytes);
-        assert!(sure == 0 || parsed.tool.is_some(), "recognised, then not read");
-        properties::check(bytes, &parsed, stands(parsed.tool));
-    });
+    fuzz(target, 600, make, move |bytes| one_tool(bytes, tool, recognises, parse));
+}
+
+/// One parser, whether or not it recognises this; then the whole reader.
+fn one_tool(
+    bytes: &[u8],
+    tool: Tool,
+    recognises: fn(&Input<'_>) -> Confidence,
+    parse: fn(&Input<'_>) -> Parsed,
+) {
+    let text = decode(bytes);
+    let input = Input::new(&text);
+    let sure = recognises(&input);
+    let direct = parse(&input);
+    properties::check(bytes, &direct, stands(Some(tool)));
+    let parsed = measure::read(bytes);
+    assert!(sure == 0 || parsed.tool.is_some(), "recognised, then not read");
+    properties::check(bytes, &parsed, all_stand(bytes, &parsed));
 }
 
 /// Tools whose numbers are taken over as they are printed.
@@ -157,6 +169,26 @@ fn stands(tool: Option<Tool>) -> bool {
                 | Tool::FabricgateCollective
         )
     )
+}
+
+/// Whether every number of an input must stand in it: its tool takes them over, and no
+/// part of it may be of a tool that converts (a file of two tools is read as both).
+fn all_stand(bytes: &[u8], parsed: &Parsed) -> bool {
+    use measure::iperf3;
+    use measure::nvloom;
+    use measure::perftest;
+    use measure::smi::nvlink;
+    use measure::tcp;
+    const CONVERTING: [fn(&Input<'_>) -> Confidence; 5] = [
+        iperf3::recognises,
+        nvloom::recognises,
+        perftest::recognises,
+        nvlink::recognises,
+        tcp::recognises,
+    ];
+    let text = decode(bytes);
+    let input = Input::new(&text);
+    stands(parsed.tool) && CONVERTING.iter().all(|recognises| recognises(&input) == 0)
 }
 
 #[test]
@@ -446,10 +478,20 @@ fn mixtures_of_all_outputs_never_break_the_reader() {
         }
         input
     };
-    fuzz("mixture", 400, make, |bytes| {
-        let parsed = measure::read(bytes);
-        properties::check(bytes, &parsed, stands(parsed.tool));
-    });
+    // Found by a longer run: two tools, of which the second converts.
+    any_tool(
+        b"Running device_to_device_memcpy_read_ce.\nmemcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n\
+          0 1\n0 N/A 395.64\n1 395.55 N/A\n\
+          [ ID] Interval           Transfer     Bitrate         Retr\n\
+          [  5]   0.00-10.04  sec  10.9 GBytes  9.32 Gbits/sec                  receiver\n\niperf Done.\n",
+    );
+    fuzz("mixture", 400, make, any_tool);
+}
+
+/// Whatever tool it may be from.
+fn any_tool(bytes: &[u8]) {
+    let parsed = measure::read(bytes);
+    properties::check(bytes, &parsed, all_stand(bytes, &parsed));
 }
 
 #[test]
@@ -491,28 +533,30 @@ fn broken_json_is_read_as_far_as_it_goes() {
         &corpus().dcgm
     }
     let make = |dice: &mut Dice| mutate(dice, own(), &corpus().any, TOKENS);
-    fuzz("json", 1000, make, |bytes| {
-        let text = decode(bytes);
-        let Some(found) = json::find_where(&text, |_| true) else { return };
-        let last = u32::try_from(text.lines().count() + 1).expect("a small text");
-        assert!(found.line <= last && depth(&found.value) <= 64);
-        if let Some(stop) = &found.stopped {
-            assert!(found.line <= stop.line && stop.line <= last, "{stop:?}");
-        }
-        // What serde_json reads as one object is read as the same object. It
-        // takes the last of two equal keys, and so must this reader.
-        if let Ok(strict) = serde_json::from_str::<Value>(&text)
-            && strict.is_object()
-            && depth(&strict) < 64
-        {
-            assert_eq!(as_floats(&found.value), as_floats(&strict));
-            assert!(found.stopped.is_none() && !found.not_finite);
-        }
-    });
+    fuzz("json", 1000, make, almost_json);
 }
 
-#[test]
-fn host_lists_fold_back_to_the_same_names() {
+/// The reader of JSON that is none, beside serde_json.
+fn almost_json(bytes: &[u8]) {
+    let text = decode(bytes);
+    let Some(found) = json::find_where(&text, |_| true) else { return };
+    let last = u32::try_from(text.lines().count() + 1).expect("a small text");
+    assert!(found.line <= last && depth(&found.value) <= 64);
+    if let Some(stop) = &found.stopped {
+        assert!(found.line <= stop.line && stop.line <= last, "{stop:?}");
+    }
+    // What serde_json reads as one object is read as the same object. It
+    // takes the last of two equal keys, and so must this reader.
+    if let Ok(strict) = serde_json::from_str::<Value>(&text)
+        && strict.is_object()
+        && depth(&strict) < 64
+    {
+        assert_eq!(as_floats(&found.value), as_floats(&strict));
+        assert!(found.stopped.is_none() && !found.not_finite);
+    }
+}
+
+fn host_list_seeds() -> Vec<Vec<u8>> {
     const LISTS: &[&str] = &[
         "node[0001-0018]",
         "a[1-3,5],b7,c",
@@ -521,25 +565,33 @@ fn host_lists_fold_back_to_the_same_names() {
         "n[9-12],n[009-012]",
         "rack1-node[1-20,25,30-31].example.org",
     ];
+    LISTS.iter().map(|list| list.as_bytes().to_vec()).collect()
+}
+
+#[test]
+fn host_lists_fold_back_to_the_same_names() {
     const TOKENS: &[&str] =
         &["[", "]", ",", "-", "[1-9]", "[00-99]", " ", "node", "0", "[1-", "[3-1]", "[a]", "\t"];
-    let own: Vec<Vec<u8>> = LISTS.iter().map(|list| list.as_bytes().to_vec()).collect();
+    let own = host_list_seeds();
     let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOKENS);
-    fuzz("hostlist", 1500, make, |bytes| {
-        let list = String::from_utf8_lossy(bytes);
-        match hostlist::expand(&list) {
-            Ok(names) => {
-                assert!(!names.is_empty() && names.len() <= hostlist::MOST);
-                let folded = hostlist::fold(names.iter().map(String::as_str));
-                let again = hostlist::expand(&folded)
-                    .unwrap_or_else(|error| panic!("{folded:?} cannot be read: {error}"));
-                let once: BTreeSet<&String> = names.iter().collect();
-                assert_eq!(again.iter().collect::<BTreeSet<_>>(), once);
-                assert_eq!(again.len(), once.len(), "{folded:?} names a node twice");
-            }
-            Err(error) => assert!(error.offset <= list.len() && !error.to_string().is_empty()),
+    fuzz("hostlist", 1500, make, host_lists);
+}
+
+/// A list of hosts, there and back.
+fn host_lists(bytes: &[u8]) {
+    let list = String::from_utf8_lossy(bytes);
+    match hostlist::expand(&list) {
+        Ok(names) => {
+            assert!(!names.is_empty() && names.len() <= hostlist::MOST);
+            let folded = hostlist::fold(names.iter().map(String::as_str));
+            let again = hostlist::expand(&folded)
+                .unwrap_or_else(|error| panic!("{folded:?} cannot be read: {error}"));
+            let once: BTreeSet<&String> = names.iter().collect();
+            assert_eq!(again.iter().collect::<BTreeSet<_>>(), once);
+            assert_eq!(again.len(), once.len(), "{folded:?} names a node twice");
         }
-    });
+        Err(error) => assert!(error.offset <= list.len() && !error.to_string().is_empty()),
+    }
 }
 
 /// That an error points into the text it is about.
@@ -551,7 +603,10 @@ fn points_into(text: &str, error: &TextError) {
 }
 
 fn texts(folder: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    // `ci/fuzz` compiles this file in a package of its own.
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let root = above.find(|it| it.join("thresholds").is_dir()).expect("the repository");
+    let folder = root.join(folder);
     let mut paths: Vec<PathBuf> = fs::read_dir(&folder)
         .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
         .map(|entry| entry.expect("an entry").path())
@@ -623,6 +678,12 @@ fn kubernetes_objects_never_break_their_reader() {
         "\u{7}",
         "null",
     ];
+    let own = kubernetes_seeds();
+    let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOKENS);
+    fuzz("kubernetes", 1500, make, kubernetes_objects);
+}
+
+fn kubernetes_seeds() -> Vec<Vec<u8>> {
     let clique = "11111111-2222-3333-4444-555555555555.7";
     let node = |name: &str| {
         format!(
@@ -646,7 +707,7 @@ fn kubernetes_objects_never_break_their_reader() {
         r#"{"apiVersion":"kueue.x-k8s.io/v1beta2","kind":"Topology","metadata":{"name":"t"},
         "spec":{"levels":[{"nodeLabel":"x/rack"},{"nodeLabel":"kubernetes.io/hostname"}]}}"#
             .to_owned();
-    let own: Vec<Vec<u8>> = [
+    [
         list(&[node("n1"), node("n2")]),
         list(&[domain, topology, node("n1")]),
         format!("apiVersion: v1\nkind: Node\nmetadata:\n  name: y1\n  labels:\n    nvidia.com/gpu.clique: {clique}\n"),
@@ -655,155 +716,179 @@ fn kubernetes_objects_never_break_their_reader() {
         format!("NAME   VERSION   GPU.CLIQUE\nn1               {clique}\nn\u{e9}2    v\n"),
     ]
     .map(String::into_bytes)
-    .to_vec();
-    let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOKENS);
-    fuzz("kubernetes", 1500, make, |bytes| {
-        let text = String::from_utf8_lossy(bytes);
-        let nodes = nodes::read("n.json", &text);
-        speaks_sense(&nodes);
-        let known: BTreeSet<_> = nodes.nodes.keys().collect();
-        assert!(nodes.groups.iter().flat_map(|g| &g.nodes).all(|node| known.contains(node)));
-        if !nodes.nodes.is_empty() {
-            assert!(nodes::recognises(&text), "read, and not recognised");
-        }
-        let domains = compute_domains::read("c.json", &text);
-        speaks_sense(&domains);
-        assert!(domains.groups.is_empty() || compute_domains::recognises(&text));
-        let topologies = topologies::read("t.json", &text);
-        speaks_sense(&topologies);
-        assert!(topologies.groups.is_empty() || topologies::recognises(&text));
-    });
+    .to_vec()
 }
 
-#[test]
-fn claims_are_read_whole_or_refused_at_a_place() {
-    let own = vec![
+/// Objects of Kubernetes, by every reader of theirs.
+fn kubernetes_objects(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let nodes = nodes::read("n.json", &text);
+    speaks_sense(&nodes);
+    let known: BTreeSet<_> = nodes.nodes.keys().collect();
+    assert!(nodes.groups.iter().flat_map(|g| &g.nodes).all(|node| known.contains(node)));
+    if !nodes.nodes.is_empty() {
+        assert!(nodes::recognises(&text), "read, and not recognised");
+    }
+    let domains = compute_domains::read("c.json", &text);
+    speaks_sense(&domains);
+    assert!(domains.groups.is_empty() || compute_domains::recognises(&text));
+    let topologies = topologies::read("t.json", &text);
+    speaks_sense(&topologies);
+    assert!(topologies.groups.is_empty() || topologies::recognises(&text));
+}
+
+fn claims_seeds() -> Vec<Vec<u8>> {
+    vec![
         b"[[domain]]\nname = \"r1\"\nnodes = \"n[01-04]\"\nplatform = \"hgx-h100\"\n\
           gpus_per_node = 8\n"
             .to_vec(),
         b"[[domain]]\nname = \"a\"\nnodes = [\"x1\", \"x[2-3]\"]\nnic = \"ndr-400\"\n\
           [[domain]]\nname = \"b\"\nnodes = \"y\"\n"
             .to_vec(),
-    ];
+    ]
+}
+
+#[test]
+fn claims_are_read_whole_or_refused_at_a_place() {
+    let own = claims_seeds();
     let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOML);
-    fuzz("claims", 800, make, |bytes| {
-        let text = String::from_utf8_lossy(bytes);
-        match claims_file::parse("f.toml", &text) {
-            Ok(claims) => {
-                let nodes: Vec<_> = claims.domains.iter().flat_map(|d| &d.nodes).collect();
-                let once: BTreeSet<_> = nodes.iter().collect();
-                assert!(!nodes.is_empty() && once.len() == nodes.len());
-                assert!(claims.domains.iter().all(|d| !d.nodes.is_empty()));
-            }
-            Err(error) => points_into(&text, &error),
+    fuzz("claims", 800, make, claims_files);
+}
+
+/// A file of claims.
+fn claims_files(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match claims_file::parse("f.toml", &text) {
+        Ok(claims) => {
+            let nodes: Vec<_> = claims.domains.iter().flat_map(|d| &d.nodes).collect();
+            let once: BTreeSet<_> = nodes.iter().collect();
+            assert!(!nodes.is_empty() && once.len() == nodes.len());
+            assert!(claims.domains.iter().all(|d| !d.nodes.is_empty()));
         }
-    });
+        Err(error) => points_into(&text, &error),
+    }
+}
+
+fn threshold_seeds() -> Vec<Vec<u8>> {
+    builtin::FILES.iter().map(|(_, text)| text.as_bytes().to_vec()).collect()
 }
 
 #[test]
 fn threshold_files_are_read_whole_or_refused_with_every_place() {
-    let own: Vec<Vec<u8>> =
-        builtin::FILES.iter().map(|(_, text)| text.as_bytes().to_vec()).collect();
+    let own = threshold_seeds();
     let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOML);
-    fuzz("thresholds", 150, make, |bytes| {
-        let text = match file::text(bytes, "f.toml") {
-            Ok(text) => text,
-            Err(fault) => {
-                assert!(1 <= fault.line && !fault.to_string().is_empty());
-                return;
-            }
-        };
-        let before = builtin::catalogue();
-        let mut catalogue = before.clone();
-        match overlay::apply(&mut catalogue, text, "f.toml") {
-            Ok(_) => {
-                for expectation in
-                    catalogue.platforms.values().flat_map(|p| p.expectations.values())
-                {
-                    let numbers = [expectation.value, expectation.floor];
-                    let good = |n: &f64| n.is_finite() && 0.0 < *n;
-                    assert!(numbers.iter().flatten().all(good), "{expectation:?}");
-                    assert!((0.0..1.0).contains(&expectation.tolerance), "{expectation:?}");
-                }
-            }
-            Err(faults) => {
-                assert!(!faults.is_empty() && catalogue == *before);
-                let lines = u32::try_from(text.matches('\n').count() + 1).expect("a small text");
-                assert!(faults.iter().all(|f| (1..=lines).contains(&f.line)), "{faults:?}");
-                assert!(faults.iter().all(|f| !f.to_string().is_empty()));
+    fuzz("thresholds", 150, make, threshold_files);
+}
+
+/// A file of thresholds, over those that are built in.
+fn threshold_files(bytes: &[u8]) {
+    let text = match file::text(bytes, "f.toml") {
+        Ok(text) => text,
+        Err(fault) => {
+            assert!(1 <= fault.line && !fault.to_string().is_empty());
+            return;
+        }
+    };
+    let before = builtin::catalogue();
+    let mut catalogue = before.clone();
+    match overlay::apply(&mut catalogue, text, "f.toml") {
+        Ok(_) => {
+            for expectation in catalogue.platforms.values().flat_map(|p| p.expectations.values()) {
+                let numbers = [expectation.value, expectation.floor];
+                let good = |n: &f64| n.is_finite() && 0.0 < *n;
+                assert!(numbers.iter().flatten().all(good), "{expectation:?}");
+                assert!((0.0..1.0).contains(&expectation.tolerance), "{expectation:?}");
             }
         }
-    });
+        Err(faults) => {
+            assert!(!faults.is_empty() && catalogue == *before);
+            let lines = u32::try_from(text.matches('\n').count() + 1).expect("a small text");
+            assert!(faults.iter().all(|f| (1..=lines).contains(&f.line)), "{faults:?}");
+            assert!(faults.iter().all(|f| !f.to_string().is_empty()));
+        }
+    }
 }
 
 #[test]
 fn probe_files_are_read_whole_or_refused_at_a_place() {
     let own = texts("probes");
     let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOML);
-    fuzz("probes", 400, make, |bytes| {
-        let text = String::from_utf8_lossy(bytes);
-        match catalog::parse("f.toml", &text) {
-            Ok(probe) => {
-                assert!(!probe.argv.is_empty());
-                assert!(!probe.words().any(|word| word.contains('\0')));
-                assert!(0.0 < probe.timeout_s && probe.timeout_s.is_finite());
-                assert!(!probe.name.contains(['/', '.']) && !probe.name.is_empty());
-                // Every brace is a placeholder that somebody fills.
-                for word in probe.words() {
-                    let fill = |word: String, name: &&str| word.replace(name, "");
-                    let rest = placeholder::ALL.iter().fold(word.clone(), fill);
-                    assert!(!rest.contains(['{', '}']), "{word:?}");
-                }
-                let is_two_sided = matches!(probe.scope, ProbeScope::Pair | ProbeScope::Rail);
-                assert!(is_two_sided || (probe.serve.is_none() && !probe.says(placeholder::PEER)));
-                assert!(probe.serve.is_some() || !probe.says(placeholder::PORT));
-                assert_eq!(probe.reads_itself, probe.says(placeholder::READINGS));
-                assert!([0, 1, 2, 4, 5].contains(&probe.stage));
-            }
-            Err(error) => points_into(&text, &error),
-        }
-    });
+    fuzz("probes", 400, make, probe_files);
 }
 
-#[test]
-fn configurations_are_read_whole_or_refused_with_one_message() {
-    let own = vec![
+/// A file that describes a probe.
+fn probe_files(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match catalog::parse("f.toml", &text) {
+        Ok(probe) => {
+            assert!(!probe.argv.is_empty());
+            assert!(!probe.words().any(|word| word.contains('\0')));
+            assert!(0.0 < probe.timeout_s && probe.timeout_s.is_finite());
+            assert!(!probe.name.contains(['/', '.']) && !probe.name.is_empty());
+            // Every brace is a placeholder that somebody fills.
+            for word in probe.words() {
+                let fill = |word: String, name: &&str| word.replace(name, "");
+                let rest = placeholder::ALL.iter().fold(word.clone(), fill);
+                assert!(!rest.contains(['{', '}']), "{word:?}");
+            }
+            let is_two_sided = matches!(probe.scope, ProbeScope::Pair | ProbeScope::Rail);
+            assert!(is_two_sided || (probe.serve.is_none() && !probe.says(placeholder::PEER)));
+            assert!(probe.serve.is_some() || !probe.says(placeholder::PORT));
+            assert_eq!(probe.reads_itself, probe.says(placeholder::READINGS));
+            assert!([0, 1, 2, 4, 5].contains(&probe.stage));
+        }
+        Err(error) => points_into(&text, &error),
+    }
+}
+
+fn configuration_seeds() -> Vec<Vec<u8>> {
+    vec![
         b"claims = \"claims.toml\"\nrun_dir = \"runs\"\nplatform = \"hgx-h100\"\n\
           [launcher]\nkind = \"command\"\ntemplate = [\"ssh\", \"{node}\"]\nparallel = 8\n\
           [probes]\nrun = [\"nvbandwidth\"]\nreadings = 3\n[policy]\nper_domain = 2\n"
             .to_vec(),
         b"claims = \"/c.toml\"\nthresholds = [\"t.toml\"]\n[launcher]\nkind = \"local\"\n".to_vec(),
-    ];
+    ]
+}
+
+#[test]
+fn configurations_are_read_whole_or_refused_with_one_message() {
+    let own = configuration_seeds();
     let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOML);
+    fuzz("config", 400, make, configuration_files);
+}
+
+/// A configuration, as the program opens it.
+fn configuration_files(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("f.toml");
-    fuzz("config", 400, make, move |bytes| {
-        let _ = folder.path();
-        fs::write(&path, bytes).expect("written");
-        match config::open(Some(&path)) {
-            Ok(config) => {
-                assert!(
-                    config.probes.as_ref().is_none_or(|p| !p.is_empty())
-                        && 0 < config.parallel
-                        && 0 < config.readings
-                );
-            }
-            Err(error) => {
-                let shown = error.to_string();
-                assert!(shown.contains("f.toml:"), "no place: {shown}");
-            }
+    fs::write(&path, bytes).expect("written");
+    match config::open(Some(&path)) {
+        Ok(config) => {
+            assert!(
+                config.probes.as_ref().is_none_or(|p| !p.is_empty())
+                    && 0 < config.parallel
+                    && 0 < config.readings
+            );
         }
-    });
+        Err(error) => {
+            let shown = error.to_string();
+            assert!(shown.contains("f.toml:"), "no place: {shown}");
+        }
+    }
 }
 
 #[test]
 fn scenarios_are_read_whole_or_refused_with_one_message() {
     let own = texts("examples");
     let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOML);
-    fuzz("scenarios", 300, make, |bytes| {
-        let text = String::from_utf8_lossy(bytes);
-        if let Err(error) = Scenario::read(&text) {
-            assert!(!error.to_string().is_empty());
-        }
-    });
+    fuzz("scenarios", 300, make, scenario_files);
+}
+
+/// A file that describes simulated machines.
+fn scenario_files(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Err(error) = Scenario::read(&text) {
+        assert!(!error.to_string().is_empty());
+    }
 }

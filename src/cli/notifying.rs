@@ -14,6 +14,7 @@ use toml::Spanned;
 
 use super::config::Mistake;
 use super::config::duration;
+use crate::exec;
 use crate::notify::Kind;
 use crate::notify::Notify;
 use crate::notify::Target;
@@ -138,6 +139,9 @@ fn target(receiver: Receiver, at: usize, base: &Path) -> Result<Target, Mistake>
         return Err((at, format!("name {name:?}, expected a word")));
     }
     let file = receiver.url_file.map(|file| Where::File(base.join(file)));
+    if let Some(name) = &receiver.url_env {
+        exec::secrets::withhold(name);
+    }
     let variable = receiver.url_env.map(Where::Variable);
     let inline = receiver.url.map(|url| Where::Inline(Secret::from(url)));
     let mut addresses = [file, variable, inline].into_iter().flatten();

@@ -47,7 +47,7 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
         if json {
             let mut line = serde_json::to_vec(&document)?;
             line.push(b'\n');
-            stdout::bytes(&line)?;
+            stdout::document(&line)?;
         } else {
             let gap = if at == 0 { "" } else { "\n" };
             stdout::text(&format!("{gap}{}", render(&document, &style)))?;

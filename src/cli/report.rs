@@ -78,6 +78,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     };
     match &args.output {
         Some(path) => show::write(path, &bytes)?,
+        None if format == Format::Json => stdout::document(&bytes)?,
+        None if format == Format::Terminal => stdout::text(&String::from_utf8_lossy(&bytes))?,
         None => stdout::bytes(&bytes)?,
     }
     Ok(exit::PASS)

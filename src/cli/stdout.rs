@@ -6,6 +6,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::failure::Failure;
+use crate::report::plain;
 
 /// Writes bytes to standard output. That nobody reads on (`| head`) is fine:
 /// the exit code still tells the outcome. That they do not fit (a full disk) is
@@ -20,19 +21,25 @@ pub fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Writes text.
+/// Writes text. Names are spelled out where it is made; whatever slipped through does
+/// not steer the terminal it ends in.
 pub fn text(text: &str) -> anyhow::Result<()> {
-    bytes(text.as_bytes())
+    bytes(plain::lines(text).as_bytes())
 }
 
 /// Writes a value as one JSON document.
 pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    let mut document = serde_json::to_vec_pretty(value)?;
-    document.push(b'\n');
-    bytes(&document)
+    let mut document = serde_json::to_string_pretty(value)?;
+    document.push('\n');
+    bytes(plain::json(&document).as_bytes())
+}
+
+/// Writes JSON that was made before: a document, or lines of them.
+pub fn document(document: &[u8]) -> anyhow::Result<()> {
+    bytes(plain::json(&String::from_utf8_lossy(document)).as_bytes())
 }
 
 /// Tells people something on standard error, where that still exists.
 pub fn note(text: &str) {
-    let _ = writeln!(anstream::stderr().lock(), "fabricgate: {text}");
+    let _ = writeln!(anstream::stderr().lock(), "fabricgate: {}", plain::lines(text));
 }

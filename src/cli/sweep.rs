@@ -219,8 +219,12 @@ fn shown(
     globals: &Globals,
     repaired: Option<&Repaired>,
 ) -> anyhow::Result<bool> {
-    let format = if globals.json { show::Format::Json } else { show::Format::Terminal };
-    stdout::bytes(&show::render_with(run, format, repaired)?)?;
+    if globals.json {
+        stdout::document(&show::render_with(run, show::Format::Json, repaired)?)?;
+    } else {
+        let told = show::render_with(run, show::Format::Terminal, repaired)?;
+        stdout::text(&String::from_utf8_lossy(&told))?;
+    }
     show::files_with(run, &args.files, repaired)
 }
 

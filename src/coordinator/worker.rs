@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 use std::task::Context;
 use std::task::Poll;
@@ -55,6 +56,11 @@ const STOPPING: Duration = Duration::from_secs(8);
 /// How long a worker may take to go when it is told to.
 const LEAVING: Duration = Duration::from_secs(5);
 
+/// Bytes that a worker may have said to us and that nobody has taken in yet: both streams
+/// of two orders, as large as they are kept, in base64. Whoever says more floods us, and
+/// memory must not grow with what a node says.
+const MOST_WAITING: usize = if cfg!(test) { 1 << 20 } else { 4 * CAPTURE / 3 * 4 };
+
 /// A worker that answered.
 #[derive(Debug)]
 pub(super) struct Worker {
@@ -79,7 +85,9 @@ struct Shared {
 /// Who waits for an answer.
 #[derive(Debug, Default)]
 struct Orders {
-    waiting: BTreeMap<u64, mpsc::UnboundedSender<FromWorker>>,
+    waiting: BTreeMap<u64, mpsc::UnboundedSender<(usize, FromWorker)>>,
+    /// Bytes that were said and not yet taken in.
+    said: Arc<AtomicUsize>,
     /// Why nobody will answer any more.
     ended: Option<String>,
 }
@@ -89,10 +97,40 @@ struct Orders {
 pub(super) struct Running<'w> {
     worker: &'w Worker,
     id: u64,
-    answers: mpsc::UnboundedReceiver<FromWorker>,
+    answers: Answers,
     until: Instant,
     stdout: Stream,
     stderr: Stream,
+}
+
+/// What a worker said of one order, until somebody takes it in.
+#[derive(Debug)]
+struct Answers {
+    line: mpsc::UnboundedReceiver<(usize, FromWorker)>,
+    said: Arc<AtomicUsize>,
+}
+
+impl Answers {
+    async fn recv(&mut self) -> Option<FromWorker> {
+        std::future::poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<FromWorker>> {
+        self.line.poll_recv(context).map(|next| {
+            let (size, answer) = next?;
+            self.said.fetch_sub(size, Ordering::Relaxed);
+            Some(answer)
+        })
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.line.close();
+        while let Ok((size, _)) = self.line.try_recv() {
+            self.said.fetch_sub(size, Ordering::Relaxed);
+        }
+    }
 }
 
 /// An order that came to its end, one way or another.
@@ -130,12 +168,11 @@ impl Worker {
         launch: &Launch,
         limit: Duration,
     ) -> Result<Self, String> {
-        let session = Session::start(&launch.argv, &launch.env).map_err(|error| {
-            match std::error::Error::source(&error) {
+        let session = Session::trusted(&launch.argv, &launch.env, launch.confidence, None)
+            .map_err(|error| match std::error::Error::source(&error) {
                 Some(source) => format!("{error}: {source}"),
                 None => error.to_string(),
-            }
-        })?;
+            })?;
         let Session { mut input, mut output, mut process } = session;
         let hello = ToWorker::Hello {
             protocol: PROTOCOL,
@@ -185,14 +222,15 @@ impl Worker {
     /// Gives an order; its number is filled in.
     pub(super) async fn order(&self, order: Order) -> Result<Running<'_>, String> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, answers) = mpsc::unbounded_channel();
-        {
+        let (sender, line) = mpsc::unbounded_channel();
+        let answers = {
             let mut orders = lock(&self.shared.orders);
             if let Some(why) = &orders.ended {
                 return Err(why.clone());
             }
             orders.waiting.insert(id, sender);
-        }
+            Answers { line, said: Arc::clone(&orders.said) }
+        };
         let until = Instant::now() + Duration::from_secs_f64(order.limit_s) + SLACK;
         let (stdout, stderr) = (Stream::default(), Stream::default());
         let running = Running { worker: self, id, answers, until, stdout, stderr };
@@ -353,8 +391,9 @@ impl Running<'_> {
     fn outcome(&mut self, done: Done) -> Outcome {
         let mut stdout = std::mem::take(&mut self.stdout);
         let mut stderr = std::mem::take(&mut self.stderr);
-        stdout.dropped += done.stdout_dropped;
-        stderr.dropped += done.stderr_dropped;
+        // A number of somebody else's.
+        stdout.dropped = stdout.dropped.saturating_add(done.stdout_dropped);
+        stderr.dropped = stderr.dropped.saturating_add(done.stderr_dropped);
         Outcome {
             ending: done.ending,
             duration: done.duration_s,
@@ -394,10 +433,15 @@ async fn listen(mut output: Output, shared: Arc<Shared>) {
             Ok(Some(line)) => match serde_json::from_slice::<FromWorker>(&line) {
                 Ok(FromWorker::Fault { why }) => break format!("the worker gave up: {why}"),
                 Ok(answer) => {
-                    if let Some(id) = order_of(&answer)
-                        && let Some(waiting) = lock(&shared.orders).waiting.get(&id)
-                    {
-                        let _ = waiting.send(answer);
+                    let orders = lock(&shared.orders);
+                    let waiting = order_of(&answer).and_then(|id| orders.waiting.get(&id));
+                    let Some(waiting) = waiting else { continue };
+                    let before = orders.said.fetch_add(line.len(), Ordering::Relaxed);
+                    if MOST_WAITING < before + line.len() {
+                        break "the worker says more than anybody takes in".to_owned();
+                    }
+                    if waiting.send((line.len(), answer)).is_err() {
+                        orders.said.fetch_sub(line.len(), Ordering::Relaxed);
                     }
                 }
                 Err(error) => {
@@ -527,5 +571,49 @@ mod tests {
         assert_eq!((stream.bytes.as_slice(), stream.dropped), (&b"hello"[..], 0));
         add(&mut stream, "no base64");
         assert_eq!((stream.bytes.as_slice(), stream.dropped), (&b"hello"[..], 9));
+    }
+
+    #[test]
+    fn a_worker_that_says_more_than_anybody_takes_in_is_left_and_not_kept() {
+        let hello = r#"{"type":"hello","protocol":2,"version":"0.1.0","environment":{}}"#;
+        let piece = "A".repeat(40_000);
+        let output = format!(r#"{{"type":"output","id":0,"stream":"stdout","data":"{piece}"}}"#);
+        let script = format!("read x; echo '{hello}'; read x; exec yes '{output}'");
+        let launch = Launch {
+            argv: ["sh", "-c", &script].map(str::to_owned).into(),
+            env: BTreeMap::new(),
+            confidence: crate::model::worker::Confidence::None,
+        };
+        let order = Order {
+            id: 0,
+            argv: vec!["tool".to_owned()],
+            env: BTreeMap::new(),
+            limit_s: 60.0,
+            capture: 100,
+            ready: None,
+            idle_gpus: false,
+            together: false,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let limit = Duration::from_secs(30);
+            let worker = Worker::connect(&NodeName::from("n1"), &launch, limit).await;
+            let worker = worker.expect("it greets");
+            // A server of a pair: nobody looks at what it says until its client is done.
+            let mut running = worker.order(order).await.expect("given");
+            while worker.is_alive() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let said = Arc::clone(&lock(&worker.shared.orders).said);
+            assert!(said.load(Ordering::Relaxed) <= 2 * MOST_WAITING, "it went on being kept");
+            while running.answers.recv().await.is_some() {}
+            let outcome = running.lost();
+            assert_eq!(
+                outcome.ending,
+                Ending::NotStarted { why: "the worker says more than anybody takes in".to_owned() }
+            );
+            drop(running);
+            worker.kill();
+        });
     }
 }

@@ -26,6 +26,7 @@ use super::group_of;
 use super::refused;
 use super::signal;
 use crate::model::raw::Ending;
+use crate::model::worker::Confidence;
 
 /// How often whoever was asked to end is looked at.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -47,7 +48,7 @@ impl Attended {
     ) -> Result<Self, ExecError> {
         let program = argv.first().map_or("", String::as_str);
         let copy = || log.try_clone().map_err(|source| refused(program, source));
-        let mut command = command(argv, env)?;
+        let mut command = command(argv, env, Confidence::Whole)?;
         command.stdin(Stdio::null()).stdout(Stdio::from(copy()?)).stderr(Stdio::from(copy()?));
         let child = command.spawn().map_err(|source| refused(program, source))?;
         let group = group_of(&child);

@@ -8,6 +8,7 @@ mod aside;
 pub mod attended;
 pub mod guard;
 pub mod lookup;
+pub mod secrets;
 pub mod session;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use tokio::time::sleep;
 use tokio::time::timeout;
 
 use crate::model::raw::Ending;
+use crate::model::worker::Confidence;
 
 use aside::Sieve;
 pub use aside::Talk;
@@ -65,6 +67,8 @@ pub struct Setting {
     /// [`guard`], so that it does not outlive us however we end. The thread
     /// that starts it must live as long as we do.
     pub guard: Option<PathBuf>,
+    /// How far it is trusted with secrets of our environment.
+    pub confidence: Confidence,
 }
 
 /// What can be seen of a process while it runs.
@@ -124,9 +128,11 @@ pub enum ExecError {
     },
 }
 
-/// Runs a process to its end. `stop` turning true ends it early.
+/// Runs a process of this site, such as the scheduler's own programs, to its end. `stop`
+/// turning true ends it early.
 pub async fn run(request: &Request, stop: watch::Receiver<bool>) -> Result<Finished, ExecError> {
-    watched(request, &Setting::default(), stop, &mut |_| {}).await
+    let setting = Setting { confidence: Confidence::Own, ..Setting::default() };
+    watched(request, &setting, stop, &mut |_| {}).await
 }
 
 /// Runs a process to its end in this setting, and tells what is seen of it
@@ -163,7 +169,7 @@ pub async fn talking(
             guard::guarded(guard, &request.argv)
         }
     };
-    let mut command = command(&guarded, &setting.env)?;
+    let mut command = command(&guarded, &setting.env, setting.confidence)?;
     command.stdin(if talk.is_some() { Stdio::piped() } else { Stdio::null() });
     let start = Instant::now();
     let mut child = command.spawn().map_err(|source| refused(program, source))?;
@@ -229,12 +235,17 @@ pub async fn talking(
 }
 
 /// A command in a group of its own, with what it prints piped to us.
-fn command(argv: &[String], env: &BTreeMap<String, String>) -> Result<Command, ExecError> {
+fn command(
+    argv: &[String],
+    env: &BTreeMap<String, String>,
+    confidence: Confidence,
+) -> Result<Command, ExecError> {
     let Some((program, arguments)) = argv.split_first() else {
         return Err(ExecError::Empty);
     };
     #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
     let mut command = Command::new(program);
+    secrets::take(&mut command, confidence);
     command
         .args(arguments)
         .envs(env)

@@ -35,6 +35,7 @@ use super::group_of;
 use super::refused;
 use super::signal;
 use crate::model::raw::Ending;
+use crate::model::worker::Confidence;
 use crate::model::worker::LONGEST_LINE;
 
 /// Bytes of standard error that are kept: its end, where the reason is.
@@ -56,7 +57,7 @@ impl Session {
     /// Starts a process with these additional variables. Must be called inside
     /// a tokio runtime.
     pub fn start(argv: &[String], env: &BTreeMap<String, String>) -> Result<Self, ExecError> {
-        Self::overheard(argv, env, None)
+        Self::trusted(argv, env, Confidence::None, None)
     }
 
     /// The same, and passes on what comes on its standard error, in pieces. Who
@@ -66,7 +67,17 @@ impl Session {
         env: &BTreeMap<String, String>,
         ear: Option<mpsc::Sender<Vec<u8>>>,
     ) -> Result<Self, ExecError> {
-        let mut command = command(argv, env)?;
+        Self::trusted(argv, env, Confidence::None, ear)
+    }
+
+    /// The same with a process that is trusted with secrets of our environment.
+    pub fn trusted(
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+        confidence: Confidence,
+        ear: Option<mpsc::Sender<Vec<u8>>>,
+    ) -> Result<Self, ExecError> {
+        let mut command = command(argv, env, confidence)?;
         command.stdin(Stdio::piped());
         let program = argv.first().map_or("", String::as_str);
         let mut child = command.spawn().map_err(|source| refused(program, source))?;

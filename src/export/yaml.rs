@@ -5,6 +5,8 @@
 
 use serde_json::Value;
 
+use crate::measure::text::steers;
+
 /// One document.
 pub(super) fn document(value: &Value) -> String {
     let mut out = String::new();
@@ -62,8 +64,20 @@ fn behind(value: &Value, depth: usize, out: &mut String) {
 fn scalar(value: &Value) -> String {
     match value {
         Value::String(text) if is_plain(text) => text.clone(),
-        // Strings of JSON are strings of YAML in double quotes (YAML 1.2.2, section 1.3).
-        other => other.to_string(),
+        // Strings of JSON are strings of YAML in double quotes (YAML 1.2.2, section 1.3),
+        // but for characters that YAML does not count as printable (section 5.1).
+        other => other.to_string().chars().map(printable).collect(),
+    }
+}
+
+/// A character inside of double quotes, as YAML takes it and a terminal bears it.
+fn printable(c: char) -> String {
+    if !steers(c) {
+        return c.to_string();
+    }
+    match u32::from(c) {
+        code if code <= 0xffff => format!("\\u{code:04x}"),
+        code => format!("\\U{code:08x}"),
     }
 }
 
@@ -87,11 +101,12 @@ mod tests {
     fn what_is_written_is_read_back_as_the_same_value() {
         let value = json!({
             "kind": "X", "none": null, "list": [{"a": 1, "b": [true, "true"]}, "x: y", [1, [2]]],
-            "empty": {}, "also": [], "texts": ["on", "1", "- a", "# b", "a\nb", "ü\"\\", "", "y", "1e3"],
+            "empty": {}, "also": [], "texts": ["\u{9b}1m\u{202e}\u{feff}\u{e0041}\u{7f}", "on", "1", "- a", "# b", "a\nb", "ü\"\\", "", "y", "1e3"],
             "fabricgate.io/run": "2026", "nested": {"deep": {"deeper": "node-1"}},
         });
         let text = document(&value);
         let read: Value = serde_saphyr::from_str(&text).expect("YAML");
         assert_eq!(read, value, "{text}");
+        assert!(!text.chars().any(|c| c != '\n' && steers(c)), "{text:?}");
     }
 }

@@ -5,6 +5,7 @@
 //! says that a command ends with. One instance at a time starts anything: by a
 //! lock in the state folder, and by a Lease where there is one.
 
+mod door;
 pub mod http;
 pub mod jobs;
 pub mod look;

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::model::id::NodeName;
 use crate::model::words;
+use crate::model::worker::Confidence;
 use held::Held;
 use held::Seat;
 use kubernetes::Kubernetes;
@@ -92,6 +93,8 @@ pub struct Launch {
     pub argv: Vec<String>,
     /// Its additional environment.
     pub env: BTreeMap<String, String>,
+    /// The secrets of our own environment that it is trusted with.
+    pub confidence: Confidence,
 }
 
 /// Why a command cannot be made for a node.
@@ -242,7 +245,15 @@ impl Launcher {
                 env.insert("PATH".to_owned(), format!("{}:{}", links.display(), program.path));
             }
         }
-        Ok(Launch { argv: self.on_held(node, &argv, &program.here, &program.held)?, env })
+        let confidence = match self {
+            // srun may need the token of Slurm; `node attach` runs here, and a kubeconfig
+            // may name a program that asks a cloud for its key.
+            Self::Slurm(_) => Confidence::Scheduler,
+            Self::Kubernetes(_) => Confidence::Own,
+            _ => Confidence::None,
+        };
+        let argv = self.on_held(node, &argv, &program.here, &program.held)?;
+        Ok(Launch { argv, env, confidence })
     }
 
     /// The command of a step that runs on these nodes, the way this launcher has

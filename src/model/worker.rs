@@ -26,6 +26,20 @@ pub const LONGEST_LINE: usize = 1 << 20;
 /// the plan it is, as `STEP.READING`.
 pub const STEP_VARIABLE: &str = "FABRICGATE_STEP";
 
+/// How far a process that is started is trusted with secrets in our environment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Confidence {
+    /// With all of it: a command of this program that does our work.
+    Whole,
+    /// With all but what the configuration names as ours.
+    Own,
+    /// With the scheduler's token and with no other.
+    Scheduler,
+    /// With none.
+    #[default]
+    None,
+}
+
 /// A line to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::record::RecordError;
+use crate::record::folder;
 use crate::record::folder::Folder;
 use crate::record::stored;
 use crate::report::notice::news::NOTIFIED_FORMAT;
@@ -44,7 +45,7 @@ impl Store {
     pub async fn take(&self, patience: Duration) -> Result<Taken, String> {
         let until = Instant::now() + patience;
         let shown = self.folder.display();
-        std::fs::create_dir_all(&self.folder).map_err(|error| format!("{shown}: {error}"))?;
+        folder::make(&self.folder).map_err(|error| format!("{shown}: {error}"))?;
         let path = self.folder.join(".notified.lock");
         let lock = loop {
             match lock(&path) {
@@ -75,7 +76,7 @@ impl Store {
 
 /// The lock, unless another process has it. It is given back however that ends.
 fn lock(path: &std::path::Path) -> std::io::Result<Option<File>> {
-    let file = File::options().create(true).truncate(false).write(true).open(path)?;
+    let file = folder::own().create(true).truncate(false).write(true).open(path)?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),

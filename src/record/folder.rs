@@ -5,16 +5,21 @@
 //! a reader ignores a last line without its end.
 
 use std::fs;
+use std::fs::DirBuilder;
 use std::fs::File;
 use std::fs::OpenOptions;
 use std::io;
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 
+use rustix::fs::OFlags;
 use serde::Serialize;
 
 use super::RecordError;
+use super::inside;
 
 /// A run folder that is being written.
 #[derive(Clone, Debug)]
@@ -25,9 +30,10 @@ pub struct Folder {
 impl Folder {
     /// Makes the folder of a new run. It must not exist yet.
     pub fn create(parent: &Path, id: &str) -> Result<Self, RecordError> {
-        fs::create_dir_all(parent).map_err(|source| io_error(parent, source))?;
+        make(parent).map_err(|source| io_error(parent, source))?;
         let path = parent.join(id);
-        fs::create_dir(&path).map_err(|source| io_error(&path, source))?;
+        let made = DirBuilder::new().mode(FOLDER).create(&path);
+        made.map_err(|source| io_error(&path, source))?;
         Ok(Self { path })
     }
 
@@ -45,7 +51,7 @@ impl Folder {
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RecordError> {
         let path = self.path.join(name);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|source| io_error(parent, source))?;
+            make(parent).map_err(|source| io_error(parent, source))?;
         }
         replace(&path, bytes).map_err(|source| io_error(&path, source))
     }
@@ -85,7 +91,7 @@ impl Folder {
                 serde_json::to_writer(&mut lines, value)?;
                 lines.push(b'\n');
             }
-            let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+            let mut file = own().create(true).append(true).open(&path)?;
             file.write_all(&lines)?;
             file.sync_data()
         };
@@ -97,13 +103,13 @@ impl Folder {
     pub fn mend(&self, name: &str) -> Result<(), RecordError> {
         let path = self.path.join(name);
         let mend = || -> io::Result<()> {
-            let bytes = match fs::read(&path) {
+            let bytes = match inside::read(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 read => read?,
             };
             let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
             if whole < bytes.len() {
-                let file = OpenOptions::new().write(true).open(&path)?;
+                let file = own().write(true).open(&path)?;
                 file.set_len(whole as u64)?;
                 file.sync_all()?;
             }
@@ -132,7 +138,7 @@ impl Folder {
     /// It is given back when the file is closed, however the process ends.
     pub fn lock(&self) -> Result<Option<File>, RecordError> {
         let path = self.path.join(LOCK);
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = own().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(|source| io_error(&path, source))?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(file)),
@@ -149,14 +155,46 @@ const FEW: usize = 32;
 /// The file that says who writes into a run folder.
 const LOCK: &str = ".lock";
 
+/// Mode of folders and files, less what the umask takes: what a run found is read by
+/// everybody and written by nobody else, also where the umask takes nothing.
+const FOLDER: u32 = 0o755;
+const FILE: u32 = 0o644;
+
+/// Makes a folder and those above it, as far as they are missing.
+pub fn make(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(FOLDER).create(folder)
+}
+
+/// How a file of ours is opened to be written: a link in its place is not followed,
+/// or whoever may write into the folder would choose what we overwrite.
+pub fn own() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(FILE).custom_flags(inside::flags(OFlags::NOFOLLOW));
+    options
+}
+
+/// A new file. Its name can be guessed, and the folder may be one in which others
+/// write (`--output /tmp/x`): what lies there already is not written into.
+fn fresh(path: &Path) -> io::Result<File> {
+    let make = || own().write(true).create_new(true).open(path);
+    match make() {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // What one of the same number left when it was killed.
+            fs::remove_file(path)?;
+            make()
+        }
+        made => made,
+    }
+}
+
 /// Puts bytes in place by renaming, without forcing them to disk.
 fn place(path: &Path, bytes: &[u8]) -> io::Result<File> {
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
+        make(parent)?;
     }
     // What a kill leaves of it is clutter to whoever reads the folder.
     let beside = path.with_extension("tmp");
-    let mut file = File::create(&beside)?;
+    let mut file = fresh(&beside)?;
     file.write_all(bytes)?;
     fs::rename(&beside, path)?;
     Ok(file)
@@ -173,7 +211,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     name.push(format!(".{}.tmp", std::process::id()));
     let beside = path.with_file_name(name);
     let written = (|| {
-        let mut file = File::create(&beside)?;
+        let mut file = fresh(&beside)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&beside, path)
@@ -185,4 +223,43 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // The rename itself is durable only when the folder is.
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_others_put_in_the_way_is_not_written_into() {
+        let place = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| place.path().join(name);
+        fs::write(at("precious"), "mine").expect("written");
+        // The names are no secret: whoever may write here can guess them.
+        symlink(at("precious"), at(&format!(".a.{}.tmp", std::process::id()))).expect("a link");
+        symlink(at("precious"), at("b.tmp")).expect("a link");
+        symlink(at("precious"), at("c.jsonl")).expect("a link");
+        replace(&at("a"), b"new").expect("written beside and renamed");
+        let folder = Folder::at(place.path());
+        folder.write_many(&[("b.txt", b"new")]).expect("the same");
+        assert!(folder.append("c.jsonl", &[1]).is_err());
+        assert_eq!(fs::read_to_string(at("precious")).expect("there"), "mine");
+        let made: Vec<String> =
+            ["a", "b.txt"].map(|name| fs::read_to_string(at(name)).expect("there")).into();
+        assert_eq!(made, ["new", "new"]);
+    }
+
+    #[test]
+    fn others_may_not_write_whatever_is_made() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = Folder::create(&place.path().join("runs"), "r").expect("made");
+        folder.write("raw/a.txt", b"x").expect("written");
+        folder.append("b.jsonl", &[1]).expect("written");
+        for name in ["", "raw", "raw/a.txt", "b.jsonl"] {
+            let mode = fs::metadata(folder.path().join(name)).expect("there").permissions().mode();
+            assert_eq!(mode & 0o022, 0, "{name}: {mode:o}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ pub mod archive;
 pub mod folder;
 pub mod history;
 pub mod id;
+pub mod inside;
 pub mod lately;
 pub mod latest;
 pub mod outputs;

@@ -19,6 +19,7 @@ use super::RecordError;
 use super::RunRecord;
 use super::file;
 use super::folder::io_error;
+use super::inside;
 use super::stored;
 use crate::model::cell::Cell;
 use crate::model::claims::Claims;
@@ -105,7 +106,7 @@ fn lines<T: DeserializeOwned>(
     missing: &mut Vec<String>,
 ) -> Vec<T> {
     let path = folder.join(name);
-    let text = match fs::read(&path) {
+    let text = match inside::read(&path) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             missing.push(format!("{name} is not in the run folder"));
@@ -168,10 +169,7 @@ pub fn ends(
     use std::io::Read;
     use std::io::Seek;
 
-    if Path::new(name).components().any(|c| !matches!(c, std::path::Component::Normal(_))) {
-        return Err(io::ErrorKind::InvalidFilename.into());
-    }
-    let mut file = fs::File::open(folder.join(name))?;
+    let mut file = inside::named(folder, name)?;
     let size = file.metadata()?.len();
     let mut head = Vec::new();
     if size <= first + last {

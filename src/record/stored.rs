@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -19,6 +20,7 @@ use super::RecordError;
 use super::RunRecord;
 use super::file;
 use super::folder::io_error;
+use super::inside;
 use crate::model::action::ACTIONS_FORMAT;
 use crate::model::action::ActionPlan;
 use crate::model::cell::Cell;
@@ -32,6 +34,9 @@ use crate::model::worker::MACHINE_FORMAT;
 use crate::model::worker::Machine;
 use crate::plan::PLAN_FORMAT;
 use crate::plan::Plan;
+
+/// Bytes of an output that are read: what a run keeps of one is a quarter of it.
+const LARGEST_RAW: u64 = 256 << 20;
 
 /// A run folder that was opened. What the run did not get to is absent.
 #[derive(Clone, Debug)]
@@ -139,12 +144,12 @@ impl Stored {
 
     /// The bytes of a file that a result names.
     pub fn raw(&self, name: &str) -> Result<Vec<u8>, RecordError> {
-        let path = self.path.join(name);
-        // The name comes from a file; it must not lead out of the folder.
-        if Path::new(name).components().any(|c| !matches!(c, std::path::Component::Normal(_))) {
-            return Err(io_error(&path, io::Error::from(io::ErrorKind::InvalidFilename)));
-        }
-        fs::read(&path).map_err(|source| io_error(&path, source))
+        let read = || {
+            let mut bytes = Vec::new();
+            inside::named(&self.path, name)?.take(LARGEST_RAW).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        read().map_err(|source| io_error(&self.path.join(name), source))
     }
 }
 
@@ -255,7 +260,7 @@ pub(crate) fn lines<T: DeserializeOwned>(
 
 /// The text of a file; `None` where it is not there.
 fn text(path: &Path) -> Result<Option<String>, RecordError> {
-    match fs::read(path) {
+    match inside::read(path) {
         // A torn last line may end inside a character.
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

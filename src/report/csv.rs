@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use super::plain::plain;
 use crate::model::run::Run;
 
 /// The columns, in order.
@@ -58,16 +59,17 @@ impl Table {
     }
 
     pub(super) fn text(&mut self, text: Option<&str>) {
-        let text = text.unwrap_or_default();
+        // A table is looked at in terminals too, and a row stays a line.
+        let text = &plain(text.unwrap_or_default());
         // A spreadsheet runs a field that begins like this as a formula. The
         // quote in front is OWASP's advice on CSV injection.
-        if text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']) {
+        if text.starts_with(['=', '+', '-', '@']) {
             self.scratch.clear();
             self.scratch.push('\'');
             self.scratch.push_str(text);
             self.writer.write_field(&self.scratch).expect(IN_MEMORY);
         } else {
-            self.writer.write_field(text).expect(IN_MEMORY);
+            self.writer.write_field(text.as_bytes()).expect(IN_MEMORY);
         }
     }
 
@@ -139,7 +141,7 @@ mod tests {
         for (row, cell) in rows.iter().zip(&run.cells) {
             assert_eq!(row.len(), HEADER.len());
             let name = cell.src_node.as_ref().expect("a source").as_str();
-            assert_eq!(row[4].trim_start_matches('\''), name);
+            assert_eq!(row[4].trim_start_matches('\''), plain(name));
             for field in [1, 3, 4, 6, 8] {
                 assert!(!row[field].starts_with(['=', '+', '-', '@', '\t', '\r']), "{row:?}");
             }

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use crate::measure::text::steers;
 use crate::model::unit::Unit;
 use crate::model::verdict::Locus;
 
@@ -34,24 +35,61 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Control characters, line separators, and the invisible format characters
-/// that reorder or hide text (UAX #9 explicit formatting, zero width, tags).
-fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{ad}'
-                | '\u{61c}'
-                | '\u{180e}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{fffe}'
-                | '\u{ffff}'
-                | '\u{e0000}'..='\u{e007f}'
-        )
+/// Text of several lines for a terminal: what steers is spelled out, but line ends,
+/// tabs, and the colours that reports are written in (SGR: `ESC [` numbers `m`).
+pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+    let is_meant = |c: char| matches!(c, '\n' | '\t');
+    if !text.chars().any(|c| steers(c) && !is_meant(c)) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| steers(c) && !is_meant(c)) {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let length = match colour(from) {
+            Some(length) => {
+                out.push_str(&from[..length]);
+                length
+            }
+            None => {
+                let length = from.chars().next().map_or(0, char::len_utf8);
+                out.push_str(&plain(&from[..length]));
+                length
+            }
+        };
+        rest = &from[length..];
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+/// The length of the colour that a text begins with, where it begins with one.
+fn colour(text: &str) -> Option<usize> {
+    let body = text.strip_prefix("\u{1b}[")?;
+    let end = body.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+    body[end..].starts_with('m').then_some(end + 3)
+}
+
+/// A JSON document with everything steering escaped, also what JSON need not escape
+/// (RFC 8259, section 7, asks that for U+0000 to U+001F only): it may be printed.
+pub(crate) fn json(document: &str) -> Cow<'_, str> {
+    // Line ends and blanks between values are no part of any text.
+    let is_meant = |c: char| matches!(c, '\n' | '\t' | '\r');
+    if !document.chars().any(|c| steers(c) && !is_meant(c)) {
+        return Cow::Borrowed(document);
+    }
+    let mut out = String::with_capacity(document.len() + 64);
+    for c in document.chars() {
+        if steers(c) && !is_meant(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
 }
 
 /// `text` made [`plain`] and cut to `most` characters, with an ellipsis.
@@ -203,6 +241,24 @@ mod tests {
         assert_eq!(plain("node0001"), "node0001");
         assert_eq!(plain("a\x1b[31mb\r\nc\u{202e}d\u{9b}"), "a\\x1b[31mb\\r\\nc\\u{202e}d\\u{9b}");
         assert_eq!(plain("größe 節点"), "größe 節点");
+    }
+
+    #[test]
+    fn lines_keep_their_ends_and_colours_and_nothing_else_that_steers() {
+        assert_eq!(lines("a\n\tb"), "a\n\tb");
+        let red = "\u{1b}[1;31mred\u{1b}[0m\n";
+        assert_eq!(lines(&format!("é{red}\u{7}")), format!("é{red}\\x07"));
+        assert_eq!(lines("\u{1b}[2J\u{1b}]0;t\u{7}\u{9b}1m"), "\\x1b[2J\\x1b]0;t\\x07\\u{9b}1m");
+        assert_eq!(lines("\u{1b}[31"), "\\x1b[31");
+    }
+
+    #[test]
+    fn a_document_may_be_printed_and_says_the_same() {
+        let value = serde_json::json!({"a\u{202e}": ["\u{9b}2J", "\u{e0041}", "é\n"], "b": 1.5});
+        let document = serde_json::to_string_pretty(&value).expect("plain data");
+        let shown = json(&document);
+        assert!(shown.chars().all(|c| c == '\n' || !steers(c)), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).expect("JSON"), value);
     }
 
     #[test]

@@ -13,6 +13,8 @@ use tokio::time::timeout;
 use crate::exec;
 use crate::exec::Finished;
 use crate::exec::Request;
+use crate::exec::Seen;
+use crate::exec::Setting;
 use crate::inventory::node_facts;
 use crate::launch::Launcher;
 use crate::launch::held::Held;
@@ -24,6 +26,7 @@ use crate::model::raw::Ending;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
+use crate::model::worker::Confidence;
 
 /// What this source is called.
 const PLACE: &str = "fabricgate node facts";
@@ -129,7 +132,10 @@ async fn one<T>(
     let argv = argv.map_err(|why| (ProblemKind::Unreachable, why))?;
     let request = Request { argv, limit, capture: ANSWER };
     let (_keep, stop) = watch::channel(false);
-    match timeout(limit + ENDING, exec::run(&request, stop)).await {
+    // srun carries its environment to the node.
+    let setting = Setting { confidence: Confidence::Scheduler, ..Setting::default() };
+    let mut nobody = |_: Seen<'_>| {};
+    match timeout(limit + ENDING, exec::watched(&request, &setting, stop, &mut nobody)).await {
         Ok(Ok(finished)) => answered(&finished, limit, read),
         Ok(Err(error)) => Err((ProblemKind::Unreachable, error.to_string())),
         Err(_) => Err((ProblemKind::Unreachable, silent(limit))),

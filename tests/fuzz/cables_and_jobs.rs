@@ -8,9 +8,9 @@ use fabricgate::inventory::neighbours;
 use fabricgate::inventory::ray;
 use fabricgate::model::said::Said;
 
-use crate::dice::Dice;
-use crate::fuzz;
-use crate::mutation::mutate;
+use super::dice::Dice;
+use super::fuzz;
+use super::mutation::mutate;
 
 /// What holds of everything that a reader says.
 fn is_sound(said: &Said) {

@@ -107,6 +107,11 @@ fn texts(of: &[&[&str]]) -> Vec<Vec<u8>> {
     of.iter().flat_map(|texts| texts.iter()).map(|text| text.as_bytes().to_vec()).collect()
 }
 
+/// Good texts of every kind.
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    texts(&[YAML, CONF, TOPOLOGY, NODES, OTHERS])
+}
+
 /// What holds of everything that is said, whatever it was read from.
 fn holds(said: &Said) {
     assert!(said.problems.len() <= 201 && said.notes.len() <= 201);
@@ -133,7 +138,7 @@ fn holds(said: &Said) {
 }
 
 /// Gives an input to every reader.
-fn all_readers(bytes: &[u8]) {
+pub(crate) fn all_readers(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut opened = 0;
     let mut include = |_: &str| {
@@ -172,7 +177,7 @@ fn known(text: &str) -> usize {
 
 fn target(name: &'static str, iterations: u64, own: &[&[&str]]) {
     let own = texts(own);
-    let all = texts(&[YAML, CONF, TOPOLOGY, NODES, OTHERS]);
+    let all = seeds();
     for good in &own {
         assert_eq!(known(&String::from_utf8_lossy(good)), 1);
         all_readers(good);

@@ -6,6 +6,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -15,7 +16,15 @@ use axum::response::IntoResponse;
 use axum::response::Response;
 use axum::routing::get;
 
+use super::door::Door;
 use super::vitals::Vitals;
+
+/// How many may ask at once: a few that scrape, a few that probe, and room.
+const MOST: usize = 64;
+
+/// How long one connection may last. An answer takes milliseconds; who keeps one open
+/// between two scrapes opens another.
+const LASTS: Duration = Duration::from_secs(20);
 
 /// What is asked about.
 #[derive(Clone, Debug)]
@@ -40,7 +49,7 @@ pub fn serve(address: SocketAddr, vitals: Arc<Vitals>, within_s: f64) -> io::Res
         // It ends with an error only where the listener is gone.
         let _ = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            axum::serve(listener, app).await
+            axum::serve(Door::new(listener, MOST, LASTS), app).await
         });
     })?;
     Ok(bound)

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::fs::File;
-use std::fs::OpenOptions;
 use std::io;
 use std::io::Read;
 use std::io::Seek;
@@ -29,6 +28,8 @@ use crate::measure::text::clean;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
+use crate::record::folder::make;
+use crate::record::folder::own;
 use crate::record::folder::replace;
 
 /// The file.
@@ -117,7 +118,7 @@ impl State {
 
     /// Writes it, whole or not at all.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
-        fs::create_dir_all(folder)?;
+        make(folder)?;
         let mut bytes = serde_json::to_vec_pretty(self)?;
         bytes.push(b'\n');
         replace(&folder.join(STATE), &bytes)
@@ -183,10 +184,9 @@ pub struct Lock(#[expect(dead_code, reason = "held, not used")] File);
 
 /// Takes the lock of the folder; `Err` inside says who has it.
 pub fn lock(folder: &Path) -> io::Result<Result<Lock, String>> {
-    fs::create_dir_all(folder)?;
+    make(folder)?;
     let path = folder.join(LOCK);
-    let mut options = OpenOptions::new();
-    let mut file = options.create(true).truncate(false).read(true).write(true).open(path)?;
+    let mut file = own().create(true).truncate(false).read(true).write(true).open(path)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {

@@ -62,7 +62,7 @@ pub(super) async fn nvidia_smi(setup: &Setup, arguments: &[&str]) -> Option<Stri
         limit: DRIVER_TOOL,
         capture: DRIVER_ANSWER,
     };
-    let setting = Setting { env: BTreeMap::new(), guard: Some(setup.executable.clone()) };
+    let setting = Setting { guard: Some(setup.executable.clone()), ..Setting::default() };
     let (_keep, stop) = watch::channel(false);
     let finished = exec::watched(&request, &setting, stop, &mut |_| {}).await.ok()?;
     let text = String::from_utf8_lossy(&finished.stdout.bytes).into_owned();

@@ -144,7 +144,11 @@ async fn run(
         limit: Duration::from_secs_f64(limit),
         capture: order.capture.min(exec::CAPTURE),
     };
-    let setting = Setting { env: order.env.clone(), guard: Some(setup.executable.clone()) };
+    let setting = Setting {
+        env: order.env.clone(),
+        guard: Some(setup.executable.clone()),
+        ..Setting::default()
+    };
     let at_port = match order.ready {
         Some(Waiting { how: Ready::Port, port }) => Some(port),
         _ => None,

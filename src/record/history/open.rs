@@ -1,8 +1,9 @@
 //! Opening the file: whose it is, which version, whether it is whole, and who writes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
-use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,10 +12,12 @@ use rusqlite::Connection;
 use rusqlite::ErrorCode;
 use rusqlite::OpenFlags;
 use rusqlite::TransactionBehavior;
+use rusqlite::config::DbConfig;
 
 use super::History;
 use super::HistoryError;
 use super::schema;
+use crate::record::folder;
 
 /// How long a writer is waited for. Adding a run takes well under a second; only
 /// a rebuild takes longer, and what it does not see is added the next time.
@@ -32,11 +35,13 @@ impl History {
     pub fn open(path: &Path) -> Result<Self, HistoryError> {
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
         if let Some(parent) = parent {
-            fs::create_dir_all(parent).map_err(|source| io(parent, source))?;
+            folder::make(parent).map_err(|source| io(parent, source))?;
         }
         let lock = lock(path)?;
         let wrong = |source| meaning(path, source);
+        regular(path)?;
         let mut connection = Connection::open(path).map_err(wrong)?;
+        distrust(&connection).map_err(wrong)?;
         connection.busy_timeout(PATIENCE).map_err(wrong)?;
         let mode = if is_remote(path) { "truncate" } else { "wal" };
         let found = version(&connection, path)?;
@@ -76,6 +81,7 @@ impl History {
         if !path.exists() {
             return Err(HistoryError::Missing { path: path.to_owned() });
         }
+        regular(path)?;
         let read = |immutable: bool| -> Result<Self, HistoryError> {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
             let shown = path.display().to_string();
@@ -83,6 +89,7 @@ impl History {
             let name = format!("file:{name}{}", if immutable { "?immutable=1" } else { "" });
             let opened = Connection::open_with_flags(name, flags);
             let connection = opened.map_err(|source| meaning(path, source))?;
+            distrust(&connection).map_err(|source| meaning(path, source))?;
             connection.busy_timeout(patience).map_err(|source| meaning(path, source))?;
             if version(&connection, path)? == 0 {
                 return Err(HistoryError::Missing { path: path.to_owned() });
@@ -98,6 +105,40 @@ impl History {
             other => other,
         }
     }
+}
+
+/// What is no file may be waited for without end (a pipe).
+fn regular(path: &Path) -> Result<(), HistoryError> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            Err(io(path, std::io::Error::new(ErrorKind::InvalidInput, "not a regular file")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A file from somebody else may bring views and triggers of its own: nothing in it is
+/// run but our own queries, and none of those changes the schema behind our back
+/// (sqlite.org/security.html, "untrusted database files").
+fn distrust(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).map(drop)
+}
+
+/// Whether its views are ours, word for word: a query of ours runs what they say, and
+/// one of somebody else may say something without end.
+fn has_our_views(connection: &Connection) -> rusqlite::Result<bool> {
+    let views = |connection: &Connection| -> rusqlite::Result<BTreeSet<String>> {
+        let sql = "SELECT sql FROM sqlite_master WHERE type IN ('view', 'trigger')";
+        let mut statement = connection.prepare(sql)?;
+        let found = statement.query_map([], |row| row.get::<_, String>(0))?;
+        found.map(|sql| Ok(sql?.split_whitespace().collect::<Vec<_>>().join(" "))).collect()
+    };
+    let mut own = Connection::open_in_memory()?;
+    let transaction = own.transaction()?;
+    schema::create(&transaction)?;
+    Ok(views(&transaction)? == views(connection)?)
 }
 
 /// Renames a damaged file, so that a new one can be made, and says what to.
@@ -131,6 +172,12 @@ fn version(connection: &Connection, path: &Path) -> Result<i64, HistoryError> {
         (_, schema::APPLICATION) if schema::VERSION < found => {
             Err(HistoryError::Newer { path: path.to_owned(), found, known: schema::VERSION })
         }
+        (_, schema::APPLICATION) if found == schema::VERSION => {
+            if !has_our_views(connection).map_err(wrong)? {
+                return Err(HistoryError::Foreign { path: path.to_owned() });
+            }
+            Ok(found)
+        }
         (_, schema::APPLICATION) if 0 < found => Ok(found),
         _ => Err(HistoryError::Foreign { path: path.to_owned() }),
     }
@@ -150,7 +197,7 @@ fn whole(connection: &Connection, path: &Path) -> Result<(), HistoryError> {
 /// Takes the file for one writer.
 fn lock(path: &Path) -> Result<File, HistoryError> {
     let name = beside(path, ".lock");
-    let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&name);
+    let opened = folder::own().create(true).truncate(false).write(true).open(&name);
     let file = opened.map_err(|source| io(&name, source))?;
     let mut waited = Duration::ZERO;
     loop {
@@ -214,7 +261,7 @@ fn is_full(path: &Path) -> bool {
 
 pub(super) fn io(path: &Path, source: std::io::Error) -> HistoryError {
     match source.kind() {
-        std::io::ErrorKind::StorageFull => HistoryError::Full { path: path.to_owned() },
+        ErrorKind::StorageFull => HistoryError::Full { path: path.to_owned() },
         _ => HistoryError::Io { path: path.to_owned(), source },
     }
 }

@@ -5,6 +5,7 @@ use super::partners::Tally;
 use crate::model::claims::Claims;
 use crate::model::run::Run;
 use crate::report::csv;
+use crate::report::plain::plain;
 
 /// Rows of one table; the run's own `matrix.csv` has all.
 const ROWS: usize = 100_000;
@@ -61,8 +62,9 @@ pub(super) fn table(rows: &[Vec<String>]) -> Vec<u8> {
     let mut writer = ::csv::WriterBuilder::new().from_writer(Vec::new());
     for row in rows {
         let safe = row.iter().map(|field| {
-            let steers = field.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
-            if steers { format!("'{field}") } else { field.clone() }
+            let field = plain(field);
+            let is_formula = field.starts_with(['=', '+', '-', '@']);
+            if is_formula { format!("'{field}") } else { field.into_owned() }
         });
         writer.write_record(safe).expect(IN_MEMORY);
     }

@@ -1,0 +1,66 @@
+//! Output without end, and without a line end: from a tool on a node, and from what
+//! stands where a worker should. Memory is bounded by the limit on address space that
+//! [`super::place::Place::run`] sets; that the bound is kept is what is asserted.
+
+use std::fs;
+
+use super::place::Place;
+
+/// Megabytes that a tool prints here; four times what is kept of an output. A
+/// gigabyte, as `FABRICGATE_FLOOD_MIB=1024` asks for, takes a debug build half a minute.
+const FLOOD_MIB: u64 = 256;
+
+fn site(template: &str) -> Place {
+    let place = Place::new();
+    place.program("fabricgate", &format!("exec {} \"$@\"", env!("CARGO_BIN_EXE_fabricgate")));
+    place.put("claims.toml", "[[domain]]\nname = \"a\"\nnodes = \"n1\"\nplatform = \"hgx-h100\"\n");
+    let config = format!(
+        "claims = \"claims.toml\"\nrun_dir = \"runs\"\n[launcher]\nkind = \"command\"\n\
+         template = {template}\n[probes]\nrun = [\"nvbandwidth-ce\"]\nreadings = 1\n"
+    );
+    place.put("fabricgate.toml", config);
+    place
+}
+
+#[test]
+fn one_line_of_a_tool_that_does_not_end_is_cut_counted_and_unknown() {
+    let megabytes = std::env::var("FABRICGATE_FLOOD_MIB").ok();
+    let megabytes = megabytes.map_or(FLOOD_MIB, |it| it.parse().expect("a number"));
+    let bytes = megabytes << 20;
+    let place = site("[\"env\", \"N={node}\"]");
+    place.program("nvbandwidth", &format!("head -c {bytes} /dev/zero | tr '\\0' x"));
+    let ended = place.run(&["audit", "--config", "fabricgate.toml"]);
+    assert_eq!(ended.code, Some(4), "{}", ended.stderr);
+    let kept = 64 << 20;
+    let said = format!("printed {} bytes more than are kept", bytes - kept);
+    assert!(ended.stdout.contains(&said), "{}", ended.stdout);
+    let largest = super::place::files(&place.path("runs"))
+        .iter()
+        .map(|file| fs::metadata(file).expect("there").len())
+        .max();
+    assert_eq!(largest, Some(kept), "nothing else grows with what was printed");
+}
+
+#[test]
+fn what_floods_instead_of_greeting_costs_its_node_and_nothing_else() {
+    // A gigabyte on both streams, neither with a line end.
+    let place = site("[\"flood\", \"{node}\"]");
+    let flood =
+        "head -c 1073741824 /dev/zero | tr '\\0' x >&2 &\nexec head -c 1073741824 /dev/zero";
+    place.program("flood", flood);
+    let ended = place.run(&["audit", "--config", "fabricgate.toml"]);
+    assert!([Some(4), Some(5)].contains(&ended.code), "{}", ended.stderr);
+    let said = "a line of more than 1048576 bytes";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+}
+
+#[test]
+fn a_gigabyte_in_one_line_of_a_file_is_refused_by_everything_that_reads_files() {
+    let place = Place::new();
+    let file = fs::File::create(place.path("line")).expect("a file");
+    file.set_len(1 << 30).expect("a sparse file");
+    for args in [&["parse", "line"][..], &["claims", "line"], &["audit", "--sim", "line"]] {
+        let ended = place.run(args);
+        assert!([Some(2), Some(5)].contains(&ended.code), "{args:?}: {ended:?}");
+    }
+}

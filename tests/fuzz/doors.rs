@@ -1,0 +1,103 @@
+//! Every way by which text from outside comes in, by name: for a guided fuzzer
+//! (`ci/fuzz`), which finds inputs of its own and needs only where to begin and
+//! what must hold.
+
+use fabricgate::inventory::detect;
+use fabricgate::measure;
+use fabricgate::model::parsed::Tool;
+
+use super::corpus::corpus;
+use super::slurm;
+use super::stored;
+
+/// One way in.
+pub(crate) struct Door {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Good inputs to begin with.
+    pub(crate) seeds: fn() -> Vec<Vec<u8>>,
+    /// What must hold for every input; it panics where that does not.
+    pub(crate) check: fn(&[u8]),
+}
+
+/// A door of one tool's parser.
+macro_rules! tool {
+    ($name:literal, $corpus:ident, $tool:expr, $parser:path) => {
+        Door {
+            name: $name,
+            seeds: || corpus().$corpus.clone(),
+            check: |bytes| {
+                use $parser as m;
+                super::one_tool(bytes, $tool, m::recognises, m::parse);
+            },
+        }
+    };
+}
+
+/// All of them.
+pub(crate) const ALL: &[Door] = &[
+    tool!("nvbandwidth", nvbandwidth, Tool::Nvbandwidth, measure::nvbandwidth),
+    tool!("nccl", nccl, Tool::NcclTests, measure::nccl),
+    tool!("p2p", p2p, Tool::P2pBandwidthLatencyTest, measure::p2p),
+    tool!("perftest", perftest, Tool::Perftest, measure::perftest),
+    tool!("nvlink", nvlink, Tool::NvidiaSmiNvlink, measure::smi::nvlink),
+    tool!("topo", topo, Tool::NvidiaSmiTopo, measure::smi::topo),
+    tool!("query", query, Tool::NvidiaSmiQ, measure::smi::query),
+    tool!("imex", imex, Tool::NvidiaImexCtl, measure::imex),
+    tool!("dcgm", dcgm, Tool::DcgmDiag, measure::dcgm),
+    tool!("nvloom", nvloom, Tool::Nvloom, measure::nvloom),
+    tool!("iperf3", iperf3, Tool::Iperf3, measure::iperf3),
+    tool!("copy", copy, Tool::FabricgateCopy, measure::copy),
+    tool!("collective", collective, Tool::FabricgateCollective, measure::collective),
+    tool!("tcp", tcp, Tool::FabricgateTcp, measure::tcp),
+    Door { name: "tools", seeds: || corpus().any.clone(), check: super::any_tool },
+    Door { name: "json", seeds: || corpus().dcgm.clone(), check: super::almost_json },
+    Door { name: "hostlist", seeds: super::host_list_seeds, check: super::host_lists },
+    Door { name: "kubernetes", seeds: super::kubernetes_seeds, check: super::kubernetes_objects },
+    Door { name: "slurm", seeds: slurm::seeds, check: slurm::all_readers },
+    Door { name: "sources", seeds: source_seeds, check: sources },
+    Door { name: "claims", seeds: super::claims_seeds, check: super::claims_files },
+    Door { name: "thresholds", seeds: super::threshold_seeds, check: super::threshold_files },
+    Door { name: "probes", seeds: || super::texts("probes"), check: super::probe_files },
+    Door {
+        name: "configuration",
+        seeds: super::configuration_seeds,
+        check: super::configuration_files,
+    },
+    Door { name: "scenarios", seeds: || super::texts("examples"), check: super::scenario_files },
+    Door { name: "run-folders", seeds: stored::run_seeds, check: stored::run_folders },
+    Door { name: "journals", seeds: stored::journal_seeds, check: stored::journals },
+    Door { name: "certificates", seeds: stored::certificate_seeds, check: stored::certificates },
+    Door { name: "histories", seeds: stored::history_seeds, check: stored::histories },
+    Door { name: "workers", seeds: stored::worker_seeds, check: stored::workers },
+];
+
+/// A file of claims of whatever kind, as `claims` is given it.
+fn sources(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let mut include = |_: &str| Err("no such file".to_owned());
+    for said in detect::read("f", &text, &mut include) {
+        super::speaks_sense(&said);
+    }
+}
+
+fn source_seeds() -> Vec<Vec<u8>> {
+    let jobs = include_str!("../../examples/job.sbatch");
+    let mut seeds = slurm::seeds();
+    seeds.extend(super::kubernetes_seeds());
+    seeds.push(jobs.as_bytes().to_vec());
+    seeds
+}
+
+#[test]
+fn every_door_has_a_name_of_its_own_and_good_inputs() {
+    let mut names: Vec<&str> = ALL.iter().map(|door| door.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), ALL.len());
+    for door in ALL {
+        let seeds = (door.seeds)();
+        assert!(!seeds.is_empty(), "{}", door.name);
+        seeds.iter().for_each(|seed| (door.check)(seed));
+    }
+}
