@@ -21,8 +21,10 @@ use super::fates;
 use super::fates::Disk;
 use super::hand::Edit;
 use super::journal;
+use super::model::DRAIN;
 use super::model::History;
 use super::model::Limits;
+use super::model::What;
 use super::runs;
 use super::site;
 use super::site::Fleet;
@@ -73,6 +75,22 @@ pub(crate) struct Episode {
     /// What was done and how it ended, for people.
     story: Vec<String>,
     broken: Vec<String>,
+    done: Done,
+}
+
+/// What the gate did in an episode: without that its promises are easily kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Done {
+    /// Drains that were told.
+    pub(crate) drains: usize,
+    /// Releases that were told.
+    pub(crate) releases: usize,
+    /// Drains of ours that a person took away, as the journal has them.
+    pub(crate) undone: usize,
+    /// Intents that a later turn had to conclude, or that were not carried out.
+    pub(crate) refused: usize,
+    /// Breakers that had tripped at last.
+    pub(crate) tripped: usize,
 }
 
 /// What an episode came to.
@@ -81,6 +99,8 @@ pub(crate) struct Ended {
     pub(crate) broken: Vec<String>,
     /// What befell it, in words, for counting.
     pub(crate) faults: Vec<&'static str>,
+    /// What the gate did.
+    pub(crate) done: Done,
 }
 
 impl Episode {
@@ -113,6 +133,7 @@ impl Episode {
             disk,
             story,
             broken,
+            done: Done::default(),
         }
     }
 
@@ -138,7 +159,7 @@ impl Episode {
                 self.folder.disable_cleanup(true);
             }
         }
-        Ended { story: self.story, broken, faults }
+        Ended { story: self.story, broken, faults, done: self.done }
     }
 
     fn tell(&mut self, what: String) {
@@ -214,7 +235,7 @@ impl Episode {
     }
 
     fn weather(&mut self) -> BTreeMap<usize, Weather> {
-        let count = self.dice.below(3);
+        let count = self.dice.below(4);
         (0..count)
             .map(|_| (1 + self.dice.below(16), any_weather(&self.domains, &mut self.dice)))
             .collect()
@@ -393,14 +414,15 @@ impl Episode {
         };
         self.tell("fair weather".to_owned());
         self.run(plain(&["gate", "recover"]));
-        self.run(plain(&["gate", "reset", "--why", "the storm is over"]));
         for _ in 0..self.limits.clean_sweeps + 2 {
+            self.run(plain(&["gate", "reset", "--why", "the storm is over"]));
             self.run(plain(&["recertify", "--apply"]));
         }
         self.readable();
         self.nobody_left();
         let history = self.history();
         self.broken.extend(history.broken());
+        self.done = done(&history);
         match history.runs.last_key_value() {
             Some((run, _)) => self.broken.extend(history.unsettled(run)),
             None => self.broken.push("nothing was measured in fair weather".to_owned()),
@@ -441,6 +463,23 @@ impl Episode {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
+}
+
+/// What the gate did.
+fn done(history: &History) -> Done {
+    let mut done = Done { tripped: usize::from(history.is_tripped()), ..Done::default() };
+    for entry in &history.log {
+        if let What::Told { nodes, order, .. } = &entry.what {
+            let is_release = order.unset.iter().any(|it| it == DRAIN);
+            done.drains += if order.set.contains_key(DRAIN) { nodes.len() } else { 0 };
+            done.releases += if is_release { nodes.len() } else { 0 };
+        }
+    }
+    for line in &history.journal {
+        done.undone += usize::from(line.event == "undone");
+        done.refused += usize::from(line.result == "refused");
+    }
+    done
 }
 
 /// The program that is put through this.

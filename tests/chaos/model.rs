@@ -353,17 +353,16 @@ impl History {
         broken.extend(open.map(|it| format!("{} is open yet", it.id)));
         let nodes = self.now();
         let out: BTreeSet<&String> = self.out(&nodes).into_iter().collect();
-        let accused: BTreeSet<&String> = run
-            .findings
-            .values()
-            .filter(|it| it.confirmed)
-            .filter_map(|it| it.node.as_ref())
-            .collect();
+        let all = run.findings.values();
+        let confirmed = all.clone().filter(|it| it.confirmed);
+        let accused: BTreeSet<&String> = confirmed.filter_map(|it| it.node.as_ref()).collect();
+        let suspect: BTreeSet<&String> = all.filter_map(|it| it.node.as_ref()).collect();
         for (name, node) in &nodes {
             let outcome = run.nodes.get(name).map_or("nothing", String::as_str);
             let is_bad = matches!(outcome, "degraded" | "failed") && accused.contains(name);
             let is_free = !node.contains_key(DRAIN) && !is_kept(node);
-            if is_bad && is_free && !self.is_undone(name) && !self.is_full(name, &out, &accused) {
+            let is_excused = self.is_tripped() || self.is_undone(name);
+            if is_bad && is_free && !is_excused && !self.is_full(name, &out, &suspect) {
                 broken.push(format!("{name} is {outcome} and in service"));
             }
             let as_written = node.get(DRAIN).is_some_and(|is| {
@@ -374,6 +373,13 @@ impl History {
             }
         }
         broken
+    }
+
+    /// Whether the breaker has tripped since a person reset it last: nothing may be
+    /// taken out then, whatever a run says.
+    pub(crate) fn is_tripped(&self) -> bool {
+        let last = |event: &str| self.journal.iter().rposition(|line| line.event == event);
+        last("reset") < last("tripped")
     }
 
     /// Whether a person took our last drain of it away.
@@ -400,7 +406,7 @@ impl History {
     }
 
     /// Whether a budget keeps this node in service.
-    fn is_full(&self, node: &str, out: &BTreeSet<&String>, accused: &BTreeSet<&String>) -> bool {
+    fn is_full(&self, node: &str, out: &BTreeSet<&String>, suspect: &BTreeSet<&String>) -> bool {
         let domain = self.domains.get(node);
         let beside = |nodes: &BTreeSet<&String>| {
             nodes.iter().filter(|it| self.domains.get(**it) == domain).count()
@@ -411,8 +417,8 @@ impl History {
         per_domain <= beside(out)
             || outstanding <= out.len()
             || per_hour <= begun
-            || freeze_domain <= beside(accused)
-            || freeze_fleet <= accused.len()
+            || freeze_domain <= beside(suspect)
+            || freeze_fleet <= suspect.len()
     }
 
     /// Drains that were begun, and did not turn out not to be.

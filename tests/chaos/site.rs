@@ -97,22 +97,27 @@ impl Fleet {
 
 /// The rules, as limits in nodes, and as a section of the configuration.
 pub(crate) fn policy(domains: &Domains, dice: &mut Dice) -> (Limits, String) {
+    // Where three suspects freeze everything, budgets are seldom reached.
+    let freezes = dice.once_in(3);
+    let (freeze_domain, freeze_fleet) = if freezes { (3, 3) } else { (9, 9) };
     let limits = Limits {
         per_domain: 1 + dice.below(3),
         outstanding: 1 + dice.below(4),
         per_hour: 1 + dice.below(4),
-        freeze_domain: 3,
+        freeze_domain,
         // 5 % of a small fleet is never less than what freezes a domain.
-        freeze_fleet: 3,
+        freeze_fleet,
         clean_sweeps: 1 + dice.below(2),
     };
     let fleet = places(domains).len();
     // A little more than the share, so that rounding down meets the number.
     let share = |nodes: usize| format!("{}.{:03}", 0, (nodes * 1_000).div_ceil(fleet));
     let Limits { per_domain, outstanding, per_hour, clean_sweeps, .. } = limits;
+    let frozen =
+        if freezes { "" } else { "freeze_domain = 9\nfreeze_fleet = 1.0\nfreeze_controls = 1.0\n" };
     let text = format!(
         "[policy]\nsimulated = true\nper_domain = {per_domain}\noutstanding = {}\nper_hour = {}\n\
-         clean_sweeps = {clean_sweeps}\n",
+         clean_sweeps = {clean_sweeps}\n{frozen}",
         share(outstanding),
         share(per_hour)
     );

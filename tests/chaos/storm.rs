@@ -26,6 +26,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use episode::Done;
 use episode::Ended;
 use episode::Episode;
 
@@ -48,8 +49,17 @@ pub(crate) fn play(
     let next = AtomicU64::new(first);
     let faults: Mutex<BTreeMap<&'static str, usize>> = Mutex::default();
     let failed: Mutex<Vec<String>> = Mutex::default();
+    let all: Mutex<Done> = Mutex::default();
     let one = |seed: u64| {
-        let Ended { story, broken, faults: befell } = episode(seed).play();
+        let Ended { story, broken, faults: befell, done } = episode(seed).play();
+        {
+            let mut all = all.lock().expect("nobody panicked");
+            all.drains += done.drains;
+            all.releases += done.releases;
+            all.undone += done.undone;
+            all.refused += done.refused;
+            all.tripped += done.tripped;
+        }
         let mut faults = faults.lock().expect("nobody panicked");
         for fault in befell {
             *faults.entry(fault).or_default() += 1;
@@ -80,8 +90,10 @@ pub(crate) fn play(
     });
     let faults = faults.into_inner().expect("nobody panicked");
     println!(
-        "{runs} episodes from seed {first} in {} s; episodes that met each fault: {faults:?}",
-        begun.elapsed().as_secs()
+        "{runs} episodes from seed {first} in {} s; episodes that met each fault: {faults:?}; in \
+         all {:?}",
+        begun.elapsed().as_secs(),
+        all.into_inner().expect("nobody panicked")
     );
     if fates::faketime().is_none() {
         println!("SKIPPED: wrong clocks, there is no libfaketime here");

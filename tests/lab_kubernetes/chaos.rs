@@ -60,7 +60,7 @@ fn fields(node: &Value) -> Fields {
         if is_drain(taint) {
             // Half a drain is nobody's to take away but a person's.
             if drained.is_none() {
-                fields.insert("taint/half a drain".to_owned(), text(&taint["value"]));
+                fields.insert("taint/half a drain:NoSchedule".to_owned(), text(&taint["value"]));
             }
             continue;
         }
