@@ -7,6 +7,8 @@
 mod carry;
 #[path = "lab_kubernetes/changes.rs"]
 mod changes;
+#[path = "lab_kubernetes/chaos.rs"]
+mod chaos;
 #[path = "lab_kubernetes/claims.rs"]
 mod claims;
 #[path = "lab_kubernetes/deploy.rs"]
@@ -33,6 +35,8 @@ mod pods;
 mod proxy;
 #[path = "lab_kubernetes/relist.rs"]
 mod relist;
+#[path = "chaos/storm.rs"]
+mod storm;
 #[path = "lab_kubernetes/turns.rs"]
 mod turns;
 #[path = "lab_kubernetes/watch.rs"]

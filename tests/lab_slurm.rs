@@ -9,6 +9,8 @@ mod capacity;
 mod carry;
 #[path = "lab_slurm/changes.rs"]
 mod changes;
+#[path = "lab_slurm/chaos.rs"]
+mod chaos;
 #[path = "lab_slurm/export.rs"]
 mod export;
 #[path = "lab_slurm/gate.rs"]
@@ -21,6 +23,8 @@ mod hooks;
 mod killed;
 #[path = "lab_slurm/program.rs"]
 mod program;
+#[path = "chaos/storm.rs"]
+mod storm;
 #[path = "lab_slurm/topology.rs"]
 mod topology;
 #[path = "lab_slurm/watch.rs"]

@@ -1,0 +1,43 @@
+//! Bad days, by the dozen: the real program over a simulated fleet and a stand-in
+//! for slurmrestd, with what can go wrong going wrong, from a seed.
+//!
+//! What must hold is not written here: `chaos/model.rs` says so for every history.
+
+#[path = "chaos/controller.rs"]
+mod controller;
+#[path = "chaos/model_tests.rs"]
+mod model_tests;
+#[path = "chaos/storm.rs"]
+mod storm;
+
+use controller::Controller;
+use storm::episode::Episode;
+use storm::model::Fields;
+use storm::world::Domains;
+use storm::world::World;
+
+/// Episodes of the ordinary test command.
+const RUNS: u64 = 12;
+
+/// Episodes at a time: they wait more than they work.
+const AT_ONCE: usize = 4;
+
+/// Two domains of four nodes, before a stand-in for slurmrestd.
+fn episode(seed: u64) -> Episode {
+    let domain = |name: &str, prefix: &str| {
+        (name.to_owned(), (1..=4).map(|at| format!("{prefix}{at}")).collect::<Vec<String>>())
+    };
+    let domains: Domains = vec![domain("d1", "a"), domain("d2", "b")];
+    // A feature of the site's own on every node.
+    let plain = ["available/gb200", "active/gb200"].map(|key| (key.to_owned(), String::new()));
+    let names = domains.iter().flat_map(|(_, nodes)| nodes).cloned();
+    let nodes = names.map(|name| (name, Fields::from(plain.clone()))).collect();
+    Episode::new(seed, domains, |folder, site| {
+        Box::new(Controller::start(folder, site, nodes)) as Box<dyn World>
+    })
+}
+
+#[test]
+fn whatever_befalls_it_the_gate_keeps_its_promises() {
+    storm::play("cargo test --test chaos", RUNS, AT_ONCE, episode);
+}

@@ -1,0 +1,342 @@
+//! A controller of Slurm that can be killed, hung and lied to: what slurmrestd
+//! answers, over a socket, with a log of everything that was asked and changed.
+//!
+//! Like the real one it may lose what it acknowledged a moment before it is killed,
+//! and carries out what it heard while it hung.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Read;
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::time::Duration;
+use std::time::Instant;
+
+use fabricgate::inventory::hostlist;
+use serde_json::Value;
+use serde_json::json;
+
+use super::storm::hand::Edit;
+use super::storm::model::By;
+use super::storm::model::DRAIN;
+use super::storm::model::Entry;
+use super::storm::model::Fields;
+use super::storm::model::Order;
+use super::storm::model::What;
+use super::storm::slurm;
+use super::storm::world::Weather;
+use super::storm::world::World;
+
+/// Who may be killed, by the number of a command.
+type Victims = BTreeMap<u32, u32>;
+
+struct State {
+    begin: BTreeMap<String, Fields>,
+    nodes: BTreeMap<String, Fields>,
+    /// Changes with what was before, for a crash to take back.
+    young: Vec<(Instant, String, Fields)>,
+    log: Vec<Entry>,
+    /// By the number of the question in the command at hand.
+    weather: BTreeMap<usize, Weather>,
+    asked: usize,
+    gone_until: Instant,
+    hung_until: Instant,
+    victims: Victims,
+    journal: PathBuf,
+    runs: PathBuf,
+}
+
+/// The controller.
+#[derive(Clone)]
+pub(crate) struct Controller {
+    state: Arc<Mutex<State>>,
+    socket: PathBuf,
+}
+
+struct Question {
+    is_change: bool,
+    path: String,
+    command: u32,
+    body: Value,
+}
+
+impl Controller {
+    /// One with these nodes, for a gate whose folders are below `site`.
+    pub(crate) fn start(folder: &Path, site: &Path, nodes: BTreeMap<String, Fields>) -> Self {
+        let socket = folder.join("slurmrestd");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let now = Instant::now();
+        let state = State {
+            begin: nodes.clone(),
+            nodes,
+            young: Vec::new(),
+            log: Vec::new(),
+            weather: BTreeMap::new(),
+            asked: 0,
+            gone_until: now,
+            hung_until: now,
+            victims: BTreeMap::new(),
+            journal: site.join("gate/journal.jsonl"),
+            runs: site.join("runs"),
+        };
+        let controller = Self { state: Arc::new(Mutex::new(state)), socket };
+        let own = controller.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let own = own.clone();
+                std::thread::spawn(move || own.serve(stream));
+            }
+        });
+        controller
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn serve(&self, mut stream: UnixStream) -> Option<()> {
+        let question = question(&stream)?;
+        let weather = {
+            let mut state = self.state();
+            if Instant::now() < state.gone_until {
+                return None;
+            }
+            state.asked += 1;
+            let number = state.asked;
+            state.weather.remove(&number)
+        };
+        self.awake();
+        match weather {
+            None => self.answer(&question, &mut stream),
+            Some(Weather::KillBefore) => self.kill(&question),
+            Some(Weather::KillAfter) => {
+                self.done(&question);
+                self.kill(&question)
+            }
+            Some(Weather::Orphan) => {
+                self.kill(&question);
+                std::thread::sleep(Duration::from_millis(200));
+                self.done(&question);
+                None
+            }
+            Some(Weather::Lost) => None,
+            Some(Weather::LostAnswer) => {
+                self.done(&question);
+                None
+            }
+            Some(Weather::Refused) => refused(&mut stream),
+            Some(Weather::RefusedAfter) => {
+                self.done(&question);
+                refused(&mut stream)
+            }
+            Some(Weather::Torn) => {
+                let text = self.done(&question).to_string();
+                let half = &text[..text.len() / 2];
+                respond(&mut stream, 200, half)
+            }
+            Some(Weather::Slow(time)) => {
+                std::thread::sleep(time);
+                self.answer(&question, &mut stream)
+            }
+            Some(Weather::Hand(node, edit)) => {
+                self.state().edit(&node, &edit);
+                self.answer(&question, &mut stream)
+            }
+            Some(Weather::Crash(away, forgets)) => {
+                self.done(&question);
+                self.state().crash(away, forgets);
+                None
+            }
+            Some(Weather::Hang(time)) => {
+                {
+                    // What was heard is done first, whoever still waits for it.
+                    let mut state = self.state();
+                    state.hung_until = Instant::now() + time;
+                }
+                self.awake();
+                self.answer(&question, &mut stream)
+            }
+        }
+    }
+
+    /// Waits as long as the controller hangs.
+    fn awake(&self) {
+        let until = self.state().hung_until;
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    }
+
+    fn answer(&self, question: &Question, stream: &mut UnixStream) -> Option<()> {
+        let text = self.done(question).to_string();
+        respond(stream, 200, &text)
+    }
+
+    fn kill(&self, question: &Question) -> Option<()> {
+        let pid = *self.state().victims.get(&question.command)?;
+        super::storm::fates::signal(pid, rustix::process::Signal::KILL);
+        None
+    }
+
+    /// Does what was asked, and says so.
+    fn done(&self, question: &Question) -> Value {
+        let Question { is_change, path, command, body } = question;
+        let mut state = self.state();
+        if path.ends_with("/ping/") {
+            return json!({ "pings": [{ "hostname": "head", "responding": true }] });
+        }
+        if path.ends_with("/partitions/") {
+            return json!({ "partitions": [] });
+        }
+        if *is_change {
+            state.told(*command, body);
+            return json!({ "errors": [], "warnings": [] });
+        }
+        let nodes = state.nodes.clone();
+        let list: Vec<Value> = nodes.iter().map(|(name, node)| slurm::listed(name, node)).collect();
+        state.log.push(Entry { by: By::Gate(*command), what: What::Read(nodes) });
+        json!({ "nodes": list, "errors": [], "warnings": [], "last_update": 1 })
+    }
+}
+
+impl World for Controller {
+    fn begin(&self) -> BTreeMap<String, Fields> {
+        self.state().begin.clone()
+    }
+
+    /// The number of a command is its token.
+    fn gate(&self, site: &Path, command: u32) -> String {
+        std::fs::write(site.join(format!("token-{command}")), command.to_string())
+            .expect("written");
+        format!(
+            "[gate]\nthrough = \"slurmrestd\"\nlimit_s = 2\nsettle_s = 1\nkeep_s = 1\n\
+             [sources.slurmrestd]\naddress = \"unix:{}\"\ntoken_file = \"token-{command}\"\n",
+            self.socket.display()
+        )
+    }
+
+    fn expect(&self, weather: BTreeMap<usize, Weather>) {
+        let mut state = self.state();
+        state.weather = weather;
+        state.asked = 0;
+    }
+
+    fn begins(&self, command: u32, pid: u32) {
+        self.state().victims.insert(command, pid);
+    }
+
+    fn over(&self, command: u32) {
+        self.state().victims.remove(&command);
+    }
+
+    fn edit(&self, node: &str, edit: &Edit) {
+        self.state().edit(node, edit);
+    }
+
+    fn mend(&self) {
+        self.state().gone_until = Instant::now();
+        self.awake();
+    }
+
+    fn log(&self) -> Vec<Entry> {
+        self.state().log.clone()
+    }
+}
+
+impl State {
+    fn told(&mut self, command: u32, body: &Value) {
+        let lists = body["name"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let nodes: Vec<String> =
+            lists.flat_map(|list| hostlist::expand(list).expect("a host list")).collect();
+        let order = slurm::order(body);
+        let journal = std::fs::metadata(&self.journal).map_or(0, |it| it.len());
+        // fabricgate:RUN:CLASS eEPOCH
+        let run = order.set.get(DRAIN).and_then(|reason| reason.split(':').nth(1));
+        let verdicts = run.map(|run| self.runs.join(run).join("verdicts.json"));
+        let evidence = verdicts.is_none_or(|file| file.is_file());
+        let by = By::Gate(command);
+        let what = What::Told { nodes: nodes.clone(), order: order.clone(), journal, evidence };
+        self.log.push(Entry { by, what });
+        for name in &nodes {
+            self.change(by, name, &order);
+        }
+    }
+
+    fn change(&mut self, by: By, name: &str, order: &Order) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let now = order.on(node);
+        if now == *node {
+            return;
+        }
+        self.young.push((Instant::now(), name.to_owned(), node.clone()));
+        self.nodes.insert(name.to_owned(), now.clone());
+        let what = What::Became { node: name.to_owned(), now };
+        self.log.push(Entry { by, what });
+    }
+
+    fn edit(&mut self, name: &str, edit: &Edit) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let order = edit.order(node);
+        self.change(By::Hand, name, &order);
+    }
+
+    fn crash(&mut self, away: Duration, forgets: Duration) {
+        let now = Instant::now();
+        self.gone_until = now + away;
+        while let Some((at, name, before)) = self.young.pop() {
+            if at + forgets < now {
+                break;
+            }
+            self.nodes.insert(name.clone(), before.clone());
+            let what = What::Became { node: name, now: before };
+            self.log.push(Entry { by: By::Fate, what });
+        }
+        self.young.clear();
+    }
+}
+
+/// One question as it came; nothing where it broke off.
+fn question(stream: &UnixStream) -> Option<Question> {
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let mut words = line.split(' ');
+    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let (mut length, mut command) = (0, 0);
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok()?;
+        let Some((key, value)) = header.trim().split_once(':') else { break };
+        match key.to_lowercase().as_str() {
+            "content-length" => length = value.trim().parse().ok()?,
+            "x-slurm-user-token" => command = value.trim().parse().ok()?,
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let body = serde_json::from_slice(&body).unwrap_or_default();
+    Some(Question { is_change: method == "POST", path, command, body })
+}
+
+fn respond(stream: &mut UnixStream, status: u16, text: &str) -> Option<()> {
+    let length = text.len();
+    write!(
+        stream,
+        "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
+         connection: close\r\n\r\n{text}"
+    )
+    .ok()
+}
+
+fn refused(stream: &mut UnixStream) -> Option<()> {
+    // ESLURM_DISABLED: the controller's own, after which a part may be done.
+    let errors = json!([{ "error_number": 2018, "description": "not now" }]);
+    respond(stream, 500, &json!({ "errors": errors }).to_string())
+}

@@ -1,0 +1,538 @@
+//! One episode: a site, commands of the real program one after the other and
+//! beside each other, and what befalls them; then fair weather, and what is left.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::Command;
+use std::process::ExitStatus;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use super::dice::Dice;
+use super::fates;
+use super::fates::Disk;
+use super::hand::Edit;
+use super::journal;
+use super::model::DRAIN;
+use super::model::History;
+use super::model::Limits;
+use super::model::What;
+use super::runs;
+use super::site;
+use super::site::Fleet;
+use super::world::Domains;
+use super::world::Weather;
+use super::world::World;
+
+/// How long any command may take before it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// What befalls the processes of one command, besides the weather.
+#[derive(Clone, Debug)]
+enum Fate {
+    /// The coordinator gets this signal after so long.
+    Signalled(Signal, Duration),
+    /// One of its workers or tools is killed.
+    WorkerKilled(Duration),
+    /// One of them hangs for so long.
+    WorkerHangs(Duration, Duration),
+    /// No file may grow beyond so many KiB; who tries is killed while he writes.
+    Cut(u32),
+    /// The disk has room for so many bytes.
+    Full(usize),
+    /// The clock is wrong by so many seconds.
+    Skewed(i64),
+}
+
+/// A command and what befalls it.
+#[derive(Debug)]
+struct Step {
+    words: Vec<String>,
+    fate: Option<Fate>,
+}
+
+/// A site while an episode takes place.
+pub(crate) struct Episode {
+    dice: Dice,
+    /// Outside of the site: the disk of that may be full.
+    folder: tempfile::TempDir,
+    site: PathBuf,
+    world: Box<dyn World>,
+    domains: Domains,
+    fleet: Fleet,
+    limits: Limits,
+    policy: String,
+    commands: u32,
+    disk: Option<Disk>,
+    /// What was done and how it ended, for people.
+    story: Vec<String>,
+    broken: Vec<String>,
+    done: Done,
+}
+
+/// What the gate did in an episode: without that its promises are easily kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Done {
+    /// Drains that were told.
+    pub(crate) drains: usize,
+    /// Releases that were told.
+    pub(crate) releases: usize,
+    /// Drains of ours that a person took away, as the journal has them.
+    pub(crate) undone: usize,
+    /// Intents that a later turn had to conclude, or that were not carried out.
+    pub(crate) refused: usize,
+    /// Breakers that had tripped at last.
+    pub(crate) tripped: usize,
+}
+
+/// What an episode came to.
+pub(crate) struct Ended {
+    pub(crate) story: Vec<String>,
+    pub(crate) broken: Vec<String>,
+    /// What befell it, in words, for counting.
+    pub(crate) faults: Vec<&'static str>,
+    /// What the gate did.
+    pub(crate) done: Done,
+}
+
+impl Episode {
+    /// One of this seed, in the world that is made for its folders.
+    pub(crate) fn new(
+        seed: u64,
+        domains: Domains,
+        world: impl FnOnce(&Path, &Path) -> Box<dyn World>,
+    ) -> Self {
+        let mut dice = Dice::new(seed);
+        let folder = tempfile::tempdir().expect("a folder");
+        let site = folder.path().join("site");
+        fs::create_dir(&site).expect("a folder");
+        let disk = if dice.once_in(4) { Disk::at(&site) } else { None };
+        site::furnish(&site, &domains);
+        let world = world(folder.path(), &site);
+        let fleet = Fleet::any(&domains, &mut dice);
+        let (limits, policy) = site::policy(&domains, &mut dice);
+        let (story, broken) = (Vec::new(), Vec::new());
+        Self {
+            dice,
+            folder,
+            site,
+            world,
+            domains,
+            fleet,
+            limits,
+            policy,
+            commands: 0,
+            disk,
+            story,
+            broken,
+            done: Done::default(),
+        }
+    }
+
+    /// All of it.
+    pub(crate) fn play(mut self) -> Ended {
+        self.tell(format!("{:?}, {}", self.limits, self.policy.replace('\n', "; ")));
+        for _ in 0..self.dice.below(4) {
+            self.by_hand();
+        }
+        for _ in 0..2 + self.dice.below(3) {
+            self.step();
+        }
+        self.fair();
+        let faults = self.faults();
+        let broken = std::mem::take(&mut self.broken);
+        if !broken.is_empty() {
+            let journal = fs::read_to_string(self.site.join("gate/journal.jsonl"));
+            self.story.push(journal.unwrap_or_default());
+            if std::env::var_os("FABRICGATE_CHAOS_KEEP").is_some() {
+                self.disk = None;
+                let story = self.folder.path().join("story");
+                fs::write(story, self.story.join("\n")).expect("written");
+                self.folder.disable_cleanup(true);
+            }
+        }
+        Ended { story: self.story, broken, faults, done: self.done }
+    }
+
+    fn tell(&mut self, what: String) {
+        self.story.push(what);
+    }
+
+    /// Counts what befell it, by the words of its story.
+    fn faults(&self) -> Vec<&'static str> {
+        const WORDS: [&str; 24] = [
+            "KillBefore",
+            "KillAfter",
+            "Orphan",
+            "LostAnswer",
+            "Lost",
+            "RefusedAfter",
+            "Refused",
+            "Torn",
+            "Slow",
+            "Hand",
+            "Crash",
+            "Hang(",
+            "Signal(9)",
+            "Signal(2)",
+            "Signal(15)",
+            "WorkerKilled",
+            "WorkerHangs",
+            "Cut",
+            "Full",
+            "Skewed",
+            "unwell",
+            "beside each other",
+            "by hand",
+            "other parts break",
+        ];
+        let befell = |word: &&&str| self.story.iter().any(|line| line.contains(**word));
+        WORDS.iter().filter(befell).copied().collect()
+    }
+
+    fn by_hand(&mut self) {
+        let node = site::node(&self.domains, &mut self.dice);
+        let edit = Edit::any(&mut self.dice);
+        self.world.edit(&node, &edit);
+        self.tell(format!("by hand: {node} {edit:?}"));
+    }
+
+    /// Something happens.
+    fn step(&mut self) {
+        if self.dice.once_in(3) {
+            self.by_hand();
+        }
+        if self.dice.once_in(5) {
+            self.fleet.breaks(&mut self.dice);
+            self.tell("other parts break".to_owned());
+        }
+        let besides: Vec<String> =
+            (0..self.dice.below(3)).map(|_| site::unwell(&self.domains, &mut self.dice)).collect();
+        let besides = if self.dice.once_in(2) { besides } else { Vec::new() };
+        if !besides.is_empty() {
+            self.tell(format!("unwell: {besides:?}"));
+        }
+        let scenario = self.fleet.scenario(&besides);
+        fs::write(self.site.join("fleet.toml"), scenario).expect("written");
+        let weather = self.weather();
+        self.tell(format!("{weather:?}"));
+        self.world.expect(weather);
+        let mut steps = vec![self.command()];
+        if self.dice.once_in(4) {
+            steps.push(self.command());
+            self.tell("beside each other:".to_owned());
+        }
+        self.run(steps);
+        self.readable();
+    }
+
+    fn weather(&mut self) -> BTreeMap<usize, Weather> {
+        let count = self.dice.below(4);
+        (0..count)
+            .map(|_| (1 + self.dice.below(16), any_weather(&self.domains, &mut self.dice)))
+            .collect()
+    }
+
+    fn command(&mut self) -> Step {
+        let runs = runs::folders(&self.site.join("runs"));
+        let run = (!runs.is_empty()).then(|| self.dice.pick(&runs).display().to_string());
+        let words: Vec<&str> = match (self.dice.below(12), &run) {
+            (0, Some(run)) => vec!["recertify", "--apply", "--resume", run],
+            (1..=4, Some(run)) => vec!["apply", "--apply", run],
+            (5, Some(_)) => vec!["gate", "recover"],
+            (6, Some(_)) => vec!["watch", "--once", "--apply"],
+            (7..=8, _) => vec!["recertify", "--apply"],
+            (9, _) => vec!["admit", "--apply"],
+            _ => vec!["audit", "--apply"],
+        };
+        let words = words.into_iter().map(str::to_owned).collect();
+        let fate = if self.dice.once_in(2) { Some(self.fate()) } else { None };
+        Step { words, fate }
+    }
+
+    fn fate(&mut self) -> Fate {
+        let dice = &mut self.dice;
+        let soon = Duration::from_millis(20 + dice.below(2_500) as u64);
+        match dice.below(10) {
+            0..=2 => Fate::Signalled(Signal::KILL, soon),
+            3 => Fate::Signalled(*dice.pick(&[Signal::INT, Signal::TERM]), soon),
+            4 => Fate::WorkerKilled(soon),
+            5 => Fate::WorkerHangs(soon, Duration::from_millis(200 + dice.below(2_000) as u64)),
+            6 => Fate::Cut(1 + u32::try_from(dice.below(64)).expect("a small number")),
+            7 => Fate::Full(dice.below(200_000)),
+            _ => Fate::Skewed(*dice.pick(&[-86_400, -3_600, -30, 30, 3_600, 86_400])),
+        }
+    }
+
+    /// Runs these beside each other, and lets befall them what must.
+    fn run(&mut self, steps: Vec<Step>) {
+        let full = steps.iter().find_map(|it| match it.fate {
+            Some(Fate::Full(left)) => Some(left),
+            _ => None,
+        });
+        let mut children = Vec::new();
+        for Step { words, fate } in steps {
+            let command = self.commands + 1;
+            self.commands = command;
+            let child = self.start(command, &words, fate.as_ref());
+            self.world.begins(command, child.id());
+            children.push((command, words, fate, child));
+        }
+        if let (Some(left), Some(disk)) = (full, &self.disk) {
+            disk.fill(left);
+        }
+        let befall: Vec<_> = children
+            .iter()
+            .filter_map(|(_, _, fate, child)| Some((fate.clone()?, child.id())))
+            .map(|(fate, pid)| {
+                let dice = self.dice.below(1_000);
+                std::thread::spawn(move || befall(&fate, pid, dice))
+            })
+            .collect();
+        for (command, words, fate, mut child) in children {
+            let ended = self.ended(&mut child);
+            self.world.over(command);
+            let errors = fs::read_to_string(self.output(command, "stderr")).unwrap_or_default();
+            self.tell(format!("{command}: {words:?} {fate:?}: {ended:?}\n{errors}"));
+            self.documented(command, &words, ended, &errors);
+        }
+        for it in befall {
+            it.join().expect("fate");
+        }
+        if let Some(disk) = &self.disk {
+            disk.free();
+        }
+    }
+
+    fn output(&self, command: u32, what: &str) -> PathBuf {
+        self.folder.path().join(format!("{what}-{command}"))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    fn start(&self, command: u32, words: &[String], fate: Option<&Fate>) -> Child {
+        let gate = self.world.gate(&self.site, command);
+        let config = site::configuration(&self.site, &gate, &self.policy, command);
+        let mut program = match fate {
+            Some(Fate::Cut(most)) => {
+                let mut shell = Command::new("bash");
+                let limited = format!("ulimit -f {most}; exec \"$0\" \"$@\"");
+                shell.args(["-c", &limited]).arg(program());
+                shell
+            }
+            _ => Command::new(program()),
+        };
+        program.args(words).args(["--config", &config, "--no-progress"]);
+        program.current_dir(&self.site).env_remove("FABRICGATE_CONFIG").env("NO_COLOR", "1");
+        // So that what it leaves behind is found.
+        program.env("FABRICGATE_CHAOS_SITE", &self.site);
+        if let (Some(Fate::Skewed(seconds)), Some(library)) = (fate, fates::faketime()) {
+            program.env("LD_PRELOAD", library).env("FAKETIME", format!("{seconds:+}"));
+            program.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
+        let file = |what| File::create(self.output(command, what)).expect("a file");
+        program.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
+        program.spawn().expect("the program")
+    }
+
+    fn ended(&mut self, child: &mut Child) -> Option<ExitStatus> {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if let Some(status) = child.try_wait().expect("a child") {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        None
+    }
+
+    /// Ends as documented, or killed.
+    fn documented(
+        &mut self,
+        command: u32,
+        words: &[String],
+        ended: Option<ExitStatus>,
+        errors: &str,
+    ) {
+        let Some(status) = ended else {
+            self.broken.push(format!("{command}: {words:?} hangs"));
+            return;
+        };
+        let is_known = match (status.code(), status.signal()) {
+            (Some(code), _) => matches!(code, 0 | 2..=6 | 130 | 143),
+            // What SIGXFSZ ends is killed as well.
+            (_, Some(signal)) => matches!(signal, 2 | 9 | 15 | 25),
+            _ => false,
+        };
+        if !is_known || errors.contains("panicked") {
+            self.broken.push(format!("{command}: {words:?}: {status}: {errors}"));
+        }
+    }
+
+    /// Every run folder can be read, the journal too, and `gate status` answers.
+    fn readable(&mut self) {
+        self.broken.extend(runs::torn(&self.site));
+        for folder in runs::folders(&self.site.join("runs")) {
+            let told = self.asked(&["report", &folder.display().to_string(), "--format", "json"]);
+            // A run that was ended before it was written down is none.
+            let is_run = folder.join("run.json").is_file();
+            if told.is_none_or(|code| code == 1 || is_run && code == 2) {
+                self.broken.push(format!("{} cannot be read: {told:?}", folder.display()));
+            }
+        }
+        let config = format!("fabricgate-{}.toml", self.commands);
+        let status = self.asked(&["gate", "status", "--json", "--config", &config]);
+        if status != Some(0) {
+            self.broken.push(format!("gate status ends with {status:?}"));
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    fn asked(&self, words: &[&str]) -> Option<i32> {
+        let output = Command::new(program()).args(words).current_dir(&self.site).output();
+        output.expect("the program").status.code()
+    }
+
+    /// Fair weather: what was left open is concluded, the breaker put back, and the
+    /// fleet measured until nothing changes any more.
+    fn fair(&mut self) {
+        self.world.expect(BTreeMap::new());
+        self.world.mend();
+        fs::write(self.site.join("fleet.toml"), self.fleet.scenario(&[])).expect("written");
+        let plain = |words: &[&str]| {
+            let words = words.iter().map(|word| (*word).to_owned()).collect();
+            vec![Step { words, fate: None }]
+        };
+        self.tell("fair weather".to_owned());
+        self.run(plain(&["gate", "recover"]));
+        for _ in 0..self.limits.clean_sweeps + 2 {
+            self.run(plain(&["gate", "reset", "--why", "the storm is over"]));
+            self.run(plain(&["recertify", "--apply"]));
+        }
+        self.readable();
+        self.nobody_left();
+        let history = self.history();
+        self.broken.extend(history.broken());
+        self.done = done(&history);
+        // By its own word: the names of runs are moments, of clocks that may be wrong.
+        let said = fs::read_to_string(self.output(self.commands, "stderr")).unwrap_or_default();
+        match said.split("run folder runs/").nth(1) {
+            Some(run) => self.broken.extend(history.unsettled(run.trim())),
+            None => self.broken.push(format!("nothing was measured in fair weather: {said}")),
+        }
+    }
+
+    fn history(&mut self) -> History {
+        let bytes = fs::read(self.site.join("gate/journal.jsonl")).unwrap_or_default();
+        let (lines, broken) = journal::read(&bytes);
+        self.broken.extend(broken);
+        History {
+            begin: self.world.begin(),
+            log: self.world.log(),
+            journal: lines,
+            runs: runs::read(&self.site.join("runs")),
+            domains: site::places(&self.domains),
+            limits: self.limits,
+        }
+    }
+
+    /// Whatever became of the commands, nothing of them runs any more.
+    fn nobody_left(&mut self) {
+        let begun = Instant::now();
+        loop {
+            let left = fates::of_site(&self.site);
+            if left.is_empty() {
+                return;
+            }
+            if Duration::from_secs(15) < begun.elapsed() {
+                let words = |pid: &u32| {
+                    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                    String::from_utf8_lossy(&bytes).replace('\0', " ")
+                };
+                let left: Vec<String> = left.iter().map(words).collect();
+                self.broken.push(format!("left running: {left:?}"));
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// What the gate did.
+fn done(history: &History) -> Done {
+    let mut done = Done { tripped: usize::from(history.is_tripped()), ..Done::default() };
+    for entry in &history.log {
+        if let What::Told { nodes, order, .. } = &entry.what {
+            let is_release = order.unset.iter().any(|it| it == DRAIN);
+            done.drains += if order.set.contains_key(DRAIN) { nodes.len() } else { 0 };
+            done.releases += if is_release { nodes.len() } else { 0 };
+        }
+    }
+    for line in &history.journal {
+        done.undone += usize::from(line.event == "undone");
+        done.refused += usize::from(line.result == "refused");
+    }
+    done
+}
+
+/// The program that is put through this.
+fn program() -> PathBuf {
+    let named = std::env::var_os("FABRICGATE_CHAOS_BINARY");
+    named.map_or(Path::new(env!("CARGO_BIN_EXE_fabricgate")).to_owned(), PathBuf::from)
+}
+
+fn any_weather(domains: &Domains, dice: &mut Dice) -> Weather {
+    let time = |dice: &mut Dice, most: usize| Duration::from_millis(dice.below(most) as u64);
+    match dice.below(16) {
+        0 | 1 => Weather::KillBefore,
+        2 | 3 => Weather::KillAfter,
+        4 | 5 => Weather::Orphan,
+        6 => Weather::Lost,
+        7 => Weather::LostAnswer,
+        8 => Weather::Refused,
+        9 => Weather::RefusedAfter,
+        10 => Weather::Torn,
+        11 => Weather::Slow(time(dice, 1_500)),
+        12 => Weather::Crash(time(dice, 2_000), time(dice, 400)),
+        13 => Weather::Hang(time(dice, 4_000)),
+        _ => Weather::Hand(site::node(domains, dice), Edit::any(dice)),
+    }
+}
+
+/// What befalls the processes of a command.
+fn befall(fate: &Fate, pid: u32, dice: usize) {
+    let one = || {
+        let all = fates::descendants(pid);
+        (!all.is_empty()).then(|| all[dice % all.len()])
+    };
+    match fate {
+        Fate::Signalled(signal, after) => {
+            std::thread::sleep(*after);
+            fates::signal(pid, *signal);
+        }
+        Fate::WorkerKilled(after) => {
+            std::thread::sleep(*after);
+            if let Some(pid) = one() {
+                fates::signal(pid, Signal::KILL);
+            }
+        }
+        Fate::WorkerHangs(after, long) => {
+            std::thread::sleep(*after);
+            if let Some(pid) = one() {
+                fates::signal(pid, Signal::STOP);
+                std::thread::sleep(*long);
+                fates::signal(pid, Signal::CONT);
+            }
+        }
+        Fate::Cut(_) | Fate::Full(_) | Fate::Skewed(_) => {}
+    }
+}

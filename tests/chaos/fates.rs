@@ -1,0 +1,103 @@
+//! What befalls processes and disks: kills, hangs, a file system that is full, a
+//! clock that is wrong.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::process::Pid;
+use rustix::process::Signal;
+
+/// Sends a signal; who is gone is gone.
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+fn parents() -> Vec<(u32, u32)> {
+    let stat = |entry: fs::DirEntry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let text = fs::read_to_string(entry.path().join("stat")).ok()?;
+        // The name in brackets may hold anything.
+        let parent = text.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+        Some((pid, parent))
+    };
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(stat).collect()
+}
+
+/// Everybody that this process started, and they in turn.
+pub(crate) fn descendants(pid: u32) -> Vec<u32> {
+    let parents = parents();
+    let mut found = vec![pid];
+    let mut at = 0;
+    while at < found.len() {
+        let own = found[at];
+        found.extend(parents.iter().filter(|(_, parent)| *parent == own).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    found.split_off(1)
+}
+
+/// Processes that have this folder among their words or in their environment.
+pub(crate) fn of_site(site: &Path) -> Vec<u32> {
+    let site = site.display().to_string();
+    let own = std::process::id();
+    let is_of = |pid: &u32| {
+        ["cmdline", "environ"].iter().any(|file| {
+            let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).contains(&site)
+        })
+    };
+    parents().into_iter().map(|(pid, _)| pid).filter(|pid| *pid != own).filter(is_of).collect()
+}
+
+/// libfaketime, where this machine has it.
+pub(crate) fn faketime() -> Option<PathBuf> {
+    let folders = ["x86_64-linux-gnu", "aarch64-linux-gnu"];
+    let file = |folder: &str| PathBuf::from(format!("/usr/lib/{folder}/faketime/libfaketime.so.1"));
+    folders.into_iter().map(file).find(|file| file.is_file())
+}
+
+/// A small file system of its own, unmounted when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Disk(PathBuf);
+
+#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+fn told(words: &[&str]) -> bool {
+    let output = Command::new(words[0]).args(&words[1..]).output();
+    output.is_ok_and(|it| it.status.success())
+}
+
+impl Disk {
+    /// One of some megabytes at this folder; none where that is not allowed.
+    pub(crate) fn at(folder: &Path) -> Option<Self> {
+        let place = folder.display().to_string();
+        let is_there = told(&["mount", "-t", "tmpfs", "-o", "size=24m", "chaos", &place]);
+        is_there.then(|| Self(folder.to_owned()))
+    }
+
+    /// Leaves so many bytes.
+    pub(crate) fn fill(&self, left: usize) {
+        let file = self.0.join("filler");
+        let _ = fs::write(&file, vec![0; 32 << 20]);
+        let length = fs::metadata(&file).map_or(0, |it| it.len());
+        let shorter = length.saturating_sub(left as u64);
+        if let Ok(file) = fs::OpenOptions::new().write(true).open(&file) {
+            let _ = file.set_len(shorter);
+        }
+    }
+
+    /// Leaves all of them.
+    pub(crate) fn free(&self) {
+        let _ = fs::remove_file(self.0.join("filler"));
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        told(&["umount", "--lazy", &self.0.display().to_string()]);
+    }
+}

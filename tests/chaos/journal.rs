@@ -1,0 +1,84 @@
+//! The gate's journal in words of our own: lines of JSON, read without the
+//! types of the program that wrote them.
+
+use serde_json::Value;
+
+/// One line.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Line {
+    /// Where it ends in the file.
+    pub(crate) end: u64,
+    pub(crate) seq: u64,
+    pub(crate) epoch: u64,
+    pub(crate) unix: i64,
+    /// `intent`, `outcome`, `undone`, ...
+    pub(crate) event: String,
+    /// The intent that it is, or that it ends.
+    pub(crate) id: String,
+    pub(crate) run: String,
+    pub(crate) node: String,
+    /// Of an intent: `drain`, `release`, ...
+    pub(crate) kind: String,
+    /// Of a drain.
+    pub(crate) reason: String,
+    pub(crate) findings: Vec<String>,
+    /// Of an outcome.
+    pub(crate) result: String,
+}
+
+impl Line {
+    /// Whether something is meant for this node here.
+    pub(crate) fn is_intent_of(&self, node: &str) -> bool {
+        self.event == "intent" && self.node == node
+    }
+
+    /// Whether it ends this intent.
+    pub(crate) fn ends(&self, id: &str) -> bool {
+        self.ended().is_some_and(|ended| ended == id)
+    }
+
+    /// The intent that it ends.
+    pub(crate) fn ended(&self) -> Option<&String> {
+        (self.event == "outcome" && self.result != "unknown").then_some(&self.id)
+    }
+}
+
+/// The whole lines of a journal, and what is wrong with it. Behind the last line
+/// may be a torn one.
+pub(crate) fn read(bytes: &[u8]) -> (Vec<Line>, Vec<String>) {
+    let mut lines = Vec::new();
+    let mut broken = Vec::new();
+    let mut end = 0;
+    for text in bytes.split_inclusive(|byte| *byte == b'\n') {
+        end += text.len() as u64;
+        if text.last() != Some(&b'\n') {
+            break;
+        }
+        match serde_json::from_slice::<Value>(text) {
+            Ok(value) => lines.push(line(&value, end)),
+            Err(error) => broken.push(format!("line {} of the journal: {error}", lines.len() + 1)),
+        }
+    }
+    (lines, broken)
+}
+
+fn line(value: &Value, end: u64) -> Line {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let action = &value["action"];
+    let node = if action.is_null() { &value["node"] } else { &action["node"] };
+    let findings = action["findings"].as_array().into_iter().flatten();
+    Line {
+        end,
+        seq: value["seq"].as_u64().unwrap_or_default(),
+        epoch: value["epoch"].as_u64().unwrap_or_default(),
+        unix: value["unix"].as_i64().unwrap_or_default(),
+        event: text(&value["event"]),
+        id: text(&value["id"]),
+        run: text(&value["run"]),
+        node: text(node),
+        kind: text(&action["kind"]),
+        reason: text(&action["reason"]),
+        findings: findings.map(text).collect(),
+        result: text(&value["result"]),
+    }
+}

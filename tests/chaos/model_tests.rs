@@ -1,0 +1,310 @@
+//! The model can say no: histories in which a promise is broken.
+
+use std::collections::BTreeMap;
+
+use super::storm::journal::Line;
+use super::storm::model::*;
+use super::storm::runs::Evidence;
+use super::storm::runs::Finding;
+
+fn fields(pairs: &[(&str, &str)]) -> Fields {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+const OURS: &str = "fabricgate:r1:nvlink-low e1";
+const FILE: u64 = 1_000;
+
+fn intent(seq: u64, node: &str, kind: &str) -> Line {
+    let reason = if kind == "drain" { OURS } else { "" };
+    Line {
+        end: seq * 100,
+        seq,
+        epoch: 1,
+        unix: 100,
+        event: "intent".to_owned(),
+        id: format!("r1/{node}/{kind}/e1"),
+        run: "r1".to_owned(),
+        node: node.to_owned(),
+        kind: kind.to_owned(),
+        reason: reason.to_owned(),
+        findings: vec![format!("of-{node}")],
+        ..Line::default()
+    }
+}
+
+fn outcome(seq: u64, of: &Line) -> Line {
+    let event = "outcome".to_owned();
+    Line {
+        end: seq * 100,
+        seq,
+        event,
+        result: "done".to_owned(),
+        kind: String::new(),
+        ..of.clone()
+    }
+}
+
+/// A run that convicts these nodes; all others pass.
+fn run(created: i64, bad: &[&str]) -> Evidence {
+    let outcome = |node: &str| if bad.contains(&node) { "failed" } else { "pass" };
+    let finding = |node: &&str| {
+        let finding = Finding { node: Some((*node).to_owned()), confirmed: true };
+        (format!("of-{node}"), finding)
+    };
+    let nodes = ["n1", "n2", "n3"].map(|node| (node.to_owned(), outcome(node).to_owned()));
+    Evidence {
+        created,
+        is_whole: true,
+        nodes: nodes.into(),
+        findings: bad.iter().map(finding).collect(),
+    }
+}
+
+/// Three nodes of one domain, of which two may be out, and a run that convicts
+/// n1 and n2.
+fn history() -> History {
+    let names = ["n1", "n2", "n3"].map(str::to_owned);
+    History {
+        begin: names.clone().map(|name| (name, Fields::new())).into(),
+        log: Vec::new(),
+        journal: Vec::new(),
+        runs: BTreeMap::from([("r1".to_owned(), run(50, &["n1", "n2"]))]),
+        domains: names.map(|name| (name, "d".to_owned())).into(),
+        limits: Limits {
+            per_domain: 2,
+            outstanding: 2,
+            per_hour: 2,
+            freeze_domain: 3,
+            freeze_fleet: 3,
+            clean_sweeps: 2,
+        },
+    }
+}
+
+fn drain(reason: &str) -> Order {
+    Order { set: fields(&[(DRAIN, reason)]), ..Order::default() }
+}
+
+fn resume() -> Order {
+    Order { unset: vec![DRAIN.to_owned(), "down".to_owned()], ..Order::default() }
+}
+
+impl History {
+    /// The gate reads, and tells this of a node, with so much in its journal.
+    fn acts(&mut self, node: &str, order: Order, journal: u64, evidence: bool) {
+        let now = self.now();
+        let after = order.on(&now[node]);
+        let nodes = vec![node.to_owned()];
+        let by = By::Gate(1);
+        self.log.push(Entry { by, what: What::Read(now) });
+        self.log.push(Entry { by, what: What::Told { nodes, order, journal, evidence } });
+        self.becomes(by, node, after);
+    }
+
+    fn becomes(&mut self, by: By, node: &str, now: Fields) {
+        let what = What::Became { node: node.to_owned(), now };
+        self.log.push(Entry { by, what });
+    }
+}
+
+/// Exactly one promise is broken, and these words say which.
+fn says(history: &History, words: &str) {
+    let broken = history.broken();
+    assert!(broken.len() == 1 && broken[0].contains(words), "{words}: {broken:?}");
+}
+
+/// n1 drained as it should be.
+fn good() -> History {
+    let mut history = history();
+    let first = intent(1, "n1", "drain");
+    history.journal = vec![first.clone(), outcome(2, &first)];
+    history.acts("n1", drain(OURS), 100, true);
+    history
+}
+
+#[test]
+fn a_drain_that_was_meant_and_is_founded_breaks_nothing() {
+    assert_eq!(good().broken(), Vec::<String>::new());
+}
+
+#[test]
+fn a_drain_before_its_intent_is_seen() {
+    let mut history = good();
+    let What::Told { journal, .. } = &mut history.log[1].what else { panic!() };
+    *journal = 99;
+    says(&history, "without an open intent");
+}
+
+#[test]
+fn a_drain_after_its_intent_was_ended_is_seen() {
+    let mut history = good();
+    let What::Told { journal, .. } = &mut history.log[1].what else { panic!() };
+    *journal = FILE;
+    says(&history, "without an open intent");
+}
+
+#[test]
+fn a_drain_without_verdicts_on_disk_is_seen() {
+    let mut history = good();
+    let What::Told { evidence, .. } = &mut history.log[1].what else { panic!() };
+    *evidence = false;
+    says(&history, "names a run without verdicts");
+}
+
+#[test]
+fn a_run_that_does_not_convict_is_no_evidence() {
+    let mut history = good();
+    history.runs = BTreeMap::from([("r1".to_owned(), run(50, &["n2"]))]);
+    says(&history, "run r1 says pass");
+    let run = history.runs.get_mut("r1").expect("a run");
+    *run = self::run(50, &["n1"]);
+    run.findings.get_mut("of-n1").expect("a finding").confirmed = false;
+    says(&history, "run r1 says failed");
+    history.runs.clear();
+    says(&history, "no readable verdicts");
+}
+
+#[test]
+fn a_foreign_drain_that_is_written_over_or_taken_away_is_seen() {
+    for (order, kind) in [(drain(OURS), "drain"), (resume(), "release")] {
+        let mut history = history();
+        history.journal = vec![intent(1, "n1", kind)];
+        history.begin.insert("n1".to_owned(), fields(&[(DRAIN, "ticket 4711")]));
+        history.acts("n1", order, 100, true);
+        let broken = history.broken();
+        assert!(broken.iter().any(|it| it.contains("somebody else's drain")), "{broken:?}");
+    }
+}
+
+#[test]
+fn a_reason_of_our_form_that_the_journal_does_not_know_is_foreign() {
+    let mut history = history();
+    history.journal = vec![intent(1, "n1", "drain")];
+    let forged = fields(&[(DRAIN, "fabricgate:r0:nvlink-low e1")]);
+    history.begin.insert("n1".to_owned(), forged);
+    history.acts("n1", drain(OURS), 100, true);
+    says(&history, "somebody else's drain");
+}
+
+#[test]
+fn any_other_field_of_others_is_theirs() {
+    for (key, order) in [
+        ("comment", Order { set: fields(&[("comment", "ours")]), ..Order::default() }),
+        ("extra/asset", Order { unset: vec!["extra/".to_owned()], ..Order::default() }),
+        ("extra-text", Order { unset: vec!["extra-text".to_owned()], ..Order::default() }),
+        ("active/gpu", Order { unset: vec!["active/".to_owned()], ..Order::default() }),
+    ] {
+        let mut history = history();
+        history.journal = vec![intent(1, "n1", "drain")];
+        history.begin.insert("n1".to_owned(), fields(&[(key, "theirs")]));
+        history.acts("n1", order, 100, true);
+        says(&history, "is not ours");
+    }
+}
+
+#[test]
+fn a_mark_of_ours_that_was_never_meant_is_seen() {
+    let mut history = history();
+    let order = Order { set: fields(&[("own/extra/fabricgate", "{}")]), ..Order::default() };
+    history.acts("n3", order, 0, true);
+    says(&history, "written without an intent");
+}
+
+#[test]
+fn a_node_that_is_changed_unread_is_seen() {
+    let mut history = good();
+    history.log.remove(0);
+    says(&history, "without being read");
+}
+
+#[test]
+fn what_a_person_wrote_after_the_last_reading_was_not_seen_by_the_gate() {
+    let mut history = good();
+    history.log.insert(
+        1,
+        Entry {
+            by: By::Hand,
+            what: What::Became { node: "n1".to_owned(), now: fields(&[(DRAIN, "mine")]) },
+        },
+    );
+    assert_eq!(history.broken(), Vec::<String>::new());
+}
+
+#[test]
+fn one_node_more_than_a_budget_allows_is_seen() {
+    let two = || {
+        let mut history = good();
+        let second = Line { end: 300, ..intent(3, "n2", "drain") };
+        history.journal.push(second);
+        history.acts("n2", drain(OURS), 300, true);
+        history
+    };
+    assert_eq!(two().broken(), Vec::<String>::new());
+    let limit = |change: fn(&mut Limits)| {
+        let mut history = two();
+        change(&mut history.limits);
+        history
+    };
+    says(&limit(|it| it.per_domain = 1), "nodes of its domain are out, and 1");
+    says(&limit(|it| it.outstanding = 1), "2 nodes are out, and 1");
+    says(&limit(|it| it.per_hour = 1), "2 drains were begun, and 1");
+}
+
+#[test]
+fn a_release_needs_its_clean_runs_and_an_intent() {
+    let mut history = good();
+    let release = Line { end: 300, run: "r3".to_owned(), ..intent(3, "n1", "release") };
+    history.journal.push(release);
+    history.runs.insert("r2".to_owned(), run(200, &[]));
+    history.runs.insert("r3".to_owned(), run(300, &[]));
+    history.acts("n1", resume(), 300, true);
+    assert_eq!(history.broken(), Vec::<String>::new());
+    history.runs.remove("r2");
+    says(&history, "it passed 1 runs");
+    history.runs.insert("r2".to_owned(), run(99, &[]));
+    says(&history, "it passed 1 runs");
+    history.runs.insert("r2".to_owned(), run(200, &[]));
+    history.journal.pop();
+    says(&history, "given back without an open intent");
+}
+
+#[test]
+fn a_journal_with_a_gap_or_a_step_back_in_time_is_seen() {
+    let mut history = good();
+    history.journal[1].seq = 3;
+    says(&history, "has number 3");
+    let mut history = good();
+    history.journal[1].unix = 99;
+    says(&history, "goes back in time");
+}
+
+#[test]
+fn a_fault_that_stays_in_service_and_a_cure_that_stays_out_are_seen() {
+    let mut history = good();
+    history.limits.per_hour = 3;
+    let unsettled = |history: &History, run: &str| history.unsettled(run);
+    let left = unsettled(&history, "r1");
+    assert!(left.len() == 1 && left[0].contains("n2 is failed and in service"), "{left:?}");
+    // A budget that is full, a person who said no, or a person's own drain excuse it.
+    for excuse in ["budget", "undone", "foreign"] {
+        let mut history = history.clone();
+        match excuse {
+            "budget" => history.limits.per_domain = 1,
+            "undone" => {
+                let event = "undone".to_owned();
+                let undone = Line { seq: 3, event, ..intent(3, "n2", "") };
+                history.journal.push(undone);
+            }
+            _ => history.becomes(By::Hand, "n2", fields(&[(DRAIN, "mine")])),
+        }
+        assert_eq!(unsettled(&history, "r1"), Vec::<String>::new(), "{excuse}");
+    }
+    for at in 2..5 {
+        history.runs.insert(format!("r{at}"), run(100 * at, &[]));
+    }
+    let left = unsettled(&history, "r4");
+    assert!(left.len() == 1 && left[0].contains("n1 passed again and again"), "{left:?}");
+    history.journal.pop();
+    let left = unsettled(&history, "r4");
+    assert!(left.iter().any(|it| it.contains("is open yet")), "{left:?}");
+}

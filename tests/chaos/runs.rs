@@ -1,0 +1,122 @@
+//! Run folders as anybody may read them: what they say, and whether every file
+//! in them is whole.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+/// What a run says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Evidence {
+    /// When it was made, in seconds since 1970.
+    pub(crate) created: i64,
+    /// It is complete, and of a profile that measures everything.
+    pub(crate) is_whole: bool,
+    /// The outcome of each node.
+    pub(crate) nodes: BTreeMap<String, String>,
+    /// What was found, by the names of findings.
+    pub(crate) findings: BTreeMap<String, Finding>,
+}
+
+/// Something that was found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Finding {
+    /// The node that it accuses.
+    pub(crate) node: Option<String>,
+    pub(crate) confirmed: bool,
+}
+
+/// The run folders below this one, oldest first.
+pub(crate) fn folders(runs: &Path) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = fs::read_dir(runs)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.is_dir())
+        .collect();
+    folders.sort();
+    folders
+}
+
+/// What runs say, by their names; those without verdicts say nothing.
+pub(crate) fn read(runs: &Path) -> BTreeMap<String, Evidence> {
+    let evidence = |folder: PathBuf| {
+        let name = folder.file_name()?.to_str()?.to_owned();
+        Some((name, of_run(&folder)?))
+    };
+    folders(runs).into_iter().filter_map(evidence).collect()
+}
+
+fn document(file: &Path) -> Option<Value> {
+    serde_json::from_slice(&fs::read(file).ok()?).ok()
+}
+
+fn of_run(folder: &Path) -> Option<Evidence> {
+    let verdicts = document(&folder.join("verdicts.json"))?;
+    let run = document(&folder.join("run.json"))?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let created: jiff::Timestamp = run["info"]["created"].as_str()?.parse().ok()?;
+    let profile = text(&run["info"]["profile"]);
+    let nodes = verdicts["nodes"].as_array()?.iter();
+    // A part of a node accuses the node; a pair or a domain accuses nobody.
+    let accused = |locus: &Value| {
+        let is_of_node =
+            matches!(locus["kind"].as_str(), Some("gpu" | "node" | "direction" | "tray" | "rail"));
+        is_of_node.then(|| text(&locus["node"])).filter(|name| !name.is_empty())
+    };
+    let finding = |value: &Value| Finding {
+        node: accused(&value["locus"]),
+        confirmed: value["confirmed"] == true,
+    };
+    let findings = verdicts["findings"].as_array()?.iter();
+    Some(Evidence {
+        created: created.as_second(),
+        is_whole: run["state"] == "complete" && matches!(profile.as_str(), "recertify" | "burn-in"),
+        nodes: nodes.map(|it| (text(&it["node"]), text(&it["outcome"]))).collect(),
+        findings: findings.map(|it| (text(&it["id"]), finding(it))).collect(),
+    })
+}
+
+/// Files of a folder, those below it too.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+/// Files under their final names that are not whole.
+pub(crate) fn torn(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    files(folder, &mut found);
+    let mut broken = Vec::new();
+    for file in found {
+        let extension = file.extension().and_then(|it| it.to_str()).unwrap_or_default();
+        // What a tool printed is as the tool printed it.
+        let is_raw = file.components().any(|it| it.as_os_str() == "raw");
+        if is_raw || !matches!(extension, "json" | "jsonl") {
+            continue;
+        }
+        let Ok(bytes) = fs::read(&file) else { continue };
+        let is_json = |text: &[u8]| serde_json::from_slice::<Value>(text).is_ok();
+        let is_whole = match extension {
+            "json" => is_json(&bytes),
+            // Only the last line may be torn.
+            _ => {
+                let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+                lines.filter(|line| line.last() == Some(&b'\n')).all(is_json)
+            }
+        };
+        if !is_whole {
+            broken.push(format!("{} is not whole", file.display()));
+        }
+    }
+    broken
+}

@@ -1,0 +1,103 @@
+//! What chaos tests of a stand-in and of real schedulers share: episodes from
+//! seeds, what befalls them, and the model that judges them.
+//!
+//! `FABRICGATE_CHAOS_RUNS` sets how many episodes there are, `FABRICGATE_CHAOS_SEED`
+//! the first one's seed. What befalls an episode is decided by its seed; which line
+//! of the program it meets is decided by the machine.
+
+#![allow(dead_code, reason = "not every scheduler needs all of it")]
+
+#[path = "../fuzz/dice.rs"]
+pub(crate) mod dice;
+pub(crate) mod episode;
+pub(crate) mod fates;
+pub(crate) mod hand;
+pub(crate) mod journal;
+pub(crate) mod log;
+pub(crate) mod model;
+pub(crate) mod runs;
+pub(crate) mod site;
+pub(crate) mod slurm;
+pub(crate) mod world;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use episode::Done;
+use episode::Ended;
+use episode::Episode;
+
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
+}
+
+/// Plays so many episodes, or as many as the environment asks for, and fails where
+/// one of them broke a promise. `again` is the command that plays them.
+#[expect(clippy::print_stdout, reason = "which seeds were played is told")]
+pub(crate) fn play(
+    again: &str,
+    usual: u64,
+    at_once: usize,
+    episode: impl Fn(u64) -> Episode + Sync,
+) {
+    let begun = Instant::now();
+    let first = number("FABRICGATE_CHAOS_SEED", 1);
+    let runs = number("FABRICGATE_CHAOS_RUNS", usual);
+    let next = AtomicU64::new(first);
+    let faults: Mutex<BTreeMap<&'static str, usize>> = Mutex::default();
+    let failed: Mutex<Vec<String>> = Mutex::default();
+    let all: Mutex<Done> = Mutex::default();
+    let one = |seed: u64| {
+        let Ended { story, broken, faults: befell, done } = episode(seed).play();
+        {
+            let mut all = all.lock().expect("nobody panicked");
+            all.drains += done.drains;
+            all.releases += done.releases;
+            all.undone += done.undone;
+            all.refused += done.refused;
+            all.tripped += done.tripped;
+        }
+        let mut faults = faults.lock().expect("nobody panicked");
+        for fault in befell {
+            *faults.entry(fault).or_default() += 1;
+        }
+        if broken.is_empty() {
+            return;
+        }
+        println!("seed {seed}: {broken:#?}");
+        let told = format!(
+            "seed {seed}: FABRICGATE_CHAOS_SEED={seed} FABRICGATE_CHAOS_RUNS=1 {again}\n{}\n{}",
+            broken.join("\n"),
+            story.join("\n")
+        );
+        failed.lock().expect("nobody panicked").push(told);
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if first + runs <= seed {
+                        return;
+                    }
+                    one(seed);
+                }
+            });
+        }
+    });
+    let faults = faults.into_inner().expect("nobody panicked");
+    println!(
+        "{runs} episodes from seed {first} in {} s; episodes that met each fault: {faults:?}; in \
+         all {:?}",
+        begun.elapsed().as_secs(),
+        all.into_inner().expect("nobody panicked")
+    );
+    if fates::faketime().is_none() {
+        println!("SKIPPED: wrong clocks, there is no libfaketime here");
+    }
+    let failed = failed.into_inner().expect("nobody panicked");
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}

@@ -1,0 +1,64 @@
+//! A scheduler under bad weather, as episodes see it: a stand-in, or a real one
+//! with a recorder in front.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use super::hand::Edit;
+use super::model::Entry;
+use super::model::Fields;
+
+/// What becomes of one question of the gate.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Weather {
+    /// Who asks is killed, and nothing is done.
+    KillBefore,
+    /// It is done, and who asked is killed before it hears so.
+    KillAfter,
+    /// Who asks is killed, and it is done a moment later.
+    Orphan,
+    /// The connection breaks, and nothing is done.
+    Lost,
+    /// It is done, and the connection breaks.
+    LostAnswer,
+    /// An error, and nothing is done.
+    Refused,
+    /// It is done, and an error is told.
+    RefusedAfter,
+    /// It is done, and half of the answer comes.
+    Torn,
+    /// Everything takes this long.
+    Slow(Duration),
+    /// A person changes a node first.
+    Hand(String, Edit),
+    /// The scheduler is killed after it was done, and comes back after this long.
+    /// What is younger than the other time it may have forgotten.
+    Crash(Duration, Duration),
+    /// The scheduler hangs for so long, and then does what it heard.
+    Hang(Duration),
+}
+
+/// A scheduler.
+pub(crate) trait World {
+    /// The nodes as they were at first.
+    fn begin(&self) -> BTreeMap<String, Fields>;
+    /// `[gate]` and the sources of a configuration, for the command of this number
+    /// in this site.
+    fn gate(&self, site: &Path, command: u32) -> String;
+    /// The weather of the next commands, by the number of the question.
+    fn expect(&self, weather: BTreeMap<usize, Weather>);
+    /// This process is that command.
+    fn begins(&self, command: u32, pid: u32);
+    /// It has ended: its number may soon be another's.
+    fn over(&self, command: u32);
+    /// A person changes a node.
+    fn edit(&self, node: &str, edit: &Edit);
+    /// Whatever was killed or hangs is back.
+    fn mend(&self);
+    /// Everything that was asked, told and changed.
+    fn log(&self) -> Vec<Entry>;
+}
+
+/// Domains with their nodes.
+pub(crate) type Domains = Vec<(String, Vec<String>)>;

@@ -1,0 +1,448 @@
+//! Bad days before a real Kubernetes: its API server and etcd killed, hung and
+//! started again in the middle of turns, answers lost, people who edit nodes
+//! meanwhile. The nodes are measured in a simulated fabric; what is told is real.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use serde_json::json;
+
+use super::lab;
+use super::proxy::Call;
+use super::proxy::Proxy;
+use super::proxy::Weather as Sky;
+use super::storm;
+use super::storm::episode::Episode;
+use super::storm::fates;
+use super::storm::hand::Edit;
+use super::storm::log::Log;
+use super::storm::model::By;
+use super::storm::model::DRAIN;
+use super::storm::model::Entry;
+use super::storm::model::Fields;
+use super::storm::model::Order;
+use super::storm::world::Domains;
+use super::storm::world::Weather;
+use super::storm::world::World;
+use super::turns::Admin;
+use super::turns::now;
+
+/// Episodes of the ordinary test command: each takes the most part of a minute.
+const RUNS: u64 = 1;
+
+const NODES: &str = "/api/v1/nodes";
+const TAINT: &str = "fabricgate.io/degraded";
+const REASON: &str = "fabricgate.io/reason";
+
+/// A node as fields.
+fn fields(node: &Value) -> Fields {
+    let mut fields = Fields::new();
+    let own = |key: &str| if key.starts_with("fabricgate.io/") { "own/" } else { "" };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let reason = node["metadata"]["annotations"][REASON].as_str();
+    let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    let is_drain = |it: &Value| it["key"] == TAINT && it["effect"] == "NoSchedule";
+    let drained = reason.filter(|_| taints.iter().any(is_drain));
+    if let Some(reason) = drained {
+        fields.insert(DRAIN.to_owned(), reason.to_owned());
+    }
+    for taint in &taints {
+        if is_drain(taint) {
+            // Half a drain is nobody's to take away but a person's.
+            if drained.is_none() {
+                fields.insert("taint/half a drain:NoSchedule".to_owned(), text(&taint["value"]));
+            }
+            continue;
+        }
+        let key = text(&taint["key"]);
+        let name = format!("{}taint/{key}:{}", own(&key), text(&taint["effect"]));
+        fields.insert(name, text(&taint["value"]));
+    }
+    for kind in ["labels", "annotations"] {
+        for (key, value) in node["metadata"][kind].as_object().into_iter().flatten() {
+            if key != REASON || drained.is_none() {
+                fields.insert(format!("{}{kind}/{key}", own(key)), text(value));
+            }
+        }
+    }
+    for condition in node["status"]["conditions"].as_array().into_iter().flatten() {
+        let kind = text(&condition["type"]);
+        let own = if kind == "GpuFabricVerified" { "own/" } else { "" };
+        let said = format!("{} {}", text(&condition["status"]), text(&condition["reason"]));
+        fields.insert(format!("{own}condition/{kind}"), said);
+    }
+    if node["spec"]["unschedulable"] == true {
+        fields.insert("unschedulable".to_owned(), "true".to_owned());
+    }
+    fields
+}
+
+/// A merge patch (RFC 7386) on a document.
+fn merged(document: &mut Value, patch: &Value) {
+    let Some(entries) = patch.as_object() else {
+        *document = patch.clone();
+        return;
+    };
+    if !document.is_object() {
+        *document = json!({});
+    }
+    for (key, value) in entries {
+        if value.is_null() {
+            document.as_object_mut().expect("an object").remove(key);
+        } else {
+            merged(&mut document[key.as_str()], value);
+        }
+    }
+}
+
+/// What a patch makes of a node, as an order. Conditions are told apart by type.
+fn order(node: &Value, patch: &Value) -> Order {
+    let mut after = node.clone();
+    let mut patch = patch.clone();
+    if let Some(new) = patch["status"]["conditions"].as_array().cloned() {
+        let mut all = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        all.retain(|it| new.iter().all(|own| own["type"] != it["type"]));
+        all.extend(new);
+        patch["status"]["conditions"] = json!(all);
+    }
+    merged(&mut after, &patch);
+    let (before, after) = (fields(node), fields(&after));
+    let unset = before.keys().filter(|key| !after.contains_key(*key)).cloned().collect();
+    let set = after.into_iter().filter(|(key, value)| before.get(key) != Some(value)).collect();
+    Order { unset, set }
+}
+
+/// A person's edit as a patch of the node as it is.
+fn patch(node: &Value, edit: &Edit) -> Value {
+    let annotations = &node["metadata"]["annotations"];
+    let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    let mut with = |taint: Value| {
+        taints.retain(|it| it["key"] != taint["key"] || it["effect"] != taint["effect"]);
+        taints.push(taint);
+        taints.clone()
+    };
+    match edit {
+        Edit::Drain(reason) if reason.starts_with("fabricgate:") => {
+            let taint = json!({"key": TAINT, "value": "nvlink-low", "effect": "NoSchedule"});
+            json!({"metadata": {"annotations": {REASON: reason}}, "spec": {"taints": with(taint)}})
+        }
+        Edit::Drain(_) => json!({"spec": {"unschedulable": true}}),
+        Edit::Append => match annotations[REASON].as_str() {
+            Some(is) => json!({"metadata": {"annotations": {REASON: format!("{is} : mine, jo")}}}),
+            None => json!({}),
+        },
+        Edit::Resume => {
+            taints.retain(|it| it["key"] != TAINT);
+            json!({"spec": {"taints": taints, "unschedulable": null}})
+        }
+        Edit::Down(_) => {
+            let taint = json!({"key": "example.com/broken", "effect": "NoSchedule"});
+            json!({"spec": {"taints": with(taint)}})
+        }
+        Edit::Comment => json!({"metadata": {"annotations": {"example.com/note": "bay 7"}}}),
+        Edit::Entry => json!({"metadata": {"labels": {"example.com/asset": "12"}}}),
+        Edit::Text => json!({"metadata": {"annotations": {"fabricgate.io/certificate": null}}}),
+        Edit::Feature => json!({"metadata": {"labels": {"fabricgate.io/verdict": "mine"}}}),
+    }
+}
+
+/// A program of the lab that can be killed, stopped and started again.
+#[derive(Clone, Debug)]
+struct Daemon {
+    folder: PathBuf,
+    name: &'static str,
+    argv: Vec<String>,
+}
+
+impl Daemon {
+    fn of(folder: &Path, name: &'static str) -> Self {
+        let mut daemon = Self { folder: folder.to_owned(), name, argv: Vec::new() };
+        let pid = daemon.pid().expect("it runs");
+        let line = fs::read(format!("/proc/{pid}/cmdline")).expect("its words");
+        let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+        daemon.argv = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        daemon
+    }
+
+    fn pid(&self) -> Option<u32> {
+        let pids = fs::read_to_string(self.folder.join("pids")).expect("the lab's processes");
+        let is_it = |pid: &&str| {
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            comm.trim() == self.name && !stat.contains(") Z ")
+        };
+        pids.lines().rev().find(is_it)?.parse().ok()
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.pid() {
+            fates::signal(pid, signal);
+        }
+    }
+
+    /// Starts it with the words it had, where it does not run.
+    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    fn start(&self) {
+        if self.pid().is_some() {
+            return;
+        }
+        let log = fs::File::create(self.folder.join(format!("{}-again.log", self.name)));
+        let mut command = Command::new(&self.argv[0]);
+        command.args(&self.argv[1..]).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = command.stderr(log.expect("a log")).spawn().expect("a program of the lab");
+        let pids = self.folder.join("pids");
+        let text = fs::read_to_string(&pids).expect("the lab's processes");
+        fs::write(&pids, format!("{text}{}\n", child.id())).expect("written");
+        // It ends with its lab, and is waited for so that its number is free then.
+        std::thread::spawn(move || child.wait());
+    }
+}
+
+struct State {
+    log: Log,
+    victims: BTreeMap<u32, u32>,
+    weather: BTreeMap<usize, Weather>,
+    asked: usize,
+}
+
+/// What the rule of the proxy and the world share.
+#[derive(Clone)]
+struct Shared {
+    state: Arc<Mutex<State>>,
+    kubeconfig: PathBuf,
+    site: PathBuf,
+    names: Vec<String>,
+    daemons: Vec<Daemon>,
+}
+
+/// A real Kubernetes behind a proxy that records.
+struct Cluster {
+    shared: Shared,
+    begin: BTreeMap<String, Fields>,
+    proxy: Proxy,
+    folder: PathBuf,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// A node as it is; none where the server does not answer. Asked from a thread
+    /// of its own: whoever wants to know may be inside of a runtime.
+    fn node(&self, name: &str) -> Option<Value> {
+        let (kubeconfig, path) = (self.kubeconfig.clone(), format!("{NODES}/{name}"));
+        let asking = std::thread::spawn(move || now(Admin::of(&kubeconfig).try_get(&path)));
+        asking.join().ok().flatten()
+    }
+
+    fn look(&self, by: Option<By>) {
+        let seen = |name: &String| Some((name.clone(), fields(&self.node(name)?)));
+        let seen: BTreeMap<String, Fields> = self.names.iter().filter_map(seen).collect();
+        self.state().log.seen(by, &seen);
+    }
+
+    fn kill(&self) {
+        for pid in self.state().victims.values() {
+            fates::signal(*pid, Signal::KILL);
+        }
+    }
+
+    /// Notes a patch that is about to be forwarded; false where it cannot be.
+    fn note(&self, call: &Call) -> bool {
+        let path = call.path.split('?').next().unwrap_or_default();
+        let Some(name) = path.strip_prefix(NODES).and_then(|it| it.split('/').nth(1)) else {
+            return true;
+        };
+        let Some(node) = self.node(name) else { return false };
+        let patch: Value = serde_json::from_str(&call.body).unwrap_or_default();
+        let version = &patch["metadata"]["resourceVersion"];
+        if !version.is_null() && *version != node["metadata"]["resourceVersion"] {
+            // The server refuses it.
+            return true;
+        }
+        let order = order(&node, &patch);
+        let journal = fs::metadata(self.site.join("gate/journal.jsonl")).map_or(0, |it| it.len());
+        let run = order.set.get(DRAIN).and_then(|reason| reason.split(':').nth(1));
+        let verdicts = run.map(|run| self.site.join("runs").join(run).join("verdicts.json"));
+        let evidence = verdicts.is_none_or(|file| file.is_file());
+        let mut state = self.state();
+        state.log.read(1, BTreeMap::from([(name.to_owned(), fields(&node))]));
+        state.log.told(1, vec![name.to_owned()], order, journal, evidence);
+        true
+    }
+
+    /// What becomes of a question.
+    fn rule(&self, call: &Call) -> Sky {
+        let weather = {
+            let mut state = self.state();
+            state.asked += 1;
+            let number = state.asked;
+            state.weather.remove(&number)
+        };
+        let is_heard = !matches!(
+            weather,
+            Some(Weather::KillBefore | Weather::Lost | Weather::Refused | Weather::Hand(..))
+        );
+        if call.method == "PATCH" && is_heard && !self.note(call) {
+            return Sky::Lost;
+        }
+        let own = self.clone();
+        match weather {
+            None => Sky::Fine,
+            Some(Weather::KillBefore) => {
+                self.kill();
+                Sky::Lost
+            }
+            Some(Weather::Orphan) => {
+                self.kill();
+                Sky::Fine
+            }
+            Some(Weather::KillAfter) => Sky::LostAnswerThen(Box::new(move || own.kill())),
+            Some(Weather::Lost) => Sky::Lost,
+            Some(Weather::LostAnswer | Weather::RefusedAfter | Weather::Torn) => Sky::LostAnswer,
+            Some(Weather::Refused) => Sky::Answer(500, Vec::new()),
+            Some(Weather::Slow(time)) => Sky::Slow(time),
+            Some(Weather::Hand(name, edit)) => match self.node(&name) {
+                Some(node) => {
+                    let path = format!("{NODES}/{name}");
+                    Sky::Meanwhile(vec![("PATCH", path, patch(&node, &edit))])
+                }
+                None => Sky::Lost,
+            },
+            Some(Weather::Crash(away, forgets)) => {
+                // Which of the two, the dice said as well.
+                let at = usize::from(forgets.as_millis() % 2 == 1);
+                Sky::LostAnswerThen(Box::new(move || {
+                    let daemon = own.daemons[at].clone();
+                    daemon.signal(Signal::KILL);
+                    std::thread::spawn(move || {
+                        std::thread::sleep(away);
+                        daemon.start();
+                    });
+                }))
+            }
+            Some(Weather::Hang(time)) => {
+                let daemon = self.daemons[usize::from(time.as_millis() % 2 == 1)].clone();
+                daemon.signal(Signal::STOP);
+                std::thread::spawn(move || {
+                    std::thread::sleep(time);
+                    daemon.signal(Signal::CONT);
+                });
+                Sky::Fine
+            }
+        }
+    }
+}
+
+impl Cluster {
+    fn start(lab: &Path, folder: &Path, site: &Path, domains: &Domains) -> Self {
+        let kubeconfig = lab.join("admin.kubeconfig");
+        let admin = Admin::of(&kubeconfig);
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("a boot");
+        let names: Vec<String> = domains.iter().flat_map(|(_, nodes)| nodes).cloned().collect();
+        let mut begin = BTreeMap::new();
+        for name in &names {
+            now(admin.make(name));
+            // Workers of the simulated fabric tell the boot of this machine.
+            let boot = json!({"status": {"nodeInfo": {"bootID": boot.trim()}}});
+            now(admin.patch(&format!("{NODES}/{name}/status"), &boot));
+            begin.insert(name.clone(), fields(&now(admin.node(name))));
+        }
+        let state = State {
+            log: Log::of(begin.clone()),
+            victims: BTreeMap::new(),
+            weather: BTreeMap::new(),
+            asked: 0,
+        };
+        let daemons = ["kube-apiserver", "etcd"].map(|name| Daemon::of(lab, name)).into();
+        let state = Arc::new(Mutex::new(state));
+        let site = site.to_owned();
+        let shared = Shared { state, kubeconfig: kubeconfig.clone(), site, names, daemons };
+        let proxy = Proxy::to(&kubeconfig, folder);
+        let own = shared.clone();
+        proxy.weather(move |call| own.rule(call));
+        Self { shared, begin, proxy, folder: folder.to_owned() }
+    }
+}
+
+impl World for Cluster {
+    fn begin(&self) -> BTreeMap<String, Fields> {
+        self.begin.clone()
+    }
+
+    fn gate(&self, _site: &Path, _command: u32) -> String {
+        let kubeconfig = self.folder.join("admin.proxy.kubeconfig");
+        format!(
+            "[gate]\nthrough = \"kubernetes\"\nlimit_s = 5\n[gate.kubernetes]\nkubeconfig = \
+             {kubeconfig:?}\n"
+        )
+    }
+
+    fn expect(&self, weather: BTreeMap<usize, Weather>) {
+        self.proxy.quiet();
+        let mut state = self.shared.state();
+        state.weather = weather;
+        state.asked = 0;
+    }
+
+    fn begins(&self, command: u32, pid: u32) {
+        self.shared.state().victims.insert(command, pid);
+    }
+
+    fn over(&self, command: u32) {
+        self.shared.state().victims.remove(&command);
+    }
+
+    fn edit(&self, name: &str, edit: &Edit) {
+        self.shared.look(None);
+        let Some(node) = self.shared.node(name) else { return };
+        let admin = Admin::of(&self.shared.kubeconfig);
+        now(admin.patch(&format!("{NODES}/{name}"), &patch(&node, edit)));
+        self.shared.look(Some(By::Hand));
+    }
+
+    fn mend(&self) {
+        for daemon in &self.shared.daemons {
+            daemon.signal(Signal::CONT);
+        }
+        for _ in 0..60 {
+            for daemon in self.shared.daemons.iter().rev() {
+                daemon.start();
+            }
+            if self.shared.names.iter().all(|name| self.shared.node(name).is_some()) {
+                break;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        self.proxy.quiet();
+        self.shared.look(None);
+    }
+
+    fn log(&self) -> Vec<Entry> {
+        self.shared.look(None);
+        self.shared.state().log.entries.clone()
+    }
+}
+
+#[test]
+fn whatever_befalls_kubernetes_the_gate_keeps_its_promises() {
+    let Some(lab) = lab::own_lab(&[("FABRICGATE_LAB_BARE", "1")]) else { return };
+    let names = |prefix: &str| (1..=4).map(|at| format!("chaos-{prefix}{at}")).collect();
+    let domains: Domains = vec![("d1".to_owned(), names("a")), ("d2".to_owned(), names("b"))];
+    storm::play("ci/lab-kubernetes test", RUNS, 1, |seed| {
+        Episode::new(seed, domains.clone(), |folder, site| {
+            Box::new(Cluster::start(&lab.folder, folder, site, &domains)) as Box<dyn World>
+        })
+    });
+}

@@ -1,0 +1,287 @@
+//! Bad days before a real Slurm: `slurmctld` killed, hung and started again in
+//! the middle of turns, calls lost and orphaned, people who edit nodes meanwhile.
+//! The nodes are measured in a simulated fabric; what is told is real.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::Value;
+use serde_json::json;
+
+use super::storm;
+use super::storm::episode::Episode;
+use super::storm::hand::Edit;
+use super::storm::log::Log;
+use super::storm::model::By;
+use super::storm::model::DRAIN;
+use super::storm::model::Entry;
+use super::storm::model::Fields;
+use super::storm::slurm;
+use super::storm::world::Domains;
+use super::storm::world::Weather;
+use super::storm::world::World;
+use super::*;
+
+/// Episodes of the ordinary test command: each takes the most part of a minute.
+const RUNS: u64 = 1;
+
+/// In front of `scontrol`: writes down what is asked and told, and makes the
+/// weather. Its first word is the number of the command that it is asked by.
+const RECORDER: &str = r#"#!/bin/bash
+command=$1; shift
+case "$*" in *ping*) exec "$run" scontrol "$@" ;; esac
+exec 9>"$here/lock"; flock 9
+n=$(($(cat "$here/asked") + 1)); echo $n >"$here/asked"
+exec 9>&-
+read -r how arg rest <<<"$(sed -n "s/^$n //p" "$here/weather")"
+asker=$PPID
+ctl() { "$run" sh -c "kill -$1 \$(cat /run/slurmctld/slurmctld.pid)"; }
+later() { # seconds, command
+    setsid bash -c "sleep $1; $2" </dev/null >/dev/null 2>&1 9>&- &
+}
+answer=$(mktemp "$here/answer.XXXXXX")
+put() {
+    if [ "$1" = update ]; then
+        at=$(date +%s%N)
+        { stat -c %s "$here/site/gate/journal.jsonl" 2>/dev/null || echo 0
+          printf '%s\n' "$@"; } >"$here/told.new.$$"
+        mv "$here/told.new.$$" "$here/log/$at.$command.told"
+    fi
+    "$run" scontrol "$@" >"$answer"; rc=$?
+    if [ "$1" != update ]; then
+        cp "$answer" "$here/read.new.$$"
+        mv "$here/read.new.$$" "$here/log/$(date +%s%N).$command.read"
+    fi
+}
+lost() { echo "slurm_update error: Unable to contact slurm controller (connect failure)" >&2; exit 1; }
+refused() { echo "slurm_update error: Requested operation is presently disabled" >&2; exit 1; }
+case "$how" in
+KillBefore) kill -KILL $asker; exit 1 ;;
+KillAfter) put "$@"; kill -KILL $asker; exit 1 ;;
+Orphan) kill -KILL $asker; sleep 0.2; put "$@"; exit 1 ;;
+Lost) lost ;;
+LostAnswer) put "$@"; lost ;;
+Refused) refused ;;
+RefusedAfter) put "$@"; refused ;;
+Torn) put "$@"; head -c $(($(stat -c %s "$answer") / 2)) "$answer"; exit $rc ;;
+Slow) sleep "$arg" ;;
+Hand) "$here/hand" "$arg" "$rest" ;;
+Crash) put "$@"; ctl KILL; later "$arg" "'$run' slurmctld"; lost ;;
+Hang) ctl STOP; later "$arg" "'$run' sh -c 'kill -CONT \$(cat /run/slurmctld/slurmctld.pid)'" ;;
+esac
+put "$@"
+cat "$answer"
+exit $rc
+"#;
+
+/// A person at work on a node: which, and what is done.
+const HAND: &str = r#"#!/bin/bash
+node=$1; what=$2
+told() { "$run" scontrol update NodeName="$node" "$@" >/dev/null 2>&1; }
+now() { "$run" scontrol show node "$node" -o; }
+case "$what" in
+drain:*) told State=DRAIN Reason="${what#drain:}" ;;
+down:*) told State=DOWN Reason="${what#down:}" ;;
+append) was=$(now | sed -n 's/.* Reason=\(.*\) \[.*\].*/\1/p')
+    [ -z "$was" ] || told State=DRAIN Reason="$was : mine, jo" ;;
+resume) told State=RESUME ;;
+comment) told Comment="bay 7" ;;
+text) told Extra="ask jo" ;;
+feature) told AvailableFeatures=gb200,gpu ActiveFeatures=gb200,gpu ;;
+esac
+"$run" scontrol show node "$node" --json >"$here/hand.new.$$"
+mv "$here/hand.new.$$" "$here/log/$(date +%s%N).0.hand"
+"#;
+
+/// An edit as the words of `hand`.
+fn words(edit: &Edit) -> String {
+    match edit {
+        Edit::Drain(reason) => format!("drain:{reason}"),
+        Edit::Down(reason) => format!("down:{reason}"),
+        Edit::Append => "append".to_owned(),
+        Edit::Resume => "resume".to_owned(),
+        // Beside ours it takes a program that reads JSON.
+        Edit::Comment | Edit::Entry => "comment".to_owned(),
+        Edit::Text => "text".to_owned(),
+        Edit::Feature => "feature".to_owned(),
+    }
+}
+
+/// A line of the weather, as the recorder reads it.
+fn line(number: usize, weather: &Weather) -> String {
+    let how = match weather {
+        Weather::Slow(time) => format!("Slow {}", time.as_secs_f64()),
+        Weather::Hang(time) => format!("Hang {}", time.as_secs_f64()),
+        Weather::Crash(away, _) => format!("Crash {}", away.as_secs_f64()),
+        Weather::Hand(node, edit) => format!("Hand {node} {}", words(edit)),
+        plain => format!("{plain:?}"),
+    };
+    format!("{number} {how}\n")
+}
+
+/// A real Slurm with the recorder in front.
+struct Recorded {
+    here: PathBuf,
+    run: String,
+    begin: BTreeMap<String, Fields>,
+}
+
+fn executable(file: &Path, script: &str) {
+    fs::write(file, script).expect("written");
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).expect("a program");
+}
+
+fn listed(text: &[u8]) -> BTreeMap<String, Fields> {
+    let answer: Value = serde_json::from_slice(text).unwrap_or_default();
+    let nodes = answer["nodes"].as_array().into_iter().flatten();
+    nodes.map(slurm::fields).collect()
+}
+
+impl Recorded {
+    fn start(lab: &Lab, folder: &Path, domains: &Domains) -> Self {
+        let here = folder.to_owned();
+        fs::create_dir(here.join("log")).expect("a folder");
+        for (name, script) in [("scontrol", RECORDER), ("hand", HAND)] {
+            let (first, rest) = script.split_once('\n').expect("a shebang");
+            let names = format!("here='{}'\nrun='{}'", here.display(), lab.run);
+            let script = format!("{first}\n{names}\n{rest}");
+            executable(&here.join(name), &script);
+        }
+        let mut recorded = Self { here, run: lab.run.clone(), begin: BTreeMap::new() };
+        let names: Vec<&str> = domains.iter().flat_map(|(_, it)| it).map(String::as_str).collect();
+        let text = lab.run(&["scontrol", "show", "node", &names.join(","), "--json"]);
+        recorded.begin = listed(text.as_bytes());
+        assert_eq!(recorded.begin.len(), names.len(), "{text}");
+        recorded.expect(BTreeMap::new());
+        recorded
+    }
+
+    fn told(&self, words: &[&str]) -> bool {
+        let argv = words.iter().map(|word| (*word).to_owned()).collect();
+        let limit = Duration::from_secs(60);
+        let (_nobody, stop) = tokio::sync::watch::channel(false);
+        let request = Request { argv, limit, capture: exec::CAPTURE };
+        now(exec::run(&request, stop)).expect("a program").ending.is_success()
+    }
+
+    /// How all nodes stand, as whoever looks after the storm sees it.
+    fn look(&self) {
+        let script = r#""$1" scontrol show node "$2" --json >"$0/look" && mv "$0/look" "$0/log/$(date +%s%N).0.look""#;
+        let nodes: Vec<&str> = self.begin.keys().map(String::as_str).collect();
+        let here = self.here.display().to_string();
+        self.told(&["bash", "-c", script, &here, &self.run, &nodes.join(",")]);
+    }
+}
+
+impl World for Recorded {
+    fn begin(&self) -> BTreeMap<String, Fields> {
+        self.begin.clone()
+    }
+
+    fn gate(&self, _site: &Path, command: u32) -> String {
+        let recorder = self.here.join("scontrol");
+        format!(
+            "[gate]\nscontrol = [{:?}, \"{command}\"]\nlimit_s = 5\nsettle_s = 3\n",
+            recorder.display().to_string()
+        )
+    }
+
+    fn expect(&self, weather: BTreeMap<usize, Weather>) {
+        let text: String = weather.iter().map(|(at, it)| line(*at, it)).collect();
+        fs::write(self.here.join("weather"), text).expect("written");
+        fs::write(self.here.join("asked"), "0\n").expect("written");
+    }
+
+    // Its calls know their parent.
+    fn begins(&self, _command: u32, _pid: u32) {}
+
+    fn over(&self, _command: u32) {}
+
+    fn edit(&self, node: &str, edit: &Edit) {
+        let hand = self.here.join("hand").display().to_string();
+        self.told(&[&hand, node, &words(edit)]);
+    }
+
+    fn mend(&self) {
+        let script = "kill -CONT $(cat /run/slurmctld/slurmctld.pid) 2>/dev/null; \
+                      for i in $(seq 200); do scontrol ping | grep -q 'is UP' && break; \
+                      [ $i != 40 ] || slurmctld; sleep 0.2; done; \
+                      for i in $(seq 200); do sinfo -h -N -o %T | grep -q unk || break; sleep 0.2; done";
+        self.told(&[&self.run, "sh", "-c", script]);
+        self.look();
+    }
+
+    fn log(&self) -> Vec<Entry> {
+        self.look();
+        let mut files: Vec<PathBuf> = fs::read_dir(self.here.join("log"))
+            .expect("the log")
+            .map(|entry| entry.expect("a file").path())
+            .collect();
+        // Their names begin with moments of one length.
+        files.sort();
+        let mut log = Log::of(self.begin.clone());
+        for file in files {
+            let name = file.file_name().and_then(|it| it.to_str()).expect("a name");
+            let mut parts = name.split('.').skip(1);
+            let command: u32 = parts.next().and_then(|it| it.parse().ok()).expect("a number");
+            let bytes = fs::read(&file).expect("a file");
+            match parts.next() {
+                Some("told") => told(&mut log, command, &bytes, &self.here.join("site/runs")),
+                Some("read") => log.read(command, listed(&bytes)),
+                Some("hand") => log.seen(Some(By::Hand), &listed(&bytes)),
+                _ => log.seen(None, &listed(&bytes)),
+            }
+        }
+        log.entries
+    }
+}
+
+/// What a recorded update told, in the log.
+fn told(log: &mut Log, command: u32, bytes: &[u8], runs: &Path) {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines = text.lines();
+    let journal = lines.next().and_then(|it| it.parse().ok()).unwrap_or_default();
+    let mut body = json!({});
+    let list = |value: &str| value.split(',').map(str::to_owned).collect::<Vec<_>>();
+    for (key, value) in lines.filter_map(|line| line.split_once('=')) {
+        match key {
+            "NodeName" => body["name"] = json!([value]),
+            "State" => body["state"] = json!([value]),
+            "Reason" => body["reason"] = json!(value),
+            "AvailableFeatures" => body["features"] = json!(list(value)),
+            "ActiveFeatures" => body["features_act"] = json!(list(value)),
+            "Extra" => body["extra"] = json!(value),
+            other => body[other] = json!(value),
+        }
+    }
+    let nodes = hostlist::expand(body["name"][0].as_str().expect("nodes")).expect("a list");
+    let order = slurm::order(&body);
+    let run = order.set.get(DRAIN).and_then(|reason| reason.split(':').nth(1));
+    let evidence = run.is_none_or(|run| runs.join(run).join("verdicts.json").is_file());
+    log.told(command, nodes, order, journal, evidence);
+}
+
+#[test]
+fn whatever_befalls_slurm_the_gate_keeps_its_promises() {
+    let Some(lab) = lab() else { return };
+    let names = |numbers| nodes(numbers).iter().map(ToString::to_string).collect();
+    let domains: Domains =
+        vec![("block01".to_owned(), names(1..=4)), ("block02".to_owned(), names(19..=22))];
+    let calm = || {
+        // Whoever is neither down nor drained refuses to be resumed, which is well.
+        for node in domains.iter().flat_map(|(_, nodes)| nodes) {
+            lab.finished(&["scontrol", "update", &format!("NodeName={node}"), "State=RESUME"]);
+        }
+        lab.settle();
+        lab.run(&["scontrol", "update", "NodeName=ALL", "Extra=", "Comment="]);
+        lab.forget();
+    };
+    storm::play("ci/lab-slurm test", RUNS, 1, |seed| {
+        calm();
+        Episode::new(seed, domains.clone(), |folder, _| {
+            Box::new(Recorded::start(&lab, folder, &domains)) as Box<dyn World>
+        })
+    });
+    calm();
+}
