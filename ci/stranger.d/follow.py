@@ -5,10 +5,15 @@
 RUN is a program that runs its arguments inside that machine, as root. Of PAGE, every
 command of its `sh` blocks is run, in order and as written, and must end with the exit
 code that stands behind it (`# exit code 3`; 0 where none does); a here-document belongs
-to its command. What must be seen then stands in comments of the page that a reader does
-not see: `<!-- see: WHAT ARGUMENTS -->`, each a function below. Ends with 1 at the first
-thing that is not as the page says. It must run in the network of that machine, where it
-also is the receiver of alerts, on port 9095.
+to its command. The rest stands in comments of the page that a reader does not see:
+
+    <!-- see: WHAT ARGUMENTS -->   what must be seen now, each a function below
+    <!-- lab: COMMAND -->          what only simulated machines need, or have happen to them
+    <!-- shell: COMMAND -->        where commands are typed from here on; the page must show it too
+    <!-- follow: PAGE HEADING -->  the commands of that page below that heading
+
+Ends with 1 at the first thing that is not as the page says. It must run in the network
+of that machine, where it also is the receiver of alerts, on port 9095.
 """
 
 import fnmatch
@@ -38,20 +43,33 @@ class NotAsSaid(Exception):
     """Something is not as the page says."""
 
 
-def steps(text):
-    """Commands and things to see, in the order of the page, with their lines."""
+def steps(page, only=None):
+    """Commands and comments, in the order of the page, each with where it stands."""
+    text = page.read_text()
     lines = text.split("\n")
-    at, inside = 0, False
+    at, inside, heading = 0, False, ""
     while at < len(lines):
         line = lines[at]
-        number = at + 1
         at += 1
+        place = f"{page.name}:{at}"
+        if line.startswith("## "):
+            heading = line.removeprefix("## ")
         if line.startswith("```"):
             inside = line == "```sh"
+        elif only is not None and heading != only:
+            continue
         elif not inside:
-            found = re.fullmatch(r"<!-- see: (.*) -->", line.strip())
-            if found:
-                yield number, "see", found.group(1).split()
+            found = re.fullmatch(r"<!-- (see|lab|shell|follow): (.*) -->", line.strip())
+            if found and found.group(1) == "follow":
+                other, section = found.group(2).split(" ", 1)
+                below = list(steps(page.parent / other, section))
+                if not below:
+                    raise NotAsSaid(f"{place}: {other} has no commands below {section!r}")
+                yield from below
+            elif found:
+                if found.group(1) == "shell" and found.group(2) != "bash" and f"    {found.group(2)}" not in lines:
+                    raise NotAsSaid(f"{place}: the page does not show this shell")
+                yield place, found.group(1), found.group(2)
         elif line.strip() and not line.startswith("#"):
             command = line
             here = re.search(r"<<'(\w+)'", line)
@@ -61,7 +79,7 @@ def steps(text):
             while command.endswith("\\"):
                 command += "\n" + lines[at]
                 at += 1
-            yield number, "run", command
+            yield place, "run", command
 
 
 class Machine:
@@ -238,8 +256,36 @@ def nightly(machine):
     return f"the timer fires next at {at}"
 
 
+def drained(machine, count, *nodes):
+    """Nodes that Slurm has drained with a reason of ours."""
+    lines = machine.ask("sinfo", "--noheader", "--Node", "--partition", "main", "--states", "drain", "--Format", "NodeList:30,Reason:120").split("\n")
+    found = dict(line.split(maxsplit=1) for line in lines if line.strip())
+    if len(found) != int(count) or set(found) != set(nodes) or any(not it.startswith("fabricgate:") for it in found.values()):
+        raise NotAsSaid(f"Slurm has drained {found}, expected {count} with our reason: {' '.join(nodes)}")
+    return "; ".join(f"Slurm has {node} drained: {reason.strip()}" for node, reason in found.items()) or "Slurm has no node drained"
+
+
+def watch(path):
+    with urllib.request.urlopen(f"http://127.0.0.1:9810{path}", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def watching(machine):
+    said = until("the watch at work", lambda: watch("/readyz"))
+    active, restarts = machine.shown("fabricgate-watch.service", "ActiveState"), machine.shown("fabricgate-watch.service", "NRestarts")
+    if (active, restarts) != ("active", "0"):
+        raise NotAsSaid(f"fabricgate-watch.service is {active} after {restarts} restarts")
+    return f"the watch is active, /readyz says {said.strip()!r}"
+
+
+def certified(_machine, count):
+    until(f"{count} certificates that count", lambda: f'fabricgate_certificates{{state="valid"}} {count}\n' in watch("/metrics"), 600)
+    return f"the watch has certified until {count} nodes have a certificate that counts"
+
+
 SEEN = {function.__name__.replace("_", "-"): function for function in
-        (nothing_enabled, audit_ended, timer_fired, textfile, history, scraped, no_alert, firing, told, dashboard, nightly)}
+        (nothing_enabled, audit_ended, timer_fired, textfile, history, scraped, no_alert, firing, told, dashboard,
+         nightly, drained, watching, certified)}
 
 
 # --- following --------------------------------------------------------------------
@@ -265,32 +311,40 @@ def receive(machine):
 def main(run, page):
     machine = Machine(run)
     receive(machine)
-    name = pathlib.Path(page).name
-    commands = seen = 0
-    for line, kind, what in steps(pathlib.Path(page).read_text()):
+    page = pathlib.Path(page)
+    shell, commands, seen = "bash", 0, 0
+    for place, kind, what in steps(page):
         begun = time.monotonic()
+        if kind == "shell":
+            shell = what
+            continue
         if kind == "see":
+            word, *arguments = what.split()
             try:
-                said = SEEN[what[0]](machine, *what[1:])
+                said = SEEN[word](machine, *arguments)
             except NotAsSaid as error:
-                print(f"stranger: {name}:{line}: {error}", file=sys.stderr)
-                return 1
+                raise NotAsSaid(f"{place}: {error}") from error
             seen += 1
             print(f"stranger:   seen: {said}", flush=True)
             continue
         code = re.search(r"# exit code (\d+)$", what.split("\n")[0])
         expected = int(code.group(1)) if code else 0
-        ran = subprocess.run([run, "bash", "-c", f"cd /root && {what}"], capture_output=True, text=True,
-                             timeout=900, stdin=subprocess.DEVNULL)
+        # What is typed into a shell, and not a word of its command line: a here-document too.
+        inner = shell if kind == "run" else "bash"
+        ran = subprocess.run([run, "sh", "-c", f"cd /root && {inner}"], capture_output=True, text=True, timeout=900, input=what + "\n")
         if ran.returncode != expected:
-            print(f"{ran.stdout[-4000:]}{ran.stderr[-4000:]}", file=sys.stderr)
-            print(f"stranger: {name}:{line}: exit code {ran.returncode}, expected {expected}: {what}", file=sys.stderr)
-            return 1
-        commands += 1
+            raise NotAsSaid(f"{place}: exit code {ran.returncode}, expected {expected}: {what}\n{ran.stdout[-4000:]}{ran.stderr[-4000:]}")
         shown = what.split("\n")[0]
-        print(f"stranger: {name}:{line}: {shown} ({ran.returncode}, {time.monotonic() - begun:.1f} s)", flush=True)
-    print(f"stranger: {name}: {commands} commands as written, {seen} looks")
-    return 0
+        if kind == "run":
+            commands += 1
+            print(f"stranger: {place}: {shown} ({ran.returncode}, {time.monotonic() - begun:.1f} s)", flush=True)
+        else:
+            print(f"stranger:   in the lab: {shown}", flush=True)
+    print(f"stranger: {page.name}: {commands} commands as written, {seen} looks")
 
 
-sys.exit(main(*sys.argv[1:]))
+try:
+    main(*sys.argv[1:])
+except NotAsSaid as error:
+    print(f"stranger: {error}", file=sys.stderr)
+    sys.exit(1)
