@@ -94,6 +94,8 @@ def words_of(line):
         words = words[1:]
     if words[:2] == ["sudo", "-u"]:
         words = words[3:]
+    if words[:2] == ["runuser", "-u"]:
+        words = words[4:] if words[3:4] == ["--"] else words[3:]
     if words[:1] == ["sudo"]:
         words = words[1:]
     if words[:2] == ["cargo", "run"] and "--" in words:
