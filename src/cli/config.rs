@@ -339,7 +339,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     };
     let claims = match (wanted.is_nobody(), &launcher) {
         (false, _) => Source::Sources(Box::new(wanted)),
-        (true, Launcher::Sim { scenario }) => Source::Scenario(scenario.clone()),
+        (true, Launcher::Sim { scenario, .. }) => Source::Scenario(scenario.clone()),
         (true, Launcher::Replay { run }) => Source::Run(run.clone()),
         (true, _) => {
             let message = "claims is missing, expected the name of a claims file, or [sources]";
@@ -519,7 +519,8 @@ impl Simulated {
             )?,
         };
         config.scratch = Some(scratch);
-        config.launcher = Launcher::Sim { scenario: scenario.clone() };
+        let workers = !matches!(config.launcher, Launcher::Sim { workers: false, .. });
+        config.launcher = Launcher::Sim { scenario: scenario.clone(), workers };
         config.parallel = config.parallel.min(PARALLEL_HERE);
         config.launcher_from = "--sim".to_owned();
         config.claims = Source::Scenario(scenario);
@@ -622,7 +623,7 @@ impl Config {
     /// otherwise be every node's.
     pub fn check_stand_in(&self) -> Result<(), Failure> {
         let there = match &self.launcher {
-            Launcher::Sim { scenario } => fabric(scenario).map(|_| ()),
+            Launcher::Sim { scenario, .. } => fabric(scenario).map(|_| ()),
             Launcher::Replay { run } => stored::open_quietly(run).map(|_| ()),
             Launcher::Local
             | Launcher::Command { .. }
