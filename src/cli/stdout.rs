@@ -1,6 +1,7 @@
 //! Writing the answer of a command.
 
 use std::io;
+use std::io::BufWriter;
 use std::io::Write;
 
 use serde::Serialize;
@@ -12,7 +13,12 @@ use super::failure::Failure;
 /// the environment's fault.
 pub fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
+    ended(out.write_all(bytes).and_then(|()| out.flush()))
+}
+
+/// What became of writing to standard output.
+fn ended(written: io::Result<()>) -> anyhow::Result<()> {
+    match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| {
             Failure::Environment(format!("standard output cannot be written: {error}")).into()
@@ -27,9 +33,10 @@ pub fn text(text: &str) -> anyhow::Result<()> {
 
 /// Writes a value as one JSON document.
 pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    let mut document = serde_json::to_vec_pretty(value)?;
-    document.push(b'\n');
-    bytes(&document)
+    // Piece by piece: the plan of a large fleet has a hundred megabytes.
+    let mut out = BufWriter::with_capacity(1 << 16, anstream::stdout().lock());
+    let written = serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from);
+    ended(written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
 }
 
 /// Tells people something on standard error, where that still exists.
