@@ -10,6 +10,7 @@ use crate::model::facts::Device;
 use crate::model::journal::Stamp;
 use crate::model::raw::Ending;
 use crate::model::raw::RESULT_FORMAT;
+use crate::model::recording::Scope;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::worker::Environment;
 use crate::model::worker::MACHINE_FORMAT;
@@ -251,24 +252,6 @@ fn a_node_that_was_two_machines_in_one_run_is_not_certified() {
     world.results.clear();
     world.recordings = vec![recording("n1", "999.9", &[])];
     assert_eq!(world.refused(), "drivers 570.86.15 and 999.9 in one run");
-}
-
-#[test]
-fn lines_that_are_no_gpus_are_no_identity() {
-    let lines = [
-        "No devices were found",
-        "0",
-        "x, GPU-a",
-        "1, [N/A]",
-        "2, GPU-\u{1b}[31m",
-        "3, GPU-d, 1980 MHz, 2619 MHz, 31, 118.2 W, [N/A]",
-        "10, GPU-k",
-        "9, GPU-j",
-    ];
-    let found = gpus(&lines.map(str::to_owned));
-    let uuids: Vec<&str> = found.values().map(|gpu| gpu.uuid.as_str()).collect();
-    assert_eq!(uuids, ["GPU-d", "GPU-j", "GPU-k"]);
-    assert!(found.values().all(|gpu| gpu.vbios.is_none()));
 }
 
 #[test]
@@ -585,24 +568,7 @@ fn a_run_certifies_nothing_where_nothing_it_issues_would_count() {
 }
 
 #[test]
-fn a_machine_is_who_it_says_it_is_as_far_as_it_says_so() {
-    let gpu = |index, uuid: Option<&str>, vbios: &str| GpuFacts {
-        index,
-        uuid: uuid.map(str::to_owned),
-        vbios: Some(vbios.to_owned()),
-        ..GpuFacts::default()
-    };
-    let mut facts = NodeFacts {
-        boot_id: Some("b-1\n".to_owned()),
-        gpus: Some(vec![gpu(0, Some("GPU-a"), "96.1"), gpu(1, Some("GPU-b"), "[N/A]")]),
-        ..NodeFacts::default()
-    };
-    let told = identity(&facts);
-    assert_eq!(told.gpus, ["GPU-a", "GPU-b"]);
-    assert_eq!((told.boot_id.as_deref(), told.driver), (Some("b-1"), None));
-    assert_eq!(told.firmware, [("GPU 0 VBIOS".to_owned(), "96.1".to_owned())].into());
-    facts.gpus = Some(vec![gpu(0, Some("GPU-a"), "96.1"), gpu(1, None, "96.1")]);
-    assert!(identity(&facts).gpus.is_empty(), "one that is not told makes all unknown");
+fn where_nothing_is_known_of_a_machine_nothing_is_the_same() {
     let nothing = compared(&certified(), &Identity::default());
     assert!(nothing.is_nothing && nothing.same.is_empty());
 }

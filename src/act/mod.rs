@@ -11,6 +11,7 @@ pub mod certificate;
 pub mod device;
 pub mod due;
 pub mod evict;
+pub mod identity;
 pub mod instrument;
 pub mod label;
 pub mod ledger;

@@ -21,6 +21,7 @@ use super::stored;
 use crate::act::certificate;
 use crate::act::certificate::Acted;
 use crate::act::certificate::Evidence;
+use crate::act::identity;
 use crate::act::situation::RunSeen;
 use crate::coordinator;
 use crate::coordinator::signals::Signals;
@@ -89,7 +90,7 @@ pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
             address: rest.address.clone(),
             token_file: rest.token_file.clone(),
             user: rest.user.clone(),
-            limit: gate.limit,
+            limit: gate.pace.limit,
         }),
         Told::Kubernetes(server) => Box::new(cluster(server, fence(server))),
     }
@@ -153,8 +154,8 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
     // What is said on nodes and what is kept on disk must not disagree.
     let run = RunSeen { unsealed: keys.unsealed(), ..run };
     let taken = Taken::of(judged.stored)?;
-    let (drivers, boots) = (taken.drivers(), certificate::boots(&taken.machines));
-    let gpus = certificate::uuids(&taken.machines);
+    let (drivers, boots) = (taken.drivers(), identity::boots(&taken.machines));
+    let gpus = identity::uuids(&taken.machines);
     let mut say = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
     let taking = turn::turn(Turn {
@@ -162,9 +163,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         scheduler: scheduler.as_ref(),
         programs: programs(&config.launcher),
         pods: pods(&config.launcher),
-        limit: gate.limit,
-        settle: gate.settle,
-        kept: gate.kept,
+        pace: gate.pace,
         policy: &config.policy,
         verdicts: &judged.run.verdicts,
         fleet: judged.fleet,

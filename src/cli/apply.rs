@@ -111,7 +111,7 @@ fn better_topology(
             Told::Scontrol(scontrol) => &scontrol.argv,
             Told::Slurmrestd(_) | Told::Kubernetes(_) => &plain,
         },
-        limit: gate.limit,
+        limit: gate.pace.limit,
     };
     let answer =
         if args.write_topology { topology::write(&asked) } else { topology::show(&asked) }?;

@@ -16,6 +16,7 @@ use super::show;
 use super::stdout;
 use super::stdout::note;
 use crate::act::certificate as certifying;
+use crate::act::identity;
 use crate::facts;
 use crate::facts::Gathering;
 use crate::gate::certificates::Read;
@@ -158,7 +159,7 @@ fn of(found: &Found, machines: &[NodeFacts], alone: bool) -> Identity {
         found.node.as_ref().is_some_and(|node| node.matches_host(host))
     };
     let only = machines.first().filter(|_| alone && machines.len() == 1);
-    only.or_else(|| machines.iter().find(is_it)).map(certifying::identity).unwrap_or_default()
+    only.or_else(|| machines.iter().find(is_it)).map(identity::identity).unwrap_or_default()
 }
 
 fn verified(

@@ -4,13 +4,15 @@
 //! in a limit must not fall back to a default. Relative paths are relative to
 //! the file.
 
+mod schema;
+mod simulated;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use schemars::generate::SchemaSettings;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -27,7 +29,6 @@ use super::gating::Gate;
 use super::keeping;
 use super::keeping::Keeping;
 use super::launcher;
-use super::launcher::PARALLEL_HERE;
 use super::launcher::Reach;
 use super::metering;
 use super::metering::Metering;
@@ -52,11 +53,11 @@ use crate::plan::stalest::Budget;
 use crate::probe::catalog;
 use crate::probe::catalog::Catalog;
 use crate::sim;
-use crate::sim::fabric::Fabric;
-use crate::sim::scenario::Scenario;
-use crate::sim::scenario::ScenarioError;
 use crate::sources::input;
 use crate::thresholds::Catalogue;
+
+pub use simulated::Simulated;
+use simulated::fabric;
 
 /// How long after a suspicion it is confirmed.
 const CONFIRM_AFTER: Duration = Duration::from_secs(30);
@@ -239,50 +240,9 @@ pub struct Config {
 /// A mistake in a configuration: where it is, and what.
 pub type Mistake = (usize, String);
 
-/// The JSON Schema of what is read: sections inside, no references, and nothing that
-/// TOML has no word for.
+/// The JSON Schema of the file.
 pub fn schema() -> serde_json::Value {
-    let mut settings = SchemaSettings::draft07().for_deserialize();
-    // Editors of TOML (taplo) read draft 4 to 7, and follow references badly.
-    settings.inline_subschemas = true;
-    let schema = settings.into_generator().into_root_schema_for::<File>();
-    let mut schema = schema.to_value();
-    without_null(&mut schema);
-    schema["title"] = "fabricgate's configuration".into();
-    schema
-}
-
-/// An optional value is absent in TOML, and never null.
-fn without_null(schema: &mut serde_json::Value) {
-    use serde_json::Value;
-    match schema {
-        Value::Array(values) => values.iter_mut().for_each(without_null),
-        Value::Object(map) => {
-            if let Some(Value::Array(types)) = map.get_mut("type") {
-                types.retain(|it| it != "null");
-                if let [only] = types.as_slice() {
-                    let only = only.clone();
-                    map.insert("type".to_owned(), only);
-                }
-            }
-            if map.get("default").is_some_and(Value::is_null) {
-                map.remove("default");
-            }
-            if let Some(Value::Array(ways)) = map.get_mut("anyOf") {
-                ways.retain(|it| it["type"] != "null");
-                if let [only] = ways.as_slice()
-                    && let Value::Object(only) = only.clone()
-                {
-                    map.remove("anyOf");
-                    for (key, value) in only {
-                        map.entry(key).or_insert(value);
-                    }
-                }
-            }
-            map.values_mut().for_each(without_null);
-        }
-        _ => {}
-    }
+    schema::of::<File>("fabricgate's configuration")
 }
 
 /// Opens and checks the configuration that the command line names.
@@ -472,78 +432,6 @@ pub fn duration(key: &str, seconds: &Spanned<f64>) -> Result<Duration, Mistake> 
     Ok(Duration::from_secs_f64(value))
 }
 
-/// Options of commands that can do without a configuration.
-#[derive(Debug, clap::Args)]
-pub struct Simulated {
-    /// Measure a simulated fabric instead of a cluster's: a scenario file, or one that is compiled
-    /// in (rack-lost-link, two-racks-healthy, rail-half-rate, split-clique); rack-lost-link where none is
-    /// named.
-    #[arg(long = "sim", value_name = "SCENARIO", num_args = 0..=1,
-        default_missing_value = "rack-lost-link")]
-    scenario: Option<PathBuf>,
-}
-
-impl Simulated {
-    /// This scenario.
-    pub fn by(scenario: PathBuf) -> Self {
-        Self { scenario: Some(scenario) }
-    }
-
-    /// Whether a simulated fabric is asked for.
-    pub fn is_asked(&self) -> bool {
-        self.scenario.is_some()
-    }
-
-    /// The configuration that is meant.
-    pub fn config(&self, path: Option<&Path>) -> Result<Config, Failure> {
-        let Some(scenario) = &self.scenario else { return open(path) };
-        let name = scenario.display().to_string();
-        let scratch = tempfile::Builder::new().prefix("fabricgate-sim-").tempdir();
-        let scratch = scratch.map_err(|error| {
-            Failure::Environment(format!("no folder for temporary files: {error}"))
-        })?;
-        let built_in = BUILT_IN_SCENARIOS.iter().find(|(built_in, _)| *built_in == name);
-        let scenario = match built_in {
-            Some((name, text)) => as_file(scratch.path(), name, text)?,
-            // Workers may stand elsewhere.
-            None => std::path::absolute(scenario)
-                .map_err(|error| Failure::Environment(format!("{name}: {error}")))?,
-        };
-        let mut config = match path {
-            Some(path) => open(Some(path))?,
-            None => parse(
-                "",
-                "[launcher]\nkind = \"sim\"\nscenario = \"\"\n",
-                Path::new("--sim"),
-                Path::new(""),
-            )?,
-        };
-        config.scratch = Some(scratch);
-        let workers = !matches!(config.launcher, Launcher::Sim { workers: false, .. });
-        config.launcher = Launcher::Sim { scenario: scenario.clone(), workers };
-        config.parallel = config.parallel.min(PARALLEL_HERE);
-        config.launcher_from = "--sim".to_owned();
-        config.claims = Source::Scenario(scenario);
-        Ok(config)
-    }
-}
-
-/// A scenario that is compiled in, as a file that workers can read.
-fn as_file(scratch: &Path, name: &str, text: &str) -> Result<PathBuf, Failure> {
-    let path = scratch.join(format!("{name}.toml"));
-    std::fs::write(&path, text)
-        .map_err(|error| Failure::Environment(format!("{}: {error}", path.display())))?;
-    Ok(path)
-}
-
-/// The scenarios that are compiled in.
-const BUILT_IN_SCENARIOS: &[(&str, &str)] = &[
-    ("rack-lost-link", include_str!("../../examples/rack-lost-link.toml")),
-    ("two-racks-healthy", include_str!("../../examples/two-racks-healthy.toml")),
-    ("rail-half-rate", include_str!("../../examples/rail-half-rate.toml")),
-    ("split-clique", include_str!("../../examples/split-clique.toml")),
-];
-
 /// The built-in probes, and those of a site's folder over them.
 pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
     let mut catalog = Catalog::built_in();
@@ -643,18 +531,6 @@ impl Config {
     }
 }
 
-/// The simulated hardware of a scenario file.
-fn fabric(path: &Path) -> Result<Fabric, Failure> {
-    let name = path.display().to_string();
-    let wrong = |why: String| Failure::Usage(format!("{name}: {why}"));
-    let text = read_text(path)?;
-    let scenario = Scenario::read(&text).map_err(|error| match error {
-        ScenarioError::Shape(error) => Failure::usage(TextError::toml(&name, &text, &error)),
-        ScenarioError::Sense(why) => wrong(why),
-    })?;
-    Fabric::build(&scenario).map_err(wrong)
-}
-
 /// Opens and reads a claims file.
 pub fn claims(path: &Path) -> Result<Claims, Failure> {
     let text = read_text(path)?;
@@ -662,141 +538,5 @@ pub fn claims(path: &Path) -> Result<Claims, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Result<Config, String> {
-        parse("f.toml", text, Path::new("/etc/f.toml"), Path::new("/etc"))
-            .map_err(|error| error.to_string())
-    }
-
-    fn complaint(text: &str) -> String {
-        read(text).expect_err("a bad file")
-    }
-
-    #[test]
-    fn paths_are_relative_to_the_file_and_defaults_are_small() {
-        let config = read("claims = \"c.toml\"\n").expect("good");
-        let Source::Sources(wanted) = config.claims else { panic!("{:?}", config.claims) };
-        assert_eq!(wanted.files, [PathBuf::from("/etc/c.toml")]);
-        assert_eq!(config.run_dir, Path::new("/etc/runs"));
-        assert_eq!((config.launcher, config.readings), (Launcher::Local, 1));
-        assert!(config.probes.is_none());
-        assert_eq!((config.confirm.wait, config.limits.partners), (CONFIRM_AFTER, 3));
-        assert_eq!(config.policy, Policy::default());
-    }
-
-    #[test]
-    fn tools_are_done_without_where_the_file_says_so() {
-        let with = |own: &str| {
-            let file =
-                format!("claims = \"c\"\n[probes]\nrun = [\"nvbandwidth-ce\", \"tcp\"]\n{own}");
-            read(&file).expect("good")
-        };
-        let tools = |config: &Config| {
-            let probes = config.probes.as_ref().expect("named");
-            assert_eq!(config.catalog.get("nvbandwidth-ce"), probes.first());
-            probes.iter().map(|probe| probe.argv[0].clone()).collect::<Vec<_>>()
-        };
-        assert_eq!(tools(&with("")), ["nvbandwidth", "{self}"]);
-        assert_eq!(tools(&with("own = true\n")), ["{self}", "{self}"]);
-    }
-
-    #[test]
-    fn slurms_programs_are_where_its_sources_say() {
-        let config = read(
-            "[sources.slurm]\nscontrol = [\"ssh\", \"head\", \"scontrol\"]\n\
-             [launcher]\nkind = \"slurm\"\nsqueue = [\"q\"]\n",
-        );
-        let config = config.expect("good");
-        let Launcher::Slurm(slurm) = config.launcher else { panic!("{:?}", config.launcher) };
-        assert_eq!(slurm.programs.salloc, ["ssh", "head", "salloc"]);
-        assert_eq!(slurm.programs.squeue, ["q"]);
-        assert_eq!((slurm.mpi.as_str(), slurm.wait_s), ("pmix", 3_600));
-    }
-
-    #[test]
-    fn pods_are_as_the_file_says_and_mistakes_have_a_place() {
-        let with = |rest: &str| {
-            let start = "claims = \"c\"\n[launcher]\nkind = \"kubernetes\"\n";
-            format!("{start}[launcher.kubernetes]\n{rest}\n")
-        };
-        let config = read(&with(
-            "image = \"r/f:1\"\nkubeconfig = \"k\"\nrdma = { \"rdma/hca\" = 1 }\n\
-             env = { A = \"{node}\" }\ntolerations = [{ key = \"gpu\" }]\nbusy = \"wait\"\n\
-             gpus = \"claim\"\nranks = \"addresses\"\ngpus_per_node = 0",
-        ));
-        let launcher = config.expect("good").launcher;
-        let Launcher::Kubernetes(pods) = launcher else { panic!("{launcher:?}") };
-        assert_eq!(pods.kubeconfig.as_deref(), Some(Path::new("/etc/k")));
-        assert_eq!((pods.namespace.as_str(), pods.rdma["rdma/hca"]), ("fabricgate", 1));
-        assert_eq!((pods.env["A"].as_str(), pods.gpus_per_node), ("{node}", Some(0)));
-        assert_eq!(pods.tolerated().len(), 3);
-
-        let bad = |rest: &str| complaint(&with(&format!("image = \"f\"\n{rest}")));
-        for (rest, expected) in [
-            ("namespace = \"A\"", "f.toml:6:13: namespace \"A\", expected lower-case"),
-            ("shm = \"much\"", "f.toml:6:7: shm \"much\", expected a size such as"),
-            ("resource = \"gpu\"", "f.toml:6:12: resource \"gpu\", expected a resource such as"),
-            ("rdma = { hca = 1 }", "f.toml:6:10: rdma \"hca\", expected a resource"),
-            ("rdma = { \"r/h\" = 0 }", "f.toml:6:18: r/h 0, expected 1 to 1024"),
-            ("env = { \"1a\" = \"\" }", "f.toml:6:9: env \"1a\", expected the name of a variable"),
-            ("busy = \"reserve\"", "f.toml:6:8: busy \"reserve\", expected \"skip\" or \"wait\""),
-            ("start_s = 0", "f.toml:6:11: start_s 0, expected 1 second or more"),
-            ("tolerations = [{ value = \"x\" }]", "f.toml:6:16: tolerations: a value without"),
-            ("tolerations = [{ effect = \"No\" }]", "f.toml:6:16: tolerations: effect \"No\""),
-            ("ranks = \"ssh\"", "f.toml:6:9: unknown variant `ssh`"),
-            ("gres = \"x\"", "f.toml:6:1: unknown field `gres`"),
-            ("pull_secret = \"a b\"", "f.toml:6:15: pull_secret \"a b\", expected the name"),
-        ] {
-            let said = bad(rest);
-            assert!(said.starts_with(expected), "{rest}: {said}");
-        }
-        let said = complaint(&with(""));
-        assert!(said.starts_with("f.toml:4:1: ") && said.contains("expected image"), "{said}");
-        let said =
-            complaint("claims = \"c\"\n[launcher]\nkind = \"kubernetes\"\nbusy = \"wait\"\n");
-        assert!(said.ends_with("of pods, [launcher.kubernetes] says"), "{said}");
-        let other = "claims = \"c\"\n[launcher]\nkind = \"local\"\n[launcher.kubernetes]\n";
-        let said = complaint(other);
-        assert!(said.contains("[launcher.kubernetes]: belongs to kind = \"kubernetes\""), "{said}");
-    }
-
-    #[test]
-    fn mistakes_are_named_with_line_and_column() {
-        let with = |rest: &str| complaint(&format!("claims = \"c\"\n{rest}"));
-        assert!(with("claim = 1\n").starts_with("f.toml:2:1: unknown field `claim`"));
-        assert!(with("[policy]\nper_domian = 3\n").starts_with("f.toml:3:1: unknown field"));
-        assert!(with("[launcher]\nkind = \"pbs\"\n").starts_with("f.toml:3:8: unknown variant"));
-        let slurm = |rest: &str| with(&format!("[launcher]\nkind = \"slurm\"\n{rest}\n"));
-        assert!(slurm("busy = \"kill\"").starts_with("f.toml:4:8: unknown variant `kill`"));
-        let said = slurm("time_limit = \"soon\"");
-        assert!(said.starts_with("f.toml:4:14: time_limit \"soon\", expected minutes"), "{said}");
-        assert!(slurm("srun = []").starts_with("f.toml:4:8: srun is empty"));
-        assert_eq!(
-            slurm("partition = \"a b\""),
-            "f.toml:4:13: partition \"a b\", expected one word"
-        );
-        assert!(slurm("wait_s = -1").starts_with("f.toml:4:10: wait_s -1"));
-        let said = with("[launcher]\nkind = \"local\"\nqos = \"high\"\n");
-        assert_eq!(said, "f.toml:4:7: qos: belongs to kind = \"slurm\"");
-        assert!(with("[launcher]\nkind = \"command\"\n").contains("expected template"));
-        assert!(
-            with("[launcher]\nkind = \"command\"\ntemplate = [\"x\"]\n").starts_with("f.toml:4:12")
-        );
-        assert!(with("[launcher]\nkind = \"local\"\nparallel = 0\n").contains("parallel 0"));
-        let said = with("[probes]\nrun = [\"nvbandwith\"]\n");
-        assert!(said.starts_with("f.toml:3:8: there is no probe \"nvbandwith\""), "{said}");
-        assert!(with("[probes]\nrun = []\n").contains("nothing would be measured"));
-        assert!(with("[probes]\nreadings = 0\n").contains("readings 0"));
-        assert!(with("[policy]\nfreeze_fleet = 5\n").contains("0 to 1"));
-        let said = with("[launcher]\nkind = \"local\"\ntemplate = [\"x\"]\n");
-        assert_eq!(said, "f.toml:4:12: template: belongs to kind = \"command\"");
-        assert!(with("[launcher]\nkind = \"sim\"\n").contains("expected scenario"));
-        assert!(with("[confirm]\nwait_s = -1\n").starts_with("f.toml:3:10: wait_s -1"));
-        assert!(with("[sweep]\npartner = 2\n").starts_with("f.toml:3:1: unknown field"));
-        let said = with("[probes]\nreadings = 3\nmost_readings = 2\n");
-        assert!(said.starts_with("f.toml:4:17: most_readings 2"), "{said}");
-        assert!(complaint("run_dir = \"r\"\n").contains("claims is missing"));
-    }
-}
+#[path = "config_tests.rs"]
+mod tests;

@@ -16,6 +16,7 @@ use super::config::duration;
 use super::sources::Rest;
 use super::sources::Wanted;
 use crate::gate::carry::KEPT;
+use crate::gate::pace::Pace;
 use crate::gate::scontrol::Scontrol;
 use crate::sources::kubernetes::Kubernetes;
 
@@ -104,12 +105,8 @@ pub struct Gate {
     pub folder: PathBuf,
     /// Who is told.
     pub told: Told,
-    /// How long one call may take.
-    pub limit: Duration,
-    /// How long a change may take to show.
-    pub settle: Duration,
-    /// How long a change is looked at until it is on the controller's disk.
-    pub kept: Duration,
+    /// How patiently.
+    pub pace: Pace,
 }
 
 /// Reads `[gate]`; the section itself is at `at`. What it does not say of Slurm
@@ -167,7 +164,7 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
         }
     };
     let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));
-    Ok(Gate { folder, told, limit, settle, kept })
+    Ok(Gate { folder, told, pace: Pace { limit, settle, kept } })
 }
 
 #[cfg(test)]
@@ -190,7 +187,7 @@ mod tests {
 
     fn way(gate: &Gate) -> (Option<&Path>, Option<&str>) {
         let Told::Kubernetes(way) = &gate.told else { panic!("{:?}", gate.told) };
-        assert_eq!(way.limit, gate.limit);
+        assert_eq!(way.limit, gate.pace.limit);
         (way.kubeconfig.as_deref(), way.context.as_deref())
     }
 
@@ -200,7 +197,7 @@ mod tests {
         let gate = read(through, &known()).expect("good");
         let file = Path::new("/site/read.kubeconfig");
         assert_eq!(way(&gate), (Some(file), Some("reader")));
-        assert_eq!((gate.kept, gate.settle), (Duration::ZERO, SETTLE_OF_KUBERNETES));
+        assert_eq!((gate.pace.kept, gate.pace.settle), (Duration::ZERO, SETTLE_OF_KUBERNETES));
         let gate = read(&format!("{through}kubernetes = {{context = \"writer\"}}"), &known());
         assert_eq!(way(&gate.expect("good")), (Some(file), Some("writer")));
         let own = format!("{through}kubernetes = {{kubeconfig = \"write.kubeconfig\"}}");
@@ -209,7 +206,7 @@ mod tests {
         let gate = read(through, &Wanted::default()).expect("good");
         assert_eq!(way(&gate), (None, None), "the environment's, or the pod's own");
         let gate = read(&format!("{through}keep_s = 2"), &known()).expect("good");
-        assert_eq!(gate.kept, Duration::from_secs(2));
+        assert_eq!(gate.pace.kept, Duration::from_secs(2));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use super::sight;
 use crate::act::ledger::Ledger;
 use crate::act::standing;
 use crate::act::standing::Owner;
+use crate::gate::pace::Pace;
 use crate::launch::LaunchError;
 use crate::launch::check_name;
 use crate::launch::held::Held;
@@ -47,9 +48,11 @@ use calls::Complaint;
 use calls::folded;
 
 pub use end::Cleaning;
+pub(in crate::gate) use end::Leftovers;
 pub use end::clean;
 pub use end::free;
 pub(super) use end::own_host;
+pub(in crate::gate) use end::tidied;
 pub(super) use end::write_after;
 
 /// How often a job is asked for: each time without the nodes that somebody took
@@ -75,12 +78,8 @@ pub struct Holder<'a> {
     pub scheduler: &'a dyn Scheduler,
     /// The gate's state folder.
     pub folder: &'a Path,
-    /// How long one call may take.
-    pub limit: Duration,
-    /// How long a change may take to show.
-    pub settle: Duration,
-    /// How long a change is looked at until it is on the controller's disk.
-    pub kept: Duration,
+    /// How patiently.
+    pub pace: Pace,
     /// Whom to tell how far it is.
     pub say: &'a mut dyn FnMut(&str),
 }
@@ -160,24 +159,15 @@ pub async fn hold(
 ) -> Result<(), HoldError> {
     let all: Vec<NodeName> = wish.domains.iter().flat_map(|(_, nodes)| nodes.clone()).collect();
     all.iter().try_for_each(check_name)?;
-    let ledger = {
-        let mut journal = Journal::open(holder.folder)?;
-        for note in journal.notes() {
-            (holder.say)(note);
-        }
-        clean(Cleaning {
-            journal: &mut journal,
-            scheduler: holder.scheduler,
-            programs: Some(&holder.slurm.programs),
-            pods: None,
-            limit: holder.limit,
-            settle: holder.settle,
-            kept: holder.kept,
-            say: &mut *holder.say,
-        })
-        .await?;
-        journal.ledger().clone()
-    };
+    let ledger = tidied(Leftovers {
+        folder: holder.folder,
+        scheduler: holder.scheduler,
+        programs: Some(&holder.slurm.programs),
+        pods: None,
+        pace: holder.pace,
+        say: &mut *holder.say,
+    })
+    .await?;
     let live = holder.read(&all).await?;
     let sorted = holder.sorted(&all, &live, &ledger, wish.drained);
     let wanted = holder.chosen(sorted, wish, holding);
@@ -198,7 +188,7 @@ struct Wanted {
 
 impl Holder<'_> {
     fn calls(&self) -> Calls<'_> {
-        Calls { programs: &self.slurm.programs, limit: self.limit }
+        Calls { programs: &self.slurm.programs, limit: self.pace.limit }
     }
 
     async fn read(&self, nodes: &[NodeName]) -> Result<Live, HoldError> {
@@ -354,7 +344,7 @@ impl Holder<'_> {
         if !drained.is_empty() {
             // A controller that is killed now may keep the resumption and lose
             // the reservation, unless that is on its disk before.
-            sleep(self.kept).await;
+            sleep(self.pace.kept).await;
             if !self.calls().is_reserved(&name).await.is_ok_and(|there| there) {
                 let said = "it is not shown any more, so no drain is lifted".to_owned();
                 return Err(HoldError::Refused { what: format!("reservation {name}"), said });
@@ -366,7 +356,7 @@ impl Holder<'_> {
                 (self.say)(&format!("resuming {}: {error}", folded(&drained)));
             }
         }
-        self.settled(&drained, &name, self.settle.max(Duration::from_secs(15))).await?;
+        self.settled(&drained, &name, self.pace.settle.max(Duration::from_secs(15))).await?;
         let busy: Vec<NodeName> =
             wanted.reserved.iter().filter(|node| wanted.busy.contains(*node)).cloned().collect();
         self.settled(&busy, &name, Duration::from_secs(self.slurm.wait_s)).await

@@ -13,6 +13,7 @@ pub mod hold;
 pub mod journal;
 pub mod kubernetes;
 pub mod lease;
+pub mod pace;
 pub mod pods;
 pub mod reassert;
 pub mod recover;

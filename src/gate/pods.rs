@@ -18,10 +18,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio::time::sleep;
 
-use super::hold::Cleaning;
 use super::hold::HoldError;
-use super::hold::clean;
+use super::hold::Leftovers;
 use super::hold::own_host;
+use super::hold::tidied;
 use super::hold::write_after;
 use super::journal::Journal;
 use super::scheduler::Scheduler;
@@ -29,6 +29,7 @@ use super::stamp;
 use crate::act::ledger::Ledger;
 use crate::act::standing;
 use crate::act::standing::Owner;
+use crate::gate::pace::Pace;
 use crate::inventory::hostlist;
 use crate::launch::check_name;
 use crate::launch::held::Held;
@@ -125,24 +126,16 @@ pub async fn hold(
 ) -> Result<(), HoldError> {
     let all: Vec<NodeName> = wish.domains.iter().flat_map(|it| it.nodes.clone()).collect();
     all.iter().try_for_each(check_name)?;
-    let ledger = {
-        let mut journal = Journal::open(holder.folder)?;
-        for note in journal.notes() {
-            (holder.say)(note);
-        }
-        clean(Cleaning {
-            journal: &mut journal,
-            scheduler: holder.scheduler,
-            programs: None,
-            pods: Some(holder.kubernetes),
-            limit: holder.limit,
-            settle: Duration::ZERO,
-            kept: Duration::ZERO,
-            say: &mut *holder.say,
-        })
-        .await?;
-        journal.ledger().clone()
-    };
+    let ledger = tidied(Leftovers {
+        folder: holder.folder,
+        scheduler: holder.scheduler,
+        programs: None,
+        pods: Some(holder.kubernetes),
+        // Pods show what was done to them at once.
+        pace: Pace { limit: holder.limit, settle: Duration::ZERO, kept: Duration::ZERO },
+        say: &mut *holder.say,
+    })
+    .await?;
     let free = holder.idle(&all, &ledger, wish.drained, holding).await?;
     let mut domains = wish.domains.clone();
     for domain in &mut domains {

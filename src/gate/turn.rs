@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -32,6 +31,7 @@ use crate::act::policy::Policy;
 use crate::act::situation::Coverage;
 use crate::act::situation::RunSeen;
 use crate::act::situation::Situation;
+use crate::gate::pace::Pace;
 use crate::inventory::hostlist;
 use crate::launch::kubernetes::Kubernetes;
 use crate::launch::slurm::Programs;
@@ -70,12 +70,8 @@ pub struct Turn<'a> {
     /// How pods are wanted where they measure: what a dead process left behind is
     /// deleted.
     pub pods: Option<&'a Kubernetes>,
-    /// How long one call may take.
-    pub limit: Duration,
-    /// How long a change may take to show.
-    pub settle: Duration,
-    /// How long a change is looked at until it is on the controller's disk.
-    pub kept: Duration,
+    /// How patiently.
+    pub pace: Pace,
     /// What may be done.
     pub policy: &'a Policy,
     /// What the judge says.
@@ -167,9 +163,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
         scheduler: turn.scheduler,
         programs: turn.programs,
         pods: turn.pods,
-        limit: turn.limit,
-        settle: turn.settle,
-        kept: turn.kept,
+        pace: turn.pace,
         say: &mut *turn.say,
     })
     .await?;
@@ -198,7 +192,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut plan =
         decided(&turn, &live, journal.ledger(), &controls, |it| policy::propose(it, turn.policy));
     plan.dry_run = false;
-    let (run, kept) = (turn.run.id.clone(), turn.kept);
+    let (run, kept) = (turn.run.id.clone(), turn.pace.kept);
     plan.records = carry::carry_within(carrier(&mut turn, &mut journal), &run, &plan, kept).await?;
     let why = format!("run {run} found it at fault");
     void(&mut turn, &plan.records, &why);
@@ -239,7 +233,7 @@ fn carrier<'c>(turn: &'c mut Turn<'_>, journal: &'c mut Journal) -> Carrier<'c> 
         scheduler: turn.scheduler,
         journal,
         names: &turn.policy.marks,
-        settle: turn.settle,
+        settle: turn.pace.settle,
         say: &mut *turn.say,
         stop: turn.stop.clone(),
     }
@@ -313,6 +307,8 @@ fn say_notes(turn: &mut Turn<'_>, journal: &Journal) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::fixture;
     use super::super::fixture::Fake;
     use super::*;
@@ -340,9 +336,11 @@ mod tests {
             scheduler: fake,
             programs: None,
             pods: None,
-            limit: Duration::from_secs(1),
-            settle: Duration::from_millis(50),
-            kept: Duration::ZERO,
+            pace: Pace {
+                limit: Duration::from_secs(1),
+                settle: Duration::from_millis(50),
+                kept: Duration::ZERO,
+            },
             policy: &Policy::default(),
             verdicts: &verdicts,
             fleet,

@@ -15,6 +15,7 @@ use super::keep;
 use super::unwritten;
 use crate::act::acceptance as accept;
 use crate::act::certificate;
+use crate::act::identity;
 use crate::act::stops;
 use crate::act::stops::Seen;
 use crate::cli::Globals;
@@ -481,7 +482,7 @@ impl<'a> Burn<'a> {
         let results = stored.results().map_err(stored::failure)?;
         let recordings = stored.recordings_of(&results).map_err(stored::failure)?;
         let machines = stored.machines().map_err(stored::failure)?;
-        let (boots, gpus) = (certificate::boots(&machines), certificate::uuids(&machines));
+        let (boots, gpus) = (identity::boots(&machines), identity::uuids(&machines));
         let verdicts = &run.verdicts;
         let out = stops::out(&Seen {
             round: number,

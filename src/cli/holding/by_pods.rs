@@ -48,7 +48,7 @@ impl ByPods {
         kubernetes: &Kubernetes,
         worker: &str,
     ) -> Result<Self, Failure> {
-        let limit = config.gate.as_ref().map_or(LIMIT, |gate| gate.limit);
+        let limit = config.gate.as_ref().map_or(LIMIT, |gate| gate.pace.limit);
         let (kubeconfig, context) = (kubernetes.kubeconfig.clone(), kubernetes.context.clone());
         let server = Server { kubeconfig, context, limit };
         let objects = Objects::of(kubernetes, limit).await.map_err(Failure::Environment)?;

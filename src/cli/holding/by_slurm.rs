@@ -1,7 +1,6 @@
 //! Nodes that jobs and reservations of Slurm hold.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::Purpose;
 use crate::cli::acting;
@@ -17,6 +16,7 @@ use crate::gate::hold::HoldError;
 use crate::gate::hold::Holder;
 use crate::gate::hold::Holding;
 use crate::gate::hold::Wish;
+use crate::gate::pace::Pace;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::scontrol::Scontrol;
 use crate::launch::held::Held;
@@ -29,9 +29,7 @@ pub(super) struct BySlurm {
     slurm: Slurm,
     scheduler: Box<dyn Scheduler>,
     folder: PathBuf,
-    limit: Duration,
-    settle: Duration,
-    kept: Duration,
+    pace: Pace,
     holding: Holding,
 }
 
@@ -42,19 +40,17 @@ impl BySlurm {
     pub(super) fn new(config: &Config, slurm: &Slurm) -> Self {
         let tells_slurm = |gate: &&Gate| !matches!(gate.told, Told::Kubernetes(_));
         let gate = config.gate.as_ref().filter(tells_slurm);
-        let (limit, settle, kept) =
-            gate.map_or((LIMIT, SETTLE, KEPT), |it| (it.limit, it.settle, it.kept));
+        let usual = Pace { limit: LIMIT, settle: SETTLE, kept: KEPT };
+        let pace = gate.map_or(usual, |it| it.pace);
         let scheduler: Box<dyn Scheduler> = match gate {
             Some(gate) => acting::scheduler(gate),
-            None => Box::new(Scontrol { argv: slurm.programs.scontrol.clone(), limit }),
+            None => Box::new(Scontrol { argv: slurm.programs.scontrol.clone(), limit: pace.limit }),
         };
         Self {
             slurm: slurm.clone(),
             scheduler,
             folder: super::folder(config),
-            limit,
-            settle,
-            kept,
+            pace,
             holding: Holding::default(),
         }
     }
@@ -86,8 +82,7 @@ impl BySlurm {
     }
 
     fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (Holder<'a>, &'a mut Holding) {
-        let Self { slurm, scheduler, folder, limit, settle, kept, holding } = self;
-        let (scheduler, limit): (&'a dyn Scheduler, _) = (&**scheduler, *limit);
-        (Holder { slurm, scheduler, folder, limit, settle: *settle, kept: *kept, say }, holding)
+        let Self { slurm, scheduler, folder, pace, holding } = self;
+        (Holder { slurm, scheduler: &**scheduler, folder, pace: *pace, say }, holding)
     }
 }

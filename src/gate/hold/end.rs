@@ -14,8 +14,10 @@ use super::calls::Calls;
 use super::calls::folded;
 use super::leftovers;
 use crate::act::ledger::Hold;
+use crate::act::ledger::Ledger;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
+use crate::gate::pace::Pace;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::stamp;
 use crate::launch::kubernetes::Kubernetes;
@@ -47,12 +49,8 @@ pub struct Cleaning<'a> {
     pub programs: Option<&'a Programs>,
     /// How pods are wanted, where the launcher makes some.
     pub pods: Option<&'a Kubernetes>,
-    /// How long one call may take.
-    pub limit: Duration,
-    /// How long a change may take to show.
-    pub settle: Duration,
-    /// How long a change is looked at until it is on the controller's disk.
-    pub kept: Duration,
+    /// How patiently.
+    pub pace: Pace,
     /// Whom to tell what is done.
     pub say: &'a mut dyn FnMut(&str),
 }
@@ -62,14 +60,16 @@ pub struct Cleaning<'a> {
 /// ended now is told and stays in the journal for the next turn. Whether nothing
 /// of them is left.
 pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
-    let Cleaning { journal, scheduler, programs, pods, limit, settle, kept, say } = cleaning;
+    let Cleaning { journal, scheduler, programs, pods, pace, say } = cleaning;
     let mut holds: Vec<(String, Hold)> =
         journal.ledger().holds.iter().map(|(name, hold)| (name.clone(), hold.clone())).collect();
     // Jobs before the reservations that they run in.
     holds.sort_by_key(|(name, hold)| (hold.kind, name.clone()));
     let mut others: Vec<String> = Vec::new();
     let mut are_gone = match pods {
-        Some(kubernetes) => leftovers::clean(kubernetes, limit, &holds, journal, &mut *say).await?,
+        Some(kubernetes) => {
+            leftovers::clean(kubernetes, pace.limit, &holds, journal, &mut *say).await?
+        }
         None => true,
     };
     for (name, hold) in holds {
@@ -92,7 +92,7 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
             }
             Process::Gone => {}
         }
-        let ends = Ends { calls: Calls { programs, limit }, scheduler, settle, kept };
+        let ends = Ends { calls: Calls { programs, limit: pace.limit }, scheduler, pace };
         let done = match hold.kind {
             HoldKind::Reservation => ends.reservation(&name, &hold.drained).await,
             HoldKind::Job | HoldKind::Pods => ends.jobs(&name).await,
@@ -118,15 +118,36 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
     Ok(are_gone)
 }
 
+/// What dead processes may have left, before anything new is held.
+pub(in crate::gate) struct Leftovers<'a> {
+    pub(in crate::gate) folder: &'a Path,
+    pub(in crate::gate) scheduler: &'a dyn Scheduler,
+    pub(in crate::gate) programs: Option<&'a Programs>,
+    pub(in crate::gate) pods: Option<&'a Kubernetes>,
+    pub(in crate::gate) pace: Pace,
+    pub(in crate::gate) say: &'a mut dyn FnMut(&str),
+}
+
+/// [Ends](clean) it, and gives the journal back to whoever wants it next: making
+/// jobs and pods takes long. How the record stands then.
+pub(in crate::gate) async fn tidied(left: Leftovers<'_>) -> Result<Ledger, JournalError> {
+    let Leftovers { folder, scheduler, programs, pods, pace, say } = left;
+    let mut journal = Journal::open(folder)?;
+    for note in journal.notes() {
+        say(note);
+    }
+    clean(Cleaning { journal: &mut journal, scheduler, programs, pods, pace, say }).await?;
+    Ok(journal.ledger().clone())
+}
+
 /// Frees what is held. What could not be freed is told, and stays in the
 /// journal for the next turn.
 pub async fn free(holder: &mut Holder<'_>, holding: &mut Holding) -> Vec<String> {
     let mut troubles = Vec::new();
     let mut freed = Vec::new();
     {
-        let calls = Calls { programs: &holder.slurm.programs, limit: holder.limit };
-        let Holder { scheduler, settle, kept, .. } = *holder;
-        let ends = Ends { calls, scheduler, settle, kept };
+        let calls = Calls { programs: &holder.slurm.programs, limit: holder.pace.limit };
+        let ends = Ends { calls, scheduler: holder.scheduler, pace: holder.pace };
         if let Some(name) = holding.jobs.take() {
             match ends.jobs(&name).await {
                 Ok(detail) => freed.push(Event::Freed { name, detail }),
@@ -168,8 +189,7 @@ pub(in crate::gate) async fn write_after(
 struct Ends<'a> {
     calls: Calls<'a>,
     scheduler: &'a dyn Scheduler,
-    settle: Duration,
-    kept: Duration,
+    pace: Pace,
 }
 
 impl Ends<'_> {
@@ -208,7 +228,7 @@ impl Ends<'_> {
             self.drain(drained).await?;
             // A drain that was acknowledged may yet be lost, and the reservation is
             // all that keeps users off these nodes then.
-            sleep(self.kept).await;
+            sleep(self.pace.kept).await;
             self.drain(drained).await?;
         }
         let told = self.calls.unreserve(name).await;
@@ -235,7 +255,7 @@ impl Ends<'_> {
             if open.is_empty() {
                 return Ok(());
             }
-            if self.settle.max(GOING) <= start.elapsed() {
+            if self.pace.settle.max(GOING) <= start.elapsed() {
                 let left: Vec<NodeName> = open.into_values().flatten().collect();
                 let said = said.unwrap_or_else(|| "it does not show".to_owned());
                 return Err(format!("{} cannot be drained again: {said}", folded(&left)));

@@ -1,0 +1,102 @@
+//! `--sim`: a simulated fabric in the place of a cluster. Workers answer as its
+//! nodes; nothing here knows what it is made of.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::Config;
+use super::Source;
+use super::open;
+use super::parse;
+use super::read_text;
+use crate::cli::failure::Failure;
+use crate::cli::launcher::PARALLEL_HERE;
+use crate::launch::Launcher;
+use crate::model::span::TextError;
+use crate::sim::fabric::Fabric;
+use crate::sim::scenario::Scenario;
+use crate::sim::scenario::ScenarioError;
+
+/// Options of commands that can do without a configuration.
+#[derive(Debug, clap::Args)]
+pub struct Simulated {
+    /// Measure a simulated fabric instead of a cluster's: a scenario file, or one that is compiled
+    /// in (rack-lost-link, two-racks-healthy, rail-half-rate, split-clique); rack-lost-link where none is
+    /// named.
+    #[arg(long = "sim", value_name = "SCENARIO", num_args = 0..=1,
+        default_missing_value = "rack-lost-link")]
+    scenario: Option<PathBuf>,
+}
+
+impl Simulated {
+    /// This scenario.
+    pub fn by(scenario: PathBuf) -> Self {
+        Self { scenario: Some(scenario) }
+    }
+
+    /// Whether a simulated fabric is asked for.
+    pub fn is_asked(&self) -> bool {
+        self.scenario.is_some()
+    }
+
+    /// The configuration that is meant.
+    pub fn config(&self, path: Option<&Path>) -> Result<Config, Failure> {
+        let Some(scenario) = &self.scenario else { return open(path) };
+        let name = scenario.display().to_string();
+        let scratch = tempfile::Builder::new().prefix("fabricgate-sim-").tempdir();
+        let scratch = scratch.map_err(|error| {
+            Failure::Environment(format!("no folder for temporary files: {error}"))
+        })?;
+        let built_in = BUILT_IN_SCENARIOS.iter().find(|(built_in, _)| *built_in == name);
+        let scenario = match built_in {
+            Some((name, text)) => as_file(scratch.path(), name, text)?,
+            // Workers may stand elsewhere.
+            None => std::path::absolute(scenario)
+                .map_err(|error| Failure::Environment(format!("{name}: {error}")))?,
+        };
+        let mut config = match path {
+            Some(path) => open(Some(path))?,
+            None => parse(
+                "",
+                "[launcher]\nkind = \"sim\"\nscenario = \"\"\n",
+                Path::new("--sim"),
+                Path::new(""),
+            )?,
+        };
+        config.scratch = Some(scratch);
+        let workers = !matches!(config.launcher, Launcher::Sim { workers: false, .. });
+        config.launcher = Launcher::Sim { scenario: scenario.clone(), workers };
+        config.parallel = config.parallel.min(PARALLEL_HERE);
+        config.launcher_from = "--sim".to_owned();
+        config.claims = Source::Scenario(scenario);
+        Ok(config)
+    }
+}
+
+/// A scenario that is compiled in, as a file that workers can read.
+fn as_file(scratch: &Path, name: &str, text: &str) -> Result<PathBuf, Failure> {
+    let path = scratch.join(format!("{name}.toml"));
+    std::fs::write(&path, text)
+        .map_err(|error| Failure::Environment(format!("{}: {error}", path.display())))?;
+    Ok(path)
+}
+
+/// The scenarios that are compiled in.
+const BUILT_IN_SCENARIOS: &[(&str, &str)] = &[
+    ("rack-lost-link", include_str!("../../../examples/rack-lost-link.toml")),
+    ("two-racks-healthy", include_str!("../../../examples/two-racks-healthy.toml")),
+    ("rail-half-rate", include_str!("../../../examples/rail-half-rate.toml")),
+    ("split-clique", include_str!("../../../examples/split-clique.toml")),
+];
+
+/// The simulated hardware of a scenario file.
+pub(super) fn fabric(path: &Path) -> Result<Fabric, Failure> {
+    let name = path.display().to_string();
+    let wrong = |why: String| Failure::Usage(format!("{name}: {why}"));
+    let text = read_text(path)?;
+    let scenario = Scenario::read(&text).map_err(|error| match error {
+        ScenarioError::Shape(error) => Failure::usage(TextError::toml(&name, &text, &error)),
+        ScenarioError::Sense(why) => wrong(why),
+    })?;
+    Fabric::build(&scenario).map_err(wrong)
+}

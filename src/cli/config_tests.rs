@@ -1,0 +1,133 @@
+//! What a configuration file may say, and how mistakes in it are named.
+
+use super::*;
+
+fn read(text: &str) -> Result<Config, String> {
+    parse("f.toml", text, Path::new("/etc/f.toml"), Path::new("/etc"))
+        .map_err(|error| error.to_string())
+}
+
+fn complaint(text: &str) -> String {
+    read(text).expect_err("a bad file")
+}
+
+#[test]
+fn paths_are_relative_to_the_file_and_defaults_are_small() {
+    let config = read("claims = \"c.toml\"\n").expect("good");
+    let Source::Sources(wanted) = config.claims else { panic!("{:?}", config.claims) };
+    assert_eq!(wanted.files, [PathBuf::from("/etc/c.toml")]);
+    assert_eq!(config.run_dir, Path::new("/etc/runs"));
+    assert_eq!((config.launcher, config.readings), (Launcher::Local, 1));
+    assert!(config.probes.is_none());
+    assert_eq!((config.confirm.wait, config.limits.partners), (CONFIRM_AFTER, 3));
+    assert_eq!(config.policy, Policy::default());
+}
+
+#[test]
+fn tools_are_done_without_where_the_file_says_so() {
+    let with = |own: &str| {
+        let file = format!("claims = \"c\"\n[probes]\nrun = [\"nvbandwidth-ce\", \"tcp\"]\n{own}");
+        read(&file).expect("good")
+    };
+    let tools = |config: &Config| {
+        let probes = config.probes.as_ref().expect("named");
+        assert_eq!(config.catalog.get("nvbandwidth-ce"), probes.first());
+        probes.iter().map(|probe| probe.argv[0].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(tools(&with("")), ["nvbandwidth", "{self}"]);
+    assert_eq!(tools(&with("own = true\n")), ["{self}", "{self}"]);
+}
+
+#[test]
+fn slurms_programs_are_where_its_sources_say() {
+    let config = read(
+        "[sources.slurm]\nscontrol = [\"ssh\", \"head\", \"scontrol\"]\n\
+         [launcher]\nkind = \"slurm\"\nsqueue = [\"q\"]\n",
+    );
+    let config = config.expect("good");
+    let Launcher::Slurm(slurm) = config.launcher else { panic!("{:?}", config.launcher) };
+    assert_eq!(slurm.programs.salloc, ["ssh", "head", "salloc"]);
+    assert_eq!(slurm.programs.squeue, ["q"]);
+    assert_eq!((slurm.mpi.as_str(), slurm.wait_s), ("pmix", 3_600));
+}
+
+#[test]
+fn pods_are_as_the_file_says_and_mistakes_have_a_place() {
+    let with = |rest: &str| {
+        let start = "claims = \"c\"\n[launcher]\nkind = \"kubernetes\"\n";
+        format!("{start}[launcher.kubernetes]\n{rest}\n")
+    };
+    let config = read(&with(
+        "image = \"r/f:1\"\nkubeconfig = \"k\"\nrdma = { \"rdma/hca\" = 1 }\n\
+         env = { A = \"{node}\" }\ntolerations = [{ key = \"gpu\" }]\nbusy = \"wait\"\n\
+         gpus = \"claim\"\nranks = \"addresses\"\ngpus_per_node = 0",
+    ));
+    let launcher = config.expect("good").launcher;
+    let Launcher::Kubernetes(pods) = launcher else { panic!("{launcher:?}") };
+    assert_eq!(pods.kubeconfig.as_deref(), Some(Path::new("/etc/k")));
+    assert_eq!((pods.namespace.as_str(), pods.rdma["rdma/hca"]), ("fabricgate", 1));
+    assert_eq!((pods.env["A"].as_str(), pods.gpus_per_node), ("{node}", Some(0)));
+    assert_eq!(pods.tolerated().len(), 3);
+
+    let bad = |rest: &str| complaint(&with(&format!("image = \"f\"\n{rest}")));
+    for (rest, expected) in [
+        ("namespace = \"A\"", "f.toml:6:13: namespace \"A\", expected lower-case"),
+        ("shm = \"much\"", "f.toml:6:7: shm \"much\", expected a size such as"),
+        ("resource = \"gpu\"", "f.toml:6:12: resource \"gpu\", expected a resource such as"),
+        ("rdma = { hca = 1 }", "f.toml:6:10: rdma \"hca\", expected a resource"),
+        ("rdma = { \"r/h\" = 0 }", "f.toml:6:18: r/h 0, expected 1 to 1024"),
+        ("env = { \"1a\" = \"\" }", "f.toml:6:9: env \"1a\", expected the name of a variable"),
+        ("busy = \"reserve\"", "f.toml:6:8: busy \"reserve\", expected \"skip\" or \"wait\""),
+        ("start_s = 0", "f.toml:6:11: start_s 0, expected 1 second or more"),
+        ("tolerations = [{ value = \"x\" }]", "f.toml:6:16: tolerations: a value without"),
+        ("tolerations = [{ effect = \"No\" }]", "f.toml:6:16: tolerations: effect \"No\""),
+        ("ranks = \"ssh\"", "f.toml:6:9: unknown variant `ssh`"),
+        ("gres = \"x\"", "f.toml:6:1: unknown field `gres`"),
+        ("pull_secret = \"a b\"", "f.toml:6:15: pull_secret \"a b\", expected the name"),
+    ] {
+        let said = bad(rest);
+        assert!(said.starts_with(expected), "{rest}: {said}");
+    }
+    let said = complaint(&with(""));
+    assert!(said.starts_with("f.toml:4:1: ") && said.contains("expected image"), "{said}");
+    let said = complaint("claims = \"c\"\n[launcher]\nkind = \"kubernetes\"\nbusy = \"wait\"\n");
+    assert!(said.ends_with("of pods, [launcher.kubernetes] says"), "{said}");
+    let other = "claims = \"c\"\n[launcher]\nkind = \"local\"\n[launcher.kubernetes]\n";
+    let said = complaint(other);
+    assert!(said.contains("[launcher.kubernetes]: belongs to kind = \"kubernetes\""), "{said}");
+}
+
+#[test]
+fn mistakes_are_named_with_line_and_column() {
+    let with = |rest: &str| complaint(&format!("claims = \"c\"\n{rest}"));
+    assert!(with("claim = 1\n").starts_with("f.toml:2:1: unknown field `claim`"));
+    assert!(with("[policy]\nper_domian = 3\n").starts_with("f.toml:3:1: unknown field"));
+    assert!(with("[launcher]\nkind = \"pbs\"\n").starts_with("f.toml:3:8: unknown variant"));
+    let slurm = |rest: &str| with(&format!("[launcher]\nkind = \"slurm\"\n{rest}\n"));
+    assert!(slurm("busy = \"kill\"").starts_with("f.toml:4:8: unknown variant `kill`"));
+    let said = slurm("time_limit = \"soon\"");
+    assert!(said.starts_with("f.toml:4:14: time_limit \"soon\", expected minutes"), "{said}");
+    assert!(slurm("srun = []").starts_with("f.toml:4:8: srun is empty"));
+    assert_eq!(slurm("partition = \"a b\""), "f.toml:4:13: partition \"a b\", expected one word");
+    assert!(slurm("wait_s = -1").starts_with("f.toml:4:10: wait_s -1"));
+    let said = with("[launcher]\nkind = \"local\"\nqos = \"high\"\n");
+    assert_eq!(said, "f.toml:4:7: qos: belongs to kind = \"slurm\"");
+    assert!(with("[launcher]\nkind = \"command\"\n").contains("expected template"));
+    assert!(
+        with("[launcher]\nkind = \"command\"\ntemplate = [\"x\"]\n").starts_with("f.toml:4:12")
+    );
+    assert!(with("[launcher]\nkind = \"local\"\nparallel = 0\n").contains("parallel 0"));
+    let said = with("[probes]\nrun = [\"nvbandwith\"]\n");
+    assert!(said.starts_with("f.toml:3:8: there is no probe \"nvbandwith\""), "{said}");
+    assert!(with("[probes]\nrun = []\n").contains("nothing would be measured"));
+    assert!(with("[probes]\nreadings = 0\n").contains("readings 0"));
+    assert!(with("[policy]\nfreeze_fleet = 5\n").contains("0 to 1"));
+    let said = with("[launcher]\nkind = \"local\"\ntemplate = [\"x\"]\n");
+    assert_eq!(said, "f.toml:4:12: template: belongs to kind = \"command\"");
+    assert!(with("[launcher]\nkind = \"sim\"\n").contains("expected scenario"));
+    assert!(with("[confirm]\nwait_s = -1\n").starts_with("f.toml:3:10: wait_s -1"));
+    assert!(with("[sweep]\npartner = 2\n").starts_with("f.toml:3:1: unknown field"));
+    let said = with("[probes]\nreadings = 3\nmost_readings = 2\n");
+    assert!(said.starts_with("f.toml:4:17: most_readings 2"), "{said}");
+    assert!(complaint("run_dir = \"r\"\n").contains("claims is missing"));
+}
