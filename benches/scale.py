@@ -66,7 +66,7 @@ class Failed(Exception):
     pass
 
 
-def timed(command, codes, out=os.devnull):
+def timed(command, codes, out=os.devnull, started=None):
     """Wall and processor seconds, and the most memory in MiB, of a command."""
     with tempfile.NamedTemporaryFile("w+") as told:
         start = time.perf_counter()
@@ -77,6 +77,8 @@ def timed(command, codes, out=os.devnull):
                 (os.POSIX_SPAWN_DUP2, told.fileno(), 2),
             ],
         )
+        if started:
+            started(child)
         _, status, usage = os.wait4(child, 0)
         wall = time.perf_counter() - start
         code = os.waitstatus_to_exitcode(status)
@@ -164,11 +166,11 @@ class Fleet:
         self.stage("explain a node", CELLS, ["explain", run, node], (0,))
         for target in ("map", "kubernetes-labels", "topograph", "slurm-topology"):
             out = f"{place}/export"
-            self.stage(f"export {target}", CELLS, ["export", "--to", target, run, "--output", out], (0, 4))
+            self.stage(f"export {target}", CELLS, ["export", "--to", target, "--even-if-simulated", run, "--output", out], (0, 4))
             shutil.rmtree(out) if os.path.isdir(out) else os.path.exists(out) and os.remove(out)
         domain = ["--domain", "rack0001"] if self.nodes in (18, 1800) else []
-        self.stage("place 8 nodes", CELLS, ["place", run, "-k", "8", *domain, "--json"], (0, 4, 5))
-        self.stage("metrics", NODES, ["metrics", "--run-dir", f"{place}/runs"], (0,))
+        self.stage("place 8 nodes", CELLS, ["place", "--even-if-simulated", run, "-k", "8", *domain, "--json"], (0, 4, 5))
+        self.stage("metrics", NODES, ["metrics", *config, "--run-dir", f"{place}/runs"], (0,))
 
 
 def browser(page):
@@ -210,34 +212,50 @@ def workers(program, nodes, scratch):
             f'worker = "{program}"\nconnect_s = 300\n[probes]\ndir = "probes"\nrun = ["noop"]\n'
             "readings = 3\nmost_readings = 3\n[confirm]\nenabled = false\n"
         )
-    free = [available()]
+    most = [0, 0]
     ended = threading.Event()
 
-    def watch():
-        while not ended.wait(0.2):
-            free.append(available())
+    def watch(pid):
+        while not ended.wait(1):
+            count, each = processes(pid)
+            most[:] = max(most, [count, each])
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    watcher = []
+
+    def started(pid):
+        watcher.append(threading.Thread(target=watch, args=(pid,)))
+        watcher[0].start()
+
+    command = [program, "audit", "--config", f"{place}/f.toml", "--json", "--no-progress"]
     try:
-        wall, _, memory = timed([program, "audit", "--config", f"{place}/f.toml", "--json"], (0, 3, 4, 5))
+        wall, _, memory = timed(command, (0, 3, 4, 5), started=started)
     finally:
         ended.set()
-        watcher.join()
+        for one in watcher:
+            one.join()
     (results,) = glob.glob(f"{place}/*runs/*/results.jsonl") or glob.glob(f"{place}/**/results.jsonl", recursive=True)
     well = 0
     with open(results) as file:
         for line in file:
             well += json.loads(line)["ending"].get("how") == "exited"
-    return wall, memory, (free[0] - min(free)) / 1024, well
+    return wall, memory, most, well
 
 
-def available():
-    with open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1])
-    return 0
+def processes(pid):
+    """How many children a process has, and the memory of some in KiB, on average."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            children = file.read().split()
+    except OSError:
+        return 0, 0
+    sizes = []
+    for child in children[:: max(1, len(children) // 20)]:
+        try:
+            with open(f"/proc/{child}/smaps_rollup") as file:
+                sizes += [int(line.split()[1]) for line in file if line.startswith("Pss:")]
+        except OSError:
+            continue
+    return len(children), sum(sizes) // max(1, len(sizes))
 
 
 def table(fleets):
@@ -288,11 +306,12 @@ def main():
             print(f"\nThe page of {fleets[-1].nodes:,} nodes ({page:.1f} MB) opens in a browser in {shown:.1f} s.")
         counts = [int(count) for count in args.workers.split(",") if count]
         if counts:
-            print("\n| real workers | start, 3 readings each, end | coordinator | machine's memory taken |\n|---|---|---|---|")
+            print("\n| real workers | start, 3 readings each, end | coordinator | workers at once, memory of each |\n|---|---|---|---|")
         for count in counts:
             try:
-                wall, memory, taken, well = workers(args.program, count, scratch)
-                print(f"| {count:,} | {wall:.1f} s, {well:,} of {3 * count:,} readings | {memory:.0f} MiB | {taken:,.0f} MiB |", flush=True)
+                wall, memory, (most, each), well = workers(args.program, count, scratch)
+                read = f"{wall:.1f} s, {well:,} of {3 * count:,} readings"
+                print(f"| {count:,} | {read} | {memory:.0f} MiB | {most:,}, {each / 1024:.1f} MiB |", flush=True)
             except Failed as why:
                 print(f"| {count:,} | failed: {str(why).splitlines()[-1]} | | |", flush=True)
         load = os.getloadavg()[0]
