@@ -144,7 +144,7 @@ def judging(program, python, place, runs):
     split, *blamed = found.splitlines()
     line(
         name, f"`judge --json` {ours:.2f} s, read, judged, evidence named",
-        f"pandas {theirs:.2f} s ({split}; names {len(blamed)} parts of 1)", f"{theirs / ours:.1f} times as fast",
+        f"pandas {theirs:.2f} s ({split}; {len(blamed)} lines about one GPU)", f"{theirs / ours:.1f} times as fast",
     )
 
 

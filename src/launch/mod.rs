@@ -74,7 +74,6 @@ fn with_workers() -> bool {
     true
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 fn is_with_workers(workers: &bool) -> bool {
     *workers
 }
