@@ -7,6 +7,7 @@
 //! here judges: outcomes and findings are the judge's.
 
 mod build;
+mod ground;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;

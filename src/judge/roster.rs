@@ -40,6 +40,15 @@ impl<T> Roster<T> {
         alike.next().is_none().then_some((node, what))
     }
 
+    /// Whether any node could be meant by a host name, with or without a suffix.
+    pub(super) fn has(&self, host: &str) -> bool {
+        let from = format!("{host}.");
+        let after = self.nodes.range(from.clone()..).next();
+        self.nodes.contains_key(host)
+            || host.match_indices('.').any(|(dot, _)| self.nodes.contains_key(&host[..dot]))
+            || after.is_some_and(|(name, _)| name.starts_with(&from))
+    }
+
     /// The node that a host name means, if it is known.
     pub(super) fn known_as(&self, host: &str) -> Option<&NodeName> {
         self.find(host).map(|(node, _)| node)
@@ -85,6 +94,7 @@ mod tests {
             let alike: Vec<&NodeName> = nodes.iter().filter(|n| n.matches_host(&host)).collect();
             let only = exact.or_else(|| (alike.len() == 1).then(|| alike[0]));
             prop_assert_eq!(roster.known_as(&host), only);
+            prop_assert_eq!(roster.has(&host), !alike.is_empty());
         }
     }
 }
