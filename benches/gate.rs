@@ -10,6 +10,7 @@ mod turn;
 use std::cell::Cell;
 use std::hint::black_box;
 use std::time::Duration;
+use std::time::Instant;
 
 use criterion::Criterion;
 use criterion::criterion_group;
@@ -37,7 +38,7 @@ fn now<T>(work: impl Future<Output = T>) -> T {
 
 fn run(lab: &str, words: &[&str]) -> String {
     let argv = std::iter::once(lab).chain(words.iter().copied()).map(str::to_owned).collect();
-    let request = Request { argv, limit: Duration::from_secs(60), capture: exec::CAPTURE };
+    let request = Request { argv, limit: Duration::from_secs(600), capture: exec::CAPTURE };
     let (_nobody, stop) = tokio::sync::watch::channel(false);
     let finished = now(exec::run(&request, stop)).expect("the lab's program");
     assert!(finished.ending.is_success(), "{words:?}: {}", finished.ending);
@@ -90,6 +91,7 @@ fn gate(criterion: &mut Criterion) {
         "{drained} drained; calls of scontrol, with its ping: {calls}; {bytes} bytes of words"
     );
 
+    beside(&lab, &some);
     whole(&lab, limit);
 
     let text = run(&lab, &["scontrol", "--all", "show", "node", "--json"]);
@@ -127,6 +129,24 @@ fn gate(criterion: &mut Criterion) {
         });
     }
     group.finish();
+}
+
+/// The same drains as a script would make them, one call for each node, beside
+/// one call for all; both inside the lab, so that neither pays for the way there.
+#[expect(clippy::print_stdout, reason = "what was timed is a result")]
+fn beside(lab: &str, nodes: &[NodeName]) {
+    const EACH: &str =
+        r#"for node; do scontrol update NodeName="$node" State=DRAIN Reason=each || exit; done"#;
+    const ALL: &str = r#"scontrol update NodeName="$1" State=DRAIN Reason=all"#;
+    let names: Vec<&str> = nodes.iter().map(NodeName::as_str).collect();
+    let list = names.join(",");
+    let timed = |script: &str, words: &[&str]| {
+        let began = Instant::now();
+        run(lab, &[&["sh", "-c", script, "sh"], words].concat());
+        began.elapsed().as_secs_f64()
+    };
+    let (each, all) = (timed(EACH, &names), timed(ALL, &[&list]));
+    println!("{} drains, one call each: {each:.2} s; one call for all: {all:.3} s", nodes.len());
 }
 
 /// A whole turn that drains 1,000 nodes.

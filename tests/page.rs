@@ -290,9 +290,8 @@ fn what_a_repair_changed_is_told_by_node_and_hostile_words_in_it_are_inert() {
     repair.before_reason.push_str(evil);
     repair.comparison.before.push_str(evil);
     repair.comparison.parts[0].testcase.push_str(evil);
-    for part in [&mut repair.changes[0].what, &mut repair.changes[1].after] {
-        part.push_str(evil);
-    }
+    repair.changes[0].what.push_str(evil);
+    repair.changes[1].after.push_str(evil);
     let beside = Beside { before: Some(&before), repairs: Some(&repairs), ..Beside::default() };
     let page = render(&fixture::repaired(), &beside).expect("a page");
     let Some(Opened { mut browser, .. }) = open(&page, "") else { return };

@@ -325,3 +325,44 @@ fn the_claims_of_a_scenario_name_its_leaves_and_rails() {
     let text = stdout(binary().args(["sim", "claims"]).arg(scenario), 0);
     assert!(text.contains("block01") && !text.contains("[[rail]]"), "{text}");
 }
+
+/// Four nodes on two rails; one GPU lost links and one NIC runs at half rate.
+const FLEET: &str = "title = \"four nodes\"\nseed = 5\n[noise]\nsigma = 0.002\n[network]\nrails = 2\n\
+    leaf_nodes = 4\n[[domain]]\nnodes = \"hgx[01-04]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
+    [[fault]]\nkind = \"lost-links\"\ngpu = \"hgx02:3\"\n\
+    [[fault]]\nkind = \"rail-rate\"\nnode = \"hgx03\"\nrail = 1\nshare = 0.5\n\
+    [[fault]]\nkind = \"unreachable\"\nnode = \"hgx04\"\n";
+
+/// What an audit of that fleet comes to: its verdicts without the ids of the run.
+fn audited(workers: bool) -> serde_json::Value {
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("fleet.toml"), FLEET).expect("written");
+    let config = format!(
+        "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"fleet.toml\"\n\
+         workers = {workers}\n[confirm]\nwait_s = 0\n[probes]\n\
+         run = [\"nvidia-smi-nvlink\", \"nvbandwidth-ce\", \"ib-write-bw\", \"ib-read-bw\"]\n"
+    );
+    fs::write(dir.path().join("fabricgate.toml"), config).expect("written");
+    let words = ["audit", "--json", "--no-progress", "--seed", "7", "--config", "fabricgate.toml"];
+    binary().current_dir(dir.path()).args(words).assert().code(3);
+    let run = fs::read_dir(dir.path().join("runs")).expect("runs").next().expect("a run");
+    let path = run.expect("an entry").path().join("verdicts.json");
+    serde_json::from_slice(&fs::read(path).expect("verdicts")).expect("JSON")
+}
+
+#[test]
+fn a_fleet_played_in_one_process_is_judged_as_one_with_workers() {
+    let (played, worked) = (audited(false), audited(true));
+    // Why a node was not reached is said by whoever tried to.
+    for part in ["findings", "outcome", "notes"] {
+        assert_eq!(played[part], worked[part], "{part}");
+    }
+    let outcomes = |verdicts: &serde_json::Value| -> Vec<(String, String)> {
+        let nodes = verdicts["nodes"].as_array().expect("nodes");
+        nodes.iter().map(|n| (n["node"].to_string(), n["outcome"].to_string())).collect()
+    };
+    assert_eq!(outcomes(&played), outcomes(&worked));
+    let findings = played["findings"].as_array().expect("findings");
+    let places: Vec<&str> = findings.iter().filter_map(|f| f["locus"]["node"].as_str()).collect();
+    assert!(places.contains(&"hgx02") && places.contains(&"hgx03"), "{places:?}");
+}

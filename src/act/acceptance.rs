@@ -75,6 +75,8 @@ pub fn add(
     minima: &BTreeMap<NodeName, Vec<Minimum>>,
     verdicts: &Verdicts,
 ) {
+    let seen: BTreeMap<&NodeName, Option<f64>> =
+        verdicts.nodes.iter().rev().map(|it| (&it.node, it.detectable)).collect();
     for node in nodes {
         for minimum in minima.get(&node.node).into_iter().flatten() {
             let known = node
@@ -87,8 +89,7 @@ pub fn add(
                 None => node.minima.push(minimum.clone()),
             }
         }
-        let detectable =
-            verdicts.nodes.iter().find(|it| it.node == node.node).and_then(|it| it.detectable);
+        let detectable = seen.get(&node.node).copied().flatten();
         node.detectable = match (node.detectable, detectable) {
             (Some(known), Some(now)) => Some(known.max(now)),
             (known, now) => known.or(now),

@@ -21,6 +21,7 @@ use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::live::LiveNode;
+use crate::model::said::NicSaid;
 
 /// The hour of the hourly budgets, in seconds.
 const HOUR_S: f64 = 3_600.0;
@@ -339,6 +340,14 @@ pub(super) fn leaves(claims: &Claims, node: &NodeName) -> BTreeSet<String> {
     let claimed = claims.leaves.iter().filter(|leaf| leaf.nodes.contains(node));
     let nics = claims.nodes.get(node).into_iter().flat_map(|said| &said.nics);
     claimed.map(|leaf| leaf.name.clone()).chain(nics.filter_map(|nic| nic.leaf.clone())).collect()
+}
+
+/// The nodes that hang on a leaf: as claimed, and by their NICs.
+pub(super) fn under<'c>(claims: &'c Claims, leaf: &str) -> BTreeSet<&'c NodeName> {
+    let claimed = claims.leaves.iter().filter(|it| it.name == leaf).flat_map(|it| &it.nodes);
+    let hangs = |nics: &[NicSaid]| nics.iter().any(|nic| nic.leaf.as_deref() == Some(leaf));
+    let by_nics = claims.nodes.iter().filter(|(_, said)| hangs(&said.nics)).map(|(node, _)| node);
+    claimed.chain(by_nics).collect()
 }
 
 /// The gangs that run on a node. Nodes whose pods were not read are one gang for

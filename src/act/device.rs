@@ -21,7 +21,6 @@ use crate::model::live::LiveNode;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
-use crate::model::verdict::Verdicts;
 
 /// A GPU that is not there has no UUID, and shifts the indices of the others.
 const MISSING: &str = "gpu-missing";
@@ -63,14 +62,14 @@ pub(super) fn to_blame(
 /// the gate takes it out and exports name it: nothing where no finding acts against the
 /// node, and in words why it is the node that is to blame where it is. `uuids` are those
 /// of its GPUs by index, `claimed` is how many it must have.
-pub fn of_verdicts(
+pub fn of_findings(
     node: &NodeName,
-    verdicts: &Verdicts,
+    findings: &[&Finding],
     uuids: &BTreeMap<u32, &str>,
     claimed: Option<u32>,
 ) -> Result<Option<(u32, String)>, String> {
     let acts = |it: &&Finding| Outcome::Unknown < it.outcome && suspects::accused(it) == Ok(node);
-    let findings: Vec<&Finding> = verdicts.findings.iter().filter(acts).collect();
+    let findings: Vec<&Finding> = findings.iter().copied().filter(acts).collect();
     if findings.is_empty() {
         return Ok(None);
     }

@@ -220,7 +220,8 @@ fn leaf(situation: &Situation<'_>, suspects: &[&NodeName], others: &[&NodeName])
     let of = |node: &&NodeName| budget::leaves(situation.fleet, node);
     let common = suspects.iter().map(of).reduce(|a, b| a.intersection(&b).cloned().collect())?;
     common.into_iter().find(|leaf| {
-        let there = others.iter().filter(|node| of(node).contains(leaf)).count();
+        let under = budget::under(situation.fleet, leaf);
+        let there = others.iter().filter(|node| under.contains(**node)).count();
         !others.is_empty() && there * 2 <= others.len()
     })
 }

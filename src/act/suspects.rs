@@ -46,11 +46,17 @@ pub(super) fn of<'a>(
             }
         }
     }
+    let mut homes: BTreeMap<&NodeName, &'a DomainName> = BTreeMap::new();
+    for domain in &claims.domains {
+        for node in domain.nodes.iter().filter(|node| by_node.contains_key(node)) {
+            homes.entry(node).or_insert(&domain.name);
+        }
+    }
     let mut suspects: Vec<Suspect<'a>> = by_node
         .into_iter()
         .map(|(node, mut findings)| {
             findings.sort_by(|a, b| worse(a, b));
-            let domain = claims.domain_of(node).map(|d| &d.name);
+            let domain = homes.get(node).copied();
             Suspect { node, domain, findings }
         })
         .collect();

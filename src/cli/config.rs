@@ -299,7 +299,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     };
     let claims = match (wanted.is_nobody(), &launcher) {
         (false, _) => Source::Sources(Box::new(wanted)),
-        (true, Launcher::Sim { scenario }) => Source::Scenario(scenario.clone()),
+        (true, Launcher::Sim { scenario, .. }) => Source::Scenario(scenario.clone()),
         (true, Launcher::Replay { run }) => Source::Run(run.clone()),
         (true, _) => {
             let message = "claims is missing, expected the name of a claims file, or [sources]";
@@ -518,7 +518,7 @@ impl Config {
     /// otherwise be every node's.
     pub fn check_stand_in(&self) -> Result<(), Failure> {
         let there = match &self.launcher {
-            Launcher::Sim { scenario } => fabric(scenario).map(|_| ()),
+            Launcher::Sim { scenario, .. } => fabric(scenario).map(|_| ()),
             Launcher::Replay { run } => stored::open_quietly(run).map(|_| ()),
             Launcher::Local
             | Launcher::Command { .. }

@@ -46,6 +46,10 @@ pub struct Section {
     /// With `sim`: the scenario file of the simulated fabric. Required there, and absent elsewhere.
     #[schemars(with = "Option<PathBuf>")]
     scenario: Option<Spanned<PathBuf>>,
+    /// With `sim`: whether every node has a worker of its own. `false` answers for all nodes in this
+    /// process, for fleets of thousands; probes of fabricgate's own are then unknown. Default: true.
+    #[schemars(with = "Option<bool>")]
+    workers: Option<Spanned<bool>>,
     /// With `replay`: the folder of the stored run. Required there, and absent elsewhere.
     #[schemars(with = "Option<PathBuf>")]
     run: Option<Spanned<PathBuf>>,
@@ -208,6 +212,7 @@ pub fn reach(
     };
     only(section.template.as_ref().map(|s| s.span().start), "template", LauncherKind::Command)?;
     only(section.scenario.as_ref().map(|s| s.span().start), "scenario", LauncherKind::Sim)?;
+    only(section.workers.as_ref().map(|s| s.span().start), "workers", LauncherKind::Sim)?;
     only(section.run.as_ref().map(|s| s.span().start), "run", LauncherKind::Replay)?;
     let pods = section.kubernetes.as_ref().map(|s| s.span().start);
     only(pods, "[launcher.kubernetes]", LauncherKind::Kubernetes)?;
@@ -239,7 +244,8 @@ pub fn reach(
             if section.parallel.is_none() {
                 reach.parallel = PARALLEL_HERE;
             }
-            Launcher::Sim { scenario: base.join(scenario.into_inner()) }
+            let workers = section.workers.as_ref().is_none_or(|workers| *workers.get_ref());
+            Launcher::Sim { scenario: base.join(scenario.into_inner()), workers }
         }
         LauncherKind::Slurm => Launcher::Slurm(Box::new(section.slurm(scontrol)?)),
         LauncherKind::Kubernetes => {

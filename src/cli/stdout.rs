@@ -1,6 +1,7 @@
 //! Writing the answer of a command.
 
 use std::io;
+use std::io::BufWriter;
 use std::io::Write;
 
 use serde::Serialize;
@@ -13,7 +14,12 @@ use crate::report::plain;
 /// the environment's fault.
 pub fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
+    ended(out.write_all(bytes).and_then(|()| out.flush()))
+}
+
+/// What became of writing to standard output.
+fn ended(written: io::Result<()>) -> anyhow::Result<()> {
+    match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| {
             Failure::Environment(format!("standard output cannot be written: {error}")).into()
@@ -29,14 +35,31 @@ pub fn text(text: &str) -> anyhow::Result<()> {
 
 /// Writes a value as one JSON document.
 pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    let mut document = serde_json::to_string_pretty(value)?;
-    document.push('\n');
-    bytes(plain::json(&document).as_bytes())
+    // Piece by piece: the plan of a large fleet has a hundred megabytes.
+    let out = BufWriter::with_capacity(1 << 16, anstream::stdout().lock());
+    let mut out = Plain(out);
+    let written = serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from);
+    ended(written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
 }
 
 /// Writes JSON that was made before: a document, or lines of them.
 pub fn document(document: &[u8]) -> anyhow::Result<()> {
     bytes(plain::json(&String::from_utf8_lossy(document)).as_bytes())
+}
+
+/// Escapes what steers a terminal in JSON that is made piece by piece. Each piece is
+/// text in itself: serde_json never cuts a character.
+struct Plain<W>(W);
+
+impl<W: Write> Write for Plain<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_all(plain::json(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Tells people something on standard error, where that still exists.

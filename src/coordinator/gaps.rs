@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::claims::Claims;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::parsed::Tool;
 use crate::model::raw;
@@ -83,37 +84,58 @@ pub fn of_run(plan: &Plan, results: &[RawResult], recordings: &[Recording]) -> V
 
 /// Puts gaps into verdicts: each is listed, and a node with one cannot pass.
 pub fn close(verdicts: &mut Verdicts, claims: &Claims, gaps: &[Gap]) {
+    if gaps.is_empty() {
+        return verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
+    }
+    // On a bad day there is a gap for everything that was planned: nothing is
+    // looked for in a list here.
+    let mut homes: BTreeMap<&NodeName, &DomainName> = BTreeMap::new();
+    for domain in &claims.domains {
+        domain.nodes.iter().for_each(|node| _ = homes.entry(node).or_insert(&domain.name));
+    }
+    let mut told: BTreeMap<String, usize> = BTreeMap::new();
+    for (at, unknown) in verdicts.unknown.iter().enumerate() {
+        told.entry(unknown.what.clone()).or_insert(at);
+    }
+    let mut known: BTreeMap<NodeName, usize> = BTreeMap::new();
+    for (at, verdict) in verdicts.nodes.iter().enumerate() {
+        known.entry(verdict.node.clone()).or_insert(at);
+    }
     for gap in gaps {
         verdicts.outcome = verdicts.outcome.max(Outcome::Unknown);
         let unknown = Unknown { what: gap.what.clone(), why: gap.why.clone() };
         // The cause says more than what the judge made of its effect.
-        match verdicts.unknown.iter_mut().find(|u| u.what == unknown.what) {
-            Some(effect) => *effect = unknown,
-            None => verdicts.unknown.push(unknown),
+        match told.get(&unknown.what) {
+            Some(at) => verdicts.unknown[*at] = unknown,
+            None => {
+                told.insert(unknown.what.clone(), verdicts.unknown.len());
+                verdicts.unknown.push(unknown);
+            }
         }
         let reason = format!("{}: {}", gap.what, gap.why);
         for node in &gap.nodes {
-            doubt(verdicts, claims, node, &reason);
+            let at = *known.entry(node.clone()).or_insert_with(|| {
+                let domain = homes.get(node).map(|domain| (*domain).clone());
+                verdicts.nodes.push(unmeasured(node, domain));
+                verdicts.nodes.len() - 1
+            });
+            doubt(&mut verdicts.nodes[at], &reason);
         }
     }
     verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
 }
 
+/// A node of which the judge has not heard, before its first gap is told.
+fn unmeasured(node: &NodeName, domain: Option<DomainName>) -> NodeVerdict {
+    let (outcome, reason) = (Outcome::Pass, String::new());
+    NodeVerdict { node: node.clone(), domain, outcome, reason, detectable: None }
+}
+
 /// A node with a gap cannot pass.
-fn doubt(verdicts: &mut Verdicts, claims: &Claims, node: &NodeName, reason: &str) {
-    match verdicts.nodes.iter_mut().find(|v| v.node == *node) {
-        Some(verdict) if verdict.outcome == Outcome::Pass => {
-            verdict.outcome = Outcome::Unknown;
-            reason.clone_into(&mut verdict.reason);
-        }
-        Some(_) => {}
-        None => verdicts.nodes.push(NodeVerdict {
-            node: node.clone(),
-            domain: claims.domain_of(node).map(|d| d.name.clone()),
-            outcome: Outcome::Unknown,
-            reason: reason.to_owned(),
-            detectable: None,
-        }),
+fn doubt(verdict: &mut NodeVerdict, reason: &str) {
+    if verdict.outcome == Outcome::Pass {
+        verdict.outcome = Outcome::Unknown;
+        reason.clone_into(&mut verdict.reason);
     }
 }
 

@@ -17,6 +17,7 @@ mod fleet;
 mod keep;
 mod measured;
 mod otherwise;
+mod played;
 mod replay;
 mod rounds;
 pub mod signals;
@@ -60,6 +61,7 @@ use fleet::Fleet;
 use judged::Judged;
 use keep::Keeper;
 use measured::Measured;
+use played::Played;
 use rounds::Ran;
 use rounds::Runner;
 use rounds::Source;
@@ -193,7 +195,7 @@ pub enum SweepError {
         path: PathBuf,
     },
     /// The stored run that should answer cannot be read.
-    #[error("the run that should answer cannot be read")]
+    #[error("what should answer in the place of nodes cannot be read")]
     Answers(#[source] RecordError),
     /// The runtime cannot be started.
     #[error("the runtime cannot be started")]
@@ -205,11 +207,13 @@ pub enum SweepError {
 pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
     // Before anything is written: without answers there is no run.
     let answers = match sweep.launcher {
-        Launcher::Replay { run } => {
-            Some(Arc::new(replay::Stored::open(run).map_err(SweepError::Answers)?))
+        Launcher::Replay { run } => Some(replay::Stored::open(run).map(Source::stored)),
+        Launcher::Sim { scenario, workers: false } => {
+            Some(Played::open(scenario, sweep.program.age.as_deref()).map(Source::played))
         }
         _ => None,
     };
+    let answers = answers.transpose().map_err(SweepError::Answers)?;
     let Begun { folder, mut measured, confirm: confirming, _lock } = begin(sweep)?;
     let mut record = RunRecord {
         format: record::RUN_FORMAT.to_owned(),
@@ -235,7 +239,7 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
             let format = record::CLAIMS_FORMAT.to_owned();
             let claims = ClaimsRecord { format, claims: sweep.claims.clone(), changes: None };
             folder.write_json(file::CLAIMS, &claims)?;
-            if let Launcher::Sim { scenario } = sweep.launcher {
+            if let Launcher::Sim { scenario, .. } = sweep.launcher {
                 // The file may be gone, or another, when the run is resumed.
                 let text = std::fs::read(scenario)
                     .map_err(|source| RecordError::Io { path: scenario.clone(), source })?;
@@ -349,14 +353,14 @@ impl Swept {
 async fn all_rounds(
     sweep: &Sweep<'_>,
     (folder, keeper): (&Folder, &Keeper),
-    answers: Option<Arc<replay::Stored>>,
+    answers: Option<Source>,
     stop: watch::Receiver<bool>,
     measured: &mut Measured,
     mut confirm: Option<Plan>,
 ) -> Result<Swept, RecordError> {
     let mut machines = Vec::new();
     let source = match answers {
-        Some(answers) => Source::Stored(answers),
+        Some(answers) => answers,
         None => {
             let nodes = sweep.plan.nodes().into_iter().cloned();
             let start = Fleet::start(sweep.launcher, sweep.program, sweep.connect, nodes);

@@ -21,6 +21,7 @@ use super::keep::Keeper;
 use super::measured::Measured;
 use super::otherwise::Lacking;
 use super::outputs;
+use super::played::Played;
 use super::progress::Progress;
 use super::replay::Stored;
 use super::step;
@@ -58,6 +59,20 @@ pub(super) enum Source {
     Live(Arc<Fleet>),
     /// A stored run.
     Stored(Arc<Stored>),
+    /// A simulated fabric in this process.
+    Played(Arc<Played>),
+}
+
+impl Source {
+    /// A stored run answers.
+    pub(super) fn stored(run: Stored) -> Self {
+        Self::Stored(Arc::new(run))
+    }
+
+    /// A simulated fabric answers.
+    pub(super) fn played(fabric: Played) -> Self {
+        Self::Played(Arc::new(fabric))
+    }
 }
 
 /// What rounds are run with.
@@ -157,7 +172,7 @@ impl Runner<'_> {
                 let (places, mut stop) = (Arc::clone(places), self.stop.clone());
                 let lacking = Arc::clone(&self.lacking);
                 tasks.spawn(async move {
-                    let Ok(_place) = places.acquire().await else { return None };
+                    let Ok(place) = places.acquire_owned().await else { return None };
                     if *stop.borrow() {
                         return None;
                     }
@@ -169,12 +184,18 @@ impl Runner<'_> {
                             let (result, outcome) = stored.answer(&step, reading);
                             (result, outcome, None)
                         }
+                        Source::Played(fabric) => {
+                            let (result, outcome) = fabric.answer(&what);
+                            (result, outcome, None)
+                        }
                     };
-                    Some((step, result, outcome, instead))
+                    // Its place is free when its output is on its way to the
+                    // disk: what waits for a slow one is no more than this.
+                    Some((step, result, outcome, instead, place))
                 });
             }
             while let Some(ended) = tasks.join_next().await {
-                let (step, result, outcome, instead) = match ended {
+                let (step, result, outcome, instead, _place) = match ended {
                     Ok(Some(ended)) => ended,
                     Ok(None) => continue,
                     Err(error) => match error.try_into_panic() {

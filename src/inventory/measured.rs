@@ -36,13 +36,22 @@ pub fn read(place: &str, since: &str, claims: &Claims, cells: &[Cell]) -> Said {
             *best = best.max(ratio);
         }
     }
-    for domain in &claims.domains {
-        let within = |node: &NodeName| domain.nodes.contains(node);
-        let pairs: Vec<((&NodeName, &NodeName), bool)> = best
-            .iter()
-            .filter(|((a, b), _)| within(a) && within(b))
-            .map(|(pair, ratio)| (*pair, OTHER_PATH <= *ratio))
-            .collect();
+    let mut homes: BTreeMap<&NodeName, BTreeSet<usize>> = BTreeMap::new();
+    for (at, domain) in claims.domains.iter().enumerate() {
+        for node in &domain.nodes {
+            homes.entry(node).or_default().insert(at);
+        }
+    }
+    // The pairs inside each domain; a node may be claimed by several.
+    let mut inside: BTreeMap<usize, Vec<((&NodeName, &NodeName), bool)>> = BTreeMap::new();
+    for ((a, b), ratio) in &best {
+        let (Some(one), Some(other)) = (homes.get(a), homes.get(b)) else { continue };
+        for at in one.intersection(other) {
+            inside.entry(*at).or_default().push(((*a, *b), OTHER_PATH <= *ratio));
+        }
+    }
+    for (at, domain) in claims.domains.iter().enumerate() {
+        let pairs = inside.remove(&at).unwrap_or_default();
         let parts = parts(&pairs);
         let is_one = parts.len() == 1;
         for (number, part) in parts.into_iter().enumerate() {

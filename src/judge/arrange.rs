@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use super::Case;
 use super::island::pair_matrices;
 use super::rails;
+use super::roster::Roster;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
@@ -36,6 +37,8 @@ pub(super) struct Domain<'a> {
     pub(super) across: Vec<&'a Recording>,
     /// What could not be settled.
     pub(super) doubts: Vec<Unknown>,
+    /// Its nodes by name.
+    roster: Roster<()>,
 }
 
 impl Domain<'_> {
@@ -46,7 +49,7 @@ impl Domain<'_> {
 
     /// The node a host name means: one of ours where it fits, else itself.
     pub(super) fn node_of_host(&self, host: &str) -> NodeName {
-        known_as(host, self.nodes.iter()).cloned().unwrap_or_else(|| NodeName::from(host))
+        self.roster.known_as(host).cloned().unwrap_or_else(|| NodeName::from(host))
     }
 
     /// Rank to GPU, from what the output says. Where several ranks of a host
@@ -76,7 +79,7 @@ pub(super) fn arrange<'a>(case: &Case<'a>) -> (Vec<Domain<'a>>, Claims) {
     let mut placed: Vec<(DomainName, Option<NodeName>, &'a Recording)> = Vec::new();
 
     // What ran across nodes comes first: it says which nodes belong together.
-    let folders: BTreeSet<&NodeName> = case
+    let folders: Roster<()> = case
         .recordings
         .iter()
         .filter_map(|r| match &r.scope {
@@ -84,83 +87,84 @@ pub(super) fn arrange<'a>(case: &Case<'a>) -> (Vec<Domain<'a>>, Claims) {
             Scope::Domain(_) | Scope::Pair(..) => None,
         })
         .collect();
+    let given: BTreeSet<&DomainName> = case.claims.domains.iter().map(|d| &d.name).collect();
     for recording in case.recordings {
         let Scope::Domain(folder) = &recording.scope else { continue };
         // What runs over the network says nothing of who shares a domain.
         if rails::is_of_network(recording) {
             continue;
         }
-        let name = place_domain(&mut claims, case.claims, folder, recording, &folders);
+        let name = match given.contains(folder) {
+            // A claim is what is tested: hosts beyond it are a finding, not members.
+            true => folder.clone(),
+            false => place_domain(&mut claims, folder, recording, &folders),
+        };
         placed.push((name, None, recording));
+    }
+    // The domain of every node; of one that two claim, the first.
+    let mut homes: Roster<DomainName> = Roster::default();
+    for domain in &claims.domains {
+        domain.nodes.iter().for_each(|node| homes.add(node, domain.name.clone()));
     }
     for recording in case.recordings {
         let Scope::Node(folder) = &recording.scope else { continue };
-        let all = claims.domains.iter().flat_map(|d| &d.nodes);
-        let node = known_as(folder.as_str(), all).unwrap_or(folder).clone();
-        if claims.domain_of(&node).is_none() {
-            claims.domains.push(unclaimed(DomainName::from(node.as_str()), vec![node.clone()]));
-        }
-        let name = claims.domain_of(&node).map(|d| d.name.clone());
-        placed.extend(name.map(|name| (name, Some(node), recording)));
+        let (node, name) = match homes.find(folder.as_str()) {
+            Some((node, name)) => (node.clone(), name.clone()),
+            None => (folder.clone(), alone(&mut claims, &mut homes, folder)),
+        };
+        placed.push((name, Some(node), recording));
     }
 
     for node in case.recordings.iter().filter(|r| rails::is_of_network(r)).flat_map(rails::named) {
-        if known_as(node.as_str(), claims.domains.iter().flat_map(|d| &d.nodes)).is_none() {
-            claims.domains.push(unclaimed(DomainName::from(node.as_str()), vec![node]));
+        if homes.find(node.as_str()).is_none() {
+            alone(&mut claims, &mut homes, &node);
         }
     }
 
+    let mut here: BTreeMap<DomainName, Vec<(Option<NodeName>, &'a Recording)>> = BTreeMap::new();
+    for (name, node, recording) in placed {
+        here.entry(name).or_default().push((node, recording));
+    }
     let domains = claims
         .domains
         .iter()
         .map(|claimed| {
-            let here = placed.iter().filter(|(name, _, _)| *name == claimed.name);
-            domain(case, claimed, here.map(|(_, node, recording)| (node.clone(), *recording)))
+            let here = here.get(&claimed.name).map_or(&[][..], Vec::as_slice);
+            domain(case, claimed, here.iter().cloned())
         })
         .collect();
     (domains, claims)
 }
 
-/// The node that a host name means: the one of that name, else the only one
-/// that differs in nothing but a DNS suffix.
-pub(super) fn known_as<'n>(
-    host: &str,
-    nodes: impl Iterator<Item = &'n NodeName> + Clone,
-) -> Option<&'n NodeName> {
-    let exact = nodes.clone().find(|n| n.as_str() == host);
-    exact.or_else(|| {
-        let mut alike = nodes.filter(|n| n.matches_host(host));
-        let first = alike.next()?;
-        alike.next().is_none().then_some(first)
-    })
+/// A domain of its own for a node that nobody claims, and its name.
+fn alone(claims: &mut Claims, homes: &mut Roster<DomainName>, node: &NodeName) -> DomainName {
+    let name = DomainName::from(node.as_str());
+    claims.domains.push(unclaimed(name.clone(), vec![node.clone()]));
+    homes.add(node, name.clone());
+    name
 }
 
 fn unclaimed(name: DomainName, nodes: Vec<NodeName>) -> ClaimedDomain {
     ClaimedDomain { name, nodes, platform: None, gpus_per_node: None, nic: None }
 }
 
-/// The domain that a recording across nodes belongs to: the one of that name,
-/// else the one most of its hosts are in, else a new one.
+/// The domain that a recording across nodes belongs to, where none of its name is
+/// claimed: the one that an earlier recording made, else the one most of its hosts are in, else a new one.
 fn place_domain(
     claims: &mut Claims,
-    given: &Claims,
     folder: &DomainName,
     recording: &Recording,
-    folders: &BTreeSet<&NodeName>,
+    folders: &Roster<()>,
 ) -> DomainName {
     // A node is called as its folder is, whatever DNS suffix the tool prints.
-    let named = |host: &str| {
-        known_as(host, folders.iter().copied()).cloned().unwrap_or_else(|| NodeName::from(host))
-    };
+    let named =
+        |host: &str| folders.known_as(host).cloned().unwrap_or_else(|| NodeName::from(host));
     let hosts: BTreeSet<&str> =
         recording.parsed.facts.ranks.iter().map(|r| r.host.as_str()).collect();
     if let Some(known) = claims.domains.iter_mut().find(|d| d.name == *folder) {
-        // A claim is what is tested: hosts beyond it are a finding, not members.
-        if given.domains.iter().all(|d| d.name != *folder) {
-            for host in hosts {
-                if !known.nodes.iter().any(|n| n.matches_host(host)) {
-                    known.nodes.push(named(host));
-                }
+        for host in hosts {
+            if !known.nodes.iter().any(|n| n.matches_host(host)) {
+                known.nodes.push(named(host));
             }
         }
         return folder.clone();
@@ -173,8 +177,8 @@ fn place_domain(
         return most.name.clone();
     }
     // A node has one domain: those that have one stay where they are.
-    let claimed: Vec<&NodeName> = claims.domains.iter().flat_map(|d| &d.nodes).collect();
-    let free = hosts.iter().filter(|h| known_as(h, claimed.iter().copied()).is_none());
+    let claimed: Roster<()> = claims.domains.iter().flat_map(|d| &d.nodes).collect();
+    let free = hosts.iter().filter(|h| claimed.known_as(h).is_none());
     let nodes = free.map(|h| named(h)).collect::<BTreeSet<_>>().into_iter().collect();
     claims.domains.push(unclaimed(folder.clone(), nodes));
     folder.clone()
@@ -203,6 +207,7 @@ fn domain<'a>(
     Domain {
         name: claimed.name.clone(),
         nodes: claimed.nodes.clone(),
+        roster: claimed.nodes.iter().collect(),
         gpus_per_node: claimed.gpus_per_node.or(platform.and_then(|p| p.gpus_per_node)),
         platform,
         nic: claimed.nic.as_deref().and_then(|name| case.catalogue.platform(name)),

@@ -19,6 +19,7 @@ use super::island::Island;
 use super::ledger::Ledger;
 use super::membership;
 use super::robust;
+use super::roster::Roster;
 use super::severed;
 use super::state::says_nothing;
 use crate::model::facts::GpuFabric;
@@ -190,32 +191,54 @@ fn one_clique_apart(
 fn between(domains: &[Domain<'_>], shown: &[Shown<'_>], ledger: &mut Ledger) {
     let rates = across(domains, ledger);
     let cliques: Vec<Option<&str>> = shown.iter().map(main_clique).collect();
-    for (at, a) in domains.iter().enumerate() {
-        for (skipped, (b, other)) in domains.iter().zip(&cliques).skip(at + 1).enumerate() {
-            let clique = cliques[at].filter(|clique| *other == Some(*clique));
-            let read = rates.get(&(&a.name, &b.name)).or_else(|| rates.get(&(&b.name, &a.name)));
-            if clique.is_none() && read.is_none() {
+    for (first, second) in worth_a_word(domains, &cliques, &rates) {
+        let (a, b) = (&domains[first], &domains[second]);
+        let clique = cliques[first].filter(|clique| cliques[second] == Some(*clique));
+        let read = rates.get(&(&a.name, &b.name)).or_else(|| rates.get(&(&b.name, &a.name)));
+        let found = match read {
+            Some(read) => pair(a, b, clique, read),
+            None => Some(unmeasured(a, b, clique.unwrap_or(""))),
+        };
+        let Some(mut found) = found else { continue };
+        for index in [first, second] {
+            let Some((node, file)) = clique.and_then(|c| shown[index].get(c)?.first()) else {
                 continue;
-            }
-            let found = match read {
-                Some(read) => pair(a, b, clique, read),
-                None => Some(unmeasured(a, b, clique.unwrap_or(""))),
             };
-            let Some(mut found) = found else { continue };
-            for index in [at, at + 1 + skipped] {
-                let Some((node, file)) = clique.and_then(|c| shown[index].get(c)?.first()) else {
-                    continue;
-                };
-                let detail = format!("{node} shows clique {}", clique.unwrap_or(""));
-                found = found.because(file, None, detail);
-            }
-            if found.class == MERGED {
-                let why = super::nodes::but(&found.summary);
-                b.nodes.iter().for_each(|node| ledger.doubt(node, why.clone()));
-            }
-            ledger.find(found);
+            let detail = format!("{node} shows clique {}", clique.unwrap_or(""));
+            found = found.because(file, None, detail);
         }
+        if found.class == MERGED {
+            let why = super::nodes::but(&found.summary);
+            b.nodes.iter().for_each(|node| ledger.doubt(node, why.clone()));
+        }
+        ledger.find(found);
     }
+}
+
+/// The pairs of domains, in their order, that show one clique or between which
+/// something was read: few of all there are.
+fn worth_a_word(
+    domains: &[Domain<'_>],
+    cliques: &[Option<&str>],
+    rates: &Across<'_>,
+) -> BTreeSet<(usize, usize)> {
+    let mut sharing: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, clique) in cliques.iter().enumerate() {
+        sharing.entry((*clique).unwrap_or("")).or_default().push(at);
+    }
+    sharing.remove("");
+    let same = sharing.values().flat_map(|all| {
+        all.iter().enumerate().flat_map(|(i, a)| all[i + 1..].iter().map(|b| (*a, *b)))
+    });
+    let mut places: BTreeMap<&DomainName, Vec<usize>> = BTreeMap::new();
+    for (at, domain) in domains.iter().enumerate() {
+        places.entry(&domain.name).or_default().push(at);
+    }
+    let read = rates.keys().flat_map(|(a, b)| {
+        let of = |name| places.get(name).map_or(&[][..], Vec::as_slice);
+        of(*a).iter().flat_map(move |a| of(*b).iter().map(|b| (*a.min(b), *a.max(b))))
+    });
+    same.chain(read).collect()
 }
 
 /// Two claimed domains that show one clique, and nothing was read between them.
@@ -294,14 +317,17 @@ fn pair(
 /// those is accounted for here.
 fn across<'d>(domains: &'d [Domain<'_>], ledger: &mut Ledger) -> Across<'d> {
     let mut rates = Across::new();
+    let mut homes: Roster<usize> = Roster::default();
+    for (at, domain) in domains.iter().enumerate() {
+        domain.nodes.iter().for_each(|node| homes.add(node, at));
+    }
     for holder in domains {
         let mut told = !holder.across.is_empty();
         for recording in &holder.across {
             let label = island::labels(holder, recording, None);
             let end = |text: &str| {
                 let node = label(text)?.node;
-                let of = |d: &Domain<'_>| d.nodes.iter().any(|n| n.matches_host(node.as_str()));
-                let home = domains.iter().position(of)?;
+                let home = *homes.find(node.as_str())?.1;
                 let spans = domains[home].platform.is_some_and(Platform::spans_nodes);
                 spans.then_some((home, node))
             };

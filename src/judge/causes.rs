@@ -12,6 +12,7 @@ use super::finding::finding;
 use super::finding::of_domain;
 use super::finding::of_node;
 use super::ledger::Ledger;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -43,13 +44,28 @@ const SMALLEST_DOMAIN: usize = 4;
 
 /// Merges what has one cause.
 pub(super) fn merge(domains: &[Domain<'_>], ledger: &mut Ledger) {
+    // Most nodes show nothing of the kind, and those of a large fleet are many.
+    let shown: BTreeSet<(DomainName, NodeName, &str)> = ledger
+        .findings
+        .iter()
+        .filter(|f| f.locus.kind == LocusKind::Gpu)
+        .filter_map(|f| {
+            let class = SHARED.iter().find(|class| **class == f.class)?;
+            Some((f.locus.domain.clone()?, f.locus.node.clone()?, *class))
+        })
+        .collect();
+    let domains_shown: BTreeSet<(&DomainName, &str)> =
+        shown.iter().map(|(domain, _, class)| (domain, *class)).collect();
     for domain in domains {
-        for class in SHARED {
+        for class in SHARED.iter().filter(|class| domains_shown.contains(&(&domain.name, **class)))
+        {
             if domain.spans_nodes() {
                 lift_to_domain(domain, class, ledger);
             }
             for node in &domain.nodes {
-                lift_to_node(domain, node, class, ledger);
+                if shown.contains(&(domain.name.clone(), node.clone(), *class)) {
+                    lift_to_node(domain, node, class, ledger);
+                }
             }
         }
     }

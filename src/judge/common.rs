@@ -4,6 +4,7 @@
 //! Works on findings about levels; it measures nothing and blames nobody.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::arrange::Domain;
 use super::fabric;
@@ -16,6 +17,8 @@ use super::level;
 use super::nodes;
 use super::peel;
 use super::robust;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -43,14 +46,16 @@ pub(super) fn judge(
         }
     }
     for (platform, islands) in platforms {
-        let is_level = |f: &Finding, island: &Island<'_>| {
-            let kind = f.locus.kind;
-            f.rule.starts_with(level::RULE)
-                && f.locus.domain.as_ref() == Some(&island.domain)
-                && f.locus.node == island.node
-                && matches!(kind, LocusKind::Node | LocusKind::Plane | LocusKind::Domain)
+        let mut levels: BTreeMap<(Option<&DomainName>, Option<&NodeName>), &Finding> =
+            BTreeMap::new();
+        for f in ledger.findings.iter().filter(|f| f.rule.starts_with(level::RULE)) {
+            if matches!(f.locus.kind, LocusKind::Node | LocusKind::Plane | LocusKind::Domain) {
+                levels.entry((f.locus.domain.as_ref(), f.locus.node.as_ref())).or_insert(f);
+            }
+        }
+        let about = |island: &Island<'_>| {
+            levels.get(&(Some(&island.domain), island.node.as_ref())).copied()
         };
-        let about = |island: &Island<'_>| ledger.findings.iter().find(|f| is_level(f, island));
         let low: Vec<(&Island<'_>, Finding)> =
             islands.iter().filter_map(|(i, _)| Some((*i, about(i)?.clone()))).collect();
         #[expect(clippy::cast_precision_loss, reason = "counts of islands")]
@@ -89,12 +94,13 @@ pub(super) fn judge(
                 evidence
             }));
         }
-        let gone: Vec<String> = low.iter().map(|(_, f)| f.id.clone()).collect();
+        let gone: BTreeSet<String> = low.iter().map(|(_, f)| f.id.clone()).collect();
         ledger.findings.retain(|f| !gone.contains(&f.id));
         let why = nodes::but(&found.summary);
+        let by_name: BTreeMap<&DomainName, &Domain<'_>> =
+            domains.iter().rev().map(|d| (&d.name, d)).collect();
         for (island, _) in &low {
-            let domain = domains.iter().find(|d| d.name == island.domain);
-            let all = domain.into_iter().flat_map(|d| &d.nodes);
+            let all = by_name.get(&island.domain).into_iter().flat_map(|d| &d.nodes);
             for node in all.filter(|n| island.node.as_ref().is_none_or(|own| own == *n)) {
                 ledger.doubt(node, why.clone());
             }

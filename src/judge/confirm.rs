@@ -5,12 +5,14 @@
 //! that was looked at again and not seen becomes unknown; one that could not be
 //! looked at again stays as it was.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::Judgement;
 use super::finding::percent;
 use super::nodes;
 use super::rails;
+use super::roster::Roster;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
 use crate::model::recording::Recording;
@@ -19,6 +21,7 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
+use crate::model::verdict::Unknown;
 use crate::model::verdict::Verdicts;
 use crate::plan::CONFIRM_STAGE;
 
@@ -87,21 +90,25 @@ pub fn cleared(judgement: &Judgement, recordings: &[Recording]) -> BTreeSet<Node
         .collect();
     let good = judgement.verdicts.nodes.iter().filter(|n| n.outcome <= Outcome::Unknown);
     let good = good.map(|n| &n.node).filter(|n| !named.contains(*n));
-    let measured =
-        |node: &&NodeName| recordings.iter().any(|r| has_numbers(r) && took_part(r, node));
-    good.filter(measured).cloned().collect()
+    let with_numbers = recordings.iter().filter(|r| has_numbers(r));
+    let mut measured: Roster<()> = Roster::default();
+    with_numbers.flat_map(nodes_of).for_each(|node| measured.add(&node, ()));
+    good.filter(|node| measured.has(node.as_str())).cloned().collect()
 }
 
 /// What the second look is judged from: everything of the confirm stage, and of
 /// before what no suspect took part in.
 pub fn second_case(recordings: &[Recording], suspects: &[Suspect]) -> Vec<Recording> {
+    // Suspects by rail, and those that are not of the network.
+    let mut named: BTreeMap<Option<Option<String>>, Roster<()>> = BTreeMap::new();
+    for suspect in suspects {
+        let here = named.entry(suspect.network.then(|| suspect.rail.clone())).or_default();
+        std::iter::once(&suspect.node).chain(&suspect.peer).for_each(|node| here.add(node, ()));
+    }
     let is_tainted = |recording: &Recording| {
         let network = rails::is_of_network(recording);
-        let here = suspects.iter().filter(|s| s.network == network);
-        let rail = rails::rail_of(recording);
-        here.filter(|s| !network || s.rail == rail).any(|s| {
-            took_part(recording, &s.node) || s.peer.iter().any(|peer| took_part(recording, peer))
-        })
+        let here = named.get(&network.then(|| rails::rail_of(recording)));
+        here.is_some_and(|here| nodes_of(recording).iter().any(|node| here.has(node.as_str())))
     };
     let kept = recordings.iter().filter(|r| r.stage == Some(CONFIRM_STAGE) || !is_tainted(r));
     kept.cloned().collect()
@@ -162,7 +169,7 @@ pub fn confirm(first: &Verdicts, second: &Verdicts, again: &[&Recording]) -> Ver
     }
     out.nodes =
         first.nodes.iter().map(|n| verdict(n, &out.findings, &dropped, &resolved)).collect();
-    let stale = nodes::unknown(&first.nodes);
+    let stale: BTreeSet<Unknown> = nodes::unknown(&first.nodes).into_iter().collect();
     out.unknown.retain(|unknown| !stale.contains(unknown));
     out.outcome = nodes::worst(&out.nodes, &out.findings, &out.unknown);
     out.unknown.extend(nodes::unknown(&out.nodes));

@@ -29,6 +29,13 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
     if domain.own.is_empty() && domain.across.is_empty() && !by_network {
         ledger.unknown(format!("domain {}", domain.name), "nothing was measured");
     }
+    let met: BTreeSet<NodeName> = domain
+        .across
+        .iter()
+        .filter(|recording| has_numbers(recording))
+        .flat_map(|recording| domain.gpus_of_ranks(&recording.parsed).into_values())
+        .map(|gpu| gpu.node)
+        .collect();
     for node in &domain.nodes {
         // No GPU is claimed: the network is all there is to it.
         if domain.gpus_per_node == Some(0) {
@@ -45,9 +52,7 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
         if let Some(must) = domain.gpus_per_node {
             count_gpus(domain, node, must, ledger);
         }
-        if 1 < domain.nodes.len()
-            && !domain.across.iter().any(|r| took_part(domain, r, node) && has_numbers(r))
-        {
+        if 1 < domain.nodes.len() && !met.contains(node) {
             ledger.doubt(node, "it was not measured against other nodes of its domain");
         }
     }
@@ -86,10 +91,6 @@ fn blank_host_copies(domain: &Domain<'_>, node: &NodeName, ledger: &mut Ledger) 
 fn strangers(domain: &Domain<'_>) -> BTreeSet<NodeName> {
     let hosts = domain.across.iter().flat_map(|r| domain.gpus_of_ranks(&r.parsed).into_values());
     hosts.map(|gpu| gpu.node).filter(|node| !domain.nodes.contains(node)).collect()
-}
-
-fn took_part(domain: &Domain<'_>, recording: &Recording, node: &NodeName) -> bool {
-    domain.gpus_of_ranks(&recording.parsed).values().any(|gpu| gpu.node == *node)
 }
 
 fn has_numbers(recording: &Recording) -> bool {

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use super::finding::finding;
 use super::finding::percent;
+use super::rails;
 use super::rails::Rail;
 use super::rails::ordered;
 use super::robust;
@@ -38,11 +39,9 @@ pub(super) struct Shared {
 /// Judges the leaves of a rail. `levels` are those of the groups.
 pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared {
     let mut out = Shared::default();
-    let leaf_of: Vec<Option<usize>> = rail
-        .nodes
-        .iter()
-        .map(|node| claims.leaves.iter().position(|leaf| leaf.nodes.contains(node)))
-        .collect();
+    let claimed = rails::leaves(claims);
+    let leaf_of: Vec<Option<usize>> =
+        rail.nodes.iter().map(|node| claimed.get(node).copied()).collect();
     // What pairs inside leaves show in the same test is the reference.
     let reference = |group: usize| {
         let wanted = &rail.groups[group].testcase;

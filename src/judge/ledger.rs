@@ -12,6 +12,8 @@ use crate::model::verdict::Unknown;
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) findings: Vec<Finding>,
+    /// Where each finding was when it was entered, by id.
+    places: BTreeMap<String, usize>,
     pub(super) unknown: Vec<Unknown>,
     pub(super) notes: Vec<String>,
     /// Why a node cannot pass, first reason first.
@@ -26,7 +28,8 @@ impl Ledger {
     /// Adds a finding, unless the same part is already found guilty of the
     /// same; then its evidence joins the first.
     pub(super) fn find(&mut self, finding: Finding) {
-        if let Some(known) = self.findings.iter_mut().find(|f| f.id == finding.id) {
+        if let Some(at) = self.place(&finding.id) {
+            let known = &mut self.findings[at];
             let outcome = known.outcome.max(finding.outcome);
             // What was measured says more than what was reported.
             let mut second = finding;
@@ -41,7 +44,19 @@ impl Ledger {
             }
             return;
         }
+        self.places.insert(finding.id.clone(), self.findings.len());
         self.findings.push(finding);
+    }
+
+    /// Where the finding of this id is. Others take findings out of the list,
+    /// so what is remembered is looked at before it is believed.
+    fn place(&mut self, id: &str) -> Option<usize> {
+        let at = *self.places.get(id)?;
+        if self.findings.get(at).is_some_and(|f| f.id == id) {
+            return Some(at);
+        }
+        self.places = self.findings.iter().enumerate().map(|(at, f)| (f.id.clone(), at)).collect();
+        self.places.get(id).copied()
     }
 
     /// Something is not known.

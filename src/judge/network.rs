@@ -14,6 +14,7 @@ use super::finding::finding;
 use super::finding::percent;
 use super::finding::rate;
 use super::finding::round;
+use super::island::PairReading;
 use super::leaves;
 use super::ledger::Ledger;
 use super::nic;
@@ -23,6 +24,7 @@ use super::peel::Peeled;
 use super::peel::Statistic;
 use super::peel::Word;
 use super::rails;
+use super::rails::ByEnd;
 use super::rails::Group;
 use super::rails::Rail;
 use super::rails::ordered;
@@ -110,13 +112,13 @@ pub(super) fn judge(
 
 /// Nodes without GPUs that were measured on some claimed rail and not on all.
 fn not_measured(homes: &Homes<'_>, claims: &Claims, rails: &[Rail<'_>], ledger: &mut Ledger) {
-    let read = |rail: &str, node: &NodeName| {
-        let rail = rails.iter().find(|r| r.name.as_deref() == Some(rail));
-        rail.is_some_and(|rail| {
-            let at = rail.nodes.iter().position(|n| n == node);
-            at.is_some_and(|at| rail.readings.iter().any(|r| r.src == at || r.dst == at))
-        })
-    };
+    let mut met: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
+    for rail in rails {
+        let ends = rail.readings.iter().flat_map(|r| [&rail.nodes[r.src], &rail.nodes[r.dst]]);
+        let Some(name) = rail.name.as_deref() else { continue };
+        met.entry(name).or_insert_with(|| ends.collect());
+    }
+    let read = |rail: &str, node: &NodeName| met.get(rail).is_some_and(|met| met.contains(node));
     for node in homes.domains.keys().filter(|node| homes.has_no_gpu(node)) {
         for claimed in claims.rails.iter().filter(|claimed| !read(&claimed.name, node)) {
             ledger.doubt(node, format!("{} was not measured", claimed.name));
@@ -149,23 +151,23 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
     let peeled = peel::peel(&field, Statistic::Median);
     let sigma = repeated.unwrap_or(peeled.sigma);
     let pairs = Pairs::of(rail, &peeled, &start, sigma);
-    blamed(homes, rail, &peeled, &pairs.levels, ledger);
-    low_pairs(homes, rail, &pairs, ledger);
+    let by_end = rail.by_end();
+    blamed(homes, (rail, &by_end), &peeled, &pairs.levels, ledger);
+    low_pairs(homes, (rail, &by_end), &pairs, ledger);
     let at = |kind, node: &NodeName| homes.at(kind, node, rail);
     steady_paths::judge(rail, &pairs.levels, sigma, at, ledger);
-    let low = whole(homes, rail, &pairs.levels, ledger);
+    let low = whole(homes, (rail, &by_end), &pairs.levels, ledger);
     for end in met {
         let node = &rail.nodes[end];
         ledger.measure(node);
         if !homes.has_no_gpu(node) {
             continue;
         }
-        let groups = rail.readings.iter().filter(|r| r.src == end || r.dst == end);
-        if groups.into_iter().any(|r| expected(&rail.groups[r.group]).is_some()) {
+        if by_end[end].iter().any(|r| expected(&rail.groups[r.group]).is_some()) {
             ledger.compare(node);
         }
-        let own = rail.readings.iter().filter(|r| r.src == end).count();
-        let other = rail.readings.iter().filter(|r| r.dst == end).count();
+        let own = by_end[end].iter().filter(|r| r.src == end).count();
+        let other = by_end[end].iter().filter(|r| r.dst == end).count();
         let fewest = [own, other].into_iter().filter(|n| 0 < *n).min().unwrap_or(1);
         let alone = || peel::smallest(robust::median_error(sigma, fewest));
         let detectable = peeled.detectable[end].unwrap_or_else(alone);
@@ -332,21 +334,31 @@ impl Pairs {
         }
     }
 
-    /// With how many partners besides `peer` this end is fine.
-    fn good_partners(&self, end: usize, peer: usize) -> usize {
-        let mut partners: BTreeMap<usize, bool> = BTreeMap::new();
-        for cell in self.cells.iter().filter(|c| c.src == end || c.dst == end) {
-            let other = if cell.src == end { cell.dst } else { cell.src };
-            *partners.entry(other).or_insert(true) &= !cell.low;
+    /// The cells of every end that has any.
+    fn by_end(&self) -> BTreeMap<usize, Vec<&Cell>> {
+        let mut by_end: BTreeMap<usize, Vec<&Cell>> = BTreeMap::new();
+        for cell in &self.cells {
+            by_end.entry(cell.src).or_default().push(cell);
+            by_end.entry(cell.dst).or_default().push(cell);
         }
-        partners.into_iter().filter(|(other, good)| *other != peer && *good).count()
+        by_end
     }
+}
+
+/// With how many partners besides `peer` an end is fine.
+fn good_partners(by_end: &BTreeMap<usize, Vec<&Cell>>, end: usize, peer: usize) -> usize {
+    let mut partners: BTreeMap<usize, bool> = BTreeMap::new();
+    for cell in by_end.get(&end).into_iter().flatten() {
+        let other = if cell.src == end { cell.dst } else { cell.src };
+        *partners.entry(other).or_insert(true) &= !cell.low;
+    }
+    partners.into_iter().filter(|(other, good)| *other != peer && *good).count()
 }
 
 /// Ends of the rail that are low with everybody.
 fn blamed(
     homes: &Homes<'_>,
-    rail: &Rail<'_>,
+    (rail, by_end): (&Rail<'_>, &ByEnd<'_>),
     peeled: &Peeled,
     levels: &[f64],
     ledger: &mut Ledger,
@@ -356,7 +368,7 @@ fn blamed(
         let node = &rail.nodes[end];
         let both = [Direction::Tx, Direction::Rx];
         let [tx, rx] = both.map(|d| peeled.blames(end, d));
-        let read = |direction| of_end(rail, peeled, end, direction).next().is_some();
+        let read = |direction| of_end(by_end, peeled, end, direction).next().is_some();
         let one_way = (tx != rx && both.iter().all(|d| read(*d))).then(|| both[usize::from(rx)]);
         let blame = peeled
             .blames
@@ -365,7 +377,7 @@ fn blamed(
             .min_by(|a, b| a.ratio.total_cmp(&b.ratio))
             .expect("a blamed end has a blame");
         let mut by_group: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-        for (group, value) in of_end(rail, peeled, end, blame.direction) {
+        for (group, value) in of_end(by_end, peeled, end, blame.direction) {
             by_group.entry(group).or_default().push(value);
         }
         let shown = by_group.iter_mut().max_by_key(|(g, v)| (v.len(), std::cmp::Reverse(**g)));
@@ -396,14 +408,10 @@ fn blamed(
             .numbers(measured, level, Unit::GigabytesPerSecond)
             .saying(said);
         found.detectable = Some(round(blame.detectable));
-        let partners: BTreeSet<usize> = rail
-            .readings
-            .iter()
-            .filter(|r| r.src == end || r.dst == end)
-            .map(|r| if r.src == end { r.dst } else { r.src })
-            .collect();
+        let partners: BTreeSet<usize> =
+            by_end[end].iter().map(|r| if r.src == end { r.dst } else { r.src }).collect();
         for partner in partners {
-            found = with_files(found, rail, (end, partner), testcase);
+            found = with_files(found, (rail, by_end), (end, partner), testcase);
         }
         ledger.find(found);
     }
@@ -412,19 +420,18 @@ fn blamed(
 /// Adds the files in which two ends met.
 fn with_files(
     mut found: Finding,
-    rail: &Rail<'_>,
+    (rail, by_end): (&Rail<'_>, &ByEnd<'_>),
     (a, b): (usize, usize),
     testcase: &str,
 ) -> Finding {
     const MOST_FILES: usize = 6;
     for file in rail.files_of(a, b) {
         if found.evidence.len() < MOST_FILES {
-            let between = |r: &&super::island::PairReading| {
+            let between = |r: &&&PairReading| {
                 ordered(r.src, r.dst) == ordered(a, b)
                     && *rail.groups[r.group].testcase == *testcase
             };
-            let mut values: Vec<f64> =
-                rail.readings.iter().filter(between).map(|r| r.value).collect();
+            let mut values: Vec<f64> = by_end[a].iter().filter(between).map(|r| r.value).collect();
             let middle = robust::median(&mut values).unwrap_or(0.0);
             let detail =
                 format!("{} and {}: {} GB/s (median)", rail.nodes[a], rail.nodes[b], rate(middle));
@@ -436,21 +443,27 @@ fn with_files(
 
 /// Readings of an end in one direction, with partners that are not blamed.
 fn of_end<'r>(
-    rail: &'r Rail<'_>,
+    by_end: &'r ByEnd<'_>,
     peeled: &'r Peeled,
     end: usize,
     direction: Direction,
 ) -> impl Iterator<Item = (usize, f64)> + 'r {
-    let mine = move |r: &&super::island::PairReading| match direction {
+    let mine = move |r: &&&PairReading| match direction {
         Direction::Rx => r.dst == end && !peeled.blames(r.src, Direction::Tx),
         _ => r.src == end && !peeled.blames(r.dst, Direction::Rx),
     };
-    rail.readings.iter().filter(mine).map(|r| (r.group, r.value))
+    by_end[end].iter().filter(mine).map(|r| (r.group, r.value))
 }
 
 /// Pairs that are low while neither end is blamed.
-fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Ledger) {
+fn low_pairs(
+    homes: &Homes<'_>,
+    (rail, by_end): (&Rail<'_>, &ByEnd<'_>),
+    pairs: &Pairs,
+    ledger: &mut Ledger,
+) {
     let mut low: BTreeMap<(usize, usize), Vec<&Cell>> = BTreeMap::new();
+    let of_end = pairs.by_end();
     for cell in pairs.cells.iter().filter(|c| c.low) {
         low.entry(ordered(cell.src, cell.dst)).or_default().push(cell);
     }
@@ -461,7 +474,7 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
         let level = pairs.levels[lowest.group];
         let mut readings: Vec<f64> =
             cells.iter().flat_map(|c| c.readings.iter().copied()).collect();
-        let good = [pairs.good_partners(a, b), pairs.good_partners(b, a)];
+        let good = [good_partners(&of_end, a, b), good_partners(&of_end, b, a)];
         let acquitted = good.iter().all(|partners| 0 < *partners);
         let (from, to) = (&rail.nodes[lowest.src], &rail.nodes[lowest.dst]);
         let over = rail.over();
@@ -475,7 +488,9 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
             continue;
         }
         let ways: BTreeSet<usize> = cells.iter().map(|c| c.src).collect();
-        let measured_back = pairs.cells.iter().any(|c| (c.src, c.dst) == (lowest.dst, lowest.src));
+        let back = (lowest.dst, lowest.src);
+        let measured_back =
+            of_end.get(&a).is_some_and(|all| all.iter().any(|c| (c.src, c.dst) == back));
         let one_way = (ways.len() == 1 && measured_back).then_some(Direction::Tx);
         // A pair that is low both ways has one name, whichever way is lower.
         let (from, to) = if one_way.is_none() && to < from { (to, from) } else { (from, to) };
@@ -524,7 +539,7 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
         let found = finding(outcome, PATH_LOW, locus, &rule)
             .numbers(level * lowest.median, level, Unit::GigabytesPerSecond)
             .saying(said);
-        ledger.find(with_files(found, rail, (a, b), &group.testcase));
+        ledger.find(with_files(found, (rail, by_end), (a, b), &group.testcase));
     }
 }
 
@@ -532,7 +547,7 @@ fn low_pairs(homes: &Homes<'_>, rail: &Rail<'_>, pairs: &Pairs, ledger: &mut Led
 /// why its nodes cannot pass then.
 fn whole(
     homes: &Homes<'_>,
-    rail: &Rail<'_>,
+    (rail, by_end): (&Rail<'_>, &ByEnd<'_>),
     levels: &[f64],
     ledger: &mut Ledger,
 ) -> Option<String> {
@@ -574,7 +589,7 @@ fn whole(
         .saying(said.clone());
     let pairs: Vec<(usize, usize)> = rail.files.keys().copied().take(4).collect();
     for pair in pairs {
-        found = with_files(found, rail, pair, &group.testcase);
+        found = with_files(found, (rail, by_end), pair, &group.testcase);
     }
     ledger.find(found);
     Some(format!("nothing against it, but {said}"))

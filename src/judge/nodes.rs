@@ -4,6 +4,9 @@
 //! wrong with a domain, a plane or the instrument keeps a node from passing
 //! and says nothing against it. A slow pair has two ends and either may be it.
 
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
 use super::arrange::Domain;
 use super::asserted;
 use super::ledger::Ledger;
@@ -19,8 +22,11 @@ use crate::model::verdict::Unknown;
 
 /// The verdicts of all nodes of these domains, in order of name.
 pub(super) fn verdicts(domains: &[Domain<'_>], ledger: &Ledger) -> Vec<NodeVerdict> {
-    let mut nodes: Vec<NodeVerdict> =
-        domains.iter().flat_map(|d| d.nodes.iter().map(|n| verdict(d, n, ledger))).collect();
+    let about = About::of(&ledger.findings);
+    let mut nodes: Vec<NodeVerdict> = domains
+        .iter()
+        .flat_map(|d| d.nodes.iter().map(|n| verdict(d, n, &about.both(&d.name, n), ledger)))
+        .collect();
     nodes.sort_by(|a, b| a.node.cmp(&b.node));
     nodes
 }
@@ -64,7 +70,46 @@ fn is_inside(finding: &Finding, node: &NodeName) -> bool {
     peer == node.as_str() || peer.rsplit_once(':').is_some_and(|(n, _)| n == node.as_str())
 }
 
-fn verdict(domain: &Domain<'_>, node: &NodeName, ledger: &Ledger) -> NodeVerdict {
+/// Findings by what they name: few of all concern a node or its domain.
+#[derive(Default)]
+struct About<'f> {
+    findings: &'f [Finding],
+    nodes: BTreeMap<&'f str, Vec<usize>>,
+    domains: BTreeMap<&'f DomainName, Vec<usize>>,
+}
+
+impl<'f> About<'f> {
+    fn of(findings: &'f [Finding]) -> Self {
+        let mut about = Self { findings, ..Self::default() };
+        for (at, finding) in findings.iter().enumerate() {
+            let peer = finding.locus.peer.as_deref();
+            let host = peer.and_then(|peer| peer.rsplit_once(':')).map(|(node, _)| node);
+            let own = finding.locus.node.as_ref().map(NodeName::as_str);
+            for name in [own, peer, host].into_iter().flatten() {
+                about.nodes.entry(name).or_default().push(at);
+            }
+            if let Some(domain) = &finding.locus.domain {
+                about.domains.entry(domain).or_default().push(at);
+            }
+        }
+        about
+    }
+
+    /// Those that name this node or its domain, in the order they were found.
+    fn both(&self, domain: &DomainName, node: &NodeName) -> Vec<&'f Finding> {
+        let all = self.nodes.get(node.as_str()).into_iter().chain(self.domains.get(domain));
+        let all: BTreeSet<usize> = all.flatten().copied().collect();
+        all.into_iter().map(|at| &self.findings[at]).collect()
+    }
+}
+
+/// The verdict of a node, from the findings that name it or its domain.
+fn verdict(
+    domain: &Domain<'_>,
+    node: &NodeName,
+    findings: &[&Finding],
+    ledger: &Ledger,
+) -> NodeVerdict {
     let detectable = ledger.detectable.get(node).copied().map(super::finding::round);
     let say = |outcome, reason: String| NodeVerdict {
         node: node.clone(),
@@ -74,7 +119,7 @@ fn verdict(domain: &Domain<'_>, node: &NodeName, ledger: &Ledger) -> NodeVerdict
         detectable,
     };
     let against: Vec<&Finding> =
-        ledger.findings.iter().filter(|f| is_against(f, domain, node)).collect();
+        findings.iter().copied().filter(|f| is_against(f, domain, node)).collect();
     let worst = against
         .iter()
         .copied()
@@ -93,10 +138,10 @@ fn verdict(domain: &Domain<'_>, node: &NodeName, ledger: &Ledger) -> NodeVerdict
     if let Some(doubt) = domain.doubts.first() {
         return say(Outcome::Unknown, doubt.why.clone());
     }
-    let explained = ledger.findings.iter().any(|f| is_part(f) && in_domain(f, domain));
+    let explained = findings.iter().any(|f| is_part(f) && in_domain(f, domain));
     let touched =
-        |f: &&Finding| touches(f, Some(&domain.name), node) && !(explained && is_collective(f));
-    match (ledger.compared.get(node), ledger.findings.iter().find(touched)) {
+        |f: &&&Finding| touches(f, Some(&domain.name), node) && !(explained && is_collective(f));
+    match (ledger.compared.get(node), findings.iter().find(touched)) {
         (Some(true), Some(finding)) => say(Outcome::Unknown, but(&finding.summary)),
         (Some(true), None) => say(Outcome::Pass, AS_EXPECTED.to_owned()),
         (Some(false), _) => say(Outcome::Unknown, "its level was compared with nothing".to_owned()),

@@ -2,6 +2,7 @@
 //! `matrix.csv` and the pictures. Nothing is judged here.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::arrange::Domain;
@@ -9,6 +10,7 @@ use super::cells::compare;
 use super::network;
 use super::nic;
 use super::rails;
+use super::roster::Roster;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
@@ -26,7 +28,8 @@ pub(super) fn cells(
 ) {
     let homes: BTreeMap<&NodeName, &Domain<'_>> =
         domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect();
-    let known: Vec<&NodeName> = homes.keys().copied().collect();
+    let known: Roster<()> = homes.keys().copied().collect();
+    let suspects = Suspects::of(findings);
     let mut readings: BTreeMap<(NodeName, NodeName, Option<String>, String), u32> = BTreeMap::new();
     for recording in recordings.iter().filter(|r| rails::is_of_network(r)) {
         let rail = rails::rail_of(recording);
@@ -40,10 +43,7 @@ pub(super) fn cells(
             let nic = both.and_then(|(a, b)| a.nic.zip(b.nic)).filter(|(a, b)| a.name == b.name);
             let bandwidth = rate.unit.is_bandwidth();
             let expected = nic.and_then(|(nic, _)| nic::in_gigabytes(nic, rate.testcase));
-            let guilty = findings
-                .iter()
-                .filter(|f| f.locus.rail == rail)
-                .any(|f| explains(f, &rate.from, &rate.to));
+            let guilty = suspects.explain(rail.as_ref(), &rate.from, &rate.to);
             let cell = Cell {
                 domain: shared,
                 stage: recording.stage,
@@ -66,6 +66,39 @@ pub(super) fn cells(
     }
 }
 
+/// Findings about the network, by rail and node.
+#[derive(Default)]
+struct Suspects<'f> {
+    /// About an end, or a pair of ends.
+    at: BTreeMap<(Option<&'f String>, &'f NodeName), Vec<&'f Finding>>,
+    /// Rails that are low everywhere.
+    low: BTreeSet<Option<&'f String>>,
+}
+
+impl<'f> Suspects<'f> {
+    fn of(findings: &'f [Finding]) -> Self {
+        let mut suspects = Self::default();
+        for finding in findings {
+            let rail = finding.locus.rail.as_ref();
+            match (finding.locus.kind, &finding.locus.node) {
+                (LocusKind::Rail | LocusKind::Pair, Some(node)) => {
+                    suspects.at.entry((rail, node)).or_default().push(finding);
+                }
+                (LocusKind::Rail | LocusKind::Pair, None) => {}
+                _ if finding.class == network::NETWORK_LOW => _ = suspects.low.insert(rail),
+                _ => {}
+            }
+        }
+        suspects
+    }
+
+    /// Whether a finding explains a low rate between two nodes over a rail.
+    fn explain(&self, rail: Option<&String>, from: &NodeName, to: &NodeName) -> bool {
+        let at = |node| self.at.get(&(rail, node)).into_iter().flatten();
+        self.low.contains(&rail) || at(from).chain(at(to)).any(|f| explains(f, from, to))
+    }
+}
+
 /// Whether a finding of this rail explains that a cell is low.
 fn explains(finding: &Finding, from: &NodeName, to: &NodeName) -> bool {
     let locus = &finding.locus;
@@ -78,6 +111,6 @@ fn explains(finding: &Finding, from: &NodeName, to: &NodeName) -> bool {
             let peer = |node: &NodeName| locus.peer.as_deref() == Some(node.as_str());
             (at(from) && peer(to)) || (locus.direction.is_none() && at(to) && peer(from))
         }
-        _ => finding.class == network::NETWORK_LOW,
+        _ => false,
     }
 }

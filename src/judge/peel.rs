@@ -6,7 +6,11 @@
 //! its row or column leaves, and everything is compared again. What is low
 //! afterwards belongs to a pair.
 
+use std::collections::BTreeSet;
+
 use super::island::PairReading;
+use super::met::Cells;
+use super::met::Met;
 use super::robust;
 use crate::model::verdict::Direction;
 
@@ -101,48 +105,10 @@ pub(super) struct Peeled {
 impl Peeled {
     /// Whether this end is blamed.
     pub(super) fn blames(&self, gpu: usize, direction: Direction) -> bool {
-        self.blames.iter().any(|b| b.gpu == gpu && b.direction == direction)
-    }
-}
-
-/// Cells of one island, relative to the level of their group.
-struct Cells {
-    n: usize,
-    /// Per ordered pair: where its readings start in `ratios`.
-    starts: Vec<u32>,
-    ratios: Vec<f64>,
-}
-
-impl Cells {
-    fn new(n: usize, readings: &[PairReading], levels: &[f64]) -> Self {
-        let mut starts = vec![0u32; n * n + 1];
-        for r in readings {
-            starts[r.src * n + r.dst + 1] += 1;
-        }
-        for at in 1..starts.len() {
-            starts[at] += starts[at - 1];
-        }
-        let mut next = starts.clone();
-        let mut ratios = vec![0.0; readings.len()];
-        for r in readings {
-            let slot = &mut next[r.src * n + r.dst];
-            ratios[*slot as usize] = r.value / levels[r.group];
-            *slot += 1;
-        }
-        Self { n, starts, ratios }
-    }
-
-    fn readings(&self, src: usize, dst: usize) -> &[f64] {
-        let at = src * self.n + dst;
-        &self.ratios[self.starts[at] as usize..self.starts[at + 1] as usize]
-    }
-
-    fn cell(&self, src: usize, dst: usize) -> Option<f64> {
-        match self.readings(src, dst) {
-            [] => None,
-            [one] => Some(*one),
-            many => robust::median(&mut many.to_vec()),
-        }
+        // They are in the order of their ends.
+        let from = self.blames.partition_point(|b| b.gpu < gpu);
+        let own = self.blames[from..].iter().take_while(|b| b.gpu == gpu);
+        own.into_iter().any(|b| b.direction == direction)
     }
 }
 
@@ -163,8 +129,9 @@ pub(super) struct Field<'r> {
 /// Peels a field of readings.
 pub(super) fn peel(field: &Field<'_>, statistic: Statistic) -> Peeled {
     let (n, active) = (field.ends, field.active);
-    let readings: Vec<PairReading> =
+    let mut readings: Vec<PairReading> =
         field.readings.iter().copied().filter(|r| active[r.src] && active[r.dst]).collect();
+    readings.sort_by_key(|r| (r.src, r.dst));
     let mut out = Peeled { detectable: vec![None; n], ..Peeled::default() };
     let mut blamed = Blamed::none(n);
     // Levels depend on who is blamed and the other way round: a few turns do.
@@ -174,32 +141,25 @@ pub(super) fn peel(field: &Field<'_>, statistic: Statistic) -> Peeled {
         let upper = first.then_some(UPPER);
         out.levels =
             told.map_or_else(|| levels(field.groups, &readings, &blamed, upper), <[f64]>::to_vec);
-        let (mut cells, mut matrix) = matrix(n, &readings, &out.levels);
-        out.sigma = sigma(&cells, &matrix, n);
+        let mut cells = Cells::new(n, &readings, &out.levels);
+        out.sigma = sigma(&cells, n);
         if first {
             // Noise alone lifts the upper end by so much.
             let noise = UPPER_Z * out.sigma;
             out.levels.iter_mut().for_each(|level| *level *= 1.0 - noise);
-            (cells, matrix) = self::matrix(n, &readings, &out.levels);
+            cells = Cells::new(n, &readings, &out.levels);
         }
         let before = blamed.clone();
-        blamed = blame(&matrix, &cells, n, out.sigma, statistic);
+        blamed = blame(&cells, n, out.sigma, statistic);
         let settled = before == blamed && !first && told.is_none();
-        out.blames = describe(&matrix, &cells, &blamed, out.sigma, n, statistic);
+        out.blames = describe(&cells, &blamed, out.sigma, n, statistic);
         out.detectable = detectable(&cells, &blamed, out.sigma, n, statistic);
         if settled {
-            low_pairs(&matrix, &cells, &blamed, statistic, &mut out);
+            low_pairs(&cells, &blamed, statistic, &mut out);
             break;
         }
     }
     out
-}
-
-/// The readings relative to these levels, and the median of every cell.
-fn matrix(n: usize, readings: &[PairReading], levels: &[f64]) -> (Cells, Vec<Option<f64>>) {
-    let cells = Cells::new(n, readings, levels);
-    let matrix = (0..n * n).map(|at| cells.cell(at / n, at % n)).collect();
-    (cells, matrix)
 }
 
 /// Ends taken out of the comparison.
@@ -241,18 +201,15 @@ fn levels(
 
 /// Relative spread of one reading: what is left when every end has its own
 /// rate. With few readings per end the fit swallows noise; scale it back.
-fn sigma(cells: &Cells, matrix: &[Option<f64>], n: usize) -> f64 {
-    let ends = end_medians(matrix, n, &Blamed::none(n), Statistic::Median);
-    let mut residuals = Vec::with_capacity(cells.ratios.len());
-    let mut used = 0usize;
-    for src in 0..n {
-        used += usize::from(ends.tx[src].is_some()) + usize::from(ends.rx[src].is_some());
-        for dst in 0..n {
-            let (Some(tx), Some(rx)) = (ends.tx[src], ends.rx[dst]) else { continue };
-            let fit = tx.min(rx);
-            if 0.0 < fit {
-                residuals.extend(cells.readings(src, dst).iter().map(|r| r / fit));
-            }
+fn sigma(cells: &Cells, n: usize) -> f64 {
+    let ends = Ends::of(cells, n, &Blamed::none(n), Statistic::Median);
+    let mut residuals = Vec::with_capacity(cells.readings());
+    let used = ends.tx.iter().chain(&ends.rx).flatten().count();
+    for cell in cells.all() {
+        let (Some(tx), Some(rx)) = (ends.tx[cell.src], ends.rx[cell.dst]) else { continue };
+        let fit = tx.min(rx);
+        if 0.0 < fit {
+            residuals.extend(cells.of(cell).iter().map(|r| r / fit));
         }
     }
     let free = residuals.len().saturating_sub(used);
@@ -271,40 +228,50 @@ struct Ends {
     rx: Vec<Option<f64>>,
 }
 
-fn end_medians(matrix: &[Option<f64>], n: usize, blamed: &Blamed, statistic: Statistic) -> Ends {
-    let sum_up = |mut values: Vec<f64>| match statistic {
+impl Ends {
+    fn of(cells: &Cells, n: usize, blamed: &Blamed, statistic: Statistic) -> Self {
+        Self {
+            tx: (0..n).map(|end| tx(cells, end, blamed, statistic)).collect(),
+            rx: (0..n).map(|end| rx(cells, end, blamed, statistic)).collect(),
+        }
+    }
+}
+
+/// What an end sends to those who are not blamed for receiving.
+fn tx(cells: &Cells, end: usize, blamed: &Blamed, statistic: Statistic) -> Option<f64> {
+    let partners = cells.sent(end).iter().filter(|c| c.dst != end && !blamed.rx[c.dst]);
+    sum_up(partners.map(|c| c.ratio).collect(), statistic)
+}
+
+/// What an end receives from those who are not blamed for sending.
+fn rx(cells: &Cells, end: usize, blamed: &Blamed, statistic: Statistic) -> Option<f64> {
+    let partners = cells.received(end).filter(|c| c.src != end && !blamed.tx[c.src]);
+    sum_up(partners.map(|c| c.ratio).collect(), statistic)
+}
+
+fn sum_up(mut values: Vec<f64>, statistic: Statistic) -> Option<f64> {
+    match statistic {
         // Of two partners one good reading acquits.
         Statistic::Median if values.len() == 2 => values.into_iter().reduce(f64::max),
         Statistic::Median => robust::median(&mut values),
         Statistic::Best => values.into_iter().reduce(f64::max),
-    };
-    let mut ends = Ends { tx: vec![None; n], rx: vec![None; n] };
-    for gpu in 0..n {
-        let partners = |other: &usize| *other != gpu;
-        let row = (0..n).filter(partners).filter(|d| !blamed.rx[*d]);
-        ends.tx[gpu] = sum_up(row.filter_map(|d| matrix[gpu * n + d]).collect());
-        let col = (0..n).filter(partners).filter(|s| !blamed.tx[*s]);
-        ends.rx[gpu] = sum_up(col.filter_map(|s| matrix[s * n + gpu]).collect());
     }
-    ends
 }
 
-/// How many readings stand behind each end.
-fn support(
-    cells: &Cells,
-    blamed: &Blamed,
-    n: usize,
-    gpu: usize,
-    direction: Direction,
-) -> (usize, usize) {
-    let partners = (0..n).filter(|other| *other != gpu).filter_map(|other| {
-        let (used, readings) = match direction {
-            Direction::Rx => (!blamed.tx[other], cells.readings(other, gpu).len()),
-            _ => (!blamed.rx[other], cells.readings(gpu, other).len()),
-        };
-        (used && 0 < readings).then_some(readings)
-    });
-    partners.fold((0, 0), |(p, r), readings| (p + 1, r + readings))
+/// How many partners, and how many readings, stand behind an end.
+fn support(cells: &Cells, blamed: &Blamed, gpu: usize, direction: Direction) -> (usize, usize) {
+    let count =
+        |(partners, readings): (usize, usize), cell: &Met| (partners + 1, readings + cell.readings);
+    match direction {
+        Direction::Rx => {
+            let from = cells.received(gpu).filter(|c| c.src != gpu && !blamed.tx[c.src]);
+            from.fold((0, 0), count)
+        }
+        _ => {
+            let to = cells.sent(gpu).iter().filter(|c| c.dst != gpu && !blamed.rx[c.dst]);
+            to.fold((0, 0), count)
+        }
+    }
 }
 
 /// Standard error of an end's statistic.
@@ -315,54 +282,67 @@ fn error(sigma: f64, readings: usize, statistic: Statistic) -> f64 {
     }
 }
 
-/// Blames the lowest end until none is low.
-fn blame(
-    matrix: &[Option<f64>],
-    cells: &Cells,
-    n: usize,
-    sigma: f64,
-    statistic: Statistic,
-) -> Blamed {
+/// Blames the lowest end until none is low. Only partners of the one that was
+/// blamed last are looked at again: of thousands of ends each has a few.
+fn blame(cells: &Cells, n: usize, sigma: f64, statistic: Statistic) -> Blamed {
     let mut blamed = Blamed::none(n);
+    // What an end shows in a direction, where it is low enough to be blamed.
+    let low = |blamed: &Blamed, gpu: usize, direction: Direction| {
+        let (already, value) = match direction {
+            Direction::Rx => (blamed.rx[gpu], rx(cells, gpu, blamed, statistic)),
+            _ => (blamed.tx[gpu], tx(cells, gpu, blamed, statistic)),
+        };
+        let value = value.filter(|_| !already)?;
+        let (partners, readings) = support(cells, blamed, gpu, direction);
+        // One partner cannot tell whose fault it is.
+        if partners < 2 {
+            return None;
+        }
+        let line = LINE.max(ERRORS * error(sigma, readings, statistic));
+        (value < 1.0 - line).then_some(value)
+    };
+    let both = [Direction::Tx, Direction::Rx];
+    let mut lows: Vec<[Option<f64>; 2]> =
+        (0..n).map(|gpu| both.map(|direction| low(&blamed, gpu, direction))).collect();
     for _ in 0..2 * n {
-        let ends = end_medians(matrix, n, &blamed, statistic);
         let mut worst: Option<(f64, usize, Direction)> = None;
-        for gpu in 0..n {
-            let both = [
-                (Direction::Tx, ends.tx[gpu], blamed.tx[gpu]),
-                (Direction::Rx, ends.rx[gpu], blamed.rx[gpu]),
-            ];
-            for (direction, value, already) in both {
-                let Some(value) = value.filter(|_| !already) else { continue };
-                let (partners, readings) = support(cells, &blamed, n, gpu, direction);
-                // One partner cannot tell whose fault it is.
-                if partners < 2 {
-                    continue;
-                }
-                let line = LINE.max(ERRORS * error(sigma, readings, statistic));
-                if value < 1.0 - line && worst.is_none_or(|(w, _, _)| value < w) {
-                    worst = Some((value, gpu, direction));
+        for (gpu, own) in lows.iter().enumerate() {
+            for (direction, value) in both.iter().zip(own) {
+                let Some(value) = *value else { continue };
+                if worst.is_none_or(|(w, _, _)| value < w) {
+                    worst = Some((value, gpu, *direction));
                 }
             }
         }
         let Some((_, gpu, direction)) = worst else { break };
         match direction {
-            Direction::Rx => blamed.rx[gpu] = true,
-            _ => blamed.tx[gpu] = true,
+            Direction::Rx => {
+                blamed.rx[gpu] = true;
+                lows[gpu][1] = None;
+                for cell in cells.received(gpu) {
+                    lows[cell.src][0] = low(&blamed, cell.src, Direction::Tx);
+                }
+            }
+            _ => {
+                blamed.tx[gpu] = true;
+                lows[gpu][0] = None;
+                for cell in cells.sent(gpu) {
+                    lows[cell.dst][1] = low(&blamed, cell.dst, Direction::Rx);
+                }
+            }
         }
     }
     blamed
 }
 
 fn describe(
-    matrix: &[Option<f64>],
     cells: &Cells,
     blamed: &Blamed,
     sigma: f64,
     n: usize,
     statistic: Statistic,
 ) -> Vec<Blame> {
-    let ends = end_medians(matrix, n, blamed, statistic);
+    let ends = Ends::of(cells, n, blamed, statistic);
     let mut blames = Vec::new();
     for gpu in 0..n {
         let both = [
@@ -371,7 +351,7 @@ fn describe(
         ];
         for (direction, ratio, is_blamed) in both {
             let Some(ratio) = ratio.filter(|_| is_blamed) else { continue };
-            let (partners, readings) = support(cells, blamed, n, gpu, direction);
+            let (partners, readings) = support(cells, blamed, gpu, direction);
             let se = error(sigma, readings, statistic);
             blames.push(Blame { gpu, direction, ratio, partners, detectable: smallest(se) });
         }
@@ -393,7 +373,7 @@ fn detectable(
 ) -> Vec<Option<f64>> {
     (0..n)
         .map(|gpu| {
-            let ends = [Direction::Tx, Direction::Rx].map(|d| support(cells, blamed, n, gpu, d));
+            let ends = [Direction::Tx, Direction::Rx].map(|d| support(cells, blamed, gpu, d));
             if ends.iter().any(|(partners, _)| *partners < 2) {
                 return None;
             }
@@ -408,48 +388,46 @@ fn detectable(
 
 /// What is low between ends that are not blamed: pairs where the readings
 /// agree, dips where they are too few to tell.
-fn low_pairs(
-    matrix: &[Option<f64>],
-    cells: &Cells,
-    blamed: &Blamed,
-    statistic: Statistic,
-    out: &mut Peeled,
-) {
+fn low_pairs(cells: &Cells, blamed: &Blamed, statistic: Statistic, out: &mut Peeled) {
     // Where path classes differ, a slow pair is a path class, not a fault.
     if statistic == Statistic::Best {
         return;
     }
-    let (n, sigma) = (cells.n, out.sigma);
-    let measured = matrix.iter().flatten().count();
+    let sigma = out.sigma;
+    let measured = cells.all().len();
     let line = LINE.max(robust::family_z(measured, FAMILY_ERROR) * sigma);
     let low = |src: usize, dst: usize| {
-        let readings = cells.readings(src, dst);
-        let usable = blamed.clears(src, dst) && !readings.is_empty();
+        let readings = cells.of(cells.between(src, dst)?);
+        let usable = blamed.clears(src, dst);
         // One good reading acquits the pair in this direction.
         let best = readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         usable.then_some((best < 1.0 - line, readings))
     };
-    for a in 0..n {
-        for b in a + 1..n {
-            let ways = [(a, b), (b, a)];
-            let seen = ways.map(|(s, d)| low(s, d));
-            let mut found: Vec<f64> = Vec::new();
-            let mut from: Vec<(usize, usize)> = Vec::new();
-            for (way, seen) in ways.iter().zip(&seen) {
-                if let Some((true, readings)) = seen {
-                    found.extend_from_slice(readings);
-                    from.push(*way);
-                }
+    let met: BTreeSet<(usize, usize)> = cells
+        .all()
+        .iter()
+        .filter(|c| c.src != c.dst)
+        .map(|c| (c.src.min(c.dst), c.src.max(c.dst)))
+        .collect();
+    for (a, b) in met {
+        let ways = [(a, b), (b, a)];
+        let seen = ways.map(|(s, d)| low(s, d));
+        let mut found: Vec<f64> = Vec::new();
+        let mut from: Vec<(usize, usize)> = Vec::new();
+        for (way, seen) in ways.iter().zip(&seen) {
+            if let Some((true, readings)) = seen {
+                found.extend_from_slice(readings);
+                from.push(*way);
             }
-            let Some((src, dst)) = from.first().copied() else { continue };
-            let (readings, span) = (found.len(), span(&mut found));
-            let ratio = robust::median(&mut found).unwrap_or(1.0);
-            let pair = LowPair { src, dst, both_ways: from.len() == 2, ratio, readings, span };
-            match word(readings, span, ratio, sigma) {
-                Word::Fault => out.pairs.push(pair),
-                Word::Doubt => out.doubted.push(pair),
-                Word::Dip => out.dips.push(pair),
-            }
+        }
+        let Some((src, dst)) = from.first().copied() else { continue };
+        let (readings, span) = (found.len(), span(&mut found));
+        let ratio = robust::median(&mut found).unwrap_or(1.0);
+        let pair = LowPair { src, dst, both_ways: from.len() == 2, ratio, readings, span };
+        match word(readings, span, ratio, sigma) {
+            Word::Fault => out.pairs.push(pair),
+            Word::Doubt => out.doubted.push(pair),
+            Word::Dip => out.dips.push(pair),
         }
     }
 }

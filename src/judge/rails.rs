@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::arrange::Domain;
-use super::arrange::known_as;
 use super::island::PairReading;
+use super::roster::Roster;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
@@ -78,6 +78,8 @@ pub(super) struct Rail<'a> {
     pub(super) name: Option<String>,
     /// Its ends.
     pub(super) nodes: Vec<NodeName>,
+    /// The place of each among them.
+    places: BTreeMap<NodeName, usize>,
     pub(super) groups: Vec<Group<'a>>,
     pub(super) readings: Vec<PairReading>,
     /// Files by pair, lower end first.
@@ -87,12 +89,29 @@ pub(super) struct Rail<'a> {
     pub(super) failures: Vec<Failure<'a>>,
 }
 
+/// The readings of each end of a rail.
+pub(super) type ByEnd<'r> = Vec<Vec<&'r PairReading>>;
+
 impl<'a> Rail<'a> {
     fn end(&mut self, node: &NodeName) -> usize {
-        self.nodes.iter().position(|n| n == node).unwrap_or_else(|| {
-            self.nodes.push(node.clone());
-            self.nodes.len() - 1
-        })
+        if let Some(at) = self.places.get(node) {
+            return *at;
+        }
+        self.places.insert(node.clone(), self.nodes.len());
+        self.nodes.push(node.clone());
+        self.nodes.len() - 1
+    }
+
+    /// The readings of every end, in their order: what an end sent or received.
+    pub(super) fn by_end(&self) -> ByEnd<'_> {
+        let mut by_end = vec![Vec::new(); self.nodes.len()];
+        for reading in &self.readings {
+            by_end[reading.src].push(reading);
+            if reading.dst != reading.src {
+                by_end[reading.dst].push(reading);
+            }
+        }
+        by_end
     }
 
     fn group(&mut self, wanted: &Group<'a>) -> usize {
@@ -148,10 +167,8 @@ pub(super) struct Rate<'a> {
 }
 
 /// All rates of a recording of the network, in the direction of the data.
-pub(super) fn rates<'r>(recording: &'r Recording, known: &[&NodeName]) -> Vec<Rate<'r>> {
-    let node = |name: &str| {
-        known_as(name, known.iter().copied()).cloned().unwrap_or_else(|| NodeName::from(name))
-    };
+pub(super) fn rates<'r, T>(recording: &'r Recording, known: &Roster<T>) -> Vec<Rate<'r>> {
+    let node = |name: &str| known.known_as(name).cloned().unwrap_or_else(|| NodeName::from(name));
     let pair = match &recording.scope {
         Scope::Pair(a, b) => Some((node(a.as_str()), node(b.as_str()))),
         _ => None,
@@ -219,7 +236,8 @@ pub(super) fn rails<'a>(
     claims: &Claims,
     recordings: &'a [Recording],
 ) -> Vec<Rail<'a>> {
-    let known: Vec<&NodeName> = domains.iter().flat_map(|d| &d.nodes).collect();
+    let known: Roster<()> = domains.iter().flat_map(|d| &d.nodes).collect();
+    let leaves = leaves(claims);
     let mut classes: BTreeMap<&NodeName, &'a Platform> = BTreeMap::new();
     for domain in domains {
         let nic = domain.nic.into_iter();
@@ -247,7 +265,7 @@ pub(super) fn rails<'a>(
                 continue;
             }
             numbers += 1;
-            let leaf = |node| claims.leaf_of(node).map(|l| &l.name);
+            let leaf = |node| leaves.get(node);
             let nic = |node| classes.get(node).copied();
             let same = nic(&rate.from).zip(nic(&rate.to)).filter(|(a, b)| a.name == b.name);
             let group = rail.group(&Group {
@@ -263,11 +281,22 @@ pub(super) fn rails<'a>(
     rails.into_values().collect()
 }
 
+/// The leaf of every node that one claims; of one that two claim, the first.
+pub(super) fn leaves(claims: &Claims) -> BTreeMap<&NodeName, usize> {
+    let mut of = BTreeMap::new();
+    for (at, leaf) in claims.leaves.iter().enumerate() {
+        for node in &leaf.nodes {
+            of.entry(node).or_insert(at);
+        }
+    }
+    of
+}
+
 /// What went wrong in a recording of two nodes.
 fn failures<'a>(
     rail: &mut Rail<'a>,
     recording: &'a Recording,
-    known: &[&NodeName],
+    known: &Roster<()>,
     no_numbers: bool,
 ) {
     // What lies with one node is judged with its other outputs.
@@ -276,7 +305,7 @@ fn failures<'a>(
     }
     let ends: Vec<usize> = named(recording)
         .iter()
-        .map(|n| known_as(n.as_str(), known.iter().copied()).unwrap_or(n).clone())
+        .map(|n| known.known_as(n.as_str()).unwrap_or(n).clone())
         .map(|node| rail.end(&node))
         .collect();
     let &[a, b] = ends.as_slice() else { return };

@@ -6,6 +6,7 @@
 //! nothing here.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::finding::finding;
 use super::finding::percent;
@@ -80,9 +81,14 @@ pub(super) fn judge(
     let common = robust::median(&mut falls).filter(|_| 2 * FEWEST_PATHS <= paths.len());
     let common = common.unwrap_or(0.0);
     let says: Vec<Option<Unsteady>> = paths.iter().map(|p| unsteady(p, common, sigma)).collect();
-    let mut told: Vec<usize> = Vec::new();
-    for end in 0..rail.nodes.len() {
-        let own = || (0..paths.len()).filter(|p| touches(paths[*p].ends, end));
+    let mut told: BTreeSet<usize> = BTreeSet::new();
+    let mut of_end = vec![Vec::new(); rail.nodes.len()];
+    for (number, path) in paths.iter().enumerate() {
+        of_end[path.ends.0].push(number);
+        of_end[path.ends.1].push(number);
+    }
+    for (end, own) in of_end.iter().enumerate() {
+        let own = || own.iter().copied();
         for kind in [Unsteady::Falls, Unsteady::Scatters] {
             let bad: Vec<usize> = own().filter(|p| says[*p] == Some(kind)).collect();
             // Three of four of its paths, as with runs that fail (`partners`).
@@ -106,10 +112,6 @@ pub(super) fn judge(
             None => {}
         }
     }
-}
-
-fn touches(ends: (usize, usize), end: usize) -> bool {
-    ends.0 == end || ends.1 == end
 }
 
 /// What every path shows that was read often enough.

@@ -7,6 +7,7 @@
 //! known, as on a node that is refused because it is busy.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::arrange::Domain;
 use super::fabric;
@@ -45,12 +46,18 @@ pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
             *entry = (entry.0.max(generation), entry.1.max(width));
         }
     }
+    let low: BTreeSet<NodeName> = ledger
+        .findings
+        .iter()
+        .filter(|f| LOW.contains(&f.class.as_str()))
+        .filter_map(|f| f.locus.node.clone())
+        .collect();
     for domain in domains {
         let platform = domain.platform.map_or("", |p| p.name.as_str());
         let best = best.get(platform).copied().unwrap_or_default();
         for node in &domain.nodes {
             for (gpu, said) in all_of(domain, node) {
-                one(domain, node, gpu, &said, best, ledger);
+                one(domain, (node, low.contains(node)), gpu, &said, best, ledger);
             }
         }
     }
@@ -83,7 +90,7 @@ fn link(gpu: &GpuAround) -> (u32, u32) {
 /// remark where errors were counted and nothing was found.
 fn one(
     domain: &Domain<'_>,
-    node: &NodeName,
+    (node, is_low): (&NodeName, bool),
     index: u32,
     said: &Said<'_>,
     best: (u32, u32),
@@ -100,7 +107,8 @@ fn one(
     let (counted, busy) = (errors(said.gpu), others(said.gpu));
     let mut doubts = Vec::new();
     let mut found = false;
-    for finding in ledger.findings.iter_mut().filter(|f| about(f)) {
+    let findings = ledger.findings.iter_mut().filter(|_| is_low);
+    for finding in findings.filter(|f| about(f)) {
         found = true;
         let mut causes = Vec::new();
         if finding.class == HOST_LOW {

@@ -55,6 +55,10 @@ pub enum Launcher {
     Sim {
         /// The scenario.
         scenario: PathBuf,
+        /// Each node has a worker of its own. Without them this process
+        /// answers for all nodes.
+        #[serde(default = "with_workers", skip_serializing_if = "is_with_workers")]
+        workers: bool,
     },
     /// Slurm: nodes are held by jobs, what is started are steps of those.
     Slurm(Box<Slurm>),
@@ -65,6 +69,14 @@ pub enum Launcher {
         /// Its folder.
         run: PathBuf,
     },
+}
+
+fn with_workers() -> bool {
+    true
+}
+
+fn is_with_workers(workers: &bool) -> bool {
+    *workers
 }
 
 /// What workers are started with.
@@ -235,7 +247,7 @@ impl Launcher {
             argv.push("--even-if-busy".to_owned());
         }
         let mut env = BTreeMap::new();
-        if let Self::Sim { scenario } = self {
+        if let Self::Sim { scenario, .. } = self {
             env.insert(SIM_VARIABLE.to_owned(), scenario.display().to_string());
             env.insert(SIM_NODE_VARIABLE.to_owned(), node.to_string());
             if let Some(age) = &program.age {
@@ -386,7 +398,7 @@ mod tests {
         let ssh = command(&["ssh", "{node}"]).worker(&node, &program).expect("good");
         assert_eq!(ssh.argv, ["ssh", "n1", "/opt/fabricgate", "node", "worker"]);
         assert!(ssh.env.is_empty());
-        let sim = Launcher::Sim { scenario: "/s.toml".into() };
+        let sim = Launcher::Sim { scenario: "/s.toml".into(), workers: true };
         let sim = sim.worker(&node, &program).expect("good");
         assert_eq!(sim.argv, ["/here/fabricgate", "node", "worker"]);
         assert_eq!(sim.env["PATH"], "/tmp/links:/bin");

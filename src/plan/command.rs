@@ -193,25 +193,29 @@ impl<'a> Ground<'a> {
             Some(node) if !together => node.to_string(),
             _ => placeholder::NODE.to_owned(),
         };
-        let values = [
-            (placeholder::GPUS, nodes.first().map(gpus).unwrap_or_default().to_string()),
-            (placeholder::RANKS, place.nodes.iter().map(gpus).sum::<u32>().to_string()),
-            (placeholder::NODES, list(&|node| node.to_string())),
-            (placeholder::HOSTS, list(&|node| format!("{node}:{}", gpus(node)))),
-            (placeholder::NODE, own),
-            (placeholder::PEER, nodes.get(1).map(ToString::to_string).unwrap_or_default()),
-            (placeholder::RAIL, rail.map_or("-", |rail| &rail.name).to_owned()),
-            (placeholder::RDMA, rail.and_then(|r| r.rdma.clone()).unwrap_or_default()),
-            (placeholder::READINGS, readings.to_string()),
-            (placeholder::LANE, place.lane.unwrap_or_default().to_string()),
-            (placeholder::LIMIT, format!("{:.0}", (limit * IN_TIME).floor().max(1.0))),
-        ];
         let fill = |word: &String| {
             // Most words say nothing, and a large fleet has millions.
             if !word.contains('{') {
                 return word.clone();
             }
-            values.iter().fold(word.clone(), |word, (name, value)| word.replace(name, value))
+            let mut word = word.clone();
+            let mut put = |name: &str, value: &dyn Fn() -> String| {
+                if word.contains(name) {
+                    word = word.replace(name, &value());
+                }
+            };
+            put(placeholder::GPUS, &|| nodes.first().map(gpus).unwrap_or_default().to_string());
+            put(placeholder::RANKS, &|| place.nodes.iter().map(gpus).sum::<u32>().to_string());
+            put(placeholder::NODES, &|| list(&|node| node.to_string()));
+            put(placeholder::HOSTS, &|| list(&|node| format!("{node}:{}", gpus(node))));
+            put(placeholder::NODE, &|| own.clone());
+            put(placeholder::PEER, &|| nodes.get(1).map(ToString::to_string).unwrap_or_default());
+            put(placeholder::RAIL, &|| rail.map_or("-", |rail| &rail.name).to_owned());
+            put(placeholder::RDMA, &|| rail.and_then(|r| r.rdma.clone()).unwrap_or_default());
+            put(placeholder::READINGS, &|| readings.to_string());
+            put(placeholder::LANE, &|| place.lane.unwrap_or_default().to_string());
+            put(placeholder::LIMIT, &|| format!("{:.0}", (limit * IN_TIME).floor().max(1.0)));
+            word
         };
         argv.iter().map(fill).collect()
     }

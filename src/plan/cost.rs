@@ -1,6 +1,9 @@
 //! What a plan costs in time, as far as the probes' own estimates tell.
 
+use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::collections::BinaryHeap;
 
 use super::Round;
 use super::Step;
@@ -14,15 +17,39 @@ pub(super) fn of_step(step: &Step) -> f64 {
 /// From the start of a round to the end of its last step, in seconds, with
 /// this many steps at the same time.
 pub fn of_round(round: &Round, parallel: usize) -> f64 {
-    let loads = round.steps.iter().map(of_step);
-    let mut free = vec![0.0f64; parallel.clamp(1, round.steps.len().max(1))];
-    for load in loads {
-        let first = free.iter_mut().reduce(|a, b| if *b < *a { b } else { a });
-        if let Some(first) = first {
-            *first += load;
+    let places = parallel.clamp(1, round.steps.len().max(1));
+    let mut free: BinaryHeap<Reverse<Moment>> = vec![Reverse(Moment(0.0)); places].into();
+    for step in &round.steps {
+        // Whoever is free first takes it.
+        if let Some(mut first) = free.peek_mut() {
+            first.0.0 += of_step(step);
         }
     }
-    free.into_iter().fold(0.0, f64::max)
+    free.into_iter().map(|Reverse(Moment(end))| end).fold(0.0, f64::max)
+}
+
+/// Seconds from the start of a round.
+#[derive(Clone, Copy, Debug)]
+struct Moment(f64);
+
+impl PartialEq for Moment {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Moment {}
+
+impl PartialOrd for Moment {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Moment {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
 }
 
 /// The whole of some rounds: from start to end, and taken from all nodes

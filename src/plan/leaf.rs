@@ -111,7 +111,8 @@ impl Leaves {
     /// Every pair inside every leaf, all leaves at the same time; then every
     /// pair of leaves, by `across` hosts of each at a time. A leaf of more than
     /// `complete` nodes is sampled by `matchings` rounds: a tournament of a
-    /// thousand nodes takes half an hour and finds dips by the thousand.
+    /// thousand nodes takes half an hour and finds dips by the thousand. So are
+    /// pairs of leaves where there are more than `complete` of those.
     pub fn complete(
         &self,
         seed: u64,
@@ -139,7 +140,15 @@ impl Leaves {
                 swept.rounds[at].extend(round.into_iter().map(|(a, b)| (nodes[a], nodes[b])));
             }
         }
-        let met = tournament::rounds(self.groups.len(), Chance::new(seed, "leaves").next());
+        let leaves = self.groups.len();
+        let most = if leaves <= complete { usize::MAX } else { matchings };
+        if leaves > complete {
+            let why = format!(
+                "there are {leaves} leaves, more than {complete}: each meets {matchings} others and not all"
+            );
+            swept.notes.push(((0..self.of.len()).collect(), why));
+        }
+        let met = tournament::matchings(leaves, most, Chance::new(seed, "leaves").next());
         for (at, round) in met.into_iter().enumerate() {
             let mut pairs = Vec::new();
             for (a, b) in round {
@@ -246,6 +255,19 @@ mod tests {
         assert_eq!(swept.notes.len(), 1);
         let (nodes, why) = &swept.notes[0];
         assert!(nodes.len() == 200 && why.contains("leaf0 has 200 nodes"), "{why}");
+    }
+
+    #[test]
+    fn many_leaves_meet_some_others_and_say_so() {
+        let swept = leaves(&[4; 200], 0).complete(1, 2, 128, 8);
+        // Three rounds inside leaves, eight of leaves with others.
+        assert_eq!(swept.rounds.len(), 3 + 8);
+        assert_eq!(swept.notes.len(), 1);
+        let (nodes, why) = &swept.notes[0];
+        assert!(nodes.len() == 800 && why.contains("there are 200 leaves"), "{why}");
+        // Nodes that no leaf claims are leaves of their own, however many.
+        let swept = leaves(&[4], 1_000).complete(1, 2, 128, 8);
+        assert_eq!(swept.rounds.iter().map(Vec::len).sum::<usize>(), 6 + 8 * 500);
     }
 
     #[test]

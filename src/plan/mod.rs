@@ -208,7 +208,8 @@ pub struct Limits {
     pub fast_nodes: usize,
     /// Matchings where not everybody meets.
     pub sampled_matchings: usize,
-    /// Nodes of a domain, or of a leaf, up to which a complete sweep is complete.
+    /// Nodes of a domain, or of a leaf, and leaves up to which a complete sweep is
+    /// complete: a plan grows with the nodes, not with their pairs.
     pub complete_nodes: usize,
     /// Hosts of a leaf that talk across leaves at the same time, on each rail.
     pub cross_leaf: usize,

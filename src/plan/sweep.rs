@@ -147,23 +147,24 @@ impl<'a> Making<'a> {
         let request = self.ground.request;
         let (limits, n) = (request.limits, domain.nodes.len());
         let seed = Chance::new(request.seed, domain.name.as_str()).next();
-        let mut rounds = tournament::rounds(n, seed);
+        let sampled = limits.sampled_matchings.max(1);
         let fast = match limits.matchings {
             Some(matchings) => matchings.max(1),
-            None if n <= limits.fast_nodes => rounds.len(),
-            None => limits.sampled_matchings.max(1),
+            None if n <= limits.fast_nodes => usize::MAX,
+            None => sampled,
         };
         if stage != COMPLETE {
-            rounds.truncate(fast);
-            return rounds;
+            return tournament::matchings(n, fast, seed);
         }
-        if limits.complete_nodes < n {
+        let is_whole = n <= limits.complete_nodes;
+        let mut rounds =
+            tournament::matchings(n, if is_whole { usize::MAX } else { sampled }, seed);
+        if !is_whole {
             let why = format!(
                 "domain {} has {n} nodes, more than {}: each meets {} others and not all",
                 domain.name, limits.complete_nodes, limits.sampled_matchings
             );
             self.skip(probe, domain.nodes.clone(), Omitted::not_applicable(why));
-            rounds.truncate(limits.sampled_matchings.max(1));
         }
         if probe.stage == FAST && probe.grain == Grain::Node {
             rounds.drain(..fast.min(rounds.len()));

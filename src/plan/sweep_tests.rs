@@ -259,3 +259,26 @@ fn a_seed_repeats_a_plan_and_another_does_not() {
     let read: Plan = serde_json::from_str(&document).expect("and is read again");
     assert_eq!(read, plan);
 }
+
+#[test]
+fn a_plan_for_four_times_the_nodes_has_four_times_the_steps_and_as_many_rounds() {
+    // Many leaves, and nodes of none beside them: each of those is a leaf of its own.
+    let plan = |leaves: usize, free: usize| {
+        let mut claims = domain("net", &format!("n[00001-{:05}]", leaves * 4 + free), 0);
+        for at in 0..leaves {
+            let nodes = format!("n[{:05}-{:05}]", at * 4 + 1, at * 4 + 4);
+            claims += &leaf(&format!("leaf{at:04}"), &nodes);
+        }
+        let mut fleet = Fleet::new(Profile::BurnIn, &(claims + &rail(0)), &["ib-write-bw"]);
+        fleet.limits.complete_nodes = 16;
+        fleet.plan()
+    };
+    for (leaves, free) in [(32, 0), (8, 32)] {
+        let (small, large) = (plan(leaves, free), plan(4 * leaves, 4 * free));
+        let (few, many) = (small.steps().count(), large.steps().count());
+        // Two hosts of two leaves meet, and one where a node is a leaf of its own.
+        assert!(many * 10 <= few * 44 && (0 < free || many == 4 * few), "{few} and {many}");
+        assert_eq!(large.rounds.len(), small.rounds.len());
+        assert!(large.skipped.iter().any(|s| s.why.contains("leaves, more than 16")));
+    }
+}

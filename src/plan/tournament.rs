@@ -16,6 +16,13 @@ pub type Gpu = (usize, usize);
 /// A complete tournament of `n` items: every pair exactly once. The seed says
 /// which item has which place in the circle, and the order of the rounds.
 pub fn rounds(n: usize, seed: u64) -> Vec<Vec<Pair>> {
+    matchings(n, usize::MAX, seed)
+}
+
+/// `k` matchings with distinct partners: the first rounds of the tournament of
+/// this seed. Fewer where there are no more partners. The others are not made:
+/// those of ten thousand nodes are fifty million pairs.
+pub fn matchings(n: usize, k: usize, seed: u64) -> Vec<Vec<Pair>> {
     if n < 2 {
         return Vec::new();
     }
@@ -24,7 +31,11 @@ pub fn rounds(n: usize, seed: u64) -> Vec<Vec<Pair>> {
     let mut label: Vec<usize> = (0..n).collect();
     chance.shuffle(&mut label);
     let turning = places - 1;
-    let mut rounds: Vec<Vec<Pair>> = (0..turning)
+    let mut order: Vec<usize> = (0..turning).collect();
+    chance.shuffle(&mut order);
+    order
+        .into_iter()
+        .take(k)
         .map(|round| {
             let fixed = (turning, round);
             let turned =
@@ -35,17 +46,7 @@ pub fn rounds(n: usize, seed: u64) -> Vec<Vec<Pair>> {
                 .filter_map(|(a, b)| Some((*label.get(a)?, *label.get(b)?)))
                 .collect()
         })
-        .collect();
-    chance.shuffle(&mut rounds);
-    rounds
-}
-
-/// `k` matchings with distinct partners: any rounds of one tournament. Fewer
-/// where there are no more partners.
-pub fn matchings(n: usize, k: usize, seed: u64) -> Vec<Vec<Pair>> {
-    let mut rounds = rounds(n, seed);
-    rounds.truncate(k);
-    rounds
+        .collect()
 }
 
 /// Every pair of GPUs of a domain exactly once: the rounds inside the nodes,

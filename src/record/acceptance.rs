@@ -78,7 +78,7 @@ pub fn create(
     launcher: &Launcher,
 ) -> Result<Folder, RecordError> {
     let folder = Folder::create(runs, &name(&acceptance.id))?;
-    if let Launcher::Sim { scenario } = launcher {
+    if let Launcher::Sim { scenario, .. } = launcher {
         // The file may be gone, or another, when it is gone on with.
         let text = fs::read(scenario).map_err(|source| io_error(scenario, source))?;
         folder.write(file::SCENARIO, &text)?;

@@ -9,6 +9,7 @@ use std::fs::DirBuilder;
 use std::fs::File;
 use std::fs::OpenOptions;
 use std::io;
+use std::io::BufWriter;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -49,19 +50,28 @@ impl Folder {
 
     /// Writes a file; its folders are made as needed.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RecordError> {
+        self.write_with(name, &mut |file| file.write_all(bytes))
+    }
+
+    /// Writes a file piece by piece, so that it is never in memory whole.
+    fn write_with(
+        &self,
+        name: &str,
+        write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), RecordError> {
         let path = self.path.join(name);
         if let Some(parent) = path.parent() {
             make(parent).map_err(|source| io_error(parent, source))?;
         }
-        replace(&path, bytes).map_err(|source| io_error(&path, source))
+        replace_with(&path, write).map_err(|source| io_error(&path, source))
     }
 
     /// Writes a value as indented JSON.
     pub fn write_json<T: Serialize>(&self, name: &str, value: &T) -> Result<(), RecordError> {
-        let mut bytes = serde_json::to_vec_pretty(value)
-            .map_err(|error| io_error(&self.path.join(name), error.into()))?;
-        bytes.push(b'\n');
-        self.write(name, &bytes)
+        self.write_with(name, &mut |file| {
+            serde_json::to_writer_pretty(&mut *file, value)?;
+            file.write_all(b"\n")
+        })
     }
 
     /// Writes values as JSON, one a line.
@@ -70,13 +80,14 @@ impl Folder {
         name: &str,
         values: impl IntoIterator<Item = T>,
     ) -> Result<(), RecordError> {
-        let mut bytes = Vec::new();
-        for value in values {
-            serde_json::to_writer(&mut bytes, &value)
-                .map_err(|error| io_error(&self.path.join(name), error.into()))?;
-            bytes.push(b'\n');
-        }
-        self.write(name, &bytes)
+        let mut values = values.into_iter();
+        self.write_with(name, &mut |file| {
+            for value in values.by_ref() {
+                serde_json::to_writer(&mut *file, &value)?;
+                file.write_all(b"\n")?;
+            }
+            Ok(())
+        })
     }
 
     /// Appends values as lines of JSON, with one write, forced to disk.
@@ -152,6 +163,9 @@ impl Folder {
 /// file system is, which costs the same whatever the number.
 const FEW: usize = 32;
 
+/// Bytes that are written at once.
+const BUFFER: usize = 1 << 16;
+
 /// The file that says who writes into a run folder.
 const LOCK: &str = ".lock";
 
@@ -206,14 +220,22 @@ pub(super) fn io_error(path: &Path, source: io::Error) -> RecordError {
 
 /// Puts bytes in the place of a file, whole or not at all.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_with(path, &mut |file| file.write_all(bytes))
+}
+
+/// Puts what is written into the place of a file, whole or not at all.
+fn replace_with(
+    path: &Path,
+    write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
     name.push(format!(".{}.tmp", std::process::id()));
     let beside = path.with_file_name(name);
     let written = (|| {
-        let mut file = fresh(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
+        let mut file = BufWriter::with_capacity(BUFFER, fresh(&beside)?);
+        write(&mut file)?;
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         fs::rename(&beside, path)
     })();
     if written.is_err() {

@@ -131,7 +131,7 @@ mod tests {
 
     fn launcher(kind: &str) -> Launcher {
         match kind {
-            SIM => Launcher::Sim { scenario: PathBuf::new() },
+            SIM => Launcher::Sim { scenario: PathBuf::new(), workers: true },
             "replay" => Launcher::Replay { run: PathBuf::new() },
             _ => Launcher::Local,
         }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::io::BufRead;
+use std::io::BufReader;
 use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
@@ -242,14 +244,28 @@ pub(crate) fn lines<T: DeserializeOwned>(
     path: &Path,
     known: Option<&'static str>,
 ) -> Result<Vec<T>, RecordError> {
-    let Some(text) = text(path)? else { return Ok(Vec::new()) };
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let file = match inside::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(io_error(path, source)),
+    };
+    // Line by line: of a large fleet such a file has hundreds of megabytes.
+    // It may grow while it is read.
+    let mut reader = BufReader::with_capacity(BUFFER, file.take(inside::LARGEST + 1));
+    let begins = known.map(|known| format!("{{\"format\":\"{known}\","));
     let mut values = Vec::new();
-    for (number, line) in (1..).zip(whole.lines()) {
-        if let Some(known) = known {
-            check(path, number, line, known)?;
+    let mut bytes = Vec::new();
+    for number in 1.. {
+        bytes.clear();
+        reader.read_until(b'\n', &mut bytes).map_err(|source| io_error(path, source))?;
+        let Some(line) = bytes.strip_suffix(b"\n") else { break };
+        let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
+        if let (Some(known), Some(begins)) = (known, &begins)
+            && !line.starts_with(begins.as_str())
+        {
+            check(path, number, &line, known)?;
         }
-        values.push(serde_json::from_str(line).map_err(|error| RecordError::Malformed {
+        values.push(serde_json::from_str(&line).map_err(|error| RecordError::Malformed {
             path: path.to_owned(),
             line: number,
             why: error.to_string(),
@@ -258,11 +274,17 @@ pub(crate) fn lines<T: DeserializeOwned>(
     Ok(values)
 }
 
+/// Bytes that are read of a file of lines at once.
+const BUFFER: usize = 1 << 16;
+
 /// The text of a file; `None` where it is not there.
 fn text(path: &Path) -> Result<Option<String>, RecordError> {
     match inside::read(path) {
         // A torn last line may end inside a character.
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Ok(bytes) => Ok(Some(match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(io_error(path, source)),
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::overview::overview;
 use crate::model::cell::Cell;
-use crate::model::claims::Claims;
+use crate::model::claims::ClaimedDomain;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
@@ -237,7 +237,13 @@ pub(super) fn grids(run: &Run) -> Vec<Grid> {
         last = Some((key, at));
         groups[at].push(cell);
     }
-    index.values().map(|&at| grid(&groups[at], &run.claims)).collect()
+    // A fleet of single nodes has as many domains as nodes.
+    let mut claims: BTreeMap<&DomainName, &ClaimedDomain> = BTreeMap::new();
+    for claimed in &run.claims.domains {
+        claims.entry(&claimed.name).or_insert(claimed);
+    }
+    let claimed = |key: &Key<'_>| key.0.and_then(|domain| claims.get(domain).copied());
+    index.iter().map(|(key, &at)| grid(&groups[at], claimed(key))).collect()
 }
 
 /// The readings of one cell.
@@ -247,21 +253,21 @@ struct Readings {
     outcome: Outcome,
 }
 
-fn grid(cells: &[&Cell], claims: &Claims) -> Grid {
+fn grid(cells: &[&Cell], claimed: Option<&ClaimedDomain>) -> Grid {
     let one_ended = cells.iter().all(|c| has_one_gpu(c));
     let local = cells.iter().all(|c| c.src_node == c.dst_node);
     let nodes: BTreeSet<&NodeName> = cells.iter().filter_map(|c| c.src_node.as_ref()).collect();
     if one_ended {
-        return table(cells, claims, Shape::PerGpu);
+        return table(cells, claimed, Shape::PerGpu);
     }
     if !local || nodes.len() < 2 {
-        return pairs(cells, claims);
+        return pairs(cells, claimed);
     }
     // One square over all nodes would be empty but for its diagonal, and on a
     // fleet too large to hold. Only what it is compared with is needed here.
     let whole = Grid {
         reference: reference(cells, &mut cells.iter().filter_map(|c| c.value).collect::<Vec<_>>()),
-        ..table(cells, claims, Shape::PerGpu)
+        ..table(cells, claimed, Shape::PerGpu)
     };
     let mut by_node: BTreeMap<&NodeName, Vec<&Cell>> = BTreeMap::new();
     for cell in cells {
@@ -272,7 +278,7 @@ fn grid(cells: &[&Cell], claims: &Claims) -> Grid {
     let inside: Vec<Grid> = by_node
         .values()
         .map(|cells| {
-            let mut grid = table(cells, claims, Shape::Pairs);
+            let mut grid = table(cells, claimed, Shape::Pairs);
             if matches!(whole.reference, Reference::Median(_)) {
                 relate(&mut grid.spots, whole.reference, whole.unit);
                 grid.reference = whole.reference;
@@ -280,18 +286,18 @@ fn grid(cells: &[&Cell], claims: &Claims) -> Grid {
             grid
         })
         .collect();
-    let absent = unseen(whole.domain.as_ref(), &nodes, claims);
-    let overview = overview(&whole, &inside, &absent, claims);
+    let absent = unseen(&nodes, claimed);
+    let overview = overview(&whole, &inside, &absent, claimed);
     Grid { inside, ..overview }
 }
 
 /// Pairs as a square. Where it would be too large to hold, only the ends of
 /// the worst cells are kept.
-fn pairs(cells: &[&Cell], claims: &Claims) -> Grid {
+fn pairs(cells: &[&Cell], claimed: Option<&ClaimedDomain>) -> Grid {
     let ends = |c: &Cell| [(c.src_node.clone(), c.src_gpu), (c.dst_node.clone(), c.dst_gpu)];
     let all: BTreeSet<_> = cells.iter().flat_map(|c| ends(c)).collect();
     if all.len() <= MOST_ENDS {
-        return table(cells, claims, Shape::Pairs);
+        return table(cells, claimed, Shape::Pairs);
     }
     let mut worst: Vec<&Cell> = cells.to_vec();
     let ratio = |c: &Cell| c.ratio.filter(|r| r.is_finite()).unwrap_or(f64::INFINITY);
@@ -311,7 +317,7 @@ fn pairs(cells: &[&Cell], claims: &Claims) -> Grid {
             "the {} ends of the worst cells; {gone} others left out",
             kept.len()
         )),
-        ..table(&cells, claims, Shape::Pairs)
+        ..table(&cells, claimed, Shape::Pairs)
     }
 }
 
@@ -327,21 +333,15 @@ fn has_one_gpu(cell: &Cell) -> bool {
 }
 
 /// Nodes that a domain claims and that have no cell here, where most have.
-fn unseen(
-    domain: Option<&DomainName>,
-    seen: &BTreeSet<&NodeName>,
-    claims: &Claims,
-) -> Vec<NodeName> {
-    let Some(claimed) = claims.domains.iter().find(|d| Some(&d.name) == domain) else {
-        return Vec::new();
-    };
+fn unseen(seen: &BTreeSet<&NodeName>, claimed: Option<&ClaimedDomain>) -> Vec<NodeName> {
+    let Some(claimed) = claimed else { return Vec::new() };
     let absent: Vec<NodeName> =
         claimed.nodes.iter().filter(|n| !seen.contains(n)).cloned().collect();
     if 2 * absent.len() < claimed.nodes.len() { absent } else { Vec::new() }
 }
 
 /// Cells laid out as a table of this shape.
-fn table(cells: &[&Cell], claims: &Claims, shape: Shape) -> Grid {
+fn table(cells: &[&Cell], claimed: Option<&ClaimedDomain>, shape: Shape) -> Grid {
     let ends = |cell: &Cell| {
         let src = End { node: cell.src_node.clone(), gpu: cell.src_gpu };
         let dst = End { node: cell.dst_node.clone(), gpu: cell.dst_gpu };
@@ -367,7 +367,7 @@ fn table(cells: &[&Cell], claims: &Claims, shape: Shape) -> Grid {
         cells.iter().flat_map(|c| [&c.src_node, &c.dst_node]).flatten().collect();
     let mut absent = BTreeSet::new();
     if shape == Shape::PerGpu {
-        for node in unseen(domain.as_ref(), &seen, claims) {
+        for node in unseen(&seen, claimed) {
             let row = rows.len();
             let end = End { node: Some(node), gpu: None };
             rows.entry(end.clone()).or_insert(row);
@@ -383,8 +383,8 @@ fn table(cells: &[&Cell], claims: &Claims, shape: Shape) -> Grid {
             cols.entry(end).or_insert(c);
         }
     }
-    let (rows, row_at) = ordered(rows, &domain, claims);
-    let (cols, col_at) = ordered(cols, &domain, claims);
+    let (rows, row_at) = ordered(rows, claimed);
+    let (cols, col_at) = ordered(cols, claimed);
     let mut readings: Vec<Option<Readings>> = Vec::new();
     readings.resize_with(rows.len() * cols.len(), || None);
     for (cell, (row, col)) in cells.iter().zip(placed) {
@@ -456,10 +456,8 @@ fn relate(spots: &mut [Option<Spot>], reference: Reference, unit: Unit) {
 /// each old index went.
 pub(super) fn ordered(
     ends: BTreeMap<End, usize>,
-    domain: &Option<DomainName>,
-    claims: &Claims,
+    claimed: Option<&ClaimedDomain>,
 ) -> (Vec<End>, Vec<usize>) {
-    let claimed = claims.domains.iter().find(|d| Some(&d.name) == domain.as_ref());
     let place: BTreeMap<&NodeName, usize> = claimed
         .map(|d| d.nodes.iter().enumerate().map(|(i, n)| (n, i)).collect())
         .unwrap_or_default();

@@ -345,6 +345,26 @@ fn between(run: &Run, grids: &[Grid]) -> Option<Outcome> {
     borne_out.map(|finding| finding.outcome).max()
 }
 
+/// What belongs to each domain, or to none.
+fn by_domain<'a, T>(
+    all: &'a [T],
+    domain: impl Fn(&'a T) -> Option<&'a DomainName>,
+) -> BTreeMap<Option<&'a str>, Vec<&'a T>> {
+    let mut by_domain: BTreeMap<Option<&str>, Vec<&T>> = BTreeMap::new();
+    for one in all {
+        by_domain.entry(domain(one).map(DomainName::as_str)).or_default().push(one);
+    }
+    by_domain
+}
+
+/// What belongs to this domain.
+fn of<'m, 'a, T>(
+    by_domain: &'m BTreeMap<Option<&'a str>, Vec<&'a T>>,
+    name: Option<&'m str>,
+) -> &'m [&'a T] {
+    by_domain.get(&name).map_or(&[], Vec::as_slice)
+}
+
 fn domain_rows(
     run: &Run,
     grids: &[Grid],
@@ -356,14 +376,17 @@ fn domain_rows(
         run.claims.domains.iter().map(|d| Some(d.name.as_str())).collect();
     names.extend(verdicts.nodes.iter().map(|n| n.domain.as_ref().map(|d| d.as_str())));
     names.extend(grids.iter().map(|g| g.domain.as_ref().map(|d| d.as_str())));
+    // A fleet of single nodes has as many domains as nodes.
+    let nodes = by_domain(&verdicts.nodes, |n| n.domain.as_ref());
+    let findings = by_domain(&verdicts.findings, |f| f.locus.domain.as_ref());
+    let grids_of = by_domain(grids, |g| g.domain.as_ref());
+    let claims = by_domain(&run.claims.domains, |d| Some(&d.name));
     let mut rows: Vec<(Outcome, DomainRow)> = names
         .into_iter()
         .map(|name| {
-            let of = |d: Option<&DomainName>| d.map(|d| d.as_str()) == name;
-            let nodes: Vec<_> = verdicts.nodes.iter().filter(|n| of(n.domain.as_ref())).collect();
-            let findings = verdicts.findings.iter().filter(|f| of(f.locus.domain.as_ref()));
-            let outcomes = nodes.iter().map(|n| n.outcome).chain(findings.map(|f| f.outcome));
-            let outcome = outcomes.max();
+            let nodes = of(&nodes, name);
+            let found = of(&findings, name).iter().map(|f| f.outcome);
+            let outcome = nodes.iter().map(|n| n.outcome).chain(found).max();
             let outcome = match name {
                 // No node is of the network: each node's verdict includes its part of it.
                 None if !run.claims.domains.is_empty() => {
@@ -374,9 +397,9 @@ fn domain_rows(
                 _ => outcome.unwrap_or(Outcome::Unknown),
             };
             let passed = nodes.iter().filter(|n| n.outcome == Outcome::Pass).count();
-            let grids: Vec<_> = grids.iter().filter(|g| of(g.domain.as_ref())).collect();
+            let grids = of(&grids_of, name);
             let lowest = grids.iter().filter_map(|g| g.lowest()).reduce(f64::min);
-            let claim = run.claims.domains.iter().find(|d| Some(d.name.as_str()) == name);
+            let claim = of(&claims, name).first().filter(|_| name.is_some());
             let platform = claim.and_then(|d| d.platform.as_deref());
             let index = name.and_then(|name| index.get(name)).copied();
             let name = domain_name(run, name);

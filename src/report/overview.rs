@@ -15,6 +15,7 @@ use super::grid::Spot;
 use super::grid::median;
 use super::grid::ordered;
 use super::grid::worse;
+use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::unit::Unit;
@@ -30,7 +31,7 @@ pub(super) fn overview(
     whole: &Grid,
     inside: &[Grid],
     absent: &[NodeName],
-    claims: &Claims,
+    claimed: Option<&ClaimedDomain>,
 ) -> Grid {
     let lines: Vec<(End, &Grid)> = inside
         .iter()
@@ -45,7 +46,7 @@ pub(super) fn overview(
     let known = lines.iter().map(|(end, _)| end.clone());
     let unknown = absent.iter().map(|n| End { node: Some(n.clone()), gpu: None });
     let ends: BTreeMap<End, usize> = known.chain(unknown).zip(0..).collect();
-    let (rows, _) = ordered(ends, &whole.domain, claims);
+    let (rows, _) = ordered(ends, claimed);
     let mut spots = Vec::with_capacity(rows.len() * cols.len());
     for row in &rows {
         let grid = lines.iter().find(|(end, _)| end == row).map(|(_, grid)| grid);
@@ -147,6 +148,7 @@ fn joined(grids: &[&Grid], claims: &Claims) -> Option<Grid> {
 fn unseen(rows: &[End], claims: &Claims) -> Vec<End> {
     let single = || claims.domains.iter().filter(|d| d.nodes.len() == 1);
     let end = |node: &NodeName| End { node: Some(node.clone()), gpu: None };
+    let rows: BTreeSet<&End> = rows.iter().collect();
     let platforms: BTreeSet<Option<&str>> = single()
         .filter(|d| rows.contains(&end(&d.nodes[0])))
         .map(|d| d.platform.as_deref())
@@ -195,7 +197,7 @@ mod tests {
         let mut run = fixture::hgx();
         let grids = apart(&mut run);
         let proto = run.claims.domains[0].clone();
-        let domain = |name: &str| crate::model::claims::ClaimedDomain {
+        let domain = |name: &str| ClaimedDomain {
             name: DomainName::from(name),
             nodes: vec![NodeName::from(name)],
             ..proto.clone()

@@ -110,10 +110,12 @@ impl Bench<'_> {
             });
             return ranks.collect();
         }
-        match fabric.claims.iter().find(|claim| self.across && claim.name == self.scope) {
-            Some(claim) => fabric.gpus_of(&claim.nodes),
-            None => fabric.gpus_of([&self.scope.to_owned()]),
+        if self.across
+            && let Some(claim) = fabric.claims.iter().find(|claim| claim.name == self.scope)
+        {
+            return fabric.gpus_of(&claim.nodes);
         }
+        fabric.gpus_of([&self.scope.to_owned()])
     }
 
     /// What NCCL is told here: by the run, else for every job.

@@ -13,6 +13,7 @@ use super::pair;
 use super::record;
 use super::render;
 use super::render::Answer;
+use super::scenario::Group;
 use super::scenario::Scenario;
 use super::tooling::Nvbandwidth;
 use super::unwell;
@@ -208,11 +209,13 @@ fn nvbandwidth(bench: &Bench<'_>, args: &[String]) -> Answer {
     if launched && across {
         version = version.max(Nvbandwidth::V0_8);
     }
-    let claim = bench.fabric.claims.iter().find(|claim| {
+    let is_here = |claim: &&Group| {
         claim.name == bench.scope || claim.nodes.iter().any(|node| node == bench.scope)
-    });
+    };
+    let claims = &bench.fabric.claims;
+    let claim = if across && !launched { claims.iter().find(is_here) } else { None };
     let mut bench = *bench;
-    if let Some(claim) = claim.filter(|_| across && !launched) {
+    if let Some(claim) = claim {
         bench = Bench { scope: &claim.name, across: true, ..bench };
         version = version.max(Nvbandwidth::V0_8);
     }

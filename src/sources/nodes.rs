@@ -282,9 +282,10 @@ mod tests {
 
     #[test]
     fn nodes_without_hardware_are_not_asked() {
-        for launcher in
-            [Launcher::Sim { scenario: "/s.toml".into() }, Launcher::Replay { run: "/run".into() }]
-        {
+        for launcher in [
+            Launcher::Sim { scenario: "/s.toml".into(), workers: true },
+            Launcher::Replay { run: "/run".into() },
+        ] {
             let nodes =
                 Nodes { launcher: &launcher, worker: "x", parallel: 1, limit: LONG, held: None };
             assert_eq!(asked(&nodes, &["n1"]).problems[0].kind, ProblemKind::Unsupported);

@@ -64,7 +64,8 @@ impl Simulated {
             )?,
         };
         config.scratch = Some(scratch);
-        config.launcher = Launcher::Sim { scenario: scenario.clone() };
+        let workers = !matches!(config.launcher, Launcher::Sim { workers: false, .. });
+        config.launcher = Launcher::Sim { scenario: scenario.clone(), workers };
         config.parallel = config.parallel.min(PARALLEL_HERE);
         config.launcher_from = "--sim".to_owned();
         config.claims = Source::Scenario(scenario);

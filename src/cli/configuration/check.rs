@@ -210,7 +210,7 @@ fn launcher(config: &Config) -> String {
     let how = match &config.launcher {
         Launcher::Local => "this machine alone".to_owned(),
         Launcher::Command { template } => format!("`{}`", words::line(template)),
-        Launcher::Sim { scenario } => format!("a simulated fabric, {}", scenario.display()),
+        Launcher::Sim { scenario, .. } => format!("a simulated fabric, {}", scenario.display()),
         Launcher::Replay { run } => format!("a stored run, {}", run.display()),
         Launcher::Slurm(slurm) => match &slurm.partition {
             Some(partition) => format!("jobs of Slurm in partition {partition}"),

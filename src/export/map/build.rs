@@ -13,9 +13,9 @@ use super::RailEnd;
 use super::Reach;
 use super::Source;
 use super::Verified;
+use super::ground::Ground;
 use crate::act::device;
 use crate::act::topology;
-use crate::inventory::measured;
 use crate::model::cell::Cell;
 use crate::model::claims::ClaimedDomain;
 use crate::model::id::NodeName;
@@ -32,13 +32,19 @@ const NO_CLIQUE: &str = "32766";
 
 pub(super) fn map(source: &Source<'_>) -> Verified {
     let run = source.run;
-    let mut members = members(source);
+    let ground = Ground::of(source);
+    let mut members = members(&ground);
     let mut domains: Vec<Domain> =
-        run.claims.domains.iter().flat_map(|domain| parts(domain, source)).collect();
+        run.claims.domains.iter().flat_map(|domain| parts(domain, &ground)).collect();
     domains.sort_by(|a, b| a.name.cmp(&b.name));
     move_home(source, &mut domains);
+    let mut homes: BTreeMap<&NodeName, &Domain> = BTreeMap::new();
+    for domain in &domains {
+        domain.nodes().into_iter().for_each(|node| _ = homes.entry(node).or_insert(domain));
+    }
+    let names: BTreeSet<&str> = domains.iter().map(|domain| domain.name.as_str()).collect();
     for (node, member) in &mut members {
-        let own = domains.iter().find(|domain| domain.nodes().contains(node));
+        let own = homes.get(node).copied();
         member.domain = own.map(|own| own.name.clone());
         let claimed = member.claimed.as_ref();
         member.is_misplaced = own.is_some_and(|own| Some(&own.claimed) != claimed);
@@ -47,7 +53,7 @@ pub(super) fn map(source: &Source<'_>) -> Verified {
             && own.is_some_and(|own| {
                 own.basis == Basis::Measured && own.name != own.claimed.as_str()
             })
-            && claimed.is_some_and(|claimed| domains.iter().any(|d| d.name == claimed.as_str()));
+            && claimed.is_some_and(|claimed| names.contains(claimed.as_str()));
     }
     worst(&run.cells, &mut members);
     let origin = Origin {
@@ -72,7 +78,8 @@ pub(super) fn map(source: &Source<'_>) -> Verified {
 }
 
 /// What a claimed domain is by measurement: itself, or its parts.
-fn parts(domain: &ClaimedDomain, source: &Source<'_>) -> Vec<Domain> {
+fn parts(domain: &ClaimedDomain, ground: &Ground<'_>) -> Vec<Domain> {
+    let source = ground.source;
     let platform = domain.platform.as_deref().and_then(|name| source.catalogue.platform(name));
     let of = |name: String, measured: BTreeSet<NodeName>, unmeasured: BTreeSet<NodeName>| Domain {
         basis: if measured.is_empty() { Basis::Claimed } else { Basis::Measured },
@@ -84,7 +91,6 @@ fn parts(domain: &ClaimedDomain, source: &Source<'_>) -> Vec<Domain> {
         gpus_per_node: domain.gpus_per_node,
         nvlinks: platform.and_then(|it| it.nvlink.as_ref()).map(|it| it.links),
     };
-    let cells = &source.run.cells;
     let is_servers = platform.is_some_and(|platform| !platform.spans_nodes());
     if is_servers || domain.nodes.len() == 1 {
         // NVLink stays inside a node: each is a domain of its own.
@@ -94,24 +100,24 @@ fn parts(domain: &ClaimedDomain, source: &Source<'_>) -> Vec<Domain> {
                 _ => node.to_string(),
             };
             let own = BTreeSet::from([node.clone()]);
-            let was_measured = cells.iter().any(|cell| is_inside(cell, node));
+            let was_measured = ground.inside.contains(node);
             let (measured, not) =
                 if was_measured { (own, BTreeSet::new()) } else { (BTreeSet::new(), own) };
             of(name, measured, not)
         };
         return domain.nodes.iter().map(one).collect();
     }
-    let said = measured::read("", "", &source.run.claims, cells);
     let is_own = |name: &str| {
         let rest = name.strip_prefix(domain.name.as_str());
         rest.is_some_and(|rest| rest.is_empty() || is_part(rest))
     };
     let within = |nodes: &[NodeName]| nodes.iter().all(|node| domain.nodes.contains(node));
-    let mut groups: Vec<BTreeSet<NodeName>> = said
+    let mut groups: Vec<BTreeSet<NodeName>> = ground
+        .said
         .groups
-        .into_iter()
+        .iter()
         .filter(|group| is_own(&group.name) && within(&group.nodes))
-        .map(|group| group.nodes.into_iter().collect())
+        .map(|group| group.nodes.iter().cloned().collect())
         .collect();
     groups.sort_by_key(|group| (std::cmp::Reverse(group.len()), group.first().cloned()));
     let met: BTreeSet<&NodeName> = groups.iter().flatten().collect();
@@ -156,14 +162,6 @@ fn move_home(source: &Source<'_>, domains: &mut Vec<Domain>) {
     }
 }
 
-/// A copy between two GPUs of one node that gave a number.
-fn is_inside(cell: &Cell, node: &NodeName) -> bool {
-    cell.src_node.as_ref() == Some(node)
-        && cell.dst_node.as_ref() == Some(node)
-        && cell.rail.is_none()
-        && cell.value.is_some()
-}
-
 fn is_between_gpus(cell: &Cell) -> bool {
     cell.rail.is_none()
         && cell.value.is_some()
@@ -173,7 +171,8 @@ fn is_between_gpus(cell: &Cell) -> bool {
 }
 
 /// Every claimed node and every node with a verdict.
-fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
+fn members(ground: &Ground<'_>) -> BTreeMap<NodeName, Member> {
+    let source = ground.source;
     let run = source.run;
     let claimed = run.claims.domains.iter().flat_map(|domain| &domain.nodes);
     let judged = run.verdicts.nodes.iter().map(|verdict| &verdict.node);
@@ -191,8 +190,8 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
     let uuids = uuids(source);
     let mut members = BTreeMap::new();
     for node in nodes {
-        let verdict = run.verdicts.nodes.iter().find(|verdict| verdict.node == *node);
-        let own = run.claims.domain_of(node);
+        let verdict = ground.verdicts.get(node).copied();
+        let own = ground.homes.get(node).copied();
         let is_alone = own.is_none_or(|own| {
             let platform = own.platform.as_deref().and_then(|p| source.catalogue.platform(p));
             own.nodes.len() == 1 || platform.is_some_and(|platform| !platform.spans_nodes())
@@ -204,13 +203,12 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
         } else {
             Reach::Nothing
         };
-        let findings: Vec<&Finding> =
-            run.verdicts.findings.iter().filter(|finding| is_about(finding, node)).collect();
+        let findings = ground.about(node);
         let mut gpus: BTreeMap<u32, Gpu> = BTreeMap::new();
         for (gpu, uuid) in uuids.get(node).into_iter().flatten() {
             gpus.entry(*gpu).or_default().uuid = Some(uuid.clone());
         }
-        for finding in &findings {
+        for finding in findings {
             for index in gpus_of(finding, node) {
                 let gpu = gpus.entry(index).or_default();
                 gpu.classes.insert(finding.class.clone());
@@ -220,12 +218,12 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
                 }
             }
         }
-        confirm(&findings, &mut gpus);
+        confirm(findings, &mut gpus);
         let told: BTreeMap<u32, &str> =
             gpus.iter().filter_map(|(index, gpu)| Some((*index, gpu.uuid.as_deref()?))).collect();
         let count = own.and_then(|own| own.gpus_per_node);
-        let device = device::of_verdicts(node, &run.verdicts, &told, count);
-        let machine = source.machines.iter().rfind(|machine| machine.node == *node);
+        let device = device::of_findings(node, findings, &told, count);
+        let machine = ground.machines.get(node);
         members.insert(
             node.clone(),
             Member {
@@ -243,10 +241,10 @@ fn members(source: &Source<'_>) -> BTreeMap<NodeName, Member> {
                 classes: findings.iter().map(|finding| finding.class.clone()).collect(),
                 worst: None,
                 detectable: verdict.and_then(|verdict| verdict.detectable),
-                cliques: cliques(source, node),
+                cliques: cliques(ground, node),
                 gpus,
-                rails: rail_ends(source, node, verdict.map(|verdict| verdict.outcome)),
-                leaf: run.claims.leaf_of(node).map(|leaf| leaf.name.clone()),
+                rails: rail_ends(ground, node, verdict.map(|verdict| verdict.outcome)),
+                leaf: ground.leaves.get(node).map(|leaf| (*leaf).to_owned()),
                 boot_id: machine.and_then(|machine| machine.environment.boot_id.clone()),
                 device,
             },
@@ -266,15 +264,8 @@ fn confirm(findings: &[&Finding], gpus: &mut BTreeMap<u32, Gpu>) {
     }
 }
 
-/// Whether a finding is about this node or a part of it; what is about something
-/// larger blames no node.
-fn is_about(finding: &Finding, node: &NodeName) -> bool {
-    finding.locus.node.as_ref() == Some(node)
-        || finding.locus.peer.as_deref().is_some_and(|peer| peer_node(peer) == node.as_str())
-}
-
 /// The node of `node` or `node:gpu`.
-fn peer_node(peer: &str) -> &str {
+pub(super) fn peer_node(peer: &str) -> &str {
     match peer.rsplit_once(':') {
         Some((node, gpu)) if gpu.parse::<u32>().is_ok() => node,
         _ => peer,
@@ -325,12 +316,9 @@ fn is_uuid(text: &str) -> bool {
 
 /// The cliques that the drivers of a node report: in outputs of the run, otherwise
 /// in what the claims carry of them.
-fn cliques(source: &Source<'_>, node: &NodeName) -> BTreeSet<String> {
+fn cliques(ground: &Ground<'_>, node: &NodeName) -> BTreeSet<String> {
     let mut cliques = BTreeSet::new();
-    for recording in source.recordings {
-        if recording.scope != Scope::Node(node.clone()) {
-            continue;
-        }
+    for recording in ground.own.get(node).into_iter().flatten() {
         for gpu in &recording.parsed.facts.fabric {
             let is_attached =
                 gpu.state.as_deref().is_some_and(|state| state.eq_ignore_ascii_case("completed"));
@@ -339,7 +327,8 @@ fn cliques(source: &Source<'_>, node: &NodeName) -> BTreeSet<String> {
         }
     }
     if cliques.is_empty() {
-        let said = source.run.claims.nodes.get(node).into_iter().flat_map(|said| &said.fabric);
+        let said = ground.source.run.claims.nodes.get(node);
+        let said = said.into_iter().flat_map(|said| &said.fabric);
         let reported = said.filter(|fabric| fabric.basis == Some(SaidBasis::Reported));
         let words = |fabric: &FabricSaid| {
             clique(fabric.cluster_uuid.as_deref()?, fabric.clique_id.as_deref()?)
@@ -381,31 +370,27 @@ fn rails(source: &Source<'_>) -> BTreeMap<String, Rail> {
 
 /// A node's ends of rails: how what was measured over them came out.
 fn rail_ends(
-    source: &Source<'_>,
+    ground: &Ground<'_>,
     node: &NodeName,
     outcome: Option<Outcome>,
 ) -> BTreeMap<String, RailEnd> {
     // Of a node that is unknown or failed, that nothing is said against an end may
     // mean that nobody could compare it.
     let was_compared = matches!(outcome, Some(Outcome::Pass | Outcome::Degraded));
-    let run = source.run;
+    let run = ground.source.run;
     let mut ends: BTreeMap<String, RailEnd> = BTreeMap::new();
     let mut seen: BTreeMap<&String, bool> = BTreeMap::new();
-    for cell in &run.cells {
+    for cell in ground.over.get(node).into_iter().flatten() {
         let Some(rail) = &cell.rail else { continue };
-        if cell.src_node.as_ref() == Some(node) || cell.dst_node.as_ref() == Some(node) {
-            // One path over it at the rate that it must have shows the end to be well;
-            // without an expectation the judge compares nodes with each other.
-            *seen.entry(rail).or_default() |=
-                cell.outcome == Outcome::Pass || (cell.value.is_some() && was_compared);
-        }
+        // One path over it at the rate that it must have shows the end to be well;
+        // without an expectation the judge compares nodes with each other.
+        *seen.entry(rail).or_default() |=
+            cell.outcome == Outcome::Pass || (cell.value.is_some() && was_compared);
     }
     for rail in run.claims.rails.iter().map(|rail| &rail.name).chain(seen.keys().copied()) {
         let measured = seen.get(rail).copied().unwrap_or(false);
-        let blamed = run.verdicts.findings.iter().filter(|finding| {
-            finding.locus.rail.as_ref() == Some(rail)
-                && (is_about(finding, node) || finding.locus.node.is_none())
-        });
+        let all = ground.about(node).iter().chain(&ground.larger);
+        let blamed = all.filter(|finding| finding.locus.rail.as_ref() == Some(rail));
         let floor = if measured { Outcome::Pass } else { Outcome::Unknown };
         let outcome = blamed.map(|finding| finding.outcome).max().unwrap_or(floor).max(floor);
         ends.insert(rail.clone(), RailEnd { outcome });

@@ -21,8 +21,18 @@ pub(super) struct Failure {
     pub(super) start: usize,
 }
 
+/// Whether a line has a word: two letters in a row. Failures have, rows of
+/// matrices have not, and looking for every failure in each of those costs more
+/// than reading them.
+fn has_a_word(line: &str) -> bool {
+    line.as_bytes().windows(2).any(|two| two.iter().all(u8::is_ascii_alphabetic))
+}
+
 /// A failure printed by the test itself.
 pub(super) fn of_test(line: &str) -> Option<Failure> {
+    if !has_a_word(line) {
+        return None;
+    }
     for what in ["Test CUDA failure", "Test NCCL failure", "Test timeout"] {
         let Some(at) = line.find(what) else { continue };
         let rest = line[at + what.len()..].trim();
@@ -102,6 +112,9 @@ fn code_of(message: &str, names: &[(&str, &str)]) -> Option<String> {
 /// A failure of the launcher, the batch system, the shell, or of the test
 /// before it starts.
 pub(super) fn around_test(line: &str) -> Option<Failure> {
+    if !has_a_word(line) {
+        return None;
+    }
     let line = line.trim();
     let plain = |detail: &str| Failure {
         host: None,

@@ -258,6 +258,14 @@ fn rails_and_leaves_have_figures_of_their_own() {
 }
 
 #[test]
+fn the_page_of_ten_thousand_nodes_is_small_enough_to_open() {
+    let [few, many] = [2_500, 10_000].map(|nodes| html(&fixture::fleet(nodes)).len());
+    // Four times the nodes, and what does not depend on them.
+    assert!(many < 5 * few, "{few} and {many} bytes");
+    assert!(many < 20_000_000, "{many} bytes");
+}
+
+#[test]
 fn every_node_of_a_large_fleet_has_a_tile_that_leads_to_its_line() {
     let page = html(&fixture::fleet(5_000));
     let tiles = page.split("id=\"tiles\"").nth(1).and_then(|t| t.split("</section>").next());
