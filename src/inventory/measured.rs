@@ -20,6 +20,9 @@ use crate::model::said::SourceKind;
 /// draws the same line for membership. PCIe and NICs are below a tenth.
 const OTHER_PATH: f64 = 0.3;
 
+/// Two nodes, and whether NVLink reaches from one to the other.
+type Pair<'n> = ((&'n NodeName, &'n NodeName), bool);
+
 /// What a run measured, begun at this moment.
 pub fn read(place: &str, since: &str, claims: &Claims, cells: &[Cell]) -> Said {
     let mut said = Said::nothing(SourceKind::MeasuredRun, place);
@@ -43,7 +46,7 @@ pub fn read(place: &str, since: &str, claims: &Claims, cells: &[Cell]) -> Said {
         }
     }
     // The pairs inside each domain; a node may be claimed by several.
-    let mut inside: BTreeMap<usize, Vec<((&NodeName, &NodeName), bool)>> = BTreeMap::new();
+    let mut inside: BTreeMap<usize, Vec<Pair<'_>>> = BTreeMap::new();
     for ((a, b), ratio) in &best {
         let (Some(one), Some(other)) = (homes.get(a), homes.get(b)) else { continue };
         for at in one.intersection(other) {
@@ -77,7 +80,7 @@ pub fn read(place: &str, since: &str, claims: &Claims, cells: &[Cell]) -> Said {
 
 /// The sets of nodes that reach each other, directly or through others, the
 /// largest first.
-fn parts<'n>(pairs: &[((&'n NodeName, &'n NodeName), bool)]) -> Vec<BTreeSet<&'n NodeName>> {
+fn parts<'n>(pairs: &[Pair<'n>]) -> Vec<BTreeSet<&'n NodeName>> {
     let mut of: BTreeMap<&NodeName, usize> = BTreeMap::new();
     let mut parts: Vec<BTreeSet<&NodeName>> = Vec::new();
     for ((a, b), reached) in pairs {
