@@ -162,7 +162,7 @@ fn a_bundle_as_json_says_what_was_packed_and_nothing_else() {
     let document: Value = serde_json::from_str(&stdout).expect("one document");
     assert_eq!(
         (&document["format"], &document["outcome"]),
-        (&"fabricgate.bundle/1".into(), &"degraded".into())
+        (&"fabricgate.packed/1".into(), &"degraded".into())
     );
     let bytes = fs::read(&archive).expect("readable");
     assert_eq!(document["bytes"], bytes.len());

@@ -131,7 +131,8 @@ async fn a_finding_is_told_once_and_its_end_once() {
 /// Copies of a run, as if it had been made on so many days before.
 fn days_before(folder: &Path, days: i64) {
     let runs = folder.join("runs");
-    let run = fs::read_dir(&runs).expect("runs").next().expect("one").expect("an entry").path();
+    let paths = fs::read_dir(&runs).expect("runs").map(|entry| entry.expect("an entry").path());
+    let run = paths.into_iter().find(|path| path.join("run.json").is_file()).expect("a run");
     let text = fs::read_to_string(run.join("run.json")).expect("read");
     for day in 1..=days {
         let mut record: Value = serde_json::from_str(&text).expect("JSON");

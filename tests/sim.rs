@@ -327,8 +327,8 @@ fn the_claims_of_a_scenario_name_its_leaves_and_rails() {
 }
 
 /// Four nodes on two rails; one GPU lost links and one NIC runs at half rate.
-const FLEET: &str = "title = \"four nodes\"\nseed = 5\n[noise]\nsigma = 0.002\n[network]\nrails = 2\n\
-    leaf_nodes = 4\n[[domain]]\nnodes = \"hgx[01-04]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
+const FLEET: &str = "title = \"six nodes\"\nseed = 5\n[noise]\nsigma = 0.002\n[network]\nrails = 2\n\
+    leaf_nodes = 6\n[[domain]]\nnodes = \"hgx[01-06]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
     [[fault]]\nkind = \"lost-links\"\ngpu = \"hgx02:3\"\n\
     [[fault]]\nkind = \"rail-rate\"\nnode = \"hgx03\"\nrail = 1\nshare = 0.5\n\
     [[fault]]\nkind = \"unreachable\"\nnode = \"hgx04\"\n";

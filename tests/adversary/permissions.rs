@@ -9,11 +9,11 @@ use std::path::Path;
 use super::place::Place;
 use super::place::files;
 
-const MACHINES: &str = "title = \"t\"\nseed = 5\n[[domain]]\nname = \"rack\"\nnodes = \"n[1-2]\"\n\
+const MACHINES: &str = "title = \"t\"\nseed = 5\n[noise]\nsigma = 0.002\n[[domain]]\nname = \"rack\"\nnodes = \"n[1-2]\"\n\
     platform = \"gb200-nvl72\"\n";
 
 const CONFIG: &str = "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
-    [probes]\nrun = [\"nvidia-smi-q\", \"nvbandwidth-ce\"]\n[policy]\nsimulated = true\n\
+    [probes]\nrun = [\"nvidia-smi-q\", \"nvbandwidth-ce\", \"nvbandwidth-lane\"]\n[policy]\nsimulated = true\n\
     [certificates]\nkey = \"key.pem\"\n";
 
 fn mode(path: &Path) -> u32 {
@@ -27,7 +27,7 @@ fn site(umask: &'static str) -> Place {
     place.put("fabricgate.toml", CONFIG);
     let ended = place.run(&["certificate", "keygen", "key.pem"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let ended = place.run(&["audit", "--config", "fabricgate.toml", "--html", "out.html"]);
+    let ended = place.run(&["burn-in", "--config", "fabricgate.toml", "--html", "out.html"]);
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
     place
 }
@@ -64,7 +64,7 @@ fn a_private_key_that_others_may_read_is_refused() {
     let place = site("022");
     for open in [0o640, 0o604, 0o644, 0o660] {
         fs::set_permissions(place.path("key.pem"), fs::Permissions::from_mode(open)).expect("set");
-        let ended = place.run(&["audit", "--config", "fabricgate.toml"]);
+        let ended = place.run(&["burn-in", "--config", "fabricgate.toml"]);
         let said = ended.stdout + &ended.stderr;
         assert!(said.contains("others may read this private key"), "{open:o}: {said}");
     }

@@ -160,7 +160,8 @@ fn every_document_keeps_to_its_published_schema() {
     site.says(&["certificate", "verify", "node0001", "--run", &run]);
     site.says(&["history"]);
     site.says(&["history", "prune", "--older-than", "1"]);
-    site.says(&["notify", "test", "--dry-run"]);
+    let shown = site.says(&["notify", "test", "--dry-run"]);
+    site.held.value(&shown["targets"][0]["payload"], "a notice");
     site.says(&["notify", "test"]);
     // The map, and what is written from it.
     let trusted = "--even-if-simulated";

@@ -109,7 +109,7 @@ fn left() -> &'static Left {
             fs::write(at(name), text).expect("written");
         }
         measure(place.path(), &["audit", "--sim", "machines.toml"]);
-        measure(place.path(), &["burn-in", "--config", "fabricgate.toml"]);
+        measure(place.path(), &["burn-in", "--rounds", "1", "--config", "fabricgate.toml"]);
         let mut left = Left::default();
         for run in stored::runs_in(&at("runs")).expect("a folder of runs") {
             left.runs.push(packed(&run));
