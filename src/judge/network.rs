@@ -139,6 +139,7 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
     for (node, why) in shared.doubts {
         ledger.doubt(&node, why);
     }
+    compared_with_nothing(rail, ledger);
     let met: BTreeSet<usize> = rail.readings.iter().flat_map(|r| [r.src, r.dst]).collect();
     rail.readings.retain(|r| !shared.explained.contains(&ordered(r.src, r.dst)));
     let field = Field {
@@ -184,6 +185,29 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
         for end in &rail.nodes {
             ledger.doubt(end, why.clone());
         }
+    }
+}
+
+/// Where nobody says what a NIC must show, pairs say it of each other. One pair alone
+/// is its own level, whatever it shows: that is told, so that nobody takes it for seen.
+fn compared_with_nothing(rail: &Rail<'_>, ledger: &mut Ledger) {
+    for (at, group) in rail.groups.iter().enumerate().filter(|(_, it)| expected(it).is_none()) {
+        let here = || rail.readings.iter().filter(move |r| r.group == at);
+        let met: BTreeSet<_> = here().map(|r| ordered(r.src, r.dst)).collect();
+        let mut values: Vec<f64> = here().map(|r| r.value).collect();
+        let (1, Some((a, b)), Some(value)) = (met.len(), met.first(), robust::median(&mut values))
+        else {
+            continue;
+        };
+        let on = rail.name.as_ref().map_or(String::new(), |name| format!(", {name}"));
+        ledger.notes.push(format!(
+            "{} and {}{on}: {} at {} GB/s, compared with nothing: no other pair was read, and of its \
+             NICs nothing says what they must show",
+            rail.nodes[*a],
+            rail.nodes[*b],
+            group.testcase,
+            rate(value)
+        ));
     }
 }
 

@@ -396,6 +396,18 @@ fn a_slow_nic_degrades_a_node_with_gpus_and_a_slow_path_never_does() {
     }
 }
 
+#[test]
+fn a_pair_that_nothing_is_compared_with_is_told() {
+    let lab = || Lab { nic: false, ..Lab::new(|_, _| 0.5) };
+    let told = |pairs: &[(u32, u32)]| {
+        let notes = judged(lab(), pairs).verdicts.notes;
+        notes.into_iter().filter(|note| note.contains("compared with nothing")).count()
+    };
+    assert_eq!((told(&[(0, 1)]), told(&all(8))), (1, 0));
+    let known = judged(Lab::new(|_, _| 1.0), &[(0, 1)]).verdicts.notes;
+    assert_eq!(known, Vec::<String>::new());
+}
+
 fn slow_end(a: u32, b: u32) -> f64 {
     if a == 3 || b == 3 { 0.5 } else { 1.0 }
 }
