@@ -166,10 +166,10 @@ class Fleet:
         self.stage("explain a node", CELLS, ["explain", run, node], (0,))
         for target in ("map", "kubernetes-labels", "topograph", "slurm-topology"):
             out = f"{place}/export"
-            self.stage(f"export {target}", CELLS, ["export", "--to", target, "--even-if-simulated", run, "--output", out], (0, 4))
+            self.stage(f"export {target}", CELLS, ["export", "--to", target, "--even-if-simulated", run, "--output", out], (0, 2, 4))
             shutil.rmtree(out) if os.path.isdir(out) else os.path.exists(out) and os.remove(out)
         domain = ["--domain", "rack0001"] if self.nodes in (18, 1800) else []
-        self.stage("place 8 nodes", CELLS, ["place", "--even-if-simulated", run, "-k", "8", *domain, "--json"], (0, 4, 5))
+        self.stage("place 8 nodes", CELLS, ["place", "--even-if-simulated", run, "-k", "8", *domain, "--json"], (0, 2, 4, 5))
         self.stage("metrics", NODES, ["metrics", *config, "--run-dir", f"{place}/runs"], (0,))
 
 

@@ -17,7 +17,7 @@ use storm::world::Domains;
 use storm::world::World;
 
 /// Episodes of the ordinary test command.
-const RUNS: u64 = 12;
+const RUNS: u64 = 6;
 
 /// Episodes at a time: they wait more than they work.
 const AT_ONCE: usize = 4;
