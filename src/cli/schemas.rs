@@ -52,6 +52,7 @@ use crate::report::metrics::levels;
 use crate::report::notice::generic;
 use crate::report::notice::news;
 use crate::study;
+use crate::study::year;
 use crate::thresholds::Platform;
 
 /// The schema of what is written for `T`, pinned to its format.
@@ -125,6 +126,7 @@ fn made() -> Vec<(&'static str, String)> {
         "verification": certificate::VerificationDocument, certificate::VERIFICATION_FORMAT;
         "watch": watch::WatchLine, watch::WATCH_FORMAT;
         "watch-state": state::State, state::STATE_FORMAT;
+        "year": year::YearDocument, year::YEAR_FORMAT;
     };
     // TOML, of which JSON Schema describes the tables.
     made.push(("platform", schema::<Platform>(None)));

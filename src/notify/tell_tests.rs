@@ -1,3 +1,5 @@
+//! What receivers get when they are slow, gone or many, and what is remembered of it.
+
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -190,6 +190,7 @@ fn every_document_keeps_to_its_published_schema() {
     site.says(&["sim", "record", "rack.toml", "recorded"]);
     let few = ["--trials", "1", "--healthy", "1", "--only", "domain", "--sigma", "1"];
     site.says(&[&["sim", "study", "--lost", "50"][..], &few].concat());
+    site.says(&["sim", "year", "--racks", "1", "--days", "1", "--worlds", "1", "--rules", "ours"]);
     site.says(&["capacity", "--nodes", "4", "--segment", "2"]);
     // What all of that left on disk.
     let Site { dir, mut held } = site;

@@ -6,6 +6,7 @@
 //! the people who repair it. A seed decides everything but the rule, so that all
 //! rules meet the same year.
 
+mod document;
 mod drift;
 mod fleet;
 mod gate;
@@ -24,6 +25,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 
+pub use document::YEAR_FORMAT;
+pub use document::YearDocument;
+pub use document::json;
 pub use rule::Ours;
 pub use rule::Rule;
 pub use score::Cause;
@@ -32,7 +36,6 @@ pub use score::Score;
 pub use score::limits;
 pub use score::middle_and_late;
 pub use table::csv;
-pub use table::json;
 pub use table::svg;
 pub use table::text;
 pub use trouble::Class;

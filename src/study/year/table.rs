@@ -1,10 +1,8 @@
-//! Years as tables for people, as JSON, CSV and a picture.
+//! Years as tables for people, as CSV and a picture.
 
 use std::fmt::Write;
 
 use comfy_table::Table;
-use serde_json::Value;
-use serde_json::json;
 
 use super::Setting;
 use super::fleet::GPUS;
@@ -18,9 +16,6 @@ use super::score::middle_and_late;
 use super::trouble::Class;
 use crate::study::table::aligned;
 use crate::study::table::plain;
-
-/// The format of the JSON document.
-const FORMAT: &str = "fabricgate.year/1";
 
 /// Both tables and what was simulated.
 pub fn text(setting: &Setting, years: &[(Rule, Score)]) -> String {
@@ -106,70 +101,6 @@ fn cell(found: &Found) -> String {
 
 fn of(score: &Score, cause: Cause) -> u64 {
     score.wrong.get(&cause).copied().unwrap_or(0)
-}
-
-/// `fabricgate.year/1`.
-pub fn json(setting: &Setting, years: &[(Rule, Score)]) -> Value {
-    let rules: Vec<Value> = years
-        .iter()
-        .map(|(rule, score)| {
-            let wrong: serde_json::Map<String, Value> = Cause::ALL
-                .iter()
-                .map(|cause| (cause.as_str().to_owned(), json!(of(score, *cause))))
-                .collect();
-            json!({
-                "rule": rule.name(),
-                "gpu_days": score.gpu_days,
-                "nodes_measured": score.measured,
-                "drains": score.drains,
-                "wrong_drains": score.wrong(),
-                "wrong_drains_limits": limits(score.wrong()),
-                "wrong_drains_by_cause": wrong,
-                "wrong_node_hours": score.wrong_hours,
-                "node_hours": score.hours,
-                "most_out": score.most_out,
-                "frozen": score.frozen,
-                "tripped": score.tripped,
-                "stopped": score.stopped,
-                "unconfirmed": score.unconfirmed,
-                "drift_alarms": score.rung[0],
-                "drift_alarms_without_fault": score.rung[1],
-                "classes": classes(score),
-            })
-        })
-        .collect();
-    json!({
-        "format": FORMAT,
-        "seed": setting.seed,
-        "racks": setting.racks,
-        "nodes": setting.racks * NODES,
-        "gpus": setting.racks * NODES * GPUS,
-        "days": setting.days,
-        "worlds": setting.worlds,
-        "share_of_domain": setting.share_of_domain,
-        "busy": setting.busy,
-        "troubles": setting.troubles,
-        "rules": rules,
-    })
-}
-
-fn classes(score: &Score) -> Vec<Value> {
-    let all = Class::ALL.iter().filter_map(|(class, _)| Some((class, score.found.get(class)?)));
-    all.map(|(class, found)| {
-        json!({
-            "class": class.as_str(),
-            "faults": found.faults,
-            "acted_on": found.acted.len(),
-            "told_of": found.told.len(),
-            "missed": found.missed,
-            "open": found.open,
-            "days_to_action": middle_and_late(&found.acted),
-            "days_to_telling": middle_and_late(&found.told),
-            "drift_alarms": found.rung.len(),
-            "days_to_drift_alarm": middle_and_late(&found.rung),
-        })
-    })
-    .collect()
 }
 
 /// One line for every rule and class, and one of each rule for everything.

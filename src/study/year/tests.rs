@@ -89,7 +89,8 @@ fn tables_and_documents_have_every_rule_and_class() {
     let setting = Setting { troubles: 60.0, ..calm(1, 6) };
     let rules = [ours(), Rule::Floor(0.9), Rule::Retest(0.9), Rule::Below(0.1)];
     let years = years(&setting, &rules, 2, &|_| {});
-    let (text, json) = (text(&setting, &years), json(&setting, &years).to_string());
+    let (text, json) =
+        (text(&setting, &years), serde_json::to_string(&json(&setting, &years)).expect("JSON"));
     for rule in &rules {
         let name = rule.name();
         assert!(text.contains(&name) && json.contains(&name), "{name}");
