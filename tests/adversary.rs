@@ -13,6 +13,8 @@ mod floods;
 mod folders;
 #[path = "adversary/names.rs"]
 mod names;
+#[path = "adversary/patience.rs"]
+mod patience;
 #[path = "adversary/permissions.rs"]
 mod permissions;
 #[path = "adversary/place.rs"]

@@ -2,9 +2,11 @@
 //! message that names the file (and the place in it), in the documented exit
 //! code, and never keeps the other inputs from being read.
 
+#[path = "adversary/patience.rs"]
+mod patience;
+
 use std::fs;
 use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Output;
@@ -15,6 +17,9 @@ use std::time::Instant;
 use fabricgate::sim::record;
 use fabricgate::sim::scenario::Scenario;
 use serde_json::Value;
+
+/// Longest time for one command: a hang is a failure.
+const HANGS: Duration = Duration::from_secs(60);
 
 /// Two healthy boxes.
 const MACHINES: &str = "title = \"t\"\nseed = 5\n[noise]\nsigma = 0.001\n\
@@ -56,37 +61,8 @@ impl Place {
 
     /// Runs the program here; a hang is a failure.
     fn run(&self, args: &[&str]) -> Output {
-        let mut child = program()
-            .args(args)
-            .current_dir(self.dir.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        let out = std::thread::spawn(move || all(out));
-        let err = std::thread::spawn(move || all(err));
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().expect("it can be waited for") {
-                break status;
-            }
-            if Duration::from_secs(60) < start.elapsed() {
-                child.kill().expect("it can be ended");
-                panic!("{args:?} hangs");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let stdout = out.join().expect("stdout is read");
-        Output { status, stdout, stderr: err.join().expect("stderr is read") }
+        patience::output(program().args(args).current_dir(self.dir.path()), HANGS)
     }
-}
-
-fn all(stream: Option<impl Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    stream.expect("a pipe").read_to_end(&mut bytes).expect("readable");
-    bytes
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
@@ -378,7 +354,7 @@ fn a_reader_that_goes_away_ends_the_program_quietly() {
             .expect("the program starts");
         // What `head -c 0` does.
         drop(child.stdout.take());
-        let said = all(child.stderr.take());
+        let said = patience::all(child.stderr.take());
         let status = child.wait().expect("it ends");
         let said = String::from_utf8_lossy(&said).into_owned();
         assert_eq!(said, "", "{:?}", &args[..2]);

@@ -3,17 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
-use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::Duration;
-use std::time::Instant;
 
 use serde_json::Value;
+
+use crate::patience;
 
 /// Kilobytes of address space that a run of the program may take, with all that it
 /// maps: measured, the largest here takes a third of it.
@@ -72,36 +71,19 @@ impl Place {
         let umask = self.umask.map(|mask| format!("umask {mask}; ")).unwrap_or_default();
         let script = format!("{umask}ulimit -v {MEMORY}; exec \"$@\"");
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut child = Command::new("sh")
+        let mut command = Command::new("sh");
+        command
             .args(["-c", &script, "sh", env!("CARGO_BIN_EXE_fabricgate")])
             .args(args)
             .current_dir(self.folder.path())
             .env_remove("FABRICGATE_CONFIG")
             .env("NO_COLOR", "1")
             .env("PATH", format!("{}:{path}", self.path("bin").display()))
-            .envs(&self.env)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        let out = std::thread::spawn(move || all(out));
-        let err = std::thread::spawn(move || all(err));
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().expect("it can be waited for") {
-                break status;
-            }
-            if HANGS < start.elapsed() {
-                child.kill().expect("it can be ended");
-                panic!("{args:?} hangs");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
+            .envs(&self.env);
+        let output = patience::output(&mut command, HANGS);
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let (stdout, stderr) = (out.join().expect("read"), err.join().expect("read"));
-        let ended = Ended { code: status.code(), stdout: text(stdout), stderr: text(stderr) };
+        let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+        let ended = Ended { code: output.status.code(), stdout, stderr };
         let internal = [None, Some(1), Some(101), Some(134)];
         assert!(!internal.contains(&ended.code), "{args:?} broke: {ended:?}");
         ended
@@ -117,12 +99,6 @@ impl Place {
         });
         to
     }
-}
-
-fn all(stream: Option<impl Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    stream.expect("a pipe").read_to_end(&mut bytes).expect("readable");
-    bytes
 }
 
 fn copy(from: &Path, to: &Path) {
