@@ -452,7 +452,7 @@ pub(super) fn repairs() -> Repairs {
             says: vec!["it passes now: what was blamed is as it must be".to_owned()],
             changes: vec![
                 changed(ChangeKind::Hardware, "GPU 2", "GPU-aaaa", "GPU-bbbb"),
-                changed(ChangeKind::Claim, "what sources say of it", "", "rack position 7"),
+                changed(ChangeKind::Claim, "product", "not said", "GB200"),
             ],
             comparison: comparison(),
         }],

@@ -22,6 +22,7 @@ use crate::gate::journal;
 use crate::inventory::reconcile::diff;
 use crate::judge::compared;
 use crate::judge::compared::Side;
+use crate::model::claims::Claims;
 use crate::model::comparison::COMPARISON_FORMAT;
 use crate::model::comparison::Repair;
 use crate::model::comparison::Repairs;
@@ -284,10 +285,14 @@ impl<'a> Now<'a> {
         {
             all.push(changed(ChangeKind::Claim, "domain".to_owned(), was, is));
         }
-        for change in diff::diff(&before.stored.claims, &self.run.claims) {
-            if change.kind == diff::ChangeKind::NodeChanged && change.nodes.contains(node) {
-                let what = "what sources say of it".to_owned();
-                all.push(changed(ChangeKind::Claim, what, String::new(), change.says));
+        let said = |claims: &Claims| claims.nodes.get(node).cloned();
+        if let (Some(was), Some(is)) = (said(&before.stored.claims), said(&self.run.claims)) {
+            let told: BTreeSet<String> = all.iter().map(|change| change.what.clone()).collect();
+            for (what, was, is) in diff::facts_changed(&was, &is) {
+                // Identities hold some of it, and know it of whoever was not read.
+                if what != "boot id" && !told.contains(what) {
+                    all.push(changed(ChangeKind::Claim, what.to_owned(), was, is));
+                }
             }
         }
         all

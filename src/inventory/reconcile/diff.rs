@@ -20,6 +20,12 @@ use crate::model::id::NodeName;
 use crate::model::said::NodeSaid;
 use crate::model::said::Source;
 
+/// The fact that is the scheduler's own doing, or ours by it.
+const STATE: &str = "state";
+
+/// In the place of a fact that no source gives.
+const NOT_SAID: &str = "not said";
+
 /// Kinds of changes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
@@ -209,9 +215,19 @@ fn facts(node: &NodeSaid) -> Vec<(&'static str, Option<String>)> {
         ("rack", node.rack.clone()),
         ("slot", node.slot.clone()),
         ("topo_rank", node.topo_rank.clone()),
-        ("state", state),
+        (STATE, state),
         ("opt-out", opt_out),
     ]
+}
+
+/// What of a node is said otherwise now: which fact, before and after. The scheduler's
+/// state is not among it: that is what was done with the node, not what it is.
+pub fn facts_changed(old: &NodeSaid, new: &NodeSaid) -> Vec<(&'static str, String, String)> {
+    let word = |value: Option<String>| value.unwrap_or_else(|| NOT_SAID.to_owned());
+    let both = facts(old).into_iter().zip(facts(new));
+    both.filter(|((what, before), (_, after))| *what != STATE && before != after)
+        .map(|((what, before), (_, after))| (what, word(before), word(after)))
+        .collect()
 }
 
 fn nodes(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
@@ -234,7 +250,7 @@ fn nodes(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
     }
     for ((_, what, before, after), nodes) in found {
         let names = listed(nodes.iter().copied());
-        let word = |value: Option<String>| value.unwrap_or_else(|| "not said".to_owned());
+        let word = |value: Option<String>| value.unwrap_or_else(|| NOT_SAID.to_owned());
         let says = match (what, &before, &after) {
             ("boot id", ..) => format!("{names} {} rebooted, or another machine", is(nodes.len())),
             (_, None, None) => format!("{names}: another {what}"),

@@ -74,10 +74,8 @@ pub(super) fn repairs(
 ) -> RepairsText {
     let one = |it: &Repair| {
         let domain = run.claims.domain_of(&it.node).map(|domain| domain.name.as_str());
-        let change = |what: &str, before: &str, after: &str| match before.is_empty() {
-            true => format!("{what}: {after}"),
-            false => format!("{what}: {before}, now {after}"),
-        };
+        let change =
+            |what: &str, before: &str, after: &str| format!("{what}: {before}, now {after}");
         let changes = it.changes.iter().take(CHANGES);
         RepairText {
             node: shown(it.node.as_str()),

@@ -2,6 +2,7 @@
 
 use super::super::diff::ChangeKind;
 use super::super::diff::diff;
+use super::super::diff::facts_changed;
 use super::*;
 
 fn kinds(old: &Claims, new: &Claims) -> Vec<(ChangeKind, String)> {
@@ -61,4 +62,17 @@ fn reboots_drivers_sources_and_disagreements_are_told_once_for_many_nodes() {
     assert_eq!(seen[2], "n03: number of GPUs 4 before, 3 now");
     assert!(told.iter().any(|(kind, _)| *kind == ChangeKind::SourceVanished));
     assert!(seen[4].starts_with("new: gpu-count (contradiction): n03"), "{}", seen[4]);
+}
+
+#[test]
+fn a_drain_changes_the_state_of_a_node_and_not_what_the_node_is() {
+    let was = NodeSaid { state: vec!["IDLE".to_owned()], gpus: Some(4), ..NodeSaid::default() };
+    let drained = NodeSaid { state: vec!["IDLE".to_owned(), "DRAIN".to_owned()], ..was.clone() };
+    assert_eq!(facts_changed(&was, &drained), []);
+    let fewer = NodeSaid { gpus: Some(3), product: Some("GB200".to_owned()), ..drained };
+    let told = |what, before: &str, after: &str| (what, before.to_owned(), after.to_owned());
+    assert_eq!(
+        facts_changed(&was, &fewer),
+        [told("product", "not said", "GB200"), told("number of GPUs", "4", "3")]
+    );
 }
