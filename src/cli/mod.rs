@@ -253,4 +253,31 @@ mod tests {
     fn every_command_can_be_built() {
         Cli::command().debug_assert();
     }
+
+    #[test]
+    fn every_command_has_its_row_in_the_readme() {
+        let readme = include_str!("../../README.md");
+        let table = readme.split("\n## Commands\n").nth(1).expect("the section");
+        let table = table.split("\n## ").next().expect("its end");
+        // First cells, word by word: `sim record\|tool` names a command and two of its own.
+        let cells = table.lines().filter_map(|row| row.strip_prefix("| `")?.split(" | ").next());
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let rows: Vec<Vec<&str>> =
+            cells.map(|cell| cell.split(|c| !is_word(c)).collect()).collect();
+        assert!(20 < rows.len(), "{rows:?}");
+        let cli = Cli::command();
+        let mut silent = Vec::new();
+        for command in cli.get_subcommands().filter(|it| !it.is_hide_set()) {
+            let name = command.get_name();
+            let told = rows.iter().filter(|row| row.contains(&name));
+            let told: Vec<&str> = told.flatten().copied().collect();
+            if told.is_empty() {
+                silent.push(name.to_owned());
+            }
+            let own = command.get_subcommands().filter(|it| !it.is_hide_set());
+            let own = own.map(clap::Command::get_name).filter(|own| !told.contains(own));
+            silent.extend(own.map(|own| format!("{name} {own}")));
+        }
+        assert!(silent.is_empty(), "README.md, Commands, does not tell of {silent:?}");
+    }
 }
