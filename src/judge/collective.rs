@@ -255,7 +255,7 @@ fn judge_runs(
         hint.push_str("; multi-node NVLink was off for this run");
         hint.push_str(&mnnvl_told(readings));
     }
-    let matrix_is_low = ledger.findings.iter().any(|f| is_of_matrix(domain, f));
+    let matrix_is_low = ledger.of_domain(&domain.name).any(is_of_matrix);
     if ratio < FALLBACK && !matrix_is_low {
         hint.push_str(", while nothing is low between the GPUs themselves");
     } else if FALLBACK <= ratio && !matrix_is_low {
@@ -370,7 +370,7 @@ fn nvls_told(readings: &[(f64, &Recording)]) -> String {
 }
 
 /// Whether a finding rests on what GPUs read from each other.
-fn is_of_matrix(domain: &Domain<'_>, finding: &Finding) -> bool {
+fn is_of_matrix(finding: &Finding) -> bool {
     const OF_MATRIX: &[&str] = &[
         "nvlink-low",
         "nvlink-absent",
@@ -381,9 +381,7 @@ fn is_of_matrix(domain: &Domain<'_>, finding: &Finding) -> bool {
         "multi-node-nvlink-off",
         "fabric-not-configured",
     ];
-    finding.locus.domain.as_ref() == Some(&domain.name)
-        && OF_MATRIX.contains(&finding.class.as_str())
-        && Outcome::Unknown < finding.outcome
+    OF_MATRIX.contains(&finding.class.as_str()) && Outcome::Unknown < finding.outcome
 }
 
 /// A collective is as fast as its slowest member: where it is as fast as it must
@@ -402,13 +400,8 @@ fn contradicts(
         (None, _) => key.members.len() == domain.nodes.len(),
     };
     let too_low = |f: &&Finding| f.ratio.is_none_or(|r| r < ratio * (1.0 - allowed - LINE));
-    let low: Vec<&Finding> = ledger
-        .findings
-        .iter()
-        .filter(|f| is_of_matrix(domain, f))
-        .filter(takes_part)
-        .filter(too_low)
-        .collect();
+    let here = ledger.of_domain(&domain.name).filter(|f| is_of_matrix(f));
+    let low: Vec<&Finding> = here.filter(takes_part).filter(too_low).collect();
     let Some(worst) =
         low.iter().min_by(|a, b| a.ratio.unwrap_or(0.0).total_cmp(&b.ratio.unwrap_or(0.0)))
     else {
