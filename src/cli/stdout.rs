@@ -7,6 +7,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::failure::Failure;
+use crate::record::layout;
 use crate::report::plain;
 
 /// Writes bytes to standard output. That nobody reads on (`| head`) is fine:
@@ -35,10 +36,18 @@ pub fn text(text: &str) -> anyhow::Result<()> {
 
 /// Writes a value as one JSON document.
 pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    // Piece by piece: the plan of a large fleet has a hundred megabytes.
+    // Piece by piece: documents of a large fleet have hundreds of megabytes.
     let out = BufWriter::with_capacity(1 << 16, anstream::stdout().lock());
     let mut out = Plain(out);
     let written = serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from);
+    ended(written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
+}
+
+/// Writes a plan as JSON, each of its steps on a line.
+pub fn plan<T: Serialize>(plan: &T) -> anyhow::Result<()> {
+    let out = BufWriter::with_capacity(1 << 16, anstream::stdout().lock());
+    let mut out = Plain(out);
+    let written = layout::plan(&mut out, plan).map_err(io::Error::from);
     ended(written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
 }
 

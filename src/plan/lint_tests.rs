@@ -246,7 +246,7 @@ fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
     };
     let word = |step: &mut super::Step, word: &str, together| {
         let otherwise = step.otherwise.as_mut().expect("there");
-        otherwise.argv.push(word.to_owned());
+        otherwise.argv = otherwise.argv.iter().cloned().chain([word.to_owned()]).collect();
         otherwise.together = together;
     };
     let unfilled = |wrong: &[LintError]| {
@@ -256,7 +256,7 @@ fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
     assert!(unfilled(&damaged(&|step| word(step, "{lane}", false))), "{{node}} is open there too");
     assert_eq!(damaged(&|step| step.together = true), []);
     let serves = damaged(&|step| {
-        let argv = vec!["x".to_owned()];
+        let argv = ["x".to_owned()].into();
         step.serve =
             Some(crate::model::probe::Serve { argv, ready: crate::model::probe::Ready::Line });
     });

@@ -155,11 +155,11 @@ pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
         title: read.title,
         parser: read.parser,
         argv: words(read.argv),
-        serve: read.serve.map(|s| Serve { argv: words(s.argv), ready: s.ready.into_inner() }),
+        serve: read.serve.map(|s| Serve { argv: words(s.argv).into(), ready: s.ready.into_inner() }),
         together: read.together.is_some_and(Spanned::into_inner),
         otherwise: read.otherwise.map(|it| Otherwise {
             parser: it.parser,
-            argv: words(it.argv),
+            argv: words(it.argv).into(),
             together: it.together.is_some_and(Spanned::into_inner),
         }),
         scope: read.scope,
