@@ -112,11 +112,11 @@ class Day(Fleet):
 
     def run(self):
         config = ["--config", f"{self.place}/fabricgate.toml"]
-        # Whatever is the matter, a day that is judged has an answer.
-        told = (0, 3, 4, 5, 6)
+        # Whatever is the matter, a day has an answer; where nobody passed there is nothing to export (2).
+        told = (0, 2, 3, 4, 5, 6)
         self.stage("claims", NODES, ["claims", *config, "--json"], told, f"{self.place}/claims.json")
         with open(f"{self.place}/claims.json") as file:
-            claims = json.load(file)
+            claims = json.load(file)["claims"]
         self.told = {"disagreements": len(claims.get("disagreements", []))}
         self.stage("audit, all stages", NODES, ["audit", *config, "--json", "--no-progress"], told)
         run = self.folder()

@@ -4,8 +4,8 @@
 //! a place is left out with the reason, and whether anything is missing then.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::Deserializer;
@@ -81,7 +81,7 @@ pub(super) struct Ground<'a> {
 
 /// Commands that steps have, each once.
 #[derive(Debug, Default)]
-struct Known(BTreeSet<Words>);
+struct Known(HashSet<Words>);
 
 impl Known {
     /// This command as those before have it.

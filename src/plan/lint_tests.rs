@@ -200,8 +200,10 @@ fn readings_out_of_bounds_are_found() {
 #[test]
 fn a_command_that_was_not_filled_in_is_found() {
     let wrong = after(|plan| {
-        plan.rounds[0].steps[0].argv.push("--gpus={gpus}".to_owned());
-        plan.rounds[0].steps[1].argv.push("{self}".to_owned());
+        for (at, word) in ["--gpus={gpus}", "{self}"].into_iter().enumerate() {
+            let step = &mut plan.rounds[0].steps[at];
+            step.argv = step.argv.iter().cloned().chain([word.to_owned()]).collect();
+        }
     });
     let expected = [LintError::Unfilled { step: 0, word: "--gpus={gpus}".to_owned() }];
     assert_eq!(wrong, expected, "what nodes say is filled in later");

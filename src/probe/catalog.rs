@@ -498,9 +498,9 @@ mod tests {
         let probe = parse("p.toml", PAIR).unwrap_or_else(|error| panic!("{error}"));
         let otherwise = probe.otherwise.clone().expect("it has one");
         assert!(!probe.together && otherwise.together);
-        assert_eq!(otherwise.argv, ["{self}", "{node}"]);
+        assert_eq!(otherwise.argv[..], ["{self}", "{node}"]);
         let own = probe.by_ourselves();
-        assert_eq!((own.argv, own.parser), (otherwise.argv, Tool::FabricgateTcp));
+        assert_eq!((own.argv, own.parser), (otherwise.argv.to_vec(), Tool::FabricgateTcp));
         assert!(own.together && own.otherwise.is_none());
 
         let said = |from: &str, to: &str| {
