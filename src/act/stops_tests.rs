@@ -205,7 +205,7 @@ proptest::proptest! {
             .enumerate()
             .map(|(at, (a, b, why))| {
                 let (a, b) = (name(*a), name(*b));
-                let nodes: Vec<&str> = if a == b { vec![&a] } else { vec![&a, &b] };
+                let nodes = if a == b { vec![a.as_str()] } else { vec![a.as_str(), &b] };
                 let why = [None, None, Some("no answer".to_owned()), Some(format!("{b} is gone"))][*why].clone();
                 result(at, &nodes, why.as_deref())
             })
