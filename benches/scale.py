@@ -10,6 +10,7 @@ import argparse
 import glob
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -37,19 +38,19 @@ share = 0.5
 """
 
 
-def racks(number):
+def racks(number, faults=None):
     """GB200 NVL72 racks: 18 nodes, one NVLink domain and one leaf each."""
     text = HEAD.format(title=f"{number} racks", rails=4, leaf=18, uplinks=18)
     for rack in range(1, number + 1):
         text += f'[[domain]]\nname = "rack{rack:04}"\nnodes = "r{rack:04}n[01-18]"\nplatform = "gb200-nvl72"\n'
-    return text + FAULTS.format(gpu="r0001n07:2", node="r0001n11")
+    return text + (FAULTS.format(gpu="r0001n07:2", node="r0001n11") if faults is None else faults)
 
 
-def boxes(number, leaf):
+def boxes(number, leaf, faults=None):
     """HGX H100 nodes, each a domain of its own, on eight rails behind leaves."""
     text = HEAD.format(title=f"{number} HGX nodes", rails=8, leaf=leaf, uplinks=leaf)
     text += f'[[domain]]\nnodes = "hgx[00001-{number:05}]"\nplatform = "hgx-h100"\nper_node = true\n'
-    return text + FAULTS.format(gpu="hgx00007:2", node="hgx00011")
+    return text + (FAULTS.format(gpu="hgx00007:2", node="hgx00011") if faults is None else faults)
 
 
 FLEETS = {
@@ -62,8 +63,27 @@ FLEETS = {
 NODES, STEPS, READINGS, CELLS = "node", "step", "reading", "cell"
 
 
+# A node as `scontrol show node --json` tells of it.
+SLURM = {
+    "state": ["IDLE"], "partitions": ["main"], "features": [], "active_features": [], "extra": "", "comment": "",
+    "reason": "", "boot_time": {"set": True, "infinite": False, "number": 1700000000},
+}
+
+
 class Failed(Exception):
     pass
+
+
+def expanded(claims):
+    """The nodes of a claims file as `sim claims` writes it."""
+    names = []
+    for line in re.findall(r'^nodes = "([^"]+)"', claims.split("[[leaf]]")[0], re.MULTILINE):
+        for name, ranges, rest in re.findall(r"([^\[,]+)(?:\[([^\]]+)\])?([^,\[]*)", line):
+            for part in ranges.split(",") if ranges else [""]:
+                first, _, last = part.partition("-")
+                for at in range(int(first or 0), int(last or first or 0) + 1):
+                    names.append(f"{name}{str(at).zfill(len(first)) if part else ''}{rest}")
+    return names
 
 
 def timed(command, codes, out=os.devnull, started=None):
@@ -99,19 +119,32 @@ def lines(path):
 class Fleet:
     """One fleet, its folder, and what its stages took."""
 
-    def __init__(self, program, nodes, place, runs):
+    def __init__(self, program, nodes, place, runs, text=None, sources=None):
         self.program, self.nodes, self.place, self.runs = program, nodes, place, runs
         self.took, self.units, self.sizes = {}, {NODES: nodes}, {}
         os.makedirs(place)
         with open(f"{place}/fleet.toml", "w") as file:
-            file.write(FLEETS[nodes][1]())
+            file.write(text or FLEETS[nodes][1]())
         with open(f"{place}/claims.toml", "w") as file:
             subprocess.run([program, "sim", "claims", f"{place}/fleet.toml"], check=True, stdout=file)
+        claims = sources(place) if sources else ["claims.toml"]
+        config = (
+            f'claims = {json.dumps(claims)}\nrun_dir = "runs"\n[launcher]\nkind = "sim"\nscenario = "fleet.toml"\n'
+            "workers = false\nparallel = 1024\n[confirm]\nwait_s = 0\n"
+        )
         with open(f"{place}/fabricgate.toml", "w") as file:
+            file.write(config)
+        # A scheduler that knows all nodes, and finds them idle.
+        slurm = f"{place}/slurm.json"
+        with open(f"{place}/gate.toml", "w") as file:
             file.write(
-                'claims = "claims.toml"\nrun_dir = "runs"\n[launcher]\nkind = "sim"\nscenario = "fleet.toml"\n'
-                "workers = false\nparallel = 1024\n[confirm]\nwait_s = 0\n"
+                f"{config}[policy]\nsimulated = true\n[gate]\nstate = \"gate\"\n"
+                f'scontrol = ["sh", "-c", "cat {slurm}"]\n'
             )
+        with open(f"{place}/claims.toml") as file:
+            names = expanded(file.read())
+        with open(slurm, "w") as file:
+            json.dump({"nodes": [{**SLURM, "name": name} for name in names]}, file)
 
     def stage(self, name, unit, words, codes=(0,), out=None, once=False):
         """Times a command several times; the fastest counts."""
@@ -132,6 +165,11 @@ class Fleet:
         else:
             self.sizes[name] = os.path.getsize(path)
 
+    def folder(self):
+        """The one run that there is."""
+        run, = (os.path.dirname(path) for path in glob.glob(f"{self.place}/runs/*/run.json"))
+        return run
+
     def run(self):
         place, config = self.place, ["--config", f"{self.place}/fabricgate.toml"]
         self.stage("claims", NODES, ["claims", *config, "--json"], (0, 4))
@@ -140,37 +178,45 @@ class Fleet:
             self.stage(f"plan {profile}", STEPS, ["plan", profile, *config, "--json"], (0,), out)
             # Counted as text: the document of 10,000 nodes has 100 MB.
             steps = int(subprocess.run(
-                ["grep", "-c", '^ *"step": ', out], stdout=subprocess.PIPE, text=True, check=True
+                ["grep", "-c", '"step": ', out], stdout=subprocess.PIPE, text=True, check=True
             ).stdout)
             self.units[f"plan {profile}"] = steps
             self.size(f"plan {profile}", out)
             os.remove(out)
         self.stage("audit, all stages", READINGS, ["audit", *config, "--json", "--no-progress"], (3,), once=True)
-        run, = (os.path.dirname(path) for path in glob.glob(f"{place}/runs/*/run.json"))
+        run = self.folder()
         self.units[READINGS] = lines(f"{run}/results.jsonl")
         self.units[CELLS] = lines(f"{run}/cells.jsonl")
         self.size("run folder", run)
-        self.stage("parse and judge (replay)", CELLS, ["replay", run, *config, "--json"], (3,))
-        self.stage("act, dry (apply)", CELLS, ["apply", run, *config, "--json"], (0, 3, 4))
+        node = "hgx00011" if self.nodes in (1152, 10000) else "r0001n11"
+        self.after(run, config, (0, 2, 3, 4, 5), node)
+        self.stage("metrics", NODES, ["metrics", *config, "--run-dir", f"{place}/runs"], (0,))
+
+    def after(self, run, config, codes, node):
+        """What is made of a run that is there."""
+        place = self.place
+        self.stage("parse and judge (replay)", CELLS, ["replay", run, *config, "--json"], codes)
+        self.stage("act, dry (apply)", CELLS, ["apply", run, *config, "--json"], codes)
+        words = ["apply", run, "--config", f"{place}/gate.toml", "--json"]
+        self.stage("a turn of the gate, dry", CELLS, words, codes)
         for form in ("json", "csv", "html", "junit", "terminal"):
             out = f"{place}/report.{form}"
             words = ["report", run, "--format", form, "--output", out]
-            self.stage(f"report {form}", CELLS, words, (0, 3))
+            self.stage(f"report {form}", CELLS, words, codes)
             self.size(f"report {form}", out)
         index = f"{place}/history.sqlite"
         words = ["history", "--run-dir", f"{place}/runs", "--file", index, "--json"]
         self.stage("history, made", CELLS, words, (0,), once=True)
         self.stage("history, shown", NODES, words)
         self.size("history", index)
-        node = "hgx00011" if self.nodes in (1152, 10000) else "r0001n11"
-        self.stage("explain a node", CELLS, ["explain", run, node], (0,))
+        self.stage("explain a node", CELLS, ["explain", run, node], codes)
         for target in ("map", "kubernetes-labels", "topograph", "slurm-topology"):
             out = f"{place}/export"
-            self.stage(f"export {target}", CELLS, ["export", "--to", target, "--even-if-simulated", run, "--output", out], (0, 2, 4))
+            self.stage(f"export {target}", CELLS, ["export", "--to", target, "--even-if-simulated", run, "--output", out], codes)
             shutil.rmtree(out) if os.path.isdir(out) else os.path.exists(out) and os.remove(out)
-        domain = ["--domain", "rack0001"] if self.nodes in (18, 1800) else []
-        self.stage("place 8 nodes", CELLS, ["place", "--even-if-simulated", run, "-k", "8", *domain, "--json"], (0, 2, 4, 5))
-        self.stage("metrics", NODES, ["metrics", *config, "--run-dir", f"{place}/runs"], (0,))
+        domain = ["--domain", "rack0001"] if node.startswith("r") else []
+        words = ["place", "--even-if-simulated", run, "-k", "8", *domain, "--json"]
+        self.stage("place 8 nodes", CELLS, words, codes)
 
 
 def browser(page):
@@ -285,25 +331,27 @@ def table(fleets):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program")
-    parser.add_argument("--nodes", default=",".join(map(str, FLEETS)))
+    parser.add_argument("--nodes", default=",".join(map(str, FLEETS)), help="fleets by their nodes; none where empty")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--workers", default="18,1152,1800,10000")
-    parser.add_argument("--keep")
+    parser.add_argument("--workers", default="18,1152,1800,10000", help="real workers; none where empty")
+    parser.add_argument("--page", help="a page to open, instead of that of the largest fleet")
+    parser.add_argument("--keep", help="keeps the run folders in this folder")
     args = parser.parse_args()
     scratch = args.keep or tempfile.mkdtemp()
     try:
         fleets = []
-        for nodes in map(int, args.nodes.split(",")):
+        for nodes in map(int, filter(None, args.nodes.split(","))):
             fleet = Fleet(args.program, nodes, f"{scratch}/{nodes}", args.runs)
             fleet.run()
             fleets.append(fleet)
-        table(fleets)
-        shown = browser(f"{fleets[-1].place}/report.html")
-        page = fleets[-1].sizes["report html"] / 1e6
-        if shown is None:
+        if fleets:
+            table(fleets)
+        page = args.page or (f"{fleets[-1].place}/report.html" if fleets else None)
+        shown = browser(page) if page else None
+        if shown:
+            print(f"\n{page} ({os.path.getsize(page) / 1e6:.1f} MB) opens in a browser in {shown:.1f} s.")
+        elif page:
             print("\nno browser here: how long the page takes to open was not measured")
-        else:
-            print(f"\nThe page of {fleets[-1].nodes:,} nodes ({page:.1f} MB) opens in a browser in {shown:.1f} s.")
         counts = [int(count) for count in args.workers.split(",") if count]
         if counts:
             print("\n| real workers | start, 3 readings each, end | coordinator | workers at once, memory of each |\n|---|---|---|---|")
@@ -321,4 +369,5 @@ def main():
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use super::grounds;
 use super::instrument;
 use super::ledger::Ledger;
+use super::places::Places;
 use super::policy::Policy;
 use super::situation::Situation;
 use super::standing;
@@ -33,7 +34,7 @@ const SHOWN: usize = 6;
 #[derive(Debug)]
 pub(super) struct Budget<'a> {
     policy: &'a Policy,
-    claims: &'a Claims,
+    places: Places<'a>,
     fleet: usize,
     domains: BTreeMap<DomainName, usize>,
     leaves: BTreeMap<String, usize>,
@@ -72,10 +73,11 @@ impl<'a> Budget<'a> {
     }
 
     fn after(ledger: &Ledger, fleet: &'a Claims, policy: &'a Policy, now: &Stamp) -> Self {
+        let places = Places::of(fleet);
         let mut budget = Self {
             policy,
-            claims: fleet,
-            fleet: size(fleet),
+            fleet: places.size(),
+            places,
             domains: BTreeMap::new(),
             leaves: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -93,9 +95,10 @@ impl<'a> Budget<'a> {
         for (node, then) in out {
             // As it was claimed then, where nobody claims it any more: a run may
             // be of a part of the fleet.
-            let domain = fleet.domain_of(node).map(|d| &d.name);
-            let hangs = leaves(fleet, node);
-            let hangs = if hangs.is_empty() { then.leaf.iter().cloned().collect() } else { hangs };
+            let domain = budget.places.domain_of(node).map(|d| &d.name);
+            let hangs = budget.places.leaves(node);
+            let then_on = then.leaf.iter().map(String::as_str);
+            let hangs = if hangs.is_empty() { then_on.collect() } else { hangs };
             budget.take(domain.or(then.domain.as_ref()), hangs);
         }
         (budget.hour, budget.relabels) = within_hour(ledger, now);
@@ -142,8 +145,8 @@ impl<'a> Budget<'a> {
                 ),
             );
         }
-        for leaf in leaves(self.claims, node) {
-            let there = self.leaves.get(&leaf).copied().unwrap_or(0);
+        for leaf in self.places.leaves(node) {
+            let there = self.leaves.get(leaf).copied().unwrap_or(0);
             if policy.per_leaf <= there {
                 let most = policy.per_leaf;
                 return full(
@@ -220,7 +223,7 @@ impl<'a> Budget<'a> {
 
     /// Takes a drain from all budgets.
     pub(super) fn spend_drain(&mut self, node: &NodeName, domain: Option<&DomainName>) {
-        self.take(domain, leaves(self.claims, node));
+        self.take(domain, self.places.leaves(node));
         self.take_gangs(node);
         self.hour += 1;
     }
@@ -236,13 +239,13 @@ impl<'a> Budget<'a> {
         self.relabels += 1;
     }
 
-    fn take(&mut self, domain: Option<&DomainName>, leaves: BTreeSet<String>) {
+    fn take(&mut self, domain: Option<&DomainName>, leaves: BTreeSet<&str>) {
         self.outstanding += 1;
         if let Some(domain) = domain {
             *self.domains.entry(domain.clone()).or_default() += 1;
         }
         for leaf in leaves {
-            *self.leaves.entry(leaf).or_default() += 1;
+            *self.leaves.entry(leaf.to_owned()).or_default() += 1;
         }
     }
 
@@ -327,19 +330,6 @@ pub fn trip(situation: &Situation<'_>, policy: &Policy) -> Option<String> {
     let suspects = suspects::of(situation.verdicts, situation.fleet, &mut Vec::new());
     let doubt = instrument::doubt(situation, policy, &suspects);
     doubt.everywhere.filter(|cause| cause.lasting).map(|cause| cause.why)
-}
-
-/// How many nodes are claimed in all.
-pub(super) fn size(fleet: &Claims) -> usize {
-    let nodes: BTreeSet<&NodeName> = fleet.domains.iter().flat_map(|d| &d.nodes).collect();
-    nodes.len()
-}
-
-/// The leaves that a node hangs on: as claimed, and by its NICs.
-pub(super) fn leaves(claims: &Claims, node: &NodeName) -> BTreeSet<String> {
-    let claimed = claims.leaves.iter().filter(|leaf| leaf.nodes.contains(node));
-    let nics = claims.nodes.get(node).into_iter().flat_map(|said| &said.nics);
-    claimed.map(|leaf| leaf.name.clone()).chain(nics.filter_map(|nic| nic.leaf.clone())).collect()
 }
 
 /// The nodes that hang on a leaf: as claimed, and by their NICs.

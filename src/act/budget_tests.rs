@@ -37,7 +37,7 @@ fn drains_that_stand_count_against_their_domain_and_no_other() {
         change: Change::default(),
         before: own.before.clone(),
     };
-    world.ledger.open.push(open);
+    world.ledger.open.push_back(open);
     assert!(world.why("d0n5").starts_with("budget: 2 nodes of d0"));
     world.ledger.open.clear();
     assert_eq!(world.proposed(), ["drain d0n5", "drain d1n5"]);

@@ -163,7 +163,7 @@ impl<'a> Desk<'a> {
         let known = device::Known {
             live,
             uuids: self.situation.gpus.get(suspect.node),
-            claimed: self.situation.fleet.domain_of(suspect.node).and_then(|it| it.gpus_per_node),
+            claimed: self.prices.places().domain_of(suspect.node).and_then(|it| it.gpus_per_node),
         };
         Ok(match device::to_blame(self.policy.device, findings, known) {
             Ok(device) => (device, None),
@@ -253,9 +253,9 @@ impl<'a> Desk<'a> {
 
     /// The milder drain of ours that could make room for this one.
     fn swap(&self, suspect: &Suspect<'_>, found: &Finding) -> Option<String> {
-        let fleet = self.situation.fleet;
+        let places = self.prices.places();
         let here = self.situation.ledger.drains.iter().filter(|(node, own)| {
-            let domain = fleet.domain_of(node).map(|d| &d.name).or(own.action.domain.as_ref());
+            let domain = places.domain_of(node).map(|d| &d.name).or(own.action.domain.as_ref());
             domain == suspect.domain
         });
         let severity = |own: &OwnDrain| {
@@ -326,7 +326,7 @@ impl<'a> Desk<'a> {
             change = Change { state, kubernetes, ..Change::default() };
         }
         let command = words::line(suspect.node, &change, plane);
-        let leaf = self.situation.fleet.leaf_of(suspect.node).map(|leaf| leaf.name.clone());
+        let leaf = self.prices.places().leaf_of(suspect.node).map(str::to_owned);
         Action {
             kind: *kind,
             node: suspect.node.clone(),

@@ -78,7 +78,7 @@ fn half_a_run_drains_for_hard_faults_only() {
 fn what_of_ours_is_under_way_comes_first() {
     let mut open = world();
     let own = drain(&open.fleet, "d0n0", "nvlink-low", 0.9, stamp(60));
-    open.ledger.open.push(Open {
+    open.ledger.open.push_back(Open {
         id: own.id,
         stamp: own.stamp,
         epoch: own.epoch,

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::budget;
 use super::marks;
+use super::places::Places;
 use super::policy::Policy;
 use super::situation::Coverage;
 use super::situation::Situation;
@@ -149,7 +150,7 @@ fn controls(situation: &Situation<'_>, policy: &Policy) -> Option<String> {
 }
 
 fn share_of_fleet(situation: &Situation<'_>, policy: &Policy, fresh: usize) -> Option<String> {
-    let fleet = budget::size(situation.fleet);
+    let fleet = Places::of(situation.fleet).size();
     let is_much = policy.freeze_domain <= fresh && policy.freeze_fleet <= share(fresh, fleet);
     is_much.then(|| {
         format!(
@@ -217,13 +218,15 @@ fn shared<T: PartialEq>(
 /// A leaf that all suspects hang on, where at most half of the other measured
 /// nodes do: in a network of one leaf everything shares it.
 fn leaf(situation: &Situation<'_>, suspects: &[&NodeName], others: &[&NodeName]) -> Option<String> {
-    let of = |node: &&NodeName| budget::leaves(situation.fleet, node);
-    let common = suspects.iter().map(of).reduce(|a, b| a.intersection(&b).cloned().collect())?;
-    common.into_iter().find(|leaf| {
+    let places = Places::of(situation.fleet);
+    let of = |node: &&NodeName| places.leaves(node);
+    let common = suspects.iter().map(of).reduce(|a, b| a.intersection(&b).copied().collect())?;
+    let leaf = common.into_iter().find(|leaf| {
         let under = budget::under(situation.fleet, leaf);
         let there = others.iter().filter(|node| under.contains(**node)).count();
         !others.is_empty() && there * 2 <= others.len()
-    })
+    });
+    leaf.map(str::to_owned)
 }
 
 fn share(part: usize, whole: usize) -> f64 {

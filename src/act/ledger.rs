@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::collections::VecDeque;
 
 use super::label;
 use crate::model::action::Action;
@@ -41,8 +42,9 @@ pub struct Ledger {
     pub spent: Vec<Spent>,
     /// Names of all intents that were begun and not refunded.
     pub known: BTreeSet<String>,
-    /// Intents without an outcome, oldest first.
-    pub open: Vec<Open>,
+    /// Intents without an outcome, oldest first. A turn can begin thousands, and
+    /// concludes them in that order.
+    pub open: VecDeque<Open>,
     /// Drains that a person took away.
     pub undone: BTreeMap<NodeName, UndoneDrain>,
     /// What we last said on nodes.
@@ -238,7 +240,7 @@ impl Ledger {
             let (id, stamp, action) = (open.id.clone(), open.stamp.clone(), open.action.clone());
             self.spent.push(Spent { id, stamp, action });
         }
-        self.open.push(open);
+        self.open.push_back(open);
     }
 
     fn conclude(&mut self, id: &str, result: ActionResult) {
@@ -247,12 +249,15 @@ impl Ledger {
             // Nobody knows yet: it stays open, and paid for.
             ActionResult::Unknown => {}
             ActionResult::Done | ActionResult::Already => {
-                let open = self.open.remove(at);
-                self.done(open);
+                if let Some(open) = self.open.remove(at) {
+                    self.done(open);
+                }
             }
             ActionResult::Superseded | ActionResult::Refused | ActionResult::Failed => {
                 self.open.remove(at);
-                self.spent.retain(|spent| spent.id != id);
+                if let Some(at) = self.spent.iter().rposition(|spent| spent.id == id) {
+                    self.spent.remove(at);
+                }
                 self.known.remove(id);
             }
         }

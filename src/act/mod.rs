@@ -34,5 +34,6 @@ mod extra;
 #[cfg(test)]
 mod fixture;
 mod grounds;
+mod places;
 mod suspects;
 mod worth;

@@ -115,7 +115,7 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
     assert!(noted(&held).is_empty(), "we hold it ourselves");
     let mut releasing = undone();
     let own = releasing.ledger.drains[&NodeName::from(NODE)].clone();
-    releasing.ledger.open.push(Open {
+    releasing.ledger.open.push_back(Open {
         id: "run2/d0n0/release".to_owned(),
         stamp: stamp(60),
         epoch: 2,

@@ -3,6 +3,7 @@
 //! Pure. Every rule has a name that the result tells (`StopRule`). One bad node
 //! ends its own burn-in and nobody else's.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
@@ -12,7 +13,9 @@ use crate::model::acceptance::Accepted;
 use crate::model::acceptance::BurnInRound;
 use crate::model::acceptance::Stop;
 use crate::model::acceptance::StopRule;
+use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
@@ -88,25 +91,35 @@ pub fn found_under_load(verdicts: &Verdicts) -> BTreeMap<NodeName, String> {
 /// Nodes of domains in which the measurement or something common is in doubt.
 fn frozen(seen: &Seen<'_>) -> Vec<(NodeName, String)> {
     let mut frozen = Vec::new();
+    let domains = &seen.claims.domains;
+    let mut by_name: BTreeMap<&DomainName, Vec<&ClaimedDomain>> = BTreeMap::new();
+    domains.iter().for_each(|it| by_name.entry(&it.name).or_default().push(it));
+    // What is in doubt everywhere is so for one reason, the first that was found.
+    let mut everywhere = false;
     for finding in &seen.verdicts.findings {
         if finding.locus.kind != LocusKind::Instrument {
             continue;
         }
         let why = format!("{}: {}", finding.class, clean(&finding.summary));
-        let domains = seen.claims.domains.iter();
-        for domain in domains
-            .filter(|it| finding.locus.domain.as_ref().is_none_or(|domain| *domain == it.name))
-        {
-            frozen.extend(domain.nodes.iter().map(|node| (node.clone(), why.clone())));
+        let of = |it: &ClaimedDomain| -> Vec<(NodeName, String)> {
+            it.nodes.iter().map(|node| (node.clone(), why.clone())).collect()
+        };
+        match &finding.locus.domain {
+            Some(name) => {
+                frozen.extend(by_name.get(name).into_iter().flatten().flat_map(|it| of(it)));
+            }
+            None if everywhere => {}
+            None => {
+                everywhere = true;
+                frozen.extend(domains.iter().flat_map(of));
+            }
         }
     }
-    for domain in &seen.claims.domains {
-        let bad = seen
-            .verdicts
-            .nodes
-            .iter()
-            .filter(|it| Outcome::Unknown < it.outcome && domain.nodes.contains(&it.node))
-            .count();
+    let outcomes = seen.verdicts.nodes.iter().map(|it| (&it.node, it.outcome));
+    let outcomes: BTreeMap<&NodeName, Outcome> = outcomes.collect();
+    for domain in domains {
+        let is_bad = |node: &&NodeName| outcomes.get(node).is_some_and(|it| Outcome::Unknown < *it);
+        let bad = domain.nodes.iter().filter(is_bad).count();
         if seen.freeze_domain <= bad {
             let why =
                 format!("{bad} nodes of {} turned bad in one round: a common cause", domain.name);
@@ -143,34 +156,83 @@ fn hot(recordings: &[Recording]) -> BTreeMap<NodeName, BTreeSet<u32>> {
 /// not started may be the fault of any of them: it is that one's which has the
 /// most of such steps and no later one that was started.
 pub fn lost(results: &[RawResult]) -> BTreeMap<NodeName, String> {
+    // What each node took part in, while nobody there is known to be lost.
+    let mut taking: BTreeMap<&NodeName, Part<'_>> = BTreeMap::new();
+    for (at, result) in results.iter().enumerate() {
+        for node in &result.nodes {
+            let part = taking.entry(node).or_default();
+            part.of.push(at);
+            part.not_started += usize::from(not_started(result).is_some());
+        }
+    }
+    let mut is_left = vec![true; results.len()];
+    let mut gone: BTreeSet<(Rank, Reverse<&NodeName>)> = BTreeSet::new();
+    for (node, part) in &mut taking {
+        part.look_again(node, results, &is_left);
+        gone.extend(part.rank.map(|rank| (rank, Reverse(*node))));
+    }
     let mut lost: BTreeMap<NodeName, String> = BTreeMap::new();
-    loop {
-        let left: Vec<&RawResult> = results
-            .iter()
-            .filter(|it| !it.nodes.iter().any(|node| lost.contains_key(node)))
-            .collect();
-        let mut last: BTreeMap<&NodeName, (&RawResult, usize)> = BTreeMap::new();
-        for result in &left {
-            for node in &result.nodes {
-                let entry = last.entry(node).or_insert((result, 0));
-                entry.0 = result;
-                entry.1 += usize::from(not_started(result).is_some());
+    while let Some((_, Reverse(node))) = gone.pop_last() {
+        let Some(part) = taking.remove(node) else { continue };
+        lost.insert(node.clone(), clean(part.why));
+        // Its steps say nothing of the others any more.
+        let mut others: BTreeSet<&NodeName> = BTreeSet::new();
+        for at in part.of {
+            if !std::mem::take(&mut is_left[at]) {
+                continue;
+            }
+            let failed = usize::from(not_started(&results[at]).is_some());
+            for other in &results[at].nodes {
+                if let Some(part) = taking.get_mut(other) {
+                    part.not_started -= failed;
+                    others.insert(other);
+                }
             }
         }
-        let gone = last.iter().filter_map(|(node, (result, count))| {
-            let why = not_started(result)?;
-            let alone = result.nodes.len() == 1;
-            // Of the two ends of a pair the reason begins with the one that is
-            // not there, where that is the other one.
-            let first = result.nodes.first() == Some(*node);
-            let named = why.starts_with(&format!("{node} "));
-            let other = result.nodes.iter().any(|it| why.starts_with(&format!("{it} ")));
-            Some(((*count, alone, named, first && !other), *node, why))
-        });
-        let Some((_, node, why)) = gone.max_by(|a, b| (a.0, b.1).cmp(&(b.0, a.1))) else {
-            return lost;
-        };
-        lost.insert(node.clone(), clean(why));
+        for other in others {
+            let Some(part) = taking.get_mut(other) else { continue };
+            if let Some(before) = part.rank {
+                gone.remove(&(before, Reverse(other)));
+            }
+            part.look_again(other, results, &is_left);
+            gone.extend(part.rank.map(|rank| (rank, Reverse(other))));
+        }
+    }
+    lost
+}
+
+/// How much speaks for a node being lost: its steps that were not started, whether it
+/// was alone in the last of them, whether that names it, whether it comes first there.
+type Rank = (usize, bool, bool, bool);
+
+/// What a node took part in, while nobody there is known to be lost.
+#[derive(Debug, Default)]
+struct Part<'r> {
+    /// Places of the results, the last one still left.
+    of: Vec<usize>,
+    /// How many of those that are left were not started.
+    not_started: usize,
+    /// Where the last of them was not started.
+    rank: Option<Rank>,
+    /// Why it was not.
+    why: &'r str,
+}
+
+impl<'r> Part<'r> {
+    /// Looks at the last result that is left.
+    fn look_again(&mut self, node: &NodeName, results: &'r [RawResult], is_left: &[bool]) {
+        while self.of.pop_if(|at| !is_left[*at]).is_some() {}
+        self.rank = None;
+        let Some(result) = self.of.last().map(|at| &results[*at]) else { return };
+        let Some(why) = not_started(result) else { return };
+        let alone = result.nodes.len() == 1;
+        // Of the two ends of a pair the reason begins with the one that is
+        // not there, where that is the other one.
+        let first = result.nodes.first() == Some(node);
+        let named = why.starts_with(&format!("{node} "));
+        let other = result.nodes.iter().any(|it| why.starts_with(&format!("{it} ")));
+        self.rank = Some((self.not_started, alone, named, first && !other));
+        self.why = why;
     }
 }
 

@@ -171,6 +171,50 @@ fn of_nodes_that_were_measured_together_only_the_one_that_is_gone_is_lost() {
     assert!(lost(&back).is_empty());
 }
 
+/// The same, looked for among all results again for every node that is lost.
+fn lost_one_by_one(results: &[RawResult]) -> BTreeSet<NodeName> {
+    let mut gone: BTreeSet<NodeName> = BTreeSet::new();
+    loop {
+        let left = results.iter().filter(|it| !it.nodes.iter().any(|node| gone.contains(node)));
+        let mut last: BTreeMap<&NodeName, (&RawResult, usize)> = BTreeMap::new();
+        for result in left {
+            for node in &result.nodes {
+                let entry = last.entry(node).or_insert((result, 0));
+                *entry = (result, entry.1 + usize::from(not_started(result).is_some()));
+            }
+        }
+        let ranks = last.iter().filter_map(|(node, (result, count))| {
+            let why = not_started(result)?;
+            let named = |it: &NodeName| why.starts_with(&format!("{it} "));
+            let first = result.nodes.first() == Some(*node) && !result.nodes.iter().any(named);
+            Some(((*count, result.nodes.len() == 1, named(node), first), Reverse(*node)))
+        });
+        let Some((_, Reverse(node))) = ranks.max() else { return gone };
+        gone.insert(node.clone());
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn thousands_are_lost_as_one_by_one(
+        steps in proptest::collection::vec((0usize..6, 0usize..6, 0usize..4), 0..24)
+    ) {
+        let name = |at: usize| format!("n{at}");
+        let results: Vec<RawResult> = steps
+            .iter()
+            .enumerate()
+            .map(|(at, (a, b, why))| {
+                let (a, b) = (name(*a), name(*b));
+                let nodes = if a == b { vec![a.as_str()] } else { vec![a.as_str(), &b] };
+                let why = [None, None, Some("no answer".to_owned()), Some(format!("{b} is gone"))][*why].clone();
+                result(at, &nodes, why.as_deref())
+            })
+            .collect();
+        let found: BTreeSet<NodeName> = lost(&results).into_keys().collect();
+        proptest::prop_assert_eq!(found, lost_one_by_one(&results));
+    }
+}
+
 fn verdicts(nodes: &[(&str, Outcome)], findings: Vec<Finding>) -> Verdicts {
     let nodes = nodes.iter().map(|(node, outcome)| NodeVerdict {
         node: (*node).into(),

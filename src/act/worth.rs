@@ -5,11 +5,13 @@
 //! Pure. Where the site has not said which segments its jobs ask for, the price
 //! is not known, and only the plain budgets bound the drain.
 
+use std::cell::OnceCell;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::budget;
 use super::capacity;
+use super::places::Places;
 use super::policy::Policy;
 use super::policy::SoftFaults;
 use super::situation::Situation;
@@ -32,13 +34,26 @@ pub(super) enum Worth {
 pub(super) struct Prices<'a> {
     situation: &'a Situation<'a>,
     policy: &'a Policy,
+    places: Places<'a>,
     proposed: BTreeMap<DomainName, BTreeSet<NodeName>>,
+    /// What was asked before of a domain with so many proposed: those that are alike
+    /// are reckoned once.
+    known: RefCell<BTreeMap<(DomainName, usize), Option<f64>>>,
+    /// How many nodes each partition has.
+    partitions: OnceCell<BTreeMap<&'a str, usize>>,
 }
 
 impl<'a> Prices<'a> {
     /// Prices with nothing proposed yet.
     pub(super) fn of(situation: &'a Situation<'a>, policy: &'a Policy) -> Self {
-        Self { situation, policy, proposed: BTreeMap::new() }
+        let places = Places::of(situation.fleet);
+        let (proposed, known) = (BTreeMap::new(), RefCell::default());
+        Self { situation, policy, places, proposed, known, partitions: OnceCell::new() }
+    }
+
+    /// The claims by node.
+    pub(super) fn places(&self) -> &Places<'a> {
+        &self.places
     }
 
     /// Counts a node as out from here on.
@@ -51,8 +66,19 @@ impl<'a> Prices<'a> {
     /// Schedulable nodes that one more drain of this domain costs, where that is
     /// known. A node that the scheduler does not know takes no jobs either.
     pub(super) fn price(&self, domain: Option<&DomainName>) -> Option<f64> {
-        let name = domain?;
-        let domain = self.situation.fleet.domains.iter().find(|d| d.name == *name)?;
+        // Where no site says which segments its jobs ask for, there is none.
+        let name = domain.filter(|_| !self.policy.mix.0.is_empty())?;
+        let key = (name.clone(), self.proposed.get(name).map_or(0, BTreeSet::len));
+        if let Some(price) = self.known.borrow().get(&key) {
+            return *price;
+        }
+        let price = self.reckoned(name);
+        self.known.borrow_mut().insert(key, price);
+        price
+    }
+
+    fn reckoned(&self, name: &DomainName) -> Option<f64> {
+        let domain = self.places.domain(name)?;
         let nodes: BTreeSet<&NodeName> = domain.nodes.iter().collect();
         let proposed = self.proposed.get(name);
         let is_out = |node: &&&NodeName| {
@@ -63,8 +89,7 @@ impl<'a> Prices<'a> {
         let out = u32::try_from(nodes.iter().filter(is_out).count()).ok()?;
         let nodes = u32::try_from(nodes.len()).ok()?;
         let price = capacity::price(nodes, out, &self.policy.mix, self.policy.unavailable);
-        // Where no site says which segments its jobs ask for, there is none.
-        (price.is_finite() && !self.policy.mix.0.is_empty()).then_some(price)
+        price.is_finite().then_some(price)
     }
 
     /// The largest gang that may include this node.
@@ -72,12 +97,18 @@ impl<'a> Prices<'a> {
         if let Some(nodes) = self.policy.largest_gang {
             return nodes;
         }
-        let Some(live) = self.situation.live else { return budget::size(self.situation.fleet) };
-        let own = live.nodes.get(node).map(|node| node.partitions.as_slice()).unwrap_or_default();
-        let sizes = own.iter().map(|partition| {
-            live.nodes.values().filter(|other| other.partitions.contains(partition)).count()
+        let Some(live) = self.situation.live else { return self.places.size() };
+        let partitions = self.partitions.get_or_init(|| {
+            let mut sizes = BTreeMap::new();
+            for node in live.nodes.values() {
+                let own: BTreeSet<&str> = node.partitions.iter().map(String::as_str).collect();
+                own.into_iter().for_each(|name| *sizes.entry(name).or_default() += 1);
+            }
+            sizes
         });
-        sizes.max().unwrap_or_else(|| budget::size(self.situation.fleet))
+        let own = live.nodes.get(node).map(|node| node.partitions.as_slice()).unwrap_or_default();
+        let sizes = own.iter().filter_map(|name| partitions.get(name.as_str()));
+        sizes.max().copied().unwrap_or_else(|| self.places.size())
     }
 
     /// Whether a soft fault is worth a drain at this price.

@@ -219,7 +219,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let basis = Basis::new(&config, &chosen.claims, &in_force.catalogue, args.profile, args.seed)?;
     let plan = basis.plan()?;
     if globals.json {
-        stdout::json(&plan)?;
+        stdout::plan(&plan)?;
     } else {
         stdout::text(&shown(&plan, &config.catalog, args.rounds))?;
     }

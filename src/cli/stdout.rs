@@ -7,6 +7,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::failure::Failure;
+use crate::record::layout;
 use crate::report::plain;
 
 /// Writes bytes to standard output. That nobody reads on (`| head`) is fine:
@@ -35,10 +36,22 @@ pub fn text(text: &str) -> anyhow::Result<()> {
 
 /// Writes a value as one JSON document.
 pub fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    // Piece by piece: the plan of a large fleet has a hundred megabytes.
-    let out = BufWriter::with_capacity(1 << 16, anstream::stdout().lock());
-    let mut out = Plain(out);
-    let written = serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from);
+    piece_by_piece(|out| serde_json::to_writer_pretty(out, value))
+}
+
+/// Writes a plan as JSON, each of its steps on a line.
+pub fn plan<T: Serialize>(plan: &T) -> anyhow::Result<()> {
+    piece_by_piece(|out| layout::plan(out, plan))
+}
+
+/// Documents of a large fleet have hundreds of megabytes: they are written as they are
+/// made, and looked at in blocks.
+fn piece_by_piece(
+    write: impl FnOnce(&mut dyn Write) -> serde_json::Result<()>,
+) -> anyhow::Result<()> {
+    // Nothing that colours is left in it, so nothing has to be taken out.
+    let mut out = BufWriter::with_capacity(1 << 16, Plain(io::stdout().lock()));
+    let written = write(&mut out).map_err(io::Error::from);
     ended(written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
 }
 
@@ -47,8 +60,8 @@ pub fn document(document: &[u8]) -> anyhow::Result<()> {
     bytes(plain::json(&String::from_utf8_lossy(document)).as_bytes())
 }
 
-/// Escapes what steers a terminal in JSON that is made piece by piece. Each piece is
-/// text in itself: serde_json never cuts a character.
+/// Escapes what steers a terminal in JSON that is made piece by piece. Each block of
+/// pieces is text in itself: serde_json never cuts a character, and a buffer no piece.
 struct Plain<W>(W);
 
 impl<W: Write> Write for Plain<W> {

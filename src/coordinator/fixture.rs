@@ -28,7 +28,7 @@ pub(super) fn step(number: usize) -> Step {
         readings: 2,
         most_readings: 3,
         parser: Tool::Nvbandwidth,
-        argv: Vec::new(),
+        argv: [].into(),
         serve: None,
         together: false,
         otherwise: None,

@@ -245,7 +245,7 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
                     .map_err(|source| RecordError::Io { path: scenario.clone(), source })?;
                 folder.write(file::SCENARIO, &text)?;
             }
-            folder.write_json(file::PLAN, sweep.plan)?;
+            folder.write_plan(file::PLAN, sweep.plan)?;
         }
         Place::Resume(stored) => {
             record.info = stored.record.info.clone();
@@ -401,7 +401,7 @@ async fn all_rounds(
             pass = plan::again(sweep.plan, &whole);
             whole.rounds.extend(pass.rounds.iter().cloned());
             // On disk before it runs: a step without a plan is nobody's.
-            folder.write_json(file::PLAN, &whole)?;
+            folder.write_plan(file::PLAN, &whole)?;
             ran = runner.run(&pass, measured).await;
             passes += u32::from(ran == Ran::Whole);
         }
@@ -412,7 +412,7 @@ async fn all_rounds(
         confirm = confirm::plan(sweep, measured);
         if let Some(plan) = &confirm {
             // On disk before it runs: a run that is resumed goes on with it.
-            folder.write_json(file::CONFIRM, plan)?;
+            folder.write_plan(file::CONFIRM, plan)?;
         }
     }
     if let Some(plan) = confirm.as_ref().filter(|_| ran == Ran::Whole) {

@@ -49,7 +49,7 @@ impl Played {
 
     /// What a reading would have printed.
     pub(super) fn answer(&self, what: &Reading<'_>) -> (RawResult, Outcome) {
-        let mut result = blank(what.step, what.reading, what.step.argv.clone());
+        let mut result = blank(what.step, what.reading, what.step.argv.to_vec());
         let outcome = match self.reply(what, &mut result.argv) {
             Ok(reply) => outcome(reply, what.capture),
             Err(why) => Outcome::not_started(why),

@@ -50,7 +50,7 @@ impl Stored {
     pub(super) fn answer(&self, step: &Step, reading: u32) -> (RawResult, Outcome) {
         let not_started = |why: String| {
             let ending = Ending::NotStarted { why: why.clone() };
-            let result = RawResult { ending, ..blank(step, reading, step.argv.clone()) };
+            let result = RawResult { ending, ..blank(step, reading, step.argv.to_vec()) };
             (result, Outcome::not_started(why))
         };
         let Some(then) = self.next(step) else {

@@ -155,7 +155,7 @@ impl Runner<'_> {
                         let why = format!("not tried: reading {} hung", first + 1);
                         let result = RawResult {
                             ending: Ending::NotStarted { why: why.clone() },
-                            ..step::blank(step, reading, step.argv.clone())
+                            ..step::blank(step, reading, step.argv.to_vec())
                         };
                         went = Went::Through;
                         if !self.keep(step, result, Outcome::not_started(why), measured).await {

@@ -63,7 +63,7 @@ pub(super) async fn take(
 ) -> (RawResult, Outcome, Option<String>) {
     let started = shown(now());
     let step = reading.step;
-    let mut argv = step.argv.clone();
+    let mut argv = step.argv.to_vec();
     let mut instead = None;
     let Some(other) = &step.otherwise else {
         let ran = run(reading, (&step.argv, step.together), fleet, stop, &mut argv).await;
@@ -87,7 +87,7 @@ pub(super) async fn take(
             None => return result(reading, started, argv, ran, None),
         }
     }
-    argv.clone_from(&other.argv);
+    argv = other.argv.to_vec();
     let ran = run(reading, (&other.argv, other.together), fleet, stop, &mut argv).await;
     result(reading, started, argv, ran, instead)
 }

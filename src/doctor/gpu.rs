@@ -102,7 +102,7 @@ pub(super) async fn all(look: &Look<'_>) -> Vec<Check> {
 fn relied_on<'l>(look: &'l Look<'_>) -> BTreeMap<&'static str, Vec<&'l str>> {
     let mut relied: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for probe in programs::measured_here(look) {
-        let words = probe.otherwise.iter().flat_map(|otherwise| &otherwise.argv);
+        let words = probe.otherwise.iter().flat_map(|otherwise| otherwise.argv.iter());
         let words: Vec<&str> = words.map(String::as_str).collect();
         relied.entry(Library::Cuda.file()).or_default().push(&probe.name);
         if words.contains(&"collective") {

@@ -90,9 +90,9 @@ fn needed_by(look: &Look<'_>, found: Check, probes: &BTreeSet<&str>) -> Check {
 /// The programs of a probe: the one it starts, on either side, and what that
 /// starts in turn.
 fn programs(probe: &Probe) -> BTreeSet<&str> {
-    let serve = probe.serve.as_ref().map(|serve| &serve.argv);
+    let serve = probe.serve.as_ref().map(|serve| &*serve.argv);
     let mut programs = BTreeSet::new();
-    for argv in std::iter::once(&probe.argv).chain(serve) {
+    for argv in std::iter::once(probe.argv.as_slice()).chain(serve) {
         let Some(first) = argv.first() else { continue };
         if first == placeholder::SELF {
             continue;

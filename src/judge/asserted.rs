@@ -171,20 +171,18 @@ fn one_clique_apart(
     ledger: &mut Ledger,
 ) {
     const OF_MEMBERSHIP: &[&str] = &["wrong-domain", "split-domain", severed::NO_MULTI_NODE];
-    let about = |f: &&mut Finding| {
-        OF_MEMBERSHIP.contains(&f.class.as_str()) && f.locus.domain.as_ref() == Some(&domain.name)
-    };
-    for found in ledger.findings.iter_mut().filter(about) {
+    ledger.change_of_domain(&domain.name, |found| {
         let own = members.iter().find(|(node, _)| found.locus.node.as_ref() == Some(*node));
         let (node, file) = own.unwrap_or(&members[0]);
-        if found.locus.node.is_some() && own.is_none() {
-            continue;
+        let is_anothers = found.locus.node.is_some() && own.is_none();
+        if is_anothers || !OF_MEMBERSHIP.contains(&found.class.as_str()) {
+            return;
         }
         let detail = format!("{node} shows clique {clique}, as {} nodes of it do", members.len());
         found.summary =
             format!("{}; the driver says otherwise: all are in clique {clique}", found.summary);
         *found = found.clone().because(file, None, detail);
-    }
+    });
 }
 
 /// Claimed domains against each other.
@@ -355,7 +353,7 @@ fn across<'d>(domains: &'d [Domain<'_>], ledger: &mut Ledger) -> Across<'d> {
         }
         if told && holder.nodes.is_empty() {
             let what = format!("domain {}", holder.name);
-            ledger.unknown.retain(|unknown| unknown.what != what);
+            ledger.is_known(&what);
         }
     }
     rates

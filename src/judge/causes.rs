@@ -46,8 +46,7 @@ const SMALLEST_DOMAIN: usize = 4;
 pub(super) fn merge(domains: &[Domain<'_>], ledger: &mut Ledger) {
     // Most nodes show nothing of the kind, and those of a large fleet are many.
     let shown: BTreeSet<(DomainName, NodeName, &str)> = ledger
-        .findings
-        .iter()
+        .findings()
         .filter(|f| f.locus.kind == LocusKind::Gpu)
         .filter_map(|f| {
             let class = SHARED.iter().find(|class| **class == f.class)?;
@@ -82,8 +81,8 @@ fn is_gpu_finding(finding: &Finding, domain: &Domain<'_>, class: &str) -> bool {
 /// about the domain (a plane, where it is links that are missing).
 fn lift_to_domain(domain: &Domain<'_>, class: &str, ledger: &mut Ledger) {
     let all = domain.nodes.len() * domain.gpus_per_node.unwrap_or(0) as usize;
-    let alike: Vec<&Finding> =
-        ledger.findings.iter().filter(|f| is_gpu_finding(f, domain, class)).collect();
+    let here = |f: &Finding| is_gpu_finding(f, domain, class);
+    let alike: Vec<&Finding> = ledger.of_domain(&domain.name).filter(|f| here(f)).collect();
     let nodes: BTreeSet<&NodeName> = alike.iter().filter_map(|f| f.locus.node.as_ref()).collect();
     if all < SMALLEST_DOMAIN || nodes.len() < 2 || !nearly_all(alike.len(), all) {
         return;
@@ -99,10 +98,10 @@ fn lift_to_domain(domain: &Domain<'_>, class: &str, ledger: &mut Ledger) {
     let lifted = lift(typical, of_domain(kind, &domain.name), said);
     // Whoever shows more than the common cause keeps a finding of its own.
     let (measured, outcome) = (typical.measured, typical.outcome);
-    ledger.findings.retain(|f| {
-        !is_gpu_finding(f, domain, class)
-            || outcome < f.outcome
-            || f.measured.zip(measured).is_some_and(|(own, common)| own < common)
+    ledger.take_of_domain(&domain.name, |f| {
+        let is_worse = outcome < f.outcome
+            || f.measured.zip(measured).is_some_and(|(own, common)| own < common);
+        here(f) && !is_worse
     });
     ledger.find(lifted);
 }
@@ -111,7 +110,7 @@ fn lift_to_domain(domain: &Domain<'_>, class: &str, ledger: &mut Ledger) {
 fn lift_to_node(domain: &Domain<'_>, node: &NodeName, class: &str, ledger: &mut Ledger) {
     let here =
         |f: &Finding| is_gpu_finding(f, domain, class) && f.locus.node.as_ref() == Some(node);
-    let alike: Vec<&Finding> = ledger.findings.iter().filter(|f| here(f)).collect();
+    let alike: Vec<&Finding> = ledger.of_node(node).filter(|f| here(f)).collect();
     let all = domain.gpus_per_node.unwrap_or(0) as usize;
     if all < 2 || alike.len() < all {
         return;
@@ -119,7 +118,7 @@ fn lift_to_node(domain: &Domain<'_>, node: &NodeName, class: &str, ledger: &mut 
     let Some(typical) = most_common(&alike) else { return };
     let said = format!("all {all} GPUs of {node}: {}", without_gpu(&typical.summary));
     let lifted = lift(typical, of_node(&domain.name, node), said);
-    ledger.findings.retain(|f| !here(f));
+    ledger.take_of_node(node, here);
     ledger.find(lifted);
 }
 
@@ -151,32 +150,38 @@ fn without_gpu(summary: &str) -> &str {
 /// A reported state and the bandwidth it explains are one finding: the one in
 /// bandwidth, with the state among its evidence.
 fn join_states(ledger: &mut Ledger) {
-    let findings = std::mem::take(&mut ledger.findings);
-    let (states, mut kept): (Vec<Finding>, Vec<Finding>) =
-        findings.into_iter().partition(|f| EXPLAINS.iter().any(|(state, _)| *state == f.class));
-    let mut left = Vec::new();
-    for state in states {
-        match kept.iter_mut().find(|f| explains(&state, f)) {
-            Some(effect) => effect.evidence.extend(state.evidence),
-            None => left.push(state),
-        }
-    }
+    let states = ledger.take(|f| EXPLAINS.iter().any(|(state, _)| *state == f.class));
+    let left: Vec<Finding> = states.into_iter().filter_map(|it| join(it, ledger)).collect();
     // Among the states themselves: a GPU without links is not registered either.
     for state in left {
-        match kept.iter_mut().find(|f| explains(&state, f)) {
-            Some(effect) => effect.evidence.extend(state.evidence),
-            None => kept.push(state),
+        if let Some(alone) = join(state, ledger) {
+            ledger.find(alone);
         }
     }
-    ledger.findings = kept;
+}
+
+/// Adds a state to the first finding that it explains; it comes back where there is none.
+fn join(state: Finding, ledger: &mut Ledger) -> Option<Finding> {
+    let Locus { node, domain, .. } = state.locus.clone();
+    let mut left = Some(state);
+    let mut add = |effect: &mut Finding| {
+        if let Some(state) = left.take_if(|state| explains(state, effect)) {
+            effect.evidence.extend(state.evidence);
+        }
+    };
+    match (node, domain) {
+        (Some(node), _) => ledger.change_of_node(&node, &mut add),
+        (None, Some(domain)) => ledger.change_of_domain(&domain, &mut add),
+        (None, None) => ledger.change(&mut add),
+    }
+    left
 }
 
 fn explains(state: &Finding, effect: &Finding) -> bool {
     let known = EXPLAINS.iter().any(|(s, e)| *s == state.class && *e == effect.class);
-    let part = |l: &Locus| (l.domain.clone(), l.node.clone());
     let whole_node = effect.locus.kind == LocusKind::Node;
     known
-        && part(&state.locus) == part(&effect.locus)
+        && (&state.locus.domain, &state.locus.node) == (&effect.locus.domain, &effect.locus.node)
         && (state.locus.gpu == effect.locus.gpu || whole_node)
         && state.outcome <= effect.outcome
 }

@@ -9,6 +9,7 @@ use super::arrange::Domain;
 use super::fabric::Fabric;
 use super::island;
 use super::island::Island;
+use super::ledger::Ledger;
 use super::peel::LowPair;
 use super::testcase;
 use super::testcase::Shape;
@@ -20,7 +21,6 @@ use crate::model::measurement::Measurement;
 use crate::model::recording::Recording;
 use crate::model::unit::Unit;
 use crate::model::verdict::Direction;
-use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
 
 /// A cell closer to its reference than this is as expected.
@@ -30,7 +30,8 @@ const LINE: f64 = super::peel::LINE;
 struct Scale<'j> {
     domain: &'j Domain<'j>,
     islands: &'j [(Island<'j>, Fabric)],
-    findings: &'j [Finding],
+    /// What was found.
+    ledger: &'j Ledger,
     /// Per island: GPU to its place.
     places: Vec<BTreeMap<&'j GpuId, usize>>,
 }
@@ -46,11 +47,11 @@ struct End {
 pub(super) fn cells(
     domain: &Domain<'_>,
     islands: &[(Island<'_>, Fabric)],
-    findings: &[Finding],
+    ledger: &Ledger,
     cells: &mut Vec<Cell>,
 ) {
     let places = islands.iter().map(|(i, _)| i.gpus.iter().zip(0..).collect()).collect();
-    let scale = Scale { domain, islands, findings, places };
+    let scale = Scale { domain, islands, ledger, places };
     // Runs of other nodes are no further readings of these.
     let mut readings: BTreeMap<(Vec<NodeName>, String), u32> = BTreeMap::new();
     let own = domain.own.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
@@ -191,7 +192,7 @@ impl Scale<'_> {
 
     fn host_guilty(&self, node: &NodeName, gpu: u32, shape: Shape) -> bool {
         shape.is_host()
-            && self.findings.iter().any(|f| {
+            && self.ledger.of_node(node).any(|f| {
                 f.class == "host-link-low"
                     && f.locus.node.as_ref() == Some(node)
                     && f.locus.gpu.is_none_or(|g| g == gpu)

@@ -20,6 +20,7 @@ use super::state::says_nothing;
 use crate::model::claims::Claims;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Belief;
@@ -93,12 +94,42 @@ pub(super) fn judge(
         }
     }
     for belief in &claims.beliefs {
+        let of_job: BTreeSet<&NodeName> = belief.nodes.iter().collect();
         for ((domain, measured), islands) in domains.iter().zip(&measured).zip(judged) {
-            believed(belief, domain, measured.as_ref(), islands, ledger);
+            believed((belief, &of_job), domain, measured.as_ref(), islands, ledger);
         }
     }
+    let members = Members::of(domains);
     for told in &claims.disagreements {
-        disagreement(told, domains, &measured, ledger);
+        disagreement(told, domains, &measured, &members, ledger);
+    }
+}
+
+/// Who is in which domain, by its place: a large fleet has thousands of domains, and on
+/// a bad day as many contradictions.
+struct Members<'d> {
+    domains: BTreeMap<&'d DomainName, usize>,
+    nodes: BTreeSet<(&'d NodeName, usize)>,
+}
+
+impl<'d> Members<'d> {
+    fn of(domains: &'d [Domain<'_>]) -> Self {
+        let mut members = Self { domains: BTreeMap::new(), nodes: BTreeSet::new() };
+        for (at, domain) in domains.iter().enumerate() {
+            members.domains.entry(&domain.name).or_insert(at);
+            members.nodes.extend(domain.nodes.iter().map(|node| (node, at)));
+        }
+        members
+    }
+
+    /// The first domain that a contradiction is about.
+    fn concerned(&self, told: &Disagreement) -> Option<usize> {
+        let first = |node| self.nodes.range((node, 0)..=(node, usize::MAX)).next();
+        match &told.domain {
+            Some(name) => self.domains.get(name).copied(),
+            None if told.nodes.is_empty() => self.domains.values().min().copied(),
+            None => told.nodes.iter().filter_map(first).map(|(_, at)| *at).min(),
+        }
     }
 }
 
@@ -180,12 +211,17 @@ fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mu
             domain.name
         );
         let detail = format!("{} labelled {clique} ({at})", some(&here));
-        let known = ledger.findings.iter_mut().find(|f| {
-            f.class == asserted::STALE && here.iter().any(|n| f.locus.node.as_ref() == Some(*n))
+        // The first that was found says it for all.
+        let mut is_known = false;
+        ledger.change_of_domain(&domain.name, |f| {
+            let is_here = here.iter().any(|n| f.locus.node.as_ref() == Some(*n));
+            if !is_known && f.class == asserted::STALE && is_here {
+                is_known = true;
+                add(f, &at, detail.clone());
+            }
         });
-        match known {
-            Some(known) => add(known, &at, detail),
-            None => ledger.find(found(said, detail)),
+        if !is_known {
+            ledger.find(found(said, detail));
         }
     }
     // Labelled together, and apart.
@@ -198,13 +234,13 @@ fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mu
         }
         let detail = format!("{} nodes are labelled {clique} ({at})", nodes.len());
         let mut told = false;
-        for known in ledger.findings.iter_mut().filter(|f| is_membership(f, domain)) {
+        ledger.change_of_domain(&domain.name, |known| {
             let own = known.locus.node.as_ref();
-            if own.is_none_or(|node| away.contains(&node)) {
+            if is_membership(known) && own.is_none_or(|node| away.contains(&node)) {
                 add(known, &at, detail.clone());
                 told = true;
             }
-        }
+        });
         if told {
             continue;
         }
@@ -238,9 +274,8 @@ fn add(known: &mut Finding, file: &str, detail: String) {
 }
 
 /// A finding about who of a domain reaches whom.
-fn is_membership(found: &Finding, domain: &Domain<'_>) -> bool {
-    let class = ["wrong-domain", "split-domain", super::severed::NO_MULTI_NODE];
-    class.contains(&found.class.as_str()) && found.locus.domain.as_ref() == Some(&domain.name)
+fn is_membership(found: &Finding) -> bool {
+    ["wrong-domain", "split-domain", super::severed::NO_MULTI_NODE].contains(&found.class.as_str())
 }
 
 /// Sizes of the parts, as people say them: `16 and 2 nodes`.
@@ -255,7 +290,7 @@ fn parts_of(measured: &Measured) -> String {
 
 /// A framework's belief against the GPUs that were measured to reach each other.
 fn believed(
-    belief: &Belief,
+    (belief, of_job): (&Belief, &BTreeSet<&NodeName>),
     domain: &Domain<'_>,
     measured: Option<&Measured>,
     islands: &[(Island<'_>, Fabric)],
@@ -263,8 +298,8 @@ fn believed(
 ) {
     const RULE: &str = "belief: as many GPUs reach each other at NVLink speed as a framework takes to be in one domain";
     let Some(ranks) = belief.ranks_per_domain.filter(|ranks| 1 < *ranks) else { return };
-    let of_job = |node: &&NodeName| belief.nodes.is_empty() || belief.nodes.contains(node);
-    let nodes: Vec<&NodeName> = domain.nodes.iter().filter(of_job).collect();
+    let is_of_job = |node: &&NodeName| of_job.is_empty() || of_job.contains(node);
+    let nodes: BTreeSet<&NodeName> = domain.nodes.iter().filter(is_of_job).collect();
     if nodes.is_empty() {
         return;
     }
@@ -281,7 +316,7 @@ fn believed(
     } else {
         // Servers: each node is a domain of its own.
         let own = islands.iter().map(|(island, _)| island).filter(|island| {
-            island.node.as_ref().is_some_and(|n| nodes.contains(&n)) && !island.directed.is_empty()
+            island.node.as_ref().is_some_and(|n| nodes.contains(n)) && !island.directed.is_empty()
         });
         let largest = own.max_by_key(|island| island.gpus.len());
         largest.and_then(|island| {
@@ -314,20 +349,18 @@ fn disagreement(
     told: &Disagreement,
     domains: &[Domain<'_>],
     measured: &[Option<Measured>],
+    members: &Members<'_>,
     ledger: &mut Ledger,
 ) {
-    let concerns = |domain: &Domain<'_>| match &told.domain {
-        Some(name) => domain.name == *name,
-        None => told.nodes.is_empty() || told.nodes.iter().any(|n| domain.nodes.contains(n)),
-    };
-    let Some(at) = domains.iter().position(concerns) else { return };
+    let Some(at) = members.concerned(told) else { return };
     match told.severity {
         Severity::Note => {}
         Severity::Doubt => {
             ledger.notes.push(format!("claims ({}): {}", told.class, told.summary));
         }
         Severity::Contradiction => {
-            match settled(told, &domains[at], measured[at].as_ref(), ledger) {
+            let is_member = |node: &NodeName| members.nodes.contains(&(node, at));
+            match settled(told, &domains[at], (measured[at].as_ref(), is_member), ledger) {
                 Some(by) => ledger
                     .notes
                     .push(format!("claims ({}): {}; settled: {by}", told.class, told.summary)),
@@ -341,7 +374,7 @@ fn disagreement(
 fn settled(
     told: &Disagreement,
     domain: &Domain<'_>,
-    measured: Option<&Measured>,
+    (measured, is_member): (Option<&Measured>, impl Fn(&NodeName) -> bool),
     ledger: &Ledger,
 ) -> Option<String> {
     let class = told.class.as_str();
@@ -352,18 +385,20 @@ fn settled(
             names.contains(&f.class.as_str())
                 && (peer || f.locus.domain.as_ref() == Some(&domain.name))
         };
-        return ledger.findings.iter().find(here).map(|f| f.summary.clone());
+        // Of two domains one is the finding's own, and the other its peer.
+        let peer = NodeName::from(domain.name.as_str());
+        let mut named = ledger.of_domain(&domain.name).chain(ledger.of_node(&peer));
+        return named.find(here).map(|f| f.summary.clone());
     }
     if class == BELIEVED {
-        let here =
-            |f: &&Finding| f.class == BELIEF && f.locus.domain.as_ref() == Some(&domain.name);
-        return ledger.findings.iter().find(here).map(|f| f.summary.clone());
+        let mut here = ledger.of_domain(&domain.name);
+        return here.find(|f| f.class == BELIEF).map(|f| f.summary.clone());
     }
     if !OF_MEMBERSHIP.contains(&class) {
         return None;
     }
     let measured = measured?;
-    let mut nodes = told.nodes.iter().filter(|node| domain.nodes.contains(node)).peekable();
+    let mut nodes = told.nodes.iter().filter(|node| is_member(node)).peekable();
     nodes.peek()?;
     if nodes.any(|node| measured.part(node).is_none()) {
         return None;

@@ -221,7 +221,7 @@ fn judge_runs(
         ledger.find(found.numbers(busbw, expected.busbw, Unit::GigabytesPerSecond).saying(low));
         return;
     }
-    let matrix_is_low = ledger.findings.iter().any(|f| is_of_matrix(domain, f));
+    let matrix_is_low = ledger.of_domain(&domain.name).any(is_of_matrix);
     ledger.find(run.is_low(expected, over_nics, matrix_is_low));
 }
 
@@ -396,7 +396,7 @@ fn nvls_told(readings: &[(f64, &Recording)]) -> String {
 }
 
 /// Whether a finding rests on what GPUs read from each other.
-fn is_of_matrix(domain: &Domain<'_>, finding: &Finding) -> bool {
+fn is_of_matrix(finding: &Finding) -> bool {
     const OF_MATRIX: &[&str] = &[
         "nvlink-low",
         "nvlink-absent",
@@ -407,9 +407,7 @@ fn is_of_matrix(domain: &Domain<'_>, finding: &Finding) -> bool {
         "multi-node-nvlink-off",
         "fabric-not-configured",
     ];
-    finding.locus.domain.as_ref() == Some(&domain.name)
-        && OF_MATRIX.contains(&finding.class.as_str())
-        && Outcome::Unknown < finding.outcome
+    OF_MATRIX.contains(&finding.class.as_str()) && Outcome::Unknown < finding.outcome
 }
 
 /// A collective is as fast as its slowest member: where it is as fast as it must
@@ -428,13 +426,8 @@ fn contradicts(
         (None, _) => key.members.len() == domain.nodes.len(),
     };
     let too_low = |f: &&Finding| f.ratio.is_none_or(|r| r < ratio * (1.0 - allowed - LINE));
-    let low: Vec<&Finding> = ledger
-        .findings
-        .iter()
-        .filter(|f| is_of_matrix(domain, f))
-        .filter(takes_part)
-        .filter(too_low)
-        .collect();
+    let here = ledger.of_domain(&domain.name).filter(|f| is_of_matrix(f));
+    let low: Vec<&Finding> = here.filter(takes_part).filter(too_low).collect();
     let Some(worst) =
         low.iter().min_by(|a, b| a.ratio.unwrap_or(0.0).total_cmp(&b.ratio.unwrap_or(0.0)))
     else {

@@ -48,7 +48,7 @@ pub(super) fn judge(
     for (platform, islands) in platforms {
         let mut levels: BTreeMap<(Option<&DomainName>, Option<&NodeName>), &Finding> =
             BTreeMap::new();
-        for f in ledger.findings.iter().filter(|f| f.rule.starts_with(level::RULE)) {
+        for f in ledger.findings().filter(|f| f.rule.starts_with(level::RULE)) {
             if matches!(f.locus.kind, LocusKind::Node | LocusKind::Plane | LocusKind::Domain) {
                 levels.entry((f.locus.domain.as_ref(), f.locus.node.as_ref())).or_insert(f);
             }
@@ -95,7 +95,7 @@ pub(super) fn judge(
             }));
         }
         let gone: BTreeSet<String> = low.iter().map(|(_, f)| f.id.clone()).collect();
-        ledger.findings.retain(|f| !gone.contains(&f.id));
+        ledger.take(|f| gone.contains(&f.id));
         let why = nodes::but(&found.summary);
         let by_name: BTreeMap<&DomainName, &Domain<'_>> =
             domains.iter().rev().map(|d| (&d.name, d)).collect();

@@ -11,8 +11,10 @@ use std::collections::BTreeSet;
 use super::Judgement;
 use super::finding::percent;
 use super::nodes;
+use super::nodes::About;
 use super::rails;
 use super::roster::Roster;
+use super::severed::NO_MULTI_NODE as ALL_OUT;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
 use crate::model::recording::Recording;
@@ -33,6 +35,12 @@ const FAMILIES: &[&[&str]] = &[
     &["nic-low", "path-low", "nic-unreachable"],
     &["data-corruption"],
 ];
+
+#[cfg(test)]
+thread_local! {
+    /// How often two findings, or a finding and a recording, were held against each other.
+    pub(super) static LOOKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
 
 /// A part that deserves a second look.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,26 +66,19 @@ impl Suspect {
 
 /// The parts that deserve a second look, each once, in order.
 pub fn suspects(judgement: &Judgement) -> Vec<Suspect> {
-    let mut found: Vec<Suspect> = Vec::new();
+    type Part = (NodeName, Option<NodeName>, bool, Option<String>);
+    let mut found: BTreeMap<Part, BTreeSet<String>> = BTreeMap::new();
     let worth = judgement.verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome);
     for finding in worth.filter(|f| !f.confirmed && can_be_seen_again(f)) {
         let Some(node) = finding.locus.node.clone() else { continue };
         let peer = peer_node(finding).filter(|peer| *peer != node);
         let (network, rail) = (is_of_network(finding), finding.locus.rail.clone());
         let files = finding.evidence.iter().map(|e| e.file.clone());
-        let same = |s: &&mut Suspect| {
-            (&s.node, &s.peer, s.network, &s.rail) == (&node, &peer, network, &rail)
-        };
-        match found.iter_mut().find(same) {
-            Some(known) => known.files.extend(files),
-            None => {
-                let files = files.collect();
-                found.push(Suspect { node, peer, network, rail, files });
-            }
-        }
+        found.entry((node, peer, network, rail)).or_default().extend(files);
     }
-    found.sort();
-    found
+    let suspect =
+        |((node, peer, network, rail), files)| Suspect { node, peer, network, rail, files };
+    found.into_iter().map(suspect).collect()
 }
 
 /// The nodes that were measured and that no finding names: good partners.
@@ -117,19 +118,29 @@ pub fn second_case(recordings: &[Recording], suspects: &[Suspect]) -> Vec<Record
 /// The first verdict after the second look. `second` is the judge's word on
 /// [`second_case`]; `again` are the recordings of the confirm stage.
 pub fn confirm(first: &Verdicts, second: &Verdicts, again: &[&Recording]) -> Verdicts {
-    let mut out = first.clone();
-    out.findings.clear();
+    // On a bad day there are as many findings as nodes: each is held against those that
+    // name the same nodes, and never against all.
+    let later = About::of(&second.findings);
+    let nodes_later: BTreeMap<&NodeName, &NodeVerdict> =
+        second.nodes.iter().map(|it| (&it.node, it)).collect();
+    let looks = Looks::of(again);
+    let mut kept_ones = Kept::default();
     // What became of each finding that did not stay as it was.
     let mut dropped: Vec<(&Finding, usize)> = Vec::new();
     let mut resolved: Vec<&Finding> = Vec::new();
     for finding in &first.findings {
         let mut kept = finding.clone();
-        let seen = second.findings.iter().filter(|f| Outcome::Unknown < f.outcome);
-        let seen: Vec<&Finding> = seen.filter(|f| is_same(finding, f)).collect();
-        let partners = partners(finding, again);
         if !can_be_seen_again(finding) || finding.outcome <= Outcome::Unknown {
             // Nothing to be seen again.
-        } else if let Some(same) = seen.iter().find(|f| f.locus.kind == finding.locus.kind) {
+            kept_ones.add(kept);
+            continue;
+        }
+        let seen: Vec<&Finding> = alike(&later, finding)
+            .into_iter()
+            .filter(|f| Outcome::Unknown < f.outcome && is_same(finding, f))
+            .collect();
+        let partners = looks.partners(finding);
+        if let Some(same) = seen.iter().find(|f| f.locus.kind == finding.locus.kind) {
             agree(&mut kept, same);
         } else if finding.locus.kind == LocusKind::Pair && !seen.is_empty() {
             // The pair was the sight of one of its ends.
@@ -138,19 +149,19 @@ pub fn confirm(first: &Verdicts, second: &Verdicts, again: &[&Recording]) -> Ver
                 let mut end = end.clone();
                 end.confirmed = true;
                 end.evidence.extend(finding.evidence.iter().cloned());
-                add(&mut out.findings, end);
+                kept_ones.add(end);
             }
             continue;
         } else if let Some(part) = seen.first() {
             agree(&mut kept, part);
-        } else if let Some(least) = hidden(finding, second) {
+        } else if let Some(least) = hidden(finding, &nodes_later) {
             // Fewer partners see less: not seen again is no acquittal here.
             kept.summary = format!(
                 "{}; the second look, with {partners} partners, would have seen {} or more only",
                 kept.summary,
                 percent(least)
             );
-        } else if was_read_again(finding, again) {
+        } else if looks.was_read_again(finding) {
             kept.outcome = Outcome::Unknown;
             kept.rule = not_confirmed(partners);
             kept.summary = format!("{}; {}", kept.summary, not_confirmed(partners));
@@ -159,22 +170,78 @@ pub fn confirm(first: &Verdicts, second: &Verdicts, again: &[&Recording]) -> Ver
             kept.summary =
                 format!("{}; both were fine later, with {partners} other partners", kept.summary);
         }
-        add(&mut out.findings, kept);
+        kept_ones.add(kept);
     }
-    for found in &second.findings {
-        let known = out.findings.iter().any(|f| f.id == found.id || is_same(f, found));
-        if !known && Outcome::Unknown < found.outcome {
+    let Kept { findings, places } = kept_ones;
+    let mut out = Verdicts { findings, ..first.clone() };
+    let known = About::of(&out.findings);
+    for found in second.findings.iter().filter(|found| Outcome::Unknown < found.outcome) {
+        // That nobody of a domain reaches another is known by what was said of any node there.
+        let all = found.locus.domain.as_ref().filter(|_| found.class == ALL_OUT);
+        let there = all.into_iter().flat_map(|domain| known.of_domain(domain));
+        let is_known = places.contains_key(&found.id)
+            || alike(&known, found).into_iter().chain(there).any(|f| is_same(f, found));
+        if !is_known {
             out.notes.push(format!("seen in the second look only: {}", found.summary));
         }
     }
-    out.nodes =
-        first.nodes.iter().map(|n| verdict(n, &out.findings, &dropped, &resolved)).collect();
+    let (fell, rested) = (by_end(dropped, |it| it.0), by_end(resolved, |it| *it));
+    let after = |before: &NodeVerdict| {
+        let all = |ends: Option<&Vec<_>>| ends.cloned().unwrap_or_default();
+        let node = &before.node;
+        let about = known.any(&[node], before.domain.as_ref());
+        verdict(before, &about, fell.get(node).and_then(|it| it.first()), &all(rested.get(node)))
+    };
+    let nodes: Vec<NodeVerdict> = first.nodes.iter().map(after).collect();
+    out.nodes = nodes;
     let stale: BTreeSet<Unknown> = nodes::unknown(&first.nodes).into_iter().collect();
     out.unknown.retain(|unknown| !stale.contains(unknown));
     out.outcome = nodes::worst(&out.nodes, &out.findings, &out.unknown);
     out.unknown.extend(nodes::unknown(&out.nodes));
     out.findings.sort_by(|a, b| nodes::by_severity(a).cmp(&nodes::by_severity(b)));
     out
+}
+
+/// Findings, each id once.
+#[derive(Debug, Default)]
+struct Kept {
+    findings: Vec<Finding>,
+    /// Where each is.
+    places: BTreeMap<String, usize>,
+}
+
+impl Kept {
+    /// Adds one, or its evidence to the one of its id.
+    fn add(&mut self, finding: Finding) {
+        if let Some(at) = self.places.get(&finding.id) {
+            agree(&mut self.findings[*at], &finding);
+            return;
+        }
+        self.places.insert(finding.id.clone(), self.findings.len());
+        self.findings.push(finding);
+    }
+}
+
+/// The findings that could be the same as this one: of its nodes, or of a domain as a
+/// whole.
+fn alike<'f>(about: &About<'f>, finding: &Finding) -> Vec<&'f Finding> {
+    let peer = peer_node(finding);
+    let ends: Vec<&NodeName> = finding.locus.node.iter().chain(&peer).collect();
+    about.any(&ends, finding.locus.domain.as_ref())
+}
+
+/// What is told of findings, by the nodes that these name.
+fn by_end<T: Clone>(told: Vec<T>, finding: impl Fn(&T) -> &Finding) -> BTreeMap<NodeName, Vec<T>> {
+    let mut by_end: BTreeMap<NodeName, Vec<T>> = BTreeMap::new();
+    for it in told {
+        let found = finding(&it);
+        let ends: BTreeSet<NodeName> =
+            found.locus.node.iter().cloned().chain(peer_node(found)).collect();
+        for end in ends {
+            by_end.entry(end).or_default().push(it.clone());
+        }
+    }
+    by_end
 }
 
 /// What becomes of a finding that was looked at again and not seen.
@@ -189,31 +256,28 @@ fn not_confirmed(partners: usize) -> String {
 /// The smallest loss that the second look could have seen on this node, where
 /// the finding's own is smaller. A pair was seen once only; where it is fine
 /// the second time, nothing more is held against it.
-fn hidden(finding: &Finding, second: &Verdicts) -> Option<f64> {
+fn hidden(finding: &Finding, second: &BTreeMap<&NodeName, &NodeVerdict>) -> Option<f64> {
     if finding.locus.kind == LocusKind::Pair {
         return None;
     }
     let loss = 1.0 - finding.ratio?;
-    let node = second.nodes.iter().find(|n| Some(&n.node) == finding.locus.node.as_ref())?;
+    let node = second.get(finding.locus.node.as_ref()?)?;
     node.detectable.filter(|least| loss < *least)
 }
 
-/// A node's verdict, where findings about it changed.
+/// A node's verdict, where findings about it changed. `about` are those that name it or
+/// its domain; `fell` is the first about it that was not seen again, `resolved` are the
+/// pairs of it that were the sight of one end.
 fn verdict(
     before: &NodeVerdict,
-    findings: &[Finding],
-    dropped: &[(&Finding, usize)],
+    about: &[&Finding],
+    fell: Option<&(&Finding, usize)>,
     resolved: &[&Finding],
 ) -> NodeVerdict {
     let mut verdict = before.clone();
-    let names = |f: &Finding| {
-        f.locus.node.as_ref() == Some(&before.node) || peer_node(f).as_ref() == Some(&before.node)
-    };
-    let against: Vec<&Finding> =
-        findings.iter().filter(|f| nodes::accuses(f, &before.node)).collect();
-    let worst = against.iter().filter(|f| Outcome::Unknown < f.outcome);
+    let against = about.iter().filter(|f| nodes::accuses(f, &before.node));
+    let worst = against.filter(|f| Outcome::Unknown < f.outcome);
     let worst = worst.reduce(|worst, next| if worst.outcome < next.outcome { next } else { worst });
-    let fell = dropped.iter().find(|(f, _)| names(f));
     // A doubt of another kind stands, whatever became of the pair.
     let rested = |f: &&Finding| before.reason == nodes::but(&f.summary);
     if let Some(worst) = worst {
@@ -226,9 +290,9 @@ fn verdict(
     {
         verdict.outcome = Outcome::Unknown;
         verdict.reason = format!("{}: {}", not_confirmed(*partners), finding.summary);
-    } else if resolved.iter().any(|f| names(f) && rested(f)) {
+    } else if resolved.iter().any(rested) {
         let touching =
-            findings.iter().find(|f| nodes::touches(f, before.domain.as_ref(), &before.node));
+            about.iter().find(|f| nodes::touches(f, before.domain.as_ref(), &before.node));
         (verdict.outcome, verdict.reason) = match touching {
             Some(finding) => (Outcome::Unknown, nodes::but(&finding.summary)),
             None => (Outcome::Pass, nodes::AS_EXPECTED.to_owned()),
@@ -243,13 +307,6 @@ fn agree(kept: &mut Finding, seen: &Finding) {
         if !kept.evidence.contains(evidence) {
             kept.evidence.push(evidence.clone());
         }
-    }
-}
-
-fn add(findings: &mut Vec<Finding>, finding: Finding) {
-    match findings.iter_mut().find(|f| f.id == finding.id) {
-        Some(known) => agree(known, &finding),
-        None => findings.push(finding),
     }
 }
 
@@ -288,6 +345,8 @@ fn peer_node(finding: &Finding) -> Option<NodeName> {
 
 /// Whether two findings tell of the same part, or the second of a part of it.
 fn is_same(first: &Finding, second: &Finding) -> bool {
+    #[cfg(test)]
+    LOOKED.set(LOOKED.get() + 1);
     if family(&first.class) != family(&second.class) && first.class != second.class {
         return false;
     }
@@ -296,7 +355,7 @@ fn is_same(first: &Finding, second: &Finding) -> bool {
         return false;
     }
     // Where nobody else was measured together, the node's pairs are all there are.
-    let all_out = second.class == "multi-node-nvlink-off" && a.domain == b.domain;
+    let all_out = second.class == ALL_OUT && a.domain == b.domain;
     if all_out && a.kind == LocusKind::Node {
         return true;
     }
@@ -324,40 +383,81 @@ fn is_same(first: &Finding, second: &Finding) -> bool {
     }
 }
 
-/// Recordings of the second look that could have shown a finding.
-fn fitting<'r>(finding: &Finding, again: &[&'r Recording]) -> Vec<&'r Recording> {
-    let network = is_of_network(finding);
-    let fits = |r: &&Recording| {
-        rails::is_of_network(r) == network
-            && (!network || rails::rail_of(r) == finding.locus.rail)
-            && has_numbers(r)
-    };
-    again.iter().copied().filter(fits).collect()
+/// One recording of the second look that holds numbers.
+#[derive(Debug)]
+struct Look {
+    network: bool,
+    rail: Option<String>,
+    nodes: BTreeSet<NodeName>,
 }
 
-/// Whether the same part was measured in the second look: a node with somebody,
-/// a pair of nodes together.
-fn was_read_again(finding: &Finding, again: &[&Recording]) -> bool {
-    let Some(node) = &finding.locus.node else { return false };
-    let peer = peer_node(finding);
-    fitting(finding, again)
-        .iter()
-        .any(|r| took_part(r, node) && peer.as_ref().is_none_or(|peer| took_part(r, peer)))
+impl Look {
+    /// Whether it could have shown a finding.
+    fn fits(&self, finding: &Finding) -> bool {
+        #[cfg(test)]
+        LOOKED.set(LOOKED.get() + 1);
+        let network = is_of_network(finding);
+        self.network == network && (!network || self.rail == finding.locus.rail)
+    }
 }
 
-/// With how many other nodes the part was measured in the second look: of a
-/// pair, the fewest of its ends.
-fn partners(finding: &Finding, again: &[&Recording]) -> usize {
-    let fitting = fitting(finding, again);
-    let ends: Vec<NodeName> =
-        finding.locus.node.iter().cloned().chain(peer_node(finding)).collect();
-    let of = |end: &NodeName| {
-        let met = fitting.iter().filter(|r| took_part(r, end)).flat_map(|r| nodes_of(r));
-        let met: BTreeSet<NodeName> =
-            met.filter(|n| !ends.iter().any(|e| e.matches_host(n.as_str()))).collect();
-        met.len()
-    };
-    ends.iter().map(of).min().unwrap_or(0)
+/// The recordings of the second look, by the nodes that took part.
+#[derive(Debug)]
+struct Looks {
+    all: Vec<Look>,
+    of: Roster<Vec<usize>>,
+}
+
+impl Looks {
+    fn of(again: &[&Recording]) -> Self {
+        let look = |r: &&Recording| Look {
+            network: rails::is_of_network(r),
+            rail: rails::rail_of(r),
+            nodes: nodes_of(r),
+        };
+        let all: Vec<Look> = again.iter().filter(|r| has_numbers(r)).map(look).collect();
+        let mut by_node: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
+        for (at, node) in
+            all.iter().enumerate().flat_map(|(at, l)| l.nodes.iter().map(move |n| (at, n)))
+        {
+            by_node.entry(node).or_default().push(at);
+        }
+        let mut of = Roster::default();
+        by_node.into_iter().for_each(|(node, at)| of.add(node, at));
+        Self { all, of }
+    }
+
+    /// Those in which a node took part and that could have shown a finding.
+    fn with<'l>(&'l self, node: &NodeName, finding: &'l Finding) -> impl Iterator<Item = &'l Look> {
+        let places: BTreeSet<usize> = self.of.alike(node.as_str()).flatten().copied().collect();
+        places.into_iter().map(|at| &self.all[at]).filter(|look| look.fits(finding))
+    }
+
+    /// Whether the same part was measured again: a node with somebody, a pair of
+    /// nodes together.
+    fn was_read_again(&self, finding: &Finding) -> bool {
+        let Some(node) = &finding.locus.node else { return false };
+        let peer = peer_node(finding);
+        let took_part =
+            |look: &Look, node: &NodeName| look.nodes.iter().any(|n| n.matches_host(node.as_str()));
+        self.with(node, finding).any(|look| peer.as_ref().is_none_or(|peer| took_part(look, peer)))
+    }
+
+    /// With how many other nodes the part was measured again: of a pair, the fewest of
+    /// its ends.
+    fn partners(&self, finding: &Finding) -> usize {
+        let ends: Vec<NodeName> =
+            finding.locus.node.iter().cloned().chain(peer_node(finding)).collect();
+        let of = |end: &NodeName| {
+            let met: BTreeSet<&NodeName> = self
+                .with(end, finding)
+                .flat_map(|look| &look.nodes)
+                .filter(|n| !ends.iter().any(|e| e.matches_host(n.as_str())))
+                .collect();
+            met.len()
+        };
+        ends.iter().map(of).min().unwrap_or(0)
+    }
 }
 
 /// The nodes of a recording, as its tool or the sweep names them.
@@ -373,10 +473,6 @@ fn nodes_of(recording: &Recording) -> BTreeSet<NodeName> {
         }
     };
     own.into_iter().collect()
-}
-
-fn took_part(recording: &Recording, node: &NodeName) -> bool {
-    nodes_of(recording).iter().any(|n| n.matches_host(node.as_str()))
 }
 
 fn has_numbers(recording: &Recording) -> bool {

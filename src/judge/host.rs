@@ -18,11 +18,13 @@ use super::robust;
 use super::testcase;
 use super::testcase::Shape;
 use crate::model::id::GpuId;
+use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
 use crate::model::unit::Unit;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::thresholds::Expectation;
 use crate::thresholds::Platform;
@@ -69,12 +71,15 @@ pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
     for ((_, testcase), copies) in tests {
         let Shape::Host(direction) = testcase::shape(testcase) else { continue };
         let found = judge_test(testcase, direction, &copies, ledger);
+        let mut lows: BTreeMap<&NodeName, Vec<Option<u32>>> = BTreeMap::new();
+        for Low { finding, .. } in &found {
+            if let Some(node) = &finding.locus.node {
+                lows.entry(node).or_default().push(finding.locus.gpu);
+            }
+        }
         let is_low = |copy: &Copies<'_>| {
-            found.iter().any(|l| {
-                let locus = &l.finding.locus;
-                locus.node.as_ref() == Some(&copy.gpu.node)
-                    && locus.gpu.is_none_or(|gpu| gpu == copy.gpu.gpu)
-            })
+            let gpus = lows.get(&copy.gpu.node).into_iter().flatten();
+            gpus.into_iter().any(|low| low.is_none_or(|gpu| gpu == copy.gpu.gpu))
         };
         let fine = copies.iter().filter(|copy| !is_low(copy));
         sound.extend(fine.map(|copy| (copy.gpu.clone(), direction)));
@@ -236,16 +241,18 @@ fn judge_test(
     for low in guilty {
         by_node.entry(low.finding.locus.node.clone()).or_default().push(low);
     }
+    let mut own: BTreeMap<&NodeName, Vec<&Copies<'_>>> = BTreeMap::new();
+    copies.iter().for_each(|copy| own.entry(&copy.gpu.node).or_default().push(copy));
     let mut out = Vec::new();
     for (node, found) in by_node {
-        let here = copies.iter().filter(|c| Some(&c.gpu.node) == node.as_ref());
-        let all = here.clone().count();
+        let here = node.as_ref().and_then(|node| own.get(node)).map_or(&[][..], Vec::as_slice);
+        let all = here.len();
         let ratios = || found.iter().map(|l| ratio(&l.finding));
         // One of them may have dipped as well, but one dip makes no slow host.
         let alike = found.iter().all(is_certain)
             || ratios().fold(0.0, f64::max) - ratios().fold(1.0, f64::min) <= LINE;
         let whole_node = 1 < all && found.len() == all && alike;
-        let Some(one) = here.into_iter().next().filter(|_| whole_node) else {
+        let Some(one) = here.first().filter(|_| whole_node) else {
             out.extend(found);
             continue;
         };
@@ -319,19 +326,25 @@ fn low(
 /// The same part low both ways is one finding without a direction.
 fn merge_directions(low: Vec<Low>) -> Vec<Low> {
     let mut merged: Vec<Low> = Vec::new();
+    // Where those of a part are.
+    let mut places: BTreeMap<(Option<NodeName>, Option<u32>, LocusKind), Vec<usize>> =
+        BTreeMap::new();
     for low in low {
-        let part = |l: &Locus| (l.node.clone(), l.gpu, l.kind);
-        let twin = merged.iter_mut().find(|m| {
-            part(&m.finding.locus) == part(&low.finding.locus)
-                && m.finding.locus.direction != low.finding.locus.direction
+        let locus = &low.finding.locus;
+        let here = places.entry((locus.node.clone(), locus.gpu, locus.kind)).or_default();
+        let twin = here.iter().copied().find(|at| {
+            let m = &merged[*at];
+            m.finding.locus.direction != locus.direction
                 // Two dips of one GPU are not one slow link.
                 && ((ratio(&m.finding) - ratio(&low.finding)).abs() <= LINE
                     || (is_certain(m) && is_certain(&low)))
         });
-        let Some(twin) = twin else {
+        let Some(at) = twin else {
+            here.push(merged.len());
             merged.push(low);
             continue;
         };
+        let twin = &mut merged[at];
         let both = Locus { direction: None, ..twin.finding.locus.clone() };
         let evidence = twin.finding.evidence.iter().chain(&low.finding.evidence).cloned().collect();
         let worst =

@@ -1,20 +1,29 @@
 //! What has been said so far: findings, what is not known, and remarks.
 //!
-//! Every stage of the judge writes here; `nodes` reads it at the end.
+//! Every stage of the judge writes here; `nodes` reads it at the end. On a bad day
+//! there are as many findings as nodes: whoever asks for those of a node or a domain
+//! gets them without looking at all others.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
 use crate::model::verdict::Unknown;
 
 /// What has been said so far about one case.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    pub(super) findings: Vec<Finding>,
-    /// Where each finding was when it was entered, by id.
+    /// In the order they were found; nothing where one was taken out again.
+    found: Vec<Option<Finding>>,
+    /// Where each is, by id.
     places: BTreeMap<String, usize>,
+    named: Named,
+    /// In the order they were told.
     pub(super) unknown: Vec<Unknown>,
+    told: BTreeSet<Unknown>,
     pub(super) notes: Vec<String>,
     /// Why a node cannot pass, first reason first.
     pub(super) doubts: BTreeMap<NodeName, Vec<String>>,
@@ -28,8 +37,8 @@ impl Ledger {
     /// Adds a finding, unless the same part is already found guilty of the
     /// same; then its evidence joins the first.
     pub(super) fn find(&mut self, finding: Finding) {
-        if let Some(at) = self.place(&finding.id) {
-            let known = &mut self.findings[at];
+        let place = self.places.get(&finding.id);
+        if let Some(known) = place.and_then(|at| self.found[*at].as_mut()) {
             let outcome = known.outcome.max(finding.outcome);
             // What was measured says more than what was reported.
             let mut second = finding;
@@ -44,27 +53,79 @@ impl Ledger {
             }
             return;
         }
-        self.places.insert(finding.id.clone(), self.findings.len());
-        self.findings.push(finding);
+        self.places.insert(finding.id.clone(), self.found.len());
+        self.named.add(self.found.len(), &finding.locus);
+        self.found.push(Some(finding));
     }
 
-    /// Where the finding of this id is. Others take findings out of the list,
-    /// so what is remembered is looked at before it is believed.
-    fn place(&mut self, id: &str) -> Option<usize> {
-        let at = *self.places.get(id)?;
-        if self.findings.get(at).is_some_and(|f| f.id == id) {
-            return Some(at);
-        }
-        self.places = self.findings.iter().enumerate().map(|(at, f)| (f.id.clone(), at)).collect();
-        self.places.get(id).copied()
+    /// All findings, in the order they were found.
+    pub(super) fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.found.iter().flatten()
+    }
+
+    /// Those that name this node as their own or as a peer.
+    pub(super) fn of_node(&self, node: &NodeName) -> impl Iterator<Item = &Finding> {
+        self.named.of_node(node.as_str()).iter().filter_map(|at| self.found[*at].as_ref())
+    }
+
+    /// Those that name this domain as their own.
+    pub(super) fn of_domain(&self, domain: &DomainName) -> impl Iterator<Item = &Finding> {
+        self.named.of_domain(domain).iter().filter_map(|at| self.found[*at].as_ref())
+    }
+
+    /// Changes all, and never what they are about.
+    pub(super) fn change(&mut self, change: impl FnMut(&mut Finding)) {
+        self.found.iter_mut().flatten().for_each(change);
+    }
+
+    /// Changes those that name this node, and never what they are about.
+    pub(super) fn change_of_node(&mut self, node: &NodeName, change: impl FnMut(&mut Finding)) {
+        let places = self.named.of_node(node.as_str());
+        change_at(&mut self.found, places, change);
+    }
+
+    /// Changes those that name this domain, and never what they are about.
+    pub(super) fn change_of_domain(&mut self, name: &DomainName, change: impl FnMut(&mut Finding)) {
+        let places = self.named.of_domain(name);
+        change_at(&mut self.found, places, change);
+    }
+
+    /// Takes out those that name this node and are wanted.
+    pub(super) fn take_of_node(
+        &mut self,
+        node: &NodeName,
+        is_wanted: impl Fn(&Finding) -> bool,
+    ) -> Vec<Finding> {
+        take_at(&mut self.found, self.named.of_node(node.as_str()), is_wanted)
+    }
+
+    /// Takes out those that name this domain and are wanted.
+    pub(super) fn take_of_domain(
+        &mut self,
+        name: &DomainName,
+        is_wanted: impl Fn(&Finding) -> bool,
+    ) -> Vec<Finding> {
+        take_at(&mut self.found, self.named.of_domain(name), is_wanted)
+    }
+
+    /// Takes out all that are wanted.
+    pub(super) fn take(&mut self, is_wanted: impl Fn(&Finding) -> bool) -> Vec<Finding> {
+        let all: Vec<usize> = (0..self.found.len()).collect();
+        take_at(&mut self.found, &all, is_wanted)
     }
 
     /// Something is not known.
     pub(super) fn unknown(&mut self, what: impl Into<String>, why: impl Into<String>) {
         let unknown = Unknown { what: what.into(), why: why.into() };
-        if !self.unknown.contains(&unknown) {
+        if self.told.insert(unknown.clone()) {
             self.unknown.push(unknown);
         }
+    }
+
+    /// It is known after all.
+    pub(super) fn is_known(&mut self, what: &str) {
+        self.unknown.retain(|unknown| unknown.what != what);
+        self.told.retain(|unknown| unknown.what != what);
     }
 
     /// A node cannot pass, for this reason.
@@ -90,5 +151,116 @@ impl Ledger {
     pub(super) fn could_have_seen(&mut self, node: &NodeName, detectable: f64) {
         let worst = self.detectable.entry(node.clone()).or_insert(detectable);
         *worst = worst.max(detectable);
+    }
+}
+
+fn change_at(
+    found: &mut [Option<Finding>],
+    places: &[usize],
+    mut change: impl FnMut(&mut Finding),
+) {
+    for at in places {
+        if let Some(finding) = &mut found[*at] {
+            change(finding);
+        }
+    }
+}
+
+fn take_at(
+    found: &mut [Option<Finding>],
+    places: &[usize],
+    is_wanted: impl Fn(&Finding) -> bool,
+) -> Vec<Finding> {
+    places.iter().filter_map(|at| found[*at].take_if(|finding| is_wanted(finding))).collect()
+}
+
+/// Where findings are, by what their loci name.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    nodes: BTreeMap<String, Vec<usize>>,
+    domains: BTreeMap<DomainName, Vec<usize>>,
+}
+
+impl Named {
+    /// The finding at this place is about this part.
+    pub(super) fn add(&mut self, at: usize, locus: &Locus) {
+        let own = locus.node.as_ref().map(NodeName::as_str);
+        let peer = locus.peer.as_deref();
+        // The far end of a pair is a node, or `node:gpu`.
+        let host = peer.and_then(|peer| peer.rsplit_once(':')).map(|(node, _)| node);
+        let names: BTreeSet<&str> = [own, peer, host].into_iter().flatten().collect();
+        for name in names {
+            match self.nodes.get_mut(name) {
+                Some(places) => places.push(at),
+                None => _ = self.nodes.insert(name.to_owned(), vec![at]),
+            }
+        }
+        if let Some(domain) = &locus.domain {
+            self.domains.entry(domain.clone()).or_default().push(at);
+        }
+    }
+
+    /// Those that name this node as their own or as a peer, in order.
+    pub(super) fn of_node(&self, node: &str) -> &[usize] {
+        self.nodes.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Those that name this domain as their own, in order.
+    pub(super) fn of_domain(&self, domain: &DomainName) -> &[usize] {
+        self.domains.get(domain).map_or(&[], Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::finding;
+    use super::super::finding::of_domain;
+    use super::super::finding::of_node;
+    use super::*;
+    use crate::model::verdict::LocusKind;
+    use crate::model::verdict::Outcome;
+
+    fn pair(a: &str, peer: &str) -> Finding {
+        let locus = of_node(&"d".into(), &a.into());
+        let locus = Locus { kind: LocusKind::Pair, peer: Some(peer.to_owned()), ..locus };
+        finding(Outcome::Degraded, "low", locus, "")
+    }
+
+    fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<String> {
+        findings.map(|f| f.locus.to_string()).collect()
+    }
+
+    #[test]
+    fn a_finding_is_known_by_its_ends_and_its_domain_until_it_is_taken_out() {
+        let mut ledger = Ledger::default();
+        let domain = finding(Outcome::Failed, "x", of_domain(LocusKind::Domain, &"d".into()), "");
+        for one in [pair("a", "b"), domain, pair("a", "c:3"), pair("b", "c")] {
+            ledger.find(one.clone());
+            ledger.find(one);
+        }
+        assert_eq!(ledger.findings().count(), 4);
+        let of = |ledger: &Ledger, node: &str| ids(ledger.of_node(&node.into())).len();
+        assert_eq!([of(&ledger, "a"), of(&ledger, "b"), of(&ledger, "c")], [2, 2, 2]);
+        assert_eq!(ledger.of_domain(&"d".into()).count(), 4);
+        let taken = ledger.take_of_node(&"c".into(), |f| f.locus.node == Some("a".into()));
+        assert_eq!(ids(taken.iter()), ["pair a - c:3"]);
+        assert_eq!([of(&ledger, "a"), of(&ledger, "b"), of(&ledger, "c")], [1, 2, 1]);
+        // What is found again after that is a finding again, behind the others.
+        ledger.find(pair("a", "c:3"));
+        assert_eq!(ids(ledger.of_node(&"a".into())).len(), 2);
+        assert_eq!(ids(ledger.findings()).last().map(String::as_str), Some("pair a - c:3"));
+        ledger.change_of_domain(&"d".into(), |f| f.summary.push('!'));
+        assert!(ledger.findings().all(|f| f.summary == "!"));
+        assert_eq!(ledger.take(|f| f.class == "x").len(), 1);
+        assert_eq!(ledger.findings().count(), 3);
+    }
+
+    #[test]
+    fn what_is_not_known_is_told_once() {
+        let mut ledger = Ledger::default();
+        for at in 0..3 {
+            ledger.unknown(format!("domain {}", at % 2), "nothing was measured");
+        }
+        assert_eq!(ledger.unknown.len(), 2);
     }
 }

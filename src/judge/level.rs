@@ -29,16 +29,17 @@ pub(super) const SMALLEST_FLEET: usize = 3;
 /// How every rule about a whole level begins.
 pub(super) const RULE: &str = "level: the median of all pairs against ";
 
-/// Levels of comparable islands: platform and group to one level per island.
+/// The level of comparable islands: platform and group to the median over them, where
+/// there are enough.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
-    levels: BTreeMap<(Arc<str>, GroupKey), Vec<f64>>,
+    levels: BTreeMap<(Arc<str>, GroupKey), f64>,
 }
 
 impl Fleet {
-    /// Levels of all islands, each the median of its readings per group.
+    /// The median over all islands, of which each has the median of its readings per group.
     pub(super) fn of<'i>(islands: impl Iterator<Item = &'i Island<'i>>) -> Self {
-        let mut fleet = Self::default();
+        let mut all: BTreeMap<(Arc<str>, GroupKey), Vec<f64>> = BTreeMap::new();
         for island in islands {
             let Some(platform) = island.platform else { continue };
             let platform: Arc<str> = Arc::from(platform.name.as_str());
@@ -48,18 +49,18 @@ impl Fleet {
             }
             for (key, mut values) in island.groups.iter().zip(values) {
                 if let Some(level) = robust::median(&mut values) {
-                    fleet.levels.entry((platform.clone(), key.clone())).or_default().push(level);
+                    all.entry((platform.clone(), key.clone())).or_default().push(level);
                 }
             }
         }
-        fleet
+        let enough = all.into_iter().filter(|(_, levels)| SMALLEST_FLEET <= levels.len());
+        let levels = enough.filter_map(|(key, mut all)| Some((key, robust::median(&mut all)?)));
+        Self { levels: levels.collect() }
     }
 
     fn reference(&self, island: &Island<'_>, group: usize) -> Option<f64> {
         let platform: Arc<str> = Arc::from(island.platform?.name.as_str());
-        let levels = self.levels.get(&(platform, island.groups[group].clone()))?;
-        let mut levels = levels.clone();
-        if levels.len() < SMALLEST_FLEET { None } else { robust::median(&mut levels) }
+        self.levels.get(&(platform, island.groups[group].clone())).copied()
     }
 }
 

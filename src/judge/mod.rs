@@ -102,7 +102,9 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     let (domains, claims) = arrange::arrange(case);
     let mut ledger = Ledger::default();
     for domain in &domains {
-        ledger.unknown.extend(domain.doubts.iter().cloned());
+        for doubt in &domain.doubts {
+            ledger.unknown(doubt.what.clone(), doubt.why.clone());
+        }
         problems::judge(domain, &mut ledger);
         state::judge(domain, &mut ledger);
     }
@@ -127,16 +129,16 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     }
     let nodes = nodes::verdicts(&domains, &ledger);
     claims::judge(&domains, &judged, &claims, &mut ledger);
-    let outcome = nodes::worst(&nodes, &ledger.findings, &ledger.unknown);
+    let outcome = nodes::worst(&nodes, ledger.findings(), &ledger.unknown);
     ledger.unknown.extend(nodes::unknown(&nodes));
     let mut cells = Vec::new();
     for (domain, islands) in domains.iter().zip(&judged).filter(|_| case.cells) {
-        cells::cells(domain, islands, &ledger.findings, &mut cells);
+        cells::cells(domain, islands, &ledger, &mut cells);
     }
     if case.cells {
-        paths::cells(&domains, case.recordings, &ledger.findings, &mut cells);
+        paths::cells(&domains, case.recordings, &ledger, &mut cells);
     }
-    let mut findings = ledger.findings;
+    let mut findings = ledger.take(|_| true);
     findings.sort_by(|a, b| nodes::by_severity(a).cmp(&nodes::by_severity(b)));
     let verdicts = Verdicts {
         format: VERDICTS_FORMAT.to_owned(),

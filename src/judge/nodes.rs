@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use super::arrange::Domain;
 use super::asserted;
 use super::ledger::Ledger;
+use super::ledger::Named;
 use super::steady;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
@@ -22,11 +23,15 @@ use crate::model::verdict::Unknown;
 
 /// The verdicts of all nodes of these domains, in order of name.
 pub(super) fn verdicts(domains: &[Domain<'_>], ledger: &Ledger) -> Vec<NodeVerdict> {
-    let about = About::of(&ledger.findings);
-    let mut nodes: Vec<NodeVerdict> = domains
-        .iter()
-        .flat_map(|d| d.nodes.iter().map(|n| verdict(d, n, &about.both(&d.name, n), ledger)))
-        .collect();
+    let about = About::of(ledger.findings());
+    let mut nodes: Vec<NodeVerdict> = Vec::new();
+    for domain in domains {
+        let explained = about.of_domain(&domain.name).any(is_part);
+        nodes.extend(domain.nodes.iter().map(|node| {
+            let findings = about.any(&[node], Some(&domain.name));
+            verdict(domain, node, (&findings, explained), ledger)
+        }));
+    }
     nodes.sort_by(|a, b| a.node.cmp(&b.node));
     nodes
 }
@@ -70,44 +75,57 @@ fn is_inside(finding: &Finding, node: &NodeName) -> bool {
     peer == node.as_str() || peer.rsplit_once(':').is_some_and(|(n, _)| n == node.as_str())
 }
 
-/// Findings by what they name: few of all concern a node or its domain.
-#[derive(Default)]
-struct About<'f> {
-    findings: &'f [Finding],
-    nodes: BTreeMap<&'f str, Vec<usize>>,
-    domains: BTreeMap<&'f DomainName, Vec<usize>>,
+/// Findings by what they name: few of all concern a node or its domain as a whole.
+#[derive(Debug, Default)]
+pub(super) struct About<'f> {
+    findings: Vec<&'f Finding>,
+    named: Named,
+    /// Those of a domain that are about nobody in it alone.
+    whole: BTreeMap<&'f DomainName, Vec<usize>>,
 }
 
 impl<'f> About<'f> {
-    fn of(findings: &'f [Finding]) -> Self {
-        let mut about = Self { findings, ..Self::default() };
-        for (at, finding) in findings.iter().enumerate() {
-            let peer = finding.locus.peer.as_deref();
-            let host = peer.and_then(|peer| peer.rsplit_once(':')).map(|(node, _)| node);
-            let own = finding.locus.node.as_ref().map(NodeName::as_str);
-            for name in [own, peer, host].into_iter().flatten() {
-                about.nodes.entry(name).or_default().push(at);
+    pub(super) fn of(findings: impl IntoIterator<Item = &'f Finding>) -> Self {
+        let mut about = Self::default();
+        for finding in findings {
+            let at = about.findings.len();
+            about.named.add(at, &finding.locus);
+            if let Some(domain) = finding.locus.domain.as_ref().filter(|_| is_whole(finding)) {
+                about.whole.entry(domain).or_default().push(at);
             }
-            if let Some(domain) = &finding.locus.domain {
-                about.domains.entry(domain).or_default().push(at);
-            }
+            about.findings.push(finding);
         }
         about
     }
 
-    /// Those that name this node or its domain, in the order they were found.
-    fn both(&self, domain: &DomainName, node: &NodeName) -> Vec<&'f Finding> {
-        let all = self.nodes.get(node.as_str()).into_iter().chain(self.domains.get(domain));
-        let all: BTreeSet<usize> = all.flatten().copied().collect();
-        all.into_iter().map(|at| &self.findings[at]).collect()
+    /// Those that name any of these nodes, and those about a domain as a whole, in the
+    /// order they were found.
+    pub(super) fn any(&self, nodes: &[&NodeName], domain: Option<&DomainName>) -> Vec<&'f Finding> {
+        let named = nodes.iter().map(|node| self.named.of_node(node.as_str()));
+        let there = domain.and_then(|it| self.whole.get(it)).map(Vec::as_slice);
+        let all: BTreeSet<usize> = named.chain(there).flatten().copied().collect();
+        all.into_iter().map(|at| self.findings[at]).collect()
+    }
+
+    /// Those that name a domain as theirs.
+    pub(super) fn of_domain(&self, domain: &DomainName) -> impl Iterator<Item = &'f Finding> {
+        self.named.of_domain(domain).iter().map(|at| self.findings[*at])
     }
 }
 
-/// The verdict of a node, from the findings that name it or its domain.
+/// Whether a finding is about a domain, or its measurement, and no node of it alone.
+fn is_whole(finding: &Finding) -> bool {
+    let kind = finding.locus.kind;
+    matches!(kind, LocusKind::Domain | LocusKind::Plane | LocusKind::Instrument)
+        || finding.locus.node.is_none()
+}
+
+/// The verdict of a node, from the findings that name it or are about its domain as a
+/// whole; `explained` says whether a part of the domain is found guilty.
 fn verdict(
     domain: &Domain<'_>,
     node: &NodeName,
-    findings: &[&Finding],
+    (findings, explained): (&[&Finding], bool),
     ledger: &Ledger,
 ) -> NodeVerdict {
     let detectable = ledger.detectable.get(node).copied().map(super::finding::round);
@@ -138,7 +156,6 @@ fn verdict(
     if let Some(doubt) = domain.doubts.first() {
         return say(Outcome::Unknown, doubt.why.clone());
     }
-    let explained = findings.iter().any(|f| is_part(f) && in_domain(f, domain));
     let touched =
         |f: &&&Finding| touches(f, Some(&domain.name), node) && !(explained && is_collective(f));
     match (ledger.compared.get(node), findings.iter().find(touched)) {
@@ -153,10 +170,6 @@ fn verdict(
 /// found guilty, a low collective says nothing of the others.
 fn is_collective(finding: &Finding) -> bool {
     finding.class.starts_with("collective-")
-}
-
-fn in_domain(finding: &Finding, domain: &Domain<'_>) -> bool {
-    finding.locus.domain.as_ref() == Some(&domain.name)
 }
 
 /// A finding about a part of a node, or a node, that is guilty of something.
@@ -186,8 +199,12 @@ pub(super) fn touches(finding: &Finding, domain: Option<&DomainName>, node: &Nod
 }
 
 /// The worst of all parts; nothing at all is unknown.
-pub(super) fn worst(nodes: &[NodeVerdict], findings: &[Finding], unknown: &[Unknown]) -> Outcome {
-    let parts = nodes.iter().map(|n| n.outcome).chain(findings.iter().map(|f| f.outcome));
+pub(super) fn worst<'f>(
+    nodes: &[NodeVerdict],
+    findings: impl IntoIterator<Item = &'f Finding>,
+    unknown: &[Unknown],
+) -> Outcome {
+    let parts = nodes.iter().map(|n| n.outcome).chain(findings.into_iter().map(|f| f.outcome));
     let unknown = (!unknown.is_empty()).then_some(Outcome::Unknown);
     parts.chain(unknown).max().unwrap_or(Outcome::Unknown)
 }

@@ -24,6 +24,7 @@ use super::past::FEWEST_RUNS;
 use super::past::Run;
 use super::peel;
 use super::robust;
+use super::roster::Roster;
 use crate::model::claims::Claims;
 use crate::model::history::History;
 use crate::model::history::Showing;
@@ -73,6 +74,7 @@ pub(super) fn judge(
         return;
     }
     let run = past::of_case(domains, judged, claims, recordings);
+    let taken = Taken::of(recordings);
     let home: BTreeMap<&NodeName, &DomainName> =
         domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, &d.name))).collect();
     // Parts that share a fabric or a rail go up and down together.
@@ -118,10 +120,10 @@ pub(super) fn judge(
             }
         }
         for lower in worst.into_values() {
-            part(group.domain, &lower, recordings, ledger);
+            part(group.domain, &lower, &taken, ledger);
         }
     }
-    whole(&common, judged, recordings, ledger);
+    whole(&common, judged, &taken, ledger);
 }
 
 /// Parts that share a fabric or a rail.
@@ -236,14 +238,9 @@ fn agree(found: &mut Finding, lower: &Lower<'_>) {
 }
 
 /// One part that is below its own history and was not found otherwise.
-fn part(
-    domain: Option<&DomainName>,
-    lower: &Lower<'_>,
-    recordings: &[Recording],
-    ledger: &mut Ledger,
-) {
+fn part(domain: Option<&DomainName>, lower: &Lower<'_>, taken: &Taken<'_>, ledger: &mut Ledger) {
     let Showing { node, gpu, rail, .. } = &lower.part;
-    let against = |f: &&mut Finding| {
+    let against = |f: &Finding| {
         f.locus.node.as_ref() == Some(node)
             && (f.locus.gpu.is_none() || f.locus.gpu == *gpu)
             && f.locus.rail == *rail
@@ -252,9 +249,14 @@ fn part(
             && f.class != BELOW
     };
     let detail = detail(lower);
-    let known: Vec<&mut Finding> = ledger.findings.iter_mut().filter(against).collect();
-    if !known.is_empty() {
-        known.into_iter().for_each(|found| agree(found, lower));
+    let mut is_known = false;
+    ledger.change_of_node(node, |found| {
+        if against(found) {
+            is_known = true;
+            agree(found, lower);
+        }
+    });
+    if is_known {
         return;
     }
     let what = match (gpu, rail) {
@@ -287,27 +289,46 @@ fn part(
     if found.outcome == Outcome::Unknown {
         ledger.doubt(node, said);
     }
-    ledger.find(with_files(found, &lower.part, recordings, &detail));
+    ledger.find(with_files(found, &lower.part, taken, &detail));
 }
 
-fn with_files(
-    mut found: Finding,
-    part: &Showing,
-    recordings: &[Recording],
-    detail: &str,
-) -> Finding {
-    let has = |r: &&Recording| {
-        let took_part = match &r.scope {
-            Scope::Node(node) => node.matches_host(part.node.as_str()),
-            Scope::Pair(a, b) => [a, b].iter().any(|n| n.matches_host(part.node.as_str())),
-            Scope::Domain(_) => {
-                let hosts = r.parsed.facts.ranks.iter().map(|rank| rank.host.as_str());
-                hosts.into_iter().any(|host| part.node.matches_host(host))
-            }
-        };
-        took_part && r.parsed.measurements.iter().any(|m| m.testcase() == Some(&part.testcase))
-    };
-    for recording in recordings.iter().filter(has).take(4) {
+/// The recordings of a run, by the nodes that took part: on a day on which all is lower
+/// each part asks for its own.
+struct Taken<'r> {
+    recordings: &'r [Recording],
+    of: Roster<Vec<usize>>,
+}
+
+impl<'r> Taken<'r> {
+    fn of(recordings: &'r [Recording]) -> Self {
+        let mut by_name: BTreeMap<NodeName, Vec<usize>> = BTreeMap::new();
+        for (at, recording) in recordings.iter().enumerate() {
+            let names: BTreeSet<NodeName> = match &recording.scope {
+                Scope::Node(node) => [node.clone()].into(),
+                Scope::Pair(a, b) => [a.clone(), b.clone()].into(),
+                Scope::Domain(_) => {
+                    let ranks = recording.parsed.facts.ranks.iter();
+                    ranks.map(|rank| NodeName::from(rank.host.as_str())).collect()
+                }
+            };
+            names.into_iter().for_each(|name| by_name.entry(name).or_default().push(at));
+        }
+        let mut of = Roster::default();
+        by_name.into_iter().for_each(|(name, all)| of.add(&name, all));
+        Self { recordings, of }
+    }
+
+    /// Those that a node took part in, in order.
+    fn by(&self, node: &NodeName) -> impl Iterator<Item = &'r Recording> {
+        let places: BTreeSet<usize> = self.of.alike(node.as_str()).flatten().copied().collect();
+        places.into_iter().map(|at| &self.recordings[at])
+    }
+}
+
+fn with_files(mut found: Finding, part: &Showing, taken: &Taken<'_>, detail: &str) -> Finding {
+    let has =
+        |r: &&Recording| r.parsed.measurements.iter().any(|m| m.testcase() == Some(&part.testcase));
+    for recording in taken.by(&part.node).filter(has).take(4) {
         found = found.because(&recording.file, Some(&part.testcase), detail);
     }
     found
@@ -318,7 +339,7 @@ fn with_files(
 fn whole(
     common: &[(Group<'_>, Lower<'_>)],
     judged: &[Vec<(Island<'_>, Fabric)>],
-    recordings: &[Recording],
+    taken: &Taken<'_>,
     ledger: &mut Ledger,
 ) {
     let all = judged.iter().flatten().filter(|(island, _)| !island.directed.is_empty()).count();
@@ -339,7 +360,7 @@ fn whole(
         let found = finding(Outcome::Unknown, BELOW, locus, &rule(lower))
             .numbers(lower.now, lower.usual.median, Unit::GigabytesPerSecond)
             .saying(said);
-        ledger.find(with_files(found, &lower.part, recordings, "a typical part"));
+        ledger.find(with_files(found, &lower.part, taken, "a typical part"));
     }
     for (group, lower) in common.iter().filter(|(g, _)| g.network || !everywhere) {
         let locus = match (group.domain, &group.node) {
@@ -348,15 +369,26 @@ fn whole(
             (None, _) => Locus { rail: group.rail.clone(), ..Locus::of(LocusKind::Instrument) },
         };
         // A whole level that another reference found low already is said.
-        let is_level = |f: &&mut Finding| {
+        let is_level = |f: &Finding| {
             let whole = f.locus.gpu.is_none() && f.locus.kind != LocusKind::Pair;
             whole
                 && f.ratio.is_some()
                 && (f.locus.domain.as_ref(), &f.locus.node, &f.locus.rail)
                     == (group.domain, &group.node, &group.rail)
         };
-        if let Some(known) = ledger.findings.iter_mut().find(is_level) {
-            agree(known, lower);
+        // A rail as a whole is in no domain, and there are few of those.
+        let mut is_known = false;
+        let mut joins = |found: &mut Finding| {
+            if !is_known && is_level(found) {
+                is_known = true;
+                agree(found, lower);
+            }
+        };
+        match group.domain {
+            Some(domain) => ledger.change_of_domain(domain, &mut joins),
+            None => ledger.change(&mut joins),
+        }
+        if is_known {
             continue;
         }
         let what = match (&group.node, group.domain) {
@@ -380,6 +412,6 @@ fn whole(
         if let Some(node) = group.node.as_ref().filter(|_| found.outcome == Outcome::Unknown) {
             ledger.doubt(node, said);
         }
-        ledger.find(with_files(found, &lower.part, recordings, "a typical part"));
+        ledger.find(with_files(found, &lower.part, taken, "a typical part"));
     }
 }

@@ -4,6 +4,7 @@
 //! partners, while they get through to others, explains the failures; what is
 //! left over stays unknown for both.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
@@ -19,31 +20,44 @@ pub(super) type Pairs<N> = BTreeSet<(N, N)>;
 
 /// The ends that explain the failing pairs. `good` holds pairs that got through.
 pub(super) fn culprits<N: Ord + Clone>(good: &Pairs<N>, failed: &Pairs<N>) -> BTreeSet<N> {
-    let all: BTreeSet<&N> = good.union(failed).flat_map(|(a, b)| [a, b]).collect();
+    let pairs = good
+        .difference(failed)
+        .map(|pair| (pair, false))
+        .chain(failed.iter().map(|pair| (pair, true)));
+    // Of each end its partners, and with how many of those that are not found it fails.
+    let mut met: BTreeMap<&N, Vec<(&N, bool)>> = BTreeMap::new();
+    for ((a, b), has_failed) in pairs {
+        met.entry(a).or_default().push((b, has_failed));
+        met.entry(b).or_default().push((a, has_failed));
+    }
+    let failing = |with: &[(&N, bool)]| with.iter().filter(|(_, has_failed)| *has_failed).count();
+    let mut counts: BTreeMap<&N, (usize, usize)> =
+        met.iter().map(|(end, with)| (*end, (failing(with), with.len()))).collect();
+    #[expect(clippy::cast_precision_loss, reason = "counts of partners")]
+    let is_suspect = |(failing, partners): (usize, usize)| {
+        FEWEST <= failing && NEARLY_ALL <= failing as f64 / partners as f64
+    };
+    // Suspects, the one that fails with most others last.
+    let mut suspects: BTreeSet<(usize, Reverse<&N>)> = counts
+        .iter()
+        .filter(|(_, count)| is_suspect(**count))
+        .map(|(end, (failing, _))| (*failing, Reverse(*end)))
+        .collect();
     let mut found: BTreeSet<N> = BTreeSet::new();
-    loop {
-        let mut counts: BTreeMap<&N, (usize, usize)> = BTreeMap::new();
-        for (pair, has_failed) in
-            good.difference(failed).map(|p| (p, false)).chain(failed.iter().map(|p| (p, true)))
-        {
-            for (end, other) in [(&pair.0, &pair.1), (&pair.1, &pair.0)] {
-                if !found.contains(other) {
-                    let count = counts.entry(end).or_default();
-                    *count = (count.0 + usize::from(has_failed), count.1 + 1);
-                }
+    while let Some((_, Reverse(end))) = suspects.pop_last() {
+        found.insert(end.clone());
+        for (other, has_failed) in met.get(end).into_iter().flatten() {
+            let Some(count) = counts.get_mut(other).filter(|_| !found.contains(*other)) else {
+                continue;
+            };
+            suspects.remove(&(count.0, Reverse(*other)));
+            *count = (count.0 - usize::from(*has_failed), count.1 - 1);
+            if is_suspect(*count) {
+                suspects.insert((count.0, Reverse(*other)));
             }
         }
-        #[expect(clippy::cast_precision_loss, reason = "counts of partners")]
-        let is_suspect = |(failing, partners): (usize, usize)| {
-            FEWEST <= failing && NEARLY_ALL <= failing as f64 / partners as f64
-        };
-        let worst = counts
-            .into_iter()
-            .filter(|(end, count)| !found.contains(*end) && is_suspect(*count))
-            .max_by_key(|(end, (failing, _))| (*failing, std::cmp::Reverse(*end)));
-        let Some((end, _)) = worst else { break };
-        found.insert(end.clone());
     }
+    let all = met;
     // Where most are guilty, something above them is.
     if found.len() * 2 < all.len() { found } else { BTreeSet::new() }
 }

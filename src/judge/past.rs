@@ -13,6 +13,7 @@ use super::fabric::Fabric;
 use super::island::Island;
 use super::ledger::Ledger;
 use super::network;
+use super::nodes::About;
 use super::peel;
 use super::rails;
 use super::robust;
@@ -42,10 +43,20 @@ pub fn shown(case: &Case<'_>) -> Run {
     let judged = super::fabrics(&domains, case.sampled, &mut ledger);
     let Judgement { claims, verdicts, .. } = super::judge(&Case { cells: false, ..*case });
     let mut all = of_case(&domains, &judged, &claims, case.recordings);
-    let against: Vec<&Finding> =
-        verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome).collect();
-    let home = |node: &NodeName| domains.iter().find(|d| d.nodes.contains(node)).map(|d| &d.name);
-    all.retain(|part, _| !against.iter().any(|found| accuses(found, part, home(&part.node))));
+    let against = About::of(verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome));
+    let mut homes: BTreeMap<&NodeName, &DomainName> = BTreeMap::new();
+    for (domain, node) in domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (d, n))) {
+        homes.entry(node).or_insert(&domain.name);
+    }
+    // What is said of no node and no domain, such as of a rail, counts for all that are in none.
+    let is_of_none = |f: &&Finding| f.locus.domain.is_none() && Outcome::Unknown < f.outcome;
+    let of_none: Vec<&Finding> = verdicts.findings.iter().filter(is_of_none).collect();
+    all.retain(|part, _| {
+        let home = homes.get(&part.node).copied();
+        let about = against.any(&[&part.node], home);
+        let anywhere = of_none.iter().filter(|_| home.is_none());
+        !about.iter().chain(anywhere).any(|found| accuses(found, part, home))
+    });
     all
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::arrange::Domain;
 use super::cells::compare;
+use super::ledger::Ledger;
 use super::network;
 use super::nic;
 use super::rails;
@@ -23,13 +24,13 @@ use crate::model::verdict::Outcome;
 pub(super) fn cells(
     domains: &[Domain<'_>],
     recordings: &[Recording],
-    findings: &[Finding],
+    ledger: &Ledger,
     cells: &mut Vec<Cell>,
 ) {
     let homes: BTreeMap<&NodeName, &Domain<'_>> =
         domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect();
     let known: Roster<()> = homes.keys().copied().collect();
-    let suspects = Suspects::of(findings);
+    let suspects = Suspects::of(ledger.findings());
     let mut readings: BTreeMap<(NodeName, NodeName, Option<String>, String), u32> = BTreeMap::new();
     for recording in recordings.iter().filter(|r| rails::is_of_network(r)) {
         let rail = rails::rail_of(recording);
@@ -76,7 +77,7 @@ struct Suspects<'f> {
 }
 
 impl<'f> Suspects<'f> {
-    fn of(findings: &'f [Finding]) -> Self {
+    fn of(findings: impl Iterator<Item = &'f Finding>) -> Self {
         let mut suspects = Self::default();
         for finding in findings {
             let rail = finding.locus.rail.as_ref();

@@ -301,35 +301,40 @@ fn blame(cells: &Cells, n: usize, sigma: f64, statistic: Statistic) -> Blamed {
         let line = LINE.max(ERRORS * error(sigma, readings, statistic));
         (value < 1.0 - line).then_some(value)
     };
-    let both = [Direction::Tx, Direction::Rx];
-    let mut lows: Vec<[Option<f64>; 2]> =
-        (0..n).map(|gpu| both.map(|direction| low(&blamed, gpu, direction))).collect();
-    for _ in 0..2 * n {
-        let mut worst: Option<(f64, usize, Direction)> = None;
-        for (gpu, own) in lows.iter().enumerate() {
-            for (direction, value) in both.iter().zip(own) {
-                let Some(value) = *value else { continue };
-                if worst.is_none_or(|(w, _, _)| value < w) {
-                    worst = Some((value, gpu, *direction));
-                }
-            }
+    const BOTH: [Direction; 2] = [Direction::Tx, Direction::Rx];
+    let mut lows: Vec<[Option<f64>; 2]> = vec![[None; 2]; n];
+    // Ends that are low, the lowest first: shares are positive, and their bits in order.
+    let mut order: BTreeSet<(u64, usize, usize)> = BTreeSet::new();
+    let key = |share: f64, gpu: usize, way: usize| (share.max(0.0).to_bits(), gpu, way);
+    let mut put = |gpu: usize, way: usize, now: Option<f64>| {
+        if let Some(before) = lows[gpu][way] {
+            order.remove(&key(before, gpu, way));
         }
-        let Some((_, gpu, direction)) = worst else { break };
-        match direction {
+        lows[gpu][way] = now;
+        order.extend(now.map(|now| key(now, gpu, way)));
+        order.first().map(|(_, gpu, way)| (*gpu, *way))
+    };
+    let mut worst = None;
+    for gpu in 0..n {
+        for (way, direction) in BOTH.into_iter().enumerate() {
+            worst = put(gpu, way, low(&blamed, gpu, direction));
+        }
+    }
+    while let Some((gpu, way)) = worst {
+        let partners: Vec<usize> = match BOTH[way] {
             Direction::Rx => {
                 blamed.rx[gpu] = true;
-                lows[gpu][1] = None;
-                for cell in cells.received(gpu) {
-                    lows[cell.src][0] = low(&blamed, cell.src, Direction::Tx);
-                }
+                cells.received(gpu).map(|cell| cell.src).collect()
             }
             _ => {
                 blamed.tx[gpu] = true;
-                lows[gpu][0] = None;
-                for cell in cells.sent(gpu) {
-                    lows[cell.dst][1] = low(&blamed, cell.dst, Direction::Rx);
-                }
+                cells.sent(gpu).iter().map(|cell| cell.dst).collect()
             }
+        };
+        worst = put(gpu, way, None);
+        for partner in partners {
+            let now = low(&blamed, partner, BOTH[1 - way]);
+            worst = put(partner, 1 - way, now);
         }
     }
     blamed

@@ -4,6 +4,7 @@
 //! not reach, while they reach each other, has failed on that rail. Wrong data
 //! is a finding at once, about the pair.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::finding::finding;
@@ -30,10 +31,14 @@ pub(super) fn judge(
     let failed: Pairs<usize> =
         rail.failures.iter().filter(lost).map(|f| ordered(f.ends.0, f.ends.1)).collect();
     let guilty = partners::culprits(&good, &failed);
+    let mut of_end: BTreeMap<usize, Vec<&Failure<'_>>> = BTreeMap::new();
+    for failure in rail.failures.iter().filter(lost) {
+        let ends = BTreeSet::from([failure.ends.0, failure.ends.1]);
+        ends.into_iter().for_each(|end| of_end.entry(end).or_default().push(failure));
+    }
     for end in &guilty {
         let node = &rail.nodes[*end];
-        let mine: Vec<&Failure<'_>> =
-            rail.failures.iter().filter(lost).filter(|f| touches(f, *end)).collect();
+        let mine = &of_end[end];
         let partners: BTreeSet<usize> =
             mine.iter().map(|f| if f.ends.0 == *end { f.ends.1 } else { f.ends.0 }).collect();
         let said = format!(
@@ -81,8 +86,4 @@ pub(super) fn judge(
             }
         }
     }
-}
-
-fn touches(failure: &Failure<'_>, end: usize) -> bool {
-    failure.ends.0 == end || failure.ends.1 == end
 }

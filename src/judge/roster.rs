@@ -30,14 +30,25 @@ impl<T> Roster<T> {
         if let Some((node, what)) = self.nodes.get(host) {
             return Some((node, what));
         }
-        // `NodeName::matches_host`: the host has a suffix, or the node has one.
+        match self.suffixed(host).as_slice() {
+            [(node, what)] => Some((node, what)),
+            _ => None,
+        }
+    }
+
+    /// What belongs to every node that a host name could mean.
+    pub(super) fn alike(&self, host: &str) -> impl Iterator<Item = &T> {
+        self.nodes.get(host).into_iter().chain(self.suffixed(host)).map(|(_, what)| what)
+    }
+
+    /// Nodes that a host name could mean but for its own (`NodeName::matches_host`): the
+    /// host has a suffix, or the node has one.
+    fn suffixed(&self, host: &str) -> Vec<&(NodeName, T)> {
         let shorter = host.match_indices('.').filter_map(|(dot, _)| self.nodes.get(&host[..dot]));
         let from = format!("{host}.");
         let longer =
             self.nodes.range(from.clone()..).take_while(|(name, _)| name.starts_with(&from));
-        let mut alike = shorter.chain(longer.map(|(_, node)| node));
-        let (node, what) = alike.next()?;
-        alike.next().is_none().then_some((node, what))
+        shorter.chain(longer.map(|(_, node)| node)).collect()
     }
 
     /// Whether any node could be meant by a host name, with or without a suffix.
@@ -95,6 +106,7 @@ mod tests {
             let only = exact.or_else(|| (alike.len() == 1).then(|| alike[0]));
             prop_assert_eq!(roster.known_as(&host), only);
             prop_assert_eq!(roster.has(&host), !alike.is_empty());
+            prop_assert_eq!(roster.alike(&host).count(), alike.len());
         }
     }
 }

@@ -17,6 +17,7 @@ use super::ledger::Ledger;
 use super::level::SMALLEST_FLEET;
 use super::peel;
 use super::robust;
+use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -159,16 +160,16 @@ fn noisy(usual: &[(&Island<'_>, f64)], ledger: &mut Ledger) {
 /// What is low and steady was so from the first reading on.
 fn from_the_first_on(island: &Island<'_>, shown: &Shown, ledger: &mut Ledger) {
     let id = &island.gpus[shown.gpu];
-    let is_level = |f: &&mut Finding| {
+    let is_level = |f: &Finding| {
         let single = matches!(f.locus.kind, LocusKind::Gpu | LocusKind::Direction);
         let own = f.locus.node.as_ref() == Some(&id.node) && f.locus.gpu == Some(id.gpu);
         f.class == fabric::LOW && single && own && f.measured.is_some()
     };
-    for found in ledger.findings.iter_mut().filter(is_level) {
-        if !found.summary.contains(FROM_THE_FIRST) {
+    ledger.change_of_node(&id.node, |found| {
+        if is_level(found) && !found.summary.contains(FROM_THE_FIRST) {
             found.summary.push_str(&format!("; {FROM_THE_FIRST}"));
         }
-    }
+    });
 }
 
 /// How much lower the last reading is than the first.
@@ -274,16 +275,15 @@ fn unstable(island: &Island<'_>, shown: &Shown, usual: f64, ledger: &mut Ledger)
     enter(island, shown, found, detail, ledger);
 }
 
-/// Takes in what was found low and is `explained` by readings that do not keep
-/// their level: it stays among the evidence.
+/// Takes in what was found low of a node and is `explained` by readings that do not
+/// keep their level: it stays among the evidence.
 pub(super) fn explain(
     found: &mut Finding,
+    node: &NodeName,
     explained: impl Fn(&Finding) -> bool,
     ledger: &mut Ledger,
 ) {
-    let (levels, rest): (Vec<Finding>, Vec<Finding>) =
-        std::mem::take(&mut ledger.findings).into_iter().partition(explained);
-    ledger.findings = rest;
+    let levels = ledger.take_of_node(node, explained);
     if !levels.is_empty() {
         found.summary.push_str("; over all readings it is low, its best are not");
     }
@@ -313,7 +313,7 @@ fn enter(
         f.class == fabric::LOW && ((own && (single || pair)) || (peer && pair))
     };
     if 1.0 - peel::LINE <= shown.peak {
-        explain(&mut found, explained, ledger);
+        explain(&mut found, &id.node, explained, ledger);
     }
     found.evidence.truncate(EVIDENCE);
     ledger.doubt(&id.node, found.summary.clone());

@@ -237,7 +237,7 @@ fn enter(rail: &Rail<'_>, paths: &[&Path], kind: Unsteady, locus: Locus, ledger:
         level && f.locus.rail == locus.rail && (same || part)
     };
     if paths.iter().all(|path| 1.0 - peel::LINE <= path.peak) {
-        steady::explain(&mut found, explained, ledger);
+        steady::explain(&mut found, &node, explained, ledger);
     }
     found.evidence.truncate(steady::EVIDENCE);
     let peer = found.locus.peer.as_deref().map(NodeName::from);
@@ -250,7 +250,7 @@ fn enter(rail: &Rail<'_>, paths: &[&Path], kind: Unsteady, locus: Locus, ledger:
 /// What is low and steady was so from the first reading on.
 fn from_the_first_on(rail: &Rail<'_>, path: &Path, ledger: &mut Ledger) {
     let ends = [&rail.nodes[path.ends.0], &rail.nodes[path.ends.1]];
-    let is_level = |f: &&mut Finding| {
+    let is_level = |f: &Finding| {
         let here =
             f.locus.rail == rail.name && f.locus.node.as_ref().is_some_and(|n| ends.contains(&n));
         let pair = f.locus.peer.as_deref();
@@ -260,10 +260,12 @@ fn from_the_first_on(rail: &Rail<'_>, path: &Path, ledger: &mut Ledger) {
             _ => false,
         }
     };
-    for found in ledger.findings.iter_mut().filter(is_level) {
-        if !found.summary.contains(steady::FROM_THE_FIRST) {
-            found.summary.push_str(&format!("; {}", steady::FROM_THE_FIRST));
-        }
+    for end in ends {
+        ledger.change_of_node(end, |found| {
+            if is_level(found) && !found.summary.contains(steady::FROM_THE_FIRST) {
+                found.summary.push_str(&format!("; {}", steady::FROM_THE_FIRST));
+            }
+        });
     }
 }
 

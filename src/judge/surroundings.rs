@@ -47,8 +47,7 @@ pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
         }
     }
     let low: BTreeSet<NodeName> = ledger
-        .findings
-        .iter()
+        .findings()
         .filter(|f| LOW.contains(&f.class.as_str()))
         .filter_map(|f| f.locus.node.clone())
         .collect();
@@ -98,7 +97,8 @@ fn one(
 ) {
     let name = format!("GPU {node}:{index}");
     let about = |f: &Finding| {
-        f.locus.domain.as_ref() == Some(&domain.name)
+        is_low
+            && f.locus.domain.as_ref() == Some(&domain.name)
             && f.locus.node.as_ref() == Some(node)
             && f.locus.gpu.is_none_or(|gpu| gpu == index)
             && LOW.contains(&f.class.as_str())
@@ -107,8 +107,10 @@ fn one(
     let (counted, busy) = (errors(said.gpu), others(said.gpu));
     let mut doubts = Vec::new();
     let mut found = false;
-    let findings = ledger.findings.iter_mut().filter(|_| is_low);
-    for finding in findings.filter(|f| about(f)) {
+    ledger.change_of_node(node, |finding| {
+        if !about(finding) {
+            return;
+        }
         found = true;
         let mut causes = Vec::new();
         if finding.class == HOST_LOW {
@@ -130,7 +132,7 @@ fn one(
             finding.outcome = Outcome::Unknown;
             doubts.push(finding.summary.clone());
         }
-    }
+    });
     doubts.into_iter().for_each(|why| ledger.doubt(node, why));
     if let Some(counted) = counted.filter(|_| !found) {
         ledger.notes.push(format!("{name}: {counted}, and no number of it is low"));

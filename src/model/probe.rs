@@ -3,6 +3,8 @@
 //! Plans are made from these and launchers run them. Reading probe files is
 //! the catalog's work (`probe::catalog`), filling in commands is the plan's.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
@@ -125,12 +127,16 @@ pub enum Ready {
     Line,
 }
 
+/// A command, word by word. A burn-in of ten thousand nodes has millions of them, of
+/// which most are the same: those share their words.
+pub type Words = Arc<[String]>;
+
 /// The command that serves on the second node while the first runs the probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Serve {
     /// Its command, with the same placeholders.
-    pub argv: Vec<String>,
+    pub argv: Words,
     /// How it says that it is ready.
     pub ready: Ready,
 }
@@ -143,7 +149,7 @@ pub struct Otherwise {
     /// Whose output it prints.
     pub parser: Tool,
     /// Its command, with the same placeholders. Takes one reading.
-    pub argv: Vec<String>,
+    pub argv: Words,
     /// Every node that takes part runs it, see [`Probe::together`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub together: bool,
@@ -272,8 +278,8 @@ pub mod placeholder {
 impl Probe {
     /// All words of its commands.
     pub fn words(&self) -> impl Iterator<Item = &String> {
-        let serve = self.serve.iter().flat_map(|serve| &serve.argv);
-        let otherwise = self.otherwise.iter().flat_map(|otherwise| &otherwise.argv);
+        let serve = self.serve.iter().flat_map(|serve| serve.argv.iter());
+        let otherwise = self.otherwise.iter().flat_map(|otherwise| otherwise.argv.iter());
         self.argv.iter().chain(serve).chain(otherwise)
     }
 
@@ -281,7 +287,7 @@ impl Probe {
     /// probe that has nothing stays as it is.
     pub fn by_ourselves(mut self) -> Self {
         if let Some(Otherwise { parser, argv, together }) = self.otherwise.take() {
-            (self.parser, self.argv, self.together) = (parser, argv, together);
+            (self.parser, self.argv, self.together) = (parser, argv.to_vec(), together);
             self.serve = None;
         }
         self

@@ -3,7 +3,14 @@
 //! What only the nodes can say stays a placeholder. A probe that cannot run in
 //! a place is left out with the reason, and whether anything is missing then.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::SeqAccess;
+use serde::de::Visitor;
 
 use super::Request;
 use super::Step;
@@ -14,6 +21,7 @@ use crate::model::probe::Otherwise;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
 use crate::model::probe::Serve;
+use crate::model::probe::Words;
 use crate::model::probe::placeholder;
 
 /// Why a probe is not run somewhere.
@@ -67,14 +75,59 @@ impl Place<'_> {
 #[derive(Debug)]
 pub(super) struct Ground<'a> {
     pub(super) request: &'a Request<'a>,
-    domains: BTreeMap<&'a NodeName, &'a ClaimedDomain>,
+    domains: HashMap<&'a NodeName, &'a ClaimedDomain>,
+    known: RefCell<Known>,
+}
+
+/// Commands that steps have, each once.
+#[derive(Debug, Default)]
+struct Known(HashSet<Words>);
+
+impl Known {
+    /// This command as those before have it.
+    fn same(&mut self, argv: &[String]) -> Words {
+        if let Some(words) = self.0.get(argv) {
+            return words.clone();
+        }
+        let words = Words::from(argv);
+        self.0.insert(words.clone());
+        words
+    }
+}
+
+/// Reads the steps of a round; commands that are the same share their words.
+pub(super) fn shared<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Step>, D::Error> {
+    struct Steps;
+    impl<'de> Visitor<'de> for Steps {
+        type Value = Vec<Step>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("the steps of a round")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let (mut steps, mut known) = (Vec::new(), Known::default());
+            while let Some(mut step) = seq.next_element::<Step>()? {
+                step.argv = known.same(&step.argv);
+                if let Some(serve) = &mut step.serve {
+                    serve.argv = known.same(&serve.argv);
+                }
+                if let Some(otherwise) = &mut step.otherwise {
+                    otherwise.argv = known.same(&otherwise.argv);
+                }
+                steps.push(step);
+            }
+            Ok(steps)
+        }
+    }
+    from.deserialize_seq(Steps)
 }
 
 impl<'a> Ground<'a> {
     pub(super) fn new(request: &'a Request<'a>) -> Self {
         let domains = request.claims.domains.iter();
         let domains = domains.flat_map(|d| d.nodes.iter().map(move |node| (node, d))).collect();
-        Self { request, domains }
+        Self { request, domains, known: RefCell::default() }
     }
 
     /// The domain that claims a node.
@@ -182,7 +235,7 @@ impl<'a> Ground<'a> {
         place: &Place<'_>,
         nodes: &[NodeName],
         Way { readings, together, limit }: Way,
-    ) -> Vec<String> {
+    ) -> Words {
         let gpus =
             |node: &NodeName| self.domain(node).and_then(|d| d.gpus_per_node).unwrap_or_default();
         let list = |one: &dyn Fn(&NodeName) -> String| {
@@ -217,6 +270,7 @@ impl<'a> Ground<'a> {
             put(placeholder::LIMIT, &|| format!("{:.0}", (limit * IN_TIME).floor().max(1.0)));
             word
         };
-        argv.iter().map(fill).collect()
+        let filled: Vec<String> = argv.iter().map(fill).collect();
+        self.known.borrow_mut().same(&filled)
     }
 }

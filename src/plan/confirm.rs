@@ -16,6 +16,8 @@ use super::command::Ground;
 use super::command::Omitted;
 use super::command::Place;
 use super::coverage::pair_of;
+use super::good::Good;
+use super::good::Near;
 use super::leaf::Leaves;
 use super::pack::pack;
 use super::sweep::number;
@@ -73,18 +75,44 @@ type Test = (String, Option<String>, Option<u32>, Vec<NodeName>);
 
 struct Making<'a> {
     ground: &'a Ground<'a>,
-    main: &'a Plan,
+    past: Past<'a>,
     places: BTreeMap<NodeName, usize>,
     leaves: Leaves,
-    cleared: Vec<NodeName>,
+    good: Good,
     seed: u64,
     planned: BTreeSet<Test>,
     /// The ends that have their partners, by probe and rail.
     partnered: BTreeSet<(String, Option<String>, NodeName)>,
-    /// How often a cleared node is a partner already.
-    used: BTreeMap<NodeName, usize>,
     steps: Vec<Step>,
     skipped: Vec<Skipped>,
+    /// What was skipped, to say it once.
+    told: BTreeSet<(String, Vec<NodeName>, String)>,
+}
+
+/// What the main plan did.
+struct Past<'a> {
+    /// The lanes in which it ran a probe.
+    lanes: BTreeMap<&'a str, BTreeSet<Option<u32>>>,
+    /// Whom suspects met, by probe and rail.
+    met: BTreeMap<(&'a str, Option<&'a str>, &'a NodeName), BTreeSet<&'a NodeName>>,
+}
+
+impl<'a> Past<'a> {
+    fn of(main: &'a Plan, suspected: &BTreeSet<NodeName>) -> Self {
+        let mut past = Self { lanes: BTreeMap::new(), met: BTreeMap::new() };
+        for step in main.steps() {
+            let probe = step.probe.as_str();
+            past.lanes.entry(probe).or_default().insert(step.lane);
+            let [a, b] = step.nodes.as_slice() else { continue };
+            for (node, other) in [(a, b), (b, a)] {
+                if suspected.contains(node) {
+                    let way = (probe, step.rail.as_deref(), node);
+                    past.met.entry(way).or_default().insert(other);
+                }
+            }
+        }
+        past
+    }
 }
 
 impl<'a> Making<'a> {
@@ -110,16 +138,16 @@ impl<'a> Making<'a> {
         Chance::new(seed, CONFIRM_PROFILE).shuffle(&mut cleared);
         Self {
             ground,
-            main,
+            past: Past::of(main, &suspected),
             leaves: Leaves::claimed(claims, &nodes),
             places: nodes.into_iter().enumerate().map(|(at, node)| (node, at)).collect(),
-            cleared,
+            good: Good::of(cleared),
             seed,
             planned: BTreeSet::new(),
             partnered: BTreeSet::new(),
-            used: BTreeMap::new(),
             steps: Vec::new(),
             skipped: Vec::new(),
+            told: BTreeSet::new(),
         }
     }
 
@@ -187,7 +215,6 @@ impl<'a> Making<'a> {
                 self.skip(&probe.name, vec![node.clone()], Omitted::missing(why));
             }
             for partner in partners {
-                *self.used.entry(partner.clone()).or_default() += 1;
                 for lane in &lanes {
                     self.test(probe, vec![node.clone(), partner.clone()], rail, *lane);
                 }
@@ -197,55 +224,34 @@ impl<'a> Making<'a> {
 
     /// The lanes in which the main plan ran this probe.
     fn lanes(&self, probe: &Probe) -> Vec<Option<u32>> {
-        let steps = self.main.steps().filter(|step| step.probe == probe.name);
-        let lanes: BTreeSet<Option<u32>> = steps.map(|step| step.lane).collect();
-        if lanes.is_empty() { vec![None] } else { lanes.into_iter().collect() }
+        let lanes = self.past.lanes.get(probe.name.as_str());
+        lanes.map_or_else(|| vec![None], |lanes| lanes.iter().copied().collect())
     }
 
     /// Whom a suspect is measured against: nodes of its domain, over rails of
     /// its leaf first; such that it has not met and that are not asked often.
     fn partners(
-        &self,
+        &mut self,
         probe: &Probe,
         node: &NodeName,
         rail: Option<&ClaimedRail>,
     ) -> Vec<NodeName> {
-        let domain = self.ground.domain(node).map(|d| &d.name);
-        let rail = rail.map(|rail| &rail.name);
-        let met: BTreeSet<&NodeName> = self
-            .main
-            .steps()
-            .filter(|s| s.probe == probe.name && s.rail.as_ref() == rail && s.nodes.contains(node))
-            .filter(|s| s.nodes.len() == 2)
-            .flat_map(|s| &s.nodes)
-            .collect();
-        let mut partners: Vec<(bool, bool, usize, &NodeName)> = self
-            .cleared
-            .iter()
-            .filter(|other| match probe.scope {
-                ProbeScope::Rail => self
-                    .ground
-                    .domain(other)
-                    .is_some_and(|domain| self.ground.admits(probe, domain).is_ok()),
-                _ => self.ground.domain(other).map(|d| &d.name) == domain,
-            })
-            .map(|other| {
-                let is_far = probe.scope == ProbeScope::Rail && self.crosses(node, other);
-                let used = self.used.get(other).copied().unwrap_or(0);
-                (is_far, met.contains(other), used, other)
-            })
-            .collect();
-        // Stable: what is equal stays in the order of chance.
-        partners.sort_by_key(|(is_far, is_met, used, _)| (*is_far, *is_met, *used));
+        let over_rail = probe.scope == ProbeScope::Rail;
+        let leaf =
+            |node: &NodeName| self.places.get(node).map(|at| Near::Leaf(self.leaves.of(*at)));
+        let domain =
+            |node: &NodeName| self.ground.domain(node).map(|it| Near::Domain(it.name.clone()));
+        let near = |node: &NodeName| if over_rail { leaf(node) } else { domain(node) };
+        let ground = self.ground;
+        let admits = |other: &NodeName| {
+            !over_rail || ground.domain(other).is_some_and(|it| ground.admits(probe, it).is_ok())
+        };
+        self.good.enter(&probe.name, |other| near(other).filter(|_| admits(other)));
+        let way = (probe.name.as_str(), rail.map(|rail| rail.name.as_str()), node);
+        let none = BTreeSet::new();
+        let met = self.past.met.get(&way).unwrap_or(&none);
         let wanted = self.ground.request.limits.partners.max(1);
-        partners.into_iter().take(wanted).map(|(.., other)| other.clone()).collect()
-    }
-
-    fn crosses(&self, a: &NodeName, b: &NodeName) -> bool {
-        match (self.places.get(a), self.places.get(b)) {
-            (Some(a), Some(b)) => self.leaves.crosses((*a, *b)),
-            _ => true,
-        }
+        self.good.choose(&probe.name, (near(node), over_rail), met, wanted)
     }
 
     fn test(
@@ -267,7 +273,8 @@ impl<'a> Making<'a> {
     fn skip(&mut self, probe: &str, nodes: Vec<NodeName>, omitted: Omitted) {
         let Omitted { why, not_applicable } = omitted;
         let skipped = Skipped { probe: probe.to_owned(), nodes, why, not_applicable };
-        if !self.skipped.contains(&skipped) {
+        let what = (skipped.probe.clone(), skipped.nodes.clone(), skipped.why.clone());
+        if self.told.insert(what) {
             self.skipped.push(skipped);
         }
     }

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::collections::BinaryHeap;
+use std::collections::HashMap;
 
 use super::Round;
 use super::Step;
@@ -63,10 +63,15 @@ pub(super) fn of_all(rounds: &[Round], parallel: usize) -> (f64, f64) {
 /// What a round takes from its nodes together. A node on several rails is
 /// taken as long as the slowest of them.
 fn of_nodes(round: &Round) -> f64 {
-    let mut taken: BTreeMap<&NodeName, f64> = BTreeMap::new();
+    let mut places: HashMap<&NodeName, usize> = HashMap::new();
+    // In the order in which they are named: sums of fractions depend on it.
+    let mut taken: Vec<f64> = Vec::new();
     for (step, node) in round.steps.iter().flat_map(|s| s.nodes.iter().map(move |n| (s, n))) {
-        let longest = taken.entry(node).or_default();
-        *longest = longest.max(of_step(step));
+        let at = *places.entry(node).or_insert(taken.len());
+        if at == taken.len() {
+            taken.push(0.0);
+        }
+        taken[at] = taken[at].max(of_step(step));
     }
-    taken.into_values().sum()
+    taken.into_iter().sum()
 }

@@ -32,18 +32,22 @@ pub(super) fn pair_of(step: &Step) -> Option<NodePair<'_>> {
 
 /// Whether some domain that NVLink joins across nodes is read in part.
 pub(super) fn is_sampled(request: &Request<'_>, rounds: &[Round]) -> bool {
-    let mut steps: BTreeMap<(&DomainName, String), Vec<&Step>> = BTreeMap::new();
+    let spans = |domain: &&ClaimedDomain| {
+        1 < domain.nodes.len() && request.nvlink_across.contains(&domain.name)
+    };
+    let mut across = request.claims.domains.iter().filter(spans).peekable();
+    if across.peek().is_none() {
+        return false;
+    }
+    let mut steps: BTreeMap<&DomainName, BTreeMap<&str, Vec<&Step>>> = BTreeMap::new();
     for step in rounds.iter().flat_map(|round| &round.steps) {
         if let Some(domain) = &step.domain {
-            steps.entry((domain, step.probe.clone())).or_default().push(step);
+            steps.entry(domain).or_default().entry(&step.probe).or_default().push(step);
         }
     }
-    let mut across =
-        request.claims.domains.iter().filter(|domain| {
-            1 < domain.nodes.len() && request.nvlink_across.contains(&domain.name)
-        });
     across.any(|domain| {
-        let of = |probe: &Probe| steps.get(&(&domain.name, probe.name.clone()));
+        let Some(here) = steps.get(&domain.name) else { return false };
+        let of = |probe: &Probe| here.get(probe.name.as_str());
         let reads = || request.probes.iter().filter(|p| of(p).is_some());
         let is_read = reads().any(|probe| {
             let is_between = matches!(probe.scope, ProbeScope::Pair | ProbeScope::Domain);

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::collections::HashMap;
 
 use super::Limits;
 use super::Plan;
 use super::Round;
 use super::Step;
-use super::coverage::pair_of;
 use super::leaf::Leaves;
 use super::sweep::COMPLETE;
 use super::sweep::FAST;
@@ -160,26 +160,68 @@ pub enum LintError {
 pub fn lint(plan: &Plan, claims: &Claims) -> Vec<LintError> {
     let nodes: Vec<NodeName> = claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
     let domains = claims.domains.iter();
-    let ground = Ground {
-        domains: domains.flat_map(|d| d.nodes.iter().map(move |n| (n, &d.name))).collect(),
-        places: nodes.iter().enumerate().map(|(at, node)| (node, at)).collect(),
-        leaves: Leaves::claimed(claims, &nodes),
-        nodes: &nodes,
-        claims,
-        limits: plan.limits,
-    };
-    let mut wrong = Vec::new();
+    let domains = domains.flat_map(|d| d.nodes.iter().map(move |_| &d.name)).collect();
+    let ground =
+        Ground { domains, leaves: Leaves::claimed(claims, &nodes), claims, limits: plan.limits };
+    let mut numbered = Numbered::of(&nodes);
+    let (mut wrong, mut of_rounds) = (Vec::new(), Vec::new());
     numbers("round", plan.rounds.iter().map(|round| round.round), &mut wrong);
     numbers("step", plan.steps().map(|step| step.step), &mut wrong);
-    for step in plan.steps() {
-        ground.step(step, &mut wrong);
-    }
+    let mut met = Met::default();
     for round in &plan.rounds {
-        busy(round, &mut wrong);
-        ground.cross_leaf(round, &mut wrong);
+        // Names are looked up once: a large plan has millions of steps.
+        let steps: Vec<Placed<'_>> = round.steps.iter().map(|it| numbered.place(it)).collect();
+        for step in &steps {
+            ground.step(step, &mut wrong);
+            met.take(step, &numbered);
+        }
+        busy(round, &steps, numbered.names.len(), &mut of_rounds);
+        ground.cross_leaf(round, &steps, &numbered, &mut of_rounds);
     }
-    ground.pairs(plan, &mut wrong);
+    wrong.append(&mut of_rounds);
+    met.lint(plan, &ground, &numbered, &mut wrong);
     wrong
+}
+
+/// Nodes by numbers: those that are claimed by their place, others behind them.
+struct Numbered<'p> {
+    places: HashMap<&'p NodeName, usize>,
+    names: Vec<&'p NodeName>,
+    claimed: usize,
+}
+
+/// A step with the numbers of its nodes.
+struct Placed<'p> {
+    step: &'p Step,
+    nodes: Vec<usize>,
+}
+
+impl<'p> Numbered<'p> {
+    fn of(nodes: &'p [NodeName]) -> Self {
+        Self {
+            places: nodes.iter().enumerate().map(|(at, node)| (node, at)).collect(),
+            names: nodes.iter().collect(),
+            claimed: nodes.len(),
+        }
+    }
+
+    fn place(&mut self, step: &'p Step) -> Placed<'p> {
+        let number = |node: &'p NodeName| {
+            *self.places.entry(node).or_insert_with(|| {
+                self.names.push(node);
+                self.names.len() - 1
+            })
+        };
+        Placed { nodes: step.nodes.iter().map(number).collect(), step }
+    }
+}
+
+impl Placed<'_> {
+    /// Its two nodes in order of name, where it has two.
+    fn pair(&self, names: &Numbered<'_>) -> Option<(usize, usize)> {
+        let &[a, b] = self.nodes.as_slice() else { return None };
+        Some(if names.names[b] < names.names[a] { (b, a) } else { (a, b) })
+    }
 }
 
 fn numbers(what: &'static str, numbers: impl Iterator<Item = usize>, wrong: &mut Vec<LintError>) {
@@ -194,52 +236,57 @@ fn numbers(what: &'static str, numbers: impl Iterator<Item = usize>, wrong: &mut
 
 /// A node is in one step of a round; in several only on rails, or lanes, of
 /// which each is another.
-fn busy(round: &Round, wrong: &mut Vec<LintError>) {
+fn busy(round: &Round, steps: &[Placed<'_>], nodes: usize, wrong: &mut Vec<LintError>) {
     type Way<'r> = (Option<&'r str>, Option<u32>);
-    let mut taken: BTreeMap<&NodeName, Vec<Way<'_>>> = BTreeMap::new();
-    for step in &round.steps {
+    let mut taken: Vec<Vec<Way<'_>>> = vec![Vec::new(); nodes];
+    for Placed { step, nodes } in steps {
         let here = (step.rail.as_deref(), step.lane);
-        for node in &step.nodes {
-            let there = taken.entry(node).or_default();
+        for (at, node) in nodes.iter().zip(&step.nodes) {
             let is_apart = |(rail, lane): &Way<'_>| {
                 let rails = rail.is_some() && here.0.is_some() && *rail != here.0;
                 let lanes = lane.is_some() && here.1.is_some() && *lane != here.1;
                 rails || lanes
             };
-            if !there.iter().all(is_apart) {
+            if !taken[*at].iter().all(is_apart) {
                 wrong.push(LintError::Busy { round: round.round, node: node.clone() });
             }
-            there.push(here);
+            taken[*at].push(here);
         }
     }
 }
 
 /// The nodes on which a probe is left out altogether.
 fn left_out<'p>(plan: &'p Plan, probe: &str) -> BTreeSet<&'p NodeName> {
-    let skipped = plan.skipped.iter().filter(|s| s.probe == probe).flat_map(|s| &s.nodes);
+    let mut skipped =
+        plan.skipped.iter().filter(|s| s.probe == probe).flat_map(|s| &s.nodes).peekable();
+    if skipped.peek().is_none() {
+        return BTreeSet::new();
+    }
     let run: BTreeSet<&NodeName> =
         plan.steps().filter(|s| s.probe == probe).flat_map(|s| &s.nodes).collect();
     skipped.filter(|node| !run.contains(node)).collect()
 }
 
 struct Ground<'a> {
-    nodes: &'a [NodeName],
-    places: BTreeMap<&'a NodeName, usize>,
-    domains: BTreeMap<&'a NodeName, &'a DomainName>,
+    /// The domain of each claimed node.
+    domains: Vec<&'a DomainName>,
     leaves: Leaves,
     claims: &'a Claims,
     limits: Limits,
 }
 
 impl Ground<'_> {
-    fn step(&self, step: &Step, wrong: &mut Vec<LintError>) {
+    fn step(&self, Placed { step, nodes }: &Placed<'_>, wrong: &mut Vec<LintError>) {
         let at = step.step;
         let fits = match step.scope {
             ProbeScope::Node => step.nodes.len() == 1,
             ProbeScope::Pair | ProbeScope::Rail => step.nodes.len() == 2,
             ProbeScope::Domain => 2 <= step.nodes.len(),
         };
-        let different: BTreeSet<&NodeName> = step.nodes.iter().collect();
+        let mut different: Vec<(&NodeName, usize)> =
+            step.nodes.iter().zip(nodes.iter().copied()).collect();
+        different.sort_unstable();
+        different.dedup();
         if !fits || different.len() != step.nodes.len() {
             wrong.push(LintError::Nodes {
                 step: at,
@@ -248,12 +295,12 @@ impl Ground<'_> {
                 nodes: different.len(),
             });
         }
-        for node in different.iter().filter(|node| !self.places.contains_key(**node)) {
+        for (node, _) in different.iter().filter(|(_, node)| self.domains.len() <= *node) {
             wrong.push(LintError::UnknownNode { step: at, node: (*node).clone() });
         }
         let domain = step.domain.as_ref();
         let is_inside = domain
-            .is_some_and(|domain| step.nodes.iter().all(|n| self.domains.get(n) == Some(&domain)));
+            .is_some_and(|domain| nodes.iter().all(|n| self.domains.get(*n) == Some(&domain)));
         let needs_domain = matches!(step.scope, ProbeScope::Pair | ProbeScope::Domain);
         if (domain.is_some() || needs_domain) && !is_inside {
             let domain = domain.map_or("that is named", |name| name.as_str()).to_owned();
@@ -290,98 +337,139 @@ impl Ground<'_> {
         }
     }
 
-    fn cross_leaf(&self, round: &Round, wrong: &mut Vec<LintError>) {
-        let mut hosts: BTreeMap<(Option<&str>, usize), BTreeSet<&NodeName>> = BTreeMap::new();
-        for step in round.steps.iter().filter(|step| step.scope == ProbeScope::Rail) {
-            let Some((a, b)) = pair_of(step) else { continue };
-            let (Some(i), Some(j)) = (self.places.get(a), self.places.get(b)) else { continue };
-            if self.leaves.crosses((*i, *j)) {
-                let rail = step.rail.as_deref();
-                hosts.entry((rail, self.leaves.of(*i))).or_default().insert(a);
-                hosts.entry((rail, self.leaves.of(*j))).or_default().insert(b);
+    fn cross_leaf(
+        &self,
+        round: &Round,
+        steps: &[Placed<'_>],
+        names: &Numbered<'_>,
+        wrong: &mut Vec<LintError>,
+    ) {
+        let mut hosts: BTreeMap<(Option<&str>, usize), BTreeSet<usize>> = BTreeMap::new();
+        for it in steps.iter().filter(|it| it.step.scope == ProbeScope::Rail) {
+            let Some((a, b)) = it.pair(names) else { continue };
+            if names.claimed <= a.max(b) {
+                continue;
+            }
+            if self.leaves.crosses((a, b)) {
+                let rail = it.step.rail.as_deref();
+                hosts.entry((rail, self.leaves.of(a))).or_default().insert(a);
+                hosts.entry((rail, self.leaves.of(b))).or_default().insert(b);
             }
         }
         let limit = self.limits.cross_leaf.max(1);
         for (_, hosts) in hosts.into_iter().filter(|(_, hosts)| limit < hosts.len()) {
-            let leaf = hosts.first().map(|node| format!("the leaf of {node}")).unwrap_or_default();
+            let first = hosts.iter().map(|host| names.names[*host]).min();
+            let leaf = first.map(|node| format!("the leaf of {node}")).unwrap_or_default();
             let (round, hosts) = (round.round, hosts.len());
             wrong.push(LintError::CrossLeaf { round, leaf, hosts, limit });
         }
     }
 
-    /// A complete sweep has every pair: those of a domain, over rails those of
-    /// a leaf. What it had in the fast sweep already counts.
-    fn pairs(&self, plan: &Plan, wrong: &mut Vec<LintError>) {
-        type Met<'p> = BTreeSet<(&'p NodeName, &'p NodeName)>;
-        let mut met: BTreeMap<(&str, Option<&str>, Option<u32>), Met<'_>> = BTreeMap::new();
-        let mut once = BTreeSet::new();
-        let mut complete = BTreeMap::new();
-        for step in plan.steps() {
-            let Some((a, b)) = pair_of(step) else { continue };
-            let probe = step.probe.as_str();
-            if !matches!(step.scope, ProbeScope::Pair | ProbeScope::Rail) {
-                continue;
+    /// The groups of nodes that must all meet: domains with a step of the
+    /// complete sweep, or leaves with one inside; none that is sampled.
+    fn groups(&self, scope: ProbeScope, steps: &[Pairing]) -> Vec<Vec<usize>> {
+        let few = |group: &Vec<usize>| group.len() <= self.limits.complete_nodes;
+        let claimed = 0..self.domains.len();
+        if scope == ProbeScope::Pair {
+            let inside =
+                steps.iter().filter(|it| it.b < self.domains.len() && it.a < self.domains.len());
+            let inside = inside.filter(|it| self.domains[it.a] == self.domains[it.b]);
+            let named: BTreeSet<&DomainName> = inside.map(|it| self.domains[it.a]).collect();
+            let mut groups: BTreeMap<&DomainName, Vec<usize>> = BTreeMap::new();
+            for node in claimed.filter(|node| named.contains(self.domains[*node])) {
+                groups.entry(self.domains[node]).or_default().push(node);
             }
-            let way = (probe, step.rail.as_deref(), step.lane);
-            if !once.insert((step.stage, way, a, b)) {
-                let (stage, probe) = (step.stage, probe.to_owned());
-                wrong.push(LintError::PairTwice { probe, stage, a: a.clone(), b: b.clone() });
-            }
-            if [FAST, COMPLETE].contains(&step.stage) {
-                met.entry(way).or_default().insert((a, b));
-            }
-            if step.stage == COMPLETE {
-                // Which domains, or over rails which nodes, take part.
-                complete.entry((way, step.scope)).or_insert_with(Vec::new).push(step);
+            return groups.into_values().filter(few).collect();
+        }
+        let mut inside = BTreeSet::new();
+        for it in steps.iter().filter(|it| it.a.max(it.b) < self.domains.len()) {
+            if !self.leaves.crosses((it.a, it.b)) {
+                inside.insert(self.leaves.of(it.a));
             }
         }
-        for (((probe, rail, lane), scope), steps) in complete {
-            let met = met.get(&(probe, rail, lane));
-            let left_out = left_out(plan, probe);
-            for mut group in self.groups(scope, &steps) {
-                group.retain(|node| !left_out.contains(node));
+        let mut leaves: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for node in claimed.filter(|node| inside.contains(&self.leaves.of(*node))) {
+            leaves.entry(self.leaves.of(node)).or_default().push(node);
+        }
+        leaves.into_values().filter(few).collect()
+    }
+}
+
+/// Two nodes that a step measures, in order of name, and where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Pairing {
+    stage: u8,
+    a: usize,
+    b: usize,
+    at: usize,
+}
+
+/// A probe, the rail and the lane.
+type Way<'p> = (&'p str, Option<&'p str>, Option<u32>);
+
+/// Who met whom.
+#[derive(Default)]
+struct Met<'p> {
+    ways: BTreeMap<(Way<'p>, ProbeScope), Vec<Pairing>>,
+    steps: usize,
+}
+
+impl<'p> Met<'p> {
+    fn take(&mut self, placed: &Placed<'p>, names: &Numbered<'_>) {
+        let step = placed.step;
+        self.steps += 1;
+        let is_pair = matches!(step.scope, ProbeScope::Pair | ProbeScope::Rail);
+        let Some((a, b)) = placed.pair(names).filter(|_| is_pair) else { return };
+        let way = ((step.probe.as_str(), step.rail.as_deref(), step.lane), step.scope);
+        let pairing = Pairing { stage: step.stage, a, b, at: self.steps };
+        self.ways.entry(way).or_default().push(pairing);
+    }
+
+    /// A stage has no pair twice, and a complete sweep has every pair: those of a domain,
+    /// over rails those of a leaf. What it had in the fast sweep already counts.
+    fn lint(
+        self,
+        plan: &Plan,
+        ground: &Ground<'_>,
+        names: &Numbered<'_>,
+        wrong: &mut Vec<LintError>,
+    ) {
+        let mut left: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
+        for (((probe, _, lane), scope), mut pairings) in self.ways {
+            pairings.sort_unstable();
+            let same = |two: &[Pairing]| {
+                (two[0].stage, two[0].a, two[0].b) == (two[1].stage, two[1].a, two[1].b)
+            };
+            for again in pairings.windows(2).filter(|two| same(two)).map(|two| two[1]) {
+                let (a, b) = (names.names[again.a].clone(), names.names[again.b].clone());
+                let (stage, probe) = (again.stage, probe.to_owned());
+                wrong.push(LintError::PairTwice { probe, stage, a, b });
+            }
+            // Which domains, or over rails which nodes, take part.
+            let complete: Vec<Pairing> =
+                pairings.iter().copied().filter(|it| it.stage == COMPLETE).collect();
+            if complete.is_empty() {
+                continue;
+            }
+            let swept = pairings.iter().filter(|it| [FAST, COMPLETE].contains(&it.stage));
+            let mut met: Vec<(usize, usize)> = swept.map(|it| (it.a, it.b)).collect();
+            met.sort_unstable();
+            let left_out = left.entry(probe).or_insert_with(|| left_out(plan, probe));
+            for mut group in ground.groups(scope, &complete) {
+                group.retain(|node| !left_out.contains(names.names[*node]));
                 for (i, a) in group.iter().enumerate() {
                     for b in &group[i + 1..] {
-                        let pair = if a < b { (*a, *b) } else { (*b, *a) };
-                        if !met.is_some_and(|met| met.contains(&pair)) {
+                        let is_first = names.names[*a] < names.names[*b];
+                        let pair = if is_first { (*a, *b) } else { (*b, *a) };
+                        if met.binary_search(&pair).is_err() {
                             let lane = lane.map(|l| format!(", lane {l}")).unwrap_or_default();
-                            let (a, b) = (pair.0.clone(), pair.1.clone());
-                            wrong.push(LintError::PairMissing {
-                                probe: probe.to_owned(),
-                                a,
-                                b,
-                                lane,
-                            });
+                            let (a, b) = (names.names[pair.0].clone(), names.names[pair.1].clone());
+                            let probe = probe.to_owned();
+                            wrong.push(LintError::PairMissing { probe, a, b, lane });
                         }
                     }
                 }
             }
         }
-    }
-
-    /// The groups of nodes that must all meet: domains with a step of the
-    /// complete sweep, or leaves with one inside; none that is sampled.
-    fn groups(&self, scope: ProbeScope, steps: &[&Step]) -> Vec<Vec<&NodeName>> {
-        let few = |group: &Vec<&NodeName>| group.len() <= self.limits.complete_nodes;
-        if scope == ProbeScope::Pair {
-            let named: BTreeSet<_> = steps.iter().filter_map(|step| step.domain.as_ref()).collect();
-            let domains = self.claims.domains.iter().filter(|d| named.contains(&d.name));
-            return domains.map(|d| d.nodes.iter().collect()).filter(few).collect();
-        }
-        let mut leaves: BTreeMap<usize, Vec<&NodeName>> = BTreeMap::new();
-        let mut inside = BTreeSet::new();
-        for step in steps {
-            let Some((a, b)) = pair_of(step) else { continue };
-            let (Some(a), Some(b)) = (self.places.get(a), self.places.get(b)) else { continue };
-            if !self.leaves.crosses((*a, *b)) {
-                inside.insert(self.leaves.of(*a));
-            }
-        }
-        for (at, node) in self.nodes.iter().enumerate() {
-            if inside.contains(&self.leaves.of(at)) {
-                leaves.entry(self.leaves.of(at)).or_default().push(node);
-            }
-        }
-        leaves.into_values().filter(few).collect()
     }
 }

@@ -200,8 +200,10 @@ fn readings_out_of_bounds_are_found() {
 #[test]
 fn a_command_that_was_not_filled_in_is_found() {
     let wrong = after(|plan| {
-        plan.rounds[0].steps[0].argv.push("--gpus={gpus}".to_owned());
-        plan.rounds[0].steps[1].argv.push("{self}".to_owned());
+        for (at, word) in ["--gpus={gpus}", "{self}"].into_iter().enumerate() {
+            let step = &mut plan.rounds[0].steps[at];
+            step.argv = step.argv.iter().cloned().chain([word.to_owned()]).collect();
+        }
     });
     let expected = [LintError::Unfilled { step: 0, word: "--gpus={gpus}".to_owned() }];
     assert_eq!(wrong, expected, "what nodes say is filled in later");
@@ -246,7 +248,7 @@ fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
     };
     let word = |step: &mut super::Step, word: &str, together| {
         let otherwise = step.otherwise.as_mut().expect("there");
-        otherwise.argv.push(word.to_owned());
+        otherwise.argv = otherwise.argv.iter().cloned().chain([word.to_owned()]).collect();
         otherwise.together = together;
     };
     let unfilled = |wrong: &[LintError]| {
@@ -256,7 +258,7 @@ fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
     assert!(unfilled(&damaged(&|step| word(step, "{lane}", false))), "{{node}} is open there too");
     assert_eq!(damaged(&|step| step.together = true), []);
     let serves = damaged(&|step| {
-        let argv = vec!["x".to_owned()];
+        let argv = ["x".to_owned()].into();
         step.serve =
             Some(crate::model::probe::Serve { argv, ready: crate::model::probe::Ready::Line });
     });

@@ -9,6 +9,7 @@ mod confirm;
 pub mod cost;
 mod coverage;
 mod defaults;
+mod good;
 pub mod leaf;
 pub mod lint;
 mod pack;
@@ -40,6 +41,7 @@ use crate::model::probe::Otherwise;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
 use crate::model::probe::Serve;
+use crate::model::probe::Words;
 use crate::model::profile::Profile;
 use crate::model::raw;
 
@@ -88,7 +90,7 @@ pub struct Step {
     /// Whose output it must print.
     pub parser: Tool,
     /// The tool's command. What only the nodes can say is still a placeholder.
-    pub argv: Vec<String>,
+    pub argv: Words,
     /// The serving side's, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serve: Option<Serve>,
@@ -124,6 +126,7 @@ pub struct Round {
     /// What it is, for people: `node rounds of block01, lane 0`.
     pub what: String,
     /// Its steps.
+    #[serde(deserialize_with = "command::shared")]
     pub steps: Vec<Step>,
 }
 

@@ -25,6 +25,10 @@ pub(super) fn pack(
     leaves: impl Fn(&Step) -> Option<(usize, usize)>,
 ) -> Vec<Vec<Step>> {
     let mut rounds: Vec<Taken> = Vec::new();
+    // Before these rounds there is no room for a node, or for who leaves a leaf.
+    let mut of_nodes: BTreeMap<(Option<String>, String), usize> = BTreeMap::new();
+    let mut of_leaves: BTreeMap<(Option<String>, usize), usize> = BTreeMap::new();
+    let limit = limit.max(1);
     for step in steps {
         let ends = leaves(&step).map(|(a, b)| [a, b]).into_iter().flatten();
         let ends: Vec<(Option<String>, usize)> =
@@ -33,18 +37,30 @@ pub(super) fn pack(
             step.nodes.iter().map(|node| (step.rail.clone(), node.to_string())).collect();
         let fits = |round: &Taken| {
             nodes.iter().all(|node| !round.busy.contains(node))
-                && ends.iter().all(|end| round.across.get(end).copied().unwrap_or(0) < limit.max(1))
+                && ends.iter().all(|end| round.across.get(end).copied().unwrap_or(0) < limit)
         };
-        let at = rounds.iter().position(fits).unwrap_or_else(|| {
+        let first = nodes.iter().filter_map(|node| of_nodes.get(node));
+        let first = first.chain(ends.iter().filter_map(|end| of_leaves.get(end))).max();
+        let first = first.copied().unwrap_or(0);
+        let at = rounds.iter().skip(first).position(fits).map_or(rounds.len(), |at| first + at);
+        if at == rounds.len() {
             rounds.push(Taken::default());
-            rounds.len() - 1
-        });
+        }
         let round = &mut rounds[at];
-        round.busy.extend(nodes);
-        for end in ends {
-            *round.across.entry(end).or_default() += 1;
+        round.busy.extend(nodes.iter().cloned());
+        for end in &ends {
+            *round.across.entry(end.clone()).or_default() += 1;
         }
         round.steps.push(step);
+        for node in nodes {
+            let first = of_nodes.entry(node.clone()).or_default();
+            *first += rounds.iter().skip(*first).take_while(|it| it.busy.contains(&node)).count();
+        }
+        for end in ends {
+            let first = of_leaves.entry(end.clone()).or_default();
+            let is_full = |it: &&Taken| it.across.get(&end).is_some_and(|hosts| limit <= *hosts);
+            *first += rounds.iter().skip(*first).take_while(is_full).count();
+        }
     }
     rounds.into_iter().map(|round| round.steps).collect()
 }

@@ -282,3 +282,29 @@ fn a_plan_for_four_times_the_nodes_has_four_times_the_steps_and_as_many_rounds()
         assert!(large.skipped.iter().any(|s| s.why.contains("leaves, more than 16")));
     }
 }
+
+#[test]
+fn commands_that_are_the_same_are_held_once_however_many_nodes_have_them() {
+    let held = |plan: &Plan| {
+        let words = plan
+            .steps()
+            .flat_map(|s| std::iter::once(&s.argv).chain(s.serve.iter().map(|it| &it.argv)));
+        words.map(|words| words.as_ptr()).collect::<BTreeSet<_>>().len()
+    };
+    for leaves in [2, 8] {
+        let mut claims =
+            domain("net", &format!("n[01-{:02}]", leaves * 4), 0) + &rail(0) + &rail(1);
+        for at in 0..leaves {
+            claims +=
+                &leaf(&format!("leaf{at}"), &format!("n[{:02}-{:02}]", at * 4 + 1, at * 4 + 4));
+        }
+        let plan = Fleet::new(Profile::BurnIn, &claims, &["ib-write-bw"]).plan();
+        assert!(leaves * 4 * 3 < plan.steps().count());
+        // Each side on each of two rails.
+        assert_eq!(held(&plan), 4);
+        let document = serde_json::to_string(&plan).expect("a plan is a document");
+        let read: Plan = serde_json::from_str(&document).expect("and is read again");
+        assert_eq!(read, plan);
+        assert_eq!(held(&read), 4 * plan.rounds.len(), "round by round");
+    }
+}

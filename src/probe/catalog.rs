@@ -154,11 +154,11 @@ pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
         title: read.title,
         parser: read.parser,
         argv: words(read.argv),
-        serve: read.serve.map(|s| Serve { argv: words(s.argv), ready: s.ready.into_inner() }),
+        serve: read.serve.map(|s| Serve { argv: words(s.argv).into(), ready: s.ready.into_inner() }),
         together: read.together.is_some_and(Spanned::into_inner),
         otherwise: read.otherwise.map(|it| Otherwise {
             parser: it.parser,
-            argv: words(it.argv),
+            argv: words(it.argv).into(),
             together: it.together.is_some_and(Spanned::into_inner),
         }),
         scope: read.scope,
@@ -235,9 +235,9 @@ mod tests {
         let probe = parse("p.toml", PAIR).unwrap_or_else(|error| panic!("{error}"));
         let otherwise = probe.otherwise.clone().expect("it has one");
         assert!(!probe.together && otherwise.together);
-        assert_eq!(otherwise.argv, ["{self}", "{node}"]);
+        assert_eq!(otherwise.argv[..], ["{self}", "{node}"]);
         let own = probe.by_ourselves();
-        assert_eq!((own.argv, own.parser), (otherwise.argv, Tool::FabricgateTcp));
+        assert_eq!((own.argv, own.parser), (otherwise.argv.to_vec(), Tool::FabricgateTcp));
         assert!(own.together && own.otherwise.is_none());
 
         let said = |from: &str, to: &str| {

@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use super::RecordError;
 use super::inside;
+use super::layout;
 
 /// A run folder that is being written.
 #[derive(Clone, Debug)]
@@ -70,6 +71,14 @@ impl Folder {
     pub fn write_json<T: Serialize>(&self, name: &str, value: &T) -> Result<(), RecordError> {
         self.write_with(name, &mut |file| {
             serde_json::to_writer_pretty(&mut *file, value)?;
+            file.write_all(b"\n")
+        })
+    }
+
+    /// Writes a plan as JSON, each of its steps on a line.
+    pub fn write_plan<T: Serialize>(&self, name: &str, plan: &T) -> Result<(), RecordError> {
+        self.write_with(name, &mut |file| {
+            layout::plan(&mut *file, plan)?;
             file.write_all(b"\n")
         })
     }

@@ -12,6 +12,7 @@ pub mod id;
 pub mod inside;
 pub mod lately;
 pub mod latest;
+pub mod layout;
 pub mod outputs;
 pub mod salvage;
 pub mod signing;

@@ -3,9 +3,12 @@
 //! A mark is drawn only where the cells bear the finding out: a blamed GPU is
 //! not marked in a matrix that shows it healthy.
 
+use std::collections::BTreeMap;
+
 use super::grid::End;
 use super::grid::Grid;
 use super::grid::Shape;
+use crate::model::id::NodeName;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -27,10 +30,20 @@ impl Blame {
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.cols.is_empty() && self.cells.is_empty()
     }
+
+    /// Puts everything in order, each once.
+    fn settle(&mut self) {
+        for list in [&mut self.rows, &mut self.cols] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        self.cells.sort_unstable();
+        self.cells.dedup();
+    }
 }
 
 /// Whether a finding is about the domain of this grid, as far as both tell.
-pub(super) fn is_home(finding: &Finding, grid: &Grid) -> bool {
+fn is_home(finding: &Finding, grid: &Grid) -> bool {
     finding.locus.domain.as_ref().zip(grid.domain.as_ref()).is_none_or(|(a, b)| a == b)
 }
 
@@ -41,23 +54,42 @@ pub(super) fn names(finding: &Finding, grid: &Grid) -> bool {
     finding.evidence.iter().filter_map(|e| e.testcase.as_deref()).any(same)
 }
 
+/// A grid in which findings are looked for.
+pub(super) struct Marked<'g> {
+    grid: &'g Grid,
+    lines: [Lines<'g>; 2],
+}
+
+impl<'g> Marked<'g> {
+    /// For about so many findings.
+    pub(super) fn of(grid: &'g Grid, findings: usize) -> Self {
+        Self { grid, lines: [&grid.rows, &grid.cols].map(|ends| Lines::of(ends, findings)) }
+    }
+
+    /// What one finding blames.
+    pub(super) fn blame(&self, finding: &Finding) -> Blame {
+        if !is_home(finding, self.grid) {
+            return Blame::default();
+        }
+        let mut one = places(finding, self.grid, &self.lines);
+        if !bears_out(finding, &one, self.grid) {
+            return Blame::default();
+        }
+        one.settle();
+        one
+    }
+}
+
 /// What the findings blame in this grid.
 pub(super) fn blame(findings: &[Finding], grid: &Grid) -> Blame {
     let mut blame = Blame::default();
-    for finding in findings.iter().filter(|f| is_home(f, grid)) {
-        let one = places(finding, grid);
-        if bears_out(finding, &one, grid) {
-            blame.rows.extend(one.rows);
-            blame.cols.extend(one.cols);
-            blame.cells.extend(one.cells);
-        }
+    let marked = Marked::of(grid, findings.len());
+    for one in findings.iter().map(|finding| marked.blame(finding)) {
+        blame.rows.extend(one.rows);
+        blame.cols.extend(one.cols);
+        blame.cells.extend(one.cells);
     }
-    for list in [&mut blame.rows, &mut blame.cols] {
-        list.sort_unstable();
-        list.dedup();
-    }
-    blame.cells.sort_unstable();
-    blame.cells.dedup();
+    blame.settle();
     blame
 }
 
@@ -81,22 +113,78 @@ fn bears_out(finding: &Finding, part: &Blame, grid: &Grid) -> bool {
     if names(finding, grid) { 0 < bad } else { all < 2 * bad }
 }
 
-/// Where the part of a finding sits in a grid.
-fn places(finding: &Finding, grid: &Grid) -> Blame {
+/// The lines, or the columns, of a grid by their nodes. All nodes of a fleet can be in one
+/// grid, and on a bad day as many findings are looked for there.
+struct Lines<'g> {
+    ends: &'g [End],
+    /// Not made for a few findings.
+    of: Option<BTreeMap<&'g NodeName, Vec<usize>>>,
+}
+
+impl<'g> Lines<'g> {
+    fn of(ends: &'g [End], findings: usize) -> Self {
+        const FEW: usize = 4;
+        let of = (FEW < findings).then(|| {
+            let mut of: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
+            for (at, node) in
+                ends.iter().enumerate().filter_map(|(i, e)| Some((i, e.node.as_ref()?)))
+            {
+                of.entry(node).or_default().push(at);
+            }
+            of
+        });
+        Self { ends, of }
+    }
+
+    /// Those of a node, in order.
+    fn of_node(&self, node: &NodeName) -> Vec<usize> {
+        match &self.of {
+            Some(of) => of.get(node).cloned().unwrap_or_default(),
+            None => {
+                let own =
+                    self.ends.iter().enumerate().filter(|(_, e)| e.node.as_ref() == Some(node));
+                own.map(|(at, _)| at).collect()
+            }
+        }
+    }
+
+    /// Where a part sits: its own line, all lines of its node where no GPU is
+    /// named, or its node's one line in a grid of nodes.
+    fn of_part(&self, node: &NodeName, gpu: Option<u32>) -> Vec<usize> {
+        let mut own = self.of_node(node);
+        own.retain(|at| {
+            let there = self.ends[*at].gpu;
+            there == gpu || gpu.is_none() || there.is_none()
+        });
+        own
+    }
+
+    /// Those that go by this name: `node`, or `node:gpu`.
+    fn called(&self, name: &str) -> Vec<usize> {
+        let host = name.rsplit_once(':').map(|(node, _)| NodeName::from(node));
+        let mut all = self.of_node(&NodeName::from(name));
+        let of_host = host.map(|host| self.of_node(&host)).unwrap_or_default();
+        all.extend(of_host.into_iter().filter(|at| self.ends[*at].name() == name));
+        all.sort_unstable();
+        all
+    }
+}
+
+/// Where the part of a finding sits in a grid of these lines and columns.
+fn places(finding: &Finding, grid: &Grid, [lines, columns]: &[Lines<'_>; 2]) -> Blame {
     let mut out = Blame::default();
     let locus = &finding.locus;
     if grid.shape == Shape::Leaves {
         return of_leaf(locus, grid);
     }
     let Some(node) = &locus.node else { return out };
-    let part = End { node: Some(node.clone()), gpu: locus.gpu };
-    let rows = ends_of(&grid.rows, &part);
-    let cols = ends_of(&grid.cols, &part);
+    let rows = lines.of_part(node, locus.gpu);
+    let cols = columns.of_part(node, locus.gpu);
     match (grid.shape, locus.kind) {
         (Shape::Leaves, _) => {}
         (Shape::PerRail, _) => {
             let named = |e: &End, name: &str| e.node.as_ref().is_some_and(|n| n.as_str() == name);
-            let row = grid.rows.iter().position(|e| e.node.as_ref() == Some(node));
+            let row = lines.of_node(node).first().copied();
             let rail = locus.rail.as_deref();
             let col = grid.cols.iter().position(|e| rail.is_some_and(|rail| named(e, rail)));
             match (row, col) {
@@ -106,7 +194,7 @@ fn places(finding: &Finding, grid: &Grid) -> Blame {
             }
         }
         (Shape::PerGpu, _) => {
-            let row = grid.rows.iter().position(|e| e.node.as_ref() == Some(node));
+            let row = lines.of_node(node).first().copied();
             let col = grid.cols.iter().position(|e| locus.gpu.is_some() && e.gpu == locus.gpu);
             match (row, col) {
                 (Some(row), Some(col)) => out.cells.push((row, col)),
@@ -116,13 +204,7 @@ fn places(finding: &Finding, grid: &Grid) -> Blame {
         }
         (Shape::Pairs, LocusKind::Pair) => {
             let Some(peer) = locus.peer.as_deref() else { return out };
-            let there = |ends: &[End]| -> Vec<usize> {
-                let fits = |e: &End| {
-                    e.name() == peer || e.node.as_ref().is_some_and(|n| n.as_str() == peer)
-                };
-                ends.iter().enumerate().filter(|(_, e)| fits(e)).map(|(i, _)| i).collect()
-            };
-            let (peer_rows, peer_cols) = (there(&grid.rows), there(&grid.cols));
+            let (peer_rows, peer_cols) = (lines.called(peer), columns.called(peer));
             if locus.direction != Some(Direction::Rx) {
                 out.cells.extend(crossed(&rows, &peer_cols));
             }
@@ -161,15 +243,6 @@ fn of_leaf(locus: &Locus, grid: &Grid) -> Blame {
     out
 }
 
-/// Where a part sits: its own line, all lines of its node where no GPU is
-/// named, or its node's one line in a grid of nodes.
-fn ends_of(ends: &[End], part: &End) -> Vec<usize> {
-    let fits = |end: &End| {
-        end.node == part.node && (end.gpu == part.gpu || part.gpu.is_none() || end.gpu.is_none())
-    };
-    ends.iter().enumerate().filter(|(_, end)| fits(end)).map(|(i, _)| i).collect()
-}
-
 fn crossed(rows: &[usize], cols: &[usize]) -> Vec<(usize, usize)> {
     rows.iter().flat_map(|&r| cols.iter().map(move |&c| (r, c))).collect()
 }
@@ -177,7 +250,6 @@ fn crossed(rows: &[usize], cols: &[usize]) -> Vec<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::id::NodeName;
     use crate::report::fixture;
     use crate::report::grid::grids;
 

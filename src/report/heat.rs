@@ -3,13 +3,14 @@
 //! Glyphs alone carry the meaning; colour only repeats it.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use anstyle::AnsiColor;
 use anstyle::Style;
 
+use super::blame::Marked;
 use super::blame::blame;
-use super::blame::is_home;
 use super::blame::names;
 use super::grid::Grid;
 use super::grid::Reference;
@@ -22,6 +23,7 @@ use super::plain::clip;
 use super::plain::quantity;
 use super::plain::rail_name;
 use super::scale;
+use crate::model::id::DomainName;
 use crate::model::run::Run;
 use crate::model::verdict::Outcome;
 
@@ -58,12 +60,22 @@ pub(super) fn worst(run: &Run, width: usize) -> Option<Heat> {
         .filter(|grid| grid.spots.iter().any(Option::is_some))
         .collect();
     let numbers: usize = run.cells.iter().filter(|c| c.value.is_some()).count();
+    // Findings by their domain: those that name none are at home everywhere.
+    let mut homes: BTreeMap<Option<&DomainName>, Vec<usize>> = BTreeMap::new();
+    for (at, finding) in verdicts.findings.iter().enumerate() {
+        homes.entry(finding.locus.domain.as_ref()).or_default().push(at);
+    }
+    let all: Vec<usize> = (0..verdicts.findings.len()).collect();
     let shows = |grid: &Grid| {
-        verdicts
-            .findings
-            .iter()
-            .position(|f| is_home(f, grid) && !blame(std::slice::from_ref(f), grid).is_empty())
-            .map_or((usize::MAX, false), |at| (at, !names(&verdicts.findings[at], grid)))
+        let of = |name| homes.get(&name).map_or(&[][..], Vec::as_slice);
+        let wanted = match &grid.domain {
+            Some(domain) => [of(Some(domain)), of(None)],
+            None => [all.as_slice(), &[]],
+        };
+        let marked = Marked::of(grid, wanted.iter().map(|it| it.len()).sum());
+        let shown = |at: &&usize| !marked.blame(&verdicts.findings[**at]).is_empty();
+        let at = wanted.iter().filter_map(|it| it.iter().find(shown)).min().copied();
+        at.map_or((usize::MAX, false), |at| (at, !names(&verdicts.findings[at], grid)))
     };
     let unknown = verdicts.outcome == Outcome::Unknown;
     let mut ranked: Vec<_> = grids
@@ -73,7 +85,8 @@ pub(super) fn worst(run: &Run, width: usize) -> Option<Heat> {
             // A cross between nodes says most. What was found inside a node is
             // clearer in its own square; what is fine, in a strip of all nodes.
             let pairs = grid.shape == Shape::Pairs;
-            let alone = shows(&grid).0 == usize::MAX;
+            let shown = shows(&grid);
+            let alone = shown.0 == usize::MAX;
             let kind = match (pairs, 1 < nodes.len()) {
                 (true, true) => 0,
                 (true, false) if !alone => 1,
@@ -84,14 +97,8 @@ pub(super) fn worst(run: &Run, width: usize) -> Option<Heat> {
                 matches!(grid.reference, Reference::Expectation(low, high) if low == high);
             let lows = low(&grid).min(1);
             let missing = if unknown { grid.missing() } else { 0 };
-            let rank = (
-                shows(&grid),
-                Reverse(lows),
-                Reverse(missing),
-                kind,
-                !compared,
-                grid.summed.is_none(),
-            );
+            let rank =
+                (shown, Reverse(lows), Reverse(missing), kind, !compared, grid.summed.is_none());
             (rank, grid)
         })
         .collect();

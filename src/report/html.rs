@@ -17,7 +17,7 @@ use minijinja::value::Serde;
 use serde::Serialize;
 
 use super::ReportError;
-use super::blame::blame;
+use super::blame::Marked;
 use super::grid::Grid;
 use super::grid::grids;
 use super::headline::headline;
@@ -337,11 +337,14 @@ fn domain_name(run: &Run, name: Option<&str>) -> String {
 /// How bad what the grids of no single domain show is: the worst finding that
 /// they bear out.
 fn between(run: &Run, grids: &[Grid]) -> Option<Outcome> {
-    let own: Vec<&Grid> = grids.iter().filter(|g| g.domain.is_none()).collect();
+    let own: Vec<Marked<'_>> = grids
+        .iter()
+        .filter(|g| g.domain.is_none())
+        .map(|grid| Marked::of(grid, run.verdicts.findings.len()))
+        .collect();
     let findings = run.verdicts.findings.iter();
-    let borne_out = findings.filter(|finding| {
-        own.iter().any(|grid| !blame(std::slice::from_ref(*finding), grid).is_empty())
-    });
+    let borne_out =
+        findings.filter(|finding| own.iter().any(|grid| !grid.blame(finding).is_empty()));
     borne_out.map(|finding| finding.outcome).max()
 }
 

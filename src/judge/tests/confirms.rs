@@ -14,8 +14,12 @@ use super::network::matching;
 use crate::judge::Judgement;
 use crate::judge::confirm;
 use crate::judge::confirm::Suspect;
+use crate::judge::finding::finding;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
 use crate::plan::CONFIRM_STAGE as STAGE;
@@ -42,7 +46,7 @@ fn partners(suspects: &[Suspect], cleared: &BTreeSet<NodeName>) -> Vec<(u32, u32
 
 /// The words of a verdict: outcome, class, locus, whether confirmed.
 fn words(verdicts: &Verdicts) -> Vec<String> {
-    let word = |f: &crate::model::verdict::Finding| {
+    let word = |f: &Finding| {
         let sure = if f.confirmed { "" } else { " ?" };
         format!("{} {} {}{sure}", f.outcome, f.class, f.locus)
     };
@@ -282,4 +286,33 @@ fn a_node_that_is_an_island_is_looked_at_again_alone() {
         let verdicts = confirm::confirm(&first.verdicts, &second.verdicts, &again);
         assert_eq!(words(&verdicts), [expected]);
     }
+}
+
+#[test]
+fn a_day_on_which_all_are_suspected_costs_each_of_them_as_much_as_a_small_one() {
+    /// How much was held against each other for each host, all of them suspected.
+    fn looked(hosts: u32) -> usize {
+        let mut lab = Lab::new(|_, _| 0.5);
+        lab.hosts = hosts;
+        let before = lab.measure(&matching(hosts));
+        let mut first = lab.judge(&lab.claims(), &before).verdicts;
+        let low = |at: u32| {
+            let locus = Locus { node: Some(host(at)), ..Locus::of(LocusKind::Rail) };
+            Finding { ratio: Some(0.5), ..finding(Outcome::Degraded, "nic-low", locus, "") }
+        };
+        first.findings = (0..hosts).map(low).collect();
+        // A tenth of them is seen again.
+        let mut second = first.clone();
+        second
+            .findings
+            .retain(|it| it.locus.node.as_ref().is_some_and(|n| n.as_str().ends_with('1')));
+        let again: Vec<Recording> =
+            (0..hosts).map(|at| lab.pair(at, (at + 1) % hosts, STAGE)).collect();
+        let again: Vec<&Recording> = again.iter().collect();
+        confirm::LOOKED.set(0);
+        let last = confirm::confirm(&first, &second, &again);
+        assert_eq!(last.findings.iter().filter(|it| it.confirmed).count(), second.findings.len());
+        confirm::LOOKED.get().div_ceil(hosts as usize)
+    }
+    assert_eq!(looked(40), looked(400));
 }

@@ -101,14 +101,16 @@ pub(super) fn domains(
     for grid in grids {
         by_domain.entry(grid.domain.as_ref().map(|d| d.as_str())).or_default().push(grid);
     }
-    let severity = |name: Option<&str>| {
-        let of = |d: Option<&DomainName>| d.map(|d| d.as_str()) == name;
-        let findings = run.verdicts.findings.iter().filter(|f| of(f.locus.domain.as_ref()));
-        let nodes = run.verdicts.nodes.iter().filter(|n| of(n.domain.as_ref()));
-        let outcomes = findings.map(|f| f.outcome).chain(nodes.map(|n| n.outcome));
-        let network = if name.is_none() { between(run, grids) } else { None };
-        outcomes.chain(network).filter(|o| Outcome::Unknown <= *o).max()
-    };
+    let mut worst: BTreeMap<Option<&str>, Outcome> = BTreeMap::new();
+    let findings = run.verdicts.findings.iter().map(|f| (f.locus.domain.as_ref(), f.outcome));
+    let nodes = run.verdicts.nodes.iter().map(|n| (n.domain.as_ref(), n.outcome));
+    let outcomes = findings.chain(nodes).map(|(d, outcome)| (d.map(DomainName::as_str), outcome));
+    for (name, outcome) in outcomes.chain(between(run, grids).map(|it| (None, it))) {
+        let known = worst.entry(name).or_insert(outcome);
+        *known = outcome.max(*known);
+    }
+    let severity =
+        |name: Option<&str>| worst.get(&name).copied().filter(|o| Outcome::Unknown <= *o);
     let mut order: Vec<(Option<&str>, Option<Outcome>)> =
         by_domain.keys().map(|name| (*name, severity(*name))).collect();
     order.sort_by_key(|(_, severity)| Reverse(*severity));

@@ -17,8 +17,8 @@ use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::report::ReportError;
 use crate::report::blame::Blame;
+use crate::report::blame::Marked;
 use crate::report::blame::blame;
-use crate::report::blame::is_home;
 use crate::report::grid::End;
 use crate::report::grid::Grid;
 use crate::report::grid::Reference;
@@ -252,11 +252,9 @@ impl Draw<'_> {
     /// What is outlined, finding by finding, as far as findings are told.
     fn outlines(&self, grid: &Grid) -> Vec<Outline> {
         let mut out = Vec::new();
+        let marked = Marked::of(grid, self.places.len());
         for (finding, place) in self.findings.iter().zip(self.places) {
-            if !is_home(finding, grid) {
-                continue;
-            }
-            let Blame { rows, cols, cells } = blame(std::slice::from_ref(finding), grid);
+            let Blame { rows, cols, cells } = marked.blame(finding);
             if rows.is_empty() && cols.is_empty() && cells.is_empty() {
                 continue;
             }

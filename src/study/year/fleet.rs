@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::sync::Arc;
 
 use crate::inventory::claims_file;
 use crate::measure;
@@ -140,7 +141,7 @@ impl Fleet {
         step.nodes.sort();
         let alike: Vec<NodeName> =
             (0..step.nodes.len()).map(|node| Spot { rack: 0, node }.name().into()).collect();
-        for word in &mut step.argv {
+        for word in Arc::make_mut(&mut step.argv) {
             if word.starts_with("r0") && word.contains(':') {
                 *word = alike.iter().map(|n| format!("{n}:4")).collect::<Vec<_>>().join(",");
             }
