@@ -135,11 +135,17 @@ pub(crate) fn furnish(site: &Path, domains: &Domains) {
 }
 
 /// The configuration of one command.
-pub(crate) fn configuration(site: &Path, gate: &str, policy: &str, command: u32) -> String {
+pub(crate) fn configuration(
+    site: &Path,
+    has_workers: bool,
+    gate: &str,
+    policy: &str,
+    command: u32,
+) -> String {
     let file = format!("fabricgate-{command}.toml");
     let text = format!(
         "claims = \"claims.toml\"\nrun_dir = \"runs\"\n[launcher]\nkind = \"sim\"\n\
-         scenario = \"fleet.toml\"\n[probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \
+         scenario = \"fleet.toml\"\nworkers = {has_workers}\n[probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \
          \"nvbandwidth-lane\"]\n[confirm]\nwait_s = 0\n{gate}{policy}"
     );
     fs::write(site.join(&file), text).expect("written");
