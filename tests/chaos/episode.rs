@@ -195,10 +195,10 @@ impl Episode {
             "Slow",
             "Hand",
             "Crash",
-            "Hang(",
-            "Signal(9)",
-            "Signal(2)",
-            "Signal(15)",
+            "Hang",
+            "KILL",
+            "INT",
+            "TERM",
             "WorkerKilled",
             "WorkerHangs",
             "Cut",
@@ -209,7 +209,12 @@ impl Episode {
             "by hand",
             "other parts break",
         ];
-        let befell = |word: &&&str| self.story.iter().any(|line| line.contains(**word));
+        // `Lost` is no `LostAnswer`; some of them are two words.
+        let has = |line: &String, word: &str| {
+            let mut words = line.split(|c: char| !c.is_alphanumeric());
+            if word.contains(' ') { line.contains(word) } else { words.any(|it| it == word) }
+        };
+        let befell = |word: &&&str| self.story.iter().any(|line| has(line, word));
         WORDS.iter().filter(befell).copied().collect()
     }
 
