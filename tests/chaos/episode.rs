@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const AT_MOST: Duration = Duration::from_secs(1_800);
 
 /// How often it is looked at.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What befalls the processes of one command, besides the weather.
 #[derive(Clone, Debug)]
@@ -132,7 +132,9 @@ impl Episode {
         site::furnish(&site, &domains);
         let world = world(folder.path(), &site);
         let fleet = Fleet::any(&domains, &mut dice);
-        let (limits, policy) = site::policy(&domains, &mut dice);
+        // Of dice of its own, so that a seed stays the same episode.
+        let waits = Dice::new(!seed).once_in(4);
+        let (limits, policy) = site::policy(&domains, waits, &mut dice);
         let (story, broken) = (Vec::new(), Vec::new());
         Self {
             dice,
@@ -214,7 +216,7 @@ impl Episode {
             let mut words = line.split(|c: char| !c.is_alphanumeric());
             if word.contains(' ') { line.contains(word) } else { words.any(|it| it == word) }
         };
-        let befell = |word: &&&str| self.story.iter().any(|line| has(line, word));
+        let befell = |word: &&&str| self.story.iter().any(|line| has(line, **word));
         WORDS.iter().filter(befell).copied().collect()
     }
 
@@ -345,7 +347,8 @@ impl Episode {
     fn start(&self, command: u32, step: &Step) -> Child {
         let Step { words, fate, has_workers } = step;
         let gate = self.world.gate(&self.site, command);
-        let config = site::configuration(&self.site, *has_workers, &gate, &self.policy, command);
+        let has_workers = *has_workers || self.world.needs_workers();
+        let config = site::configuration(&self.site, has_workers, &gate, &self.policy, command);
         let mut program = match fate {
             Some(Fate::Cut(most)) => {
                 let mut shell = Command::new("bash");

@@ -57,6 +57,11 @@ pub(crate) trait World {
     fn edit(&self, node: &str, edit: &Edit);
     /// Whatever was killed or hangs is back.
     fn mend(&self);
+    /// Whether nothing is done to nodes that were measured without workers: where the
+    /// scheduler says which boot a node is in, the gate asks which one was measured.
+    fn needs_workers(&self) -> bool {
+        false
+    }
     /// Everything that was asked, told and changed.
     fn log(&self) -> Vec<Entry>;
 }

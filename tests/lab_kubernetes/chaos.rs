@@ -384,6 +384,10 @@ impl World for Cluster {
         self.shared.look(None);
     }
 
+    fn needs_workers(&self) -> bool {
+        true
+    }
+
     fn log(&self) -> Vec<Entry> {
         self.shared.look(None);
         self.shared.state().log.entries.clone()
