@@ -11,6 +11,8 @@ mod changes;
 mod chaos;
 #[path = "lab_kubernetes/claims.rs"]
 mod claims;
+#[path = "lab_kubernetes/daemons.rs"]
+mod daemons;
 #[path = "lab_kubernetes/deploy.rs"]
 mod deploy;
 #[path = "lab_kubernetes/device.rs"]

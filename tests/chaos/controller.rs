@@ -20,9 +20,11 @@ use std::time::Duration;
 use std::time::Instant;
 
 use fabricgate::inventory::hostlist;
+use rustix::process::Signal;
 use serde_json::Value;
 use serde_json::json;
 
+use super::storm::fates::Victim;
 use super::storm::hand::Edit;
 use super::storm::model::By;
 use super::storm::model::DRAIN;
@@ -35,7 +37,7 @@ use super::storm::world::Weather;
 use super::storm::world::World;
 
 /// Who may be killed, by the number of a command.
-type Victims = BTreeMap<u32, u32>;
+type Victims = BTreeMap<u32, Victim>;
 
 struct State {
     begin: BTreeMap<String, Fields>,
@@ -178,8 +180,7 @@ impl Controller {
     }
 
     fn kill(&self, question: &Question) -> Option<()> {
-        let pid = *self.state().victims.get(&question.command)?;
-        super::storm::fates::signal(pid, rustix::process::Signal::KILL);
+        self.state().victims.get(&question.command)?.signal(Signal::KILL);
         None
     }
 
@@ -226,8 +227,8 @@ impl World for Controller {
         state.asked = 0;
     }
 
-    fn begins(&self, command: u32, pid: u32) {
-        self.state().victims.insert(command, pid);
+    fn begins(&self, command: u32, victim: Victim) {
+        self.state().victims.insert(command, victim);
     }
 
     fn over(&self, command: u32) {

@@ -13,12 +13,14 @@ use std::process::ExitStatus;
 use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
+use std::time::SystemTime;
 
 use rustix::process::Signal;
 
 use super::dice::Dice;
 use super::fates;
 use super::fates::Disk;
+use super::fates::Victim;
 use super::hand::Edit;
 use super::journal;
 use super::model::DRAIN;
@@ -32,8 +34,15 @@ use super::world::Domains;
 use super::world::Weather;
 use super::world::World;
 
-/// How long any command may take before it counts as hung.
+/// How long any command may wait, with nothing to do for any of its processes,
+/// before it counts as hung. What waits for its turn on a busy machine does not.
 const PATIENCE: Duration = Duration::from_secs(180);
+
+/// How long it may take however busy it is.
+const AT_MOST: Duration = Duration::from_secs(1_800);
+
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What befalls the processes of one command, besides the weather.
 #[derive(Clone, Debug)]
@@ -57,6 +66,9 @@ enum Fate {
 struct Step {
     words: Vec<String>,
     fate: Option<Fate>,
+    /// Nodes have workers, which start tools; without them the fabric answers in
+    /// the program itself, many times as fast.
+    has_workers: bool,
 }
 
 /// A site while an episode takes place.
@@ -72,6 +84,8 @@ pub(crate) struct Episode {
     policy: String,
     commands: u32,
     disk: Option<Disk>,
+    /// When something was written last in the run folders that were looked at.
+    readable: BTreeMap<PathBuf, Option<SystemTime>>,
     /// What was done and how it ended, for people.
     story: Vec<String>,
     broken: Vec<String>,
@@ -118,7 +132,9 @@ impl Episode {
         site::furnish(&site, &domains);
         let world = world(folder.path(), &site);
         let fleet = Fleet::any(&domains, &mut dice);
-        let (limits, policy) = site::policy(&domains, &mut dice);
+        // Of dice of its own, so that a seed stays the same episode.
+        let waits = Dice::new(!seed).once_in(4);
+        let (limits, policy) = site::policy(&domains, waits, &mut dice);
         let (story, broken) = (Vec::new(), Vec::new());
         Self {
             dice,
@@ -131,6 +147,7 @@ impl Episode {
             policy,
             commands: 0,
             disk,
+            readable: BTreeMap::new(),
             story,
             broken,
             done: Done::default(),
@@ -180,10 +197,10 @@ impl Episode {
             "Slow",
             "Hand",
             "Crash",
-            "Hang(",
-            "Signal(9)",
-            "Signal(2)",
-            "Signal(15)",
+            "Hang",
+            "KILL",
+            "INT",
+            "TERM",
             "WorkerKilled",
             "WorkerHangs",
             "Cut",
@@ -194,7 +211,12 @@ impl Episode {
             "by hand",
             "other parts break",
         ];
-        let befell = |word: &&&str| self.story.iter().any(|line| line.contains(**word));
+        // `Lost` is no `LostAnswer`; some of them are two words.
+        let has = |line: &String, word: &str| {
+            let mut words = line.split(|c: char| !c.is_alphanumeric());
+            if word.contains(' ') { line.contains(word) } else { words.any(|it| it == word) }
+        };
+        let befell = |word: &&&str| self.story.iter().any(|line| has(line, **word));
         WORDS.iter().filter(befell).copied().collect()
     }
 
@@ -255,7 +277,9 @@ impl Episode {
         };
         let words = words.into_iter().map(str::to_owned).collect();
         let fate = if self.dice.once_in(2) { Some(self.fate()) } else { None };
-        Step { words, fate }
+        let is_of_workers = matches!(fate, Some(Fate::WorkerKilled(_) | Fate::WorkerHangs(..)));
+        let has_workers = self.dice.once_in(3) || is_of_workers;
+        Step { words, fate, has_workers }
     }
 
     fn fate(&mut self) -> Fate {
@@ -279,26 +303,29 @@ impl Episode {
             _ => None,
         });
         let mut children = Vec::new();
-        for Step { words, fate } in steps {
+        for step in steps {
             let command = self.commands + 1;
             self.commands = command;
-            let child = self.start(command, &words, fate.as_ref());
-            self.world.begins(command, child.id());
-            children.push((command, words, fate, child));
+            let child = self.start(command, &step);
+            let Step { words, fate, .. } = step;
+            // Nobody has waited for it yet: it has its number, living or dead.
+            let victim = Victim::of(child.id()).expect("a process of ours");
+            self.world.begins(command, victim.clone());
+            children.push((command, words, fate, child, victim));
         }
         if let (Some(left), Some(disk)) = (full, &self.disk) {
             disk.fill(left);
         }
         let befall: Vec<_> = children
             .iter()
-            .filter_map(|(_, _, fate, child)| Some((fate.clone()?, child.id())))
-            .map(|(fate, pid)| {
+            .filter_map(|(_, _, fate, _, victim)| Some((fate.clone()?, victim.clone())))
+            .map(|(fate, victim)| {
                 let dice = self.dice.below(1_000);
-                std::thread::spawn(move || befall(&fate, pid, dice))
+                std::thread::spawn(move || befall(&fate, &victim, dice))
             })
             .collect();
-        for (command, words, fate, mut child) in children {
-            let ended = self.ended(&mut child);
+        for (command, words, fate, mut child, victim) in children {
+            let ended = self.ended(&mut child, &victim);
             self.world.over(command);
             let errors = fs::read_to_string(self.output(command, "stderr")).unwrap_or_default();
             self.tell(format!("{command}: {words:?} {fate:?}: {ended:?}\n{errors}"));
@@ -317,9 +344,11 @@ impl Episode {
     }
 
     #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
-    fn start(&self, command: u32, words: &[String], fate: Option<&Fate>) -> Child {
+    fn start(&self, command: u32, step: &Step) -> Child {
+        let Step { words, fate, has_workers } = step;
         let gate = self.world.gate(&self.site, command);
-        let config = site::configuration(&self.site, &gate, &self.policy, command);
+        let has_workers = *has_workers || self.world.needs_workers();
+        let config = site::configuration(&self.site, has_workers, &gate, &self.policy, command);
         let mut program = match fate {
             Some(Fate::Cut(most)) => {
                 let mut shell = Command::new("bash");
@@ -342,14 +371,20 @@ impl Episode {
         program.spawn().expect("the program")
     }
 
-    fn ended(&mut self, child: &mut Child) -> Option<ExitStatus> {
+    fn ended(&mut self, child: &mut Child, victim: &Victim) -> Option<ExitStatus> {
         let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
+        let (mut looked, mut idle) = (begun, Duration::ZERO);
+        while idle < PATIENCE && begun.elapsed() < AT_MOST {
             if let Some(status) = child.try_wait().expect("a child") {
                 return Some(status);
             }
             std::thread::sleep(Duration::from_millis(5));
+            if LOOK < looked.elapsed() {
+                idle += if fates::is_at_work(victim.pid()) { Duration::ZERO } else { LOOK };
+                looked = Instant::now();
+            }
         }
+        self.tell(fates::account(victim.pid()));
         let _ = child.kill();
         let _ = child.wait();
         None
@@ -382,6 +417,10 @@ impl Episode {
     fn readable(&mut self) {
         self.broken.extend(runs::torn(&self.site));
         for folder in runs::folders(&self.site.join("runs")) {
+            let written = runs::written(&folder);
+            if self.readable.insert(folder.clone(), written) == Some(written) {
+                continue;
+            }
             let told = self.asked(&["report", &folder.display().to_string(), "--format", "json"]);
             // A run that was ended before it was written down is none.
             let is_run = folder.join("run.json").is_file();
@@ -410,7 +449,7 @@ impl Episode {
         fs::write(self.site.join("fleet.toml"), self.fleet.scenario(&[])).expect("written");
         let plain = |words: &[&str]| {
             let words = words.iter().map(|word| (*word).to_owned()).collect();
-            vec![Step { words, fate: None }]
+            vec![Step { words, fate: None, has_workers: false }]
         };
         self.tell("fair weather".to_owned());
         self.run(plain(&["gate", "recover"]));
@@ -509,28 +548,28 @@ fn any_weather(domains: &Domains, dice: &mut Dice) -> Weather {
 }
 
 /// What befalls the processes of a command.
-fn befall(fate: &Fate, pid: u32, dice: usize) {
+fn befall(fate: &Fate, victim: &Victim, dice: usize) {
     let one = || {
-        let all = fates::descendants(pid);
-        (!all.is_empty()).then(|| all[dice % all.len()])
+        let all = fates::descendants(victim.pid());
+        (!all.is_empty()).then(|| Victim::of(all[dice % all.len()]))?
     };
     match fate {
         Fate::Signalled(signal, after) => {
             std::thread::sleep(*after);
-            fates::signal(pid, *signal);
+            victim.signal(*signal);
         }
         Fate::WorkerKilled(after) => {
             std::thread::sleep(*after);
-            if let Some(pid) = one() {
-                fates::signal(pid, Signal::KILL);
+            if let Some(one) = one() {
+                one.signal(Signal::KILL);
             }
         }
         Fate::WorkerHangs(after, long) => {
             std::thread::sleep(*after);
-            if let Some(pid) = one() {
-                fates::signal(pid, Signal::STOP);
+            if let Some(one) = one() {
+                one.signal(Signal::STOP);
                 std::thread::sleep(*long);
-                fates::signal(pid, Signal::CONT);
+                one.signal(Signal::CONT);
             }
         }
         Fate::Cut(_) | Fate::Full(_) | Fate::Skewed(_) => {}

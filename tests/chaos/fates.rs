@@ -2,18 +2,42 @@
 //! clock that is wrong.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 
 use rustix::process::Pid;
+use rustix::process::PidfdFlags;
 use rustix::process::Signal;
+use rustix::process::pidfd_open;
+use rustix::process::pidfd_send_signal;
 
-/// Sends a signal; who is gone is gone.
-pub(crate) fn signal(pid: u32, signal: Signal) {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    if let Some(pid) = pid {
-        let _ = rustix::process::kill_process(pid, signal);
+/// A process that may get signals. Held by more than its number: that may be
+/// somebody else's by the time a signal is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Victim {
+    pid: u32,
+    held: Arc<OwnedFd>,
+}
+
+impl Victim {
+    /// The process of this number; none where it is gone.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+        let held = pidfd_open(number, PidfdFlags::empty()).ok()?;
+        Some(Self { pid, held: Arc::new(held) })
+    }
+
+    /// Its number, for as long as it has one.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Sends a signal; who is gone is gone.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ = pidfd_send_signal(&*self.held, signal);
     }
 }
 
@@ -41,6 +65,37 @@ pub(crate) fn descendants(pid: u32) -> Vec<u32> {
     found.split_off(1)
 }
 
+/// The state of a process, as `ps` writes it; nothing where it is gone.
+fn state(pid: u32) -> Option<char> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Whether this process or one that it started has work to do, or a disk to wait
+/// for: on a busy machine it may have to wait for its turn.
+pub(crate) fn is_at_work(pid: u32) -> bool {
+    let mut all = descendants(pid);
+    all.push(pid);
+    all.into_iter().any(|pid| {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let ids = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        ids.filter_map(state).any(|state| matches!(state, 'R' | 'D'))
+    })
+}
+
+/// What this process and those that it started are and wait for, a line for each.
+pub(crate) fn account(pid: u32) -> String {
+    let mut all = descendants(pid);
+    all.insert(0, pid);
+    let line = |pid: u32| {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}"));
+        let words = read("cmdline").unwrap_or_default().replace('\0', " ");
+        let waits = read("wchan").unwrap_or_default();
+        format!("{pid} {} {waits}: {words}\n", state(pid).unwrap_or('-'))
+    };
+    all.into_iter().map(line).collect()
+}
+
 /// Processes that have this folder among their words or in their environment.
 pub(crate) fn of_site(site: &Path) -> Vec<u32> {
     let site = site.display().to_string();
@@ -54,10 +109,11 @@ pub(crate) fn of_site(site: &Path) -> Vec<u32> {
     parents().into_iter().map(|(pid, _)| pid).filter(|pid| *pid != own).filter(is_of).collect()
 }
 
-/// libfaketime, where this machine has it.
+/// libfaketime for programs of several threads, where this machine has it.
 pub(crate) fn faketime() -> Option<PathBuf> {
     let folders = ["x86_64-linux-gnu", "aarch64-linux-gnu"];
-    let file = |folder: &str| PathBuf::from(format!("/usr/lib/{folder}/faketime/libfaketime.so.1"));
+    let file =
+        |folder: &str| PathBuf::from(format!("/usr/lib/{folder}/faketime/libfaketimeMT.so.1"));
     folders.into_iter().map(file).find(|file| file.is_file())
 }
 

@@ -103,6 +103,8 @@ pub(crate) struct Limits {
     pub(crate) freeze_fleet: usize,
     /// Whole runs that a drained node must pass.
     pub(crate) clean_sweeps: usize,
+    /// What may pass by itself has to be found again, hours later.
+    pub(crate) waits: bool,
 }
 
 /// Everything that is known of an episode, which is shorter than an hour.
@@ -361,7 +363,7 @@ impl History {
             let outcome = run.nodes.get(name).map_or("nothing", String::as_str);
             let is_bad = matches!(outcome, "degraded" | "failed") && accused.contains(name);
             let is_free = !node.contains_key(DRAIN) && !is_kept(node);
-            let is_excused = self.is_tripped() || self.is_undone(name);
+            let is_excused = self.is_tripped() || self.is_undone(name) || self.is_awaited(name);
             if is_bad && is_free && !is_excused && !self.is_full(name, &out, &suspect) {
                 broken.push(format!("{name} is {outcome} and in service"));
             }
@@ -386,6 +388,14 @@ impl History {
     fn is_undone(&self, node: &str) -> bool {
         let last = self.drains(node).last().map(|it| it.seq);
         self.journal.iter().any(|it| it.event == "undone" && it.node == node && last < Some(it.seq))
+    }
+
+    /// Whether a first sight of it waits for a second one.
+    fn is_awaited(&self, node: &str) -> bool {
+        let last = |event: &str| {
+            self.journal.iter().rposition(|line| line.event == event && line.node == node)
+        };
+        self.limits.waits && last("cleared") < last("suspected")
     }
 
     /// Whether a drain was written by a clock that is ahead: what was measured since

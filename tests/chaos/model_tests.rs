@@ -77,6 +77,7 @@ fn history() -> History {
             freeze_domain: 3,
             freeze_fleet: 3,
             clean_sweeps: 2,
+            waits: false,
         },
     }
 }
@@ -285,15 +286,20 @@ fn a_fault_that_stays_in_service_and_a_cure_that_stays_out_are_seen() {
     let unsettled = |history: &History, run: &str| history.unsettled(run);
     let left = unsettled(&history, "r1");
     assert!(left.len() == 1 && left[0].contains("n2 is failed and in service"), "{left:?}");
+    let line = |event: &str| Line { event: event.to_owned(), seq: 3, ..intent(3, "n2", "") };
+    let mut seen_once = history.clone();
+    seen_once.journal.push(line("suspected"));
+    // Where nothing has to be found twice, a first sight is no excuse.
+    assert_eq!(unsettled(&seen_once, "r1").len(), 1);
     // A budget that is full, a person who said no, or a person's own drain excuse it.
-    for excuse in ["budget", "undone", "foreign"] {
+    for excuse in ["budget", "undone", "foreign", "awaited"] {
         let mut history = history.clone();
         match excuse {
             "budget" => history.limits.per_domain = 1,
-            "undone" => {
-                let event = "undone".to_owned();
-                let undone = Line { seq: 3, event, ..intent(3, "n2", "") };
-                history.journal.push(undone);
+            "undone" => history.journal.push(line("undone")),
+            "awaited" => {
+                history = seen_once.clone();
+                history.limits.waits = true;
             }
             _ => history.becomes(By::Hand, "n2", fields(&[(DRAIN, "mine")])),
         }

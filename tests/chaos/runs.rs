@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use serde_json::Value;
 
@@ -90,6 +91,13 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
             found.push(path);
         }
     }
+}
+
+/// When something was written last in a folder; nothing where it is empty.
+pub(crate) fn written(folder: &Path) -> Option<SystemTime> {
+    let mut found = Vec::new();
+    files(folder, &mut found);
+    found.iter().filter_map(|file| fs::metadata(file).ok()?.modified().ok()).max()
 }
 
 /// Files under their final names that are not whole.

@@ -95,8 +95,15 @@ impl Fleet {
     }
 }
 
-/// The rules, as limits in nodes, and as a section of the configuration.
-pub(crate) fn policy(domains: &Domains, dice: &mut Dice) -> (Limits, String) {
+/// Whether this program has the rule that what may pass by itself is drained when it
+/// is found again hours later: an episode is shorter.
+fn knows_again() -> bool {
+    include_str!("../../reports/schema/config.schema.json").contains("\"again_hours\"")
+}
+
+/// The rules, as limits in nodes, and as a section of the configuration. With the
+/// rule that waits for hours, or, as nothing is taken out then, mostly without.
+pub(crate) fn policy(domains: &Domains, waits: bool, dice: &mut Dice) -> (Limits, String) {
     // Where three suspects freeze everything, budgets are seldom reached.
     let freezes = dice.once_in(3);
     let (freeze_domain, freeze_fleet) = if freezes { (3, 3) } else { (9, 9) };
@@ -108,6 +115,7 @@ pub(crate) fn policy(domains: &Domains, dice: &mut Dice) -> (Limits, String) {
         // 5 % of a small fleet is never less than what freezes a domain.
         freeze_fleet,
         clean_sweeps: 1 + dice.below(2),
+        waits: waits && knows_again(),
     };
     let fleet = places(domains).len();
     // A little more than the share, so that rounding down meets the number.
@@ -115,9 +123,10 @@ pub(crate) fn policy(domains: &Domains, dice: &mut Dice) -> (Limits, String) {
     let Limits { per_domain, outstanding, per_hour, clean_sweeps, .. } = limits;
     let frozen =
         if freezes { "" } else { "freeze_domain = 9\nfreeze_fleet = 1.0\nfreeze_controls = 1.0\n" };
+    let again = if waits || !knows_again() { "" } else { "again_hours = 0\n" };
     let text = format!(
         "[policy]\nsimulated = true\nper_domain = {per_domain}\noutstanding = {}\nper_hour = {}\n\
-         clean_sweeps = {clean_sweeps}\n{frozen}",
+         clean_sweeps = {clean_sweeps}\n{again}{frozen}",
         share(outstanding),
         share(per_hour)
     );
@@ -135,11 +144,17 @@ pub(crate) fn furnish(site: &Path, domains: &Domains) {
 }
 
 /// The configuration of one command.
-pub(crate) fn configuration(site: &Path, gate: &str, policy: &str, command: u32) -> String {
+pub(crate) fn configuration(
+    site: &Path,
+    has_workers: bool,
+    gate: &str,
+    policy: &str,
+    command: u32,
+) -> String {
     let file = format!("fabricgate-{command}.toml");
     let text = format!(
         "claims = \"claims.toml\"\nrun_dir = \"runs\"\n[launcher]\nkind = \"sim\"\n\
-         scenario = \"fleet.toml\"\n[probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \
+         scenario = \"fleet.toml\"\nworkers = {has_workers}\n[probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \
          \"nvbandwidth-lane\"]\n[confirm]\nwait_s = 0\n{gate}{policy}"
     );
     fs::write(site.join(&file), text).expect("written");

@@ -51,6 +51,7 @@ pub(crate) fn play(
     let failed: Mutex<Vec<String>> = Mutex::default();
     let all: Mutex<Done> = Mutex::default();
     let one = |seed: u64| {
+        let begun = Instant::now();
         let Ended { story, broken, faults: befell, done } = episode(seed).play();
         {
             let mut all = all.lock().expect("nobody panicked");
@@ -64,10 +65,13 @@ pub(crate) fn play(
         for fault in befell {
             *faults.entry(fault).or_default() += 1;
         }
+        // At once: of a series that is ended early it is known how far it came.
+        let time = begun.elapsed().as_secs();
         if broken.is_empty() {
+            println!("seed {seed}: kept, {time} s, {done:?}");
             return;
         }
-        println!("seed {seed}: {broken:#?}");
+        println!("seed {seed}: broken, {time} s, {done:?}: {broken:#?}");
         let told = format!(
             "seed {seed}: FABRICGATE_CHAOS_SEED={seed} FABRICGATE_CHAOS_RUNS=1 {again}\n{}\n{}",
             broken.join("\n"),

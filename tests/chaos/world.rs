@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use super::fates::Victim;
 use super::hand::Edit;
 use super::model::Entry;
 use super::model::Fields;
@@ -49,13 +50,18 @@ pub(crate) trait World {
     /// The weather of the next commands, by the number of the question.
     fn expect(&self, weather: BTreeMap<usize, Weather>);
     /// This process is that command.
-    fn begins(&self, command: u32, pid: u32);
-    /// It has ended: its number may soon be another's.
+    fn begins(&self, command: u32, victim: Victim);
+    /// It has ended.
     fn over(&self, command: u32);
     /// A person changes a node.
     fn edit(&self, node: &str, edit: &Edit);
     /// Whatever was killed or hangs is back.
     fn mend(&self);
+    /// Whether nothing is done to nodes that were measured without workers: where the
+    /// scheduler says which boot a node is in, the gate asks which one was measured.
+    fn needs_workers(&self) -> bool {
+        false
+    }
     /// Everything that was asked, told and changed.
     fn log(&self) -> Vec<Entry>;
 }

@@ -6,24 +6,25 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
 use std::time::Duration;
+use std::time::Instant;
 
 use rustix::process::Signal;
 use serde_json::Value;
 use serde_json::json;
 
+use super::daemons::Daemons;
+use super::daemons::Kept;
 use super::lab;
 use super::proxy::Call;
 use super::proxy::Proxy;
 use super::proxy::Weather as Sky;
 use super::storm;
 use super::storm::episode::Episode;
-use super::storm::fates;
+use super::storm::fates::Victim;
 use super::storm::hand::Edit;
 use super::storm::log::Log;
 use super::storm::model::By;
@@ -39,6 +40,10 @@ use super::turns::now;
 
 /// Episodes of the ordinary test command: each takes the most part of a minute.
 const RUNS: u64 = 1;
+
+/// How long servers may take to be back: an API server that found no store ends
+/// itself only after a while.
+const BACK: Duration = Duration::from_secs(120);
 
 const NODES: &str = "/api/v1/nodes";
 const TAINT: &str = "fabricgate.io/degraded";
@@ -156,61 +161,9 @@ fn patch(node: &Value, edit: &Edit) -> Value {
     }
 }
 
-/// A program of the lab that can be killed, stopped and started again.
-#[derive(Clone, Debug)]
-struct Daemon {
-    folder: PathBuf,
-    name: &'static str,
-    argv: Vec<String>,
-}
-
-impl Daemon {
-    fn of(folder: &Path, name: &'static str) -> Self {
-        let mut daemon = Self { folder: folder.to_owned(), name, argv: Vec::new() };
-        let pid = daemon.pid().expect("it runs");
-        let line = fs::read(format!("/proc/{pid}/cmdline")).expect("its words");
-        let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-        daemon.argv = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        daemon
-    }
-
-    fn pid(&self) -> Option<u32> {
-        let pids = fs::read_to_string(self.folder.join("pids")).expect("the lab's processes");
-        let is_it = |pid: &&str| {
-            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            comm.trim() == self.name && !stat.contains(") Z ")
-        };
-        pids.lines().rev().find(is_it)?.parse().ok()
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(pid) = self.pid() {
-            fates::signal(pid, signal);
-        }
-    }
-
-    /// Starts it with the words it had, where it does not run.
-    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
-    fn start(&self) {
-        if self.pid().is_some() {
-            return;
-        }
-        let log = fs::File::create(self.folder.join(format!("{}-again.log", self.name)));
-        let mut command = Command::new(&self.argv[0]);
-        command.args(&self.argv[1..]).stdin(Stdio::null()).stdout(Stdio::null());
-        let mut child = command.stderr(log.expect("a log")).spawn().expect("a program of the lab");
-        let pids = self.folder.join("pids");
-        let text = fs::read_to_string(&pids).expect("the lab's processes");
-        fs::write(&pids, format!("{text}{}\n", child.id())).expect("written");
-        // It ends with its lab, and is waited for so that its number is free then.
-        std::thread::spawn(move || child.wait());
-    }
-}
-
 struct State {
     log: Log,
-    victims: BTreeMap<u32, u32>,
+    victims: BTreeMap<u32, Victim>,
     weather: BTreeMap<usize, Weather>,
     asked: usize,
 }
@@ -222,7 +175,7 @@ struct Shared {
     kubeconfig: PathBuf,
     site: PathBuf,
     names: Vec<String>,
-    daemons: Vec<Daemon>,
+    daemons: Daemons,
 }
 
 /// A real Kubernetes behind a proxy that records.
@@ -231,6 +184,7 @@ struct Cluster {
     begin: BTreeMap<String, Fields>,
     proxy: Proxy,
     folder: PathBuf,
+    kept: Kept,
 }
 
 impl Shared {
@@ -248,13 +202,29 @@ impl Shared {
 
     fn look(&self, by: Option<By>) {
         let seen = |name: &String| Some((name.clone(), fields(&self.node(name)?)));
-        let seen: BTreeMap<String, Fields> = self.names.iter().filter_map(seen).collect();
+        // Who does not answer once is not asked seven times more.
+        let seen: BTreeMap<String, Fields> = self.names.iter().map_while(seen).collect();
         self.state().log.seen(by, &seen);
     }
 
+    /// A person changes a node, or finds nobody who answers. From a thread of its own
+    /// as well.
+    fn by_hand(&self, name: &str, edit: &Edit) -> bool {
+        self.look(None);
+        let Some(node) = self.node(name) else { return false };
+        let (kubeconfig, patch) = (self.kubeconfig.clone(), patch(&node, edit));
+        let path = format!("{NODES}/{name}");
+        let writing =
+            std::thread::spawn(move || now(Admin::of(&kubeconfig).try_patch(&path, &patch)));
+        let is_done = writing.join().is_ok_and(|answer| answer.is_some());
+        // Whether it was done without an answer shows as well.
+        self.look(Some(By::Hand));
+        is_done
+    }
+
     fn kill(&self) {
-        for pid in self.state().victims.values() {
-            fates::signal(*pid, Signal::KILL);
+        for victim in self.state().victims.values() {
+            victim.signal(Signal::KILL);
         }
     }
 
@@ -313,32 +283,19 @@ impl Shared {
             Some(Weather::LostAnswer | Weather::RefusedAfter | Weather::Torn) => Sky::LostAnswer,
             Some(Weather::Refused) => Sky::Answer(500, Vec::new()),
             Some(Weather::Slow(time)) => Sky::Slow(time),
-            Some(Weather::Hand(name, edit)) => match self.node(&name) {
-                Some(node) => {
-                    let path = format!("{NODES}/{name}");
-                    Sky::Meanwhile(vec![("PATCH", path, patch(&node, &edit))])
-                }
-                None => Sky::Lost,
-            },
+            Some(Weather::Hand(name, edit)) => {
+                // What is asked now is asked of the node as that person left it.
+                let is_done = self.by_hand(&name, &edit);
+                let is_patch = call.method == "PATCH";
+                if !is_done || is_patch && !self.note(call) { Sky::Lost } else { Sky::Fine }
+            }
             Some(Weather::Crash(away, forgets)) => {
                 // Which of the two, the dice said as well.
                 let at = usize::from(forgets.as_millis() % 2 == 1);
-                Sky::LostAnswerThen(Box::new(move || {
-                    let daemon = own.daemons[at].clone();
-                    daemon.signal(Signal::KILL);
-                    std::thread::spawn(move || {
-                        std::thread::sleep(away);
-                        daemon.start();
-                    });
-                }))
+                Sky::LostAnswerThen(Box::new(move || own.daemons.crash(at, away)))
             }
             Some(Weather::Hang(time)) => {
-                let daemon = self.daemons[usize::from(time.as_millis() % 2 == 1)].clone();
-                daemon.signal(Signal::STOP);
-                std::thread::spawn(move || {
-                    std::thread::sleep(time);
-                    daemon.signal(Signal::CONT);
-                });
+                self.daemons.hang(usize::from(time.as_millis() % 2 == 1), time);
                 Sky::Fine
             }
         }
@@ -365,14 +322,15 @@ impl Cluster {
             weather: BTreeMap::new(),
             asked: 0,
         };
-        let daemons = ["kube-apiserver", "etcd"].map(|name| Daemon::of(lab, name)).into();
+        let kept = Daemons::kept(lab);
+        let daemons = kept.clone();
         let state = Arc::new(Mutex::new(state));
         let site = site.to_owned();
         let shared = Shared { state, kubeconfig: kubeconfig.clone(), site, names, daemons };
         let proxy = Proxy::to(&kubeconfig, folder);
         let own = shared.clone();
         proxy.weather(move |call| own.rule(call));
-        Self { shared, begin, proxy, folder: folder.to_owned() }
+        Self { shared, begin, proxy, folder: folder.to_owned(), kept }
     }
 }
 
@@ -396,8 +354,8 @@ impl World for Cluster {
         state.asked = 0;
     }
 
-    fn begins(&self, command: u32, pid: u32) {
-        self.shared.state().victims.insert(command, pid);
+    fn begins(&self, command: u32, victim: Victim) {
+        self.shared.state().victims.insert(command, victim);
     }
 
     fn over(&self, command: u32) {
@@ -405,28 +363,29 @@ impl World for Cluster {
     }
 
     fn edit(&self, name: &str, edit: &Edit) {
-        self.shared.look(None);
-        let Some(node) = self.shared.node(name) else { return };
-        let admin = Admin::of(&self.shared.kubeconfig);
-        now(admin.patch(&format!("{NODES}/{name}"), &patch(&node, edit)));
-        self.shared.look(Some(By::Hand));
+        // A person whom nobody answers tries again.
+        for _ in 0..20 {
+            if self.shared.by_hand(name, edit) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 
     fn mend(&self) {
-        for daemon in &self.shared.daemons {
-            daemon.signal(Signal::CONT);
-        }
-        for _ in 0..60 {
-            for daemon in self.shared.daemons.iter().rev() {
-                daemon.start();
-            }
-            if self.shared.names.iter().all(|name| self.shared.node(name).is_some()) {
-                break;
-            }
-            std::thread::sleep(Duration::from_secs(1));
+        self.kept.calm();
+        let begun = Instant::now();
+        // One after the other: who waits for a server that is not there waits once.
+        while !self.shared.names.iter().all(|name| self.shared.node(name).is_some()) {
+            assert!(begun.elapsed() < BACK, "no answer in {BACK:?}\n{}", self.kept.last_words());
+            std::thread::sleep(Duration::from_millis(200));
         }
         self.proxy.quiet();
         self.shared.look(None);
+    }
+
+    fn needs_workers(&self) -> bool {
+        true
     }
 
     fn log(&self) -> Vec<Entry> {

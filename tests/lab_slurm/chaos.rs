@@ -11,10 +11,10 @@ use serde_json::json;
 
 use super::storm;
 use super::storm::episode::Episode;
+use super::storm::fates::Victim;
 use super::storm::hand::Edit;
 use super::storm::log::Log;
 use super::storm::model::By;
-use super::storm::model::DRAIN;
 use super::storm::model::Entry;
 use super::storm::model::Fields;
 use super::storm::slurm;
@@ -41,10 +41,19 @@ later() { # seconds, command
     setsid bash -c "sleep $1; $2" </dev/null >/dev/null 2>&1 9>&- &
 }
 answer=$(mktemp "$here/answer.XXXXXX")
+evidence() { # whether the run that a drain names has its verdicts by now
+    local word run_id
+    for word in "$@"; do
+        case $word in Reason=fabricgate:*) run_id=${word#*:} ;; *) continue ;; esac
+        [ -f "$here/site/runs/${run_id%%:*}/verdicts.json" ] || { echo no; return; }
+    done
+    echo yes
+}
 put() {
     if [ "$1" = update ]; then
         at=$(date +%s%N)
         { stat -c %s "$here/site/gate/journal.jsonl" 2>/dev/null || echo 0
+          evidence "$@"
           printf '%s\n' "$@"; } >"$here/told.new.$$"
         mv "$here/told.new.$$" "$here/log/$at.$command.told"
     fi
@@ -194,7 +203,7 @@ impl World for Recorded {
     }
 
     // Its calls know their parent.
-    fn begins(&self, _command: u32, _pid: u32) {}
+    fn begins(&self, _command: u32, _victim: Victim) {}
 
     fn over(&self, _command: u32) {}
 
@@ -227,7 +236,7 @@ impl World for Recorded {
             let command: u32 = parts.next().and_then(|it| it.parse().ok()).expect("a number");
             let bytes = fs::read(&file).expect("a file");
             match parts.next() {
-                Some("told") => told(&mut log, command, &bytes, &self.here.join("site/runs")),
+                Some("told") => told(&mut log, command, &bytes),
                 Some("read") => log.read(command, listed(&bytes)),
                 Some("hand") => log.seen(Some(By::Hand), &listed(&bytes)),
                 _ => log.seen(None, &listed(&bytes)),
@@ -238,10 +247,11 @@ impl World for Recorded {
 }
 
 /// What a recorded update told, in the log.
-fn told(log: &mut Log, command: u32, bytes: &[u8], runs: &Path) {
+fn told(log: &mut Log, command: u32, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.lines();
     let journal = lines.next().and_then(|it| it.parse().ok()).unwrap_or_default();
+    let evidence = lines.next() == Some("yes");
     let mut body = json!({});
     let list = |value: &str| value.split(',').map(str::to_owned).collect::<Vec<_>>();
     for (key, value) in lines.filter_map(|line| line.split_once('=')) {
@@ -257,8 +267,6 @@ fn told(log: &mut Log, command: u32, bytes: &[u8], runs: &Path) {
     }
     let nodes = hostlist::expand(body["name"][0].as_str().expect("nodes")).expect("a list");
     let order = slurm::order(&body);
-    let run = order.set.get(DRAIN).and_then(|reason| reason.split(':').nth(1));
-    let evidence = run.is_none_or(|run| runs.join(run).join("verdicts.json").is_file());
     log.told(command, nodes, order, journal, evidence);
 }
 
