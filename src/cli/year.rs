@@ -78,9 +78,15 @@ enum Which {
     Unconfirmed,
     /// The same, earlier runs among the references.
     History,
-    /// The same, but what works below its level is marked by the audit, and drained where a run in
-    /// the evening says so again.
-    Evening,
+    /// The same, and what one run shows to be slow is drained by it.
+    Once,
+    /// The same, but whom an audit was the first to find slow is measured again after an hour, and
+    /// not by the next audits alone.
+    Again1,
+    /// The same after four hours.
+    Again4,
+    /// The same after twenty.
+    Again20,
     /// The same, and the drift charts followed.
     Drift,
     /// The same, three readings of everything at least.
@@ -130,7 +136,10 @@ impl Which {
             Self::Wait3600 => named("after 3,600 s"),
             Self::Unconfirmed => named("without second look"),
             Self::History => named("with history"),
-            Self::Evening => named("again in the evening"),
+            Self::Once => named("one run enough"),
+            Self::Again1 => named("again after 1 h"),
+            Self::Again4 => named("again after 4 h"),
+            Self::Again20 => named("again after 20 h"),
             Self::Drift => named("with drift charts"),
             Self::Readings3 => named("three readings"),
             Self::Freeze2 => named("frozen at two"),
@@ -145,7 +154,15 @@ impl Which {
             Self::Wait3600 => ours.confirm_after_s = 3_600.0,
             Self::Unconfirmed => policy.confirmed = false,
             Self::History => ours.history = true,
-            Self::Evening => ours.evening = true,
+            Self::Once => policy.again_hours = 0.0,
+            Self::Again1 | Self::Again4 | Self::Again20 => {
+                let hours = match self {
+                    Self::Again1 => 1.0,
+                    Self::Again4 => 4.0,
+                    _ => 20.0,
+                };
+                (policy.again_hours, ours.again_after_s) = (hours, Some(hours * 3_600.0));
+            }
             Self::Drift => ours.drift = true,
             Self::Readings3 => ours.readings = [3, 5],
             Self::Freeze2 => policy.freeze_domain = 2,

@@ -246,11 +246,7 @@ pub(super) fn rack() -> Run {
                       second reading"
                     .to_owned(),
             }],
-            withheld: vec![Withheld {
-                what: "node0012".to_owned(),
-                why: "not knowing is no reason to drain".to_owned(),
-                budget: false,
-            }],
+            withheld: vec![Withheld::new("node0012", "not knowing is no reason to drain")],
         }),
     }
 }

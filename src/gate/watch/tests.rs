@@ -24,6 +24,7 @@ fn settings() -> Settings {
         missing: Some(Profile::Admit),
         ahead_s: 0,
         audit_every_s: 0,
+        again_s: [14_400, 604_800],
         cool_down_s: 86_400,
         rest_s: 3_600,
         rest_most_s: 3_600,

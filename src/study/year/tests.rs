@@ -44,6 +44,42 @@ fn what_breaks_is_drained_repaired_and_given_back() {
 }
 
 #[test]
+fn every_class_of_faults_is_acted_on_where_nothing_else_happens() {
+    // Rates differ by class; so many that each comes, without budgets.
+    let setting = Setting { troubles: 100.0, ..calm(2, 25) };
+    let policy = Policy {
+        per_hour: 1.0,
+        outstanding: 1.0,
+        per_domain: 18,
+        freeze_domain: 18,
+        ..Policy::default()
+    };
+    let score = one(&setting, Rule::Ours(Box::new(Ours { policy, ..Ours::default() })));
+    for (class, _) in Class::ALL {
+        let found = &score.found[&class];
+        let name = class.as_str();
+        // What came too late for its turn is open, and not missed.
+        assert!(!found.told.is_empty() && found.missed == 0, "{name}: {found:?}");
+        assert!(!found.acted.is_empty(), "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn a_slow_hour_drains_nobody_where_a_second_run_is_asked_for() {
+    let climate = Climate { node: 0.5, ..Climate::CALM };
+    let setting = Setting { climate, ..calm(2, 12) };
+    let policy = Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() };
+    let rule = |again_hours| {
+        let policy = Policy { again_hours, ..policy.clone() };
+        Rule::Ours(Box::new(Ours { policy, ..Ours::default() }))
+    };
+    let once = one(&setting, rule(0.0));
+    assert!(0 < once.wrong[&Cause::Passing] && once.waited == 0, "{once:?}");
+    let again = one(&setting, rule(4.0));
+    assert!(0 < again.waited && again.wrong() < once.wrong(), "{again:?}");
+}
+
+#[test]
 fn a_year_is_the_same_whoever_runs_it_and_another_seed_is_another() {
     let setting = Setting {
         troubles: 20.0,
