@@ -18,6 +18,7 @@ const HOUR: i64 = 3_600;
 fn world() -> World {
     let mut world = World::of(2, 18);
     world.run.profile = "audit".to_owned();
+    world.policy.again_hours = 4.0;
     world.accuse("d0n0", "nvlink-low", Outcome::Degraded, 0.91);
     world
 }

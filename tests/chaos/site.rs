@@ -117,7 +117,7 @@ pub(crate) fn policy(domains: &Domains, dice: &mut Dice) -> (Limits, String) {
         if freezes { "" } else { "freeze_domain = 9\nfreeze_fleet = 1.0\nfreeze_controls = 1.0\n" };
     let text = format!(
         "[policy]\nsimulated = true\nper_domain = {per_domain}\noutstanding = {}\nper_hour = {}\n\
-         clean_sweeps = {clean_sweeps}\n{frozen}",
+         clean_sweeps = {clean_sweeps}\nagain_hours = 0\n{frozen}",
         share(outstanding),
         share(per_hour)
     );
