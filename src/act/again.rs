@@ -23,17 +23,18 @@ const DAY_S: f64 = 86_400.0;
 
 /// Why these findings, all of which a second look confirmed, drain this node only
 /// when another run says the same, and what that must say; `None` where they do
-/// at once, or where an earlier run said it.
+/// at once, or where an earlier run said it. `all` is everything held against it.
 pub(super) fn awaited(
     situation: &Situation<'_>,
     policy: &Policy,
     node: &LiveNode,
     findings: &[&Finding],
+    all: &[&Finding],
 ) -> Option<(String, Again)> {
     let run = situation.run;
     // A burn-in measures for hours and days by itself.
     let is_burn_in = Profile::parse(&run.profile) == Some(Profile::BurnIn);
-    if policy.again_hours <= 0.0 || is_burn_in || !classes::may_pass(findings) {
+    if policy.again_hours <= 0.0 || is_burn_in || !classes::may_pass(findings, all) {
         return None;
     }
     let mut classes: Vec<String> = findings.iter().map(|found| found.class.clone()).collect();

@@ -60,8 +60,13 @@ const LEVELS: &[&str] = &[
 const DEEPEST: f64 = 0.6;
 
 /// Whether these findings say no more than that a node is slow at the moment: no
-/// driver, no error and no deep loss is behind it.
-pub(super) fn may_pass(findings: &[&Finding]) -> bool {
+/// driver, no error and no deep loss is behind it. `all` is everything held against
+/// the node: a driver's word alone acts on nothing, and with a measurement that a
+/// second look confirmed it says that this does not pass.
+pub(super) fn may_pass(findings: &[&Finding], all: &[&Finding]) -> bool {
+    if all.iter().any(|f| is_passive(f)) {
+        return false;
+    }
     let is_level = |f: &&Finding| LEVELS.contains(&f.class.as_str());
     let is_deep = |f: &&Finding| f.ratio.is_some_and(|ratio| ratio < DEEPEST);
     findings.iter().all(|f| is_level(f) && !is_deep(f))

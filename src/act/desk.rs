@@ -154,7 +154,8 @@ impl<'a> Desk<'a> {
         }
         let is_soft_drain = matches!(accused, Accusation::Soft(_)) && kind == ActionKind::Drain;
         if let Some(live) = live.filter(|_| is_soft_drain && !is_out)
-            && let Some((why, again)) = again::awaited(self.situation, self.policy, live, &findings)
+            && let Some((why, again)) =
+                again::awaited(self.situation, self.policy, live, &findings, &suspect.findings)
         {
             return Err(Refusal { why, budget: false, again: Some(again) });
         }
