@@ -183,8 +183,8 @@ fn imex(domain: &Domain<'_>, recording: &Recording, state: &Imex, ledger: &mut L
         let status = member.status.as_deref().unwrap_or("?");
         let said = format!("IMEX: {name} is {status}");
         let names = [member.host_name.as_deref(), member.host.as_deref()];
-        let known = names.into_iter().flatten().map(|name| domain.node_of_address(name));
-        if let Some(node) = known.into_iter().find(|node| domain.nodes.contains(node)) {
+        let mut known = names.into_iter().flatten().map(|name| domain.node_of_address(name));
+        if let Some(node) = known.find(|node| domain.nodes.contains(node)) {
             let found =
                 finding(Outcome::Failed, "imex-peer-missing", of_node(&domain.name, &node), rule);
             ledger.find(found.saying(said.clone()).because(&recording.file, None, said));

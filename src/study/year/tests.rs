@@ -67,8 +67,8 @@ fn a_host_link_at_half_and_an_imex_daemon_that_is_gone_are_acted_on() {
 
 #[test]
 fn a_slow_hour_drains_nobody_where_a_second_run_is_asked_for() {
-    let climate = Climate { node: 0.5, ..Climate::CALM };
-    let setting = Setting { climate, ..calm(2, 12) };
+    let climate = Climate { node: 1.0, ..Climate::CALM };
+    let setting = Setting { climate, ..calm(3, 15) };
     let policy = Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() };
     let rule = |again_hours| {
         let policy = Policy { again_hours, ..policy.clone() };
