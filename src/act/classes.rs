@@ -39,6 +39,39 @@ const SEEN_AGAIN: &[&str] = &[
 /// (algorithms, section 6.2). Without a measurement that agrees they do not act.
 const PASSIVE: &[&str] = &["nvlink-inactive", "nvlink-rate", "fabric-health"];
 
+/// Classes that say how much a part delivers, and nothing else: what passes by
+/// itself (heat, power, a stray process) looks the same as long as it lasts.
+const LEVELS: &[&str] = &[
+    "nvlink-low",
+    "p2p-low",
+    "pcie-p2p-low",
+    "host-link-low",
+    "local-copy-low",
+    "nic-low",
+    "path-low",
+    "collective-low",
+    "unstable",
+    "drifting",
+    "below-own-history",
+];
+
+/// Readings of healthy parts dip by up to 40 % (`judge::host`). What delivers less
+/// than the rest is broken.
+const DEEPEST: f64 = 0.6;
+
+/// Whether these findings say no more than that a node is slow at the moment: no
+/// driver, no error and no deep loss is behind it. `all` is everything held against
+/// the node: a driver's word alone acts on nothing, and with a measurement that a
+/// second look confirmed it says that this does not pass.
+pub(super) fn may_pass(findings: &[&Finding], all: &[&Finding]) -> bool {
+    if all.iter().any(|f| is_passive(f)) {
+        return false;
+    }
+    let is_level = |f: &&Finding| LEVELS.contains(&f.class.as_str());
+    let is_deep = |f: &&Finding| f.ratio.is_some_and(|ratio| ratio < DEEPEST);
+    findings.iter().all(|f| is_level(f) && !is_deep(f))
+}
+
 /// What the findings about a node ask for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Accusation<'a> {

@@ -4,6 +4,7 @@
 //! Pure. First comes what forbids it for the node, then what its findings ask
 //! for, and last what stops whatever would be done: a freeze, a budget.
 
+use super::again;
 use super::budget::Budget;
 use super::classes;
 use super::classes::Accusation;
@@ -24,6 +25,7 @@ use super::worth::Worth;
 use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
+use crate::model::action::Again;
 use crate::model::action::Mark;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
@@ -39,11 +41,20 @@ pub(super) struct Refusal {
     pub why: String,
     /// It would be done, but for a freeze or a budget.
     pub budget: bool,
+    /// It would be done, where another run said the same.
+    pub again: Option<Again>,
+}
+
+impl Refusal {
+    /// For a freeze or a budget.
+    fn of_budget(why: String) -> Self {
+        Self { why, budget: true, again: None }
+    }
 }
 
 impl From<String> for Refusal {
     fn from(why: String) -> Self {
-        Self { why, budget: false }
+        Self { why, budget: false, again: None }
     }
 }
 
@@ -92,7 +103,13 @@ impl<'a> Desk<'a> {
             return Err(why.to_owned().into());
         }
         let live = self.standing(suspect)?;
-        let verdict = self.verdict(suspect, live)?;
+        let verdict = match self.verdict(suspect, live) {
+            // What a common cause makes slow is no first sight of a slow node.
+            Err(refusal) if refusal.again.is_some() => {
+                return Err(self.unfrozen(suspect).err().unwrap_or(refusal));
+            }
+            verdict => verdict?,
+        };
         self.afford(suspect, &verdict)?;
         Ok(self.action(suspect, &verdict, live))
     }
@@ -102,17 +119,18 @@ impl<'a> Desk<'a> {
         &self,
         suspect: &Suspect<'f>,
         live: Option<&LiveNode>,
-    ) -> Result<Verdict<'f>, String> {
+    ) -> Result<Verdict<'f>, Refusal> {
         let findings = self.acting(suspect)?;
         if let Some(why) = live
             .and_then(|live| grounds::acknowledged(self.situation, self.policy, live, &findings))
         {
-            return Err(why);
+            return Err(why.into());
         }
-        let accused = classes::accusation(&findings).ok_or("nothing is held against it")?;
+        let accused = classes::accusation(&findings);
+        let accused = accused.ok_or_else(|| "nothing is held against it".to_owned())?;
         let is_hard = matches!(accused, Accusation::Hard(_));
         if let Some(why) = grounds::unfinished(self.situation, is_hard) {
-            return Err(why);
+            return Err(why.into());
         }
         // Nothing more is lost with a node that takes nothing yet.
         let is_out = live.is_some_and(standing::is_unverified);
@@ -132,7 +150,14 @@ impl<'a> Desk<'a> {
         };
         let found = accused.finding();
         if kind == ActionKind::Relabel && grounds::is_marked(self.situation, suspect.node, found) {
-            return Err(format!("it is marked {} ({}) already", found.outcome, found.class));
+            return Err(format!("it is marked {} ({}) already", found.outcome, found.class).into());
+        }
+        let is_soft_drain = matches!(accused, Accusation::Soft(_)) && kind == ActionKind::Drain;
+        if let Some(live) = live.filter(|_| is_soft_drain && !is_out)
+            && let Some((why, again)) =
+                again::awaited(self.situation, self.policy, live, &findings, &suspect.findings)
+        {
+            return Err(Refusal { why, budget: false, again: Some(again) });
         }
         let (device, why) = self.device(suspect, kind, &findings, live)?;
         let because = because.into_iter().chain(why).reduce(|all, why| format!("{all}; {why}"));
@@ -171,21 +196,25 @@ impl<'a> Desk<'a> {
         })
     }
 
+    /// That nothing is frozen, here or everywhere.
+    fn unfrozen(&self, suspect: &Suspect<'_>) -> Result<(), Refusal> {
+        let of_domain = suspect.domain.and_then(|domain| self.doubt.domains.get(domain));
+        let why = self.frozen.or(of_domain.map(String::as_str));
+        why.map_or(Ok(()), |why| Err(Refusal::of_budget(format!("frozen: {why}"))))
+    }
+
     /// Takes what is to be done out of the budgets, unless something stops it.
     fn afford(&mut self, suspect: &Suspect<'_>, verdict: &Verdict<'_>) -> Result<(), Refusal> {
-        let of_domain = suspect.domain.and_then(|domain| self.doubt.domains.get(domain));
-        if let Some(why) = self.frozen.or(of_domain.map(String::as_str)) {
-            return Err(Refusal { why: format!("frozen: {why}"), budget: true });
-        }
+        self.unfrozen(suspect)?;
         if verdict.kind == ActionKind::Relabel {
-            self.budget.relabel().map_err(|full| Refusal { why: full.why, budget: true })?;
+            self.budget.relabel().map_err(|full| Refusal::of_budget(full.why))?;
             self.budget.spend_relabel();
             return Ok(());
         }
         let room = self.budget.drain(suspect.node, suspect.domain, verdict.price);
         room.map_err(|full| {
             let swap = if full.of_domain { self.swap(suspect, verdict.found) } else { None };
-            Refusal { why: full.why + &swap.unwrap_or_default(), budget: true }
+            Refusal::of_budget(full.why + &swap.unwrap_or_default())
         })?;
         self.budget.spend_drain(suspect.node, suspect.domain);
         self.prices.drained(suspect.node, suspect.domain);

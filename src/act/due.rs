@@ -76,6 +76,9 @@ pub struct Settings {
     pub ahead_s: i64,
     /// How often idle nodes are looked at, in seconds; 0 is never.
     pub audit_every_s: i64,
+    /// Between which ages, in seconds, of the run that was the first to find a node
+    /// slow another is to say so.
+    pub again_s: [i64; 2],
     /// How long a node that we drained and that shows no change is left alone,
     /// in seconds.
     pub cool_down_s: i64,

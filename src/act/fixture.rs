@@ -114,8 +114,14 @@ impl World {
             boots: BTreeMap::new(),
             gpus: BTreeMap::new(),
             now,
-            // Budgets of a share leave room for what a test is not about.
-            policy: Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() },
+            // Budgets of a share leave room for what a test is not about, and one run
+            // is enough.
+            policy: Policy {
+                per_hour: 1.0,
+                outstanding: 1.0,
+                again_hours: 0.0,
+                ..Policy::default()
+            },
         }
     }
 

@@ -47,6 +47,8 @@ pub struct Ledger {
     pub open: VecDeque<Open>,
     /// Drains that a person took away.
     pub undone: BTreeMap<NodeName, UndoneDrain>,
+    /// Nodes in service that one run found to work below their level.
+    pub suspected: BTreeMap<NodeName, Suspicion>,
     /// What we last said on nodes.
     pub marks: BTreeMap<NodeName, Mark>,
     /// Reservations and jobs that may still be there.
@@ -93,6 +95,20 @@ pub struct CleanRun {
     pub measured: i64,
     /// The boot in which it was measured, where the run told it.
     pub boot_id: Option<String>,
+}
+
+/// That a run found a node to work below its level, and nothing else speaks
+/// against it yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspicion {
+    /// The run.
+    pub run: String,
+    /// When it was made, in seconds since 1970.
+    pub measured: i64,
+    /// The boot in which it was measured, where the run told it.
+    pub boot_id: Option<String>,
+    /// Classes of what was found.
+    pub classes: Vec<String>,
 }
 
 /// What one drain or relabel took from the budgets.
@@ -196,6 +212,17 @@ impl Ledger {
                     drain.clean.retain(|clean| *measured < clean.measured);
                 }
             }
+            Event::Suspected { node, run, measured, boot_id, classes } => {
+                let (run, measured, boot_id) = (run.clone(), *measured, boot_id.clone());
+                let sight = Suspicion { run, measured, boot_id, classes: classes.clone() };
+                self.suspected.insert(node.clone(), sight);
+            }
+            Event::Cleared { node, measured, .. } => {
+                if self.suspected.get(node).is_some_and(|suspicion| suspicion.measured <= *measured)
+                {
+                    self.suspected.remove(node);
+                }
+            }
             // A node may have been drained anew since: only the drain that was
             // meant is taken away.
             Event::Undone { node, id, .. } => {
@@ -272,6 +299,7 @@ impl Ledger {
         match action.kind {
             ActionKind::Drain => {
                 self.undone.remove(&node);
+                self.suspected.remove(&node);
                 let drain = OwnDrain { id, epoch, stamp, run, action, before, clean: Vec::new() };
                 self.drains.insert(node, drain);
             }

@@ -5,6 +5,7 @@
 //! `gate` carries plans out.
 
 pub mod acceptance;
+pub mod again;
 pub mod budget;
 pub mod capacity;
 pub mod certificate;

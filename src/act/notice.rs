@@ -1,8 +1,10 @@
 //! What the scheduler and a run show about our own earlier actions: a drain
-//! that a person took away, a drained node that passed, one that fell back.
+//! that a person took away, a drained node that passed, one that fell back; and
+//! which nodes were seen to be slow, and are not any more.
 //!
 //! Pure: it says what should be written into the journal; `gate` writes it.
 
+use super::again;
 use super::grounds;
 use super::ledger::OwnDrain;
 use super::policy::Policy;
@@ -10,6 +12,7 @@ use super::release;
 use super::situation::Situation;
 use super::standing;
 use crate::measure::text::clean;
+use crate::model::action::ActionPlan;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::live::LiveNode;
@@ -24,7 +27,37 @@ pub fn events(situation: &Situation<'_>, policy: &Policy) -> Vec<Event> {
             None => events.extend(clean_run(situation, policy, node, drain)),
         }
     }
+    let verdicts = &situation.verdicts.nodes;
+    for verdict in verdicts.iter().filter(|it| it.outcome == Outcome::Pass) {
+        let Some(suspicion) = situation.ledger.suspected.get(&verdict.node) else { continue };
+        if again::could_clear(situation, policy, suspicion) {
+            events.push(Event::Cleared {
+                node: verdict.node.clone(),
+                run: situation.run.id.clone(),
+                measured: situation.run.created_unix,
+            });
+        }
+    }
     events
+}
+
+/// Nodes that a plan leaves in service until another run says again what this one
+/// is the first to say.
+pub fn suspicions(situation: &Situation<'_>, plan: &ActionPlan) -> Vec<Event> {
+    let run = situation.run;
+    let first = plan.withheld.iter().filter_map(|withheld| {
+        let again = withheld.again.as_ref().filter(|again| again.first == run.id)?;
+        let node = NodeName::from(withheld.what.as_str());
+        let known = situation.ledger.suspected.get(&node);
+        known.is_none_or(|suspicion| suspicion.run != run.id).then(|| Event::Suspected {
+            boot_id: situation.boots.get(&node).cloned(),
+            node,
+            run: run.id.clone(),
+            measured: run.created_unix,
+            classes: again.classes.clone(),
+        })
+    });
+    first.collect()
 }
 
 /// A drain that somebody took away, or took over. A node that reboots, that the

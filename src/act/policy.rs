@@ -73,6 +73,13 @@ pub struct Policy {
     pub propose_unconfirmed: bool,
     /// Only what a second, independent measurement confirmed is carried out.
     pub confirmed: bool,
+    /// Hours after which a later run must say again that a node in service works
+    /// below its level before it is drained; 0 drains it on the first. What cannot be
+    /// used, what the driver says too, a loss of more than 40 % and a burn-in need
+    /// no second run.
+    pub again_hours: f64,
+    /// Days for which the first of these runs counts.
+    pub again_days: f64,
     /// Hours after which a run proposes nothing any more: the time that a
     /// certificate counts.
     pub evidence_hours: f64,
@@ -191,6 +198,8 @@ impl Default for Policy {
             freeze_controls: 0.1,
             propose_unconfirmed: true,
             confirmed: true,
+            again_hours: 4.0,
+            again_days: 7.0,
             evidence_hours: 24.0,
             acknowledged_days: 7.0,
             simulated: false,
@@ -232,6 +241,8 @@ impl Policy {
             return Err(format!("{name} {value}, expected 0 to 1"));
         }
         let positive = [
+            ("again_hours", Some(self.again_hours)),
+            ("again_days", Some(self.again_days)),
             ("evidence_hours", Some(self.evidence_hours)),
             ("acknowledged_days", Some(self.acknowledged_days)),
             ("price_ceiling", self.price_ceiling),
@@ -301,8 +312,8 @@ pub fn propose(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
     for suspect in &suspects {
         match desk.decide(suspect) {
             Ok(action) => actions.push(action),
-            Err(Refusal { why, budget }) => {
-                withheld.push(Withheld { what: suspect.node.to_string(), why, budget });
+            Err(Refusal { why, budget, again }) => {
+                withheld.push(Withheld { what: suspect.node.to_string(), why, budget, again });
             }
         }
     }
@@ -325,7 +336,7 @@ fn returned(
     for release in releases {
         if taken.contains(&release.node) {
             let why = "the same run accuses it".to_owned();
-            withheld.push(Withheld { what: release.node.to_string(), why, budget: false });
+            withheld.push(Withheld::new(release.node.as_str(), why));
         } else {
             actions.push(release);
         }

@@ -42,7 +42,7 @@ pub(super) fn of<'a>(
             Ok(node) => by_node.entry(node).or_default().push(finding),
             Err(why) => {
                 let what = format!("{} ({})", finding.locus, finding.class);
-                withheld.push(Withheld { what, why: why.to_owned(), budget: false });
+                withheld.push(Withheld::new(what, why));
             }
         }
     }

@@ -14,12 +14,16 @@ use super::certificate;
 use super::config::Config;
 use super::config::Mistake;
 use super::failure::Failure;
+use super::gating::Gate;
 use super::plan::Basis;
 use super::plan::Chosen;
 use super::plan::Profile;
 use super::stdout::note;
+use crate::act::again;
 use crate::act::standing;
 use crate::gate::certificates;
+use crate::gate::journal;
+use crate::gate::stamp;
 use crate::inventory::hostlist;
 use crate::measure::text::clean;
 use crate::model::claims::Claims;
@@ -235,9 +239,11 @@ fn known(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Known> {
         let lately = lately.remove(&node).unwrap_or_default();
         let unfit = claims.nodes.get(&node).and_then(|said| unfit(&node, said));
         let (measured, tried, misses) = (lately.measured, lately.tried, lately.misses);
-        known.insert(node, Known { measured, tried, misses, certified: None, unfit });
+        let of_node = Known { measured, tried, misses, unfit, ..Known::default() };
+        known.insert(node, of_node);
     }
     if let Some(gate) = &config.gate {
+        suspected(config, gate, &mut known);
         let (issued, _) = certificates::all(&gate.folder, &certificate::trust(Some(config)));
         for certificate in issued {
             if let Some(it) = known.get_mut(&certificate.node) {
@@ -246,6 +252,24 @@ fn known(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Known> {
         }
     }
     known
+}
+
+/// Notes whom the gate's journal has as slow and not yet seen again.
+fn suspected(config: &Config, gate: &Gate, known: &mut BTreeMap<NodeName, Known>) {
+    let ledger = match journal::look(&gate.folder) {
+        Ok(ledger) => ledger,
+        Err(error) => {
+            note(&format!("not known whom a run found slow: {error}"));
+            return;
+        }
+    };
+    let now = stamp::stamp().unix;
+    for (node, suspicion) in &ledger.suspected {
+        let open = again::is_open(suspicion, &config.policy, now);
+        if let Some(it) = known.get_mut(node).filter(|_| open) {
+            it.suspected = true;
+        }
+    }
 }
 
 /// Why a node is not idle in service, as far as sources say. What they do not say

@@ -14,6 +14,7 @@ use super::config::Mistake;
 use super::config::duration;
 use super::gating::Gate;
 use super::gating::Told;
+use crate::act::again;
 use crate::act::due::Settings;
 use crate::act::policy::Policy;
 use crate::gate::watch::Pace;
@@ -280,6 +281,7 @@ pub fn watching(
         missing: missing.1.profile(),
         ahead_s: hours("expire_ahead_h", &section.expire_ahead_h, AHEAD_H)?,
         audit_every_s: hours("audit_every_h", &section.audit_every_h, 0.0)?,
+        again_s: again::ages(policy),
         cool_down_s: hours("cool_down_h", &section.cool_down_h, COOL_DOWN_H)?,
         rest_s: whole(rest_s.as_secs_f64()).max(1),
         rest_most_s: whole(most_s.as_secs_f64()).max(1),

@@ -68,30 +68,36 @@ pub struct Args {
 enum Which {
     /// The scheme with its defaults.
     Ours,
-    /// The same, suspects looked at again after 5 minutes.
+    /// The scheme, but what one run shows to be slow is drained by it.
+    Once,
+    /// One run enough, suspects looked at again after 5 minutes.
     Wait300,
     /// The same after 20 minutes.
     Wait1200,
     /// The same after an hour.
     Wait3600,
-    /// The same, with no second look asked for: what one run shows acts.
+    /// One run enough, with no second look asked for.
     Unconfirmed,
-    /// The same, earlier runs among the references.
+    /// The scheme, and whom an audit was the first to find slow is measured again after an hour, and
+    /// not by the next audits alone.
+    Again1,
+    /// The same after four hours.
+    Again4,
+    /// The same after twenty.
+    Again20,
+    /// The scheme, earlier runs among the references.
     History,
-    /// The same, but what works below its level is marked by the audit, and drained where a run in
-    /// the evening says so again.
-    Evening,
-    /// The same, and the drift charts followed.
+    /// The scheme, and the drift charts followed.
     Drift,
-    /// The same, three readings of everything at least.
+    /// The scheme, three readings of everything at least.
     Readings3,
-    /// The same, one suspect of a rack enough for one drain, and two for none.
+    /// The scheme, one suspect of a rack enough for one drain, and two for none.
     Freeze2,
-    /// The same without freezes.
+    /// The scheme without freezes.
     NoFreeze,
-    /// The same without budgets.
+    /// The scheme without budgets.
     NoBudget,
-    /// The same, one clean run enough for a release.
+    /// The scheme, one clean run enough for a release.
     Clean1,
     /// Below 90 % of what a part must deliver.
     #[value(name = "floor90")]
@@ -125,12 +131,15 @@ impl Which {
             Self::Below10 => return Rule::Below(0.1),
             Self::Below5 => return Rule::Below(0.05),
             Self::Ours => {}
-            Self::Wait300 => named("second look after 300 s"),
-            Self::Wait1200 => named("after 1,200 s"),
-            Self::Wait3600 => named("after 3,600 s"),
-            Self::Unconfirmed => named("without second look"),
+            Self::Once => named("one run enough"),
+            Self::Wait300 => named("one run, second look after 300 s"),
+            Self::Wait1200 => named("one run, after 1,200 s"),
+            Self::Wait3600 => named("one run, after 3,600 s"),
+            Self::Unconfirmed => named("one run, without second look"),
+            Self::Again1 => named("again after 1 h"),
+            Self::Again4 => named("again after 4 h"),
+            Self::Again20 => named("again after 20 h"),
             Self::History => named("with history"),
-            Self::Evening => named("again in the evening"),
             Self::Drift => named("with drift charts"),
             Self::Readings3 => named("three readings"),
             Self::Freeze2 => named("frozen at two"),
@@ -139,13 +148,24 @@ impl Which {
             Self::Clean1 => named("one clean run"),
         }
         let policy = &mut ours.policy;
+        let alone = [Self::Wait300, Self::Wait1200, Self::Wait3600, Self::Unconfirmed, Self::Once];
+        if alone.contains(&self) {
+            policy.again_hours = 0.0;
+        }
         match self {
             Self::Wait300 => ours.confirm_after_s = 300.0,
             Self::Wait1200 => ours.confirm_after_s = 1_200.0,
             Self::Wait3600 => ours.confirm_after_s = 3_600.0,
             Self::Unconfirmed => policy.confirmed = false,
             Self::History => ours.history = true,
-            Self::Evening => ours.evening = true,
+            Self::Again1 | Self::Again4 | Self::Again20 => {
+                let hours = match self {
+                    Self::Again1 => 1.0,
+                    Self::Again4 => 4.0,
+                    _ => 20.0,
+                };
+                (policy.again_hours, ours.again_after_s) = (hours, Some(hours * 3_600.0));
+            }
             Self::Drift => ours.drift = true,
             Self::Readings3 => ours.readings = [3, 5],
             Self::Freeze2 => policy.freeze_domain = 2,

@@ -192,6 +192,11 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut plan =
         decided(&turn, &live, journal.ledger(), &controls, |it| policy::propose(it, turn.policy));
     plan.dry_run = false;
+    for event in
+        decided(&turn, &live, journal.ledger(), &controls, |it| notice::suspicions(it, &plan))
+    {
+        journal.write(event)?;
+    }
     let (run, kept) = (turn.run.id.clone(), turn.pace.kept);
     plan.records = carry::carry_within(carrier(&mut turn, &mut journal), &run, &plan, kept).await?;
     let why = format!("run {run} found it at fault");

@@ -39,6 +39,9 @@ pub(super) struct Domain<'a> {
     pub(super) doubts: Vec<Unknown>,
     /// Its nodes by name.
     roster: Roster<()>,
+    /// Its nodes by what sources call them besides, such as addresses, where one
+    /// alone is called so.
+    aliases: BTreeMap<String, NodeName>,
 }
 
 impl Domain<'_> {
@@ -50,6 +53,13 @@ impl Domain<'_> {
     /// The node a host name means: one of ours where it fits, else itself.
     pub(super) fn node_of_host(&self, host: &str) -> NodeName {
         self.roster.known_as(host).cloned().unwrap_or_else(|| NodeName::from(host))
+    }
+
+    /// The same where a tool prints addresses (`nvidia-imex-ctl` in its text form).
+    pub(super) fn node_of_address(&self, host: &str) -> NodeName {
+        let alias = || self.aliases.get(host).cloned();
+        let known = self.roster.known_as(host).cloned().or_else(alias);
+        known.unwrap_or_else(|| NodeName::from(host))
     }
 
     /// Rank to GPU, from what the output says. Where several ranks of a host
@@ -208,6 +218,7 @@ fn domain<'a>(
         name: claimed.name.clone(),
         nodes: claimed.nodes.clone(),
         roster: claimed.nodes.iter().collect(),
+        aliases: aliases(case.claims, claimed),
         gpus_per_node: claimed.gpus_per_node.or(platform.and_then(|p| p.gpus_per_node)),
         platform,
         nic: claimed.nic.as_deref().and_then(|name| case.catalogue.platform(name)),
@@ -215,6 +226,22 @@ fn domain<'a>(
         across,
         doubts,
     }
+}
+
+/// The nodes of a domain by their other names, without those of several.
+fn aliases(claims: &Claims, claimed: &ClaimedDomain) -> BTreeMap<String, NodeName> {
+    let mut by_alias: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
+    for node in &claimed.nodes {
+        let said = claims.nodes.get(node).map(|said| said.aliases.as_slice()).unwrap_or_default();
+        for alias in said {
+            by_alias.entry(alias).or_default().insert(node);
+        }
+    }
+    let one = |(alias, nodes): (&str, BTreeSet<&NodeName>)| {
+        let node = nodes.first().filter(|_| nodes.len() == 1)?;
+        Some((alias.to_owned(), (*node).clone()))
+    };
+    by_alias.into_iter().filter_map(one).collect()
 }
 
 /// The platform a person named, else the claimed one, else the one whose GPUs

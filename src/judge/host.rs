@@ -40,13 +40,13 @@ const DEEPEST_DIP: f64 = 0.58;
 const SMALLEST_FLEET: usize = 4;
 
 /// One GPU's copies in one direction. The best reading counts: a good one
-/// acquits.
+/// acquits, so where it is low every reading says so.
 struct Copies<'a> {
     domain: &'a Domain<'a>,
     gpu: GpuId,
     value: f64,
-    readings: usize,
-    file: &'a str,
+    /// Every reading and its output, in the order of outputs.
+    readings: Vec<(f64, &'a str)>,
 }
 
 /// Where more of all copies than this, and one, were low once, they were no dips:
@@ -189,17 +189,18 @@ fn is_certain(low: &Low) -> bool {
 
 /// Host copies of a domain, by test case.
 fn copies_of<'a>(domain: &'a Domain<'a>) -> BTreeMap<&'a str, Vec<Copies<'a>>> {
-    let mut readings: BTreeMap<(&str, GpuId), (Vec<f64>, &str)> = BTreeMap::new();
+    let mut taken: BTreeMap<(&str, GpuId), Vec<(f64, &str)>> = BTreeMap::new();
     for (testcase, gpu, value, file) in host_cells(domain) {
         if matches!(testcase::shape(testcase), Shape::Host(_)) && testcase.ends_with("_ce") {
-            readings.entry((testcase, gpu)).or_insert((Vec::new(), file)).0.push(value);
+            taken.entry((testcase, gpu)).or_default().push((value, file));
         }
     }
     let mut tests: BTreeMap<&str, Vec<Copies<'_>>> = BTreeMap::new();
-    for ((testcase, gpu), (values, file)) in readings {
-        let readings = values.len();
-        let Some(value) = values.into_iter().reduce(f64::max) else { continue };
-        tests.entry(testcase).or_default().push(Copies { domain, gpu, value, readings, file });
+    for ((testcase, gpu), readings) in taken {
+        let Some(value) = readings.iter().map(|(value, _)| *value).reduce(f64::max) else {
+            continue;
+        };
+        tests.entry(testcase).or_default().push(Copies { domain, gpu, value, readings });
     }
     tests
 }
@@ -235,7 +236,7 @@ fn judge_test(
     let line = LINE.max(5.0 * spread);
     let guilty = copies.iter().filter_map(|c| {
         let finding = low(c, testcase, direction, peers, line, expectation)?;
-        Some(Low { finding, readings: c.readings })
+        Some(Low { finding, readings: c.readings.len() })
     });
     let mut by_node: BTreeMap<_, Vec<Low>> = BTreeMap::new();
     for low in guilty {
@@ -315,11 +316,14 @@ fn low(
     .find(|(quantum, _)| (share / quantum - 1.0).abs() < 0.08)
     .map_or(String::new(), |(_, text)| format!(": as with {text}"));
     let said = format!("GPU {gpu}: {testcase} at {:.1} of {reference:.1} GB/s{hint}", copy.value);
-    let detail = format!("{:.2} GB/s", copy.value);
     let found = finding(Outcome::Degraded, "host-link-low", locus, &rule)
         .numbers(copy.value, reference, Unit::GigabytesPerSecond)
-        .saying(said)
-        .because(copy.file, Some(testcase), detail);
+        .saying(said);
+    // No second look measures host copies: what makes it sure is that several
+    // outputs say it, so each is named.
+    let found = copy.readings.iter().fold(found, |found, (value, file)| {
+        found.because(file, Some(testcase), format!("{value:.2} GB/s"))
+    });
     Some(Finding { detectable: Some(super::finding::round(line)), ..found })
 }
 

@@ -182,8 +182,9 @@ fn imex(domain: &Domain<'_>, recording: &Recording, state: &Imex, ledger: &mut L
         let name = member.host_name.as_deref().or(member.host.as_deref()).unwrap_or("?");
         let status = member.status.as_deref().unwrap_or("?");
         let said = format!("IMEX: {name} is {status}");
-        let node = domain.node_of_host(name);
-        if domain.nodes.contains(&node) {
+        let names = [member.host_name.as_deref(), member.host.as_deref()];
+        let mut known = names.into_iter().flatten().map(|name| domain.node_of_address(name));
+        if let Some(node) = known.find(|node| domain.nodes.contains(node)) {
             let found =
                 finding(Outcome::Failed, "imex-peer-missing", of_node(&domain.name, &node), rule);
             ledger.find(found.saying(said.clone()).because(&recording.file, None, said));

@@ -118,13 +118,27 @@ pub struct Withheld {
     /// It would be done, and a budget, a freeze or the breaker forbids it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub budget: bool,
+    /// It would be drained, and another run has to say the same first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub again: Option<Again>,
 }
 
 impl Withheld {
     /// Something that is not proposed, for a reason that is not a budget.
     pub fn new(what: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { what: what.into(), why: why.into(), budget: false }
+        Self { what: what.into(), why: why.into(), budget: false, again: None }
     }
+}
+
+/// What another run has to say again before a node is drained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Again {
+    /// The run that said so first. It may be the one at hand.
+    pub first: String,
+    /// Classes of findings, one of which has to be found again.
+    pub classes: Vec<String>,
+    /// A run that was made from then on counts, RFC 3339.
+    pub from: String,
 }
 
 /// How an action that was begun ended.

@@ -109,6 +109,30 @@ pub enum Event {
         /// When that run was made, in seconds since 1970.
         measured: i64,
     },
+    /// A run found that a node in service works below its level. It is drained where
+    /// a later run says so again.
+    Suspected {
+        /// The node.
+        node: NodeName,
+        /// The run.
+        run: String,
+        /// When that run was made, in seconds since 1970.
+        measured: i64,
+        /// The boot in which it was measured, as the node's kernel names it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        boot_id: Option<String>,
+        /// Classes of what was found.
+        classes: Vec<String>,
+    },
+    /// A later run found that node well: what was suspected counts no more.
+    Cleared {
+        /// The node.
+        node: NodeName,
+        /// The run.
+        run: String,
+        /// When that run was made, in seconds since 1970.
+        measured: i64,
+    },
     /// Somebody took our drain away. It is respected.
     Undone {
         /// The node.

@@ -83,6 +83,9 @@ pub struct Known {
     pub misses: u32,
     /// When its certificate was issued.
     pub certified: Option<i64>,
+    /// A run found it slow, and another has to say so before it is drained: it comes
+    /// before all others.
+    pub suspected: bool,
     /// Why it cannot be measured now.
     pub unfit: Option<String>,
 }
@@ -185,7 +188,9 @@ impl<'a> Choosing<'a> {
             let never = known.is_none_or(|it| it.measured.is_none());
             // Of two that wait equally long the one without a certificate, then
             // the one with the older.
-            (known.and_then(Known::since), Reverse(never), known.and_then(|it| it.certified))
+            let suspected = known.is_some_and(|it| it.suspected);
+            let since = known.and_then(Known::since);
+            (Reverse(suspected), since, Reverse(never), known.and_then(|it| it.certified))
         };
         // Stable: those that are equal stay in their order of chance.
         order.sort_by_key(|(node, _)| waits(node));

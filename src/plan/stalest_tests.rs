@@ -76,6 +76,22 @@ fn who_was_never_measured_comes_first_then_who_was_longest_ago_then_by_certifica
 }
 
 #[test]
+fn who_was_found_slow_once_comes_before_all_others_and_brings_partners() {
+    let claims = fleet(&[6, 6]);
+    let mut known: BTreeMap<NodeName, Known> =
+        (0..6).map(|at| (format!("d1n{at}").into(), measured((100 + at) * DAY))).collect();
+    let budget = Budget { nodes: Some(4), ..Budget::default() };
+    assert!(chosen(&claims, &known, budget).nodes.iter().all(|it| it.as_str().starts_with("d0")));
+    known.entry("d1n5".into()).or_default().suspected = true;
+    let choice = chosen(&claims, &known, budget);
+    assert_eq!(choice.nodes[0].as_str(), "d1n5");
+    assert!(choice.nodes.iter().all(|it| it.as_str().starts_with("d1")), "{:?}", choice.nodes);
+    // One that is busy is asked for nothing.
+    known.entry("d1n5".into()).or_default().unfit = Some("it is busy".to_owned());
+    assert!(chosen(&claims, &known, budget).nodes.iter().all(|it| it.as_str().starts_with("d0")));
+}
+
+#[test]
 fn the_most_urgent_has_partners_and_no_domain_gives_more_than_its_share() {
     let claims = fleet(&[18, 18]);
     let known = (0..18).map(|at| (format!("d0n{at}").into(), measured((100 + at) * DAY)));

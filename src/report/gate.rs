@@ -15,6 +15,7 @@ use crate::act::ledger::Hold;
 use crate::act::ledger::Ledger;
 use crate::act::ledger::Open;
 use crate::act::ledger::OwnDrain;
+use crate::act::ledger::Suspicion;
 use crate::act::ledger::UndoneDrain;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
@@ -22,6 +23,7 @@ use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::HoldKind;
 use crate::model::journal::Stamp;
+use crate::model::moment::rfc3339;
 use crate::model::verdict::Outcome;
 
 /// The format of the document.
@@ -40,6 +42,8 @@ pub struct GateDocument<'a> {
     drained: Vec<Drained<'a>>,
     /// Drains of ours that a person took away.
     undone: Vec<Undone<'a>>,
+    /// Nodes in service that one run found slow: another drains them that says the same.
+    suspected: Vec<Suspected<'a>>,
     /// Actions of which nobody knows whether they were made.
     open: Vec<Begun<'a>>,
     /// What holds nodes to measure them.
@@ -94,6 +98,19 @@ struct Undone<'a> {
     run: &'a str,
     /// The reason that was written beside it.
     reason: &'a str,
+}
+
+/// A node that one run found slow.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Suspected<'a> {
+    /// The node.
+    node: &'a NodeName,
+    /// The run.
+    run: &'a str,
+    /// When that was made, RFC 3339.
+    since: String,
+    /// Classes of what it found.
+    classes: &'a [String],
 }
 
 /// An action that nobody concluded.
@@ -167,6 +184,7 @@ pub fn document<'a>(
         breaker: breaker.map(|it| Breaker { since: &it.stamp.at, why: &it.why, run: &it.run }),
         drained: ledger.drains.iter().map(drained).collect(),
         undone: ledger.undone.iter().map(undone).collect(),
+        suspected: ledger.suspected.iter().map(suspected).collect(),
         open: ledger.open.iter().map(begun).collect(),
         holds: ledger.holds.iter().map(held).collect(),
         marks: ledger.marks.iter().map(said).collect(),
@@ -190,6 +208,10 @@ fn drained<'a>((node, drain): (&'a NodeName, &'a OwnDrain)) -> Drained<'a> {
 fn undone<'a>((node, it): (&'a NodeName, &'a UndoneDrain)) -> Undone<'a> {
     let drain = &it.drain;
     Undone { node, since: &it.stamp.at, run: &drain.run, reason: &drain.action.reason }
+}
+
+fn suspected<'a>((node, it): (&'a NodeName, &'a Suspicion)) -> Suspected<'a> {
+    Suspected { node, run: &it.run, since: rfc3339(it.measured), classes: &it.classes }
 }
 
 fn begun(it: &Open) -> Begun<'_> {
@@ -233,6 +255,14 @@ pub fn text(ledger: &Ledger, now: &Stamp) -> String {
     for (node, it) in &ledger.undone {
         let (at, run) = (&it.stamp.at, &it.drain.run);
         let _ = writeln!(text, "undone by hand: {node}, seen {at}; it was drained by run {run}");
+    }
+    for (node, it) in &ledger.suspected {
+        let (at, run, classes) = (rfc3339(it.measured), &it.run, it.classes.join(", "));
+        let _ = writeln!(
+            text,
+            "suspected: {node} ({}) since {at}, run {run}; drained where another run says so",
+            plain(&classes)
+        );
     }
     for it in &ledger.open {
         let (node, at) = (&it.action.node, &it.stamp.at);

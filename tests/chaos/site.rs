@@ -95,12 +95,6 @@ impl Fleet {
     }
 }
 
-/// Whether this program has the rule that what may pass by itself is drained when it
-/// is found again hours later: an episode is shorter.
-fn knows_again() -> bool {
-    include_str!("../../reports/schema/config.schema.json").contains("\"again_hours\"")
-}
-
 /// The rules, as limits in nodes, and as a section of the configuration. With the
 /// rule that waits for hours, or, as nothing is taken out then, mostly without.
 pub(crate) fn policy(domains: &Domains, waits: bool, dice: &mut Dice) -> (Limits, String) {
@@ -115,7 +109,7 @@ pub(crate) fn policy(domains: &Domains, waits: bool, dice: &mut Dice) -> (Limits
         // 5 % of a small fleet is never less than what freezes a domain.
         freeze_fleet,
         clean_sweeps: 1 + dice.below(2),
-        waits: waits && knows_again(),
+        waits,
     };
     let fleet = places(domains).len();
     // A little more than the share, so that rounding down meets the number.
@@ -123,7 +117,7 @@ pub(crate) fn policy(domains: &Domains, waits: bool, dice: &mut Dice) -> (Limits
     let Limits { per_domain, outstanding, per_hour, clean_sweeps, .. } = limits;
     let frozen =
         if freezes { "" } else { "freeze_domain = 9\nfreeze_fleet = 1.0\nfreeze_controls = 1.0\n" };
-    let again = if waits || !knows_again() { "" } else { "again_hours = 0\n" };
+    let again = if waits { "" } else { "again_hours = 0\n" };
     let text = format!(
         "[policy]\nsimulated = true\nper_domain = {per_domain}\noutstanding = {}\nper_hour = {}\n\
          clean_sweeps = {clean_sweeps}\n{again}{frozen}",

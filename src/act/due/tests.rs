@@ -30,6 +30,7 @@ pub(crate) fn settings() -> Settings {
         missing: Some(Profile::Admit),
         ahead_s: 6 * HOUR,
         audit_every_s: 0,
+        again_s: [4 * HOUR, 7 * 24 * HOUR],
         cool_down_s: 24 * HOUR,
         rest_s: 300,
         rest_most_s: 6 * HOUR,

@@ -153,6 +153,18 @@ fn audit(
     certificate: &Certificate,
     domain: &DomainName,
 ) -> Result<Want, String> {
+    let suspicion = watched.ledger.suspected.get(&certificate.node).filter(|it| {
+        let age = now.unix.saturating_sub(it.measured);
+        (settings.again_s[0]..=settings.again_s[1]).contains(&age)
+    });
+    if let Some(first) = suspicion {
+        return Ok(Want {
+            cause: Cause::Audit,
+            profile: Profile::Audit,
+            key: format!("again {}", first.run),
+            why: format!("run {} found it slow, and another has to say so", first.run),
+        });
+    }
     let holds = || Err("its certificate holds".to_owned());
     if settings.audit_every_s <= 0 {
         return holds();

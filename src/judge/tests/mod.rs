@@ -241,6 +241,18 @@ fn half_the_pcie_lanes_name_the_gpu_and_its_direction() {
 }
 
 #[test]
+fn every_output_that_shows_a_host_link_to_be_low_is_named() {
+    let narrow = |node, gpu, _| if (node, gpu) == (1, 3) { 0.5 } else { 1.0 };
+    let judged = Bench::hgx(2).readings(3).host(narrow).judge();
+    let [found] = judged.verdicts.findings.as_slice() else { panic!("{:?}", loci(&judged)) };
+    let files: std::collections::BTreeSet<&str> =
+        found.evidence.iter().map(|evidence| evidence.file.as_str()).collect();
+    assert_eq!(files.len(), 3, "{:#?}", found.evidence);
+    // In both directions.
+    assert_eq!(found.evidence.len(), 6);
+}
+
+#[test]
 fn missing_cells_are_unknown_for_as_few_as_possible() {
     let judged = Bench::rack().capacity(|s, d| (s != (3, 2) && d != (3, 2)).then_some(1.0)).judge();
     assert_eq!(loci(&judged), Vec::<String>::new());

@@ -4,7 +4,10 @@ use super::bench::Bench;
 use super::bench::loci;
 use super::bench::outcome_of;
 use super::bench::share;
+use crate::judge::Judgement;
 use crate::model::claims::Claims;
+use crate::model::facts::Imex;
+use crate::model::facts::ImexNode;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
@@ -107,4 +110,39 @@ fn runs_over_the_same_hosts_in_two_folders_are_of_one_domain() {
     let judged = bench.judge_claims(&Claims::default(), &recordings);
     assert_eq!(judged.verdicts.nodes.len(), 18);
     assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts.unknown);
+}
+
+#[test]
+fn what_imex_knows_by_its_address_is_the_node_that_sources_know_by_it() {
+    let member = |at: u32| ImexNode {
+        index: at,
+        host: Some(format!("10.0.0.{at}")),
+        status: Some(if at == 3 { "UNAVAILABLE" } else { "READY" }.to_owned()),
+        ..ImexNode::default()
+    };
+    let mut bench = Bench::rack();
+    let mut recordings = bench.record();
+    for recording in recordings.iter_mut().take(2) {
+        recording.parsed.facts.imex = Some(Imex {
+            status: Some("DEGRADED".to_owned()),
+            nodes: (1..=18).map(member).collect(),
+            ..Imex::default()
+        });
+    }
+    let missing = |judged: &Judgement| {
+        let found = judged.verdicts.findings.iter().find(|f| f.class == "imex-peer-missing");
+        found.map(|f| (f.locus.to_string(), f.evidence.len()))
+    };
+    // Nobody says whose address it is.
+    let mut claims = bench.claims();
+    assert_eq!(missing(&bench.judge_claims(&claims, &recordings)), None);
+    for at in 1..=18 {
+        let said = claims.nodes.entry(Bench::node(at - 1)).or_default();
+        said.aliases = vec![format!("10.0.0.{at}")];
+    }
+    let told = missing(&bench.judge_claims(&claims, &recordings)).expect("a node");
+    assert!(told.0.contains("node0003") && told.1 == 2, "{told:?}");
+    // An address of two nodes is nobody's.
+    claims.nodes.entry(Bench::node(7)).or_default().aliases = vec!["10.0.0.3".to_owned()];
+    assert_eq!(missing(&bench.judge_claims(&claims, &recordings)), None);
 }

@@ -76,6 +76,8 @@ struct Ruled {
     stopped: u64,
     /// Suspicions that no second look confirmed.
     unconfirmed: u64,
+    /// Times that a node was left in service until another run says the same.
+    waited: u64,
     /// Drift alarms.
     drift_alarms: u64,
     /// Those of parts without a fault.
@@ -129,6 +131,7 @@ pub fn json(setting: &Setting, years: &[(Rule, Score)]) -> YearDocument {
         tripped: score.tripped,
         stopped: score.stopped,
         unconfirmed: score.unconfirmed,
+        waited: score.waited,
         drift_alarms: score.rung[0],
         drift_alarms_without_fault: score.rung[1],
         classes: classes(score),

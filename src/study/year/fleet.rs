@@ -21,6 +21,7 @@ use crate::sim::bench::Bench;
 use crate::sim::fabric::Fabric;
 use crate::sim::fault::Fault;
 use crate::sim::noise::Noise;
+use crate::sim::render::address;
 use crate::sim::scenario::Scenario;
 use crate::sim::tool;
 
@@ -102,7 +103,12 @@ impl Fleet {
             );
             debug_assert!(written.is_ok(), "writing to a string does not fail");
         }
-        let claims = claims_file::parse("study", &text).expect("claims of the study are good");
+        let mut claims = claims_file::parse("study", &text).expect("claims of the study are good");
+        // A scheduler tells its nodes' addresses, and IMEX knows them by nothing else.
+        for node in claims.domains.iter().flat_map(|domain| &domain.nodes) {
+            let said = claims.nodes.entry(node.clone()).or_default();
+            said.aliases.push(address(Spot::of(node).node));
+        }
         let across = claims.domains.iter().map(|domain| domain.name.clone()).collect();
         let racks = (0..racks).map(|at| Rack::of(at, Vec::new())).collect();
         Self { claims, across, racks, sound: Rack::of(0, Vec::new()) }

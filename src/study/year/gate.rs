@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use crate::act::again;
 use crate::act::budget;
 use crate::act::ledger::Ledger;
 use crate::act::notice;
 use crate::act::policy;
 use crate::act::policy::Policy;
-use crate::act::policy::SoftFaults;
 use crate::act::situation::RunSeen;
 use crate::act::situation::Situation;
 use crate::model::action::Action;
@@ -107,9 +107,10 @@ impl Gate {
         }
     }
 
-    /// What is done about nodes that work below their level, from now on.
-    pub(super) fn soften(&mut self, soft: SoftFaults) {
-        self.policy.soft = soft;
+    /// Nodes that one run found slow, and that wait for another.
+    pub(super) fn suspected(&self, at_s: f64) -> impl Iterator<Item = &NodeName> {
+        let open = move |suspicion| again::is_open(suspicion, &self.policy, unix(at_s));
+        self.ledger.suspected.iter().filter(move |(_, it)| open(it)).map(|(node, _)| node)
     }
 
     /// A node boots, as after a repair.
@@ -159,6 +160,13 @@ impl Gate {
             &situation(fleet, &self.ledger, &self.live, &controls, &run, ran, &now),
             &self.policy,
         );
+        let suspicions = notice::suspicions(
+            &situation(fleet, &self.ledger, &self.live, &controls, &run, ran, &now),
+            &plan,
+        );
+        for event in suspicions {
+            self.note(event, ran.to_s);
+        }
         for action in &plan.actions {
             self.carry(action, &run, ran.to_s);
         }

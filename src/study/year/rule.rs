@@ -42,9 +42,9 @@ pub struct Ours {
     pub readings: [u32; 2],
     /// Earlier runs are among the references.
     pub history: bool,
-    /// Nodes that work below their level are marked by the audit, and drained where
-    /// another run in the evening says the same.
-    pub evening: bool,
+    /// Seconds after an audit until whom it was the first to find slow is measured
+    /// again; with the next audits only, where absent.
+    pub again_after_s: Option<f64>,
     /// The drift charts are followed too.
     pub drift: bool,
 }
@@ -57,7 +57,7 @@ impl Default for Ours {
             confirm_after_s: CONFIRM_AFTER_S,
             readings: super::super::READINGS,
             history: false,
-            evening: false,
+            again_after_s: None,
             drift: false,
         }
     }

@@ -78,6 +78,8 @@ pub struct Score {
     pub stopped: u64,
     /// Nodes that were low and not confirmed by the second look.
     pub unconfirmed: u64,
+    /// Times that a node was left in service until another run says the same.
+    pub waited: u64,
     /// Alarms of drift charts for less, and those of them that nothing permanent was
     /// behind.
     pub rung: [u64; 2],
@@ -102,6 +104,7 @@ impl Score {
         self.tripped += other.tripped;
         self.stopped += other.stopped;
         self.unconfirmed += other.unconfirmed;
+        self.waited += other.waited;
         self.rung = [self.rung[0] + other.rung[0], self.rung[1] + other.rung[1]];
         for (class, found) in &other.found {
             let sum = self.found.entry(*class).or_default();

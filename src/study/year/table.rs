@@ -48,6 +48,7 @@ fn drains(years: &[(Rule, Score)]) -> Table {
             "tripped",
             "stopped",
             "unconfirmed",
+            "waited",
             "missed",
         ]
         .map(str::to_owned),
@@ -71,6 +72,7 @@ fn drains(years: &[(Rule, Score)]) -> Table {
             score.tripped.to_string(),
             score.stopped.to_string(),
             score.unconfirmed.to_string(),
+            score.waited.to_string(),
             score.found.values().map(|found| found.missed).sum::<u64>().to_string(),
         ]);
         table.add_row(row);

@@ -44,6 +44,43 @@ fn what_breaks_is_drained_repaired_and_given_back() {
 }
 
 #[test]
+fn a_host_link_at_half_and_an_imex_daemon_that_is_gone_are_acted_on() {
+    // What no second look measures again.
+    let policy = Policy {
+        per_hour: 1.0,
+        outstanding: 1.0,
+        freeze_fleet: 1.0,
+        freeze_controls: 1.0,
+        ..Policy::default()
+    };
+    let rule = Rule::Ours(Box::new(Ours { policy, ..Ours::default() }));
+    let mut sum = Score::default();
+    // Worlds in which both come early.
+    for seed in [6, 8] {
+        sum.add(&one(&Setting { seed, troubles: 100.0, ..calm(2, 12) }, rule.clone()));
+    }
+    for class in [Class::HostLink, Class::Imex] {
+        let found = &sum.found[&class];
+        assert!(!found.acted.is_empty(), "{}: {found:?}", class.as_str());
+    }
+}
+
+#[test]
+fn a_slow_hour_drains_nobody_where_a_second_run_is_asked_for() {
+    let climate = Climate { node: 1.0, ..Climate::CALM };
+    let setting = Setting { climate, ..calm(3, 15) };
+    let policy = Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() };
+    let rule = |again_hours| {
+        let policy = Policy { again_hours, ..policy.clone() };
+        Rule::Ours(Box::new(Ours { policy, ..Ours::default() }))
+    };
+    let once = one(&setting, rule(0.0));
+    assert!(0 < once.wrong[&Cause::Passing] && once.waited == 0, "{once:?}");
+    let again = one(&setting, rule(4.0));
+    assert!(0 < again.waited && again.wrong() < once.wrong(), "{again:?}");
+}
+
+#[test]
 fn a_year_is_the_same_whoever_runs_it_and_another_seed_is_another() {
     let setting = Setting {
         troubles: 20.0,

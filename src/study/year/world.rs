@@ -28,7 +28,6 @@ use super::weather::DAY_S;
 use super::weather::Weather;
 use super::weather::one_of;
 use crate::act::policy::Policy;
-use crate::act::policy::SoftFaults;
 use crate::judge::past;
 use crate::model::action::ActionKind;
 use crate::model::claims::Claims;
@@ -56,8 +55,6 @@ use crate::study::sweep::Swept;
 /// When an audit begins, and when people come, in seconds of a day.
 const AUDIT_S: f64 = 2.0 * 3_600.0;
 const PEOPLE_S: f64 = 10.0 * 3_600.0;
-/// When what the night only marked is measured again, where it is.
-const EVENING_S: f64 = 22.0 * 3_600.0;
 /// How long people wait between two tests of a node that they repaired.
 const BETWEEN_S: f64 = 5_400.0;
 
@@ -108,8 +105,6 @@ struct World<'r> {
     parts: Parts,
     gate: Gate,
     out: BTreeMap<Spot, Out>,
-    /// Nodes that were marked and are to be measured again.
-    marked: BTreeSet<Spot>,
     /// Until when people keep a node for themselves.
     by_hand: BTreeMap<Spot, f64>,
     known: BTreeMap<NodeName, Known>,
@@ -143,7 +138,6 @@ pub(super) fn year(setting: &Setting, rule: &Rule, world: usize) -> Score {
         parts: Parts::default(),
         gate,
         out: BTreeMap::new(),
-        marked: BTreeSet::new(),
         by_hand: BTreeMap::new(),
         known: BTreeMap::new(),
         passed: BTreeSet::new(),
@@ -155,12 +149,18 @@ pub(super) fn year(setting: &Setting, rule: &Rule, world: usize) -> Score {
     for day in 0..setting.days {
         let begin = day as f64 * DAY_S;
         world.audit(begin + AUDIT_S);
+        let after_s = match rule {
+            Rule::Ours(ours) => ours.again_after_s,
+            Rule::Floor(_) | Rule::Retest(_) | Rule::Below(_) => None,
+        };
+        // By day people come meanwhile.
+        let (early, late) = match after_s.map(|after| AUDIT_S + after) {
+            Some(at_s) if at_s < PEOPLE_S => (Some(at_s), None),
+            at_s => (None, at_s),
+        };
+        early.into_iter().for_each(|at_s| world.again(begin + at_s));
         world.people(begin + PEOPLE_S);
-        if let Rule::Ours(ours) = rule
-            && ours.evening
-        {
-            world.evening(ours, begin + EVENING_S);
-        }
+        late.into_iter().for_each(|at_s| world.again(begin + at_s));
     }
     world.end()
 }
@@ -219,6 +219,10 @@ impl World<'_> {
             let unfit = (is_busy || is_out).then(|| "not idle in service".to_owned());
             self.known.entry(name).or_default().unfit = unfit;
         }
+        let suspected: BTreeSet<&NodeName> = self.gate.suspected(at_s).collect();
+        for (node, known) in &mut self.known {
+            known.suspected = suspected.contains(node);
+        }
         let budget = Budget { share_of_domain: self.setting.share_of_domain, ..Budget::default() };
         let choice = stalest::choose(&Question {
             claims: &self.fleet.claims,
@@ -256,11 +260,7 @@ impl World<'_> {
                 (known.measured, known.misses) = (Some(unix(at_s)), 0);
             }
         }
-        if ours.evening {
-            self.gate.soften(SoftFaults::Relabel);
-        }
         self.turn(claims, Profile::Audit, &swept.last, [at_s, to_s]);
-        self.gate.soften(ours.policy.soft);
         if ours.history || ours.drift {
             let case = sweep::case(claims, &swept.recordings, swept.sampled);
             let (at, shown) = (unix(at_s), past::shown(&case));
@@ -335,25 +335,25 @@ impl World<'_> {
         self.score.stopped += turned.plan.withheld.iter().filter(|it| it.budget).count() as u64;
         let unconfirmed = turned.plan.withheld.iter().filter(|it| it.why.contains("not confirmed"));
         self.score.unconfirmed += unconfirmed.count() as u64;
-        // It said so on an earlier night, and says it again.
-        let again = turned.plan.withheld.iter().filter(|it| it.why.starts_with("it is marked"));
-        self.marked.extend(again.map(|it| Spot::of(&NodeName::from(it.what.as_str()))));
+        let waiting = turned.plan.withheld.iter().filter(|it| it.again.is_some());
+        self.score.waited += waiting.count() as u64;
         for action in &turned.plan.actions {
             let spot = Spot::of(&action.node);
             match action.kind {
                 ActionKind::Drain => self.take_out(spot, from_s, to_s),
                 ActionKind::Release => self.give_back(spot, to_s),
-                ActionKind::Relabel => drop(self.marked.insert(spot)),
-                ActionKind::Certify => {}
+                ActionKind::Relabel | ActionKind::Certify => {}
             }
         }
     }
 
-    /// Measures again what the night marked, each with cleared partners.
-    fn evening(&mut self, ours: &Ours, at_s: f64) {
+    /// Measures again whom one run found slow, each with cleared partners.
+    fn again(&mut self, at_s: f64) {
+        let Rule::Ours(ours) = self.rule else { return };
+        let suspected: Vec<Spot> = self.gate.suspected(at_s).map(Spot::of).collect();
         self.come_true(at_s);
-        for (turn, spot) in std::mem::take(&mut self.marked).into_iter().enumerate() {
-            if self.out.contains_key(&spot) {
+        for (turn, spot) in suspected.into_iter().enumerate() {
+            if self.out.contains_key(&spot) || !self.gate.is_in_service(&spot.name().into()) {
                 continue;
             }
             let claims = self.with_partners(spot);
@@ -361,8 +361,6 @@ impl World<'_> {
             let (swept, to_s) = self.swept(ours, &claims, Profile::Audit, from_s);
             self.turn(&claims, Profile::Audit, &swept.last, [from_s, to_s]);
         }
-        // Whoever is marked now was so before.
-        self.marked.clear();
     }
 
     /// Which faults a run tells of.
