@@ -25,16 +25,24 @@ mod gate;
 mod killed;
 #[path = "lab_kubernetes/lab.rs"]
 mod lab;
+#[path = "lab_kubernetes/meanwhile.rs"]
+mod meanwhile;
 #[path = "lab_kubernetes/nodes.rs"]
 mod nodes;
 #[path = "lab_kubernetes/outage.rs"]
 mod outage;
 #[path = "lab_kubernetes/pods.rs"]
 mod pods;
+#[path = "lab_kubernetes/policy.rs"]
+mod policy;
+#[path = "lab/proposals.rs"]
+mod proposals;
 #[path = "lab_kubernetes/proxy.rs"]
 mod proxy;
 #[path = "lab_kubernetes/relist.rs"]
 mod relist;
+#[path = "lab_kubernetes/rights.rs"]
+mod rights;
 #[path = "chaos/storm.rs"]
 mod storm;
 #[path = "lab_kubernetes/turns.rs"]

@@ -23,6 +23,8 @@ mod hooks;
 mod killed;
 #[path = "lab_slurm/program.rs"]
 mod program;
+#[path = "lab/proposals.rs"]
+mod proposals;
 #[path = "chaos/storm.rs"]
 mod storm;
 #[path = "lab_slurm/topology.rs"]

@@ -6,6 +6,8 @@
 
 #[path = "sweep/together.rs"]
 mod together;
+#[path = "sweep/unwell.rs"]
+mod unwell;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,6 +47,10 @@ const PRINTS: &str = "nvbandwidth Version: v0.8\nBuilt from Git version: v0.8\n\
     memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n\
     \u{20}          0         1\n 0       N/A    391.37\n 1    390.85       N/A\n\n\
     SUM device_to_device_memcpy_read_ce 782.22\n";
+
+/// A launcher that runs the command here and notes whom it was for.
+const LAUNCH: &str = "node=$1; shift; cd \"$SWEEP_PLACE\"; echo $node >> started\n\
+    NODE=$node exec \"$@\"";
 
 /// A folder of its own in which the program runs.
 struct Place {
@@ -494,153 +500,4 @@ fn a_simulated_run_goes_on_without_its_scenario_file_and_configuration() {
     assert_eq!(resumed.status.code(), Some(3), "{}", stderr(&resumed));
     assert_eq!(state(&folder), "complete");
     no_reading_is_repeated(&folder);
-}
-
-/// A launcher that runs the command here and notes whom it was for.
-const LAUNCH: &str = "node=$1; shift; cd \"$SWEEP_PLACE\"; echo $node >> started\n\
-    NODE=$node exec \"$@\"";
-
-#[test]
-fn an_interrupt_while_workers_are_started_ends_the_run_at_once() {
-    let launch = format!("echo $1 >> \"$SWEEP_PLACE/called\"\n[ $1 = n1 ] && sleep 600\n{LAUNCH}");
-    let place = Place::fakes("n[1-3]", &launch, 500, &[("first", "cat output")]);
-    let child = place.start(&["audit", "--config", "fabricgate.toml"]);
-    wait_for("the calls", || (count(place.dir.path(), "called") == 3).then_some(()));
-    interrupt(&child);
-    let output = ended(child);
-    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
-    let folder = place.folder();
-    assert_eq!((state(&folder).as_str(), count(&folder, "results.jsonl")), ("partial", 0));
-    let said = verdicts(&folder);
-    assert_eq!(unknown(&said, "first on n2"), "not run: the run ended before");
-    assert!(nodes(&said).values().all(|(outcome, _)| outcome == "unknown"));
-    place.nothing_is_left_running();
-}
-
-/// A tool that ignores being asked to end on node n2, and prints elsewhere.
-const STUBBORN: &str = "[ $NODE = n2 ] && { trap '' TERM INT; touch begun; \
-    while :; do sleep 1; done; }\ncat output";
-
-#[test]
-fn a_second_interrupt_does_not_wait_for_tools_that_ignore_the_first() {
-    let place = Place::fakes("n[1-3]", LAUNCH, 60, &[("stubborn", STUBBORN)]);
-    let child = place.start(&["audit", "--config", "fabricgate.toml"]);
-    let folder = wait_for("the tools", || {
-        let folder = place.folder_in("runs")?;
-        (place.path("begun").exists() && count(&folder, "results.jsonl") == 2).then_some(folder)
-    });
-
-    // Nobody else may write into it meanwhile, nor change it.
-    let before = fs::read(folder.join("run.json")).expect("there");
-    let shown = folder.display().to_string();
-    let other = place.configured(&["audit", "--resume", &shown]);
-    assert_eq!(other.status.code(), Some(5), "{}", stderr(&other));
-    assert!(stderr(&other).contains("another fabricgate is at work"), "{}", stderr(&other));
-    assert_eq!(fs::read(folder.join("run.json")).expect("there"), before);
-
-    interrupt(&child);
-    // Two signals at once would be one.
-    std::thread::sleep(Duration::from_millis(500));
-    interrupt(&child);
-    let output = ended(child);
-    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
-    assert!(stderr(&output).contains("killing what runs"), "{}", stderr(&output));
-    assert_eq!(state(&folder), "partial");
-    place.nothing_is_left_running();
-    assert_eq!(place.run(&["report", &shown]).status.code(), Some(0));
-    let said = verdicts(&folder);
-    let why = unknown(&said, "stubborn on n2");
-    assert!(why == "not run: the run ended before" || why == "the run was interrupted", "{why}");
-}
-
-/// A tool that kills the worker which started it, once, on node n2.
-const MURDEROUS: &str = "if [ $NODE = n2 ] && [ ! -e killed ]; then\n touch killed; p=$PPID\n \
-    until tr '\\0' ' ' < /proc/$p/cmdline | grep -q 'node worker'; do\n  \
-    p=$(sed 's/.*) . \\([0-9]*\\) .*/\\1/' /proc/$p/stat)\n done\n kill -9 $p; sleep 60\nfi\n\
-    cat output";
-
-#[test]
-fn a_worker_that_is_killed_is_started_once_more_and_the_sweep_goes_on() {
-    let probes = [("first", MURDEROUS), ("second", "cat output")];
-    let place = Place::fakes("n[1-3]", LAUNCH, 60, &probes);
-    let output = place.configured(&["audit"]);
-    let folder = place.folder();
-    let said = verdicts(&folder);
-    let why = unknown(&said, "first on n2");
-    assert!(why.starts_with("the worker ended"), "{why}");
-    let unknown = said["unknown"].as_array().expect("a list");
-    for what in ["second on n2", "first on n1", "second on n3"] {
-        assert!(unknown.iter().all(|u| u["what"] != what), "{what} came back: {unknown:#?}");
-    }
-    assert_eq!(nodes(&said)["n2"].0, "unknown");
-    assert_eq!(state(&folder), "complete", "{}", stderr(&output));
-    let mut started: Vec<String> = fs::read_to_string(place.path("started"))
-        .expect("noted")
-        .lines()
-        .map(str::to_owned)
-        .collect();
-    started.sort();
-    assert_eq!(started, ["n1", "n2", "n2", "n3"]);
-    place.nothing_is_left_running();
-}
-
-/// Workers of many kinds: only those of n2 and n5 are good ones.
-const ODD_WORKERS: &str = r#"node=$1; shift; cd "$SWEEP_PLACE"
-case $node in
- n1) echo '{"type":"hello","protocol":99,"version":"9.9.9","news":[]}'; sleep 60 ;;
- n2) echo 'Welcome to n2.'; echo 'Do not {"type": "feed"} the fans.' ;;
- n3) yes '%%% 0xdeadbeef {' ;;
- n4) sleep 60 ;;
- n6) echo 'fabricgate: command not found' >&2; exit 127 ;;
- n7) head -c 3000000 /dev/zero; sleep 60 ;;
-esac
-NODE=$node exec "$@""#;
-
-#[test]
-fn workers_that_are_none_leave_their_node_unknown_and_stop_nobody_else() {
-    let place = Place::fakes("n[1-7]", ODD_WORKERS, 10, &[("first", "cat output")]);
-    let output = place.configured(&["audit"]);
-    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
-    let said = verdicts(&place.folder());
-    let says = |node: &str, part: &str| {
-        let why = unknown(&said, &format!("first on {node}"));
-        assert!(why.starts_with("not reached: ") && why.contains(part), "{node}: {why}");
-        assert_eq!(nodes(&said)[node].0, "unknown");
-    };
-    says("n1", "fabricgate 9.9.9 speaks protocol 99");
-    says("n3", "none of them a worker's greeting");
-    says("n4", "no worker answered within 10 s");
-    says("n6", "exit code 127: the tool was not found; its last words: fabricgate: command not");
-    says("n7", "a line of more than");
-    let unknown = said["unknown"].as_array().expect("a list");
-    for what in ["first on n2", "first on n5"] {
-        assert!(unknown.iter().all(|u| u["what"] != what), "{what} came back: {unknown:#?}");
-    }
-    place.nothing_is_left_running();
-}
-
-#[test]
-fn a_node_that_was_not_reached_is_tried_again_when_the_run_is_resumed() {
-    let launch = format!("[ $1 = n1 ] && [ ! -e \"$SWEEP_PLACE/up\" ] && exit 255\n{LAUNCH}");
-    let slow = "[ $NODE = n3 ] && [ ! -e up ] && { touch begun; sleep 100; }\ncat output";
-    let place = Place::fakes("n[1-3]", &launch, 60, &[("slow", slow)]);
-    let child = place.start(&["audit", "--config", "fabricgate.toml"]);
-    let folder = wait_for("the tools", || {
-        let folder = place.folder_in("runs")?;
-        (place.path("begun").exists() && count(&folder, "results.jsonl") == 2).then_some(folder)
-    });
-    interrupt(&child);
-    let output = ended(child);
-    assert_eq!(output.status.code(), Some(5), "n1 is out of reach: {}", stderr(&output));
-    assert!(unknown(&verdicts(&folder), "slow on n1").contains("exit code 255"));
-    assert_eq!(unknown(&verdicts(&folder), "slow on n3"), "the run was interrupted");
-    place.put("up", "");
-    place.configured(&["audit", "--resume", &folder.display().to_string()]);
-    let said = verdicts(&folder);
-    let unknown = said["unknown"].as_array().expect("a list");
-    let missing = |u: &&Value| u["what"].as_str().is_some_and(|what| what.starts_with("slow on"));
-    assert_eq!(unknown.iter().find(missing), None);
-    assert_eq!(state(&folder), "complete");
-    let of_n2 = lines(&folder, "results.jsonl").iter().filter(|l| l["nodes"][0] == "n2").count();
-    assert_eq!(of_n2, 1, "what came back is not repeated");
 }

@@ -1,6 +1,7 @@
 //! What rounds come to together.
 
 use super::*;
+use crate::act::stops::tests;
 use crate::act::stops::tests::held;
 use crate::model::acceptance::Asked;
 use crate::model::acceptance::SoakDone;
@@ -8,27 +9,10 @@ use crate::model::trend::Part;
 use crate::model::unit::Unit;
 
 fn round(number: u32, outcome: Outcome) -> BurnInRound {
-    BurnInRound {
-        round: number,
-        run: format!("run{number}"),
-        seed: 0,
-        began: String::new(),
-        ended: Some("then".to_owned()),
-        minutes: 1.0,
-        outcome: Some(outcome),
-        soaked_minutes: 0.0,
-        set_aside: false,
-        claims_digest: None,
-        thresholds_digest: None,
-        nodes: vec![NodeRound {
-            node: "n1".into(),
-            outcome,
-            reason: "its reason".to_owned(),
-            boot_id: Some("boot".to_owned()),
-            gpus: Vec::new(),
-            rebooted: false,
-        }],
-    }
+    let mut round = BurnInRound { minutes: 1.0, ..tests::round(number, outcome) };
+    round.nodes[0].reason = "its reason".to_owned();
+    round.nodes[0].boot_id = Some("boot".to_owned());
+    round
 }
 
 fn concluded(

@@ -13,9 +13,7 @@ mod mix;
 mod outages;
 mod survey;
 
-pub use advice::Costs;
 pub use advice::Ranking;
-pub use advice::Remedy;
 pub use advice::crossings;
 pub use advice::rank;
 pub use mix::Mix;
@@ -58,13 +56,6 @@ pub fn price(nodes: u32, out: u32, mix: &Mix, unavailable: f64) -> f64 {
 /// node's drain costs: `price * (1 - degradation) / (exposed * degradation)`.
 pub fn break_even(price: f64, degradation: f64, exposed: f64) -> f64 {
     price * (1.0 - degradation) / (exposed * degradation)
-}
-
-/// What a gang of this many nodes loses, in nodes, by a node in it that has
-/// lost this share of its rate, where this share of a step waits for it. All
-/// wait for the slowest.
-pub fn loss(gang: f64, degradation: f64, exposed: f64) -> f64 {
-    gang * exposed * degradation / (1.0 - degradation)
 }
 
 #[cfg(test)]

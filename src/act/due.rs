@@ -265,4 +265,4 @@ fn covers(profile: Profile, other: Profile) -> bool {
 
 #[cfg(test)]
 #[path = "due/tests.rs"]
-mod tests;
+pub(crate) mod tests;

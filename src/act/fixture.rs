@@ -32,7 +32,6 @@ use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
-use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 
 /// The present, in seconds since 1970.
@@ -86,16 +85,8 @@ impl World {
             detectable: None,
         };
         let live = Live { nodes: all.iter().map(idle).collect(), troubles: Vec::new() };
-        let verdicts = Verdicts {
-            format: VERDICTS_FORMAT.to_owned(),
-            platform: None,
-            thresholds_digest: String::new(),
-            outcome: Outcome::Pass,
-            findings: Vec::new(),
-            nodes: all.iter().map(pass).collect(),
-            unknown: Vec::new(),
-            notes: Vec::new(),
-        };
+        let verdicts =
+            Verdicts { nodes: all.iter().map(pass).collect(), ..Verdicts::empty(Outcome::Pass) };
         let run = RunSeen {
             id: "run2".to_owned(),
             profile: "recertify".to_owned(),
@@ -274,19 +265,11 @@ pub(super) fn finding(node: &str, class: &str, outcome: Outcome, ratio: f64) -> 
     let mut locus = Locus::of(LocusKind::Gpu);
     locus.node = Some(NodeName::from(node));
     Finding {
-        id: format!("{class}-{node}"),
-        outcome,
-        class: class.to_owned(),
-        locus,
-        measured: None,
-        expected: None,
-        unit: None,
         ratio: Some(ratio),
         confirmed: true,
-        detectable: None,
         rule: "r".to_owned(),
         summary: "too slow".to_owned(),
-        evidence: Vec::new(),
+        ..Finding::new(format!("{class}-{node}"), outcome, class, locus)
     }
 }
 
@@ -300,11 +283,7 @@ pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: 
         stamp,
         run: "run1".to_owned(),
         action: Action {
-            kind: ActionKind::Drain,
-            node: node.clone(),
             domain: fleet.domain_of(&node).map(|d| d.name.clone()),
-            leaf: None,
-            command: Vec::new(),
             reason: reason::write("run1", class, 3),
             mark: Some(Mark {
                 outcome,
@@ -315,11 +294,9 @@ pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: 
                 boot_id: None,
                 domain: None,
             }),
-            device: None,
             findings: vec![format!("{class}-{node}")],
             ratio: Some(ratio),
-            price: None,
-            why: String::new(),
+            ..Action::new(ActionKind::Drain, node.clone())
         },
         before: LiveNode { booted: Some(NOW - 90_000), ..LiveNode::new(node, &["IDLE"]) },
         clean: Vec::new(),

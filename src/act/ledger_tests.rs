@@ -8,12 +8,6 @@ use crate::model::verdict::Outcome;
 
 fn action(kind: ActionKind, node: &str) -> Action {
     Action {
-        kind,
-        node: node.into(),
-        domain: None,
-        leaf: None,
-        command: Vec::new(),
-        reason: String::new(),
         mark: Some(Mark {
             outcome: Outcome::Failed,
             class: Some("nvlink-low".to_owned()),
@@ -23,11 +17,7 @@ fn action(kind: ActionKind, node: &str) -> Action {
             boot_id: None,
             domain: None,
         }),
-        device: None,
-        findings: Vec::new(),
-        ratio: None,
-        price: None,
-        why: String::new(),
+        ..Action::new(kind, node)
     }
 }
 

@@ -25,7 +25,6 @@ use super::situation::RunSeen;
 use super::situation::Situation;
 use super::suspects;
 use crate::measure::text::clean;
-use crate::model::action::ACTIONS_FORMAT;
 use crate::model::action::Action;
 use crate::model::action::ActionPlan;
 use crate::model::action::Withheld;
@@ -309,14 +308,7 @@ pub fn propose(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
     }
     returned(situation, policy, &mut actions, &mut withheld);
     actions.sort_by(|a, b| (&a.node, a.kind).cmp(&(&b.node, b.kind)));
-    ActionPlan {
-        format: ACTIONS_FORMAT.to_owned(),
-        dry_run: true,
-        frozen: frozen.or(unusable),
-        actions,
-        withheld,
-        records: Vec::new(),
-    }
+    ActionPlan { frozen: frozen.or(unusable), withheld, ..ActionPlan::of(actions) }
 }
 
 /// Releases and certificates beside the drains: no breaker and no freeze stops

@@ -361,18 +361,8 @@ impl<'a> Proposal<'a> {
     /// An action of which nothing is said yet but what, where and on whom.
     fn action(&self, kind: ActionKind, node: &NodeName) -> Action {
         Action {
-            kind,
-            node: node.clone(),
             domain: self.domains.get(node).map(|domain| (*domain).clone()),
-            leaf: None,
-            command: Vec::new(),
-            reason: String::new(),
-            mark: None,
-            device: None,
-            findings: Vec::new(),
-            ratio: None,
-            price: None,
-            why: String::new(),
+            ..Action::new(kind, node.clone())
         }
     }
 }

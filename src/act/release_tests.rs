@@ -11,7 +11,6 @@ use crate::act::ledger::Ledger;
 use crate::act::ledger::Tripped;
 use crate::model::claims::Claims;
 use crate::model::journal::Stamp;
-use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 
 const HOUR: i64 = 3_600;
@@ -36,16 +35,7 @@ impl World {
     /// A complete recertify, made an hour ago.
     fn new() -> Self {
         Self {
-            verdicts: Verdicts {
-                format: VERDICTS_FORMAT.to_owned(),
-                platform: None,
-                thresholds_digest: String::new(),
-                outcome: Outcome::Pass,
-                findings: Vec::new(),
-                nodes: Vec::new(),
-                unknown: Vec::new(),
-                notes: Vec::new(),
-            },
+            verdicts: Verdicts::empty(Outcome::Pass),
             fleet: Claims::default(),
             run: run("recertify", NOW - HOUR),
             live: Some(Live::default()),
@@ -70,18 +60,9 @@ impl World {
             stamp: Stamp { at: rfc3339(DRAINED), unix: DRAINED, ..Stamp::default() },
             run: "bad-run".to_owned(),
             action: Action {
-                kind: ActionKind::Drain,
-                node: node.into(),
-                domain: None,
-                leaf: None,
-                command: Vec::new(),
                 reason: "fabricgate:bad-run:nvlink-low e1".to_owned(),
-                mark: None,
-                device: None,
                 findings: vec!["the-finding".to_owned()],
-                ratio: None,
-                price: None,
-                why: String::new(),
+                ..Action::new(ActionKind::Drain, node)
             },
             before,
             clean: clean

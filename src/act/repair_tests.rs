@@ -5,7 +5,6 @@ use crate::model::trend::PartKind;
 use crate::model::unit::Unit;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
-use crate::model::verdict::VERDICTS_FORMAT;
 
 fn node(outcome: Outcome) -> NodeVerdict {
     NodeVerdict {
@@ -37,31 +36,8 @@ fn read(gpu: u32, difference: Difference) -> Compared {
 
 fn told(before: Outcome, after: Outcome, parts: Vec<Compared>, changes: &[Changed]) -> String {
     let locus = Locus { node: Some("n1".into()), gpu: Some(2), ..Locus::of(LocusKind::Gpu) };
-    let found = [Finding {
-        id: "x".to_owned(),
-        outcome: before,
-        class: "nvlink-low".to_owned(),
-        locus,
-        measured: None,
-        expected: None,
-        unit: None,
-        ratio: None,
-        confirmed: true,
-        detectable: None,
-        rule: String::new(),
-        summary: String::new(),
-        evidence: Vec::new(),
-    }];
-    let verdicts = Verdicts {
-        format: VERDICTS_FORMAT.to_owned(),
-        platform: None,
-        thresholds_digest: String::new(),
-        outcome: after,
-        findings: Vec::new(),
-        nodes: vec![node(after)],
-        unknown: Vec::new(),
-        notes: Vec::new(),
-    };
+    let found = [Finding { confirmed: true, ..Finding::new("x", before, "nvlink-low", locus) }];
+    let verdicts = Verdicts { nodes: vec![node(after)], ..Verdicts::empty(after) };
     let comparison = Comparison {
         before: "a".to_owned(),
         before_created: String::new(),

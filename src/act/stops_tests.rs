@@ -8,9 +8,9 @@ use crate::model::acceptance::NodeAcceptance;
 use crate::model::acceptance::NodeRound;
 use crate::model::verdict::Locus;
 use crate::model::verdict::NodeVerdict;
-use crate::model::verdict::VERDICTS_FORMAT;
 
-fn round(number: u32, outcome: Outcome) -> BurnInRound {
+/// A round of one node that came to its end.
+pub(crate) fn round(number: u32, outcome: Outcome) -> BurnInRound {
     BurnInRound {
         round: number,
         run: format!("run{number}"),
@@ -179,16 +179,7 @@ fn verdicts(nodes: &[(&str, Outcome)], findings: Vec<Finding>) -> Verdicts {
         reason: "why".to_owned(),
         detectable: None,
     });
-    Verdicts {
-        format: VERDICTS_FORMAT.to_owned(),
-        platform: None,
-        thresholds_digest: String::new(),
-        outcome: Outcome::Failed,
-        findings,
-        nodes: nodes.collect(),
-        unknown: Vec::new(),
-        notes: Vec::new(),
-    }
+    Verdicts { findings, nodes: nodes.collect(), ..Verdicts::empty(Outcome::Failed) }
 }
 
 fn claims() -> Claims {
@@ -218,19 +209,13 @@ fn many_bad_nodes_of_a_domain_and_a_doubted_instrument_freeze_that_domain_only()
     assert_eq!(frozen.len(), 4);
     assert!(frozen.iter().all(|(node, rule)| node.starts_with('n') && *rule == StopRule::Frozen));
     let doubted = Finding {
-        id: String::new(),
-        outcome: Outcome::Unknown,
-        class: "noisy-everywhere".to_owned(),
-        locus: Locus { domain: Some("e".into()), ..Locus::of(LocusKind::Instrument) },
-        measured: None,
-        expected: None,
-        unit: None,
-        ratio: None,
-        confirmed: false,
-        detectable: None,
-        rule: String::new(),
         summary: "noise".to_owned(),
-        evidence: Vec::new(),
+        ..Finding::new(
+            "",
+            Outcome::Unknown,
+            "noisy-everywhere",
+            Locus { domain: Some("e".into()), ..Locus::of(LocusKind::Instrument) },
+        )
     };
     let one = out_of(&verdicts(&[("n1", Outcome::Pass)], vec![doubted]), &[]);
     assert_eq!(one, [("m1".to_owned(), StopRule::Frozen)]);

@@ -8,7 +8,6 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
-use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::words;
 
 fn claims(domains: usize, nodes: usize) -> Claims {
@@ -26,33 +25,15 @@ fn finding(kind: LocusKind, node: &str, outcome: Outcome, ratio: f64) -> Finding
     let mut locus = Locus::of(kind);
     locus.node = Some(NodeName::from(node));
     Finding {
-        id: format!("id-{node}"),
-        outcome,
-        class: "nvlink-low".to_owned(),
-        locus,
-        measured: None,
-        expected: None,
-        unit: None,
         ratio: Some(ratio),
-        confirmed: false,
-        detectable: None,
         rule: "r".to_owned(),
         summary: "too slow".to_owned(),
-        evidence: Vec::new(),
+        ..Finding::new(format!("id-{node}"), outcome, "nvlink-low", locus)
     }
 }
 
 fn verdicts(findings: Vec<Finding>) -> Verdicts {
-    Verdicts {
-        format: VERDICTS_FORMAT.to_owned(),
-        platform: None,
-        thresholds_digest: String::new(),
-        outcome: Outcome::Degraded,
-        findings,
-        nodes: Vec::new(),
-        unknown: Vec::new(),
-        notes: Vec::new(),
-    }
+    Verdicts { findings, ..Verdicts::empty(Outcome::Degraded) }
 }
 
 fn plan(claims: &Claims, findings: Vec<Finding>) -> ActionPlan {

@@ -183,8 +183,7 @@ mod tests {
     }
 
     fn drain() -> Change {
-        let reason = "fabricgate:r1:nvlink-low e7".to_owned();
-        Change { state: Some(StateChange::Drain { reason }), ..Change::default() }
+        Change::drain("fabricgate:r1:nvlink-low e7")
     }
 
     #[test]

@@ -355,18 +355,14 @@ pub fn code(plan: &ActionPlan) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::action::ACTIONS_FORMAT;
 
     #[test]
     fn what_is_not_certified_is_told_once_and_is_no_refusal() {
         let audit = Withheld::new("certificates", "an audit measures too little to certify");
         let mut plan = ActionPlan {
-            format: ACTIONS_FORMAT.to_owned(),
             dry_run: false,
-            frozen: None,
-            actions: Vec::new(),
             withheld: vec![audit.clone()],
-            records: Vec::new(),
+            ..ActionPlan::of(Vec::new())
         };
         let disk = Withheld::new("certificates", "none is issued: no space left on device");
         tell_withheld(&mut plan, vec![audit.clone(), disk.clone()]);

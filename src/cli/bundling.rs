@@ -23,7 +23,6 @@ use crate::model::run::Run;
 use crate::model::trend::PartKind;
 use crate::model::trend::Trend;
 use crate::model::verdict::Outcome;
-use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 use crate::record::State;
 use crate::record::archive;
@@ -135,16 +134,7 @@ fn case(order: &Order<'_>, salvage: Salvage, facts: Option<NodeFacts>) -> Result
     let Salvage { record, claims, verdicts, cells, results, machines, recordings, missing } =
         salvage;
     let judged = verdicts.is_some();
-    let verdicts = verdicts.unwrap_or_else(|| Verdicts {
-        format: VERDICTS_FORMAT.to_owned(),
-        platform: None,
-        thresholds_digest: String::new(),
-        outcome: Outcome::Unknown,
-        findings: Vec::new(),
-        nodes: Vec::new(),
-        unknown: Vec::new(),
-        notes: Vec::new(),
-    });
+    let verdicts = verdicts.unwrap_or_else(|| Verdicts::empty(Outcome::Unknown));
     let case = Case {
         node: NodeName::from(order.node),
         run: Run { info: record.info, claims, cells, verdicts, actions: None },

@@ -169,6 +169,60 @@ struct ProbesSection {
     own: bool,
 }
 
+impl ProbesSection {
+    /// How often each measurement is taken, and how often at most.
+    fn readings(&self) -> Result<(u32, u32), Mistake> {
+        let within = |key: &str, said: &Option<Spanned<u32>>, least: u32, unsaid: u32| match said {
+            Some(n) if !(least..=100).contains(n.get_ref()) => {
+                let message = format!("{key} {}, expected {least} to 100", n.get_ref());
+                Err((n.span().start, message))
+            }
+            Some(n) => Ok(*n.get_ref()),
+            None => Ok(unsaid),
+        };
+        let readings = within("readings", &self.readings, 1, 1)?;
+        let most = readings.max(MOST_READINGS);
+        Ok((readings, within("most_readings", &self.most_readings, readings, most)?))
+    }
+
+    /// The probes that it names, of all in force; `None` where it names none.
+    fn named(&self, catalog: &Catalog) -> Result<Option<Vec<Probe>>, Mistake> {
+        let Some(names) = &self.run else { return Ok(None) };
+        if names.is_empty() {
+            return Err((0, "probes.run is empty: nothing would be measured".to_owned()));
+        }
+        let mut probes: Vec<Probe> = Vec::new();
+        for name in names {
+            let at = name.span().start;
+            let Some(probe) = catalog.get(name.get_ref()) else {
+                let (name, known) = (name.get_ref(), catalog.names());
+                return Err((at, format!("there is no probe {name:?}, expected one of: {known}")));
+            };
+            if probes.iter().any(|known| known.name == probe.name) {
+                let message = format!("probe {:?} is named twice; see readings", probe.name);
+                return Err((at, message));
+            }
+            probes.push(probe.clone());
+        }
+        Ok(Some(probes))
+    }
+}
+
+/// What may be done about nodes, where nodes are reached this way.
+fn policy(said: Option<Spanned<Policy>>, launcher: &Launcher) -> Result<Policy, Mistake> {
+    let Some(policy) = said else { return Ok(Policy::default()) };
+    let at = policy.span().start;
+    let policy = policy.into_inner();
+    policy.check().map_err(|message| (at, message))?;
+    let asks_hami = acting::pods(launcher).is_some_and(|it| it.gpus == Gpus::DevicePlugin);
+    if policy.device == Devices::Hami && asks_hami {
+        let why = "device = \"hami\" with pods that ask a device plugin for GPUs: the one \
+                   that is out would never be measured again, and so never come back";
+        return Err((at, why.to_owned()));
+    }
+    Ok(policy)
+}
+
 /// Where claims come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -272,21 +326,19 @@ pub fn read_text(path: &Path) -> Result<String, Failure> {
 fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Failure> {
     let read: File =
         toml::from_str(text).map_err(|e| Failure::usage(TextError::toml(name, text, &e)))?;
-    let wrong =
-        |offset: usize, message: String| Failure::usage(TextError::at(name, text, offset, message));
+    let mistake = |(at, what): Mistake| Failure::usage(TextError::at(name, text, at, what));
     let files = match read.claims {
         Some(ClaimsFiles::One(file)) => vec![base.join(file)],
         Some(ClaimsFiles::Many(files)) => files.iter().map(|file| base.join(file)).collect(),
         None => Vec::new(),
     };
-    let wanted = read.sources.wanted(files, base).map_err(|(at, message)| wrong(at, message))?;
+    let wanted = read.sources.wanted(files, base).map_err(&mistake)?;
     let scontrol = wanted.slurm.as_ref().map(|slurm| slurm.scontrol.as_slice());
     let Reach { launcher, parallel, worker, connect } = match read.launcher {
         None => Reach::default(),
         Some(section) => {
             let at = section.span().start;
-            launcher::reach(section.into_inner(), at, base, scontrol)
-                .map_err(|(at, message)| wrong(at, message))?
+            launcher::reach(section.into_inner(), at, base, scontrol).map_err(&mistake)?
         }
     };
     let gate = match read.gate {
@@ -294,7 +346,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         Some(section) => {
             let at = section.span().start;
             let gate = gating::gate(section.into_inner(), at, base, &wanted);
-            Some(gate.map_err(|(at, message)| wrong(at, message))?)
+            Some(gate.map_err(&mistake)?)
         }
     };
     let claims = match (wanted.is_nobody(), &launcher) {
@@ -303,80 +355,22 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         (true, Launcher::Replay { run }) => Source::Run(run.clone()),
         (true, _) => {
             let message = "claims is missing, expected the name of a claims file, or [sources]";
-            return Err(wrong(0, message.to_owned()));
+            return Err(mistake((0, message.to_owned())));
         }
     };
-    let confirm = confirm(&read.confirm, &launcher).map_err(|(at, message)| wrong(at, message))?;
-    let readings = match &read.probes.readings {
-        Some(n) if !(1..=100).contains(n.get_ref()) => {
-            let message = format!("readings {}, expected 1 to 100", n.get_ref());
-            return Err(wrong(n.span().start, message));
-        }
-        Some(n) => *n.get_ref(),
-        None => 1,
-    };
-    let most_readings = match &read.probes.most_readings {
-        Some(n) if !(readings..=100).contains(n.get_ref()) => {
-            let message = format!("most_readings {}, expected {readings} to 100", n.get_ref());
-            return Err(wrong(n.span().start, message));
-        }
-        Some(n) => *n.get_ref(),
-        None => readings.max(MOST_READINGS),
-    };
-    let catalog = probes_in_force(read.probes.dir.map(|dir| base.join(dir)).as_deref())?;
-    let probes = match &read.probes.run {
-        None => None,
-        Some(names) if names.is_empty() => {
-            return Err(wrong(0, "probes.run is empty: nothing would be measured".to_owned()));
-        }
-        Some(names) => {
-            let mut probes = Vec::new();
-            for name in names {
-                let Some(probe) = catalog.get(name.get_ref()) else {
-                    let message = format!(
-                        "there is no probe {:?}, expected one of: {}",
-                        name.get_ref(),
-                        catalog.names()
-                    );
-                    return Err(wrong(name.span().start, message));
-                };
-                if probes.iter().any(|p: &Probe| p.name == probe.name) {
-                    let message = format!("probe {:?} is named twice; see readings", probe.name);
-                    return Err(wrong(name.span().start, message));
-                }
-                probes.push(probe.clone());
-            }
-            Some(probes)
-        }
-    };
-    let policy = match read.policy {
-        None => Policy::default(),
-        Some(policy) => {
-            let at = policy.span().start;
-            let policy = policy.into_inner();
-            policy.check().map_err(|message| wrong(at, message))?;
-            let asks_hami = acting::pods(&launcher).is_some_and(|it| it.gpus == Gpus::DevicePlugin);
-            if policy.device == Devices::Hami && asks_hami {
-                let why = "device = \"hami\" with pods that ask a device plugin for GPUs: the one \
-                           that is out would never be measured again, and so never come back";
-                return Err(wrong(at, why.to_owned()));
-            }
-            policy
-        }
-    };
-    let watch = watching::watching(read.watch, &policy, gate.as_ref())
-        .map_err(|(at, message)| wrong(at, message))?;
-    let certificates = certifying::certifying(read.certificates, base)
-        .map_err(|(at, message)| wrong(at, message))?;
-    let burn_in =
-        burning::burning(read.burn_in, &catalog).map_err(|(at, message)| wrong(at, message))?;
-    let metrics =
-        metering::metering(read.metrics, base).map_err(|(at, message)| wrong(at, message))?;
-    let audit = auditing::auditing(&read.audit).map_err(|(at, message)| wrong(at, message))?;
-    let history =
-        keeping::keeping(read.history, base).map_err(|(at, message)| wrong(at, message))?;
+    let confirm = confirm(&read.confirm, &launcher).map_err(&mistake)?;
+    let (readings, most_readings) = read.probes.readings().map_err(&mistake)?;
+    let catalog = probes_in_force(read.probes.dir.as_ref().map(|dir| base.join(dir)).as_deref())?;
+    let probes = read.probes.named(&catalog).map_err(&mistake)?;
+    let policy = policy(read.policy, &launcher).map_err(&mistake)?;
+    let watch = watching::watching(read.watch, &policy, gate.as_ref()).map_err(&mistake)?;
+    let certificates = certifying::certifying(read.certificates, base).map_err(&mistake)?;
+    let burn_in = burning::burning(read.burn_in, &catalog).map_err(&mistake)?;
+    let metrics = metering::metering(read.metrics, base).map_err(&mistake)?;
+    let audit = auditing::auditing(&read.audit).map_err(&mistake)?;
+    let history = keeping::keeping(read.history, base).map_err(&mistake)?;
     let notify = read.notify.map(|section| notifying::notifying(section, base)).transpose();
-    let notify = notify.map_err(|(at, message)| wrong(at, message))?;
+    let notify = notify.map_err(&mistake)?;
     let mut config = Config {
         path: path.to_owned(),
         claims,

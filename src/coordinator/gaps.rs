@@ -145,15 +145,9 @@ mod tests {
     use crate::coordinator::fixture;
     use crate::coordinator::fixture::WELL;
     use crate::model::raw::Ending;
-    use crate::model::verdict::VERDICTS_FORMAT;
 
     fn verdicts(outcome: Outcome) -> Verdicts {
         Verdicts {
-            format: VERDICTS_FORMAT.to_owned(),
-            platform: None,
-            thresholds_digest: String::new(),
-            outcome,
-            findings: Vec::new(),
             nodes: vec![NodeVerdict {
                 node: "n2".into(),
                 domain: None,
@@ -161,8 +155,7 @@ mod tests {
                 reason: "as judged".to_owned(),
                 detectable: None,
             }],
-            unknown: Vec::new(),
-            notes: Vec::new(),
+            ..Verdicts::empty(outcome)
         }
     }
 

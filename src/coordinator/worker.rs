@@ -3,6 +3,8 @@
 //!
 //! What travels is in `model::worker`. Nothing here knows what is measured.
 
+mod greeting;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -15,12 +17,15 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio::time::timeout;
 use tokio::time::timeout_at;
+
+use greeting::NoGreeting;
+use greeting::greeting;
+use greeting::with_last_words;
 
 use crate::exec::CAPTURE;
 use crate::exec::Stream;
@@ -36,7 +41,6 @@ use crate::model::raw::Ending;
 use crate::model::worker::Done;
 use crate::model::worker::Environment;
 use crate::model::worker::FromWorker;
-use crate::model::worker::Hello;
 use crate::model::worker::Order;
 use crate::model::worker::PROTOCOL;
 use crate::model::worker::Stream as Which;
@@ -482,64 +486,6 @@ fn order_of(answer: &FromWorker) -> Option<u64> {
         | FromWorker::Refused { id, .. } => Some(*id),
         FromWorker::Done(done) => Some(done.id),
         FromWorker::Hello(_) | FromWorker::Fault { .. } => None,
-    }
-}
-
-/// Why there was no greeting.
-#[derive(Debug)]
-enum NoGreeting {
-    /// It said no more, and how it ended tells why.
-    Ended,
-    /// What it said, or how, tells why.
-    Said(String),
-}
-
-/// What the greetings of all protocols have in common.
-#[derive(Debug, Deserialize)]
-struct AnyHello {
-    #[serde(rename = "type")]
-    kind: String,
-    protocol: u32,
-    #[serde(default)]
-    version: String,
-}
-
-/// The first line that is a greeting. Shells and banners may speak before.
-async fn greeting(output: &mut Output) -> Result<Hello, NoGreeting> {
-    let said = |why| Err(NoGreeting::Said(why));
-    for _ in 0..NOISE {
-        let line = match output.next_line().await {
-            Ok(Some(line)) => line,
-            Ok(None) => return Err(NoGreeting::Ended),
-            Err(error) => return said(format!("what it says is no greeting: {error}")),
-        };
-        // The rest of a line of another protocol may be anything.
-        if let Ok(other) = serde_json::from_slice::<AnyHello>(&line)
-            && other.kind == "hello"
-            && other.protocol != PROTOCOL
-        {
-            return said(format!(
-                "its fabricgate {} speaks protocol {} and this one, {}, speaks {PROTOCOL}: \
-                 install the same version on the nodes",
-                other.version,
-                other.protocol,
-                env!("CARGO_PKG_VERSION")
-            ));
-        }
-        match serde_json::from_slice(&line) {
-            Ok(FromWorker::Hello(hello)) => return Ok(*hello),
-            Ok(FromWorker::Fault { why }) => return said(why),
-            _ => {}
-        }
-    }
-    said(format!("{NOISE} lines and none of them a worker's greeting"))
-}
-
-/// A reason, and the last line of standard error that says anything.
-fn with_last_words(why: String, stderr: &str) -> String {
-    match last_words(stderr.as_bytes()) {
-        Some(words) => format!("{why}; its last words: {words}"),
-        None => why,
     }
 }
 

@@ -16,7 +16,6 @@ use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
-use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 use crate::thresholds::builtin;
 
@@ -54,14 +53,10 @@ pub(super) fn racks() -> Run {
         detectable: Some(0.02),
     };
     let verdicts = Verdicts {
-        format: VERDICTS_FORMAT.to_owned(),
         platform: Some("gb200-nvl72".to_owned()),
         thresholds_digest: "249a111973fe8dff".to_owned(),
-        outcome: Outcome::Pass,
-        findings: Vec::new(),
         nodes: nodes.iter().map(verdict).collect(),
-        unknown: Vec::new(),
-        notes: Vec::new(),
+        ..Verdicts::empty(Outcome::Pass)
     };
     let info = RunInfo {
         id: "20260304-050607-abcdef".to_owned(),
@@ -115,19 +110,10 @@ pub(super) fn find(
     let rail = rail.map(str::to_owned);
     let locus = Locus { node: Some(node.clone()), gpu, rail, ..Locus::of(kind) };
     run.verdicts.findings.push(Finding {
-        id: format!("fg-{class}-{node}"),
-        outcome,
-        class: class.to_owned(),
-        locus,
-        measured: None,
-        expected: None,
-        unit: None,
-        ratio: None,
         confirmed: true,
-        detectable: None,
         rule: "made up".to_owned(),
         summary: "made up".to_owned(),
-        evidence: Vec::new(),
+        ..Finding::new(format!("fg-{class}-{node}"), outcome, class, locus)
     });
     judge(run, node.as_str(), outcome, &format!("{class}: made up"));
 }

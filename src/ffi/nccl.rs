@@ -227,6 +227,13 @@ pub struct Operation {
     pub count: usize,
 }
 
+impl Operation {
+    /// Communicator and stream, as calls take them.
+    fn handles(self) -> (Handle, Handle) {
+        (self.comm.0 as Handle, self.stream.raw() as Handle)
+    }
+}
+
 impl Nccl {
     /// Loads the library at this path, or the one that the system finds.
     pub fn load(path: Option<&Path>) -> Result<Self, LoadError> {
@@ -387,9 +394,9 @@ impl Nccl {
         to: Address,
         operation: Operation,
     ) -> Result<State, NcclError> {
-        let Operation { comm, stream, count } = operation;
+        let (comm, count) = (operation.comm, operation.count);
         let (from, to) = (from.0 as Source, to.0 as Handle);
-        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        let (handle, stream) = operation.handles();
         call!(
             self.all_reduce = "ncclAllReduce"(from, to, count, FLOAT32, SUM, handle, stream),
             Some(comm)
@@ -403,9 +410,9 @@ impl Nccl {
         to: Address,
         operation: Operation,
     ) -> Result<State, NcclError> {
-        let Operation { comm, stream, count } = operation;
+        let (comm, count) = (operation.comm, operation.count);
         let (from, to) = (from.0 as Source, to.0 as Handle);
-        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        let (handle, stream) = operation.handles();
         call!(
             self.all_gather = "ncclAllGather"(from, to, count, FLOAT32, handle, stream),
             Some(comm)
@@ -419,9 +426,9 @@ impl Nccl {
         to: Address,
         operation: Operation,
     ) -> Result<State, NcclError> {
-        let Operation { comm, stream, count } = operation;
+        let (comm, count) = (operation.comm, operation.count);
         let (from, to) = (from.0 as Source, to.0 as Handle);
-        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        let (handle, stream) = operation.handles();
         call!(
             self.reduce_scatter =
                 "ncclReduceScatter"(from, to, count, FLOAT32, SUM, handle, stream),
@@ -437,9 +444,9 @@ impl Nccl {
         root: i32,
         operation: Operation,
     ) -> Result<State, NcclError> {
-        let Operation { comm, stream, count } = operation;
+        let (comm, count) = (operation.comm, operation.count);
         let (from, to) = (from.0 as Source, to.0 as Handle);
-        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        let (handle, stream) = operation.handles();
         call!(
             self.broadcast = "ncclBroadcast"(from, to, count, FLOAT32, root, handle, stream),
             Some(comm)
@@ -448,8 +455,8 @@ impl Nccl {
 
     /// Sends elements to a rank. Belongs in a group with its counterpart.
     pub fn send(&self, from: Address, to: i32, operation: Operation) -> Result<State, NcclError> {
-        let Operation { comm, stream, count } = operation;
-        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        let (comm, count) = (operation.comm, operation.count);
+        let (handle, stream) = operation.handles();
         let from = from.0 as Source;
         call!(self.send = "ncclSend"(from, count, FLOAT32, to, handle, stream), Some(comm))
     }
@@ -461,8 +468,8 @@ impl Nccl {
         from: i32,
         operation: Operation,
     ) -> Result<State, NcclError> {
-        let Operation { comm, stream, count } = operation;
-        let (handle, stream) = (comm.0 as Handle, stream.raw() as Handle);
+        let (comm, count) = (operation.comm, operation.count);
+        let (handle, stream) = operation.handles();
         let to = to.0 as Handle;
         call!(self.recv = "ncclRecv"(to, count, FLOAT32, from, handle, stream), Some(comm))
     }

@@ -85,21 +85,14 @@ fn refused(message: impl Into<String>) -> Result<(), SchedulerError> {
 mod tests {
     use super::*;
 
-    fn drain(reason: &str) -> Change {
-        Change {
-            state: Some(StateChange::Drain { reason: reason.to_owned() }),
-            ..Change::default()
-        }
-    }
-
     #[test]
     fn a_reason_is_one_plain_line() {
         for good in ["fabricgate:r1:nvlink-low e7", "it's \"é\" 🙂 a=b; $(x)", &"x".repeat(300)]
         {
-            assert_eq!(change(&drain(good)), Ok(()), "{good}");
+            assert_eq!(change(&Change::drain(good)), Ok(()), "{good}");
         }
         for bad in ["", " ", "a\nb", "a\tb", "\u{1b}[31mred", "a\u{0}b", "a\u{85}b"] {
-            let error = change(&drain(bad)).expect_err(bad);
+            let error = change(&Change::drain(bad)).expect_err(bad);
             assert_eq!(error.kind, ProblemKind::Malformed);
             assert!(error.message.starts_with("nothing was sent"), "{error}");
             assert!(!error.message.contains(char::is_control), "{error:?}");

@@ -11,7 +11,6 @@ use super::journal::Journal;
 use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
-use crate::model::action::ACTIONS_FORMAT;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
@@ -193,12 +192,7 @@ pub(super) fn action(kind: ActionKind, node: &str) -> Action {
         ActionKind::Release | ActionKind::Certify => (Outcome::Pass, None),
     };
     Action {
-        kind,
-        node: node.into(),
         domain: Some("block01".into()),
-        leaf: None,
-        command: Vec::new(),
-        reason: String::new(),
         mark: Some(Mark {
             outcome,
             class,
@@ -208,23 +202,14 @@ pub(super) fn action(kind: ActionKind, node: &str) -> Action {
             boot_id: None,
             domain: None,
         }),
-        device: None,
         findings: vec!["f1".to_owned()],
-        ratio: None,
-        price: None,
         why: "it is slow".to_owned(),
+        ..Action::new(kind, node)
     }
 }
 
 pub(super) fn plan(actions: Vec<Action>) -> ActionPlan {
-    ActionPlan {
-        format: ACTIONS_FORMAT.to_owned(),
-        dry_run: false,
-        frozen: None,
-        actions,
-        withheld: Vec::new(),
-        records: Vec::new(),
-    }
+    ActionPlan { dry_run: false, ..ActionPlan::of(actions) }
 }
 
 /// A state folder with its first turn begun.

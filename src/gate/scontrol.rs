@@ -191,13 +191,6 @@ fn quoted(reason: &str) -> String {
 mod tests {
     use super::*;
 
-    fn drain(reason: &str) -> Change {
-        Change {
-            state: Some(StateChange::Drain { reason: reason.to_owned() }),
-            ..Change::default()
-        }
-    }
-
     fn names(range: std::ops::RangeInclusive<u32>) -> Vec<NodeName> {
         range.map(|i| NodeName::from(format!("n{i:02}"))).collect()
     }
@@ -210,7 +203,7 @@ mod tests {
             extra: Some("{\"a\":1}".to_owned()),
             comment: Some(String::new()),
             topology: Some("topo:b1".to_owned()),
-            ..drain("fabricgate:r1:nvlink-low e7")
+            ..Change::drain("fabricgate:r1:nvlink-low e7")
         };
         let expected = [
             "scontrol",
@@ -231,7 +224,7 @@ mod tests {
     fn nothing_to_do_is_no_call() {
         let slurm = Scontrol::default();
         assert!(slurm.words(&names(1..=18), &Change::default()).is_empty());
-        assert!(slurm.words(&[], &drain("x")).is_empty());
+        assert!(slurm.words(&[], &Change::drain("x")).is_empty());
     }
 
     #[test]
@@ -247,7 +240,7 @@ mod tests {
     fn words_over_ssh_survive_the_shell_there() {
         let argv = vec!["/usr/bin/ssh".to_owned(), "head".to_owned(), "scontrol".to_owned()];
         let slurm = Scontrol { argv, ..Scontrol::default() };
-        let words = slurm.words(&names(1..=2), &drain("a b; $(x) e1"));
+        let words = slurm.words(&names(1..=2), &Change::drain("a b; $(x) e1"));
         assert_eq!(
             words[0][4..],
             ["NodeName=\"n[01-02]\"", "State=DRAIN", "Reason='a b; $(x) e1'"]

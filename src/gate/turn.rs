@@ -314,21 +314,11 @@ mod tests {
     use super::*;
     use crate::model::claims::ClaimedDomain;
     use crate::model::verdict::Outcome;
-    use crate::model::verdict::VERDICTS_FORMAT;
 
     /// A dry run over this fleet, and what it told.
     fn looked(fake: &Fake, fleet: &Claims) -> (Turned, Vec<String>) {
         let folder = tempfile::tempdir().expect("a folder");
-        let verdicts = Verdicts {
-            format: VERDICTS_FORMAT.to_owned(),
-            platform: None,
-            thresholds_digest: String::new(),
-            outcome: Outcome::Pass,
-            findings: Vec::new(),
-            nodes: Vec::new(),
-            unknown: Vec::new(),
-            notes: Vec::new(),
-        };
+        let verdicts = Verdicts::empty(Outcome::Pass);
         let (_stopper, stop) = watch::channel(false);
         let mut told = Vec::new();
         let turned = fixture::now(turn(Turn {

@@ -22,6 +22,7 @@ use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::thresholds::CollectiveExpectation;
@@ -157,7 +158,7 @@ fn judge_runs(
 ) {
     let best = readings.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));
     let (busbw, recording) = best.expect("a run has a reading");
-    let Key { node, ref members, testcase, ranks, bytes, path } = *key;
+    let Key { ref members, testcase, ranks, bytes, path, .. } = *key;
     members.iter().for_each(|node| ledger.measure(node));
     let named: Vec<&str> =
         readings.iter().flat_map(|(_, r)| &r.parsed.facts.transports).map(String::as_str).collect();
@@ -178,12 +179,12 @@ fn judge_runs(
         true => named.contains(&"NVLS"),
         false => algorithms.iter().any(|name| name.starts_with("NVLS")),
     };
-    let off = Off { domain, node, testcase, what: &what, busbw, recording, readings };
+    let run = Ran { domain, key, what: &what, busbw, recording, readings };
     let mut expectations = expectations(domain, testcase, ranks, bytes);
     expectations.retain(|e| path.is_none_or(|path| is_of_path(e, path)));
     if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK) {
         let how = format!("multi-node NVLink was off and NICs carried it{}", mnnvl_told(readings));
-        ledger.find(off.finding(MNNVL_OFF, &how));
+        ledger.find(run.took_another_way(MNNVL_OFF, &how));
     }
     let slowest = expectations.iter().min_by(|a, b| a.busbw.total_cmp(&b.busbw));
     let Some(expected) = slowest.copied() else {
@@ -201,35 +202,15 @@ fn judge_runs(
     let is_nvls_off = says && !over_nics && !reduced && expectations.iter().any(reduces);
     let under_floor = expected.floor.is_some_and(|f| busbw < f);
     if 1.0 - allowed <= ratio && !under_floor {
-        if is_nvls_off {
-            ledger.find(off.finding(NVLS_OFF, &nvls_told(readings)));
-            return;
-        }
-        let fastest = expectations.iter().map(|e| e.busbw).fold(0.0, f64::max);
-        // What only a slower algorithm explains acquits nobody.
-        let share = (busbw / fastest).min(1.0);
-        if 1.0 - allowed <= share {
-            contradicts(domain, key, (&what, share, allowed), recording, ledger);
-        }
-        let faster = expectations.iter().filter(|e| busbw < e.busbw * (1.0 - line(e)));
-        if let Some(usual) = faster.max_by(|a, b| a.busbw.total_cmp(&b.busbw)) {
-            // Which algorithm ran is a setting, or the sign of a switch that no
-            // longer reduces; the number is the same.
-            let why = format!(
-                "{what}: busbw {busbw:.1} GB/s is what {} gives; with {} it is {:.1}, and the output does not say which was used: \
-                 NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING would tell",
-                expected.algorithm, usual.algorithm, usual.busbw
-            );
-            match node {
-                Some(node) => ledger.doubt(node, why),
-                None => ledger.unknown(recording.file.clone(), why),
-            }
+        match is_nvls_off {
+            true => ledger.find(run.took_another_way(NVLS_OFF, &nvls_told(readings))),
+            false => run.is_as_fast(expected, &expectations, ledger),
         }
         return;
     }
     if is_nvls_off && FALLBACK <= ratio {
         // A ring reads about 0.8 of what the switches do: that is the cause.
-        let found = off.finding(NVLS_OFF, &nvls_told(readings));
+        let found = run.took_another_way(NVLS_OFF, &nvls_told(readings));
         let low = format!(
             "{}, {} below the {:.1} GB/s of {}",
             found.summary,
@@ -240,55 +221,8 @@ fn judge_runs(
         ledger.find(found.numbers(busbw, expected.busbw, Unit::GigabytesPerSecond).saying(low));
         return;
     }
-    let locus = node
-        .map_or_else(|| of_domain(LocusKind::Domain, &domain.name), |n| of_node(&domain.name, n));
-    let class = if ratio < FALLBACK { "collective-fallback" } else { "collective-low" };
-    let transports = recording.parsed.facts.transports.join(", ");
-    let path =
-        if transports.is_empty() { String::new() } else { format!("; NCCL names {transports}") };
-    let mut hint = if ratio < FALLBACK {
-        format!(": {} ({}) did not carry it", expected.transport, expected.algorithm)
-    } else {
-        String::new()
-    };
-    if over_nics {
-        hint.push_str("; multi-node NVLink was off for this run");
-        hint.push_str(&mnnvl_told(readings));
-    }
     let matrix_is_low = ledger.findings.iter().any(|f| is_of_matrix(domain, f));
-    if ratio < FALLBACK && !matrix_is_low {
-        hint.push_str(", while nothing is low between the GPUs themselves");
-    } else if FALLBACK <= ratio && !matrix_is_low {
-        // One number for all names nobody.
-        hint.push_str("; a slow member or a slower algorithm: copies between all its GPUs");
-        hint.push_str(match algorithms.is_empty() {
-            true => ", and NCCL_DEBUG_SUBSYS=TUNING, would tell",
-            false => " in the same run would tell",
-        });
-    }
-    let said = format!(
-        "{what}: busbw {busbw:.1} of {:.1} GB/s, {} low{hint}{path}",
-        expected.busbw,
-        percent(1.0 - ratio)
-    );
-    let rule = format!(
-        "collective: more than {} below {:.1} GB/s ({}, {}, {} to {} ranks, at least {} MiB; {})",
-        percent(allowed),
-        expected.busbw,
-        expected.algorithm,
-        expected.transport,
-        expected.min_ranks,
-        expected.max_ranks,
-        expected.min_bytes >> 20,
-        expected.source
-    );
-    let found = finding(Outcome::Degraded, class, locus, &rule)
-        .numbers(busbw, expected.busbw, Unit::GigabytesPerSecond)
-        .saying(said);
-    ledger.find(readings.iter().fold(found, |found, (busbw, recording)| {
-        let detail = format!("busbw {busbw:.2} GB/s at {bytes} bytes");
-        found.because(&recording.file, Some(testcase), detail)
-    }));
+    ledger.find(run.is_low(expected, over_nics, matrix_is_low));
 }
 
 /// Class of a collective that NICs carried where NVLink must.
@@ -298,19 +232,26 @@ const NVLS_OFF: &str = "nvls-off";
 /// Class of a matrix and a collective that cannot both be right.
 const CONTRADICTION: &str = "matrix-contradicted";
 
-/// A collective of which NCCL says that it did not run as it must.
-struct Off<'a> {
+/// One run of a collective: the best of its readings, and all of them.
+struct Ran<'a> {
     domain: &'a Domain<'a>,
-    node: Option<&'a NodeName>,
-    testcase: &'a str,
+    key: &'a Key<'a>,
     what: &'a str,
     busbw: f64,
     recording: &'a Recording,
     readings: &'a [(f64, &'a Recording)],
 }
 
-impl Off<'_> {
-    fn finding(&self, class: &str, how: &str) -> Finding {
+impl Ran<'_> {
+    /// The node that it ran inside of, or the domain.
+    fn locus(&self) -> Locus {
+        let name = &self.domain.name;
+        let node = self.key.node;
+        node.map_or_else(|| of_domain(LocusKind::Domain, name), |node| of_node(name, node))
+    }
+
+    /// A finding: NCCL says that it did not run as it must.
+    fn took_another_way(&self, class: &str, how: &str) -> Finding {
         let algorithms = said(self.readings, "algorithms");
         let transports = self.recording.parsed.facts.transports.iter().map(String::as_str);
         // What can be used and is not is no path.
@@ -324,16 +265,101 @@ impl Off<'_> {
             "{}: busbw {:.1} GB/s, but NCCL names only {names}: {how}",
             self.what, self.busbw
         );
-        let name = &self.domain.name;
-        let locus = self
-            .node
-            .map_or_else(|| of_domain(LocusKind::Domain, name), |node| of_node(name, node));
         let rule = "path: a collective must run over what the platform has (NCCL INFO: MNNVL across nodes, NVLS \
                     where the switches reduce)";
-        let mut found = finding(Outcome::Degraded, class, locus, rule).saying(said);
+        let mut found = finding(Outcome::Degraded, class, self.locus(), rule).saying(said);
         (found.measured, found.unit) = (Some(self.busbw), Some(Unit::GigabytesPerSecond));
         let detail = format!("NCCL names {names}");
-        found.because(&self.recording.file, Some(self.testcase), detail)
+        found.because(&self.recording.file, Some(self.key.testcase), detail)
+    }
+
+    /// Takes a run that is as fast as the slowest way must be. What only that way explains
+    /// is open, and acquits nobody.
+    fn is_as_fast(
+        &self,
+        expected: &CollectiveExpectation,
+        expectations: &[&CollectiveExpectation],
+        ledger: &mut Ledger,
+    ) {
+        let Self { key, what, busbw, recording, .. } = *self;
+        let allowed = line(expected);
+        let fastest = expectations.iter().map(|e| e.busbw).fold(0.0, f64::max);
+        let share = (busbw / fastest).min(1.0);
+        if 1.0 - allowed <= share {
+            contradicts(self.domain, key, (what, share, allowed), recording, ledger);
+        }
+        let faster = expectations.iter().filter(|e| busbw < e.busbw * (1.0 - line(e)));
+        let Some(usual) = faster.max_by(|a, b| a.busbw.total_cmp(&b.busbw)) else { return };
+        // Which algorithm ran is a setting, or the sign of a switch that no
+        // longer reduces; the number is the same.
+        let why = format!(
+            "{what}: busbw {busbw:.1} GB/s is what {} gives; with {} it is {:.1}, and the output does not say which was used: \
+             NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING would tell",
+            expected.algorithm, usual.algorithm, usual.busbw
+        );
+        match key.node {
+            Some(node) => ledger.doubt(node, why),
+            None => ledger.unknown(recording.file.clone(), why),
+        }
+    }
+
+    /// The finding about a run that is slower than its slowest way must be.
+    fn is_low(
+        &self,
+        expected: &CollectiveExpectation,
+        over_nics: bool,
+        matrix_is_low: bool,
+    ) -> Finding {
+        let Self { what, busbw, .. } = *self;
+        let (ratio, allowed) = (busbw / expected.busbw, line(expected));
+        let class = if ratio < FALLBACK { "collective-fallback" } else { "collective-low" };
+        let transports = self.recording.parsed.facts.transports.join(", ");
+        let path = match transports.is_empty() {
+            true => String::new(),
+            false => format!("; NCCL names {transports}"),
+        };
+        let mut hint = if ratio < FALLBACK {
+            format!(": {} ({}) did not carry it", expected.transport, expected.algorithm)
+        } else {
+            String::new()
+        };
+        if over_nics {
+            hint.push_str("; multi-node NVLink was off for this run");
+            hint.push_str(&mnnvl_told(self.readings));
+        }
+        if ratio < FALLBACK && !matrix_is_low {
+            hint.push_str(", while nothing is low between the GPUs themselves");
+        } else if FALLBACK <= ratio && !matrix_is_low {
+            // One number for all names nobody.
+            hint.push_str("; a slow member or a slower algorithm: copies between all its GPUs");
+            hint.push_str(match said(self.readings, "algorithms").is_empty() {
+                true => ", and NCCL_DEBUG_SUBSYS=TUNING, would tell",
+                false => " in the same run would tell",
+            });
+        }
+        let said = format!(
+            "{what}: busbw {busbw:.1} of {:.1} GB/s, {} low{hint}{path}",
+            expected.busbw,
+            percent(1.0 - ratio)
+        );
+        let rule = format!(
+            "collective: more than {} below {:.1} GB/s ({}, {}, {} to {} ranks, at least {} MiB; {})",
+            percent(allowed),
+            expected.busbw,
+            expected.algorithm,
+            expected.transport,
+            expected.min_ranks,
+            expected.max_ranks,
+            expected.min_bytes >> 20,
+            expected.source
+        );
+        let found = finding(Outcome::Degraded, class, self.locus(), &rule)
+            .numbers(busbw, expected.busbw, Unit::GigabytesPerSecond)
+            .saying(said);
+        self.readings.iter().fold(found, |found, (busbw, recording)| {
+            let detail = format!("busbw {busbw:.2} GB/s at {} bytes", self.key.bytes);
+            found.because(&recording.file, Some(self.key.testcase), detail)
+        })
     }
 }
 

@@ -38,13 +38,6 @@ pub const FEWEST: usize = 8;
 /// example), and its tail means nothing.
 pub const FLOOR: f64 = 0.005;
 
-/// So many readings of a healthy part lie between two false alarms of one fast
-/// chart, in the mean: its sum as a Markov chain (Brook and Evans 1972).
-pub const SILENT_FAST: f64 = 84_300.0;
-
-/// The same of one slow chart.
-pub const SILENT_SLOW: f64 = 89_300.0;
-
 /// Of all that look for less of one series: one false alarm in so many runs.
 pub const SILENT: f64 = 43_400.0;
 

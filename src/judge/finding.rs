@@ -18,21 +18,7 @@ use crate::model::verdict::Outcome;
 /// A finding with nothing measured yet. Offline there is no second look, so
 /// it is not confirmed.
 pub(super) fn finding(outcome: Outcome, class: &str, locus: Locus, rule: &str) -> Finding {
-    Finding {
-        id: id(class, &locus),
-        outcome,
-        class: class.to_owned(),
-        locus,
-        measured: None,
-        expected: None,
-        unit: None,
-        ratio: None,
-        confirmed: false,
-        detectable: None,
-        rule: rule.to_owned(),
-        summary: String::new(),
-        evidence: Vec::new(),
-    }
+    Finding { rule: rule.to_owned(), ..Finding::new(id(class, &locus), outcome, class, locus) }
 }
 
 /// The same for the same class and locus, so that runs can be compared.

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::measure;
+use crate::measure::fixture::matrices;
 
 const WRITE: &str = "device_to_device_memcpy_write_ce";
 const ACROSS: &str = "multinode_device_to_device_memcpy_write_ce";
@@ -55,11 +56,6 @@ fn lines(documents: &[Value]) -> String {
 
 fn read(text: &str) -> Parsed {
     measure::read(text.as_bytes())
-}
-
-fn matrices(parsed: &Parsed) -> Vec<&Matrix> {
-    let all = parsed.measurements.iter();
-    all.map(|m| if let Measurement::Matrix(m) = m { m } else { panic!("a matrix") }).collect()
 }
 
 fn says(parsed: &Parsed, kind: ProblemKind, what: &str) -> bool {

@@ -8,6 +8,8 @@
 pub mod collective;
 pub mod copy;
 pub mod dcgm;
+#[cfg(test)]
+mod fixture;
 pub mod imex;
 pub mod iperf3;
 pub mod json;

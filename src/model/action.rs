@@ -88,6 +88,26 @@ pub struct Action {
     pub why: String,
 }
 
+impl Action {
+    /// An action of which nothing more is said yet.
+    pub fn new(kind: ActionKind, node: impl Into<NodeName>) -> Self {
+        Self {
+            kind,
+            node: node.into(),
+            domain: None,
+            leaf: None,
+            command: Vec::new(),
+            reason: String::new(),
+            mark: None,
+            device: None,
+            findings: Vec::new(),
+            ratio: None,
+            price: None,
+            why: String::new(),
+        }
+    }
+}
+
 /// Something that could have been proposed and was not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Withheld {
@@ -160,6 +180,20 @@ pub struct ActionPlan {
     /// What became of it, where it was carried out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<ActionRecord>,
+}
+
+impl ActionPlan {
+    /// These actions, shown and not carried out, and nothing beside them.
+    pub fn of(actions: Vec<Action>) -> Self {
+        Self {
+            format: ACTIONS_FORMAT.to_owned(),
+            dry_run: true,
+            frozen: None,
+            actions,
+            withheld: Vec::new(),
+            records: Vec::new(),
+        }
+    }
 }
 
 /// The format of `actions.json`.

@@ -52,6 +52,12 @@ pub enum StateChange {
 }
 
 impl Change {
+    /// Let running jobs end and start no new ones, for this reason.
+    pub fn drain(reason: impl Into<String>) -> Self {
+        let state = Some(StateChange::Drain { reason: reason.into() });
+        Self { state, ..Self::default() }
+    }
+
     /// Whether nothing is written at all.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()

@@ -242,6 +242,32 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
 }
 
+impl Finding {
+    /// A finding with nothing measured, said or cited yet, and not confirmed.
+    pub fn new(
+        id: impl Into<String>,
+        outcome: Outcome,
+        class: impl Into<String>,
+        locus: Locus,
+    ) -> Self {
+        Self {
+            id: id.into(),
+            outcome,
+            class: class.into(),
+            locus,
+            measured: None,
+            expected: None,
+            unit: None,
+            ratio: None,
+            confirmed: false,
+            detectable: None,
+            rule: String::new(),
+            summary: String::new(),
+            evidence: Vec::new(),
+        }
+    }
+}
+
 /// One node's verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeVerdict {
@@ -288,6 +314,22 @@ pub struct Verdicts {
     /// Remarks that change no outcome: single dips, a level above expectation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+impl Verdicts {
+    /// This outcome, and nothing that it is of.
+    pub fn empty(outcome: Outcome) -> Self {
+        Self {
+            format: VERDICTS_FORMAT.to_owned(),
+            platform: None,
+            thresholds_digest: String::new(),
+            outcome,
+            findings: Vec::new(),
+            nodes: Vec::new(),
+            unknown: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
 }
 
 /// The format of `verdicts.json`.

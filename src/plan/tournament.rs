@@ -10,9 +10,6 @@ use super::chance::Chance;
 /// Two different items.
 pub type Pair = (usize, usize);
 
-/// A GPU: its node and its place in the node.
-pub type Gpu = (usize, usize);
-
 /// A complete tournament of `n` items: every pair exactly once. The seed says
 /// which item has which place in the circle, and the order of the rounds.
 pub fn rounds(n: usize, seed: u64) -> Vec<Vec<Pair>> {
@@ -47,26 +44,6 @@ pub fn matchings(n: usize, k: usize, seed: u64) -> Vec<Vec<Pair>> {
                 .collect()
         })
         .collect()
-}
-
-/// Every pair of GPUs of a domain exactly once: the rounds inside the nodes,
-/// all nodes at the same time, then every round of nodes in as many lane
-/// rotations as a node has GPUs. GPU i of a node meets GPU i + lane of the other.
-pub fn gpu_rounds(nodes: usize, gpus: usize, seed: u64) -> Vec<Vec<(Gpu, Gpu)>> {
-    let inside = rounds(gpus, seed).into_iter().map(|round| {
-        let everywhere =
-            (0..nodes).flat_map(|node| round.iter().map(move |(a, b)| ((node, *a), (node, *b))));
-        everywhere.collect()
-    });
-    let across = rounds(nodes, seed).into_iter().flat_map(|round| {
-        (0..gpus).map(move |lane| {
-            let pairs = round.iter().flat_map(|(a, b)| {
-                (0..gpus).map(move |gpu| ((*a, gpu), (*b, (gpu + lane) % gpus)))
-            });
-            pairs.collect()
-        })
-    });
-    inside.chain(across).collect()
 }
 
 #[cfg(test)]
@@ -115,21 +92,6 @@ mod tests {
         #[test]
         fn a_seed_always_gives_the_same_rounds(n in 0usize..40, seed: u64) {
             prop_assert_eq!(rounds(n, seed), rounds(n, seed));
-            prop_assert_eq!(gpu_rounds(n, 4, seed), gpu_rounds(n, 4, seed));
-        }
-
-        #[test]
-        fn every_pair_of_gpus_meets_exactly_once(n in 1usize..9, gpus in 1usize..9, seed: u64) {
-            let mut met = BTreeSet::new();
-            for round in gpu_rounds(n, gpus, seed) {
-                let mut busy = BTreeSet::new();
-                for (a, b) in round {
-                    prop_assert!(busy.insert(a) && busy.insert(b), "twice in a round");
-                    prop_assert!(met.insert(ordered((a, b))), "met twice");
-                }
-            }
-            let all = n * gpus;
-            prop_assert_eq!(met.len(), all * (all - 1) / 2);
         }
     }
 
@@ -139,18 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rack_of_72_gpus_takes_71_rounds() {
-        let rounds = gpu_rounds(18, 4, 7);
-        assert_eq!(rounds.len(), 3 + 17 * 4);
-        // 36 pairs: nobody idles in any round.
-        assert!(rounds.iter().all(|round| round.len() == 36));
-        let met: BTreeSet<(Gpu, Gpu)> = rounds.into_iter().flatten().map(ordered).collect();
-        assert_eq!(met.len(), 2_556);
-    }
-
-    #[test]
     fn a_board_of_8_gpus_takes_7_rounds() {
         assert_eq!(rounds(8, 3).len(), 7);
-        assert_eq!(gpu_rounds(1, 8, 3).len(), 7);
     }
 }

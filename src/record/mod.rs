@@ -69,6 +69,23 @@ pub mod file {
     pub const COMPARISON: &str = "comparison.json";
     /// The report as a page.
     pub const REPORT: &str = "report.html";
+
+    /// Those that something reads back.
+    pub const READ: &[&str] = &[
+        RUN,
+        CLAIMS,
+        SCENARIO,
+        PLAN,
+        CONFIRM,
+        MACHINES,
+        RESULTS,
+        MEASUREMENTS,
+        VERDICTS,
+        CELLS,
+        LEVELS,
+        ACTIONS,
+        COMPARISON,
+    ];
 }
 
 /// How far a run came.

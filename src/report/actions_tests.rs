@@ -2,27 +2,13 @@
 //! large one.
 
 use super::*;
-use crate::model::action::ACTIONS_FORMAT;
 use crate::model::action::Withheld;
 use crate::report::fixture;
 
 fn action(kind: ActionKind, node: &str, words: &[&str], why: &str) -> Action {
     let mut command = vec!["scontrol".to_owned(), "update".to_owned(), format!("NodeName={node}")];
     command.extend(words.iter().map(|word| (*word).to_owned()));
-    Action {
-        kind,
-        node: node.into(),
-        domain: None,
-        leaf: None,
-        command,
-        reason: String::new(),
-        mark: None,
-        device: None,
-        findings: Vec::new(),
-        ratio: None,
-        price: None,
-        why: why.to_owned(),
-    }
+    Action { command, why: why.to_owned(), ..Action::new(kind, node) }
 }
 
 fn mark(outcome: Outcome, class: Option<&str>) -> Option<Mark> {
@@ -38,14 +24,7 @@ fn mark(outcome: Outcome, class: Option<&str>) -> Option<Mark> {
 }
 
 fn plan(actions: Vec<Action>) -> ActionPlan {
-    ActionPlan {
-        format: ACTIONS_FORMAT.to_owned(),
-        dry_run: true,
-        frozen: None,
-        actions,
-        withheld: Vec::new(),
-        records: Vec::new(),
-    }
+    ActionPlan::of(actions)
 }
 
 fn left(what: &str, why: &str) -> Withheld {

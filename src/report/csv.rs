@@ -160,16 +160,4 @@ mod tests {
             reader.records().map(|r| r.expect("a row")[10].parse().ok()).collect();
         assert_eq!(read, [Some(0.1 + 0.2), Some(-1.5), None, None, Some(1e-9)]);
     }
-
-    #[test]
-    #[ignore = "measures time; run it alone"]
-    fn half_a_million_rows_are_written_in_seconds() {
-        let mut run = fixture::rack();
-        run.cells = run.cells.iter().cycle().take(500_000).cloned().collect();
-        let start = std::time::Instant::now();
-        let size = matrix(&run).len();
-        let took = start.elapsed();
-        println!("{size} bytes in {took:?}");
-        assert!(took.as_secs() < 5, "{took:?}");
-    }
 }

@@ -1,8 +1,10 @@
 //! Made-up runs for the tests of this stage. No number here was measured.
 
+#[path = "fixture/across.rs"]
+pub(super) mod across;
+
 use std::sync::Arc;
 
-use crate::model::action::ACTIONS_FORMAT;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
@@ -11,25 +13,10 @@ use crate::model::cell::Cell;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::ClaimedLeaf;
 use crate::model::claims::Claims;
-use crate::model::comparison::COMPARISON_FORMAT;
-use crate::model::comparison::Compared;
-use crate::model::comparison::Comparison;
-use crate::model::comparison::Difference;
-use crate::model::comparison::Repair;
-use crate::model::comparison::Repairs;
-use crate::model::comparison::Without;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
-use crate::model::trend::Alarm;
-use crate::model::trend::Baseline;
-use crate::model::trend::ChangeKind;
-use crate::model::trend::Changed;
-use crate::model::trend::Part;
-use crate::model::trend::PartKind;
-use crate::model::trend::Point;
-use crate::model::trend::Trend;
 use crate::model::unit::Unit;
 use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
@@ -38,7 +25,6 @@ use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
-use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 
 /// Every run of this file.
@@ -64,15 +50,10 @@ fn info(id: &str, profile: &str, source: &str) -> RunInfo {
 
 fn verdicts(platform: Option<&str>, outcome: Outcome) -> Verdicts {
     Verdicts {
-        format: VERDICTS_FORMAT.to_owned(),
         platform: platform.map(str::to_owned),
         thresholds_digest:
             "sha256:5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5c0ffee5".to_owned(),
-        outcome,
-        findings: Vec::new(),
-        nodes: Vec::new(),
-        unknown: Vec::new(),
-        notes: Vec::new(),
+        ..Verdicts::empty(outcome)
     }
 }
 
@@ -218,19 +199,8 @@ pub(super) fn rack() -> Run {
         cells,
         verdicts,
         actions: Some(ActionPlan {
-            format: ACTIONS_FORMAT.to_owned(),
-            dry_run: true,
-            frozen: None,
-            records: Vec::new(),
-            actions: vec![Action {
-                domain: None,
-                leaf: None,
-                reason: String::new(),
-                mark: None,
-                ratio: None,
-                price: None,
-                kind: ActionKind::Drain,
-                node: nodes[6].clone(),
+            withheld: vec![Withheld::new("node0012", "not knowing is no reason to drain")],
+            ..ActionPlan::of(vec![Action {
                 command: [
                     "scontrol",
                     "update",
@@ -240,17 +210,12 @@ pub(super) fn rack() -> Run {
                 ]
                 .map(str::to_owned)
                 .to_vec(),
-                device: None,
                 findings: vec!["nvlink-low-block01-node0007-2".to_owned()],
                 why: "GPU 2 of node0007 is below what its NVLinks must deliver, confirmed by a \
                       second reading"
                     .to_owned(),
-            }],
-            withheld: vec![Withheld {
-                what: "node0012".to_owned(),
-                why: "not knowing is no reason to drain".to_owned(),
-                budget: false,
-            }],
+                ..Action::new(ActionKind::Drain, nodes[6].clone())
+            }])
         }),
     }
 }
@@ -305,14 +270,7 @@ pub(super) fn hgx() -> Run {
         },
         cells,
         verdicts,
-        actions: Some(ActionPlan {
-            format: ACTIONS_FORMAT.to_owned(),
-            dry_run: true,
-            frozen: None,
-            records: Vec::new(),
-            actions: Vec::new(),
-            withheld: Vec::new(),
-        }),
+        actions: Some(ActionPlan::of(Vec::new())),
     }
 }
 
@@ -347,120 +305,6 @@ pub(super) fn repaired() -> Run {
     }
     run.actions = None;
     run
-}
-
-/// How two parts of the rack went over twelve runs: one lost a link and got it
-/// back with a new driver, the other never moved.
-pub(super) fn trends() -> Vec<Trend> {
-    let part = |gpu| Part {
-        kind: PartKind::Gpu,
-        domain: Some(DomainName::from("block01")),
-        node: Some(NodeName::from("node0007")),
-        gpu: Some(gpu),
-        peer: None,
-        rail: None,
-        direction: None,
-    };
-    let run = |i: u32| (format!("2026{i:02}"), format!("2026-{i:02}-04T05:06:07Z"));
-    let trend = |gpu: u32, low: std::ops::Range<u32>| Trend {
-        part: part(gpu),
-        testcase: "multinode_device_to_device_memcpy_read_ce".to_owned(),
-        unit: Unit::GigabytesPerSecond,
-        points: (1..13)
-            .map(|i| {
-                let (run, at) = run(i);
-                let share = if low.contains(&i) { 17.0 / 18.0 } else { 1.0 };
-                let value = (760.0 * share * (1.0 + noise(i + gpu)) * 10.0).round() / 10.0;
-                let at_unix = i64::from(i) * 2_600_000;
-                Point { run, at, at_unix, value, error: None, expected: Some(761.0), outcome: None }
-            })
-            .collect(),
-        baseline: Some(Baseline { mean: 760.0, spread: 0.001, count: 9, since: run(1).0 }),
-        alarms: Vec::new(),
-        changes: Vec::new(),
-    };
-    let mut low = trend(2, 8..11);
-    let ((alarm, at), (change, changed)) = (run(9), run(11));
-    low.alarms.push(Alarm {
-        run: alarm,
-        at,
-        since: run(8).0,
-        shift: -0.056,
-        statistic: 41.0,
-        chart: "fast".to_owned(),
-        stands: false,
-    });
-    low.changes.push(Changed {
-        run: change,
-        at: changed,
-        node: Some(NodeName::from("node0007")),
-        kind: ChangeKind::Driver,
-        what: "driver".to_owned(),
-        before: "580.65.06".to_owned(),
-        after: "580.82.07".to_owned(),
-    });
-    vec![trend(1, 0..0), low]
-}
-
-/// The rack before and after, part by part.
-pub(super) fn comparison() -> Comparison {
-    let (before, after) = (rack().info, repaired().info);
-    let compared = |gpu, before: f64, difference| Compared {
-        part: Part { gpu: Some(gpu), ..trends()[0].part.clone() },
-        testcase: "multinode_device_to_device_memcpy_read_ce".to_owned(),
-        unit: Unit::GigabytesPerSecond,
-        before: Some(before),
-        after: (difference != Difference::OnlyBefore).then_some(761.2),
-        expected: Some(761.0),
-        change: (difference != Difference::OnlyBefore).then_some(761.2 / before - 1.0),
-        noise: Some(0.005),
-        difference,
-    };
-    Comparison {
-        before: before.id,
-        before_created: before.created,
-        after: after.id,
-        after_created: after.created,
-        parts: vec![
-            compared(2, 717.8, Difference::Better),
-            compared(3, 760.4, Difference::OnlyBefore),
-            compared(1, 760.1, Difference::Same),
-        ],
-    }
-}
-
-/// What the repair of that rack changed.
-pub(super) fn repairs() -> Repairs {
-    let now = repaired().info;
-    let node = NodeName::from("node0007");
-    let changed = |kind, what: &str, before: &str, after: &str| Changed {
-        run: now.id.clone(),
-        at: now.created.clone(),
-        node: Some(node.clone()),
-        kind,
-        what: what.to_owned(),
-        before: before.to_owned(),
-        after: after.to_owned(),
-    };
-    Repairs {
-        format: COMPARISON_FORMAT.to_owned(),
-        nodes: vec![Repair {
-            node: node.clone(),
-            before: Outcome::Degraded,
-            before_reason: "GPU 2 delivers 94.3 % of what it must".to_owned(),
-            after: Outcome::Pass,
-            says: vec!["it passes now: what was blamed is as it must be".to_owned()],
-            changes: vec![
-                changed(ChangeKind::Hardware, "GPU 2", "GPU-aaaa", "GPU-bbbb"),
-                changed(ChangeKind::Claim, "product", "not said", "GB200"),
-            ],
-            comparison: comparison(),
-        }],
-        without: vec![Without {
-            node: NodeName::from("node0009"),
-            why: "no earlier run in run_dir measured it".to_owned(),
-        }],
-    }
 }
 
 /// Two leaves of two nodes each and two rails; one port is half as fast.
@@ -560,20 +404,6 @@ pub(super) fn hostile() -> Run {
     }
     let mut verdicts = verdicts(Some("gb<200>\x1b[7m"), Outcome::Failed);
     verdicts.findings.push(Finding {
-        id: "no-path-<x>\x1b[2J".to_owned(),
-        outcome: Outcome::Failed,
-        class: "no-path".to_owned(),
-        locus: Locus {
-            domain: Some(DomainName::from(block)),
-            node: Some(nodes[2].clone()),
-            ..Locus::of(LocusKind::Node)
-        },
-        measured: None,
-        expected: None,
-        unit: None,
-        ratio: None,
-        confirmed: false,
-        detectable: None,
         rule: "no-path".to_owned(),
         summary: "no copy to or from \x1b[5mit\x1b[0m works <b>at all</b>".to_owned(),
         evidence: vec![Evidence {
@@ -581,6 +411,16 @@ pub(super) fn hostile() -> Run {
             testcase: Some(test.to_string()),
             detail: "{{ 7 * 7 }} {% raw %} ${7*7} \x1b[1A\x1b[2K".to_owned(),
         }],
+        ..Finding::new(
+            "no-path-<x>\x1b[2J",
+            Outcome::Failed,
+            "no-path",
+            Locus {
+                domain: Some(DomainName::from(block)),
+                node: Some(nodes[2].clone()),
+                ..Locus::of(LocusKind::Node)
+            },
+        )
     });
     verdicts.nodes = nodes
         .iter()
@@ -603,29 +443,14 @@ pub(super) fn hostile() -> Run {
         claims: Claims { domains: vec![domain(block, &nodes, "gb<200>", 1)], ..Claims::default() },
         cells,
         verdicts,
-        actions: Some(ActionPlan {
-            format: ACTIONS_FORMAT.to_owned(),
-            dry_run: true,
-            frozen: None,
-            records: Vec::new(),
-            actions: vec![Action {
-                domain: None,
-                leaf: None,
-                reason: String::new(),
-                mark: None,
-                ratio: None,
-                price: None,
-                kind: ActionKind::Drain,
-                node: nodes[2].clone(),
-                command: ["scontrol", "update", &format!("NodeName={}", nodes[2]), "State=DRAIN"]
-                    .map(str::to_owned)
-                    .to_vec(),
-                device: None,
-                findings: vec!["no-path-<x>\x1b[2J".to_owned()],
-                why: "it failed\x1b[1m".to_owned(),
-            }],
-            withheld: Vec::new(),
-        }),
+        actions: Some(ActionPlan::of(vec![Action {
+            command: ["scontrol", "update", &format!("NodeName={}", nodes[2]), "State=DRAIN"]
+                .map(str::to_owned)
+                .to_vec(),
+            findings: vec!["no-path-<x>\x1b[2J".to_owned()],
+            why: "it failed\x1b[1m".to_owned(),
+            ..Action::new(ActionKind::Drain, nodes[2].clone())
+        }])),
     }
 }
 

@@ -278,20 +278,7 @@ mod tests {
             boot_id: None,
             domain: None,
         };
-        let action = Action {
-            kind: ActionKind::Relabel,
-            node: "n1".into(),
-            domain: None,
-            leaf: None,
-            command: Vec::new(),
-            reason: String::new(),
-            mark: Some(mark.clone()),
-            device: None,
-            findings: Vec::new(),
-            ratio: None,
-            price: None,
-            why: String::new(),
-        };
+        let action = Action { mark: Some(mark.clone()), ..Action::new(ActionKind::Relabel, "n1") };
         let now = Stamp { unix: 10_000, ..Stamp::default() };
         let spent = |unix: i64| Spent {
             id: unix.to_string(),

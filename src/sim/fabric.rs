@@ -269,6 +269,7 @@ impl Fabric {
         f64::from(up) / f64::from(self.home(gpu).hardware.links)
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm for each kind of fault")]
     fn apply(&mut self, fault: &Fault, real: &[Group]) -> Result<(), String> {
         match fault {
             Fault::LostLinks { gpu, count, first, direction } => {

@@ -150,6 +150,7 @@ fn torn(fabric: &Fabric) -> Vec<Wrong> {
     wrongs
 }
 
+#[expect(clippy::too_many_lines, reason = "an arm for each kind of fault")]
 fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
     let wrong = |class: &str, locus: &str, outcome: &str| Wrong {
         class: class.to_owned(),

@@ -57,12 +57,6 @@ impl Fault {
             width: width.max(1),
         }
     }
-
-    /// The same fault with advice.
-    pub fn with_help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into());
-        self
-    }
 }
 
 impl fmt::Display for Fault {

@@ -13,22 +13,22 @@ use serde_json::Value;
 use serde_json::json;
 
 /// `ci/deploy`.
-pub(super) fn deploy() -> PathBuf {
+pub(crate) fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("ci/deploy")
 }
 
 /// The overlays, by name.
-pub(super) const OVERLAYS: [&str; 3] = ["nightly", "observing", "standing"];
+pub(crate) const OVERLAYS: [&str; 3] = ["nightly", "observing", "standing"];
 
 /// The documents of a file.
-pub(super) fn documents(path: &Path) -> Vec<Value> {
+pub(crate) fn documents(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let read = serde_saphyr::from_multiple::<Value>(&text);
     read.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Everything that an overlay makes.
-pub(super) fn overlay(name: &str) -> Vec<Value> {
+pub(crate) fn overlay(name: &str) -> Vec<Value> {
     let mut built = Built::default();
     built.add(&deploy().join("overlays").join(name));
     for (name, new) in &built.images {
@@ -113,7 +113,7 @@ fn rename_image(value: &mut Value, name: &str, new: &str) {
 }
 
 /// `kind namespace/name` of an object.
-pub(super) fn called(object: &Value) -> String {
+pub(crate) fn called(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &object["metadata"];
     format!(
@@ -125,7 +125,7 @@ pub(super) fn called(object: &Value) -> String {
 }
 
 /// The template of an object's pods, where it has any.
-pub(super) fn pod_template(object: &Value) -> Option<&Value> {
+pub(crate) fn pod_template(object: &Value) -> Option<&Value> {
     match object["kind"].as_str()? {
         "Deployment" | "Job" => Some(&object["spec"]["template"]),
         "CronJob" => Some(&object["spec"]["jobTemplate"]["spec"]["template"]),
@@ -135,23 +135,23 @@ pub(super) fn pod_template(object: &Value) -> Option<&Value> {
 
 /// A right that somebody has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Right {
+pub(crate) struct Right {
     /// The account.
-    pub(super) who: String,
+    pub(crate) who: String,
     /// The namespace; empty where it is everywhere.
-    pub(super) within: String,
+    pub(crate) within: String,
     /// The API group; empty for the core.
-    pub(super) group: String,
+    pub(crate) group: String,
     /// The resource, with its subresource.
-    pub(super) resource: String,
+    pub(crate) resource: String,
     /// The one object it is for; empty where it is for all.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The verb.
-    pub(super) verb: String,
+    pub(crate) verb: String,
 }
 
 /// Every right that these objects give to accounts, each alone.
-pub(super) fn rights(objects: &[Value]) -> BTreeSet<Right> {
+pub(crate) fn rights(objects: &[Value]) -> BTreeSet<Right> {
     let mut rights = BTreeSet::new();
     for binding in objects {
         let kind = binding["kind"].as_str().unwrap_or_default();

@@ -7,8 +7,10 @@ use fabricgate::measure;
 use fabricgate::model::parsed::Tool;
 
 use super::corpus::corpus;
+use super::documents;
 use super::slurm;
 use super::stored;
+use super::tools;
 
 /// One way in.
 pub(crate) struct Door {
@@ -28,7 +30,7 @@ macro_rules! tool {
             seeds: || corpus().$corpus.clone(),
             check: |bytes| {
                 use $parser as m;
-                super::one_tool(bytes, $tool, m::recognises, m::parse);
+                tools::one_tool(bytes, $tool, m::recognises, m::parse);
             },
         }
     };
@@ -50,21 +52,33 @@ pub(crate) const ALL: &[Door] = &[
     tool!("copy", copy, Tool::FabricgateCopy, measure::copy),
     tool!("collective", collective, Tool::FabricgateCollective, measure::collective),
     tool!("tcp", tcp, Tool::FabricgateTcp, measure::tcp),
-    Door { name: "tools", seeds: || corpus().any.clone(), check: super::any_tool },
-    Door { name: "json", seeds: || corpus().dcgm.clone(), check: super::almost_json },
-    Door { name: "hostlist", seeds: super::host_list_seeds, check: super::host_lists },
-    Door { name: "kubernetes", seeds: super::kubernetes_seeds, check: super::kubernetes_objects },
+    Door { name: "tools", seeds: || corpus().any.clone(), check: tools::any_tool },
+    Door { name: "json", seeds: || corpus().dcgm.clone(), check: documents::almost_json },
+    Door { name: "hostlist", seeds: documents::host_list_seeds, check: documents::host_lists },
+    Door {
+        name: "kubernetes",
+        seeds: documents::kubernetes_seeds,
+        check: documents::kubernetes_objects,
+    },
     Door { name: "slurm", seeds: slurm::seeds, check: slurm::all_readers },
     Door { name: "sources", seeds: source_seeds, check: sources },
-    Door { name: "claims", seeds: super::claims_seeds, check: super::claims_files },
-    Door { name: "thresholds", seeds: super::threshold_seeds, check: super::threshold_files },
-    Door { name: "probes", seeds: || super::texts("probes"), check: super::probe_files },
+    Door { name: "claims", seeds: documents::claims_seeds, check: documents::claims_files },
+    Door {
+        name: "thresholds",
+        seeds: documents::threshold_seeds,
+        check: documents::threshold_files,
+    },
+    Door { name: "probes", seeds: || documents::texts("probes"), check: documents::probe_files },
     Door {
         name: "configuration",
-        seeds: super::configuration_seeds,
-        check: super::configuration_files,
+        seeds: documents::configuration_seeds,
+        check: documents::configuration_files,
     },
-    Door { name: "scenarios", seeds: || super::texts("examples"), check: super::scenario_files },
+    Door {
+        name: "scenarios",
+        seeds: || documents::texts("examples"),
+        check: documents::scenario_files,
+    },
     Door { name: "run-folders", seeds: stored::run_seeds, check: stored::run_folders },
     Door { name: "journals", seeds: stored::journal_seeds, check: stored::journals },
     Door { name: "certificates", seeds: stored::certificate_seeds, check: stored::certificates },
@@ -77,14 +91,14 @@ fn sources(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut include = |_: &str| Err("no such file".to_owned());
     for said in detect::read("f", &text, &mut include) {
-        super::speaks_sense(&said);
+        documents::speaks_sense(&said);
     }
 }
 
 fn source_seeds() -> Vec<Vec<u8>> {
     let jobs = include_str!("../../examples/job.sbatch");
     let mut seeds = slurm::seeds();
-    seeds.extend(super::kubernetes_seeds());
+    seeds.extend(documents::kubernetes_seeds());
     seeds.push(jobs.as_bytes().to_vec());
     seeds
 }

@@ -19,6 +19,7 @@ use fabricgate::model::trend::PartKind;
 use fabricgate::model::worker::FromWorker;
 use fabricgate::model::worker::ToWorker;
 use fabricgate::record::acceptance;
+use fabricgate::record::file;
 use fabricgate::record::history::History;
 use fabricgate::record::history::Selection;
 use fabricgate::record::salvage;
@@ -160,17 +161,7 @@ fn packed(run: &Path) -> Vec<u8> {
             text.extend(bytes);
         }
     };
-    for name in [
-        "run.json",
-        "claims.json",
-        "plan.json",
-        "machines.jsonl",
-        "results.jsonl",
-        "measurements.jsonl",
-        "verdicts.json",
-        "cells.jsonl",
-        "actions.json",
-    ] {
+    for name in file::READ {
         put(name, &run.join(name));
     }
     text

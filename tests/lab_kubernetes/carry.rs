@@ -55,6 +55,19 @@ async fn carried(lab: &Lab, folder: &Path, plan: &ActionPlan) -> Vec<(String, Ac
     let mut journal = Journal::open(folder).expect("a journal");
     let recovered = recovered(&gate, &mut journal).await;
     assert!(recovered.is_empty(), "{recovered:?}");
+    drop(journal);
+    results(&records(lab, folder, "r1", plan).await)
+}
+
+/// What became of this plan of a run, in a turn of its own.
+pub(super) async fn records(
+    lab: &Lab,
+    folder: &Path,
+    run: &str,
+    plan: &ActionPlan,
+) -> Vec<ActionRecord> {
+    let gate = Kubernetes::new(lab.asks_as("admin"));
+    let mut journal = Journal::open(folder).expect("a journal");
     let (_stopper, stop) = watch::channel(false);
     let (names, mut say) = (MarkNames::default(), |_: &str| {});
     let carrier = Carrier {
@@ -65,8 +78,7 @@ async fn carried(lab: &Lab, folder: &Path, plan: &ActionPlan) -> Vec<(String, Ac
         say: &mut say,
         stop,
     };
-    let records = carry::carry_within(carrier, "r1", plan, Duration::ZERO).await;
-    results(&records.expect("a journal"))
+    carry::carry_within(carrier, run, plan, Duration::ZERO).await.expect("a journal")
 }
 
 async fn recovered(gate: &Kubernetes, journal: &mut Journal) -> Vec<ActionRecord> {

@@ -3,12 +3,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
-use fabricgate::act::marks::MarkNames;
-use fabricgate::gate::carry;
-use fabricgate::gate::carry::Carrier;
-use fabricgate::gate::journal::Journal;
 use fabricgate::gate::kubernetes::Kubernetes;
 use fabricgate::gate::scheduler::Scheduler;
 use fabricgate::model::action::ActionKind;
@@ -20,9 +15,9 @@ use fabricgate::model::kubernetes_node::DeviceWay;
 use fabricgate::model::kubernetes_node::REASON;
 use serde_json::Value;
 use serde_json::json;
-use tokio::sync::watch;
 
 use super::carry::action;
+use super::carry::records;
 use super::changes::add;
 use super::changes::plain_node;
 use super::gate::scenario;
@@ -213,22 +208,9 @@ async fn carried(
     kind: ActionKind,
     device: Option<&DeviceMark>,
 ) -> ActionResult {
-    let gate = Kubernetes::new(lab.asks_as("admin"));
-    let mut journal = Journal::open(folder).expect("a journal");
-    let (_stopper, stop) = watch::channel(false);
-    let (names, mut say) = (MarkNames::default(), |_: &str| {});
-    let carrier = Carrier {
-        scheduler: &gate,
-        journal: &mut journal,
-        names: &names,
-        settle: Duration::from_secs(3),
-        say: &mut say,
-        stop,
-    };
     let mut action = action(kind, node);
     action.device = device.cloned();
-    let records = carry::carry_within(carrier, run, &plan(vec![action]), Duration::ZERO).await;
-    records.expect("a journal")[0].result
+    records(lab, folder, run, &plan(vec![action])).await[0].result
 }
 
 /// The state of a node as the gate reads it, and its reason.

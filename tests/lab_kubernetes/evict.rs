@@ -169,20 +169,7 @@ fn journal_with(folder: &Path, nodes: &[&str], reason: &str) {
     let mut journal = Journal::open(folder).expect("a journal");
     for node in nodes {
         let id = format!("run1/{node}/drain");
-        let action = Action {
-            kind: ActionKind::Drain,
-            node: (*node).into(),
-            domain: None,
-            leaf: None,
-            command: Vec::new(),
-            reason: reason.to_owned(),
-            mark: None,
-            device: None,
-            findings: Vec::new(),
-            ratio: None,
-            price: None,
-            why: String::new(),
-        };
+        let action = Action { reason: reason.to_owned(), ..Action::new(ActionKind::Drain, *node) };
         let before = Box::new(LiveNode::new(*node, &["ALLOCATED"]));
         let intent = Event::Intent {
             id: id.clone(),
@@ -243,12 +230,7 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     let owner = json!({"metadata": {"name": "owner", "namespace": team}});
     let configs = &format!("/api/v1/namespaces/{team}/configmaps");
     server.create(configs, &owner).await;
-    let owner: Value = client
-        .request(
-            kube::core::Request::new(configs).get("owner", &Default::default()).expect("a request"),
-        )
-        .await
-        .expect("the owner");
+    let owner = server.get(&format!("{configs}/owner")).await.expect("the owner");
     let pods = Pods {
         server: &server,
         team: &team,
@@ -284,14 +266,7 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     assert_eq!(one["held"].0, Proposed);
     assert_eq!(one["alone"].0, Kept);
     assert!(!one.contains_key("plain"), "{one:?}");
-    let untouched: Value = client
-        .request(
-            kube::core::Request::new(pods_of(&team))
-                .get("goes", &Default::default())
-                .expect("a request"),
-        )
-        .await
-        .expect("the pod");
+    let untouched = server.get(&format!("{}/goes", pods_of(&team))).await.expect("the pod");
     assert!(untouched["metadata"]["deletionTimestamp"].is_null());
 
     // Whose term is over asks nobody either.
@@ -354,8 +329,7 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     }
     // Whoever stays was not touched.
     for name in ["held", "twice", "alone", "plain", "stubborn", "stays", "stays-too"] {
-        let request = kube::core::Request::new(pods_of(&team)).get(name, &Default::default());
-        let pod: Value = client.request(request.expect("a request")).await.expect("the pod");
+        let pod = server.get(&format!("{}/{name}", pods_of(&team))).await.expect("the pod");
         assert!(pod["metadata"]["deletionTimestamp"].is_null(), "{name}");
     }
     server.delete(&format!("/api/v1/namespaces/{team}")).await;

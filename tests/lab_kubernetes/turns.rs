@@ -14,19 +14,16 @@ use fabricgate::gate::journal::Journal;
 use fabricgate::gate::kubernetes::Kubernetes as Gate;
 use fabricgate::gate::recover;
 use fabricgate::gate::scheduler::Scheduler;
-use fabricgate::model::action::ACTIONS_FORMAT;
 use fabricgate::model::action::Action;
 use fabricgate::model::action::ActionKind;
 use fabricgate::model::action::ActionPlan;
 use fabricgate::model::action::ActionRecord;
 use fabricgate::model::action::ActionResult;
-use fabricgate::model::action::Mark;
 use fabricgate::model::change::Change;
 use fabricgate::model::change::StateChange;
 use fabricgate::model::id::NodeName;
 use fabricgate::model::journal::Event;
 use fabricgate::model::live::LiveNode;
-use fabricgate::model::verdict::Outcome;
 use fabricgate::sources::kubernetes::Kubernetes;
 use fabricgate::sources::kubernetes::access::Reading;
 use fabricgate::sources::kubernetes::access::connect;
@@ -37,6 +34,8 @@ use serde_json::json;
 
 use super::lab;
 use super::lab::Lab;
+use super::proposals;
+pub(super) use super::proposals::plan;
 
 pub(super) const CLASS: &str = "nvlink-low";
 pub(super) const NODES: &str = "/api/v1/nodes";
@@ -192,45 +191,7 @@ pub(super) fn drained(node: &Value) -> Option<String> {
 }
 
 pub(super) fn action(kind: ActionKind, node: &str) -> Action {
-    let outcome = match kind {
-        ActionKind::Drain => Outcome::Failed,
-        ActionKind::Relabel => Outcome::Degraded,
-        ActionKind::Release | ActionKind::Certify => Outcome::Pass,
-    };
-    let mark = Mark {
-        outcome,
-        class: (outcome != Outcome::Pass).then(|| CLASS.to_owned()),
-        run: "r1".to_owned(),
-        at: "2026-01-01T00:00:00Z".to_owned(),
-        expires: None,
-        boot_id: None,
-        domain: None,
-    };
-    Action {
-        kind,
-        node: node.into(),
-        domain: None,
-        leaf: None,
-        command: Vec::new(),
-        reason: String::new(),
-        mark: Some(mark),
-        device: None,
-        findings: Vec::new(),
-        ratio: None,
-        price: None,
-        why: "a test".to_owned(),
-    }
-}
-
-pub(super) fn plan(actions: Vec<Action>) -> ActionPlan {
-    ActionPlan {
-        format: ACTIONS_FORMAT.to_owned(),
-        dry_run: false,
-        frozen: None,
-        actions,
-        withheld: Vec::new(),
-        records: Vec::new(),
-    }
+    proposals::action(kind, node, CLASS)
 }
 
 /// One turn: what was left open, and then the plan.

@@ -13,65 +13,22 @@ use fabricgate::gate::journal;
 use fabricgate::gate::journal::Journal;
 use fabricgate::gate::recover;
 use fabricgate::gate::scontrol::Scontrol;
-use fabricgate::model::action::ACTIONS_FORMAT;
 use fabricgate::model::action::Action;
 use fabricgate::model::action::ActionKind;
 use fabricgate::model::action::ActionPlan;
 use fabricgate::model::action::ActionRecord;
 use fabricgate::model::action::ActionResult;
-use fabricgate::model::action::Mark;
 use fabricgate::model::live::LiveNode;
-use fabricgate::model::verdict::Outcome;
 
 use super::changes::one;
+pub(super) use super::proposals::action;
+pub(super) use super::proposals::plan;
 use super::*;
 
 /// Longer than the 10 s after which Slurm itself gives up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 /// For a controller that hangs; `weather` sees that Slurm's own limit is the same.
 const IMPATIENCE: Duration = Duration::from_secs(3);
-
-pub(super) fn action(kind: ActionKind, node: &str, class: &str) -> Action {
-    let outcome = match kind {
-        ActionKind::Drain => Outcome::Failed,
-        ActionKind::Relabel => Outcome::Degraded,
-        ActionKind::Release | ActionKind::Certify => Outcome::Pass,
-    };
-    let mark = Mark {
-        outcome,
-        class: (outcome != Outcome::Pass).then(|| class.to_owned()),
-        run: "r1".to_owned(),
-        at: "2026-01-01T00:00:00Z".to_owned(),
-        expires: None,
-        boot_id: None,
-        domain: None,
-    };
-    Action {
-        kind,
-        node: node.into(),
-        domain: None,
-        leaf: None,
-        command: Vec::new(),
-        reason: String::new(),
-        mark: Some(mark),
-        device: None,
-        findings: Vec::new(),
-        ratio: None,
-        price: None,
-        why: "a test".to_owned(),
-    }
-}
-
-pub(super) fn plan(actions: Vec<Action>) -> ActionPlan {
-    ActionPlan {
-        format: ACTIONS_FORMAT.to_owned(),
-        dry_run: false,
-        frozen: None,
-        actions,
-        withheld: Vec::new(),
-        records: Vec::new(),
-    }
-}
 
 pub(super) fn drains(names: &[&str]) -> Vec<Action> {
     names.iter().map(|node| action(ActionKind::Drain, node, "nvlink-low")).collect()

@@ -53,7 +53,7 @@ pub(super) fn named(names: &[&str]) -> Vec<NodeName> {
 }
 
 pub(super) fn drain(reason: &str) -> Change {
-    Change { state: Some(StateChange::Drain { reason: reason.to_owned() }), ..Change::default() }
+    Change::drain(reason)
 }
 
 pub(super) fn resume() -> Change {

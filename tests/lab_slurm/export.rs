@@ -19,7 +19,6 @@ use fabricgate::model::said::SourceKind;
 use fabricgate::model::unit::Unit;
 use fabricgate::model::verdict::NodeVerdict;
 use fabricgate::model::verdict::Outcome;
-use fabricgate::model::verdict::VERDICTS_FORMAT;
 use fabricgate::model::verdict::Verdicts;
 use fabricgate::thresholds::builtin;
 
@@ -63,14 +62,9 @@ fn map() -> Verified {
         detectable: None,
     });
     let verdicts = Verdicts {
-        format: VERDICTS_FORMAT.to_owned(),
-        platform: None,
         thresholds_digest: "0011223344556677".to_owned(),
-        outcome: Outcome::Degraded,
-        findings: Vec::new(),
         nodes: nodes.collect(),
-        unknown: Vec::new(),
-        notes: Vec::new(),
+        ..Verdicts::empty(Outcome::Degraded)
     };
     let info = RunInfo {
         id: "20260304-050607-abcdef".to_owned(),

@@ -246,18 +246,9 @@ fn drained_by_us(lab: &Lab, site: &tempfile::TempDir, node: &str) -> String {
     let mut journal = Journal::open(&site.path().join("gate")).expect("a journal");
     let reason = reason::write(run, "nvlink-low", journal.epoch());
     let action = Action {
-        kind: ActionKind::Drain,
-        node: node.into(),
-        domain: None,
-        leaf: None,
-        command: Vec::new(),
         reason: reason.clone(),
-        mark: None,
-        device: None,
-        findings: Vec::new(),
-        ratio: None,
-        price: None,
         why: "a test".to_owned(),
+        ..Action::new(ActionKind::Drain, node)
     };
     let id = format!("{run}/{node}/drain");
     let state = Some(StateChange::Drain { reason: reason.clone() });

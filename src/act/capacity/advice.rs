@@ -1,7 +1,6 @@
-//! Which segments leave the most nodes, and what to do about one more suspect.
+//! Which segments leave the most nodes.
 
 use super::Outages;
-use super::loss;
 use super::usable;
 
 /// Segments of a domain in the order of what they leave.
@@ -79,56 +78,4 @@ fn between(mut low: f64, mut high: f64, side: f64, of: &impl Fn(f64) -> f64) -> 
         if (of(middle) < 0.0) == (side < 0.0) { low = middle } else { high = middle }
     }
     f64::midpoint(low, high)
-}
-
-/// What can be done about a suspect that a gang runs on, where a milder one is
-/// drained already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remedy {
-    /// Drain it too.
-    Drain,
-    /// Drain it, and give back the mildest of those that are out.
-    Swap,
-    /// Leave it in service, and say so on it.
-    Keep,
-}
-
-/// What each of the remedies costs, in nodes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Costs {
-    /// One more drain.
-    pub drain: f64,
-    /// The mildest back in the gang; nothing where none is out that could be
-    /// given back.
-    pub swap: Option<f64>,
-    /// The suspect stays in the gang.
-    pub keep: f64,
-}
-
-impl Costs {
-    /// Of a drain at this price, for gangs of this many nodes: what the suspect
-    /// and the mildest of those drained have lost of their rate, and the share of
-    /// a step that waits for it.
-    pub fn of(price: f64, gang: f64, suspect: f64, mildest: Option<f64>, exposed: f64) -> Self {
-        Self {
-            drain: price,
-            swap: mildest.map(|mildest| loss(gang, mildest, exposed)),
-            keep: loss(gang, suspect, exposed),
-        }
-    }
-
-    /// The cheapest; nothing where a price is not known. What costs the same is
-    /// decided for what changes less: keep, then swap, then drain.
-    pub fn cheapest(&self) -> Option<(Remedy, f64)> {
-        let mut best = (Remedy::Keep, self.keep);
-        if self.keep.is_nan() || self.drain.is_nan() || self.swap.is_some_and(f64::is_nan) {
-            return None;
-        }
-        for (remedy, cost) in [(Remedy::Swap, self.swap), (Remedy::Drain, Some(self.drain))] {
-            if let Some(cost) = cost.filter(|cost| *cost < best.1) {
-                best = (remedy, cost);
-            }
-        }
-        Some(best)
-    }
 }

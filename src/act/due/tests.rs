@@ -18,7 +18,8 @@ use proptest::prelude::*;
 
 const HOUR: i64 = 3_600;
 
-fn settings() -> Settings {
+/// One job at a time, whatever is due.
+pub(crate) fn settings() -> Settings {
     Settings {
         at_once: 1,
         nodes: 72,

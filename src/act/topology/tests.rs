@@ -12,7 +12,6 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
-use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 
 const YAML: &str = "---
@@ -274,19 +273,13 @@ fn versions_are_read_as_programs_print_them() {
 
 fn wrong_domain(node: &str, confirmed: bool) -> Finding {
     Finding {
-        id: node.to_owned(),
-        outcome: Outcome::Failed,
-        class: "wrong-domain".to_owned(),
-        locus: Locus { node: Some(node.into()), ..Locus::of(LocusKind::Node) },
-        measured: None,
-        expected: None,
-        unit: None,
-        ratio: None,
         confirmed,
-        detectable: None,
-        rule: String::new(),
-        summary: String::new(),
-        evidence: Vec::new(),
+        ..Finding::new(
+            node,
+            Outcome::Failed,
+            "wrong-domain",
+            Locus { node: Some(node.into()), ..Locus::of(LocusKind::Node) },
+        )
     }
 }
 
@@ -319,16 +312,7 @@ fn a_verdict_moves_a_node_only_where_it_was_measured_to_belong() {
         ["a1", "a2", "a3", "a4", "a5"].iter().map(|node| wrong_domain(node, true)).collect();
     findings.extend([pair, wrong_domain("a6", false)]);
     findings.push(Finding { class: "nvlink-low".to_owned(), ..wrong_domain("a7", true) });
-    let verdicts = Verdicts {
-        format: VERDICTS_FORMAT.to_owned(),
-        platform: None,
-        thresholds_digest: String::new(),
-        outcome: Outcome::Failed,
-        findings,
-        nodes: Vec::new(),
-        unknown: Vec::new(),
-        notes: Vec::new(),
-    };
+    let verdicts = Verdicts { findings, ..Verdicts::empty(Outcome::Failed) };
     let fleet = fleet(&[
         &["a1", "b1", "b2", "b3"],
         // One partner alone may be misplaced itself.

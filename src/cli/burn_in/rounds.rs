@@ -4,8 +4,9 @@
 //! When it ends is the rules' to say (`act::stops`), what it comes to is
 //! `act::acceptance`'s.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+mod load;
+mod taken;
+
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,10 +16,7 @@ use super::Args;
 use super::keep;
 use super::unwritten;
 use crate::act::acceptance as accept;
-use crate::act::certificate;
-use crate::act::identity;
 use crate::act::stops;
-use crate::act::stops::Seen;
 use crate::cli::Globals;
 use crate::cli::afterwards::Ended;
 use crate::cli::afterwards::afterwards;
@@ -38,27 +36,16 @@ use crate::coordinator::Confirm;
 use crate::coordinator::Done;
 use crate::coordinator::Place;
 use crate::coordinator::Sweep;
-use crate::judge::compared;
-use crate::judge::compared::Side;
 use crate::launch::Program;
 use crate::model::acceptance::Acceptance;
 use crate::model::acceptance::Accepted;
 use crate::model::acceptance::BurnInRound;
 use crate::model::acceptance::BurnInState;
-use crate::model::acceptance::NodeRound;
-use crate::model::acceptance::SoakDone;
 use crate::model::acceptance::Stop;
 use crate::model::acceptance::StopRule;
-use crate::model::cell::Cell;
 use crate::model::claims::Claims;
-use crate::model::id::NodeName;
-use crate::model::probe::Probe;
 use crate::model::profile::Profile as Named;
-use crate::model::raw::RawResult;
-use crate::model::recording::Recording;
 use crate::model::run::Run;
-use crate::model::run::RunInfo;
-use crate::model::trend::Part;
 use crate::model::verdict::Outcome;
 use crate::plan;
 use crate::plan::Plan;
@@ -261,84 +248,6 @@ impl<'a> Burn<'a> {
         (round.map_or(0.0, |round| round.minutes) + soak) / 60.0
     }
 
-    /// Loads all nodes at once; false where somebody ended it.
-    fn soak(&mut self, after: u32) -> anyhow::Result<bool> {
-        let claims = accept::taking_part(&self.claims, &self.acceptance.nodes);
-        let minutes = self.acceptance.asked.soak_minutes;
-        let probes: Vec<&Probe> = self.site.config.burn_in.soak.iter().collect();
-        let basis = self.basis(&claims, self.acceptance.asked.seed)?;
-        let simulated = !self.acceptance.real;
-        let nodes: usize = claims.domains.iter().map(|domain| domain.nodes.len()).sum();
-        let request = plan::Request {
-            probes: &probes,
-            // All nodes at once; simulated ones are processes on this machine.
-            parallel: if simulated { self.site.config.parallel } else { nodes.max(1) },
-            ..basis.request()
-        };
-        let load = plan::soak(&request);
-        let began = coordinator::shown(coordinator::now());
-        let mut done = SoakDone {
-            after_round: after,
-            began: began.clone(),
-            minutes: 0.0,
-            passes: 0,
-            probes: probes.iter().map(|probe| probe.name.clone()).collect(),
-            simulated,
-            not_on: BTreeMap::new(),
-            found: BTreeMap::new(),
-        };
-        if load.rounds.is_empty() {
-            let why = "no probe that makes load can be run here".to_owned();
-            let all = claims.domains.iter().flat_map(|domain| &domain.nodes);
-            done.not_on = all.map(|node| (node.clone(), why.clone())).collect();
-            self.acceptance.soaks.push(done);
-            self.keep()?;
-            return Ok(true);
-        }
-        note(&format!("load on all nodes for {minutes} min, after round {after}"));
-        let id = self.free_name(&format!("soak-{after}"));
-        let program = Program {
-            age: simulated.then(|| format!("{after}:{minutes}:soaking")),
-            ..self.program.clone()
-        };
-        let lasting = match simulated {
-            true => Duration::ZERO,
-            false => Duration::from_secs_f64(minutes * 60.0),
-        };
-        let place = Place::New(self.folder.path());
-        let ran =
-            self.sweep(&load, &request, &claims, (&id, &began), &program, place, Some(lasting))?;
-        if ran.partial {
-            return Ok(false);
-        }
-        sweep::keep(&ran)?;
-        let stored = stored::open_quietly(ran.folder.path())?;
-        let results = stored.results().map_err(stored::failure)?;
-        let recordings = stored.recordings_of(&results).map_err(stored::failure)?;
-        done.minutes = ran.took.as_secs_f64() / 60.0;
-        done.passes = ran.passes;
-        done.not_on = unloaded(&claims, &results);
-        done.found = stops::found_under_load(&ran.run.verdicts);
-        let seen = Seen {
-            round: after,
-            verdicts: &ran.run.verdicts,
-            claims: &claims,
-            results: &results,
-            recordings: &recordings,
-            freeze_domain: usize::MAX,
-        };
-        let out = stops::out(&seen);
-        // What is in doubt while everybody loads the fabric is no reason to stop.
-        let hard = |rule| matches!(rule, StopRule::HardFault | StopRule::TooHot | StopRule::Lost);
-        for (node, stop) in out.into_iter().filter(|(_, stop)| hard(stop.rule)) {
-            self.take_out(&node, stop);
-        }
-        self.set_aside(after);
-        self.acceptance.soaks.push(done);
-        self.keep()?;
-        Ok(true)
-    }
-
     /// Holds one round; false where somebody ended it.
     fn round(&mut self, number: u32) -> anyhow::Result<bool> {
         let began = Instant::now();
@@ -483,129 +392,6 @@ impl<'a> Burn<'a> {
         swept.map_err(sweep::failed)
     }
 
-    /// Takes in a round that came to its end.
-    fn take_in(&mut self, number: u32, run: Run, stored: &Stored) -> anyhow::Result<()> {
-        let results = stored.results().map_err(stored::failure)?;
-        let recordings = stored.recordings_of(&results).map_err(stored::failure)?;
-        let machines = stored.machines().map_err(stored::failure)?;
-        let (boots, gpus) = (identity::boots(&machines), identity::uuids(&machines));
-        let rebooted = identity::rebooted(&machines);
-        let verdicts = &run.verdicts;
-        let out = stops::out(&Seen {
-            round: number,
-            verdicts,
-            claims: &run.claims,
-            results: &results,
-            recordings: &recordings,
-            freeze_domain: self.site.config.policy.freeze_domain,
-        });
-        if let Some(round) = self.acceptance.rounds.last_mut() {
-            round.ended = Some(stored.record.ended.clone().unwrap_or_default());
-            round.outcome = Some(verdicts.outcome);
-            round.claims_digest = Some(stored.record.claims_digest.clone());
-            round.thresholds_digest = Some(verdicts.thresholds_digest.clone());
-            round.nodes = verdicts
-                .nodes
-                .iter()
-                .map(|it| NodeRound {
-                    node: it.node.clone(),
-                    outcome: it.outcome,
-                    reason: it.reason.clone(),
-                    boot_id: boots.get(&it.node).cloned(),
-                    gpus: gpus.get(&it.node).cloned().unwrap_or_default(),
-                    rebooted: rebooted.contains(&it.node),
-                })
-                .collect();
-        }
-        for (node, stop) in out {
-            self.take_out(&node, stop);
-        }
-        self.set_aside(number);
-        let minima = certificate::minima(&run.cells);
-        accept::add(&mut self.acceptance.nodes, &minima, verdicts);
-        accept::add_versions(&mut self.acceptance.versions, &recordings);
-        self.acceptance.thresholds_digest = Some(verdicts.thresholds_digest.clone());
-        self.compare(&run, &recordings)?;
-        self.last = Some(run);
-        self.keep()
-    }
-
-    /// Holds a round against the first one; nodes that began anew since against the one
-    /// with which they did, so that no two boots are taken for one machine.
-    fn compare(&mut self, run: &Run, recordings: &[Recording]) -> anyhow::Result<()> {
-        let rounds = &self.acceptance.rounds;
-        let others = stops::other_machines(rounds);
-        let known = stops::other_machines(&rounds[..rounds.len().saturating_sub(1)]);
-        let mut since: BTreeMap<u32, BTreeSet<&NodeName>> = BTreeMap::new();
-        for (node, anew) in &others {
-            if known.get(node) != Some(anew) {
-                let rule = anew.rule.as_str();
-                note(&format!("{node} begins anew ({rule}): {}", anew.why));
-            }
-            since.entry(anew.after_round + 1).or_default().insert(node);
-        }
-        let last = side(&run.info, &run.cells, recordings);
-        let against = |then: &str, is_meant: &dyn Fn(&NodeName) -> bool| {
-            let then = stored::open_quietly(&self.runs.join(then))?;
-            let cells = then.cells().map_err(stored::failure)?;
-            let read = then.recordings().map_err(stored::failure)?;
-            let first = side(&then.record.info, &cells, &read);
-            let of = |part: &Part| part.node.as_ref().is_none_or(is_meant);
-            anyhow::Ok(compared::compare(&first, &last, &of))
-        };
-        if let Some(first) = rounds.first().filter(|it| it.run != run.info.id) {
-            let comparison = against(&first.run, &|node| !others.contains_key(node))?;
-            self.acceptance.comparison = Some(comparison);
-        }
-        let mut since_anew = Vec::new();
-        for (begun, nodes) in since {
-            let begun = self.acceptance.rounds.iter().find(|it| it.round == begun);
-            if let Some(begun) = begun.filter(|it| it.run != run.info.id) {
-                let mut comparison = against(&begun.run, &|node| nodes.contains(node))?;
-                comparison.parts.retain(|it| it.part.node.is_some());
-                since_anew.push(comparison);
-            }
-        }
-        self.acceptance.since_anew = since_anew;
-        Ok(())
-    }
-
-    /// Sets a round aside in which a node was bad or lost and left others open: what
-    /// they had to show with it, nobody knows, and that is not their fault. It is
-    /// held again without that node.
-    fn set_aside(&mut self, number: u32) {
-        let bad = |rule| matches!(rule, StopRule::Lost | StopRule::HardFault | StopRule::TooHot);
-        let out: BTreeMap<&NodeName, &Stop> = self
-            .acceptance
-            .nodes
-            .iter()
-            .filter_map(|node| Some((&node.node, node.out.as_ref()?)))
-            .collect();
-        let left = out.values().any(|stop| stop.after_round == number && bad(stop.rule));
-        let again = self.acceptance.rounds.iter().filter(|round| round.set_aside).count();
-        let found = self.acceptance.rounds.iter_mut().find(|round| round.round == number);
-        let Some(round) = found.filter(|_| left && again < stops::AGAIN_AT_MOST) else { return };
-        let open = |it: &NodeRound| it.outcome == Outcome::Unknown && !out.contains_key(&it.node);
-        round.set_aside = round.nodes.iter().any(open);
-    }
-
-    fn take_out(&mut self, node: &NodeName, stop: Stop) {
-        let known = self.acceptance.nodes.iter_mut().find(|it| it.node == *node);
-        if let Some(known) = known.filter(|known| known.out.is_none()) {
-            let rule = stop.rule.as_str().replace('_', " ");
-            note(&format!("{node} takes no further part ({rule}): {}", stop.why));
-            known.out = Some(stop);
-        }
-    }
-
-    /// A name in the folder that nothing has yet: load that was interrupted is
-    /// begun anew, and what it printed stays.
-    fn free_name(&self, name: &str) -> String {
-        let taken = |name: &String| self.folder.path().join(name).exists();
-        let others = (2..).map(|n| format!("{name}-{n}"));
-        std::iter::once(name.to_owned()).chain(others).find(|it| !taken(it)).unwrap_or_default()
-    }
-
     /// Carries out what verdicts ask for, at the end: of the rounds in which nodes
     /// fell out, then of the last one, in which only who is accepted passes.
     pub(super) fn apply(&mut self) -> anyhow::Result<Option<u8>> {
@@ -651,29 +437,4 @@ enum Finished {
     Now(Box<Done>),
     /// The program was ended between the end of the sweep and writing it down.
     Before(Box<Stored>),
-}
-
-fn side<'a>(info: &'a RunInfo, cells: &'a [Cell], recordings: &'a [Recording]) -> Side<'a> {
-    Side { run: &info.id, created: &info.created, cells, recordings }
-}
-
-/// Nodes on which no load ran to its end, and why.
-fn unloaded(claims: &Claims, results: &[RawResult]) -> BTreeMap<NodeName, String> {
-    let nodes = claims.domains.iter().flat_map(|domain| &domain.nodes);
-    let why = |node: &NodeName| {
-        let mut own = results.iter().filter(|it| it.nodes.contains(node)).peekable();
-        if own.peek().is_none() {
-            return Some("nothing was run on it".to_owned());
-        }
-        let mut last = None;
-        for result in own {
-            if result.ending.is_success() {
-                return None;
-            }
-            last = Some(result);
-        }
-        let gap = last.and_then(RawResult::gap);
-        Some(gap.unwrap_or_else(|| "nothing ran to its end".to_owned()))
-    };
-    nodes.filter_map(|node| Some((node.clone(), why(node)?))).collect()
 }

@@ -7,7 +7,7 @@ use crate::model::kubernetes_node::UNVERIFIED;
 const OURS: &str = "fabricgate:r1:nvlink-low e7";
 
 fn drain(reason: &str) -> Change {
-    Change { state: Some(StateChange::Drain { reason: reason.to_owned() }), ..Change::default() }
+    Change::drain(reason)
 }
 
 fn marks(marks: KubernetesMarks) -> Change {

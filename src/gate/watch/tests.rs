@@ -7,28 +7,14 @@ use std::path::Path;
 use super::super::fixture;
 use super::super::fixture::Fake;
 use super::*;
+use crate::act::due;
 use crate::model::claims::ClaimedDomain;
 use crate::model::id::NodeName;
 use crate::model::live::LiveNode;
-use crate::model::profile::Profile;
 use crate::record::signing::Trust;
 
 fn settings() -> Settings {
-    Settings {
-        at_once: 1,
-        nodes: 72,
-        together: 1,
-        unverified: Some(Profile::Admit),
-        repaired: Some(Profile::Recertify),
-        expired: Some(Profile::Recertify),
-        missing: Some(Profile::Admit),
-        ahead_s: 0,
-        audit_every_s: 0,
-        cool_down_s: 86_400,
-        rest_s: 3_600,
-        rest_most_s: 3_600,
-        clean_sweeps: 2,
-    }
+    Settings { ahead_s: 0, rest_s: 3_600, rest_most_s: 3_600, ..due::tests::settings() }
 }
 
 /// So many nodes, dealt out to so many domains.

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::smi::damage;
 use super::*;
 use crate::measure;
+use crate::measure::fixture;
 
 fn read(text: &str) -> Parsed {
     let parsed = measure::read(text.as_bytes());
@@ -173,10 +173,10 @@ proptest! {
     }
 
     #[test]
-    fn nothing_makes_it_panic(text in ".{0,200}", hurt in damage::any_damage()) {
+    fn nothing_makes_it_panic(text in ".{0,200}", hurt in fixture::any_damage()) {
         let tests = json!([{ "name": "memory", "results": [{ "gpu_ids": "0,1", "status": "Pass" }] }]);
         let good = version_4(&tests).to_string();
-        for bytes in [text.as_bytes().to_vec(), damage::damaged(&good, &hurt)] {
+        for bytes in [text.as_bytes().to_vec(), fixture::damaged(&good, &hurt)] {
             let decoded = text::decode(&bytes);
             let parsed = parse(&Input::new(&decoded));
             prop_assert!(parsed.facts.diagnostics.iter().all(|d| !d.test.is_empty()));

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 
-use super::super::smi::damage;
 use super::*;
 use crate::measure;
+use crate::measure::fixture;
 
 fn read(text: &str) -> Parsed {
     let parsed = measure::read(text.as_bytes());
@@ -185,13 +185,13 @@ proptest! {
     }
 
     #[test]
-    fn nothing_makes_it_panic(text in "(.|\n){0,300}", hurt in damage::any_damage()) {
+    fn nothing_makes_it_panic(text in "(.|\n){0,300}", hurt in fixture::any_damage()) {
         let table = render(&[0, 3], &vec![vec!["C", "!V!"]; 2], "UP");
         let json = r#"{"nodes":{"0":{"status":"READY","connections":{"1":{"status":"N"}}}},"status":"UP"}"#;
         for bytes in [
             text.as_bytes().to_vec(),
-            damage::damaged(&table, &hurt),
-            damage::damaged(json, &hurt),
+            fixture::damaged(&table, &hurt),
+            fixture::damaged(json, &hurt),
         ] {
             let decoded = text::decode(&bytes);
             let parsed = parse(&Input::new(&decoded));

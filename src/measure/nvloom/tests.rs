@@ -4,24 +4,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::measure::fixture::kinds;
+use crate::measure::fixture::matrices;
+use crate::measure::fixture::scarred;
 use crate::measure::read;
-use crate::model::measurement::Matrix;
 use crate::model::unit::Unit;
-
-fn matrices(parsed: &Parsed) -> Vec<&Matrix> {
-    parsed
-        .measurements
-        .iter()
-        .map(|m| match m {
-            Measurement::Matrix(matrix) => matrix,
-            other => panic!("no matrix: {other:?}"),
-        })
-        .collect()
-}
-
-fn kinds(parsed: &Parsed) -> Vec<ProblemKind> {
-    parsed.problems.iter().map(|p| p.kind).collect()
-}
 
 fn head(ranks: u32) -> String {
     let mut out = "nvloom_cli 1.3.0\ngit commit: unknown\nNVCC version: 12.9\nCUDA version: 12.9\n\
@@ -334,13 +321,7 @@ proptest! {
         lost in prop::collection::vec(0usize..30, 0..6),
     ) {
         let text = head(3) + &pairs() + CSV + "0, bandwidth, 0, 1, 16, device, egm, write, ce, 64, a, 7.1\n";
-        let kept = text.lines().enumerate().filter(|(i, _)| !lost.contains(i));
-        let mut bytes: Vec<u8> = kept.flat_map(|(_, l)| [l.as_bytes(), b"\n"].concat()).collect();
-        for (place, byte) in at {
-            if let Some(target) = bytes.get_mut(place) {
-                *target = byte;
-            }
-        }
+        let bytes = scarred(&text, &lost, &at);
         let text = text::decode(&bytes);
         for found in matrices(&parse(&Input::new(&text))) {
             prop_assert_eq!(found.rows.len(), found.cells.len());

@@ -3,28 +3,16 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::measure::fixture::kinds;
+use crate::measure::fixture::matrices;
+use crate::measure::fixture::scarred;
 use crate::measure::read;
 use crate::model::measurement::Matrix;
 use crate::model::unit::Unit;
 
-fn matrices(parsed: &Parsed) -> Vec<&Matrix> {
-    parsed
-        .measurements
-        .iter()
-        .map(|m| match m {
-            Measurement::Matrix(matrix) => matrix,
-            other => panic!("no matrix: {other:?}"),
-        })
-        .collect()
-}
-
 fn matrix<'p>(parsed: &'p Parsed, testcase: &str) -> &'p Matrix {
     let found = matrices(parsed).into_iter().find(|m| m.testcase.as_deref() == Some(testcase));
     found.unwrap_or_else(|| panic!("no {testcase} in {parsed:#?}"))
-}
-
-fn kinds(parsed: &Parsed) -> Vec<ProblemKind> {
-    parsed.problems.iter().map(|p| p.kind).collect()
 }
 
 /// A table as the tool prints it.
@@ -419,13 +407,7 @@ proptest! {
         lost in prop::collection::vec(0usize..90, 0..6),
     ) {
         let text = whole_run(3, true, None);
-        let kept = text.lines().enumerate().filter(|(i, _)| !lost.contains(i));
-        let mut bytes: Vec<u8> = kept.flat_map(|(_, l)| [l.as_bytes(), b"\n"].concat()).collect();
-        for (place, byte) in at {
-            if let Some(target) = bytes.get_mut(place) {
-                *target = byte;
-            }
-        }
+        let bytes = scarred(&text, &lost, &at);
         let text = text::decode(&bytes);
         for found in matrices(&parse(&Input::new(&text))) {
             prop_assert_eq!(found.rows.len(), found.cells.len());

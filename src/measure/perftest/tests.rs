@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::measure::fixture::kinds;
+use crate::measure::fixture::scarred;
 use crate::measure::read;
 use crate::model::measurement::Measurement;
 use crate::model::measurement::Point;
@@ -26,10 +28,6 @@ fn series(parsed: &Parsed) -> Vec<&Series> {
             other => panic!("no series: {other:?}"),
         })
         .collect()
-}
-
-fn kinds(parsed: &Parsed) -> Vec<ProblemKind> {
-    parsed.problems.iter().map(|p| p.kind).collect()
 }
 
 fn waiting() -> String {
@@ -468,13 +466,7 @@ proptest! {
                 + &waiting()
                 + &one_test("RDMA_Write BW", "mlx5_1", 18, 17, 23_511.5)
         };
-        let kept = text.lines().enumerate().filter(|(i, _)| !lost.contains(i));
-        let mut bytes: Vec<u8> = kept.flat_map(|(_, l)| [l.as_bytes(), b"\n"].concat()).collect();
-        for (place, byte) in at {
-            if let Some(target) = bytes.get_mut(place) {
-                *target = byte;
-            }
-        }
+        let bytes = scarred(&text, &lost, &at);
         let text = text::decode(&bytes);
         let input = Input::new(&text);
         let _ = recognises(&input);

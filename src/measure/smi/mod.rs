@@ -3,8 +3,6 @@
 //! What they share is here: the lines of one task together, whoever labelled
 //! them. What a line means belongs to the subcommands.
 
-#[cfg(test)]
-pub(in crate::measure) mod damage;
 mod failure;
 pub mod nvlink;
 pub mod query;

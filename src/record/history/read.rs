@@ -393,21 +393,9 @@ impl History {
                 locus.peer = row.get(8)?;
                 locus.rail = row.get(9)?;
                 locus.direction = row.get::<_, Option<String>>(10)?.and_then(|text| named(&text));
-                let found = Finding {
-                    id: row.get(1)?,
-                    outcome: named(&row.get::<_, String>(2)?).unwrap_or(Outcome::Unknown),
-                    class: row.get(3)?,
-                    locus,
-                    measured: None,
-                    expected: None,
-                    unit: None,
-                    ratio: None,
-                    confirmed: false,
-                    detectable: None,
-                    rule: String::new(),
-                    summary: String::new(),
-                    evidence: Vec::new(),
-                };
+                let [id, outcome, class] = [row.get(1)?, row.get(2)?, row.get::<_, String>(3)?];
+                let outcome = named(&outcome).unwrap_or(Outcome::Unknown);
+                let found = Finding::new(id, outcome, class, locus);
                 Ok((row.get::<_, String>(0)?, found))
             },
         )?;

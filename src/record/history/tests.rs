@@ -100,11 +100,7 @@ fn write(runs: &Path, run: &Made) -> PathBuf {
     folder.write(file::PLAN, PLAN.as_bytes()).expect("written");
     folder.write_lines(file::CELLS, cells(&run.values)).expect("written");
     let verdicts = Verdicts {
-        format: VERDICTS_FORMAT.to_owned(),
-        platform: None,
         thresholds_digest: "t".to_owned(),
-        outcome: run.outcome,
-        findings: Vec::new(),
         nodes: NODES
             .iter()
             .map(|node| NodeVerdict {
@@ -115,8 +111,7 @@ fn write(runs: &Path, run: &Made) -> PathBuf {
                 detectable: None,
             })
             .collect(),
-        unknown: Vec::new(),
-        notes: Vec::new(),
+        ..Verdicts::empty(run.outcome)
     };
     folder.write_json(file::VERDICTS, &verdicts).expect("written");
     let machines = NODES.iter().map(|node| Machine {

@@ -193,16 +193,6 @@ fn of_many_domains_those_with_findings_and_a_few_others_are_drawn() {
     assert!(page.len() < 2_000_000, "{}", page.len());
 }
 
-#[test]
-#[ignore = "slow without optimisation; run it alone"]
-fn a_hundred_racks_make_a_page_that_opens() {
-    let run = fleet(100, 40);
-    let start = std::time::Instant::now();
-    let page = html(&run);
-    println!("{} bytes in {:?}", page.len(), start.elapsed());
-    assert!(page.len() < 4_000_000, "{}", page.len());
-}
-
 fn is_committed(name: &str, page: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/example").join(name);
     if std::env::var_os("UPDATE_REPORTS").is_some() {
@@ -220,8 +210,9 @@ fn the_committed_examples_are_what_the_code_renders() {
 
 /// The page of a rack after a repair, with everything beside it.
 fn repaired() -> String {
-    let (before, trends, comparison) = (fixture::rack(), fixture::trends(), fixture::comparison());
-    let repairs = fixture::repairs();
+    let (before, trends, comparison) =
+        (fixture::rack(), fixture::across::trends(), fixture::across::comparison());
+    let repairs = fixture::across::repairs();
     let beside = Beside {
         before: Some(&before),
         trends: &trends,
@@ -280,30 +271,4 @@ fn every_node_of_a_large_fleet_has_a_tile_that_leads_to_its_line() {
         assert!(page.contains(&format!("<tr id=\"{lead}\"")), "{lead}");
     }
     assert!(page.len() < 2_600_000, "{}", page.len());
-}
-
-#[test]
-#[ignore = "writes pages to look at into the temporary folder"]
-fn pages_to_look_at() {
-    let folder = std::env::temp_dir().join("fabricgate-pages");
-    std::fs::create_dir_all(&folder).expect("a temporary folder");
-    let mut runs: Vec<(String, Run)> = ["rack", "hgx", "empty", "hostile"]
-        .map(str::to_owned)
-        .into_iter()
-        .zip(fixture::all())
-        .collect();
-    runs.push(("racks".to_owned(), fleet(12, 2)));
-    runs.push(("hundred".to_owned(), fleet(100, 40)));
-    runs.push(("rails".to_owned(), fixture::rails()));
-    runs.push(("fleet".to_owned(), fixture::fleet(5_000)));
-    std::fs::write(folder.join("repaired.html"), repaired()).expect("writable");
-    for (name, run) in runs {
-        std::fs::write(folder.join(format!("{name}.html")), html(&run)).expect("writable");
-        for width in [80, 120] {
-            let style = crate::report::TerminalStyle { width, colour: true };
-            let text = crate::report::terminal::render(&run, &style);
-            std::fs::write(folder.join(format!("{name}-{width}.txt")), text).expect("writable");
-        }
-    }
-    println!("{}", folder.display());
 }

@@ -78,7 +78,7 @@ fn certificates_are_moments_and_the_first_to_end_is_known_even_where_nodes_are_c
 }
 
 fn alarm(node: Option<&str>, testcase: &str) -> Standing {
-    let trend = fixture::trends().remove(1);
+    let trend = fixture::across::trends().remove(1);
     let mut alarm = trend.alarms[0].clone();
     alarm.stands = true;
     let node = node.map(NodeName::from);

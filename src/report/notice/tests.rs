@@ -143,7 +143,7 @@ fn the_state_tells_of_expired_certificates_and_the_breaker() {
 }
 
 fn standing(testcase: &str) -> Standing {
-    let trend = fixture::trends().remove(1);
+    let trend = fixture::across::trends().remove(1);
     let part = Part { kind: PartKind::Node, gpu: None, ..trend.part.clone() };
     let alarm = Alarm { stands: true, ..trend.alarms[0].clone() };
     Standing { part, testcase: testcase.to_owned(), alarm, beside: trend.changes }

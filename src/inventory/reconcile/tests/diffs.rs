@@ -4,6 +4,7 @@ use super::super::diff::ChangeKind;
 use super::super::diff::diff;
 use super::super::diff::facts_changed;
 use super::*;
+use crate::model::said::NodeSaid;
 
 fn kinds(old: &Claims, new: &Claims) -> Vec<(ChangeKind, String)> {
     diff(old, new).into_iter().map(|change| (change.kind, change.says)).collect()

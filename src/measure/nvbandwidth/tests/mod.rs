@@ -10,8 +10,8 @@ mod render;
 mod text;
 
 use crate::measure;
+use crate::measure::fixture::matrices;
 use crate::model::measurement::Matrix;
-use crate::model::measurement::Measurement;
 use crate::model::parsed::Parsed;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
@@ -20,17 +20,6 @@ fn read(text: &str) -> Parsed {
     let parsed = measure::read(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::Nvbandwidth), "{text}");
     parsed
-}
-
-fn matrices(parsed: &Parsed) -> Vec<&Matrix> {
-    parsed
-        .measurements
-        .iter()
-        .map(|m| match m {
-            Measurement::Matrix(m) => m,
-            other => panic!("nvbandwidth has matrices only, not {other:?}"),
-        })
-        .collect()
 }
 
 fn matrix<'a>(parsed: &'a Parsed, name: &str) -> &'a Matrix {

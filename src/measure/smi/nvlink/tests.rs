@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 
-use super::super::damage;
 use super::*;
 use crate::measure;
+use crate::measure::fixture;
+use crate::measure::fixture::kinds;
 
 fn read(text: &str) -> Parsed {
     let parsed = measure::read(text.as_bytes());
@@ -31,10 +32,6 @@ fn render(name: &str, rates: &[Vec<Option<f64>>]) -> String {
         }
     }
     out
-}
-
-fn kinds(parsed: &Parsed) -> Vec<ProblemKind> {
-    parsed.problems.iter().map(|p| p.kind).collect()
 }
 
 #[test]
@@ -233,9 +230,9 @@ proptest! {
     }
 
     #[test]
-    fn nothing_makes_it_panic(text in ".{0,300}", hurt in damage::any_damage()) {
+    fn nothing_makes_it_panic(text in ".{0,300}", hurt in fixture::any_damage()) {
         let good = render("NVIDIA H200", &vec![vec![Some(26.562), None]; 3]);
-        for bytes in [text.as_bytes().to_vec(), damage::damaged(&good, &hurt)] {
+        for bytes in [text.as_bytes().to_vec(), fixture::damaged(&good, &hurt)] {
             let decoded = text::decode(&bytes);
             let parsed = parse(&Input::new(&decoded));
             let links = || parsed.facts.nvlinks.iter().flat_map(|g| &g.links);

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 
-use super::super::damage;
 use super::*;
 use crate::measure;
+use crate::measure::fixture;
 
 fn read(text: &str) -> Parsed {
     let parsed = measure::read(text.as_bytes());
@@ -271,9 +271,9 @@ proptest! {
     }
 
     #[test]
-    fn nothing_makes_it_panic(text in "(.|\n){0,300}", hurt in damage::any_damage()) {
+    fn nothing_makes_it_panic(text in "(.|\n){0,300}", hurt in fixture::any_damage()) {
         let good = render(33, "NVIDIA GB200", &vec![Fabric::healthy(); 2]);
-        for bytes in [text.as_bytes().to_vec(), damage::damaged(&good, &hurt)] {
+        for bytes in [text.as_bytes().to_vec(), fixture::damaged(&good, &hurt)] {
             let decoded = text::decode(&bytes);
             let parsed = parse(&Input::new(&decoded));
             prop_assert!(parsed.facts.fabric.len() <= decoded.lines().count());

@@ -1,0 +1,148 @@
+//! What a round that came to its end changes in the acceptance: who is out, what was
+//! reached, how it stands beside the first one, and whether it is held again.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::Burn;
+use crate::act::acceptance as accept;
+use crate::act::certificate;
+use crate::act::identity;
+use crate::act::stops;
+use crate::act::stops::Seen;
+use crate::cli::stdout::note;
+use crate::cli::stored;
+use crate::judge::compared;
+use crate::judge::compared::Side;
+use crate::model::acceptance::NodeRound;
+use crate::model::acceptance::Stop;
+use crate::model::acceptance::StopRule;
+use crate::model::cell::Cell;
+use crate::model::id::NodeName;
+use crate::model::recording::Recording;
+use crate::model::run::Run;
+use crate::model::run::RunInfo;
+use crate::model::trend::Part;
+use crate::model::verdict::Outcome;
+use crate::record::stored::Stored;
+
+impl Burn<'_> {
+    /// Takes in a round that came to its end.
+    pub(super) fn take_in(&mut self, number: u32, run: Run, stored: &Stored) -> anyhow::Result<()> {
+        let results = stored.results().map_err(stored::failure)?;
+        let recordings = stored.recordings_of(&results).map_err(stored::failure)?;
+        let machines = stored.machines().map_err(stored::failure)?;
+        let (boots, gpus) = (identity::boots(&machines), identity::uuids(&machines));
+        let rebooted = identity::rebooted(&machines);
+        let verdicts = &run.verdicts;
+        let out = stops::out(&Seen {
+            round: number,
+            verdicts,
+            claims: &run.claims,
+            results: &results,
+            recordings: &recordings,
+            freeze_domain: self.site.config.policy.freeze_domain,
+        });
+        if let Some(round) = self.acceptance.rounds.last_mut() {
+            round.ended = Some(stored.record.ended.clone().unwrap_or_default());
+            round.outcome = Some(verdicts.outcome);
+            round.claims_digest = Some(stored.record.claims_digest.clone());
+            round.thresholds_digest = Some(verdicts.thresholds_digest.clone());
+            round.nodes = verdicts
+                .nodes
+                .iter()
+                .map(|it| NodeRound {
+                    node: it.node.clone(),
+                    outcome: it.outcome,
+                    reason: it.reason.clone(),
+                    boot_id: boots.get(&it.node).cloned(),
+                    gpus: gpus.get(&it.node).cloned().unwrap_or_default(),
+                    rebooted: rebooted.contains(&it.node),
+                })
+                .collect();
+        }
+        for (node, stop) in out {
+            self.take_out(&node, stop);
+        }
+        self.set_aside(number);
+        let minima = certificate::minima(&run.cells);
+        accept::add(&mut self.acceptance.nodes, &minima, verdicts);
+        accept::add_versions(&mut self.acceptance.versions, &recordings);
+        self.acceptance.thresholds_digest = Some(verdicts.thresholds_digest.clone());
+        self.compare(&run, &recordings)?;
+        self.last = Some(run);
+        self.keep()
+    }
+
+    /// Holds a round against the first one; nodes that began anew since against the one
+    /// with which they did, so that no two boots are taken for one machine.
+    fn compare(&mut self, run: &Run, recordings: &[Recording]) -> anyhow::Result<()> {
+        let rounds = &self.acceptance.rounds;
+        let others = stops::other_machines(rounds);
+        let known = stops::other_machines(&rounds[..rounds.len().saturating_sub(1)]);
+        let mut since: BTreeMap<u32, BTreeSet<&NodeName>> = BTreeMap::new();
+        for (node, anew) in &others {
+            if known.get(node) != Some(anew) {
+                let rule = anew.rule.as_str();
+                note(&format!("{node} begins anew ({rule}): {}", anew.why));
+            }
+            since.entry(anew.after_round + 1).or_default().insert(node);
+        }
+        let last = side(&run.info, &run.cells, recordings);
+        let against = |then: &str, is_meant: &dyn Fn(&NodeName) -> bool| {
+            let then = stored::open_quietly(&self.runs.join(then))?;
+            let cells = then.cells().map_err(stored::failure)?;
+            let read = then.recordings().map_err(stored::failure)?;
+            let first = side(&then.record.info, &cells, &read);
+            let of = |part: &Part| part.node.as_ref().is_none_or(is_meant);
+            anyhow::Ok(compared::compare(&first, &last, &of))
+        };
+        if let Some(first) = rounds.first().filter(|it| it.run != run.info.id) {
+            let comparison = against(&first.run, &|node| !others.contains_key(node))?;
+            self.acceptance.comparison = Some(comparison);
+        }
+        let mut since_anew = Vec::new();
+        for (begun, nodes) in since {
+            let begun = self.acceptance.rounds.iter().find(|it| it.round == begun);
+            if let Some(begun) = begun.filter(|it| it.run != run.info.id) {
+                let mut comparison = against(&begun.run, &|node| nodes.contains(node))?;
+                comparison.parts.retain(|it| it.part.node.is_some());
+                since_anew.push(comparison);
+            }
+        }
+        self.acceptance.since_anew = since_anew;
+        Ok(())
+    }
+
+    /// Sets a round aside in which a node was bad or lost and left others open: what
+    /// they had to show with it, nobody knows, and that is not their fault. It is
+    /// held again without that node.
+    pub(super) fn set_aside(&mut self, number: u32) {
+        let bad = |rule| matches!(rule, StopRule::Lost | StopRule::HardFault | StopRule::TooHot);
+        let out: BTreeMap<&NodeName, &Stop> = self
+            .acceptance
+            .nodes
+            .iter()
+            .filter_map(|node| Some((&node.node, node.out.as_ref()?)))
+            .collect();
+        let left = out.values().any(|stop| stop.after_round == number && bad(stop.rule));
+        let again = self.acceptance.rounds.iter().filter(|round| round.set_aside).count();
+        let found = self.acceptance.rounds.iter_mut().find(|round| round.round == number);
+        let Some(round) = found.filter(|_| left && again < stops::AGAIN_AT_MOST) else { return };
+        let open = |it: &NodeRound| it.outcome == Outcome::Unknown && !out.contains_key(&it.node);
+        round.set_aside = round.nodes.iter().any(open);
+    }
+
+    pub(super) fn take_out(&mut self, node: &NodeName, stop: Stop) {
+        let known = self.acceptance.nodes.iter_mut().find(|it| it.node == *node);
+        if let Some(known) = known.filter(|known| known.out.is_none()) {
+            let rule = stop.rule.as_str().replace('_', " ");
+            note(&format!("{node} takes no further part ({rule}): {}", stop.why));
+            known.out = Some(stop);
+        }
+    }
+}
+
+fn side<'a>(info: &'a RunInfo, cells: &'a [Cell], recordings: &'a [Recording]) -> Side<'a> {
+    Side { run: &info.id, created: &info.created, cells, recordings }
+}

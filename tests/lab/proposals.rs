@@ -1,0 +1,32 @@
+//! What laboratories have carried out: proposals as the gate makes them, on nodes of
+//! theirs.
+
+use fabricgate::model::action::Action;
+use fabricgate::model::action::ActionKind;
+use fabricgate::model::action::ActionPlan;
+use fabricgate::model::action::Mark;
+use fabricgate::model::verdict::Outcome;
+
+/// One of run `r1`, on a node with a finding of this class.
+pub(crate) fn action(kind: ActionKind, node: &str, class: &str) -> Action {
+    let outcome = match kind {
+        ActionKind::Drain => Outcome::Failed,
+        ActionKind::Relabel => Outcome::Degraded,
+        ActionKind::Release | ActionKind::Certify => Outcome::Pass,
+    };
+    let mark = Mark {
+        outcome,
+        class: (outcome != Outcome::Pass).then(|| class.to_owned()),
+        run: "r1".to_owned(),
+        at: "2026-01-01T00:00:00Z".to_owned(),
+        expires: None,
+        boot_id: None,
+        domain: None,
+    };
+    Action { mark: Some(mark), why: "a test".to_owned(), ..Action::new(kind, node) }
+}
+
+/// These, to be carried out.
+pub(crate) fn plan(actions: Vec<Action>) -> ActionPlan {
+    ActionPlan { dry_run: false, ..ActionPlan::of(actions) }
+}
