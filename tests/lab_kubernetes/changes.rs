@@ -1,16 +1,10 @@
 //! Nodes of a real cluster, read and changed by the gate's back end beside
 //! operators and controllers. What others do meanwhile is `meanwhile`'s.
 
-use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::time::Duration;
 
-use fabricgate::gate::kubernetes::Fence;
 use fabricgate::gate::kubernetes::Kubernetes;
-use fabricgate::gate::scheduler::Answer;
 use fabricgate::gate::scheduler::Scheduler;
 use fabricgate::gate::scheduler::SchedulerError;
 use fabricgate::model::change::Change;
@@ -20,7 +14,6 @@ use fabricgate::model::kubernetes_node::CERTIFICATE;
 use fabricgate::model::kubernetes_node::CONDITION;
 use fabricgate::model::kubernetes_node::Condition;
 use fabricgate::model::kubernetes_node::DEGRADED;
-use fabricgate::model::kubernetes_node::GATE;
 use fabricgate::model::kubernetes_node::KubernetesMarks;
 use fabricgate::model::kubernetes_node::PREFIX;
 use fabricgate::model::kubernetes_node::REASON;
@@ -30,7 +23,6 @@ use fabricgate::model::kubernetes_node::VERDICT;
 use fabricgate::model::live::Live;
 use fabricgate::model::live::LiveNode;
 use fabricgate::model::said::ProblemKind;
-use kube::Client;
 use kube::core::Request;
 use kube::core::params::DeleteParams;
 use serde_json::Value;

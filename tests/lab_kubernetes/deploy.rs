@@ -8,11 +8,8 @@
 pub(super) mod manifests;
 
 use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::io::Write;
-use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,22 +22,13 @@ use kube::config::AuthInfo;
 use kube::config::KubeConfigOptions;
 use kube::config::Kubeconfig;
 use manifests::OVERLAYS;
-use manifests::Right;
 use manifests::called;
 use manifests::deploy;
 use manifests::documents;
 use manifests::overlay;
 use manifests::pod_template;
-use manifests::rights;
 use serde_json::Value;
 use serde_json::json;
-use tempfile::TempDir;
-
-use super::lab::Lab;
-use super::lab::Simulated;
-use super::lab::binary;
-use super::lab::fabricgate;
-use super::lab::lab;
 
 pub(super) const MERGE: &str = "application/merge-patch+json";
 pub(super) const STRATEGIC: &str = "application/strategic-merge-patch+json";

@@ -3,12 +3,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
-use fabricgate::act::marks::MarkNames;
-use fabricgate::gate::carry;
-use fabricgate::gate::carry::Carrier;
-use fabricgate::gate::journal::Journal;
 use fabricgate::gate::kubernetes::Kubernetes;
 use fabricgate::gate::scheduler::Scheduler;
 use fabricgate::model::action::ActionKind;
@@ -20,7 +15,6 @@ use fabricgate::model::kubernetes_node::DeviceWay;
 use fabricgate::model::kubernetes_node::REASON;
 use serde_json::Value;
 use serde_json::json;
-use tokio::sync::watch;
 
 use super::carry::action;
 use super::carry::records;

@@ -1,43 +1,12 @@
 //! The policy that an operator installs, in a real server: it admits what the gate
 //! writes on a node and refuses every other change of it.
 
-use super::deploy::APPLY;
-use super::deploy::Answer;
 use super::deploy::Asker;
 use super::deploy::MERGE;
 use super::deploy::STRATEGIC;
-use super::deploy::manifests::OVERLAYS;
-use super::deploy::manifests::Right;
-use super::deploy::manifests::called;
-use super::deploy::manifests::deploy;
-use super::deploy::manifests::documents;
-use super::deploy::manifests::overlay;
-use super::deploy::manifests::pod_template;
-use super::deploy::manifests::rights;
-use super::lab::Lab;
-use super::lab::Simulated;
-use super::lab::binary;
-use super::lab::fabricgate;
-use super::lab::lab;
-use assert_cmd::Command;
-use axum::http;
-use fabricgate::sources::tls;
-use kube::Client;
-use kube::Config;
-use kube::config::AuthInfo;
-use kube::config::KubeConfigOptions;
-use kube::config::Kubeconfig;
 use serde_json::Value;
 use serde_json::json;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::fs;
-use std::io;
-use std::io::Write;
-use std::path::Path;
-use std::path::PathBuf;
 use std::time::Duration;
-use tempfile::TempDir;
 
 /// A node as others keep it: labels, annotations, taints and conditions of theirs.
 pub(super) async fn make_node(admin: &Asker, name: &str) {
