@@ -262,7 +262,7 @@ def workers(program, nodes, scratch):
     ended = threading.Event()
 
     def watch(pid):
-        while not ended.wait(1):
+        while not ended.wait(0.2):
             count, each = processes(pid)
             most[:] = max(most, [count, each])
 
@@ -312,8 +312,8 @@ def table(fleets):
     for name in fleets[-1].took:
         row = []
         for fleet in fleets:
-            _, wall, _, memory = fleet.took[name]
-            row.append(f"{wall:.2f} s, {memory:.0f} MiB")
+            _, _, busy, memory = fleet.took[name]
+            row.append(f"{busy:.2f} s, {memory:.0f} MiB")
         growth = ""
         if small and large:
             unit = small.took[name][0]
