@@ -10,6 +10,7 @@ use crate::model::action::ActionKind;
 use crate::model::journal::Entry;
 use crate::model::journal::Event;
 use crate::model::journal::JOURNAL_FORMAT;
+use crate::model::verdict::Evidence;
 use crate::model::verdict::Outcome;
 
 const HOUR: i64 = 3_600;
@@ -109,12 +110,19 @@ fn a_pass_in_between_ends_it_and_a_run_that_did_not_see_does_not() {
 
 #[test]
 fn what_no_passing_cause_explains_is_drained_at_once() {
-    let cases: [(&str, fn(&mut World)); 6] = [
+    let cases: [(&str, fn(&mut World)); 7] = [
         ("it cannot be used", |w| w.accuse("d0n0", "data-corruption", Outcome::Failed, 1.0)),
         ("the driver says so", |w| {
             w.accuse("d0n0", "nvlink-inactive", Outcome::Degraded, 17.0 / 18.0);
             // In one output, which no second look repeats.
             w.verdicts.findings[1].confirmed = false;
+        }),
+        ("the judge joined what the driver says", |w| {
+            w.verdicts.findings[0].evidence.push(Evidence {
+                file: "raw/nodes/d0n0/nvidia-smi-nvlink.7-0.txt".to_owned(),
+                testcase: None,
+                detail: "GPU d0n0:2: 17 of 18 NVLinks are active; inactive: 5".to_owned(),
+            });
         }),
         ("a deep loss", |w| w.verdicts.findings[0].ratio = Some(0.5)),
         ("a burn-in", |w| w.run.profile = "burn-in".to_owned()),

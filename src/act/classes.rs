@@ -59,12 +59,15 @@ const LEVELS: &[&str] = &[
 /// than the rest is broken.
 const DEEPEST: f64 = 0.6;
 
+/// How the judge writes down the states of `PASSIVE` (`judge::state`).
+const STATES: &[&str] = &["NVLinks are active", "the driver reports"];
+
 /// Whether these findings say no more than that a node is slow at the moment: no
 /// driver, no error and no deep loss is behind it. `all` is everything held against
 /// the node: a driver's word alone acts on nothing, and with a measurement that a
 /// second look confirmed it says that this does not pass.
 pub(super) fn may_pass(findings: &[&Finding], all: &[&Finding]) -> bool {
-    if all.iter().any(|f| is_passive(f)) {
+    if all.iter().any(|f| is_passive(f) || tells_a_state(f)) {
         return false;
     }
     let is_level = |f: &&Finding| LEVELS.contains(&f.class.as_str());
@@ -114,6 +117,13 @@ pub(super) fn sure<'a>(findings: &[&'a Finding]) -> Vec<&'a Finding> {
     let own: Vec<&Finding> = findings.iter().copied().filter(|f| is_sure(f)).collect();
     let is_seen = own.iter().any(|f| !is_passive(f));
     own.into_iter().filter(|f| f.confirmed || is_seen || !is_passive(f)).collect()
+}
+
+/// Whether a driver's word about links is among the evidence: the judge joins it
+/// with what was measured low on the same GPU (`judge::causes`), and it is of no test.
+fn tells_a_state(finding: &Finding) -> bool {
+    let is_state = |detail: &str| STATES.iter().any(|words| detail.contains(words));
+    finding.evidence.iter().any(|it| it.testcase.is_none() && is_state(&it.detail))
 }
 
 fn is_passive(finding: &Finding) -> bool {
