@@ -110,7 +110,8 @@ fn a_pass_in_between_ends_it_and_a_run_that_did_not_see_does_not() {
 
 #[test]
 fn what_no_passing_cause_explains_is_drained_at_once() {
-    let cases: [(&str, fn(&mut World)); 7] = [
+    type Case = (&'static str, fn(&mut World));
+    let cases: [Case; 7] = [
         ("it cannot be used", |w| w.accuse("d0n0", "data-corruption", Outcome::Failed, 1.0)),
         ("the driver says so", |w| {
             w.accuse("d0n0", "nvlink-inactive", Outcome::Degraded, 17.0 / 18.0);

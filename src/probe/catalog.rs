@@ -154,7 +154,9 @@ pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
         title: read.title,
         parser: read.parser,
         argv: words(read.argv),
-        serve: read.serve.map(|s| Serve { argv: words(s.argv).into(), ready: s.ready.into_inner() }),
+        serve: read
+            .serve
+            .map(|s| Serve { argv: words(s.argv).into(), ready: s.ready.into_inner() }),
         together: read.together.is_some_and(Spanned::into_inner),
         otherwise: read.otherwise.map(|it| Otherwise {
             parser: it.parser,

@@ -216,7 +216,7 @@ impl Episode {
             let mut words = line.split(|c: char| !c.is_alphanumeric());
             if word.contains(' ') { line.contains(word) } else { words.any(|it| it == word) }
         };
-        let befell = |word: &&&str| self.story.iter().any(|line| has(line, **word));
+        let befell = |word: &&&str| self.story.iter().any(|line| has(line, word));
         WORDS.iter().filter(befell).copied().collect()
     }
 
