@@ -421,9 +421,10 @@ impl Episode {
             if self.readable.insert(folder.clone(), written) == Some(written) {
                 continue;
             }
-            let told = self.asked(&["report", &folder.display().to_string(), "--format", "json"]);
-            // A run that was ended before it was written down is none.
+            // A run that was ended before it was written down is none. That is looked at first:
+            // whom a killed `watch` had started writes on.
             let is_run = folder.join("run.json").is_file();
+            let told = self.asked(&["report", &folder.display().to_string(), "--format", "json"]);
             if told.is_none_or(|code| code == 1 || is_run && code == 2) {
                 self.broken.push(format!("{} cannot be read: {told:?}", folder.display()));
             }

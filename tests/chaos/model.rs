@@ -370,7 +370,9 @@ impl History {
             let as_written = node.get(DRAIN).is_some_and(|is| {
                 self.drains(name).any(|line| line.reason == *is && !self.is_ahead(line))
             });
-            if outcome == "pass" && as_written && self.passes(name) {
+            // Who is down, a person's word, is given back by nobody else.
+            let is_down = node.contains_key("down");
+            if outcome == "pass" && as_written && !is_down && self.passes(name) {
                 broken.push(format!("{name} passed again and again, and is out"));
             }
         }

@@ -310,6 +310,11 @@ fn a_fault_that_stays_in_service_and_a_cure_that_stays_out_are_seen() {
     }
     let left = unsettled(&history, "r4");
     assert!(left.len() == 1 && left[0].contains("n1 passed again and again"), "{left:?}");
+    let mut down = history.clone();
+    let mut is = down.now()["n1"].clone();
+    is.insert("down".to_owned(), "dimm 4".to_owned());
+    down.becomes(By::Hand, "n1", is);
+    assert_eq!(unsettled(&down, "r4"), Vec::<String>::new(), "down by hand");
     history.journal.pop();
     let left = unsettled(&history, "r4");
     assert!(left.iter().any(|it| it.contains("is open yet")), "{left:?}");
