@@ -69,8 +69,7 @@ pub(super) fn awaited(
 /// Whether an earlier suspicion is of the same: the same boot, one class in
 /// common, and not too long ago.
 fn counts(known: &Suspicion, own: &Suspicion, policy: &Policy, node: &LiveNode) -> bool {
-    let by_time = || node.booted.is_none_or(|booted| booted < known.measured);
-    grounds::is_of_boot(node, known.boot_id.as_deref()).unwrap_or_else(by_time)
+    grounds::is_of_this_boot(node, known.boot_id.as_deref(), known.measured)
         && is_open(known, policy, own.measured)
         && known.classes.iter().any(|class| own.classes.contains(class))
 }

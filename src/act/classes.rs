@@ -12,7 +12,9 @@ use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::GroupKind;
+use crate::model::verdict::DRIVER_REPORTS;
 use crate::model::verdict::Finding;
+use crate::model::verdict::LINKS_ARE_ACTIVE;
 use crate::model::verdict::Outcome;
 
 /// Class of a node that is not in the domain it is claimed to be in.
@@ -60,7 +62,7 @@ const LEVELS: &[&str] = &[
 const DEEPEST: f64 = 0.6;
 
 /// How the judge writes down the states of `PASSIVE` (`judge::state`).
-const STATES: &[&str] = &["NVLinks are active", "the driver reports"];
+const STATES: &[&str] = &[LINKS_ARE_ACTIVE, DRIVER_REPORTS];
 
 /// Whether these findings say no more than that a node is slow at the moment: no
 /// driver, no error and no deep loss is behind it. `all` is everything held against

@@ -120,6 +120,13 @@ pub(super) fn is_of_boot(node: &LiveNode, boot_id: Option<&str>) -> Option<bool>
     }
 }
 
+/// Whether what was measured in a boot, at a moment in seconds since 1970, is of the boot
+/// that the node shows. Where the scheduler names no boots, the moment tells.
+pub(super) fn is_of_this_boot(node: &LiveNode, boot_id: Option<&str>, measured: i64) -> bool {
+    let by_time = || node.booted.is_none_or(|booted| booted < measured);
+    is_of_boot(node, boot_id).unwrap_or_else(by_time)
+}
+
 /// Why nothing is done on Kubernetes to a node on which Slurm's daemon runs: one
 /// of two gates has it, and the policy says which.
 pub(super) fn is_slurms(node: &LiveNode, policy: &Policy) -> Option<String> {

@@ -68,14 +68,15 @@ pub(super) fn doubt(situation: &Situation<'_>, policy: &Policy, suspects: &[Susp
             }
         }
     }
+    let places = Places::of(situation.fleet);
     let of_run = |why: String| Cause { why, lasting: false };
     let lasting = |why: String| Cause { why, lasting: true };
     let everywhere = lost(situation)
         .map(lasting)
         .or_else(|| returned(situation.coverage).or(measurement).map(of_run))
         .or_else(|| controls(situation, policy).map(lasting))
-        .or_else(|| share_of_fleet(situation, policy, fresh.len()).map(lasting))
-        .or_else(|| alike(situation, &fresh).map(of_run));
+        .or_else(|| share_of_fleet(&places, policy, fresh.len()).map(lasting))
+        .or_else(|| alike(situation, &places, &fresh).map(of_run));
     Doubt { everywhere, domains }
 }
 
@@ -149,8 +150,8 @@ fn controls(situation: &Situation<'_>, policy: &Policy) -> Option<String> {
     })
 }
 
-fn share_of_fleet(situation: &Situation<'_>, policy: &Policy, fresh: usize) -> Option<String> {
-    let fleet = Places::of(situation.fleet).size();
+fn share_of_fleet(places: &Places<'_>, policy: &Policy, fresh: usize) -> Option<String> {
+    let fleet = places.size();
     let is_much = policy.freeze_domain <= fresh && policy.freeze_fleet <= share(fresh, fleet);
     is_much.then(|| {
         format!(
@@ -165,7 +166,7 @@ fn share_of_fleet(situation: &Situation<'_>, policy: &Policy, fresh: usize) -> O
 /// What all suspects share and the other measured nodes do not. When a finding
 /// was first seen is not recorded; nodes that booted in the same minute are the
 /// sight of that which there is.
-fn alike(situation: &Situation<'_>, fresh: &[&Suspect<'_>]) -> Option<String> {
+fn alike(situation: &Situation<'_>, places: &Places<'_>, fresh: &[&Suspect<'_>]) -> Option<String> {
     if fresh.len() < FEWEST_ALIKE {
         return None;
     }
@@ -192,7 +193,7 @@ fn alike(situation: &Situation<'_>, fresh: &[&Suspect<'_>]) -> Option<String> {
     if shared(&suspects, &others, booted).is_some() {
         return Some(told("booted in the same minute".to_owned()));
     }
-    leaf(situation, &suspects, &others).map(|leaf| {
+    leaf(situation, places, &suspects, &others).map(|leaf| {
         let count = suspects.len();
         format!(
             "all {count} suspects hang on leaf {leaf}, and at most half of the other measured nodes \
@@ -217,8 +218,12 @@ fn shared<T: PartialEq>(
 
 /// A leaf that all suspects hang on, where at most half of the other measured
 /// nodes do: in a network of one leaf everything shares it.
-fn leaf(situation: &Situation<'_>, suspects: &[&NodeName], others: &[&NodeName]) -> Option<String> {
-    let places = Places::of(situation.fleet);
+fn leaf(
+    situation: &Situation<'_>,
+    places: &Places<'_>,
+    suspects: &[&NodeName],
+    others: &[&NodeName],
+) -> Option<String> {
     let of = |node: &&NodeName| places.leaves(node);
     let common = suspects.iter().map(of).reduce(|a, b| a.intersection(&b).copied().collect())?;
     let leaf = common.into_iter().find(|leaf| {

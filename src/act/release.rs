@@ -175,10 +175,8 @@ impl<'a> Proposal<'a> {
             .collect();
         // A machine that booted since is judged on what it did since: links
         // train anew, and it may not even be the same one.
-        let own = |(measured, boot): (i64, Option<&str>)| {
-            let by_time = || live.booted.is_none_or(|booted| booted < measured);
-            grounds::is_of_boot(live, boot).unwrap_or_else(by_time)
-        };
+        let own =
+            |(measured, boot): (i64, Option<&str>)| grounds::is_of_this_boot(live, boot, measured);
         let all = after.len();
         let clean: Clean<'_> = after
             .into_iter()

@@ -194,6 +194,13 @@ impl fmt::Display for Locus {
     }
 }
 
+/// How evidence tells how many links of a GPU the driver says are up: whoever acts
+/// knows a driver's word among the evidence by this and the next.
+pub const LINKS_ARE_ACTIVE: &str = "NVLinks are active";
+
+/// How evidence tells any other state that the driver gives.
+pub const DRIVER_REPORTS: &str = "the driver reports";
+
 /// One piece of evidence behind a finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {

@@ -22,7 +22,6 @@ use crate::gate::journal;
 use crate::inventory::reconcile::diff;
 use crate::judge::compared;
 use crate::judge::compared::Side;
-use crate::model::claims::Claims;
 use crate::model::comparison::COMPARISON_FORMAT;
 use crate::model::comparison::Repair;
 use crate::model::comparison::Repairs;
@@ -285,10 +284,10 @@ impl<'a> Now<'a> {
         {
             all.push(changed(ChangeKind::Claim, "domain".to_owned(), was, is));
         }
-        let said = |claims: &Claims| claims.nodes.get(node).cloned();
-        if let (Some(was), Some(is)) = (said(&before.stored.claims), said(&self.run.claims)) {
+        let (then, now) = (&before.stored.claims.nodes, &self.run.claims.nodes);
+        if let (Some(was), Some(is)) = (then.get(node), now.get(node)) {
             let told: BTreeSet<String> = all.iter().map(|change| change.what.clone()).collect();
-            for (what, was, is) in diff::facts_changed(&was, &is) {
+            for (what, was, is) in diff::facts_changed(was, is) {
                 // Identities hold some of it, and know it of whoever was not read.
                 if what != "boot id" && !told.contains(what) {
                     all.push(changed(ChangeKind::Claim, what.to_owned(), was, is));
