@@ -1,6 +1,8 @@
 //! What commands answer, whichever way: to programs, into pipes that are
 //! closed, onto disks that are full.
 
+#[path = "answers/measured.rs"]
+mod measured;
 #[path = "answers/schemas.rs"]
 mod schemas;
 

@@ -167,3 +167,28 @@ fn named_nodes_are_all_measured_and_a_fleet_at_work_is_left_alone() {
     assert_eq!(code, Some(4), "{stderr}");
     assert!(stderr.contains("nobody can be measured now"), "{stderr}");
 }
+
+#[test]
+fn nodes_that_answer_inside_the_program_answer_all_that_an_audit_asks_by_default() {
+    let place = tempfile::tempdir().expect("a folder");
+    let put = |name: &str, text: &str| fs::write(place.path().join(name), text).expect("written");
+    let domain = "[[domain]]\nname = \"pod\"\nnodes = \"n[1-3]\"\nplatform = \"hgx-h100\"\n";
+    put("fleet.toml", &format!("title = \"a pod\"\nseed = 3\n[network]\nrails = 8\n{domain}"));
+    put(
+        "fabricgate.toml",
+        "claims = [\"claims.toml\"]\nrun_dir = \"runs\"\n[launcher]\nkind = \"sim\"\n\
+         scenario = \"fleet.toml\"\nworkers = false\n",
+    );
+    let (code, claims, said) = run(place.path(), &["sim", "claims", "fleet.toml"]);
+    assert_eq!(code, Some(0), "{said}");
+    put("claims.toml", &claims);
+    let audit = ["audit", "--config", "fabricgate.toml", "--no-progress", "--json"];
+    let (code, out, said) = run(place.path(), &audit);
+    assert_eq!(code, Some(0), "{said}\n{out}");
+    let document: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(document["verdicts"]["unknown"].as_array().map_or(0, Vec::len), 0, "{out}");
+    let plan = fs::read_dir(place.path().join("runs")).expect("runs").next().expect("a run");
+    let plan =
+        fs::read_to_string(plan.expect("an entry").path().join("plan.json")).expect("a plan");
+    assert!(plan.contains("all_reduce_perf"), "no collective was asked for");
+}

@@ -123,6 +123,7 @@ fn what_no_passing_cause_explains_is_drained_at_once() {
                 file: "raw/nodes/d0n0/nvidia-smi-nvlink.7-0.txt".to_owned(),
                 testcase: None,
                 detail: "GPU d0n0:2: 17 of 18 NVLinks are active; inactive: 5".to_owned(),
+                class: Some("nvlink-inactive".to_owned()),
             });
         }),
         ("a deep loss", |w| w.verdicts.findings[0].ratio = Some(0.5)),
@@ -189,4 +190,17 @@ fn a_drain_ends_the_suspicion_it_rests_on() {
     let result = crate::model::action::ActionResult::Done;
     write(&mut ledger, Event::Outcome { id: own.id, result, detail: String::new() });
     assert!(ledger.suspected.is_empty() && ledger.drains.len() == 1);
+}
+
+#[test]
+fn words_that_only_sound_like_the_driver_are_none_of_its() {
+    let mut world = world();
+    world.verdicts.findings[0].evidence.push(Evidence {
+        file: "raw/nodes/d0n0/nvbandwidth.3-0.txt".to_owned(),
+        testcase: None,
+        detail: "17 of 18 NVLinks are active, the driver reports".to_owned(),
+        class: None,
+    });
+    assert!(world.plan().actions.is_empty());
+    assert!(world.why("d0n0").contains("may pass by itself"), "{}", world.why("d0n0"));
 }

@@ -12,9 +12,7 @@ use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::GroupKind;
-use crate::model::verdict::DRIVER_REPORTS;
 use crate::model::verdict::Finding;
-use crate::model::verdict::LINKS_ARE_ACTIVE;
 use crate::model::verdict::Outcome;
 
 /// Class of a node that is not in the domain it is claimed to be in.
@@ -60,9 +58,6 @@ const LEVELS: &[&str] = &[
 /// Readings of healthy parts dip by up to 40 % (`judge::host`). What delivers less
 /// than the rest is broken.
 const DEEPEST: f64 = 0.6;
-
-/// How the judge writes down the states of `PASSIVE` (`judge::state`).
-const STATES: &[&str] = &[LINKS_ARE_ACTIVE, DRIVER_REPORTS];
 
 /// Whether these findings say no more than that a node is slow at the moment: no
 /// driver, no error and no deep loss is behind it. `all` is everything held against
@@ -122,10 +117,10 @@ pub(super) fn sure<'a>(findings: &[&'a Finding]) -> Vec<&'a Finding> {
 }
 
 /// Whether a driver's word about links is among the evidence: the judge joins it
-/// with what was measured low on the same GPU (`judge::causes`), and it is of no test.
+/// with what was measured low on the same GPU (`judge::causes`).
 fn tells_a_state(finding: &Finding) -> bool {
-    let is_state = |detail: &str| STATES.iter().any(|words| detail.contains(words));
-    finding.evidence.iter().any(|it| it.testcase.is_none() && is_state(&it.detail))
+    let mut classes = finding.evidence.iter().filter_map(|it| it.class.as_deref());
+    classes.any(|class| PASSIVE.contains(&class))
 }
 
 fn is_passive(finding: &Finding) -> bool {
@@ -186,6 +181,7 @@ mod tests {
             file: (*file).to_owned(),
             testcase: None,
             detail: String::new(),
+            class: None,
         };
         Finding {
             id: class.to_owned(),

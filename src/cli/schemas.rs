@@ -21,6 +21,7 @@ use super::notify;
 use super::probes;
 use super::show;
 use super::sim;
+use super::thresholds::measured;
 use crate::act::capacity;
 use crate::act::topology;
 use crate::export::documents;
@@ -121,6 +122,7 @@ fn made() -> Vec<(&'static str, String)> {
         "sim-record": sim::RecordedDocument<'_>, sim::RECORDED_FORMAT;
         "study": study::StudyDocument, study::STUDY_FORMAT;
         "tcp": tcp::TcpDocument, tcp::TCP_FORMAT;
+        "thresholds-measured": measured::MeasuredDocument, measured::MEASURED_FORMAT;
         "topology": topology::Proposal, topology::TOPOLOGY_FORMAT;
         "verdicts": verdict::Verdicts, verdict::VERDICTS_FORMAT;
         "verification": certificate::VerificationDocument, certificate::VERIFICATION_FORMAT;

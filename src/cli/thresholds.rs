@@ -1,6 +1,7 @@
 //! `fabricgate thresholds`: which expectations are in force, and where every
 //! number comes from. Judges nothing.
 
+pub mod measured;
 mod show;
 
 use std::fmt::Write as _;
@@ -49,6 +50,8 @@ enum Command {
         #[arg(value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+    /// Propose a threshold file of this site from what a run showed, for a person to read.
+    Measured(measured::Args),
 }
 
 /// A site's own threshold files.
@@ -177,6 +180,7 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
         Command::List { overrides } => with_catalogue(overrides, |all| list(all, json)),
         Command::Show { name, overrides } => with_catalogue(overrides, |all| show(all, name, json)),
         Command::Check { files } => check(files, json),
+        Command::Measured(args) => measured::run(args, json),
     }
 }
 

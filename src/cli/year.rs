@@ -89,6 +89,8 @@ enum Which {
     History,
     /// The scheme, and the drift charts followed.
     Drift,
+    /// The scheme, and nobody states a new level where everything is low alike.
+    Unstated,
     /// The scheme, three readings of everything at least.
     Readings3,
     /// The scheme, one suspect of a rack enough for one drain, and two for none.
@@ -141,6 +143,7 @@ impl Which {
             Self::Again20 => named("again after 20 h"),
             Self::History => named("with history"),
             Self::Drift => named("with drift charts"),
+            Self::Unstated => named("no level stated"),
             Self::Readings3 => named("three readings"),
             Self::Freeze2 => named("frozen at two"),
             Self::NoFreeze => named("never frozen"),
@@ -167,6 +170,7 @@ impl Which {
                 (policy.again_hours, ours.again_after_s) = (hours, Some(hours * 3_600.0));
             }
             Self::Drift => ours.drift = true,
+            Self::Unstated => ours.states = false,
             Self::Readings3 => ours.readings = [3, 5],
             Self::Freeze2 => policy.freeze_domain = 2,
             Self::NoFreeze => {

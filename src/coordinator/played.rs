@@ -20,7 +20,6 @@ use crate::record::RecordError;
 use crate::sim::bench::Bench;
 use crate::sim::fabric::Fabric;
 use crate::sim::fault::Age;
-use crate::sim::mpi::Environment;
 use crate::sim::noise::Key;
 use crate::sim::render::Answer;
 use crate::sim::scenario::Scenario;
@@ -78,7 +77,8 @@ impl Played {
                 port: what.port,
             },
         )?;
-        let Some((name, args)) = argv.split_first() else {
+        let (environment, command) = tool::environment(argv);
+        let Some((name, args)) = command.split_first() else {
             return Err("the step has no command".to_owned());
         };
         // As simulated workers number readings, by step and reading.
@@ -92,7 +92,7 @@ impl Played {
             reading: u32::try_from(key >> 32).unwrap_or(what.reading),
             job: None,
         };
-        tool::call(&bench, name, args, &Environment::new())
+        tool::call(&bench, name, args, &environment)
             .ok_or_else(|| format!("{name} is answered by workers only: leave out workers = false"))
     }
 }

@@ -14,6 +14,7 @@ use super::finding::of_node;
 use super::ledger::Ledger;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -166,7 +167,11 @@ fn join(state: Finding, ledger: &mut Ledger) -> Option<Finding> {
     let mut left = Some(state);
     let mut add = |effect: &mut Finding| {
         if let Some(state) = left.take_if(|state| explains(state, effect)) {
-            effect.evidence.extend(state.evidence);
+            let Finding { class, evidence, .. } = state;
+            // What a state had joined before keeps its own.
+            let of_state =
+                |it: Evidence| Evidence { class: it.class.or(Some(class.clone())), ..it };
+            effect.evidence.extend(evidence.into_iter().map(of_state));
         }
     };
     match (node, domain) {

@@ -267,7 +267,7 @@ fn most(parts: impl Iterator<Item = usize>) -> Option<usize> {
 }
 
 fn add(known: &mut Finding, file: &str, detail: String) {
-    let evidence = Evidence { file: file.to_owned(), testcase: None, detail };
+    let evidence = Evidence { file: file.to_owned(), testcase: None, detail, class: None };
     if !known.evidence.contains(&evidence) {
         known.evidence.push(evidence);
     }

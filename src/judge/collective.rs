@@ -15,6 +15,8 @@ use super::finding::of_domain;
 use super::finding::of_node;
 use super::finding::percent;
 use super::ledger::Ledger;
+use super::peers::Peers;
+use super::peers::Slow;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
 use crate::model::measurement::Series;
@@ -26,6 +28,7 @@ use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::thresholds::CollectiveExpectation;
+use crate::thresholds::Platform;
 
 /// A collective repeats within some percent; closer than this is no fault.
 const LINE: f64 = 0.05;
@@ -37,15 +40,15 @@ const FALLBACK: f64 = 0.5;
 /// Runs that may be compared: the same test at the same size by the same
 /// number of ranks on the same nodes.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Key<'a> {
+pub(super) struct Key<'a> {
     /// The node it was started on alone.
-    node: Option<&'a NodeName>,
+    pub(super) node: Option<&'a NodeName>,
     members: Vec<NodeName>,
-    testcase: &'a str,
-    ranks: Option<u32>,
-    bytes: u64,
+    pub(super) testcase: &'a str,
+    pub(super) ranks: Option<u32>,
+    pub(super) bytes: u64,
     /// The path that our own probe was told to take.
-    path: Option<&'a str>,
+    pub(super) path: Option<&'a str>,
 }
 
 /// What one collective of an output reached.
@@ -88,7 +91,14 @@ pub fn reached(recording: &Recording) -> Vec<Reached<'_>> {
 }
 
 /// Judges the collectives of a domain.
-pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
+pub(super) fn judge(domain: &Domain<'_>, peers: &Peers<'_>, ledger: &mut Ledger) {
+    for (key, readings) in &runs(domain) {
+        judge_runs(domain, key, readings, peers, ledger);
+    }
+}
+
+/// The collectives of a domain, readings of the same run together.
+pub(super) fn runs<'d>(domain: &'d Domain<'_>) -> BTreeMap<Key<'d>, Vec<(f64, &'d Recording)>> {
     let own = domain.own.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
     let across = domain.across.iter().map(|r| (None, *r));
     let mut runs: BTreeMap<Key<'_>, Vec<(f64, &Recording)>> = BTreeMap::new();
@@ -99,9 +109,7 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
             runs.entry(key).or_default().push((busbw, recording));
         }
     }
-    for (key, readings) in &runs {
-        judge_runs(domain, key, readings, ledger);
-    }
+    runs
 }
 
 /// The path that a run of our own probe was told to take, where that is not the
@@ -154,6 +162,7 @@ fn judge_runs(
     domain: &Domain<'_>,
     key: &Key<'_>,
     readings: &[(f64, &Recording)],
+    peers: &Peers<'_>,
     ledger: &mut Ledger,
 ) {
     let best = readings.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));
@@ -180,7 +189,7 @@ fn judge_runs(
         false => algorithms.iter().any(|name| name.starts_with("NVLS")),
     };
     let run = Ran { domain, key, what: &what, busbw, recording, readings };
-    let mut expectations = expectations(domain, testcase, ranks, bytes);
+    let mut expectations = expectations(domain.platform, testcase, ranks, bytes);
     expectations.retain(|e| path.is_none_or(|path| is_of_path(e, path)));
     if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK) {
         let how = format!("multi-node NVLink was off and NICs carried it{}", mnnvl_told(readings));
@@ -219,6 +228,11 @@ fn judge_runs(
             expected.algorithm
         );
         ledger.find(found.numbers(busbw, expected.busbw, Unit::GigabytesPerSecond).saying(low));
+        return;
+    }
+    let slow =
+        Slow { what: &what, busbw, expected: expected.busbw, allowed, file: &recording.file };
+    if FALLBACK <= ratio && !under_floor && !over_nics && peers.excuse(domain, key, slow, ledger) {
         return;
     }
     let matrix_is_low = ledger.of_domain(&domain.name).any(is_of_matrix);
@@ -462,13 +476,13 @@ fn line(expected: &CollectiveExpectation) -> f64 {
 
 /// The expectations that hold for this run, one per algorithm and transport:
 /// of those for smaller messages, the one for the largest.
-fn expectations<'d>(
-    domain: &'d Domain<'_>,
+pub(super) fn expectations<'p>(
+    platform: Option<&'p Platform>,
     testcase: &str,
     ranks: Option<u32>,
     bytes: u64,
-) -> Vec<&'d CollectiveExpectation> {
-    let Some((ranks, platform)) = ranks.zip(domain.platform) else { return Vec::new() };
+) -> Vec<&'p CollectiveExpectation> {
+    let Some((ranks, platform)) = ranks.zip(platform) else { return Vec::new() };
     let mut ways: BTreeMap<(&str, &str), &CollectiveExpectation> = BTreeMap::new();
     for expected in &platform.collectives {
         let fits = expected.testcase == testcase

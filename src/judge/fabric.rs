@@ -25,6 +25,7 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
+use crate::thresholds::Platform;
 
 /// Class of a GPU, direction, tray or node whose fabric bandwidth is low.
 pub(super) const LOW: &str = "nvlink-low";
@@ -87,8 +88,10 @@ pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
     let both: Vec<PairReading> = symmetric(&island.both_ways);
     let both: Vec<PairReading> = both.iter().filter(together).copied().collect();
     let directed: Vec<PairReading> = island.directed.iter().filter(together).copied().collect();
+    let nodes = island.nodes().len();
     let field = |readings| Field {
         ends: island.gpus.len(),
+        nodes,
         groups: island.groups.len(),
         readings,
         active: &out.active,
@@ -296,8 +299,13 @@ fn shown(
 
 /// "1 of 18 links" where the ratio fits within 1 %.
 pub(super) fn quantised(island: &Island<'_>, ratio: f64) -> Option<String> {
+    missing(island.platform?, ratio)
+}
+
+/// The same of a platform.
+pub(super) fn missing(platform: &Platform, ratio: f64) -> Option<String> {
     const FITS: f64 = 0.01;
-    let links = island.platform?.nvlink.as_ref()?.links;
+    let links = platform.nvlink.as_ref()?.links;
     let lost = (1..=links / 2)
         .find(|m| (ratio - f64::from(links - m) / f64::from(links)).abs() <= FITS)?;
     Some(format!("{lost} of {links} links"))

@@ -61,6 +61,7 @@ impl Finding {
             file: file.to_owned(),
             testcase: testcase.map(str::to_owned),
             detail: detail.into(),
+            class: None,
         });
         self
     }

@@ -34,6 +34,7 @@ mod partners;
 pub mod past;
 mod paths;
 mod peel;
+mod peers;
 mod problems;
 mod rails;
 mod reach;
@@ -48,11 +49,13 @@ mod surroundings;
 mod testcase;
 #[cfg(test)]
 mod tests;
+pub mod typical;
 
 use arrange::Domain;
 use fabric::Fabric;
 use island::Island;
 use ledger::Ledger;
+use peers::Peers;
 
 use crate::model::cell::Cell;
 use crate::model::claims::Claims;
@@ -117,11 +120,13 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     nic::judge(&domains, &mut ledger);
     network::judge(&domains, &claims, case.recordings, &mut ledger);
     own::judge(&domains, &judged, &claims, case.recordings, history, &mut ledger);
+    let peers = Peers::of(&domains);
     for domain in &domains {
-        collective::judge(domain, &mut ledger);
+        collective::judge(domain, &peers, &mut ledger);
         coverage::judge(domain, &mut ledger);
         floor::judge(domain, &mut ledger);
     }
+    peers.tell(&mut ledger);
     causes::merge(&domains, &mut ledger);
     surroundings::judge(&domains, &mut ledger);
     if domains.is_empty() {

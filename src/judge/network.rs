@@ -150,6 +150,7 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
     rail.readings.retain(|r| !shared.explained.contains(&ordered(r.src, r.dst)));
     let field = Field {
         ends: rail.nodes.len(),
+        nodes: rail.nodes.len(),
         groups: rail.groups.len(),
         readings: &rail.readings,
         active: &vec![true; rail.nodes.len()],

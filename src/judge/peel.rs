@@ -32,8 +32,9 @@ pub(super) const ASSUMED_SIGMA: f64 = 0.01;
 /// No instrument here repeats better than this.
 pub(super) const LEAST_SIGMA: f64 = 0.000_5;
 
-/// Islands of up to this many GPUs are first compared with their upper end:
-/// one bad GPU of four touches half of all cells, three of eight two thirds.
+/// Islands of up to this many GPUs, or of this many nodes, are first compared with
+/// their upper end: one bad GPU of four touches half of all cells, three of eight two
+/// thirds, and so does a node whose GPUs are all bad in the cells between nodes.
 const SMALL: usize = 8;
 
 /// Where that upper end is. With four bad of eight a fifth of all cells is good.
@@ -117,6 +118,8 @@ impl Peeled {
 pub(super) struct Field<'r> {
     /// How many ends there are.
     pub(super) ends: usize,
+    /// On how many nodes: those of one are often bad together.
+    pub(super) nodes: usize,
     /// How many groups the readings come in.
     pub(super) groups: usize,
     pub(super) readings: &'r [PairReading],
@@ -137,7 +140,8 @@ pub(super) fn peel(field: &Field<'_>, statistic: Statistic) -> Peeled {
     // Levels depend on who is blamed and the other way round: a few turns do.
     for turn in 0..5 {
         let told = field.start.filter(|_| turn == 0);
-        let first = turn == 0 && n <= SMALL && told.is_none();
+        let few = n <= SMALL || (1 < field.nodes && field.nodes <= SMALL);
+        let first = turn == 0 && few && told.is_none();
         let upper = first.then_some(UPPER);
         out.levels =
             told.map_or_else(|| levels(field.groups, &readings, &blamed, upper), <[f64]>::to_vec);

@@ -18,8 +18,6 @@ use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::unit::Unit;
-use crate::model::verdict::DRIVER_REPORTS;
-use crate::model::verdict::LINKS_ARE_ACTIVE;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::thresholds::NvLinks;
@@ -89,7 +87,7 @@ fn nvlinks(
         } else {
             format!("; inactive: {}", down.join(", "))
         };
-        let said = format!("GPU {gpu}: {active} of {} {LINKS_ARE_ACTIVE}{which}", expected.links);
+        let said = format!("GPU {gpu}: {active} of {} NVLinks are active{which}", expected.links);
         let rule = "links: fewer active NVLinks than the platform has";
         let found = finding(Outcome::Degraded, "nvlink-inactive", of_gpu(&domain.name, &gpu), rule);
         let found = found.numbers(has, must, Unit::Count).saying(said.clone());
@@ -160,7 +158,7 @@ fn registration(
                 }
                 _ => continue,
             };
-        let said = format!("GPU {gpu}: {DRIVER_REPORTS} {key}: {value}");
+        let said = format!("GPU {gpu}: the driver reports {key}: {value}");
         let found = finding(
             outcome,
             class,

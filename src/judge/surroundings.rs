@@ -125,7 +125,7 @@ fn one(
             if !known {
                 finding.summary = format!("{}; {detail}", finding.summary);
                 let file = said.file.to_owned();
-                finding.evidence.push(Evidence { file, testcase: None, detail });
+                finding.evidence.push(Evidence { file, testcase: None, detail, class: None });
             }
         }
         if busy.is_some() && Outcome::Unknown < finding.outcome {

@@ -194,13 +194,6 @@ impl fmt::Display for Locus {
     }
 }
 
-/// How evidence tells how many links of a GPU the driver says are up: whoever acts
-/// knows a driver's word among the evidence by this and the next.
-pub const LINKS_ARE_ACTIVE: &str = "NVLinks are active";
-
-/// How evidence tells any other state that the driver gives.
-pub const DRIVER_REPORTS: &str = "the driver reports";
-
 /// One piece of evidence behind a finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
@@ -211,6 +204,10 @@ pub struct Evidence {
     pub testcase: Option<String>,
     /// What was seen there, in words and numbers.
     pub detail: String,
+    /// The class of the finding that it was evidence of, where that explains this one
+    /// and is part of it, such as `nvlink-inactive` of an `nvlink-low`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
 }
 
 /// One thing that is not as it must be.

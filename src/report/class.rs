@@ -177,7 +177,8 @@ const CLASSES: &[Words] = &[
         "everything low alike",
         ["is low everywhere by the same share", "are low everywhere by the same share"],
         "Look above the parts: clocks and power limits (`nvidia-smi -q -d CLOCK,POWER`), the driver, whether the \
-         claimed platform is the right one, the version of the tool. Draining nodes repairs nothing.",
+         claimed platform is the right one, the version of the tool. Draining nodes repairs nothing. Nobody is drained while \
+         it stays; where you know why it is so, and that it stays, state the level: `fabricgate thresholds measured RUN`.",
     ),
     words(
         "drifting",

@@ -155,11 +155,13 @@ pub(super) fn rack() -> Run {
                 detail: "row and column of node0007:2: median 717.8 GB/s over 142 cells; all \
                          other cells: median 760.0 GB/s"
                     .to_owned(),
+                class: None,
             },
             Evidence {
                 file: "domains/block01/read-2.txt".to_owned(),
                 testcase: Some(read.to_string()),
                 detail: "the same GPU is low again: median 717.6 GB/s".to_owned(),
+                class: None,
             },
         ],
     });
@@ -410,6 +412,7 @@ pub(super) fn hostile() -> Run {
             file: "domains/x\x1b[8m/<y>.txt".to_owned(),
             testcase: Some(test.to_string()),
             detail: "{{ 7 * 7 }} {% raw %} ${7*7} \x1b[1A\x1b[2K".to_owned(),
+            class: None,
         }],
         ..Finding::new(
             "no-path-<x>\x1b[2J",

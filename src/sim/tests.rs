@@ -7,6 +7,7 @@ use super::bench::Outcome;
 use super::fabric::Engine;
 use super::fabric::Fabric;
 use super::fabric::Route;
+use super::mpi;
 use super::record;
 use super::render;
 use super::scenario::Scenario;
@@ -447,4 +448,16 @@ proptest! {
         prop_assert_eq!(&once, &record::record(&scenario, Some(seed), None));
         prop_assert_ne!(&once, &record::record(&scenario, Some(seed + 1), None));
     }
+}
+
+#[test]
+fn what_env_sets_in_front_of_a_command_is_told_apart_from_it() {
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let argv = words("env NCCL_DEBUG=INFO A=b=c all_reduce_perf -b 8 -c=1");
+    let (set, command) = tool::environment(&argv);
+    assert_eq!(command, words("all_reduce_perf -b 8 -c=1"));
+    assert_eq!(set.get("A").map(String::as_str), Some("b=c"));
+    assert_eq!(set.len(), 2);
+    let argv = words("all_reduce_perf A=b");
+    assert_eq!(tool::environment(&argv), (mpi::Environment::new(), &argv[..]));
 }

@@ -95,6 +95,23 @@ pub fn run(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
     }
 }
 
+/// A command without the `env NAME=VALUE ...` in front of it, and what that sets.
+pub fn environment(argv: &[String]) -> (Environment, &[String]) {
+    let mut set = Environment::new();
+    let [env, rest @ ..] = argv else { return (set, argv) };
+    if env != "env" {
+        return (set, argv);
+    }
+    let mut rest = rest;
+    while let [word, after @ ..] = rest
+        && let Some((name, value)) = word.split_once('=')
+    {
+        set.insert(name.to_owned(), value.to_owned());
+        rest = after;
+    }
+    (set, rest)
+}
+
 /// What the tool of this name does with these arguments and variables; `None`
 /// where there is no such tool.
 pub fn call(

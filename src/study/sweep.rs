@@ -22,6 +22,7 @@ use crate::plan::Plan;
 use crate::plan::Request;
 use crate::plan::Step;
 use crate::plan::Suspect;
+use crate::thresholds::Catalogue;
 use crate::thresholds::builtin;
 
 /// Takes readings.
@@ -75,32 +76,48 @@ pub(super) struct Taken {
     readings: u64,
 }
 
-/// Sweeps what a request asks for.
-pub(super) fn sweep(request: &Request<'_>, reader: &mut impl Reader) -> Swept {
-    sweep_against(request, reader, &History::default(), CONFIRM_AFTER_S)
+/// What readings are compared with, and when suspects are looked at again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Against<'a> {
+    /// The expectations in force.
+    pub(super) catalogue: &'a Catalogue,
+    /// What parts showed in earlier runs.
+    pub(super) history: &'a History,
+    /// Seconds until the second look.
+    pub(super) confirm_after_s: f64,
 }
 
-/// The same with what parts showed in earlier runs among the references, and so
-/// many seconds until the second look.
+/// Sweeps what a request asks for.
+pub(super) fn sweep(request: &Request<'_>, reader: &mut impl Reader) -> Swept {
+    let against = Against {
+        catalogue: builtin::catalogue(),
+        history: &History::default(),
+        confirm_after_s: CONFIRM_AFTER_S,
+    };
+    sweep_against(request, reader, against)
+}
+
+/// The same against something else.
 pub(super) fn sweep_against(
     request: &Request<'_>,
     reader: &mut impl Reader,
-    history: &History,
-    confirm_after_s: f64,
+    against: Against<'_>,
 ) -> Swept {
+    let Against { history, confirm_after_s, .. } = against;
+    let without = Against { history: &History::default(), ..against };
     let main = plan::sweep(request);
     let mut taken = Taken::default();
     run(&main, reader, &mut taken);
     let fast = (taken.rounds, taken.readings);
     sort(&mut taken.recordings);
     // Suspects are looked for without history, as in a live sweep.
-    let judgement = judged(request, &main, &taken.recordings, &History::default());
+    let judgement = judged(request, &main, &taken.recordings, without);
     let suspects = judge::confirm::suspects(&judgement);
     let again = second_look(request, &main, &judgement, &suspects, &taken.recordings);
     let first = if history.is_empty() {
         judgement.verdicts
     } else {
-        judged(request, &main, &taken.recordings, history).verdicts
+        judged(request, &main, &taken.recordings, against).verdicts
     };
     let mut last = first.clone();
     if let Some(again) = again {
@@ -111,7 +128,7 @@ pub(super) fn sweep_against(
         let mut both = taken.recordings.clone();
         both.extend(more.recordings.iter().cloned());
         let second = judge::confirm::second_case(&both, &suspects);
-        let second = judged(request, &main, &second, &History::default());
+        let second = judged(request, &main, &second, without);
         let seen: Vec<&Recording> = more.recordings.iter().collect();
         last = judge::confirm::confirm(&first, &second.verdicts, &seen);
         taken.rounds += more.rounds;
@@ -173,17 +190,23 @@ fn judged(
     request: &Request<'_>,
     plan: &Plan,
     recordings: &[Recording],
-    history: &History,
+    against: Against<'_>,
 ) -> Judgement {
-    judge::judge_against(&case(request.claims, recordings, plan.sampled), history)
+    let case = case(request.claims, recordings, against.catalogue, plan.sampled);
+    judge::judge_against(&case, against.history)
 }
 
 /// What is judged.
-pub(super) fn case<'a>(claims: &'a Claims, recordings: &'a [Recording], sampled: bool) -> Case<'a> {
+pub(super) fn case<'a>(
+    claims: &'a Claims,
+    recordings: &'a [Recording],
+    catalogue: &'a Catalogue,
+    sampled: bool,
+) -> Case<'a> {
     Case {
         claims,
         recordings,
-        catalogue: builtin::catalogue(),
+        catalogue,
         thresholds_digest: "study",
         platform: None,
         cells: false,

@@ -13,6 +13,7 @@ pub mod file;
 pub mod lint;
 pub mod overlay;
 mod reader;
+pub mod stated;
 pub mod testcase;
 
 #[cfg(test)]

@@ -191,6 +191,10 @@ fn every_document_keeps_to_its_published_schema() {
     let few = ["--trials", "1", "--healthy", "1", "--only", "domain", "--sigma", "1"];
     site.says(&[&["sim", "study", "--lost", "50"][..], &few].concat());
     site.says(&["sim", "year", "--racks", "1", "--days", "1", "--worlds", "1", "--rules", "ours"]);
+    let pod = root().join("examples/all-low-alike.toml").display().to_string();
+    let swept = site.says(&["audit", "--sim", &pod, "--no-progress"]);
+    let run = site.run_of(&swept);
+    site.says(&["thresholds", "measured", &run]);
     site.says(&["capacity", "--nodes", "4", "--segment", "2"]);
     // What all of that left on disk.
     let Site { dir, mut held } = site;

@@ -134,3 +134,43 @@ fn a_matrix_that_a_collective_contradicts_is_said_to_be() {
     let judged = judge_with(&mut rack().capacity(lost), 838.0, &[]);
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0007:1"]);
 }
+
+/// An all-reduce of 8 GiB over the GPUs of one node.
+fn on_node(at: u32, busbw: f64) -> Recording {
+    let mut run = all_reduce(0, [busbw, busbw]);
+    run.parsed.facts.ranks = ranks(&(0..4).map(|gpu| (at, gpu)).collect::<Vec<_>>());
+    run.scope = Scope::Node(Bench::node(at));
+    run.file = format!("nodes/{}/nccl.txt", Bench::node(at));
+    run
+}
+
+/// What a rack is said to be whose nodes reach so much each.
+fn each(nodes: u32, busbw: impl Fn(u32) -> f64) -> (Judgement, Vec<String>) {
+    let mut bench = Bench::rack();
+    let mut recordings = bench.record();
+    recordings.extend((0..nodes).map(|at| on_node(at, busbw(at))));
+    let judged = bench.judge_these(&recordings);
+    let found = judged.verdicts.findings.iter();
+    let found = found.map(|f| format!("{} {} {:?}", f.outcome, f.class, f.locus.kind)).collect();
+    (judged, found)
+}
+
+#[test]
+fn a_collective_that_is_low_on_all_nodes_alike_is_no_fault_of_any() {
+    const COMMON: &str = "unknown all-low-alike Instrument";
+    let (judged, found) = each(18, |at| 760.0 + f64::from(at % 3) * 8.0);
+    assert_eq!(found, [COMMON]);
+    assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
+    let said = &judged.verdicts.findings[0].summary;
+    assert!(said.contains("on 18 nodes of rack is low alike, 768.0 of 840.0"), "{said}");
+    // One that is lower than the others is still named.
+    let (judged, found) = each(18, |at| if at == 3 { 690.0 } else { 765.0 });
+    assert_eq!(found, ["degraded collective-low Node", COMMON]);
+    assert_eq!(outcome_of(&judged, "node0004"), Outcome::Degraded);
+    // So is one of a fleet that is well.
+    let (_, found) = each(18, |at| if at == 3 { 760.0 } else { 838.0 });
+    assert_eq!(found, ["degraded collective-low Node"]);
+    // Three nodes have no middle to be compared with.
+    let (_, found) = each(3, |_| 760.0);
+    assert_eq!(found, ["degraded collective-low Node"; 3]);
+}

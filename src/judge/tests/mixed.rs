@@ -4,6 +4,9 @@
 use super::bench::Bench;
 use super::bench::loci;
 use super::bench::outcome_of;
+use super::bench::platform;
+use super::bench::share;
+use super::bench::unknown_nodes;
 use crate::judge::Judgement;
 use crate::model::measurement::Measurement;
 use crate::model::recording::Recording;
@@ -105,6 +108,22 @@ fn a_guilty_gpu_is_named_where_a_node_is_missing() {
         assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0007:1"], "seed {seed}");
         assert_eq!(outcome_of(&judged, "node0012"), Outcome::Unknown);
         assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass);
+    }
+}
+
+#[test]
+fn a_node_whose_gpus_are_all_low_is_named_however_few_nodes_of_its_rack_were_measured() {
+    // Of four nodes, half of all cells between nodes are such a node's.
+    for nodes in 3..=9 {
+        for seed in 0..3 {
+            let judged = Bench::of(platform("rack", 4, 18, 770.0), nodes, 4)
+                .noise(0.003, 0.002, seed)
+                .capacity(|s, d| Some(if s.0 == 2 || d.0 == 2 { share(1) } else { 1.0 }))
+                .judge();
+            let found = loci(&judged);
+            assert_eq!(found, ["degraded nvlink-low tray node0003"], "{nodes} nodes, seed {seed}");
+            assert_eq!(unknown_nodes(&judged), [""; 0], "{nodes} nodes, seed {seed}");
+        }
     }
 }
 

@@ -62,14 +62,20 @@ struct Ruled {
     wrong_drains_limits: [f64; 2],
     /// Wrong drains by what was taken for a fault.
     wrong_drains_by_cause: BTreeMap<&'static str, u64>,
+    /// Wrong drains by the class of what they were for.
+    wrong_drains_by_class: BTreeMap<String, u64>,
     /// Hours that nodes without a fault were out.
     wrong_node_hours: f64,
     /// Hours that nodes were out.
     node_hours: f64,
     /// Nodes that were out at once, at most.
     most_out: u64,
-    /// Nights that were frozen.
+    /// Audits and tests that were frozen.
     frozen: u64,
+    /// The same by what the gate said, numbers left out.
+    frozen_by: BTreeMap<String, u64>,
+    /// Times that people stated new levels, since everything was low alike.
+    stated: u64,
     /// Times that the breaker tripped.
     tripped: u64,
     /// Drains that a budget stopped.
@@ -124,10 +130,13 @@ pub fn json(setting: &Setting, years: &[(Rule, Score)]) -> YearDocument {
             .iter()
             .map(|cause| (cause.as_str(), score.wrong.get(cause).copied().unwrap_or(0)))
             .collect(),
+        wrong_drains_by_class: score.wrong_by.clone(),
         wrong_node_hours: score.wrong_hours,
         node_hours: score.hours,
         most_out: score.most_out,
         frozen: score.frozen,
+        frozen_by: score.frozen_by.clone(),
+        stated: score.stated,
         tripped: score.tripped,
         stopped: score.stopped,
         unconfirmed: score.unconfirmed,

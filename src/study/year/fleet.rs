@@ -172,9 +172,7 @@ fn asked(rack: &mut Rack, step: &Step, nodes: &[NodeName]) -> Parsed {
         reading: 0,
         job: None,
     };
-    // `env NAME=VALUE ... tool` starts the tool.
-    let is_setting = |word: &&String| *word == "env" || word.contains('=');
-    let argv: Vec<String> = step.argv.iter().skip_while(is_setting).cloned().collect();
+    let (_, argv) = tool::environment(&step.argv);
     let answer = tool::run(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
     let parsed = measure::read(answer.stdout.as_bytes());
     rack.shapes.insert(key, parsed.clone());

@@ -47,6 +47,8 @@ pub struct Ours {
     pub again_after_s: Option<f64>,
     /// The drift charts are followed too.
     pub drift: bool,
+    /// People state new levels where everything is low alike and stays so.
+    pub states: bool,
 }
 
 impl Default for Ours {
@@ -59,6 +61,7 @@ impl Default for Ours {
             history: false,
             again_after_s: None,
             drift: false,
+            states: true,
         }
     }
 }

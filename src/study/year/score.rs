@@ -63,6 +63,8 @@ pub struct Score {
     pub drains: u64,
     /// Those that nothing was permanently wrong with, by cause.
     pub wrong: BTreeMap<Cause, u64>,
+    /// The same by the class of what they were drained for.
+    pub wrong_by: BTreeMap<String, u64>,
     /// Hours for which those were out.
     pub wrong_hours: f64,
     /// Hours for which any were.
@@ -71,11 +73,15 @@ pub struct Score {
     pub most_out: u64,
     /// Audits that drained nobody because of a common cause.
     pub frozen: u64,
+    /// The same by what the gate said, numbers left out.
+    pub frozen_by: BTreeMap<String, u64>,
     /// Times that the breaker tripped.
     pub tripped: u64,
     /// Racks in which nobody was drained for a common cause, and drains that a
     /// budget forbade.
     pub stopped: u64,
+    /// Times that people stated new levels, since everything was low alike.
+    pub stated: u64,
     /// Nodes that were low and not confirmed by the second look.
     pub unconfirmed: u64,
     /// Times that a node was left in service until another run says the same.
@@ -97,12 +103,19 @@ impl Score {
         for (cause, count) in &other.wrong {
             *self.wrong.entry(*cause).or_default() += count;
         }
+        for (class, count) in &other.wrong_by {
+            *self.wrong_by.entry(class.clone()).or_default() += count;
+        }
         self.wrong_hours += other.wrong_hours;
         self.hours += other.hours;
         self.most_out = self.most_out.max(other.most_out);
         self.frozen += other.frozen;
+        for (why, count) in &other.frozen_by {
+            *self.frozen_by.entry(why.clone()).or_default() += count;
+        }
         self.tripped += other.tripped;
         self.stopped += other.stopped;
+        self.stated += other.stated;
         self.unconfirmed += other.unconfirmed;
         self.waited += other.waited;
         self.rung = [self.rung[0] + other.rung[0], self.rung[1] + other.rung[1]];
@@ -117,6 +130,12 @@ impl Score {
         }
     }
 
+    /// Counts an audit that drained nobody, by what the gate said of it.
+    pub(super) fn freeze(&mut self, why: &str) {
+        self.frozen += 1;
+        *self.frozen_by.entry(kind_of(why)).or_default() += 1;
+    }
+
     /// Wrong drains of all causes.
     pub fn wrong(&self) -> u64 {
         self.wrong.values().sum()
@@ -126,6 +145,19 @@ impl Score {
     pub fn a_year(&self, count: f64) -> f64 {
         count / (self.gpu_days as f64).max(1.0) * 365.0 * 1_000.0
     }
+}
+
+/// What the gate said, without its numbers and names: counts of the same are added.
+fn kind_of(why: &str) -> String {
+    let mut kind = String::with_capacity(why.len());
+    for letter in why.chars() {
+        match letter {
+            '0'..='9' if kind.ends_with('#') => {}
+            '0'..='9' => kind.push('#'),
+            other => kind.push(other),
+        }
+    }
+    kind
 }
 
 /// The middle of some days, and what one in twenty exceeds.

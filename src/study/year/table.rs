@@ -30,6 +30,18 @@ pub fn text(setting: &Setting, years: &[(Rule, Score)]) -> String {
         setting.seed
     );
     out.push_str(&format!("{}\n\n{}\n", drains(years), delays(years)));
+    for (rule, score) in years {
+        for (class, count) in &score.wrong_by {
+            out.push_str(&format!("{}: {count} wrong drains for {class}\n", rule.name()));
+        }
+        for (why, count) in &score.frozen_by {
+            out.push_str(&format!("{}: frozen {count} times: {why}\n", rule.name()));
+        }
+        if 0 < score.stated {
+            let stated = score.stated;
+            out.push_str(&format!("{}: people stated new levels {stated} times\n", rule.name()));
+        }
+    }
     out
 }
 

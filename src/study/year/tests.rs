@@ -105,6 +105,19 @@ fn a_driver_that_lowers_everybody_drains_nobody_and_a_floor_everybody() {
 }
 
 #[test]
+fn where_drivers_make_everybody_slower_for_good_people_state_that_and_audits_count_again() {
+    let climate = Climate { driver: 0.3, driver_at_once: true, ..Climate::CALM };
+    let setting = Setting { climate, ..calm(3, 30) };
+    let rule = |states| Rule::Ours(Box::new(Ours { states, ..Ours::default() }));
+    let silent = one(&setting, rule(false));
+    assert_eq!((silent.drains, silent.stated), (0, 0), "{silent:?}");
+    assert!(silent.frozen_by.keys().any(|why| why.contains("all-low-alike")), "{silent:?}");
+    let stated = one(&setting, rule(true));
+    assert!(0 < stated.stated && stated.frozen * 2 < silent.frozen, "{stated:?} {silent:?}");
+    assert_eq!(stated.drains, 0, "{stated:?}");
+}
+
+#[test]
 fn a_bad_day_of_the_measuring_host_drains_nobody() {
     let climate = Climate { host: 1.0, ..Climate::CALM };
     let score = one(&Setting { climate, ..calm(2, 4) }, ours());

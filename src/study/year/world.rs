@@ -1,5 +1,6 @@
 //! One world over a year under one rule: audits at night, people by day.
 
+mod levels;
 mod people;
 
 use std::collections::BTreeMap;
@@ -50,7 +51,10 @@ use crate::plan::stalest::Question;
 use crate::probe::catalog::Catalog;
 use crate::sim::noise::Key;
 use crate::study::sweep;
+use crate::study::sweep::Against;
 use crate::study::sweep::Swept;
+use crate::thresholds::Catalogue;
+use crate::thresholds::builtin;
 
 /// When an audit begins, and when people come, in seconds of a day.
 const AUDIT_S: f64 = 2.0 * 3_600.0;
@@ -113,6 +117,10 @@ struct World<'r> {
     history: Vec<(String, past::Run)>,
     followed: Followed,
     catalog: Catalog,
+    /// What this site expects.
+    expected: Catalogue,
+    /// Audits that found everything low alike, since when and what they showed.
+    alike: Option<levels::Alike>,
     score: Score,
 }
 
@@ -144,6 +152,8 @@ pub(super) fn year(setting: &Setting, rule: &Rule, world: usize) -> Score {
         history: Vec::new(),
         followed: Followed::default(),
         catalog: Catalog::built_in(),
+        expected: builtin::catalogue().clone(),
+        alike: None,
         score: Score::default(),
     };
     for day in 0..setting.days {
@@ -261,8 +271,9 @@ impl World<'_> {
             }
         }
         self.turn(claims, Profile::Audit, &swept.last, [at_s, to_s]);
+        self.hear(claims, &swept, at_s);
         if ours.history || ours.drift {
-            let case = sweep::case(claims, &swept.recordings, swept.sampled);
+            let case = sweep::case(claims, &swept.recordings, &self.expected, swept.sampled);
             let (at, shown) = (unix(at_s), past::shown(&case));
             if ours.drift {
                 self.followed.add(&at.to_string(), at, &shown);
@@ -304,7 +315,12 @@ impl World<'_> {
             at_s,
             seen: None,
         };
-        let swept = sweep::sweep_against(&request, &mut meter, &history, ours.confirm_after_s);
+        let against = Against {
+            catalogue: &self.expected,
+            history: &history,
+            confirm_after_s: ours.confirm_after_s,
+        };
+        let swept = sweep::sweep_against(&request, &mut meter, against);
         let to_s = meter.at_s;
         (swept, to_s)
     }
@@ -331,7 +347,7 @@ impl World<'_> {
         let turned = self.gate.turn(&self.fleet.claims, ran);
         self.tell(&verdicts.findings, to_s);
         self.score.tripped += u64::from(turned.tripped);
-        self.score.frozen += u64::from(turned.plan.frozen.is_some());
+        turned.plan.frozen.iter().for_each(|why| self.score.freeze(why));
         self.score.stopped += turned.plan.withheld.iter().filter(|it| it.budget).count() as u64;
         let unconfirmed = turned.plan.withheld.iter().filter(|it| it.why.contains("not confirmed"));
         self.score.unconfirmed += unconfirmed.count() as u64;
@@ -340,7 +356,11 @@ impl World<'_> {
         for action in &turned.plan.actions {
             let spot = Spot::of(&action.node);
             match action.kind {
-                ActionKind::Drain => self.take_out(spot, from_s, to_s),
+                ActionKind::Drain => {
+                    let mut findings = verdicts.findings.iter();
+                    let found = findings.find(|it| action.findings.contains(&it.id));
+                    self.take_out(spot, found.map_or("", |it| &it.class), [from_s, to_s]);
+                }
                 ActionKind::Release => self.give_back(spot, to_s),
                 ActionKind::Relabel | ActionKind::Certify => {}
             }
@@ -391,7 +411,7 @@ impl World<'_> {
     }
 
     /// A node is drained by the rule.
-    fn take_out(&mut self, spot: Spot, measured_s: f64, at_s: f64) {
+    fn take_out(&mut self, spot: Spot, class: &str, [measured_s, at_s]: [f64; 2]) {
         if self.out.contains_key(&spot) {
             return;
         }
@@ -399,6 +419,7 @@ impl World<'_> {
         self.score.drains += 1;
         if !guilty {
             *self.score.wrong.entry(self.cause(spot, measured_s)).or_default() += 1;
+            *self.score.wrong_by.entry(class.to_owned()).or_default() += 1;
         }
         for open in &mut self.troubles {
             if open.trouble.spot == spot && open.is_there(at_s) && !open.trouble.is_shared() {
@@ -504,7 +525,7 @@ impl World<'_> {
             }
         }
         for spot in accused {
-            self.take_out(spot, at_s, to_s);
+            self.take_out(spot, "below the line", [at_s, to_s]);
         }
     }
 

@@ -1,5 +1,5 @@
-//! What people do by day in a year: reset what tripped, keep nodes for themselves,
-//! repair and test what is out.
+//! What people do by day in a year: reset what tripped, state new levels, keep nodes
+//! for themselves, repair and test what is out.
 
 use super::BETWEEN_S;
 use super::REPAIR;
@@ -24,6 +24,7 @@ impl World<'_> {
     /// and test what is out.
     pub(super) fn people(&mut self, at_s: f64) {
         self.gate.reset(at_s);
+        self.state_levels(at_s);
         self.hold(at_s);
         self.repair_shared(at_s);
         let ready: Vec<Spot> =

@@ -1,0 +1,344 @@
+//! `fabricgate thresholds measured`: what a run showed of each test, as a threshold
+//! file of the site.
+//!
+//! Proposes; a person reads it and puts it in force. Measures nothing and changes no
+//! configuration.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Overrides;
+use super::unknown_platform;
+use crate::cli::exit;
+use crate::cli::expectations;
+use crate::cli::failure::Failure;
+use crate::cli::stdout;
+use crate::cli::stdout::note;
+use crate::cli::stored;
+use crate::judge::typical;
+use crate::judge::typical::Refusal;
+use crate::judge::typical::Typical;
+use crate::judge::typical::TypicalCollective;
+use crate::measure::text::clean;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
+use crate::model::recording::Recording;
+use crate::model::recording::Scope;
+use crate::model::run::Run;
+use crate::record::folder;
+use crate::thresholds::Catalogue;
+use crate::thresholds::stated;
+use crate::thresholds::stated::Stated;
+use crate::thresholds::stated::StatedCollective;
+
+/// The format of the JSON document.
+pub const MEASURED_FORMAT: &str = "fabricgate.thresholds-measured/1";
+
+/// Propose a threshold file of this site from what a run showed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The run folder.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// The platform; needed where the run has several.
+    #[arg(long, value_name = "NAME")]
+    platform: Option<String>,
+    /// Write the file here, whole or not at all, and not to standard output.
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace FILE where it is there already.
+    #[arg(long, requires = "output")]
+    force: bool,
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+/// What a run showed of a platform's tests (`--json`).
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct MeasuredDocument {
+    /// `fabricgate.thresholds-measured/1`.
+    format: &'static str,
+    /// The run.
+    run: String,
+    /// The platform.
+    platform: String,
+    /// Whether real hardware was measured.
+    real: bool,
+    /// The tests that have a level.
+    tests: Vec<MeasuredTest>,
+    /// The collectives that have a level.
+    collectives: Vec<MeasuredCollective>,
+    /// The tests that have none.
+    left_out: Vec<LeftOut>,
+}
+
+/// The level of one test.
+#[derive(Debug, Serialize, JsonSchema)]
+struct MeasuredTest {
+    /// The test.
+    testcase: String,
+    /// The unit of all levels.
+    unit: String,
+    /// The median of all numbers.
+    value: f64,
+    /// What is expected so far.
+    expected: Option<f64>,
+    /// The robust standard deviation of single numbers, as a share of the median.
+    scatter: f64,
+    /// The tolerance that is proposed.
+    tolerance: f64,
+    /// How many numbers there were.
+    numbers: usize,
+    /// On how many nodes.
+    nodes: usize,
+    /// Links that are missing on every GPU would show the same level.
+    missing_links: Option<String>,
+}
+
+/// The level of one collective.
+#[derive(Debug, Serialize, JsonSchema)]
+struct MeasuredCollective {
+    /// The test.
+    testcase: String,
+    /// The algorithm that its expectation is of.
+    algorithm: String,
+    /// The smallest message that it holds for, in bytes.
+    min_bytes: u64,
+    /// The median bus bandwidth of all runs, in GB/s.
+    busbw: f64,
+    /// What is expected so far.
+    expected: f64,
+    /// The robust standard deviation of single runs, as a share of the median.
+    scatter: f64,
+    /// The tolerance that is proposed.
+    tolerance: f64,
+    /// How many runs there were.
+    numbers: usize,
+    /// On how many nodes.
+    nodes: usize,
+}
+
+/// A test without a level.
+#[derive(Debug, Serialize, JsonSchema)]
+struct LeftOut {
+    /// The test.
+    testcase: String,
+    /// Why.
+    why: String,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
+    if let Some(path) = args.output.as_ref().filter(|path| path.exists() && !args.force) {
+        let said = format!("{}: is there already; --force replaces it", path.display());
+        return Err(Failure::Usage(said).into());
+    }
+    let in_force = expectations::load(&args.overrides.files)?;
+    let stored = stored::open(&args.run)?;
+    let real = !stored.record.launcher.is_stand_in();
+    let run = stored::run(&stored)?;
+    let name = platform_of(&run, args.platform.as_deref(), &in_force.catalogue)?;
+    let Some(platform) = in_force.catalogue.platform(&name) else {
+        return Err(Failure::Usage(unknown_platform(&in_force.catalogue, &name)).into());
+    };
+    let levels = typical::typical(platform, &run.cells, |domain| is_of(&run, domain, &name));
+    let mut tests = Vec::new();
+    let mut left_out: Vec<(&str, &Refusal)> = Vec::new();
+    for (test, level) in &levels {
+        match level {
+            Ok(level) => tests.push((test.as_str(), level)),
+            Err(why) => left_out.push((test, why)),
+        }
+    }
+    let recordings = stored.recordings().map_err(stored::failure)?;
+    let recordings = of_platform(&run, &recordings, &name);
+    let mut collectives = Vec::new();
+    for level in typical::collectives(platform, &recordings) {
+        match level {
+            Ok(level) => collectives.push(level),
+            Err((expected, why)) => note(&format!("{} is left out: {why}", expected.testcase)),
+        }
+    }
+    if tests.is_empty() && collectives.is_empty() {
+        let why = left_out.first().map_or_else(
+            || "nothing was read that an expectation is stated for".to_owned(),
+            |(test, why)| format!("{test}: {why}"),
+        );
+        let said = format!("{}: no level of {name} can be stated: {why}", args.run.display());
+        return Err(Failure::Usage(said).into());
+    }
+    if !real {
+        note(
+            "this run measured a simulated or recorded fabric: its levels are none of your machines",
+        );
+    }
+    let source = |numbers: usize, nodes: usize| {
+        let real = if real { "" } else { ", SIMULATED" };
+        let (id, created) = (clean(&run.info.id), clean(&run.info.created));
+        format!("median of {numbers} numbers on {nodes} nodes, run {id} of {created}{real}")
+    };
+    let stated: Vec<StatedCollective<'_>> = collectives
+        .iter()
+        .map(|level| StatedCollective {
+            conditions: level.expected,
+            busbw: level.busbw,
+            tolerance: level.tolerance,
+            floor: level.floor,
+            source: source(level.numbers, level.nodes),
+        })
+        .collect();
+    let head = head(&run, &args.overrides);
+    let sheet = stated::sheet(&name, &head, &sheet_of(&tests, &source), &stated);
+    for (test, why) in &left_out {
+        note(&format!("{test} is left out: {why}"));
+    }
+    if let Some(path) = &args.output {
+        folder::replace(path, sheet.as_bytes()).map_err(|error| {
+            Failure::environment(anyhow::anyhow!("{}: {error}", path.display()))
+        })?;
+        note(&format!(
+            "read {0}, then put it in force: thresholds = [\"{0}\"] in the configuration, or --thresholds {0}",
+            path.display()
+        ));
+    }
+    if json {
+        stdout::json(&MeasuredDocument {
+            format: MEASURED_FORMAT,
+            run: run.info.id.clone(),
+            platform: name,
+            real,
+            tests: tests.iter().map(|(test, level)| measured(test, level)).collect(),
+            collectives: collectives.iter().map(measured_collective).collect(),
+            left_out: left_out
+                .iter()
+                .map(|(test, why)| LeftOut { testcase: (*test).to_owned(), why: why.to_string() })
+                .collect(),
+        })?;
+    } else if args.output.is_none() {
+        stdout::text(&sheet)?;
+    }
+    Ok(exit::PASS)
+}
+
+/// The platform that is asked for, else the only one of the run.
+fn platform_of(run: &Run, asked: Option<&str>, catalogue: &Catalogue) -> Result<String, Failure> {
+    if let Some(name) = asked {
+        expectations::check_platform(catalogue, name, "--platform")?;
+        return Ok(name.to_owned());
+    }
+    let claimed = run.claims.domains.iter().filter_map(|domain| domain.platform.clone());
+    let mut names: Vec<String> = claimed.chain(run.verdicts.platform.clone()).collect();
+    names.sort();
+    names.dedup();
+    match &names[..] {
+        [name] => Ok(name.clone()),
+        [] => Err(Failure::Usage(
+            "the run does not say which platform it measured; expected --platform NAME".to_owned(),
+        )),
+        several => Err(Failure::Usage(format!(
+            "the run measured several platforms; expected --platform with one of: {}",
+            several.join(", ")
+        ))),
+    }
+}
+
+/// Whether a domain is of this platform: it says so, or the whole run is.
+fn is_of(run: &Run, domain: Option<&DomainName>, platform: &str) -> bool {
+    let claimed = run.claims.domains.iter().find(|it| Some(&it.name) == domain);
+    let own = claimed.and_then(|it| it.platform.as_deref());
+    own.or(run.verdicts.platform.as_deref()).is_none_or(|own| own == platform)
+}
+
+/// The outputs of nodes of this platform.
+fn of_platform<'r>(run: &Run, recordings: &'r [Recording], platform: &str) -> Vec<&'r Recording> {
+    let mut homes: BTreeMap<&NodeName, &DomainName> = BTreeMap::new();
+    for domain in &run.claims.domains {
+        homes.extend(domain.nodes.iter().map(|node| (node, &domain.name)));
+    }
+    let node_of = |recording: &'r Recording| match &recording.scope {
+        Scope::Node(node) => Some(node),
+        Scope::Domain(_) | Scope::Pair(..) => recording.nodes.first(),
+    };
+    let is_of = |recording: &&'r Recording| {
+        is_of(run, node_of(recording).and_then(|node| homes.get(node).copied()), platform)
+    };
+    recordings.iter().filter(is_of).collect()
+}
+
+fn head(run: &Run, overrides: &Overrides) -> Vec<String> {
+    let mut head = vec![
+        format!("What run {} of {} showed, as expectations of this site.", run.info.id, run.info.created),
+        "Put it in force only if you know why these levels are as they are: from then on a fault that all".to_owned(),
+        "machines of that run share is what is expected.".to_owned(),
+    ];
+    if !overrides.files.is_empty() {
+        let files: Vec<String> =
+            overrides.files.iter().map(|path| path.display().to_string()).collect();
+        head.push(format!("Compared with what ships under {}.", files.join(", ")));
+    }
+    head
+}
+
+fn sheet_of(
+    tests: &[(&str, &Typical<'_>)],
+    source: &dyn Fn(usize, usize) -> String,
+) -> Vec<Stated> {
+    let stated = |(test, level): &(&str, &Typical<'_>)| {
+        let mut remarks = Vec::new();
+        if let Some(before) = level.expected.value {
+            remarks.push(format!(
+                "{:.1} % of the {before:.2} {} expected so far ({}); single numbers scatter by {:.2} %",
+                level.value / before * 100.0,
+                level.expected.unit,
+                level.expected.origin,
+                level.scatter * 100.0
+            ));
+        }
+        if let Some(links) = &level.links {
+            remarks.push(format!(
+                "{links} missing on every GPU would show the same: nvidia-smi nvlink -s tells"
+            ));
+        }
+        Stated {
+            testcase: (*test).to_owned(),
+            value: level.value,
+            unit: level.expected.unit,
+            tolerance: level.tolerance,
+            floor: level.floor,
+            source: source(level.numbers, level.nodes),
+            remarks,
+        }
+    };
+    tests.iter().map(stated).collect()
+}
+
+fn measured(test: &str, level: &Typical<'_>) -> MeasuredTest {
+    MeasuredTest {
+        testcase: test.to_owned(),
+        unit: level.expected.unit.to_string(),
+        value: level.value,
+        expected: level.expected.value,
+        scatter: level.scatter,
+        tolerance: level.tolerance,
+        numbers: level.numbers,
+        nodes: level.nodes,
+        missing_links: level.links.clone(),
+    }
+}
+
+fn measured_collective(level: &TypicalCollective<'_>) -> MeasuredCollective {
+    MeasuredCollective {
+        testcase: level.expected.testcase.clone(),
+        algorithm: level.expected.algorithm.clone(),
+        min_bytes: level.expected.min_bytes,
+        busbw: level.busbw,
+        expected: level.expected.busbw,
+        scatter: level.scatter,
+        tolerance: level.tolerance,
+        numbers: level.numbers,
+        nodes: level.nodes,
+    }
+}

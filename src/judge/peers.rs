@@ -1,0 +1,157 @@
+//! What one collective reached on each node of a fleet: what all of them show alike
+//! is no fault of any.
+//!
+//! Whether a run is low against its expectation is `collective`'s word; here it is
+//! held against the same run on the other nodes. Blames nobody.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use super::arrange::Domain;
+use super::collective;
+use super::collective::Key;
+use super::common::LOW_ALIKE;
+use super::finding::finding;
+use super::finding::percent;
+use super::ledger::Ledger;
+use super::robust;
+use crate::model::id::NodeName;
+use crate::model::unit::Unit;
+use crate::model::verdict::Evidence;
+use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
+use crate::model::verdict::Outcome;
+
+/// Fewer nodes than this show no level of their own.
+const SMALLEST_FLEET: usize = 4;
+
+/// The same run: platform, test, ranks, size and path.
+type Same<'a> = (&'a str, &'a str, Option<u32>, u64, Option<&'a str>);
+
+/// What all nodes reached.
+#[derive(Debug, Default)]
+pub(super) struct Peers<'a> {
+    medians: BTreeMap<Same<'a>, f64>,
+    /// Runs that all nodes show to be low, by what they are.
+    low: RefCell<BTreeMap<String, Low>>,
+}
+
+/// A run that is low on most nodes.
+#[derive(Clone, Debug)]
+struct Low {
+    platform: String,
+    median: f64,
+    expected: f64,
+    nodes: usize,
+    evidence: Vec<Evidence>,
+}
+
+/// One node's run that is low against what is expected.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slow<'r> {
+    pub(super) what: &'r str,
+    pub(super) busbw: f64,
+    pub(super) expected: f64,
+    /// How far below is no fault.
+    pub(super) allowed: f64,
+    pub(super) file: &'r str,
+}
+
+impl<'a> Peers<'a> {
+    pub(super) fn of(domains: &'a [Domain<'a>]) -> Self {
+        let mut all: BTreeMap<Same<'a>, Vec<f64>> = BTreeMap::new();
+        for domain in domains {
+            for (key, readings) in collective::runs(domain) {
+                let best = readings.iter().map(|(busbw, _)| *busbw).fold(0.0, f64::max);
+                if let Some(same) = same(domain, &key) {
+                    all.entry(same).or_default().push(best);
+                }
+            }
+        }
+        let enough = all.into_iter().filter(|(_, values)| SMALLEST_FLEET <= values.len());
+        let medians = enough.filter_map(|(same, mut all)| Some((same, robust::median(&mut all)?)));
+        Self { medians: medians.collect(), low: RefCell::default() }
+    }
+
+    /// Takes a run that is low and as fast as those of the other nodes: the node is in
+    /// doubt, and is not blamed. Says whether it is one.
+    pub(super) fn excuse(
+        &self,
+        domain: &Domain<'_>,
+        key: &Key<'_>,
+        slow: Slow<'_>,
+        ledger: &mut Ledger,
+    ) -> bool {
+        let of_node = key.node.zip(same(domain, key));
+        let Some((node, median)) =
+            of_node.and_then(|(n, same)| Some((n, *self.medians.get(&same)?)))
+        else {
+            return false;
+        };
+        let Slow { what, busbw, expected, allowed, .. } = slow;
+        if busbw < median * (1.0 - allowed) {
+            return false;
+        }
+        ledger.doubt(
+            node,
+            format!(
+                "{what}: busbw {busbw:.1} of {expected:.1} GB/s, {} low, and {median:.1} in the middle of all nodes \
+                 that ran it: not this node's fault, as far as this test can tell",
+                percent(1.0 - busbw / expected)
+            ),
+        );
+        if median < expected * (1.0 - allowed) {
+            self.note(domain, node, slow, median);
+        }
+        true
+    }
+
+    fn note(&self, domain: &Domain<'_>, node: &NodeName, slow: Slow<'_>, median: f64) {
+        const MOST_FILES: usize = 6;
+        let platform = domain.platform.map_or("", |platform| &platform.name).to_owned();
+        let mut low = self.low.borrow_mut();
+        let low = low.entry(format!("{platform} {}", slow.what)).or_insert_with(|| Low {
+            platform,
+            median,
+            expected: slow.expected,
+            nodes: 0,
+            evidence: Vec::new(),
+        });
+        low.nodes += 1;
+        if low.evidence.len() < MOST_FILES {
+            low.evidence.push(Evidence {
+                file: slow.file.to_owned(),
+                testcase: None,
+                detail: format!("{}: busbw {:.2} GB/s ({node})", slow.what, slow.busbw),
+                class: None,
+            });
+        }
+    }
+
+    /// Tells of runs that most nodes show to be low.
+    pub(super) fn tell(self, ledger: &mut Ledger) {
+        for (what, low) in self.low.into_inner() {
+            let Low { platform, median, expected, nodes, evidence } = low;
+            let what = what.strip_prefix(&platform).unwrap_or(&what).trim().to_owned();
+            let said = format!(
+                "{what} on {nodes} nodes of {platform} is low alike, {median:.1} of {expected:.1} GB/s in the middle of all: \
+                 one cause above them, not as many faults. A version of NCCL or of the driver, a setting, clocks, or a \
+                 wrong expectation: the same test with another version would tell"
+            );
+            let rule = "common cause: the middle of all nodes is below the expectation, and these are no slower than it";
+            let locus = Locus {
+                peer: Some(format!("{platform}, {what}")),
+                ..Locus::of(LocusKind::Instrument)
+            };
+            let found = finding(Outcome::Unknown, LOW_ALIKE, locus, rule).saying(said);
+            let mut found = found.numbers(median, expected, Unit::GigabytesPerSecond);
+            found.evidence = evidence;
+            ledger.find(found);
+        }
+    }
+}
+
+fn same<'a>(domain: &Domain<'a>, key: &Key<'a>) -> Option<Same<'a>> {
+    key.node?;
+    Some((&domain.platform?.name, key.testcase, key.ranks, key.bytes, key.path))
+}

@@ -1,0 +1,110 @@
+//! What people do where audits find everything low alike: they look, and where it
+//! stays so they state what is measured as the level of the site.
+//!
+//! The numbers are those of `thresholds measured`, put in force as its file is. That
+//! they know why (a new driver) is assumed; what they would do about clocks or a wrong
+//! platform is not part of this study.
+
+use super::LOOK;
+use super::World;
+use crate::judge;
+use crate::judge::Case;
+use crate::judge::typical;
+use crate::judge::typical::Typical;
+use crate::model::claims::Claims;
+use crate::model::recording::Recording;
+use crate::model::verdict::LocusKind;
+use crate::study::sweep;
+use crate::study::sweep::Swept;
+use crate::study::year::rule::Rule;
+use crate::study::year::weather::DAY_S;
+use crate::study::year::weather::one_of;
+use crate::thresholds::overlay;
+use crate::thresholds::stated;
+use crate::thresholds::stated::Stated;
+use crate::thresholds::stated::StatedCollective;
+
+/// The platform of the fleet, and the class of what is told.
+const PLATFORM: &str = "gb200-nvl72";
+const ALIKE: &str = "all-low-alike";
+/// Where stated levels come from.
+const SOURCE: &str = "the last audit";
+
+/// Audits in a row that found everything low alike.
+#[derive(Debug)]
+pub(super) struct Alike {
+    /// When people have looked.
+    ready_s: f64,
+    /// How many audits said so.
+    audits: usize,
+    /// What the last of them showed.
+    last: (Claims, Vec<Recording>, bool),
+}
+
+impl World<'_> {
+    /// People hear what an audit says of the measurement itself.
+    pub(super) fn hear(&mut self, claims: &Claims, swept: &Swept, at_s: f64) {
+        let mut told = swept.last.findings.iter();
+        if !told.any(|it| it.class == ALIKE && it.locus.kind == LocusKind::Instrument) {
+            self.alike = None;
+            return;
+        }
+        let last = (claims.clone(), swept.recordings.clone(), swept.sampled);
+        let before = self.alike.take();
+        let looked = one_of(self.of_moment("look at levels", at_s), &LOOK) * DAY_S;
+        self.alike = Some(Alike {
+            ready_s: before.as_ref().map_or(at_s + looked, |before| before.ready_s),
+            audits: before.map_or(0, |before| before.audits) + 1,
+            last,
+        });
+    }
+
+    /// Where they have looked, and another audit said the same, they state it.
+    pub(super) fn state_levels(&mut self, at_s: f64) {
+        let is_due = |alike: &Alike| alike.ready_s <= at_s && 2 <= alike.audits;
+        let states = matches!(self.rule, Rule::Ours(ours) if ours.states);
+        if !states || !self.alike.as_ref().is_some_and(is_due) {
+            return;
+        }
+        let Some(Alike { last: (claims, recordings, sampled), .. }) = self.alike.take() else {
+            return;
+        };
+        let case = sweep::case(&claims, &recordings, &self.expected, sampled);
+        let cells = judge::judge(&Case { cells: true, ..case }).cells;
+        let Some(platform) = self.expected.platform(PLATFORM) else { return };
+        let tests: Vec<Stated> = typical::typical(platform, &cells, |_| true)
+            .into_iter()
+            .filter_map(|(test, level)| Some(of_site(test, &level.ok()?)))
+            .collect();
+        let recordings: Vec<&Recording> = recordings.iter().collect();
+        let collectives: Vec<StatedCollective<'_>> = typical::collectives(platform, &recordings)
+            .into_iter()
+            .filter_map(|level| {
+                let level = level.ok()?;
+                Some(StatedCollective {
+                    conditions: level.expected,
+                    busbw: level.busbw,
+                    tolerance: level.tolerance,
+                    floor: level.floor,
+                    source: SOURCE.to_owned(),
+                })
+            })
+            .collect();
+        let sheet = stated::sheet(PLATFORM, &[], &tests, &collectives);
+        let laid = overlay::apply(&mut self.expected, &sheet, "site.toml");
+        assert!(laid.is_ok(), "what is stated can be read: {laid:?}");
+        self.score.stated += 1;
+    }
+}
+
+fn of_site(testcase: String, level: &Typical<'_>) -> Stated {
+    Stated {
+        testcase,
+        value: level.value,
+        unit: level.expected.unit,
+        tolerance: level.tolerance,
+        floor: level.floor,
+        source: SOURCE.to_owned(),
+        remarks: Vec::new(),
+    }
+}
