@@ -14,7 +14,7 @@ mod dice;
 #[path = "fuzz/documents.rs"]
 mod documents;
 #[path = "fuzz/doors.rs"]
-mod doors;
+pub(crate) mod doors;
 #[path = "fuzz/mutation.rs"]
 mod mutation;
 #[path = "fuzz/properties.rs"]

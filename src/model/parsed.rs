@@ -158,10 +158,15 @@ pub struct Problem {
 impl Problem {
     /// A problem of this kind, its place unknown so far.
     pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
+        let mut detail = detail.into();
+        // Tools tell errors with an empty text; whoever reads of it should not wonder.
+        if detail.trim().is_empty() {
+            detail = format!("{}, without a word of why", kind.as_str());
+        }
         Self {
             kind,
             testcase: None,
-            detail: detail.into(),
+            detail,
             line: None,
             host: None,
             rank: None,

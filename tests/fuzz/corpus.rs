@@ -102,6 +102,7 @@ fn make() -> Corpus {
             }
         }
     }
+    corpus.nvbandwidth.extend(NVBANDWIDTH.iter().map(|text| text.as_bytes().to_vec()));
     corpus.nvlink.extend(NVLINK.iter().map(|text| text.as_bytes().to_vec()));
     corpus.imex.extend(IMEX.iter().map(|text| text.as_bytes().to_vec()));
     corpus.perftest.push(PERFTEST.as_bytes().to_vec());
@@ -129,6 +130,12 @@ fn make() -> Corpus {
     corpus.any = all.iter().flat_map(|of| of.iter().step_by(7).cloned()).collect();
     corpus
 }
+
+/// What a fuzzer found once: an error without a text.
+const NVBANDWIDTH: &[&str] = &[
+    r#"{"nvbandwidth": {"error": "", "version": "v0.8", "testcases": []}}"#,
+    "{\n\t\"nvbandwidth\" :\n\t{\n\t\t\"error\" :\"\"[CUDA_ERROR_INVALID_HANDLE] invalid resource handle",
+];
 
 fn matrices(bench: &Bench<'_>, corpus: &mut Corpus) {
     let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();

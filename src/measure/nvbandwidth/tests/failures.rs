@@ -196,3 +196,12 @@ fn a_damaged_name_is_read_from_the_sum() {
     assert_eq!(names(&parsed), [H2D_CE]);
     assert_eq!(problems(&parsed), [(Unrecognised, None)]);
 }
+
+#[test]
+fn an_error_without_a_text_still_says_that_it_is_one() {
+    let parsed = read(r#"{"nvbandwidth": {"error": " ", "version": "v0.8", "testcases": []}}"#);
+    let [problem] = parsed.problems.as_slice() else { panic!("{:?}", parsed.problems) };
+    assert_eq!(problem.kind, Error);
+    assert_eq!(problem.detail, "error, without a word of why");
+    assert!(!parsed.complete);
+}
