@@ -269,7 +269,7 @@ async fn at_work(
     term: Option<&Term>,
 ) -> Result<Over, WatchError> {
     let mut state = State::read(&watch.folder).map_err(|why| folder(watch, why))?;
-    for note in state.take_over(&watch.folder, watch.pace.conclude).await {
+    for note in state.take_over(watch.pace.conclude).await {
         (watch.tell)(WatchEvent::Trouble { what: note });
     }
     state.write(&watch.folder).map_err(|why| folder(watch, why))?;

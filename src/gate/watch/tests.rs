@@ -191,7 +191,7 @@ fn what_a_dead_watch_left_running_is_ended_and_not_started_twice() {
         let (_nobody, end) = watch::channel(false);
         let grace = watch::channel(Duration::ZERO).1;
         let reaped = tokio::spawn(async move { left.ended(end, &grace).await });
-        let notes = state.take_over(stand.folder.path(), Duration::from_secs(10)).await;
+        let notes = state.take_over(Duration::from_secs(10)).await;
         reaped.await.expect("it has ended");
         assert!(notes[0].contains("were ended"), "{notes:?}");
         assert!(state.jobs.is_empty() && state.attempts.nodes.len() == 1);
