@@ -184,6 +184,17 @@ fn what_a_dead_watch_left_running_is_ended_and_not_started_twice() {
             partners: Vec::new(),
             command: Vec::new(),
             log: String::new(),
+#[test]
+fn everything_that_a_job_printed_is_told_and_its_last_line_needs_no_end() {
+    // More than is told at a time, all of it right before the end.
+    let lines = "head -c 200000 /dev/zero | tr '\\0' a | fold -w 1000";
+    let stand = Stand::of(1, &format!("{lines}; echo; printf bye"));
+    let (result, events) = stand.run(|_| false);
+    assert_eq!(result.expect("ended"), 0);
+    let said = said(&events);
+    assert_eq!((said.len(), said.last().map(String::as_str)), (201, Some("bye")));
+}
+
             at,
         });
         state.write(stand.folder.path()).expect("written");
