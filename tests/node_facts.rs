@@ -164,6 +164,12 @@ fn what_a_library_answered_can_be_kept() {
         serde_json::from_slice(&fs::read(kept).expect("a file")).expect("json");
     assert_eq!(kept["gpus"][1]["field 165 scope 13"], 0);
     assert_eq!(kept["gpus"][1]["module id"]["refused"], "missing-symbol");
+    // Where they cannot be kept, nobody is left to believe that they were.
+    let output = facts(&["--json", "--nvml", &library, "--record", "/no/such/folder/kept.json"]);
+    assert_eq!(output.status.code(), Some(5));
+    assert_eq!(document(&output).gpus.expect("counted").len(), 2);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("not kept") && said.contains("/no/such/folder/kept.json: "), "{said}");
 }
 
 #[test]

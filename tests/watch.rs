@@ -12,8 +12,11 @@ use std::process::Command;
 use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
+use std::time::SystemTime;
+use std::time::UNIX_EPOCH;
 
 use serde_json::Value;
+use serde_json::json;
 
 /// How long something may take to show.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -82,6 +85,57 @@ fn a_dry_decision_is_one_json_document_a_line_and_writes_nothing() {
     assert_eq!(kinds[..2], ["began", "looked"], "{stdout}");
     assert_eq!(lines[1]["nodes"], 2);
     assert!(!folder.path().join("gate").exists());
+}
+
+/// The gate certified both nodes an hour ago, and its journal has `node0001` as one
+/// that a run of five hours ago found slow.
+#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+fn suspects(folder: &Path) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    fs::create_dir_all(folder.join("gate/certificates")).expect("a folder");
+    for node in ["node0001", "node0002"] {
+        let certificate = json!({
+            "format": "fabricgate.certificate/1", "node": node, "identity": {}, "domain": "rack",
+            "platform": "gb200-nvl72", "profile": "recertify", "minima": [], "detectable": 0.01,
+            "thresholds_digest": "d", "run": "r0", "issued": "", "issued_unix": now - 3_600,
+            "expires": "", "expires_unix": now + 86_400, "void_on": {"boot": false},
+        });
+        let file = folder.join(format!("gate/certificates/{node}.json"));
+        fs::write(file, certificate.to_string()).expect("written");
+    }
+    let line = json!({
+        "format": "fabricgate.journal/1", "seq": 1, "epoch": 1, "at": "", "unix": now - 17_000,
+        "event": "suspected", "node": "node0001", "run": "r1", "measured": now - 18_000,
+        "classes": ["nvlink-low"],
+    });
+    fs::write(folder.join("gate/journal.jsonl"), format!("{line}\n")).expect("written");
+}
+
+#[test]
+fn a_suspect_is_audited_again_after_the_hours_of_the_policy() {
+    for (policy, is_due) in [
+        ("", true),
+        ("[policy]\nagain_hours = 6", false),
+        ("[policy]\nagain_hours = 1\nagain_days = 0.2", false),
+    ] {
+        let folder = site(policy);
+        suspects(folder.path());
+        let (code, stdout, stderr) = run(folder.path(), &["--json", "watch", "--once"]);
+        assert_eq!(code, Some(0), "{stdout}{stderr}");
+        let lines: Vec<Value> =
+            stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let due: Vec<&Value> = lines.iter().filter(|it| it["event"] == "due").collect();
+        assert_eq!(due.len(), usize::from(is_due), "{policy}: {stdout}");
+        for job in due {
+            assert_eq!((&job["profile"], &job["cause"]), (&json!("audit"), &json!("audit")));
+            assert_eq!(
+                (&job["nodes"], &job["partners"]),
+                (&json!(["node0001"]), &json!(["node0002"]))
+            );
+            let command = job["command"].as_array().expect("words");
+            assert!(command.ends_with(&["--", "node0001", "node0002"].map(Value::from)), "{job}");
+        }
+    }
 }
 
 #[test]

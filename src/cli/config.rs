@@ -306,10 +306,15 @@ pub fn open(path: Option<&Path>) -> Result<Config, Failure> {
             "no configuration: expected --config FILE or FABRICGATE_CONFIG",
         ));
     };
+    open_for(path, None)
+}
+
+/// The same where this scenario is measured in the place of a cluster.
+fn open_for(path: &Path, scenario: Option<&Path>) -> Result<Config, Failure> {
     let name = path.display().to_string();
     let text = read_text(path)?;
     let base = path.parent().unwrap_or(Path::new(""));
-    parse(&name, &text, path, base)
+    parse(&name, &text, path, base, scenario)
 }
 
 /// The text of a file that a person wrote.
@@ -323,7 +328,13 @@ pub fn read_text(path: &Path) -> Result<String, Failure> {
     })
 }
 
-fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Failure> {
+fn parse(
+    name: &str,
+    text: &str,
+    path: &Path,
+    base: &Path,
+    scenario: Option<&Path>,
+) -> Result<Config, Failure> {
     let read: File =
         toml::from_str(text).map_err(|e| Failure::usage(TextError::toml(name, text, &e)))?;
     let mistake = |(at, what): Mistake| Failure::usage(TextError::at(name, text, at, what));
@@ -334,13 +345,17 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
     };
     let wanted = read.sources.wanted(files, base).map_err(&mistake)?;
     let scontrol = wanted.slurm.as_ref().map(|slurm| slurm.scontrol.as_slice());
-    let Reach { launcher, parallel, worker, connect } = match read.launcher {
+    let mut reach = match read.launcher {
         None => Reach::default(),
         Some(section) => {
             let at = section.span().start;
             launcher::reach(section.into_inner(), at, base, scontrol).map_err(&mistake)?
         }
     };
+    if let Some(scenario) = scenario {
+        reach.simulate(scenario);
+    }
+    let Reach { launcher, parallel, worker, connect } = reach;
     let gate = match read.gate {
         None => None,
         Some(section) => {
@@ -349,7 +364,7 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
             Some(gate.map_err(&mistake)?)
         }
     };
-    let claims = match (wanted.is_nobody(), &launcher) {
+    let claims = match (wanted.is_nobody() || scenario.is_some(), &launcher) {
         (false, _) => Source::Sources(Box::new(wanted)),
         (true, Launcher::Sim { scenario, .. }) => Source::Scenario(scenario.clone()),
         (true, Launcher::Replay { run }) => Source::Run(run.clone()),
@@ -378,7 +393,10 @@ fn parse(name: &str, text: &str, path: &Path, base: &Path) -> Result<Config, Fai
         thresholds: read.thresholds.into_iter().map(|file| base.join(file)).collect(),
         platform: read.platform,
         launcher,
-        launcher_from: format!("{name}: [launcher]"),
+        launcher_from: match scenario {
+            Some(_) => "--sim".to_owned(),
+            None => format!("{name}: [launcher]"),
+        },
         worker,
         connect,
         confirm,

@@ -3,7 +3,7 @@
 use super::*;
 
 fn read(text: &str) -> Result<Config, String> {
-    parse("f.toml", text, Path::new("/etc/f.toml"), Path::new("/etc"))
+    parse("f.toml", text, Path::new("/etc/f.toml"), Path::new("/etc"), None)
         .map_err(|error| error.to_string())
 }
 
@@ -21,6 +21,26 @@ fn paths_are_relative_to_the_file_and_defaults_are_small() {
     assert!(config.probes.is_none());
     assert_eq!((config.confirm.wait, config.limits.partners), (CONFIRM_AFTER, 3));
     assert_eq!(config.policy, Policy::default());
+}
+
+#[test]
+fn under_sim_a_configuration_is_read_for_a_simulated_fabric() {
+    let under_sim = |text: &str| {
+        let (file, folder) = (Path::new("/etc/f.toml"), Path::new("/etc"));
+        parse("f.toml", text, file, folder, Some(Path::new("/s.toml"))).expect("good")
+    };
+    let config = under_sim("claims = \"c\"\n[launcher]\nkind = \"slurm\"\nparallel = 200\n");
+    let scenario = PathBuf::from("/s.toml");
+    assert_eq!(config.claims, Source::Scenario(scenario.clone()));
+    assert_eq!(config.launcher, Launcher::Sim { scenario, workers: true });
+    // Its faults do not pass with time, and its nodes are processes on this machine.
+    assert_eq!((config.confirm.wait, config.parallel), (Duration::ZERO, 16));
+    // What somebody writes holds.
+    let config = under_sim(
+        "[confirm]\nwait_s = 5\n[launcher]\nkind = \"sim\"\nscenario = \"t\"\nworkers = false\n",
+    );
+    assert_eq!(config.confirm.wait, Duration::from_secs(5));
+    assert!(matches!(config.launcher, Launcher::Sim { workers: false, .. }));
 }
 
 #[test]

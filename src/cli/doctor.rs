@@ -17,6 +17,7 @@ use crate::coordinator;
 use crate::doctor;
 use crate::doctor::Libraries;
 use crate::doctor::Look;
+use crate::gate::stamp;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
 use crate::model::checkup::Area;
@@ -54,7 +55,7 @@ pub struct Args {
     /// is given.
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,
-    /// Show also what is there and what no default profile needs.
+    /// Show also what is lacking or unknown that no default profile needs.
     #[arg(long, short)]
     all: bool,
 }
@@ -88,7 +89,6 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 
 /// This machine.
 fn here(catalog: &Catalog) -> Result<Checkup, Failure> {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let libraries = Libraries {
         executable: std::env::current_exe()
             .map_err(|error| Failure::Environment(format!("this program's own place: {error}")))?,
@@ -97,7 +97,7 @@ fn here(catalog: &Catalog) -> Result<Checkup, Failure> {
         nccl: given("FABRICGATE_NCCL"),
     };
     let look = Look {
-        machine: host.trim().to_owned(),
+        machine: stamp::host(),
         root: PathBuf::from("/"),
         path: std::env::var("PATH").unwrap_or_default(),
         probes: catalog.probes.values().collect(),

@@ -26,7 +26,7 @@ use crate::launch::slurm::WhenDrained;
 const PARALLEL: usize = 1_024;
 
 /// The same for simulated nodes, which all run on this machine.
-pub const PARALLEL_HERE: usize = 16;
+const PARALLEL_HERE: usize = 16;
 
 /// How long a worker may take to answer where nothing is said: a login through
 /// a busy head node takes seconds.
@@ -175,6 +175,16 @@ impl Default for Reach {
             worker: "fabricgate".to_owned(),
             connect: CONNECT,
         }
+    }
+}
+
+impl Reach {
+    /// A simulated fabric in the place of whatever is configured; how it answers stays
+    /// where that is one too.
+    pub fn simulate(&mut self, scenario: &Path) {
+        let workers = !matches!(self.launcher, Launcher::Sim { workers: false, .. });
+        self.launcher = Launcher::Sim { scenario: scenario.to_owned(), workers };
+        self.parallel = self.parallel.min(PARALLEL_HERE);
     }
 }
 

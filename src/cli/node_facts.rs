@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::exit;
 use super::failure::Failure;
+use super::show;
 use super::stdout;
 use crate::facts;
 use crate::facts::Gathering;
@@ -101,7 +102,7 @@ pub fn ask_driver(args: &DriverArgs) -> anyhow::Result<u8> {
             let recording = Recording::of(&library);
             tell(&recording, &proc, out)?;
             let kept = serde_json::to_vec(&recording.kept())?;
-            std::fs::write(path, kept)?;
+            show::write(path, &kept)?;
         }
     }
     Ok(exit::PASS)

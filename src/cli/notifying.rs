@@ -139,7 +139,7 @@ fn target(receiver: Receiver, at: usize, base: &Path) -> Result<Target, Mistake>
         return Err((at, format!("name {name:?}, expected a word")));
     }
     let file = receiver.url_file.map(|file| Where::File(base.join(file)));
-    if let Some(name) = &receiver.url_env {
+    for name in [&receiver.url_env, &receiver.bearer_env].into_iter().flatten() {
         exec::secrets::withhold(name);
     }
     let variable = receiver.url_env.map(Where::Variable);

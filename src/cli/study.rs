@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::exit;
+use super::show;
 use super::stdout;
-use crate::record::folder;
 use crate::study;
 use crate::study::Setting;
 use crate::study::World;
@@ -91,8 +91,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
     }
     if let Some(path) = &args.svg {
-        folder::replace(path, study::svg(&points).as_bytes())
-            .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+        show::write(path, study::svg(&points).as_bytes())?;
     }
     if globals.json {
         stdout::json(&study::json(&points, args.seed))?;
@@ -120,4 +119,29 @@ fn settings(args: &Args) -> Vec<(Setting, u64)> {
         }
     }
     settings
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::failure;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        globals: Globals,
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_picture_that_cannot_be_written_is_no_bug_of_ours() {
+        let words = ["study", "--no-progress", "--trials", "0", "--healthy", "0"];
+        let words = words.into_iter().chain(["--svg", "/nowhere/found.svg"]);
+        let Words { globals, args } = Words::parse_from(words);
+        let error = run(&args, &globals).expect_err("there is no such folder");
+        assert_eq!(failure::code(&error), exit::ENVIRONMENT, "{error:#}");
+    }
 }

@@ -33,6 +33,7 @@ use crate::coordinator::Place;
 use crate::coordinator::Progress;
 use crate::coordinator::Sweep;
 use crate::coordinator::SweepError;
+use crate::gate::stamp;
 use crate::gate::turn::Turned;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
@@ -553,10 +554,9 @@ pub(super) fn program(
 
 /// Tells people when the local launcher measures under another name.
 fn check_local(plan: &Plan) {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim();
+    let host = stamp::host();
     for node in plan.nodes() {
-        if !node.matches_host(host) {
+        if !node.matches_host(&host) {
             note(&format!("this machine ({host}) is measured as node {node}"));
         }
     }

@@ -26,7 +26,6 @@ use crate::gate::watch::http;
 use crate::gate::watch::monitor;
 use crate::gate::watch::monitor::Monitor;
 use crate::gate::watch::pokes;
-use crate::gate::watch::state;
 use crate::gate::watch::vitals::Vitals;
 use crate::gate::watch::watch;
 use crate::model::claims::Claims;
@@ -183,7 +182,7 @@ fn lease(config: &Config, kubernetes: Option<&Kubernetes>) -> Option<keeper::Wan
     let of_pod = || std::fs::read_to_string(POD).ok().map(|text| text.trim().to_owned());
     let holder = || {
         // In a pod that is its name.
-        let host = state::host();
+        let host = stamp::host();
         if std::path::Path::new(POD).exists() {
             host
         } else {

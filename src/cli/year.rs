@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::exit;
+use super::show;
 use super::stdout;
-use crate::record::folder;
 use crate::study::year;
 use crate::study::year::Climate;
 use crate::study::year::Ours;
@@ -206,8 +206,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let years = year::years(&setting, &rules, threads.unwrap_or(1), &say);
     for (path, text) in [(&args.csv, year::csv(&years)), (&args.svg, year::svg(&years))] {
         if let Some(path) = path {
-            folder::replace(path, text.as_bytes())
-                .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+            show::write(path, text.as_bytes())?;
         }
     }
     if globals.json {
@@ -265,5 +264,30 @@ fn setting(args: &Args) -> Setting {
             noise: args.noise,
             ..usual
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::failure;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        globals: Globals,
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_written_is_no_bug_of_ours() {
+        let words = ["year", "--no-progress", "--racks", "1", "--days", "1", "--rules", "floor90"];
+        let words = words.into_iter().chain(["--csv", "/nowhere/found.csv"]);
+        let Words { globals, args } = Words::parse_from(words);
+        let error = run(&args, &globals).expect_err("there is no such folder");
+        assert_eq!(failure::code(&error), exit::ENVIRONMENT, "{error:#}");
     }
 }

@@ -9,12 +9,10 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio::time::sleep_until;
-use tokio::time::timeout;
 
 use super::fill;
 use super::fill::End;
@@ -36,10 +34,6 @@ use crate::model::raw::Ending;
 use crate::model::worker::FromWorker;
 use crate::model::worker::Order;
 use crate::probe::board::Board;
-
-/// How long a worker may take to hear something. One that does not listen for
-/// so long is lost; the others wait for no longer.
-const HEARING: Duration = Duration::from_secs(5);
 
 /// Bytes of each output that every node may keep in any case: a document of
 /// ours has some 100 KB in a rack of 72.
@@ -106,13 +100,7 @@ pub(super) async fn run(
         let (worker, Some(order)) = (worker.as_ref().map_err(Clone::clone)?, order) else {
             return Err("has nothing to do".to_owned());
         };
-        match timeout(HEARING, worker.order(order)).await {
-            Ok(running) => running,
-            Err(_) => {
-                worker.kill();
-                Err("its worker does not listen".to_owned())
-            }
-        }
+        worker.order(order).await
     });
     let given = all(given.collect()).await;
     let mut parts = Parts {
@@ -268,8 +256,8 @@ impl Parts<'_> {
             if let Part::Runs(running) = &self.parts[who] {
                 let running: &Running<'_> = running;
                 told.push(async move {
-                    if !matches!(timeout(HEARING, running.answer(answer)).await, Ok(Ok(()))) {
-                        // Half a line may be on its way. That it is gone is heard.
+                    if running.answer(answer).await.is_err() {
+                        // That it is gone is heard.
                         running.kill();
                     }
                 });
@@ -387,7 +375,7 @@ fn was_started(ending: &Ending) -> bool {
 /// Tells a process to end.
 async fn hush(running: &mut Running<'_>) {
     running.hurry();
-    if !matches!(timeout(HEARING, running.tell_stop()).await, Ok(Ok(()))) {
+    if running.tell_stop().await.is_err() {
         running.kill();
     }
 }

@@ -57,6 +57,10 @@ const SLACK: Duration = Duration::from_secs(30);
 /// How long a worker may take to end what it was told to stop.
 const STOPPING: Duration = Duration::from_secs(8);
 
+/// How long a worker may take to hear something. One that does not listen for so
+/// long is lost: half a line may be on its way.
+const HEARING: Duration = Duration::from_secs(5);
+
 /// How long a worker may take to go when it is told to.
 const LEAVING: Duration = Duration::from_secs(5);
 
@@ -258,8 +262,16 @@ impl Worker {
     }
 
     async fn tell(&self, what: &ToWorker) -> Result<(), String> {
-        let sent = self.input.lock().await.send(&line(what)).await;
-        sent.map_err(|error| format!("the worker on {} is gone: {error}", self.node))
+        let sending = async { self.input.lock().await.send(&line(what)).await };
+        match timeout(HEARING, sending).await {
+            Ok(sent) => {
+                sent.map_err(|error| format!("the worker on {} is gone: {error}", self.node))
+            }
+            Err(_) => {
+                self.kill();
+                Err(format!("the worker on {} does not listen", self.node))
+            }
+        }
     }
 }
 
@@ -519,47 +531,57 @@ mod tests {
         assert_eq!((stream.bytes.as_slice(), stream.dropped), (&b"hello"[..], 9));
     }
 
-    #[test]
-    fn a_worker_that_says_more_than_anybody_takes_in_is_left_and_not_kept() {
+    /// A worker that greets and then does this.
+    async fn greeted(then: &str) -> Worker {
         let hello = r#"{"type":"hello","protocol":2,"version":"0.1.0","environment":{}}"#;
-        let piece = "A".repeat(40_000);
-        let output = format!(r#"{{"type":"output","id":0,"stream":"stdout","data":"{piece}"}}"#);
-        let script = format!("read x; echo '{hello}'; read x; exec yes '{output}'");
+        let script = format!("read x; echo '{hello}'; {then}");
         let launch = Launch {
             argv: ["sh", "-c", &script].map(str::to_owned).into(),
             env: BTreeMap::new(),
             confidence: crate::model::worker::Confidence::None,
         };
-        let order = Order {
+        let limit = Duration::from_secs(30);
+        let worker = Worker::connect(&NodeName::from("n1"), &launch, limit).await;
+        worker.expect("it greets")
+    }
+
+    fn order(tool: String) -> Order {
+        Order {
             id: 0,
-            argv: vec!["tool".to_owned()],
+            argv: vec![tool],
             env: BTreeMap::new(),
             limit_s: 60.0,
             capture: 100,
             ready: None,
             idle_gpus: false,
             together: false,
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async {
-            let limit = Duration::from_secs(30);
-            let worker = Worker::connect(&NodeName::from("n1"), &launch, limit).await;
-            let worker = worker.expect("it greets");
-            // A server of a pair: nobody looks at what it says until its client is done.
-            let mut running = worker.order(order).await.expect("given");
-            while worker.is_alive() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            let said = Arc::clone(&lock(&worker.shared.orders).said);
-            assert!(said.load(Ordering::Relaxed) <= 2 * MOST_WAITING, "it went on being kept");
-            while running.answers.recv().await.is_some() {}
-            let outcome = running.lost();
-            assert_eq!(
-                outcome.ending,
-                Ending::NotStarted { why: "the worker says more than anybody takes in".to_owned() }
-            );
-            drop(running);
-            worker.kill();
-        });
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_says_more_than_anybody_takes_in_is_left_and_not_kept() {
+        let piece = "A".repeat(40_000);
+        let output = format!(r#"{{"type":"output","id":0,"stream":"stdout","data":"{piece}"}}"#);
+        let worker = greeted(&format!("read x; exec yes '{output}'")).await;
+        // A server of a pair: nobody looks at what it says until its client is done.
+        let mut running = worker.order(order("tool".to_owned())).await.expect("given");
+        while worker.is_alive() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let said = Arc::clone(&lock(&worker.shared.orders).said);
+        assert!(said.load(Ordering::Relaxed) <= 2 * MOST_WAITING, "it went on being kept");
+        while running.answers.recv().await.is_some() {}
+        let why = "the worker says more than anybody takes in".to_owned();
+        assert_eq!(running.lost().ending, Ending::NotStarted { why });
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_does_not_listen_keeps_nobody_waiting() {
+        let worker = greeted("exec sleep 1000").await;
+        // More than a pipe holds.
+        let given = timeout(2 * HEARING, worker.order(order("x".repeat(1 << 20)))).await;
+        let why = given.expect("it is not waited for").expect_err("nobody heard it");
+        assert_eq!(why, "the worker on n1 does not listen");
+        timeout(LEAVING, worker.bye()).await.expect("nor is it when it is let go");
     }
 }

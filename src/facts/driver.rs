@@ -124,13 +124,28 @@ pub(super) async fn ask(gathering: &Gathering<'_>) -> Heard {
     let mut nobody = |_: exec::Seen<'_>| {};
     let running = exec::watched(&request, &setting, stop, &mut nobody);
     match timeout(gathering.limit + ENDING, running).await {
-        Ok(Ok(finished)) => heard(&finished, gathering.limit),
+        Ok(Ok(finished)) => {
+            let mut heard = heard(&finished, gathering.limit);
+            if gathering.record.is_some() && heard.trouble.is_none() {
+                heard.trouble = not_recorded(&finished);
+            }
+            heard
+        }
         Ok(Err(error)) => Heard {
             trouble: Some(format!("the driver was not asked: {error}")),
             ..Heard::default()
         },
         Err(_) => Heard { trouble: Some(hung(gathering.limit, None)), ..Heard::default() },
     }
+}
+
+/// Why a process that said everything did not keep it.
+fn not_recorded(finished: &Finished) -> Option<String> {
+    let said = String::from_utf8_lossy(&finished.stderr.bytes);
+    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let ending = &finished.ending;
+    let why = super::asking::printable(last.trim_start_matches("fabricgate: "));
+    (!ending.is_success()).then(|| format!("the answers were not kept ({ending}): {why}"))
 }
 
 /// What a process said until it ended.

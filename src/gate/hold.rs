@@ -22,6 +22,7 @@ use super::journal::JournalError;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::sight;
+use super::stamp;
 use crate::act::ledger::Ledger;
 use crate::act::standing;
 use crate::act::standing::Owner;
@@ -51,7 +52,6 @@ pub use end::Cleaning;
 pub(in crate::gate) use end::Leftovers;
 pub use end::clean;
 pub use end::free;
-pub(super) use end::own_host;
 pub(in crate::gate) use end::tidied;
 pub(super) use end::write_after;
 
@@ -517,7 +517,7 @@ impl Holder<'_> {
             kind,
             nodes: nodes.to_vec(),
             drained: drained.to_vec(),
-            host: own_host(),
+            host: stamp::host(),
             pid: std::process::id(),
         })?;
         Ok(())

@@ -159,9 +159,8 @@ impl Journal {
             // The name of a new file is durable only when its folder is.
             force(folder)?;
         }
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let opened = Event::Opened {
-            host: host.trim().to_owned(),
+            host: stamp::host(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
@@ -424,11 +423,10 @@ fn lock(folder: &Path, patience: Duration) -> Result<File, JournalError> {
 /// Who we are, for whoever finds the folder taken. A full disk does not keep
 /// anybody from his turn here: the journal itself will say so.
 fn sign(file: &mut File) -> io::Result<()> {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let since = stamp::stamp().at;
+    let (host, since) = (stamp::host(), stamp::stamp().at);
     file.set_len(0)?;
     file.rewind()?;
-    let signed = format!("process {} on {} (since {since})\n", std::process::id(), host.trim());
+    let signed = format!("process {} on {host} (since {since})\n", std::process::id());
     let _ = file.write_all(signed.as_bytes());
     Ok(())
 }

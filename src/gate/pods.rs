@@ -20,7 +20,6 @@ use tokio::time::sleep;
 
 use super::hold::HoldError;
 use super::hold::Leftovers;
-use super::hold::own_host;
 use super::hold::tidied;
 use super::hold::write_after;
 use super::journal::Journal;
@@ -148,7 +147,7 @@ pub async fn hold(
     let deadline_s = holder.kubernetes.deadline_s.unwrap_or(wish.minutes.saturating_mul(60));
     let (start_s, now) = (holder.kubernetes.start_s, stamp::stamp());
     let until = i64::try_from(start_s.saturating_add(deadline_s)).unwrap_or(i64::MAX);
-    let host = own_host();
+    let host = stamp::host();
     let origin = Origin {
         run: wish.run,
         host: &host,

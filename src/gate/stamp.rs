@@ -1,4 +1,5 @@
-//! The present moment by two clocks: where the gate reads them.
+//! The present moment by two clocks, and the name of this machine: where the gate
+//! reads them.
 
 use crate::model::journal::Stamp;
 
@@ -16,4 +17,10 @@ pub fn stamp() -> Stamp {
         boot: boot.trim().to_owned(),
         uptime_s,
     }
+}
+
+/// The name of this machine: whose processes and jobs are ours to end.
+pub fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }

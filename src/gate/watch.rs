@@ -269,7 +269,7 @@ async fn at_work(
     term: Option<&Term>,
 ) -> Result<Over, WatchError> {
     let mut state = State::read(&watch.folder).map_err(|why| folder(watch, why))?;
-    for note in state.take_over(&watch.folder, watch.pace.conclude).await {
+    for note in state.take_over(watch.pace.conclude).await {
         (watch.tell)(WatchEvent::Trouble { what: note });
     }
     state.write(&watch.folder).map_err(|why| folder(watch, why))?;
@@ -326,7 +326,7 @@ async fn at_work(
             () = stopped(&mut watch.stop) => break Over::Stopped,
             () = poked(&mut watch.pokes) => next = next.min(soon(&look)),
             ended = jobs.next() => {
-                jobs.tell_lines(watch.tell);
+                jobs.tell_last(&ended, watch.tell);
                 let (event, outcome, code) = jobs.conclude(ended, &mut state, true);
                 if worst.severity() < outcome.severity() {
                     (worst, worst_code) = (outcome, code.unwrap_or(exit_of(outcome)));
@@ -360,7 +360,7 @@ async fn at_work(
                 continue;
             }
         };
-        jobs.tell_lines(watch.tell);
+        jobs.tell_last(&ended, watch.tell);
         let (event, ..) = jobs.conclude(ended, &mut state, false);
         watch.vitals.ended(&event, &state, stamp::stamp().unix);
         (watch.tell)(event);

@@ -144,6 +144,11 @@ impl Fabric {
         for (number, fault) in scenario.faults.iter().enumerate() {
             fabric.apply(fault, &real).map_err(|why| format!("fault {}: {why}", number + 1))?;
         }
+        // What comes with time is looked at now: a burn-in of hours does not end by a typo.
+        for (number, later) in scenario.later.iter().enumerate() {
+            let applied = fabric.clone().apply(&later.fault, &real);
+            applied.map_err(|why| format!("later {}: {why}", number + 1))?;
+        }
         for node in 0..fabric.nodes.len() {
             let gpus = &fabric.gpus;
             fabric.nodes[node].gpus.retain(|gpu| gpus[*gpu].present);

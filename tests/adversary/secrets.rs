@@ -36,7 +36,7 @@ fn site() -> Place {
          [[notify.target]]\nname = \"file\"\nkind = \"generic\"\nurl_file = \"url\"\n\
          bearer_file = \"token\"\nattempts = 1\ntimeout_s = 0.5\n\
          [[notify.target]]\nname = \"variable\"\nkind = \"slack\"\nurl_env = \"OPS_HOOK\"\n\
-         attempts = 1\ntimeout_s = 0.5\n\
+         bearer_env = \"OPS_BEARER\"\nattempts = 1\ntimeout_s = 0.5\n\
          [[notify.target]]\nname = \"inline\"\nkind = \"generic\"\n\
          url = \"http://user:{MARK}pw@127.0.0.1:9/{MARK}inline\"\nattempts = 1\ntimeout_s = 0.5\n"
     );
@@ -45,6 +45,8 @@ fn site() -> Place {
         .expect("set");
     for (name, value) in [
         ("OPS_HOOK", format!("http://127.0.0.1:9/{MARK}hook")),
+        // Nothing in its name tells: only the configuration does.
+        ("OPS_BEARER", format!("{MARK}variable")),
         ("SLURM_JWT", format!("{MARK}jwt")),
         ("GITHUB_TOKEN", format!("{MARK}github")),
         ("AWS_SECRET_ACCESS_KEY", format!("{MARK}aws")),
@@ -118,6 +120,7 @@ fn no_secret_is_printed_written_or_handed_on() {
     let scontrol = fs::read_to_string(place.path("seen.scontrol")).expect("it was asked");
     assert!(scontrol.contains(&format!("SLURM_JWT={MARK}jwt")));
     assert!(!scontrol.contains(&format!("{MARK}hook")), "an address of ours");
+    assert!(!scontrol.contains(&format!("{MARK}variable")), "a token of ours");
 }
 
 #[test]

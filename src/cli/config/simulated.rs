@@ -5,13 +5,11 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use super::Config;
-use super::Source;
 use super::open;
+use super::open_for;
 use super::parse;
 use super::read_text;
 use crate::cli::failure::Failure;
-use crate::cli::launcher::PARALLEL_HERE;
-use crate::launch::Launcher;
 use crate::model::span::TextError;
 use crate::sim::fabric::Fabric;
 use crate::sim::scenario::Scenario;
@@ -54,22 +52,11 @@ impl Simulated {
             None => std::path::absolute(scenario)
                 .map_err(|error| Failure::Environment(format!("{name}: {error}")))?,
         };
-        let mut config = match path {
-            Some(path) => open(Some(path))?,
-            None => parse(
-                "",
-                "[launcher]\nkind = \"sim\"\nscenario = \"\"\n",
-                Path::new("--sim"),
-                Path::new(""),
-            )?,
+        let config = match path {
+            Some(path) => open_for(path, Some(&scenario))?,
+            None => parse("", "", Path::new("--sim"), Path::new(""), Some(&scenario))?,
         };
-        config.scratch = Some(scratch);
-        let workers = !matches!(config.launcher, Launcher::Sim { workers: false, .. });
-        config.launcher = Launcher::Sim { scenario: scenario.clone(), workers };
-        config.parallel = config.parallel.min(PARALLEL_HERE);
-        config.launcher_from = "--sim".to_owned();
-        config.claims = Source::Scenario(scenario);
-        Ok(config)
+        Ok(Config { scratch: Some(scratch), ..config })
     }
 }
 

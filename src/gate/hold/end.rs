@@ -300,15 +300,9 @@ pub(super) enum Process {
     Elsewhere,
 }
 
-/// The name of this machine.
-pub(in crate::gate) fn own_host() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    host.trim().to_owned()
-}
-
 /// Whether the process is still there that asked for this.
 pub(super) fn owner(hold: &Hold) -> Process {
-    if hold.host != own_host() {
+    if hold.host != stamp::host() {
         return Process::Elsewhere;
     }
     let own = stamp::stamp();
@@ -357,14 +351,14 @@ mod tests {
     #[test]
     fn a_process_is_gone_only_where_that_can_be_known() {
         let own = std::process::id();
-        assert_eq!(owner(&hold(own_host(), own)), Process::Lives);
-        assert_eq!(owner(&hold(own_host(), u32::MAX)), Process::Gone);
+        assert_eq!(owner(&hold(stamp::host(), own)), Process::Lives);
+        assert_eq!(owner(&hold(stamp::host(), u32::MAX)), Process::Gone);
         assert_eq!(owner(&hold("elsewhere".to_owned(), u32::MAX)), Process::Elsewhere);
-        let mut before = hold(own_host(), own);
+        let mut before = hold(stamp::host(), own);
         before.stamp.boot = "another".to_owned();
         assert_eq!(owner(&before), Process::Gone);
         // Asked for before the process of this number was started.
-        let mut reused = hold(own_host(), own);
+        let mut reused = hold(stamp::host(), own);
         reused.stamp.uptime_s = -10.0;
         assert_eq!(owner(&reused), Process::Gone);
     }

@@ -129,6 +129,19 @@ fn whole_seconds(duration: Duration) -> i32 {
     i32::try_from(duration.as_secs().saturating_add(part).max(1)).unwrap_or(i32::MAX)
 }
 
+/// Why a turn did not do what it should.
+struct Trouble {
+    why: String,
+    /// The server does not know us any more.
+    is_stranger: bool,
+}
+
+impl Trouble {
+    fn of(error: &kube::Error) -> Self {
+        Self { why: access::refusal(error).1, is_stranger: access::is_stranger(error) }
+    }
+}
+
 /// The Lease as we wrote it last.
 struct Ours {
     lease: Lease,
@@ -152,22 +165,23 @@ impl Keeping {
                 api = self.connect() => api,
                 _ = stop.wait_for(|stop| *stop) => return,
             };
-            let Some(api) = api else {
-                tokio::select! {
-                    () = sleep(self.wanted.renew) => continue,
-                    _ = stop.wait_for(|stop| *stop) => return,
+            let api = match api {
+                Ok(api) => api,
+                Err(why) => {
+                    self.troubled(why);
+                    tokio::select! {
+                        () = sleep(self.wanted.renew) => continue,
+                        _ = stop.wait_for(|stop| *stop) => return,
+                    }
                 }
             };
             loop {
                 // Not in a select: a write that was sent is waited for.
-                self.turn(&api).await;
-                let is_over = async {
-                    if stop.wait_for(|stop| *stop).await.is_err() {
-                        // Nobody is left who could want it.
-                    }
-                };
+                let is_known = self.turn(&api).await;
+                // An error says that nobody is left who could want it.
+                let is_over = async { drop(stop.wait_for(|stop| *stop).await) };
                 tokio::select! {
-                    () = sleep(self.pause()) => {}
+                    () = sleep(self.pause()) => if !is_known { break },
                     () = is_over => {
                         self.give_back(&api).await;
                         return;
@@ -177,18 +191,12 @@ impl Keeping {
         }
     }
 
-    async fn connect(&self) -> Option<Api<Lease>> {
+    async fn connect(&self) -> Result<Api<Lease>, String> {
         let limit = self.wanted.renew;
         match timeout(limit, access::connect(&self.wanted.kubernetes, Reading::Bounded)).await {
-            Ok(Ok(access)) => Some(Api::namespaced(access.client, &self.wanted.namespace)),
-            Ok(Err(problem)) => {
-                self.waits(problem.to_string(), false);
-                None
-            }
-            Err(_) => {
-                self.waits(format!("the kubeconfig gave nothing within {limit:?}"), false);
-                None
-            }
+            Ok(Ok(access)) => Ok(Api::namespaced(access.client, &self.wanted.namespace)),
+            Ok(Err(problem)) => Err(problem.to_string()),
+            Err(_) => Err(format!("the kubeconfig gave nothing within {limit:?}")),
         }
     }
 
@@ -206,27 +214,34 @@ impl Keeping {
         self.wanted.duration.as_secs_f64() * 2.0 / 3.0
     }
 
-    async fn turn(&mut self, api: &Api<Lease>) {
+    /// Renews or takes it; false where the server does not know who asks.
+    async fn turn(&mut self, api: &Api<Lease>) -> bool {
         // One question must not take the time of the next.
         let limit = self.wanted.renew;
         let done = timeout(limit, self.renewed_or_taken(api)).await;
-        let trouble = match done {
-            Ok(Ok(())) => return,
+        let Trouble { why, is_stranger } = match done {
+            Ok(Ok(())) => return true,
             Ok(Err(trouble)) => trouble,
-            Err(_) => format!("no answer within {limit:?}"),
+            Err(_) => Trouble { why: format!("no answer within {limit:?}"), is_stranger: false },
         };
+        self.troubled(why);
+        !is_stranger
+    }
+
+    /// It could not be renewed: it is ours for as long as others keep off it.
+    fn troubled(&mut self, why: String) {
         let is_over = self
             .ours
             .as_ref()
             .is_none_or(|ours| self.ours_s() <= stamp::stamp().uptime_s - ours.at_s);
         if is_over {
             self.ours = None;
-            self.waits(trouble, false);
+            self.waits(why, false);
         }
     }
 
-    async fn renewed_or_taken(&mut self, api: &Api<Lease>) -> Result<(), String> {
-        let refused = |error: kube::Error| access::refusal(&error).1;
+    async fn renewed_or_taken(&mut self, api: &Api<Lease>) -> Result<(), Trouble> {
+        let refused = |error: kube::Error| Trouble::of(&error);
         let at_s = stamp::stamp().uptime_s;
         if let Some(ours) = &self.ours
             && let Some(spec) = ours.lease.spec.clone()
@@ -272,7 +287,8 @@ impl Keeping {
             if let Some(ours) = &mut self.ours {
                 ours.lease = found;
             }
-            return Err("somebody else wrote it in the meantime".to_owned());
+            let why = "somebody else wrote it in the meantime".to_owned();
+            return Err(Trouble { why, is_stranger: false });
         }
         if self.ours.take().is_some() {
             self.waits(format!("{} has taken it", clean(&seen.holder)), true);
@@ -354,6 +370,15 @@ impl Keeping {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+    use wiremock::Mock;
+    use wiremock::MockServer;
+    use wiremock::Request;
+    use wiremock::ResponseTemplate;
+    use wiremock::matchers::any;
+
     use super::*;
 
     #[test]
@@ -364,5 +389,61 @@ mod tests {
             assert!(duration.as_secs_f64() <= theirs, "{millis} ms: others wait {theirs} s");
         }
         assert_eq!(whole_seconds(Duration::from_secs(15)), 15);
+    }
+
+    /// A server that lets in whoever has this token, and has no Lease yet.
+    async fn server(token: &str) -> MockServer {
+        let server = MockServer::start().await;
+        let known = format!("Bearer {token}");
+        let answer = move |request: &Request| {
+            let is_known = request.headers.get("authorization").is_some_and(|it| *it == *known);
+            let refused = |code: u16, reason: &str| {
+                ResponseTemplate::new(code).set_body_json(json!({"kind": "Status",
+                    "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}))
+            };
+            match request.method.as_str() {
+                _ if !is_known => refused(401, "Unauthorized"),
+                "GET" => refused(404, "NotFound"),
+                _ => ResponseTemplate::new(200)
+                    .set_body_raw(request.body.clone(), "application/json"),
+            }
+        };
+        Mock::given(any()).respond_with(answer).mount(&server).await;
+        server
+    }
+
+    fn kubeconfig(file: &Path, server: &str, token: &str) {
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             clusters: [{{name: c, cluster: {{server: \"{server}\"}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+             users: [{{name: u, user: {{token: {token}}}}}]\n"
+        );
+        std::fs::write(file, text).expect("written");
+    }
+
+    #[tokio::test]
+    async fn a_token_that_was_renewed_in_the_kubeconfig_is_taken_up() {
+        let server = server("second").await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("kubeconfig");
+        kubeconfig(&file, &server.uri(), "first");
+        let limit = Duration::from_secs(20);
+        let mut keeper = Keeper::start(Wanted {
+            kubernetes: Kubernetes { kubeconfig: Some(file.clone()), context: None, limit },
+            namespace: "ns".to_owned(),
+            name: "w".to_owned(),
+            holder: "us".to_owned(),
+            duration: Duration::from_secs(60),
+            renew: Duration::from_secs(1),
+        })
+        .expect("a thread");
+        let patience = Duration::from_secs(60);
+        let is_refused = |it: &Standing| matches!(it, Standing::Waiting { why, .. } if why.contains("expired token?"));
+        let refused = timeout(patience, keeper.standing.wait_for(is_refused)).await;
+        drop(refused.expect("in time").expect("it keeps on"));
+        kubeconfig(&file, &server.uri(), "second");
+        let held = timeout(patience, keeper.standing.wait_for(|it| it.held().is_some())).await;
+        drop(held.expect("in time").expect("it keeps on"));
     }
 }

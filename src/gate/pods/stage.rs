@@ -85,8 +85,19 @@ fn ended(status: &Value, terminated: &Value) -> String {
 
 /// The last complaint about a pod among what was told of it.
 pub(super) fn last_warning(events: &[Value]) -> Option<String> {
+    // The kubelet says when in one field, the scheduler in another (`events.k8s.io`).
     // Of the same second all are kept, in the order told: the last is meant.
-    let at = |event: &Value| event["lastTimestamp"].as_str().unwrap_or_default().to_owned();
+    let at = |event: &Value| {
+        let said = [
+            &event["series"]["lastObservedTime"],
+            &event["lastTimestamp"],
+            &event["eventTime"],
+            &event["metadata"]["creationTimestamp"],
+        ];
+        let at = said.into_iter().find_map(Value::as_str).unwrap_or_default();
+        // Seconds: some have fractions, and digits are sorted before letters.
+        at.split(['.', 'Z']).next().unwrap_or_default().to_owned()
+    };
     let last = events.iter().max_by_key(|event| at(event))?;
     Some(with_message(last["reason"].as_str()?, &last["message"]))
 }
@@ -181,5 +192,24 @@ mod tests {
         let events = [event("2026-01-02", "Later"), event("2026-01-01", "Sooner")];
         assert_eq!(last_warning(&events).as_deref(), Some("Later"));
         assert_eq!(last_warning(&[]), None);
+    }
+
+    #[test]
+    fn the_last_complaint_is_the_last_whoever_told_it() {
+        // The scheduler's have no `lastTimestamp`, and one that is told again is a series.
+        let scheduler = |at: &str, reason: &str| json!({"lastTimestamp": null, "eventTime": format!("{at}.250000Z"), "reason": reason});
+        let kubelet = |at: &str, reason: &str| json!({"lastTimestamp": format!("{at}Z"), "eventTime": null, "reason": reason});
+        let mut again = scheduler("2026-01-01T10:00:00", "Again");
+        again["series"] = json!({"count": 9, "lastObservedTime": "2026-01-01T10:00:09.500000Z"});
+        let [first, second, third] =
+            ["2026-01-01T10:00:01", "2026-01-01T10:00:02", "2026-01-01T10:00:03"];
+        for (events, last) in [
+            ([scheduler(second, "New"), scheduler(first, "Old")], "New"),
+            ([scheduler(third, "New"), kubelet(first, "Old")], "New"),
+            ([kubelet(third, "New"), scheduler(second, "Old")], "New"),
+            ([again, kubelet(third, "Old")], "Again"),
+        ] {
+            assert_eq!(last_warning(&events).as_deref(), Some(last), "{events:?}");
+        }
     }
 }

@@ -34,6 +34,9 @@ pub const LOGS: &str = "watch";
 /// Most of a log that is told at a time; what is beyond comes a tick later.
 const MOUTHFUL: u64 = 64 * 1024;
 
+/// How many of these are told of a job that has ended; the rest is in its log.
+const LAST: usize = 256;
+
 /// Longest line of a log that is told.
 const LONGEST: usize = 2_000;
 
@@ -214,6 +217,20 @@ impl Jobs {
         self.end.send_replace(true);
     }
 
+    /// Tells what a job that has ended has printed since, also a last line without
+    /// an end: nobody comes back to it.
+    pub fn tell_last(&mut self, ended: &Ended, tell: &mut dyn FnMut(WatchEvent)) {
+        let Some(one) = self.running.get_mut(&ended.job) else { return };
+        for _ in 0..LAST {
+            match one.tell(&ended.job, tell) {
+                Ok(MOUTHFUL..) => {}
+                // A log that cannot be read is there for people all the same.
+                Ok(_) | Err(_) => break,
+            }
+        }
+        said(&ended.job, &one.rest, tell);
+    }
+
     /// Tells what jobs have printed since.
     pub fn tell_lines(&mut self, tell: &mut dyn FnMut(WatchEvent)) {
         for (name, one) in &mut self.running {
@@ -224,24 +241,30 @@ impl Jobs {
 }
 
 impl One {
-    fn tell(&mut self, name: &str, tell: &mut dyn FnMut(WatchEvent)) -> std::io::Result<()> {
+    /// Tells a mouthful of it; how many bytes that was.
+    fn tell(&mut self, name: &str, tell: &mut dyn FnMut(WatchEvent)) -> std::io::Result<u64> {
         let mut file = File::open(&self.started.log)?;
         file.seek(SeekFrom::Start(self.told))?;
         let count = file.take(MOUTHFUL).read_to_end(&mut self.rest)?;
         self.told += count as u64;
         while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.rest.drain(..=end).collect();
-            let line = clean(&String::from_utf8_lossy(&line));
-            let line: String = line.chars().take(LONGEST).collect();
-            if !line.trim().is_empty() {
-                tell(WatchEvent::Said { job: name.to_owned(), line });
-            }
+            said(name, &line, tell);
         }
         // A line without an end is not waited for beyond reason.
         if MOUTHFUL <= self.rest.len() as u64 {
             self.rest.clear();
         }
-        Ok(())
+        Ok(count as u64)
+    }
+}
+
+/// Tells a line of a log, where it says anything.
+fn said(job: &str, line: &[u8], tell: &mut dyn FnMut(WatchEvent)) {
+    let line = clean(&String::from_utf8_lossy(line));
+    let line: String = line.chars().take(LONGEST).collect();
+    if !line.trim().is_empty() {
+        tell(WatchEvent::Said { job: job.to_owned(), line });
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Decides nothing, and keeps of a node only a number: what is decided on is
 //! read anew. A watch that ends goes on, or begins with a new list (410), with
-//! growing pauses.
+//! growing pauses; where the server does not know us any more, with a new client.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -66,8 +66,11 @@ where
         let event = std::future::poll_fn(|context| stream.as_mut().poll_next(context)).await;
         let is_news = match event {
             None => return,
-            Some(Err(_)) => {
+            Some(Err(error)) => {
                 vitals.watched(false);
+                if is_stranger(&error) {
+                    return;
+                }
                 false
             }
             Some(Ok(event)) => {
@@ -97,6 +100,17 @@ where
         if is_news && matches!(poke.try_send(()), Err(mpsc::error::TrySendError::Closed(()))) {
             return;
         }
+    }
+}
+
+/// Whether the server does not know who asks.
+fn is_stranger(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => access::is_stranger(error),
+        watcher::Error::WatchError(status) => status.code == 401,
+        watcher::Error::NoResourceVersion => false,
     }
 }
 
@@ -139,6 +153,9 @@ fn fingerprint(node: &Node) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Context;
+    use std::task::Poll;
+
     use serde_json::json;
 
     use super::*;
@@ -184,6 +201,32 @@ mod tests {
             node(|it| it["metadata"]["uid"] = "u2".into()),
         ] {
             assert_ne!(usual, changed);
+        }
+    }
+
+    /// A watch that fails once with this status, and then says nothing more.
+    struct Fails(Option<u16>);
+
+    impl Stream for Fails {
+        type Item = Result<Event<Node>, watcher::Error>;
+
+        fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            let Some(code) = self.0.take() else { return Poll::Pending };
+            let status = serde_json::from_value(json!({"code": code})).expect("a status");
+            let error = kube::Error::Api(Box::new(status));
+            Poll::Ready(Some(Err(watcher::Error::WatchStartFailed(error))))
+        }
+    }
+
+    #[tokio::test]
+    async fn another_client_is_made_only_where_the_server_does_not_know_us() {
+        for (code, ends) in [(401, true), (403, false), (500, false)] {
+            let (poke, _pokes) = mpsc::channel(1);
+            let vitals = Vitals::default();
+            let failing = pin!(Fails(Some(code)));
+            let followed = follow(failing, &poke, &vitals);
+            let ended = tokio::time::timeout(Duration::from_millis(200), followed).await;
+            assert_eq!(ended.is_ok(), ends, "{code}");
         }
     }
 }

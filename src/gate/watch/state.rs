@@ -94,7 +94,8 @@ impl State {
     /// What is on disk; nothing, where there is none.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let path = folder.join(STATE);
-        let empty = || Self { format: STATE_FORMAT.to_owned(), host: host(), ..Self::default() };
+        let empty =
+            || Self { format: STATE_FORMAT.to_owned(), host: stamp::host(), ..Self::default() };
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(empty()),
@@ -126,11 +127,11 @@ impl State {
 
     /// Ends what an instance that is gone left running, and takes its jobs for
     /// tried: nothing is started twice. What they held, the next turn frees.
-    pub async fn take_over(&mut self, _folder: &Path, grace: Duration) -> Vec<String> {
+    pub async fn take_over(&mut self, grace: Duration) -> Vec<String> {
         let now = stamp::stamp();
         self.attempts.settle(&now);
         let mut notes = Vec::new();
-        let here = host();
+        let here = stamp::host();
         for job in std::mem::take(&mut self.jobs) {
             let mut note = format!("job {} was left by an instance that is gone", job.job);
             if self.host == here {
@@ -200,14 +201,8 @@ pub fn lock(folder: &Path) -> io::Result<Result<Lock, String>> {
     }
     file.set_len(0)?;
     file.rewind()?;
-    writeln!(file, "process {} on {}", std::process::id(), host())?;
+    writeln!(file, "process {} on {}", std::process::id(), stamp::host())?;
     Ok(Ok(Lock(file)))
-}
-
-/// This machine's name.
-pub fn host() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_owned()
 }
 
 #[cfg(test)]
@@ -236,7 +231,7 @@ mod tests {
         assert_eq!(is_disowned(folder.path(), "admit-1"), None);
         assert!(is_disowned(folder.path(), "admit-2").is_some());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let taking = state.take_over(folder.path(), Duration::ZERO);
+        let taking = state.take_over(Duration::ZERO);
         let notes = runtime.expect("a runtime").block_on(taking);
         assert!(notes[0].contains("on another machine (another-machine)"), "{notes:?}");
         state.write(folder.path()).expect("written");

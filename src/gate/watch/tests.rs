@@ -4,14 +4,25 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 
+use super::super::certificates;
+use super::super::certificates::Seal;
 use super::super::fixture;
 use super::super::fixture::Fake;
+use super::super::journal::Journal;
 use super::*;
 use crate::act::due;
+use crate::model::certificate::CERTIFICATE_FORMAT;
+use crate::model::certificate::Certificate;
+use crate::model::certificate::Identity;
+use crate::model::certificate::VoidOn;
 use crate::model::claims::ClaimedDomain;
 use crate::model::id::NodeName;
+use crate::model::journal::Event;
 use crate::model::live::LiveNode;
+use crate::model::moment::rfc3339;
 use crate::record::signing::Trust;
+
+const WEEK_S: i64 = 7 * 24 * 3_600;
 
 fn settings() -> Settings {
     Settings { ahead_s: 0, rest_s: 3_600, rest_most_s: 3_600, ..due::tests::settings() }
@@ -93,6 +104,53 @@ impl Stand {
     fn state(&self) -> State {
         State::read(self.folder.path()).expect("a state")
     }
+
+    /// All nodes have a certificate of today that holds for a week.
+    fn certified(self) -> Self {
+        let now = stamp::stamp().unix;
+        let certificate = |node: &NodeName| Certificate {
+            format: CERTIFICATE_FORMAT.to_owned(),
+            node: node.clone(),
+            identity: Identity::default(),
+            domain: None,
+            platform: None,
+            profile: "recertify".to_owned(),
+            minima: Vec::new(),
+            detectable: None,
+            thresholds_digest: String::new(),
+            run: "run0".to_owned(),
+            issued: rfc3339(now),
+            issued_unix: now,
+            expires: rfc3339(now + WEEK_S),
+            expires_unix: now + WEEK_S,
+            void_on: VoidOn::default(),
+            voided: None,
+            signature: None,
+        };
+        let made = self.fake.nodes.borrow().keys().map(certificate).collect();
+        let trust = Trust::default();
+        let seal = Seal { key: Ok(None), trust: &trust };
+        certificates::keep(self.folder.path(), made, Vec::new(), &seal).expect("written");
+        self
+    }
+
+    /// A run of so many hours ago found this node slow.
+    fn suspected(self, node: &str, hours: i64) -> Self {
+        self.wrote(Event::Suspected {
+            node: node.into(),
+            run: "run1".to_owned(),
+            measured: stamp::stamp().unix - hours * 3_600,
+            boot_id: None,
+            classes: vec!["nvlink-low".to_owned()],
+        })
+    }
+
+    /// A turn of the gate wrote this down.
+    fn wrote(self, event: Event) -> Self {
+        let mut journal = Journal::open(self.folder.path()).expect("opened");
+        journal.write(event).expect("written");
+        self
+    }
 }
 
 fn ended(events: &[WatchEvent]) -> Vec<(Option<u8>, Outcome)> {
@@ -124,6 +182,17 @@ fn one_decision_runs_its_job_with_the_nodes_and_ends_with_its_code() {
     // The second time they rest.
     let (result, events) = stand.run(|_| false);
     assert_eq!((result.expect("ended"), ended(&events).len()), (0, 0), "{events:#?}");
+}
+
+#[test]
+fn everything_that_a_job_printed_is_told_and_its_last_line_needs_no_end() {
+    // More than is told at a time, all of it right before the end.
+    let lines = "head -c 200000 /dev/zero | tr '\\0' a | fold -w 1000";
+    let stand = Stand::of(1, &format!("{lines}; echo; printf bye"));
+    let (result, events) = stand.run(|_| false);
+    assert_eq!(result.expect("ended"), 0);
+    let said = said(&events);
+    assert_eq!((said.len(), said.last().map(String::as_str)), (201, Some("bye")));
 }
 
 #[test]
@@ -191,7 +260,7 @@ fn what_a_dead_watch_left_running_is_ended_and_not_started_twice() {
         let (_nobody, end) = watch::channel(false);
         let grace = watch::channel(Duration::ZERO).1;
         let reaped = tokio::spawn(async move { left.ended(end, &grace).await });
-        let notes = state.take_over(stand.folder.path(), Duration::from_secs(10)).await;
+        let notes = state.take_over(Duration::from_secs(10)).await;
         reaped.await.expect("it has ended");
         assert!(notes[0].contains("were ended"), "{notes:?}");
         assert!(state.jobs.is_empty() && state.attempts.nodes.len() == 1);
@@ -291,6 +360,34 @@ fn a_program_that_is_not_there_is_told_and_its_node_rests() {
         |it| matches!(it, WatchEvent::Trouble { what } if what.contains("cannot be started"))
     ));
     assert_eq!(stand.state().attempts.nodes.len(), 1);
+}
+
+#[test]
+fn a_node_that_one_run_found_slow_is_audited_when_another_can_say_so() {
+    // It counts from 4 hours on, for 7 days, and nobody asks for other audits.
+    for (hours, is_due) in [(3, false), (5, true), (7 * 24 - 1, true), (7 * 24 + 1, false)] {
+        let stand = Stand::of(2, "echo \"$@\"").certified().suspected("n1", hours);
+        let (result, events) = stand.run(|_| false);
+        assert_eq!(result.expect("ended"), 0, "{events:#?}");
+        let told = if is_due { vec!["audit -- n1"] } else { Vec::new() };
+        assert_eq!(said(&events), told, "after {hours} h: {events:#?}");
+        let why = "n1: run run1 found it slow, and another has to say so";
+        let says = |event: &WatchEvent| matches!(event, WatchEvent::Started(job) if job.why == why);
+        assert_eq!(events.iter().any(says), is_due, "{events:#?}");
+        // Whatever came of it, the node rests before it is asked for again.
+        assert_eq!(stand.state().attempts.nodes.contains_key(&NodeName::from("n1")), is_due);
+        assert_eq!(said(&stand.run(|_| false).1), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_node_that_was_found_well_since_is_left_in_peace() {
+    let measured = stamp::stamp().unix - 3_600;
+    let (node, run) = (NodeName::from("n1"), "run2".to_owned());
+    let stand = Stand::of(1, "echo \"$@\"").certified().suspected("n1", 5);
+    let stand = stand.wrote(Event::Cleared { node, run, measured });
+    let (result, events) = stand.run(|_| false);
+    assert_eq!((result.expect("ended"), said(&events).len()), (0, 0), "{events:#?}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::words::is;
 use super::words::listed;
 use crate::model::claims::ClaimedDomain;
+use crate::model::claims::ClaimedRail;
 use crate::model::claims::Claims;
 use crate::model::disagreement::Disagreement;
 use crate::model::id::DomainName;
@@ -192,11 +193,22 @@ fn network(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
     }
     if old.rails != new.rails {
         let names = |claims: &Claims| {
-            let names: Vec<&str> = claims.rails.iter().map(|rail| rail.name.as_str()).collect();
+            let names: Vec<String> = claims.rails.iter().map(rail).collect();
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         };
         let says = format!("rails: {} before, {} now", names(old), names(new));
         changes.push(Change::of(ChangeKind::NetworkChanged, says));
+    }
+}
+
+/// A rail with what it is on a node: one that keeps its name may be other cables.
+fn rail(rail: &ClaimedRail) -> String {
+    let parts = [&rail.device, &rail.network, &rail.rdma];
+    let parts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
+    if parts.is_empty() {
+        rail.name.clone()
+    } else {
+        format!("{} ({})", rail.name, parts.join(", "))
     }
 }
 

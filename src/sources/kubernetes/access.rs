@@ -172,6 +172,12 @@ fn unusable(error: &KubeconfigError) -> Trouble {
     }
 }
 
+/// Whether a server does not know who asks. A token that was renewed stands in the
+/// kubeconfig, which only a new client reads.
+pub fn is_stranger(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 401)
+}
+
 /// Why a server did not do what it was asked for.
 pub fn refusal(error: &kube::Error) -> Trouble {
     if let kube::Error::Api(status) = error {

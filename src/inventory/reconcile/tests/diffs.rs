@@ -4,6 +4,7 @@ use super::super::diff::ChangeKind;
 use super::super::diff::diff;
 use super::super::diff::facts_changed;
 use super::*;
+use crate::model::claims::ClaimedRail;
 use crate::model::said::NodeSaid;
 
 fn kinds(old: &Claims, new: &Claims) -> Vec<(ChangeKind, String)> {
@@ -37,6 +38,17 @@ fn nodes_that_come_go_and_move_are_told_with_their_domains() {
             (ChangeKind::NodesLost, "b lost n08".to_owned()),
         ]
     );
+}
+
+#[test]
+fn a_rail_that_keeps_its_name_and_not_its_device_is_told_as_both() {
+    let on = |device: &str| {
+        let device = Some(device.to_owned());
+        let rail = ClaimedRail { name: "r0".to_owned(), device, network: None, rdma: None };
+        Claims { rails: vec![rail], ..Claims::default() }
+    };
+    let says = "rails: r0 (eth1) before, r0 (eth2) now".to_owned();
+    assert_eq!(kinds(&on("eth1"), &on("eth2")), [(ChangeKind::NetworkChanged, says)]);
 }
 
 #[test]
