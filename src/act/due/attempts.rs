@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::Settings;
+use super::wants;
 use super::wants::Want;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
@@ -77,7 +78,9 @@ impl Attempts {
             let attempt = Attempt { want: want.clone(), count, last: now.clone(), code };
             self.nodes.insert(node.clone(), attempt);
         }
-        if is_concluded(code) && cause == Cause::Audit {
+        // A second look at one suspect is none at its domain.
+        let is_of_domain = nodes.values().any(|want| wants::is_idle_audit(want));
+        if is_concluded(code) && cause == Cause::Audit && is_of_domain {
             self.audited.insert(domain.clone(), now.clone());
         }
     }

@@ -4,6 +4,7 @@ use super::super::fixture::NOW;
 use super::super::fixture::World;
 use super::super::fixture::stamp;
 use super::super::ledger::CleanRun;
+use super::super::ledger::Suspicion;
 use super::*;
 use crate::model::action::Mark;
 use crate::model::certificate::CERTIFICATE_FORMAT;
@@ -113,6 +114,17 @@ impl Fleet {
         let job = self.due().jobs.first().expect("a job").clone();
         let now = self.scene.now.clone();
         self.attempts.ended(&job.domain, job.cause, &job.nodes, code, &now);
+    }
+
+    /// A run five hours ago was the first to find this node slow.
+    fn suspect(&mut self, node: &str) {
+        let suspicion = Suspicion {
+            run: "run1".to_owned(),
+            measured: self.scene.now.unix - 5 * HOUR,
+            boot_id: None,
+            classes: vec!["nvlink-low".to_owned()],
+        };
+        self.scene.ledger.suspected.insert(node.into(), suspicion);
     }
 
     /// So many seconds later.
@@ -437,6 +449,31 @@ fn an_audit_is_of_idle_nodes_and_its_time_begins_anew_only_when_it_concluded() {
     assert_eq!(fleet.jobs(), ["audit audit d0n0"]);
     fleet.tried(Some(3));
     fleet.later(20 * HOUR);
+    assert_eq!(fleet.jobs(), Vec::<String>::new());
+}
+
+#[test]
+fn a_second_look_at_a_suspect_is_no_audit_of_its_domain() {
+    let mut fleet = Fleet::of(1, 3);
+    fleet.settings.audit_every_s = 24 * HOUR;
+    for node in ["d0n0", "d0n1", "d0n2"] {
+        *fleet.certificate(node) = certificate(&node.into(), 10, 200);
+    }
+    fleet.suspect("d0n0");
+    assert_eq!(fleet.jobs(), ["audit audit d0n0"]);
+    fleet.tried(Some(0));
+    fleet.scene.ledger.suspected.clear();
+    fleet.later(15 * HOUR);
+    assert!(!fleet.jobs().is_empty(), "the others wait since 25 hours");
+}
+
+#[test]
+fn nobody_is_looked_at_a_second_time_where_one_run_is_enough() {
+    let mut fleet = Fleet::of(1, 3);
+    fleet.suspect("d0n0");
+    assert_eq!(fleet.jobs(), ["audit audit d0n0"]);
+    // What was suspected before the policy was changed is still on record.
+    fleet.settings.again_s[0] = 0;
     assert_eq!(fleet.jobs(), Vec::<String>::new());
 }
 

@@ -145,6 +145,14 @@ fn edited(certificate: &Certificate, ledger: &Ledger) -> Option<String> {
     })
 }
 
+/// How the want of a node begins that nobody looked at for long.
+const IDLE: &str = "audit ";
+
+/// Whether a want is a look for the domain's own sake, and not at one suspect.
+pub(super) fn is_idle_audit(want: &str) -> bool {
+    want.starts_with(IDLE)
+}
+
 /// A look at a node whose certificate holds, where it is time for one.
 fn audit(
     watched: &Watched<'_>,
@@ -155,7 +163,8 @@ fn audit(
 ) -> Result<Want, String> {
     let suspicion = watched.ledger.suspected.get(&certificate.node).filter(|it| {
         let age = now.unix.saturating_sub(it.measured);
-        (settings.again_s[0]..=settings.again_s[1]).contains(&age)
+        // With no hours to wait, one run is enough and nobody is suspected.
+        0 < settings.again_s[0] && (settings.again_s[0]..=settings.again_s[1]).contains(&age)
     });
     if let Some(first) = suspicion {
         return Ok(Want {
@@ -178,7 +187,7 @@ fn audit(
     Ok(Want {
         cause: Cause::Audit,
         profile: Profile::Audit,
-        key: format!("audit {}", certificate.run),
+        key: format!("{IDLE}{}", certificate.run),
         why: "it was not looked at for long".to_owned(),
     })
 }
