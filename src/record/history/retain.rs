@@ -227,7 +227,8 @@ fn put(transaction: &Transaction<'_>, points: &[OldPoint], days: i64) -> rusqlit
     let mut put = transaction.prepare(
         "INSERT INTO thinned (series, from_unix, days, median, least, count, guilty, run, at, at_unix)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
-         ON CONFLICT DO UPDATE SET least = min(least, excluded.least), count = count + excluded.count",
+         ON CONFLICT DO UPDATE SET least = min(least, excluded.least),
+             count = count + excluded.count, guilty = guilty + excluded.guilty",
     )?;
     let count = buckets.len();
     for ((series, from), mut bucket) in buckets {

@@ -27,6 +27,7 @@ use crate::record::folder::Folder;
 use crate::record::stored;
 
 mod standing;
+mod thinned;
 mod upgrade;
 
 const NODES: [&str; 2] = ["n1", "n2"];
@@ -328,46 +329,6 @@ fn a_newer_a_foreign_and_a_damaged_file_are_told_apart() {
     assert!(opened.expect_err("a broken page").is_damage());
     assert_eq!(set_aside(&damaged).expect("renamed"), site.file("damaged.sqlite.damaged-2"));
     assert!(matches!(History::open_read_only(&damaged), Err(HistoryError::Missing { .. })));
-}
-
-#[test]
-fn old_points_are_thinned_and_what_they_said_stays() {
-    let site = Site::new();
-    // Two a day for 60 days; from day 30 on a twentieth less.
-    for half in 0..120i64 {
-        let level = if half < 60 { 750.0 } else { 710.0 };
-        let run = Made { id: format!("run-{half:04}"), ..made(half / 2, level) };
-        site.put(&run);
-    }
-    let mut history = site.history();
-    history.catch_up(&site.runs()).expect("read");
-    let assessed = |history: &History| {
-        let whole = history.whole_since().expect("read");
-        let mut trends = history.trends(&Selection::of([PartKind::Node])).expect("read");
-        for trend in &mut trends {
-            crate::judge::drift::assess_since(trend, whole);
-        }
-        trends
-    };
-    let before = assessed(&history);
-    let rung = |trends: &[crate::model::trend::Trend]| -> Vec<String> {
-        trends[0].alarms.iter().map(|alarm| alarm.run.clone()).collect()
-    };
-    assert_eq!(rung(&before), ["run-0060"]);
-    let now_unix = 1_760_000_000 + 70 * 86_400;
-    let retention = Retention { now_unix, keep_days: 20, thin_after_days: 50 };
-    let thinned = history.compact(&retention).expect("thinned");
-    assert!(thinned.runs > 60 && thinned.after < thinned.before / 2, "{thinned:?}");
-    let after = assessed(&history);
-    assert_eq!(rung(&after), rung(&before));
-    assert!(after[0].points.len() < before[0].points.len());
-    assert_eq!(after[0].points.last(), before[0].points.last());
-    assert_eq!(history.runs().expect("read").len(), 120, "runs, nodes and findings stay");
-    // Again, and from the folders: what is thinned stays so.
-    let text = everything(&history);
-    assert_eq!(history.compact(&retention).expect("again").before, 0);
-    history.rebuild(&site.runs()).expect("read");
-    assert_eq!(everything(&history), text);
 }
 
 #[test]
