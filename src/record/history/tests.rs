@@ -256,6 +256,31 @@ fn what_cannot_be_read_keeps_nothing_else_out() {
 }
 
 #[test]
+fn a_copy_of_a_run_folder_is_no_other_run_and_takes_nobodys_place() {
+    let copied = |folder: &Path, to: &str| {
+        let to = folder.with_file_name(to);
+        fs::create_dir(&to).expect("made");
+        let files = fs::read_dir(folder).expect("listed").map(|it| it.expect("an entry").path());
+        for from in files.filter(|it| it.is_file()) {
+            fs::copy(&from, to.join(from.file_name().expect("a name"))).expect("copied");
+        }
+        to
+    };
+    let site = Site::new();
+    let folder = site.put(&made(0, 750.0));
+    copied(&folder, "run-0000.copy");
+    let early = copied(&folder, "a-copy-made-too-early");
+    fs::remove_file(early.join(file::VERDICTS)).expect("removed");
+    let mut history = site.history();
+    let counts = |it: &Rebuilt| (it.added, it.same, it.unjudged, it.kept);
+    assert_eq!(counts(&history.catch_up(&site.runs()).expect("read")), (1, 1, 1, 0));
+    assert_eq!(counts(&history.catch_up(&site.runs()).expect("read")), (0, 2, 1, 0));
+    let mut anew = History::open(&site.file("anew.sqlite")).expect("opens");
+    assert_eq!(counts(&anew.rebuild(&site.runs()).expect("read")), (1, 1, 1, 0));
+    assert_eq!(everything(&anew), everything(&history));
+}
+
+#[test]
 fn changes_stand_beside_the_run_that_first_shows_them() {
     let site = Site::new();
     site.put(&made(0, 750.0));
