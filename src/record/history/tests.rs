@@ -370,7 +370,7 @@ fn readers_read_while_one_writes_and_a_second_writer_waits() {
         let mut second = History::open(&other).expect("waits until it may");
         second.catch_up(&runs).expect("read")
     });
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(200));
     site.put(&made(1, 750.0));
     first.catch_up(&site.runs()).expect("read");
     drop(first);
@@ -429,7 +429,7 @@ fn a_year_of_a_rack_is_measured() {
     let site = Site::new();
     let mut history = site.history();
     let began = std::time::Instant::now();
-    let mut adding = std::time::Duration::ZERO;
+    let mut adding = Duration::ZERO;
     for day in 0..365 {
         let folder = site.put(&made(day, 750.0));
         Folder::at(&folder).write_lines(file::CELLS, rack(day)).expect("written");
