@@ -7,6 +7,7 @@
 //! rate comes to; the second term is not measured and is absent.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 use serde_json::json;
@@ -236,38 +237,49 @@ fn compared(
             remarks.push(format!("HAMi says nothing of {}", clean(node.as_str())));
             continue;
         };
-        for (uuid, peers) in beliefs {
-            for (peer, score) in peers.iter().filter(|(peer, _)| uuid < *peer) {
-                let back = beliefs.get(peer).and_then(|it| it.get(uuid));
-                let ours = scores.get(uuid).and_then(|it| it.get(peer));
-                // What PCI Express adds is less than one link.
-                let links = score / 100;
-                let says = match ours {
-                    _ if back.is_some_and(|back| back != score) => "hami-asymmetric",
-                    None => "not-measured",
-                    Some(ours) if f64::from(*ours) / LINK <= f64::from(links) - HALF => "lower",
-                    Some(ours) if f64::from(links) + HALF <= f64::from(*ours) / LINK => "higher",
-                    Some(_) => "as-believed",
-                };
-                lower += u32::from(says == "lower");
-                unmeasured += u32::from(says == "not-measured");
-                equal += u32::from(says == "as-believed");
-                let shown = |value: Option<String>| value.unwrap_or_default();
-                out.push_str(&format!(
-                    "{},{},{},{score},{links},{},{},{says}\n",
-                    field(node.as_str()),
-                    field(uuid),
-                    field(peer),
-                    shown(ours.map(ToString::to_string)),
-                    shown(ours.map(|it| format!("{:.2}", f64::from(*it) / LINK))),
-                ));
-            }
+        for (uuid, peer) in pairs(beliefs) {
+            let way = |from: &str, to: &str| beliefs.get(from).and_then(|it| it.get(to)).copied();
+            let (there, back) = (way(uuid, peer), way(peer, uuid));
+            let Some(score) = there.or(back) else { continue };
+            let ours = scores.get(uuid).and_then(|it| it.get(peer));
+            // What PCI Express adds is less than one link.
+            let links = score / 100;
+            let says = match ours {
+                // A direction that is left out is none of the same score.
+                _ if there != back => "hami-asymmetric",
+                None => "not-measured",
+                Some(ours) if f64::from(*ours) / LINK <= f64::from(links) - HALF => "lower",
+                Some(ours) if f64::from(links) + HALF <= f64::from(*ours) / LINK => "higher",
+                Some(_) => "as-believed",
+            };
+            lower += u32::from(says == "lower");
+            unmeasured += u32::from(says == "not-measured");
+            equal += u32::from(says == "as-believed");
+            let shown = |value: Option<String>| value.unwrap_or_default();
+            out.push_str(&format!(
+                "{},{},{},{score},{links},{},{},{says}\n",
+                field(node.as_str()),
+                field(uuid),
+                field(peer),
+                shown(ours.map(ToString::to_string)),
+                shown(ours.map(|it| format!("{:.2}", f64::from(*it) / LINK))),
+            ));
         }
     }
     remarks.push(format!(
         "of HAMi's pairs {lower} were measured lower than it believes, {equal} as it believes, \
          {unmeasured} not at all"
     ));
+/// The pairs that HAMi gives a score in one direction or both, each once.
+fn pairs(beliefs: &Scores) -> BTreeSet<(&str, &str)> {
+    let each = beliefs.iter().flat_map(|(uuid, peers)| {
+        peers
+            .keys()
+            .map(move |peer| (uuid.as_str().min(peer.as_str()), uuid.as_str().max(peer.as_str())))
+    });
+    each.filter(|(uuid, peer)| uuid != peer).collect()
+}
+
     (Exported::text("hami-comparison.csv", out), remarks)
 }
 

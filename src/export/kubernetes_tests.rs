@@ -227,6 +227,14 @@ fn scores_are_links_that_were_measured_and_beliefs_above_them_are_named() {
     let options = Options { hami: Some(nodes.to_string()), ..Options::default() };
     let text = written("hami-scores", &options);
     assert!(text.contains(",lower\n") && text.contains("1700"), "{text}");
+    // A score in one direction only, whichever that is, is seen.
+    for (from, to) in [(0, 1), (1, 0)] {
+        let score = serde_json::json!({ uuid(1, to): 1820 });
+        let beliefs = serde_json::json!({"n1": [{"uuid": uuid(1, from), "score": score}]});
+        let options = Options { hami: Some(beliefs.to_string()), ..Options::default() };
+        let text = written("hami-scores", &options);
+        assert!(text.contains(",1820,18,") && text.contains(",hami-asymmetric\n"), "{text}");
+    }
     for wrong in ["", "[]", "{\"items\": []}", "{\"n1\": 7}"] {
         let options = Options { hami: Some(wrong.to_owned()), ..Options::default() };
         assert!(refusal("hami-scores", &options).contains("--hami: "), "{wrong}");
