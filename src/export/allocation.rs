@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use super::Options;
 use super::Refused;
+use super::asked;
 use super::map::Domain;
 use super::map::Member;
 use super::map::Verified;
@@ -84,11 +85,7 @@ fn named<'m>(
     nodes: &BTreeSet<NodeName>,
     remarks: &mut Vec<String>,
 ) -> Result<Vec<&'m NodeName>, Refused> {
-    let strange: Vec<&str> =
-        nodes.iter().filter(|it| !map.members.contains_key(*it)).map(NodeName::as_str).collect();
-    if !strange.is_empty() {
-        return refused(format!("--nodes: the run has no {}", clean(&hostlist::fold(strange))));
-    }
+    asked::are_known(map, nodes)?;
     let known = map.members.iter().filter(|(node, _)| nodes.contains(*node));
     // Nodes of one reason are one remark.
     let mut unverified: BTreeMap<(Outcome, String), Vec<&str>> = BTreeMap::new();
@@ -108,18 +105,12 @@ fn of_domain<'m>(
     name: Option<&str>,
     remarks: &mut Vec<String>,
 ) -> Result<Vec<&'m NodeName>, Refused> {
-    let known = || {
-        let names: Vec<&str> = map.domains.iter().map(|domain| domain.name.as_str()).collect();
-        clean(&names.join(", "))
-    };
     let domain: &Domain = match (name, map.domains.as_slice()) {
-        (Some(name), _) => match map.domain(name) {
-            Some(domain) => domain,
-            None => return refused(format!("--domain {}: the run has {}", clean(name), known())),
-        },
+        (Some(name), _) => asked::domain(map, name)?,
         (None, [one]) => one,
         (None, _) => {
-            return refused(format!("expected --nodes, or --domain, one of {}", known()));
+            let known = asked::domains(map);
+            return refused(format!("expected --nodes, or --domain, one of {known}"));
         }
     };
     let is_fit = |node: &&NodeName| {
@@ -192,3 +183,11 @@ pub(super) fn gpus(map: &Verified, node: &NodeName, member: &Member, count: u32)
         None => first(),
     }
 }
+    let mut taken: Vec<u32> = sound.iter().chain(&blamed).copied().take(count).collect();
+    taken.sort_unstable();
+    let why = if sound.len() < count {
+        format!("no finding blames {} of its GPUs, and {wanted} are asked for", sound.len())
+    } else {
+        "its GPUs were not all measured with each other, the first are taken".to_owned()
+    };
+    (taken, Some(format!("{}: {why}", clean(node.as_str()))))

@@ -17,7 +17,7 @@ use super::Exported;
 use super::Options;
 use super::Refused;
 use super::Target;
-use super::labels::is_asked_for;
+use super::asked;
 use super::labels::is_object_name;
 use super::map::Member;
 use super::map::Verified;
@@ -61,10 +61,7 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     let believed = options.hami.as_deref().map(believed).transpose()?;
     let mut remarks = Vec::new();
     let mut all: BTreeMap<&NodeName, Scores> = BTreeMap::new();
-    for (node, member) in &map.members {
-        if !is_asked_for(node, member, options) {
-            continue;
-        }
+    for (node, member) in asked::members(map, options)? {
         match scores(map, node, member) {
             Ok((scores, remark)) => {
                 remarks.extend(remark);
@@ -270,6 +267,9 @@ fn compared(
         "of HAMi's pairs {lower} were measured lower than it believes, {equal} as it believes, \
          {unmeasured} not at all"
     ));
+    (Exported::text("hami-comparison.csv", out), remarks)
+}
+
 /// The pairs that HAMi gives a score in one direction or both, each once.
 fn pairs(beliefs: &Scores) -> BTreeSet<(&str, &str)> {
     let each = beliefs.iter().flat_map(|(uuid, peers)| {
@@ -278,9 +278,6 @@ fn pairs(beliefs: &Scores) -> BTreeSet<(&str, &str)> {
             .map(move |peer| (uuid.as_str().min(peer.as_str()), uuid.as_str().max(peer.as_str())))
     });
     each.filter(|(uuid, peer)| uuid != peer).collect()
-}
-
-    (Exported::text("hami-comparison.csv", out), remarks)
 }
 
 /// A field of a table: names come from outside.

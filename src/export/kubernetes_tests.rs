@@ -248,6 +248,23 @@ fn ray_nodes_have_domains_that_were_measured_and_ranks_that_nobody_shares() {
     let few = Options { nodes: Some(BTreeSet::from([node(10)])), ..Options::default() };
     let text = written("ray", &few);
     assert!(text.contains("\"topo_rank\": 5") && !text.contains("\"n1\""), "{text}");
-    let none = Options { domain: Some("nowhere".to_owned()), ..Options::default() };
-    assert!(refusal("ray", &none).contains("no node"));
+}
+
+#[test]
+fn a_node_or_a_domain_that_the_run_does_not_have_is_refused_and_not_passed_over() {
+    let slices = || Some("{\"items\": []}".to_owned());
+    let strange = BTreeSet::from([node(1), node(99)]);
+    let nodes = Options { nodes: Some(strange), slices: slices(), ..Options::default() };
+    let domain = Some("nowhere".to_owned());
+    let domain = Options { domain, slices: slices(), ..Options::default() };
+    for to in ["device-taint-rules", "hami-scores", "kai", "kubernetes-labels", "kueue", "ray"] {
+        let takes = target(to).expect("a target").takes;
+        if takes.contains(&"nodes") {
+            assert_eq!(refusal(to, &nodes), "--nodes: the run has no n99", "{to}");
+        }
+        if takes.contains(&"domain") {
+            let said = refusal(to, &domain);
+            assert_eq!(said, "--domain nowhere: the run has b, rack a/1", "{to}");
+        }
+    }
 }

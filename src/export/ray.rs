@@ -17,7 +17,7 @@ use super::Exported;
 use super::Options;
 use super::Refused;
 use super::Target;
-use super::labels::is_asked_for;
+use super::asked;
 use super::map::Domain;
 use super::map::Verified;
 use super::refused;
@@ -43,10 +43,7 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     let ranks = ranks(map);
     let mut resources: BTreeMap<&NodeName, Value> = BTreeMap::new();
     let (mut unmeasured, mut faulty, mut strange) = (Vec::new(), Vec::new(), Vec::new());
-    for (node, member) in &map.members {
-        if !is_asked_for(node, member, options) {
-            continue;
-        }
+    for (node, member) in asked::members(map, options)? {
         if !node.is_one_node() {
             strange.push(clean(node.as_str()));
             continue;
