@@ -8,6 +8,7 @@
 //! where only a part of it is asked for.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 use serde_json::json;
@@ -93,8 +94,9 @@ fn ranks(map: &Verified) -> BTreeMap<NodeName, usize> {
         nodes.sort_by_key(|node| natural(node.as_str()));
         order.extend(nodes);
     }
+    let placed: BTreeSet<&NodeName> = order.iter().copied().collect();
     let mut others: Vec<&NodeName> =
-        map.members.keys().filter(|node| !order.contains(node)).collect();
+        map.members.keys().filter(|node| !placed.contains(node)).collect();
     others.sort_by_key(|node| natural(node.as_str()));
     order.extend(others);
     order.into_iter().cloned().zip(1..).collect()
