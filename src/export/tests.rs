@@ -372,3 +372,22 @@ fn every_file_names_the_run_and_says_when_it_is_simulated_or_partial() {
         }
     }
 }
+
+#[test]
+fn a_place_says_no_smallest_loss_where_one_node_has_none() {
+    use crate::place;
+    let asked = place::Asked {
+        count: 2,
+        level: place::Level::Node,
+        node: None,
+        domain: Some("rack1".to_owned()),
+        ways: vec![place::Way::Best],
+        allow_degraded: false,
+    };
+    let detectable =
+        |run: &Run| place::place(&fixture::map(run), &asked).expect("two of four").detectable;
+    let mut run = fixture::racks();
+    assert_eq!(detectable(&run), Some(0.02));
+    run.verdicts.nodes[1].detectable = None;
+    assert_eq!(detectable(&run), None, "in n02 nobody knows what would have been seen");
+}
