@@ -286,6 +286,30 @@ fn slack_gets_blocks_within_its_limits_and_no_mention_from_a_name() {
 }
 
 #[test]
+fn a_group_names_every_domain_that_it_is_about() {
+    let drift = |domain: &str| Item { domain: Some(domain.into()), ..drifting() };
+    let of = |node: &str, domain: &str| Item { domain: Some(domain.into()), ..degraded(node, 0.5) };
+    let fresh = vec![drift("block01"), drift("block02"), of("n1", "block01"), of("n2", "block02")];
+    let mut over: Vec<Item> = (0..14).map(|n| drift(&format!("block{n:02}"))).collect();
+    over.iter_mut().zip(0..).for_each(|(it, n)| it.what = format!("drift {n}"));
+    let news = News { fresh, over, withheld: 1, ..News::default() };
+    let shown = slack::payload(&notice(&news, &about())).to_string();
+    for expected in [
+        "block01, block02: left",
+        "n[1-2] (block01, block02): NVLink slow",
+        "; and 2 more",
+        "1 message before this one was held back",
+    ] {
+        assert!(shown.contains(expected), "{expected}: {shown}");
+    }
+}
+
+/// A domain whose level drifts.
+fn drifting() -> Item {
+    item("drift/domain/d/a".to_owned(), Event::Drift, "left what is usual")
+}
+
+#[test]
 fn alertmanager_knows_an_alert_again_and_hears_of_its_end() {
     let labels = |news: &News| {
         let payload = alertmanager::payload(news, &about(), 1_000, 500);
