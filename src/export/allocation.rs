@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use super::Options;
 use super::Refused;
+use super::asked;
 use super::map::Domain;
 use super::map::Member;
 use super::map::Verified;
@@ -84,11 +85,7 @@ fn named<'m>(
     nodes: &BTreeSet<NodeName>,
     remarks: &mut Vec<String>,
 ) -> Result<Vec<&'m NodeName>, Refused> {
-    let strange: Vec<&str> =
-        nodes.iter().filter(|it| !map.members.contains_key(*it)).map(NodeName::as_str).collect();
-    if !strange.is_empty() {
-        return refused(format!("--nodes: the run has no {}", clean(&hostlist::fold(strange))));
-    }
+    asked::are_known(map, nodes)?;
     let known = map.members.iter().filter(|(node, _)| nodes.contains(*node));
     // Nodes of one reason are one remark.
     let mut unverified: BTreeMap<(Outcome, String), Vec<&str>> = BTreeMap::new();
@@ -108,18 +105,12 @@ fn of_domain<'m>(
     name: Option<&str>,
     remarks: &mut Vec<String>,
 ) -> Result<Vec<&'m NodeName>, Refused> {
-    let known = || {
-        let names: Vec<&str> = map.domains.iter().map(|domain| domain.name.as_str()).collect();
-        clean(&names.join(", "))
-    };
     let domain: &Domain = match (name, map.domains.as_slice()) {
-        (Some(name), _) => match map.domain(name) {
-            Some(domain) => domain,
-            None => return refused(format!("--domain {}: the run has {}", clean(name), known())),
-        },
+        (Some(name), _) => asked::domain(map, name)?,
         (None, [one]) => one,
         (None, _) => {
-            return refused(format!("expected --nodes, or --domain, one of {}", known()));
+            let known = asked::domains(map);
+            return refused(format!("expected --nodes, or --domain, one of {known}"));
         }
     };
     let is_fit = |node: &&NodeName| {
@@ -171,24 +162,39 @@ fn gpus_per_node(
 }
 
 /// The GPUs of a node that a job takes: all, or the best-connected of those that no
-/// finding blames.
-pub(super) fn gpus(map: &Verified, node: &NodeName, member: &Member, count: u32) -> Vec<u32> {
-    let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let first = || (0_u32..).take(count).collect();
+/// finding blames. Where these are too few, or were not all measured with each other,
+/// they come first, and what must be known of that stands beside.
+pub(super) fn gpus(
+    map: &Verified,
+    node: &NodeName,
+    member: &Member,
+    wanted: u32,
+) -> (Vec<u32>, Option<String>) {
+    let count = usize::try_from(wanted).unwrap_or(usize::MAX);
     if member.gpus.len() <= count {
-        return first();
+        return ((0..wanted).collect(), None);
     }
-    let sound =
-        member.gpus.iter().filter(|(_, gpu)| gpu.outcome.is_none_or(|it| it == Outcome::Pass));
-    let ids: Vec<GpuId> = sound.map(|(index, _)| GpuId::new(node.clone(), *index)).collect();
+    let is_sound = |index: &u32| {
+        let outcome = member.gpus.get(index).and_then(|gpu| gpu.outcome);
+        outcome.is_none_or(|it| it == Outcome::Pass)
+    };
+    let (sound, blamed): (Vec<u32>, Vec<u32>) = member.gpus.keys().copied().partition(is_sound);
+    let ids: Vec<GpuId> = sound.iter().map(|index| GpuId::new(node.clone(), *index)).collect();
     // Alike within noise is alike: then the first in order.
     const NOISE: f64 = 0.02;
     let level = |a: usize, b: usize| {
         map.matrix.between(&ids[a], &ids[b]).map(|it| (it / NOISE).round() * NOISE)
     };
     let strengths = Strengths::of(ids.len(), level);
-    match choose::best(&strengths, count) {
-        Some(chosen) => chosen.set.into_iter().map(|at| ids[at].gpu).collect(),
-        None => first(),
+    if let Some(chosen) = choose::best(&strengths, count) {
+        return (chosen.set.into_iter().map(|at| ids[at].gpu).collect(), None);
     }
+    let mut taken: Vec<u32> = sound.iter().chain(&blamed).copied().take(count).collect();
+    taken.sort_unstable();
+    let why = if sound.len() < count {
+        format!("no finding blames {} of its GPUs, and {wanted} are asked for", sound.len())
+    } else {
+        "its GPUs were not all measured with each other, the first are taken".to_owned()
+    };
+    (taken, Some(format!("{}: {why}", clean(node.as_str()))))
 }

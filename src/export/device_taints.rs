@@ -17,7 +17,7 @@ use super::Exported;
 use super::Options;
 use super::Refused;
 use super::Target;
-use super::labels::is_asked_for;
+use super::asked;
 use super::map::Verified;
 use super::refused;
 use super::yaml;
@@ -51,10 +51,7 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     let effect = options.effect.as_deref().unwrap_or("None");
     let mut rules = Vec::new();
     let mut remarks = Vec::new();
-    for (node, member) in &map.members {
-        if !is_asked_for(node, member, options) {
-            continue;
-        }
+    for (node, member) in asked::members(map, options)? {
         let of = clean(node.as_str());
         let (index, uuid) = match &member.device {
             Ok(None) => continue,

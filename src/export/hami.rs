@@ -7,6 +7,7 @@
 //! rate comes to; the second term is not measured and is absent.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 use serde_json::json;
@@ -16,7 +17,7 @@ use super::Exported;
 use super::Options;
 use super::Refused;
 use super::Target;
-use super::labels::is_asked_for;
+use super::asked;
 use super::labels::is_object_name;
 use super::map::Member;
 use super::map::Verified;
@@ -60,10 +61,7 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     let believed = options.hami.as_deref().map(believed).transpose()?;
     let mut remarks = Vec::new();
     let mut all: BTreeMap<&NodeName, Scores> = BTreeMap::new();
-    for (node, member) in &map.members {
-        if !is_asked_for(node, member, options) {
-            continue;
-        }
+    for (node, member) in asked::members(map, options)? {
         match scores(map, node, member) {
             Ok((scores, remark)) => {
                 remarks.extend(remark);
@@ -236,32 +234,33 @@ fn compared(
             remarks.push(format!("HAMi says nothing of {}", clean(node.as_str())));
             continue;
         };
-        for (uuid, peers) in beliefs {
-            for (peer, score) in peers.iter().filter(|(peer, _)| uuid < *peer) {
-                let back = beliefs.get(peer).and_then(|it| it.get(uuid));
-                let ours = scores.get(uuid).and_then(|it| it.get(peer));
-                // What PCI Express adds is less than one link.
-                let links = score / 100;
-                let says = match ours {
-                    _ if back.is_some_and(|back| back != score) => "hami-asymmetric",
-                    None => "not-measured",
-                    Some(ours) if f64::from(*ours) / LINK <= f64::from(links) - HALF => "lower",
-                    Some(ours) if f64::from(links) + HALF <= f64::from(*ours) / LINK => "higher",
-                    Some(_) => "as-believed",
-                };
-                lower += u32::from(says == "lower");
-                unmeasured += u32::from(says == "not-measured");
-                equal += u32::from(says == "as-believed");
-                let shown = |value: Option<String>| value.unwrap_or_default();
-                out.push_str(&format!(
-                    "{},{},{},{score},{links},{},{},{says}\n",
-                    field(node.as_str()),
-                    field(uuid),
-                    field(peer),
-                    shown(ours.map(ToString::to_string)),
-                    shown(ours.map(|it| format!("{:.2}", f64::from(*it) / LINK))),
-                ));
-            }
+        for (uuid, peer) in pairs(beliefs) {
+            let way = |from: &str, to: &str| beliefs.get(from).and_then(|it| it.get(to)).copied();
+            let (there, back) = (way(uuid, peer), way(peer, uuid));
+            let Some(score) = there.or(back) else { continue };
+            let ours = scores.get(uuid).and_then(|it| it.get(peer));
+            // What PCI Express adds is less than one link.
+            let links = score / 100;
+            let says = match ours {
+                // A direction that is left out is none of the same score.
+                _ if there != back => "hami-asymmetric",
+                None => "not-measured",
+                Some(ours) if f64::from(*ours) / LINK <= f64::from(links) - HALF => "lower",
+                Some(ours) if f64::from(links) + HALF <= f64::from(*ours) / LINK => "higher",
+                Some(_) => "as-believed",
+            };
+            lower += u32::from(says == "lower");
+            unmeasured += u32::from(says == "not-measured");
+            equal += u32::from(says == "as-believed");
+            let shown = |value: Option<String>| value.unwrap_or_default();
+            out.push_str(&format!(
+                "{},{},{},{score},{links},{},{},{says}\n",
+                field(node.as_str()),
+                field(uuid),
+                field(peer),
+                shown(ours.map(ToString::to_string)),
+                shown(ours.map(|it| format!("{:.2}", f64::from(*it) / LINK))),
+            ));
         }
     }
     remarks.push(format!(
@@ -269,6 +268,16 @@ fn compared(
          {unmeasured} not at all"
     ));
     (Exported::text("hami-comparison.csv", out), remarks)
+}
+
+/// The pairs that HAMi gives a score in one direction or both, each once.
+fn pairs(beliefs: &Scores) -> BTreeSet<(&str, &str)> {
+    let each = beliefs.iter().flat_map(|(uuid, peers)| {
+        peers
+            .keys()
+            .map(move |peer| (uuid.as_str().min(peer.as_str()), uuid.as_str().max(peer.as_str())))
+    });
+    each.filter(|(uuid, peer)| uuid != peer).collect()
 }
 
 /// A field of a table: names come from outside.

@@ -227,6 +227,14 @@ fn scores_are_links_that_were_measured_and_beliefs_above_them_are_named() {
     let options = Options { hami: Some(nodes.to_string()), ..Options::default() };
     let text = written("hami-scores", &options);
     assert!(text.contains(",lower\n") && text.contains("1700"), "{text}");
+    // A score in one direction only, whichever that is, is seen.
+    for (from, to) in [(0, 1), (1, 0)] {
+        let score = serde_json::json!({ uuid(1, to): 1820 });
+        let beliefs = serde_json::json!({"n1": [{"uuid": uuid(1, from), "score": score}]});
+        let options = Options { hami: Some(beliefs.to_string()), ..Options::default() };
+        let text = written("hami-scores", &options);
+        assert!(text.contains(",1820,18,") && text.contains(",hami-asymmetric\n"), "{text}");
+    }
     for wrong in ["", "[]", "{\"items\": []}", "{\"n1\": 7}"] {
         let options = Options { hami: Some(wrong.to_owned()), ..Options::default() };
         assert!(refusal("hami-scores", &options).contains("--hami: "), "{wrong}");
@@ -240,6 +248,23 @@ fn ray_nodes_have_domains_that_were_measured_and_ranks_that_nobody_shares() {
     let few = Options { nodes: Some(BTreeSet::from([node(10)])), ..Options::default() };
     let text = written("ray", &few);
     assert!(text.contains("\"topo_rank\": 5") && !text.contains("\"n1\""), "{text}");
-    let none = Options { domain: Some("nowhere".to_owned()), ..Options::default() };
-    assert!(refusal("ray", &none).contains("no node"));
+}
+
+#[test]
+fn a_node_or_a_domain_that_the_run_does_not_have_is_refused_and_not_passed_over() {
+    let slices = || Some("{\"items\": []}".to_owned());
+    let strange = BTreeSet::from([node(1), node(99)]);
+    let nodes = Options { nodes: Some(strange), slices: slices(), ..Options::default() };
+    let domain = Some("nowhere".to_owned());
+    let domain = Options { domain, slices: slices(), ..Options::default() };
+    for to in ["device-taint-rules", "hami-scores", "kai", "kubernetes-labels", "kueue", "ray"] {
+        let takes = target(to).expect("a target").takes;
+        if takes.contains(&"nodes") {
+            assert_eq!(refusal(to, &nodes), "--nodes: the run has no n99", "{to}");
+        }
+        if takes.contains(&"domain") {
+            let said = refusal(to, &domain);
+            assert_eq!(said, "--domain nowhere: the run has b, rack a/1", "{to}");
+        }
+    }
 }

@@ -14,6 +14,7 @@ use super::Exported;
 use super::Options;
 use super::Refused;
 use super::Target;
+use super::asked;
 use super::map::Member;
 use super::map::Reach;
 use super::map::Verified;
@@ -66,10 +67,7 @@ pub(super) struct Said {
 pub(super) fn said(map: &Verified, options: &Options) -> Result<Said, Refused> {
     let mut said = Said { nodes: BTreeMap::new(), remarks: Vec::new() };
     let (mut silent, mut nameless) = (Vec::new(), Vec::new());
-    for (node, member) in &map.members {
-        if !is_asked_for(node, member, options) {
-            continue;
-        }
+    for (node, member) in asked::members(map, options)? {
         if !is_object_name(node.as_str()) {
             nameless.push(clean(node.as_str()));
         } else if member.reach == Reach::Nothing || member.outcome == Outcome::Unknown {
@@ -90,13 +88,6 @@ pub(super) fn said(map: &Verified, options: &Options) -> Result<Said, Refused> {
         return refused(format!("there is no node to label. {why}"));
     }
     Ok(said)
-}
-
-/// Whether a node is among those asked for.
-pub(super) fn is_asked_for(node: &NodeName, member: &Member, options: &Options) -> bool {
-    let by_name = options.nodes.as_ref().is_none_or(|nodes| nodes.contains(node));
-    let by_domain = options.domain.as_deref().is_none_or(|it| member.domain.as_deref() == Some(it));
-    by_name && by_domain
 }
 
 fn labels(map: &Verified, node: &NodeName, member: &Member) -> Labels {

@@ -6,6 +6,7 @@
 //! it is not known. Nothing here changes a cluster or opens a file.
 
 mod allocation;
+mod asked;
 mod cli_filter;
 mod device_taints;
 mod hami;

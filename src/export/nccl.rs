@@ -85,7 +85,7 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     for told in [multi_node(map, &allocation), hcas(map, &allocation)] {
         told.map_or_else(|it| unset.push(it), |it| set.push(it));
     }
-    for told in hybrid_ep(map, &allocation) {
+    for told in hybrid_ep(&allocation) {
         told.map_or_else(|it| unset.push(it), |it| set.push(it));
     }
     let file = match options.form.as_deref() {
@@ -189,12 +189,11 @@ fn hcas(map: &Verified, allocation: &Allocation<'_>) -> Result<Set, Unset> {
 }
 
 /// HybridEP's ranks per NVLink domain, and whether it uses fabric handles.
-fn hybrid_ep(map: &Verified, allocation: &Allocation<'_>) -> [Result<Set, Unset>; 2] {
+fn hybrid_ep(allocation: &Allocation<'_>) -> [Result<Set, Unset>; 2] {
     const RANKS: &str = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN";
     const MNNVL: &str = "USE_MNNVL";
     let not = |name, why: &str| Err(Unset { name, why: why.to_owned(), source: HYBRID_EP });
-    let alone = |node| map.domain_of(node).is_some_and(|it| it.measured.contains(node));
-    if !allocation.nodes().all(|(piece, node, _)| piece.is_measured && alone(node)) {
+    if !allocation.pieces.iter().all(|piece| piece.is_measured) {
         let why = "not every node was measured against others: HybridEP finds out by trying";
         return [not(RANKS, why), not(MNNVL, why)];
     }

@@ -115,10 +115,12 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     let mut remarks = allocation.remarks.clone();
     let mut ranks: Vec<Rank<'_>> = Vec::new();
     let mut pieces: Vec<Piece<'_>> = Vec::new();
+    let mut doubtful: Vec<String> = Vec::new();
     for piece in &allocation.pieces {
         let first_rank = count(ranks.len());
         for (node, member) in &piece.nodes {
-            let gpus = allocation::gpus(map, node, member, allocation.gpus_per_node);
+            let (gpus, why) = allocation::gpus(map, node, member, allocation.gpus_per_node);
+            doubtful.extend(why);
             for (local_rank, gpu) in (0..).zip(gpus) {
                 let uuid = member.gpus.get(&gpu).and_then(|gpu| gpu.uuid.as_deref());
                 let rank = count(ranks.len());
@@ -132,7 +134,8 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
             ranks: count(ranks.len()) - first_rank,
         });
     }
-    let warnings = warnings(&pieces, count(ranks.len()), allocation.gpus_per_node, tp, pp);
+    let mut warnings = warnings(&pieces, count(ranks.len()), allocation.gpus_per_node, tp, pp);
+    warnings.extend(doubtful);
     remarks.extend(warnings.iter().cloned());
     let nodes: Vec<&NodeName> = allocation.nodes().map(|(_, node, _)| node).collect();
     if let Some(strange) = nodes.iter().find(|node| !node.is_one_node()) {

@@ -8,6 +8,7 @@
 //! where only a part of it is asked for.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 use serde_json::json;
@@ -17,7 +18,7 @@ use super::Exported;
 use super::Options;
 use super::Refused;
 use super::Target;
-use super::labels::is_asked_for;
+use super::asked;
 use super::map::Domain;
 use super::map::Verified;
 use super::refused;
@@ -43,10 +44,7 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     let ranks = ranks(map);
     let mut resources: BTreeMap<&NodeName, Value> = BTreeMap::new();
     let (mut unmeasured, mut faulty, mut strange) = (Vec::new(), Vec::new(), Vec::new());
-    for (node, member) in &map.members {
-        if !is_asked_for(node, member, options) {
-            continue;
-        }
+    for (node, member) in asked::members(map, options)? {
         if !node.is_one_node() {
             strange.push(clean(node.as_str()));
             continue;
@@ -96,8 +94,9 @@ fn ranks(map: &Verified) -> BTreeMap<NodeName, usize> {
         nodes.sort_by_key(|node| natural(node.as_str()));
         order.extend(nodes);
     }
+    let placed: BTreeSet<&NodeName> = order.iter().copied().collect();
     let mut others: Vec<&NodeName> =
-        map.members.keys().filter(|node| !order.contains(node)).collect();
+        map.members.keys().filter(|node| !placed.contains(node)).collect();
     others.sort_by_key(|node| natural(node.as_str()));
     order.extend(others);
     order.into_iter().cloned().zip(1..).collect()

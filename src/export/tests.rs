@@ -285,6 +285,35 @@ fn a_job_of_fewer_gpus_takes_those_that_no_finding_blames() {
     assert_eq!(gpus, [0, 2, 3]);
 }
 
+/// The GPUs that a job takes on a node, and what it is warned of.
+fn taken(run: &Run, node: &str, gpus: u32) -> (Vec<u64>, String) {
+    let options = Options { gpus_per_node: Some(gpus), ..nodes(&[node]) };
+    let document: serde_json::Value =
+        serde_json::from_slice(&export(run, "ranks", &options).files[0].bytes).expect("JSON");
+    let ranks = document["ranks"].as_array().expect("ranks").iter();
+    (ranks.filter_map(|it| it["gpu"].as_u64()).collect(), document["warnings"].to_string())
+}
+
+#[test]
+fn a_blamed_gpu_is_taken_last_and_not_in_silence() {
+    let mut run = troubled();
+    fixture::find(&mut run, "n02", Some(0), None, "nvlink-low", Outcome::Degraded);
+    let (gpus, warnings) = taken(&run, "n02", 3);
+    assert_eq!(gpus, [0, 2, 3]);
+    assert!(
+        warnings.contains("n02: no finding blames 2 of its GPUs, and 3 are asked"),
+        "{warnings}"
+    );
+
+    // Two sound ones were not measured with each other.
+    let mut run = troubled();
+    run.cells
+        .retain(|cell| cell.src_node != cell.dst_node || cell.src_gpu.max(cell.dst_gpu) != Some(3));
+    let (gpus, warnings) = taken(&run, "n02", 3);
+    assert_eq!(gpus, [0, 2, 3]);
+    assert!(warnings.contains("n02: its GPUs were not all measured"), "{warnings}");
+}
+
 #[test]
 fn nothing_is_set_that_was_not_measured() {
     let set = |run: &Run, names: &[&str]| -> Vec<String> {
@@ -342,4 +371,23 @@ fn every_file_names_the_run_and_says_when_it_is_simulated_or_partial() {
             }
         }
     }
+}
+
+#[test]
+fn a_place_says_no_smallest_loss_where_one_node_has_none() {
+    use crate::place;
+    let asked = place::Asked {
+        count: 2,
+        level: place::Level::Node,
+        node: None,
+        domain: Some("rack1".to_owned()),
+        ways: vec![place::Way::Best],
+        allow_degraded: false,
+    };
+    let detectable =
+        |run: &Run| place::place(&fixture::map(run), &asked).expect("two of four").detectable;
+    let mut run = fixture::racks();
+    assert_eq!(detectable(&run), Some(0.02));
+    run.verdicts.nodes[1].detectable = None;
+    assert_eq!(detectable(&run), None, "in n02 nobody knows what would have been seen");
 }

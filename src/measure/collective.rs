@@ -174,15 +174,20 @@ fn contradiction(name: &str, point: &CollectivePoint, ranks: usize) -> Option<St
 fn unchecked_or_wrong(reader: &mut Reader) {
     let mut found: Vec<Problem> = Vec::new();
     let mut named: BTreeSet<String> = BTreeSet::new();
+    let corrupt = |problem: &&Problem| problem.kind == ProblemKind::Corrupt;
+    let told: BTreeSet<&str> = reader
+        .parsed
+        .problems
+        .iter()
+        .filter(corrupt)
+        .filter_map(|problem| problem.testcase.as_deref())
+        .collect();
     for measurement in &reader.parsed.measurements {
         let Measurement::Series(series) = measurement else { continue };
         let Some(name) = series.testcase.as_deref() else { continue };
-        let told = reader.parsed.problems.iter().any(|problem| {
-            problem.kind == ProblemKind::Corrupt && problem.testcase.as_deref() == Some(name)
-        });
         let wrong: f64 = series.points.iter().filter_map(|point| point.wrong).sum();
         let unchecked = series.points.iter().any(|point| point.wrong.is_none());
-        if 0.0 < wrong && !told && named.insert(format!("{name} wrong")) {
+        if 0.0 < wrong && !told.contains(name) && named.insert(format!("{name} wrong")) {
             let what = format!("{wrong} wrong elements");
             found.push(Problem::new(ProblemKind::Corrupt, what).in_test(Some(name)));
         }

@@ -239,6 +239,19 @@ fn problems_keep_their_place_and_an_unknown_kind_is_an_error() {
 }
 
 #[test]
+fn a_document_of_very_many_problems_is_read_in_bounded_time() {
+    const MANY: usize = 80_000;
+    let mut document = alone();
+    let problem = |n: usize| json!({"kind": "error", "class": "x", "detail": n.to_string()});
+    document["problems"] = (0..MANY).map(problem).collect();
+    let text = document.to_string();
+    let began = std::time::Instant::now();
+    assert_eq!(read(&text).problems.len(), MANY);
+    let took = began.elapsed();
+    assert!(took < std::time::Duration::from_secs(10), "each was held against all: {took:?}");
+}
+
+#[test]
 fn a_test_that_began_and_has_no_number_is_one_that_was_not_measured() {
     let mut document = alone();
     (document["tests"][1]["readings"], document["complete"]) = (json!([]), json!(false));

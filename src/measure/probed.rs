@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -64,6 +65,8 @@ pub(super) struct Reader {
     pub(super) parsed: Parsed,
     /// GPUs among all that took part.
     pub(super) ranks: BTreeMap<u32, ProbedRank>,
+    /// Problems that are noted already: a made-up document may have millions.
+    noted: HashSet<Problem>,
     /// Nothing was missing or strange so far.
     sound: bool,
 }
@@ -78,7 +81,8 @@ impl Reader {
         format: &str,
         parsed: Parsed,
     ) -> (Self, Vec<Page>) {
-        let mut reader = Self { parsed, ranks: BTreeMap::new(), sound: true };
+        let (ranks, noted) = (BTreeMap::new(), HashSet::new());
+        let mut reader = Self { parsed, ranks, noted, sound: true };
         let mut pages = Vec::new();
         let documents = documents(input, family);
         if documents.is_empty() {
@@ -127,7 +131,7 @@ impl Reader {
             Some(page) => problem.at(page.line),
             None => problem,
         };
-        if !self.parsed.problems.contains(&problem) {
+        if self.noted.insert(problem.clone()) {
             self.parsed.problems.push(problem);
         }
     }
@@ -300,6 +304,7 @@ impl Reader {
                 }
             }
         }
+        let printed: BTreeSet<&str> = pages.iter().map(|page| page.node.as_str()).collect();
         let mut silent = BTreeSet::new();
         for rank in self.ranks.values() {
             self.parsed.facts.ranks.push(Rank {
@@ -310,7 +315,7 @@ impl Reader {
                 bus_id: rank.bus_id.clone(),
                 group: None,
             });
-            if pages.iter().all(|page| page.node != rank.node) {
+            if !printed.contains(rank.node.as_str()) {
                 silent.insert(rank.node.clone());
             }
         }
@@ -320,11 +325,13 @@ impl Reader {
             let problem = Problem::new(ProblemKind::Truncated, what);
             self.note(Problem { host: Some(node), ..problem }, None);
         }
-        let ranks = &self.ranks;
+        let mut places: BTreeMap<(&str, u32), u32> = BTreeMap::new();
+        for rank in self.ranks.values() {
+            places.entry((&rank.node, rank.gpu)).or_insert(rank.rank);
+        }
         for problem in &mut self.parsed.problems {
-            let place = problem.host.as_ref().zip(problem.gpu);
-            let is_it = |rank: &&ProbedRank| place == Some((&rank.node, rank.gpu));
-            problem.rank = ranks.values().find(is_it).map(|rank| rank.rank);
+            let place = problem.host.as_deref().zip(problem.gpu);
+            problem.rank = place.and_then(|place| places.get(&place).copied());
         }
     }
 

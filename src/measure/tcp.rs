@@ -129,7 +129,8 @@ fn read(value: &Value, line: u32, whole: bool, parsed: &mut Parsed) {
     for (run, reading) in (0u32..).zip(readings) {
         let mut way = |way: &str| {
             let stream = &reading[way];
-            retransmits = retransmits.zip(stream["retransmits"].as_u64()).map(|(a, b)| a + b);
+            let more = stream["retransmits"].as_u64();
+            retransmits = retransmits.zip(more).and_then(|(a, b)| a.checked_add(b));
             rate(stream, run, way, line, whole, &mut parsed.problems)
         };
         let (there, back) = (way("forward"), way("reverse"));
@@ -290,6 +291,15 @@ mod tests {
             assert_eq!(said("destination_device"), None);
             assert_eq!(said("retransmits"), Some("8"));
         }
+    }
+
+    #[test]
+    fn retransmits_that_nobody_can_have_counted_are_not_told() {
+        let mut value = document(&[(0.5, 0.4)]);
+        value["readings"][0]["forward"]["retransmits"] = json!(u64::MAX);
+        let parsed = read_text(&value.to_string());
+        assert_eq!(parsed.facts.parameters.get("retransmits"), None);
+        assert_eq!(cells(&parsed, THROUGHPUT).len(), 1, "the rates stand");
     }
 
     #[test]

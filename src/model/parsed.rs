@@ -127,7 +127,7 @@ impl ProblemKind {
 }
 
 /// One problem, with as much of its place as the output tells.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
     /// What kind of problem.
     pub kind: ProblemKind,

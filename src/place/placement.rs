@@ -228,9 +228,13 @@ pub fn place(map: &Verified, asked: &Asked) -> Result<Placement, Unplaced> {
         };
         let choice = choice.ok_or_else(|| {
             let what = match way {
-                Way::Best => format!("no {wanted} were all measured with each other"),
+                Way::Best => {
+                    format!("no {wanted} were found that were all measured with each other")
+                }
                 Way::Spare => {
-                    format!("without {wanted}, no others were all measured with each other")
+                    format!(
+                        "without {wanted}, no rest was found that was all measured with each other"
+                    )
                 }
             };
             few(format!("{what} ({has} can be chosen)"))
@@ -238,8 +242,10 @@ pub fn place(map: &Verified, asked: &Asked) -> Result<Placement, Unplaced> {
         choices.push(choice);
     }
     let nodes: BTreeSet<&NodeName> = parts.iter().map(|part| &part.node).collect();
-    let detectable = nodes.iter().filter_map(|node| map.members.get(*node)?.detectable);
-    let detectable = detectable.max_by(f64::total_cmp);
+    // Of one of them it may not be known, and then it is not known of all.
+    let each: Option<Vec<f64>> =
+        nodes.iter().map(|node| map.members.get(*node)?.detectable).collect();
+    let detectable = each.into_iter().flatten().max_by(f64::total_cmp);
     Ok(Placement {
         format: PLACEMENT_FORMAT,
         run: map.run.clone(),

@@ -63,7 +63,13 @@ impl Latest {
                 continue;
             }
             match read(&folder.join(&name)) {
-                Ok(Some(run)) => drop(self.runs.insert(name, run)),
+                Ok(Some(run)) => {
+                    // A run that was gone on with has measured more.
+                    if self.runs.get(&name) != Some(&run) {
+                        self.levels.remove(&name);
+                    }
+                    self.runs.insert(name, run);
+                }
                 Ok(None) => {}
                 Err(error) => self.troubles.push(error.to_string()),
             }
@@ -147,4 +153,54 @@ fn levels_of(path: &Path) -> Result<OfRun, RecordError> {
     }
     let cells: Vec<Cell> = stored::lines(&path.join(file::CELLS), None)?;
     Ok(levels(&cells).nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::verdict::NodeVerdict;
+    use crate::model::verdict::Outcome;
+    use crate::record::folder::Folder;
+
+    /// A run of one degraded node that showed this share.
+    fn written(folder: &Folder, state: &str, share: f64) {
+        let run = serde_json::json!({
+            "format": RUN_FORMAT, "state": state, "seed": 0, "fleet": 1, "policy": {},
+            "launcher": {"kind": "local"}, "claims_digest": "c", "thresholds_digest": "t",
+            "info": {"id": "r", "created": "2026-03-04T05:06:07Z", "profile": "audit",
+                "source": "s", "version": "0.1.0"},
+        });
+        folder.write_json(file::RUN, &run).expect("written");
+        let node = NodeVerdict {
+            node: "n1".into(),
+            domain: None,
+            outcome: Outcome::Degraded,
+            reason: "r".to_owned(),
+            detectable: None,
+        };
+        let verdicts = Verdicts { nodes: vec![node], ..Verdicts::empty(Outcome::Degraded) };
+        folder.write_json(file::VERDICTS, &verdicts).expect("written");
+        let levels = Levels {
+            format: LEVELS_FORMAT.to_owned(),
+            nodes: [("n1".into(), [(PathClass::Inside, share)].into())].into(),
+        };
+        folder.write_json(file::LEVELS, &levels).expect("written");
+    }
+
+    #[test]
+    fn a_run_that_was_gone_on_with_shows_what_it_measured_since() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::create(dir.path(), "r").expect("a folder");
+        let mut latest = Latest::default();
+        let mut shown = || {
+            latest.refresh(dir.path(), 10);
+            let levels = latest.levels(dir.path(), false);
+            assert_eq!(latest.troubles, Vec::<String>::new());
+            levels[&0][&NodeName::from("n1")][&PathClass::Inside]
+        };
+        written(&folder, "partial", 0.9);
+        assert_eq!(shown(), 0.9);
+        written(&folder, "complete", 0.5);
+        assert_eq!(shown(), 0.5);
+    }
 }

@@ -175,16 +175,19 @@ pub(super) fn check(
     text: &str,
     known: &'static str,
 ) -> Result<(), RecordError> {
-    let malformed = |why: String| RecordError::Malformed { path: path.to_owned(), line, why };
-    let found: Versioned = serde_json::from_str(text)
-        .map_err(|error| malformed(format!("no {known} document: {error}")))?;
+    let malformed = |line, why| RecordError::Malformed { path: path.to_owned(), line, why };
+    let found: Versioned = serde_json::from_str(text).map_err(|error| {
+        // A document of several lines begins at `line`.
+        let at = line + error.line().saturating_sub(1);
+        malformed(at, format!("no {known} document: {error}"))
+    })?;
     let (kind, version) = split(known);
     let (found_kind, found_version) = split(&found.format);
     if found_kind == kind && version < found_version {
         return Err(RecordError::Newer { path: path.to_owned(), found: found.format, known });
     }
     if found_kind != kind || found_version.is_none() {
-        return Err(malformed(format!("format {:?}, expected {known:?}", found.format)));
+        return Err(malformed(line, format!("format {:?}, expected {known:?}", found.format)));
     }
     Ok(())
 }
@@ -316,6 +319,9 @@ mod tests {
         let other = folder(&[("run.json", "{\"format\": \"else/1\"}")]);
         let said = open(other.path()).expect_err("other").to_string();
         assert!(said.contains("expected \"fabricgate.run/1\""), "{said}");
+        let cut = folder(&[("run.json", "{\n\"format\": \"fabricgate.run/1\",\n}")]);
+        let said = open(cut.path()).expect_err("no JSON").to_string();
+        assert!(said.contains("run.json:3: no fabricgate.run/1 document"), "{said}");
         let gone = open(Path::new("/no/such/folder")).expect_err("gone");
         assert!(matches!(gone, RecordError::Io { .. }));
     }

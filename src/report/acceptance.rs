@@ -206,11 +206,10 @@ fn sheet(acceptance: &Acceptance) -> Sheet {
         ("expectations", acceptance.thresholds_digest.as_deref().map_or("-".to_owned(), text)),
         ("fabricgate", text(&acceptance.version)),
     ];
-    let detectable = acceptance
-        .nodes
-        .iter()
-        .filter_map(|node| node.detectable)
-        .fold(None, |worst, it| Some(worst.map_or(it, |worst: f64| worst.max(it))));
+    // Of one accepted node it may not be known, and then it is not known of all.
+    let accepted = acceptance.nodes.iter().filter(|node| node.accepted == Accepted::Pass);
+    let each: Option<Vec<f64>> = accepted.map(|node| node.detectable).collect();
+    let detectable = each.into_iter().flatten().reduce(f64::max);
     facts.extend(detectable.map(|it| ("smallest loss every round would have seen", percent(it))));
     for (name, versions) in &acceptance.versions {
         let name: &'static str = match name.as_str() {
@@ -516,4 +515,38 @@ pub fn junit(acceptance: &Acceptance) -> String {
 fn taken_part(acceptance: &Acceptance, node: &str) -> bool {
     let known = acceptance.nodes.iter().find(|it| it.node.as_str() == node);
     known.is_some_and(|it| it.out.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_loss_is_told_only_where_it_is_known_of_every_accepted_node() {
+        let node = |name: &str, accepted: &str, detectable: Option<f64>| {
+            let mut node = serde_json::json!({
+                "node": name, "accepted": accepted, "reason": "r", "rounds": 2, "passed": 2,
+            });
+            if let Some(detectable) = detectable {
+                node["detectable"] = detectable.into();
+            }
+            node
+        };
+        let told = |nodes: &[serde_json::Value]| -> Vec<String> {
+            let acceptance: Acceptance = serde_json::from_value(serde_json::json!({
+                "format": "fabricgate.acceptance/1", "id": "b", "created": "c", "real": true,
+                "state": "complete", "source": "s", "version": "v", "accepted": "pass",
+                "asked": {"soak_minutes": 0.0, "drift": 0.01, "seed": 1},
+                "rounds": [], "nodes": nodes,
+            }))
+            .expect("a document");
+            let facts = sheet(&acceptance).facts.into_iter();
+            facts.filter(|(what, _)| what.starts_with("smallest loss")).map(|(_, it)| it).collect()
+        };
+        let sound = [node("n1", "pass", Some(0.02)), node("n2", "pass", Some(0.03))];
+        assert_eq!(told(&sound), ["3.0 %"]);
+        let [one, _] = sound.clone();
+        assert_eq!(told(&[one.clone(), node("n2", "fail", None)]), ["2.0 %"]);
+        assert_eq!(told(&[one, node("n2", "pass", None)]), Vec::<String>::new());
+    }
 }

@@ -272,17 +272,22 @@ fn event(outcome: Outcome) -> Event {
 }
 
 fn node(verdict: &NodeVerdict, own: &[&Finding], acted: Option<&ActionPlan>) -> Item {
-    // Findings are in order of how bad they are.
-    let worst = own.iter().max_by_key(|it| it.outcome).copied();
+    // What has no number is not the worst of one outcome.
+    let ratio = |it: &Finding| it.ratio.filter(|it| it.is_finite());
+    let level = |it: &Finding| ratio(it).unwrap_or(f64::MAX);
+    let worst = own
+        .iter()
+        .copied()
+        .min_by(|a, b| b.outcome.cmp(&a.outcome).then_with(|| level(a).total_cmp(&level(b))));
     let what = worst.map_or_else(|| "not judged".to_owned(), |it| class::title(&it.class));
     let mut item = item(of_node(&verdict.node), event(verdict.outcome), &what);
     (item.node, item.domain) = (Some(verdict.node.clone()), verdict.domain.clone());
     item.how = short(worst.map_or(&verdict.reason, |it| &it.summary));
     if let Some(worst) = worst {
         item.class = Some(worst.class.clone());
+        item.ratio = ratio(worst);
         item.next = class::advice(&worst.class).map(short);
     }
-    item.ratio = own.iter().filter_map(|it| it.ratio).filter(|it| it.is_finite()).reduce(f64::min);
     item.done = acted.and_then(|plan| about(plan, &verdict.node));
     item
 }

@@ -154,9 +154,9 @@ fn findings(page: &mut Page, run: &Run) {
 
 /// The first file a finding rests on, and how many more there are.
 fn sources(finding: &Finding, source: &str) -> Option<String> {
-    let mut files: Vec<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
-    files.dedup();
-    let first = below(files.first()?, source);
+    let first = below(&finding.evidence.first()?.file, source);
+    // One file may be named for several tests, with others between.
+    let files: BTreeSet<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
     let first = plain(&first);
     Some(match files.len() - 1 {
         0 => format!("see {first}"),
@@ -374,6 +374,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_file_that_is_named_twice_is_one_file() {
+        let mut run = fixture::rack();
+        let evidence = &mut run.verdicts.findings[0].evidence;
+        evidence.push(evidence[0].clone());
+        assert_eq!(evidence.len(), 3);
+        assert!(at(&run, 120).contains("see domains/block01/read-1.txt and 1 more file\n"));
     }
 
     #[test]

@@ -213,6 +213,13 @@ impl Entries<'_> {
             }
             (Some(value), None) => Some((value, "as reported".to_owned())),
             (None, Some(efficiency)) => {
+                let unit = entry.unit.unwrap_or(Unit::GigabytesPerSecond);
+                if unit != Unit::GigabytesPerSecond {
+                    let message = format!("`efficiency` makes a level in GB/s, not in {unit}");
+                    reader.fault(span_of(section, "unit"), message).help =
+                        Some("leave `unit` out, or state a `value`".to_owned());
+                    return None;
+                }
                 let Some(links) = self.links.get(&path) else {
                     let message = format!("`efficiency` needs [link.{}]", path.as_str());
                     reader.fault(span_of(section, "efficiency"), message).help =

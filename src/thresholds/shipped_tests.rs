@@ -305,6 +305,16 @@ fn an_efficiency_without_its_link_is_a_fault() {
 }
 
 #[test]
+fn an_efficiency_in_another_unit_than_that_of_links_is_a_fault() {
+    let to = "efficiency = 0.88\nunit = \"Gb/s\"";
+    insta::assert_snapshot!(faults("efficiency = 0.88", to), @r#"
+    lab.toml:13:8: `efficiency` makes a level in GB/s, not in Gb/s
+     13 | unit = "Gb/s"
+        |        ^^^^^^ leave `unit` out, or state a `value`
+    "#);
+}
+
+#[test]
 fn a_word_that_is_no_choice_is_a_fault() {
     insta::assert_snapshot!(faults("\"third-party\"", "\"third party\""), @r#"
     lab.toml:15:14: `third party` is no confidence

@@ -177,16 +177,13 @@ fn members(ground: &Ground<'_>) -> BTreeMap<NodeName, Member> {
     let claimed = run.claims.domains.iter().flat_map(|domain| &domain.nodes);
     let judged = run.verdicts.nodes.iter().map(|verdict| &verdict.node);
     let nodes: BTreeSet<&NodeName> = claimed.chain(judged).collect();
-    let mut inside: BTreeSet<&NodeName> = BTreeSet::new();
-    let mut across: BTreeSet<&NodeName> = BTreeSet::new();
-    for cell in &run.cells {
-        let ends = [&cell.src_node, &cell.dst_node].into_iter().flatten();
-        if is_between_gpus(cell) {
-            across.extend(ends);
-        } else if cell.rail.is_none() && cell.value.is_some() && cell.src_node == cell.dst_node {
-            inside.extend(ends);
-        }
-    }
+    let inside = &ground.inside;
+    let across: BTreeSet<&NodeName> = run
+        .cells
+        .iter()
+        .filter(|cell| is_between_gpus(cell))
+        .flat_map(|cell| [&cell.src_node, &cell.dst_node].into_iter().flatten())
+        .collect();
     let uuids = uuids(source);
     let mut members = BTreeMap::new();
     for node in nodes {

@@ -33,7 +33,7 @@ pub(super) struct Ground<'s> {
     pub(super) own: BTreeMap<&'s NodeName, Vec<&'s Recording>>,
     /// What was measured over rails, by either end.
     pub(super) over: BTreeMap<&'s NodeName, Vec<&'s Cell>>,
-    /// Nodes inside which a copy between GPUs gave a number.
+    /// Nodes inside which something gave a number: their own links were measured.
     pub(super) inside: BTreeSet<&'s NodeName>,
     /// Who was measured to reach whom.
     pub(super) said: Said,

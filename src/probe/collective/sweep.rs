@@ -218,8 +218,12 @@ fn meet(
 
 fn missing(absent: &Absent, ranks: usize) -> ProbeProblem {
     let gpu = absent.gpu.map_or(String::new(), |gpu| format!(", GPU {gpu},"));
+    let others = match ranks {
+        1 => "the other rank".to_owned(),
+        several => format!("the {several} others"),
+    };
     let detail = clean(&format!(
-        "{}{gpu} takes no part: {}; the {ranks} others measured without it",
+        "{}{gpu} takes no part: {}; {others} measured without it",
         absent.node, absent.why
     ));
     let mut problem = ProbeProblem::new(ProblemKind::Error, "rank-missing", detail);

@@ -52,7 +52,7 @@ pub struct Rebuilt {
     pub same: usize,
     /// Runs that nothing was judged of.
     pub unjudged: usize,
-    /// Runs that are in it and whose folders are gone: kept as they were.
+    /// Runs that are in it and whose folders are gone or cannot be read: kept as they were.
     pub kept: usize,
     /// Folders that could not be read, and why.
     pub unreadable: Vec<(PathBuf, String)>,
@@ -94,9 +94,21 @@ impl History {
     /// Adds the runs of a folder that are not in it yet, or changed since.
     pub fn catch_up(&mut self, runs: &Path) -> Result<Rebuilt, HistoryError> {
         let mut rebuilt = Rebuilt::default();
+        let mut taken: BTreeSet<String> = BTreeSet::new();
         for folder in stored::runs_in(runs)? {
-            let added =
-                stored::open(&folder).map_err(HistoryError::from).and_then(|s| self.add(&s));
+            let added = stored::open(&folder).map_err(HistoryError::from).and_then(|stored| {
+                let run = &stored.record.info.id;
+                // A second folder of the same run, a copy: else each would replace the
+                // other whenever somebody looks.
+                if taken.contains(run) {
+                    return Ok(Added::Same);
+                }
+                let added = self.add(&stored)?;
+                if added != Added::Unjudged {
+                    taken.insert(run.clone());
+                }
+                Ok(added)
+            });
             match added {
                 Ok(Added::New | Added::Changed) => rebuilt.added += 1,
                 Ok(Added::Same) => rebuilt.same += 1,
@@ -124,6 +136,7 @@ impl History {
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(wrong)?;
         let mut seen: BTreeSet<String> = BTreeSet::new();
+        let mut taken: BTreeSet<String> = BTreeSet::new();
         for folder in folders {
             let read = stored::open(&folder).map_err(HistoryError::from).and_then(|stored| {
                 let signature = signature(&folder);
@@ -138,7 +151,9 @@ impl History {
                 Err(other) => return Err(other),
             };
             let was = in_it(&transaction, &run).map_err(wrong)?;
-            let is_new = seen.insert(run);
+            // Of two folders of a run one may be a copy that was made before its end.
+            let is_new = kept.is_none() || taken.insert(run.clone());
+            seen.insert(run);
             match (kept, was) {
                 (None, _) => rebuilt.unjudged += 1,
                 (_, Some((_, _, true))) => rebuilt.same += 1,

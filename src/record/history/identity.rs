@@ -83,11 +83,21 @@ pub fn identities(
             if index.parse::<u32>().is_err() {
                 continue;
             }
-            is.insert(format!("GPU {index} UUID"), (*uuid).to_owned());
-            is.insert(format!("GPU {index} VBIOS"), (*vbios).to_owned());
+            for (name, value) in [("UUID", uuid), ("VBIOS", vbios)] {
+                if is_told(value) {
+                    is.insert(format!("GPU {index} {name}"), (*value).to_owned());
+                }
+            }
         }
     }
     all
+}
+
+/// Whether a UUID or a version is one: where a GPU does not answer, nvidia-smi puts
+/// `[N/A]`, `[Unknown Error]` or `ERR!` in its place, and another GPU it is not.
+fn is_told(value: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
+    !value.is_empty() && value.chars().all(fits)
 }
 
 /// A PCI address as domain, bus and device, which tools write with other widths.
@@ -135,4 +145,29 @@ pub fn differences(before: &Identity, after: &Identity) -> Vec<(String, String, 
     both.filter(|(_, was, is)| was != is)
         .map(|(name, was, is)| (name.clone(), was.clone(), is.clone()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::worker::Environment;
+    use crate::model::worker::MACHINE_FORMAT;
+
+    #[test]
+    fn what_a_tool_prints_instead_of_a_value_is_no_other_gpu_and_no_other_firmware() {
+        let of = |uuid: &str, vbios: &str| {
+            let line = format!("0, {uuid}, 1980 MHz, 2619 MHz, 31, 118.2 W, {vbios}");
+            let environment = Environment { gpus: vec![line], ..Environment::default() };
+            let format = MACHINE_FORMAT.to_owned();
+            let machine = Machine { format, node: "n1".into(), environment };
+            identities(&Claims::default(), &[machine], &[]).remove(&NodeName::from("n1"))
+        };
+        let before = of("GPU-a", "96.00.74.00.01").expect("one");
+        assert_eq!(before.len(), 2);
+        for nothing in ["[N/A]", "[Unknown Error]", "[GPU requires reset]", "ERR!", "N/A", ""] {
+            let after = of(nothing, nothing).expect("one");
+            assert_eq!(differences(&before, &after), [], "{nothing}");
+        }
+        assert_eq!(differences(&before, &of("GPU-b", "96.00.74.00.01").expect("one")).len(), 1);
+    }
 }

@@ -17,6 +17,7 @@ mod standing;
 mod tests;
 use std::fs::File;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rusqlite::Connection;
 
@@ -41,6 +42,8 @@ pub struct History {
     connection: Connection,
     /// The older version that it had until it was opened.
     was: Option<i64>,
+    /// How long it waits for others.
+    patience: Duration,
     /// Held by the one who writes, until it is closed.
     _lock: Option<File>,
 }
@@ -144,6 +147,6 @@ impl History {
 
     /// What an error of the database means for this file.
     fn error(&self, source: rusqlite::Error) -> HistoryError {
-        open::meaning(&self.path, source)
+        open::after(self.patience, open::meaning(&self.path, source))
     }
 }

@@ -67,7 +67,7 @@ impl History {
             }
         }
         let was = Some(found).filter(|found| (1..schema::VERSION).contains(found));
-        Ok(Self { path: path.to_owned(), connection, was, _lock: Some(lock) })
+        Ok(Self { path: path.to_owned(), connection, was, patience: PATIENCE, _lock: Some(lock) })
     }
 
     /// Opens one that is there, to be read only: also one of an older version, whose
@@ -78,7 +78,7 @@ impl History {
 
     /// The same, for somebody who waits no longer than this for a writer.
     pub fn open_read_only_within(path: &Path, patience: Duration) -> Result<Self, HistoryError> {
-        if !path.exists() {
+        if !path.try_exists().map_err(|source| io(path, source))? {
             return Err(HistoryError::Missing { path: path.to_owned() });
         }
         regular(path)?;
@@ -94,16 +94,17 @@ impl History {
             if version(&connection, path)? == 0 {
                 return Err(HistoryError::Missing { path: path.to_owned() });
             }
-            Ok(Self { path: path.to_owned(), connection, was: None, _lock: None })
+            Ok(Self { path: path.to_owned(), connection, was: None, patience, _lock: None })
         };
-        match read(false) {
+        let opened = match read(false) {
             // A folder that cannot be written holds no shared memory for the log.
             // Without a log there is nothing but the file to read.
             Err(HistoryError::Database { .. } | HistoryError::Full { .. }) if !has_log(path) => {
                 read(true)
             }
             other => other,
-        }
+        };
+        opened.map_err(|error| after(patience, error))
     }
 }
 
@@ -266,7 +267,15 @@ pub(super) fn io(path: &Path, source: std::io::Error) -> HistoryError {
     }
 }
 
-/// What an error of the database means to whoever has the file.
+/// The same error, said to somebody who waited so long.
+pub(super) fn after(patience: Duration, error: HistoryError) -> HistoryError {
+    match error {
+        HistoryError::Busy { path, .. } => HistoryError::Busy { path, seconds: patience.as_secs() },
+        other => other,
+    }
+}
+
+/// What an error of the database means to whoever has the file, and waited [`PATIENCE`].
 pub(super) fn meaning(path: &Path, source: rusqlite::Error) -> HistoryError {
     let path = path.to_owned();
     match source.sqlite_error_code() {

@@ -212,8 +212,8 @@ impl History {
     /// What is usual and where a series left it is `judge::drift`'s to say, from
     /// [`History::whole_since`] on.
     pub fn trends(&self, selection: &Selection) -> Result<Vec<Trend>, HistoryError> {
-        let mut trends: Vec<Trend> =
-            self.trends_by_id(selection)?.into_iter().map(|(_, trend)| trend).collect();
+        let mut trends: Vec<Trend> = Vec::new();
+        self.each(selection, |_, trend| trends.push(trend))?;
         if selection.has_kind(PartKind::Link) {
             let meanwhile = self.meanwhile()?;
             let mut paths = self.paths(selection)?;
@@ -224,18 +224,8 @@ impl History {
         Ok(trends)
     }
 
-    /// The same of all that are no paths, with the numbers of their series.
-    pub(super) fn trends_by_id(
-        &self,
-        selection: &Selection,
-    ) -> Result<Vec<(i64, Trend)>, HistoryError> {
-        let mut trends = Vec::new();
-        self.each(selection, |id, trend| trends.push((id, trend)))?;
-        Ok(trends)
-    }
-
-    /// The same, one after the other: all series of a large fleet at once are
-    /// more than a login node has room for.
+    /// The same of all that are no paths, with the numbers of their series, one after the
+    /// other: all series of a large fleet at once are more than a login node has room for.
     pub(super) fn each(
         &self,
         selection: &Selection,

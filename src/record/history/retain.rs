@@ -16,8 +16,8 @@ use super::open::meaning;
 use crate::judge::drift;
 use crate::judge::robust;
 use crate::model::moment::DAY_S;
+use crate::model::trend::Alarm;
 use crate::model::trend::PartKind;
-use crate::model::trend::Trend;
 
 /// Days of a week.
 const WEEK: i64 = 7;
@@ -66,6 +66,13 @@ impl Bucket {
         (self.run, self.at) = (point.run.clone(), point.at.clone());
         self.at_unix = point.at_unix;
     }
+}
+
+/// An alarm of a point that is about to be thinned.
+struct OldAlarm {
+    series: i64,
+    at_unix: i64,
+    alarm: Alarm,
 }
 
 struct OldPoint {
@@ -122,44 +129,41 @@ impl History {
     }
 
     /// The alarms that points say which are about to be thinned.
-    fn alarms_before(&self, horizon: i64) -> Result<Vec<(i64, Trend)>, HistoryError> {
+    fn alarms_before(&self, horizon: i64) -> Result<Vec<OldAlarm>, HistoryError> {
         let since = self.whole_since()?;
         let kinds = [PartKind::Gpu, PartKind::Node, PartKind::Rail, PartKind::Domain];
         let mut kept = Vec::new();
-        for (id, mut trend) in self.trends_by_id(&Selection::of(kinds))? {
+        self.each(&Selection::of(kinds), |series, mut trend| {
             drift::assess_since(&mut trend, since);
             let times: BTreeMap<&str, i64> =
                 trend.points.iter().map(|point| (point.run.as_str(), point.at_unix)).collect();
-            let mut alarms = std::mem::take(&mut trend.alarms);
-            alarms.retain(|alarm| times.get(alarm.run.as_str()).is_some_and(|at| *at < horizon));
-            trend.alarms = alarms;
-            if !trend.alarms.is_empty() {
-                kept.push((id, trend));
+            for alarm in trend.alarms {
+                let at_unix = times.get(alarm.run.as_str()).copied();
+                if let Some(at_unix) = at_unix.filter(|at| *at < horizon) {
+                    kept.push(OldAlarm { series, at_unix, alarm });
+                }
             }
-        }
+        })?;
         Ok(kept)
     }
 }
 
-fn keep_alarms(transaction: &Transaction<'_>, alarms: &[(i64, Trend)]) -> rusqlite::Result<()> {
+fn keep_alarms(transaction: &Transaction<'_>, alarms: &[OldAlarm]) -> rusqlite::Result<()> {
     let mut put = transaction.prepare(
         "INSERT INTO alarms (series, chart, run, at, at_unix, since, shift, statistic)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING",
     )?;
-    for (series, trend) in alarms {
-        for alarm in &trend.alarms {
-            let at = trend.points.iter().find(|point| point.run == alarm.run);
-            put.execute(params![
-                series,
-                alarm.chart,
-                alarm.run,
-                alarm.at,
-                at.map_or(0, |point| point.at_unix),
-                alarm.since,
-                alarm.shift,
-                alarm.statistic,
-            ])?;
-        }
+    for OldAlarm { series, at_unix, alarm } in alarms {
+        put.execute(params![
+            series,
+            alarm.chart,
+            alarm.run,
+            alarm.at,
+            at_unix,
+            alarm.since,
+            alarm.shift,
+            alarm.statistic,
+        ])?;
     }
     Ok(())
 }
@@ -227,7 +231,8 @@ fn put(transaction: &Transaction<'_>, points: &[OldPoint], days: i64) -> rusqlit
     let mut put = transaction.prepare(
         "INSERT INTO thinned (series, from_unix, days, median, least, count, guilty, run, at, at_unix)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
-         ON CONFLICT DO UPDATE SET least = min(least, excluded.least), count = count + excluded.count",
+         ON CONFLICT DO UPDATE SET least = min(least, excluded.least),
+             count = count + excluded.count, guilty = guilty + excluded.guilty",
     )?;
     let count = buckets.len();
     for ((series, from), mut bucket) in buckets {

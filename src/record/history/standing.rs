@@ -109,7 +109,8 @@ impl Alarms {
 
     /// Reads them, where runs were added since. One that does not exist yet has none.
     pub fn refresh(&mut self, file: &Path) {
-        if !file.exists() {
+        // One that cannot be reached is none that is gone: its alarms are not over.
+        if let Ok(false) = file.try_exists() {
             *self = Self::default();
             return;
         }

@@ -27,6 +27,7 @@ use crate::record::folder::Folder;
 use crate::record::stored;
 
 mod standing;
+mod thinned;
 mod upgrade;
 
 const NODES: [&str; 2] = ["n1", "n2"];
@@ -255,6 +256,31 @@ fn what_cannot_be_read_keeps_nothing_else_out() {
 }
 
 #[test]
+fn a_copy_of_a_run_folder_is_no_other_run_and_takes_nobodys_place() {
+    let copied = |folder: &Path, to: &str| {
+        let to = folder.with_file_name(to);
+        fs::create_dir(&to).expect("made");
+        let files = fs::read_dir(folder).expect("listed").map(|it| it.expect("an entry").path());
+        for from in files.filter(|it| it.is_file()) {
+            fs::copy(&from, to.join(from.file_name().expect("a name"))).expect("copied");
+        }
+        to
+    };
+    let site = Site::new();
+    let folder = site.put(&made(0, 750.0));
+    copied(&folder, "run-0000.copy");
+    let early = copied(&folder, "a-copy-made-too-early");
+    fs::remove_file(early.join(file::VERDICTS)).expect("removed");
+    let mut history = site.history();
+    let counts = |it: &Rebuilt| (it.added, it.same, it.unjudged, it.kept);
+    assert_eq!(counts(&history.catch_up(&site.runs()).expect("read")), (1, 1, 1, 0));
+    assert_eq!(counts(&history.catch_up(&site.runs()).expect("read")), (0, 2, 1, 0));
+    let mut anew = History::open(&site.file("anew.sqlite")).expect("opens");
+    assert_eq!(counts(&anew.rebuild(&site.runs()).expect("read")), (1, 1, 1, 0));
+    assert_eq!(everything(&anew), everything(&history));
+}
+
+#[test]
 fn changes_stand_beside_the_run_that_first_shows_them() {
     let site = Site::new();
     site.put(&made(0, 750.0));
@@ -331,46 +357,6 @@ fn a_newer_a_foreign_and_a_damaged_file_are_told_apart() {
 }
 
 #[test]
-fn old_points_are_thinned_and_what_they_said_stays() {
-    let site = Site::new();
-    // Two a day for 60 days; from day 30 on a twentieth less.
-    for half in 0..120i64 {
-        let level = if half < 60 { 750.0 } else { 710.0 };
-        let run = Made { id: format!("run-{half:04}"), ..made(half / 2, level) };
-        site.put(&run);
-    }
-    let mut history = site.history();
-    history.catch_up(&site.runs()).expect("read");
-    let assessed = |history: &History| {
-        let whole = history.whole_since().expect("read");
-        let mut trends = history.trends(&Selection::of([PartKind::Node])).expect("read");
-        for trend in &mut trends {
-            crate::judge::drift::assess_since(trend, whole);
-        }
-        trends
-    };
-    let before = assessed(&history);
-    let rung = |trends: &[crate::model::trend::Trend]| -> Vec<String> {
-        trends[0].alarms.iter().map(|alarm| alarm.run.clone()).collect()
-    };
-    assert_eq!(rung(&before), ["run-0060"]);
-    let now_unix = 1_760_000_000 + 70 * 86_400;
-    let retention = Retention { now_unix, keep_days: 20, thin_after_days: 50 };
-    let thinned = history.compact(&retention).expect("thinned");
-    assert!(thinned.runs > 60 && thinned.after < thinned.before / 2, "{thinned:?}");
-    let after = assessed(&history);
-    assert_eq!(rung(&after), rung(&before));
-    assert!(after[0].points.len() < before[0].points.len());
-    assert_eq!(after[0].points.last(), before[0].points.last());
-    assert_eq!(history.runs().expect("read").len(), 120, "runs, nodes and findings stay");
-    // Again, and from the folders: what is thinned stays so.
-    let text = everything(&history);
-    assert_eq!(history.compact(&retention).expect("again").before, 0);
-    history.rebuild(&site.runs()).expect("read");
-    assert_eq!(everything(&history), text);
-}
-
-#[test]
 fn readers_read_while_one_writes_and_a_second_writer_waits() {
     let site = Site::new();
     site.put(&made(0, 750.0));
@@ -384,7 +370,7 @@ fn readers_read_while_one_writes_and_a_second_writer_waits() {
         let mut second = History::open(&other).expect("waits until it may");
         second.catch_up(&runs).expect("read")
     });
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(200));
     site.put(&made(1, 750.0));
     first.catch_up(&site.runs()).expect("read");
     drop(first);
@@ -443,7 +429,7 @@ fn a_year_of_a_rack_is_measured() {
     let site = Site::new();
     let mut history = site.history();
     let began = std::time::Instant::now();
-    let mut adding = std::time::Duration::ZERO;
+    let mut adding = Duration::ZERO;
     for day in 0..365 {
         let folder = site.put(&made(day, 750.0));
         Folder::at(&folder).write_lines(file::CELLS, rack(day)).expect("written");

@@ -6,6 +6,8 @@
 //! nothing of nodes that were never measured with this one is packed.
 
 mod csv_files;
+#[cfg(test)]
+mod fixture;
 mod near;
 mod partners;
 mod plots;

@@ -67,8 +67,8 @@ pub(super) fn plots(case: &Case, sides: &Sides) -> Result<Plots, ReportError> {
         low.then(pairs).then(b.2.cmp(&a.2)).then(a.0.testcase.cmp(&b.0.testcase))
     });
     let mut plots = Plots::default();
-    for (grid, low, _) in order.into_iter().take(FIGURES) {
-        let number = plots.captions.len() / 2 + 1;
+    // A matrix without a chart has its number as well.
+    for (number, (grid, low, _)) in (1..).zip(order.into_iter().take(FIGURES)) {
         let test = file_word(&grid.testcase);
         let grid_drawn = legible(grid);
         let marked = marks(&grid_drawn, sides, node);
@@ -273,4 +273,30 @@ fn draw(area: &Area<'_>, grid: &Grid, node: &NodeName, bars: &[Bar]) -> Drawn {
     );
     area.draw(&Text::new(legend, (8, bottom + 20), text(TEXT, HPos::Left)))?;
     Ok(area.present()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fixture;
+
+    #[test]
+    fn every_matrix_has_a_number_of_its_own_also_where_it_has_no_chart() {
+        let mut run = fixture::rack();
+        let node = NodeName::from("node0012");
+        // Nothing was read of this node: there is nothing to chart.
+        for cell in &mut run.cells {
+            if [&cell.src_node, &cell.dst_node].into_iter().flatten().any(|it| *it == node) {
+                (cell.value, cell.ratio) = (None, None);
+            }
+        }
+        let case = super::super::fixture::case(run, "node0012");
+        let drawn = plots(&case, &Sides::of(&case)).expect("drawn");
+        let numbers: Vec<Option<&str>> = drawn
+            .files
+            .iter()
+            .map(|(name, _)| name.strip_prefix("plots/")?.split_once('-').map(|it| it.0))
+            .collect();
+        assert_eq!(numbers, [Some("1"), Some("2")], "{:?}", drawn.captions);
+    }
 }

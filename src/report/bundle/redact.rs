@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::Case;
 use super::nodes;
 use crate::model::id::NodeName;
+use crate::model::recording::Recording;
 
 /// What is left in, for whoever reads a bundle before it is sent.
 pub const NOT_CAUGHT: &str = "Replaced were the names of other nodes that the run knows, addresses, MAC \
@@ -40,6 +41,8 @@ pub(super) struct Veil {
     own: BTreeSet<String>,
     /// Addresses and the like, numbered as they are met.
     met: RefCell<BTreeMap<String, String>>,
+    /// Names of nodes that are left in, because documents say the same word.
+    left: Vec<String>,
 }
 
 impl Veil {
@@ -88,19 +91,59 @@ impl Veil {
             own.extend(it.parsed.facts.fabric.iter().filter_map(|gpu| gpu.uuid.clone()));
             own.extend(it.parsed.facts.devices.iter().filter_map(|gpu| gpu.uuid.clone()));
         }
-        Self { names, node: own_name, stems, own, met: RefCell::default() }
+        let (met, left) = (RefCell::default(), Vec::new());
+        let mut veil = Self { names, node: own_name, stems, own, met, left };
+        veil.leave_words(case);
+        veil
+    }
+
+    /// Leaves the name of a node that is what a document calls one of its kinds (`gpu`,
+    /// `pass`): with a stand-in there, it could not be read. No such word has a digit.
+    fn leave_words(&mut self, case: &Case) {
+        let is_word = |name: &&String| !name.bytes().any(|byte| byte.is_ascii_digit());
+        let words: Vec<String> = self.names.keys().filter(is_word).cloned().collect();
+        if !words.is_empty() && !self.fits(case) {
+            let all = std::mem::take(&mut self.names);
+            for word in words {
+                let one = all.get_key_value(&word).map(|(from, to)| (from.clone(), to.clone()));
+                self.names = one.into_iter().collect();
+                if !self.fits(case) {
+                    self.left.push(word);
+                }
+            }
+            self.names = all;
+            self.names.retain(|name, _| !self.left.contains(name));
+        }
+        // What was met now is met again, in the order of what is shown.
+        self.met = RefCell::default();
+    }
+
+    /// Whether everything in a case can be shown with these stand-ins.
+    fn fits(&self, case: &Case) -> bool {
+        let run = &case.run;
+        let of = |it: &Recording| {
+            self.try_value(&it.nodes).is_some() && self.try_value(&it.scope).is_some()
+        };
+        self.try_value(&run.info).is_some()
+            && self.try_value(&run.claims).is_some()
+            && self.try_value(&run.verdicts).is_some()
+            && case.trends.iter().all(|it| self.try_value(it).is_some())
+            && case.results.iter().all(|it| self.try_value(it).is_some())
+            && case.facts.iter().all(|it| self.try_value(it).is_some())
+            && case.recordings.iter().all(of)
     }
 
     /// Everything in a case that is shown, with stand-ins.
     pub(super) fn case(&self, case: &mut Case) {
         case.run.info = self.value(&case.run.info);
         case.run.claims = self.value(&case.run.claims);
+        // The only keys that are names; others are fields, whatever a node is called.
+        let said = std::mem::take(&mut case.run.claims.nodes).into_iter();
+        case.run.claims.nodes = said.map(|(node, it)| (self.node(node), it)).collect();
         case.run.verdicts = self.value(&case.run.verdicts);
         for cell in &mut case.run.cells {
             for node in [&mut cell.src_node, &mut cell.dst_node].into_iter().flatten() {
-                if let Some(to) = self.names.get(node.as_str()) {
-                    *node = NodeName::from(to.as_str());
-                }
+                *node = self.node(node.clone());
             }
         }
         case.machines.retain(|it| it.node == case.node);
@@ -118,26 +161,32 @@ impl Veil {
         }
         case.facts = case.facts.as_ref().map(|it| self.value(it));
         case.missing = case.missing.iter().map(|it| self.text(it)).collect();
+        case.missing.extend(self.left.iter().map(|name| {
+            format!("the name of the node {name} is left in: it is a word of these documents")
+        }));
+    }
+
+    fn node(&self, node: NodeName) -> NodeName {
+        self.names.get(node.as_str()).map_or(node, |to| NodeName::from(to.as_str()))
     }
 
     /// A value, all texts in it replaced.
     fn value<T: Serialize + DeserializeOwned>(&self, value: &T) -> T {
+        self.try_value(value).expect("only texts have changed, and none of a closed list")
+    }
+
+    /// The same; nothing where it could not be read again.
+    fn try_value<T: Serialize + DeserializeOwned>(&self, value: &T) -> Option<T> {
         let mut json = serde_json::to_value(value).expect("values of the model are plain data");
         self.walk(&mut json);
-        serde_json::from_value(json).expect("only texts have changed, and none of a closed list")
+        serde_json::from_value(json).ok()
     }
 
     fn walk(&self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.text(text),
             Value::Array(items) => items.iter_mut().for_each(|it| self.walk(it)),
-            Value::Object(fields) => {
-                let old = std::mem::take(fields);
-                for (key, mut value) in old {
-                    self.walk(&mut value);
-                    fields.insert(self.names.get(&key).cloned().unwrap_or(key), value);
-                }
-            }
+            Value::Object(fields) => fields.values_mut().for_each(|it| self.walk(it)),
             _ => {}
         }
     }
@@ -265,6 +314,8 @@ fn is_address(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::said::NodeSaid;
+    use crate::report::fixture;
 
     fn veil() -> Veil {
         let names = [("node0002", "partner-1"), ("10.7.0.12", "partner-2")];
@@ -274,7 +325,29 @@ mod tests {
             stems: ["node".to_owned()].into(),
             own: ["GPU-11111111-1111-1111-1111-111111111111".to_owned()].into(),
             met: RefCell::default(),
+            left: Vec::new(),
         }
+    }
+
+    #[test]
+    fn nodes_that_are_called_as_parts_of_documents_break_none() {
+        let mut run = fixture::rack();
+        let names = ["gpu", "locus", "pass", "somebody"].map(NodeName::from);
+        run.claims.domains[0].nodes.extend(names);
+        run.claims.nodes.insert("somebody".into(), NodeSaid::default());
+        run.verdicts.findings[0].summary = "slow with gpu, locus and somebody".to_owned();
+        let before = run.verdicts.findings[0].locus.clone();
+        let mut case = super::super::fixture::case(run, "node0007");
+        let veil = Veil::of(&case);
+        assert_eq!(veil.left, ["gpu", "pass"], "kinds and outcomes");
+        veil.case(&mut case);
+        let finding = &case.run.verdicts.findings[0];
+        assert_eq!(finding.locus, before);
+        assert!(finding.summary.starts_with("slow with gpu, partner-"), "{}", finding.summary);
+        assert!(!finding.summary.contains("somebody"), "{}", finding.summary);
+        let keys: Vec<&str> = case.run.claims.nodes.keys().map(NodeName::as_str).collect();
+        assert!(keys.iter().any(|it| it.starts_with("partner-")) && !keys.contains(&"somebody"));
+        assert!(case.missing.iter().any(|it| it.contains("the node gpu is left in")));
     }
 
     #[test]

@@ -65,9 +65,12 @@ impl Serials {
 
     /// What all GPUs say alike, or all different answers.
     pub(super) fn common(&self, each: impl Fn(&Gpu) -> Option<&String>) -> Option<String> {
-        let mut said: Vec<&String> = self.gpus.iter().filter_map(each).collect();
-        said.dedup();
-        let said: Vec<&str> = said.into_iter().map(String::as_str).collect();
+        let mut said: Vec<&str> = Vec::new();
+        for answer in self.gpus.iter().filter_map(each) {
+            if !said.contains(&answer.as_str()) {
+                said.push(answer);
+            }
+        }
         (!said.is_empty()).then(|| said.join(", "))
     }
 }
@@ -331,4 +334,19 @@ pub(super) fn csv(serials: &Serials) -> Vec<u8> {
         row("NIC", "all", None);
     }
     csv_files::table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_answer_is_told_once_whichever_gpus_give_it() {
+        let gpu =
+            |index, vbios: &str| Gpu { index, vbios: Some(vbios.to_owned()), ..Gpu::default() };
+        let gpus = vec![gpu(0, "96.1"), gpu(1, "96.2"), gpu(2, "96.1"), Gpu::default()];
+        let serials = Serials { gpus, ..Serials::default() };
+        assert_eq!(serials.common(|gpu| gpu.vbios.as_ref()).as_deref(), Some("96.1, 96.2"));
+        assert_eq!(serials.common(|gpu| gpu.slot.as_ref()), None);
+    }
 }

@@ -51,6 +51,7 @@ pub(super) struct FigureText {
     pub(super) notes: Vec<String>,
     /// What is outlined: where it is told, and its name.
     pub(super) blamed: Vec<(String, String)>,
+    pub(super) blamed_more: usize,
     pub(super) wide: bool,
 }
 
@@ -206,6 +207,7 @@ impl Draw<'_> {
         let before = self.earlier.spots(grid);
         let mut blamed: Vec<(String, String)> =
             outlines.iter().map(|o| (o.at.clone(), o.name.clone())).collect();
+        let blamed_more = blamed.len().saturating_sub(NAMED);
         blamed.truncate(NAMED);
         let text = FigureText {
             svg: Value::from_safe_string(drawn.svg),
@@ -214,6 +216,7 @@ impl Draw<'_> {
             caption,
             notes: notes(grid),
             blamed,
+            blamed_more,
             wide: drawn.wide,
         };
         let unit = Some(grid.unit);

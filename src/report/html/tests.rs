@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::model::id::NodeName;
+use crate::model::verdict::Finding;
 use crate::report::fixture;
 
 fn html(run: &Run) -> String {
@@ -54,6 +55,23 @@ fn the_words_of_two_nodes_with_a_waived_test() {
 #[test]
 fn the_words_of_nothing() {
     insta::assert_snapshot!("empty", skeleton(&html(&fixture::empty())));
+}
+
+#[test]
+fn findings_that_a_figure_does_not_name_are_counted() {
+    let mut run = fixture::rack();
+    let named = |run: &Run| {
+        let words = skeleton(&html(run));
+        let line = words.lines().find(|line| line.starts_with("Outlined: "));
+        line.expect("a part is outlined").to_owned()
+    };
+    assert!(!named(&run).contains("more"));
+    let first = run.verdicts.findings[0].clone();
+    for n in 0..9 {
+        run.verdicts.findings.insert(1, Finding { id: format!("f{n}"), ..first.clone() });
+    }
+    let line = named(&run);
+    assert!(line.matches(';').count() == 7 && line.ends_with(" and 2 more"), "{line}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! own, and the words that the others share.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,6 +16,7 @@ use crate::inventory::hostlist;
 use crate::model::id::NodeName;
 use crate::report::plain::clip;
 use crate::report::plain::counted;
+use crate::report::plain::listed;
 use crate::report::plain::plain;
 
 /// The format of a message.
@@ -25,6 +27,9 @@ pub(super) const GROUPS: usize = 12;
 
 /// Longest list of nodes in a sentence.
 const NODES: usize = 160;
+
+/// Domains that a sentence names.
+const DOMAINS: usize = 8;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -188,15 +193,17 @@ fn group<'a>(event: Event, what: &str, done: Option<&'a str>, items: &[&'a Item]
     Group { event, head: format!("{}{what}", place(items)), how, done, next }
 }
 
-/// Which nodes, or which domain, with a colon behind it; nothing where neither.
+/// Which nodes, or which domains, with a colon behind it; nothing where neither.
 fn place(items: &[&Item]) -> String {
     let nodes: Vec<&NodeName> = items.iter().filter_map(|it| it.node.as_ref()).collect();
-    let domain = items.iter().find_map(|it| it.domain.as_ref());
     let nodes = clip(&plain(&hostlist::fold(nodes.iter().map(|it| it.as_str()))), NODES);
-    match (nodes.is_empty(), domain) {
-        (false, Some(domain)) => format!("{nodes} ({}): ", plain(domain.as_str())),
-        (false, None) => format!("{nodes}: "),
-        (true, Some(domain)) => format!("{}: ", plain(domain.as_str())),
-        (true, None) => String::new(),
+    let domains: BTreeSet<&str> =
+        items.iter().filter_map(|it| it.domain.as_ref()).map(|it| it.as_str()).collect();
+    let domains = listed(&Vec::from_iter(domains), DOMAINS);
+    match (nodes.is_empty(), domains.is_empty()) {
+        (false, false) => format!("{nodes} ({domains}): "),
+        (false, true) => format!("{nodes}: "),
+        (true, false) => format!("{domains}: "),
+        (true, true) => String::new(),
     }
 }

@@ -102,7 +102,11 @@ impl Memory {
                 continue;
             }
             match self.told.get(&item.key) {
-                Some(known) if !is_news(known, item) => news.standing.push(item.clone()),
+                Some(known) if !is_news(known, item) => {
+                    // A node that could not be judged again stays what it was.
+                    let stands = if known.event == item.event { item } else { known };
+                    news.standing.push(stands.clone());
+                }
                 Some(known) => {
                     if known.event != item.event {
                         news.replaced.push(known.clone());
@@ -146,7 +150,9 @@ impl Memory {
         self.sent.push(now);
         self.kept.clear();
         self.withheld = 0;
-        for item in news.fresh.iter().chain(&news.standing).filter(|it| it.event.stands()) {
+        // What stands was told before. Were it kept as it is now, a slow decline would be
+        // measured from its last small step, and be no news for ever.
+        for item in news.fresh.iter().filter(|it| it.event.stands()) {
             self.told.insert(item.key.clone(), item.clone());
         }
         for item in &news.over {

@@ -31,12 +31,18 @@ pub fn payload(notice: &Notice) -> Value {
     }
     let over = groups(&notice.over);
     if !over.is_empty() {
-        let heads: Vec<String> =
+        let mut heads: Vec<String> =
             over.iter().take(GROUPS).map(|group| escaped(&group.head)).collect();
+        if GROUPS < over.len() {
+            heads.push(format!("and {} more", over.len() - GROUPS));
+        }
         blocks.push(section(&format!("*over:* {}", heads.join("; "))));
     }
     if notice.withheld != 0 {
-        let text = format!("{} messages before this one were held back", notice.withheld);
+        let text = match notice.withheld {
+            1 => "1 message before this one was held back".to_owned(),
+            more => format!("{more} messages before this one were held back"),
+        };
         blocks.push(section(&text));
     }
     let mut context = vec![format!("at {}", escaped(&notice.at))];

@@ -84,6 +84,64 @@ fn a_slow_decline_is_told_though_each_step_is_small() {
 }
 
 #[test]
+fn a_slow_decline_is_told_though_something_else_is_told_each_time() {
+    let mut memory = Memory::default();
+    let mut told = 0;
+    for step in 0..20 {
+        let ratio = 0.95 - 0.01 * f64::from(step);
+        let drained = item(format!("action/r{step}/n2/drained"), Event::Action, "drained");
+        let news = memory.news(&occasion(vec![degraded("n1", ratio), drained], &[]), &all());
+        told += news.fresh.iter().filter(|it| it.key == "node/n1").count();
+        memory.arrived(&news, 0);
+    }
+    assert!((3..=5).contains(&told), "{told}");
+}
+
+#[test]
+fn a_node_that_could_not_be_judged_again_stays_what_it_was_known_to_be() {
+    let mut memory = Memory::default();
+    let drained = |run: &str| item(format!("action/{run}/n2/drained"), Event::Action, "drained");
+    let mut hear = |items: Vec<Item>| {
+        let news = memory.news(&occasion(items, &[]), &all());
+        memory.arrived(&news, 0);
+        news
+    };
+    hear(vec![degraded("n1", 0.9)]);
+    let unknown = Item { event: Event::Unknown, ..degraded("n1", 0.9) };
+    let news = hear(vec![unknown, drained("r2")]);
+    assert_eq!(news.standing, [degraded("n1", 0.9)], "an alert of it goes on");
+    let news = hear(vec![degraded("n1", 0.9), drained("r3")]);
+    assert_eq!(news.fresh, [drained("r3")], "it was told before");
+}
+
+#[test]
+fn a_node_is_told_by_the_worst_of_its_findings() {
+    let mut run = fixture::rack();
+    let first = run.verdicts.findings[0].clone();
+    let node = first.locus.node.clone().expect("a node's");
+    let with = |gpu: u32, ratio: Option<f64>, outcome: Outcome| {
+        let mut finding = first.clone();
+        finding.id = format!("f{gpu}");
+        finding.locus.gpu = Some(gpu);
+        (finding.ratio, finding.outcome) = (ratio, outcome);
+        finding.summary = format!("GPU {gpu}");
+        finding
+    };
+    let mut told = |findings: &[Finding]| {
+        run.verdicts.findings = findings.to_vec();
+        let told = of_run(&run, None, "/runs/r1", false);
+        let item = told.items.into_iter().find(|it| it.node.as_ref() == Some(&node));
+        let item = item.expect("it is told");
+        (item.how, item.ratio)
+    };
+    let degraded = |gpu, ratio| with(gpu, Some(ratio), Outcome::Degraded);
+    let low = [degraded(0, 0.9), degraded(1, 0.5), degraded(2, 0.8)];
+    assert_eq!(told(&low), ("GPU 1".to_owned(), Some(0.5)));
+    let lost = [with(3, None, Outcome::Failed), degraded(0, 0.9)];
+    assert_eq!(told(&lost), ("GPU 3".to_owned(), None), "a share of another part is not its");
+}
+
+#[test]
 fn what_a_receiver_did_not_ask_for_it_does_not_hear() {
     let on: BTreeSet<Event> = [Event::Failed].into();
     let mut memory = Memory::default();
@@ -225,6 +283,30 @@ fn slack_gets_blocks_within_its_limits_and_no_mention_from_a_name() {
     assert!(all.contains("3 messages before this one were held back"));
     assert!(all.contains("`/runs/r'1'`"));
     assert!(payload["text"].as_str().expect("text").contains("&lt;lab&gt;"));
+}
+
+#[test]
+fn a_group_names_every_domain_that_it_is_about() {
+    let drift = |domain: &str| Item { domain: Some(domain.into()), ..drifting() };
+    let of = |node: &str, domain: &str| Item { domain: Some(domain.into()), ..degraded(node, 0.5) };
+    let fresh = vec![drift("block01"), drift("block02"), of("n1", "block01"), of("n2", "block02")];
+    let mut over: Vec<Item> = (0..14).map(|n| drift(&format!("block{n:02}"))).collect();
+    over.iter_mut().zip(0..).for_each(|(it, n)| it.what = format!("drift {n}"));
+    let news = News { fresh, over, withheld: 1, ..News::default() };
+    let shown = slack::payload(&notice(&news, &about())).to_string();
+    for expected in [
+        "block01, block02: left",
+        "n[1-2] (block01, block02): NVLink slow",
+        "; and 2 more",
+        "1 message before this one was held back",
+    ] {
+        assert!(shown.contains(expected), "{expected}: {shown}");
+    }
+}
+
+/// A domain whose level drifts.
+fn drifting() -> Item {
+    item("drift/domain/d/a".to_owned(), Event::Drift, "left what is usual")
 }
 
 #[test]

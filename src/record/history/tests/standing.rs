@@ -94,3 +94,34 @@ fn alarms_are_read_again_only_when_a_run_was_added_and_kept_while_they_cannot_be
     alarms.refresh(&file);
     assert!(alarms.trouble.as_ref().is_some_and(|why| why.contains("damaged")), "{alarms:?}");
 }
+
+#[test]
+fn who_gives_up_on_a_writer_says_how_long_it_waited() {
+    let site = Site::new();
+    let file = site.file("h.sqlite");
+    drop(History::open(&file).expect("made"));
+    // As on a file system of several machines: no log beside the file.
+    let writer = Connection::open(&file).expect("opens");
+    writer.pragma_update(None, "journal_mode", "truncate").expect("set");
+    writer.execute_batch("BEGIN EXCLUSIVE").expect("begun");
+    let patience = Duration::from_secs(1);
+    let error = History::open_read_only_within(&file, patience).expect_err("busy");
+    assert!(matches!(error, HistoryError::Busy { seconds: 1, .. }), "{error}");
+}
+
+#[test]
+fn a_history_that_cannot_be_reached_is_not_one_that_is_gone() {
+    let site = Site::new();
+    let mut alarms = Alarms::default();
+    fallen(&site);
+    site.history().catch_up(&site.runs()).expect("read");
+    alarms.refresh(&site.file("h.sqlite"));
+    assert_eq!(alarms.standing.len(), 3);
+    // Below what is no folder nobody can say what there is.
+    let below = site.file("h.sqlite").join("h.sqlite");
+    alarms.refresh(&below);
+    assert!(alarms.standing.len() == 3 && !alarms.is_read(), "{alarms:?}");
+    assert!(matches!(History::open_read_only(&below), Err(HistoryError::Io { .. })));
+    alarms.refresh(&site.file("none.sqlite"));
+    assert!(alarms.standing.is_empty() && alarms.is_read(), "none yet");
+}
