@@ -15,6 +15,7 @@ use super::unknown_platform;
 use crate::cli::exit;
 use crate::cli::expectations;
 use crate::cli::failure::Failure;
+use crate::cli::show;
 use crate::cli::stdout;
 use crate::cli::stdout::note;
 use crate::cli::stored;
@@ -28,7 +29,6 @@ use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::run::Run;
-use crate::record::folder;
 use crate::thresholds::Catalogue;
 use crate::thresholds::stated;
 use crate::thresholds::stated::Stated;
@@ -195,10 +195,21 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
     for (test, why) in &left_out {
         note(&format!("{test} is left out: {why}"));
     }
+    let silent: Vec<&str> = platform
+        .expectations
+        .iter()
+        .filter(|(name, it)| it.value.is_some() && !levels.contains_key(*name))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if !silent.is_empty() {
+        note(&format!(
+            "not measured by this run, so compared with what is in force: {}; an audit measures less than a \
+             re-certification or a burn-in does",
+            silent.join(", ")
+        ));
+    }
     if let Some(path) = &args.output {
-        folder::replace(path, sheet.as_bytes()).map_err(|error| {
-            Failure::environment(anyhow::anyhow!("{}: {error}", path.display()))
-        })?;
+        show::write(path, sheet.as_bytes())?;
         note(&format!(
             "read {0}, then put it in force: thresholds = [\"{0}\"] in the configuration, or --thresholds {0}",
             path.display()

@@ -1,7 +1,8 @@
 //! What people do where audits find everything low alike: they look, and where it
 //! stays so they state what is measured as the level of the site.
 //!
-//! The numbers are those of `thresholds measured`, put in force as its file is. That
+//! The numbers are those of `thresholds measured`, of the last audit and of a
+//! re-certification of the same nodes, put in force as its file is. That
 //! they know why (a new driver) is assumed; what they would do about clocks or a wrong
 //! platform is not part of this study.
 
@@ -12,6 +13,7 @@ use crate::judge::Case;
 use crate::judge::typical;
 use crate::judge::typical::Typical;
 use crate::model::claims::Claims;
+use crate::model::profile::Profile;
 use crate::model::recording::Recording;
 use crate::model::verdict::LocusKind;
 use crate::study::sweep;
@@ -66,9 +68,13 @@ impl World<'_> {
         if !states || !self.alike.as_ref().is_some_and(is_due) {
             return;
         }
-        let Some(Alike { last: (claims, recordings, sampled), .. }) = self.alike.take() else {
+        let Rule::Ours(ours) = self.rule else { return };
+        let Some(Alike { last: (claims, mut recordings, sampled), .. }) = self.alike.take() else {
             return;
         };
+        // A re-certification asks more than an audit: all that it measures is stated.
+        let (swept, _) = self.swept(ours, &claims, Profile::Recertify, at_s);
+        recordings.extend(swept.recordings);
         let case = sweep::case(&claims, &recordings, &self.expected, sampled);
         let cells = judge::judge(&Case { cells: true, ..case }).cells;
         let Some(platform) = self.expected.platform(PLATFORM) else { return };
