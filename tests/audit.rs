@@ -172,7 +172,7 @@ fn named_nodes_are_all_measured_and_a_fleet_at_work_is_left_alone() {
 fn nodes_that_answer_inside_the_program_answer_all_that_an_audit_asks_by_default() {
     let place = tempfile::tempdir().expect("a folder");
     let put = |name: &str, text: &str| fs::write(place.path().join(name), text).expect("written");
-    let domain = "[[domain]]\nname = \"pod\"\nnodes = \"n[1-3]\"\nplatform = \"hgx-h100\"\n";
+    let domain = "[[domain]]\nname = \"pod\"\nnodes = \"n[1-3]\"\nplatform = \"hgx-h100\"\nper_node = true\n";
     put("fleet.toml", &format!("title = \"a pod\"\nseed = 3\n[network]\nrails = 8\n{domain}"));
     put(
         "fabricgate.toml",

@@ -6,6 +6,8 @@
 mod json;
 mod text;
 
+use std::collections::BTreeSet;
+
 use super::answer;
 use super::gres;
 use super::listed::Listed;
@@ -35,6 +37,11 @@ pub fn read(place: &str, text: &str) -> Said {
         json::read(&mut said, place, text);
     } else {
         text::read(&mut said, place, text);
+    }
+    // Rows of one partition may name a node more than once, in two states say.
+    for group in &mut said.groups {
+        let mut seen = BTreeSet::new();
+        group.nodes.retain(|node| seen.insert(node.clone()));
     }
     if said.nodes.is_empty() && said.problems.is_empty() {
         said.trouble(ProblemKind::Incomplete, None, "it names no node");

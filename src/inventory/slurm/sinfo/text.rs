@@ -342,6 +342,18 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_a_partition_lists_in_two_rows_is_in_it_once() {
+        let said = good(
+            "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n\
+             main*        up   infinite      1   drng t2\n\
+             main*        up   infinite      3   idle t[1-3]\n",
+        );
+        let [main] = said.groups.as_slice() else { panic!("{:?}", said.groups) };
+        let nodes: Vec<&str> = main.nodes.iter().map(|node| node.as_str()).collect();
+        assert_eq!(nodes, ["t2", "t1", "t3"]);
+    }
+
+    #[test]
     fn tables_by_node_are_read_with_and_without_a_header() {
         let said =
             good("NODELIST   NODES PARTITION STATE\nt1  1  main*  idle*\nt2  1  main* mix\n");
