@@ -178,7 +178,10 @@ fn a_simulated_run_and_options_of_another_target_are_refused() {
         &["--to", "device-taint-rules", "--even-if-simulated"],
         &["--slices", "resourceslices"],
     );
-    refused(&["--to", "kubernetes-labels", "--even-if-simulated", "--nodes", "nope"], &["the run has no nope"]);
+    refused(
+        &["--to", "kubernetes-labels", "--even-if-simulated", "--nodes", "nope"],
+        &["the run has no nope"],
+    );
     refused(&["--to", "hami-scores", "--even-if-simulated", "--hami", "/dev/null"], &["--hami"]);
 }
 

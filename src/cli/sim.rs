@@ -564,3 +564,31 @@ fn print(text: &str) -> std::io::Result<()> {
     out.write_all(text.as_bytes())?;
     out.flush()
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::failure;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        globals: Globals,
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_picture_or_a_table_that_cannot_be_written_is_no_bug_of_ours() {
+        for words in [
+            "sim study --no-progress --trials 0 --healthy 0 --svg /nowhere/found.svg",
+            "sim year --no-progress --racks 1 --days 1 --rules floor90 --csv /nowhere/found.csv",
+        ] {
+            let Words { globals, args } = Words::parse_from(words.split(' '));
+            let error = run(&args, &globals).expect_err("there is no such folder");
+            assert_eq!(failure::code(&error), exit::ENVIRONMENT, "{words}: {error:#}");
+        }
+    }
+}

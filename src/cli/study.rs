@@ -120,28 +120,3 @@ fn settings(args: &Args) -> Vec<(Setting, u64)> {
     }
     settings
 }
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::cli::failure;
-
-    #[derive(Parser)]
-    struct Words {
-        #[command(flatten)]
-        globals: Globals,
-        #[command(flatten)]
-        args: Args,
-    }
-
-    #[test]
-    fn a_picture_that_cannot_be_written_is_no_bug_of_ours() {
-        let words = ["study", "--no-progress", "--trials", "0", "--healthy", "0"];
-        let words = words.into_iter().chain(["--svg", "/nowhere/found.svg"]);
-        let Words { globals, args } = Words::parse_from(words);
-        let error = run(&args, &globals).expect_err("there is no such folder");
-        assert_eq!(failure::code(&error), exit::ENVIRONMENT, "{error:#}");
-    }
-}

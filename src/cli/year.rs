@@ -266,28 +266,3 @@ fn setting(args: &Args) -> Setting {
         },
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::cli::failure;
-
-    #[derive(Parser)]
-    struct Words {
-        #[command(flatten)]
-        globals: Globals,
-        #[command(flatten)]
-        args: Args,
-    }
-
-    #[test]
-    fn a_table_that_cannot_be_written_is_no_bug_of_ours() {
-        let words = ["year", "--no-progress", "--racks", "1", "--days", "1", "--rules", "floor90"];
-        let words = words.into_iter().chain(["--csv", "/nowhere/found.csv"]);
-        let Words { globals, args } = Words::parse_from(words);
-        let error = run(&args, &globals).expect_err("there is no such folder");
-        assert_eq!(failure::code(&error), exit::ENVIRONMENT, "{error:#}");
-    }
-}

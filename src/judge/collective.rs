@@ -51,6 +51,9 @@ pub(super) struct Key<'a> {
     pub(super) path: Option<&'a str>,
 }
 
+/// What runs reached, and in which output.
+pub(super) type Runs<'a> = BTreeMap<Key<'a>, Vec<(f64, &'a Recording)>>;
+
 /// What one collective of an output reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reached<'r> {
@@ -91,14 +94,19 @@ pub fn reached(recording: &Recording) -> Vec<Reached<'_>> {
 }
 
 /// Judges the collectives of a domain.
-pub(super) fn judge(domain: &Domain<'_>, peers: &Peers<'_>, ledger: &mut Ledger) {
-    for (key, readings) in &runs(domain) {
+pub(super) fn judge<'a>(
+    domain: &Domain<'a>,
+    runs: &Runs<'a>,
+    peers: &mut Peers<'a>,
+    ledger: &mut Ledger,
+) {
+    for (key, readings) in runs {
         judge_runs(domain, key, readings, peers, ledger);
     }
 }
 
 /// The collectives of a domain, readings of the same run together.
-pub(super) fn runs<'d>(domain: &'d Domain<'_>) -> BTreeMap<Key<'d>, Vec<(f64, &'d Recording)>> {
+pub(super) fn runs<'d>(domain: &'d Domain<'_>) -> Runs<'d> {
     let own = domain.own.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
     let across = domain.across.iter().map(|r| (None, *r));
     let mut runs: BTreeMap<Key<'_>, Vec<(f64, &Recording)>> = BTreeMap::new();
@@ -158,11 +166,11 @@ fn at_largest(series: &Series) -> Option<(u64, f64)> {
 }
 
 /// Judges readings of the same run: the best counts, since a good one acquits.
-fn judge_runs(
-    domain: &Domain<'_>,
-    key: &Key<'_>,
+fn judge_runs<'a>(
+    domain: &Domain<'a>,
+    key: &Key<'a>,
     readings: &[(f64, &Recording)],
-    peers: &Peers<'_>,
+    peers: &mut Peers<'a>,
     ledger: &mut Ledger,
 ) {
     let best = readings.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));

@@ -120,9 +120,10 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     nic::judge(&domains, &mut ledger);
     network::judge(&domains, &claims, case.recordings, &mut ledger);
     own::judge(&domains, &judged, &claims, case.recordings, history, &mut ledger);
-    let peers = Peers::of(&domains);
-    for domain in &domains {
-        collective::judge(domain, &peers, &mut ledger);
+    let runs: Vec<_> = domains.iter().map(collective::runs).collect();
+    let mut peers = Peers::of(&domains, &runs);
+    for (domain, runs) in domains.iter().zip(&runs) {
+        collective::judge(domain, runs, &mut peers, &mut ledger);
         coverage::judge(domain, &mut ledger);
         floor::judge(domain, &mut ledger);
     }

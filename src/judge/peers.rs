@@ -4,12 +4,11 @@
 //! Whether a run is low against its expectation is `collective`'s word; here it is
 //! held against the same run on the other nodes. Blames nobody.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use super::arrange::Domain;
-use super::collective;
 use super::collective::Key;
+use super::collective::Runs;
 use super::common::LOW_ALIKE;
 use super::finding::finding;
 use super::finding::percent;
@@ -32,14 +31,14 @@ type Same<'a> = (&'a str, &'a str, Option<u32>, u64, Option<&'a str>);
 #[derive(Debug, Default)]
 pub(super) struct Peers<'a> {
     medians: BTreeMap<Same<'a>, f64>,
-    /// Runs that all nodes show to be low, by what they are.
-    low: RefCell<BTreeMap<String, Low>>,
+    /// Runs that all nodes show to be low.
+    low: BTreeMap<Same<'a>, Low>,
 }
 
 /// A run that is low on most nodes.
 #[derive(Clone, Debug)]
 struct Low {
-    platform: String,
+    what: String,
     median: f64,
     expected: f64,
     nodes: usize,
@@ -58,36 +57,33 @@ pub(super) struct Slow<'r> {
 }
 
 impl<'a> Peers<'a> {
-    pub(super) fn of(domains: &'a [Domain<'a>]) -> Self {
+    /// The middle of what the nodes of these domains reached in these runs of theirs.
+    pub(super) fn of(domains: &[Domain<'a>], runs: &[Runs<'a>]) -> Self {
         let mut all: BTreeMap<Same<'a>, Vec<f64>> = BTreeMap::new();
-        for domain in domains {
-            for (key, readings) in collective::runs(domain) {
+        for (domain, runs) in domains.iter().zip(runs) {
+            for (key, readings) in runs {
                 let best = readings.iter().map(|(busbw, _)| *busbw).fold(0.0, f64::max);
-                if let Some(same) = same(domain, &key) {
+                if let Some(same) = same(domain, key) {
                     all.entry(same).or_default().push(best);
                 }
             }
         }
         let enough = all.into_iter().filter(|(_, values)| SMALLEST_FLEET <= values.len());
         let medians = enough.filter_map(|(same, mut all)| Some((same, robust::median(&mut all)?)));
-        Self { medians: medians.collect(), low: RefCell::default() }
+        Self { medians: medians.collect(), low: BTreeMap::new() }
     }
 
     /// Takes a run that is low and as fast as those of the other nodes: the node is in
     /// doubt, and is not blamed. Says whether it is one.
     pub(super) fn excuse(
-        &self,
-        domain: &Domain<'_>,
-        key: &Key<'_>,
+        &mut self,
+        domain: &Domain<'a>,
+        key: &Key<'a>,
         slow: Slow<'_>,
         ledger: &mut Ledger,
     ) -> bool {
-        let of_node = key.node.zip(same(domain, key));
-        let Some((node, median)) =
-            of_node.and_then(|(n, same)| Some((n, *self.medians.get(&same)?)))
-        else {
-            return false;
-        };
+        let Some((node, same)) = key.node.zip(same(domain, key)) else { return false };
+        let Some(median) = self.medians.get(&same).copied() else { return false };
         let Slow { what, busbw, expected, allowed, .. } = slow;
         if busbw < median * (1.0 - allowed) {
             return false;
@@ -101,17 +97,15 @@ impl<'a> Peers<'a> {
             ),
         );
         if median < expected * (1.0 - allowed) {
-            self.note(domain, node, slow, median);
+            self.note(same, node, slow, median);
         }
         true
     }
 
-    fn note(&self, domain: &Domain<'_>, node: &NodeName, slow: Slow<'_>, median: f64) {
+    fn note(&mut self, same: Same<'a>, node: &NodeName, slow: Slow<'_>, median: f64) {
         const MOST_FILES: usize = 6;
-        let platform = domain.platform.map_or("", |platform| &platform.name).to_owned();
-        let mut low = self.low.borrow_mut();
-        let low = low.entry(format!("{platform} {}", slow.what)).or_insert_with(|| Low {
-            platform,
+        let low = self.low.entry(same).or_insert_with(|| Low {
+            what: slow.what.to_owned(),
             median,
             expected: slow.expected,
             nodes: 0,
@@ -130,9 +124,8 @@ impl<'a> Peers<'a> {
 
     /// Tells of runs that most nodes show to be low.
     pub(super) fn tell(self, ledger: &mut Ledger) {
-        for (what, low) in self.low.into_inner() {
-            let Low { platform, median, expected, nodes, evidence } = low;
-            let what = what.strip_prefix(&platform).unwrap_or(&what).trim().to_owned();
+        for ((platform, ..), low) in self.low {
+            let Low { what, median, expected, nodes, evidence } = low;
             let said = format!(
                 "{what} on {nodes} nodes of {platform} is low alike, {median:.1} of {expected:.1} GB/s in the middle of all: \
                  one cause above them, not as many faults. A version of NCCL or of the driver, a setting, clocks, or a \
@@ -151,6 +144,7 @@ impl<'a> Peers<'a> {
     }
 }
 
+/// Which run this is on any node; `None` of one across nodes.
 fn same<'a>(domain: &Domain<'a>, key: &Key<'a>) -> Option<Same<'a>> {
     key.node?;
     Some((&domain.platform?.name, key.testcase, key.ranks, key.bytes, key.path))

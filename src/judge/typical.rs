@@ -20,6 +20,8 @@ use crate::thresholds::CollectiveExpectation;
 use crate::thresholds::Expectation;
 use crate::thresholds::Path;
 use crate::thresholds::Platform;
+use crate::thresholds::stated::Stated;
+use crate::thresholds::stated::StatedCollective;
 
 /// Fewer nodes than this show no level of a platform.
 pub const FEWEST_NODES: usize = 3;
@@ -74,6 +76,34 @@ pub struct TypicalCollective<'p> {
     pub tolerance: f64,
     /// The floor to state with it.
     pub floor: Option<f64>,
+}
+
+impl Typical<'_> {
+    /// The same as a site states it.
+    pub fn stated(&self, testcase: &str, source: String, remarks: Vec<String>) -> Stated {
+        Stated {
+            testcase: testcase.to_owned(),
+            value: self.value,
+            unit: self.expected.unit,
+            tolerance: self.tolerance,
+            floor: self.floor,
+            source,
+            remarks,
+        }
+    }
+}
+
+impl<'p> TypicalCollective<'p> {
+    /// The same as a site states it.
+    pub fn stated(&self, source: String) -> StatedCollective<'p> {
+        StatedCollective {
+            conditions: self.expected,
+            busbw: self.busbw,
+            tolerance: self.tolerance,
+            floor: self.floor,
+            source,
+        }
+    }
 }
 
 /// Why a test has no level that could be stated.

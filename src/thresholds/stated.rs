@@ -70,12 +70,7 @@ pub fn sheet(
         if test.unit != Unit::GigabytesPerSecond {
             line(format_args!("unit = {}", quoted(&test.unit.to_string())));
         }
-        line(format_args!("tolerance = {}", test.tolerance));
-        if let Some(floor) = test.floor {
-            line(format_args!("floor = {floor:.2}"));
-        }
-        line(format_args!("confidence = \"site\""));
-        line(format_args!("source = {}", quoted(&test.source)));
+        line(format_args!("{}", around(test.tolerance, test.floor, &test.source)));
     }
     for StatedCollective { conditions, busbw, tolerance, floor, source } in collectives {
         line(format_args!(""));
@@ -92,14 +87,15 @@ pub fn sheet(
         line(format_args!("algorithm = {}", quoted(&conditions.algorithm)));
         line(format_args!("transport = {}", quoted(&conditions.transport)));
         line(format_args!("busbw = {busbw:.2}"));
-        line(format_args!("tolerance = {tolerance}"));
-        if let Some(floor) = floor {
-            line(format_args!("floor = {floor:.2}"));
-        }
-        line(format_args!("confidence = \"site\""));
-        line(format_args!("source = {}", quoted(source)));
+        line(format_args!("{}", around(*tolerance, *floor, source)));
     }
     text
+}
+
+/// What stands beside every level.
+fn around(tolerance: f64, floor: Option<f64>, source: &str) -> String {
+    let floor = floor.map_or(String::new(), |floor| format!("floor = {floor:.2}\n"));
+    format!("tolerance = {tolerance}\n{floor}confidence = \"site\"\nsource = {}", quoted(source))
 }
 
 /// A comment ends with its line, whatever stands in it.

@@ -144,7 +144,8 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
     let Some(platform) = in_force.catalogue.platform(&name) else {
         return Err(Failure::Usage(unknown_platform(&in_force.catalogue, &name)).into());
     };
-    let levels = typical::typical(platform, &run.cells, |domain| is_of(&run, domain, &name));
+    let places = Places::of(&run, &name);
+    let levels = typical::typical(platform, &run.cells, |domain| places.has_domain(domain));
     let mut tests = Vec::new();
     let mut left_out: Vec<(&str, &Refusal)> = Vec::new();
     for (test, level) in &levels {
@@ -154,7 +155,8 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
         }
     }
     let recordings = stored.recordings().map_err(stored::failure)?;
-    let recordings = of_platform(&run, &recordings, &name);
+    let recordings: Vec<&Recording> =
+        recordings.iter().filter(|recording| places.has_output(recording)).collect();
     let mut collectives = Vec::new();
     for level in typical::collectives(platform, &recordings) {
         match level {
@@ -180,16 +182,8 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
         let (id, created) = (clean(&run.info.id), clean(&run.info.created));
         format!("median of {numbers} numbers on {nodes} nodes, run {id} of {created}{real}")
     };
-    let stated: Vec<StatedCollective<'_>> = collectives
-        .iter()
-        .map(|level| StatedCollective {
-            conditions: level.expected,
-            busbw: level.busbw,
-            tolerance: level.tolerance,
-            floor: level.floor,
-            source: source(level.numbers, level.nodes),
-        })
-        .collect();
+    let stated: Vec<StatedCollective<'_>> =
+        collectives.iter().map(|level| level.stated(source(level.numbers, level.nodes))).collect();
     let head = head(&run, &args.overrides);
     let sheet = stated::sheet(&name, &head, &sheet_of(&tests, &source), &stated);
     for (test, why) in &left_out {
@@ -256,27 +250,40 @@ fn platform_of(run: &Run, asked: Option<&str>, catalogue: &Catalogue) -> Result<
     }
 }
 
-/// Whether a domain is of this platform: it says so, or the whole run is.
-fn is_of(run: &Run, domain: Option<&DomainName>, platform: &str) -> bool {
-    let claimed = run.claims.domains.iter().find(|it| Some(&it.name) == domain);
-    let own = claimed.and_then(|it| it.platform.as_deref());
-    own.or(run.verdicts.platform.as_deref()).is_none_or(|own| own == platform)
+/// Which domains and nodes are of a platform: those that say so, or that say nothing in
+/// a run that is all of it.
+struct Places<'r> {
+    domains: BTreeMap<&'r DomainName, bool>,
+    nodes: BTreeMap<&'r NodeName, bool>,
+    /// Whether what nobody claims is of it.
+    rest: bool,
 }
 
-/// The outputs of nodes of this platform.
-fn of_platform<'r>(run: &Run, recordings: &'r [Recording], platform: &str) -> Vec<&'r Recording> {
-    let mut homes: BTreeMap<&NodeName, &DomainName> = BTreeMap::new();
-    for domain in &run.claims.domains {
-        homes.extend(domain.nodes.iter().map(|node| (node, &domain.name)));
+impl<'r> Places<'r> {
+    fn of(run: &'r Run, platform: &str) -> Self {
+        let whole = run.verdicts.platform.as_deref();
+        let is_of = |own: Option<&str>| own.or(whole).is_none_or(|own| own == platform);
+        let mut places =
+            Self { domains: BTreeMap::new(), nodes: BTreeMap::new(), rest: is_of(None) };
+        for domain in &run.claims.domains {
+            let is_of = is_of(domain.platform.as_deref());
+            places.domains.entry(&domain.name).or_insert(is_of);
+            places.nodes.extend(domain.nodes.iter().map(|node| (node, is_of)));
+        }
+        places
     }
-    let node_of = |recording: &'r Recording| match &recording.scope {
-        Scope::Node(node) => Some(node),
-        Scope::Domain(_) | Scope::Pair(..) => recording.nodes.first(),
-    };
-    let is_of = |recording: &&'r Recording| {
-        is_of(run, node_of(recording).and_then(|node| homes.get(node).copied()), platform)
-    };
-    recordings.iter().filter(is_of).collect()
+
+    fn has_domain(&self, domain: Option<&DomainName>) -> bool {
+        domain.and_then(|domain| self.domains.get(domain)).copied().unwrap_or(self.rest)
+    }
+
+    fn has_output(&self, recording: &Recording) -> bool {
+        let node = match &recording.scope {
+            Scope::Node(node) => Some(node),
+            Scope::Domain(_) | Scope::Pair(..) => recording.nodes.first(),
+        };
+        node.and_then(|node| self.nodes.get(node)).copied().unwrap_or(self.rest)
+    }
 }
 
 fn head(run: &Run, overrides: &Overrides) -> Vec<String> {
@@ -313,15 +320,7 @@ fn sheet_of(
                 "{links} missing on every GPU would show the same: nvidia-smi nvlink -s tells"
             ));
         }
-        Stated {
-            testcase: (*test).to_owned(),
-            value: level.value,
-            unit: level.expected.unit,
-            tolerance: level.tolerance,
-            floor: level.floor,
-            source: source(level.numbers, level.nodes),
-            remarks,
-        }
+        level.stated(test, source(level.numbers, level.nodes), remarks)
     };
     tests.iter().map(stated).collect()
 }

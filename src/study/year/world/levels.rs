@@ -11,7 +11,6 @@ use super::World;
 use crate::judge;
 use crate::judge::Case;
 use crate::judge::typical;
-use crate::judge::typical::Typical;
 use crate::model::claims::Claims;
 use crate::model::profile::Profile;
 use crate::model::recording::Recording;
@@ -80,37 +79,18 @@ impl World<'_> {
         let Some(platform) = self.expected.platform(PLATFORM) else { return };
         let tests: Vec<Stated> = typical::typical(platform, &cells, |_| true)
             .into_iter()
-            .filter_map(|(test, level)| Some(of_site(test, &level.ok()?)))
+            .filter_map(|(test, level)| {
+                Some(level.ok()?.stated(&test, SOURCE.to_owned(), Vec::new()))
+            })
             .collect();
         let recordings: Vec<&Recording> = recordings.iter().collect();
         let collectives: Vec<StatedCollective<'_>> = typical::collectives(platform, &recordings)
             .into_iter()
-            .filter_map(|level| {
-                let level = level.ok()?;
-                Some(StatedCollective {
-                    conditions: level.expected,
-                    busbw: level.busbw,
-                    tolerance: level.tolerance,
-                    floor: level.floor,
-                    source: SOURCE.to_owned(),
-                })
-            })
+            .filter_map(|level| Some(level.ok()?.stated(SOURCE.to_owned())))
             .collect();
         let sheet = stated::sheet(PLATFORM, &[], &tests, &collectives);
         let laid = overlay::apply(&mut self.expected, &sheet, "site.toml");
         assert!(laid.is_ok(), "what is stated can be read: {laid:?}");
         self.score.stated += 1;
-    }
-}
-
-fn of_site(testcase: String, level: &Typical<'_>) -> Stated {
-    Stated {
-        testcase,
-        value: level.value,
-        unit: level.expected.unit,
-        tolerance: level.tolerance,
-        floor: level.floor,
-        source: SOURCE.to_owned(),
-        remarks: Vec::new(),
     }
 }
