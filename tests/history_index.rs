@@ -334,10 +334,18 @@ fn a_full_disk_leaves_the_index_as_it_was_and_the_run_its_outcome() {
 
 #[test]
 fn old_run_folders_go_only_when_nobody_needs_them_and_somebody_says_so() {
-    let site = Site::new("[history]\nkeep_runs_days = 30\n");
+    let site = Site::new("[history]\nkeep_runs_days = 30\n[gate]\n");
     let (now, _) = site.measure(1, "", 0);
     let old = site.copy(&now, 100);
     let named = site.copy(&now, 90);
+    let suspects = site.copy(&now, 95);
+    let suspected = format!(
+        "{{\"format\":\"fabricgate.journal/1\",\"seq\":1,\"at\":\"2026-11-21T04:00:00Z\",\"unix\":1,\
+         \"epoch\":1,\"event\":\"suspected\",\"node\":\"h1\",\"run\":\"{}\",\"measured\":1,\"classes\":[]}}\n",
+        id(&suspects)
+    );
+    fs::create_dir(site.path("gate")).expect("made");
+    fs::write(site.path("gate/journal.jsonl"), suspected).expect("written");
     let young = site.copy(&now, 10);
     fs::write(young.join("acceptance.json"), format!("{{\"runs\": [\"{}\"]}}", id(&named)))
         .expect("ok");
@@ -357,6 +365,7 @@ fn old_run_folders_go_only_when_nobody_needs_them_and_somebody_says_so() {
     };
     assert_eq!(why(&old).as_deref(), Some(""), "{dry}");
     assert!(why(&named).expect("old").contains("acceptance.json names it"));
+    assert!(why(&suspects).expect("old").contains("h1 is suspected on it"), "{dry}");
     assert!(why(&broken).expect("old").contains("the history does not have it"));
     assert_eq!((why(&young), why(&now)), (None, None));
     assert!(old.is_dir(), "a dry run removes nothing");
@@ -364,7 +373,7 @@ fn old_run_folders_go_only_when_nobody_needs_them_and_somebody_says_so() {
     let before = site.json(&["--gpu"]);
     assert_eq!(site.run(&["history", "prune", "--apply"]).status.code(), Some(0));
     assert!(!old.exists());
-    for kept in [&named, &young, &broken, &now] {
+    for kept in [&named, &suspects, &young, &broken, &now] {
         assert!(kept.join("run.json").is_file(), "{}", kept.display());
     }
     let after = site.json(&["--gpu", "--rebuild"]);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -412,15 +412,18 @@ fn keygen(args: &KeygenArgs) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-/// Writes a new file, with these permissions from its first moment on.
+/// Writes a new file, whole or not at all, with these permissions from its first moment on.
 fn create(path: &Path, mode: u32, text: &str) -> Result<(), Failure> {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let write = || {
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
+        let permissions = std::fs::Permissions::from_mode(mode);
+        let mut builder = tempfile::Builder::new();
+        let mut file = builder.prefix(".key-").permissions(permissions).tempfile_in(folder)?;
         file.write_all(text.as_bytes())?;
-        file.sync_all()
+        file.as_file().sync_all()?;
+        file.persist_noclobber(path).map_err(|refused| refused.error)
     };
-    write().map_err(|error: std::io::Error| match error.kind() {
+    write().map(drop).map_err(|error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
             Failure::Usage(format!("{}: it exists, and no key is overwritten", path.display()))
         }

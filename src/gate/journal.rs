@@ -164,7 +164,12 @@ impl Journal {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        let epoch = journal.ledger.epoch + 1;
+        let last = journal.ledger.epoch;
+        let epoch = last.checked_add(1).ok_or_else(|| JournalError::Malformed {
+            path: path.clone(),
+            line: usize::try_from(journal.ledger.lines).unwrap_or(usize::MAX),
+            why: format!("a line of it is of turn {last}, after which there is none"),
+        })?;
         journal.append(epoch, vec![opened])?;
         Ok(journal)
     }

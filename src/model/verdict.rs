@@ -4,6 +4,7 @@
 //! its evidence: the measurement, the expectation, the rule, the file, and the
 //! smallest degradation this sweep could have seen.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -333,6 +334,17 @@ impl Verdicts {
             unknown: Vec::new(),
             notes: Vec::new(),
         }
+    }
+
+    /// The findings that name a node, of each such node, worst first.
+    pub fn findings_by_node(&self) -> BTreeMap<&NodeName, Vec<&Finding>> {
+        let mut named: BTreeMap<&NodeName, Vec<&Finding>> = BTreeMap::new();
+        for finding in &self.findings {
+            if let Some(node) = &finding.locus.node {
+                named.entry(node).or_default().push(finding);
+            }
+        }
+        named
     }
 }
 

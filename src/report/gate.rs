@@ -235,12 +235,13 @@ fn said<'a>((node, it): (&'a NodeName, &'a Mark)) -> Said<'a> {
     }
 }
 
-/// The record for people.
+/// The record for people. Its names and words come from a journal that anybody may
+/// have edited.
 pub fn text(ledger: &Ledger, now: &Stamp) -> String {
     let mut text = String::new();
     match &ledger.breaker {
         Some(it) => {
-            let (at, why, run) = (&it.stamp.at, plain(&it.why), &it.run);
+            let [at, why, run] = [&it.stamp.at, &it.why, &it.run].map(|it| plain(it));
             let _ = writeln!(text, "breaker: TRIPPED at {at} in run {run}: {why}");
             text.push_str("  nothing but releases until `fabricgate gate reset --why TEXT`\n");
         }
@@ -248,29 +249,31 @@ pub fn text(ledger: &Ledger, now: &Stamp) -> String {
     }
     let _ = writeln!(text, "drained by us: {}", ledger.drains.len());
     for (node, it) in &ledger.drains {
-        let (at, run, why) = (&it.stamp.at, &it.run, plain(&it.action.why));
+        let node = plain(node.as_str());
+        let [at, run, why] = [&it.stamp.at, &it.run, &it.action.why].map(|it| plain(it));
         let clean = it.clean.len();
         let _ = writeln!(text, "  {node} since {at}, run {run}, {clean} clean since: {why}");
     }
     for (node, it) in &ledger.undone {
-        let (at, run) = (&it.stamp.at, &it.drain.run);
+        let node = plain(node.as_str());
+        let [at, run] = [&it.stamp.at, &it.drain.run].map(|it| plain(it));
         let _ = writeln!(text, "undone by hand: {node}, seen {at}; it was drained by run {run}");
     }
     for (node, it) in &ledger.suspected {
-        let (at, run, classes) = (rfc3339(it.measured), &it.run, it.classes.join(", "));
+        let (at, classes) = (rfc3339(it.measured), it.classes.join(", "));
+        let [node, run, classes] = [node.as_str(), &it.run, &classes].map(plain);
         let _ = writeln!(
             text,
-            "suspected: {node} ({}) since {at}, run {run}; drained where another run says so",
-            plain(&classes)
+            "suspected: {node} ({classes}) since {at}, run {run}; drained where another run says so"
         );
     }
     for it in &ledger.open {
-        let (node, at) = (&it.action.node, &it.stamp.at);
+        let [node, at] = [it.action.node.as_str(), &it.stamp.at].map(plain);
         let _ = writeln!(text, "open: {:?} of {node}, begun {at}", it.action.kind);
     }
     for (name, it) in &ledger.holds {
-        let (kind, count, at) = (it.kind, it.nodes.len(), &it.stamp.at);
-        let (host, pid) = (plain(&it.host), it.pid);
+        let (kind, count, pid) = (it.kind, it.nodes.len(), it.pid);
+        let [name, at, host] = [name, &it.stamp.at, &it.host].map(|it| plain(it));
         let _ = writeln!(
             text,
             "held: {kind:?} {name}, {count} nodes, since {at}, by pid {pid} on {host}"

@@ -16,6 +16,7 @@ use super::plain::clip;
 use super::plain::plain;
 use super::plain::quantity;
 use super::xml::Xml;
+use crate::model::id::NodeName;
 use crate::model::run::Run;
 use crate::model::verdict::Finding;
 use crate::model::verdict::NodeVerdict;
@@ -45,14 +46,20 @@ pub fn render(run: &Run) -> String {
             suites.len() - 1
         })
     };
+    let named = verdicts.findings_by_node();
+    let mut worst: BTreeMap<&NodeName, Outcome> = BTreeMap::new();
     for node in &verdicts.nodes {
         let to = suite(&mut suites, node.domain.as_ref().map_or("no domain", |d| d.as_str()));
-        let findings: Vec<&Finding> = verdicts.findings.iter().filter(|f| is_of(f, node)).collect();
+        let findings = named.get(&node.node).into_iter().flatten().copied();
+        let findings: Vec<&Finding> = findings.filter(|f| is_told(f, node.outcome)).collect();
+        let so_far = worst.entry(&node.node).or_insert(node.outcome);
+        *so_far = node.outcome.max(*so_far);
         let class = format!("{}.node", suites[to].0);
         suites[to].1.push(of_node(class, node, &findings));
     }
     for finding in &verdicts.findings {
-        if verdicts.nodes.iter().any(|node| is_of(finding, node)) {
+        let of_its_node = finding.locus.node.as_ref().and_then(|node| worst.get(node));
+        if of_its_node.is_some_and(|outcome| is_told(finding, *outcome)) {
             continue;
         }
         let domain = finding.locus.domain.as_ref().map_or("no domain", |d| d.as_str());
@@ -70,11 +77,11 @@ pub fn render(run: &Run) -> String {
     write(run, &suites)
 }
 
-/// Whether a finding is told in its node's case: it names the node, and the
-/// node came out at least as badly. A finding that did not make its node bad
-/// has a case of its own, so that none is lost.
-fn is_of(finding: &Finding, node: &NodeVerdict) -> bool {
-    finding.locus.node.as_ref() == Some(&node.node) && finding.outcome <= node.outcome
+/// Whether a finding that names a node is told in that node's case: the node came out
+/// at least as badly. A finding that did not make its node bad has a case of its own, so
+/// that none is lost.
+fn is_told(finding: &Finding, node: Outcome) -> bool {
+    finding.outcome <= node
 }
 
 fn whole(run: &Run) -> Case {

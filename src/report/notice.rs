@@ -163,8 +163,7 @@ pub fn of_run(run: &Run, acted: Option<&ActionPlan>, folder: &str, is_partial: b
         folder: Some(folder.to_owned()),
         ..Occasion::default()
     };
-    let findings: Vec<&Finding> =
-        run.verdicts.findings.iter().filter(|it| Outcome::Unknown < it.outcome).collect();
+    let named = run.verdicts.findings_by_node();
     let mut told: BTreeSet<&str> = BTreeSet::new();
     for verdict in &run.verdicts.nodes {
         match verdict.outcome {
@@ -172,15 +171,15 @@ pub fn of_run(run: &Run, acted: Option<&ActionPlan>, folder: &str, is_partial: b
             Outcome::Pass => drop(occasion.well.insert(of_node(&verdict.node))),
             Outcome::Unknown if is_partial => {}
             _ => {
-                let own =
-                    findings.iter().filter(|it| it.locus.node.as_ref() == Some(&verdict.node));
-                let own: Vec<&Finding> = own.copied().collect();
+                let own = named.get(&verdict.node).into_iter().flatten().copied();
+                let own: Vec<&Finding> = own.filter(|it| is_bad(it)).collect();
                 told.extend(own.iter().map(|it| it.id.as_str()));
                 occasion.items.push(node(verdict, &own, acted));
             }
         }
     }
-    for it in findings.iter().filter(|it| !told.contains(it.id.as_str())) {
+    let findings = run.verdicts.findings.iter().filter(|it| is_bad(it));
+    for it in findings.filter(|it| !told.contains(it.id.as_str())) {
         occasion.items.push(part(it));
     }
     if !is_partial {
@@ -195,6 +194,10 @@ pub fn of_run(run: &Run, acted: Option<&ActionPlan>, folder: &str, is_partial: b
     }
     occasion.items.extend(acted.into_iter().flat_map(|plan| done(plan, &run.info.id)));
     occasion
+}
+
+fn is_bad(finding: &Finding) -> bool {
+    Outcome::Unknown < finding.outcome
 }
 
 /// What the state of certificates, the gate and the history has to tell.

@@ -364,19 +364,62 @@ pub(super) fn probe_files(bytes: &[u8]) {
     }
 }
 
+/// Between them every section, and most keys.
 pub(super) fn configuration_seeds() -> Vec<Vec<u8>> {
-    vec![
-        b"claims = \"claims.toml\"\nrun_dir = \"runs\"\nplatform = \"hgx-h100\"\n\
-          [launcher]\nkind = \"command\"\ntemplate = [\"ssh\", \"{node}\"]\nparallel = 8\n\
-          [probes]\nrun = [\"nvbandwidth\"]\nreadings = 3\n[policy]\nper_domain = 2\n"
-            .to_vec(),
-        b"claims = \"/c.toml\"\nthresholds = [\"t.toml\"]\n[launcher]\nkind = \"local\"\n".to_vec(),
+    [
+        "claims = \"claims.toml\"\nrun_dir = \"runs\"\nplatform = \"hgx-h100\"\n\
+         [launcher]\nkind = \"command\"\ntemplate = [\"ssh\", \"{node}\"]\nparallel = 8\n\
+         [probes]\nrun = [\"nvbandwidth\"]\nreadings = 3\n[policy]\nper_domain = 2\n",
+        "claims = \"/c.toml\"\nthresholds = [\"t.toml\"]\n[launcher]\nkind = \"local\"\n",
+        "[sources]\norder = [\"kubernetes\", \"nodes\"]\ngpus_per_node = 4\nlimit_s = 2.5\n\
+         [sources.slurm]\nscontrol = [\"env\", \"scontrol\"]\n\
+         [sources.ray]\naddress = \"http://u:p@head:8265\"\n\
+         [launcher]\nkind = \"slurm\"\npartition = \"p\"\nbusy = \"reserve\"\nuser = \"ops\"\n\
+         drained = \"no-allocate\"\ntime_limit = \"4:00:00\"\noptions = [\"--mem=0\"]\n\
+         [sweep]\nmatchings = 3\ncross_leaf = 2\npartners = 4\n\
+         [confirm]\nenabled = true\nwait_s = 0\n\
+         [policy]\nsoft = \"price\"\nmix = { 16 = 0.6, 8 = 0.4 }\nshadow = [\"lost-links\"]\n\
+         again_hours = 4\nagain_days = 7\nprice_ceiling = 1.5\ncertificate_days_burn_in = 30\n\
+         [policy.certificate_void]\ndriver = \"major\"\nfirmware = false\n\
+         [policy.marks]\nverified = \"ok\"\nextra = false\n\
+         [gate]\nstate = \"gate\"\nthrough = \"scontrol\"\nscontrol = [\"scontrol\"]\nkeep_s = 6\n\
+         [watch]\ninterval_s = 60\nlisten = \"127.0.0.1:9400\"\naudit_every_h = 24\n\
+         [watch.backoff]\nfirst_s = 300\nmost_s = 21600\n\
+         [watch.profiles]\nexpired = \"recertify\"\nmissing = \"off\"\n\
+         [audit]\nminutes = 20\nshare_of_domain = 0.25\n\
+         [history]\nkeep_days = 30\nthin_after_days = 60\nkeep_runs_days = 90\n",
+        "run_dir = \"r\"\n[sources.slurmrestd]\naddress = \"unix:/run/s\"\ntoken_file = \"t\"\n\
+         [launcher]\nkind = \"sim\"\nscenario = \"s.toml\"\nworkers = false\n\
+         [gate]\nthrough = \"slurmrestd\"\nlimit_s = 15\n\
+         [burn_in]\nrounds = 4\nhours = 12\nclean_rounds = 2\nsoak_minutes = 10\ndrift = 0.028\n\
+         [metrics]\ntextfile = \"f.prom\"\nnodes = 100\n\
+         [certificates]\npublic_keys = [\"k.pem\"]\nrequire_signature = true\n\
+         [notify]\nsite = \"a\"\nwithin_s = 20\nstands_h = 24\n\
+         [[notify.target]]\nname = \"ops\"\nkind = \"slack\"\nurl = \"https://h/x\"\non = [\"failed\"]\n\
+         [[notify.target]]\nname = \"am\"\nkind = \"alertmanager\"\nurl_env = \"AM\"\nper_hour = 9\n",
+        "[sources.kubernetes]\nkubeconfig = \"k\"\ncontext = \"c\"\n\
+         [launcher]\nkind = \"kubernetes\"\nworker = \"/fabricgate\"\n\
+         [launcher.kubernetes]\nimage = \"i:1\"\ngpus = \"claim\"\nranks = \"names\"\nshm = \"16Gi\"\n\
+         rdma = { \"rdma/hca\" = 8 }\nenv = { NCCL_DEBUG = \"INFO\" }\nhost_network = true\n\
+         [[launcher.kubernetes.tolerations]]\nkey = \"k\"\neffect = \"NoSchedule\"\n\
+         [policy]\ndevice = \"taint-rule\"\nslinky = \"kubernetes\"\nevict = true\nevict_s = 60\n\
+         [gate]\nthrough = \"kubernetes\"\n[gate.kubernetes]\ncontext = \"gate\"\n\
+         [watch]\nexpired = \"taint\"\n[watch.lease]\nname = \"l\"\nduration_s = 15\nrenew_s = 5\n",
+        "[launcher]\nkind = \"replay\"\nrun = \"runs/r1\"\n[history]\nenabled = false\n",
     ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
 }
 
 #[test]
 fn configurations_are_read_whole_or_refused_with_one_message() {
     let own = configuration_seeds();
+    let folder = tempfile::tempdir().expect("a folder");
+    for good in &own {
+        let path = folder.path().join("f.toml");
+        fs::write(&path, good).expect("written");
+        config::open(Some(&path)).unwrap_or_else(|error| panic!("a seed is none: {error}"));
+    }
     let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOML);
     fuzz("config", 400, make, configuration_files);
 }

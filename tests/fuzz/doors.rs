@@ -8,6 +8,7 @@ use fabricgate::model::parsed::Tool;
 
 use super::corpus::corpus;
 use super::documents;
+use super::kept;
 use super::slurm;
 use super::stored;
 use super::tools;
@@ -80,8 +81,8 @@ pub(crate) const ALL: &[Door] = &[
         check: documents::scenario_files,
     },
     Door { name: "run-folders", seeds: stored::run_seeds, check: stored::run_folders },
-    Door { name: "journals", seeds: stored::journal_seeds, check: stored::journals },
-    Door { name: "certificates", seeds: stored::certificate_seeds, check: stored::certificates },
+    Door { name: "journals", seeds: kept::journal_seeds, check: kept::journals },
+    Door { name: "certificates", seeds: kept::certificate_seeds, check: kept::certificates },
     Door { name: "histories", seeds: stored::history_seeds, check: stored::histories },
     Door { name: "workers", seeds: stored::worker_seeds, check: stored::workers },
 ];

@@ -1,8 +1,8 @@
 //! Fuzz targets for what fabricgate itself writes and reads again: run folders,
-//! journals, certificates, acceptance documents, the history's file, and what
-//! workers say. Whoever hands one over may have written anything into it.
+//! the history's file, and what workers say. Whoever hands one over may have written anything into it.
 //!
-//! Folders travel as one text: files, each behind a line `%% NAME`.
+//! Folders travel as one text: files, each behind a line `%% NAME`. What a gate
+//! keeps is in `kept`.
 
 use std::fs;
 use std::path::Path;
@@ -11,19 +11,14 @@ use std::sync::OnceLock;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use fabricgate::gate::certificates;
-use fabricgate::gate::journal;
-use fabricgate::model::acceptance::Acceptance;
 use fabricgate::model::run::Run;
 use fabricgate::model::trend::PartKind;
 use fabricgate::model::worker::FromWorker;
 use fabricgate::model::worker::ToWorker;
-use fabricgate::record::acceptance;
 use fabricgate::record::file;
 use fabricgate::record::history::History;
 use fabricgate::record::history::Selection;
 use fabricgate::record::salvage;
-use fabricgate::record::signing;
 use fabricgate::record::stored;
 use fabricgate::report;
 use fabricgate::report::TerminalStyle;
@@ -63,7 +58,7 @@ const TOKENS: &[&str] = &[
 ];
 
 /// A folder of our own, in memory where there is such a place.
-fn folder() -> tempfile::TempDir {
+pub(super) fn folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
     made.expect("a folder")
@@ -93,13 +88,13 @@ const CONFIG: &str = "run_dir = \"good\"\n[launcher]\nkind = \"sim\"\nscenario =
 
 /// What one run and its gate leave behind, as texts.
 #[derive(Debug, Default)]
-struct Left {
+pub(super) struct Left {
     runs: Vec<Vec<u8>>,
-    certificates: Vec<Vec<u8>>,
+    pub(super) certificates: Vec<Vec<u8>>,
     history: Vec<Vec<u8>>,
 }
 
-fn left() -> &'static Left {
+pub(super) fn left() -> &'static Left {
     static LEFT: OnceLock<Left> = OnceLock::new();
     LEFT.get_or_init(|| {
         let place = folder();
@@ -190,7 +185,7 @@ fn unpacked(bytes: &[u8], to: &Path) {
 }
 
 /// Text for a terminal that steers nothing but its own lines.
-fn is_quiet(text: &str) {
+pub(super) fn is_quiet(text: &str) {
     let steers = |c: char| c != '\n' && (c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c));
     if let Some(at) = text.find(steers) {
         let around: String = text[at..].chars().take(60).collect();
@@ -198,7 +193,7 @@ fn is_quiet(text: &str) {
     }
 }
 
-const STYLE: TerminalStyle = TerminalStyle { width: 100, colour: false };
+pub(super) const STYLE: TerminalStyle = TerminalStyle { width: 100, colour: false };
 
 /// A run folder, by everybody who reads one, and in every form of a report.
 pub(crate) fn run_folders(bytes: &[u8]) {
@@ -230,37 +225,6 @@ pub(crate) fn run_folders(bytes: &[u8]) {
     let table = report::csv::matrix(&run);
     let mut rows = csv::Reader::from_reader(table.as_slice());
     assert_eq!(rows.records().filter(Result::is_ok).count(), run.cells.len());
-}
-
-/// What a gate wrote down, by whoever only looks.
-pub(crate) fn journals(bytes: &[u8]) {
-    let place = folder();
-    fs::write(place.path().join(journal::JOURNAL), bytes).expect("written");
-    if let Err(error) = journal::look(place.path()) {
-        assert!(error.to_string().contains(journal::JOURNAL), "{error}");
-    }
-}
-
-/// A certificate, read and verified, or an acceptance document, read and shown.
-pub(crate) fn certificates(bytes: &[u8]) {
-    let place = folder();
-    let path = place.path().join("n1.json");
-    fs::write(&path, bytes).expect("written");
-    if let Ok(Some(read)) = certificates::of_file(&path) {
-        let _ = (signing::check(&read.document, &[]), read.certificate.worst_ratio());
-    }
-    fs::rename(&path, place.path().join("acceptance.json")).expect("renamed");
-    if let Ok(document) = acceptance::read(place.path()) {
-        shown(&document);
-    }
-}
-
-fn shown(document: &Acceptance) {
-    is_quiet(&report::acceptance::terminal(document, &STYLE));
-    is_quiet(&report::acceptance::markdown(document));
-    is_quiet(&report::acceptance::junit(document));
-    let page = report::acceptance::page(document).expect("a page");
-    assert!(!page.contains("<script>"), "a script of the document's");
 }
 
 /// A history's file, read as `history` reads it.
@@ -304,26 +268,8 @@ pub(crate) fn run_seeds() -> Vec<Vec<u8>> {
     left().runs.clone()
 }
 
-pub(crate) fn certificate_seeds() -> Vec<Vec<u8>> {
-    left().certificates.clone()
-}
-
 pub(crate) fn history_seeds() -> Vec<Vec<u8>> {
     left().history.clone()
-}
-
-pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
-    let stamp =
-        r#""at":"2026-11-21T04:00:00Z","unix":1795233600,"boot":"b","uptime_s":5.5,"epoch":1"#;
-    let line = |seq: u32, rest: &str| {
-        format!("{{\"format\":\"fabricgate.journal/1\",\"seq\":{seq},{stamp},{rest}}}\n")
-    };
-    let opened = line(1, r#""event":"opened","host":"head","pid":7,"version":"0.1.0""#);
-    let tripped = line(2, r#""event":"tripped","why":"four of eighteen","run":"r1""#);
-    let reset = line(3, r#""event":"reset","by":"ann","why":"looked""#);
-    let clean = line(4, r#""event":"clean","node":"n1","run":"r1","measured":1795233600"#);
-    let undone = line(5, r#""event":"undone","node":"n1","id":"i","detail":"resumed""#);
-    vec![[opened, tripped, reset, clean, undone].concat().into_bytes()]
 }
 
 pub(crate) fn worker_seeds() -> Vec<Vec<u8>> {
@@ -340,7 +286,7 @@ pub(crate) fn worker_seeds() -> Vec<Vec<u8>> {
 }
 
 /// One of these, given mutations of its seeds.
-fn target(name: &'static str, iterations: u64, own: Vec<Vec<u8>>, check: fn(&[u8])) {
+pub(super) fn target(name: &'static str, iterations: u64, own: Vec<Vec<u8>>, check: fn(&[u8])) {
     own.iter().for_each(|good| check(good));
     let make = move |dice: &mut Dice| mutate(dice, &own, &own, TOKENS);
     fuzz(name, iterations, make, check);
@@ -349,20 +295,6 @@ fn target(name: &'static str, iterations: u64, own: Vec<Vec<u8>>, check: fn(&[u8
 #[test]
 fn run_folders_of_somebody_else_never_break_a_reader_or_a_report() {
     target("run-folders", 150, run_seeds(), run_folders);
-}
-
-#[test]
-fn journals_are_read_whole_or_refused() {
-    let seeds = journal_seeds();
-    let place = folder();
-    fs::write(place.path().join(journal::JOURNAL), &seeds[0]).expect("written");
-    journal::look(place.path()).expect("the seed is a good one");
-    target("journals", 500, seeds, journals);
-}
-
-#[test]
-fn certificates_of_somebody_else_never_break_a_reader() {
-    target("certificates", 500, certificate_seeds(), certificates);
 }
 
 #[test]

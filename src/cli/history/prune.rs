@@ -2,7 +2,7 @@
 //!
 //! A dry run unless --apply says otherwise. A folder goes only when the index has
 //! what it showed; the newest complete run of every node, and what a certificate, an
-//! open drain or an acceptance document names, stay.
+//! open drain, an open suspicion or an acceptance document names, stay.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -152,6 +152,11 @@ fn needed(place: &Found, history: &History) -> Result<BTreeMap<String, String>, 
     let ledger = journal::look(gate).map_err(Failure::environment)?;
     for (node, drain) in &ledger.drains {
         needed.insert(drain.run.clone(), format!("the drain of {node} rests on it"));
+    }
+    for (node, suspicion) in &ledger.suspected {
+        needed
+            .entry(suspicion.run.clone())
+            .or_insert_with(|| format!("{node} is suspected on it, and drained on a second one"));
     }
     for (node, mark) in &ledger.marks {
         needed

@@ -1,0 +1,249 @@
+//! Fuzz targets for what a gate keeps: its journal, certificates, and acceptance
+//! documents. Whoever hands one over may have written anything into it.
+
+use std::fs;
+use std::sync::OnceLock;
+
+use fabricgate::act::budget;
+use fabricgate::act::certificate;
+use fabricgate::act::policy::Policy;
+use fabricgate::act::standing;
+use fabricgate::gate::certificates;
+use fabricgate::gate::journal;
+use fabricgate::gate::journal::Journal;
+use fabricgate::model::acceptance::Acceptance;
+use fabricgate::model::action::Action;
+use fabricgate::model::action::ActionKind;
+use fabricgate::model::action::ActionResult;
+use fabricgate::model::action::Mark;
+use fabricgate::model::certificate::CERTIFICATES_FORMAT;
+use fabricgate::model::certificate::CertificatesDocument;
+use fabricgate::model::certificate::Shown;
+use fabricgate::model::change::Change;
+use fabricgate::model::id::NodeName;
+use fabricgate::model::journal::Entry;
+use fabricgate::model::journal::Event;
+use fabricgate::model::journal::HoldKind;
+use fabricgate::model::journal::JOURNAL_FORMAT;
+use fabricgate::model::journal::Stamp;
+use fabricgate::model::live::Live;
+use fabricgate::model::live::LiveNode;
+use fabricgate::model::verdict::Outcome;
+use fabricgate::record::acceptance;
+use fabricgate::record::signing;
+use fabricgate::record::signing::PublicKey;
+use fabricgate::record::signing::Trust;
+use fabricgate::report;
+
+use super::stored;
+use super::stored::STYLE;
+use super::stored::is_quiet;
+
+/// When all this is looked at.
+const NOW: i64 = 1_795_233_600;
+
+fn stamp(unix: i64) -> Stamp {
+    let at = "2026-11-21T04:00:00Z".to_owned();
+    Stamp { at, unix, boot: "b".to_owned(), uptime_s: 5.5 }
+}
+
+/// What a gate wrote down, by whoever only looks, and by the gate that goes on with it.
+pub(crate) fn journals(bytes: &[u8]) {
+    let place = stored::folder();
+    fs::write(place.path().join(journal::JOURNAL), bytes).expect("written");
+    let ledger = match journal::look(place.path()) {
+        Ok(ledger) => ledger,
+        Err(error) => {
+            assert!(error.to_string().contains(journal::JOURNAL), "{error}");
+            let gate = Journal::open_now(place.path()).map(drop);
+            return assert!(gate.is_err(), "it was refused, and is gone on with");
+        }
+    };
+    let (now, policy) = (stamp(NOW), Policy::default());
+    is_quiet(&report::gate::text(&ledger, &now));
+    for node in ledger.drains.values().map(|drain| &drain.before) {
+        let _ = (standing::owner(node, &ledger), standing::may_not_release(node, &ledger));
+        let _ = standing::may_not_drain(node, &ledger);
+    }
+    let _ = budget::shares(&ledger, 18, &policy, &now);
+    // An epoch after the last one there can be is refused; nothing else is.
+    let Ok(mut gate) = Journal::open_now(place.path()) else {
+        return assert_eq!(ledger.epoch, u64::MAX, "it was read, and is not gone on with");
+    };
+    gate.write(Event::Reset { by: "a".to_owned(), why: "b".to_owned() }).expect("written");
+    let (after, lines) = (gate.ledger().clone(), ledger.lines + 2);
+    drop(gate);
+    assert_eq!((after.lines, &after.drains, &after.open), (lines, &ledger.drains, &ledger.open));
+    let again = journal::look(place.path()).expect("what a gate wrote can be read");
+    assert_eq!(again, after);
+}
+
+/// Whose signatures count here.
+fn trust() -> &'static Trust {
+    static TRUST: OnceLock<Trust> = OnceLock::new();
+    TRUST.get_or_init(|| {
+        let pem = "-----BEGIN PUBLIC KEY-----\n\
+            MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n\
+            -----END PUBLIC KEY-----\n";
+        let place = stored::folder();
+        let path = place.path().join("k.pem");
+        fs::write(&path, pem).expect("written");
+        let key = PublicKey::read(&path).expect("the public key of RFC 8410, section 10.1");
+        Trust { keys: vec![key], required: false }
+    })
+}
+
+/// A certificate, by whoever counts it, voids it and shows it, or an acceptance
+/// document, read and shown.
+pub(crate) fn certificates(bytes: &[u8]) {
+    let place = stored::folder();
+    let node = NodeName::from("n1");
+    let path = certificates::path(place.path(), &node).expect("a name of one node");
+    fs::create_dir(path.parent().expect("a folder")).expect("made");
+    fs::write(&path, bytes).expect("written");
+    if let Ok(Some(read)) = certificates::of_file(&path) {
+        let _ = (signing::check(&read.document, &[]), read.certificate.worst_ratio());
+    }
+    let (counting, troubles) = certificates::all(place.path(), trust());
+    assert_eq!(counting.len() + troubles.len(), 1, "one file is counted once: {troubles:?}");
+    let now = stamp(NOW);
+    let live = LiveNode::new("n1", &["IDLE"]);
+    let live = Live { nodes: [(node.clone(), live)].into(), troubles: Vec::new() };
+    let (controls, _) = certificates::valid(place.path(), &live, trust(), &now);
+    assert!(controls.len() <= counting.len());
+    for own in &counting {
+        let _ = certificate::replaces(own, own, &now);
+        let shown = Shown {
+            node: node.clone(),
+            file: "n1.json".to_owned(),
+            standing: certificate::standing(own, None, NOW).0,
+            why: certificate::outlived(own, &live.nodes[&node]),
+            age_s: None,
+            worst_ratio: own.worst_ratio(),
+            certificate: Some(own.clone()),
+        };
+        let document = CertificatesDocument {
+            format: CERTIFICATES_FORMAT.to_owned(),
+            at: now.at.clone(),
+            certificates: vec![shown],
+            none: Vec::new(),
+        };
+        is_quiet(&report::certificate::render(&document, &STYLE));
+    }
+    if certificates::void(place.path(), &node, "drained", &now).expect("written") {
+        let again = certificates::read(place.path(), &node).expect("read").expect("it is there");
+        assert!(again.voided.is_some() && again.signature.is_none());
+    }
+    fs::write(place.path().join("acceptance.json"), bytes).expect("written");
+    if let Ok(document) = acceptance::read(place.path()) {
+        shown(&document);
+    }
+}
+
+fn shown(document: &Acceptance) {
+    is_quiet(&report::acceptance::terminal(document, &STYLE));
+    is_quiet(&report::acceptance::markdown(document));
+    is_quiet(&report::acceptance::junit(document));
+    let page = report::acceptance::page(document).expect("a page");
+    assert!(!page.contains("<script>"), "a script of the document's");
+}
+
+pub(crate) fn certificate_seeds() -> Vec<Vec<u8>> {
+    stored::left().certificates.clone()
+}
+
+/// A journal in which everything happens that can be written down.
+pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
+    let (node, run) = (NodeName::from("n1"), "r1".to_owned());
+    let word = |text: &str| text.to_owned();
+    let intent = |id: &str, kind: ActionKind, outcome: Outcome| {
+        let mark = Mark {
+            outcome,
+            class: Some(word("lost-links")),
+            run: word("r1"),
+            at: word("2026-11-21T04:00:00Z"),
+            expires: None,
+            domain: Some("rack".into()),
+            boot_id: None,
+        };
+        let action = Action { mark: Some(mark), ratio: Some(0.5), ..Action::new(kind, "n1") };
+        Event::Intent {
+            id: word(id),
+            run: word("r1"),
+            action: Box::new(action),
+            change: Box::new(Change::drain("fabricgate degraded 0.5 r1")),
+            before: Box::new(LiveNode::new("n1", &["IDLE", "DRAIN"])),
+        }
+    };
+    let ended =
+        |id: &str, result| Event::Outcome { id: word(id), result, detail: word("it shows") };
+    let opened = Event::Opened { host: word("head"), pid: 7, version: word("0.1.0") };
+    let measured = NOW;
+    let clean = Event::Clean { node: node.clone(), run, measured, boot_id: Some(word("b")) };
+    let suspected = Event::Suspected {
+        node: node.clone(),
+        run: word("r0"),
+        measured,
+        boot_id: None,
+        classes: vec![word("lost-links")],
+    };
+    let held = Event::Holding {
+        name: word("fabricgate-1"),
+        kind: HoldKind::Reservation,
+        nodes: vec![node.clone()],
+        drained: vec![(node.clone(), word("fabricgate degraded"))],
+        host: word("head"),
+        pid: 7,
+    };
+    let story = vec![
+        opened,
+        suspected,
+        Event::Cleared { node: node.clone(), run: word("r0"), measured },
+        intent("i1", ActionKind::Drain, Outcome::Degraded),
+        ended("i1", ActionResult::Done),
+        Event::Evicting { node: node.clone(), pods: vec![word("a/b")] },
+        clean,
+        Event::Relapsed { node: node.clone(), run: word("r2"), measured },
+        held,
+        Event::Freed { name: word("fabricgate-1"), detail: word("ended") },
+        intent("i2", ActionKind::Release, Outcome::Pass),
+        ended("i2", ActionResult::Refused),
+        Event::Undone { node: node.clone(), id: word("i1"), detail: word("resumed") },
+        intent("i3", ActionKind::Relabel, Outcome::Degraded),
+        ended("i3", ActionResult::Unknown),
+        Event::Tripped { why: word("four of eighteen"), run: word("r1") },
+        Event::Reset { by: word("ann"), why: word("looked") },
+    ];
+    let line = |(seq, event): (u64, &Event)| {
+        let entry = Entry {
+            format: JOURNAL_FORMAT.to_owned(),
+            seq,
+            stamp: stamp(NOW),
+            epoch: 1,
+            event: event.clone(),
+        };
+        let mut line = serde_json::to_vec(&entry).expect("plain data");
+        line.push(b'\n');
+        line
+    };
+    let whole: Vec<u8> = (1..).zip(&story).flat_map(line).collect();
+    // Half of it leaves a drain and a hold behind.
+    let half: Vec<u8> = (1..).zip(&story[..9]).flat_map(line).collect();
+    vec![whole, half]
+}
+
+#[test]
+fn journals_are_read_whole_or_refused() {
+    let seeds = journal_seeds();
+    let place = stored::folder();
+    for good in &seeds {
+        fs::write(place.path().join(journal::JOURNAL), good).expect("written");
+        journal::look(place.path()).expect("the seed is a good one");
+    }
+    stored::target("journals", 500, seeds, journals);
+}
+
+#[test]
+fn certificates_of_somebody_else_never_break_a_reader() {
+    stored::target("certificates", 500, certificate_seeds(), certificates);
+}
