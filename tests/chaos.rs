@@ -11,6 +11,8 @@ mod model_tests;
 mod storm;
 
 use controller::Controller;
+use fabricgate::sim::fabric::Fabric;
+use fabricgate::sim::scenario::Scenario;
 use storm::episode::Episode;
 use storm::model::Fields;
 use storm::world::Domains;
@@ -22,12 +24,17 @@ const RUNS: u64 = 6;
 /// Episodes at a time: they wait more than they work.
 const AT_ONCE: usize = 4;
 
-/// Two domains of four nodes, before a stand-in for slurmrestd.
-fn episode(seed: u64) -> Episode {
+/// Two domains of four nodes.
+fn domains() -> Domains {
     let domain = |name: &str, prefix: &str| {
         (name.to_owned(), (1..=4).map(|at| format!("{prefix}{at}")).collect::<Vec<String>>())
     };
-    let domains: Domains = vec![domain("d1", "a"), domain("d2", "b")];
+    vec![domain("d1", "a"), domain("d2", "b")]
+}
+
+/// Those before a stand-in for slurmrestd.
+fn episode(seed: u64) -> Episode {
+    let domains = domains();
     // A feature of the site's own on every node.
     let plain = ["available/gb200", "active/gb200"].map(|key| (key.to_owned(), String::new()));
     let names = domains.iter().flat_map(|(_, nodes)| nodes).cloned();
@@ -40,4 +47,12 @@ fn episode(seed: u64) -> Episode {
 #[test]
 fn whatever_befalls_it_the_gate_keeps_its_promises() {
     storm::play("cargo test --test chaos", RUNS, AT_ONCE, episode);
+}
+
+#[test]
+fn what_is_wrong_with_a_fleet_is_said_so_that_it_can_be_read() {
+    for text in storm::site::all_wrong(&domains()) {
+        let scenario = Scenario::read(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        Fabric::build(&scenario).unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
 }

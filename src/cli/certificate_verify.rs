@@ -22,6 +22,7 @@ use super::stdout::note;
 use crate::act::acceptance as accepting;
 use crate::act::certificate as certifying;
 use crate::act::identity;
+use crate::exec::own;
 use crate::facts;
 use crate::facts::Gathering;
 use crate::gate::certificates::Read;
@@ -148,7 +149,7 @@ fn machines(args: &Args) -> anyhow::Result<Option<Vec<NodeFacts>>> {
 }
 
 fn this_machine() -> anyhow::Result<NodeFacts> {
-    let executable = std::env::current_exe()?;
+    let executable = own::executable()?;
     let gathering = Gathering {
         executable: &executable,
         nvml: None,

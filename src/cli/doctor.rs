@@ -17,6 +17,7 @@ use crate::coordinator;
 use crate::doctor;
 use crate::doctor::Libraries;
 use crate::doctor::Look;
+use crate::exec::own;
 use crate::gate::stamp;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
@@ -90,7 +91,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 /// This machine.
 fn here(catalog: &Catalog) -> Result<Checkup, Failure> {
     let libraries = Libraries {
-        executable: std::env::current_exe()
+        executable: own::executable()
             .map_err(|error| Failure::Environment(format!("this program's own place: {error}")))?,
         cuda: given("FABRICGATE_CUDA"),
         nvml: given("FABRICGATE_NVML"),
@@ -137,7 +138,7 @@ fn there(config: Option<&Config>, lists: &[String]) -> Result<Vec<Checkup>, Fail
     let reached = |error| Failure::Usage(format!("{}: [launcher]: {error}", config.path.display()));
     config.launcher.check(names.len()).map_err(reached)?;
     let hold = held(config, &names)?;
-    let here = std::env::current_exe()
+    let here = own::executable()
         .map_err(|error| Failure::Environment(format!("this program's own place: {error}")))?;
     let here = here.display().to_string();
     let nodes = Nodes {

@@ -7,10 +7,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
 
 use super::Globals;
+use super::abreast::abreast;
 use super::config;
 use super::exit;
 use super::expectations;
@@ -190,7 +189,10 @@ fn merge(claims: &mut Claims, more: Claims, path: &Path) -> Result<(), Failure> 
 /// Reads every output, several at a time, and gives each its place. What
 /// cannot be read becomes a gap.
 fn read_all(inputs: &mut Inputs) -> Vec<Recording> {
-    let parsed = parse_all(&inputs.found);
+    let parsed = abreast(&inputs.found, |found| {
+        let bytes = input::read(&found.path).map_err(|error| error.to_string())?;
+        Ok::<Parsed, String>(measure::read(&bytes))
+    });
     let mut recordings = Vec::new();
     let mut taken = BTreeSet::new();
     for (found, parsed) in inputs.found.iter().zip(parsed) {
@@ -220,28 +222,4 @@ fn read_all(inputs: &mut Inputs) -> Vec<Recording> {
         }
     }
     recordings
-}
-
-fn parse_all(found: &[Found]) -> Vec<Result<Parsed, String>> {
-    let next = AtomicUsize::new(0);
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(found.len());
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(found) = found.get(index) else { return done };
-            let parsed = input::read(&found.path).map(|bytes| measure::read(&bytes));
-            done.push((index, parsed.map_err(|error| error.to_string())));
-        }
-    };
-    let mut all: Vec<(usize, Result<Parsed, String>)> = std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        let join = |handle: std::thread::ScopedJoinHandle<'_, _>| match handle.join() {
-            Ok(done) => done,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        handles.into_iter().flat_map(join).collect()
-    });
-    all.sort_by_key(|(index, _)| *index);
-    all.into_iter().map(|(_, parsed)| parsed).collect()
 }

@@ -3,6 +3,7 @@
 //! This is the shell around the stages: it opens files, reads the clock,
 //! prints, and turns outcomes into exit codes. It decides nothing else.
 
+mod abreast;
 pub mod acting;
 pub mod afterwards;
 pub mod apply;

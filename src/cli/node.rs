@@ -20,6 +20,7 @@ use super::node_probe::children;
 use super::node_probe::children::ChildArgs;
 use super::sim;
 use crate::exec::guard;
+use crate::exec::own;
 use crate::probe::worker;
 use crate::probe::worker::Ended;
 use crate::probe::worker::Setup;
@@ -108,7 +109,7 @@ fn work(args: &WorkerArgs) -> anyhow::Result<u8> {
         return Ok(code);
     }
     let setup = Setup {
-        executable: std::env::current_exe()?,
+        executable: own::executable()?,
         even_if_busy: args.even_if_busy,
         proc: PathBuf::from("/proc"),
         is_machine: !sim::is_simulated(),

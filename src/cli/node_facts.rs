@@ -9,6 +9,7 @@ use super::exit;
 use super::failure::Failure;
 use super::show;
 use super::stdout;
+use crate::exec::own;
 use crate::facts;
 use crate::facts::Gathering;
 use crate::facts::driver;
@@ -58,7 +59,7 @@ pub fn run(args: &FactsArgs, json: bool) -> anyhow::Result<u8> {
         let why = "a simulated node has no facts: its hardware is this machine's";
         return Err(Failure::environment(why).into());
     }
-    let executable = std::env::current_exe()?;
+    let executable = own::executable()?;
     let gathering = Gathering {
         executable: &executable,
         nvml: args.nvml.as_deref(),

@@ -32,7 +32,9 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let stored = stored::open(&args.run)?;
     let in_force = expectations::load(&args.overrides.files)?;
     let history = args.earlier.load(&in_force, Some(&args.run))?;
-    let run = stored::rejudged(&stored, stored::reread(&stored)?, &in_force, &history)?;
+    let results = stored.results().map_err(stored::failure)?;
+    let recordings = stored::reread(&stored, &results)?;
+    let run = stored::rejudged(&stored, &results, recordings, &in_force, &history);
     let then = match stored.record.state {
         // What an earlier attempt said is no word on what came after it.
         State::Running => None,

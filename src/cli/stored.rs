@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::abreast::abreast;
 use super::expectations;
 use super::failure::Failure;
 use super::stdout::note;
@@ -12,6 +13,8 @@ use crate::coordinator::judged::Judged;
 use crate::coordinator::outputs;
 use crate::judge::Judgement;
 use crate::model::history::History;
+use crate::model::raw::RawResult;
+use crate::model::recording::Recording;
 use crate::model::run::Run;
 use crate::plan::Plan;
 use crate::plan::Step;
@@ -56,8 +59,9 @@ pub fn run(stored: &Stored) -> Result<Run, Failure> {
     let actions = stored.actions().map_err(failure)?;
     let (Some(verdicts), Some(actions), true) = (verdicts, actions, is_over) else {
         let in_force = expectations::load(&[])?;
-        let recordings = stored.recordings().map_err(failure)?;
-        return rejudged(stored, recordings, &in_force, &History::default());
+        let results = stored.results().map_err(failure)?;
+        let recordings = stored.recordings_of(&results).map_err(failure)?;
+        return Ok(rejudged(stored, &results, recordings, &in_force, &History::default()));
     };
     Ok(Run {
         info: stored.record.info.clone(),
@@ -71,42 +75,42 @@ pub fn run(stored: &Stored) -> Result<Run, Failure> {
 /// The run judged again with these expectations, and what earlier runs showed.
 pub fn rejudged(
     stored: &Stored,
-    recordings: Vec<crate::model::recording::Recording>,
+    results: &[RawResult],
+    recordings: Vec<Recording>,
     in_force: &expectations::InForce,
     history: &History,
-) -> Result<Run, Failure> {
-    let results = stored.results().map_err(failure)?;
+) -> Run {
     let run = Judged {
         claims: &stored.claims,
         plan: &stored.plan,
         confirm: stored.confirm.as_ref(),
-        results: &results,
+        results,
         recordings,
         catalogue: &in_force.catalogue,
         thresholds_digest: &in_force.digest,
         platform: stored.record.platform.as_deref(),
     };
     let Judgement { claims, cells, verdicts } = coordinator::judged_against(run, history);
-    let coverage = coordinator::coverage(&stored.plan, &stored.record.launcher, &results);
+    let coverage = coordinator::coverage(&stored.plan, &stored.record.launcher, results);
     let record = &stored.record;
     let seen =
         coordinator::run_seen(&record.info, &record.launcher, record.state == State::Complete);
     let actions =
         policy::of_verdicts(&verdicts, &stored.claims, &record.policy, Some(coverage), &seen);
     let info = stored.record.info.clone();
-    Ok(Run { info, claims, cells, verdicts, actions: Some(actions) })
+    Run { info, claims, cells, verdicts, actions: Some(actions) }
 }
 
-/// The stored raw outputs, read again.
-pub fn reread(stored: &Stored) -> Result<Vec<crate::model::recording::Recording>, Failure> {
+/// The stored raw outputs, read again, several at a time.
+pub fn reread(stored: &Stored, results: &[RawResult]) -> Result<Vec<Recording>, Failure> {
     let plans = || std::iter::once(&stored.plan).chain(&stored.confirm);
     let steps: BTreeMap<usize, &Step> =
         plans().flat_map(Plan::steps).map(|step| (step.step, step)).collect();
-    let mut recordings = Vec::new();
-    for result in stored.results().map_err(failure)? {
-        let (Some(name), Some(step)) = (&result.stdout, steps.get(&result.step)) else { continue };
-        let bytes = stored.raw(name).map_err(failure)?;
-        recordings.extend(outputs::read(step, &result, &bytes));
-    }
-    Ok(recordings)
+    let read = abreast(results, |result| -> Result<Option<Recording>, RecordError> {
+        let (Some(name), Some(step)) = (&result.stdout, steps.get(&result.step)) else {
+            return Ok(None);
+        };
+        stored.raw(name).map(|bytes| outputs::read(step, result, &bytes))
+    });
+    read.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>().map_err(failure)
 }

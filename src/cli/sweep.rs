@@ -33,6 +33,7 @@ use crate::coordinator::Place;
 use crate::coordinator::Progress;
 use crate::coordinator::Sweep;
 use crate::coordinator::SweepError;
+use crate::exec::own;
 use crate::gate::stamp;
 use crate::gate::turn::Turned;
 use crate::inventory::hostlist;
@@ -529,7 +530,7 @@ pub(super) fn program(
     config: &Config,
     even_if_busy: bool,
 ) -> anyhow::Result<(Program, Option<tempfile::TempDir>)> {
-    let here = std::env::current_exe()?;
+    let here = own::executable()?;
     let links = match &config.launcher {
         Launcher::Sim { .. } => {
             let folder = tempfile::Builder::new().prefix("fabricgate-sim-").tempdir()?;

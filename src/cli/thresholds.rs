@@ -4,7 +4,6 @@
 pub mod measured;
 mod show;
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -157,6 +156,8 @@ pub struct CheckDocument {
     pub format: String,
     /// One entry per file.
     pub files: Vec<CheckedFile>,
+    /// What looks wrong about all of them together.
+    pub warnings: Vec<String>,
 }
 
 /// One checked file.
@@ -289,14 +290,16 @@ fn check(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
         }
         checked.push(entry);
     }
+    let shared = lint::shared_devices(&catalogue).into_iter();
+    let warnings: Vec<String> =
+        shared.map(|(a, b, device)| format!("`{device}` of {a} is also a GPU of {b}")).collect();
     if json {
-        stdout::json(&CheckDocument { format: file::FORMAT.to_owned(), files: checked })?;
+        let format = file::FORMAT.to_owned();
+        stdout::json(&CheckDocument { format, files: checked, warnings })?;
     } else {
-        let mut text: String = checked.iter().map(report).collect();
-        for (a, b, device) in lint::shared_devices(&catalogue) {
-            let _ = writeln!(text, "warning: `{device}` of {a} is also a GPU of {b}");
-        }
-        stdout::text(&text)?;
+        let files = checked.iter().map(report);
+        let all = warnings.iter().map(|warning| format!("warning: {warning}\n"));
+        stdout::text(&files.chain(all).collect::<String>())?;
     }
     Ok(code)
 }

@@ -17,6 +17,7 @@ use super::stdout;
 use super::stdout::note;
 use super::watching::Expired;
 use crate::coordinator::signals::Signals;
+use crate::exec::own;
 use crate::gate::lease::Term;
 use crate::gate::lease::keeper;
 use crate::gate::stamp;
@@ -82,7 +83,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
         _ => None,
     };
-    let program = std::env::current_exe()?.display().to_string();
+    let program = own::executable()?.display().to_string();
     let path = std::path::absolute(&config.path).map_err(Failure::environment)?;
     let (stopper, stop) = tokio::sync::watch::channel(false);
     let mut lines = Lines { json: globals.json, lost: None };

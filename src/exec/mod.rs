@@ -8,6 +8,7 @@ mod aside;
 pub mod attended;
 pub mod guard;
 pub mod lookup;
+pub mod own;
 pub mod secrets;
 pub mod session;
 

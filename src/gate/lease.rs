@@ -10,6 +10,7 @@ pub mod keeper;
 
 use std::fmt;
 use std::sync::Mutex;
+use std::sync::MutexGuard;
 use std::sync::PoisonError;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -18,7 +19,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Api;
 use kube::api::ObjectMeta;
 use kube::api::PostParams;
-use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::kubernetes::Fence;
@@ -27,7 +27,6 @@ use super::scheduler::SchedulerError;
 use super::stamp;
 use crate::measure::text::clean;
 use crate::model::said::ProblemKind;
-use crate::model::said::SourceProblem;
 use crate::sources::kubernetes::Kubernetes as Server;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;
@@ -128,8 +127,9 @@ impl Seen {
 pub struct TermFence {
     server: Server,
     term: Result<Term, String>,
-    /// Made where it is first asked: a client belongs to a runtime.
-    api: OnceCell<Api<Lease>>,
+    /// Made where it is first asked: a client belongs to a runtime. Made anew where the
+    /// server refuses it: the token that it read may have run out.
+    api: Mutex<Option<Api<Lease>>>,
     seen: Mutex<Option<Seen>>,
 }
 
@@ -143,7 +143,7 @@ impl TermFence {
     /// The fence of this term, asked for at this server. One that cannot be read
     /// lets nobody pass.
     pub fn new(server: Server, term: Result<Term, String>) -> Self {
-        Self { server, term, api: OnceCell::new(), seen: Mutex::new(None) }
+        Self { server, term, api: Mutex::new(None), seen: Mutex::new(None) }
     }
 
     /// Reads the Lease; an error where nothing may be written any more, or where
@@ -161,27 +161,16 @@ impl TermFence {
             let message = format!("{of} {why}; another instance is at work");
             SchedulerError::new(ProblemKind::Contradictory, message)
         };
-        let connected = self.api.get_or_try_init(async || {
-            let access = access::connect(&self.server, Reading::Bounded).await?;
-            Ok(Api::namespaced(access.client, namespace))
-        });
-        let api = connected.await.map_err(|it: SourceProblem| unknown(it.kind, it.message))?;
-        let lease = timeout(self.server.limit, api.get(name)).await;
-        let lease = match lease {
-            Ok(Ok(lease)) => lease,
-            Ok(Err(error)) => {
-                let (kind, message) = access::refusal(&error);
-                return Err(unknown(kind, message));
+        let lease = match self.read(namespace, name, &unknown).await {
+            Err(SchedulerError { kind: ProblemKind::Denied, .. }) if self.forget() => {
+                self.read(namespace, name, &unknown).await?
             }
-            Err(_) => {
-                let why = format!("no answer within {:?}", self.server.limit);
-                return Err(unknown(ProblemKind::Unreachable, why));
-            }
+            read => read?,
         };
         let spec = lease.spec.unwrap_or_default();
         let now = stamp::stamp().uptime_s;
         let seen = {
-            let mut slot = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slot = held(&self.seen);
             let seen = Seen::look(slot.take(), &spec, now);
             *slot = Some(seen.clone());
             seen
@@ -199,6 +188,50 @@ impl TermFence {
         }
         Ok(())
     }
+}
+
+impl TermFence {
+    /// Takes the client away that was made before; whether there was one.
+    fn forget(&self) -> bool {
+        held(&self.api).take().is_some()
+    }
+
+    async fn read(
+        &self,
+        namespace: &str,
+        name: &str,
+        unknown: &impl Fn(ProblemKind, String) -> SchedulerError,
+    ) -> Result<Lease, SchedulerError> {
+        let kept = held(&self.api).clone();
+        let is_kept = kept.is_some();
+        let api = match kept {
+            Some(api) => api,
+            None => {
+                let access = access::connect(&self.server, Reading::Bounded).await;
+                let access = access.map_err(|it| unknown(it.kind, it.message))?;
+                Api::namespaced(access.client, namespace)
+            }
+        };
+        let lease = match timeout(self.server.limit, api.get(name)).await {
+            Ok(Ok(lease)) => lease,
+            Ok(Err(error)) => {
+                let (kind, message) = access::refusal(&error);
+                return Err(unknown(kind, message));
+            }
+            Err(_) => {
+                let why = format!("no answer within {:?}", self.server.limit);
+                return Err(unknown(ProblemKind::Unreachable, why));
+            }
+        };
+        if !is_kept {
+            *held(&self.api) = Some(api);
+        }
+        Ok(lease)
+    }
+}
+
+fn held<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Fence for TermFence {

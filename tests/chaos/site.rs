@@ -37,12 +37,21 @@ fn fault(dice: &mut Dice, node: &str) -> String {
     }
 }
 
+/// How many kinds there are of what a tool or a node does for a while.
+const KINDS: usize = 7;
+
 /// What a tool or a node does for a while.
 pub(crate) fn unwell(domains: &Domains, dice: &mut Dice) -> String {
     let node = node(domains, dice);
-    match dice.below(7) {
+    unwell_in_way(dice.below(KINDS), &node)
+}
+
+fn unwell_in_way(way: usize, node: &str) -> String {
+    match way {
         0 => format!("kind = \"tool-garbage\"\nnode = \"{node}\"\ntool = \"nvbandwidth\"\n"),
-        1 => format!("kind = \"truncated\"\non = \"{node}\"\ntool = \"nvbandwidth\"\nkeep = 0.4\n"),
+        1 => format!(
+            "kind = \"truncated\"\nscope = \"{node}\"\ntool = \"nvbandwidth\"\nshare = 0.4\n"
+        ),
         2 => format!("kind = \"tool-error\"\nnode = \"{node}\"\n"),
         3 => format!("kind = \"unreachable\"\nnode = \"{node}\"\n"),
         4 => format!("kind = \"busy\"\nnode = \"{node}\"\nprocess = \"python3\"\n"),
@@ -93,6 +102,16 @@ impl Fleet {
         }
         text
     }
+}
+
+/// Scenarios with each thing wrong that can be, which the program must be able to read.
+pub(crate) fn all_wrong(domains: &Domains) -> Vec<String> {
+    let mut dice = Dice::new(1);
+    let fleet = Fleet { domains: domains.clone(), seed: 1, faults: Vec::new() };
+    let ways = (0..KINDS).map(|way| unwell_in_way(way, &node(domains, &mut dice)));
+    let unwell: Vec<String> = ways.map(|it| fleet.scenario(&[it])).collect();
+    let broken = (0..100).map(|_| Fleet::any(domains, &mut dice).scenario(&[]));
+    broken.chain(unwell).collect()
 }
 
 /// The rules, as limits in nodes, and as a section of the configuration. With the

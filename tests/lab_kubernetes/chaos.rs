@@ -151,7 +151,9 @@ fn patch(node: &Value, edit: &Edit) -> Value {
             json!({"spec": {"taints": taints, "unschedulable": null}})
         }
         Edit::Down(_) => {
-            let taint = json!({"key": "example.com/broken", "effect": "NoSchedule"});
+            // One that says that a node is out, and not whom it is for.
+            let key = "node.kubernetes.io/out-of-service";
+            let taint = json!({"key": key, "value": "dimm", "effect": "NoSchedule"});
             json!({"spec": {"taints": with(taint)}})
         }
         Edit::Comment => json!({"metadata": {"annotations": {"example.com/note": "bay 7"}}}),

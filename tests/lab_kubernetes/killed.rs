@@ -136,7 +136,7 @@ impl Killed {
             Kill::After(at) if at == call.number => Weather::LostAnswerThen(Box::new(end.clone())),
             _ => Weather::Fine,
         });
-        let this = std::env::current_exe().expect("a program").display().to_string();
+        let this = exec::own::executable().expect("a program").display().to_string();
         let folder = format!("{CHILD}={}", self.folder.path().display());
         let test = "killed::the_turn_that_is_killed";
         run(&["env", &folder, &this, "--exact", test, "--nocapture", "--test-threads", "1"]);

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::process::Stdio;
 use std::time::Duration;
 
+use fabricgate::gate::kubernetes::Fence;
 use fabricgate::gate::kubernetes::Kubernetes;
 use fabricgate::gate::lease::Term;
 use fabricgate::gate::lease::TermFence;
@@ -16,9 +17,12 @@ use fabricgate::gate::lease::keeper::Keeper;
 use fabricgate::gate::lease::keeper::Standing;
 use fabricgate::gate::lease::keeper::Wanted;
 use fabricgate::gate::scheduler::Scheduler;
+use fabricgate::gate::scheduler::SchedulerError;
 use fabricgate::model::change::Change;
 use fabricgate::model::kubernetes_node::KubernetesMarks;
 use fabricgate::model::kubernetes_node::VERDICT;
+use fabricgate::model::said::ProblemKind;
+use fabricgate::sources::kubernetes::Kubernetes as Asked;
 use serde_json::Value;
 use serde_json::json;
 
@@ -289,6 +293,51 @@ async fn who_lost_the_term_writes_nothing_and_who_has_it_writes() {
     cluster(Ok(second)).change(&nodes, &change).await.expect("written");
     assert_eq!(server.node(&node).await["metadata"]["labels"][VERDICT], "pass");
     server.delete(&format!("/api/v1/nodes/{node}")).await;
+}
+
+#[tokio::test]
+async fn a_fence_whose_token_ends_in_the_middle_reads_the_one_that_is_there_then() {
+    let Some(lab) = lab() else { return };
+    let namespace = lab.namespace("fence-token").await;
+    let server = lab.admin().await;
+    let keeper = Keeper::start(wanted(&lab, &namespace, "one")).expect("a thread");
+    let term = held(&keeper).await;
+    let kubeconfig = lab.kubeconfig_of(&namespace, "writer").await;
+    let rbac = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}");
+    let rules =
+        json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]}]);
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "reads"}, "rules": rules});
+    server.create(&format!("{rbac}/roles"), &role).await;
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"name": "reads"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reads"},
+        "subjects": [{"kind": "ServiceAccount", "name": "writer", "namespace": namespace}]});
+    server.create(&format!("{rbac}/rolebindings"), &binding).await;
+    let of = |kubeconfig: PathBuf| {
+        let server = Asked { kubeconfig: Some(kubeconfig), ..lab.asks_as("admin") };
+        TermFence::new(server, Ok(term.clone()))
+    };
+    let said = |answer: Result<(), SchedulerError>| answer.map_err(|error| error.message);
+
+    let copy = kubeconfig.with_extension("copy");
+    fs::copy(&kubeconfig, &copy).expect("copied");
+    let (kept, renewed) = (of(kubeconfig.clone()), of(copy.clone()));
+    for fence in [&kept, &renewed] {
+        wait_for("the right to read the Lease", async || said(fence.holds().await)).await;
+    }
+    // Their token counts for nothing once the account is gone.
+    server.delete(&format!("/api/v1/namespaces/{namespace}/serviceaccounts/writer")).await;
+    wait_for("the end of the token", async || match of(kubeconfig.clone()).holds().await {
+        Ok(()) => Err("it still counts".to_owned()),
+        Err(_) => Ok(()),
+    })
+    .await;
+    let error = kept.holds().await.expect_err("nobody may tell");
+    assert_eq!(error.kind, ProblemKind::Denied, "{error}");
+    fs::copy(lab.kubeconfig("admin"), &copy).expect("renewed");
+    renewed.holds().await.expect("the token that is there now was read");
+    tokio::task::spawn_blocking(|| keeper.release()).await.expect("released");
 }
 
 #[tokio::test]

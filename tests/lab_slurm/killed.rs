@@ -153,7 +153,7 @@ impl<'l> Killed<'l> {
         let here = self.folder.path();
         kill.arm(here);
         let _ = fs::remove_file(here.join("records.json"));
-        let program = std::env::current_exe().expect("these tests").display().to_string();
+        let program = exec::own::executable().expect("these tests").display().to_string();
         let child = format!("{CHILD}={}", here.display());
         let test = "killed::the_turn_that_is_killed";
         let argv = ["env", &child, &program, "--exact", test, "--nocapture"].map(str::to_owned);

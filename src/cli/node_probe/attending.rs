@@ -18,6 +18,7 @@ use crate::cli::failure::Failure;
 use crate::cli::sim;
 use crate::cli::stdout;
 use crate::coordinator::signals::Signals;
+use crate::exec::own;
 use crate::facts::around;
 use crate::model::parsed::ProblemKind;
 use crate::model::probed::Around;
@@ -102,7 +103,7 @@ impl Common {
     /// What is attended, with no process in it yet.
     pub fn work(&self) -> anyhow::Result<Work> {
         Ok(Work {
-            executable: std::env::current_exe()?,
+            executable: own::executable()?,
             node: self.node(),
             parts: Vec::new(),
             watching: self.watching(),

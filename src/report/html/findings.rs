@@ -67,6 +67,7 @@ pub(super) struct FindingText {
     next: Vec<Piece>,
     trend: Option<Sparkline>,
     evidence: Vec<EvidenceText>,
+    evidence_more: usize,
     files: usize,
     /// Whether what it rests on is shown from the start.
     open: bool,
@@ -103,9 +104,8 @@ fn finding(finding: &Finding, anchor: String, source: &str) -> FindingText {
     let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| quantity(v, finding.unit));
     let mut evidence: Vec<EvidenceText> = Vec::new();
     let mut at: BTreeMap<(Option<&str>, &str), usize> = BTreeMap::new();
-    let mut files = BTreeSet::new();
+    let files: BTreeSet<_> = finding.evidence.iter().map(|e| &e.file).collect();
     for e in finding.evidence.iter().take(ROWS) {
-        files.insert(&e.file);
         let key = (e.testcase.as_deref(), e.detail.as_str());
         let same = *at.entry(key).or_insert_with(|| {
             evidence.push(EvidenceText {
@@ -144,6 +144,7 @@ fn finding(finding: &Finding, anchor: String, source: &str) -> FindingText {
         rule: shown(&finding.rule),
         summary: clip(&below(&finding.summary, source), LONGEST),
         evidence,
+        evidence_more: finding.evidence.len().saturating_sub(ROWS),
         files: files.len(),
     }
 }
