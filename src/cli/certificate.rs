@@ -40,6 +40,7 @@ use crate::model::verdict::Verdicts;
 use crate::record::RecordError;
 use crate::record::acceptance;
 use crate::record::file;
+use crate::record::folder::parent;
 use crate::record::signing;
 use crate::record::signing::SigningKey;
 use crate::record::signing::Trust;
@@ -414,11 +415,11 @@ fn keygen(args: &KeygenArgs) -> anyhow::Result<u8> {
 
 /// Writes a new file, whole or not at all, with these permissions from its first moment on.
 fn create(path: &Path, mode: u32, text: &str) -> Result<(), Failure> {
-    let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let write = || {
         let permissions = std::fs::Permissions::from_mode(mode);
         let mut builder = tempfile::Builder::new();
-        let mut file = builder.prefix(".key-").permissions(permissions).tempfile_in(folder)?;
+        let mut file =
+            builder.prefix(".key-").permissions(permissions).tempfile_in(parent(path))?;
         file.write_all(text.as_bytes())?;
         file.as_file().sync_all()?;
         file.persist_noclobber(path).map_err(|refused| refused.error)

@@ -24,6 +24,7 @@ use crate::gate::shown::Sources;
 use crate::gate::stamp;
 use crate::record::file;
 use crate::record::folder::Folder;
+use crate::record::folder::parent;
 use crate::record::history::Alarms;
 use crate::record::latest::Latest;
 use crate::report::metrics;
@@ -140,10 +141,9 @@ pub fn afterwards(ended: &Ended<'_>) {
 /// Puts a textfile in place at one go, readable for node-exporter, whoever that
 /// runs as. Between two scrapes nothing needs it, so that it is not forced to disk.
 fn place(path: &Path, text: &str) -> io::Result<()> {
-    let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // Until it is renamed its name does not end as node-exporter asks for.
     let mut beside =
-        tempfile::Builder::new().prefix(".fabricgate-").suffix(".tmp").tempfile_in(folder)?;
+        tempfile::Builder::new().prefix(".fabricgate-").suffix(".tmp").tempfile_in(parent(path))?;
     beside.write_all(text.as_bytes())?;
     fs::set_permissions(beside.path(), fs::Permissions::from_mode(0o644))?;
     beside.persist(path).map_err(|error| error.error)?;

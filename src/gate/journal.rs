@@ -29,6 +29,7 @@ use crate::model::journal::Entry;
 use crate::model::journal::Event;
 use crate::model::journal::JOURNAL_FORMAT;
 use crate::model::journal::Stamp;
+use crate::record::folder::parent;
 
 /// The file of lines.
 pub const JOURNAL: &str = "journal.jsonl";
@@ -379,10 +380,7 @@ fn make(folder: &Path) -> Result<(), JournalError> {
     }
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|source| JournalError::Io { path: folder.to_owned(), source })?;
-    match folder.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => force(parent),
-        _ => force(Path::new(".")),
-    }
+    force(parent(folder))
 }
 
 fn force(folder: &Path) -> Result<(), JournalError> {

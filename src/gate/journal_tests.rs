@@ -50,6 +50,20 @@ fn every_turn_counts_one_on_and_lines_are_numbered() {
 }
 
 #[test]
+fn after_the_last_turn_there_can_be_no_gate_takes_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    drop(Journal::open(folder.path()).expect("opened"));
+    let text = String::from_utf8(bytes(folder.path())).expect("JSON");
+    let last = text.replace("\"epoch\":1,", &format!("\"epoch\":{},", u64::MAX));
+    assert_ne!(last, text);
+    put(folder.path(), last.as_bytes());
+    let error = Journal::open(folder.path()).expect_err("refused").to_string();
+    assert!(error.contains("journal.jsonl:1") && error.contains("there is none"), "{error}");
+    assert_eq!(bytes(folder.path()), last.as_bytes(), "nothing was written");
+    assert_eq!(look(folder.path()).expect("read").epoch, u64::MAX);
+}
+
+#[test]
 fn who_looks_changes_and_creates_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("state");

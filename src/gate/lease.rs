@@ -188,9 +188,7 @@ impl TermFence {
         }
         Ok(())
     }
-}
 
-impl TermFence {
     /// Takes the client away that was made before; whether there was one.
     fn forget(&self) -> bool {
         held(&self.api).take().is_some()
@@ -203,7 +201,6 @@ impl TermFence {
         unknown: &impl Fn(ProblemKind, String) -> SchedulerError,
     ) -> Result<Lease, SchedulerError> {
         let kept = held(&self.api).clone();
-        let is_kept = kept.is_some();
         let api = match kept {
             Some(api) => api,
             None => {
@@ -223,9 +220,7 @@ impl TermFence {
                 return Err(unknown(ProblemKind::Unreachable, why));
             }
         };
-        if !is_kept {
-            *held(&self.api) = Some(api);
-        }
+        *held(&self.api) = Some(api);
         Ok(lease)
     }
 }

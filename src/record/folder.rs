@@ -252,8 +252,12 @@ fn replace_with(
         return written;
     }
     // The rename itself is durable only when the folder is.
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
+    File::open(parent(path))?.sync_all()
+}
+
+/// The folder that a file is in: this one where its name is all there is of its path.
+pub fn parent(path: &Path) -> &Path {
+    path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]

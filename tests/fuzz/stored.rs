@@ -1,5 +1,6 @@
 //! Fuzz targets for what fabricgate itself writes and reads again: run folders,
-//! the history's file, and what workers say. Whoever hands one over may have written anything into it.
+//! the history's file, and what workers say. Whoever hands one over may have
+//! written anything into it.
 //!
 //! Folders travel as one text: files, each behind a line `%% NAME`. What a gate
 //! keeps is in `kept`.

@@ -1,6 +1,7 @@
 //! The topology file on disk: read, kept, replaced whole or not at all, with
 //! the owner and the rights that it had.
 
+use crate::record::folder::parent;
 use std::fs;
 use std::fs::File;
 use std::fs::OpenOptions;
@@ -77,8 +78,7 @@ fn create(like: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// A name in a folder is durable only when the folder is.
 fn sync(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    File::open(parent(path))?.sync_all()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::History;
 use super::HistoryError;
 use super::schema;
 use crate::record::folder;
+use crate::record::folder::parent;
 
 /// How long a writer is waited for. Adding a run takes well under a second; only
 /// a rebuild takes longer, and what it does not see is added the next time.
@@ -246,8 +247,7 @@ const REMOTE: &[u32] = &[
 
 /// Whether the folder of a file may be on other machines too.
 fn is_remote(path: &Path) -> bool {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let found = rustix::fs::statfs(parent);
+    let found = rustix::fs::statfs(parent(path));
     // The numbers have 32 bits; the field is wider, and signed on some machines.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "32 bits count")]
     found.is_ok_and(|found| REMOTE.contains(&(found.f_type as u32)))
@@ -255,9 +255,8 @@ fn is_remote(path: &Path) -> bool {
 
 /// Whether the disk of a file has no room left.
 fn is_full(path: &Path) -> bool {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // Less than a few pages is none.
-    rustix::fs::statvfs(parent).is_ok_and(|found| found.f_bavail * found.f_frsize < 64 << 10)
+    rustix::fs::statvfs(parent(path)).is_ok_and(|found| found.f_bavail * found.f_frsize < 64 << 10)
 }
 
 pub(super) fn io(path: &Path, source: std::io::Error) -> HistoryError {
