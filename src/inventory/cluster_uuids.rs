@@ -6,7 +6,9 @@
 //! one UUID may hold several cliques.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
+use super::hostlist;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::FabricSaid;
@@ -26,6 +28,8 @@ enum Line<'t> {
     Silent(&'t str),
     /// A UUID on its own.
     Uuid(&'t str),
+    /// A node that has none; without its name, the one that answered before.
+    Without(Option<&'t str>),
     /// Anything else.
     Other,
 }
@@ -36,7 +40,7 @@ pub fn recognises(text: &str) -> bool {
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         match of(line) {
             Line::Both(..) | Line::Uuid(_) => uuids += 1,
-            Line::Node(_) | Line::Silent(_) => {}
+            Line::Node(_) | Line::Silent(_) | Line::Without(_) => {}
             Line::Other => return false,
         }
     }
@@ -47,6 +51,7 @@ pub fn recognises(text: &str) -> bool {
 pub fn read(place: &str, text: &str) -> Said {
     let mut said = Said::nothing(SourceKind::NodeFacts, place);
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+    let mut without: BTreeSet<NodeName> = BTreeSet::new();
     let mut asked: Option<&str> = None;
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -68,6 +73,10 @@ pub fn read(place: &str, text: &str) -> Said {
                 Some(node) => (node, uuid),
                 None => continue,
             },
+            Line::Without(node) => {
+                without.extend(node.or_else(|| asked.take()).map(NodeName::from));
+                continue;
+            }
             Line::Other => continue,
         };
         let (node, uuid) = (NodeName::from(node), uuid.to_lowercase());
@@ -87,6 +96,11 @@ pub fn read(place: &str, text: &str) -> Said {
             at: Some(at.clone()),
             ..FabricSaid::default()
         });
+        // Of servers without a fabric beyond them: they share nothing.
+        if uuid.bytes().all(|byte| matches!(byte, b'0' | b'-')) {
+            without.insert(node);
+            continue;
+        }
         let group = groups.entry(uuid.clone()).or_insert_with(|| Group {
             basis: Basis::Reported,
             at: Some(at),
@@ -96,10 +110,22 @@ pub fn read(place: &str, text: &str) -> Said {
     }
     said.groups = groups.into_values().collect();
     said.notes.push("ClusterUUIDs without CliqueIds: one may hold several domains".to_owned());
+    if !without.is_empty() {
+        let names = hostlist::fold(without.iter().map(NodeName::as_str));
+        said.notes.push(format!("no ClusterUUID, so no fabric beyond the node: {names}"));
+    }
     said
 }
 
+/// What nvidia-smi prints where there is no fabric.
+fn is_nothing(word: &str) -> bool {
+    matches!(word, "N/A" | "[N/A]")
+}
+
 fn of(line: &str) -> Line<'_> {
+    if is_nothing(line) {
+        return Line::Without(None);
+    }
     if is_uuid(line) {
         return Line::Uuid(line);
     }
@@ -115,10 +141,11 @@ fn of(line: &str) -> Line<'_> {
             _ => {}
         }
     }
-    match line.split_once(':') {
-        Some((node, uuid)) if is_node(node.trim()) && is_uuid(uuid.trim()) => {
-            Line::Both(node.trim(), uuid.trim())
-        }
+    let Some((node, word)) = line.split_once(':') else { return Line::Other };
+    match (node.trim(), word.trim()) {
+        (node, _) if !is_node(node) => Line::Other,
+        (node, word) if is_nothing(word) => Line::Without(Some(node)),
+        (node, uuid) if is_uuid(uuid) => Line::Both(node, uuid),
         _ => Line::Other,
     }
 }
@@ -171,6 +198,19 @@ mod tests {
         let said = read("map", &format!("n1: {A}\nn1: {B}\n"));
         assert_eq!(said.problems[0].kind, ProblemKind::Contradictory);
         assert_eq!(said.groups[0].nodes.len(), 1);
+    }
+
+    #[test]
+    fn zeros_and_nothing_are_no_fabric_that_nodes_share() {
+        let zero = "00000000-0000-0000-0000-000000000000";
+        let text = format!("n1: {zero}\nn2: {zero}\nn3: N/A\nn4: {A}\n");
+        assert!(recognises(&text));
+        let said = read("map", &text);
+        let [only] = &said.groups[..] else { panic!("{said:?}") };
+        assert_eq!(only.nodes, [NodeName::from("n4")]);
+        let note = "no ClusterUUID, so no fabric beyond the node: n[1-3]".to_owned();
+        assert!(said.notes.contains(&note), "{said:?}");
+        assert!(!recognises("n1: N/A\nn2: N/A\n"));
     }
 
     #[test]

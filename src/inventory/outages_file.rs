@@ -44,23 +44,37 @@ pub fn read(text: &str) -> Result<BTreeMap<u32, f64>, OutagesError> {
     let mut shares = BTreeMap::new();
     for record in reader.records() {
         let record = record.map_err(broken)?;
-        let line = record.position().map_or(1, csv::Position::line);
+        let line = || record.position().map_or(1, |at| line_of(text, at.byte()));
         let field = |at: usize| record.get(at).unwrap_or("");
         let out = field(out_at);
         let out: u32 = out.parse().map_err(|_| {
-            wrong(line, format!("out {}, expected a whole number of nodes, 0 or more", quoted(out)))
+            wrong(
+                line(),
+                format!("out {}, expected a whole number of nodes, 0 or more", quoted(out)),
+            )
         })?;
         let word = field(share_at);
         let share = word.parse().ok().filter(|share| (0.0..=1.0).contains(share));
         let Some(share) = share else {
             let message = format!("share {}, expected a share of time from 0 to 1", quoted(word));
-            return Err(wrong(line, message));
+            return Err(wrong(line(), message));
         };
         if shares.insert(out, share).is_some() {
-            return Err(wrong(line, format!("{out} nodes out is there twice, expected once")));
+            return Err(wrong(line(), format!("{out} nodes out is there twice, expected once")));
         }
     }
     Ok(shares)
+}
+
+/// The line of a record that begins at this byte by its reader, which counts comments, blank
+/// lines and half a line end in front to it.
+fn line_of(text: &str, byte: u64) -> u64 {
+    let mut start = usize::try_from(byte).unwrap_or_default();
+    let is_skipped =
+        |line: &&str| line.trim_end_matches(['\r', '\n']).is_empty() || line.starts_with('#');
+    let rest = text.get(start..).unwrap_or_default();
+    start += rest.split_inclusive('\n').take_while(is_skipped).map(str::len).sum::<usize>();
+    text.get(..start).unwrap_or_default().matches('\n').count() as u64 + 1
 }
 
 #[cfg(test)]
@@ -84,6 +98,8 @@ mod tests {
         assert_eq!(with("1"), "2: share \"\", expected a share of time from 0 to 1");
         assert_eq!(with("1,90"), "2: share \"90\", expected a share of time from 0 to 1");
         assert_eq!(with("1,nan"), "2: share \"nan\", expected a share of time from 0 to 1");
+        assert!(with("# a\n\n# b\n1,90").starts_with("5: share"));
+        assert!(told("out,share\r\n# c\r\n1,90\r\n").starts_with("3: share"));
         assert_eq!(with("1,0.5\n1,0.5"), "3: 1 nodes out is there twice, expected once");
     }
 }

@@ -33,8 +33,12 @@ pub(super) fn believe(said: &mut Said, found: &Found) {
     reader.domain_size();
     reader.nccl();
     reader.segment(gpus);
+    // One pod may be one of many: its node alone bounds no domain.
+    let is_part = reader.found.contains_key("nodeName") && nodes.len() == 1;
     for belief in &mut reader.said.beliefs[first..] {
-        belief.nodes.clone_from(&nodes);
+        if !(is_part && belief.ranks_per_domain.is_some()) {
+            belief.nodes.clone_from(&nodes);
+        }
     }
     reader.address();
 }
@@ -157,13 +161,16 @@ impl Reader<'_> {
         }
     }
 
+    /// The most that a domain of the platform has, whatever of it the job has.
     fn domain_size(&mut self) {
+        /// No server has more: beyond it, NVLink between nodes is meant.
+        const LARGEST_SERVER: u32 = 16;
         let (says, at) = self.written(&["NVLINK_DOMAIN_SIZE"]);
         if let Some(size) = self.count("NVLINK_DOMAIN_SIZE") {
             self.said.beliefs.push(Belief {
                 who: "NVLINK_DOMAIN_SIZE".to_owned(),
-                ranks_per_domain: Some(size),
-                multi_node_nvlink: None,
+                ranks_per_domain: None,
+                multi_node_nvlink: (LARGEST_SERVER < size).then_some(true),
                 nodes: Vec::new(),
                 at,
                 says,

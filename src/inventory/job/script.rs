@@ -12,6 +12,39 @@ use super::settings::Settings;
 /// How deep commands may be quoted in commands (`bash -c "..."`).
 const DEEPEST: usize = 3;
 
+/// Options of Slurm's commands that take no value: the word behind one may be the command
+/// (`srun`, `sbatch` and `salloc --help`, 24.11).
+const BARE: [&str; 28] = [
+    "-E",
+    "-H",
+    "-I",
+    "-K",
+    "-O",
+    "-Q",
+    "-X",
+    "-Z",
+    "-k",
+    "-l",
+    "-s",
+    "-u",
+    "-v",
+    "--contiguous",
+    "--exact",
+    "--exclusive",
+    "--hold",
+    "--kill-on-bad-exit",
+    "--label",
+    "--no-kill",
+    "--overcommit",
+    "--overlap",
+    "--oversubscribe",
+    "--parsable",
+    "--pty",
+    "--quiet",
+    "--unbuffered",
+    "--verbose",
+];
+
 /// What may stand in front of an assignment in one word.
 const FRONTS: [&str; 4] = ["--export=", "--env=", "-x=", "-e="];
 
@@ -62,7 +95,7 @@ fn command(settings: &mut Settings<'_>, line: &str, number: usize, depth: usize)
             matches!(name, "sbatch" | "srun" | "salloc")
         };
         if let Some(at) = words.iter().position(is_slurm) {
-            options(settings, &words[at + 1..], number);
+            options(settings, own(&words[at + 1..]), number);
         }
         for word in &words {
             if is_unset {
@@ -111,6 +144,20 @@ fn assign(settings: &mut Settings<'_>, word: &str, number: usize) -> bool {
     };
     settings.set(name, value, number, Again::Replaces);
     true
+}
+
+/// The options in front of the command that Slurm's is to run: those behind are its own.
+fn own(words: &[String]) -> &[String] {
+    let mut takes_value = false;
+    let command = words.iter().position(|word| {
+        let is_option = word.starts_with('-');
+        let is_command = !is_option && !takes_value;
+        // `-N 4` and `--nodes 4`, not `-N4` and `--nodes=4`.
+        let is_open = word.len() == 2 || (word.starts_with("--") && !word.contains('='));
+        takes_value = is_option && is_open && !BARE.contains(&word.as_str());
+        is_command
+    });
+    &words[..command.unwrap_or(words.len())]
 }
 
 /// Takes the options of Slurm's commands: `--nodes=2`, `--nodes 2`, `-N2`, `-N 2`.

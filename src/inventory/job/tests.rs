@@ -109,7 +109,7 @@ fn pods_tell_their_environment_in_yaml_and_json() {
     let nccl = belief(&said, "NCCL");
     assert_eq!((nccl.multi_node_nvlink, nccl.at.as_deref()), (Some(true), Some("pod.yaml:8")));
     assert_eq!(nccl.nodes, ["n7".into()]);
-    assert_eq!(belief(&said, "NVLINK_DOMAIN_SIZE").ranks_per_domain, Some(72));
+    assert_eq!(belief(&said, "NVLINK_DOMAIN_SIZE").multi_node_nvlink, Some(true));
     let hybrid = belief(&said, "HybridEP");
     assert_eq!((hybrid.multi_node_nvlink, hybrid.at.as_deref()), (Some(true), Some("pod.yaml:14")));
     assert!(
@@ -193,4 +193,30 @@ fn towers_and_aliases_do_not_grow() {
     assert_eq!(read("x", &laughs).problems[0].kind, ProblemKind::Malformed);
     let quotes = "bash -c \"".repeat(20_000) + "USE_MNNVL=1";
     assert!(read("x", &quotes).problems.is_empty());
+}
+
+#[test]
+fn the_size_of_a_domain_is_the_platforms_and_one_pod_is_not_the_job() {
+    let rack = read("x", "SLURM_JOB_NODELIST=n[1-16]\nNVLINK_DOMAIN_SIZE=72\n");
+    let size = belief(&rack, "NVLINK_DOMAIN_SIZE");
+    assert_eq!((size.ranks_per_domain, size.multi_node_nvlink), (None, Some(true)));
+    let server = read("x", "NVLINK_DOMAIN_SIZE=8\n");
+    assert_eq!(belief(&server, "NVLINK_DOMAIN_SIZE").multi_node_nvlink, None);
+    let ranks = POD.replace("NVLINK_DOMAIN_SIZE", "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN");
+    let said = read("pod.yaml", &ranks);
+    assert!(belief(&said, "HybridEP").nodes.is_empty(), "{said:?}");
+    assert_eq!(belief(&said, "NCCL").nodes, ["n7".into()]);
+}
+
+#[test]
+fn options_of_the_command_that_slurm_runs_are_not_slurms() {
+    for command in [
+        "srun --mpi=pmix all_reduce_perf -w 20",
+        "srun -l -N 2 python t.py -w 8",
+        "sbatch --gpus-per-node 4 job.sh -wn9 --nodelist=n9",
+    ] {
+        let text = format!("#SBATCH --nodelist=n[1-2]\nexport USE_MNNVL=1\n{command}\n");
+        let nodes = belief(&read("x", &text), "HybridEP").nodes.clone();
+        assert_eq!(nodes, ["n1".into(), "n2".into()], "{command}");
+    }
 }

@@ -47,7 +47,9 @@ fn is_one(object: &Object) -> bool {
 /// Reads it. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> Said {
     let mut domains = ComputeDomains::at(place);
-    domains.add(text);
+    if domains.add(text).is_some() {
+        domains.trouble(objects::cut(place));
+    }
     domains.said()
 }
 

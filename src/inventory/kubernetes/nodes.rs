@@ -68,7 +68,9 @@ fn bare_labels(object: &Object) -> Option<BTreeMap<String, String>> {
 /// Reads it. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> Said {
     let mut nodes = Nodes::at(place);
-    nodes.add(text);
+    if nodes.add(text).is_some() {
+        nodes.trouble(objects::cut(place));
+    }
     nodes.said()
 }
 

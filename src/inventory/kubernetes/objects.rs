@@ -55,6 +55,17 @@ pub(super) struct Objects {
     pub(super) problems: Vec<SourceProblem>,
 }
 
+/// What is wrong with a file that holds a part of a server's list: nobody can ask for the rest.
+pub(super) fn cut(place: &str) -> SourceProblem {
+    SourceProblem {
+        kind: ProblemKind::Incomplete,
+        at: Some(place.to_owned()),
+        message: "only a part of the list (metadata.continue is set), expected all of it, as \
+                  `kubectl get -o json` gives it"
+            .to_owned(),
+    }
+}
+
 /// Reads all objects of a text. `place` is its name in messages.
 pub(super) fn read(place: &str, text: &str) -> Objects {
     let text = text.trim_start_matches('\u{feff}');

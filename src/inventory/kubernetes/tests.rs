@@ -462,3 +462,18 @@ fn fields_of_the_wrong_kind_are_problems_of_their_node() {
     assert_eq!(said.notes[0], "not nodes, and not read here: Pod");
     assert_eq!(said.nodes[&NodeName::from("a")].gpus, Some(4));
 }
+
+#[test]
+fn the_first_page_of_a_list_is_told_to_be_a_part() {
+    let page = |more: &str| {
+        let items = [node("n1", &json!({}))];
+        json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"continue": more},
+            "items": items})
+        .to_string()
+    };
+    let said = nodes::read("n.json", &page("abc"));
+    let told = problems(&said);
+    assert_eq!((said.nodes.len(), told.len(), told[0].0), (1, 1, ProblemKind::Incomplete));
+    assert!(told[0].1.starts_with("n.json: only a part of the list"), "{told:?}");
+    assert!(nodes::read("n.json", &page("")).problems.is_empty());
+}

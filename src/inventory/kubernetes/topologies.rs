@@ -62,7 +62,9 @@ pub fn read(place: &str, text: &str) -> Said {
 /// Reads it, with the labels of the nodes of the same cluster.
 pub fn read_with(place: &str, text: &str, labels: &Labels) -> Said {
     let mut topologies = Topologies::at(place);
-    topologies.add(text);
+    if topologies.add(text).is_some() {
+        topologies.trouble(objects::cut(place));
+    }
     topologies.said(labels)
 }
 

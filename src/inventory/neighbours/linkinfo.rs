@@ -125,8 +125,8 @@ pub(super) fn read(said: &mut Said, text: &str) {
             }
             continue;
         };
-        let end = |number: u32, name: &str| End {
-            id: name.to_owned(),
+        let end = |id: String, number: u32, name: &str| End {
+            id,
             port: number,
             description: name.to_owned(),
             rate: port.rate,
@@ -136,18 +136,30 @@ pub(super) fn read(said: &mut Said, text: &str) {
         };
         match (is_switch, port.peer) {
             (true, Some((number, peer))) if !numbers.contains_key(peer) => {
-                web.cable(said, name, port.port, end(number, peer));
+                let id = told_apart(peer, name, port.port);
+                web.cable(said, name, port.port, end(id, number, peer));
             }
             (true, Some((_, peer))) => web.trunk(name, peer),
             (true, None) => {}
             (false, Some((number, peer))) if numbers.contains_key(peer) => {
-                let own = End { guid: port.guid.clone(), ..end(port.port, name) };
+                let id = told_apart(name, peer, number);
+                let own = End { guid: port.guid.clone(), ..end(id, port.port, name) };
                 web.cable(said, peer, number, own);
             }
             (false, _) => {
-                web.adapter(End { guid: port.guid.clone(), ..end(port.port, name) });
+                let end = end(name.to_owned(), port.port, name);
+                web.adapter(End { guid: port.guid.clone(), ..end });
             }
         }
     }
     web.finish(said);
+}
+
+/// What tells an adapter from others: a description that names a host. Aggregation nodes, and
+/// adapters that nobody named, share theirs, and are told by the port they are cabled to.
+fn told_apart(name: &str, switch: &str, port: u32) -> String {
+    match description::adapter(name) {
+        description::Adapter::Host(..) => name.to_owned(),
+        _ => format!("{name} at port {port} of {switch}"),
+    }
 }

@@ -245,3 +245,21 @@ fn broken_documents_are_named_with_their_place() {
     assert!(read("nodes/n1/x", &raw).problems.is_empty());
     assert_eq!(kinds(&read("x", "nothing of the kind")), [ProblemKind::Unsupported]);
 }
+
+#[test]
+fn adapters_of_one_description_on_several_ports_are_several() {
+    let up = "==( 4X        106.25 Gbps Active/  LinkUp)==>";
+    let (sharp, bare) =
+        ("Mellanox Technologies Aggregation Node", "MT4129 ConnectX7   Mellanox Technologies");
+    let mut text = LINKS.to_owned();
+    for at in [2, 3] {
+        text += &format!(
+            "CA: {sharp}:\n      0x00000000000000d{at}  4  1[  ] {up}  {at} 65[  ] \"leaf-{at}\" ( )\n\
+             Switch: 0x00000000000000a{at} leaf-{at}:\n      {at}  1[  ] {up}  9  1[  ] \"{bare}\" ( )\n\
+                   {at} 65[  ] {up}  4  1[  ] \"{sharp}\" ( )\n"
+        );
+    }
+    let said = read("links.txt", &text);
+    assert_eq!(kinds(&said), [ProblemKind::Incomplete], "{:?}", said.problems);
+    assert!(said.problems[0].message.starts_with("2 cabled adapters"), "{:?}", said.problems);
+}

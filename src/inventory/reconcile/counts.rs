@@ -9,11 +9,14 @@ use super::view::View;
 use super::words::disagreement;
 use super::words::listed;
 use super::words::some;
+use crate::inventory::reading::is_rdma_device;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
 use crate::model::disagreement::Side;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
+use crate::model::said::Family;
+use crate::model::said::NicSaid;
 use crate::model::said::NodeSaid;
 use crate::model::said::SourceKind;
 
@@ -48,11 +51,11 @@ fn weight(kind: SourceKind) -> u8 {
 /// Every source's number of each node, those of schedulers first.
 fn numbers<'s>(
     view: &View<'s>,
-    of: impl Fn(&NodeSaid) -> Option<u32>,
+    of: impl Fn(SourceKind, &NodeSaid) -> Option<u32>,
 ) -> BTreeMap<&'s NodeName, Vec<(usize, u32)>> {
     let mut numbers: BTreeMap<&NodeName, Vec<(usize, u32)>> = BTreeMap::new();
     for (source, node, said) in view.node_words() {
-        if let Some(number) = of(said) {
+        if let Some(number) = of(view.said[source].source.kind, said) {
             numbers.entry(node).or_default().push((source, number));
         }
     }
@@ -66,6 +69,8 @@ fn numbers<'s>(
 struct Counted {
     class: &'static str,
     what: &'static str,
+    /// A kind of source that may count more than is asked for.
+    counts_more: Option<SourceKind>,
     remedy: &'static str,
 }
 
@@ -85,6 +90,9 @@ fn against_first(
         let Some((who, right)) = first else { continue };
         for (source, number) in said.iter().filter(|(_, number)| *number != right) {
             let kind = |source: usize| view.said[source].source.kind;
+            if right < *number && counted.counts_more == Some(kind(*source)) {
+                continue;
+            }
             let (voice, first_kind) = match who {
                 Who::Source(first) => (Who::Source(0), kind(first)),
                 other => (other, kind(*source)),
@@ -133,6 +141,7 @@ pub(super) fn gpus(view: &View<'_>, found: &mut Vec<Disagreement>) {
     let counted = Counted {
         class: "gpu-count",
         what: "GPUs",
+        counts_more: None,
         remedy: "look for a GPU that fell off the bus, or correct the number that is configured",
     };
     let expected = |node: &NodeName| {
@@ -140,14 +149,19 @@ pub(super) fn gpus(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let claimed = claimed_gpus(view, domain).map(|gpus| (Who::Domain(domain), gpus));
         claimed.or_else(|| view.rules.gpus_per_node.map(|gpus| (Who::Person, gpus)))
     };
+    // A framework counts what it was given of a node, a communicator what is in it.
+    let counts = |kind: SourceKind| kind.family() != Family::Frameworks;
     // A node on purpose without GPUs in the claim is no mistake either.
-    let numbers = numbers(view, |said| said.gpus);
+    let numbers = numbers(view, |kind, said| said.gpus.filter(|_| counts(kind)));
     against_first(view, &counted, &numbers, expected, found);
     // Where every source says so of a node, only its neighbours show that one is
     // missing. Nodes without any are there for something else.
     let told: BTreeSet<NodeName> =
         found.iter().filter(|d| d.class == counted.class).flat_map(|d| d.nodes.clone()).collect();
-    for one in mixed(view, |said| said.gpus.filter(|gpus| 0 < *gpus).map(|g| g.to_string())) {
+    let own = |kind: SourceKind, said: &NodeSaid| {
+        said.gpus.filter(|gpus| counts(kind) && 0 < *gpus).map(|gpus| gpus.to_string())
+    };
+    for one in mixed(view, own) {
         let rare = one.1.split_last().map_or(&[][..], |(_, rare)| rare);
         let mut nodes = rare.iter().flat_map(|(_, nodes)| nodes);
         if nodes.all(|(node, _)| !told.contains(*node)) {
@@ -162,23 +176,28 @@ pub(super) fn nics(view: &View<'_>, found: &mut Vec<Disagreement>) {
     let counted = Counted {
         class: "nic-count",
         what: "NICs",
+        counts_more: Some(SourceKind::NodeFacts),
         remedy: "look for a NIC that is down or was left out, or correct the number that is expected",
     };
     let expected = |node: &NodeName| {
         view.placed.of(node)?;
         view.rules.nics_per_node.map(|nics| (Who::Person, nics))
     };
-    // Neighbours tell the ends that answer, which may be some.
-    let numbers =
-        numbers(view, |said| u32::try_from(said.nics.len()).ok().filter(|nics| 0 < *nics));
-    let numbers: BTreeMap<&NodeName, Vec<(usize, u32)>> = numbers
-        .into_iter()
-        .map(|(node, said)| {
-            let whole = [SourceKind::Cabling, SourceKind::NodeFacts];
-            let is_whole = |(at, _): &(usize, u32)| whole.contains(&view.said[*at].source.kind);
-            (node, said.into_iter().filter(is_whole).collect())
-        })
-        .collect();
+    // Neighbours tell the ends that answer, which may be some. A node names the NICs of all
+    // its networks: where some do RDMA, those that do not are of another.
+    let numbers = numbers(view, |kind, said| {
+        let all = said.nics.len();
+        let is_rdma = |nic: &&NicSaid| nic.device.as_deref().is_some_and(is_rdma_device);
+        let count = match kind {
+            SourceKind::Cabling => all,
+            SourceKind::NodeFacts => {
+                let rdma = said.nics.iter().filter(is_rdma).count();
+                if rdma == 0 { all } else { rdma }
+            }
+            _ => 0,
+        };
+        u32::try_from(count).ok().filter(|nics| 0 < *nics)
+    });
     against_first(view, &counted, &numbers, expected, found);
 }
 
@@ -197,13 +216,13 @@ type Shares<'s> = Vec<(String, Vec<(&'s NodeName, usize)>)>;
 /// Values of the nodes of each domain by kind of source, minority first.
 fn mixed<'s>(
     view: &View<'s>,
-    of: impl Fn(&NodeSaid) -> Option<String>,
+    of: impl Fn(SourceKind, &NodeSaid) -> Option<String>,
 ) -> Vec<(usize, Shares<'s>)> {
     type Values<'s> = BTreeMap<String, Vec<(&'s NodeName, usize)>>;
     let mut values: BTreeMap<(usize, SourceKind), Values<'s>> = BTreeMap::new();
     for (source, node, said) in view.node_words() {
-        if let (Some(domain), Some(value)) = (view.placed.of(node), of(said)) {
-            let kind = view.said[source].source.kind;
+        let kind = view.said[source].source.kind;
+        if let (Some(domain), Some(value)) = (view.placed.of(node), of(kind, said)) {
             let nodes = values.entry((domain, kind)).or_default().entry(value).or_default();
             nodes.push((node, source));
         }
@@ -248,13 +267,13 @@ fn tell_mixed(
 
 /// `product-mixed` and `driver-mixed`: nodes of one domain are not alike.
 pub(super) fn alike(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    for one in mixed(view, |said| said.product.as_deref().map(spelled)) {
+    for one in mixed(view, |_, said| said.product.as_deref().map(spelled)) {
         let rack = view.spans_nodes(one.0) == Some(true);
         let severity = if rack { Severity::Contradiction } else { Severity::Doubt };
         let words = ("product", "GPUs of two kinds share no NVLink domain: correct the claim");
         found.extend(tell_mixed(view, "product-mixed", severity, &one, words));
     }
-    for one in mixed(view, |said| said.driver.clone()) {
+    for one in mixed(view, |_, said| said.driver.clone()) {
         let words =
             ("driver", "bring the nodes of a domain to one driver before they are compared");
         found.extend(tell_mixed(view, "driver-mixed", Severity::Doubt, &one, words));

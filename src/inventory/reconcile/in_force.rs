@@ -22,11 +22,24 @@ fn place<'s>(grouping: &Grouping<'s>, node: &NodeName) -> Option<&'s str> {
     grouping.of.get(node).map(|set| grouping.sets[*set].name)
 }
 
-/// What `Topology=` of single nodes says: grouping and the units by node.
-fn overrides<'s>(view: &View<'s>) -> BTreeMap<&'s NodeName, (&'s Grouping<'s>, usize)> {
+/// A unit of a topology: the grouping, and which of its sets.
+type Unit<'v, 's> = (&'v Grouping<'s>, usize);
+
+/// What `Topology=` of single nodes says: by node, a unit of each topology.
+fn overrides<'v, 's>(view: &'v View<'s>) -> BTreeMap<&'s NodeName, Vec<Unit<'v, 's>>> {
     let own = view.groupings.iter().filter(|g| g.source == SourceKind::SlurmNodes);
     let own = own.filter(|g| matches!(g.kind, GroupKind::Domain | GroupKind::Leaf));
-    own.flat_map(|g| g.of.iter().map(move |(node, set)| (*node, (g, *set)))).collect()
+    let mut overrides: BTreeMap<&NodeName, Vec<Unit<'_, '_>>> = BTreeMap::new();
+    for (grouping, (node, set)) in own.flat_map(|g| g.of.iter().map(move |of| (g, of))) {
+        overrides.entry(*node).or_default().push((grouping, *set));
+    }
+    overrides
+}
+
+/// Whether both may be of one topology: files name theirs, 24.11's controller does not.
+fn is_alike(one: &Grouping<'_>, other: &Grouping<'_>) -> bool {
+    let name = |g: &Grouping<'_>| g.sets.first().and_then(|s| s.groups[0].1.topology.clone());
+    name(one).zip(name(other)).is_none_or(|(one, other)| one == other)
 }
 
 /// `file-not-in-force`: the controller works by another topology than its file.
@@ -36,13 +49,8 @@ pub(super) fn file_against_controller(view: &View<'_>, found: &mut Vec<Disagreem
     for file in view.groupings.iter().filter(|g| files.contains(&g.source)) {
         let same_kind =
             |g: &&Grouping<'_>| g.source == SourceKind::SlurmTopology && g.kind == file.kind;
-        // Files name their topologies and 24.11's controller does not.
-        let topology =
-            |g: &Grouping<'_>| g.sets.first().and_then(|s| s.groups[0].1.topology.clone());
-        let alike = |g: &&Grouping<'_>| {
-            topology(file).zip(topology(g)).is_none_or(|(one, other)| one == other)
-        };
-        let Some(live) = view.groupings.iter().filter(same_kind).find(alike) else { continue };
+        let mut live = view.groupings.iter().filter(same_kind);
+        let Some(live) = live.find(|live| is_alike(file, live)) else { continue };
         if !matches!(file.kind, GroupKind::Domain | GroupKind::Leaf) {
             continue;
         }
@@ -51,8 +59,9 @@ pub(super) fn file_against_controller(view: &View<'_>, found: &mut Vec<Disagreem
             .into_iter()
             .filter(|node| place(file, node) != place(live, node))
             .filter(|node| {
-                let own = overridden.get(node).map(|(g, set)| g.sets[*set].name);
-                own.is_none() || own != place(live, node)
+                let own = overridden.get(node).into_iter().flatten();
+                let mut own = own.filter(|(g, _)| is_alike(g, file));
+                !own.any(|(g, set)| Some(g.sets[*set].name) == place(live, node))
             })
             .collect();
         let Some(first) = differ.first() else { continue };
@@ -83,19 +92,21 @@ pub(super) fn file_against_controller(view: &View<'_>, found: &mut Vec<Disagreem
 /// `topology-override`: a node's own `Topology=` contradicts the file.
 pub(super) fn overrides_against_file(view: &View<'_>, found: &mut Vec<Disagreement>) {
     let files = [SourceKind::SlurmTopologyYaml, SourceKind::SlurmTopologyConf];
-    let mut moved: BTreeMap<(usize, Option<&str>, &str), Vec<&NodeName>> = BTreeMap::new();
+    type Moved<'v, 's> = (Vec<&'s NodeName>, Unit<'v, 's>);
+    let mut moved: BTreeMap<(usize, Option<&str>, &str), Moved<'_, '_>> = BTreeMap::new();
     let overridden = overrides(view);
     for (at, file) in view.groupings.iter().enumerate() {
-        for (node, (own, set)) in overridden.iter().filter(|_| files.contains(&file.source)) {
+        let units = overridden.iter().filter(|_| files.contains(&file.source));
+        let units = units.flat_map(|(node, units)| units.iter().map(move |unit| (node, unit)));
+        for (node, (own, set)) in units {
             let (was, is) = (place(file, node), own.sets[*set].name);
-            if own.kind == file.kind && was != Some(is) {
-                moved.entry((at, was, is)).or_default().push(node);
+            if own.kind == file.kind && is_alike(own, file) && was != Some(is) {
+                moved.entry((at, was, is)).or_insert((Vec::new(), (*own, *set))).0.push(*node);
             }
         }
     }
-    for ((at, was, is), nodes) in moved {
+    for ((at, was, is), (nodes, (own, set))) in moved {
         let file = &view.groupings[at];
-        let (own, set) = overridden[nodes[0]];
         let names = listed(nodes.iter().copied());
         let noun = file.noun();
         let was = was.map_or_else(|| format!("no {noun}"), |name| format!("{noun} {name}"));

@@ -148,6 +148,44 @@ fn between(
     !comparison.strays.is_empty()
 }
 
+/// A node in a rack, by two sources that number slots.
+struct Placed<'s> {
+    rack: usize,
+    ours: i64,
+    theirs: i64,
+    node: &'s NodeName,
+}
+
+impl Placed<'_> {
+    fn shift(&self) -> i64 {
+        self.theirs.saturating_sub(self.ours)
+    }
+}
+
+/// Nodes that are in another place by the second source, where most of all have the same
+/// difference. Some count slots from 0, some from 1, some rack units, and some the switch
+/// trays too (NVML's `slotNumber` does): those shift all above them alike and change no order.
+fn moved<'s>(places: &[Placed<'s>]) -> Vec<&'s NodeName> {
+    let mut shifts: BTreeMap<i64, usize> = BTreeMap::new();
+    let mut racks: BTreeMap<usize, Vec<&Placed<'_>>> = BTreeMap::new();
+    for place in places {
+        *shifts.entry(place.shift()).or_default() += 1;
+        racks.entry(place.rack).or_default().push(place);
+    }
+    let usual = shifts.into_iter().find(|(_, nodes)| places.len() < 2 * nodes);
+    let Some((usual, _)) = usual else { return Vec::new() };
+    let is_turned = |place: &Placed<'_>| {
+        let others = racks[&place.rack].iter().filter(|it| it.ours != place.ours);
+        let mut turns = others.map(|it| (it.ours < place.ours) != (it.theirs < place.theirs));
+        turns.any(|it| it)
+    };
+    let is_alone = |place: &Placed<'_>| {
+        racks[&place.rack].iter().filter(|it| it.shift() == place.shift()).count() == 1
+    };
+    let differs = places.iter().filter(|place| place.shift() != usual);
+    differs.filter(|place| is_alone(place) || is_turned(place)).map(|place| place.node).collect()
+}
+
 /// `slot-taken`: two nodes in one slot of one rack. `slot-disagrees`: a node in
 /// another slot, counted from where most of its rack agree.
 pub(super) fn slots(view: &View<'_>, found: &mut Vec<Disagreement>) {
@@ -174,24 +212,15 @@ pub(super) fn slots(view: &View<'_>, found: &mut Vec<Disagreement>) {
     }
     for (at, one) in racks.iter().enumerate() {
         for other in &racks[at + 1..] {
-            // Some count slots from 0, some from 1, some rack units.
-            let mut shifts: BTreeMap<i64, Vec<&NodeName>> = BTreeMap::new();
-            for (node, slot) in &one.slots {
-                let numbers = other.slots.get(node).and_then(|theirs| {
-                    Some((slot.parse::<i64>().ok()?, theirs.parse::<i64>().ok()?))
-                });
-                if let Some((ours, theirs)) = numbers {
-                    shifts.entry(theirs.saturating_sub(ours)).or_default().push(node);
-                }
-            }
-            let all: usize = shifts.values().map(Vec::len).sum();
-            let usual = shifts.iter().find(|(_, nodes)| all < 2 * nodes.len());
-            let Some(usual) = usual.map(|(shift, _)| *shift) else { continue };
-            let nodes: Vec<&NodeName> = shifts
+            let places: Vec<Placed<'_>> = one
+                .slots
                 .iter()
-                .filter(|(s, _)| **s != usual)
-                .flat_map(|(_, n)| n.iter().copied())
+                .filter_map(|(node, slot)| {
+                    let (ours, theirs) = (slot.parse().ok()?, other.slots.get(node)?.parse().ok()?);
+                    Some(Placed { rack: one.of[node].0, ours, theirs, node })
+                })
                 .collect();
+            let nodes = moved(&places);
             let Some(first) = nodes.first() else { continue };
             let summary = format!(
                 "{} {} in other slots by {} than by {}, unlike the rest",

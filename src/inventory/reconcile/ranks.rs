@@ -86,7 +86,9 @@ pub(super) fn unusable(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let mut missing: Vec<&NodeName> = Vec::new();
         for (node, words) in &said.nodes {
             match words.topo_rank.as_deref() {
-                None => missing.push(node),
+                // A head without GPUs runs no rank.
+                None if words.gpus.is_some_and(|gpus| 0 < gpus) => missing.push(node),
+                None => {}
                 Some(text) if rank(text).is_none_or(|rank| rank == 0) => bad.push((node, text)),
                 Some(_) => {}
             }

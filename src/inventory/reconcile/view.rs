@@ -38,6 +38,8 @@ pub(super) struct View<'s> {
     pub(super) labels: BTreeMap<&'s NodeName, Vec<FabricWord<'s>>>,
     /// What drivers report, GPU by GPU.
     pub(super) drivers: BTreeMap<&'s NodeName, Vec<FabricWord<'s>>>,
+    /// By domain, whether GPUs of different nodes share NVLink there: asked for every node.
+    spans: Vec<Option<bool>>,
 }
 
 impl<'s> View<'s> {
@@ -55,16 +57,21 @@ impl<'s> View<'s> {
                 source.nodes.iter().flat_map(|(n, s)| s.fabric.iter().map(move |f| (n, f)))
             {
                 let reported = matches!(fabric.basis, Some(Basis::Reported | Basis::Measured));
-                // Who knows a ClusterUUID only names no clique.
-                let is_label = fabric.clique_id.as_deref().is_some_and(|id| !id.is_empty());
-                if reported {
+                // Who knows a ClusterUUID only names no clique, unless it says there is none.
+                let names = fabric.clique_id.as_deref().is_some_and(|id| !id.is_empty());
+                let denies = fabric.state.is_some()
+                    || fabric.cluster_uuid.as_deref().is_some_and(super::identity::is_zero);
+                if reported && (names || denies) {
                     drivers.entry(node).or_default().push((at, fabric));
-                } else if is_label {
+                } else if !reported && names {
                     labels.entry(node).or_default().push((at, fabric));
                 }
             }
         }
-        Self { said, groupings, placed, rules, labels, drivers }
+        let spans = Vec::new();
+        let mut view = Self { said, groupings, placed, rules, labels, drivers, spans };
+        view.spans = (0..placed.domains.len()).map(|at| view.spanned(at)).collect();
+        view
     }
 
     /// The name of a domain.
@@ -148,6 +155,10 @@ impl<'s> View<'s> {
     /// Whether GPUs of different nodes share NVLink in this domain, as its
     /// platform or its size and cliques tell; `None` where nothing does.
     pub(super) fn spans_nodes(&self, domain: usize) -> Option<bool> {
+        self.spans[domain]
+    }
+
+    fn spanned(&self, domain: usize) -> Option<bool> {
         let domain = &self.placed.domains[domain];
         if let Some(platform) = &domain.platform {
             return Some(is_rack(platform));

@@ -117,3 +117,28 @@ fn two_nodes_in_one_slot_and_a_domain_in_two_racks_are_told() {
     domain.groups[0].platform = Some("hgx-h100".to_owned());
     assert_eq!(reconciled(vec![domain, places]).disagreements, []);
 }
+
+#[test]
+fn switch_trays_between_compute_trays_are_no_disagreement_about_slots() {
+    let slot = |tray: u32| if tray <= 8 { tray } else { tray + 9 };
+    let of = |kind, slots: &dyn Fn(u32) -> u32| {
+        let mut said = Said::nothing(kind, place(kind));
+        for number in 1..=18 {
+            let words = said.node(&node(number));
+            (words.rack, words.slot) = (Some("r".to_owned()), Some(slots(number).to_string()));
+        }
+        said
+    };
+    let cabling = || of(SourceKind::Cabling, &|tray| tray);
+    let claims = reconciled(vec![cabling(), of(SourceKind::NodeFacts, &slot)]);
+    assert_eq!(claims.disagreements, []);
+    let swapped = |tray: u32| {
+        slot(match tray {
+            2 => 3,
+            3 => 2,
+            other => other,
+        })
+    };
+    let claims = reconciled(vec![cabling(), of(SourceKind::NodeFacts, &swapped)]);
+    assert_eq!(only(&claims, "slot-disagrees").nodes, nodes(2, 3));
+}

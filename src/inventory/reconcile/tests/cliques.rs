@@ -101,3 +101,17 @@ fn a_driver_that_is_attached_to_nothing_contradicts_the_block() {
     all[0].groups[0].platform = Some("hgx-h100".to_owned());
     assert!(reconciled(all).disagreements.iter().all(|d| d.class != "fabric-not-attached"));
 }
+
+#[test]
+fn a_driver_asked_for_its_cluster_uuid_alone_contradicts_no_label() {
+    let mut asked = Said::nothing(SourceKind::NodeFacts, "uuids.txt");
+    for node in nodes(1, 4) {
+        let word = FabricSaid { clique_id: None, state: None, gpu: None, ..gpu(0, UUID, 1, "") };
+        asked.node(&node).fabric.push(word);
+    }
+    for driver in [&[][..], &[(UUID, 1, nodes(1, 4))]] {
+        let mut all = block(&[(UUID, 1, nodes(1, 4))], driver);
+        all.push(asked.clone());
+        assert_eq!(reconciled(all).disagreements, []);
+    }
+}

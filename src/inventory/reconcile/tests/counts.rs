@@ -83,3 +83,34 @@ fn a_platform_that_its_products_are_not_of_is_told() {
     let told = only(&claims, "product-against-claim");
     assert_eq!((told.nodes.len(), told.sides.len()), (2, 2));
 }
+
+#[test]
+fn a_node_has_nics_of_other_networks_too() {
+    let mut cabling = Said::nothing(SourceKind::Cabling, "cables.csv");
+    let mut own = Said::nothing(SourceKind::NodeFacts, "facts");
+    let nic = |device: String| NicSaid { device: Some(device), ..NicSaid::default() };
+    for at in 0..8 {
+        cabling.node(&node(1)).nics.push(nic(format!("mlx5_{at}")));
+        own.node(&node(1)).nics.push(nic(format!("mlx5_{at}")));
+    }
+    for device in ["mlx5_8", "mlx5_9", "eth0"] {
+        own.node(&node(1)).nics.push(nic(device.to_owned()));
+    }
+    let block = || blocks(SourceKind::ClaimsFile, &[("d", nodes(1, 2))]);
+    assert_eq!(reconciled(vec![block(), cabling.clone(), own.clone()]).disagreements, []);
+    let rules = Rules { nics_per_node: Some(8), ..rules() };
+    assert_eq!(reconcile(vec![block(), own.clone()], &rules).disagreements, []);
+    own.node(&node(1)).nics.drain(..3);
+    assert_eq!(only(&reconciled(vec![block(), cabling, own]), "nic-count").nodes, [node(1)]);
+}
+
+#[test]
+fn gpus_that_a_framework_was_given_are_not_those_of_the_node() {
+    for kind in [SourceKind::Ray, SourceKind::NcclTopology] {
+        let mut given = Said::nothing(kind, "given");
+        nodes(1, 2).iter().for_each(|node| given.node(node).gpus = Some(2));
+        let mut all = with(&[4, 4, 4]);
+        all.push(given);
+        assert_eq!(reconciled(all).disagreements, [], "{kind:?}");
+    }
+}

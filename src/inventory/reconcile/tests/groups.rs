@@ -147,3 +147,21 @@ fn blocks_of_a_rack_want_the_imex_plugin_and_servers_do_not() {
     assert_eq!(with("NVIDIA GB200", "switch/nvidia_imex").disagreements, []);
     assert_eq!(with("NVIDIA H100", "(null)").disagreements, []);
 }
+
+#[test]
+fn units_of_several_topologies_are_held_against_their_own_each() {
+    let mut file =
+        blocks(SourceKind::SlurmTopologyYaml, &[("b1", nodes(1, 2)), ("b2", nodes(3, 4))]);
+    file.groups.iter_mut().for_each(|group| group.topology = Some("topo-block".to_owned()));
+    let live = blocks(SourceKind::SlurmTopology, &[("b1", nodes(1, 2)), ("b2", nodes(3, 5))]);
+    let mut own = Said::nothing(SourceKind::SlurmNodes, "scontrol");
+    nodes(1, 5).iter().for_each(|node| own.node(node).state.push("IDLE".to_owned()));
+    for (topology, unit) in [("topo-block", "b2"), ("topo-switch", "s2")] {
+        let mut group = Group::of(GroupKind::Domain, "node topology", unit, vec![node(5)]);
+        group.topology = Some(topology.to_owned());
+        own.groups.push(group);
+    }
+    let claims = reconciled(vec![file, live, own]);
+    let told = only(&claims, "topology-override");
+    assert!(told.summary.contains("block b2"), "{}", told.summary);
+}

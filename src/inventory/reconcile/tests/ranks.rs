@@ -9,6 +9,7 @@ fn ray(ranks: &[&str]) -> Claims {
     let mut ray = Said::nothing(SourceKind::Ray, "ray.json");
     for (number, rank) in (1..).zip(ranks) {
         let words = ray.node(&node(number));
+        words.gpus = Some(4);
         words.topo_rank = Some((*rank).to_owned()).filter(|rank| !rank.is_empty());
     }
     reconciled(vec![slurm, ray])
@@ -140,4 +141,16 @@ fn ray_that_keys_on_the_uuid_alone_contradicts_the_cliques_of_a_rack_and_not_of_
     ray.beliefs[0].ranks_per_domain = Some(32);
     let claims = reconcile(vec![slurm, ray], &Rules { order: vec![Family::Slurm], ..rules() });
     assert!(claims.disagreements.iter().all(|d| d.severity == Severity::Note), "{claims:#?}");
+}
+
+#[test]
+fn a_head_without_gpus_needs_no_rank() {
+    let mut ray = Said::nothing(SourceKind::Ray, "ray.json");
+    ray.node(&"head".into());
+    for (number, rank) in [(1, "1"), (2, "2")] {
+        let words = ray.node(&node(number));
+        (words.gpus, words.topo_rank) = (Some(4), Some(rank.to_owned()));
+    }
+    let slurm = blocks(SourceKind::SlurmTopology, &[("a", nodes(1, 2))]);
+    assert_eq!(reconciled(vec![slurm, ray]).disagreements, []);
 }
