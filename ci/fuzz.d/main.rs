@@ -4,7 +4,7 @@
 
 #![no_main]
 
-#[allow(dead_code, reason = "the tests of the file are not compiled here")]
+#[allow(dead_code, unused_imports, reason = "the tests of the files are not compiled here")]
 #[path = "../../tests/fuzz.rs"]
 mod fuzz;
 

@@ -38,9 +38,11 @@ pub struct Ledger {
     pub was_reset: bool,
     /// Our drains that were done and neither released nor undone.
     pub drains: BTreeMap<NodeName, OwnDrain>,
-    /// Every drain and relabel that was begun and not refunded, oldest first.
+    /// Every drain and relabel that may have been carried out, oldest first.
     pub spent: Vec<Spent>,
-    /// Names of all intents that were begun and not refunded.
+    /// The names of those.
+    pub paid: BTreeSet<String>,
+    /// Names of all intents that are open, or were carried out.
     pub known: BTreeSet<String>,
     /// Intents without an outcome, oldest first. A turn can begin thousands, and
     /// concludes them in that order.
@@ -263,7 +265,8 @@ impl Ledger {
         if !self.known.insert(open.id.clone()) {
             return;
         }
-        if matches!(open.action.kind, ActionKind::Drain | ActionKind::Relabel) {
+        let is_paid_for = matches!(open.action.kind, ActionKind::Drain | ActionKind::Relabel);
+        if is_paid_for && self.paid.insert(open.id.clone()) {
             let (id, stamp, action) = (open.id.clone(), open.stamp.clone(), open.action.clone());
             self.spent.push(Spent { id, stamp, action });
         }
@@ -280,12 +283,21 @@ impl Ledger {
                     self.done(open);
                 }
             }
-            ActionResult::Superseded | ActionResult::Refused | ActionResult::Failed => {
+            // It is not there now, and nobody knows whether it was: a person may have changed
+            // the node after it, or a scheduler that crashed have forgotten it. Paid for.
+            ActionResult::Superseded | ActionResult::Refused => {
                 self.open.remove(at);
-                if let Some(at) = self.spent.iter().rposition(|spent| spent.id == id) {
+                self.known.remove(id);
+            }
+            // The scheduler itself said no.
+            ActionResult::Failed => {
+                self.open.remove(at);
+                self.known.remove(id);
+                if self.paid.remove(id)
+                    && let Some(at) = self.spent.iter().rposition(|spent| spent.id == id)
+                {
                     self.spent.remove(at);
                 }
-                self.known.remove(id);
             }
         }
     }

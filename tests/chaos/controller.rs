@@ -33,6 +33,7 @@ use super::storm::model::Fields;
 use super::storm::model::Order;
 use super::storm::model::What;
 use super::storm::slurm;
+use super::storm::world::Forecast;
 use super::storm::world::Weather;
 use super::storm::world::World;
 
@@ -45,9 +46,7 @@ struct State {
     /// Changes with what was before, for a crash to take back.
     young: Vec<(Instant, String, Fields)>,
     log: Vec<Entry>,
-    /// By the number of the question in the command at hand.
-    weather: BTreeMap<usize, Weather>,
-    asked: usize,
+    forecast: Forecast,
     gone_until: Instant,
     hung_until: Instant,
     victims: Victims,
@@ -80,8 +79,7 @@ impl Controller {
             nodes,
             young: Vec::new(),
             log: Vec::new(),
-            weather: BTreeMap::new(),
-            asked: 0,
+            forecast: Forecast::default(),
             gone_until: now,
             hung_until: now,
             victims: BTreeMap::new(),
@@ -110,9 +108,7 @@ impl Controller {
             if Instant::now() < state.gone_until {
                 return None;
             }
-            state.asked += 1;
-            let number = state.asked;
-            state.weather.remove(&number)
+            state.forecast.next()
         };
         self.awake();
         match weather {
@@ -222,9 +218,15 @@ impl World for Controller {
     }
 
     fn expect(&self, weather: BTreeMap<usize, Weather>) {
-        let mut state = self.state();
-        state.weather = weather;
-        state.asked = 0;
+        self.state().forecast = Forecast::of(weather);
+    }
+
+    fn met(&self) -> Vec<String> {
+        self.state().forecast.met.clone()
+    }
+
+    fn questions(&self) -> usize {
+        16
     }
 
     fn begins(&self, command: u32, victim: Victim) {

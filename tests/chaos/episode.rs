@@ -41,6 +41,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// How long it may take however busy it is.
 const AT_MOST: Duration = Duration::from_secs(1_800);
 
+/// How lines of a story begin that say what may befall somebody, and not what did.
+const AHEAD: &str = "ahead: ";
+
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -183,7 +186,8 @@ impl Episode {
         self.story.push(what);
     }
 
-    /// Counts what befell it, by the words of its story.
+    /// What befell it, by the words of its story. What was ahead of a command that ended
+    /// before does not count.
     fn faults(&self) -> Vec<&'static str> {
         const WORDS: [&str; 24] = [
             "KillBefore",
@@ -216,7 +220,8 @@ impl Episode {
             let mut words = line.split(|c: char| !c.is_alphanumeric());
             if word.contains(' ') { line.contains(word) } else { words.any(|it| it == word) }
         };
-        let befell = |word: &&&str| self.story.iter().any(|line| has(line, word));
+        let is_met = |line: &&String| !line.starts_with(AHEAD);
+        let befell = |word: &&&str| self.story.iter().filter(is_met).any(|line| has(line, word));
         WORDS.iter().filter(befell).copied().collect()
     }
 
@@ -245,7 +250,7 @@ impl Episode {
         let scenario = self.fleet.scenario(&besides);
         fs::write(self.site.join("fleet.toml"), scenario).expect("written");
         let weather = self.weather();
-        self.tell(format!("{weather:?}"));
+        self.tell(format!("{AHEAD}{weather:?}"));
         self.world.expect(weather);
         let mut steps = vec![self.command()];
         if self.dice.once_in(4) {
@@ -253,13 +258,17 @@ impl Episode {
             self.tell("beside each other:".to_owned());
         }
         self.run(steps);
+        for met in self.world.met() {
+            self.tell(format!("met: {met}"));
+        }
         self.readable();
     }
 
     fn weather(&mut self) -> BTreeMap<usize, Weather> {
         let count = self.dice.below(4);
+        let questions = self.world.questions();
         (0..count)
-            .map(|_| (1 + self.dice.below(16), any_weather(&self.domains, &mut self.dice)))
+            .map(|_| (1 + self.dice.below(questions), any_weather(&self.domains, &mut self.dice)))
             .collect()
     }
 
@@ -321,18 +330,23 @@ impl Episode {
             .filter_map(|(_, _, fate, _, victim)| Some((fate.clone()?, victim.clone())))
             .map(|(fate, victim)| {
                 let dice = self.dice.below(1_000);
-                std::thread::spawn(move || befall(&fate, &victim, dice))
+                std::thread::spawn(move || befall(fate, &victim, dice))
             })
             .collect();
         for (command, words, fate, mut child, victim) in children {
             let ended = self.ended(&mut child, &victim);
             self.world.over(command);
             let errors = fs::read_to_string(self.output(command, "stderr")).unwrap_or_default();
-            self.tell(format!("{command}: {words:?} {fate:?}: {ended:?}\n{errors}"));
+            self.tell(format!("{AHEAD}{command}: {words:?} {fate:?}: {ended:?}\n{errors}"));
+            if let Some(fate) = fate.filter(|fate| is_met(fate, ended, &errors)) {
+                self.tell(format!("met: {fate:?}"));
+            }
             self.documented(command, &words, ended, &errors);
         }
-        for it in befall {
-            it.join().expect("fate");
+        for fate in befall {
+            if let Some(fate) = fate.join().expect("fate") {
+                self.tell(format!("met: {fate:?}"));
+            }
         }
         if let Some(disk) = &self.disk {
             disk.free();
@@ -548,31 +562,46 @@ fn any_weather(domains: &Domains, dice: &mut Dice) -> Weather {
     }
 }
 
-/// What befalls the processes of a command.
-fn befall(fate: &Fate, victim: &Victim, dice: usize) {
+/// Whether a command that ended like this met its disk or its clock.
+fn is_met(fate: &Fate, ended: Option<ExitStatus>, errors: &str) -> bool {
+    match fate {
+        // SIGXFSZ, or a write that says EFBIG.
+        Fate::Cut(_) => {
+            ended.and_then(|it| it.signal()) == Some(25) || errors.contains("os error 27")
+        }
+        Fate::Full(_) => errors.contains("os error 28"),
+        Fate::Skewed(_) => fates::faketime().is_some(),
+        Fate::Signalled(..) | Fate::WorkerKilled(_) | Fate::WorkerHangs(..) => false,
+    }
+}
+
+/// What befalls the processes of a command: the same again where somebody was still
+/// there to be met.
+fn befall(fate: Fate, victim: &Victim, dice: usize) -> Option<Fate> {
     let one = || {
         let all = fates::descendants(victim.pid());
         (!all.is_empty()).then(|| Victim::of(all[dice % all.len()]))?
     };
-    match fate {
+    match &fate {
         Fate::Signalled(signal, after) => {
             std::thread::sleep(*after);
+            if !victim.is_there() {
+                return None;
+            }
             victim.signal(*signal);
         }
         Fate::WorkerKilled(after) => {
             std::thread::sleep(*after);
-            if let Some(one) = one() {
-                one.signal(Signal::KILL);
-            }
+            one()?.signal(Signal::KILL);
         }
         Fate::WorkerHangs(after, long) => {
             std::thread::sleep(*after);
-            if let Some(one) = one() {
-                one.signal(Signal::STOP);
-                std::thread::sleep(*long);
-                one.signal(Signal::CONT);
-            }
+            let one = one()?;
+            one.signal(Signal::STOP);
+            std::thread::sleep(*long);
+            one.signal(Signal::CONT);
         }
-        Fate::Cut(_) | Fate::Full(_) | Fate::Skewed(_) => {}
+        Fate::Cut(_) | Fate::Full(_) | Fate::Skewed(_) => return None,
     }
+    Some(fate)
 }

@@ -35,6 +35,11 @@ impl Victim {
         self.pid
     }
 
+    /// Whether it runs: who has ended and was not waited for yet does not.
+    pub(crate) fn is_there(&self) -> bool {
+        state(self.pid).is_some_and(|state| state != 'Z')
+    }
+
     /// Sends a signal; who is gone is gone.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(&*self.held, signal);

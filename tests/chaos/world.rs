@@ -40,6 +40,30 @@ pub(crate) enum Weather {
     Hang(Duration),
 }
 
+/// The weather of the commands at hand, and what of it was met.
+#[derive(Debug, Default)]
+pub(crate) struct Forecast {
+    ahead: BTreeMap<usize, Weather>,
+    asked: usize,
+    /// In words, in the order in which it was met.
+    pub(crate) met: Vec<String>,
+}
+
+impl Forecast {
+    /// Of commands that asked nothing yet.
+    pub(crate) fn of(ahead: BTreeMap<usize, Weather>) -> Self {
+        Self { ahead, ..Self::default() }
+    }
+
+    /// What the next question meets.
+    pub(crate) fn next(&mut self) -> Option<Weather> {
+        self.asked += 1;
+        let weather = self.ahead.remove(&self.asked);
+        self.met.extend(weather.iter().map(|it| format!("{it:?}")));
+        weather
+    }
+}
+
 /// A scheduler.
 pub(crate) trait World {
     /// The nodes as they were at first.
@@ -49,6 +73,11 @@ pub(crate) trait World {
     fn gate(&self, site: &Path, command: u32) -> String;
     /// The weather of the next commands, by the number of the question.
     fn expect(&self, weather: BTreeMap<usize, Weather>);
+    /// What of it questions met since then, in words: a command may end before it asks
+    /// so many.
+    fn met(&self) -> Vec<String>;
+    /// How many questions a command asks, about: weather beyond them befalls nobody.
+    fn questions(&self) -> usize;
     /// This process is that command.
     fn begins(&self, command: u32, victim: Victim);
     /// It has ended.

@@ -33,6 +33,7 @@ use super::storm::model::Entry;
 use super::storm::model::Fields;
 use super::storm::model::Order;
 use super::storm::world::Domains;
+use super::storm::world::Forecast;
 use super::storm::world::Weather;
 use super::storm::world::World;
 use super::turns::Admin;
@@ -166,8 +167,7 @@ fn patch(node: &Value, edit: &Edit) -> Value {
 struct State {
     log: Log,
     victims: BTreeMap<u32, Victim>,
-    weather: BTreeMap<usize, Weather>,
-    asked: usize,
+    forecast: Forecast,
 }
 
 /// What the rule of the proxy and the world share.
@@ -256,12 +256,7 @@ impl Shared {
 
     /// What becomes of a question.
     fn rule(&self, call: &Call) -> Sky {
-        let weather = {
-            let mut state = self.state();
-            state.asked += 1;
-            let number = state.asked;
-            state.weather.remove(&number)
-        };
+        let weather = self.state().forecast.next();
         let is_heard = !matches!(
             weather,
             Some(Weather::KillBefore | Weather::Lost | Weather::Refused | Weather::Hand(..))
@@ -321,8 +316,7 @@ impl Cluster {
         let state = State {
             log: Log::of(begin.clone()),
             victims: BTreeMap::new(),
-            weather: BTreeMap::new(),
-            asked: 0,
+            forecast: Forecast::default(),
         };
         let kept = Daemons::kept(lab);
         let daemons = kept.clone();
@@ -351,9 +345,15 @@ impl World for Cluster {
 
     fn expect(&self, weather: BTreeMap<usize, Weather>) {
         self.proxy.quiet();
-        let mut state = self.shared.state();
-        state.weather = weather;
-        state.asked = 0;
+        self.shared.state().forecast = Forecast::of(weather);
+    }
+
+    fn met(&self) -> Vec<String> {
+        self.shared.state().forecast.met.clone()
+    }
+
+    fn questions(&self) -> usize {
+        16
     }
 
     fn begins(&self, command: u32, victim: Victim) {

@@ -37,6 +37,7 @@ exec 9>"$here/lock"; flock 9
 n=$(($(cat "$here/asked") + 1)); echo $n >"$here/asked"
 exec 9>&-
 read -r how arg rest <<<"$(sed -n "s/^$n //p" "$here/weather")"
+[ -z "$how" ] || echo "$how $arg" >>"$here/met"
 asker=$PPID
 ctl() { "$run" sh -c "kill -$1 \$(cat /run/slurmctld/slurmctld.pid)"; }
 later() { # seconds, command
@@ -78,7 +79,9 @@ RefusedAfter) put "$@"; refused ;;
 Torn) put "$@"; head -c $(($(stat -c %s "$answer") / 2)) "$answer"; exit $rc ;;
 Slow) sleep "$arg" ;;
 Hand) "$here/hand" "$arg" "$rest" ;;
-Crash) put "$@"; ctl KILL; later "$arg" "'$run' slurmctld"; lost ;;
+# What is started here is the lab's, and not left behind by who asked: it must not have
+# the site in its environment, as it would by PWD too.
+Crash) put "$@"; ctl KILL; later "$arg" "env -i PATH='$PATH' '$run' slurmctld"; lost ;;
 Hang) ctl STOP; later "$arg" "'$run' sh -c 'kill -CONT \$(cat /run/slurmctld/slurmctld.pid)'" ;;
 esac
 put "$@"
@@ -202,6 +205,16 @@ impl World for Recorded {
         let text: String = weather.iter().map(|(at, it)| line(*at, it)).collect();
         fs::write(self.here.join("weather"), text).expect("written");
         fs::write(self.here.join("asked"), "0\n").expect("written");
+        fs::write(self.here.join("met"), "").expect("written");
+    }
+
+    fn met(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.here.join("met")).expect("written");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn questions(&self) -> usize {
+        8
     }
 
     // Its calls know their parent.
