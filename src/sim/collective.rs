@@ -6,6 +6,7 @@
 
 use super::bench::Bench;
 use super::fabric::GpuIndex;
+use super::fabric::Node;
 use super::fabric::Route;
 use super::fault::Fault;
 use super::tooling::NcclTests;
@@ -297,7 +298,11 @@ impl Bench<'_> {
             }
         }
         let alone = self.node_names(gpus).len() < 2;
-        let missing = gpus.iter().map(|gpu| self.fabric.home(*gpu)).find(|node| !node.imex)?;
+        // Memory is imported only where NVLink joins nodes, and NCCL was not told otherwise.
+        let is_off = self.told("NCCL_MNNVL_ENABLE") == Some("0");
+        let lacks =
+            |node: &&Node| !node.reachable || (!node.imex && node.hardware.spans_nodes && !is_off);
+        let missing = gpus.iter().map(|gpu| self.fabric.home(*gpu)).find(lacks)?;
         (!alone).then(|| {
             let what = "unhandled cuda error / import of a fabric handle failed";
             (missing.name.clone(), format!("Test NCCL failure common.cu:961 '{what}'"))

@@ -213,6 +213,15 @@ impl Fabric {
             .collect()
     }
 
+    /// The claimed domain of several nodes that a run over all of these is of.
+    pub fn claim_of<'n>(&self, nodes: impl IntoIterator<Item = &'n str>) -> Option<&Group> {
+        let nodes: Vec<&str> = nodes.into_iter().collect();
+        let holds =
+            |claim: &&Group| nodes.iter().all(|node| claim.nodes.iter().any(|it| it == node));
+        let several = self.claims.iter().filter(|claim| 1 < claim.nodes.len() && 1 < nodes.len());
+        several.into_iter().find(holds)
+    }
+
     /// The node of a GPU.
     pub fn home(&self, gpu: GpuIndex) -> &Node {
         &self.nodes[self.gpus[gpu].node]
@@ -306,9 +315,11 @@ impl Fabric {
             }
             Fault::SlowPair { a, b, share, one_way } => {
                 let (a, b) = (self.gpu(a)?, self.gpu(b)?);
-                self.pairs.insert((a, b), fraction(*share)?);
-                if !one_way {
-                    self.pairs.insert((b, a), *share);
+                let share = fraction(*share)?;
+                let back = (!one_way).then_some((b, a));
+                for pair in [(a, b)].into_iter().chain(back) {
+                    let left = self.pairs.entry(pair).or_insert(1.0);
+                    *left = left.min(share);
                 }
             }
             Fault::HostLink { gpu, share, direction } => {
@@ -316,10 +327,10 @@ impl Fabric {
                 let share = fraction(*share)?;
                 let host = &mut self.gpus[gpu].host;
                 if *direction != HostWay::D2h {
-                    host[0] = share;
+                    host[0] = host[0].min(share);
                 }
                 if *direction != HostWay::H2d {
-                    host[1] = share;
+                    host[1] = host[1].min(share);
                 }
             }
             Fault::FabricDown { node } => {
@@ -328,7 +339,7 @@ impl Fabric {
             }
             Fault::PowerCap { node, share } => {
                 let node = self.node(node)?;
-                self.nodes[node].power = fraction(*share)?;
+                self.nodes[node].power = self.nodes[node].power.min(fraction(*share)?);
             }
             Fault::Corrupt { gpu } => {
                 let gpu = self.gpu(gpu)?;
@@ -349,6 +360,10 @@ impl Fabric {
             }
             Fault::ImexPeerMissing { node } => {
                 let node = self.node(node)?;
+                let hardware = self.nodes[node].hardware;
+                if !hardware.spans_nodes {
+                    return Err(format!("nodes of {} have no IMEX", hardware.platform));
+                }
                 self.nodes[node].imex = false;
             }
             Fault::Dips { gpu, rate, depth } => {
@@ -357,7 +372,7 @@ impl Fabric {
             }
             Fault::Drift { gpu, share } => {
                 let gpu = self.gpu(gpu)?;
-                self.gpus[gpu].drift = fraction(*share)?;
+                self.gpus[gpu].drift = self.gpus[gpu].drift.max(fraction(*share)?);
             }
             Fault::RailRate { node, rail, share, direction } => {
                 let node = self.node(node)?;
@@ -394,7 +409,7 @@ impl Fabric {
             }
             Fault::DisturbedCopies { node, share } => {
                 let node = self.node(node)?;
-                self.nodes[node].copies = fraction(*share)?;
+                self.nodes[node].copies = self.nodes[node].copies.min(fraction(*share)?);
             }
             Fault::Truncated { scope, .. }
             | Fault::NcclSetting { scope, .. }

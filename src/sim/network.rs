@@ -192,17 +192,18 @@ impl Network {
             .get_mut(rail)
             .ok_or_else(|| format!("rail {rail} of {rails}, counted from 0"))?;
         if direction != Way::Rx {
-            ways[0] = share;
+            ways[0] = ways[0].min(share);
         }
         if direction != Way::Tx {
-            ways[1] = share;
+            ways[1] = ways[1].min(share);
         }
         Ok(())
     }
 
     /// Makes the path between two nodes lose packets.
     pub fn lossy(&mut self, a: usize, b: usize, share: f64) {
-        self.losses.insert((a.min(b), a.max(b)), share);
+        let left = self.losses.entry((a.min(b), a.max(b))).or_insert(1.0);
+        *left = left.min(share);
     }
 
     /// Leaves a share of a leaf's uplinks.
@@ -400,6 +401,8 @@ mod tests {
         assert!(refused("[network]\nrails=0\n").contains("network.rails"));
         let tool = "[[fault]]\nkind=\"tool-hangs\"\nnode=\"n1\"\ntool=\"nvband\"\n";
         assert!(refused(tool).contains("no tool `nvband`"));
+        let imex = "[[fault]]\nkind=\"imex-peer-missing\"\nnode=\"n1\"\n";
+        assert!(refused(imex).contains("have no IMEX"));
     }
 
     #[test]
@@ -413,9 +416,10 @@ mod tests {
     proptest! {
         #[test]
         fn no_fault_makes_a_flow_faster_or_touches_what_does_not_cross_it(
-            node in 0_usize..4, other in 0_usize..4, rail in 0_usize..8, share in 0.0_f64..=1.0,
+            node in 0_usize..4, apart in 1_usize..4, rail in 0_usize..8, share in 0.0_f64..=1.0,
             kind in 0_usize..3,
         ) {
+            let other = (node + apart) % 4;
             let (a, b) = (node + 1, other + 1);
             let more = match kind {
                 0 => format!("kind=\"rail-rate\"\nnode=\"n{a}\"\nrail={rail}\nshare={share:?}\n"),

@@ -58,6 +58,9 @@ pub fn record(
                 for (name, mut answer) in outputs(&bench, *what) {
                     let folder = folder(&fabric, scope, across);
                     let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, "txt"));
+                    if is_missing(&bench, stem) {
+                        continue;
+                    }
                     let number =
                         if repeats == 1 { String::new() } else { format!("-{}", reading + 1) };
                     match ailment(&bench, stem) {
@@ -111,6 +114,9 @@ fn between(scenario: &Scenario, fabric: &Fabric, seed: u64, files: &mut BTreeMap
                 job: Some(&job),
             };
             for (name, answer) in outputs(&bench, Recorded::NvbandwidthBetween) {
+                if is_missing(&bench, "nvbandwidth") {
+                    continue;
+                }
                 files.insert(format!("domains/{scope}/{name}"), answer.both());
             }
         }
@@ -156,11 +162,23 @@ fn is_silent(fabric: &Fabric, scope: &str, what: Recorded) -> bool {
     })
 }
 
+/// The tool that leaves the file of this stem.
+fn tool_of(stem: &str) -> Option<&'static str> {
+    let known = tool::NAMES.iter().filter(|name| stem.starts_with(**name));
+    known.max_by_key(|name| name.len()).copied()
+}
+
 /// What is wrong with the tool that leaves the file of this stem.
 fn ailment(bench: &Bench<'_>, stem: &str) -> Option<Ailment> {
-    let known = tool::NAMES.iter().filter(|name| stem.starts_with(**name));
-    let name = known.max_by_key(|name| name.len())?;
-    unwell::ailment(bench.scenario, &bench.node_names(&bench.gpus()), name)
+    unwell::ailment(bench.scenario, &bench.node_names(&bench.gpus()), tool_of(stem)?)
+}
+
+/// Whether a node that takes part has no such tool.
+fn is_missing(bench: &Bench<'_>, stem: &str) -> bool {
+    let gpus = bench.gpus();
+    let mut nodes = bench.node_names(&gpus);
+    nodes.push(bench.scope);
+    tool_of(stem).is_some_and(|name| unwell::without(bench.scenario, &nodes, name).is_some())
 }
 
 fn is_measurement(what: Recorded) -> bool {

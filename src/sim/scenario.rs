@@ -146,8 +146,8 @@ impl Scenario {
                 ));
             }
         }
-        if self.readings == 0 {
-            return Err("readings = 0: expected at least 1".to_owned());
+        if !(1..=1000).contains(&self.readings) {
+            return Err(format!("readings = {}: expected 1 to 1000", self.readings));
         }
         let [least, most] = self.tools.bytes;
         if least == 0 || most < least {
@@ -173,6 +173,7 @@ impl Scenario {
         if !(0.0..0.5).contains(&noise.sigma) || !(0.0..=1.0).contains(&noise.dip_rate) {
             return Err("noise: expected sigma below 0.5 and dip_rate from 0 to 1".to_owned());
         }
+        check_depth(noise.dip_depth).map_err(|why| format!("noise: dip_{why}"))?;
         Ok(())
     }
 }
@@ -185,6 +186,9 @@ impl Scenario {
                 let known = cases::list(Nvbandwidth::V0_10, true);
                 let strange = tests.iter().find(|name| known.iter().all(|c| c.name != **name));
                 strange.map_or(Ok(()), |name| Err(format!("nvbandwidth has no test `{name}`")))
+            }
+            Fault::Truncated { share, .. } if !(0.0..=1.0).contains(share) => {
+                Err(format!("share = {share}: expected 0 to 1"))
             }
             Fault::Truncated { tool, .. } => {
                 let tools = &self.tools.collectives;
@@ -207,7 +211,49 @@ impl Scenario {
             {
                 Err(format!("{share}: expected 0 to 1"))
             }
+            Fault::Dips { depth, .. } => check_depth(*depth),
+            // It settles after six readings, and something must be left then.
+            Fault::Drift { share, .. } if !(0.0..=0.16).contains(share) => Err(format!(
+                "share = {share}: expected 0 to 0.16, which is lost with each of six readings"
+            )),
+            // On a node without any rate nothing ends.
+            Fault::PowerCap { share, .. } if !(0.001..=1.0).contains(share) => {
+                Err(format!("share = {share}: expected 0.001 to 1"))
+            }
+            Fault::ToolError { testcase: Some(test), .. } => {
+                let known = cases::list(Nvbandwidth::V0_10, true);
+                match known.iter().any(|case| case.name == *test) || cases::own(test).is_some() {
+                    true => Ok(()),
+                    false => Err(format!("nvbandwidth has no test `{test}`")),
+                }
+            }
+            Fault::NcclSetting { name, value, .. } => {
+                let is_it =
+                    |known: &(&str, &str)| known.0 == name && known.1.eq_ignore_ascii_case(value);
+                let words = SETTINGS.map(|(name, value)| format!("{name}={value}")).join(", ");
+                match SETTINGS.iter().any(is_it) {
+                    true => Ok(()),
+                    false => Err(format!("{name}={value}: expected one of {words}")),
+                }
+            }
+            Fault::SlowPair { a, b, .. } | Fault::PairLoss { a, b, .. } if a == b => {
+                Err(format!("{a} with itself: expected two"))
+            }
             _ => Ok(()),
+        }
+    }
+}
+
+/// Settings of NCCL that change what runs here do.
+const SETTINGS: [(&str, &str); 3] =
+    [("NCCL_MNNVL_ENABLE", "0"), ("NCCL_NVLS_ENABLE", "0"), ("NCCL_ALGO", "Ring")];
+
+/// How deep a dip may be: something is left.
+fn check_depth([least, most]: [f64; 2]) -> Result<(), String> {
+    match 0.0 <= least && least <= most && most < 1.0 {
+        true => Ok(()),
+        false => {
+            Err(format!("depth = [{least}, {most}]: expected smallest, largest, from 0 to below 1"))
         }
     }
 }
@@ -264,6 +310,24 @@ fn unfold(section: &str, domains: &[Domain]) -> Result<Vec<Group>, String> {
             groups.push(group(&domain.name, nodes, &domain.nodes));
         }
     }
+    let mut taken = BTreeSet::new();
+    for group in &groups {
+        let wrong = |why: &str| Err(format!("[[{section}]] `{}`: {why}", group.name));
+        if !taken.insert(&group.name) {
+            return wrong("the name is taken");
+        }
+        if group.nodes == [group.name.clone()] {
+            continue;
+        }
+        if seen.contains(&group.name) {
+            return wrong("this is the name of a node");
+        }
+        // It names a folder and stands in claims.toml.
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if group.name.starts_with(['.', '-']) || !group.name.chars().all(is_plain) {
+            return wrong("expected letters, digits, '.', '_', '-'");
+        }
+    }
     if groups.is_empty() {
         return Err(format!("no [[{section}]]"));
     }
@@ -311,5 +375,36 @@ mod tests {
             "no tool `nvband`",
         );
         says(&format!("{RACK}[[fault]]\nkind=\"lost-link\"\n"), "unknown variant `lost-link`");
+        says(&RACK.replace("\"r\"", "\"../x\""), "expected letters, digits");
+        says(&RACK.replace("\"r\"", "\"n1\""), "this is the name of a node");
+        let again = "[[domain]]\nname=\"r\"\nnodes=\"m1\"\nplatform=\"gb200-nvl72\"\n";
+        says(&format!("{RACK}{again}"), "the name is taken");
+        says(&format!("readings=0\n{RACK}"), "expected 1 to 1000");
+    }
+
+    #[test]
+    fn faults_that_would_do_nothing_or_leave_nothing_are_refused() {
+        let says = |fault: &str, what: &str| {
+            let text = format!("{RACK}[[fault]]\n{fault}\n");
+            let message = Scenario::read(&text).expect_err(&text).to_string();
+            assert!(message.starts_with("fault 1: ") && message.contains(what), "{message}");
+        };
+        says("kind=\"power-cap\"\nnode=\"n1\"\nshare=0.0", "expected 0.001 to 1");
+        says("kind=\"drift\"\ngpu=\"n1:0\"\nshare=0.5", "each of six readings");
+        for depth in ["[1.0, 1.0]", "[2.0, 2.0]", "[0.4, 0.1]", "[nan, nan]"] {
+            let dips = format!("kind=\"dips\"\ngpu=\"n1:0\"\nrate=1.0\ndepth={depth}");
+            says(&dips, "smallest, largest");
+        }
+        says("kind=\"tool-error\"\nnode=\"n1\"\ntestcase=\"nosuch\"", "no test `nosuch`");
+        let setting = |value: &str| {
+            format!(
+                "kind=\"nccl-setting\"\nscope=\"r\"\nname=\"NCCL_NVLS_ENABLE\"\nvalue=\"{value}\""
+            )
+        };
+        says(&setting("1"), "NCCL_NVLS_ENABLE=0");
+        says("kind=\"slow-pair\"\na=\"n1:0\"\nb=\"n1:0\"\nshare=0.5", "expected two");
+        says("kind=\"truncated\"\nscope=\"r\"\ntool=\"nvbandwidth\"\nshare=1.5", "expected 0 to 1");
+        let good = format!("{RACK}[[fault]]\n{}\n", setting("0"));
+        assert!(Scenario::read(&good).is_ok());
     }
 }

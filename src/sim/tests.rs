@@ -466,3 +466,68 @@ fn what_env_sets_in_front_of_a_command_is_told_apart_from_it() {
     let argv = words("all_reduce_perf A=b");
     assert_eq!(tool::environment(&argv), (mpi::Environment::new(), &argv[..]));
 }
+
+#[test]
+fn the_log_of_a_node_with_one_gpu_is_whole() {
+    for more in ["", "[[fault]]\nkind=\"busy\"\nnode=\"g1\"\n"] {
+        let text = format!(
+            "title=\"t\"\n[[domain]]\nnodes=\"g1\"\nplatform=\"gh200\"\nper_node=true\n{more}"
+        );
+        let scenario = Scenario::read(&text).expect("good");
+        let fabric = Fabric::build(&scenario).expect("a fabric");
+        let answer = tool::run(&bench(&scenario, &fabric, "g1"), "nvidia-smi", &["-q".to_owned()]);
+        let parsed = crate::measure::read(answer.expect("known").stdout.as_bytes());
+        assert!(parsed.complete, "{:?}", parsed.problems);
+    }
+}
+
+#[test]
+fn a_tool_that_is_missing_leaves_no_recording() {
+    let one = scenario("[[fault]]\nkind=\"tool-missing\"\nnode=\"n1\"\ntool=\"nvbandwidth\"\n");
+    let files = record::record(&one, None, None).expect("a recording").files;
+    for gone in ["nodes/n1/nvbandwidth.txt", "domains/r/nvbandwidth.txt"] {
+        assert!(!files.contains_key(gone), "{gone}");
+    }
+    assert!(files.contains_key("nodes/n2/nvbandwidth.txt"));
+    let cut = scenario(
+        "[[fault]]\nkind=\"truncated\"\nscope=\"n1\"\ntool=\"nvidia-smi-nvlink\"\nshare=0.1\n",
+    );
+    let fabric = Fabric::build(&cut).expect("a fabric");
+    let args = ["nvlink", "-s"].map(str::to_owned);
+    let length = |node| {
+        let answer = tool::run(&bench(&cut, &fabric, node), "nvidia-smi", &args);
+        answer.expect("known").stdout.len()
+    };
+    assert!(length("n1") * 9 < length("n2"));
+}
+
+#[test]
+fn the_worse_of_two_faults_of_one_part_stays() {
+    let fabric = fabric(
+        "[[fault]]\nkind=\"rail-down\"\nnode=\"n1\"\nrail=0\n\
+         [[fault]]\nkind=\"rail-rate\"\nnode=\"n1\"\nrail=0\nshare=0.5\n\
+         [[fault]]\nkind=\"power-cap\"\nnode=\"n2\"\nshare=0.5\n\
+         [[fault]]\nkind=\"power-cap\"\nnode=\"n2\"\nshare=0.9\n",
+    );
+    assert!(!fabric.network.is_up(0, 0));
+    assert!((fabric.nodes[1].power - 0.5).abs() < 1e-12);
+}
+
+#[test]
+fn the_truth_names_claimed_domains_and_single_nodes() {
+    let text = "title=\"t\"\n[[domain]]\nname=\"a\"\nnodes=\"n[1-3]\"\nplatform=\"gb200-nvl72\"\n\
+        [[domain]]\nname=\"b\"\nnodes=\"m[1-3]\"\nplatform=\"gb200-nvl72\"\n\
+        [[claim]]\nname=\"x\"\nnodes=\"n[1-3]\"\nplatform=\"gb200-nvl72\"\n\
+        [[claim]]\nname=\"y\"\nnodes=\"m[1-3]\"\nplatform=\"gb200-nvl72\"\n\
+        [[fault]]\nkind=\"plane-out\"\ndomain=\"a\"\n\
+        [[fault]]\nkind=\"clique-shown\"\nnodes=\"m[1-2]\"\nlike=\"a\"\n\
+        [[fault]]\nkind=\"clique-shown\"\nnodes=\"m1,m2,m3\"\nlike=\"a\"\n\
+        [[fault]]\nkind=\"lost-links\"\ngpu=\"n1:1\"\ncount=2\n\
+        [[fault]]\nkind=\"gpu-missing\"\ngpu=\"n1:1\"\n";
+    let scenario = Scenario::read(text).expect("good");
+    let truth = super::truth::of(&scenario, &Fabric::build(&scenario).expect("a fabric"), 1).wrongs;
+    assert_eq!(truth[0].domain.as_deref(), Some("x"));
+    assert_eq!([&truth[1], &truth[2]].map(|w| w.node.as_deref()), [Some("m1"), Some("m2")]);
+    assert_eq!((truth[3].class.as_str(), truth[3].peer.as_deref()), ("merged-cliques", Some("y")));
+    assert_eq!(truth[4].share, Some(1.0 - 2.0 / 18.0));
+}

@@ -145,7 +145,14 @@ pub fn call(
     if let Reply::Says(answer) | Reply::Serves { answer, .. } | Reply::Calls { answer, .. } =
         &mut reply
     {
-        answer.stdout = record::cut(bench, name, std::mem::take(&mut answer.stdout));
+        // Faults name an output as its recording is named.
+        let recorded = match (name, args.first().map(String::as_str)) {
+            ("nvidia-smi", Some("nvlink")) => "nvidia-smi-nvlink",
+            ("nvidia-smi", Some("topo")) => "nvidia-smi-topo",
+            ("nvidia-smi", Some("-q" | "--query")) => "nvidia-smi-q",
+            _ => name,
+        };
+        answer.stdout = record::cut(bench, recorded, std::mem::take(&mut answer.stdout));
     }
     Some(reply)
 }
@@ -198,11 +205,8 @@ fn launched(bench: &Bench<'_>, args: &[String], environment: &Environment) -> Re
     if let Some(node) = unwell::without(bench.scenario, &names, &launch.program) {
         return Reply::Says(mpi::no_program(node, &launch.program));
     }
-    let known = bench.fabric.claims.iter();
     // A run inside one claimed domain is one of that domain.
-    let domain = known
-        .filter(|claim| hosts.iter().all(|host| claim.nodes.contains(&host.name)))
-        .find(|claim| 1 < claim.nodes.len() && 1 < hosts.len());
+    let domain = bench.fabric.claim_of(names.iter().copied());
     let scope = match domain {
         Some(claim) => claim.name.as_str(),
         None => hosts.first().map_or(bench.scope, |host| host.name.as_str()),

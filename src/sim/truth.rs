@@ -9,7 +9,9 @@ use super::fault::Fault;
 use super::fault::HostWay;
 use super::fault::Way;
 use super::network;
+use super::scenario::Group;
 use super::scenario::Scenario;
+use crate::inventory::hostlist;
 
 /// Everything that is wrong.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -62,8 +64,27 @@ pub struct Wrong {
 
 /// The truth about a scenario.
 pub fn of(scenario: &Scenario, fabric: &Fabric, seed: u64) -> Truth {
-    let mut wrongs: Vec<Wrong> =
-        scenario.faults.iter().map(|fault| from_fault(fault, fabric)).collect();
+    let mut wrongs = Vec::new();
+    for fault in &scenario.faults {
+        let mut wrong = from_fault(fault, fabric);
+        match fault {
+            Fault::PlaneOut { domain, .. } => {
+                wrong.domain = Some(as_claimed(scenario, fabric, domain));
+            }
+            Fault::CliqueShown { like, .. } if wrong.peer.is_some() => {
+                wrong.domain = Some(as_claimed(scenario, fabric, like));
+            }
+            // One for each node of the list.
+            Fault::CliqueShown { nodes, .. } => {
+                let nodes = hostlist::expand(nodes).unwrap_or_default();
+                let of = |node| Wrong { node: Some(node), ..wrong.clone() };
+                wrongs.extend(nodes.into_iter().map(of));
+                continue;
+            }
+            _ => {}
+        }
+        wrongs.push(wrong);
+    }
     all_alike(fabric, &mut wrongs);
     wrongs.extend(strangers(fabric));
     wrongs.extend(torn(fabric));
@@ -77,6 +98,17 @@ pub fn of(scenario: &Scenario, fabric: &Fabric, seed: u64) -> Truth {
         }
     }
     Truth { title: scenario.title.clone(), seed, wrongs }
+}
+
+/// The claimed domain that has most nodes of a real one: faults name domains as they are,
+/// verdicts as they are claimed.
+fn as_claimed(scenario: &Scenario, fabric: &Fabric, domain: &str) -> String {
+    let real = scenario.real().unwrap_or_default();
+    let group = real.iter().find(|group| group.name == domain);
+    let nodes = group.map_or(&[][..], |group| &group.nodes);
+    let shared = |claim: &&Group| nodes.iter().filter(|it| claim.nodes.contains(it)).count();
+    let most = fabric.claims.iter().rev().max_by_key(shared);
+    most.filter(|claim| 0 < shared(claim)).map_or(domain, |claim| &claim.name).to_owned()
 }
 
 /// Nodes claimed together that really are apart: all but those of the largest
@@ -128,7 +160,7 @@ fn all_alike(fabric: &Fabric, wrongs: &mut [Wrong]) {
 
 /// Domains claimed apart that really are one, every two of them.
 fn torn(fabric: &Fabric) -> Vec<Wrong> {
-    let home = |claim: &super::scenario::Group| {
+    let home = |claim: &Group| {
         let node = fabric.node(claim.nodes.first()?).ok()?;
         claim.hardware.spans_nodes.then_some(fabric.nodes[node].domain)
     };
@@ -169,7 +201,9 @@ fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
     };
     match fault {
         Fault::LostLinks { gpu, count, direction, .. } => {
-            let links = fabric.gpu(gpu).map_or(1, |gpu| fabric.home(gpu).hardware.links);
+            // Also of a GPU that is missing besides.
+            let home = gpu.rsplit_once(':').and_then(|(node, _)| fabric.node(node).ok());
+            let links = home.map_or(1, |node| fabric.nodes[node].hardware.links);
             let share = 1.0 - f64::from(*count) / f64::from(links);
             let (locus, way) = match direction {
                 Way::Both => ("gpu", None),
@@ -215,7 +249,8 @@ fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
         Fault::Waived { node, .. } => at_node(wrong("waived", "node", "unknown"), node),
         Fault::ShownInactive { gpu, .. } => at_gpu(wrong("shown-inactive", "gpu", ""), gpu),
         Fault::CliqueShown { nodes, like } => {
-            let named = fabric.claims.iter().find(|c| c.folded == *nodes);
+            let all = hostlist::expand(nodes).unwrap_or_default();
+            let named = fabric.claims.iter().find(|claim| claim.nodes == all);
             match named {
                 // A whole claimed domain that names the clique of another.
                 Some(claim) => Wrong {

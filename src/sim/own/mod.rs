@@ -57,12 +57,18 @@ impl Place<'_> {
         ask(&Bench {
             scenario: self.scenario,
             fabric: self.fabric,
-            scope: self.node,
+            scope: self.scope(),
             across: !self.nodes.is_empty(),
             seed: self.scenario.seed,
             reading: (self.noise)(reading),
             job: Some(&job),
         })
+    }
+
+    /// What faults call this run by: its claimed domain, as under mpirun, else the node.
+    fn scope(&self) -> &str {
+        let claim = self.fabric.claim_of(self.nodes.iter().map(String::as_str));
+        claim.map_or(self.node, |claim| claim.name.as_str())
     }
 
     /// The GPUs that take part, of all nodes.

@@ -184,8 +184,15 @@ fn collectives_of_a_rack_have_their_numbers_in_the_first_document() {
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
     assert_eq!((parsed.measurements.len(), parsed.facts.ranks.len()), (4, 12));
     assert!(parsed.facts.transports.contains(&"MNNVL".to_owned()));
-    let parsed = read("[[fault]]\nkind=\"collective-fallback\"\nscope=\"n1\"\n");
-    assert!(parsed.problems.iter().any(|p| p.class.as_deref() == Some("another-path")));
+    // Of the claimed domain, as with nccl-tests.
+    for more in [
+        "kind=\"collective-fallback\"\nscope=\"r\"\n",
+        "kind=\"nccl-setting\"\nscope=\"r\"\nname=\"NCCL_MNNVL_ENABLE\"\nvalue=\"0\"\n",
+    ] {
+        let parsed = read(&format!("[[fault]]\n{more}"));
+        let is_told = parsed.problems.iter().any(|p| p.class.as_deref() == Some("another-path"));
+        assert!(is_told, "{more}: {:?}", parsed.problems);
+    }
     let parsed = read("[[fault]]\nkind=\"corrupt\"\ngpu=\"n2:1\"\n");
     let corrupt: Vec<_> =
         parsed.problems.iter().map(|p| (p.kind, p.host.as_deref(), p.gpu)).collect();

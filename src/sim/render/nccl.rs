@@ -125,6 +125,9 @@ fn modern_half(half: &Half) -> String {
 
 /// As many decimals as fit the column: two, one, none, then an exponent.
 fn fit(value: f64, width: usize) -> String {
+    if !value.is_finite() {
+        return format!("{value:>width$}");
+    }
     let mut digits = 0;
     let mut power = 1.0;
     while power <= value {
@@ -142,5 +145,16 @@ fn fit(value: f64, width: usize) -> String {
         let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let text = format!("{mantissa}e+{exponent:0>2}");
         format!("{text:>width$}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_without_end_has_a_width_too() {
+        assert_eq!(fit(f64::INFINITY, 7), "    inf");
+        assert_eq!(fit(12.345, 7), "  12.35");
     }
 }

@@ -158,6 +158,17 @@ fn query_gpu(bench: &Bench<'_>, gpu: GpuIndex, out: &mut String) {
     line(out, 3, "Route Recovery in progress", other);
     line(out, 3, "Route Unhealthy", other);
     line(out, 3, "Access Timeout Recovery", other);
+    let Some(process) = &node.process else {
+        line(out, 1, "Processes", "None");
+        return;
+    };
+    out.push_str("    Processes\n");
+    line(out, 2, "GPU instance ID", "N/A");
+    line(out, 2, "Compute instance ID", "N/A");
+    line(out, 2, "Process ID", &(31_000 + state.slot).to_string());
+    line(out, 3, "Type", "C");
+    line(out, 3, "Name", process);
+    line(out, 3, "Used GPU Memory", "70112 MiB");
 }
 
 fn line(out: &mut String, depth: usize, key: &str, value: &str) {
