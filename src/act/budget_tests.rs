@@ -29,6 +29,7 @@ fn drains_that_stand_count_against_their_domain_and_no_other() {
     // An intent that nobody concluded may have been carried out.
     let own = world.ledger.drains.remove(&NodeName::from("d0n1")).expect("drained");
     let open = Open {
+        is_late: false,
         id: own.id.clone(),
         stamp: own.stamp.clone(),
         epoch: own.epoch,

@@ -12,6 +12,7 @@ use super::situation::RunSeen;
 use super::situation::Situation;
 use crate::measure::text::clean;
 use crate::model::id::NodeName;
+use crate::model::journal::Stamp;
 use crate::model::live::LiveNode;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
@@ -192,9 +193,20 @@ fn is_another_life(undone: &UndoneDrain, node: &LiveNode) -> bool {
     has_booted || instances.is_some_and(|(then, now)| then != now)
 }
 
+/// When something was written down, by the clock of now: within one boot the uptime tells how
+/// long ago that was, whatever the wall's clock said then. Never earlier than it was.
+pub(super) fn moment(then: &Stamp, now: &Stamp) -> i64 {
+    if then.boot.is_empty() || then.boot != now.boot {
+        return then.unix;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "an uptime is far below 2^63 seconds")]
+    let ago = (now.uptime_s - then.uptime_s).max(0.0) as i64;
+    now.unix.saturating_sub(ago)
+}
+
 /// Whether an undo has been respected for long enough, and the run is newer.
 fn has_lapsed(situation: &Situation<'_>, policy: &Policy, undone: &UndoneDrain) -> bool {
-    let since = undone.stamp.unix;
+    let since = moment(&undone.stamp, situation.now);
     #[expect(clippy::cast_precision_loss, reason = "ages are far below 2^52 seconds")]
     let days = situation.now.unix.saturating_sub(since) as f64 / DAY_S;
     policy.acknowledged_days <= days && since < situation.run.created_unix

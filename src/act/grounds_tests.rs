@@ -79,6 +79,7 @@ fn what_of_ours_is_under_way_comes_first() {
     let mut open = world();
     let own = drain(&open.fleet, "d0n0", "nvlink-low", 0.9, stamp(60));
     open.ledger.open.push_back(Open {
+        is_late: false,
         id: own.id,
         stamp: own.stamp,
         epoch: own.epoch,

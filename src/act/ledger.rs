@@ -141,6 +141,8 @@ pub struct Open {
     pub change: Change,
     /// The node right before.
     pub before: LiveNode,
+    /// It was told, and nobody answered in time: it may yet be done.
+    pub is_late: bool,
 }
 
 /// A drain of ours that a person took away.
@@ -199,6 +201,7 @@ impl Ledger {
                     action: (**action).clone(),
                     change: (**change).clone(),
                     before: (**before).clone(),
+                    is_late: false,
                 });
             }
             Event::Outcome { id, result, .. } => self.conclude(id, *result),
@@ -277,7 +280,7 @@ impl Ledger {
         let Some(at) = self.open.iter().position(|open| open.id == id) else { return };
         match result {
             // Nobody knows yet: it stays open, and paid for.
-            ActionResult::Unknown => {}
+            ActionResult::Unknown => self.open[at].is_late = true,
             ActionResult::Done | ActionResult::Already => {
                 if let Some(open) = self.open.remove(at) {
                     self.done(open);

@@ -102,7 +102,8 @@ fn clean_run(
     let run = situation.run;
     // An audit takes what is idle, and an admission what is quick.
     let is_whole = release::is_whole(run, policy);
-    let is_later = drain.stamp.unix < run.created_unix && run.id != drain.run;
+    let begun = grounds::moment(&drain.stamp, situation.now);
+    let is_later = begun < run.created_unix && run.id != drain.run;
     let is_noted = drain.clean.iter().any(|clean| clean.run == run.id);
     let verdict = situation.verdicts.nodes.iter().find(|verdict| verdict.node == *node)?;
     // What was measured before a boot says nothing of the node after it.

@@ -116,6 +116,7 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
     let mut releasing = undone();
     let own = releasing.ledger.drains[&NodeName::from(NODE)].clone();
     releasing.ledger.open.push_back(Open {
+        is_late: false,
         id: "run2/d0n0/release".to_owned(),
         stamp: stamp(60),
         epoch: 2,

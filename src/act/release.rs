@@ -150,7 +150,7 @@ impl<'a> Proposal<'a> {
                  no run is known to be its own"
             ));
         }
-        if self.situation.now.unix < drain.stamp.unix {
+        if self.situation.now.unix < self.begun(drain) {
             return Err(format!(
                 "it was drained at {}, which is yet to come: a clock was put back",
                 drain.stamp.at
@@ -168,7 +168,7 @@ impl<'a> Proposal<'a> {
         let noted = noted.map(|it| (it.measured, it.run.as_str(), it.boot_id.as_deref()));
         let after: BTreeMap<&str, (i64, Option<&str>)> = noted
             .chain(at_hand)
-            .filter(|(measured, run, _)| drain.stamp.unix < *measured && *run != drain.run)
+            .filter(|(measured, run, _)| self.begun(drain) < *measured && *run != drain.run)
             // One that says so may as well have been made before the drain.
             .filter(|(measured, ..)| !grounds::is_to_come(*measured, self.situation.now.unix))
             .map(|(measured, run, boot)| (run, (measured, boot)))
@@ -187,12 +187,17 @@ impl<'a> Proposal<'a> {
         Ok((clean, stale))
     }
 
+    /// When a drain was begun, by the clock of now.
+    fn begun(&self, drain: &OwnDrain) -> i64 {
+        grounds::moment(&drain.stamp, self.situation.now)
+    }
+
     /// That the run at hand was begun before the drain, where it would count
     /// otherwise.
     fn early(&self, node: &NodeName, drain: &OwnDrain) -> String {
         let run = self.situation.run;
         let passed = self.verdicts.get(node).is_some_and(|v| v.outcome == Outcome::Pass);
-        let is_early = run.created_unix <= drain.stamp.unix && run.id != drain.run;
+        let is_early = run.created_unix <= self.begun(drain) && run.id != drain.run;
         if !passed || !is_early || !is_whole(run, self.policy) {
             return String::new();
         }
@@ -211,7 +216,7 @@ impl<'a> Proposal<'a> {
         clean: &Clean<'_>,
     ) -> Result<(), String> {
         let run = self.situation.run;
-        let newest = clean.keys().next_back().map_or(drain.stamp.unix, |(measured, _)| *measured);
+        let newest = clean.keys().next_back().map_or(self.begun(drain), |(measured, _)| *measured);
         let Some(verdict) = self.verdicts.get(node) else { return Ok(()) };
         let is_news = counts(run, self.policy) && run.id != drain.run && newest <= run.created_unix;
         if is_news && verdict.outcome != Outcome::Pass {

@@ -494,3 +494,17 @@ proptest! {
         prop_assert_eq!(world.propose(), (actions, withheld));
     }
 }
+
+#[test]
+fn a_drain_that_a_clock_ahead_wrote_down_is_given_back_all_the_same() {
+    let mut world = World::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
+    let own = world.ledger.drains.get_mut(&NodeName::from("n1")).expect("drained");
+    own.stamp = Stamp {
+        unix: NOW + 400 * 86_400,
+        boot: "b".to_owned(),
+        uptime_s: 1_000.0,
+        ..Stamp::default()
+    };
+    world.now = Stamp { boot: "b".to_owned(), uptime_s: 37_000.0, ..world.now };
+    assert_eq!(world.released(), ["n1"]);
+}

@@ -15,6 +15,7 @@ use super::config::duration;
 use super::gating::Gate;
 use super::gating::Told;
 use crate::act::again;
+use crate::act::certificate;
 use crate::act::due::Settings;
 use crate::act::policy::Policy;
 use crate::gate::watch::Pace;
@@ -287,6 +288,7 @@ pub fn watching(
         rest_most_s: whole(most_s.as_secs_f64()).max(1),
         clean_sweeps: policy.clean_sweeps as usize,
     };
+    renewed(&section, &settings, policy)?;
     if let Some(asked) = section.expired.as_ref().filter(|it| *it.get_ref() == Expired::Taint)
         && settings.unverified.is_none()
     {
@@ -318,6 +320,22 @@ pub fn watching(
         lease,
         expired: section.expired.map(Spanned::into_inner).unwrap_or_default(),
     })
+}
+
+/// Refuses to renew what is renewed as soon as it is there.
+fn renewed(section: &Section, settings: &Settings, policy: &Policy) -> Result<(), Mistake> {
+    let Some(profile) = settings.expired else { return Ok(()) };
+    let days = certificate::days(profile, policy);
+    if days == 0 || settings.ahead_s < i64::from(days) * 86_400 {
+        return Ok(());
+    }
+    let at = section.expire_ahead_h.as_ref().map_or(0, |it| it.span().start);
+    let hours = settings.ahead_s / 3_600;
+    let message = format!(
+        "expire_ahead_h {hours} is no less than the {days} days that a pass under {profile} counts: \
+         every node would be measured without end"
+    );
+    Err((at, message))
 }
 
 fn named(lease: Lease) -> Result<LeaseNamed, Mistake> {
@@ -383,4 +401,21 @@ fn whole(seconds: f64) -> i64 {
     #[expect(clippy::cast_possible_truncation, reason = "bounded by a year where it is read")]
     let whole = seconds.round() as i64;
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_not_renewed_as_soon_as_they_are_there() {
+        let read = |ahead: &str, days: u32| {
+            let section: Section = toml::from_str(ahead).expect("a section");
+            watching(section, &Policy { certificate_days: days, ..Policy::default() }, None)
+        };
+        let (_, said) = read("expire_ahead_h = 30.0", 1).expect_err("it never ends");
+        assert!(said.starts_with("expire_ahead_h 30 is no less than the 1 days"), "{said}");
+        assert!(read("expire_ahead_h = 23.0", 1).is_ok());
+        assert!(read("", 1).is_ok());
+    }
 }

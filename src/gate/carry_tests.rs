@@ -428,3 +428,14 @@ fn two_gates_that_write_the_same_reason_are_told_apart() {
     let left = fake.node("n2").kubernetes.expect("told").annotations;
     assert!(!left.contains_key(GATE), "{left:?}");
 }
+
+#[test]
+fn a_drain_that_is_made_again_and_not_answered_stays_open() {
+    let fake = Fake::of(1);
+    let (_folder, mut journal) = journal();
+    fake.mishaps.borrow_mut().extend([Mishap::AckedAndLost, Mishap::LateAndLost]);
+    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    assert_eq!(results(&records), [("n1", ActionResult::Unknown)], "{records:?}");
+    let ledger = journal.ledger();
+    assert_eq!((ledger.open.len(), ledger.spent.len()), (1, 1));
+}

@@ -1,13 +1,9 @@
 //! Certificates come back as they were written, and what cannot be read is told
 //! and counts for nothing.
 
-use std::collections::BTreeMap;
-
+use super::super::fixture::MADE;
+use super::super::fixture::certificate;
 use super::*;
-use crate::model::certificate::Identity;
-use crate::model::certificate::VoidOn;
-
-const MADE: i64 = 1_772_600_767;
 
 /// No signature is asked for.
 static NOBODY: Trust = Trust { keys: Vec::new(), required: false };
@@ -18,33 +14,6 @@ fn unsealed() -> Seal<'static> {
 
 fn now(after: i64) -> Stamp {
     Stamp { at: "2026-03-04T06:00:00.000Z".to_owned(), unix: MADE + after, ..Stamp::default() }
-}
-
-fn certificate(node: &str) -> Certificate {
-    Certificate {
-        format: CERTIFICATE_FORMAT.to_owned(),
-        node: node.into(),
-        identity: Identity {
-            gpus: vec!["GPU-a".to_owned()],
-            boot_id: Some("b".to_owned()),
-            driver: None,
-            firmware: BTreeMap::new(),
-        },
-        domain: None,
-        platform: None,
-        profile: "recertify".to_owned(),
-        minima: Vec::new(),
-        detectable: Some(0.01),
-        thresholds_digest: "d".to_owned(),
-        run: "r1".to_owned(),
-        issued: "2026-03-04T05:06:07.890Z".to_owned(),
-        issued_unix: MADE,
-        expires: "2026-03-11T05:06:07Z".to_owned(),
-        expires_unix: MADE + 7 * DAY_S,
-        void_on: VoidOn::default(),
-        voided: None,
-        signature: None,
-    }
 }
 
 fn issued(folder: &Path, nodes: &[&str]) -> Issued {

@@ -10,12 +10,15 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::carry::Carrier;
+use super::certificates;
+use super::journal::Journal;
 use super::journal::JournalError;
 use super::sight::Sight;
 use super::sight::sight;
 use super::stamp;
 use crate::act::ledger::Open;
 use crate::measure::text;
+use crate::model::action::ActionKind;
 use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
 use crate::model::id::NodeName;
@@ -30,6 +33,10 @@ const ON_ITS_WAY: Duration = Duration::from_secs(1);
 /// the scheduler does not know is kept; in seconds.
 const YOUNG: f64 = 600.0;
 
+/// How many times as long as a change usually takes to show one is waited for that
+/// nobody answered: a controller that hangs does later what it was told.
+const LATE: f64 = 3.0;
+
 /// Concludes every intent that is open. To be called first in every turn.
 /// What cannot be told yet stays open, and nothing is written about it.
 pub async fn recover(carrier: Carrier<'_>) -> Result<Vec<ActionRecord>, JournalError> {
@@ -40,6 +47,9 @@ async fn recover_after(
     carrier: Carrier<'_>,
     on_its_way: Duration,
 ) -> Result<Vec<ActionRecord>, JournalError> {
+    // Whoever was killed between a drain and its certificate.
+    let drained: Vec<NodeName> = carrier.journal.ledger().drains.keys().cloned().collect();
+    drained.iter().for_each(|node| void(carrier.journal, node, carrier.say));
     let open = carrier.journal.ledger().open.clone();
     if open.is_empty() {
         return Ok(Vec::new());
@@ -70,7 +80,10 @@ async fn recover_after(
                         .get(&open.action.node)
                         .map(|node| sight(node, &open.before, &open.change));
                     let unread = live.troubles.first().map(String::as_str);
-                    found.insert(open.id.clone(), concluded(sight, unread, age(open, &now)));
+                    let late_s = LATE * carrier.settle.as_secs_f64();
+                    let late_s = if open.is_late { late_s } else { 0.0 };
+                    let end = concluded(sight, unread, age(open, &now), late_s);
+                    found.insert(open.id.clone(), end);
                 }
             }
             Err(error) => {
@@ -93,12 +106,32 @@ async fn recover_after(
         }
     }
     carrier.journal.write_all(events)?;
+    let is_fault = |it: &&ActionRecord| {
+        let is_meant = matches!(it.kind, ActionKind::Drain | ActionKind::Relabel);
+        is_meant && it.result == ActionResult::Done
+    };
+    for record in records.iter().filter(is_fault) {
+        void(carrier.journal, &record.node, carrier.say);
+    }
     Ok(records)
+}
+
+/// What was found at fault is certified no more.
+fn void(journal: &Journal, node: &NodeName, say: &mut dyn FnMut(&str)) {
+    let why = "an earlier turn found it at fault";
+    if let Err(error) = certificates::void(journal.folder(), node, why, &stamp::stamp()) {
+        say(&format!("the certificate of {node} is not voided: {error}"));
+    }
 }
 
 /// How an intent ended, by what its node shows. Where something of the answer
 /// was not read, who is missing there may be known to the scheduler.
-fn concluded(sight: Option<Sight>, unread: Option<&str>, age: f64) -> (ActionResult, String) {
+fn concluded(
+    sight: Option<Sight>,
+    unread: Option<&str>,
+    age: f64,
+    late_s: f64,
+) -> (ActionResult, String) {
     match (sight, unread) {
         (Some(Sight::Shows(now)), _) => {
             (ActionResult::Done, format!("found after a restart: {now}"))
@@ -106,6 +139,10 @@ fn concluded(sight: Option<Sight>, unread: Option<&str>, age: f64) -> (ActionRes
         (Some(Sight::Foreign(now)), _) => {
             (ActionResult::Superseded, format!("somebody else changed it since: {now}"))
         }
+        (Some(Sight::NotThere(now)), _) if age < late_s => (
+            ActionResult::Unknown,
+            format!("nobody answered in time, and it may yet be done: {now}"),
+        ),
         (Some(Sight::NotThere(now)), _) => {
             (ActionResult::Refused, format!("never carried out: {now}"))
         }

@@ -2,18 +2,20 @@
 
 use tokio::sync::watch;
 
+use super::super::certificates::Seal;
 use super::super::fixture::Fake;
 use super::super::fixture::action;
+use super::super::fixture::certificate;
 use super::super::fixture::journal;
 use super::super::fixture::now;
 use super::super::journal::Journal;
 use super::*;
 use crate::act::marks::MarkNames;
 use crate::model::action::Action;
-use crate::model::action::ActionKind;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::live::LiveNode;
+use crate::record::signing::Trust;
 
 const DRAIN: &str = "fabricgate:r1:nvlink-low e1";
 
@@ -153,8 +155,45 @@ fn marks_that_were_written_are_found_and_those_that_were_not_are_dropped() {
 
 #[test]
 fn a_node_that_is_gone_for_long_is_dropped() {
-    assert_eq!(concluded(None, None, YOUNG - 1.0).0, ActionResult::Unknown);
-    assert_eq!(concluded(None, None, YOUNG + 1.0).0, ActionResult::Refused);
-    let unread = concluded(None, Some("nodes[3]: no name"), YOUNG + 1.0);
+    assert_eq!(concluded(None, None, YOUNG - 1.0, 0.0).0, ActionResult::Unknown);
+    assert_eq!(concluded(None, None, YOUNG + 1.0, 0.0).0, ActionResult::Refused);
+    let unread = concluded(None, Some("nodes[3]: no name"), YOUNG + 1.0, 0.0);
     assert_eq!(unread.0, ActionResult::Unknown, "it may be the one that was not read");
+}
+
+#[test]
+fn what_nobody_answered_is_not_dropped_by_the_next_turn() {
+    let fake = Fake::of(1);
+    let (_folder, mut journal) = journal();
+    let late =
+        Event::Outcome { id: "a".to_owned(), result: ActionResult::Unknown, detail: String::new() };
+    let begun = intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1"));
+    journal.write_all(vec![begun, late]).expect("written");
+    let looked = |journal: &mut Journal| {
+        let (_sender, stop) = watch::channel(false);
+        let settle = Duration::from_secs(60);
+        let names = MarkNames::default();
+        let say = &mut |_: &str| {};
+        let carrier = Carrier { scheduler: &fake, journal, names: &names, settle, say, stop };
+        now(recover_after(carrier, Duration::ZERO)).expect("written")[0].result
+    };
+    assert_eq!(looked(&mut journal), ActionResult::Unknown);
+    assert_eq!(journal.ledger().spent.len(), 1);
+    fake.put(Fake::drained("n1", DRAIN));
+    assert_eq!(looked(&mut journal), ActionResult::Done);
+}
+
+#[test]
+fn what_is_found_to_be_drained_is_certified_no_more() {
+    let fake = Fake::of(0);
+    fake.put(Fake::drained("n1", DRAIN));
+    let (folder, mut journal) = journal();
+    let trust = Trust::default();
+    let seal = Seal { key: Ok(None), trust: &trust };
+    certificates::keep(folder.path(), vec![certificate("n1")], Vec::new(), &seal).expect("kept");
+    let begun = intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1"));
+    journal.write(begun).expect("written");
+    recovered(&fake, &mut journal);
+    let read = certificates::read(folder.path(), &"n1".into()).expect("readable");
+    assert!(read.expect("there").voided.is_some());
 }

@@ -168,7 +168,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     })
     .await?;
     let recovered = recover::recover(carrier(&mut turn, &mut journal)).await?;
-    void(&mut turn, &recovered, "an earlier turn found it at fault");
+
     let mut live = read(&turn, journal.ledger()).await?;
     let names = &turn.policy.marks;
     let again = reassert::reassert(turn.scheduler, &live, journal.ledger(), names).await;

@@ -216,6 +216,17 @@ async fn only_looking(watch: &mut Watch<'_>) -> Result<u8, WatchError> {
     }
 }
 
+/// The term to work under, where there is a Lease; or why not yet, and whether somebody is
+/// known to work.
+fn under(standing: Option<&Standing>) -> Result<Option<Term>, (String, bool)> {
+    let Some(standing) = standing else { return Ok(None) };
+    match (standing.held(), standing) {
+        (Some(term), _) => Ok(Some(term.clone())),
+        (None, Standing::Waiting { why, knows }) => Err((format!("the Lease: {why}"), *knows)),
+        (None, Standing::Held { .. }) => Err(("the Lease is to be renewed".to_owned(), false)),
+    }
+}
+
 /// Waits until this instance is the one at work; `None` where it is to end.
 async fn may_work(
     watch: &mut Watch<'_>,
@@ -229,19 +240,16 @@ async fn may_work(
             return Ok(None);
         }
         watch.vitals.turned();
-        let standing = keeper.map(|it| it.standing.borrow().clone());
-        let (why, knows) = match &standing {
-            Some(standing) if standing.held().is_none() => match standing {
-                Standing::Waiting { why, knows } => (format!("the Lease: {why}"), *knows),
-                Standing::Held { .. } => ("the Lease is to be renewed".to_owned(), false),
-            },
-            _ => {
+        let standing = || keeper.map(|it| it.standing.borrow().clone());
+        let (why, knows) = match under(standing().as_ref()) {
+            Err(waits) => waits,
+            Ok(_) => {
                 let lock = state::lock(&watch.folder).map_err(|why| folder(watch, why))?;
-                match lock {
-                    Ok(lock) => {
-                        return Ok(Some((lock, standing.and_then(|it| it.held().cloned()))));
-                    }
-                    Err(who) => {
+                // Taking the lock may have taken longer than the Lease lasts.
+                match (lock, under(standing().as_ref())) {
+                    (Ok(lock), Ok(term)) => return Ok(Some((lock, term))),
+                    (Ok(_), Err(waits)) => waits,
+                    (Err(who), _) => {
                         (format!("{}: {who} is at work here", watch.folder.display()), true)
                     }
                 }

@@ -467,7 +467,16 @@ impl Episode {
             vec![Step { words, fate: None, has_workers: false }]
         };
         self.tell("fair weather".to_owned());
-        self.run(plain(&["gate", "recover"]));
+        // What nobody answered in time is waited for, a few times as long as a change takes.
+        for _ in 0..20 {
+            self.run(plain(&["gate", "recover"]));
+            let told = fs::read_to_string(self.output(self.commands, "stdout")).unwrap_or_default();
+            let said = fs::read_to_string(self.output(self.commands, "stderr")).unwrap_or_default();
+            if !(told + &said).contains("it may yet be done") {
+                break;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
         for _ in 0..self.limits.clean_sweeps + 2 {
             self.run(plain(&["gate", "reset", "--why", "the storm is over"]));
             self.run(plain(&["recertify", "--apply"]));

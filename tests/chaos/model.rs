@@ -433,14 +433,10 @@ impl History {
             || freeze_fleet <= suspect.len()
     }
 
-    /// Drains that were begun, and did not turn out not to be.
+    /// Drains that may have been there for a while: all but those that were denied.
     fn spent(&self) -> usize {
-        let refunded: BTreeSet<&String> = self
-            .journal
-            .iter()
-            .filter(|it| matches!(it.result.as_str(), "superseded" | "refused" | "failed"))
-            .map(|it| &it.id)
-            .collect();
+        let refunded: BTreeSet<&String> =
+            self.journal.iter().filter(|it| it.result == "failed").map(|it| &it.id).collect();
         let begun = self.journal.iter().filter(|it| it.event == "intent" && it.kind == "drain");
         begun.filter(|it| !refunded.contains(&it.id)).count()
     }

@@ -9,6 +9,7 @@ use super::Watched;
 use super::attempts::elapsed;
 use super::ready;
 use crate::act::certificate;
+use crate::act::grounds;
 use crate::act::ledger::Ledger;
 use crate::act::ledger::OwnDrain;
 use crate::act::standing;
@@ -97,7 +98,8 @@ fn repaired(
         return Ok("we drained it, and it joined anew since".to_owned());
     }
     // A boot that is yet to come is a clock's mistake.
-    let booted = node.booted.is_some_and(|at| drain.stamp.unix < at && at <= now.unix);
+    let drained = grounds::moment(&drain.stamp, now);
+    let booted = node.booted.is_some_and(|at| drained < at && at <= now.unix);
     if differs(&then.boot_id, &node.boot_id) || booted {
         return Ok("we drained it, and it has booted since".to_owned());
     }

@@ -5,7 +5,6 @@
 //! part in that.
 
 use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -87,7 +86,8 @@ impl<'p> Turn<'_, 'p> {
     /// Looks once more at changes of state when they can no longer be lost; one
     /// that was is made again, once.
     pub(super) async fn confirm(&mut self) -> Result<(), JournalError> {
-        let mut again = BTreeSet::new();
+        // What the scheduler said to whatever was made again.
+        let mut again: BTreeMap<String, Result<(), SchedulerError>> = BTreeMap::new();
         loop {
             let pending = std::mem::take(&mut self.pending);
             if pending.is_empty() {
@@ -101,24 +101,28 @@ impl<'p> Turn<'_, 'p> {
             let mut concluded = Vec::new();
             let mut lost: BTreeMap<Change, Vec<Begun<'p>>> = BTreeMap::new();
             for begun in pending {
-                let is_again = again.contains(&begun.id);
+                let second = again.get(&begun.id);
                 let (result, detail) = match seen.of(&begun) {
                     _ if seen.silent.is_some() => {
                         let last = not_there(None, &Ok(()), &seen);
                         (ActionResult::Unknown, last.1)
                     }
-                    Some(Sight::Shows(detail)) if is_again => {
+                    Some(Sight::Shows(detail)) if second.is_some() => {
                         (ActionResult::Done, format!("{detail}; done twice, it was lost once"))
                     }
                     Some(Sight::Shows(detail)) => (ActionResult::Done, detail),
                     Some(Sight::Foreign(detail)) => (ActionResult::Superseded, detail),
-                    Some(Sight::NotThere(detail)) if is_again => (
-                        ActionResult::Failed,
-                        format!("acknowledged twice and not there: {detail}"),
-                    ),
-                    Some(Sight::NotThere(detail)) => match self.refusal(&begun, &seen) {
-                        Some(why) => (ActionResult::Failed, format!("lost, {detail}: {why}")),
-                        None => {
+                    Some(Sight::NotThere(detail)) => match (second, self.refusal(&begun, &seen)) {
+                        (Some(Ok(())), _) => (
+                            ActionResult::Failed,
+                            format!("acknowledged twice and not there: {detail}"),
+                        ),
+                        // Whoever did not answer in time may still do it.
+                        (Some(said), _) => not_there(Some(&Sight::NotThere(detail)), said, &seen),
+                        (None, Some(why)) => {
+                            (ActionResult::Failed, format!("lost, {detail}: {why}"))
+                        }
+                        (None, None) => {
                             lost.entry(begun.change.clone()).or_default().push(begun);
                             continue;
                         }
@@ -133,10 +137,10 @@ impl<'p> Turn<'_, 'p> {
                     lost.iter().map(|it| it.item.action.node.clone()).collect();
                 let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
                 (self.carrier.say)(&format!("{list}: it was acknowledged and lost; once more"));
-                again.extend(lost.iter().map(|it| it.id.clone()));
                 // Its intent is open in the journal all the while.
                 let now = seen.live(&nodes);
-                let _ = self.carrier.scheduler.change_as_seen(&nodes, &change, &now).await;
+                let said = self.carrier.scheduler.change_as_seen(&nodes, &change, &now).await;
+                again.extend(lost.iter().map(|it| (it.id.clone(), said.clone())));
                 self.changed = Instant::now();
                 self.pending.extend(lost);
             }

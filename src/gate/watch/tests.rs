@@ -420,3 +420,12 @@ fn where_what_runs_cannot_be_written_down_it_is_asked_to_end_and_not_left() {
     assert!(matches!(result, Err(WatchError::Folder { .. })), "{result:?} {events:#?}");
     assert!(concluded.exists(), "{events:#?}");
 }
+
+#[test]
+fn nobody_works_without_a_term_where_there_is_a_lease() {
+    let term = Term::parse("ns/w/us/3").expect("a term");
+    let held = |until_s: f64| Standing::Held { term: term.clone(), until_s };
+    assert_eq!(under(None), Ok(None));
+    assert_eq!(under(Some(&held(f64::INFINITY))), Ok(Some(term.clone())));
+    assert!(under(Some(&held(0.0))).is_err(), "it was paused");
+}
