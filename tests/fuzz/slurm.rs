@@ -66,6 +66,9 @@ const OTHERS: &[&str] = &[
     "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\nmain*  up   infinite  1   drng t4\n\
      main*  up   infinite  3   idle t[1-3]\n",
     "t[01-02]|2|part1|None|idle\nt03|1|part2|down|down*",
+    // Found by a fuzzer: a node that names one unit twice, and a state with a control in it.
+    "NodeName=t1 Arch=x\n   State=IDLE\n   Topology=racks:r2,x,racks:r2\n\n",
+    "NodeName=t1 Arch=x\n   State=DOWN* To\u{8c}x:r1 \n   Partitions=main\n\n",
     "REASON               USER      TIMESTAMP           NODELIST\n\
      hw ticket: swap      slurm     2026-11-21T04:53:58 t4\n",
 ];

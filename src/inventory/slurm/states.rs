@@ -3,6 +3,8 @@
 //! `sinfo` shows one word for a combination (`drained` is `IDLE` or `DOWN`
 //! with `DRAIN`), and that one is kept: it cannot be taken apart again.
 
+use crate::inventory::reading::plain;
+
 /// Short and lower-case forms of `sinfo`, and the word of the long form.
 const FORMS: &[(&str, &str)] = &[
     ("alloc", "ALLOCATED"),
@@ -81,6 +83,8 @@ const MARKS: &[(char, &str)] = &[
 /// The words of a state such as `IDLE+DRAIN`, `drng*` or `idle+not_responding`.
 pub(super) fn words(state: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
+    // They are shown: nothing in them steers a terminal.
+    let state = plain(state);
     let is_combined = state.contains('+');
     for part in state.split('+') {
         let (word, marks) = taken_apart(part.trim());
@@ -144,6 +148,7 @@ mod tests {
         assert_eq!(words("mix-"), ["MIXED", "PLANNED"]);
         assert_eq!(words("BRAND_NEW"), ["BRAND_NEW"]);
         assert!(words("").is_empty());
+        assert_eq!(words("DOWN*\u{8c} x\u{1b}[2J"), ["DOWN* X[2J"]);
     }
 
     #[test]

@@ -101,7 +101,11 @@ fn say(said: &mut Said, nodes: Vec<Listing>) {
         for unit in listing.topology.iter().flat_map(|units| units.split(',')) {
             match unit_of(unit.trim()) {
                 Some((key, kind)) => {
-                    groups.entry(key).or_insert_with(|| (kind, Vec::new())).1.push(name.clone());
+                    let nodes = &mut groups.entry(key).or_insert_with(|| (kind, Vec::new())).1;
+                    // A node may name a unit twice.
+                    if nodes.last() != Some(&name) {
+                        nodes.push(name.clone());
+                    }
                 }
                 None => said.notes.push(format!("node {name}: Topology={unit} is not read")),
             }
