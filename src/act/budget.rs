@@ -34,7 +34,7 @@ const SHOWN: usize = 6;
 #[derive(Debug)]
 pub(super) struct Budget<'a> {
     policy: &'a Policy,
-    places: Places<'a>,
+    places: &'a Places<'a>,
     fleet: usize,
     domains: BTreeMap<DomainName, usize>,
     leaves: BTreeMap<String, usize>,
@@ -58,8 +58,12 @@ pub(super) struct Exhausted {
 impl<'a> Budget<'a> {
     /// What earlier turns left: drains that stand or may stand, and what was
     /// begun in the last hour.
-    pub(super) fn of(situation: &Situation<'a>, policy: &'a Policy) -> Self {
-        let mut budget = Self::after(situation.ledger, situation.fleet, policy, situation.now);
+    pub(super) fn of(
+        situation: &Situation<'a>,
+        places: &'a Places<'a>,
+        policy: &'a Policy,
+    ) -> Self {
+        let mut budget = Self::after(situation.ledger, places, policy, situation.now);
         let live = situation.live.map(|live| &live.nodes);
         let nodes = live.into_iter().flatten();
         budget.running = nodes.map(|(name, node)| (name, gangs(node))).collect();
@@ -72,8 +76,7 @@ impl<'a> Budget<'a> {
         budget
     }
 
-    fn after(ledger: &Ledger, fleet: &'a Claims, policy: &'a Policy, now: &Stamp) -> Self {
-        let places = Places::of(fleet);
+    fn after(ledger: &Ledger, places: &'a Places<'a>, policy: &'a Policy, now: &Stamp) -> Self {
         let mut budget = Self {
             policy,
             fleet: places.size(),
@@ -266,7 +269,8 @@ impl<'a> Budget<'a> {
 
 /// What is left of every budget after what this ledger has, for people.
 pub fn left(ledger: &Ledger, fleet: &Claims, policy: &Policy, now: &Stamp) -> Vec<String> {
-    Budget::after(ledger, fleet, policy, now).left()
+    let places = Places::of(fleet);
+    Budget::after(ledger, &places, policy, now).left()
 }
 
 /// A budget that is a share of the fleet, in nodes.
@@ -282,8 +286,8 @@ pub struct Share {
 
 /// The budgets of a fleet of so many nodes after what this ledger has, in numbers.
 pub fn shares(ledger: &Ledger, fleet: usize, policy: &Policy, now: &Stamp) -> [Share; 3] {
-    let nobody = Claims::default();
-    let mut budget = Budget::after(ledger, &nobody, policy, now);
+    let nowhere = Places::default();
+    let mut budget = Budget::after(ledger, &nowhere, policy, now);
     budget.fleet = fleet;
     let of = |name, share: f64, least, spent| {
         let limit = budget.share(share, least);
@@ -328,7 +332,8 @@ pub fn trip(situation: &Situation<'_>, policy: &Policy) -> Option<String> {
         return None;
     }
     let suspects = suspects::of(situation.verdicts, situation.fleet, &mut Vec::new());
-    let doubt = instrument::doubt(situation, policy, &suspects);
+    let places = Places::of(situation.fleet);
+    let doubt = instrument::doubt(situation, &places, policy, &suspects);
     doubt.everywhere.filter(|cause| cause.lasting).map(|cause| cause.why)
 }
 

@@ -112,7 +112,8 @@ fn a_price_that_is_no_number_is_over_every_ceiling() {
     let mut world = World::of(1, 18);
     world.policy.price_ceiling = Some(5.0);
     let situation = world.situation();
-    let budget = Budget::of(&situation, &world.policy);
+    let places = Places::of(situation.fleet);
+    let budget = Budget::of(&situation, &places, &world.policy);
     let domain = DomainName::from("d0");
     let full = |price| budget.drain(&NodeName::from("d0n0"), Some(&domain), Some(price)).is_err();
     assert_eq!([5.0, 5.1, f64::NAN, f64::INFINITY].map(full), [false, true, true, true]);

@@ -149,10 +149,12 @@ pub(super) fn refusal(
     grounds::is_slurms(node, policy).or_else(|| grounds::booted_since(node, measured, run))
 }
 
-/// Why a node that passed gets no certificate for what became of it meanwhile.
+/// Why a node that passed gets no certificate for what became of it meanwhile; `own`
+/// is what was done to it.
 fn unacted(
     node: &NodeName,
     acted: &Acted<'_>,
+    own: &[&ActionRecord],
     measured: Option<&String>,
     run: &RunSeen,
     policy: &Policy,
@@ -162,7 +164,7 @@ fn unacted(
     };
     let is_done =
         |it: &ActionRecord| matches!(it.result, ActionResult::Done | ActionResult::Already);
-    let mut records = acted.records.iter().filter(|record| record.node == *node);
+    let mut records = own.iter().copied();
     // What was given back is as it was before no more.
     let is_released = records.clone().any(|it| it.kind == ActionKind::Release && is_done(it));
     let stands = if is_released { None } else { standing::may_not_certify(live) };
@@ -217,6 +219,10 @@ fn made(
         .filter_map(|domain| Some((domain, domain.platform.as_deref()?)))
         .flat_map(|(domain, platform)| domain.nodes.iter().map(move |node| (node, platform)))
         .collect();
+    let mut records: BTreeMap<&NodeName, Vec<&ActionRecord>> = BTreeMap::new();
+    for record in acted.iter().flat_map(|it| it.records) {
+        records.entry(&record.node).or_default().push(record);
+    }
     let (mut made, mut withheld) = (Vec::new(), Vec::new());
     for NodeVerdict { node, domain, outcome, detectable, .. } in &evidence.verdicts.nodes {
         if *outcome != Outcome::Pass {
@@ -231,7 +237,8 @@ fn made(
             refuse("it passed, and is certified once our drain of it is taken back".to_owned());
             continue;
         }
-        let why = acted.and_then(|it| unacted(node, it, boots.get(node), run, policy));
+        let own = records.get(node).map(Vec::as_slice).unwrap_or_default();
+        let why = acted.and_then(|it| unacted(node, it, own, boots.get(node), run, policy));
         if let Some(why) = why {
             refuse(format!("passed, not certified: {why}"));
             continue;

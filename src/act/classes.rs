@@ -4,6 +4,7 @@
 //! Pure. The judge decides which class a finding has; a class that is not named
 //! here counts by its outcome alone.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use crate::model::claims::Assertion;
@@ -137,35 +138,84 @@ fn is_sure(finding: &Finding) -> bool {
     !SEEN_AGAIN.contains(&finding.class.as_str()) && 1 < outputs.len()
 }
 
+/// Who was measured together, and which domains claim whom.
+///
+/// Made once and asked for each suspect: on a bad day there are thousands, and each
+/// would look through the claims of all others.
+#[derive(Debug)]
+pub(super) struct Met<'c> {
+    domains: &'c [ClaimedDomain],
+    /// The domains that claim each node, as indices in their order.
+    homes: BTreeMap<&'c NodeName, Vec<usize>>,
+    /// The measured groups that hold each node, in their order.
+    groups: BTreeMap<&'c NodeName, Vec<&'c Assertion>>,
+}
+
+impl<'c> Met<'c> {
+    /// That of these claims.
+    pub(super) fn of(fleet: &'c Claims) -> Self {
+        // A node that one list names twice is there once; it was pushed just before.
+        let mut homes: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
+        for (at, domain) in fleet.domains.iter().enumerate() {
+            for node in &domain.nodes {
+                let own = homes.entry(node).or_default();
+                if own.last() != Some(&at) {
+                    own.push(at);
+                }
+            }
+        }
+        let mut groups: BTreeMap<&NodeName, Vec<&Assertion>> = BTreeMap::new();
+        let is_measured = |told: &&Assertion| {
+            let group = &told.group;
+            group.basis == Basis::Measured && group.kind == GroupKind::Domain && group.in_force
+        };
+        for told in fleet.assertions.iter().filter(is_measured) {
+            for node in &told.group.nodes {
+                let own = groups.entry(node).or_default();
+                if own.last().is_none_or(|last| !std::ptr::eq(*last, told)) {
+                    own.push(told);
+                }
+            }
+        }
+        Self { domains: &fleet.domains, homes, groups }
+    }
+
+    fn places(&self, node: &NodeName) -> &[usize] {
+        self.homes.get(node).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Whether the domain that claims a node, of several the first, claims another too.
+    pub(super) fn is_home_of(&self, node: &NodeName, other: &NodeName) -> bool {
+        self.places(node).first().is_some_and(|home| self.places(other).contains(home))
+    }
+
+    /// Measured groups that hold this node with two nodes of another domain or more,
+    /// and these domains. One partner may be the one that is misplaced.
+    pub(super) fn probes(&self, node: &NodeName) -> Vec<(&'c Assertion, &'c ClaimedDomain)> {
+        let domains = self.domains;
+        let home = self.places(node).first().map(|at| &domains[*at].name);
+        let mut found = Vec::new();
+        for told in self.groups.get(node).into_iter().flatten().copied() {
+            let mut met: BTreeMap<usize, usize> = BTreeMap::new();
+            for other in told.group.nodes.iter().filter(|it| *it != node) {
+                for at in self.places(other) {
+                    *met.entry(*at).or_default() += 1;
+                }
+            }
+            let several = met.into_iter().filter(|(_, count)| 1 < *count);
+            let several = several.map(|(at, _)| &domains[at]);
+            found.extend(several.filter(|it| Some(&it.name) != home).map(|it| (told, it)));
+        }
+        found
+    }
+}
+
 /// Another domain that this node was measured to reach, and by whom.
-pub(super) fn reached(node: &NodeName, fleet: &Claims) -> Option<String> {
-    let (told, domain) = probes(node, fleet).next()?;
+pub(super) fn reached(node: &NodeName, fleet: &Claims, met: &Met<'_>) -> Option<String> {
+    let (told, domain) = met.probes(node).into_iter().next()?;
     let source = fleet.sources.get(told.source);
     let place = source.map_or("a run", |read| read.source.place.as_str());
     Some(format!("{}, as {place} measured", domain.name))
-}
-
-/// Measured groups that hold this node with two nodes of another domain or more,
-/// and these domains. One partner may be the one that is misplaced.
-pub(super) fn probes<'c>(
-    node: &NodeName,
-    fleet: &'c Claims,
-) -> impl Iterator<Item = (&'c Assertion, &'c ClaimedDomain)> {
-    let home = fleet.domain_of(node).map(|domain| &domain.name);
-    let measured = fleet.assertions.iter().filter(|told| {
-        let group = &told.group;
-        group.basis == Basis::Measured
-            && group.kind == GroupKind::Domain
-            && group.in_force
-            && group.nodes.contains(node)
-    });
-    measured.flat_map(move |told| {
-        let others = fleet.domains.iter().filter(move |domain| Some(&domain.name) != home);
-        let met = move |domain: &&ClaimedDomain| {
-            told.group.nodes.iter().filter(|n| *n != node && domain.nodes.contains(n)).count()
-        };
-        others.filter(move |domain| 1 < met(domain)).map(move |domain| (told, domain))
-    })
 }
 
 #[cfg(test)]
@@ -198,6 +248,40 @@ mod tests {
             summary: String::new(),
             evidence: files.iter().map(evidence).collect(),
         }
+    }
+
+    fn nodes(names: &[&str]) -> Vec<NodeName> {
+        names.iter().map(|name| NodeName::from(*name)).collect()
+    }
+
+    fn domain(name: &str, names: &[&str]) -> ClaimedDomain {
+        ClaimedDomain {
+            name: name.into(),
+            nodes: nodes(names),
+            platform: None,
+            gpus_per_node: None,
+            nic: None,
+        }
+    }
+
+    /// What `Met::probes` finds, without an index.
+    fn searched<'c>(node: &NodeName, fleet: &'c Claims) -> Vec<(&'c Assertion, &'c ClaimedDomain)> {
+        let home = fleet.domain_of(node).map(|domain| &domain.name);
+        let mut found = Vec::new();
+        for told in &fleet.assertions {
+            let group = &told.group;
+            let is_measured = group.basis == Basis::Measured && group.kind == GroupKind::Domain;
+            if !is_measured || !group.in_force || !group.nodes.contains(node) {
+                continue;
+            }
+            for domain in fleet.domains.iter().filter(|it| Some(&it.name) != home) {
+                let met = group.nodes.iter().filter(|it| *it != node && domain.nodes.contains(it));
+                if 1 < met.count() {
+                    found.push((told, domain));
+                }
+            }
+        }
+        found
     }
 
     fn classes(findings: &[Finding]) -> Vec<&str> {
@@ -253,14 +337,6 @@ mod tests {
 
     #[test]
     fn a_node_reaches_another_domain_where_two_of_its_nodes_were_measured_with_it() {
-        let nodes = |names: &[&str]| names.iter().map(|n| NodeName::from(*n)).collect::<Vec<_>>();
-        let domain = |name: &str, names: &[&str]| ClaimedDomain {
-            name: name.into(),
-            nodes: nodes(names),
-            platform: None,
-            gpus_per_node: None,
-            nic: None,
-        };
         let with = |measured: &[&str], basis: Basis| Claims {
             domains: vec![domain("a", &["a1", "a2", "a3"]), domain("b", &["b1", "b2"])],
             assertions: vec![Assertion {
@@ -272,11 +348,59 @@ mod tests {
             }],
             ..Claims::default()
         };
-        let of = |claims: &Claims| reached(&NodeName::from("a3"), claims);
+        let of = |claims: &Claims| reached(&NodeName::from("a3"), claims, &Met::of(claims));
         let there = with(&["a3", "b1", "b2"], Basis::Measured);
         assert_eq!(of(&there).as_deref(), Some("b, as a run measured"));
         assert_eq!(of(&with(&["a3", "b1"], Basis::Measured)), None);
         assert_eq!(of(&with(&["a1", "a2", "a3"], Basis::Measured)), None);
         assert_eq!(of(&with(&["a3", "b1", "b2"], Basis::Asserted)), None);
+    }
+
+    #[test]
+    fn whom_a_node_was_measured_with_is_what_a_plain_search_finds() {
+        let told = |kind, basis, in_force, names: &[&str]| Assertion {
+            source: 0,
+            group: Group {
+                basis,
+                in_force,
+                ..Group::of(kind, "measured domain", "x", nodes(names))
+            },
+        };
+        let three = ["a1", "b1", "b2", "c1", "c2", "both", "both"];
+        let claims = Claims {
+            domains: vec![
+                domain("a", &["a1", "a2", "both"]),
+                domain("b", &["b1", "b2", "both", "b2"]),
+                domain("c", &["c1", "c2"]),
+                domain("a", &["c1", "c2"]),
+            ],
+            assertions: vec![
+                told(GroupKind::Domain, Basis::Measured, true, &three),
+                told(GroupKind::Domain, Basis::Measured, true, &["a2", "b1", "b1", "stranger"]),
+                told(GroupKind::Domain, Basis::Measured, false, &three),
+                told(GroupKind::Domain, Basis::Asserted, true, &three),
+                told(GroupKind::Leaf, Basis::Measured, true, &three),
+                told(GroupKind::Domain, Basis::Measured, true, &["stranger", "both", "a1", "c2"]),
+            ],
+            ..Claims::default()
+        };
+        let met = Met::of(&claims);
+        let all = nodes(&["a1", "a2", "b1", "b2", "c1", "c2", "both", "stranger", "nobody"]);
+        for node in &all {
+            assert_eq!(met.probes(node), searched(node, &claims), "{node}");
+            let home = claims.domain_of(node);
+            for other in &all {
+                let is_there = home.is_some_and(|home| home.nodes.contains(other));
+                assert_eq!(met.is_home_of(node, other), is_there, "{node} and {other}");
+            }
+        }
+        let of = |node: &str| -> Vec<String> {
+            let found = met.probes(&NodeName::from(node));
+            found.into_iter().map(|(_, domain)| domain.name.to_string()).collect()
+        };
+        assert_eq!(of("both"), ["b", "c"]);
+        assert_eq!(of("c1"), ["a", "b"]);
+        assert_eq!(of("stranger"), ["b", "a"]);
+        assert!(of("nobody").is_empty());
     }
 }

@@ -4,15 +4,19 @@
 //! Pure. First comes what forbids it for the node, then what its findings ask
 //! for, and last what stops whatever would be done: a freeze, a budget.
 
+use std::cell::OnceCell;
+
 use super::again;
 use super::budget::Budget;
 use super::classes;
 use super::classes::Accusation;
+use super::classes::Met;
 use super::device;
 use super::grounds;
 use super::instrument::Doubt;
 use super::ledger::OwnDrain;
 use super::marks;
+use super::places::Places;
 use super::plane::Plane;
 use super::policy::Policy;
 use super::reason;
@@ -68,6 +72,8 @@ pub(super) struct Desk<'a> {
     doubt: &'a Doubt,
     budget: Budget<'a>,
     prices: Prices<'a>,
+    /// Who was measured with whom. Made where a node in a wrong domain asks for it.
+    met: OnceCell<Met<'a>>,
 }
 
 /// What is to be done to a suspect, before anybody asks whether it may be now.
@@ -87,14 +93,16 @@ impl<'a> Desk<'a> {
     /// With nothing decided yet.
     pub(super) fn of(
         situation: &'a Situation<'a>,
+        places: &'a Places<'a>,
         policy: &'a Policy,
         unusable: Option<&'a str>,
         frozen: Option<&'a str>,
         doubt: &'a Doubt,
     ) -> Self {
-        let budget = Budget::of(situation, policy);
-        let prices = Prices::of(situation, policy);
-        Self { situation, policy, unusable, frozen, doubt, budget, prices }
+        let budget = Budget::of(situation, places, policy);
+        let prices = Prices::of(situation, places, policy);
+        let met = OnceCell::new();
+        Self { situation, policy, unusable, frozen, doubt, budget, prices, met }
     }
 
     /// What is proposed for a suspect, or why nothing is.
@@ -272,7 +280,9 @@ impl<'a> Desk<'a> {
 
     /// Where a node of another domain was measured to belong.
     fn elsewhere(&self, suspect: &Suspect<'_>) -> Result<String, String> {
-        let reached = classes::reached(suspect.node, self.situation.fleet);
+        let fleet = self.situation.fleet;
+        let met = self.met.get_or_init(|| Met::of(fleet));
+        let reached = classes::reached(suspect.node, fleet, met);
         reached.map(|place| format!("it reaches {place}")).ok_or_else(|| {
             "it is not in the domain it is claimed to be in, and no measurement shows which other \
              domain it reaches; a drain would destroy what a correct label keeps"

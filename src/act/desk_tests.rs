@@ -196,6 +196,10 @@ fn limits_out_of_range_are_named_with_what_was_expected() {
     assert!(of(|p| p.freeze_fleet = f64::NAN).contains("freeze_fleet NaN"));
     assert!(of(|p| p.evidence_hours = -1.0).contains("evidence_hours -1"));
     assert!(of(|p| p.price_ceiling = Some(f64::INFINITY)).contains("price_ceiling"));
+    let said = of(|p| p.again_hours = 200.0);
+    assert!(said.starts_with("again_hours 200 is longer than again_days 7"), "{said}");
+    let off = Policy { again_hours: 0.0, again_days: 0.0, ..Policy::default() };
+    assert_eq!(off.check(), Ok(()), "no second run is asked for");
     assert!(of(|p| p.exposed = 0.0).contains("exposed"));
     assert!(of(|p| p.freeze_domain = 0).contains("freeze_domain 0"));
     assert!(of(|p| p.largest_gang = Some(0)).contains("largest_gang 0"));

@@ -51,10 +51,17 @@ pub(super) struct Cause {
 }
 
 /// What is in doubt. Nodes that we drained before are no new suspects.
-pub(super) fn doubt(situation: &Situation<'_>, policy: &Policy, suspects: &[Suspect<'_>]) -> Doubt {
+pub(super) fn doubt(
+    situation: &Situation<'_>,
+    places: &Places<'_>,
+    policy: &Policy,
+    suspects: &[Suspect<'_>],
+) -> Doubt {
     let is_fresh = |s: &&Suspect<'_>| !situation.ledger.drains.contains_key(s.node);
+    // What the policy only shows acts on nothing: it freezes nothing either.
+    let acts = |s: &&Suspect<'_>| s.findings.iter().any(|it| !policy.shadow.contains(&it.class));
     let fresh: Vec<&Suspect<'_>> =
-        suspects.iter().filter(|s| s.domain.is_some()).filter(is_fresh).collect();
+        suspects.iter().filter(|s| s.domain.is_some()).filter(is_fresh).filter(acts).collect();
     let mut domains = crowded(policy, &fresh);
     let mut measurement = None;
     for finding in &situation.verdicts.findings {
@@ -68,15 +75,14 @@ pub(super) fn doubt(situation: &Situation<'_>, policy: &Policy, suspects: &[Susp
             }
         }
     }
-    let places = Places::of(situation.fleet);
     let of_run = |why: String| Cause { why, lasting: false };
     let lasting = |why: String| Cause { why, lasting: true };
     let everywhere = lost(situation)
         .map(lasting)
         .or_else(|| returned(situation.coverage).or(measurement).map(of_run))
         .or_else(|| controls(situation, policy).map(lasting))
-        .or_else(|| share_of_fleet(&places, policy, fresh.len()).map(lasting))
-        .or_else(|| alike(situation, &places, &fresh).map(of_run));
+        .or_else(|| share_of_fleet(places, policy, fresh.len()).map(lasting))
+        .or_else(|| alike(situation, places, &fresh).map(of_run));
     Doubt { everywhere, domains }
 }
 

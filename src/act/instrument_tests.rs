@@ -174,3 +174,17 @@ fn a_journal_that_knows_of_nothing_on_nodes_of_kubernetes_with_our_marks_is_not_
     });
     assert_eq!(joined, "");
 }
+
+#[test]
+fn a_class_that_is_only_shown_freezes_nothing_and_trips_nothing() {
+    let mut world = World::of(2, 9);
+    for node in ["d0n0", "d0n1", "d0n2", "d1n0"] {
+        world.accuse(node, "brand-new", Outcome::Degraded, 0.9);
+    }
+    assert!(frozen(&world).contains("4 of 18"), "{}", frozen(&world));
+    world.policy.shadow.insert("brand-new".to_owned());
+    assert_eq!(frozen(&world), "");
+    assert_eq!(budget::trip(&world.situation(), &world.policy), None);
+    world.accuse("d0n5", "gpu-missing", Outcome::Failed, 0.5);
+    assert_eq!(world.proposed(), ["drain d0n5"]);
+}

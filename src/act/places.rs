@@ -1,6 +1,6 @@
 //! Where claims put every node: its domain, its leaves.
 //!
-//! Made once for a turn. On a bad day thousands of nodes are decided on, and each
+//! Made once for a decision. On a bad day thousands of nodes are decided on, and each
 //! would look through the claims of all others.
 
 use std::collections::BTreeMap;

@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::again;
 use super::capacity::Mix;
 use super::desk::Desk;
 use super::desk::Refusal;
@@ -19,6 +20,7 @@ use super::grounds;
 use super::instrument;
 use super::ledger::Ledger;
 use super::marks::MarkNames;
+use super::places::Places;
 use super::release;
 use super::situation::Coverage;
 use super::situation::RunSeen;
@@ -254,6 +256,14 @@ impl Policy {
                 return Err(format!("{name} {value}, expected a number from 0 on"));
             }
         }
+        let [from, until] = again::ages(self);
+        if until < from {
+            return Err(format!(
+                "again_hours {} is longer than again_days {}: no second run would ever be in time, \
+                 and what is merely slow never drained",
+                self.again_hours, self.again_days
+            ));
+        }
         if self.exposed <= 0.0 {
             return Err("exposed 0, expected more than 0: jobs that never wait lose nothing".into());
         }
@@ -303,11 +313,13 @@ pub fn of_verdicts(
 pub fn propose(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
     let mut withheld = Vec::new();
     let suspects = suspects::of(situation.verdicts, situation.fleet, &mut withheld);
-    let doubt = instrument::doubt(situation, policy, &suspects);
+    let places = Places::of(situation.fleet);
+    let doubt = instrument::doubt(situation, &places, policy, &suspects);
     let unusable = grounds::unusable(situation, policy);
     let frozen =
         tripped(situation).or_else(|| doubt.everywhere.as_ref().map(|cause| cause.why.clone()));
-    let mut desk = Desk::of(situation, policy, unusable.as_deref(), frozen.as_deref(), &doubt);
+    let mut desk =
+        Desk::of(situation, &places, policy, unusable.as_deref(), frozen.as_deref(), &doubt);
     let mut actions = Vec::new();
     for suspect in &suspects {
         match desk.decide(suspect) {

@@ -34,7 +34,7 @@ pub(super) enum Worth {
 pub(super) struct Prices<'a> {
     situation: &'a Situation<'a>,
     policy: &'a Policy,
-    places: Places<'a>,
+    places: &'a Places<'a>,
     proposed: BTreeMap<DomainName, BTreeSet<NodeName>>,
     /// What was asked before of a domain with so many proposed: those that are alike
     /// are reckoned once.
@@ -45,15 +45,18 @@ pub(super) struct Prices<'a> {
 
 impl<'a> Prices<'a> {
     /// Prices with nothing proposed yet.
-    pub(super) fn of(situation: &'a Situation<'a>, policy: &'a Policy) -> Self {
-        let places = Places::of(situation.fleet);
+    pub(super) fn of(
+        situation: &'a Situation<'a>,
+        places: &'a Places<'a>,
+        policy: &'a Policy,
+    ) -> Self {
         let (proposed, known) = (BTreeMap::new(), RefCell::default());
         Self { situation, policy, places, proposed, known, partitions: OnceCell::new() }
     }
 
     /// The claims by node.
-    pub(super) fn places(&self) -> &Places<'a> {
-        &self.places
+    pub(super) fn places(&self) -> &'a Places<'a> {
+        self.places
     }
 
     /// Counts a node as out from here on.

@@ -111,7 +111,8 @@ fn a_mark_that_is_there_is_not_made_again() {
 fn a_domain_that_nobody_claims_has_no_price() {
     let world = World { fleet: Claims::default(), ..world(0.056, 10) };
     let situation = world.situation();
-    let prices = Prices::of(&situation, &world.policy);
+    let places = Places::of(situation.fleet);
+    let prices = Prices::of(&situation, &places, &world.policy);
     assert_eq!(prices.price(Some(&"d0".into())), None);
     assert_eq!(prices.price(None), None);
 }

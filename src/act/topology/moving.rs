@@ -10,7 +10,7 @@ use super::Form;
 use super::Proposal;
 use super::SlurmVersion;
 use super::groups;
-use crate::act::classes;
+use crate::act::classes::Met;
 use crate::inventory::hostlist;
 use crate::model::action::Withheld;
 use crate::model::change::Change;
@@ -33,10 +33,11 @@ const WRONG_DOMAIN: &str = "wrong-domain";
 pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>, Vec<Withheld>) {
     let mut moves: BTreeMap<NodeName, String> = BTreeMap::new();
     let mut withheld = Vec::new();
+    let met = Met::of(fleet);
     for finding in verdicts.findings.iter().filter(|finding| finding.class == WRONG_DOMAIN) {
         let locus = &finding.locus;
         let node = locus.node.as_ref().filter(|_| locus.kind == LocusKind::Node);
-        match place(node, finding.confirmed, fleet) {
+        match place(node, finding.confirmed, &met) {
             Ok((node, domain)) => {
                 moves.insert(node.clone(), domain.to_string());
             }
@@ -50,15 +51,14 @@ pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>
 fn place<'f>(
     node: Option<&'f NodeName>,
     confirmed: bool,
-    fleet: &'f Claims,
+    met: &Met<'f>,
 ) -> Result<(&'f NodeName, &'f DomainName), String> {
     let node = node.ok_or("which of the two nodes is in the wrong domain is not known")?;
     if !confirmed {
         return Err("no second measurement confirmed it".to_owned());
     }
-    let home = fleet.domain_of(node);
-    let at_home = |it: &NodeName| it != node && home.is_some_and(|home| home.nodes.contains(it));
-    let seen = classes::probes(node, fleet);
+    let at_home = |it: &NodeName| it != node && met.is_home_of(node, it);
+    let seen = met.probes(node).into_iter();
     let seen = seen.filter(|(told, _)| !told.group.nodes.iter().any(at_home));
     let seen: BTreeSet<&DomainName> = seen.map(|(_, domain)| &domain.name).collect();
     match Vec::from_iter(seen).as_slice() {

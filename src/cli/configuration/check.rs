@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::act::again;
 use crate::act::policy::Policy;
 use crate::act::policy::SoftFaults;
 use crate::cli::config;
@@ -252,12 +251,6 @@ fn warnings(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<String> {
                         drains of degraded nodes";
             all.push(text.to_owned());
         }
-        let [from, until] = again::ages(policy);
-        if until < from {
-            let text = "[policy] again_hours is longer than again_days: no second run is ever in \
-                        time, so what is merely slow is never drained";
-            all.push(text.to_owned());
-        }
         if policy.per_hour == 0.0 || policy.outstanding == 0.0 || policy.per_domain == 0 {
             all.push("[policy] allows no drain at all".to_owned());
         }
@@ -321,7 +314,6 @@ mod tests {
             ("claims = \"c\"\n[gate]\n[confirm]\nenabled = false\n", "nothing is ever confirmed"),
             ("claims = \"c\"\n[gate]\n[policy]\nconfirmed = false\n", "a single measurement"),
             ("claims = \"c\"\n[gate]\n[policy]\nper_hour = 0\n", "allows no drain"),
-            ("claims = \"c\"\n[gate]\n[policy]\nagain_hours = 200\n", "never drained"),
             ("claims = \"c\"\n[policy]\nsimulated = true\n", "act on a real scheduler"),
         ] {
             let said = warned(text);
