@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::extra;
 use super::ledger::Ledger;
+use super::policy::Policy;
 use super::situation::Situation;
 use super::standing;
 use crate::measure::text::clean;
@@ -26,6 +27,7 @@ use crate::model::kubernetes_node::DeviceMark;
 use crate::model::kubernetes_node::KubernetesMarks;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
+use crate::model::moment::rfc3339;
 use crate::model::verdict::Outcome;
 
 /// The site's names for what we say.
@@ -215,18 +217,28 @@ pub(super) fn is_there(node: &LiveNode) -> bool {
 /// took it away, or the node is another machine of the same name; both times
 /// nothing is said again before the next run.
 ///
-/// What says that a node passed is taken back where that counts no more.
+/// What says that a node passed is taken back where that counts no more: it has
+/// expired, or the node has booted since and the policy says that this voids it.
 ///
 /// Kubernetes forgets nothing. There it is what somebody edited, and what counts
 /// no more because it expired or the node has booted.
 pub fn forgotten(
     live: &Live,
     ledger: &Ledger,
-    names: &MarkNames,
+    policy: &Policy,
     now: &Stamp,
 ) -> Vec<(NodeName, Change)> {
+    let names = &policy.marks;
     // Both are RFC 3339 in UTC, which orders as text does.
     let counts = |mark: &Mark| mark.expires.as_ref().is_none_or(|expires| now.at < *expires);
+    // A second of the moments, as text: one may have a fraction.
+    let second = |text: &str| text.get(..19).map(str::to_owned);
+    let has_booted = |node: &LiveNode, mark: &Mark| {
+        let booted = node.booted.filter(|_| policy.certificate_void.boot).map(rfc3339);
+        let boot = booted.as_deref().and_then(second);
+        mark.outcome == Outcome::Pass
+            && second(&mark.at).zip(boot).is_some_and(|(at, boot)| at < boot)
+    };
     let lost = ledger.marks.iter().filter_map(|(name, mark)| {
         let node = live.nodes.get(name)?;
         if let Some(it) = &node.kubernetes {
@@ -235,7 +247,7 @@ pub fn forgotten(
             return (is_ours && !change.is_nothing()).then(|| (name.clone(), change));
         }
         let is_ours = !names.extra || extra::is_there(&node.extra);
-        let change = match counts(mark) {
+        let change = match counts(mark) && !has_booted(node, mark) {
             true => change(node, mark, names),
             false => lapse(node, mark, names),
         };

@@ -191,7 +191,7 @@ fn names_are_such_that_jobs_can_ask_for_them() {
 
 #[test]
 fn what_slurm_forgot_is_brought_back_and_what_a_person_took_is_not() {
-    let names = MarkNames::default();
+    let policy = Policy::default();
     let marked = said(&node(), Outcome::Degraded);
     let forgot = LiveNode {
         available_features: node().available_features,
@@ -216,15 +216,37 @@ fn what_slurm_forgot_is_brought_back_and_what_a_person_took_is_not() {
     let names_of = ["forgot", "marked", "taken", "cleared", "foreign", "gone"];
     let marks = names_of.map(|name| (NodeName::from(name), mark(Outcome::Degraded)));
     let mut ledger = Ledger { marks: marks.into(), ..Ledger::default() };
-    let found = forgotten(&live, &ledger, &names, &Stamp::default());
+    let found = forgotten(&live, &ledger, &policy, &Stamp::default());
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].0, "forgot".into());
     assert_eq!(changed(&forgot, &found[0].1), marked);
     // Without the field there is no witness but the journal.
-    let only_features = MarkNames { extra: false, ..names.clone() };
+    let names = MarkNames { extra: false, ..MarkNames::default() };
+    let only_features = Policy { marks: names, ..Policy::default() };
     assert_eq!(forgotten(&live, &ledger, &only_features, &Stamp::default()).len(), 4);
     ledger.marks.values_mut().for_each(|mark| mark.outcome = Outcome::Unknown);
-    assert_eq!(forgotten(&live, &ledger, &names, &Stamp::default()), []);
+    assert_eq!(forgotten(&live, &ledger, &policy, &Stamp::default()), []);
+}
+
+#[test]
+fn on_slurm_a_pass_of_an_earlier_boot_is_taken_off_and_never_brought_back() {
+    let policy = Policy::default();
+    let verified = LiveNode { booted: Some(1_795_400_000), ..said(&node(), Outcome::Pass) };
+    let live = |node: LiveNode| Live { nodes: [("n1".into(), node)].into(), troubles: Vec::new() };
+    let marks = [(NodeName::from("n1"), mark(Outcome::Pass))];
+    let ledger = Ledger { marks: marks.into(), ..Ledger::default() };
+    let now = Stamp { at: "2026-11-23T03:00:00Z".to_owned(), ..Stamp::default() };
+    let found = forgotten(&live(verified.clone()), &ledger, &policy, &now);
+    assert_eq!(found[0].1.active_features, Some(vec!["gb200".to_owned()]));
+    let lost = LiveNode {
+        available_features: node().available_features,
+        active_features: node().active_features,
+        ..verified.clone()
+    };
+    assert_eq!(forgotten(&live(lost), &ledger, &policy, &now), []);
+    let mut kept = policy;
+    kept.certificate_void.boot = false;
+    assert_eq!(forgotten(&live(verified), &ledger, &kept, &now), []);
 }
 
 fn feature() -> impl Strategy<Value = String> {

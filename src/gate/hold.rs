@@ -186,6 +186,15 @@ struct Wanted {
     reserved: Vec<NodeName>,
 }
 
+/// Whether a node still shows this drain of ours, with nothing written behind it.
+fn is_still_ours(live: &Live, node: &NodeName, reason: &str) -> bool {
+    live.nodes.get(node).is_some_and(|node| {
+        standing::has_drain(node)
+            && sight::carries(node, reason)
+            && standing::was_added_to(node).is_none()
+    })
+}
+
 impl Holder<'_> {
     fn calls(&self) -> Calls<'_> {
         Calls { programs: &self.slurm.programs, limit: self.pace.limit }
@@ -307,13 +316,15 @@ impl Holder<'_> {
         if wanted.reserved.is_empty() {
             return Ok(());
         }
+        // Nothing is lifted yet, so nothing is drained again where this ends early.
+        let mut lifting = std::mem::take(&mut holding.drained);
         let name = format!("{}-maint", job_name(wish.run));
-        self.announce(&name, HoldKind::Reservation, &wanted.reserved, &holding.drained)?;
+        self.announce(&name, HoldKind::Reservation, &wanted.reserved, &[])?;
         holding.reservation = Some(name.clone());
         let waiting = if wanted.busy.is_empty() { 0 } else { self.slurm.wait_s.div_ceil(60) };
         // Where drains are lifted inside, the end of the reservation would give
         // nodes to users that nobody has cleared: it has none but ours.
-        let lifts = !holding.drained.is_empty();
+        let lifts = !lifting.is_empty();
         let minutes = (!lifts).then_some(wish.minutes + waiting + AFTERWARDS);
         (self.say)(&format!("reserving {} as {name}", folded(&wanted.reserved)));
         let user = &self.slurm.user;
@@ -324,24 +335,7 @@ impl Holder<'_> {
                 return Err(refused(format!("reservation {name}"), &complaint));
             }
         }
-        let mut drained: Vec<NodeName> =
-            holding.drained.iter().map(|(node, _)| node.clone()).collect();
-        if !drained.is_empty() {
-            // Somebody may have taken one over while the reservation was made.
-            let live = self.read(&drained).await?;
-            let is_still_ours = |name: &NodeName, reason: &str| {
-                live.nodes.get(name).is_some_and(|node| {
-                    sight::carries(node, reason) && standing::was_added_to(node).is_none()
-                })
-            };
-            drained = holding
-                .drained
-                .iter()
-                .filter(|(node, reason)| is_still_ours(node, reason))
-                .map(|(node, _)| node.clone())
-                .collect();
-        }
-        if !drained.is_empty() {
+        if lifts {
             // A controller that is killed now may keep the resumption and lose
             // the reservation, unless that is on its disk before.
             sleep(self.pace.kept).await;
@@ -349,6 +343,16 @@ impl Holder<'_> {
                 let said = "it is not shown any more, so no drain is lifted".to_owned();
                 return Err(HoldError::Refused { what: format!("reservation {name}"), said });
             }
+            // Somebody may have given one back, or taken it over, meanwhile: it is theirs.
+            let named: Vec<NodeName> = lifting.iter().map(|(node, _)| node.clone()).collect();
+            let live = self.read(&named).await?;
+            lifting.retain(|(node, reason)| is_still_ours(&live, node, reason));
+        }
+        let drained: Vec<NodeName> = lifting.iter().map(|(node, _)| node.clone()).collect();
+        if !drained.is_empty() {
+            // From here on they are to be drained again, however this ends.
+            self.announce(&name, HoldKind::Reservation, &wanted.reserved, &lifting)?;
+            holding.drained = lifting;
             let resume = Change { state: Some(StateChange::Resume), ..Change::default() };
             let told = self.scheduler.change(&drained, &resume).await;
             if let Err(error) = told {
@@ -555,3 +559,7 @@ fn refused(what: String, complaint: &Complaint) -> HoldError {
     };
     HoldError::Refused { what, said: format!("{}{hint}", complaint.message) }
 }
+
+#[cfg(test)]
+#[path = "hold_tests.rs"]
+mod tests;

@@ -13,11 +13,12 @@ use super::sight::says;
 use super::stamp;
 use crate::act::ledger::Ledger;
 use crate::act::marks;
-use crate::act::marks::MarkNames;
+use crate::act::policy::Policy;
 use crate::model::action::ActionResult;
 use crate::model::change::Change;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
+use crate::model::said::ProblemKind;
 
 /// What became of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +39,9 @@ pub async fn reassert(
     scheduler: &dyn Scheduler,
     live: &Live,
     ledger: &Ledger,
-    names: &MarkNames,
+    policy: &Policy,
 ) -> Vec<Reasserted> {
-    let lost = marks::forgotten(live, ledger, names, &stamp::stamp());
+    let lost = marks::forgotten(live, ledger, policy, &stamp::stamp());
     if lost.is_empty() {
         return Vec::new();
     }
@@ -55,7 +56,7 @@ pub async fn reassert(
         }
     };
     let still: BTreeMap<NodeName, Change> =
-        marks::forgotten(&fresh, ledger, names, &stamp::stamp()).into_iter().collect();
+        marks::forgotten(&fresh, ledger, policy, &stamp::stamp()).into_iter().collect();
     let mut told = Vec::new();
     let mut wanted = Vec::new();
     for (node, change) in lost {
@@ -85,8 +86,17 @@ pub async fn write(
     }
     let mut told = Vec::new();
     let mut answers: Vec<(Vec<NodeName>, Change, Option<SchedulerError>)> = Vec::new();
+    // Where nobody answers, each call takes its whole limit with the journal locked.
+    let mut silent: Option<SchedulerError> = None;
     for (change, nodes) in groups {
+        if let Some(error) = &silent {
+            let why = format!("not tried, nobody answered before: {error}");
+            let refused = |node| Reasserted::new(node, change.clone(), ActionResult::Refused, &why);
+            told.extend(nodes.into_iter().map(refused));
+            continue;
+        }
         let error = scheduler.change_as_seen(&nodes, &change, fresh).await.err();
+        silent = error.clone().filter(|error| error.kind == ProblemKind::Unreachable);
         answers.push((nodes, change, error));
     }
     let all: Vec<NodeName> = answers.iter().flat_map(|(nodes, ..)| nodes).cloned().collect();
@@ -94,7 +104,10 @@ pub async fn write(
         return told;
     }
     let seen = scheduler.read(&all).await;
+    let is_whole = seen.as_ref().is_ok_and(|live| live.troubles.is_empty());
     for (nodes, change, error) in answers {
+        // Whatever did not answer in time may still do as it was told.
+        let is_open = error.as_ref().is_none_or(|it| it.kind == ProblemKind::Unreachable);
         let complaint = error.map(|error| format!(", and it said: {error}")).unwrap_or_default();
         for node in nodes {
             let shown = seen.as_ref().map(|live| live.nodes.get(&node));
@@ -105,7 +118,13 @@ pub async fn write(
                 Ok(Some(_)) if complaint.is_empty() => {
                     (ActionResult::Unknown, "it was accepted and does not show yet".to_owned())
                 }
+                Ok(Some(_)) if is_open => {
+                    (ActionResult::Unknown, format!("it does not show yet{complaint}"))
+                }
                 Ok(Some(_)) => (ActionResult::Failed, format!("it does not show{complaint}")),
+                Ok(None) if is_open || !is_whole => {
+                    (ActionResult::Unknown, format!("the node was not told of{complaint}"))
+                }
                 Ok(None) => (ActionResult::Failed, format!("the node is gone{complaint}")),
                 Err(error) => (ActionResult::Unknown, format!("not read after: {error}")),
             };
@@ -127,10 +146,10 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::act::marks::MarkNames;
     use crate::gate::scheduler::Answer;
     use crate::model::action::Mark;
     use crate::model::live::LiveNode;
-    use crate::model::said::ProblemKind;
     use crate::model::verdict::Outcome;
 
     /// A scheduler that forgets, and errs as it is told.
@@ -206,7 +225,7 @@ mod tests {
 
     fn told(slurm: &Forgetful, live: &Live, ledger: &Ledger) -> Vec<(String, ActionResult)> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let told = runtime.block_on(reassert(slurm, live, ledger, &MarkNames::default()));
+        let told = runtime.block_on(reassert(slurm, live, ledger, &Policy::default()));
         told.iter().map(|it| (it.node.to_string(), it.result)).collect()
     }
 
@@ -250,8 +269,20 @@ mod tests {
         let before = slurm.live.borrow().clone();
         let slurm = Forgetful { half: Some(2), ..slurm };
         let results = told(&slurm, &before, &ledger).into_iter().map(|it| it.1);
-        let expected = [ActionResult::Done, ActionResult::Done, ActionResult::Failed];
+        let expected = [ActionResult::Done, ActionResult::Done, ActionResult::Unknown];
         assert_eq!(results.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn after_one_that_nobody_answers_no_other_is_tried() {
+        let (slurm, ledger) = forgetful();
+        slurm.live.borrow_mut().nodes.get_mut(&"n3".into()).expect("n3").available_features =
+            vec!["zz".to_owned()];
+        let before = slurm.live.borrow().clone();
+        let slurm = Forgetful { half: Some(0), ..slurm };
+        let told = told(&slurm, &before, &ledger);
+        assert_eq!(slurm.calls.borrow().len(), 1);
+        assert!(told.iter().any(|it| it.1 == ActionResult::Refused), "{told:?}");
     }
 
     #[test]

@@ -170,8 +170,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let recovered = recover::recover(carrier(&mut turn, &mut journal)).await?;
 
     let mut live = read(&turn, journal.ledger()).await?;
-    let names = &turn.policy.marks;
-    let again = reassert::reassert(turn.scheduler, &live, journal.ledger(), names).await;
+    let again = reassert::reassert(turn.scheduler, &live, journal.ledger(), turn.policy).await;
     if !again.is_empty() {
         say_again(&mut turn, &again);
         live = read(&turn, journal.ledger()).await?;

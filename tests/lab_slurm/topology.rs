@@ -9,6 +9,7 @@ use std::time::Duration;
 use fabricgate::act::ledger::Ledger;
 use fabricgate::act::marks;
 use fabricgate::act::marks::MarkNames;
+use fabricgate::act::policy::Policy;
 use fabricgate::act::topology;
 use fabricgate::act::topology::FaultKind;
 use fabricgate::act::topology::Ground;
@@ -178,6 +179,7 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
     let Some(lab) = lab() else { return };
     let _tidy = Tidy::up(&lab);
     let names = MarkNames::default();
+    let policy = Policy { marks: names.clone(), ..Policy::default() };
     let marked = nodes(3..=6);
     let slurm = scontrol(&lab);
     for node in &marked {
@@ -191,7 +193,7 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
     let marks = marked.iter().map(|node| (node.clone(), mark(Outcome::Degraded)));
     let ledger = Ledger { marks: marks.collect(), ..Ledger::default() };
     let all = || now(slurm.read(&[])).expect("all nodes");
-    assert_eq!(now(reassert::reassert(&slurm, &all(), &ledger, &names)), []);
+    assert_eq!(now(reassert::reassert(&slurm, &all(), &ledger, &policy)), []);
     for restarts in [false, true] {
         if restarts {
             restart(&lab);
@@ -203,7 +205,7 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
         assert_eq!(written.active_features, ["gb200"], "this is how it would be noticed");
         assert_eq!(marks::read(&written, &names), Some(mark(Outcome::Degraded)));
         assert_eq!(written.comment, "theirs");
-        let told = now(reassert::reassert(&slurm, &lost, &ledger, &names));
+        let told = now(reassert::reassert(&slurm, &lost, &ledger, &policy));
         let told: Vec<_> = told.iter().map(|it| (it.node.clone(), it.result)).collect();
         let done = marked[..3].iter().map(|node| (node.clone(), ActionResult::Done));
         assert_eq!(told, done.collect::<Vec<_>>());
@@ -212,7 +214,7 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
             assert_eq!(now_said.nodes[node].active_features, ["gb200", "fabric_degraded"]);
         }
         assert_eq!(now_said.nodes[&marked[3]].active_features, ["gb200"]);
-        assert_eq!(now(reassert::reassert(&slurm, &now_said, &ledger, &names)), []);
+        assert_eq!(now(reassert::reassert(&slurm, &now_said, &ledger, &policy)), []);
     }
 }
 

@@ -6,6 +6,7 @@
 //! within a budget: certificates of one day end on one day.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::ready;
 use crate::act::grounds;
@@ -13,6 +14,7 @@ use crate::act::ledger::Ledger;
 use crate::act::marks;
 use crate::act::policy::Policy;
 use crate::act::standing;
+use crate::model::action::ActionKind;
 use crate::model::action::Mark;
 use crate::model::change::Change;
 use crate::model::claims::Claims;
@@ -38,12 +40,12 @@ pub fn marks(
         match condition {
             Some(it) if it.status == "Unknown" => it.message.clone(),
             _ if change.kubernetes.is_none() && takes(change, policy) => {
-                "what certified it has expired".to_owned()
+                "what certified it has expired, or it has booted since".to_owned()
             }
             _ => "they are not as our record has them".to_owned(),
         }
     };
-    let wrong = marks::forgotten(live, ledger, &policy.marks, now);
+    let wrong = marks::forgotten(live, ledger, policy, now);
     wrong.into_iter().map(|(node, change)| (node, told(&change))).collect()
 }
 
@@ -75,13 +77,16 @@ pub fn taints(
         .iter()
         .flat_map(|domain| domain.nodes.iter().map(move |node| (node, &domain.name)))
         .collect();
+    let open = ledger.open.iter().map(|open| &open.action);
+    let open = open.filter(|action| action.kind == ActionKind::Drain).map(|action| &action.node);
+    let begun: BTreeSet<&NodeName> = open.chain(ledger.drains.keys()).collect();
     let mut out: BTreeMap<&DomainName, usize> = BTreeMap::new();
     let mut tainted = 0;
     for (name, node) in &live.nodes {
-        let is_unverified = ready::is_unverified(node);
-        tainted += usize::from(is_unverified);
+        let is_out = ready::is_unverified(node) || begun.contains(name);
+        tainted += usize::from(is_out);
         if let Some(domain) = domains.get(name)
-            && (is_unverified || ledger.drains.contains_key(name))
+            && is_out
         {
             *out.entry(*domain).or_default() += 1;
         }
@@ -109,7 +114,7 @@ pub fn taints(
         };
         let of_domain = out.entry(*domain).or_default();
         let is_free = *of_domain < policy.per_domain && tainted + named.len() < most;
-        if is_free && may_taint(node, ledger, policy, now) {
+        if is_free && !begun.contains(name) && may_taint(node, ledger, policy, now) {
             *of_domain += 1;
             named.push((name.clone(), change.clone()));
         }
@@ -191,8 +196,9 @@ mod tests {
         node.extra = said.extra.expect("an entry");
         let live = world.live.clone().expect("a scheduler");
         let told = marks(&live, &world.ledger, &world.policy, &world.now);
-        assert_eq!(told, [("d0n0".into(), "what certified it has expired".to_owned())]);
-        let changes = marks::forgotten(&live, &world.ledger, &world.policy.marks, &world.now);
+        let why = "what certified it has expired, or it has booted since".to_owned();
+        assert_eq!(told, [("d0n0".into(), why)]);
+        let changes = marks::forgotten(&live, &world.ledger, &world.policy, &world.now);
         assert_eq!(changes[0].1.active_features, Some(vec!["ib".to_owned()]));
         assert_eq!(changes[0].1.extra, None);
         // Done, and nothing more is to be done.
@@ -224,6 +230,14 @@ mod tests {
         let live = world.live.as_ref().expect("a scheduler");
         let got = taints(live, &world.fleet, &world.ledger, &world.policy, &world.now);
         got.into_iter().map(|(node, _)| node.to_string()).collect()
+    }
+
+    #[test]
+    fn our_drains_count_against_the_share_too() {
+        let mut world = expired(10);
+        (world.policy.outstanding, world.policy.per_domain) = (0.3, 10);
+        world.drained("d0n9", "nvlink-low", 0.9, 60);
+        assert_eq!(tainted(&world), ["d0n0", "d0n1"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::*;
 use crate::act::fixture::written;
 use crate::act::ledger::Ledger;
 use crate::act::marks;
+use crate::act::policy::Policy;
 use crate::model::action::ActionKind;
 use crate::model::change::Change;
 use crate::model::id::NodeName;
@@ -73,14 +74,14 @@ fn again(node: &LiveNode, mark: &Mark, at: &str) -> Option<LiveNode> {
     let live = Live { nodes: [(name.clone(), node.clone())].into(), troubles: Vec::new() };
     let ledger = Ledger { marks: [(name, mark.clone())].into(), ..Ledger::default() };
     let now = Stamp { at: at.to_owned(), ..Stamp::default() };
-    let found = marks::forgotten(&live, &ledger, &MarkNames::default(), &now);
+    let found = marks::forgotten(&live, &ledger, &Policy::default(), &now);
     assert!(found.len() <= 1, "{found:?}");
     found.first().map(|(_, change)| {
         let edits = change.kubernetes.as_ref().expect("marks");
         assert!(edits.taints.is_empty(), "taints are a run's: {edits:?}");
         let again = written(node, change);
         let live = Live { nodes: [("n1".into(), again.clone())].into(), troubles: Vec::new() };
-        assert_eq!(marks::forgotten(&live, &ledger, &MarkNames::default(), &now), []);
+        assert_eq!(marks::forgotten(&live, &ledger, &Policy::default(), &now), []);
         again
     })
 }

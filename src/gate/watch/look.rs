@@ -184,8 +184,14 @@ impl Look {
         let Ok(journal) = Journal::open_now(&watch.folder) else { return };
         let writer = term.and_then(|term| watch.writer.map(|writer| writer(term)));
         let scheduler = writer.as_deref().unwrap_or(watch.scheduler);
-        let names = &watch.policy.marks;
-        let mut done = reassert::reassert(scheduler, &live, journal.ledger(), names).await;
+        // Others may have drained since it was looked.
+        let taints = match (&self.claims, watch.taints) {
+            (Some((claims, _)), true) => {
+                lapsed::taints(&live, claims, journal.ledger(), watch.policy, &stamp::stamp())
+            }
+            _ => Vec::new(),
+        };
+        let mut done = reassert::reassert(scheduler, &live, journal.ledger(), watch.policy).await;
         let tainted = tainted(scheduler, taints, journal.ledger(), watch.policy).await;
         drop(journal);
         let whys: BTreeMap<NodeName, String> = said.into_iter().collect();

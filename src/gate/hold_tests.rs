@@ -1,0 +1,83 @@
+//! Drains that are lifted for a while, and people who change their minds meanwhile.
+//! Slurm's programs are shell scripts here; what is told to nodes goes to a scheduler
+//! in memory.
+
+use super::super::fixture;
+use super::super::fixture::Fake;
+use super::*;
+use crate::launch::slurm::Programs;
+use crate::model::action::Action;
+use crate::model::action::ActionKind;
+use crate::model::action::ActionResult;
+
+const DRAIN: &str = "fabricgate:r1:nvlink-low e1";
+
+/// A Slurm that knows one reservation, in a file, and grants every job.
+fn programs(folder: &Path) -> Programs {
+    let file = folder.join("reservation").display().to_string();
+    let script = format!(
+        "case \"$*\" in *'create reservation'*) for w; do case $w in ReservationName=*) \
+         echo \"$w x\" >{file};; esac; done;; *'delete '*) rm -f {file};; \
+         *'show reservation'*) cat {file} 2>/dev/null; echo;; esac"
+    );
+    let sh = |script: &str, name: &str| ["sh", "-c", script, name].map(str::to_owned).to_vec();
+    Programs {
+        srun: sh("exit 1", "srun"),
+        scancel: sh(":", "scancel"),
+        squeue: sh(":", "squeue"),
+        salloc: sh("echo 'salloc: Granted job allocation 7' >&2", "salloc"),
+        scontrol: sh(&script, "scontrol"),
+    }
+}
+
+/// Holds n1, which we drained, while others do this each time that nodes are read; what was
+/// told to the scheduler.
+fn held(others: Vec<Vec<LiveNode>>) -> (Fake, Vec<(Vec<NodeName>, Change)>) {
+    let fake = Fake::of(0);
+    fake.put(Fake::drained("n1", DRAIN));
+    let (folder, mut journal) = fixture::journal();
+    let id = "r1/n1/drain/e1".to_owned();
+    let action = Action { reason: DRAIN.to_owned(), ..fixture::action(ActionKind::Drain, "n1") };
+    let state = Some(StateChange::Drain { reason: DRAIN.to_owned() });
+    let intent = Event::Intent {
+        id: id.clone(),
+        run: "r1".to_owned(),
+        action: Box::new(action),
+        change: Box::new(Change { state, ..Change::default() }),
+        before: Box::new(LiveNode::new("n1", &["IDLE"])),
+    };
+    let done = Event::Outcome { id, result: ActionResult::Done, detail: String::new() };
+    journal.write_all(vec![intent, done]).expect("written");
+    drop(journal);
+    fake.others.borrow_mut().extend(others);
+    let slurm = Slurm { programs: programs(folder.path()), ..Slurm::default() };
+    let pace =
+        Pace { limit: Duration::from_secs(10), settle: Duration::ZERO, kept: Duration::ZERO };
+    let mut say = |_: &str| {};
+    let mut holder =
+        Holder { slurm: &slurm, scheduler: &fake, folder: folder.path(), pace, say: &mut say };
+    let domains = vec![("d1".into(), vec!["n1".into()])];
+    let wish = Wish { run: "r2", domains, drained: true, minutes: 5 };
+    let mut holding = Holding::default();
+    fixture::now(async {
+        hold(&mut holder, &wish, &mut holding).await.expect("held");
+        assert_eq!(free(&mut holder, &mut holding).await, Vec::<String>::new());
+    });
+    let told = fake.calls.borrow().clone();
+    (fake, told)
+}
+
+#[test]
+fn a_drain_of_ours_is_lifted_and_made_again() {
+    let (fake, told) = held(Vec::new());
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(fake.node("n1").reason.as_deref(), Some(DRAIN));
+}
+
+#[test]
+fn a_drain_that_a_person_takes_away_before_it_is_lifted_stays_away() {
+    // Read to be sorted; then a person gives it back.
+    let (fake, told) = held(vec![Vec::new(), vec![LiveNode::new("n1", &["IDLE"])]]);
+    assert_eq!(fake.node("n1").state, ["IDLE"]);
+    assert!(told.is_empty(), "neither lifted nor drained again: {told:?}");
+}
