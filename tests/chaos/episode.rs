@@ -20,6 +20,7 @@ use rustix::process::Signal;
 use super::dice::Dice;
 use super::fates;
 use super::fates::Disk;
+use super::fates::Fate;
 use super::fates::Victim;
 use super::hand::Edit;
 use super::journal;
@@ -46,23 +47,6 @@ const AHEAD: &str = "ahead: ";
 
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// What befalls the processes of one command, besides the weather.
-#[derive(Clone, Debug)]
-enum Fate {
-    /// The coordinator gets this signal after so long.
-    Signalled(Signal, Duration),
-    /// One of its workers or tools is killed.
-    WorkerKilled(Duration),
-    /// One of them hangs for so long.
-    WorkerHangs(Duration, Duration),
-    /// No file may grow beyond so many KiB; who tries is killed while he writes.
-    Cut(u32),
-    /// The disk has room for so many bytes.
-    Full(usize),
-    /// The clock is wrong by so many seconds.
-    Skewed(i64),
-}
 
 /// A command and what befalls it.
 #[derive(Debug)]
@@ -330,7 +314,7 @@ impl Episode {
             .filter_map(|(_, _, fate, _, victim)| Some((fate.clone()?, victim.clone())))
             .map(|(fate, victim)| {
                 let dice = self.dice.below(1_000);
-                std::thread::spawn(move || befall(fate, &victim, dice))
+                std::thread::spawn(move || fates::befall(fate, &victim, dice))
             })
             .collect();
         for (command, words, fate, mut child, victim) in children {
@@ -338,7 +322,7 @@ impl Episode {
             self.world.over(command);
             let errors = fs::read_to_string(self.output(command, "stderr")).unwrap_or_default();
             self.tell(format!("{AHEAD}{command}: {words:?} {fate:?}: {ended:?}\n{errors}"));
-            if let Some(fate) = fate.filter(|fate| is_met(fate, ended, &errors)) {
+            if let Some(fate) = fate.filter(|fate| fates::is_met(fate, ended, &errors)) {
                 self.tell(format!("met: {fate:?}"));
             }
             self.documented(command, &words, ended, &errors);
@@ -569,48 +553,4 @@ fn any_weather(domains: &Domains, dice: &mut Dice) -> Weather {
         13 => Weather::Hang(time(dice, 4_000)),
         _ => Weather::Hand(site::node(domains, dice), Edit::any(dice)),
     }
-}
-
-/// Whether a command that ended like this met its disk or its clock.
-fn is_met(fate: &Fate, ended: Option<ExitStatus>, errors: &str) -> bool {
-    match fate {
-        // SIGXFSZ, or a write that says EFBIG.
-        Fate::Cut(_) => {
-            ended.and_then(|it| it.signal()) == Some(25) || errors.contains("os error 27")
-        }
-        Fate::Full(_) => errors.contains("os error 28"),
-        Fate::Skewed(_) => fates::faketime().is_some(),
-        Fate::Signalled(..) | Fate::WorkerKilled(_) | Fate::WorkerHangs(..) => false,
-    }
-}
-
-/// What befalls the processes of a command: the same again where somebody was still
-/// there to be met.
-fn befall(fate: Fate, victim: &Victim, dice: usize) -> Option<Fate> {
-    let one = || {
-        let all = fates::descendants(victim.pid());
-        (!all.is_empty()).then(|| Victim::of(all[dice % all.len()]))?
-    };
-    match &fate {
-        Fate::Signalled(signal, after) => {
-            std::thread::sleep(*after);
-            if !victim.is_there() {
-                return None;
-            }
-            victim.signal(*signal);
-        }
-        Fate::WorkerKilled(after) => {
-            std::thread::sleep(*after);
-            one()?.signal(Signal::KILL);
-        }
-        Fate::WorkerHangs(after, long) => {
-            std::thread::sleep(*after);
-            let one = one()?;
-            one.signal(Signal::STOP);
-            std::thread::sleep(*long);
-            one.signal(Signal::CONT);
-        }
-        Fate::Cut(_) | Fate::Full(_) | Fate::Skewed(_) => return None,
-    }
-    Some(fate)
 }

@@ -3,16 +3,36 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
+use std::process::ExitStatus;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::Pid;
 use rustix::process::PidfdFlags;
 use rustix::process::Signal;
 use rustix::process::pidfd_open;
 use rustix::process::pidfd_send_signal;
+
+/// What befalls the processes of one command, besides the weather.
+#[derive(Clone, Debug)]
+pub(crate) enum Fate {
+    /// The coordinator gets this signal after so long.
+    Signalled(Signal, Duration),
+    /// One of its workers or tools is killed.
+    WorkerKilled(Duration),
+    /// One of them hangs for so long.
+    WorkerHangs(Duration, Duration),
+    /// No file may grow beyond so many KiB; who tries is killed while he writes.
+    Cut(u32),
+    /// The disk has room for so many bytes.
+    Full(usize),
+    /// The clock is wrong by so many seconds.
+    Skewed(i64),
+}
 
 /// A process that may get signals. Held by more than its number: that may be
 /// somebody else's by the time a signal is sent.
@@ -161,4 +181,48 @@ impl Drop for Disk {
     fn drop(&mut self) {
         told(&["umount", "--lazy", &self.0.display().to_string()]);
     }
+}
+
+/// Whether a command that ended like this met its disk or its clock.
+pub(crate) fn is_met(fate: &Fate, ended: Option<ExitStatus>, errors: &str) -> bool {
+    match fate {
+        // SIGXFSZ, or a write that says EFBIG.
+        Fate::Cut(_) => {
+            ended.and_then(|it| it.signal()) == Some(25) || errors.contains("os error 27")
+        }
+        Fate::Full(_) => errors.contains("os error 28"),
+        Fate::Skewed(_) => faketime().is_some(),
+        Fate::Signalled(..) | Fate::WorkerKilled(_) | Fate::WorkerHangs(..) => false,
+    }
+}
+
+/// What befalls the processes of a command: the same again where somebody was still
+/// there to be met.
+pub(crate) fn befall(fate: Fate, victim: &Victim, dice: usize) -> Option<Fate> {
+    let one = || {
+        let all = descendants(victim.pid());
+        (!all.is_empty()).then(|| Victim::of(all[dice % all.len()]))?
+    };
+    match &fate {
+        Fate::Signalled(signal, after) => {
+            std::thread::sleep(*after);
+            if !victim.is_there() {
+                return None;
+            }
+            victim.signal(*signal);
+        }
+        Fate::WorkerKilled(after) => {
+            std::thread::sleep(*after);
+            one()?.signal(Signal::KILL);
+        }
+        Fate::WorkerHangs(after, long) => {
+            std::thread::sleep(*after);
+            let one = one()?;
+            one.signal(Signal::STOP);
+            std::thread::sleep(*long);
+            one.signal(Signal::CONT);
+        }
+        Fate::Cut(_) | Fate::Full(_) | Fate::Skewed(_) => return None,
+    }
+    Some(fate)
 }
