@@ -184,7 +184,8 @@ fn killed_at(kubeconfig: &Path, kill: Kill) -> (bool, usize) {
     let (after, ledger) = (killed.nodes(), killed.ledger());
     assert!(ledger.open.is_empty(), "{kill:?}: {ledger:?}");
     assert_eq!(own(&ledger), [bad.as_str(), worse.as_str()], "{kill:?}");
-    assert_eq!(ledger.spent.len(), 3, "{kill:?}: one of before, two of now");
+    // One of before, two of now, and what the killed turn may have told.
+    assert!((3..=5).contains(&ledger.spent.len()), "{kill:?}: {:?}", ledger.spent);
     for name in [bad, worse] {
         let written = &ledger.drains[&name.as_str().into()].action.reason;
         assert_eq!(drained(&after[name]).as_ref(), Some(written), "{kill:?}: {name}");

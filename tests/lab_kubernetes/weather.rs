@@ -107,7 +107,14 @@ impl Site {
     /// In fair weather a turn drains what is not, and another changes nothing.
     fn concludes(&self) {
         self.proxy.weather(|_| Weather::Fine);
-        self.turn(ActionKind::Drain);
+        // What nobody answered is waited for, some times as long as a change takes to show.
+        for _ in 0..60 {
+            self.turn(ActionKind::Drain);
+            if self.ledger().open.is_empty() {
+                break;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
         self.is_drained();
         let after = self.now();
         self.proxy.weather(|_| Weather::Fine);

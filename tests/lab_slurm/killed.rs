@@ -226,7 +226,8 @@ fn killed_at(lab: &Lab, plan: &ActionPlan, kill: Kill) -> (bool, usize) {
     let (after, ledger) = (live(lab), killed.ledger());
     assert!(ledger.open.is_empty(), "{kill:?}: {ledger:?}");
     assert_eq!(own(&ledger), ["node0001", "node0002"], "{kill:?}");
-    assert_eq!(ledger.spent.len(), 3, "{kill:?}: one of before, two of now");
+    // One of before, two of now, and what the killed turn may have told.
+    assert!((3..=5).contains(&ledger.spent.len()), "{kill:?}: {:?}", ledger.spent);
     for name in ["node0001", "node0002"] {
         let node = &after[&NodeName::from(name)];
         let own = &ledger.drains[&node.name].action.reason;
@@ -359,7 +360,8 @@ impl<'l> Stored<'l> {
         assert_eq!((all, own(&ledger)), (vec![BAD], vec![BAD]), "{kill:?}");
         let bad = NodeName::from(BAD);
         assert_eq!(after[&bad].reason.as_ref(), Some(&ledger.drains[&bad].action.reason));
-        assert_eq!(ledger.spent.len(), 1, "{kill:?}: {ledger:?}");
+        // One, and what the killed turn may have told.
+        assert!((1..=2).contains(&ledger.spent.len()), "{kill:?}: {ledger:?}");
         assert!(ledger.open.is_empty(), "{kill:?}: {ledger:?}");
         assert_eq!(told(here, BAD, "DRAIN"), 1, "{kill:?}: {:?}", lines(here, "made"));
         // Another one tells nobody anything.
