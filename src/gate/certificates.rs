@@ -13,10 +13,14 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::stamp;
 use crate::act::certificate;
 use crate::act::certificate::Acted;
 use crate::act::certificate::Evidence;
 use crate::act::policy::Policy;
+use crate::model::action::ActionKind;
+use crate::model::action::ActionRecord;
+use crate::model::action::ActionResult;
 use crate::model::action::Withheld;
 use crate::model::certificate::CERTIFICATE_FORMAT;
 use crate::model::certificate::Certificate;
@@ -298,6 +302,29 @@ pub fn void(folder: &Path, node: &NodeName, why: &str, now: &Stamp) -> Result<bo
     replace(&path, &bytes(&certificate))
         .map_err(|source| RecordError::Io { path: path.clone(), source })?;
     Ok(true)
+}
+
+/// The nodes that were drained, or marked as degraded.
+pub fn at_fault(records: &[ActionRecord]) -> impl Iterator<Item = &NodeName> {
+    let is_fault = |it: &&ActionRecord| {
+        let is_meant = matches!(it.kind, ActionKind::Drain | ActionKind::Relabel);
+        is_meant && it.result == ActionResult::Done
+    };
+    records.iter().filter(is_fault).map(|it| &it.node)
+}
+
+/// Voids the certificates of these nodes, and tells of each that could not be.
+pub fn void_all<'n>(
+    folder: &Path,
+    nodes: impl IntoIterator<Item = &'n NodeName>,
+    why: &str,
+    say: &mut dyn FnMut(&str),
+) {
+    for node in nodes {
+        if let Err(error) = void(folder, node, why, &stamp::stamp()) {
+            say(&format!("the certificate of {node} is not voided: {error}"));
+        }
+    }
 }
 
 fn name(node: &NodeName) -> String {

@@ -11,14 +11,12 @@ use tokio::time::sleep;
 
 use super::carry::Carrier;
 use super::certificates;
-use super::journal::Journal;
 use super::journal::JournalError;
 use super::sight::Sight;
 use super::sight::sight;
 use super::stamp;
 use crate::act::ledger::Open;
 use crate::measure::text;
-use crate::model::action::ActionKind;
 use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
 use crate::model::id::NodeName;
@@ -37,6 +35,9 @@ const YOUNG: f64 = 600.0;
 /// nobody answered: a controller that hangs does later what it was told.
 const LATE: f64 = 3.0;
 
+/// Why a certificate is void that a crash left valid.
+const FAULT: &str = "an earlier turn found it at fault";
+
 /// Concludes every intent that is open. To be called first in every turn.
 /// What cannot be told yet stays open, and nothing is written about it.
 pub async fn recover(carrier: Carrier<'_>) -> Result<Vec<ActionRecord>, JournalError> {
@@ -49,7 +50,7 @@ async fn recover_after(
 ) -> Result<Vec<ActionRecord>, JournalError> {
     // Whoever was killed between a drain and its certificate.
     let drained: Vec<NodeName> = carrier.journal.ledger().drains.keys().cloned().collect();
-    drained.iter().for_each(|node| void(carrier.journal, node, carrier.say));
+    certificates::void_all(carrier.journal.folder(), &drained, FAULT, carrier.say);
     let open = carrier.journal.ledger().open.clone();
     if open.is_empty() {
         return Ok(Vec::new());
@@ -80,8 +81,8 @@ async fn recover_after(
                         .get(&open.action.node)
                         .map(|node| sight(node, &open.before, &open.change));
                     let unread = live.troubles.first().map(String::as_str);
-                    let late_s = LATE * carrier.settle.as_secs_f64();
-                    let late_s = if open.is_late { late_s } else { 0.0 };
+                    let times = if open.is_late { LATE } else { 0.0 };
+                    let late_s = times * carrier.settle.as_secs_f64();
                     let end = concluded(sight, unread, age(open, &now), late_s);
                     found.insert(open.id.clone(), end);
                 }
@@ -106,22 +107,9 @@ async fn recover_after(
         }
     }
     carrier.journal.write_all(events)?;
-    let is_fault = |it: &&ActionRecord| {
-        let is_meant = matches!(it.kind, ActionKind::Drain | ActionKind::Relabel);
-        is_meant && it.result == ActionResult::Done
-    };
-    for record in records.iter().filter(is_fault) {
-        void(carrier.journal, &record.node, carrier.say);
-    }
+    let faults = certificates::at_fault(&records);
+    certificates::void_all(carrier.journal.folder(), faults, FAULT, carrier.say);
     Ok(records)
-}
-
-/// What was found at fault is certified no more.
-fn void(journal: &Journal, node: &NodeName, say: &mut dyn FnMut(&str)) {
-    let why = "an earlier turn found it at fault";
-    if let Err(error) = certificates::void(journal.folder(), node, why, &stamp::stamp()) {
-        say(&format!("the certificate of {node} is not voided: {error}"));
-    }
 }
 
 /// How an intent ended, by what its node shows. Where something of the answer

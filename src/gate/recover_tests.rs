@@ -12,6 +12,7 @@ use super::super::journal::Journal;
 use super::*;
 use crate::act::marks::MarkNames;
 use crate::model::action::Action;
+use crate::model::action::ActionKind;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::live::LiveNode;

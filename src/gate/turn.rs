@@ -36,10 +36,8 @@ use crate::inventory::hostlist;
 use crate::launch::kubernetes::Kubernetes;
 use crate::launch::slurm::Programs;
 use crate::measure::text;
-use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionRecord;
-use crate::model::action::ActionResult;
 use crate::model::claims::Claims;
 use crate::model::eviction::Eviction;
 use crate::model::id::NodeName;
@@ -168,7 +166,6 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     })
     .await?;
     let recovered = recover::recover(carrier(&mut turn, &mut journal)).await?;
-
     let mut live = read(&turn, journal.ledger()).await?;
     let again = reassert::reassert(turn.scheduler, &live, journal.ledger(), turn.policy).await;
     if !again.is_empty() {
@@ -199,7 +196,8 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let (run, kept) = (turn.run.id.clone(), turn.pace.kept);
     plan.records = carry::carry_within(carrier(&mut turn, &mut journal), &run, &plan, kept).await?;
     let why = format!("run {run} found it at fault");
-    void(&mut turn, &plan.records, &why);
+    let faults = certificates::at_fault(&plan.records);
+    certificates::void_all(turn.folder, faults, &why, &mut *turn.say);
     let ledger = journal.ledger().clone();
     let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::stamp());
     Ok(Turned { plan, recovered, ledger, live, budgets, evictions: Vec::new() })
@@ -216,19 +214,6 @@ fn say_again(turn: &mut Turn<'_>, again: &[reassert::Reasserted]) {
         (turn.say)(&format!(
             "marks of {nodes}, which were not as recorded or count no more: {detail}"
         ));
-    }
-}
-
-/// What was drained is certified no more.
-fn void(turn: &mut Turn<'_>, records: &[ActionRecord], why: &str) {
-    for record in records {
-        let is_drain = matches!(record.kind, ActionKind::Drain | ActionKind::Relabel);
-        if !is_drain || record.result != ActionResult::Done {
-            continue;
-        }
-        if let Err(error) = certificates::void(turn.folder, &record.node, why, &stamp::stamp()) {
-            (turn.say)(&format!("the certificate of {} is not voided: {error}", record.node));
-        }
     }
 }
 

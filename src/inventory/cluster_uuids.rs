@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::hostlist;
+use super::reading::is_zero;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::FabricSaid;
@@ -97,7 +98,7 @@ pub fn read(place: &str, text: &str) -> Said {
             ..FabricSaid::default()
         });
         // Of servers without a fabric beyond them: they share nothing.
-        if uuid.bytes().all(|byte| matches!(byte, b'0' | b'-')) {
+        if is_zero(&uuid) {
             without.insert(node);
             continue;
         }

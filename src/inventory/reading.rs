@@ -130,6 +130,11 @@ pub(super) fn guid(text: &str) -> Option<String> {
     is_guid.then(|| format!("{:0>16}", digits.to_ascii_lowercase()))
 }
 
+/// Whether this ClusterUUID is the one of a fabric that nobody configured.
+pub(super) fn is_zero(uuid: &str) -> bool {
+    !uuid.is_empty() && uuid.bytes().all(|byte| matches!(byte, b'0' | b'-'))
+}
+
 /// Whether a name is one of an RDMA device (as opposed to a network device), by
 /// the names that Linux drivers and rdma-core give them.
 pub(super) fn is_rdma_device(name: &str) -> bool {

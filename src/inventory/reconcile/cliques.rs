@@ -16,6 +16,7 @@ use super::words::disagreement;
 use super::words::is;
 use super::words::listed;
 use super::words::some;
+use crate::inventory::reading::is_zero;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
 use crate::model::id::NodeName;
@@ -192,7 +193,7 @@ pub(super) fn sentinels(view: &View<'_>, found: &mut Vec<Disagreement>) {
             let kind = view.said[word.0].source.kind;
             let name = kind.words().to_owned();
             let has_default = word.1.clique_id.as_deref() == Some(identity::DEFAULT_CLIQUE);
-            if identity::is_zero(uuid) && (is_label || (in_rack && identity::is_attached(word.1))) {
+            if is_zero(uuid) && (is_label || (in_rack && identity::is_attached(word.1))) {
                 enter(&mut zero, (domain, name, String::new()), node, Some(*word), None);
                 break;
             }

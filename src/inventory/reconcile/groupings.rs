@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use super::identity;
 use super::normal;
+use crate::inventory::reading::is_zero;
 use crate::model::disagreement::Side;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
@@ -106,7 +107,7 @@ pub(super) fn groupings<'s>(said: &'s [Said], order: &[Family]) -> Vec<Grouping<
         for group in one.groups.iter().filter(|group| group.in_force) {
             let cliques = normal::is_clique(group);
             // A zero UUID is the absence of a clique, not one that all share.
-            if cliques && identity::clique(&group.name).is_some_and(|(u, _)| identity::is_zero(u)) {
+            if cliques && identity::clique(&group.name).is_some_and(|(u, _)| is_zero(u)) {
                 continue;
             }
             let scheme = if cliques { normal::CLIQUE } else { group.scheme.as_str() };

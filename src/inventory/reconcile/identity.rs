@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::inventory::reading::is_zero;
 use crate::model::said::FabricSaid;
 
 /// The CliqueId that GPUs show when nobody gave their partition one; racks
@@ -29,11 +30,6 @@ pub(super) fn uuid_in(name: &str) -> Option<&str> {
     let bytes = name.as_bytes();
     let start = bytes.windows(LENGTH).position(is_uuid)?;
     name.get(start..start + LENGTH)
-}
-
-/// Whether this UUID is the one of a fabric that nobody configured.
-pub(super) fn is_zero(uuid: &str) -> bool {
-    !uuid.is_empty() && uuid.bytes().all(|byte| matches!(byte, b'0' | b'-'))
 }
 
 /// ClusterUUID and CliqueId of a name that is a clique.

@@ -7,6 +7,7 @@ use super::Rules;
 use super::domains::Placed;
 use super::groupings::Grouping;
 use super::groupings::side;
+use crate::inventory::reading::is_zero;
 use crate::model::disagreement::Side;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
@@ -59,8 +60,8 @@ impl<'s> View<'s> {
                 let reported = matches!(fabric.basis, Some(Basis::Reported | Basis::Measured));
                 // Who knows a ClusterUUID only names no clique, unless it says there is none.
                 let names = fabric.clique_id.as_deref().is_some_and(|id| !id.is_empty());
-                let denies = fabric.state.is_some()
-                    || fabric.cluster_uuid.as_deref().is_some_and(super::identity::is_zero);
+                let denies =
+                    fabric.state.is_some() || fabric.cluster_uuid.as_deref().is_some_and(is_zero);
                 if reported && (names || denies) {
                     drivers.entry(node).or_default().push((at, fabric));
                 } else if !reported && names {
