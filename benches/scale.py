@@ -333,7 +333,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--nodes", default=",".join(map(str, FLEETS)), help="fleets by their nodes; none where empty")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--workers", default="18,1152,1800,10000", help="real workers; none where empty")
+    parser.add_argument("--workers", default="18,1152,1800,4500", help="real workers; none where empty")
     parser.add_argument("--page", help="a page to open, instead of that of the largest fleet")
     parser.add_argument("--keep", help="keeps the run folders in this folder")
     args = parser.parse_args()

@@ -48,6 +48,36 @@ fn a_full_disk_is_the_environment_and_no_bug() {
 }
 
 #[test]
+fn an_error_that_nobody_can_be_told_has_its_exit_code_all_the_same() {
+    for (words, code) in [
+        (&["parse", "nowhere.txt"][..], 5),
+        (&["thresholds", "show", "nothing"], 2),
+        (&["sim", "record", "nowhere.toml", "nowhere"], 5),
+    ] {
+        let full = File::options().write(true).open("/dev/full").expect("Linux has one");
+        let output = fabricgate(words).stderr(full).output().expect("fabricgate runs");
+        assert_eq!(output.status.code(), Some(code), "{words:?}");
+    }
+}
+
+#[test]
+fn verdicts_on_names_that_steer_a_terminal_steer_none() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let node = scratch.path().join("nodes/n1");
+    std::fs::create_dir_all(&node).expect("a folder");
+    // An output that stops right away: its file is named in what is not known.
+    let text = "nvbandwidth Version: v0.8\nRunning device_to_device\n";
+    std::fs::write(node.join("\u{202e}\u{9b}31m.txt"), text).expect("written");
+    let folder = scratch.path().to_str().expect("utf-8");
+    for more in [&["--json"][..], &[]] {
+        let output = answer(&[&["judge", folder], more].concat());
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("u202e") || text.contains("u{202e}"), "{text}");
+        assert!(!text.contains(['\u{202e}', '\u{9b}']), "{more:?}: {text:?}");
+    }
+}
+
+#[test]
 fn a_form_and_json_at_once_are_a_usage_error() {
     let output = answer(&["report", "nowhere", "--format", "csv", "--json"]);
     assert_eq!(output.status.code(), Some(2), "{}", told(&output));

@@ -115,6 +115,16 @@ fn night_after_night_a_fleet_is_measured_in_turn_also_where_nodes_are_busy_now_a
 }
 
 #[test]
+fn a_budget_for_a_run_that_is_gone_on_with_is_refused_and_not_passed_over() {
+    let site = Site::new();
+    for options in [&["--minutes", "5"][..], &["--all"], &["--share", "0.5"]] {
+        let (code, stdout, stderr) = site.run(&[&["audit", "--resume", "x"], options].concat());
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+        assert!(stderr.contains("--resume: whom it measures was chosen"), "{stderr}");
+    }
+}
+
+#[test]
 fn the_budget_of_minutes_is_kept_in_the_plan_and_shown_with_the_others() {
     let site = Site::new();
     let plan = |options: &[&str]| {

@@ -496,7 +496,7 @@ impl Drop for SmallDisk {
 fn a_full_disk_ends_a_run_with_a_message_and_leaves_what_was_written() {
     let place = Place::new();
     let Some(_disk) = SmallDisk::mount(&place.path("small"), "400k") else {
-        eprintln!("skipped: this user may not mount a file system");
+        eprintln!("SKIPPED a full disk: this user may not mount a file system");
         return;
     };
     let output = place.run(&["audit", "--sim", "--run-dir", "small", "node[0001-0018]"]);

@@ -284,6 +284,10 @@ fn what_cannot_be_read_names_the_file_and_what_was_expected() {
 fn a_key_is_made_once_and_only_its_owner_may_read_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let keygen = || fabricgate(folder.path(), &["certificate", "keygen", "k"]);
+    let (code, stdout, stderr) =
+        fabricgate(folder.path(), &["certificate", "keygen", "k", "--json"]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+    assert!(stderr.contains("--json: ") && !folder.path().join("k").exists(), "{stderr}");
     let (code, stdout, stderr) = keygen();
     assert_eq!(code, Some(0), "{stderr}");
     let mode = |name: &str| {

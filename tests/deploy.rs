@@ -375,6 +375,7 @@ fn the_names_in_the_policy_are_the_programs() {
     assert_eq!(rule["spec"]["conditions"][0]["type"], kubernetes_node::CONDITION);
     let check = documents(&neighbours.join("node-health-check.yaml")).remove(0);
     let conditions = check["spec"]["unhealthyConditions"].as_array().expect("a list");
+    assert!(!conditions.is_empty());
     // Not knowing is no reason to reboot anything.
     assert!(
         conditions

@@ -157,6 +157,7 @@ fn exports_say_their_run_and_are_the_same_every_time() {
         let (_first, files) = exported(target, more);
         let (_second, again) = exported(target, more);
         assert_eq!(files, again, "{target}");
+        assert!(!files.is_empty(), "{target}");
         for (name, file) in &files {
             assert!(file.contains(id), "{target}: {name} does not say its run");
             // Patches have the run on every line; else it is said what was measured.

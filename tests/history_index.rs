@@ -414,6 +414,11 @@ fn what_cannot_be_shown_is_said_with_its_code() {
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(said.contains(expected), "{args:?}: {said}");
     }
+    let notes = |args: &[&str]| site.json(args)["notes"].to_string();
+    assert!(notes(&["h1", "h7"]).contains("no run measured h7"), "{}", notes(&["h1", "h7"]));
+    let said = notes(&["--domain", "nowhere"]);
+    assert!(said.contains("no run measured domain nowhere"), "{said}");
+    assert!(!notes(&["h1"]).contains("no run measured"), "{}", notes(&["h1"]));
     let later = site.json(&["--since", "2999-01-01"]);
     assert_eq!(later["trends"], Value::Array(Vec::new()));
     assert_eq!(site.json(&["--since", "1d"])["trends"].as_array().map(Vec::is_empty), Some(false));

@@ -101,6 +101,14 @@ fn a_scenario_that_is_wrong_or_absent_ends_with_one_message_and_its_code() {
     let output = run(&broken).code(2).get_output().clone();
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains("broken.toml") && message.contains("line 2"), "{message}");
+    // What cannot be is named by its line too.
+    let text = "title = \"t\"\n[[domain]]\nname = \"r\"\nnodes = \"n1\"\nplatform = \"gb200-nvl72\"\n\
+                [[fault]]\nkind = \"gpu-parked\"\ngpu = \"n1:7\"\n";
+    fs::write(&broken, text).expect("written");
+    let output = run(&broken).code(2).get_output().clone();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    let told = "broken.toml: line 6: fault 1: no GPU `n1:7`: n1 has 4, in slots 0, 1, 2, 3\n";
+    assert!(message.ends_with(told), "{message}");
     run(&folder.path().join("absent.toml")).code(5);
     assert!(!folder.path().join("out").exists());
 }
@@ -137,7 +145,9 @@ fn nccl_tests_write_their_json_file_where_asked() {
     let text = fs::read_to_string(&file).expect("the file");
     let value: serde_json::Value = serde_json::from_str(&text).expect("valid JSON");
     assert_eq!(value["results"].as_array().map(Vec::len), Some(3));
-    assert_eq!(value["config"]["devices"].as_array().map(Vec::len), Some(8));
+    assert_eq!(value["config"]["ngpus"], 8);
+    // One entry for every process.
+    assert_eq!(value["config"]["devices"].as_array().map(Vec::len), Some(1));
 }
 
 /// fabricgate under the names of tools, in a folder of links.

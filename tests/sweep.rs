@@ -4,6 +4,8 @@
 //! Time limits here only end a hang; nothing is asserted about how long
 //! something takes.
 
+#[path = "sweep/files.rs"]
+mod files;
 #[path = "sweep/together.rs"]
 mod together;
 #[path = "sweep/unwell.rs"]
@@ -121,11 +123,18 @@ impl Place {
         fs::set_permissions(self.path(name), mode).expect("executable");
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
     fn start(&self, args: &[&str]) -> Child {
-        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"));
+        self.start_by(&[], args)
+    }
+
+    /// The program, started by these words.
+    #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
+    fn start_by(&self, words: &[&str], args: &[&str]) -> Child {
+        let program = assert_cmd::cargo::cargo_bin!("fabricgate").display().to_string();
+        let words = [words, &[program.as_str()], args].concat();
+        let mut command = std::process::Command::new(words[0]);
         command
-            .args(args)
+            .args(&words[1..])
             .current_dir(self.dir.path())
             .env_remove("FABRICGATE_CONFIG")
             .env("NO_COLOR", "1")

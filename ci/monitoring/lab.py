@@ -16,10 +16,10 @@ def main(question, port, name="", node=""):
         return "fabricgate_node_verdict{" in text and "node_textfile_scrape_error 0" in text
     if question == "ready":
         return "OK" in get(base + "/-/ready")
-    if question in ("firing", "quiet"):
+    if question == "firing":
         alerts = json.loads(get(base + "/api/v1/alerts"))["data"]["alerts"]
         found = [a for a in alerts if a["labels"]["alertname"] == name and a["labels"].get("node", "") == node]
-        return bool(found) and found[0]["state"] == "firing" if question == "firing" else not found
+        return bool(found) and found[0]["state"] == "firing"
     alerts = json.loads(get(base + "/api/v2/alerts"))
     found = [a for a in alerts if a["labels"]["alertname"] == name and a["labels"].get("node", "") == node]
     return {"alert": len(found) >= 1, "once": len(found) == 1, "over": not found}[question]

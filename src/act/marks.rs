@@ -243,7 +243,7 @@ pub fn forgotten(
         let node = live.nodes.get(name)?;
         if let Some(it) = &node.kubernetes {
             let is_ours = it.left_alone.is_empty() && !standing::is_passing(node);
-            let change = marked(kubernetes::again(node, mark, names, now));
+            let change = marked(kubernetes::again(node, mark, policy, now));
             return (is_ours && !change.is_nothing()).then(|| (name.clone(), change));
         }
         let is_ours = !names.extra || extra::is_there(&node.extra);
@@ -258,8 +258,13 @@ pub fn forgotten(
 
 /// Why the pass that a mark says counts no more on a node of Kubernetes, by its
 /// end or by a boot since; `None` where it does.
-pub(super) fn counts_no_more(node: &LiveNode, mark: &Mark, now: &Stamp) -> Option<String> {
-    kubernetes::lapsed(node, mark, now).map(|(_, why)| why)
+pub(super) fn counts_no_more(
+    node: &LiveNode,
+    mark: &Mark,
+    policy: &Policy,
+    now: &Stamp,
+) -> Option<String> {
+    kubernetes::lapsed(node, mark, policy, now).map(|(_, why)| why)
 }
 
 /// The feature of a pass that counts no more is taken away: jobs that ask for it

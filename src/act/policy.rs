@@ -82,8 +82,7 @@ pub struct Policy {
     pub again_hours: f64,
     /// Days for which the first of these runs counts.
     pub again_days: f64,
-    /// Hours after which a run proposes nothing any more: the time that a
-    /// certificate counts.
+    /// Hours after which a run proposes nothing any more.
     pub evidence_hours: f64,
     /// Days for which a person's undo stands against the same evidence.
     pub acknowledged_days: f64,

@@ -5,6 +5,7 @@ use super::Globals;
 use super::auditing;
 use super::auditing::Options;
 use super::config::Config;
+use super::failure::Failure;
 use super::holding;
 use super::plan::Profile;
 use super::sweep;
@@ -28,6 +29,11 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    if args.sweep.resume.is_some() && args.options.are_given() {
+        let text = "--resume: whom it measures was chosen when it began; expected none of --minutes, \
+                    --nodes-at-most, --share, --share-of-domain, --all beside it";
+        return Err(Failure::usage(text).into());
+    }
     let mut choose = |config: &mut Config, catalogue: &Catalogue, fleet: Claims| {
         let chosen = args.sweep.chosen(fleet)?;
         let holds = matches!(config.launcher, Launcher::Slurm(_) | Launcher::Kubernetes(_));

@@ -259,8 +259,13 @@ fn files(acceptance: &Acceptance, burn: &Burn<'_>, args: &Args) -> anyhow::Resul
     put(&files.html, report::acceptance::page(acceptance)?.into_bytes());
     put(&files.junit, report::acceptance::junit(acceptance).into_bytes());
     put(&args.markdown, report::acceptance::markdown(acceptance).into_bytes());
-    if let (Some(_), Some(run)) = (&files.csv, burn.last.as_ref()) {
-        put(&files.csv, show::render(run, show::Format::Csv)?);
+    match (&files.csv, burn.last.as_ref()) {
+        (Some(_), Some(run)) => put(&files.csv, show::render(run, show::Format::Csv)?),
+        (Some(path), None) => {
+            note(&format!("cannot write {}: no round was held now", path.display()));
+            written = false;
+        }
+        (None, _) => {}
     }
     Ok(written)
 }

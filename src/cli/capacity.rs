@@ -176,8 +176,10 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     })?;
     survey.notes = standing.notes;
     if let Some(path) = &args.plot {
-        let picture = report::capacity_plot::svg(&survey)?;
-        show::write(path, picture.unwrap_or_default().as_bytes())?;
+        match report::capacity_plot::svg(&survey)? {
+            Some(picture) => show::write(path, picture.as_bytes())?,
+            None => stdout::note(&format!("{}: not drawn, no block has a node", path.display())),
+        }
     }
     if globals.json {
         stdout::json(&survey)?;

@@ -105,7 +105,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     match &args.command {
         Command::Show(args) => show(args, globals),
         Command::Verify(args) => certificate_verify::run(args, globals),
-        Command::Keygen(args) => keygen(args),
+        Command::Keygen(args) => keygen(args, globals),
     }
 }
 
@@ -311,6 +311,10 @@ fn show(args: &ShowArgs, globals: &Globals) -> anyhow::Result<u8> {
     let config = configured(globals)?;
     let found = find(&args.which, &args.place, config.as_ref())?;
     if args.payload {
+        if globals.json {
+            let text = "--json: --payload prints the signed bytes and nothing else, expected one";
+            return Err(Failure::usage(text).into());
+        }
         return payload(found);
     }
     let (trust, now) = (trust(config.as_ref()), stamp::stamp());
@@ -393,7 +397,11 @@ fn payload(found: Vec<Found>) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-fn keygen(args: &KeygenArgs) -> anyhow::Result<u8> {
+fn keygen(args: &KeygenArgs, globals: &Globals) -> anyhow::Result<u8> {
+    if globals.json {
+        let text = "--json: a key is made for a person, and no document tells of it";
+        return Err(Failure::usage(text).into());
+    }
     let (key, text) = SigningKey::generate()?;
     let mut public = args.file.clone().into_os_string();
     public.push(".pub");

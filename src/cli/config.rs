@@ -5,7 +5,7 @@
 //! the file.
 
 mod schema;
-mod simulated;
+pub(crate) mod simulated;
 
 use std::collections::BTreeMap;
 use std::path::Path;

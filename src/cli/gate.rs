@@ -78,12 +78,14 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             let mut journal = opened(gate)?;
             if journal.ledger().breaker.is_none() {
                 note("the breaker has not tripped; nothing was changed");
-                return Ok(exit::PASS);
+            } else {
+                let by = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
+                journal.write(Event::Reset { by, why: why.clone() }).map_err(failure)?;
+                note("the breaker is put back");
             }
-            let by = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
-            journal.write(Event::Reset { by, why: why.clone() }).map_err(failure)?;
-            note("the breaker is put back");
-            Ok(exit::PASS)
+            drop(journal);
+            // Programs are told how it stands now; a person is told what was done.
+            if globals.json { status(&config, gate, globals) } else { Ok(exit::PASS) }
         }
         Command::Recover => {
             let (records, are_gone) = recovered(&config, gate)?;

@@ -127,10 +127,14 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             thinned.before, thinned.runs, thinned.after
         ));
     }
-    let document = document(&history, &selection, since, notes)?;
+    let mut document = document(&history, &selection, since, notes)?;
     if !args.nodes.is_empty() && document.nodes.is_empty() {
         let text = format!("no run measured {}", args.nodes.join(", "));
         return Err(Failure::Usage(text).into());
+    }
+    let strange = unmeasured(&selection, &document);
+    if !strange.is_empty() {
+        document.notes.push(format!("no run measured {}", strange.join(", ")));
     }
     if let Some(path) = &args.csv {
         write(path, &trend::csv(&document))?;
@@ -220,6 +224,22 @@ fn document(
         trends,
         notes,
     })
+}
+
+/// The nodes and domains that were asked for and are in no run: passed over in silence,
+/// a mistyped name would look like one that is well.
+fn unmeasured(selection: &Selection, document: &HistoryDocument) -> Vec<String> {
+    let nodes: BTreeSet<&NodeName> = document.nodes.iter().map(|it| &it.node).collect();
+    let of_nodes = document.nodes.iter().filter_map(|it| it.domain.as_ref());
+    let of_parts = document.trends.iter().filter_map(|it| it.part.domain.as_ref());
+    let domains: BTreeSet<&DomainName> = of_nodes.chain(of_parts).collect();
+    let strange = selection.nodes.iter().filter(|it| !nodes.contains(it));
+    let strange: Vec<&str> = strange.map(NodeName::as_str).collect();
+    let mut names: Vec<String> =
+        if strange.is_empty() { Vec::new() } else { vec![hostlist::fold(strange)] };
+    let unknown = selection.domains.iter().filter(|it| !domains.contains(it));
+    names.extend(unknown.map(|it| format!("domain {it}")));
+    names
 }
 
 fn shown(node: history::NodeRuns) -> NodeHistory {

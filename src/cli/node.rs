@@ -19,6 +19,7 @@ use super::node_probe::ProbeArgs;
 use super::node_probe::children;
 use super::node_probe::children::ChildArgs;
 use super::sim;
+use super::stdout::note;
 use crate::exec::guard;
 use crate::exec::own;
 use crate::probe::worker;
@@ -131,6 +132,6 @@ fn watch_over(args: &GuardArgs) -> u8 {
         return exit::PASS;
     }
     let (code, why) = guard::become_tool(args.parent.unwrap_or(0), &args.argv);
-    anstream::eprintln!("fabricgate: {why}");
+    note(&why);
     code
 }

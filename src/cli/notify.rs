@@ -228,6 +228,7 @@ pub fn afterwards(ended: &Ended<'_>) {
     }
     let shown = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
     let mut occasion = of_run(ended.run, ended.acted, &shown.display().to_string(), ended.partial);
+    occasion.limit(ended.run, ended.state());
     let state = of_state(ended.state());
     occasion.items.extend(state.items);
     occasion.well.extend(state.well);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::exit;
 use super::show;
 use super::stdout;
+use super::stdout::note;
 use crate::measure;
 use crate::model::parsed::ParseDocument;
 use crate::model::parsed::Parsed;
@@ -36,7 +37,7 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
                 parsed
             }
             Err(error) => {
-                anstream::eprintln!("fabricgate: {error}");
+                note(&error.to_string());
                 code = exit::ENVIRONMENT;
                 let problem =
                     Problem::new(ProblemKind::Unrecognised, format!("cannot be read: {error}"));

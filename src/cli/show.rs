@@ -182,9 +182,9 @@ pub fn kept(
 pub fn run(run: &Run, files: &Files, as_json: bool) -> anyhow::Result<bool> {
     // The verdict first: a file that cannot be written must not hide it.
     if as_json {
-        stdout::bytes(&json::verdicts(&run.verdicts))?;
+        stdout::document(&json::verdicts(&run.verdicts))?;
     } else {
-        stdout::bytes(&render(run, Format::Terminal)?)?;
+        stdout::text(&String::from_utf8_lossy(&render(run, Format::Terminal)?))?;
     }
     self::files(run, files)
 }

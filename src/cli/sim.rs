@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::Globals;
 use super::exit;
 use super::stdout;
+use super::stdout::note;
 use super::study;
 use super::year;
 use crate::inventory::hostlist;
@@ -128,12 +129,12 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 /// The scenario in this file, or the exit code and after a message.
 fn load(path: &Path) -> Result<Scenario, u8> {
     let bytes = input::read(path).map_err(|error| {
-        anstream::eprintln!("fabricgate: {error}");
+        note(&error.to_string());
         exit::ENVIRONMENT
     })?;
     let text = String::from_utf8_lossy(&bytes);
     let scenario = Scenario::read(&text).map_err(|error| {
-        anstream::eprintln!("fabricgate: {}: {error}", path.display());
+        note(&format!("{}: {error}", path.display()));
         exit::USAGE
     })?;
     let age = std::env::var(SIM_AGE_VARIABLE).ok().and_then(|word| Age::read(&word));
@@ -141,7 +142,7 @@ fn load(path: &Path) -> Result<Scenario, u8> {
 }
 
 fn refuse(message: &str) -> anyhow::Result<u8> {
-    anstream::eprintln!("fabricgate: {message}");
+    note(message);
     Ok(exit::USAGE)
 }
 
@@ -208,7 +209,7 @@ fn record(args: &RecordArgs, json: bool) -> anyhow::Result<u8> {
     }
     let truth = beside(".truth.toml");
     if let Err(error) = written.and_then(|()| fs::write(&truth, &recording.truth)) {
-        anstream::eprintln!("fabricgate: writing {}: {error}", target.display());
+        note(&format!("writing {}: {error}", target.display()));
         return Ok(exit::ENVIRONMENT);
     }
     if json {

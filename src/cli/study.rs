@@ -67,10 +67,11 @@ impl Only {
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let percents = args.sigma.iter().chain(&args.lost);
-    if let Some(strange) = percents.into_iter().find(|p| !(0.0..50.1).contains(*p)) {
-        stdout::note(&format!("{strange} %: expected 0 to 50"));
-        return Ok(exit::USAGE);
+    for (option, percents) in [("sigma", &args.sigma), ("lost", &args.lost)] {
+        if let Some(strange) = percents.iter().find(|it| !(0.0..=50.0).contains(*it)) {
+            stdout::note(&format!("--{option} {strange}: expected 0 to 50, in percent"));
+            return Ok(exit::USAGE);
+        }
     }
     let threads =
         args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));

@@ -533,7 +533,7 @@ pub(super) fn program(
     let here = own::executable()?;
     let links = match &config.launcher {
         Launcher::Sim { .. } => {
-            let folder = tempfile::Builder::new().prefix("fabricgate-sim-").tempdir()?;
+            let folder = config::simulated::folder()?;
             for name in sim::tool::NAMES {
                 std::os::unix::fs::symlink(&here, folder.path().join(name))?;
             }

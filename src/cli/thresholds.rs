@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::exit;
 use super::stdout;
+use super::stdout::note;
 use crate::sources::input;
 use crate::thresholds::Catalogue;
 use crate::thresholds::Platform;
@@ -197,7 +198,7 @@ fn with_catalogue(
             then(&catalogue)
         }
         Err(error) => {
-            anstream::eprintln!("fabricgate: {error}");
+            note(&error.to_string());
             Ok(error.code())
         }
     }
@@ -244,7 +245,7 @@ fn summary(platform: &Platform) -> PlatformSummary {
 
 fn show(catalogue: &Catalogue, name: &str, json: bool) -> anyhow::Result<u8> {
     let Some(platform) = catalogue.platform(name) else {
-        anstream::eprintln!("fabricgate: {}", unknown_platform(catalogue, name));
+        note(&unknown_platform(catalogue, name));
         return Ok(exit::USAGE);
     };
     let digest = builtin::digest(catalogue);

@@ -219,7 +219,7 @@ impl Lines {
             .expect("events are structs, lists and numbers, all of which JSON has");
         text.push('\n');
         // Nobody who reads is no reason to leave nodes half measured.
-        if let Err(error) = stdout::text(&text) {
+        if let Err(error) = stdout::document(text.as_bytes()) {
             self.lost.get_or_insert(error);
         }
     }

@@ -1,6 +1,9 @@
-//! Steps, plans and results for the tests of this folder.
+//! Steps, plans, results and folders of them for the tests of this folder.
+
+use std::path::Path;
 
 use super::step::blank;
+use crate::model::claims::Claims;
 use crate::model::parsed::Tool;
 use crate::model::probe::ProbeScope;
 use crate::model::raw::Ending;
@@ -10,6 +13,10 @@ use crate::plan::PLAN_FORMAT;
 use crate::plan::Plan;
 use crate::plan::Round;
 use crate::plan::Step;
+use crate::record;
+use crate::record::ClaimsRecord;
+use crate::record::file;
+use crate::record::folder::Folder;
 
 /// A tool that ended well.
 pub(super) const WELL: Ending = Ending::Exited { code: 0 };
@@ -59,4 +66,22 @@ pub(super) fn plan(numbers: &[usize]) -> Plan {
 pub(super) fn result(number: usize, reading: u32, ending: Ending) -> RawResult {
     let stdout = Some(format!("raw/{number}-{reading}"));
     RawResult { ending, stdout, ..blank(&step(number), reading, Vec::new()) }
+}
+
+/// The folder of a run that was ended while these were all of its results.
+pub(super) fn run(runs: &Path, plan: &Plan, results: &[RawResult]) -> Folder {
+    let folder = Folder::create(runs, "r").expect("made");
+    let run = serde_json::json!({
+        "format": record::RUN_FORMAT, "state": "running", "seed": 0, "fleet": 1, "policy": {},
+        "launcher": {"kind": "local"}, "claims_digest": "c", "thresholds_digest": "t",
+        "info": {"id": "r", "created": "2026-03-04T05:06:07Z", "profile": "audit", "source": "s",
+            "version": "0.1.0"},
+    });
+    folder.write_json(file::RUN, &run).expect("written");
+    let format = record::CLAIMS_FORMAT.to_owned();
+    let claims = ClaimsRecord { format, claims: Claims::default(), changes: None };
+    folder.write_json(file::CLAIMS, &claims).expect("written");
+    folder.write_plan(file::PLAN, plan).expect("written");
+    folder.append(file::RESULTS, results).expect("written");
+    folder
 }

@@ -25,6 +25,7 @@ mod step;
 mod together;
 mod worker;
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::path::Path;
 use std::path::PathBuf;
@@ -289,10 +290,12 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
     keeper.finish()?;
     let Some(Swept { confirm, interrupted, repeated, passes, took }) = taken? else {
         // The order of the last readings is the disk's to tell.
-        return conclude(sweep, sweep.plan, folder, record, None);
+        let reached = Reached::on_disk(&folder)?;
+        return conclude(sweep, folder, record, reached);
     };
-    let plan = repeated.as_ref().unwrap_or(sweep.plan);
-    let done = conclude(sweep, plan, folder, record, Some((measured, confirm, interrupted)))?;
+    let plan = repeated.map_or(Cow::Borrowed(sweep.plan), Cow::Owned);
+    let reached = Reached { plan, measured, confirm, partial: interrupted };
+    let done = conclude(sweep, folder, record, reached)?;
     Ok(Done { passes, took, ..done })
 }
 
@@ -432,26 +435,38 @@ async fn all_rounds(
     Ok(Swept { confirm, interrupted: ran == Ran::Ended, repeated, passes, took })
 }
 
-/// Judges, proposes, and closes the folder. Without `measured` what is on
-/// disk counts.
+/// How far a run came.
+#[derive(Debug)]
+struct Reached<'p> {
+    plan: Cow<'p, Plan>,
+    confirm: Option<Plan>,
+    measured: Measured,
+    partial: bool,
+}
+
+impl Reached<'static> {
+    /// As the disk tells it of a run that was ended where it was: a plan that is run
+    /// again and again has grown there.
+    fn on_disk(folder: &Folder) -> Result<Self, RecordError> {
+        let stored = stored::open(folder.path())?;
+        let measured = Measured::before(stored.results()?, stored.recordings()?);
+        let (plan, confirm) = (Cow::Owned(stored.plan), stored.confirm);
+        Ok(Self { plan, confirm, measured, partial: true })
+    }
+}
+
+/// Judges, proposes, and closes the folder.
 fn conclude(
     sweep: &Sweep<'_>,
-    plan: &Plan,
     folder: Folder,
     mut record: RunRecord,
-    measured: Option<(Measured, Option<Plan>, bool)>,
+    reached: Reached<'_>,
 ) -> Result<Done, SweepError> {
-    let (measured, confirm, partial) = match measured {
-        Some(measured) => measured,
-        None => {
-            let stored = stored::open(folder.path())?;
-            (Measured::before(stored.results()?, stored.recordings()?), stored.confirm, true)
-        }
-    };
+    let Reached { plan, confirm, measured, partial } = reached;
     let (results, recordings) = measured.into_parts();
     let judgement = judged(Judged {
         claims: sweep.claims,
-        plan,
+        plan: &plan,
         confirm: confirm.as_ref(),
         results: &results,
         recordings,
@@ -461,7 +476,7 @@ fn conclude(
     });
     folder.write_json(file::VERDICTS, &judgement.verdicts)?;
     folder.write_lines(file::CELLS, &judgement.cells)?;
-    let coverage = coverage(plan, sweep.launcher, &results);
+    let coverage = coverage(&plan, sweep.launcher, &results);
     let seen = run_seen(&record.info, &record.launcher, !partial);
     let actions =
         policy::of_verdicts(&judgement.verdicts, sweep.fleet, sweep.policy, Some(coverage), &seen);
@@ -485,4 +500,20 @@ fn conclude(
         passes: 0,
         took: Duration::ZERO,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_was_ended_where_it_was_is_judged_by_all_that_was_planned() {
+        let dir = tempfile::tempdir().expect("a folder");
+        // Two passes were planned, and one reading of the first is there.
+        let results = [fixture::result(0, 0, fixture::WELL)];
+        let folder = fixture::run(dir.path(), &fixture::plan(&[0, 1]), &results);
+        let reached = Reached::on_disk(&folder).expect("readable");
+        assert_eq!(reached.plan.steps().count(), 2);
+        assert_eq!((reached.measured.results().len(), reached.partial), (1, true));
+    }
 }

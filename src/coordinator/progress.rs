@@ -18,6 +18,7 @@ use crate::plan::Plan;
 use crate::plan::Round;
 use crate::plan::Step;
 use crate::plan::cost;
+use crate::report::plain;
 
 /// Whom to tell how far a sweep is.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl Progress {
         }
         let say = || {
             // Nobody listening is no reason to stop measuring.
-            let _ = writeln!(anstream::stderr().lock(), "{text}");
+            let _ = writeln!(anstream::stderr().lock(), "{}", plain::lines(text));
         };
         match &self.state().bar {
             Some(bar) => bar.suspend(say),

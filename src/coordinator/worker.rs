@@ -4,6 +4,7 @@
 //! What travels is in `model::worker`. Nothing here knows what is measured.
 
 mod greeting;
+mod harmless;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -229,6 +230,10 @@ impl Worker {
 
     /// Gives an order; its number is filled in.
     pub(super) async fn order(&self, order: Order) -> Result<Running<'_>, String> {
+        // From a plan, which may have been read from a file.
+        let limit = Duration::try_from_secs_f64(order.limit_s).ok();
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit + SLACK));
+        let until = until.ok_or_else(|| format!("{} s is no time limit", order.limit_s))?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, line) = mpsc::unbounded_channel();
         let answers = {
@@ -239,7 +244,6 @@ impl Worker {
             orders.waiting.insert(id, sender);
             Answers { line, said: Arc::clone(&orders.said) }
         };
-        let until = Instant::now() + Duration::from_secs_f64(order.limit_s) + SLACK;
         let (stdout, stderr) = (Stream::default(), Stream::default());
         let running = Running { worker: self, id, answers, until, stdout, stderr };
         self.tell(&ToWorker::Run(Order { id, ..order })).await?;
@@ -447,8 +451,11 @@ async fn listen(mut output: Output, shared: Arc<Shared>) {
     let why = loop {
         match output.next_line().await {
             Ok(Some(line)) => match serde_json::from_slice::<FromWorker>(&line) {
-                Ok(FromWorker::Fault { why }) => break format!("the worker gave up: {why}"),
+                Ok(FromWorker::Fault { why }) => {
+                    break format!("the worker gave up: {}", text::clean(&why));
+                }
                 Ok(answer) => {
+                    let answer = harmless::answer(answer);
                     let orders = lock(&shared.orders);
                     let waiting = order_of(&answer).and_then(|id| orders.waiting.get(&id));
                     let Some(waiting) = waiting else { continue };
@@ -461,7 +468,9 @@ async fn listen(mut output: Output, shared: Arc<Shared>) {
                     }
                 }
                 Err(error) => {
-                    break format!("the worker said something that is no answer: {error}");
+                    // Which may quote what was said.
+                    let why = text::clean(&error.to_string());
+                    break format!("the worker said something that is no answer: {why}");
                 }
             },
             Ok(None) => {
@@ -519,69 +528,4 @@ fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_piece_that_cannot_be_read_makes_the_output_incomplete() {
-        let mut stream = Stream::default();
-        add(&mut stream, "aGVsbG8=");
-        assert_eq!((stream.bytes.as_slice(), stream.dropped), (&b"hello"[..], 0));
-        add(&mut stream, "no base64");
-        assert_eq!((stream.bytes.as_slice(), stream.dropped), (&b"hello"[..], 9));
-    }
-
-    /// A worker that greets and then does this.
-    async fn greeted(then: &str) -> Worker {
-        let hello = r#"{"type":"hello","protocol":2,"version":"0.1.0","environment":{}}"#;
-        let script = format!("read x; echo '{hello}'; {then}");
-        let launch = Launch {
-            argv: ["sh", "-c", &script].map(str::to_owned).into(),
-            env: BTreeMap::new(),
-            confidence: crate::model::worker::Confidence::None,
-        };
-        let limit = Duration::from_secs(30);
-        let worker = Worker::connect(&NodeName::from("n1"), &launch, limit).await;
-        worker.expect("it greets")
-    }
-
-    fn order(tool: String) -> Order {
-        Order {
-            id: 0,
-            argv: vec![tool],
-            env: BTreeMap::new(),
-            limit_s: 60.0,
-            capture: 100,
-            ready: None,
-            idle_gpus: false,
-            together: false,
-        }
-    }
-
-    #[tokio::test]
-    async fn a_worker_that_says_more_than_anybody_takes_in_is_left_and_not_kept() {
-        let piece = "A".repeat(40_000);
-        let output = format!(r#"{{"type":"output","id":0,"stream":"stdout","data":"{piece}"}}"#);
-        let worker = greeted(&format!("read x; exec yes '{output}'")).await;
-        // A server of a pair: nobody looks at what it says until its client is done.
-        let mut running = worker.order(order("tool".to_owned())).await.expect("given");
-        while worker.is_alive() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        let said = Arc::clone(&lock(&worker.shared.orders).said);
-        assert!(said.load(Ordering::Relaxed) <= 2 * MOST_WAITING, "it went on being kept");
-        while running.answers.recv().await.is_some() {}
-        let why = "the worker says more than anybody takes in".to_owned();
-        assert_eq!(running.lost().ending, Ending::NotStarted { why });
-    }
-
-    #[tokio::test]
-    async fn a_worker_that_does_not_listen_keeps_nobody_waiting() {
-        let worker = greeted("exec sleep 1000").await;
-        // More than a pipe holds.
-        let given = timeout(2 * HEARING, worker.order(order("x".repeat(1 << 20)))).await;
-        let why = given.expect("it is not waited for").expect_err("nobody heard it");
-        assert_eq!(why, "the worker on n1 does not listen");
-        timeout(LEAVING, worker.bye()).await.expect("nor is it when it is let go");
-    }
-}
+mod tests;

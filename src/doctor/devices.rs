@@ -7,6 +7,7 @@ use rustix::process::Resource;
 
 use super::Look;
 use super::answer;
+use crate::exec::files;
 use crate::exec::lookup;
 use crate::model::checkup::Area;
 use crate::model::checkup::Check;
@@ -103,14 +104,16 @@ pub(super) fn rdma(look: &Look<'_>) -> Vec<Check> {
 /// Limits of this process.
 pub(super) fn limits() -> Vec<Check> {
     let what = "open files";
-    vec![match rustix::process::getrlimit(Resource::Nofile).current {
+    let room = || format!("has room for {} workers", files::most().unwrap_or_default());
+    // Of the hard limit: a sweep raises the other one by itself.
+    vec![match rustix::process::getrlimit(Resource::Nofile).maximum {
         Some(most) if most < OPEN_FILES => Check::lacks(
             Area::Machine,
             what,
-            format!("limited to {most}; a sweep of many nodes holds three pipes to each"),
-            format!("raise the limit (ulimit -n {OPEN_FILES})"),
+            format!("limited to {most}, which {}", room()),
+            format!("raise the hard limit (ulimit -Hn {OPEN_FILES})"),
         ),
-        Some(most) => Check::has(Area::Machine, what, format!("up to {most}")),
+        Some(most) => Check::has(Area::Machine, what, format!("up to {most}, which {}", room())),
         None => Check::has(Area::Machine, what, "unlimited"),
     }]
 }

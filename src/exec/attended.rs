@@ -23,6 +23,7 @@ use super::ExecError;
 use super::command;
 use super::ended;
 use super::group_of;
+use super::killed;
 use super::refused;
 use super::signal;
 use crate::model::raw::Ending;
@@ -85,7 +86,7 @@ impl Attended {
         signal(self.group, Signal::KILL);
         match status {
             Ok(status) => ended(status),
-            Err(_) => ended(self.child.wait().await),
+            Err(_) => killed(&mut self.child).await.map_or(Ending::TimedOut, ended),
         }
     }
 }
@@ -93,8 +94,8 @@ impl Attended {
 /// Asks every process with this variable to end, and kills those that do not
 /// within `grace`; how many there were.
 ///
-/// Leaders of groups are asked alone first: what they started ends with them,
-/// and a tool that is ended under its owner would look like a fault.
+/// The oldest of them is asked alone: what it started ends with it, and a tool that
+/// is ended under its owner would look like a fault.
 pub async fn end_marked(name: &str, value: &str, grace: Duration) -> io::Result<usize> {
     let found = marked(name, value)?;
     let Some(first) = found.first() else { return Ok(0) };

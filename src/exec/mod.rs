@@ -6,6 +6,7 @@
 
 mod aside;
 pub mod attended;
+pub mod files;
 pub mod guard;
 pub mod lookup;
 pub mod own;
@@ -247,6 +248,7 @@ fn command(
     #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
     let mut command = Command::new(program);
     secrets::take(&mut command, confidence);
+    files::as_given(&mut command);
     command
         .args(arguments)
         .envs(env)
@@ -288,7 +290,16 @@ async fn end<D: Future>(
         }
     }
     signal(group, Signal::KILL);
-    let _ = child.wait().await;
+    let _ = killed(child).await;
+}
+
+/// Kills a process, also one that left its group, and waits until it is gone; `None`
+/// where it is not. One that hangs in a driver can be ended by nobody before the driver
+/// lets go of it, and keeps nobody waiting.
+async fn killed(child: &mut Child) -> Option<std::io::Result<ExitStatus>> {
+    // That it is gone already is fine.
+    let _ = child.start_kill();
+    timeout(GRACE, child.wait()).await.ok()
 }
 
 /// Sends a signal to a group; that it is gone already is fine.
@@ -388,6 +399,21 @@ mod tests {
         let got = shell("trap '' TERM; while :; do sleep 1; done", 200);
         assert_eq!(got.ending, Ending::TimedOut);
         assert!(got.duration < GRACE + Duration::from_secs(3), "{:?}", got.duration);
+    }
+
+    /// What joins the group of whoever started it, and so leaves its own.
+    const DESERTS: &str = "setpgrp(0, getpgrp(getppid)) or die; $SIG{TERM} = 'IGNORE'; \
+                           $| = 1; print \"$$\\n\"; sleep 120";
+
+    #[test]
+    fn a_process_that_left_its_group_is_ended_all_the_same() {
+        let limit = Duration::from_millis(1_500);
+        let got = run_now(&["perl", "-e", DESERTS], limit, CAPTURE).expect("started");
+        assert_eq!(got.ending, Ending::TimedOut);
+        assert!(got.duration < limit + GRACE + Duration::from_secs(10), "{:?}", got.duration);
+        let number = String::from_utf8(got.stdout.bytes).expect("digits");
+        let number = number.trim().parse().ok().and_then(Pid::from_raw).expect("it said so");
+        assert!(rustix::process::test_kill_process(number).is_err(), "it is left running");
     }
 
     #[test]

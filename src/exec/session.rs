@@ -31,7 +31,9 @@ use super::GRACE;
 use super::LINGER;
 use super::command;
 use super::ended;
+use super::files::Room;
 use super::group_of;
+use super::killed;
 use super::refused;
 use super::signal;
 use crate::model::raw::Ending;
@@ -77,9 +79,10 @@ impl Session {
         confidence: Confidence,
         ear: Option<mpsc::Sender<Vec<u8>>>,
     ) -> Result<Self, ExecError> {
+        let program = argv.first().map_or("", String::as_str);
+        let room = Room::take().map_err(|full| refused(program, io::Error::other(full)))?;
         let mut command = command(argv, env, confidence)?;
         command.stdin(Stdio::piped());
-        let program = argv.first().map_or("", String::as_str);
         let mut child = command.spawn().map_err(|source| refused(program, source))?;
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let listening =
@@ -87,7 +90,14 @@ impl Session {
         Ok(Self {
             input: Input { pipe: child.stdin.take() },
             output: Output { pipe: child.stdout.take().map(BufReader::new), line: Vec::new() },
-            process: Process { group: group_of(&child), child, tail, listening, ending: None },
+            process: Process {
+                group: group_of(&child),
+                child,
+                tail,
+                listening,
+                ending: None,
+                _room: room,
+            },
         })
     }
 
@@ -192,6 +202,8 @@ pub struct Process {
     /// Reads standard error to its end.
     listening: Option<JoinHandle<()>>,
     ending: Option<Ending>,
+    /// For its files.
+    _room: Room,
 }
 
 impl Process {
@@ -235,8 +247,9 @@ impl Process {
         signal(self.group.take(), Signal::KILL);
         let ending = match ending {
             Some(ending) => ending,
-            None => self.wait().await,
+            None => killed(&mut self.child).await.map_or(Ending::TimedOut, ended),
         };
+        self.ending = Some(ending.clone());
         // Its last words may still be in the pipe.
         if let Some(mut listening) = self.listening.take() {
             let _ = timeout(LINGER, &mut listening).await;

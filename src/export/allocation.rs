@@ -143,7 +143,7 @@ fn gpus_per_node(
     let counts: BTreeSet<Option<u32>> =
         pieces.values().flatten().map(|(node, member)| has(node, member)).collect();
     if let Some(wanted) = options.gpus_per_node {
-        let most = counts.iter().copied().min().flatten();
+        let most = counts.iter().copied().flatten().min();
         return match most {
             Some(most) if most < wanted => {
                 refused(format!("--gpus-per-node {wanted}: a node has {most}"))

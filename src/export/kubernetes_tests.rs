@@ -163,6 +163,33 @@ fn labels_are_ours_alone_and_a_node_nobody_measured_has_none() {
 }
 
 #[test]
+fn a_node_at_fault_that_gave_no_number_loses_the_labels_of_an_earlier_pass() {
+    let written = |outcome: Outcome| {
+        let mut map = map();
+        let member = map.members.get_mut(&node(4)).expect("n4");
+        assert_eq!(member.reach, Reach::Nothing);
+        member.outcome = outcome;
+        let target = target("kubernetes-labels").expect("a target");
+        let export = (target.write)(&map, &Options::default()).expect("it can be written");
+        String::from_utf8(export.files[1].bytes.clone()).expect("text")
+    };
+    let of_n4 = |patches: &str| -> Option<serde_json::Value> {
+        let read = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("JSON");
+        let found = patches.lines().map(read).find(|it| it["node"] == "n4")?;
+        Some(found["patch"]["metadata"]["labels"].clone())
+    };
+    for outcome in [Outcome::Failed, Outcome::Degraded] {
+        let labels = of_n4(&written(outcome)).expect("it is labelled");
+        assert_eq!(labels["fabricgate.io/verdict"], outcome.as_str());
+        assert!(labels["fabricgate.io/verified-domain"].is_null(), "{labels}");
+        assert!(labels["fabricgate.io/measured-domain"].is_null(), "{labels}");
+    }
+    for outcome in [Outcome::Unknown, Outcome::Pass] {
+        assert_eq!(of_n4(&written(outcome)), None, "{outcome}: nothing was measured");
+    }
+}
+
+#[test]
 fn topologies_point_at_labels_of_verified_nodes() {
     let kueue = written("kueue", &Options::default());
     for word in

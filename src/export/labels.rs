@@ -70,7 +70,7 @@ pub(super) fn said(map: &Verified, options: &Options) -> Result<Said, Refused> {
     for (node, member) in asked::members(map, options)? {
         if !is_object_name(node.as_str()) {
             nameless.push(clean(node.as_str()));
-        } else if member.reach == Reach::Nothing || member.outcome == Outcome::Unknown {
+        } else if is_unknown(member) {
             silent.push(node.to_string());
         } else {
             said.nodes.insert(node.clone(), labels(map, node, member));
@@ -88,6 +88,17 @@ pub(super) fn said(map: &Verified, options: &Options) -> Result<Said, Refused> {
         return refused(format!("there is no node to label. {why}"));
     }
     Ok(said)
+}
+
+/// Whether a run says nothing of a node. One that was found at fault without a number
+/// of any link (a GPU is gone, every copy ends in an error) is known: the labels of an
+/// earlier pass would send jobs to it.
+fn is_unknown(member: &Member) -> bool {
+    match member.outcome {
+        Outcome::Unknown => true,
+        Outcome::Pass => member.reach == Reach::Nothing,
+        Outcome::Degraded | Outcome::Failed => false,
+    }
 }
 
 fn labels(map: &Verified, node: &NodeName, member: &Member) -> Labels {

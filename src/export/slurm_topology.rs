@@ -57,11 +57,7 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     if let Some(text) = &options.from {
         return changed(map, options, text);
     }
-    let form = match options.form.as_deref() {
-        None | Some("yaml") => Form::Yaml,
-        Some("conf") => Form::Conf,
-        Some(other) => return refused(format!("--form {}: expected yaml or conf", clean(other))),
-    };
+    let form = form(options)?.unwrap_or(Form::Yaml);
     let name = options.topology.as_deref().unwrap_or(NAME);
     if form == Form::Conf && name != NAME {
         return refused(format!("--topology: a topology.conf has one, which Slurm calls {NAME}"));
@@ -83,6 +79,16 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         ));
     }
     Ok(Export { files: vec![Exported::text(form.file(), text)], remarks })
+}
+
+/// The form that is asked for.
+fn form(options: &Options) -> Result<Option<Form>, Refused> {
+    match options.form.as_deref() {
+        None => Ok(None),
+        Some("yaml") => Ok(Some(Form::Yaml)),
+        Some("conf") => Ok(Some(Form::Conf)),
+        Some(other) => refused(format!("--form {}: expected yaml or conf", clean(other))),
+    }
 }
 
 fn largest_claim(map: &Verified) -> usize {
@@ -132,8 +138,13 @@ fn blocks(
             if member.is_misplaced {
                 block.comments.push(format!("{node}: claimed for {claimed}, measured to be here"));
             }
-            if member.reach == Reach::Nothing && domain.basis == Basis::Measured {
-                block.comments.push(format!("{node}: as claimed, not measured"));
+            if domain.basis == Basis::Measured && !domain.measured.contains(node) {
+                let how = match member.reach {
+                    Reach::Nothing => "not measured",
+                    // Its own links say nothing about whom it reaches.
+                    Reach::Inside | Reach::Across => "not measured against the others",
+                };
+                block.comments.push(format!("{node}: as claimed, {how}"));
             }
             let is_worse = Outcome::Degraded <= member.outcome && !member.is_apart;
             if !is_worse || member.is_misplaced {
@@ -307,6 +318,13 @@ fn changed(map: &Verified, options: &Options, text: &str) -> Result<Export, Refu
     }
     let proposal = topology::propose(text, &wanted, &Ground::default())
         .map_err(|error| Refused(format!("--from: {error}")))?;
+    if let Some(other) = form(options)?.filter(|it| *it != proposal.form) {
+        return refused(format!(
+            "--form: the file of --from is a {} and stays one; expected no --form, or no --from for a {}",
+            proposal.form.file(),
+            other.file()
+        ));
+    }
     let faults = proposal.faults.iter().map(|fault| format!("the file: {}", fault.what));
     remarks.extend(faults.chain(proposal.remarks.iter().cloned()));
     let after = format!("{}{}", map.comment("#"), proposal.after);

@@ -249,6 +249,47 @@ fn an_existing_topology_keeps_every_letter_but_those_of_misplaced_nodes() {
 }
 
 #[test]
+fn a_form_that_the_existing_file_does_not_have_is_refused_and_not_passed_over() {
+    let file = "BlockName=rack1 Nodes=n[01-04]\nBlockName=rack2 Nodes=n[05-08]\nBlockSizes=3\n";
+    let asked = |form: &str| Options {
+        from: Some(file.to_owned()),
+        form: Some(form.to_owned()),
+        ..Options::default()
+    };
+    let run = fixture::racks();
+    assert_eq!(export(&run, "slurm-topology", &asked("conf")).files[0].name, "topology.conf");
+    let said = refusal(&run, "slurm-topology", &asked("yaml"));
+    assert!(said.contains("--form: the file of --from is a topology.conf"), "{said}");
+    let said = refusal(&run, "slurm-topology", &asked("json"));
+    assert!(said.contains("expected yaml or conf"), "{said}");
+}
+
+#[test]
+fn a_block_says_of_whom_only_the_inside_was_measured() {
+    let mut run = fixture::racks();
+    let is_n03 = |it: &Option<NodeName>| it.as_ref().is_some_and(|it| it.as_str() == "n03");
+    run.cells.retain(|cell| is_n03(&cell.src_node) == is_n03(&cell.dst_node));
+    let member = &fixture::map(&run).members[&NodeName::from("n03")];
+    assert_eq!(member.reach, Reach::Inside);
+    for form in ["yaml", "conf"] {
+        let options = Options { form: Some(form.to_owned()), ..Options::default() };
+        let text = text(&run, "slurm-topology", &options);
+        assert!(text.contains("# n03: as claimed, not measured against the others\n"), "{text}");
+        assert_eq!(text.matches("as claimed").count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn a_node_of_which_nobody_knows_its_gpus_does_not_hide_one_that_has_too_few() {
+    let mut run = fixture::racks();
+    run.claims.domains[1].gpus_per_node = None;
+    fixture::forget(&mut run, "n05");
+    let asked = Options { gpus_per_node: Some(8), ..nodes(&["n01", "n05"]) };
+    let said = refusal(&run, "ranks", &asked);
+    assert!(said.contains("--gpus-per-node 8: a node has 4"), "{said}");
+}
+
+#[test]
 fn ranks_warn_where_a_layout_does_not_fit_the_measured_domains() {
     let layout = |tp, pp, names: &[&str]| Options { tp: Some(tp), pp: Some(pp), ..nodes(names) };
     let said = |options: &Options| export(&fixture::racks(), "ranks", options).remarks.join("\n");

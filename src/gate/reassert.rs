@@ -250,7 +250,8 @@ mod tests {
         let slurm = Forgetful { sorts: true, ..slurm };
         let before = slurm.live.borrow().clone();
         let told = told(&slurm, &before, &ledger);
-        assert!(told.iter().all(|it| it.1 == ActionResult::Done), "{told:?}");
+        let done = ["n1", "n2", "n3"].map(|name| (name.to_owned(), ActionResult::Done));
+        assert_eq!(told, done);
     }
 
     #[test]
@@ -290,8 +291,8 @@ mod tests {
         let (slurm, ledger) = forgetful();
         let before = slurm.live.borrow().clone();
         let slurm = Forgetful { reads_fail: true, ..slurm };
-        let results = told(&slurm, &before, &ledger);
-        assert!(results.iter().all(|it| it.1 == ActionResult::Refused), "{results:?}");
+        let refused = ["n1", "n2", "n3"].map(|name| (name.to_owned(), ActionResult::Refused));
+        assert_eq!(told(&slurm, &before, &ledger), refused);
         assert!(slurm.calls.borrow().is_empty());
     }
 }

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::reading::complain;
 use super::reading::first_line;
 use super::reading::fits;
+use super::reading::is_zero;
 use super::reading::node_name;
 use super::reading::plain;
 use super::reading::quoted;
@@ -258,7 +259,7 @@ fn domains(said: &mut Said, nodes: &[Node<'_>]) {
     }
     for (name, members) in domains {
         let at = format!("{place}: {DOMAIN}{name}");
-        if name.bytes().all(|b| matches!(b, b'0' | b'-')) || name == "unknown" {
+        if name.is_empty() || is_zero(&name) || name == "unknown" {
             let message = format!(
                 "{} nodes share {}, which is no domain: their driver told none",
                 members.len(),

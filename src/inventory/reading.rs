@@ -3,6 +3,7 @@
 //!
 //! Nothing here knows a format.
 
+use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::NodeName;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
@@ -132,7 +133,7 @@ pub(super) fn guid(text: &str) -> Option<String> {
 
 /// Whether this ClusterUUID is the one of a fabric that nobody configured.
 pub(super) fn is_zero(uuid: &str) -> bool {
-    !uuid.is_empty() && uuid.bytes().all(|byte| matches!(byte, b'0' | b'-'))
+    !uuid.is_empty() && names_no_fabric(uuid)
 }
 
 /// Whether a name is one of an RDMA device (as opposed to a network device), by

@@ -23,6 +23,7 @@ use super::roster::Roster;
 use super::severed;
 use super::state::says_nothing;
 use crate::model::facts::GpuFabric;
+use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::unit::Unit;
@@ -98,7 +99,7 @@ fn shown<'d>(domain: &'d Domain<'_>, ledger: &mut Ledger) -> Shown<'d> {
 
 fn clique(fabric: &GpuFabric) -> Option<String> {
     let (uuid, id) = (fabric.cluster_uuid.as_deref()?, fabric.clique_id.as_deref()?);
-    let usable = !says_nothing(Some(uuid)) && !says_nothing(Some(id));
+    let usable = !says_nothing(Some(uuid)) && !says_nothing(Some(id)) && !names_no_fabric(uuid);
     usable.then(|| format!("{uuid}.{id}"))
 }
 

@@ -20,6 +20,7 @@ use super::state::says_nothing;
 use crate::model::claims::Claims;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
@@ -147,9 +148,7 @@ fn label<'c>(claims: &'c Claims, node: &NodeName) -> Option<(String, &'c FabricS
     words.filter(|f| !matches!(f.basis, Some(Basis::Reported | Basis::Measured))).find_map(|f| {
         let uuid = f.cluster_uuid.as_deref().filter(|uuid| !says_nothing(Some(uuid)))?;
         let id = f.clique_id.as_deref().filter(|id| !says_nothing(Some(id)))?;
-        // Zeros name no fabric.
-        let is_zero = uuid.bytes().all(|byte| matches!(byte, b'0' | b'-'));
-        (!is_zero).then(|| (format!("{uuid}.{id}"), f))
+        (!names_no_fabric(uuid)).then(|| (format!("{uuid}.{id}"), f))
     })
 }
 

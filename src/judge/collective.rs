@@ -182,7 +182,8 @@ fn judge_runs<'a>(
     let what = format!(
         "{testcase}, {} ranks, {} MiB",
         ranks.map_or("?".to_owned(), |r| r.to_string()),
-        bytes >> 20
+        // A size that was cut for its ranks is named as the one that was asked for.
+        (bytes + (1 << 19)) >> 20
     );
     let over_nics = domain.spans_nodes()
         && 1 < members.len()
@@ -482,6 +483,9 @@ fn line(expected: &CollectiveExpectation) -> f64 {
     LINE.max(expected.tolerance)
 }
 
+/// What nccl-tests cuts each rank's part to a multiple of, in bytes.
+const PART: u64 = 16;
+
 /// The expectations that hold for this run, one per algorithm and transport:
 /// of those for smaller messages, the one for the largest.
 pub(super) fn expectations<'p>(
@@ -492,6 +496,8 @@ pub(super) fn expectations<'p>(
 ) -> Vec<&'p CollectiveExpectation> {
     let Some((ranks, platform)) = ranks.zip(platform) else { return Vec::new() };
     let mut ways: BTreeMap<(&str, &str), &CollectiveExpectation> = BTreeMap::new();
+    // A size is cut so that each rank's part is a multiple of 16 bytes.
+    let bytes = bytes.saturating_add((PART * u64::from(ranks)).saturating_sub(1));
     for expected in &platform.collectives {
         let fits = expected.testcase == testcase
             && expected.min_bytes <= bytes

@@ -256,6 +256,8 @@ pub fn assess_since(trend: &mut Trend, from_unix: i64) {
     };
     alarms.retain(is_new);
     known.append(&mut alarms);
+    // One on record may have stood when it was written: what came later ended it.
+    known.iter_mut().for_each(|alarm| alarm.stands = false);
     if let Some(last) = known.last_mut() {
         last.stands = left.is_some();
     }
@@ -340,7 +342,11 @@ impl Following<'_> {
         let Some(chart) = rung.first().map(|chart| &self.charts[*chart]) else { return false };
         let usual = self.reference.as_ref().map(|reference| reference.mean);
         let Some(usual) = usual else { return false };
-        let since = &self.points[step(&self.deviations, chart.sign)..=at];
+        // Points that are no number lie between them, and are nobody's level.
+        let since: Vec<&Point> = self.points[step(&self.deviations, chart.sign)..=at]
+            .iter()
+            .filter(|point| point.value.is_finite())
+            .collect();
         #[expect(clippy::cast_precision_loss, reason = "a count of points")]
         let mean = since.iter().map(|point| point.value).sum::<f64>() / since.len() as f64;
         let point = &self.points[at];

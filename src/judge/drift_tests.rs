@@ -320,3 +320,29 @@ fn readings_that_are_quieter_than_machines_ring_at_nothing_small() {
     let broken = assessed(series([f64::NAN; 30]));
     assert!(broken.alarms.is_empty() && broken.baseline.is_none());
 }
+
+#[test]
+fn a_hole_among_the_readings_that_ring_is_no_level_and_spoils_no_baseline() {
+    let mut normals = Normals::new(20);
+    let mut values = noisy(&mut normals, 750.0, 0.003, 20);
+    // So little less that more than one reading is behind the alarm.
+    values.extend((0..40).map(|n| if n % 2 == 1 { f64::NAN } else { 735.0 }));
+    let trend = assessed(series(values));
+    let [alarm] = trend.alarms.as_slice() else { panic!("{:?}", trend.alarms) };
+    assert!(alarm.shift < -0.005, "{alarm:?}");
+    let baseline = trend.baseline.expect("the new level");
+    assert!((baseline.mean - 735.0).abs() < 1.0, "{baseline:?}");
+}
+
+#[test]
+fn an_alarm_on_record_stands_no_longer_when_a_later_one_does() {
+    let mut normals = Normals::new(21);
+    let mut values = noisy(&mut normals, 750.0, 0.003, 30);
+    values.extend(noisy(&mut normals, 708.0, 0.003, 3));
+    let mut trend = series(values);
+    let old = assessed(trend.clone()).alarms.pop().expect("it rings");
+    trend.alarms = vec![Alarm { run: "thinned".to_owned(), stands: true, ..old }];
+    assess_since(&mut trend, 5);
+    let stand: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
+    assert_eq!(stand, [false, true], "{:?}", trend.alarms);
+}

@@ -289,13 +289,13 @@ fn low(
 ) -> Option<Finding> {
     let expected = expectation.and_then(|e| e.value.map(|v| (v, e)));
     let below_peers = peers.filter(|p| copy.value < p * (1.0 - line));
-    let below_expected =
-        expected.filter(|(v, e)| copy.value < v * (1.0 - e.tolerance.max(LINE))).map(|(v, _)| v);
+    let allowed = expected.map_or(LINE, |(_, e)| e.tolerance.max(LINE));
+    let below_expected = expected.filter(|(v, _)| copy.value < v * (1.0 - allowed)).map(|(v, _)| v);
     let below_floor = expectation.and_then(|e| e.floor).filter(|f| copy.value < *f);
     let (reference, rule) = if let Some(peers) = below_peers {
         (peers, format!("host copy: more than {} below the median of its peers", percent(line)))
     } else if let Some(value) = below_expected {
-        (value, format!("host copy: more than {} below the expectation", percent(LINE)))
+        (value, format!("host copy: more than {} below the expectation", percent(allowed)))
     } else if let Some(floor) = below_floor {
         (
             expected.map_or(floor, |(v, _)| v),

@@ -66,9 +66,9 @@ fn ports<'a>(domains: &'a [Domain<'a>]) -> BTreeMap<Kind<'a>, Vec<Port<'a>>> {
                     let device = said("device").map(String::as_str).filter(|d| !d.contains(','));
                     let pairs = said("number_of_qps").map_or("", String::as_str);
                     let ports = kinds.entry((class, testcase, pairs)).or_default();
-                    let known = ports
-                        .iter_mut()
-                        .find(|p| device.is_some() && (p.node, p.device) == (node, device));
+                    // Those of one node stand together, the last ones last.
+                    let mut own = ports.iter_mut().rev().take_while(|p| p.node == node);
+                    let known = own.find(|p| device.is_some() && p.device == device);
                     match known {
                         Some(port) => {
                             port.value = port.value.max(value);

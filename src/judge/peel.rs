@@ -46,6 +46,9 @@ pub(super) const UPPER_Z: f64 = 1.04;
 /// Chance that any innocent pair of an island looks low.
 const FAMILY_ERROR: f64 = 1e-3;
 
+/// Ends that get slower step by step are blamed a few in each turn.
+const TURNS: usize = 16;
+
 /// The rule behind a pair that may be slow.
 pub(super) const DOUBT: &str = "pair: fewer than three readings that agree tell no slow pair from dips, unless they \
                                 are deeper than dips go";
@@ -137,11 +140,11 @@ pub(super) fn peel(field: &Field<'_>, statistic: Statistic) -> Peeled {
     readings.sort_by_key(|r| (r.src, r.dst));
     let mut out = Peeled { detectable: vec![None; n], ..Peeled::default() };
     let mut blamed = Blamed::none(n);
-    // Levels depend on who is blamed and the other way round: a few turns do.
-    for turn in 0..5 {
-        let told = field.start.filter(|_| turn == 0);
+    // Levels depend on who is blamed and the other way round: mostly a few turns do.
+    for turn in 1..=TURNS {
+        let told = field.start.filter(|_| turn == 1);
         let few = n <= SMALL || (1 < field.nodes && field.nodes <= SMALL);
-        let first = turn == 0 && few && told.is_none();
+        let first = turn == 1 && few && told.is_none();
         let upper = first.then_some(UPPER);
         out.levels =
             told.map_or_else(|| levels(field.groups, &readings, &blamed, upper), <[f64]>::to_vec);
@@ -158,7 +161,8 @@ pub(super) fn peel(field: &Field<'_>, statistic: Statistic) -> Peeled {
         let settled = before == blamed && !first && told.is_none();
         out.blames = describe(&cells, &blamed, out.sigma, n, statistic);
         out.detectable = detectable(&cells, &blamed, out.sigma, n, statistic);
-        if settled {
+        // Where it never settles, pairs are looked at all the same.
+        if settled || turn == TURNS {
             low_pairs(&cells, &blamed, statistic, &mut out);
             break;
         }
@@ -509,6 +513,33 @@ mod tests {
         ] {
             assert_eq!(said(readings), expected, "{readings:?}");
         }
+    }
+
+    #[test]
+    fn where_ends_get_slower_step_by_step_all_that_are_low_and_the_slow_pair_are_found() {
+        let rate = |end: usize| 1.0 - 0.015 * end as f64;
+        let ways = (0..20).flat_map(|src| (0..20).map(move |dst| (src, dst)));
+        let readings: Vec<PairReading> = ways
+            .filter(|(src, dst)| src != dst)
+            .map(|(src, dst)| {
+                let value = if src + dst == 1 { 0.3 } else { rate(src).min(rate(dst)) };
+                PairReading { src, dst, group: 0, value }
+            })
+            .collect();
+        let active = [true; 20];
+        let field = Field {
+            ends: 20,
+            nodes: 20,
+            groups: 1,
+            readings: &readings,
+            active: &active,
+            start: None,
+        };
+        let peeled = peel(&field, Statistic::Median);
+        let blamed: Vec<usize> = (0..20).filter(|end| peeled.blames(*end, Direction::Tx)).collect();
+        assert_eq!(blamed, (8..20).collect::<Vec<_>>());
+        let pairs: Vec<_> = peeled.pairs.iter().map(|p| (p.src, p.dst, p.both_ways)).collect();
+        assert_eq!(pairs, [(0, 1, true)]);
     }
 
     #[test]

@@ -59,11 +59,15 @@ pub fn decide(readings: &[f64], sigma: f64) -> Decision {
     let (low, healthy) = (((1.0 - BETA) / ALPHA).ln(), (BETA / (1.0 - ALPHA)).ln());
     let mut sum = 0.0_f64;
     for reading in readings {
+        // `max` would make the least reading of what is none.
+        if !reading.is_finite() {
+            continue;
+        }
         // Noise multiplies, so readings are compared by their logarithms.
         let level = reading.max(LEAST_READING).ln();
         let (from_full, from_low) = (level, level - (1.0 - LOSS).ln());
         let step = (from_full.powi(2) - from_low.powi(2)) / (2.0 * sigma.powi(2));
-        sum += if step.is_nan() { 0.0 } else { step.clamp(-HEAVIEST_FOR, HEAVIEST_AGAINST) };
+        sum += step.clamp(-HEAVIEST_FOR, HEAVIEST_AGAINST);
         if low <= sum {
             return Decision::Low;
         }
@@ -202,6 +206,14 @@ mod tests {
                 );
                 assert!(wrong < 0.004, "sigma {sigma}, share {share}: {wrong} wrong");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_decides_nothing() {
+        for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(decide(&[none; 9], 0.01), Decision::Undecided, "{none}");
+            assert_eq!(decide(&[none, 1.0], 0.01), Decision::Healthy, "{none}");
         }
     }
 

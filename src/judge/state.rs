@@ -4,6 +4,8 @@
 //! fabric is configured), so a good state passes nothing; a bad one is a
 //! finding. What a tool does not support is not known, never bad.
 
+use std::collections::BTreeSet;
+
 use super::arrange::Domain;
 use super::finding::finding;
 use super::finding::of_domain;
@@ -14,6 +16,7 @@ use crate::model::facts::Diagnostic;
 use crate::model::facts::GpuFabric;
 use crate::model::facts::GpuLinks;
 use crate::model::facts::Imex;
+use crate::model::facts::ImexNode;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
@@ -41,16 +44,9 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
             for diagnostic in &facts.diagnostics {
                 diagnosed(domain, node, recording, diagnostic, ledger);
             }
-            if let Some(state) = &facts.imex {
-                imex(domain, recording, state, ledger);
-            }
         }
     }
-    for recording in &domain.across {
-        if let Some(state) = &recording.parsed.facts.imex {
-            imex(domain, recording, state, ledger);
-        }
-    }
+    imex(domain, ledger);
 }
 
 fn nvlinks(
@@ -67,15 +63,18 @@ fn nvlinks(
         return;
     }
     let active = links.links.iter().filter(|l| l.active == Some(true)).count();
+    let unsaid = links.links.len() - counted;
+    // Of what is not said, all may be active.
+    let most = active + unsaid;
     let (has, must) =
-        (f64::from(u32::try_from(active).unwrap_or(u32::MAX)), f64::from(expected.links));
-    if links.all_inactive || active == 0 {
+        (f64::from(u32::try_from(most).unwrap_or(u32::MAX)), f64::from(expected.links));
+    if links.all_inactive || most == 0 {
         let said = format!("GPU {gpu}: all NVLinks are inactive");
         let rule = "links: a GPU without any active NVLink is not attached to the fabric";
         let found = finding(Outcome::Failed, "nvlink-absent", of_gpu(&domain.name, &gpu), rule);
         let found = found.numbers(0.0, must, Unit::Count).saying(said);
         ledger.find(found.because(&recording.file, None, "no active NVLink"));
-    } else if has < must && (counted == active || active < counted) && is_whole(recording) {
+    } else if has < must && is_whole(recording) {
         let down: Vec<String> = links
             .links
             .iter()
@@ -87,7 +86,9 @@ fn nvlinks(
         } else {
             format!("; inactive: {}", down.join(", "))
         };
-        let said = format!("GPU {gpu}: {active} of {} NVLinks are active{which}", expected.links);
+        let at_most = if unsaid == 0 { "" } else { "at most " };
+        let said =
+            format!("GPU {gpu}: {at_most}{most} of {} NVLinks are active{which}", expected.links);
         let rule = "links: fewer active NVLinks than the platform has";
         let found = finding(Outcome::Degraded, "nvlink-inactive", of_gpu(&domain.name, &gpu), rule);
         let found = found.numbers(has, must, Unit::Count).saying(said.clone());
@@ -169,33 +170,119 @@ fn registration(
     }
 }
 
-/// An IMEX domain: peers by address, which need not be a node we know.
-fn imex(domain: &Domain<'_>, recording: &Recording, state: &Imex, ledger: &mut Ledger) {
-    let up = state.status.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("up"));
+/// What one table of IMEX says. Peers are named by address, which need not be a
+/// node we know.
+struct Table<'a> {
+    /// The node that was asked; of a run across nodes it is not known.
+    asked: Option<&'a NodeName>,
+    recording: &'a Recording,
+    state: &'a Imex,
+    /// The nodes that it calls ready.
+    ready: BTreeSet<NodeName>,
+    /// The nodes that it calls anything else.
+    gone: BTreeSet<NodeName>,
+}
+
+impl Table<'_> {
+    /// Most of the others are gone, and nobody else calls the one that was asked
+    /// ready: it may be the one that is cut off, and prints peers that it never
+    /// reached from its configuration.
+    fn is_alone(&self, tables: &[Table<'_>]) -> bool {
+        let said = self.state.nodes.iter().filter(|member| member.status.is_some()).count();
+        let gone = self.state.nodes.iter().filter(|member| is_gone(member)).count();
+        let others = said.saturating_sub(1);
+        let is_known = |asked: &NodeName| {
+            tables.iter().any(|other| other.asked != self.asked && other.ready.contains(asked))
+        };
+        1 < gone && others < 2 * gone && !self.asked.is_some_and(is_known)
+    }
+}
+
+/// What says nothing is neither ready nor gone.
+fn is_gone(member: &ImexNode) -> bool {
+    member.status.as_deref().is_some_and(|status| !status.eq_ignore_ascii_case("ready"))
+}
+
+/// The node of this domain that a member is.
+fn member_node(domain: &Domain<'_>, member: &ImexNode) -> Option<NodeName> {
+    let names = [member.host_name.as_deref(), member.host.as_deref()];
+    let mut known = names.into_iter().flatten().map(|name| domain.node_of_address(name));
+    known.find(|node| domain.nodes.contains(node))
+}
+
+/// The nodes that are missing from IMEX. A table is the word of the node that was
+/// asked: others who call a peer ready acquit it, two who call each other gone
+/// accuse neither, and whoever reaches hardly anybody accuses nobody.
+fn missing_peers(tables: &[Table<'_>]) -> BTreeSet<NodeName> {
+    let trusted: Vec<&Table<'_>> = tables.iter().filter(|it| !it.is_alone(tables)).collect();
+    let is_missing = |node: &&NodeName| {
+        let own = Some(*node);
+        let against: BTreeSet<Option<&NodeName>> =
+            trusted.iter().filter(|it| it.gone.contains(*node)).map(|it| it.asked).collect();
+        let is_acquitted = tables
+            .iter()
+            .any(|it| it.ready.contains(*node) && it.asked != own && !against.contains(&it.asked));
+        let is_mutual = |other: &NodeName| {
+            tables
+                .iter()
+                .any(|it| it.asked == own && it.asked != Some(other) && it.gone.contains(other))
+        };
+        let only = against.iter().copied().reduce(|_, _| None).flatten();
+        !against.is_empty() && !is_acquitted && !only.is_some_and(is_mutual)
+    };
+    trusted.iter().flat_map(|it| &it.gone).filter(is_missing).cloned().collect()
+}
+
+/// The IMEX domain, from all tables of it.
+fn imex(domain: &Domain<'_>, ledger: &mut Ledger) {
+    let own = domain.own.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
+    let across = domain.across.iter().map(|r| (None, *r));
+    let tables: Vec<Table<'_>> = own
+        .chain(across)
+        .filter_map(|(asked, recording)| {
+            let state = recording.parsed.facts.imex.as_ref()?;
+            let (mut ready, mut gone) = (BTreeSet::new(), BTreeSet::new());
+            for member in state.nodes.iter().filter(|member| member.status.is_some()) {
+                let side = if is_gone(member) { &mut gone } else { &mut ready };
+                side.extend(member_node(domain, member));
+            }
+            Some(Table { asked, recording, state, ready, gone })
+        })
+        .collect();
+    let missing = missing_peers(&tables);
+    for table in &tables {
+        told_by(domain, table, &missing, ledger);
+    }
+}
+
+/// What one table says, as findings about those who are missing and about the
+/// domain.
+fn told_by(
+    domain: &Domain<'_>,
+    table: &Table<'_>,
+    missing: &BTreeSet<NodeName>,
+    ledger: &mut Ledger,
+) {
+    let Table { recording, state, .. } = table;
     let rule = "imex: handles can be exported only between nodes that are READY and CONNECTED";
-    let mut missing = Vec::new();
-    for member in &state.nodes {
-        let ready = member.status.as_deref().is_none_or(|s| s.eq_ignore_ascii_case("ready"));
-        if ready {
-            continue;
-        }
+    let up = state.status.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("up"));
+    let mut others = Vec::new();
+    for member in state.nodes.iter().filter(|member| is_gone(member)) {
         let name = member.host_name.as_deref().or(member.host.as_deref()).unwrap_or("?");
         let status = member.status.as_deref().unwrap_or("?");
-        let said = format!("IMEX: {name} is {status}");
-        let names = [member.host_name.as_deref(), member.host.as_deref()];
-        let mut known = names.into_iter().flatten().map(|name| domain.node_of_address(name));
-        if let Some(node) = known.find(|node| domain.nodes.contains(node)) {
+        if let Some(node) = member_node(domain, member).filter(|node| missing.contains(node)) {
+            let said = format!("IMEX: {name} is {status}");
             let found =
                 finding(Outcome::Failed, "imex-peer-missing", of_node(&domain.name, &node), rule);
             ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
         } else {
-            missing.push(format!("{name} ({status})"));
+            others.push(format!("{name} ({status})"));
         }
     }
-    if !missing.is_empty() || (state.status.is_some() && !up) {
+    if !others.is_empty() || (state.status.is_some() && !up) {
         let status = state.status.as_deref().unwrap_or("?");
         let who =
-            if missing.is_empty() { String::new() } else { format!(": {}", missing.join(", ")) };
+            if others.is_empty() { String::new() } else { format!(": {}", others.join(", ")) };
         let said = format!("the IMEX domain of {} is {status}{who}", domain.name);
         let outcome =
             if status.eq_ignore_ascii_case("down") { Outcome::Failed } else { Outcome::Degraded };

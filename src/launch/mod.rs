@@ -257,15 +257,19 @@ impl Launcher {
                 env.insert("PATH".to_owned(), format!("{}:{}", links.display(), program.path));
             }
         }
-        let confidence = match self {
+        let argv = self.on_held(node, &argv, &program.here, &program.held)?;
+        Ok(Launch { argv, env, confidence: self.confidence() })
+    }
+
+    /// The secrets of our own environment that what reaches a node is trusted with.
+    pub fn confidence(&self) -> Confidence {
+        match self {
             // srun may need the token of Slurm; `node attach` runs here, and a kubeconfig
             // may name a program that asks a cloud for its key.
             Self::Slurm(_) => Confidence::Scheduler,
             Self::Kubernetes(_) => Confidence::Own,
             _ => Confidence::None,
-        };
-        let argv = self.on_held(node, &argv, &program.here, &program.held)?;
-        Ok(Launch { argv, env, confidence })
+        }
     }
 
     /// The command of a step that runs on these nodes, the way this launcher has

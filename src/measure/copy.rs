@@ -34,6 +34,10 @@ const MOST_READINGS: usize = 10_000;
 /// Cells beyond this are no probe's output: the largest domain has 576 GPUs.
 const MOST_CELLS: usize = 2_000_000;
 
+/// The same of all tests together: labels without numbers are few bytes and
+/// stand for many cells.
+const MOST_CELLS_OF_ALL: usize = 4 * MOST_CELLS;
+
 /// Whether this probe wrote the output.
 pub fn recognises(input: &Input<'_>) -> Confidence {
     if input.text.contains("\"fabricgate.copy/") { CERTAIN } else { 0 }
@@ -43,7 +47,7 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
 pub fn parse(input: &Input<'_>) -> Parsed {
     let parsed = Parsed::of(Tool::FabricgateCopy);
     let (mut reader, pages) = Reader::open(input, FAMILY, COPY_FORMAT, parsed);
-    let mut tests: Vec<Merged> = Vec::new();
+    let mut tests = Tests::default();
     for page in &pages {
         for key in ["buffer_bytes", "copies", "warmup"] {
             reader.keep(key, page);
@@ -61,8 +65,9 @@ pub fn parse(input: &Input<'_>) -> Parsed {
             add(&mut reader, page, test, &mut own, &mut tests);
         }
     }
-    for test in tests {
-        test.enter(&mut reader);
+    let mut spare = MOST_CELLS_OF_ALL;
+    for test in tests.all {
+        test.enter(&mut reader, &mut spare);
     }
     reader.close(&pages)
 }
@@ -76,6 +81,26 @@ struct Merged {
     /// Reading, then row and column by their places; none where two documents
     /// claim it.
     cells: Vec<BTreeMap<(usize, usize), Option<f64>>>,
+}
+
+/// Tests in the order first seen, with their places.
+#[derive(Default)]
+struct Tests {
+    all: Vec<Merged>,
+    places: BTreeMap<String, usize>,
+}
+
+impl Tests {
+    /// The test of this name: as it is known, or new in this unit.
+    fn named(&mut self, name: &str, unit: Unit) -> &mut Merged {
+        let at = *self.places.entry(name.to_owned()).or_insert_with(|| {
+            let (rows, cols) = Default::default();
+            let testcase = name.to_owned();
+            self.all.push(Merged { testcase, unit, rows, cols, cells: Vec::new() });
+            self.all.len() - 1
+        });
+        &mut self.all[at]
+    }
 }
 
 /// Labels in the order first seen, with their places.
@@ -110,7 +135,7 @@ fn add(
     page: &Page,
     test: &Value,
     own: &mut BTreeSet<String>,
-    tests: &mut Vec<Merged>,
+    tests: &mut Tests,
 ) {
     let name = test["testcase"].as_str().map(text::clean).filter(|name| !name.is_empty());
     let words = |key: &str| -> Option<Vec<String>> {
@@ -155,19 +180,11 @@ fn add(
         let what = format!("{label} is no rank of those that took part");
         return refuse(reader, ProblemKind::Inconsistent, what);
     }
-    let at = match tests.iter().position(|known| known.testcase == name) {
-        Some(at) if tests[at].unit != unit => {
-            let what = format!("it is in {unit}, and in {} on another node", tests[at].unit);
-            return refuse(reader, ProblemKind::Inconsistent, what);
-        }
-        Some(at) => at,
-        None => {
-            let (rows, cols) = Default::default();
-            tests.push(Merged { testcase: name.clone(), unit, rows, cols, cells: Vec::new() });
-            tests.len() - 1
-        }
-    };
-    let merged = &mut tests[at];
+    let merged = tests.named(&name, unit);
+    if merged.unit != unit {
+        let what = format!("it is in {unit}, and in {} on another node", merged.unit);
+        return refuse(reader, ProblemKind::Inconsistent, what);
+    }
     let more = |labels: &Labels, new: &[String]| {
         labels.names.len() + new.iter().filter(|name| !labels.places.contains_key(*name)).count()
     };
@@ -221,7 +238,7 @@ fn told(value: &Value) -> String {
 
 impl Merged {
     /// Enters one matrix per reading.
-    fn enter(self, reader: &mut Reader) {
+    fn enter(self, reader: &mut Reader, spare: &mut usize) {
         let (rows, cols) = (self.rows.ordered(), self.cols.ordered());
         if rows.is_empty() || cols.is_empty() {
             return;
@@ -232,11 +249,13 @@ impl Merged {
         // A test that began and has no number is one that was not measured.
         let nothing = [BTreeMap::new()];
         let readings = if self.cells.is_empty() { &nothing[..] } else { &self.cells };
-        if MOST_CELLS < readings.len().saturating_mul(rows.len()).saturating_mul(cols.len()) {
+        let cells = readings.len().saturating_mul(rows.len()).saturating_mul(cols.len());
+        if MOST_CELLS.min(*spare) < cells {
             let what = format!("{}: more cells than any probe measures", self.testcase);
             reader.strange(ProblemKind::Unrecognised, what, None);
             return;
         }
+        *spare -= cells;
         for (run, reading) in (0u32..).zip(readings) {
             let cell = |row: usize, col: usize| reading.get(&(row, col)).copied().flatten();
             let cells =

@@ -28,6 +28,10 @@ const ITERATIONS: &str = "iterations";
 /// More messages than this on one result are a log, not a result.
 const MOST_MESSAGES: usize = 32;
 
+/// GPUs of one machine are numbered below this. Every result is kept once for
+/// each GPU it names, so a made-up list must not make it many.
+const MOST_GPUS: u32 = 1024;
+
 /// How sure it is that this is `dcgmi diag -j`.
 pub fn recognises(input: &Input<'_>) -> Confidence {
     if document(input).is_some() { CERTAIN } else { 0 }
@@ -244,7 +248,7 @@ fn parts(result: &Map<String, Value>) -> (Vec<u32>, Option<String>) {
 /// Ids come as "0,1,2", as a number, or as a list of either.
 fn add_ids(value: &Value, ids: &mut Vec<u32>) {
     let mut add = |id: Option<u64>| {
-        if let Some(id) = id.and_then(|id| u32::try_from(id).ok())
+        if let Some(id) = id.and_then(|id| u32::try_from(id).ok()).filter(|id| *id < MOST_GPUS)
             && !ids.contains(&id)
         {
             ids.push(id);

@@ -83,7 +83,15 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     if let Some(document) =
         json::find_where(&plain, is_document).or_else(|| json::find_where(&plain, is_begun))
     {
-        return whole(&document);
+        let mut parsed = whole(&document);
+        let behind = plain.get(document.end..).unwrap_or_default();
+        if json::find_where(behind, is_document).is_some() {
+            let what = "another document stands behind this one, and is not read";
+            let problem = Problem::new(ProblemKind::Unrecognised, what).at(document.line);
+            parsed.problems.push(problem);
+            parsed.complete = false;
+        }
+        return parsed;
     }
     if plain.contains("{\"event\"") {
         return streamed(&plain);
@@ -371,6 +379,14 @@ mod tests {
             assert_eq!(parsed.facts.parameters["num_streams"], "4");
             assert_eq!(parsed.facts.parameters["retransmits"], "3");
         }
+    }
+
+    #[test]
+    fn a_second_document_is_told_and_not_passed_over() {
+        let (one, two) = (document(80e9, 0), document(40e9, 0));
+        let parsed = read(&format!("{one}\n{two}\n"));
+        assert_eq!(values(&parsed), [("iperf3".to_owned(), 10.0)]);
+        assert!(parsed.has(ProblemKind::Unrecognised) && !parsed.complete);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! a number and never panics; what it could not read is a problem in its
 //! result. Nothing here knows what a number should be.
 
+#[cfg(test)]
+mod bounds_tests;
 pub mod collective;
 pub mod copy;
 pub mod dcgm;
@@ -19,6 +21,7 @@ pub mod nvloom;
 pub mod p2p;
 pub mod perftest;
 mod probed;
+mod roster;
 mod several;
 pub mod smi;
 pub mod tcp;
@@ -125,10 +128,11 @@ pub fn read(bytes: &[u8]) -> Parsed {
         None => unrecognised(bytes),
     };
     // The host a launcher put in front of the lines is where this comes from.
+    let mut roster = roster::Roster::of_hosts(&parsed.facts);
     let mut last = None;
     for host in input.lines.iter().filter_map(|line| line.host) {
         if last != Some(host) {
-            parsed.facts.add_host(&text::clean(host));
+            roster.host(&mut parsed.facts, &text::clean(host));
         }
         last = Some(host);
     }

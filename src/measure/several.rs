@@ -9,6 +9,7 @@
 use super::CERTAIN;
 use super::Input;
 use super::Parser;
+use super::roster::Roster;
 use super::text::Line;
 use crate::model::facts::Facts;
 use crate::model::measurement::Measurement;
@@ -25,7 +26,7 @@ struct Piece<'p, 'a> {
 pub(super) fn read(input: &Input<'_>, parsers: &[&Parser]) -> Parsed {
     let (measuring, telling): (Vec<&Parser>, Vec<&Parser>) =
         parsers.iter().partition(|parser| parser.measures);
-    let mut all: Option<Parsed> = None;
+    let mut all = All::default();
     let pieces = pieces(input, &measuring);
     // Documents without a line of their own are looked for in the whole file.
     let whole = measuring.iter().filter(|p| !pieces.iter().any(|q| std::ptr::eq(q.parser, **p)));
@@ -36,11 +37,11 @@ pub(super) fn read(input: &Input<'_>, parsers: &[&Parser]) -> Parsed {
         let mut text = piece.lines.iter().map(|l| l.text).collect::<Vec<_>>().join("\n");
         text.push_str(if ends { "\n" } else { "" });
         let parsed = (piece.parser.parse)(&Input { text: &text, lines: piece.lines });
-        add(&mut all, parsed);
+        all.add(parsed);
     }
     for parser in whole {
         let parsed = (parser.parse)(input);
-        add(&mut all, parsed);
+        all.add(parsed);
     }
     for parser in telling {
         let mut parsed = (parser.parse)(input);
@@ -49,9 +50,18 @@ pub(super) fn read(input: &Input<'_>, parsers: &[&Parser]) -> Parsed {
             parsed.problems.retain(|problem| problem.kind == ProblemKind::Error);
             parsed.complete = true;
         }
-        add(&mut all, parsed);
+        all.add(parsed);
     }
-    all.unwrap_or_default()
+    all.parsed.unwrap_or_default()
+}
+
+/// What all tools say together.
+#[derive(Default)]
+struct All {
+    parsed: Option<Parsed>,
+    /// How many runs are in it.
+    runs: u32,
+    roster: Roster,
 }
 
 /// The file in pieces, in order. What stands before the first belongs to it.
@@ -84,31 +94,39 @@ fn pieces<'p, 'a>(input: &Input<'a>, parsers: &[&'p Parser]) -> Vec<Piece<'p, 'a
     pieces
 }
 
-/// Adds what another tool says; its runs come after those before.
-fn add(all: &mut Option<Parsed>, next: Parsed) {
-    let Some(all) = all else {
-        *all = Some(next);
-        return;
-    };
-    let runs = all.measurements.iter().map(|m| m.run() + 1).max().unwrap_or(0);
-    all.measurements.extend(next.measurements.into_iter().map(|mut measurement| {
-        match &mut measurement {
-            Measurement::Matrix(matrix) => matrix.run += runs,
-            Measurement::Series(series) => series.run += runs,
-            Measurement::Scalar(scalar) => scalar.run += runs,
+impl All {
+    /// Adds what another tool says; its runs come after those before.
+    fn add(&mut self, mut next: Parsed) {
+        let before = self.runs;
+        for measurement in &mut next.measurements {
+            let run = match measurement {
+                Measurement::Matrix(matrix) => &mut matrix.run,
+                Measurement::Series(series) => &mut series.run,
+                Measurement::Scalar(scalar) => &mut scalar.run,
+            };
+            *run += before;
+            self.runs = self.runs.max(*run + 1);
         }
-        measurement
-    }));
-    all.problems.extend(next.problems);
-    all.complete &= next.complete;
-    if all.tool == next.tool {
-        all.tool_version = all.tool_version.take().or(next.tool_version);
+        let Some(all) = &mut self.parsed else {
+            self.roster = Roster::of_hosts(&next.facts);
+            self.parsed = Some(next);
+            return;
+        };
+        all.measurements.extend(next.measurements);
+        all.problems.extend(next.problems);
+        all.complete &= next.complete;
+        if all.tool == next.tool {
+            all.tool_version = all.tool_version.take().or(next.tool_version);
+        }
+        for host in &next.facts.hosts {
+            self.roster.host(&mut all.facts, host);
+        }
+        merge(&mut all.facts, next.facts);
     }
-    merge(&mut all.facts, next.facts);
 }
 
-/// Adds facts. What is known already is kept: ranks of one tool are not those of
-/// another.
+/// Adds facts, hosts apart. What is known already is kept: ranks of one tool are
+/// not those of another.
 fn merge(facts: &mut Facts, next: Facts) {
     facts.driver = facts.driver.take().or(next.driver);
     facts.cuda_driver = facts.cuda_driver.take().or(next.cuda_driver);
@@ -116,9 +134,6 @@ fn merge(facts: &mut Facts, next: Facts) {
     facts.nccl = facts.nccl.take().or(next.nccl);
     facts.topology = facts.topology.take().or(next.topology);
     facts.imex = facts.imex.take().or(next.imex);
-    for host in &next.hosts {
-        facts.add_host(host);
-    }
     for transport in &next.transports {
         facts.add_transport(transport);
     }

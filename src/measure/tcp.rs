@@ -69,10 +69,17 @@ pub fn parse(input: &Input<'_>) -> Parsed {
         let what = format!("the document breaks off, {} was expected", stop.expected);
         parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(stop.line));
     }
+    let behind = plain.get(document.end..).unwrap_or_default();
+    let is_alone = !behind.contains("\"fabricgate.tcp/");
+    if !is_alone {
+        let what = "another document stands behind this one, and is not read";
+        let problem = Problem::new(ProblemKind::Unrecognised, what).at(document.line);
+        parsed.problems.push(problem);
+    }
     parsed.tool_version = value["version"].as_str().map(text::clean);
     let whole = document.stopped.is_none();
     read(value, document.line, whole, &mut parsed);
-    parsed.complete = whole && value["complete"].as_bool() == Some(true);
+    parsed.complete = whole && is_alone && value["complete"].as_bool() == Some(true);
     if whole && !parsed.complete && parsed.problems.is_empty() {
         let what = "the probe says that it did not end";
         parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(document.line));
@@ -291,6 +298,14 @@ mod tests {
             assert_eq!(said("destination_device"), None);
             assert_eq!(said("retransmits"), Some("8"));
         }
+    }
+
+    #[test]
+    fn a_second_document_is_told_and_not_passed_over() {
+        let one = document(&[(0.5, 0.4)]).to_string();
+        let parsed = read_text(&format!("{one}\n{one}\n"));
+        assert!(parsed.has(ProblemKind::Unrecognised) && !parsed.complete);
+        assert_eq!(cells(&parsed, THROUGHPUT).len(), 1);
     }
 
     #[test]

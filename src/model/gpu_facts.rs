@@ -136,11 +136,17 @@ pub struct FabricFacts {
     pub source: String,
 }
 
+/// Whether a ClusterUUID is that of no fabric: a GPU that is not registered shows zeros,
+/// and so does every other one. An empty text names none either.
+pub fn names_no_fabric(uuid: &str) -> bool {
+    uuid.bytes().all(|byte| matches!(byte, b'0' | b'-'))
+}
+
 impl FabricFacts {
     /// Whether the fabric reaches beyond this node: a ClusterUUID that is not all
     /// zeros.
     pub fn is_multi_node(&self) -> bool {
-        self.cluster_uuid.as_ref().is_some_and(|uuid| uuid.bytes().any(|b| b != b'0' && b != b'-'))
+        self.cluster_uuid.as_ref().is_some_and(|uuid| !names_no_fabric(uuid))
     }
 
     /// What the driver says is wrong, in words; none where it says nothing is, or

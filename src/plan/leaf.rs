@@ -41,11 +41,11 @@ impl Leaves {
             let all = (0..nodes.len()).collect();
             return Self { groups: vec![("the fabric".to_owned(), all)], of: vec![0; nodes.len()] };
         }
-        let claimed: BTreeMap<&NodeName, &str> = claims
-            .leaves
-            .iter()
-            .flat_map(|leaf| leaf.nodes.iter().map(|node| (node, leaf.name.as_str())))
-            .collect();
+        // Of one that two claim, the first, as the judge has it.
+        let mut claimed: BTreeMap<&NodeName, &str> = BTreeMap::new();
+        for leaf in &claims.leaves {
+            leaf.nodes.iter().for_each(|node| _ = claimed.entry(node).or_insert(&leaf.name));
+        }
         let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
         let mut known: BTreeMap<&str, usize> = BTreeMap::new();
         let mut of = Vec::new();
@@ -268,6 +268,17 @@ mod tests {
         // Nodes that no leaf claims are leaves of their own, however many.
         let swept = leaves(&[4], 1_000).complete(1, 2, 128, 8);
         assert_eq!(swept.rounds.iter().map(Vec::len).sum::<usize>(), 6 + 8 * 500);
+    }
+
+    #[test]
+    fn a_node_that_two_leaves_claim_is_of_the_first() {
+        let nodes: Vec<NodeName> = (0..4).map(|n| NodeName::from(format!("n{n}"))).collect();
+        let mut claims = Claims::default();
+        for (name, of) in [("a", &nodes[..2]), ("b", &nodes[1..])] {
+            claims.leaves.push(ClaimedLeaf { name: name.to_owned(), nodes: of.to_vec() });
+        }
+        let leaves = Leaves::claimed(&claims, &nodes);
+        assert!(!leaves.crosses((0, 1)) && leaves.crosses((1, 2)) && !leaves.crosses((2, 3)));
     }
 
     #[test]

@@ -79,7 +79,9 @@ fn tone(accepted: Accepted) -> Outcome {
 fn headline(acceptance: &Acceptance) -> String {
     let of = |accepted| acceptance.nodes.iter().filter(|it| it.accepted == accepted).count();
     let nodes = counted(acceptance.nodes.len(), "node", "nodes");
-    let held = acceptance.rounds.iter().filter(|round| round.ended.is_some()).count();
+    // As nodes count them: one that was set aside was held again.
+    let counts = |round: &&BurnInRound| round.ended.is_some() && !round.set_aside;
+    let held = acceptance.rounds.iter().filter(counts).count();
     format!(
         "{nodes} after {}: {} pass, {} fail, {} unknown",
         counted(held, "round", "rounds"),
@@ -437,13 +439,15 @@ fn escaped(text: &str) -> String {
 
 /// For pipelines: a suite per round with a case per node, and before them one
 /// with a case per node for all rounds together. Unknown is an error and not
-/// skipped, because pipelines count a skipped test as fine.
+/// skipped, because pipelines count a skipped test as fine; skipped is only what a
+/// round did not show that was set aside and held again.
 pub fn junit(acceptance: &Acceptance) -> String {
     struct Case {
         name: String,
         outcome: Outcome,
         message: String,
         seconds: f64,
+        is_aside: bool,
     }
     let mut suites: Vec<(String, Vec<Case>)> = Vec::new();
     let whole = Case {
@@ -451,45 +455,45 @@ pub fn junit(acceptance: &Acceptance) -> String {
         outcome: tone(acceptance.accepted),
         message: headline(acceptance),
         seconds: 0.0,
+        is_aside: false,
     };
     let nodes = acceptance.nodes.iter().map(|node| Case {
         name: clip(node.node.as_str(), LONGEST),
         outcome: tone(node.accepted),
         message: clip(&node.reason, LONGEST),
         seconds: 0.0,
+        is_aside: false,
     });
     suites.push(("acceptance".to_owned(), std::iter::once(whole).chain(nodes).collect()));
     for round in acceptance.rounds.iter().filter(|round| round.ended.is_some()) {
         let cases = round.nodes.iter().map(|node| Case {
             name: clip(node.node.as_str(), LONGEST),
-            // What the round was held again for is no error of this node.
-            outcome: match (round.set_aside, node.outcome) {
-                (true, Outcome::Unknown) if taken_part(acceptance, node.node.as_str()) => {
-                    Outcome::Pass
-                }
-                (_, outcome) => outcome,
-            },
+            outcome: node.outcome,
             message: clip(&node.reason, LONGEST),
             seconds: round.minutes * 60.0,
+            // What the round was held again for is no error of this node.
+            is_aside: round.set_aside
+                && node.outcome == Outcome::Unknown
+                && taken_part(acceptance, node.node.as_str()),
         });
         suites.push((format!("round {} ({})", round.round, plain(&round.run)), cases.collect()));
     }
-    let count = |cases: &[Case], is: &dyn Fn(Outcome) -> bool| {
-        cases.iter().filter(|case| is(case.outcome)).count().to_string()
+    let count = |cases: &[Case], is: &dyn Fn(&Case) -> bool| {
+        cases.iter().filter(|case| is(case)).count().to_string()
     };
-    let bad = |outcome: Outcome| Outcome::Unknown < outcome;
-    let open = |outcome: Outcome| outcome == Outcome::Unknown;
+    let bad = |case: &Case| Outcome::Unknown < case.outcome;
+    let open = |case: &Case| case.outcome == Outcome::Unknown && !case.is_aside;
     let mut xml = Xml::new();
     xml.open("testsuites", &[("name", "fabricgate burn-in")]);
     for (name, cases) in &suites {
         let (tests, failures) = (cases.len().to_string(), count(cases, &bad));
-        let errors = count(cases, &open);
+        let (errors, skipped) = (count(cases, &open), count(cases, &|case| case.is_aside));
         let totals = [
             ("name", name.as_str()),
             ("tests", &tests),
             ("failures", &failures),
             ("errors", &errors),
-            ("skipped", "0"),
+            ("skipped", &skipped),
         ];
         xml.open("testsuite", &totals);
         for case in cases {
@@ -498,10 +502,15 @@ pub fn junit(acceptance: &Acceptance) -> String {
             let problem = [("type", case.outcome.as_str()), ("message", case.message.as_str())];
             match case.outcome {
                 Outcome::Pass => xml.empty("testcase", &head),
-                outcome => {
-                    let element = if bad(outcome) { "failure" } else { "error" };
+                _ => {
                     xml.open("testcase", &head);
-                    xml.text(element, &problem, &case.message);
+                    match case.is_aside {
+                        true => xml.empty("skipped", &problem[1..]),
+                        false => {
+                            let element = if bad(case) { "failure" } else { "error" };
+                            xml.text(element, &problem, &case.message);
+                        }
+                    }
                     xml.close();
                 }
             }
@@ -520,6 +529,37 @@ fn taken_part(acceptance: &Acceptance, node: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_round_that_was_set_aside_did_not_show_is_neither_a_pass_nor_an_error() {
+        let round = |number: u32, aside: bool, outcome: &str| {
+            serde_json::json!({
+                "round": number, "run": "r", "seed": 1, "began": "b", "ended": "e",
+                "outcome": outcome, "set_aside": aside,
+                "nodes": [{"node": "n1", "outcome": outcome, "reason": "its partner was lost"}],
+            })
+        };
+        let acceptance: Acceptance = serde_json::from_value(serde_json::json!({
+            "format": "fabricgate.acceptance/1", "id": "b", "created": "c", "real": true,
+            "state": "complete", "source": "s", "version": "v", "accepted": "pass",
+            "asked": {"soak_minutes": 0.0, "drift": 0.01, "seed": 1},
+            "rounds": [round(1, true, "unknown"), round(2, false, "unknown")],
+            "nodes": [{
+                "node": "n1", "accepted": "pass", "reason": "r", "rounds": 1, "passed": 1,
+            }],
+        }))
+        .expect("a document");
+        let text = junit(&acceptance);
+        let totals = |number: u32, errors: u32, skipped: u32| {
+            format!(
+                "<testsuite name=\"round {number} (r)\" tests=\"1\" failures=\"0\" \
+                 errors=\"{errors}\" skipped=\"{skipped}\">"
+            )
+        };
+        assert!(text.contains(&totals(1, 0, 1)) && text.contains(&totals(2, 1, 0)), "{text}");
+        assert_eq!(text.matches("<skipped message=\"its partner was lost\"").count(), 1, "{text}");
+        assert!(headline(&acceptance).starts_with("1 node after 1 round:"), "one was held again");
+    }
 
     #[test]
     fn the_smallest_loss_is_told_only_where_it_is_known_of_every_accepted_node() {

@@ -219,7 +219,22 @@ pub fn in_junit(document: &str, repairs: &Repairs) -> String {
         case(&plain(without.node.as_str()), &text);
     }
     let suite = xml.finish();
-    format!("{}{suite}{}", &document[..at], &document[at..])
+    let more = repairs.nodes.len() + repairs.without.len();
+    format!("{}{suite}{}", with_more(&document[..at], more), &document[at..])
+}
+
+/// The same document, with so many cases more in the count of all.
+fn with_more(document: &str, more: usize) -> String {
+    const COUNT: &str = " tests=\"";
+    let counted = || {
+        let root = document.find("<testsuites")?;
+        let end = root + document[root..].find('>')?;
+        let from = root + document[root..end].find(COUNT)? + COUNT.len();
+        let to = from + document[from..end].find('"')?;
+        let count: usize = document[from..to].parse().ok()?;
+        Some(format!("{}{}{}", &document[..from], count + more, &document[to..]))
+    };
+    counted().unwrap_or_else(|| document.to_owned())
 }
 
 #[cfg(test)]

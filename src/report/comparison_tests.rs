@@ -69,7 +69,11 @@ fn a_pipeline_reads_what_a_repair_changed_and_fails_by_none_of_it() {
         }],
         without: vec![Without { node: "n2".into(), why: "no run".to_owned() }],
     };
-    let document = "<?xml version=\"1.0\"?>\n<testsuites>\n</testsuites>\n";
+    let bare = "<?xml version=\"1.0\"?>\n<testsuites>\n</testsuites>\n";
+    assert!(in_junit(bare, &repairs).contains("<testsuites>\n"));
+    let document = bare.replace("<testsuites>", "<testsuites name=\"f\" tests=\"5\" errors=\"0\">");
+    let document = document.as_str();
+    assert!(in_junit(document, &repairs).contains("<testsuites name=\"f\" tests=\"7\" errors"));
     let text = in_junit(document, &repairs);
     assert!(text.contains("<testsuite name=\"repair\" tests=\"2\" failures=\"0\""), "{text}");
     assert!(text.contains("fine &lt;now&gt;") && text.ends_with("</testsuites>\n"), "{text}");

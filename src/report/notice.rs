@@ -24,6 +24,7 @@ use super::trend;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionResult;
+use crate::model::cell::Cell;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::moment::rfc3339;
@@ -146,9 +147,15 @@ pub struct Occasion {
     pub items: Vec<Item>,
     /// Keys of what is known to be well now.
     pub well: BTreeSet<String>,
-    /// Domains that were measured whole: what was told of their parts and is not
-    /// among the items is over.
+    /// Nodes that were judged and came out known: what was told of a part at one of
+    /// them and is not among the items is over.
+    pub judged: BTreeSet<NodeName>,
+    /// Domains of which every known node is among them: what was told of a domain, or
+    /// a plane of it, and is not among the items is over.
     pub covered: BTreeSet<DomainName>,
+    /// That is true of all domains, and of the network between them: what was told of
+    /// no single node or domain and is not among the items is over.
+    pub is_everywhere: bool,
     /// How keys begin of which all that stand are among the items: what was told of
     /// such a one and is not among them is over.
     pub whole: BTreeSet<String>,
@@ -183,8 +190,7 @@ pub fn of_run(run: &Run, acted: Option<&ActionPlan>, folder: &str, is_partial: b
         occasion.items.push(part(it));
     }
     if !is_partial {
-        let domains = run.verdicts.nodes.iter().filter_map(|it| it.domain.clone());
-        occasion.covered.extend(domains);
+        looked_at(run, &mut occasion);
     }
     if let Some(plan) = run.actions.as_ref() {
         occasion.items.extend(plan.frozen.as_ref().map(|why| frozen(why)));
@@ -194,6 +200,41 @@ pub fn of_run(run: &Run, acted: Option<&ActionPlan>, folder: &str, is_partial: b
     }
     occasion.items.extend(acted.into_iter().flat_map(|plan| done(plan, &run.info.id)));
     occasion
+}
+
+/// How far a run looked. What could not be judged was not looked at: it ends nothing.
+fn looked_at(run: &Run, occasion: &mut Occasion) {
+    let (known, unknown): (Vec<&NodeVerdict>, Vec<&NodeVerdict>) =
+        run.verdicts.nodes.iter().partition(|it| it.outcome != Outcome::Unknown);
+    occasion.judged.extend(known.iter().map(|it| it.node.clone()));
+    occasion.covered.extend(known.iter().filter_map(|it| it.domain.clone()));
+    for domain in unknown.iter().filter_map(|it| it.domain.as_ref()) {
+        occasion.covered.remove(domain);
+    }
+    let is_between = |cell: &Cell| {
+        let is_port = cell.rail.is_some() || (cell.src_gpu.is_none() && cell.dst_gpu.is_none());
+        cell.value.is_some() && cell.src_node != cell.dst_node && is_port
+    };
+    occasion.is_everywhere =
+        !known.is_empty() && unknown.is_empty() && run.cells.iter().any(is_between);
+}
+
+impl Occasion {
+    /// Takes back what a run cannot end because it left out nodes that are known from
+    /// others: a domain of which some were measured was not measured whole.
+    pub fn limit(&mut self, run: &Run, state: &State) {
+        let here: BTreeSet<&NodeName> = run.verdicts.nodes.iter().map(|it| &it.node).collect();
+        let elsewhere = state.nodes.iter().filter(|(node, it)| {
+            // One that has no more than a certificate may be long gone.
+            it.measured.is_some() && !here.contains(node)
+        });
+        for (_, it) in elsewhere {
+            self.is_everywhere = false;
+            if let Some(domain) = &it.domain {
+                self.covered.remove(domain);
+            }
+        }
+    }
 }
 
 fn is_bad(finding: &Finding) -> bool {

@@ -47,9 +47,11 @@ pub(super) fn overview(
     let unknown = absent.iter().map(|n| End { node: Some(n.clone()), gpu: None });
     let ends: BTreeMap<End, usize> = known.chain(unknown).zip(0..).collect();
     let (rows, _) = ordered(ends, claimed);
+    // A domain can have all nodes of a fleet.
+    let grids: BTreeMap<&End, &Grid> = lines.iter().rev().map(|(end, grid)| (end, *grid)).collect();
     let mut spots = Vec::with_capacity(rows.len() * cols.len());
     for row in &rows {
-        let grid = lines.iter().find(|(end, _)| end == row).map(|(_, grid)| grid);
+        let grid = grids.get(row);
         spots.extend(cols.iter().map(|col| match grid {
             Some(grid) => of_gpu(grid, col.gpu),
             None => Some(Spot::MISSING),

@@ -75,13 +75,25 @@ pub struct Failure {
     pub what: String,
     /// The expression that failed.
     pub expression: String,
+    /// Where that stands: function, file and line.
+    pub place: &'static str,
     /// Where it happened, when the run has several ranks.
     pub rank: Option<(String, usize)>,
 }
 
+/// Where copies are waited for.
+const IN_COPY: &str = "virtual double MemcpyOperation::doMemcpy() : memcpy.cpp:341";
+
+/// Where CUDA is started.
+const IN_MAIN: &str = "int main(int, char**)() : nvbandwidth.cpp:186";
+
 /// One run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
+    /// Why no test was begun.
+    pub refused: Option<Failure>,
+    /// Hosts with more ranks than GPUs, which share them.
+    pub crowded: Vec<String>,
     /// The tests in order; a failure is the last.
     pub tests: Vec<(String, Outcome)>,
     /// GPUs in the order of rows and columns.
@@ -93,7 +105,7 @@ impl Run {
     pub fn failure(&self) -> Option<&Failure> {
         match self.tests.last() {
             Some((_, Outcome::Failed(failure))) => Some(failure),
-            _ => None,
+            _ => self.refused.as_ref(),
         }
     }
 }
@@ -140,19 +152,68 @@ impl Bench<'_> {
         hosts.fold(key, |key, host| key.named(&host.name))
     }
 
-    /// A reading of `truth` between two GPUs (or one and itself).
+    /// A reading of `truth` between two GPUs, or of one alone, which dips and drifts once.
     pub fn read(&self, truth: f64, key: Key, ends: [GpuIndex; 2]) -> f64 {
         let key = key.with(ends[0] as u64).with(ends[1] as u64);
-        let mut value = truth * self.scenario.noise.factor(key);
-        for (number, end) in ends.iter().enumerate() {
-            if let Some((rate, depth)) = self.fabric.gpus[*end].dips {
-                let dips = Noise { sigma: 0.0, dip_rate: rate, dip_depth: depth };
-                value *= dips.factor(key.with(number as u64 + 1_000_000));
-            }
-            // It has settled after some readings.
-            value *= 1.0 - self.fabric.gpus[*end].drift * f64::from(self.reading.min(6));
-        }
-        value
+        let value = truth * self.scenario.noise.factor(key);
+        let others = if ends[0] == ends[1] { 1 } else { 2 };
+        let ends = ends.iter().take(others).enumerate();
+        ends.fold(value, |value, (number, end)| value * self.left(*end, key, number))
+    }
+
+    /// A reading of what all these GPUs do as one: the slowest of them decides.
+    pub fn read_together(&self, truth: f64, key: Key, gpus: &[GpuIndex]) -> f64 {
+        let first = gpus.first().map_or(0, |gpu| *gpu as u64);
+        let key = key.with(first).with(first);
+        let left = gpus.iter().enumerate().map(|(number, gpu)| self.left(*gpu, key, number));
+        truth * self.scenario.noise.factor(key) * left.fold(1.0, f64::min)
+    }
+
+    /// What dips and drift leave of a GPU's rate in this reading.
+    fn left(&self, gpu: GpuIndex, key: Key, number: usize) -> f64 {
+        let gpu = &self.fabric.gpus[gpu];
+        let dipped = gpu.dips.map_or(1.0, |(rate, depth)| {
+            let dips = Noise { sigma: 0.0, dip_rate: rate, dip_depth: depth };
+            dips.factor(key.with(number as u64 + 1_000_000))
+        });
+        // It has settled after some readings.
+        dipped * (1.0 - gpu.drift * f64::from(self.reading.min(6)))
+    }
+
+    /// The first host that has no GPU for its ranks, and its first rank.
+    pub fn without_gpu(&self) -> Option<(&str, usize)> {
+        let hosts = self.job.map(|job| &job.hosts).filter(|hosts| !hosts.is_empty());
+        let Some(hosts) = hosts else {
+            let claim = self.fabric.claims.iter().find(|claim| claim.name == self.scope);
+            let node = claim.and_then(|claim| claim.nodes.first()).map_or(self.scope, |node| node);
+            return self.gpus().is_empty().then_some((node, 0));
+        };
+        let mut rank = 0;
+        hosts.iter().find_map(|host| {
+            let first = rank;
+            rank += host.ranks;
+            let none = self.fabric.gpus_of([&host.name]).is_empty();
+            none.then_some((host.name.as_str(), first))
+        })
+    }
+
+    /// What starting CUDA ends with where a driver finds no GPU.
+    pub(super) fn no_device(&self) -> Option<Failure> {
+        let (host, rank) = self.without_gpu()?;
+        let name = "CUDA_ERROR_NO_DEVICE";
+        Some(Failure {
+            what: format!("[{name}] {}", meaning(name)),
+            expression: "cuInit(0)".to_owned(),
+            place: IN_MAIN,
+            rank: self.across.then(|| (host.to_owned(), rank)),
+        })
+    }
+
+    /// Hosts of the run that have fewer GPUs than ranks.
+    fn crowded(&self) -> Vec<String> {
+        let hosts = self.job.into_iter().flat_map(|job| &job.hosts);
+        let few = hosts.filter(|host| self.fabric.gpus_of([&host.name]).len() < host.ranks);
+        few.map(|host| host.name.clone()).collect()
     }
 
     /// Runs nvbandwidth.
@@ -166,7 +227,11 @@ impl Bench<'_> {
                 .map(|name| (name.clone(), known.iter().find(|c| c.name == *name).copied()))
                 .collect(),
         };
-        let mut run = Run { tests: Vec::new(), gpus };
+        let refused = self.no_device();
+        let mut run = Run { refused, crowded: self.crowded(), tests: Vec::new(), gpus };
+        if run.refused.is_some() {
+            return run;
+        }
         for (name, case) in wanted {
             let outcome = match case {
                 None => Outcome::NotFound,
@@ -220,6 +285,7 @@ impl Bench<'_> {
                 return Some(Failure {
                     what: format!("[{error}] {}", meaning(error)),
                     expression: "cuStreamSynchronize(stream)".to_owned(),
+                    place: IN_COPY,
                     rank: place(*gpu),
                 });
             }
@@ -233,6 +299,7 @@ impl Bench<'_> {
                 return Some(Failure {
                     what: format!("[{name}] {}", meaning(name)),
                     expression: "cuMemImportFromShareableHandle(&handle, fabric, type)".to_owned(),
+                    place: IN_COPY,
                     rank: place(*gpu),
                 });
             }
@@ -241,6 +308,7 @@ impl Bench<'_> {
         (!case.is_latency()).then(|| Failure {
             what: "ASSERT".to_owned(),
             expression: "h_errorFlag == 0".to_owned(),
+            place: IN_COPY,
             rank: place(*corrupt),
         })
     }
@@ -340,7 +408,7 @@ impl Bench<'_> {
             Kind::BroadcastAll => {
                 let slowest = gpus.iter().map(|gpu| self.star(*gpu, gpus, true, case.engine));
                 let truth = slowest.fold(f64::INFINITY, f64::min);
-                vec![table("", 1, vec![self.read(truth, key, [gpus[0], gpus[0]])])]
+                vec![table("", 1, vec![self.read_together(truth, key, gpus)])]
             }
             Kind::Bisect => self.bisect(case, key, gpus, &|cells| table("", 1, cells)),
         };
@@ -465,6 +533,7 @@ pub fn meaning(error: &str) -> &'static str {
         "CUDA_ERROR_NOT_PERMITTED" => "operation not permitted",
         "CUDA_ERROR_SYSTEM_NOT_READY" => "system not yet initialized",
         "CUDA_ERROR_OUT_OF_MEMORY" => "out of memory",
+        "CUDA_ERROR_NO_DEVICE" => "no CUDA-capable device is detected",
         "CUDA_ERROR_NVLINK_UNCORRECTABLE" => {
             "uncorrectable NVLink error detected during the execution"
         }

@@ -4,7 +4,11 @@
 //! slows all. Its time is a start-up that grows with the ranks plus bytes over
 //! the bandwidth, which gives the curve that saturates.
 
+use std::collections::BTreeMap;
+
 use super::bench::Bench;
+use super::bench::meaning;
+use super::fabric::Fabric;
 use super::fabric::GpuIndex;
 use super::fabric::Node;
 use super::fabric::Route;
@@ -64,9 +68,20 @@ impl Collective {
         }
     }
 
-    /// Elements are counted per rank.
-    fn splits(self) -> bool {
-        matches!(self, Self::AllGather | Self::ReduceScatter | Self::AllToAll)
+    /// The elements that one call is about, and the bytes of the whole operation, for a message
+    /// of at most this many: whole elements, and where every rank has a part, parts of whole 16
+    /// bytes (nccl-tests, `GetCollByteCount`). Small messages come to nothing there.
+    pub fn counted(self, bytes: u64, ranks: usize) -> (u64, u64) {
+        let (elements, ranks) = (bytes / 4, ranks.max(1) as u64);
+        match self {
+            Self::AllGather | Self::ReduceScatter | Self::AllToAll => {
+                let part = elements / ranks / 4 * 4;
+                (part, part * ranks * 4)
+            }
+            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => {
+                (elements, elements * 4)
+            }
+        }
     }
 
     /// The tool cannot check its in-place run.
@@ -104,9 +119,9 @@ pub struct Half {
 /// One row: a message size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// Bytes.
+    /// Bytes of the whole operation.
     pub bytes: u64,
-    /// Elements of four bytes.
+    /// Elements of four bytes that a call is about: of one rank's part, where each has one.
     pub count: u64,
     /// Out of place and in place.
     pub halves: [Half; 2],
@@ -121,6 +136,8 @@ pub struct CollectiveRun {
     pub collective: Collective,
     /// Its ranks.
     pub gpus: Vec<GpuIndex>,
+    /// How many of them one process has (`-g`).
+    pub each: usize,
     /// Smallest and largest size.
     pub bytes: [u64; 2],
     /// One row per size.
@@ -143,6 +160,19 @@ impl CollectiveRun {
         if count == 0.0 { 0.0 } else { sum / count }
     }
 
+    /// The process of every rank, and its place in it. Ranks of a process follow each other.
+    pub fn processes(&self, fabric: &Fabric) -> Vec<(usize, usize)> {
+        let mut on_node = BTreeMap::new();
+        let each = self.each.max(1);
+        let number = |gpu: &GpuIndex| {
+            let next: &mut usize = on_node.entry(fabric.gpus[*gpu].node).or_default();
+            *next += 1;
+            // Process ids of simulated nodes begin here, and others come between.
+            (21_000 + (*next - 1) / each * 3, (*next - 1) % each)
+        };
+        self.gpus.iter().map(number).collect()
+    }
+
     fn halves(&self) -> impl Iterator<Item = &Half> {
         self.rows.iter().flat_map(|row| &row.halves)
     }
@@ -157,7 +187,10 @@ impl Bench<'_> {
         gpus: Vec<GpuIndex>,
     ) -> Option<CollectiveRun> {
         let collective = Collective::of(program)?;
-        let failure = self.collective_failure(&gpus);
+        let failure = match gpus.is_empty() {
+            true => Some(self.without_device()),
+            false => self.collective_failure(&gpus),
+        };
         let bus = match gpus.is_empty() {
             true => 0.0,
             false => self.bus_bandwidth(collective, &gpus),
@@ -173,7 +206,14 @@ impl Bench<'_> {
         }
         let version = self.scenario.tools.nccl_tests;
         let program = program.to_owned();
-        Some(CollectiveRun { program, collective, gpus, bytes, rows, version, failure })
+        Some(CollectiveRun { program, collective, gpus, each: 1, bytes, rows, version, failure })
+    }
+
+    /// What counting the GPUs ends with where a driver finds none, and the host.
+    fn without_device(&self) -> (String, String) {
+        let host = self.without_gpu().map_or(self.scope, |(host, _)| host);
+        let what = meaning("CUDA_ERROR_NO_DEVICE");
+        (host.to_owned(), format!("Test CUDA failure common.cu:1013 '{what}'"))
     }
 
     pub(super) fn row(
@@ -184,12 +224,8 @@ impl Bench<'_> {
         bytes: u64,
         bus: f64,
     ) -> Row {
-        let (ranks, size) = (gpus.len() as f64, bytes as f64);
-        let elements = bytes / 4;
-        let count = match collective.splits() {
-            true => elements / gpus.len() as u64,
-            false => elements,
-        };
+        let (count, whole) = collective.counted(bytes, gpus.len());
+        let (ranks, size) = (gpus.len() as f64, whole as f64);
         let factor = collective.factor(ranks);
         let wrong = gpus.iter().any(|gpu| self.fabric.gpus[*gpu].corrupt);
         let halves = [0_u64, 1].map(|place| {
@@ -203,13 +239,13 @@ impl Bench<'_> {
                 true => 0.0,
                 false => (size + filling) * factor / (bus * 1e3),
             };
-            let time = (start + transfer) / self.read(1.0, key, [gpus[0], gpus[0]]);
+            let time = (start + transfer) / self.read_together(1.0, key, gpus);
             let algbw = size / time / 1e3;
             let checked = place == 0 || !collective.unchecked_in_place();
-            let amount = if wrong { count / 1000 + 1 } else { 0 };
+            let amount = if wrong && 0 < count { count / 1000 + 1 } else { 0 };
             Half { time, algbw, busbw: algbw * factor, wrong: checked.then_some(amount) }
         });
-        Row { bytes, count, halves }
+        Row { bytes: whole, count, halves }
     }
 
     /// What large messages reach.
@@ -293,7 +329,7 @@ impl Bench<'_> {
             if let Fault::ToolError { node, testcase: None, error } = fault
                 && self.is_here(node, gpus)
             {
-                let what = super::bench::meaning(error);
+                let what = meaning(error);
                 return Some((node.clone(), format!("Test CUDA failure common.cu:303 '{what}'")));
             }
         }

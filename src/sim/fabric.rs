@@ -142,12 +142,12 @@ impl Fabric {
         }
         fabric.network = Network::build(scenario, &fabric.nodes)?;
         for (number, fault) in scenario.faults.iter().enumerate() {
-            fabric.apply(fault, &real).map_err(|why| format!("fault {}: {why}", number + 1))?;
+            fabric.apply(fault, &real).map_err(|why| scenario.wrong_fault(number, &why))?;
         }
         // What comes with time is looked at now: a burn-in of hours does not end by a typo.
         for (number, later) in scenario.later.iter().enumerate() {
             let applied = fabric.clone().apply(&later.fault, &real);
-            applied.map_err(|why| format!("later {}: {why}", number + 1))?;
+            applied.map_err(|why| scenario.wrong_later(number, &why))?;
         }
         for node in 0..fabric.nodes.len() {
             let gpus = &fabric.gpus;
@@ -199,9 +199,15 @@ impl Fabric {
         let wrong = || format!("no GPU `{name}`: expected node:slot, such as node0001:2");
         let (node, slot) = name.rsplit_once(':').ok_or_else(wrong)?;
         let node = self.node(node)?;
-        let slot: u32 = slot.parse().map_err(|_| wrong())?;
+        let wanted: u32 = slot.parse().map_err(|_| wrong())?;
         let own = &self.nodes[node].gpus;
-        own.iter().copied().find(|gpu| self.gpus[*gpu].slot == slot).ok_or_else(wrong)
+        own.iter().copied().find(|gpu| self.gpus[*gpu].slot == wanted).ok_or_else(|| {
+            let slots: Vec<String> =
+                own.iter().map(|gpu| self.gpus[*gpu].slot.to_string()).collect();
+            let at = if slots.is_empty() { "" } else { ", in slots " };
+            let (node, count, slots) = (&self.nodes[node].name, own.len(), slots.join(", "));
+            format!("no GPU `{name}`: {node} has {count}{at}{slots}")
+        })
     }
 
     /// GPUs of the nodes of a claim, or of one node: the ranks of a run.

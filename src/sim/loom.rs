@@ -84,7 +84,8 @@ impl Bench<'_> {
         let stranger = gpus.iter().position(|gpu| Some(domain(gpu)) != first);
         let across = cases::list(Nvbandwidth::V0_8, true);
         let copies = across.iter().find(|case| case.is_multinode());
-        let failure = copies.and_then(|case| self.failure(case, &gpus));
+        let failed = || copies.and_then(|case| self.failure(case, &gpus));
+        let failure = self.no_device().or_else(failed);
         let mut run = LoomRun {
             racks: racks.iter().map(|rack| rack_name(*rack)).collect(),
             gpus,

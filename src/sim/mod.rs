@@ -15,6 +15,7 @@ pub mod cases;
 pub mod collective;
 pub mod fabric;
 pub mod fault;
+pub mod lines;
 pub mod loom;
 pub mod mpi;
 pub mod network;
@@ -34,5 +35,7 @@ pub mod unwell;
 pub use unwell::is_unreachable;
 pub use unwell::refuse_worker;
 
+#[cfg(test)]
+mod printed_tests;
 #[cfg(test)]
 mod tests;

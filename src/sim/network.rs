@@ -112,12 +112,14 @@ pub fn rail_of(word: &str) -> Option<usize> {
 impl Network {
     /// The network of a scenario without its faults.
     pub fn build(scenario: &Scenario, nodes: &[Node]) -> Result<Self, String> {
+        let lines = &scenario.lines;
+        let wrong = |why: &str| Err(lines.say("", why));
         let settings = scenario.network.clone().unwrap_or_default();
         if settings.rails.is_some_and(|rails| !(1..=64).contains(&rails)) {
-            return Err("network.rails: expected 1 to 64".to_owned());
+            return wrong("network.rails: expected 1 to 64");
         }
         if settings.rate.is_some_and(|rate| !(0.0 < rate && rate <= 10_000.0)) {
-            return Err("network.rate: expected GB/s, above 0".to_owned());
+            return wrong("network.rate: expected GB/s, above 0");
         }
         let nics = |hardware: &Hardware| Nics {
             rate: settings.rate.unwrap_or(hardware.rail_rate),
@@ -133,18 +135,21 @@ impl Network {
         };
         let index: BTreeMap<&str, usize> =
             nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
-        for leaf in &scenario.leaves {
-            let at = format!("[[leaf]] `{}`", leaf.name);
-            let names = hostlist::expand(&leaf.nodes).map_err(|why| format!("{at}: {why}"))?;
+        for (number, leaf) in scenario.leaves.iter().enumerate() {
+            let wrong = |why: String| {
+                let name = format!("[[leaf]] `{}`", leaf.name);
+                lines.say_named(&format!("leaf/{number}"), &name, &why)
+            };
+            let names = hostlist::expand(&leaf.nodes).map_err(|why| wrong(why.to_string()))?;
             network
                 .add_leaf(&index, &leaf.name, names, leaf.uplinks.or(settings.uplinks))
-                .map_err(|why| format!("{at}: {why}"))?;
+                .map_err(wrong)?;
         }
         match settings.leaf_nodes {
             None => {}
-            Some(0) => return Err("network.leaf_nodes = 0: expected at least 1".to_owned()),
+            Some(0) => return wrong("network.leaf_nodes = 0: expected at least 1"),
             Some(_) if !scenario.leaves.is_empty() => {
-                return Err("network.leaf_nodes and [[leaf]]: expected one of them".to_owned());
+                return wrong("network.leaf_nodes and [[leaf]]: expected one of them");
             }
             Some(size) => {
                 for (number, part) in nodes.chunks(size).enumerate() {
@@ -392,9 +397,9 @@ mod tests {
             built.expect_err(more)
         };
         let rail = "[[fault]]\nkind=\"rail-rate\"\nnode=\"n1\"\nrail=8\nshare=0.5\n";
-        assert_eq!(refused(rail), "fault 1: rail 8 of 8, counted from 0");
+        assert!(refused(rail).ends_with(": fault 1: rail 8 of 8, counted from 0"));
         let leaf = "[[fault]]\nkind=\"leaf-uplink\"\nleaf=\"x\"\nshare=0.5\n";
-        assert_eq!(refused(leaf), "fault 1: no leaf `x`");
+        assert!(refused(leaf).ends_with(": fault 1: no leaf `x`"));
         let twice = "[network]\nleaf_nodes=1\n[[leaf]]\nname=\"a\"\nnodes=\"n1\"\n";
         assert!(refused(twice).contains("expected one of them"));
         assert!(refused("[[leaf]]\nname=\"a\"\nnodes=\"n9\"\n").contains("no node `n9`"));

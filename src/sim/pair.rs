@@ -152,6 +152,14 @@ pub fn perftest(bench: &Bench<'_>, args: &[String], reads: bool) -> Reply {
         pairs: options.get(&["q", "qp"]).and_then(|pairs| pairs.parse().ok()).unwrap_or(1),
         both: has("b") || has("bidirectional"),
         sizes: if has("a") || has("all") { [1, 23] } else { [one, one] },
+        iterations: options
+            .get(&["n", "iters"])
+            .and_then(|count| count.parse().ok())
+            .unwrap_or(perftest::ITERATIONS),
+        seconds: options
+            .get(&["D", "duration"])
+            .and_then(|seconds| seconds.parse().ok())
+            .filter(|seconds| 0 < *seconds),
     };
     let Some(peer) = options.free.first() else {
         // The side that serves prints no rates of a one-sided write.
@@ -276,6 +284,29 @@ mod tests {
         assert!((read / (48.6 * 4.0) - 1.0).abs() < 0.01, "{read}");
         let both = rate("n2", "ib_write_bw --ib-dev=mlx5_5 -b --report_gbits n1");
         assert!((both / (48.6 * 8.0 * 1.5) - 1.0).abs() < 0.01, "{both}");
+    }
+
+    #[test]
+    fn a_run_of_some_time_has_no_peak_and_counts_what_it_sent() {
+        let row = |line: &str| -> Vec<f64> {
+            let Reply::Calls { answer, .. } = call("n1", line) else { panic!("no client") };
+            let row = answer.stdout.lines().find(|line| line.starts_with(" 65536")).expect("a row");
+            row.split_whitespace().map(|word| word.parse().expect("a number")).collect()
+        };
+        let timed = row("ib_write_bw -d mlx5_0 -D 2 --report_gbits n2");
+        assert_eq!(timed[2], 0.0, "{timed:?}");
+        // Gb/s for two seconds, in messages of 64 KiB.
+        let sent = timed[3] / 8.0 * 1e9 * 2.0 / 65536.0;
+        assert!((timed[1] / sent - 1.0).abs() < 1e-4, "{timed:?} {sent}");
+        // Of ten seconds the first two and the last two are left out.
+        let long = row("ib_write_bw -d mlx5_0 -D 10 --report_gbits n2");
+        assert!((long[1] / timed[1] - 3.0).abs() < 1e-3, "{long:?}");
+        // Both ways at once, each side counts what it sent itself.
+        let both = row("ib_write_bw -d mlx5_0 -b --duration=2 --report_gbits n2");
+        assert!((both[3] / timed[3] - 2.0).abs() < 0.01 && (both[1] / sent - 1.0).abs() < 0.01);
+        let counted = row("ib_write_bw -d mlx5_0 --report_gbits n2");
+        assert!(counted[1] == 5000.0 && counted[3] < counted[2], "{counted:?}");
+        assert_eq!(row("ib_write_bw -d mlx5_0 -n 1000 --report_gbits n2")[1], 1000.0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! and which tools record it.
 //!
 //! Reading checks everything that can be checked without physics, so that a
-//! typo ends in one clear sentence and not in a strange recording.
+//! typo ends in one clear sentence with its line and not in a strange recording.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +13,7 @@ use super::collective::Collective;
 use super::fault::Age;
 use super::fault::Fault;
 use super::fault::Later;
+use super::lines::Lines;
 use super::network;
 use super::network::Settings;
 use super::noise::Noise;
@@ -60,6 +61,9 @@ pub struct Scenario {
     /// What is wrong from some time on.
     #[serde(default)]
     pub later: Vec<Later>,
+    /// Where all this stands.
+    #[serde(skip)]
+    pub lines: Lines,
 }
 
 /// One domain, real or claimed.
@@ -85,6 +89,8 @@ pub struct Domain {
 pub struct Group {
     /// Its name.
     pub name: String,
+    /// The section of the file that says so, from 0.
+    pub section: usize,
     /// Its nodes.
     pub nodes: Vec<String>,
     /// Its nodes as the scenario writes them.
@@ -109,7 +115,8 @@ pub enum ScenarioError {
 impl Scenario {
     /// Reads a scenario and checks it.
     pub fn read(text: &str) -> Result<Self, ScenarioError> {
-        let scenario: Self = toml::from_str(text)?;
+        let mut scenario: Self = toml::from_str(text)?;
+        scenario.lines = Lines::of(text);
         scenario.check().map_err(ScenarioError::Sense)?;
         Ok(scenario)
     }
@@ -117,21 +124,26 @@ impl Scenario {
     /// The scenario at an age: what has come by then is wrong as well.
     #[must_use]
     pub fn at(mut self, age: Age) -> Self {
-        let come = self.later.iter().filter(|later| later.shows(age));
-        self.faults.extend(come.map(|later| later.fault.clone()));
+        for (number, later) in self.later.iter().enumerate() {
+            if later.shows(age) {
+                let now = format!("fault/{}", self.faults.len());
+                self.lines.also(&format!("later/{number}/fault"), now);
+                self.faults.push(later.fault.clone());
+            }
+        }
         self
     }
 
     /// The domains as they really are.
     pub fn real(&self) -> Result<Vec<Group>, String> {
-        unfold("domain", &self.domains)
+        unfold("domain", &self.domains, &self.lines)
     }
 
     /// The domains as claimed.
     pub fn claimed(&self) -> Result<Vec<Group>, String> {
         match self.claims.is_empty() {
             true => self.real(),
-            false => unfold("claim", &self.claims),
+            false => unfold("claim", &self.claims, &self.lines),
         }
     }
 
@@ -140,12 +152,34 @@ impl Scenario {
         let known: BTreeSet<&String> = real.iter().flat_map(|group| &group.nodes).collect();
         for group in self.claimed()? {
             if let Some(node) = group.nodes.iter().find(|node| !known.contains(node)) {
-                return Err(format!(
-                    "claim `{}` names {node}, which no [[domain]] has",
-                    group.name
-                ));
+                let why = format!("claim `{}` names {node}, which no [[domain]] has", group.name);
+                return Err(self.lines.say(&format!("claim/{}", group.section), &why));
             }
         }
+        self.check_tools().map_err(|why| self.lines.say("", &why))?;
+        for (number, fault) in self.faults.iter().enumerate() {
+            self.check_fault(fault).map_err(|why| self.wrong_fault(number, &why))?;
+        }
+        for (number, later) in self.later.iter().enumerate() {
+            self.check_fault(&later.fault).map_err(|why| self.wrong_later(number, &why))?;
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a fault.
+    pub(super) fn wrong_fault(&self, number: usize, why: &str) -> String {
+        let name = format!("fault {}", number + 1);
+        self.lines.say_named(&format!("fault/{number}"), &name, why)
+    }
+
+    /// What is wrong with a fault that comes with time.
+    pub(super) fn wrong_later(&self, number: usize, why: &str) -> String {
+        let name = format!("later {}", number + 1);
+        self.lines.say_named(&format!("later/{number}/fault"), &name, why)
+    }
+
+    /// What is said of tools, readings and noise.
+    fn check_tools(&self) -> Result<(), String> {
         if !(1..=1000).contains(&self.readings) {
             return Err(format!("readings = {}: expected 1 to 1000", self.readings));
         }
@@ -163,18 +197,14 @@ impl Scenario {
         for tool in &self.tools.missing {
             check_installed(tool).map_err(|why| format!("tools.missing: {why}"))?;
         }
-        for (number, fault) in self.faults.iter().enumerate() {
-            self.check_fault(fault).map_err(|why| format!("fault {}: {why}", number + 1))?;
-        }
-        for (number, later) in self.later.iter().enumerate() {
-            self.check_fault(&later.fault).map_err(|why| format!("later {}: {why}", number + 1))?;
-        }
         let noise = &self.noise;
-        if !(0.0..0.5).contains(&noise.sigma) || !(0.0..=1.0).contains(&noise.dip_rate) {
-            return Err("noise: expected sigma below 0.5 and dip_rate from 0 to 1".to_owned());
+        if !(0.0..0.5).contains(&noise.sigma) {
+            return Err(format!("noise.sigma = {}: expected 0 to below 0.5", noise.sigma));
         }
-        check_depth(noise.dip_depth).map_err(|why| format!("noise: dip_{why}"))?;
-        Ok(())
+        if !(0.0..=1.0).contains(&noise.dip_rate) {
+            return Err(format!("noise.dip_rate = {}: expected 0 to 1", noise.dip_rate));
+        }
+        check_depth(noise.dip_depth).map_err(|why| format!("noise.dip_{why}"))
     }
 }
 
@@ -278,25 +308,31 @@ fn check_installed(tool: &str) -> Result<(), String> {
     }
 }
 
-fn unfold(section: &str, domains: &[Domain]) -> Result<Vec<Group>, String> {
+fn unfold(section: &str, domains: &[Domain], lines: &Lines) -> Result<Vec<Group>, String> {
     let mut groups = Vec::new();
     let mut seen = BTreeSet::new();
-    for domain in domains {
+    for (number, domain) in domains.iter().enumerate() {
         let at = format!("[[{section}]] `{}`", domain.name);
+        let wrong = |key: &str, why: &str| {
+            lines.say_of(&format!("{section}/{number}"), key, &format!("{at}: {why}"))
+        };
         let hardware = platform::hardware(&domain.platform).ok_or_else(|| {
             let known = platform::names().join(", ");
-            format!("{at}: no platform `{}`; known are {known}", domain.platform)
+            wrong("platform", &format!("no platform `{}`; known are {known}", domain.platform))
         })?;
-        let nodes = hostlist::expand(&domain.nodes).map_err(|why| format!("{at}: {why}"))?;
+        let nodes =
+            hostlist::expand(&domain.nodes).map_err(|why| wrong("nodes", &why.to_string()))?;
         if let Some(node) = nodes.iter().find(|node| !seen.insert((*node).clone())) {
-            return Err(format!("{at}: {node} is in two places"));
+            return Err(wrong("nodes", &format!("{node} is in two places")));
         }
         let gpus = domain.gpus_per_node.unwrap_or(hardware.gpus);
         if gpus == 0 || hardware.gpus < gpus {
-            return Err(format!("{at}: {gpus} GPUs per node, expected 1 to {}", hardware.gpus));
+            let why = format!("{gpus} GPUs per node, expected 1 to {}", hardware.gpus);
+            return Err(wrong("gpus_per_node", &why));
         }
         let group = |name: &str, nodes, folded: &str| Group {
             name: name.to_owned(),
+            section: number,
             nodes,
             folded: folded.to_owned(),
             hardware,
@@ -305,14 +341,18 @@ fn unfold(section: &str, domains: &[Domain]) -> Result<Vec<Group>, String> {
         if domain.per_node {
             groups.extend(nodes.iter().map(|node| group(node, vec![node.clone()], node)));
         } else if domain.name.is_empty() {
-            return Err(format!("[[{section}]] {}: a name or per_node = true", domain.nodes));
+            let why = format!("[[{section}]] {}: a name or per_node = true", domain.nodes);
+            return Err(lines.say(&format!("{section}/{number}"), &why));
         } else {
             groups.push(group(&domain.name, nodes, &domain.nodes));
         }
     }
     let mut taken = BTreeSet::new();
     for group in &groups {
-        let wrong = |why: &str| Err(format!("[[{section}]] `{}`: {why}", group.name));
+        let wrong = |why: &str| {
+            let told = format!("[[{section}]] `{}`: {why}", group.name);
+            Err(lines.say_of(&format!("{section}/{}", group.section), "name", &told))
+        };
         if !taken.insert(&group.name) {
             return wrong("the name is taken");
         }
@@ -329,7 +369,7 @@ fn unfold(section: &str, domains: &[Domain]) -> Result<Vec<Group>, String> {
         }
     }
     if groups.is_empty() {
-        return Err(format!("no [[{section}]]"));
+        return Err(lines.say(section, &format!("no [[{section}]]")));
     }
     Ok(groups)
 }
@@ -345,6 +385,7 @@ fn once() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::fabric::Fabric;
 
     const RACK: &str =
         "title = \"t\"\n[[domain]]\nname = \"r\"\nnodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n";
@@ -354,6 +395,44 @@ mod tests {
         let scenario = Scenario::read(RACK).expect("a good scenario");
         assert_eq!(scenario.claimed(), scenario.real());
         assert_eq!(scenario.real().expect("groups")[0].gpus, 4);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named_by_its_line() {
+        let says = |text: &str, told: &str| {
+            let scenario = Scenario::read(text).map_err(|error| error.to_string());
+            let error = scenario.and_then(|it| Fabric::build(&it).map(drop)).expect_err(text);
+            assert!(error.starts_with(told), "{error}");
+        };
+        let with = |more: &str| format!("{RACK}{more}");
+        says(
+            &RACK.replace("gb200-nvl72", "gb2000"),
+            "line 5: [[domain]] `r`: no platform `gb2000`",
+        );
+        says(&RACK.replace("n[1-2]", "n1,n1"), "line 4: [[domain]] `r`: n1 is in two places");
+        says(&with("gpus_per_node = 9\n"), "line 6: [[domain]] `r`: 9 GPUs per node");
+        says(&with("[[domain]]\nname=\"r\"\nnodes=\"m\"\nplatform=\"gh200\"\n"), "line 7: ");
+        says(&format!("readings = 0\n{RACK}"), "line 1: readings = 0: expected 1 to 1000");
+        says(&with("[noise]\ndip_rate = 2.0\nsigma = 0.01\n"), "line 7: noise.dip_rate = 2");
+        says(&with("[noise]\ndip_depth = [0.5, 0.1]\n"), "line 7: noise.dip_depth = [0.5, 0.1]");
+        says(&with("[tools]\nmissing = [\"x\"]\n"), "line 7: tools.missing: no tool `x`");
+        says(&with("[network]\nrails = 0\n"), "line 7: network.rails: expected 1 to 64");
+        says(&with("[[leaf]]\nname=\"l\"\nnodes=\"q\"\n"), "line 6: [[leaf]] `l`: no node `q`");
+        let claim = "[[claim]]\nname=\"c\"\nnodes=\"m\"\nplatform=\"gb200-nvl72\"\n";
+        says(&with(claim), "line 6: claim `c` names m, which no [[domain]] has");
+        let first = "[[fault]]\nkind=\"fabric-down\"\nnode=\"n1\"\n";
+        let second = "[[fault]]\nkind=\"gpu-parked\"\ngpu=\"n1:7\"\n";
+        let told = "line 9: fault 2: no GPU `n1:7`: n1 has 4, in slots 0, 1, 2, 3";
+        says(&with(&format!("{first}{second}")), told);
+        let slow = "[[fault]]\nkind=\"power-cap\"\nnode=\"n1\"\nshare=7.0\n";
+        says(&with(slow), "line 9: fault 1: share = 7");
+        let later = "[[later]]\nfrom_round = 2\nfault = { kind = \"fabric-down\", node = \"q\" }\n";
+        says(&with(later), "line 8: later 1: no node `q`");
+        // What has come by now is another fault of the same line.
+        let scenario = Scenario::read(&with(later)).expect("it makes sense so far");
+        let age = Age { round: 2, ..Age::default() };
+        let error = Fabric::build(&scenario.at(age)).expect_err("no such node");
+        assert!(error.starts_with("line 8: fault 1: no node `q`"), "{error}");
     }
 
     #[test]
@@ -387,7 +466,7 @@ mod tests {
         let says = |fault: &str, what: &str| {
             let text = format!("{RACK}[[fault]]\n{fault}\n");
             let message = Scenario::read(&text).expect_err(&text).to_string();
-            assert!(message.starts_with("fault 1: ") && message.contains(what), "{message}");
+            assert!(message.contains(": fault 1: ") && message.contains(what), "{message}");
         };
         says("kind=\"power-cap\"\nnode=\"n1\"\nshare=0.0", "expected 0.001 to 1");
         says("kind=\"drift\"\ngpu=\"n1:0\"\nshare=0.5", "each of six readings");

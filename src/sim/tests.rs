@@ -94,12 +94,12 @@ fn a_missing_gpu_shifts_the_devices_after_it() {
 fn faults_that_name_nothing_are_refused_by_number() {
     let wrong = |fault: &str| {
         let error = Fabric::build(&scenario(&format!("[[fault]]\n{fault}\n"))).expect_err(fault);
-        assert!(error.starts_with("fault 1: "), "{error}");
+        assert!(error.starts_with("line ") && error.contains(": fault 1: "), "{error}");
         // And before their time has come.
         let fault = fault.replace('\n', ", ");
         let later = scenario(&format!("[[later]]\nfrom_round = 9\nfault = {{ {fault} }}\n"));
         let error = Fabric::build(&later).expect_err(&fault);
-        assert!(error.starts_with("later 1: "), "{error}");
+        assert!(error.starts_with("line 8: later 1: "), "{error}");
     };
     wrong("kind = \"gpu-parked\"\ngpu = \"n9:0\"");
     wrong("kind = \"gpu-parked\"\ngpu = \"n1:4\"");

@@ -6,6 +6,7 @@
 
 use super::bench::Bench;
 use super::cases;
+use super::collective::CollectiveRun;
 use super::mpi;
 use super::mpi::Environment;
 use super::mpi::Job;
@@ -289,7 +290,8 @@ fn nccl(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
     let most = size(&["-e", "--maxbytes"]).unwrap_or(32 << 20);
     let mut gpus = bench.gpus();
     let wanted = values(args, &["-g", "--ngpus"]).first().and_then(|text| text.parse().ok());
-    let wanted: usize = wanted.unwrap_or(1);
+    let wanted: usize = wanted.filter(|wanted| 0 < *wanted).unwrap_or(1);
+    let sizes = [least, most.max(least)];
     let too_few = |wanted: usize, found: usize| {
         let stderr = format!(
             "Invalid number of GPUs: {wanted} requested but only {found} were found.\n\
@@ -297,8 +299,14 @@ fn nccl(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
         );
         Some(Answer { stderr, code: 5, ..Answer::default() })
     };
+    // The GPUs are counted before anything is asked of them.
+    if bench.without_gpu().is_some() {
+        let run = bench.collective(name, sizes, Vec::new())?;
+        return Some(render::nccl::text(bench, &CollectiveRun { each: wanted, ..run }));
+    }
     // Under a launcher every rank has -g GPUs, without one one process has
     // them, and across a claimed domain every GPU is a rank.
+    let mut each = wanted;
     match bench.job.map(|job| &job.hosts).filter(|hosts| !hosts.is_empty()) {
         Some(hosts) => {
             gpus.clear();
@@ -311,11 +319,11 @@ fn nccl(bench: &Bench<'_>, name: &str, args: &[String]) -> Option<Answer> {
                 gpus.extend(own.into_iter().take(ranks));
             }
         }
-        None if bench.across => {}
+        None if bench.across => each = 1,
         None if gpus.len() < wanted => return too_few(wanted, gpus.len()),
         None => gpus.truncate(wanted),
     }
-    let run = bench.collective(name, [least, most.max(least)], gpus)?;
+    let run = CollectiveRun { each, ..bench.collective(name, sizes, gpus)? };
     let mut answer = render::nccl::text(bench, &run);
     if let Some(path) = values(args, &["-J", "--output_file"]).into_iter().next() {
         answer.stdout = format!("# Writing JSON output to {path}\n{}", answer.stdout);

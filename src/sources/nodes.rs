@@ -26,7 +26,6 @@ use crate::model::raw::Ending;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
-use crate::model::worker::Confidence;
 
 /// What this source is called.
 const PLACE: &str = "fabricgate node facts";
@@ -110,8 +109,8 @@ pub async fn each<T: Send + 'static>(
                 None => nodes.launcher.argv(name, &words),
             };
             let argv = argv.map_err(|error| error.to_string());
-            let limit = nodes.limit;
-            asking.spawn(async move { (at, one(argv, limit, read).await) });
+            let (limit, setting) = (nodes.limit, setting(nodes.launcher));
+            asking.spawn(async move { (at, one(argv, limit, &setting, read).await) });
         }
         match asking.join_next().await {
             None => break,
@@ -124,18 +123,22 @@ pub async fn each<T: Send + 'static>(
     answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
 }
 
+/// What surrounds a question: trusted with as much as a worker that is reached this way.
+fn setting(launcher: &Launcher) -> Setting {
+    Setting { confidence: launcher.confidence(), ..Setting::default() }
+}
+
 async fn one<T>(
     argv: Result<Vec<String>, String>,
     limit: Duration,
+    setting: &Setting,
     read: fn(&[u8]) -> Result<T, Trouble>,
 ) -> Result<T, Trouble> {
     let argv = argv.map_err(|why| (ProblemKind::Unreachable, why))?;
     let request = Request { argv, limit, capture: ANSWER };
     let (_keep, stop) = watch::channel(false);
-    // srun carries its environment to the node.
-    let setting = Setting { confidence: Confidence::Scheduler, ..Setting::default() };
     let mut nobody = |_: Seen<'_>| {};
-    match timeout(limit + ENDING, exec::watched(&request, &setting, stop, &mut nobody)).await {
+    match timeout(limit + ENDING, exec::watched(&request, setting, stop, &mut nobody)).await {
         Ok(Ok(finished)) => answered(&finished, limit, read),
         Ok(Err(error)) => Err((ProblemKind::Unreachable, error.to_string())),
         Err(_) => Err((ProblemKind::Unreachable, silent(limit))),
@@ -195,6 +198,20 @@ fn complaint(what: &str, ending: &Ending, finished: &Finished) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::worker::Confidence;
+
+    #[test]
+    fn what_asks_a_node_is_trusted_with_as_much_as_what_starts_its_worker() {
+        for (launcher, trusted) in [
+            (Launcher::Local, Confidence::None),
+            (Launcher::Command { template: vec!["ssh".to_owned()] }, Confidence::None),
+            (Launcher::Slurm(Box::default()), Confidence::Scheduler),
+            // A program of the kubeconfig may ask a cloud for its key.
+            (Launcher::Kubernetes(Box::default()), Confidence::Own),
+        ] {
+            assert_eq!(setting(&launcher).confidence, trusted, "{launcher:?}");
+        }
+    }
 
     fn run(script: &str, names: &[&str], limit: Duration) -> Said {
         // The words of the question follow the script and are its arguments.

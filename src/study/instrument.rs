@@ -21,9 +21,13 @@ use crate::sim::fabric::Fabric;
 use crate::sim::mpi::Host;
 use crate::sim::mpi::Job;
 use crate::sim::noise::Key;
+use crate::sim::render::perftest;
 use crate::sim::scenario::Scenario;
 use crate::sim::tool;
 use crate::sim::tooling::Nvbandwidth;
+
+/// For so long the probes of the rails run, in seconds (`-D`).
+const SECONDS: u32 = 2;
 
 /// The test of the lane probe.
 const LANE: &str = "multinode_bisect_write_ce";
@@ -200,8 +204,8 @@ fn put(parsed: &mut Parsed, numbers: &[f64]) {
         Some(Measurement::Series(series)) => {
             for (point, number) in series.points.iter_mut().zip(numbers) {
                 point.algbw = Some(printed(*number, 2));
-                // Peak and average are the simulated tool's own.
-                point.peak = Some(printed(number / 8.0 * 1.002 * 8.0, 2));
+                let sent = number / 8.0 * 1e9 * perftest::counted_seconds(SECONDS);
+                point.iterations = format!("{:.0}", (sent / MESSAGE as f64).floor()).parse().ok();
                 point.msgrate = Some(printed(number / 8.0 * 1e3 / MESSAGE as f64, 6));
             }
         }

@@ -66,7 +66,7 @@ pub fn sheet(
             line(format_args!("# {}", one_line(remark)));
         }
         line(format_args!("[test.{}]", quoted(&test.testcase)));
-        line(format_args!("value = {:.2}", test.value));
+        line(format_args!("value = {}", digits(test.value)));
         if test.unit != Unit::GigabytesPerSecond {
             line(format_args!("unit = {}", quoted(&test.unit.to_string())));
         }
@@ -86,7 +86,7 @@ pub fn sheet(
         line(format_args!("ranks = [{}, {}]", conditions.min_ranks, conditions.max_ranks));
         line(format_args!("algorithm = {}", quoted(&conditions.algorithm)));
         line(format_args!("transport = {}", quoted(&conditions.transport)));
-        line(format_args!("busbw = {busbw:.2}"));
+        line(format_args!("busbw = {}", digits(*busbw)));
         line(format_args!("{}", around(*tolerance, *floor, source)));
     }
     text
@@ -94,8 +94,14 @@ pub fn sheet(
 
 /// What stands beside every level.
 fn around(tolerance: f64, floor: Option<f64>, source: &str) -> String {
-    let floor = floor.map_or(String::new(), |floor| format!("floor = {floor:.2}\n"));
+    let floor = floor.map_or(String::new(), |floor| format!("floor = {}\n", digits(floor)));
     format!("tolerance = {tolerance}\n{floor}confidence = \"site\"\nsource = {}", quoted(source))
+}
+
+/// A level as tools print it: two decimals, and of a lab's hundredths of a GB/s as
+/// many as a level made of links has (`entry::hundredths`).
+fn digits(value: f64) -> String {
+    if value.abs() < 1.0 { format!("{value:.6}") } else { format!("{value:.2}") }
 }
 
 /// A comment ends with its line, whatever stands in it.
@@ -144,6 +150,17 @@ mod tests {
             all
         };
         assert_eq!(others(after), others(&before));
+    }
+
+    #[test]
+    fn the_level_of_a_lab_keeps_its_digits_and_can_be_read_back() {
+        let mut catalogue = builtin::catalogue().clone();
+        let test = "multinode_device_to_device_memcpy_read_ce";
+        let slow = Stated { value: 0.012_346, floor: Some(0.004), ..stated(test) };
+        let text = sheet("gb200-nvl72", &[], &[slow], &[]);
+        overlay::apply(&mut catalogue, &text, "lab.toml").expect("a good file");
+        let now = &catalogue.platforms["gb200-nvl72"].expectations[test];
+        assert_eq!((now.value, now.floor), (Some(0.012_346), Some(0.004)));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use fabricgate::record::file;
 use fabricgate::record::history::History;
 
 use super::place::Place;
+use super::place::change;
 
 /// Everything that reads a run folder.
 const READERS: &[&[&str]] = &[
@@ -141,17 +142,44 @@ fn no_link_and_no_name_makes_a_bundle_carry_what_is_not_the_runs() {
     }
 }
 
+/// A stranger's run that was interrupted, so that there is something to go on with.
+fn interrupted(place: &Place) -> std::path::PathBuf {
+    let run = place.stranger();
+    change(&run.join(file::RUN), |run| run["state"] = "partial".into());
+    let path = run.join(file::RESULTS);
+    let text = fs::read_to_string(&path).expect("results");
+    let last = text.trim_end().rfind('\n').expect("several");
+    fs::write(path, &text[..=last]).expect("written");
+    run
+}
+
 #[test]
 fn a_run_that_is_gone_on_with_writes_through_no_link() {
     let place = Place::new();
     let precious = place.put("precious", "mine\n");
-    let written = [".lock", file::MATRIX, file::REPORT];
+    place.program("fabricgate", &format!("exec {} \"$@\"", env!("CARGO_BIN_EXE_fabricgate")));
+    place.program("ssh", "shift\nexec \"$@\"");
+    place.put("claims.toml", "[[domain]]\nname = \"a\"\nnodes = \"box[1-2]\"\n");
+    place.put(
+        "fabricgate.toml",
+        "claims = \"claims.toml\"\nplatform = \"hgx-h100\"\n[launcher]\nkind = \"command\"\n\
+         template = [\"ssh\", \"{node}\"]\n[confirm]\nwait_s = 0\n",
+    );
+    let args = ["audit", "--config", "fabricgate.toml", "--resume", "runs/r"];
+    // Without a link everything is written: what refuses all of it proves nothing.
+    let run = interrupted(&place);
+    let written = [file::VERDICTS, file::CELLS, file::ACTIONS, file::MATRIX, file::REPORT];
+    written.iter().for_each(|name| fs::remove_file(run.join(name)).expect("removed"));
+    let ended = place.run(&args);
+    let missing = written.iter().find(|name| !run.join(name).is_file());
+    assert_eq!(missing, None, "{ended:?}");
+    fs::remove_dir_all(run).expect("removed");
     // One by one: a link that is refused must not keep the others from being tried.
-    for name in file::READ.iter().chain(&written) {
-        let run = place.stranger();
+    for name in file::READ.iter().chain(&[".lock", file::MATRIX, file::REPORT]) {
+        let run = interrupted(&place);
         let _ = fs::remove_file(run.join(name));
         symlink(&precious, run.join(name)).expect("a link");
-        place.run(&["audit", "--resume", "runs/r"]);
+        place.run(&args);
         assert_eq!(fs::read_to_string(&precious).expect("there"), "mine\n", "{name}");
         fs::remove_dir_all(run).expect("removed");
     }

@@ -103,6 +103,7 @@ fn names_of_claims_are_names_or_refused() {
 
 #[test]
 fn names_in_labels_and_answers_never_become_arguments() {
+    let mut asked = 0;
     for name in NAMES {
         let place = Place::new();
         recorded(&place);
@@ -127,12 +128,15 @@ fn names_in_labels_and_answers_never_become_arguments() {
             let steers = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
             assert!(!(ended.stdout + &ended.stderr).contains(steers), "{name:?}: {args:?}");
         }
+        asked += arguments(&place).len();
         untouched(&place, name);
     }
+    assert!(NAMES.len() <= asked, "only {asked} words were given to any program");
 }
 
 #[test]
 fn a_strangers_run_names_no_node_to_the_scheduler_but_single_ones() {
+    let mut asked = 0;
     for name in NAMES {
         let place = Place::new();
         recorded(&place);
@@ -147,16 +151,15 @@ fn a_strangers_run_names_no_node_to_the_scheduler_but_single_ones() {
         }
         change(&run.join("run.json"), |run| run["state"] = "complete".into());
         place.put("claims.toml", "[[domain]]\nname = \"a\"\nnodes = \"box[1-2]\"\n");
-        place.put(
-            "fabricgate.toml",
-            "claims = \"claims.toml\"\n[gate]\nscheduler = \"slurm\"\nstate = \"gate\"\n",
-        );
+        place.put("fabricgate.toml", "claims = \"claims.toml\"\n[gate]\nstate = \"gate\"\n");
         place.run(&["apply", "runs/r", "--config", "fabricgate.toml", "--apply"]);
         for program in ["slurm-topology", "kubernetes-labels", "nccl-env", "ranks"] {
             place.run(&["export", "--to", program, "runs/r"]);
         }
+        asked += arguments(&place).len();
         untouched(&place, name);
     }
+    assert!(NAMES.len() <= asked, "only {asked} words were given to any program");
 }
 
 #[test]

@@ -117,8 +117,17 @@ fn folders_for_a_moment_are_our_own() {
     fs::create_dir(&tmp).expect("made");
     place.env.insert("TMPDIR".to_owned(), tmp.display().to_string());
     place.put("rack.toml", MACHINES);
-    // Looked at while it runs: a probe lists what lies there.
-    place.program("nvidia-imex-ctl", "exit 1");
+    // Looked at while it runs: a launcher and a probe list what lies there.
+    place.put(
+        "probes/spy.toml",
+        "name = \"spy\"\ntitle = \"ours\"\nparser = \"nvbandwidth\"\nargv = [\"spy\"]\n\
+         scope = \"node\"\nstage = 1\ncost_s = 1\ntimeout_s = 20\ndisturbs = \"nothing\"\n",
+    );
+    place.put(
+        "sim.toml",
+        "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
+         [probes]\ndir = \"probes\"\nrun = [\"spy\"]\n",
+    );
     let spy = format!("ls -ln {} >> {}; exit 1", tmp.display(), place.path("seen").display());
     place.program("spy", &spy);
     place.put("claims.toml", "[[domain]]\nname = \"a\"\nnodes = \"n1\"\nplatform = \"hgx-h100\"\n");
@@ -127,9 +136,11 @@ fn folders_for_a_moment_are_our_own() {
         "claims = \"claims.toml\"\n[launcher]\nkind = \"command\"\ntemplate = [\"spy\", \"{node}\"]\n",
     );
     place.run(&["audit", "--config", "fabricgate.toml"]);
-    place.run(&["audit", "--sim", "rack.toml", "--run-dir", "runs"]);
-    let seen = fs::read_to_string(place.path("seen")).unwrap_or_default();
-    for line in seen.lines().filter(|line| line.starts_with('d')) {
+    let ended = place.run(&["audit", "--config", "sim.toml"]);
+    let seen = fs::read_to_string(place.path("seen")).expect("somebody looked");
+    let folders: Vec<&str> = seen.lines().filter(|line| line.starts_with('d')).collect();
+    assert!(!folders.is_empty(), "nothing lay there: {seen}{ended:?}");
+    for line in folders {
         assert!(line.starts_with("drwx------"), "{line}");
     }
     assert_eq!(files(&tmp), Vec::<std::path::PathBuf>::new(), "something was left behind");

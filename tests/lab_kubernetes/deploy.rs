@@ -254,7 +254,7 @@ async fn only_a_pass_completes_the_job_that_a_neighbour_waits_for() {
     let Some(admin) = Asker::admin().await else { return };
     let lab = PathBuf::from(std::env::var_os("FABRICGATE_LAB_KUBERNETES").expect("a laboratory"));
     if !lab.with_file_name("kube-controller-manager.log").exists() {
-        println!("SKIPPED: no controllers (FABRICGATE_LAB_CONTROLLERS=1), nobody looks after Jobs");
+        println!("SKIPPED: no controllers (FABRICGATE_LAB_BARE), so nobody looks after Jobs");
         return;
     }
     admin.install().await;

@@ -202,6 +202,7 @@ async fn a_fault_is_found_through_pods_as_through_any_launcher() {
     let told = site.run(&["audit", "--json"]);
     told.expect(3);
     let (_, findings) = verdict(&told);
+    assert!(!findings.is_empty());
     assert!(findings.iter().all(|it| it.contains(&site.names[1])), "{findings:?}");
     site.expect_nothing_left().await;
 }

@@ -252,13 +252,17 @@ fn a_tool_that_is_there_is_used_unless_a_person_wants_none() {
     let tool = "\"./joint\"";
     let place = without_tool(tool, "");
     place.configured(&["audit"]);
-    for result in lines(&place.folder(), "results.jsonl") {
+    let results = lines(&place.folder(), "results.jsonl");
+    assert!(!results.is_empty());
+    for result in results {
         assert_eq!(result["argv"][0], "./joint");
     }
     assert!(place.path("tool-n1").exists());
     let place = without_tool(tool, "");
     let output = place.configured(&["audit", "--own-probes"]);
-    for result in lines(&place.folder(), "results.jsonl") {
+    let results = lines(&place.folder(), "results.jsonl");
+    assert!(!results.is_empty());
+    for result in results {
         assert!(result["argv"][0].as_str().is_some_and(|it| it.ends_with("/own")), "{result}");
     }
     assert!(!place.path("tool-n1").exists(), "nobody looked for it");

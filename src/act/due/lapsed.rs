@@ -125,7 +125,7 @@ pub fn taints(
 /// Whether a node is one that may get the start-up taint again: in service, and
 /// what certified it counts no more.
 pub fn may_taint(node: &LiveNode, ledger: &Ledger, policy: &Policy, now: &Stamp) -> bool {
-    let counts_no_more = |mark: &Mark| marks::counts_no_more(node, mark, now).is_some();
+    let counts_no_more = |mark: &Mark| marks::counts_no_more(node, mark, policy, now).is_some();
     node.kubernetes.as_ref().is_some_and(|it| it.left_alone.is_empty())
         && !standing::is_out(node)
         && !ledger.drains.contains_key(&node.name)

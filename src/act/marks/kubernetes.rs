@@ -7,6 +7,7 @@
 use super::MarkNames;
 use crate::act::extra;
 use crate::act::label;
+use crate::act::policy::Policy;
 use crate::measure::text::clean;
 use crate::model::action::Mark;
 use crate::model::journal::Stamp;
@@ -147,14 +148,10 @@ fn condition(mark: &Mark) -> Condition {
 /// was edited, and our record's word counts; it is written again unless the
 /// edit claims less than a pass, which harms nobody. Taints are never put back
 /// or taken away here: only a run does.
-pub(super) fn again(
-    live: &LiveNode,
-    mark: &Mark,
-    names: &MarkNames,
-    now: &Stamp,
-) -> KubernetesMarks {
+pub(super) fn again(live: &LiveNode, mark: &Mark, policy: &Policy, now: &Stamp) -> KubernetesMarks {
+    let names = &policy.marks;
     let Some(node) = live.kubernetes.as_deref() else { return KubernetesMarks::default() };
-    if let Some((reason, message)) = lapsed(live, mark, now) {
+    if let Some((reason, message)) = lapsed(live, mark, policy, now) {
         return lapse(node, names, reason, message);
     }
     let mut marks = change(node, mark, names, false);
@@ -177,14 +174,21 @@ pub(super) fn again(
     marks
 }
 
-/// Why a pass counts no more: a word for programs and a sentence.
-pub(super) fn lapsed(live: &LiveNode, mark: &Mark, now: &Stamp) -> Option<(&'static str, String)> {
+/// Why a pass counts no more: a word for programs and a sentence. A boot since is no
+/// reason where the policy says so, also for what was said while it said otherwise.
+pub(super) fn lapsed(
+    live: &LiveNode,
+    mark: &Mark,
+    policy: &Policy,
+    now: &Stamp,
+) -> Option<(&'static str, String)> {
     if mark.outcome != Outcome::Pass {
         return None;
     }
     let run = clean(&mark.run);
     if let (Some(then), Some(is)) = (&mark.boot_id, &live.boot_id)
         && then != is
+        && policy.certificate_void.boot
     {
         let message = format!("it has booted since run {run} passed it; not measured since");
         return Some((BOOTED, message));

@@ -271,6 +271,20 @@ fn a_pass_that_expired_or_is_of_another_boot_is_known_no_more() {
 }
 
 #[test]
+fn a_boot_takes_nothing_back_where_the_policy_says_that_it_voids_nothing() {
+    // Said under a policy by which a boot voids, which somebody has changed since.
+    let booted = LiveNode { boot_id: Some("b-2".to_owned()), ..verified() };
+    let live = Live { nodes: [("n1".into(), booted)].into(), troubles: Vec::new() };
+    let marks = [("n1".into(), mark(Outcome::Pass))].into();
+    let ledger = Ledger { marks, ..Ledger::default() };
+    let now = Stamp { at: NOW.to_owned(), ..Stamp::default() };
+    let mut policy = Policy::default();
+    assert_ne!(marks::forgotten(&live, &ledger, &policy, &now), []);
+    policy.certificate_void.boot = false;
+    assert_eq!(marks::forgotten(&live, &ledger, &policy, &now), []);
+}
+
+#[test]
 fn what_only_a_clock_that_was_ahead_took_back_is_said_again() {
     let node = verified();
     let early = again(&node, &mark(Outcome::Pass), "2036-01-01T00:00:00Z").expect("taken back");

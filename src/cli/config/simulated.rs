@@ -1,6 +1,9 @@
 //! `--sim`: a simulated fabric in the place of a cluster. Workers answer as its
 //! nodes; nothing here knows what it is made of.
 
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -26,6 +29,13 @@ pub struct Simulated {
     scenario: Option<PathBuf>,
 }
 
+/// A folder for a moment that nobody else may write to, whatever the umask: tools that
+/// workers start are looked for there.
+pub(crate) fn folder() -> io::Result<tempfile::TempDir> {
+    let own = fs::Permissions::from_mode(0o700);
+    tempfile::Builder::new().prefix("fabricgate-sim-").permissions(own).tempdir()
+}
+
 impl Simulated {
     /// This scenario.
     pub fn by(scenario: PathBuf) -> Self {
@@ -41,8 +51,7 @@ impl Simulated {
     pub fn config(&self, path: Option<&Path>) -> Result<Config, Failure> {
         let Some(scenario) = &self.scenario else { return open(path) };
         let name = scenario.display().to_string();
-        let scratch = tempfile::Builder::new().prefix("fabricgate-sim-").tempdir();
-        let scratch = scratch.map_err(|error| {
+        let scratch = folder().map_err(|error| {
             Failure::Environment(format!("no folder for temporary files: {error}"))
         })?;
         let built_in = BUILT_IN_SCENARIOS.iter().find(|(built_in, _)| *built_in == name);
@@ -63,7 +72,7 @@ impl Simulated {
 /// A scenario that is compiled in, as a file that workers can read.
 fn as_file(scratch: &Path, name: &str, text: &str) -> Result<PathBuf, Failure> {
     let path = scratch.join(format!("{name}.toml"));
-    std::fs::write(&path, text)
+    fs::write(&path, text)
         .map_err(|error| Failure::Environment(format!("{}: {error}", path.display())))?;
     Ok(path)
 }

@@ -3,8 +3,10 @@
 use serde::Deserialize;
 
 use super::NOISE;
+use super::harmless;
 use super::last_words;
 use crate::exec::session::Output;
+use crate::measure::text::clean;
 use crate::model::worker::FromWorker;
 use crate::model::worker::Hello;
 use crate::model::worker::PROTOCOL;
@@ -45,12 +47,12 @@ pub(super) async fn greeting(output: &mut Output) -> Result<Hello, NoGreeting> {
             return said(format!(
                 "its fabricgate {} speaks protocol {} and this one, {}, speaks {PROTOCOL}: \
                  install the same version on the nodes",
-                other.version,
+                clean(&other.version),
                 other.protocol,
                 env!("CARGO_PKG_VERSION")
             ));
         }
-        match serde_json::from_slice(&line) {
+        match serde_json::from_slice(&line).map(harmless::answer) {
             Ok(FromWorker::Hello(hello)) => return Ok(*hello),
             Ok(FromWorker::Fault { why }) => return said(why),
             _ => {}

@@ -18,6 +18,7 @@ use crate::act::device;
 use crate::act::topology;
 use crate::model::cell::Cell;
 use crate::model::claims::ClaimedDomain;
+use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::NodeName;
 use crate::model::recording::Scope;
 use crate::model::said::Basis as SaidBasis;
@@ -337,11 +338,10 @@ fn cliques(ground: &Ground<'_>, node: &NodeName) -> BTreeSet<String> {
 
 /// `<ClusterUUID>.<CliqueId>`, where that names a fabric.
 fn clique(uuid: &str, id: &str) -> Option<String> {
-    let is_zero = uuid.bytes().all(|byte| matches!(byte, b'0' | b'-'));
     let is_plain = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
     };
-    let names_one = !is_zero && is_plain(uuid) && is_plain(id) && id != NO_CLIQUE;
+    let names_one = !names_no_fabric(uuid) && is_plain(uuid) && is_plain(id) && id != NO_CLIQUE;
     names_one.then(|| format!("{}.{id}", uuid.to_ascii_lowercase()))
 }
 

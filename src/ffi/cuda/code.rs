@@ -99,7 +99,7 @@ pub fn name(code: i32) -> String {
     known.map_or_else(|| format!("CUDA error {code}"), |(_, name)| (*name).to_owned())
 }
 
-/// `CU_DEVICE_ATTRIBUTE_*` and `CU_DEVICE_P2P_ATTRIBUTE_*`.
+/// `CU_DEVICE_ATTRIBUTE_*`.
 pub mod attribute {
     /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`: 0 default, 2 prohibited, 3 exclusive process.
     pub const COMPUTE_MODE: i32 = 20;

@@ -15,11 +15,15 @@ use crate::model::said::Said;
 use crate::model::said::SourceKind;
 use settings::Settings;
 
+/// What stands behind a name in a document: the end of a word that is quoted or a
+/// key, of a line, or of a word in `{name: NCCL_DEBUG, value: INFO}`.
+const ENDS: &[&str] = &["\"", "'", ":", "\n", "\r", ",", "}", " "];
+
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
     script::has_directives(text)
         || settings::mentions(text, &["="])
-        || (manifest::looks_like(text) && settings::mentions(text, &["\"", "'", ":", "\n", "\r"]))
+        || (manifest::looks_like(text) && settings::mentions(text, ENDS))
 }
 
 /// Reads it. `place` is its name in messages.

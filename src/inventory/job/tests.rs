@@ -182,6 +182,17 @@ fn malformed_jobs_are_named_with_their_place() {
 }
 
 #[test]
+fn an_environment_in_flow_style_is_one_too() {
+    let pod = "apiVersion: v1\nkind: Pod\nspec:\n  nodeName: n7\n  containers:\n  - name: main\n    \
+               env: [{name: NCCL_MNNVL_ENABLE, value: \"1\"}]\n";
+    assert!(recognises(pod));
+    let said = read("pod.yaml", pod);
+    assert_eq!((belief(&said, "NCCL").multi_node_nvlink, said.problems.len()), (Some(true), 0));
+    // The word at the end of a sentence makes no manifest of a text.
+    assert!(!recognises("This says NCCL_MNNVL_ENABLE, and more.\n"));
+}
+
+#[test]
 fn towers_and_aliases_do_not_grow() {
     let tower = format!("a: {}", "[".repeat(100_000));
     assert_eq!(read("x", &tower).problems[0].kind, ProblemKind::Malformed);

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::levels::Labelled;
+use crate::inventory::reading::is_zero;
 use crate::inventory::reading::plain;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
@@ -60,8 +61,7 @@ impl Clique {
 
     /// Why nobody should take it for a domain of its own, if so.
     fn doubt(&self) -> Option<&'static str> {
-        let is_zero = self.uuid.bytes().all(|b| b == b'0' || b == b'-');
-        if is_zero {
+        if is_zero(&self.uuid) {
             Some("a ClusterUUID of zeros: the fabric was not configured when it was read")
         } else if self.id == DEFAULT_CLIQUE {
             Some("clique 32766 is what an unpartitioned fabric gives: other racks may have it too")

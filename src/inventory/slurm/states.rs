@@ -80,6 +80,9 @@ const MARKS: &[(char, &str)] = &[
     ('-', "PLANNED"),
 ];
 
+/// What a plus behind all of a state says.
+const COMPLETING: &str = "COMPLETING";
+
 /// The words of a state such as `IDLE+DRAIN`, `drng*` or `idle+not_responding`.
 pub(super) fn words(state: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
@@ -102,6 +105,22 @@ pub(super) fn words(state: &str) -> Vec<String> {
     words
 }
 
+/// The words of a state in a column of `sinfo`, where a plus behind all of it stands for
+/// jobs that are about to end.
+pub(super) fn shown(state: &str) -> Vec<String> {
+    let (state, is_ending) = without_end(state);
+    let mut words = words(state);
+    if is_ending && !words.is_empty() && !words.iter().any(|word| word == COMPLETING) {
+        words.push(COMPLETING.to_owned());
+    }
+    words
+}
+
+/// A state without the mark of `alloc+`: jobs run there and others are about to end.
+fn without_end(state: &str) -> (&str, bool) {
+    state.strip_suffix('+').map_or((state, false), |state| (state, true))
+}
+
 /// Whether every word of a state is one that Slurm has: how a column of states
 /// is told from others.
 pub(super) fn is_state(state: &str) -> bool {
@@ -110,6 +129,7 @@ pub(super) fn is_state(state: &str) -> bool {
         FORMS.iter().any(|(form, _)| form.eq_ignore_ascii_case(word))
             || LONG.iter().any(|long| long.eq_ignore_ascii_case(word))
     };
+    let (state, _) = without_end(state);
     !state.is_empty() && state.split('+').all(is_word)
 }
 
@@ -152,11 +172,22 @@ mod tests {
     }
 
     #[test]
+    fn a_plus_behind_a_state_says_something_in_tables_only() {
+        assert_eq!(shown("alloc+"), ["ALLOCATED", "COMPLETING"]);
+        assert_eq!(shown("idle+drain"), ["IDLE", "DRAIN"]);
+        assert!(shown("+").is_empty());
+        // JSON's single words are told from short forms by it.
+        assert_eq!(words("DRAIN+"), ["DRAIN"]);
+    }
+
+    #[test]
     fn a_state_is_told_from_other_words() {
-        for state in ["idle", "alloc", "mixed+drain", "down*", "drained*", "plnd", "inval"] {
+        for state in
+            ["idle", "alloc", "mixed+drain", "down*", "drained*", "plnd", "inval", "alloc+"]
+        {
             assert!(is_state(state), "{state}");
         }
-        for other in ["", "main", "infinite", "up", "node0001", "partition1", "none", "2"] {
+        for other in ["", "main", "infinite", "up", "node0001", "partition1", "none", "2", "+"] {
             assert!(!is_state(other), "{other}");
         }
     }

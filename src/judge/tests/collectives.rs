@@ -5,6 +5,7 @@ use super::bench::loci;
 use super::bench::outcome_of;
 use super::bench::ranks;
 use crate::judge::Judgement;
+use crate::judge::collective::expectations;
 use crate::model::id::DomainName;
 use crate::model::measurement::Measurement;
 use crate::model::measurement::Placement;
@@ -173,4 +174,21 @@ fn a_collective_that_is_low_on_all_nodes_alike_is_no_fault_of_any() {
     // Three nodes have no middle to be compared with.
     let (_, found) = each(3, |_| 760.0);
     assert_eq!(found, ["degraded collective-low Node"; 3]);
+}
+
+#[test]
+fn a_size_that_was_cut_for_its_ranks_meets_the_expectation_of_its_size() {
+    let mut bench = rack();
+    bench.platform.collectives.truncate(2);
+    let at = |bytes| {
+        let ranks = bench.platform.collectives[0].min_ranks;
+        let name = bench.platform.collectives[0].testcase.clone();
+        let found = expectations(Some(&bench.platform), &name, Some(ranks), bytes);
+        found.iter().map(|it| it.min_bytes).collect::<Vec<u64>>()
+    };
+    let ranks = u64::from(bench.platform.collectives[0].min_ranks);
+    assert!(1 < ranks);
+    // Each rank's part is a multiple of 16 bytes: all together lack less than that of each.
+    assert_eq!(at((8 << 30) - 16 * ranks + 1), [8 << 30]);
+    assert_eq!(at((8 << 30) - 16 * ranks), [1 << 30]);
 }

@@ -11,6 +11,7 @@ mod names;
 mod network;
 mod own_probes;
 mod past;
+mod states;
 mod telling;
 mod twos;
 mod unsteady;
@@ -451,6 +452,18 @@ fn a_blank_host_copy_is_unknown() {
     }
     let judged = bench.judge_these(&recordings);
     assert_eq!(outcome_of(&judged, "node0002"), Outcome::Unknown);
+}
+
+#[test]
+fn the_rule_of_a_host_copy_names_the_room_it_really_left() {
+    let mut bench = Bench::hgx(1).host(|_, _, _| 0.7);
+    for testcase in ["host_to_device_memcpy_ce", "device_to_host_memcpy_ce"] {
+        bench.platform.expectations.get_mut(testcase).expect("it is expected").tolerance = 0.25;
+    }
+    let judged = bench.judge();
+    assert_eq!(loci(&judged), ["degraded host-link-low node node0001"]);
+    let rule = &judged.verdicts.findings[0].rule;
+    assert!(rule.contains("more than 25"), "{rule}");
 }
 
 /// What `nvidia-smi nvlink -s` shows on every node, some links inactive.

@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use super::errors::Failure;
 use super::run::Run;
+use crate::measure::roster::Roster;
 use crate::model::facts::Device;
 use crate::model::facts::Facts;
 use crate::model::facts::Rank;
@@ -45,6 +47,9 @@ pub(super) struct Warning {
 pub(super) struct Outcome {
     pub(super) runs: Vec<Run>,
     pub(super) facts: Facts,
+    roster: Roster,
+    /// Hosts and devices that ranks were listed on.
+    places: HashSet<(String, u32)>,
     pub(super) tool_version: Option<String>,
     /// Parameters by index of their run.
     pub(super) parameters: Vec<(usize, BTreeMap<String, String>)>,
@@ -58,13 +63,12 @@ impl Outcome {
     /// Keeps a rank with its host and device, each once.
     pub(super) fn note_rank(&mut self, rank: &Rank) {
         let facts = &mut self.facts;
-        if facts.ranks.contains(rank) {
+        if !self.roster.rank(facts, rank) {
             return;
         }
-        facts.add_host(&rank.host);
-        let known =
-            |d: &Device| d.index == rank.device && d.host.as_deref() == Some(rank.host.as_str());
-        if !facts.devices.iter().any(known) {
+        self.roster.host(facts, &rank.host);
+        // The first line about a GPU is kept, whatever a later one calls it.
+        if self.places.insert((rank.host.clone(), rank.device)) {
             facts.devices.push(Device {
                 index: rank.device,
                 name: rank.name.clone(),
@@ -73,7 +77,6 @@ impl Outcome {
                 host: Some(rank.host.clone()),
             });
         }
-        facts.ranks.push(rank.clone());
     }
 
     /// Closes all runs.

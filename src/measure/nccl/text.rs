@@ -8,6 +8,7 @@
 
 mod torn;
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::collective;
@@ -114,25 +115,21 @@ pub(super) fn read(input: &Input<'_>) -> Outcome {
 /// The lines as one stream, or one per task where several tasks print tables
 /// of their own (a build without MPI, started as several processes).
 fn streams<'a>(input: &'a Input<'a>) -> Vec<Vec<&'a Line<'a>>> {
-    let mut printers: Vec<u32> = Vec::new();
+    let whole = || vec![input.lines.iter().collect()];
+    let mut printers: BTreeMap<u32, usize> = BTreeMap::new();
     for line in input.lines.iter().filter(|line| !line.stderr && is_header(line)) {
-        match line.label {
-            Some(label) if !printers.contains(&label) => printers.push(label),
-            Some(_) => {}
-            None => return vec![input.lines.iter().collect()],
-        }
+        let Some(label) = line.label else { return whole() };
+        let next = printers.len();
+        printers.entry(label).or_insert(next);
     }
     if printers.len() < 2 {
-        return vec![input.lines.iter().collect()];
+        return whole();
     }
-    let own = |line: &&Line<'_>| line.label.filter(|label| printers.contains(label));
-    let mut streams = Vec::new();
-    for (i, printer) in printers.iter().enumerate() {
-        let mine = |line: &&Line<'_>| match own(line) {
-            Some(label) => label == *printer,
-            None => i == 0,
-        };
-        streams.push(input.lines.iter().filter(mine).collect());
+    // What nobody labelled, or a task without a table did, goes with the first.
+    let mut streams = vec![Vec::new(); printers.len()];
+    for line in &input.lines {
+        let at = line.label.and_then(|label| printers.get(&label)).copied().unwrap_or(0);
+        streams[at].push(line);
     }
     streams
 }

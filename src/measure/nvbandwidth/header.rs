@@ -4,6 +4,7 @@
 //! per rank (MPI build, v0.7 on), and as strings in JSON (v0.8 on).
 
 use super::errors::is_host;
+use crate::measure::roster::Roster;
 use crate::measure::text;
 use crate::model::facts::Device;
 use crate::model::facts::Facts;
@@ -133,46 +134,23 @@ pub(super) fn listed(entry: &str) -> Option<Said> {
     Some(Said::Device(Device { index: index.trim().parse().ok()?, name, bus_id, uuid: None, host }))
 }
 
-/// Adds a host once.
-pub(super) fn add_host(facts: &mut Facts, host: &str) {
-    if !facts.hosts.iter().any(|known| known == host) {
-        facts.hosts.push(host.to_owned());
-    }
-}
-
-/// Adds a device once.
-pub(super) fn add_device(facts: &mut Facts, device: Device) {
-    if let Some(host) = &device.host {
-        add_host(facts, host);
-    }
-    if !facts.devices.contains(&device) {
-        facts.devices.push(device);
-    }
-}
-
-/// Adds a rank and its GPU once. A rank that was somewhere else before is a
+/// Enters a rank and its GPU once. A rank that was somewhere else before is a
 /// problem: the file's matrices cannot be mapped to machines.
-pub(super) fn add_rank(facts: &mut Facts, rank: Rank) -> Option<Problem> {
-    add_device(
-        facts,
-        Device {
-            index: rank.device,
-            name: rank.name.clone(),
-            bus_id: rank.bus_id.clone(),
-            uuid: None,
-            host: Some(rank.host.clone()),
-        },
-    );
-    if facts.ranks.contains(&rank) {
-        return None;
-    }
-    let moved = facts.ranks.iter().find(|known| known.rank == rank.rank).map(|known| {
-        let detail = format!(
+pub(super) fn add_rank(roster: &mut Roster, facts: &mut Facts, rank: &Rank) -> Option<Problem> {
+    let device = Device {
+        index: rank.device,
+        name: rank.name.clone(),
+        bus_id: rank.bus_id.clone(),
+        uuid: None,
+        host: Some(rank.host.clone()),
+    };
+    roster.device(facts, device);
+    let moved = roster.first(facts, rank.rank).map(|known| {
+        format!(
             "rank {} is {} device {} and later {} device {}",
             rank.rank, known.host, known.device, rank.host, rank.device
-        );
-        Problem::new(ProblemKind::Inconsistent, detail)
+        )
     });
-    facts.ranks.push(rank);
-    moved
+    let is_new = roster.rank(facts, rank);
+    moved.filter(|_| is_new).map(|detail| Problem::new(ProblemKind::Inconsistent, detail))
 }

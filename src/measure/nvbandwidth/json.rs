@@ -19,6 +19,7 @@ use super::testcases;
 use crate::measure::Input;
 use crate::measure::json;
 use crate::measure::json::Document;
+use crate::measure::roster::Roster;
 use crate::measure::text;
 use crate::measure::text::Line;
 use crate::model::measurement::Matrix;
@@ -47,8 +48,10 @@ pub(super) fn parse(input: &Input<'_>) -> Option<Parsed> {
     }
     let mut reader = Reader {
         parsed: Parsed::of(Tool::Nvbandwidth),
+        roster: Roster::default(),
         run: 0,
         names: BTreeSet::new(),
+        lost: 0,
         measured: false,
     };
     reader.parsed.complete = true;
@@ -134,9 +137,12 @@ fn is_json(line: &str) -> bool {
 
 struct Reader {
     parsed: Parsed,
+    roster: Roster,
     run: u32,
     /// Tests with a matrix in this run.
     names: BTreeSet<String>,
+    /// Cells that matrices so far lack.
+    lost: usize,
     measured: bool,
 }
 
@@ -215,14 +221,15 @@ impl Reader {
             header::keep(facts, key, &text(key).unwrap_or_default());
         }
         if let Some(host) = text("Hostname").filter(|host| errors::is_host(host)) {
-            header::add_host(facts, &host);
+            self.roster.host(facts, &host);
         }
         let listed = root.get("GPU Device list").and_then(Value::as_array);
         for entry in listed.into_iter().flatten().filter_map(Value::as_str) {
             match header::listed(entry) {
-                Some(Said::Device(device)) => header::add_device(facts, device),
+                Some(Said::Device(device)) => self.roster.device(facts, device),
                 Some(Said::Rank(rank)) => {
-                    self.parsed.problems.extend(header::add_rank(facts, rank));
+                    let moved = header::add_rank(&mut self.roster, facts, &rank);
+                    self.parsed.problems.extend(moved);
                 }
                 _ => {}
             }
@@ -296,12 +303,18 @@ impl Reader {
             self.parsed.complete = false;
         }
         let width = matrix.iter().filter_map(Value::as_array).map(Vec::len).max().unwrap_or(0);
-        let Grid { mut cells, missing, unreadable } = grid(matrix, width);
+        let length = |row: &Value| row.as_array().map_or(0, Vec::len);
+        let missing: usize = matrix.iter().map(|row| width - length(row)).sum();
         if 0 < missing {
             let detail = format!("{missing} cells of this matrix are missing");
             self.report(ProblemKind::Truncated, Some(name), detail);
             self.parsed.complete = false;
         }
+        self.lost += missing;
+        if table::MOST_LOST < self.lost {
+            return;
+        }
+        let Grid { mut cells, unreadable } = grid(matrix, width);
         if 0 < unreadable {
             let detail = format!("{unreadable} cells cannot be read");
             self.report(ProblemKind::Unrecognised, Some(name), detail);
@@ -394,12 +407,11 @@ fn significant_error(value: f64) -> f64 {
 
 struct Grid {
     cells: Vec<Vec<Option<f64>>>,
-    missing: usize,
     unreadable: usize,
 }
 
 fn grid(matrix: &[Value], width: usize) -> Grid {
-    let mut grid = Grid { cells: Vec::with_capacity(matrix.len()), missing: 0, unreadable: 0 };
+    let mut grid = Grid { cells: Vec::with_capacity(matrix.len()), unreadable: 0 };
     for row in matrix {
         let row = row.as_array().map_or(&[][..], Vec::as_slice);
         let mut cells: Vec<Option<f64>> = Vec::with_capacity(width);
@@ -415,7 +427,6 @@ fn grid(matrix: &[Value], width: usize) -> Grid {
             grid.unreadable += usize::from(value.is_none());
             cells.push(value);
         }
-        grid.missing += width - cells.len();
         cells.resize(width, None);
         grid.cells.push(cells);
     }

@@ -2,6 +2,7 @@
 //!
 //! State only: `text` fills it in and decides what it means.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::testcases::Event;
@@ -35,8 +36,8 @@ pub(super) struct Run {
     pub(super) waived: Vec<usize>,
     /// Tests that were announced.
     pub(super) started: BTreeSet<String>,
-    /// Tests, or parts, with a matrix.
-    pub(super) printed: BTreeSet<String>,
+    /// Tests, or parts, with a matrix, and where it is among the measurements.
+    pub(super) printed: BTreeMap<String, usize>,
     /// Line of its head, or where it starts without one.
     pub(super) line: u32,
     pub(super) has_closing_note: bool,

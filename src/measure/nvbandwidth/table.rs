@@ -4,6 +4,8 @@
 //! and always carry two decimals, row labels are the row's number or, for the
 //! bisection test, `rank->peer`. A cell that may have lost digits is no number.
 
+mod row;
+
 use std::collections::BTreeMap;
 
 use super::testcases;
@@ -12,6 +14,9 @@ use crate::measure::text::Line;
 use crate::model::measurement::Matrix;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use row::Count;
+use row::Row;
+pub(super) use row::has_two_decimals;
 
 /// Characters of a cell (`setw(10)`).
 const CELL: usize = 10;
@@ -19,6 +24,11 @@ const CELL: usize = 10;
 /// The largest row number that is believed after a gap: the largest NVLink
 /// domain announced has 576 GPUs.
 const MOST_ROWS: usize = 4096;
+
+/// Cells of one output that are kept empty because they were lost: those of a
+/// domain of 576 GPUs a dozen times. A line of labels and a cell below it are
+/// few bytes and stand for many cells.
+pub(super) const MOST_LOST: usize = 4 << 20;
 
 /// A matrix while its lines come in.
 #[derive(Debug)]
@@ -36,6 +46,8 @@ pub(super) struct Table<'a> {
     next: usize,
     /// Where it starts.
     pub line: u32,
+    /// Cells that tables before this one lost.
+    lost_before: usize,
     /// Cells that had to be left empty because a piece is missing.
     cut: Count,
     /// Cells or rows that are there and cannot be read.
@@ -69,60 +81,6 @@ enum Cells<'a> {
     Words(&'a str),
     /// Every [`CELL`] characters a cell.
     Aligned(&'a str),
-}
-
-/// The cells of a line while they are read.
-#[derive(Debug, Default)]
-struct Row {
-    cells: Vec<Option<f64>>,
-    /// Where the words are that are neither numbers nor `N/A`.
-    unreadable: Vec<usize>,
-    /// How many of them the tool cannot have printed.
-    damaged: usize,
-    /// The cells were cut out by position, so each is where it belongs.
-    is_aligned: bool,
-    /// Words that do not even look like damaged numbers.
-    foreign: usize,
-}
-
-impl Row {
-    fn with_capacity(cells: usize) -> Self {
-        Self { cells: Vec::with_capacity(cells), ..Self::default() }
-    }
-
-    fn push(&mut self, word: &str) {
-        let value = cell(word);
-        if value.is_none() && word != "N/A" {
-            self.unreadable.push(self.cells.len());
-            if !is_not_finite(word) {
-                self.damaged += 1;
-                self.foreign += usize::from(!looks_like_cell(word));
-            }
-        }
-        self.cells.push(value);
-    }
-
-    /// Keeps so many cells, from the left.
-    fn keep(&mut self, cells: usize) {
-        self.cells.truncate(cells);
-        self.unreadable.retain(|at| *at < cells);
-    }
-}
-
-/// How many, and the first line of them.
-#[derive(Clone, Copy, Debug, Default)]
-struct Count {
-    number: usize,
-    line: u32,
-}
-
-impl Count {
-    fn add(&mut self, number: usize, line: u32) {
-        if self.number == 0 {
-            self.line = line;
-        }
-        self.number += number;
-    }
 }
 
 /// What a line is to a table.
@@ -189,34 +147,13 @@ fn row_label(text: &str) -> Option<(String, usize, &str)> {
     is_whole.then(|| (text[..digits].to_owned(), index, rest))
 }
 
-/// Whether a word stands where a number should, readable or not.
-fn looks_like_cell(word: &str) -> bool {
-    word.contains('.') && word.bytes().any(|b| b.is_ascii_digit())
-}
-
-/// What a C++ stream prints for numbers that are none.
-fn is_not_finite(word: &str) -> bool {
-    matches!(word.trim_start_matches('-'), "nan" | "inf" | "NaN")
-}
-
-/// A cell's number: digits, a point, two digits. The tool prints no sign, no
-/// exponent and never more or fewer decimals, so anything else is damaged.
-fn cell(word: &str) -> Option<f64> {
-    let is_plain = word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    text::number(word).filter(|_| is_plain && has_two_decimals(word))
-}
-
-/// Whether all of a number's digits are there.
-pub(super) fn has_two_decimals(word: &str) -> bool {
-    word.rsplit_once('.').is_some_and(|(_, decimals)| decimals.len() == 2)
-}
-
 impl<'a> Table<'a> {
     /// An empty table under this title.
     pub(super) fn new(
         title: Option<&'a str>,
         columns: Option<(Vec<&'a str>, bool)>,
         line: &Line<'a>,
+        lost_before: usize,
     ) -> Self {
         let (columns, is_elided) = match columns {
             Some((columns, elided)) => (Some(columns), elided),
@@ -234,10 +171,16 @@ impl<'a> Table<'a> {
             rows: Vec::new(),
             next: 0,
             line: line.number,
+            lost_before,
             cut: Count::default(),
             unreadable: Count::default(),
             contested: 0,
         }
+    }
+
+    /// Cells that are lost so far, with those of the tables before.
+    pub(super) fn lost(&self) -> usize {
+        self.lost_before + self.cut.number
     }
 
     /// The title, where one was printed.
@@ -287,6 +230,12 @@ impl<'a> Table<'a> {
         }
         if is_short {
             row.keep(self.placed(line.text, &split, is_last));
+        }
+        let lost = width.saturating_sub(row.cells.len());
+        if MOST_LOST < self.lost() + lost {
+            // It is told that cells are missing, and not kept how many rows had them.
+            self.cut.add(lost, line.number);
+            return Fit::No;
         }
         if !self.make_room(&split, width, line.number) {
             return Fit::No;
@@ -435,7 +384,8 @@ impl<'a> Table<'a> {
             return true;
         }
         let most = if split.label.contains("->") { MOST_ROWS } else { width.min(MOST_ROWS) };
-        if most <= split.index {
+        let lost = (split.index - self.rows.len().min(split.index)).saturating_mul(width);
+        if most <= split.index || MOST_LOST < self.lost() + lost {
             return false;
         }
         self.pad(split.index, width, line);
@@ -444,6 +394,10 @@ impl<'a> Table<'a> {
 
     fn pad(&mut self, rows: usize, width: usize, line: u32) {
         for lost in self.rows.len()..rows {
+            self.cut.add(width, line);
+            if MOST_LOST < self.lost() {
+                continue;
+            }
             self.rows.push(Printed {
                 label: lost.to_string(),
                 cells: vec![None; width],
@@ -451,7 +405,6 @@ impl<'a> Table<'a> {
                 count: 0,
                 is_printed: false,
             });
-            self.cut.add(width, line);
         }
     }
 

@@ -20,6 +20,7 @@ use super::table::Table;
 use super::testcases;
 use super::testcases::Event;
 use crate::measure::Input;
+use crate::measure::roster::Roster;
 use crate::measure::text;
 use crate::measure::text::Line;
 use crate::model::measurement::Measurement;
@@ -57,11 +58,14 @@ pub(super) fn parse(input: &Input<'_>) -> Parsed {
 #[derive(Debug)]
 struct Reader<'a> {
     parsed: Parsed,
+    roster: Roster,
     run: Run,
     test: Option<Test>,
     /// A table's title, before its column labels.
     title: Option<&'a str>,
     table: Option<Table<'a>>,
+    /// Cells that the tables so far lost.
+    lost: usize,
     /// A lone word since the last line of the head: v0.8 prints the host so.
     lone_word: Option<&'a str>,
     /// The number of the last line, where that has no line end.
@@ -74,10 +78,12 @@ impl<'a> Reader<'a> {
     fn new(end: Option<u32>) -> Self {
         Self {
             parsed: Parsed::of(Tool::Nvbandwidth),
+            roster: Roster::default(),
             run: Run { line: 1, ..Run::default() },
             test: None,
             title: None,
             table: None,
+            lost: 0,
             lone_word: None,
             end,
             measured: false,
@@ -144,7 +150,7 @@ impl<'a> Reader<'a> {
         {
             self.close_table(None);
             let title = self.title.take();
-            self.table = Some(Table::new(title, Some((labels, elided)), line));
+            self.table = Some(Table::new(title, Some((labels, elided)), line, self.lost));
             return true;
         }
         let is_last = self.end == Some(line.number);
@@ -161,7 +167,7 @@ impl<'a> Reader<'a> {
             None if !is_due => return false,
             None => {}
         }
-        let mut table = Table::new(self.title, None, line);
+        let mut table = Table::new(self.title, None, line, self.lost);
         let is_row = table.take(line, is_last) == Fit::Row;
         if is_row {
             self.title = None;
@@ -284,27 +290,18 @@ impl<'a> Reader<'a> {
     }
 
     fn spread(&mut self, key: &str, value: Option<f64>) {
-        let run = self.run.index;
-        let matrix = self.parsed.measurements.iter_mut().rev().find_map(|m| match m {
-            Measurement::Matrix(m) if m.run == run && m.testcase.as_deref() == Some(key) => Some(m),
-            _ => None,
-        });
-        if let Some(matrix) = matrix {
+        if let Some(at) = self.run.printed.get(key)
+            && let Some(Measurement::Matrix(matrix)) = self.parsed.measurements.get_mut(*at)
+        {
             matrix.coefficient_of_variation = value;
         }
     }
 
     /// A sum without a table before it: printed twice, or its table is gone.
     fn sum_alone(&mut self, key: &str, value: Option<f64>, line: u32) {
-        let run = self.run.index;
-        let same = self.parsed.measurements.iter().rev().find_map(|m| match m {
-            Measurement::Matrix(m) if m.run == run && m.testcase.as_deref() == Some(key) => {
-                Some(m.sum)
-            }
-            _ => None,
-        });
+        let same = self.run.printed.get(key).map(|at| &self.parsed.measurements[*at]);
         match same {
-            Some(sum) if sum == value => {}
+            Some(Measurement::Matrix(matrix)) if matrix.sum == value => {}
             Some(_) => {
                 let detail = "a second sum for this test, and another one";
                 let problem = Problem::new(ProblemKind::Inconsistent, detail);
@@ -323,6 +320,7 @@ impl<'a> Reader<'a> {
     /// that has them; without it that line is missing.
     fn close_table(&mut self, total: Option<(&str, Option<f64>, u32)>) {
         let Some(table) = self.table.take() else { return };
+        self.lost = table.lost();
         if table.is_empty() {
             if let Some((key, _, line)) = total {
                 self.truncated(Some(key), line, "a sum without its matrix");
@@ -345,10 +343,10 @@ impl<'a> Reader<'a> {
                 (name, None)
             }
         };
-        if name.as_ref().is_some_and(|name| self.run.printed.contains(name)) {
+        if name.as_ref().is_some_and(|name| self.run.printed.contains_key(name)) {
             self.repeat_run();
         }
-        self.run.printed.extend(name.clone());
+        self.run.printed.extend(name.clone().zip(Some(self.parsed.measurements.len())));
         let (matrix, problems) = table.finish(self.run.index, name, sum);
         self.run.is_broken |= problems
             .iter()
@@ -426,12 +424,13 @@ impl<'a> Reader<'a> {
                     self.run.host = Some(text::clean(host));
                 }
                 device.host.clone_from(&self.run.host);
-                header::add_device(&mut self.parsed.facts, device);
+                self.roster.device(&mut self.parsed.facts, device);
             }
             Said::Rank(rank) => {
                 self.run.has_machine = true;
                 self.run.is_multinode = true;
-                let moved = header::add_rank(&mut self.parsed.facts, rank);
+                let facts = &mut self.parsed.facts;
+                let moved = header::add_rank(&mut self.roster, facts, &rank);
                 self.parsed.problems.extend(moved.map(|p| p.at(line.number)));
             }
         }

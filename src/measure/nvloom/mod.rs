@@ -52,6 +52,7 @@ use super::Confidence;
 use super::Input;
 use super::LIKELY;
 use super::POSSIBLE;
+use super::roster::Roster;
 use super::text;
 use super::text::Line;
 use crate::model::facts::Rank;
@@ -74,6 +75,9 @@ const FAMILIES: [&str; 10] = [
     "device_to_device_",
     "egm_to_",
 ];
+
+/// Bytes kept of warnings.
+const MOST_WARNED: usize = 2_000;
 
 /// Whether this tool wrote the output.
 pub fn recognises(input: &Input<'_>) -> Confidence {
@@ -107,7 +111,9 @@ fn is_test(name: &str) -> bool {
 pub fn parse(input: &Input<'_>) -> Parsed {
     let mut reader = Reader {
         parsed: Parsed::of(Tool::Nvloom),
+        roster: Roster::default(),
         test: None,
+        lost: 0,
         csv: None,
         runs: BTreeMap::new(),
         known_ranks: BTreeSet::new(),
@@ -145,8 +151,8 @@ struct Test {
 }
 
 impl Test {
-    fn new(printed: &str, line: u32) -> Self {
-        let table = Table::new(base(printed));
+    fn new(printed: &str, line: u32, lost: usize) -> Self {
+        let table = Table::new(base(printed), lost);
         Self { printed: printed.to_owned(), table, waived: false, failed: false, csv: false, line }
     }
 
@@ -157,7 +163,10 @@ impl Test {
 
 struct Reader {
     parsed: Parsed,
+    roster: Roster,
     test: Option<Test>,
+    /// Cells that the tables so far lost.
+    lost: usize,
     csv: Option<Rows>,
     /// How often each test has been measured.
     runs: BTreeMap<String, u32>,
@@ -169,7 +178,7 @@ impl Reader {
         let text = line.trimmed();
         if let Some(name) = running(text) {
             self.finish(false);
-            self.test = Some(Test::new(name, line.number));
+            self.test = Some(Test::new(name, line.number, self.lost));
         } else if let Some(name) = text.strip_prefix("Done ") {
             self.done(&text::clean(name), line.number);
         } else if let Some(failure) = failure::read(text) {
@@ -232,6 +241,7 @@ impl Reader {
             rows.finish(&mut self.runs, &mut self.parsed);
         }
         let Some(test) = self.test.take() else { return };
+        self.lost = test.table.lost;
         let testcase = test.name().to_owned();
         if !done && !test.failed {
             let problem = Problem::new(ProblemKind::Truncated, "the test began and did not end");
@@ -268,7 +278,8 @@ impl Reader {
         {
             let warnings = facts.parameters.entry("warning".to_owned()).or_default();
             let text = text::clean(text.trim_start_matches("WARNING: "));
-            if !warnings.contains(&text) {
+            // More are no facts about a run, and each is held against all before.
+            if warnings.len() < MOST_WARNED && !warnings.contains(&text) {
                 let gap = if warnings.is_empty() { "" } else { " " };
                 *warnings = format!("{warnings}{gap}{text}");
             }
@@ -294,7 +305,7 @@ impl Reader {
     fn rank(&mut self, text: &str) -> bool {
         let Some((rank, rack)) = rank(text) else { return false };
         let facts = &mut self.parsed.facts;
-        facts.add_host(&rank.host);
+        self.roster.host(facts, &rank.host);
         let members = facts.parameters.entry(format!("rack {rack}")).or_default();
         if self.known_ranks.insert((rank.rank, rank.host.clone(), rank.device)) {
             if !members.is_empty() {

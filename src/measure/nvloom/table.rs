@@ -49,6 +49,10 @@ impl<'a> Statistic<'a> {
     }
 }
 
+/// Cells of one output that are kept empty because they were lost: a line of
+/// labels and a cell below it are few bytes and stand for many cells.
+const MOST_LOST: usize = 4 << 20;
+
 /// A table that is being read.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -61,10 +65,12 @@ pub(super) struct Table {
     /// A blank line stood where the labels should: racks without a name.
     blank: bool,
     pub(super) elided: bool,
+    /// Cells that this table and those before it lost.
+    pub(super) lost: usize,
 }
 
 impl Table {
-    pub(super) fn new(testcase: &str) -> Self {
+    pub(super) fn new(testcase: &str, lost: usize) -> Self {
         Self {
             testcase: testcase.to_owned(),
             columns: None,
@@ -74,6 +80,7 @@ impl Table {
             ended: false,
             blank: false,
             elided: false,
+            lost,
         }
     }
 
@@ -164,6 +171,10 @@ impl Table {
         if cells.len() < columns && !cut {
             let detail = format!("row {label} has {} of {columns} cells", cells.len());
             problem(ProblemKind::Truncated, detail);
+        }
+        self.lost += columns - cells.len();
+        if MOST_LOST < self.lost {
+            return;
         }
         let mut row = vec![None; columns];
         for (place, word) in row.iter_mut().zip(cells) {

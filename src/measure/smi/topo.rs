@@ -357,6 +357,8 @@ impl Matrix {
     fn contradictions(&self) -> Vec<Problem> {
         let inconsistent = |detail: String| Problem::new(ProblemKind::Inconsistent, detail);
         let topology = &self.topology;
+        // Looks at every cell: not once for each of them.
+        let is_peer_matrix = self.is_peer_matrix();
         let mut out = Vec::new();
         for (i, row) in topology.rows.iter().enumerate() {
             if topology.rows[..i].iter().any(|r| r.device == row.device) {
@@ -369,7 +371,7 @@ impl Matrix {
                 if (*column == row.device) != (cell == "X") {
                     out.push(inconsistent(format!("{} to {column} is {cell}", row.device)));
                 }
-                if self.is_peer_matrix() || *column <= row.device {
+                if is_peer_matrix || *column <= row.device {
                     continue;
                 }
                 if let Some(back) = self.cell(column, &row.device)

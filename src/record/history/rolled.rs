@@ -118,8 +118,9 @@ pub(super) fn roll(cells: &[Cell], recordings: &[Recording], verdicts: &Verdicts
         rolled.values.append(&mut of_test);
     }
     rolled.values.extend(collectives(recordings));
+    let accusers = Accusers::of(verdicts);
     for value in &mut rolled.values {
-        value.outcome = outcome(&value.part, verdicts);
+        value.outcome = outcome(&value.part, verdicts, &accusers);
         if let (Some(node), Some(expected)) = (&value.part.node, value.expected)
             && 0.0 < expected
             && 0.0 < value.value
@@ -273,10 +274,37 @@ fn shown((node, gpu): &End) -> String {
     }
 }
 
+/// What was found, by whose it is: on a bad day of a large fleet there is something
+/// against every node, and as many parts to ask for as a hundred for each.
+struct Accusers<'v> {
+    of_nodes: BTreeMap<&'v NodeName, Vec<&'v Finding>>,
+    /// Those that name no node.
+    of_domains: BTreeMap<&'v DomainName, Vec<&'v Finding>>,
+}
+
+impl<'v> Accusers<'v> {
+    fn of(verdicts: &'v Verdicts) -> Self {
+        let mut of_domains: BTreeMap<&DomainName, Vec<&Finding>> = BTreeMap::new();
+        for found in verdicts.findings.iter().filter(|found| found.locus.node.is_none()) {
+            if let Some(domain) = &found.locus.domain {
+                of_domains.entry(domain).or_default().push(found);
+            }
+        }
+        Self { of_nodes: verdicts.findings_by_node(), of_domains }
+    }
+
+    /// All that can accuse a part with one end.
+    fn about(&self, part: &Part) -> impl Iterator<Item = &'v Finding> {
+        let of_node = part.node.as_ref().and_then(|node| self.of_nodes.get(node));
+        let of_domain = part.domain.as_ref().and_then(|domain| self.of_domains.get(domain));
+        of_node.into_iter().chain(of_domain).flatten().copied()
+    }
+}
+
 /// How a part came out: the worst that was found against it, or, where nothing
 /// was, what its node came out as, as far as that is not another part's fault.
-pub(super) fn outcome(part: &Part, verdicts: &Verdicts) -> Option<Outcome> {
-    let found = verdicts.findings.iter().filter(|found| accuses(found, part)).map(|f| f.outcome);
+fn outcome(part: &Part, verdicts: &Verdicts, accusers: &Accusers<'_>) -> Option<Outcome> {
+    let found = accusers.about(part).filter(|found| accuses(found, part)).map(|f| f.outcome);
     let node = part.node.as_ref().and_then(|node| {
         let at = verdicts.nodes.binary_search_by(|v| v.node.cmp(node)).ok()?;
         let outcome = verdicts.nodes[at].outcome;
@@ -313,5 +341,40 @@ pub(super) fn accuses(found: &Finding, part: &Part) -> bool {
             (part.node.as_ref() == Some(node) && is_gpu) || peer
         }
         (None, _) => locus.domain.is_some() && locus.domain == part.domain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::verdict::Locus;
+
+    fn found(node: Option<&str>, domain: &str, outcome: Outcome) -> Finding {
+        let kind = if node.is_some() { LocusKind::Node } else { LocusKind::Domain };
+        let locus = Locus {
+            node: node.map(NodeName::from),
+            domain: Some(domain.into()),
+            ..Locus::of(kind)
+        };
+        Finding::new(format!("{node:?}"), outcome, "x".to_owned(), locus)
+    }
+
+    #[test]
+    fn nobody_is_asked_about_a_part_but_who_can_accuse_it() {
+        let names: Vec<String> = (0..500).map(|n| format!("n{n}")).collect();
+        let mut verdicts = Verdicts::empty(Outcome::Failed);
+        verdicts.findings =
+            names.iter().map(|name| found(Some(name), "d1", Outcome::Degraded)).collect();
+        verdicts.findings.push(found(None, "d1", Outcome::Unknown));
+        verdicts.findings.push(found(None, "d2", Outcome::Failed));
+        let accusers = Accusers::of(&verdicts);
+        let node = Part { node: Some("n7".into()), ..part(PartKind::Node, Some("d1".into())) };
+        assert_eq!(accusers.about(&node).count(), 2);
+        assert_eq!(outcome(&node, &verdicts, &accusers), Some(Outcome::Degraded));
+        let domain = part(PartKind::Domain, Some("d1".into()));
+        assert_eq!(accusers.about(&domain).count(), 1);
+        assert_eq!(outcome(&domain, &verdicts, &accusers), Some(Outcome::Unknown));
+        let other = Part { node: Some("other".into()), ..part(PartKind::Node, None) };
+        assert_eq!(outcome(&other, &verdicts, &accusers), None);
     }
 }

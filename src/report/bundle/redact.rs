@@ -62,6 +62,11 @@ impl Veil {
                     .or_insert_with(|| to.clone().unwrap_or(own_name.clone()));
             }
         }
+        // How many nodes' workers ran under each name.
+        let mut nodes_at: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
+        for it in &case.machines {
+            nodes_at.entry(it.environment.hostname.as_str()).or_default().insert(&it.node);
+        }
         for machine in &case.machines {
             let hostname = &machine.environment.hostname;
             // In a simulation all workers run on one machine, whose name is nobody's node.
@@ -69,10 +74,7 @@ impl Veil {
                 Some(partner) => partner.clone(),
                 None => own_name.clone(),
             };
-            let shared = case
-                .machines
-                .iter()
-                .any(|it| it.node != machine.node && it.environment.hostname == *hostname);
+            let shared = nodes_at.get(hostname.as_str()).is_some_and(|nodes| 1 < nodes.len());
             let to = if shared { "host".to_owned() } else { to };
             if !hostname.is_empty() {
                 names.entry(hostname.clone()).or_insert(to);
@@ -265,8 +267,13 @@ impl Veil {
 
     fn numbered(&self, what: &str, text: &str) -> String {
         let mut met = self.met.borrow_mut();
+        let key = text.to_ascii_lowercase();
+        // A fleet's outputs name the same few over and over.
+        if let Some(known) = met.get(&key) {
+            return known.clone();
+        }
         let next = 1 + met.values().filter(|it| it.starts_with(what)).count();
-        met.entry(text.to_ascii_lowercase()).or_insert_with(|| format!("{what}-{next}")).clone()
+        met.entry(key).or_insert(format!("{what}-{next}")).clone()
     }
 }
 

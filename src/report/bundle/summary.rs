@@ -24,6 +24,7 @@ use super::sides::Sides;
 use super::since;
 use crate::model::run::RunInfo;
 use crate::model::trend::Trend;
+use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::NodeVerdict;
@@ -305,7 +306,12 @@ fn place(case: &Case, sides: &Sides, serials: &Serials) -> Vec<String> {
 fn how_bad(sides: &Sides) -> Vec<String> {
     let one = |it: &Finding| {
         let (measured, expected) = (it.measured?, it.expected?);
-        let loss = it.ratio.map(|ratio| format!(", {} less", percent(1.0 - ratio)));
+        let loss = it.ratio.map(|ratio| match it.unit.is_none_or(Unit::is_bandwidth) {
+            true if ratio <= 1.0 => format!(", {} less", percent(1.0 - ratio)),
+            true => format!(", {} more", percent(ratio - 1.0)),
+            // Of a time, more is worse: its ratio is no share of what is expected.
+            false => format!(", ratio {ratio:.3}"),
+        });
         Some(format!(
             "{}: {} where {} is expected{}",
             part(&it.locus),
@@ -534,4 +540,29 @@ fn hardware(sides: &Sides, serials: &Serials) -> (Vec<&'static str>, Vec<Vec<Str
         ]
     };
     (head, order.iter().take(GPUS).map(one).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::bundle::fixture;
+    use crate::report::fixture::rack;
+
+    #[test]
+    fn how_bad_it_is_says_less_only_of_what_should_be_more() {
+        let said = |unit: Unit, measured: f64, expected: f64, ratio: f64| {
+            let mut run = rack();
+            let finding = &mut run.verdicts.findings[0];
+            (finding.unit, finding.ratio) = (Some(unit), Some(ratio));
+            (finding.measured, finding.expected) = (Some(measured), Some(expected));
+            let case = fixture::case(run, "node0007");
+            how_bad(&Sides::of(&case)).remove(0)
+        };
+        let rate = said(Unit::GigabytesPerSecond, 300.0, 400.0, 0.75);
+        assert!(rate.ends_with(" is expected, 25.0 % less"), "{rate}");
+        let time = said(Unit::Microseconds, 4.0, 3.0, 0.75);
+        assert!(time.ends_with(" is expected, ratio 0.750"), "{time}");
+        let high = said(Unit::GigabytesPerSecond, 440.0, 400.0, 1.1);
+        assert!(high.ends_with(" is expected, 10.0 % more"), "{high}");
+    }
 }

@@ -102,6 +102,12 @@ pub(super) fn fleet(
             about.entry(node.as_str()).or_default().push(index);
         }
     }
+    let mut of_node: BTreeMap<&str, Vec<&Trend>> = BTreeMap::new();
+    for trend in trends {
+        if let Some(node) = &trend.part.node {
+            of_node.entry(node.as_str()).or_default().push(trend);
+        }
+    }
     let row = |n: &NodeVerdict| {
         let here = about.get(n.node.as_str()).map_or(&[][..], Vec::as_slice);
         NodeRow {
@@ -118,7 +124,7 @@ pub(super) fn fleet(
                 .map(|&i| (findings[i].anchor.clone(), findings[i].name.clone()))
                 .collect(),
             findings_more: here.len().saturating_sub(NAMED),
-            trend: sparkline_of_node(&n.node, trends),
+            trend: of_node.get(n.node.as_str()).and_then(|own| sparkline_of_node(own)),
         }
     };
     let (good, bad): (Vec<&NodeVerdict>, Vec<_>) =

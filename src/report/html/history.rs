@@ -7,7 +7,6 @@ use minijinja::Value;
 use serde::Serialize;
 
 use super::shown;
-use crate::model::id::NodeName;
 use crate::model::trend::ChangeKind;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
@@ -139,11 +138,9 @@ pub(super) fn sparkline_of(locus: &Locus, trends: &[Trend]) -> Option<Sparkline>
     loudest(trends.iter().filter(fits)).map(sparkline)
 }
 
-/// The line of a node: that of the part of it that rang loudest.
-pub(super) fn sparkline_of_node(node: &NodeName, trends: &[Trend]) -> Option<Sparkline> {
-    let own = |kind: PartKind| {
-        trends.iter().filter(move |t| t.part.kind == kind && t.part.node.as_ref() == Some(node))
-    };
+/// The line of a node, of all of its own: that of the part of it that rang loudest.
+pub(super) fn sparkline_of_node(own: &[&Trend]) -> Option<Sparkline> {
+    let own = |kind: PartKind| own.iter().copied().filter(move |t| t.part.kind == kind);
     loudest(own(PartKind::Node)).or_else(|| loudest(own(PartKind::Gpu))).map(sparkline)
 }
 

@@ -118,7 +118,11 @@ impl Memory {
         }
         for (key, known) in self.told.iter().filter(|(key, _)| !seen.contains(key.as_str())) {
             let of_part = key.starts_with("part/");
-            let is_covered = known.domain.as_ref().is_some_and(|it| occasion.covered.contains(it));
+            let is_covered = match (&known.node, &known.domain) {
+                (Some(node), _) => occasion.judged.contains(node),
+                (None, Some(domain)) => occasion.covered.contains(domain),
+                (None, None) => occasion.is_everywhere,
+            };
             let is_of_whole = occasion.whole.iter().any(|it| key.starts_with(it.as_str()));
             if occasion.well.contains(key) || (of_part && is_covered) || is_of_whole {
                 news.over.push(known.clone());

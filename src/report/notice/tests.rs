@@ -172,7 +172,7 @@ fn what_was_held_back_is_told_later_and_what_happened_once_is_not_lost() {
 fn a_run_tells_of_its_nodes_and_an_interrupted_one_ends_nothing() {
     let rack = fixture::rack();
     let told = of_run(&rack, None, "/runs/r1", false);
-    assert!(!told.items.is_empty() && !told.covered.is_empty());
+    assert!(!told.items.is_empty() && !told.judged.is_empty());
     for verdict in &rack.verdicts.nodes {
         let key = format!("node/{}", verdict.node);
         let is_told = told.items.iter().any(|it| it.key == key);
@@ -180,8 +180,61 @@ fn a_run_tells_of_its_nodes_and_an_interrupted_one_ends_nothing() {
         assert_eq!(told.well.contains(&key), verdict.outcome == Outcome::Pass, "{key}");
     }
     let cut = of_run(&rack, None, "/runs/r1", true);
-    assert!(cut.well.is_empty() && cut.covered.is_empty());
+    assert!(cut.well.is_empty() && cut.covered.is_empty() && cut.judged.is_empty());
     assert!(cut.items.iter().all(|it| it.event != Event::Unknown));
+}
+
+#[test]
+fn a_part_is_over_only_where_a_run_looked_at_it() {
+    let told = |node: Option<&str>, domain: Option<&str>| {
+        let mut it = item(format!("part/{node:?}{domain:?}"), Event::Degraded, "slow");
+        (it.node, it.domain) = (node.map(NodeName::from), domain.map(DomainName::from));
+        it
+    };
+    let parts = [
+        told(Some("node0001"), Some("block01")),
+        told(Some("node0012"), Some("block01")),
+        told(None, Some("block01")),
+        told(None, None),
+    ];
+    let mut memory = Memory::default();
+    memory.arrived(&News { fresh: parts.to_vec(), ..News::default() }, 0);
+    let over = |occasion: &Occasion| -> Vec<bool> {
+        let over = memory.news(occasion, &all()).over;
+        parts.iter().map(|part| over.contains(part)).collect()
+    };
+
+    // One node of the domain is unknown: that ends what was told of others only.
+    let mut run = fixture::rack();
+    let unknown = |run: &Run| {
+        let nodes = run.verdicts.nodes.iter().filter(|it| it.outcome == Outcome::Unknown);
+        nodes.map(|it| it.node.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(unknown(&run), ["node0012"]);
+    assert_eq!(over(&of_run(&run, None, "/r", false)), [true, false, false, false]);
+
+    for verdict in &mut run.verdicts.nodes {
+        verdict.outcome = Outcome::Pass;
+    }
+    let mut occasion = of_run(&run, None, "/r", false);
+    assert_eq!(over(&occasion), [true, true, true, false], "no network was measured");
+    let port = Cell { src_gpu: None, dst_gpu: None, rail: None, ..run.cells[0].clone() };
+    let ends = (Some("node0001".into()), Some("node0002".into()));
+    let port = Cell { src_node: ends.0, dst_node: ends.1, value: Some(1.0), ..port };
+    run.cells.push(port);
+    occasion.is_everywhere = of_run(&run, None, "/r", false).is_everywhere;
+    assert_eq!(over(&occasion), [true; 4]);
+
+    // Another node of the domain is known, and this run left it out.
+    let mut state = State::default();
+    let gone = NodeState { domain: Some("block01".into()), ..NodeState::default() };
+    state.nodes.insert("gone".into(), gone.clone());
+    occasion.limit(&run, &state);
+    assert_eq!(over(&occasion), [true; 4], "nobody ever measured it");
+    let there = NodeState { measured: Some(7), ..gone };
+    state.nodes.insert("node0099".into(), there);
+    occasion.limit(&run, &state);
+    assert_eq!(over(&occasion), [true, true, false, false]);
 }
 
 #[test]

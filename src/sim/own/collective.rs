@@ -154,8 +154,10 @@ fn run(
     for reading in 0..asked.readings {
         let points = place.with_bench(reading, |bench| {
             let bus = bench.bus_bandwidth(collective, gpus);
-            sizes(asked)
-                .into_iter()
+            // Where every rank's part comes to nothing there is nothing to time.
+            let sizes = sizes(asked).into_iter();
+            sizes
+                .filter(|bytes| 0 < collective.counted(*bytes, gpus.len()).0)
                 .map(|bytes| point(bench, name, collective, gpus, bytes, bus, asked.iterations))
                 .collect()
         });
@@ -178,7 +180,7 @@ fn point(
     // One rank sends nothing over any link.
     let busbw = if gpus.len() < 2 { 0.0 } else { half.busbw };
     CollectivePoint {
-        bytes,
+        bytes: row.bytes,
         iterations,
         time_us: half.time,
         slowest_us: half.time * 1.01,

@@ -16,7 +16,9 @@ pub mod perftest;
 pub mod smi;
 pub mod smi_csv;
 
+use super::bench::Bench;
 use super::fabric::Fabric;
+use super::fabric::Node;
 use super::noise::Key;
 
 /// What a tool printed, and how it ended.
@@ -77,6 +79,11 @@ pub fn uuid(fabric: &Fabric, gpu: usize) -> String {
     let key = key.with(u64::from(fabric.gpus[gpu].slot));
     let key = if fabric.gpus[gpu].swapped { key.named("swapped") } else { key };
     format!("GPU-{}", hyphenated(key))
+}
+
+/// The key of the ClusterUUID that a node's driver names.
+pub fn cluster(bench: &Bench<'_>, node: &Node) -> Key {
+    Key::of(bench.seed).named("cluster").with(node.clique as u64)
 }
 
 /// Sixteen bytes of a key in the form of a UUID.

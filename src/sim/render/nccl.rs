@@ -18,20 +18,18 @@ pub fn text(bench: &Bench<'_>, run: &CollectiveRun) -> Answer {
     }
     let [least, most] = run.bytes;
     out.push_str(&format!(
-        "# nThread 1 nGpus 1 minBytes {least} maxBytes {most} step: 2(factor) warmup iters: 5 \
-         iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n"
+        "# nThread 1 nGpus {} minBytes {least} maxBytes {most} step: 2(factor) warmup iters: 5 \
+         iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n",
+        run.each
     ));
-    let mut counts = std::collections::BTreeMap::new();
-    for (rank, gpu) in run.gpus.iter().enumerate() {
+    let processes = run.processes(bench.fabric);
+    for (rank, (gpu, (pid, _))) in run.gpus.iter().zip(processes).enumerate() {
         let node = bench.fabric.home(*gpu);
         let bus = node.hardware.bus_id(bench.fabric.gpus[*gpu].slot);
         let bus = match modern {
             true => bus.get(4..).unwrap_or(bus).to_owned(),
             false => format!("0x{}", bus.get(9..11).unwrap_or("00")),
         };
-        let started: &mut usize = counts.entry(&node.name).or_insert(0);
-        let pid = 21_000 + *started * 3;
-        *started += 1;
         let (name, device) = (&node.name, bench.fabric.device(*gpu));
         let product = node.hardware.product;
         out.push_str(&format!(

@@ -1,10 +1,11 @@
 //! What NCCL says about its paths where `NCCL_DEBUG=INFO` is set.
 
+use super::cluster;
 use crate::sim::bench::Bench;
 use crate::sim::collective::Collective;
 use crate::sim::collective::CollectiveRun;
 use crate::sim::collective::Wires;
-use crate::sim::noise::Key;
+use crate::sim::fabric::GpuIndex;
 
 /// The variables NCCL says it was told, in the order it asks for them.
 const ASKED: [&str; 6] = [
@@ -29,15 +30,14 @@ pub fn records(bench: &Bench<'_>, run: &CollectiveRun) -> String {
     let nodes = bench.node_names(&run.gpus).len();
     let as_one = 1 < nodes && wires == Wires::NvLink;
     let mut out = String::new();
-    for (rank, gpu) in run.gpus.iter().enumerate() {
+    let processes = run.processes(fabric);
+    for (rank, (gpu, (process, place))) in run.gpus.iter().zip(processes).enumerate() {
         let (node, device) = (fabric.home(*gpu), fabric.device(*gpu));
-        let process = 21_000 + device * 3;
+        // Every GPU of a process is set up by a thread of its own.
+        let thread = process + 90 + place;
         let mut say = |text: &str| {
             let name = &node.name;
-            out.push_str(&format!(
-                "{name}:{process}:{} [{device}] NCCL INFO {text}\n",
-                process + 90
-            ));
+            out.push_str(&format!("{name}:{process}:{thread} [{device}] NCCL INFO {text}\n"));
         };
         if rank == 0 {
             for name in ASKED {
@@ -51,14 +51,18 @@ pub fn records(bench: &Bench<'_>, run: &CollectiveRun) -> String {
             _ => "Using network IB",
         });
         if as_one {
-            // A cluster is two halves of a UUID.
-            let key = Key::of(bench.seed).named("cluster").with(node.domain as u64);
-            let (high, low) = (key.value(), key.with(1).value());
+            // The ClusterUUID of nvidia-smi as two numbers of this machine, lowest byte first, and
+            // the CliqueId beside it. Ranks that name the same two are of one clique.
+            let key = cluster(bench, node);
+            let [high, low] = [key, key.with(1)].map(|half| half.value().swap_bytes());
+            let clique = |gpu: &GpuIndex| fabric.home(*gpu).clique == node.clique;
+            let size = run.gpus.iter().filter(|gpu| clique(gpu)).count();
+            let before = run.gpus.iter().take(rank).filter(|gpu| clique(gpu)).count();
             say(&format!(
                 "MNNVL busId 0x{:x} fabric UUID {high:x}.{low:x} cliqueId 0x7ffe state 3 healthMask 0xaa",
                 0x1000 * (device + 1)
             ));
-            say(&format!("MNNVL 1 cliqueId 7ffe cliqueSize {ranks} cliqueRank {rank}"));
+            say(&format!("MNNVL 1 cliqueId 7ffe cliqueSize {size} cliqueRank {before}"));
         }
         if bench.can_reduce(&run.gpus) {
             say(&format!(

@@ -10,25 +10,33 @@ use crate::sim::collective::Half;
 /// The whole document. A failed run is cut where the results would start.
 pub fn json(bench: &Bench<'_>, run: &CollectiveRun) -> String {
     let [least, most] = run.bytes;
+    let each = match run.each {
+        1 => String::new(),
+        each => format!(",\"-g\",\"{each}\""),
+    };
     let mut out = format!(
-        "{{\"version\":1,\"start_time\":\"2026-01-15 08:00:00\",\"args\":[\"{}\",\"-b\",\"{least}\",\"-e\",\"{most}\",\"-f\",\"2\"],\
-         \"env\":[],\"nccl_version\":22602,\"config\":{{\"nthreads\":1,\"ngpus\":1,\"minimum_bytes\":{least},\
+        "{{\"version\":1,\"start_time\":\"2026-01-15 08:00:00\",\"args\":[\"{}\",\"-b\",\"{least}\",\"-e\",\"{most}\",\"-f\",\"2\"{each}],\
+         \"env\":[],\"nccl_version\":22602,\"config\":{{\"nthreads\":1,\"ngpus\":{},\"minimum_bytes\":{least},\
          \"maximum_bytes\":{most},\"step_factor\":2,\"warmup_iters\":5,\"iterations\":20,\"aggregated_iterations\":1,\
          \"validation\":1,\"graph\":0,\"blocking_collectives\":\"false\",\"parallel_init\":\"false\"",
-        run.program
+        run.program, run.each
     );
-    let devices: Vec<String> = run.gpus.iter().enumerate().map(|(rank, gpu)| {
+    // The tool keeps the first GPU of every process.
+    let processes = run.processes(bench.fabric).into_iter().enumerate();
+    let devices = processes.filter(|(_, (_, at))| *at == 0).map(|(rank, (pid, _))| {
+        let gpu = &run.gpus[rank];
         let node = bench.fabric.home(*gpu);
         let bus = node.hardware.bus_id(bench.fabric.gpus[*gpu].slot);
         format!(
             "{{\"rank\":{rank},\"group\":0,\"pid\":{},\"hostname\":\"{}\",\"device\":{},\"device_hex\":\"{}\",\"device_info\":\"{}\"}}",
-            21_000 + rank,
+            pid,
             node.name,
             bench.fabric.device(*gpu),
             bus.get(4..).unwrap_or(bus),
             node.hardware.product
         )
-    }).collect();
+    });
+    let devices: Vec<String> = devices.collect();
     out.push_str(&format!(",\"devices\":[{}]}},\"results\":[", devices.join(",")));
     if run.failure.is_some() {
         return out;

@@ -73,16 +73,21 @@ pub fn list(version: Nvbandwidth, cases: &[&Case]) -> Answer {
     Answer::of(out)
 }
 
+/// What is said of a host whose ranks share its GPUs.
+pub fn crowded(host: &str) -> String {
+    format!(
+        "Warning: there are more processes than GPUs on {host}. Please reduce number of processes \
+         to match GPU count."
+    )
+}
+
 /// The line a failing call prints.
 pub fn failure_line(failure: &Failure) -> String {
     let place = match &failure.rank {
         Some((host, rank)) => format!(" on {host}, rank = {rank}"),
         None => String::new(),
     };
-    format!(
-        "{} in expression {}{place} in virtual double MemcpyOperation::doMemcpy() : memcpy.cpp:341\n",
-        failure.what, failure.expression
-    )
+    format!("{} in expression {}{place} in {}\n", failure.what, failure.expression, failure.place)
 }
 
 fn header(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> String {
@@ -99,7 +104,10 @@ fn header(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> String {
              Additional system-specific tuning may be required to achieve maximal peak bandwidth.\n\n",
         );
     }
-    let Some(first) = run.gpus.first() else { return out };
+    let Some(first) = run.gpus.first().filter(|_| run.refused.is_none()) else { return out };
+    for host in &run.crowded {
+        out.push_str(&format!("{}\n", crowded(host)));
+    }
     let hardware = fabric.home(*first).hardware;
     let (cuda, driver) = (hardware.cuda, hardware.driver);
     let lines = match version {

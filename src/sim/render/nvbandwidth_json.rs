@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::Answer;
 use super::general;
+use super::nvbandwidth::crowded;
 use super::nvbandwidth::failure_line;
 use super::nvbandwidth::version_name;
 use crate::sim::bench::Bench;
@@ -20,12 +21,13 @@ pub fn json(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
     let mut root = Map::new();
     root.insert("version".to_owned(), name.into());
     root.insert("git_version".to_owned(), name.into());
-    if let Some(first) = run.gpus.first() {
+    let begun = run.refused.is_none();
+    if let Some(first) = run.gpus.first().filter(|_| begun) {
         let hardware = fabric.home(*first).hardware;
         root.insert("CUDA Runtime Version".to_owned(), hardware.cuda.into());
         root.insert("Driver Version".to_owned(), hardware.driver.into());
     }
-    if Nvbandwidth::V0_8 <= version && !bench.across {
+    if Nvbandwidth::V0_8 <= version && !bench.across && begun {
         let list = run.gpus.iter().map(|gpu| {
             let (node, device) = (fabric.home(*gpu), fabric.device(*gpu));
             let bus = node.hardware.bus_id(fabric.gpus[*gpu].slot);
@@ -35,7 +37,12 @@ pub fn json(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
     }
     let tests: Vec<Value> =
         run.tests.iter().map(|(name, outcome)| testcase(version, name, outcome)).collect();
-    root.insert("testcases".to_owned(), tests.into());
+    if begun {
+        root.insert("testcases".to_owned(), tests.into());
+    }
+    if let Some(host) = run.crowded.first().filter(|_| begun) {
+        root.insert("warning".to_owned(), crowded(host).into());
+    }
     let code = u8::from(run.failure().is_some());
     if let Some(failure) = run.failure() {
         root.insert("error".to_owned(), failure_line(failure).into());

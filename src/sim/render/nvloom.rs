@@ -38,7 +38,8 @@ pub fn text(bench: &Bench<'_>, run: &LoomRun) -> Answer {
         return Answer::ended(out, String::new(), 1);
     }
     if let Some(failure) = &run.failure {
-        let (host, rank) = failure.rank.clone().unwrap_or_default();
+        let alone = || (bench.scope.to_owned(), 0);
+        let (host, rank) = failure.rank.clone().unwrap_or_else(alone);
         let device = run.gpus.get(rank).map_or(0, |gpu| fabric.device(*gpu));
         let why = match failure.what.as_str() {
             // Its own check has another name than nvbandwidth's.

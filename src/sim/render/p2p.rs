@@ -2,6 +2,7 @@
 
 use super::Answer;
 use crate::sim::bench::Bench;
+use crate::sim::bench::meaning;
 use crate::sim::fabric::Engine;
 use crate::sim::fabric::GpuIndex;
 
@@ -10,6 +11,11 @@ pub fn text(bench: &Bench<'_>, reads: bool) -> Answer {
     let gpus = bench.gpus();
     let fabric = bench.fabric;
     let mut out = String::from("[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n");
+    if gpus.is_empty() {
+        let why = meaning("CUDA_ERROR_NO_DEVICE");
+        out.push_str(&format!("Cuda failure p2pBandwidthLatencyTest.cu:579: '{why}'\n"));
+        return Answer::ended(out, String::new(), 1);
+    }
     for (index, gpu) in gpus.iter().enumerate() {
         let hardware = fabric.home(*gpu).hardware;
         let bus = hardware.bus_id(fabric.gpus[*gpu].slot);

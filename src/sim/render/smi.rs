@@ -1,17 +1,26 @@
 //! nvidia-smi: `nvlink -s`, `topo -m`, and the fabric part of `-q`.
 
 use super::Answer;
+use super::cluster;
 use super::hyphenated;
 use super::uuid;
 use crate::sim::bench::Bench;
 use crate::sim::fabric::GpuIndex;
-use crate::sim::noise::Key;
+
+/// What every query ends with where the driver finds no GPU: NVML's "not found".
+pub(super) fn no_devices() -> Answer {
+    Answer::ended("No devices were found\n".to_owned(), String::new(), 6)
+}
 
 /// `nvidia-smi nvlink -s`.
 pub fn nvlink_status(bench: &Bench<'_>) -> Answer {
     let fabric = bench.fabric;
+    let gpus = bench.gpus();
+    if gpus.is_empty() {
+        return no_devices();
+    }
     let mut out = String::new();
-    for gpu in bench.gpus() {
+    for gpu in gpus {
         let (hardware, device) = (fabric.home(gpu).hardware, fabric.device(gpu));
         let uuid = uuid(fabric, gpu);
         out.push_str(&format!("GPU {device}: {} (UUID: {uuid})\n", hardware.product));
@@ -34,6 +43,9 @@ pub fn nvlink_status(bench: &Bench<'_>) -> Answer {
 pub fn topology(bench: &Bench<'_>) -> Answer {
     let fabric = bench.fabric;
     let gpus = bench.gpus();
+    if gpus.is_empty() {
+        return no_devices();
+    }
     let nics = gpus.len();
     let socket = |number: usize| number * 2 / gpus.len().max(1);
     let mut out = String::new();
@@ -105,7 +117,7 @@ pub fn topology(bench: &Bench<'_>) -> Answer {
 pub fn query(bench: &Bench<'_>) -> Answer {
     let fabric = bench.fabric;
     let gpus = bench.gpus();
-    let Some(first) = gpus.first() else { return Answer::of("No devices were found\n".to_owned()) };
+    let Some(first) = gpus.first() else { return no_devices() };
     let hardware = fabric.home(*first).hardware;
     let mut out = String::from("\n==============NVSMI LOG==============\n\n");
     let cuda = format!("{}.{}", hardware.cuda / 1000, hardware.cuda % 1000 / 10);
@@ -132,7 +144,7 @@ fn query_gpu(bench: &Bench<'_>, gpu: GpuIndex, out: &mut String) {
     let attached = node.fabric_up && state.tx != 0;
     // A fabric inside one node has no cluster: its UUID is all zeros.
     let cluster = match node.hardware.spans_nodes && attached {
-        true => hyphenated(Key::of(bench.seed).named("cluster").with(node.clique as u64)),
+        true => hyphenated(cluster(bench, node)),
         false => "00000000-0000-0000-0000-000000000000".to_owned(),
     };
     let clique = if node.hardware.spans_nodes && attached { "32766" } else { "0" };

@@ -1,6 +1,7 @@
 //! nvidia-smi's queries as CSV: `--query-gpu` and `--query-compute-apps`.
 
 use super::Answer;
+use super::smi::no_devices;
 use super::uuid;
 use crate::sim::bench::Bench;
 use crate::sim::fabric::GpuIndex;
@@ -51,7 +52,7 @@ fn table(fields: &str, form: Form, rows: Vec<Option<Vec<(String, &'static str)>>
 
 fn processes(bench: &Bench<'_>, fields: &str, form: Form) -> Answer {
     let gpus = bench.gpus();
-    let Some(first) = gpus.first() else { return table(fields, form, Vec::new()) };
+    let Some(first) = gpus.first() else { return no_devices() };
     let Some(process) = &bench.fabric.home(*first).process else {
         return table(fields, form, Vec::new());
     };
@@ -72,7 +73,7 @@ fn processes(bench: &Bench<'_>, fields: &str, form: Form) -> Answer {
 fn gpus(bench: &Bench<'_>, fields: &str, form: Form) -> Answer {
     let gpus = bench.gpus();
     if gpus.is_empty() {
-        return Answer::ended("No devices were found\n".to_owned(), String::new(), 6);
+        return no_devices();
     }
     let row = |gpu: &GpuIndex| fields.split(',').map(|name| of_gpu(bench, *gpu, name)).collect();
     table(fields, form, gpus.iter().map(row).collect())

@@ -149,7 +149,7 @@ impl Columns {
         let fullest = told.max_by_key(|state| (state.contains('+'), state.len()));
         Row {
             nodes: text(self.nodes).unwrap_or_default(),
-            state: fullest.map(|state| states::words(state)).unwrap_or_default(),
+            state: fullest.map(|state| states::shown(state)).unwrap_or_default(),
             reason: text(self.reason),
             gres: text(self.gres),
             features: text(self.features),
@@ -229,7 +229,7 @@ fn whole_row(line: &str, has_bars: bool, names: &[&str], columns: &Columns) -> O
         let state = found[..found.len() - 1].iter().rev().find(|cell| states::is_state(cell))?;
         return Some(Row {
             nodes: (*found.last()?).to_owned(),
-            state: states::words(state),
+            state: states::shown(state),
             partition: columns
                 .partition
                 .filter(|column| *column == 0)
