@@ -183,7 +183,7 @@ fn judge_runs<'a>(
         "{testcase}, {} ranks, {} MiB",
         ranks.map_or("?".to_owned(), |r| r.to_string()),
         // A size that was cut for its ranks is named as the one that was asked for.
-        (bytes + (1 << 19)) >> 20
+        bytes.saturating_add(1 << 19) >> 20
     );
     let over_nics = domain.spans_nodes()
         && 1 < members.len()
