@@ -371,6 +371,13 @@ fn old_run_folders_go_only_when_nobody_needs_them_and_somebody_says_so() {
     assert!(old.is_dir(), "a dry run removes nothing");
 
     let before = site.json(&["--gpu"]);
+    let lock = fs::File::create(old.join(".lock")).expect("a lock");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("locked");
+    let held = site.run(&["history", "prune", "--apply"]);
+    assert_eq!(held.status.code(), Some(5), "one that could not be removed is no success");
+    assert!(String::from_utf8_lossy(&held.stdout).contains("somebody is writing into it"));
+    assert!(old.join("run.json").is_file());
+    drop(lock);
     assert_eq!(site.run(&["history", "prune", "--apply"]).status.code(), Some(0));
     assert!(!old.exists());
     for kept in [&named, &suspects, &young, &broken, &now] {

@@ -196,7 +196,9 @@ fn same_part(fault: &Wrong, finding: &Finding) -> bool {
 /// neither of its ends.
 fn node_differs(fault: &Wrong, outcome: &str, verdicts: &Verdicts) -> Option<String> {
     let node = fault.node.as_ref().filter(|_| fault.locus != "pair")?;
-    let verdict = verdicts.nodes.iter().find(|v| v.node.as_str() == node)?;
+    let Some(verdict) = verdicts.nodes.iter().find(|v| v.node.as_str() == node) else {
+        return Some(format!("{node} has no verdict, expected {outcome}"));
+    };
     (verdict.outcome.as_str() != outcome)
         .then(|| format!("{node} is {}, expected {outcome}: {}", verdict.outcome, verdict.reason))
 }
@@ -209,7 +211,9 @@ fn not_unknown(fault: &Wrong, verdicts: &Verdicts) -> Option<String> {
             .is_empty()
             .then(|| format!("nothing is unknown in {domain}: {fault:?}"));
     };
-    let verdict = verdicts.nodes.iter().find(|v| v.node.as_str() == node)?;
+    let Some(verdict) = verdicts.nodes.iter().find(|v| v.node.as_str() == node) else {
+        return Some(format!("{node} has no verdict, expected unknown"));
+    };
     (verdict.outcome != Outcome::Unknown)
         .then(|| format!("{node} is {}, expected unknown: {}", verdict.outcome, verdict.reason))
 }

@@ -61,6 +61,9 @@ pub fn parse(input: &Input<'_>) -> Parsed {
         let detail = format!("the JSON stops where {} is expected", stop.expected);
         parsed.problems.push(Problem::new(ProblemKind::Truncated, detail).at(stop.line));
     }
+    if document.is_followed(&input.plain(), is_diagnostic) {
+        parsed.problems.push(document.another());
+    }
     parsed.complete = !parsed.has(ProblemKind::Truncated)
         && !parsed.has(ProblemKind::Unrecognised)
         && !parsed.facts.diagnostics.is_empty();
@@ -74,11 +77,13 @@ fn document(input: &Input<'_>) -> Option<Document> {
     if !KEYS.iter().any(|key| input.text.contains(key)) {
         return None;
     }
-    json::find_where(&input.plain(), |map| {
-        let holds = |map: &Map<String, Value>| KEYS.iter().any(|key| map.contains_key(*key));
-        let runs = map.get(ITERATIONS).and_then(Value::as_array);
-        holds(map) || runs.is_some_and(|r| r.iter().filter_map(Value::as_object).any(holds))
-    })
+    json::find_where(&input.plain(), is_diagnostic)
+}
+
+fn is_diagnostic(map: &Map<String, Value>) -> bool {
+    let holds = |map: &Map<String, Value>| KEYS.iter().any(|key| map.contains_key(*key));
+    let runs = map.get(ITERATIONS).and_then(Value::as_array);
+    holds(map) || runs.is_some_and(|r| r.iter().filter_map(Value::as_object).any(holds))
 }
 
 /// One run of the diagnostic.

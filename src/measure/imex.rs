@@ -89,6 +89,9 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     let mut parsed = Parsed::of(Tool::NvidiaImexCtl);
     if let Some(document) = document(input) {
         read_json(&document, &mut parsed);
+        if document.is_followed(&input.plain(), is_domain) {
+            parsed.problems.push(document.another());
+        }
     } else if let Some(state) = daemon_state(input) {
         // One daemon's state, not a domain's.
         parsed.facts.parameters.insert("imex.daemon_state".to_owned(), state.to_owned());
@@ -124,18 +127,20 @@ fn document(input: &Input<'_>) -> Option<Document> {
     if !input.text.contains("\"nodes\"") {
         return None;
     }
+    json::find_where(&input.plain(), is_domain)
+}
+
+fn is_domain(map: &Map<String, Value>) -> bool {
     let is_node = |node: &Value| {
         node.as_object().is_some_and(|n| n.contains_key("status") || n.contains_key("host"))
     };
-    json::find_where(&input.plain(), |map| {
-        let nodes = map.get("nodes").and_then(Value::as_object);
-        nodes.is_some_and(|nodes| {
-            let numbered = nodes.keys().all(|k| text::integer(k).is_some());
-            let state = map.get("status").and_then(Value::as_str);
-            numbered
-                && (nodes.values().any(is_node)
-                    || state.is_some_and(|s| matches!(s, "UP" | "DEGRADED" | "DOWN")))
-        })
+    let nodes = map.get("nodes").and_then(Value::as_object);
+    nodes.is_some_and(|nodes| {
+        let numbered = nodes.keys().all(|k| text::integer(k).is_some());
+        let state = map.get("status").and_then(Value::as_str);
+        numbered
+            && (nodes.values().any(is_node)
+                || state.is_some_and(|s| matches!(s, "UP" | "DEGRADED" | "DOWN")))
     })
 }
 

@@ -84,11 +84,8 @@ pub fn parse(input: &Input<'_>) -> Parsed {
         json::find_where(&plain, is_document).or_else(|| json::find_where(&plain, is_begun))
     {
         let mut parsed = whole(&document);
-        let behind = plain.get(document.end..).unwrap_or_default();
-        if json::find_where(behind, is_document).is_some() {
-            let what = "another document stands behind this one, and is not read";
-            let problem = Problem::new(ProblemKind::Unrecognised, what).at(document.line);
-            parsed.problems.push(problem);
+        if document.is_followed(&plain, is_document) {
+            parsed.problems.push(document.another());
             parsed.complete = false;
         }
         return parsed;

@@ -9,6 +9,9 @@ use serde_json::Map;
 use serde_json::Number;
 use serde_json::Value;
 
+use crate::model::parsed::Problem;
+use crate::model::parsed::ProblemKind;
+
 /// Nesting beyond this is no tool's output.
 const DEEPEST: usize = 64;
 
@@ -46,6 +49,20 @@ pub struct Stop {
 /// object wins over a broken one.
 pub fn find(text: &str, keys: &[&str]) -> Option<Document> {
     find_where(text, |map| keys.iter().any(|key| map.contains_key(*key)))
+}
+
+impl Document {
+    /// Whether another one that satisfies `wanted` stands behind this one, in the same text.
+    pub fn is_followed(&self, text: &str, wanted: impl Fn(&Map<String, Value>) -> bool) -> bool {
+        let behind = text.get(self.end..).unwrap_or_default();
+        self.stopped.is_none() && find_where(behind, wanted).is_some()
+    }
+
+    /// What a reader of one document says where there is [another](Self::is_followed).
+    pub fn another(&self) -> Problem {
+        let what = "another document stands behind this one, and is not read";
+        Problem::new(ProblemKind::Unrecognised, what).at(self.line)
+    }
 }
 
 /// The first object in `text` whose top level satisfies `wanted`. A whole

@@ -72,9 +72,7 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     let behind = plain.get(document.end..).unwrap_or_default();
     let is_alone = !behind.contains("\"fabricgate.tcp/");
     if !is_alone {
-        let what = "another document stands behind this one, and is not read";
-        let problem = Problem::new(ProblemKind::Unrecognised, what).at(document.line);
-        parsed.problems.push(problem);
+        parsed.problems.push(document.another());
     }
     parsed.tool_version = value["version"].as_str().map(text::clean);
     let whole = document.stopped.is_none();

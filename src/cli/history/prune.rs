@@ -98,10 +98,14 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let limit = coordinator::now().as_second() - i64::from(days) * DAY_S;
     let needed = needed(&place, &history)?;
     let mut folders = aged(&place.runs, limit, &history, &needed)?;
+    let mut code = exit::PASS;
     for aged in folders.iter_mut().filter(|aged| args.apply && aged.kept_because.is_none()) {
         match remove(&aged.folder) {
             Ok(()) => aged.removed = true,
-            Err(why) => aged.kept_because = Some(why),
+            Err(why) => {
+                aged.kept_because = Some(why);
+                code = exit::ENVIRONMENT;
+            }
         }
     }
     let document = PruneDocument {
@@ -115,7 +119,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         true => stdout::json(&document)?,
         false => tell(&document)?,
     }
-    Ok(exit::PASS)
+    Ok(code)
 }
 
 fn tell(document: &PruneDocument) -> anyhow::Result<()> {

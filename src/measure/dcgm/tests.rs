@@ -120,6 +120,18 @@ fn iterations_are_all_read() {
 }
 
 #[test]
+fn a_second_document_is_told_and_not_passed_over() {
+    let of = |status: &str| {
+        let result = json!({"entity_group": "GPU", "entity_group_id": 1, "entity_id": 0, "status": status});
+        version_4(&json!([{"name": "memory", "results": [result]}])).to_string()
+    };
+    let one = read(&of("Pass"));
+    assert!(one.complete, "{one:?}");
+    let two = read(&format!("{}\n{}\n", of("Pass"), of("Fail")));
+    assert!(two.has(ProblemKind::Unrecognised) && !two.complete, "{two:?}");
+}
+
+#[test]
 fn a_status_nobody_knows_is_not_a_pass() {
     for status in ["", "Pas\u{0}s", "Maybe"] {
         let tests = json!([{ "name": "pcie", "results": [{ "gpu_ids": "0", "status": status }] }]);

@@ -141,6 +141,14 @@ fn json_that_stops_or_lacks_the_state_is_not_whole() {
 }
 
 #[test]
+fn a_second_document_is_told_and_not_passed_over() {
+    let one = "{\"status\": \"UP\", \"nodes\": {\"0\": {\"status\": \"READY\", \"host\": \"a\"}}}";
+    assert!(read(one).complete, "{:?}", read(one));
+    let two = read(&format!("{one}\n{}\n", one.replace("UP", "DOWN")));
+    assert!(two.has(ProblemKind::Unrecognised) && !two.complete, "{two:?}");
+}
+
+#[test]
 fn a_daemon_state_alone_is_no_domain() {
     let parsed = read("WAITING_FOR_PEERS\n");
     assert!(parsed.complete && parsed.facts.imex.is_none());
