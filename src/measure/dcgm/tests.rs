@@ -122,7 +122,8 @@ fn iterations_are_all_read() {
 #[test]
 fn a_second_document_is_told_and_not_passed_over() {
     let of = |status: &str| {
-        let result = json!({"entity_group": "GPU", "entity_group_id": 1, "entity_id": 0, "status": status});
+        let result =
+            json!({"entity_group": "GPU", "entity_group_id": 1, "entity_id": 0, "status": status});
         version_4(&json!([{"name": "memory", "results": [result]}])).to_string()
     };
     let one = read(&of("Pass"));
