@@ -1,6 +1,9 @@
 //! The gate's journal in words of our own: lines of JSON, read without the
 //! types of the program that wrote them.
 
+use std::fs;
+use std::time::SystemTime;
+
 use serde_json::Value;
 
 /// One line.
@@ -11,6 +14,9 @@ pub(crate) struct Line {
     pub(crate) seq: u64,
     pub(crate) epoch: u64,
     pub(crate) unix: i64,
+    /// When it was really written, whatever clock its writer had, in seconds since 1970;
+    /// of another boot that is not known.
+    pub(crate) truly: Option<f64>,
     /// `intent`, `outcome`, `undone`, ...
     pub(crate) event: String,
     /// The intent that it is, or that it ends.
@@ -62,6 +68,17 @@ pub(crate) fn read(bytes: &[u8]) -> (Vec<Line>, Vec<String>) {
     (lines, broken)
 }
 
+/// By how long the machine had been up then, which no wrong clock changes.
+#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+fn truly(value: &Value) -> Option<f64> {
+    let read = |file: &str| fs::read_to_string(file).ok();
+    let boot = read("/proc/sys/kernel/random/boot_id")?;
+    let uptime = read("/proc/uptime")?.split_whitespace().next()?.parse::<f64>().ok()?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64();
+    let then = value["uptime_s"].as_f64().filter(|_| value["boot"] == boot.trim())?;
+    Some(now - uptime + then)
+}
+
 fn line(value: &Value, end: u64) -> Line {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let action = &value["action"];
@@ -72,6 +89,7 @@ fn line(value: &Value, end: u64) -> Line {
         seq: value["seq"].as_u64().unwrap_or_default(),
         epoch: value["epoch"].as_u64().unwrap_or_default(),
         unix: value["unix"].as_i64().unwrap_or_default(),
+        truly: truly(value),
         event: text(&value["event"]),
         id: text(&value["id"]),
         run: text(&value["run"]),

@@ -322,7 +322,7 @@ impl History {
                 };
                 let clean = self.runs.values().filter(|run| {
                     let passed = run.nodes.get(node).is_some_and(|it| it == "pass");
-                    passed && run.is_whole && drained.unix < run.created
+                    passed && run.is_whole && is_since(drained, run)
                 });
                 let clean = clean.count();
                 (clean < self.limits.clean_sweeps)
@@ -463,4 +463,14 @@ fn is_kept(node: &Fields) -> bool {
 fn is_written(written: &str, is: &str) -> bool {
     let rest = is.strip_prefix(written).filter(|_| !written.is_empty());
     rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
+/// Whether a run was begun after this line was written: by the real time of both where
+/// that is known, else by what their clocks said. A line of the journal knows how long the
+/// machine was up to a hundredth of a second.
+fn is_since(line: &Line, run: &Evidence) -> bool {
+    match line.truly.zip(run.began) {
+        Some((then, began)) => then - 0.05 < began,
+        None => line.unix < run.created,
+    }
 }

@@ -54,6 +54,7 @@ fn run(created: i64, bad: &[&str]) -> Evidence {
     let nodes = ["n1", "n2", "n3"].map(|node| (node.to_owned(), outcome(node).to_owned()));
     Evidence {
         created,
+        began: None,
         is_whole: true,
         nodes: nodes.into(),
         findings: bad.iter().map(finding).collect(),

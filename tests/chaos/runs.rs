@@ -14,6 +14,9 @@ use serde_json::Value;
 pub(crate) struct Evidence {
     /// When it was made, in seconds since 1970.
     pub(crate) created: i64,
+    /// When its plan was really written, before anything was measured, whatever clock its
+    /// maker had: the kernel's time of the file.
+    pub(crate) began: Option<f64>,
     /// It is complete, and of a profile that measures everything.
     pub(crate) is_whole: bool,
     /// The outcome of each node.
@@ -55,6 +58,11 @@ fn document(file: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(file).ok()?).ok()
 }
 
+fn began(folder: &Path) -> Option<f64> {
+    let written = fs::metadata(folder.join("plan.json")).ok()?.modified().ok()?;
+    Some(written.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64())
+}
+
 fn of_run(folder: &Path) -> Option<Evidence> {
     let verdicts = document(&folder.join("verdicts.json"))?;
     let run = document(&folder.join("run.json"))?;
@@ -75,6 +83,7 @@ fn of_run(folder: &Path) -> Option<Evidence> {
     let findings = verdicts["findings"].as_array()?.iter();
     Some(Evidence {
         created: created.as_second(),
+        began: began(folder),
         is_whole: run["state"] == "complete" && matches!(profile.as_str(), "recertify" | "burn-in"),
         nodes: nodes.map(|it| (text(&it["node"]), text(&it["outcome"]))).collect(),
         findings: findings.map(|it| (text(&it["id"]), finding(it))).collect(),
