@@ -450,12 +450,9 @@ pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
 async fn listen(mut output: Output, shared: Arc<Shared>) {
     let why = loop {
         match output.next_line().await {
-            Ok(Some(line)) => match serde_json::from_slice::<FromWorker>(&line) {
-                Ok(FromWorker::Fault { why }) => {
-                    break format!("the worker gave up: {}", text::clean(&why));
-                }
+            Ok(Some(line)) => match serde_json::from_slice(&line).map(harmless::answer) {
+                Ok(FromWorker::Fault { why }) => break format!("the worker gave up: {why}"),
                 Ok(answer) => {
-                    let answer = harmless::answer(answer);
                     let orders = lock(&shared.orders);
                     let waiting = order_of(&answer).and_then(|id| orders.waiting.get(&id));
                     let Some(waiting) = waiting else { continue };

@@ -12,7 +12,6 @@ use roxmltree::Document;
 use roxmltree::Node;
 use roxmltree::ParsingOptions;
 
-use super::reading::Lines;
 use super::reading::complain;
 use super::reading::first_line;
 use super::reading::fits;
@@ -27,6 +26,7 @@ use crate::model::said::NicSaid;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
+use crate::model::span::LineEnds;
 use crate::model::span::line_column;
 
 /// The most elements. NCCL itself gives up on far smaller trees.
@@ -70,7 +70,7 @@ pub fn read_of(node: Option<&NodeName>, place: &str, text: &str) -> Said {
         }
     };
     let root = document.root_element();
-    let mut file = File { said: &mut said, lines: Lines::of(text) };
+    let mut file = File { said: &mut said, lines: LineEnds::of(text) };
     if !root.has_tag_name("system") {
         let message = format!(
             "<{}>, expected <system> as NCCL_TOPO_DUMP_FILE writes it",
@@ -107,13 +107,13 @@ fn position(text: &str, error: &roxmltree::Error) -> (usize, usize) {
 /// The file as it is complained about: by line.
 struct File<'s> {
     said: &'s mut Said,
-    lines: Lines,
+    lines: LineEnds,
 }
 
 impl File<'_> {
     /// The line of an element.
     fn at(&self, element: &Node<'_, '_>) -> String {
-        format!("{}:{}", self.said.source.place, self.lines.at(element.range().start))
+        format!("{}:{}", self.said.source.place, self.lines.line(element.range().start))
     }
 
     /// Adds a problem of an element.

@@ -144,20 +144,6 @@ pub(super) fn is_rdma_device(name: &str) -> bool {
         .any(|start| name.starts_with(start))
 }
 
-/// Where lines begin, so that a long file is counted once.
-pub(super) struct Lines(Vec<usize>);
-
-impl Lines {
-    pub(super) fn of(text: &str) -> Self {
-        Self(text.match_indices('\n').map(|(at, _)| at).collect())
-    }
-
-    /// The line of an offset, from 1.
-    pub(super) fn at(&self, offset: usize) -> usize {
-        self.0.partition_point(|end| *end < offset) + 1
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

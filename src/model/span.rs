@@ -42,6 +42,22 @@ pub fn line_column(text: &str, offset: usize) -> (usize, usize) {
     (line, before[start..].chars().count() + 1)
 }
 
+/// Where lines end, so that a long file is counted once.
+#[derive(Clone, Debug)]
+pub struct LineEnds(Vec<usize>);
+
+impl LineEnds {
+    /// Those of a text.
+    pub fn of(text: &str) -> Self {
+        Self(text.match_indices('\n').map(|(at, _)| at).collect())
+    }
+
+    /// The line of a byte offset, from 1.
+    pub fn line(&self, offset: usize) -> usize {
+        self.0.partition_point(|end| *end < offset) + 1
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +68,9 @@ mod tests {
         assert_eq!(line_column(text, 0), (1, 1));
         assert_eq!(line_column(text, text.find('d').expect("it is there")), (2, 2));
         assert_eq!(line_column(text, 999), (3, 1));
+        let ends = LineEnds::of(text);
+        for offset in 0..=text.len() {
+            assert_eq!(ends.line(offset), line_column(text, offset).0, "{offset}");
+        }
     }
 }

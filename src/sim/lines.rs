@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use toml::de::DeTable;
 use toml::de::DeValue;
 
+use crate::model::span::LineEnds;
+
 /// Lines by path: `readings`, `noise/sigma`, `fault/0`, `fault/0/share`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines(BTreeMap<String, usize>);
@@ -17,27 +19,26 @@ impl Lines {
     pub(super) fn of(text: &str) -> Self {
         let mut lines = Self::default();
         if let Ok(table) = DeTable::parse(text) {
-            let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
-            lines.table("", table.get_ref(), &ends);
+            lines.table("", table.get_ref(), &LineEnds::of(text));
         }
         lines
     }
 
-    fn table(&mut self, path: &str, table: &DeTable<'_>, ends: &[usize]) {
+    fn table(&mut self, path: &str, table: &DeTable<'_>, ends: &LineEnds) {
         for (key, value) in table {
             let below = join(path, key.get_ref());
-            self.0.insert(below.clone(), line(key.span().start, ends));
+            self.0.insert(below.clone(), ends.line(key.span().start));
             self.value(&below, value.get_ref(), ends);
         }
     }
 
-    fn value(&mut self, path: &str, value: &DeValue<'_>, ends: &[usize]) {
+    fn value(&mut self, path: &str, value: &DeValue<'_>, ends: &LineEnds) {
         match value {
             DeValue::Table(table) => self.table(path, table, ends),
             DeValue::Array(items) => {
                 for (number, item) in items.iter().enumerate() {
                     let below = join(path, &number.to_string());
-                    self.0.insert(below.clone(), line(item.span().start, ends));
+                    self.0.insert(below.clone(), ends.line(item.span().start));
                     self.value(&below, item.get_ref(), ends);
                 }
             }
@@ -83,11 +84,6 @@ fn join(path: &str, name: &str) -> String {
         "" => name.to_owned(),
         path => format!("{path}/{name}"),
     }
-}
-
-/// The line of this byte, from 1, by the bytes at which lines end.
-fn line(at: usize, ends: &[usize]) -> usize {
-    ends.partition_point(|end| *end < at) + 1
 }
 
 #[cfg(test)]

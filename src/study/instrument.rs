@@ -178,10 +178,8 @@ impl Instrument<'_> {
         let (src, dst) = if reads { (there, here) } else { (here, there) };
         let key = bench.key(if reads { "ib_read_bw" } else { "ib_write_bw" }).with(there as u64);
         let line = network.rdma(src, dst, 0);
-        let most = MESSAGE as f64 * 4.5e-3;
-        let truth = line / (1.0 + (line / most).powi(4)).sqrt().sqrt();
-        let first = bench.gpus().first().copied().unwrap_or(0);
-        let average = bench.read(truth, key.with(MESSAGE), [first, first]);
+        let first = bench.gpus().first().map_or(0, |gpu| *gpu as u64);
+        let average = perftest::average(&bench, line, key, MESSAGE, first);
         (vec![average * 8.0], vec![Sample { src, dst, value: average }])
     }
 }
@@ -204,8 +202,8 @@ fn put(parsed: &mut Parsed, numbers: &[f64]) {
         Some(Measurement::Series(series)) => {
             for (point, number) in series.points.iter_mut().zip(numbers) {
                 point.algbw = Some(printed(*number, 2));
-                let sent = number / 8.0 * 1e9 * perftest::counted_seconds(SECONDS);
-                point.iterations = format!("{:.0}", (sent / MESSAGE as f64).floor()).parse().ok();
+                let sent = perftest::sent(number / 8.0, SECONDS, MESSAGE);
+                point.iterations = format!("{sent:.0}").parse().ok();
                 point.msgrate = Some(printed(number / 8.0 * 1e3 / MESSAGE as f64, 6));
             }
         }

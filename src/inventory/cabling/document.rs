@@ -11,11 +11,11 @@ use toml::Spanned;
 
 use super::entries::Entries;
 use super::entries::Entry;
-use crate::inventory::reading::Lines;
 use crate::inventory::reading::complain;
 use crate::inventory::reading::plain;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
+use crate::model::span::LineEnds;
 use crate::model::span::TextError;
 
 #[derive(Debug, Deserialize)]
@@ -103,16 +103,16 @@ pub(super) fn read(said: &mut Said, text: &str) {
             return;
         }
     };
-    let lines = Lines::of(text);
+    let lines = LineEnds::of(text);
     let mut entries = Entries::new(said);
     for leaf in file.leaf {
-        let line = lines.at(leaf.span().start);
+        let line = lines.line(leaf.span().start);
         let leaf = leaf.into_inner();
         let rail = leaf.rail.map(|word| word.0);
         entries.add_leaf(line, &leaf.name.0, rail, leaf.nodes.as_deref());
     }
     for node in file.node {
-        let line = lines.at(node.span().start);
+        let line = lines.line(node.span().start);
         let node = node.into_inner();
         let whole = Entry {
             line,
@@ -125,7 +125,7 @@ pub(super) fn read(said: &mut Said, text: &str) {
             entries.add(&whole);
         }
         for nic in node.nic {
-            let line = lines.at(nic.span().start);
+            let line = lines.line(nic.span().start);
             let nic = nic.into_inner();
             entries.add(&Entry {
                 line,

@@ -10,11 +10,11 @@ use super::script;
 use super::settings::Again;
 use super::settings::Settings;
 use super::settings::mentions;
-use crate::inventory::reading::Lines;
 use crate::inventory::reading::complain;
 use crate::inventory::reading::first_line;
 use crate::inventory::reading::remark;
 use crate::model::said::ProblemKind;
+use crate::model::span::LineEnds;
 
 /// Whether a text is a document rather than a script: it opens with a brace, a
 /// document mark, a list entry, or `key:`.
@@ -63,7 +63,7 @@ pub(super) fn read(settings: &mut Settings<'_>, text: &str) {
             }
         }
     };
-    let mut found = Finder { text, lines: Lines::of(text), from: [0; NAMES], misses: 0 };
+    let mut found = Finder { text, lines: LineEnds::of(text), from: [0; NAMES], misses: 0 };
     // Depth first and in the order of the text, without recursion.
     let mut left: Vec<&Value> = documents.iter().rev().collect();
     while let Some(value) = left.pop() {
@@ -96,7 +96,7 @@ const NAMES: usize = super::settings::VARIABLES.len() + super::settings::KEYS.le
 /// YAML and JSON do not keep them.
 struct Finder<'t> {
     text: &'t str,
-    lines: Lines,
+    lines: LineEnds,
     from: [usize; NAMES],
     misses: usize,
 }
@@ -105,14 +105,14 @@ impl Finder<'_> {
     fn line_of(&mut self, word: &str, slot: usize) -> usize {
         let from = self.from[slot];
         if MOST_MISSES < self.misses {
-            return self.lines.at(from);
+            return self.lines.line(from);
         }
         let found = self.text.get(from..).and_then(|rest| rest.find(word)).map(|at| from + at);
         match found {
             Some(at) => self.from[slot] = at + word.len(),
             None => self.misses += 1,
         }
-        self.lines.at(found.unwrap_or(from))
+        self.lines.line(found.unwrap_or(from))
     }
 
     fn line_of_name(&mut self, name: &str) -> usize {

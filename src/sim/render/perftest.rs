@@ -3,6 +3,7 @@
 use super::Answer;
 use crate::sim::bench::Bench;
 use crate::sim::network;
+use crate::sim::noise::Key;
 
 /// Messages of each size, as the tools have it unasked.
 pub const ITERATIONS: u64 = 5000;
@@ -60,10 +61,21 @@ pub fn no_link() -> Answer {
     Answer::ended(String::new(), why.to_owned(), 1)
 }
 
-/// The seconds of a run of this length that are counted: a quarter in whole seconds is left out
-/// at either end.
-pub fn counted_seconds(seconds: u32) -> f64 {
-    f64::from(seconds - seconds / 4 * 2)
+/// What messages of this many bytes read of a line, in GB/s. `end` keys the noise.
+pub fn average(bench: &Bench<'_>, line: f64, key: Key, bytes: u64, end: u64) -> f64 {
+    // Small messages are limited by 4.5 million messages a second, and the
+    // knee is sharp: 64 KiB messages fill the line (perftest's own default).
+    let messages = bytes as f64 * 4.5e-3;
+    let truth = line / (1.0 + (line / messages).powi(4)).sqrt().sqrt();
+    // No GPU takes part, so none dips or drifts here.
+    truth * bench.scenario.noise.factor(key.with(bytes).with(end).with(end))
+}
+
+/// Messages of this many bytes that a run of some seconds counts at a rate in GB/s: a quarter
+/// of the time in whole seconds is left out at either end.
+pub fn sent(rate: f64, seconds: u32, bytes: u64) -> f64 {
+    let counted = f64::from(seconds - seconds / 4 * 2);
+    (rate * 1e9 * counted / bytes as f64).floor()
 }
 
 /// A server that nobody finds.
@@ -147,19 +159,13 @@ pub fn bandwidth(bench: &Bench<'_>, run: &Run) -> Answer {
     for power in run.sizes[0]..=run.sizes[1] {
         let bytes = 1_u64 << power;
         let size = f64::from(1_u32 << power);
-        // Small messages are limited by 4.5 million messages a second, and the
-        // knee is sharp: 64 KiB messages fill the line (perftest's own default).
-        let messages = size * 4.5e-3;
-        let truth = line / (1.0 + (line / messages).powi(4)).sqrt().sqrt();
-        // No GPU takes part, so none dips or drifts here.
-        let average = truth * bench.scenario.noise.factor(key.with(bytes).with(end).with(end));
+        let average = average(bench, line, key, bytes, end);
         // A run of some time does not look for its fastest message.
         let peak = if run.seconds.is_some() { 0.0 } else { average * 1.002 };
         let sent = match run.seconds {
             Some(seconds) => {
                 let rate = if line == 0.0 { 0.0 } else { average * own / line };
-                let count = (rate * 1e9 * counted_seconds(seconds) / size).floor();
-                format!("{count:.0}")
+                format!("{:.0}", sent(rate, seconds, bytes))
             }
             None => run.iterations.to_string(),
         };
