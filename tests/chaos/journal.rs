@@ -55,31 +55,45 @@ pub(crate) fn read(bytes: &[u8]) -> (Vec<Line>, Vec<String>) {
     let mut lines = Vec::new();
     let mut broken = Vec::new();
     let mut end = 0;
+    let boot = Boot::now();
     for text in bytes.split_inclusive(|byte| *byte == b'\n') {
         end += text.len() as u64;
         if text.last() != Some(&b'\n') {
             break;
         }
         match serde_json::from_slice::<Value>(text) {
-            Ok(value) => lines.push(line(&value, end)),
+            Ok(value) => lines.push(line(&value, end, boot.as_ref())),
             Err(error) => broken.push(format!("line {} of the journal: {error}", lines.len() + 1)),
         }
     }
     (lines, broken)
 }
 
-/// By how long the machine had been up then, which no wrong clock changes.
-#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
-fn truly(value: &Value) -> Option<f64> {
-    let read = |file: &str| fs::read_to_string(file).ok();
-    let boot = read("/proc/sys/kernel/random/boot_id")?;
-    let uptime = read("/proc/uptime")?.split_whitespace().next()?.parse::<f64>().ok()?;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64();
-    let then = value["uptime_s"].as_f64().filter(|_| value["boot"] == boot.trim())?;
-    Some(now - uptime + then)
+/// The boot of this machine: its name, and when it began.
+struct Boot {
+    id: String,
+    began: f64,
 }
 
-fn line(value: &Value, end: u64) -> Line {
+impl Boot {
+    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    fn now() -> Option<Self> {
+        let read = |file: &str| fs::read_to_string(file).ok();
+        let id = read("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+        let uptime = read("/proc/uptime")?.split_whitespace().next()?.parse::<f64>().ok()?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64();
+        Some(Self { id, began: now - uptime })
+    }
+
+    /// When a line of it was written, by how long the machine had been up then: no wrong
+    /// clock changes that.
+    fn moment(&self, value: &Value) -> Option<f64> {
+        let up = value["uptime_s"].as_f64().filter(|_| value["boot"] == self.id.as_str())?;
+        Some(self.began + up)
+    }
+}
+
+fn line(value: &Value, end: u64, boot: Option<&Boot>) -> Line {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let action = &value["action"];
     let node = if action.is_null() { &value["node"] } else { &action["node"] };
@@ -89,7 +103,7 @@ fn line(value: &Value, end: u64) -> Line {
         seq: value["seq"].as_u64().unwrap_or_default(),
         epoch: value["epoch"].as_u64().unwrap_or_default(),
         unix: value["unix"].as_i64().unwrap_or_default(),
-        truly: truly(value),
+        truly: boot.and_then(|boot| boot.moment(value)),
         event: text(&value["event"]),
         id: text(&value["id"]),
         run: text(&value["run"]),

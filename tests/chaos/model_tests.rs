@@ -271,6 +271,24 @@ fn a_release_needs_its_clean_runs_and_an_intent() {
 }
 
 #[test]
+fn clean_runs_are_counted_by_the_real_time_and_not_by_a_clock_that_was_ahead() {
+    let at = |began: f64| Evidence { began: Some(began), ..run(90, &[]) };
+    let mut history = good();
+    for line in &mut history.journal {
+        // At 100 by its clock, which every run seems to be before, and at 50 in truth.
+        line.truly = Some(50.0);
+    }
+    let release = Line { end: 300, run: "r3".to_owned(), ..intent(3, "n1", "release") };
+    history.journal.push(release);
+    history.runs.insert("r2".to_owned(), at(60.0));
+    history.runs.insert("r3".to_owned(), at(70.0));
+    history.acts("n1", resume(), 300, true);
+    assert_eq!(history.broken(), Vec::<String>::new());
+    history.runs.insert("r2".to_owned(), at(40.0));
+    says(&history, "it passed 1 runs");
+}
+
+#[test]
 fn a_journal_with_a_gap_or_a_step_back_in_time_is_seen() {
     let mut history = good();
     history.journal[1].seq = 3;
