@@ -253,7 +253,7 @@ const MNNVL_OFF: &str = "mnnvl-off";
 /// Class of a collective that the switches did not reduce.
 const NVLS_OFF: &str = "nvls-off";
 /// Class of a matrix and a collective that cannot both be right.
-const CONTRADICTION: &str = "matrix-contradicted";
+pub(super) const CONTRADICTION: &str = "matrix-contradicted";
 
 /// One run of a collective: the best of its readings, and all of them.
 struct Ran<'a> {

@@ -1,6 +1,11 @@
 //! One island judged: who is cut off, whose row or column is low, which pairs,
 //! and whether the whole level is what the platform must deliver.
 
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::disputes;
+use super::disputes::Dispute;
 use super::finding::finding;
 use super::finding::of_gpu;
 use super::finding::of_node;
@@ -17,8 +22,11 @@ use super::peel::Peeled;
 use super::peel::Statistic;
 use super::peel::Word;
 use super::robust;
+use super::runs;
+use super::runs::RunLevel;
 use super::severed;
 use crate::model::id::NodeName;
+use crate::model::parsed::Tool;
 use crate::model::unit::Unit;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
@@ -81,28 +89,36 @@ pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
         return out;
     }
     let statistic = if island.is_uniform() { Statistic::Median } else { Statistic::Best };
+    let (directed, runs) = runs::without_run_levels(island);
+    disturbed_runs(island, &runs, &mut out);
     let together = |r: &&PairReading| {
         let (a, b) = (&island.gpus[r.src].node, &island.gpus[r.dst].node);
         !out.apart.iter().any(|(x, y)| (a, b) == (x, y) || (b, a) == (x, y))
     };
     let both: Vec<PairReading> = symmetric(&island.both_ways);
     let both: Vec<PairReading> = both.iter().filter(together).copied().collect();
-    let directed: Vec<PairReading> = island.directed.iter().filter(together).copied().collect();
+    let directed: Vec<PairReading> = directed.iter().filter(together).copied().collect();
     let nodes = island.nodes().len();
-    let field = |readings| Field {
-        ends: island.gpus.len(),
-        nodes,
-        groups: island.groups.len(),
-        readings,
-        active: &out.active,
-        start: None,
-    };
-    let peeled = peel::peel(&field(&directed), statistic);
-    let both_ways = peel::peel(&field(&both), statistic);
+    let classes: Vec<u8> = island.groups.iter().map(|key| u8::from(key.between_nodes)).collect();
+    let active = out.active.clone();
+    let ends = island.gpus.len();
+    let (classes, active) = (classes.as_slice(), active.as_slice());
+    let field = Field { ends, nodes, classes, readings: &[], active, start: None };
+    let peeled = peel::peel(&Field { readings: &directed, ..field }, statistic);
+    let both_ways = peel::peel(&Field { readings: &both, ..field }, statistic);
     (out.peeled, out.both_ways) = (peeled, both_ways);
+    let disputes = disputes::find(island, [&directed, &both], &field, statistic);
+    out.both_ways.blames.retain(|b| !disputes.contains_key(&b.gpu));
+    out.peeled.blames.retain(|b| !disputes.contains_key(&b.gpu));
     blamed(island, &mut out);
-    out.level =
-        level::judge(island, &out.peeled, &out.both_ways, fleet, &mut out.findings, &mut out.notes);
+    disputed(island, &disputes, &mut out);
+    unclear(island, &mut out);
+    let mut doubts = Vec::new();
+    let told = (&mut out.notes, &mut doubts);
+    out.level = level::judge(island, &out.peeled, &out.both_ways, fleet, &mut out.findings, told);
+    for node in island.nodes().keys() {
+        out.unknown.extend(doubts.iter().map(|why| (format!("node {node}"), why.clone())));
+    }
     low_pairs(island, &mut out);
     out
 }
@@ -170,13 +186,48 @@ fn blamed(island: &Island<'_>, out: &mut Fabric) {
 }
 
 /// Whether rising clocks explain the blame: a low row of p2pBandwidthLatencyTest
-/// whose column is fine, with no other tool to ask. Rows of sound machines lie
-/// within 4 % of the middle (363 to 394 GB/s on H100).
+/// whose column is fine, with no other tool to ask.
 fn is_warm_up(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool) -> bool {
-    const DEEPEST: f64 = 0.05;
     let one_way = peeled.blames(gpu, Direction::Tx) != peeled.blames(gpu, Direction::Rx);
-    let only_p2p = island.groups.iter().all(|g| g.testcase.starts_with("p2p_"));
-    !both_ways && one_way && only_p2p && 1.0 - DEEPEST < worst(peeled, gpu).ratio
+    let only_p2p = island.groups.iter().all(|g| g.tool == Some(Tool::P2pBandwidthLatencyTest));
+    !both_ways && one_way && only_p2p && 1.0 - disputes::WARM_UP < worst(peeled, gpu).ratio
+}
+
+/// A run that reads lower than the others of its island was disturbed as a whole.
+fn disturbed_runs(island: &Island<'_>, runs: &[RunLevel], out: &mut Fabric) {
+    for run in runs.iter().filter(|run| run.share < 1.0 - peel::LINE) {
+        out.notes.push(format!(
+            "{} reads {} lower than the other runs of the same test, whichever the GPU: the whole run was \
+             disturbed, and its cells are compared with each other only",
+            island.run_files[run.run],
+            percent(1.0 - run.share)
+        ));
+    }
+}
+
+/// GPUs that one tool reads low and another one does not.
+fn disputed(island: &Island<'_>, disputes: &BTreeMap<usize, Dispute>, out: &mut Fabric) {
+    for (gpu, dispute) in disputes {
+        let found = disputes::finding_of(island, *gpu, dispute);
+        let node = format!("node {}", island.gpus[*gpu].node);
+        out.unknown.push((node, found.summary.clone()));
+        out.findings.push(found);
+    }
+}
+
+/// GPUs that are low with every partner, where too few partners are good to tell which
+/// of the two is slow.
+fn unclear(island: &Island<'_>, out: &mut Fabric) {
+    let ends = out.peeled.unclear.iter().chain(&out.both_ways.unclear);
+    let gpus: BTreeSet<usize> = ends.map(|(gpu, _)| *gpu).collect();
+    for gpu in gpus {
+        let id = &island.gpus[gpu];
+        let why = format!(
+            "GPU {id} is low with each of its partners, and fewer than two of them are as expected: either side \
+             may be slow; the same test with other partners would tell"
+        );
+        out.unknown.push((format!("node {}", id.node), why));
+    }
 }
 
 /// Whether these GPUs are low by the same ratio: one cause rather than several.
@@ -228,7 +279,7 @@ fn gpu_finding(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool
         locus.direction = one_way;
     }
     let readings = if both_ways { &island.both_ways } else { &island.directed };
-    let (group, measured) = shown(readings, peeled, gpu, blame.direction);
+    let (group, measured) = shown(readings, peeled, &blame);
     let level = peeled.levels[group];
     let which = match one_way {
         Some(Direction::Tx) => "what it sends",
@@ -282,19 +333,21 @@ fn of_end(
     mine.map(|r| r.value).collect()
 }
 
-/// The group that shows a GPU's fault best (most readings), and its median.
-fn shown(
-    readings: &[PairReading],
-    peeled: &Peeled,
-    gpu: usize,
-    direction: Direction,
-) -> (usize, f64) {
-    let groups = 0..peeled.levels.len();
-    let values = groups.map(|g| (g, of_end(readings, gpu, direction, g, peeled)));
-    let best =
-        values.filter(|(_, v)| !v.is_empty()).max_by_key(|(g, v)| (v.len(), std::cmp::Reverse(*g)));
-    let (group, mut values) = best.expect("a blamed end has readings");
-    (group, robust::median(&mut values).unwrap_or(0.0))
+/// The group that shows what the blame says of a GPU, and its median there: of those
+/// that are as low as the blame (within half a line), the one with the most readings.
+fn shown(readings: &[PairReading], peeled: &Peeled, blame: &Blame) -> (usize, f64) {
+    let median_of = |group: usize| {
+        let mut values = of_end(readings, blame.gpu, blame.direction, group, peeled);
+        let median = robust::median(&mut values).filter(|_| peeled.levels[group].is_finite())?;
+        let distance = (median / peeled.levels[group] - blame.ratio).abs();
+        Some((group, values.len(), median, distance))
+    };
+    let groups: Vec<_> = (0..peeled.levels.len()).filter_map(median_of).collect();
+    let near = groups.iter().filter(|(.., distance)| *distance <= peel::LINE / 2.0);
+    let best = near.max_by_key(|(group, count, ..)| (*count, std::cmp::Reverse(*group)));
+    let nearest = || groups.iter().min_by(|a, b| a.3.total_cmp(&b.3));
+    let (group, _, median, _) = best.or_else(nearest).expect("a blamed end has readings");
+    (*group, *median)
 }
 
 /// "1 of 18 links" where the ratio fits within 1 %.

@@ -30,6 +30,8 @@ use crate::thresholds::Platform;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupKey {
     pub(super) testcase: Arc<str>,
+    /// The tool: two tools are two instruments, whatever they call a test.
+    pub(super) tool: Option<Tool>,
     /// Launched across nodes (other overheads than on one node).
     pub(super) across: bool,
     /// Source and destination sit in different nodes.
@@ -75,6 +77,10 @@ pub(super) struct Island<'a> {
     pub(super) groups: Vec<GroupKey>,
     /// One direction at a time.
     pub(super) directed: Vec<PairReading>,
+    /// The run of each of them: a place in `run_files`.
+    pub(super) directed_runs: Vec<usize>,
+    /// The file of each run.
+    pub(super) run_files: Vec<String>,
     /// Both directions at once; source and destination are interchangeable.
     pub(super) both_ways: Vec<PairReading>,
     /// Pairs for which a test printed no number, in none of its readings.
@@ -287,9 +293,11 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
 
     let mut groups: Vec<GroupKey> = Vec::new();
     let (mut directed, mut both_ways) = (Vec::new(), Vec::new());
+    let (mut directed_runs, mut run_files) = (Vec::new(), Vec::new());
+    let mut runs: BTreeMap<(usize, u32), usize> = BTreeMap::new();
     let mut blanks: Vec<(usize, usize, usize)> = Vec::new();
     let mut files: BTreeMap<Arc<str>, Vec<Source>> = BTreeMap::new();
-    for (node, recording) in recordings {
+    for (at, (node, recording)) in recordings.into_iter().enumerate() {
         let label = labels(domain, recording, node);
         let ranks = || domain.gpus_of_ranks(&recording.parsed).into_values().map(|g| g.node);
         let members: BTreeSet<NodeName> =
@@ -308,8 +316,8 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
             }
             let mut group = |between_nodes| {
                 let across = node.is_none();
-                let key =
-                    GroupKey { testcase: testcase.clone(), across, between_nodes, small_buffer };
+                let (testcase, tool) = (testcase.clone(), recording.parsed.tool);
+                let key = GroupKey { testcase, tool, across, between_nodes, small_buffer };
                 groups.iter().position(|known| *known == key).unwrap_or_else(|| {
                     groups.push(key);
                     groups.len() - 1
@@ -317,6 +325,10 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
             };
             // A group without readings has no level; that is no group's harm.
             let group = [group(false), group(true)];
+            let run = *runs.entry((at, matrix.run)).or_insert_with(|| {
+                run_files.push(recording.file.clone());
+                run_files.len() - 1
+            });
             let ends = ends_of(matrix, shape, |text| places.get(&label(text)?).copied());
             pairs_of(matrix, shape, &ends, |src, dst, cell| {
                 let (src, dst) = (*src, *dst);
@@ -325,7 +337,10 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
                     Some(value) if shape == Shape::BothWays => {
                         both_ways.push(PairReading { src, dst, group, value });
                     }
-                    Some(value) => directed.push(PairReading { src, dst, group, value }),
+                    Some(value) => {
+                        directed.push(PairReading { src, dst, group, value });
+                        directed_runs.push(run);
+                    }
                     None => blanks.push((src, dst, group)),
                 }
             });
@@ -339,6 +354,8 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
         gpus,
         groups,
         directed,
+        directed_runs,
+        run_files,
         both_ways,
         holes,
         cut: if only.is_none() { problems::not_importable(domain) } else { Vec::new() },

@@ -7,10 +7,13 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use super::peel;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
+use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
 
 /// What has been said so far about one case.
@@ -29,6 +32,8 @@ pub(super) struct Ledger {
     pub(super) doubts: BTreeMap<NodeName, Vec<String>>,
     /// Smallest degradation that would have been seen on a node.
     pub(super) detectable: BTreeMap<NodeName, f64>,
+    /// Smallest loss of all its fabric together that would have been seen on a node.
+    pub(super) together: BTreeMap<NodeName, f64>,
     /// Whether anything of a node was compared with an expectation.
     pub(super) compared: BTreeMap<NodeName, bool>,
 }
@@ -36,7 +41,17 @@ pub(super) struct Ledger {
 impl Ledger {
     /// Adds a finding, unless the same part is already found guilty of the
     /// same; then its evidence joins the first.
-    pub(super) fn find(&mut self, finding: Finding) {
+    ///
+    /// A finding that blames a part with a number that is as expected is never emitted:
+    /// it becomes unknown here, whichever rule made it.
+    pub(super) fn find(&mut self, mut finding: Finding) {
+        if contradicts_itself(&finding) {
+            finding.outcome = Outcome::Unknown;
+            finding.summary.push_str("; that ratio is as expected, so nothing is blamed");
+            if let Some(node) = finding.locus.node.clone() {
+                self.doubt(&node, finding.summary.clone());
+            }
+        }
         let place = self.places.get(&finding.id);
         if let Some(known) = place.and_then(|at| self.found[*at].as_mut()) {
             let outcome = known.outcome.max(finding.outcome);
@@ -152,6 +167,23 @@ impl Ledger {
         let worst = self.detectable.entry(node.clone()).or_insert(detectable);
         *worst = worst.max(detectable);
     }
+
+    /// The worst loss of all parts together that this node could have hidden.
+    pub(super) fn could_have_seen_together(&mut self, node: &NodeName, detectable: f64) {
+        let worst = self.together.entry(node.clone()).or_insert(detectable);
+        *worst = worst.max(detectable);
+    }
+}
+
+/// Whether the ratio that a finding prints contradicts its outcome: an effect that small
+/// is inside the spread of healthy fabrics.
+fn contradicts_itself(finding: &Finding) -> bool {
+    /// Ratios are printed with four decimals.
+    const ROUNDING: f64 = 5e-4;
+    let is_rate = finding.unit.is_some_and(Unit::is_bandwidth);
+    is_rate
+        && Outcome::Unknown < finding.outcome
+        && finding.ratio.is_some_and(|ratio| 1.0 - peel::LINE + ROUNDING < ratio)
 }
 
 fn change_at(
@@ -218,7 +250,6 @@ mod tests {
     use super::super::finding::of_node;
     use super::*;
     use crate::model::verdict::LocusKind;
-    use crate::model::verdict::Outcome;
 
     fn pair(a: &str, peer: &str) -> Finding {
         let locus = of_node(&"d".into(), &a.into());
@@ -253,6 +284,23 @@ mod tests {
         assert!(ledger.findings().all(|f| f.summary == "!"));
         assert_eq!(ledger.take(|f| f.class == "x").len(), 1);
         assert_eq!(ledger.findings().count(), 3);
+    }
+
+    #[test]
+    fn a_finding_whose_own_ratio_is_as_expected_blames_no_part() {
+        for (ratio, outcome) in
+            [(0.9, Outcome::Degraded), (0.972, Outcome::Degraded), (1.0008, Outcome::Unknown)]
+        {
+            let mut ledger = Ledger::default();
+            let low = pair("a", "b").numbers(ratio * 400.0, 400.0, Unit::GigabytesPerSecond);
+            ledger.find(low);
+            assert_eq!(ledger.findings().next().map(|f| f.outcome), Some(outcome), "{ratio}");
+            assert_eq!(ledger.doubts.len(), usize::from(outcome == Outcome::Unknown));
+        }
+        // A count has no such line.
+        let mut ledger = Ledger::default();
+        ledger.find(pair("a", "b").numbers(8.0, 8.0, Unit::Count));
+        assert_eq!(ledger.findings().next().map(|f| f.outcome), Some(Outcome::Degraded));
     }
 
     #[test]

@@ -73,6 +73,10 @@ pub(super) struct Level {
     pub(super) absolute: bool,
     /// Low enough to be a finding.
     pub(super) low: bool,
+    /// As the expectation says, within its tolerance.
+    pub(super) meets: bool,
+    /// The smallest loss of everything together that the expectation would have shown.
+    pub(super) together: Option<f64>,
 }
 
 /// Compares an island's level; adds findings and notes.
@@ -82,7 +86,7 @@ pub(super) fn judge(
     both_ways: &Peeled,
     fleet: &Fleet,
     findings: &mut Vec<Finding>,
-    notes: &mut Vec<String>,
+    (notes, doubts): (&mut Vec<String>, &mut Vec<String>),
 ) -> Option<Level> {
     let levels = || {
         let groups = peeled.levels.iter().copied().enumerate().filter(|(_, l)| l.is_finite());
@@ -142,6 +146,13 @@ pub(super) fn judge(
         );
         findings.push(low(island, *group, *level, *value, &against));
     }
+    let line_of = |group: usize, e: &Expectation| value_of_line(line(group, e), e);
+    if !below_fleet && !below_expected && under_floor.is_none() {
+        doubts.extend(fallen(island, &expected, &line_of));
+    }
+    // Of what all have lost, one test is enough to tell.
+    let seen = expected.iter().map(|(g, level, _, e)| 1.0 - line_of(*g, e) / level);
+    let together = seen.map(|least| least.max(peel::LINE)).reduce(f64::min);
     too_fast(island, &expected, findings, notes);
     let mut ratios: Vec<f64> = at_once.iter().map(|(_, level, value, _)| level / value).collect();
     let absolute = absolute.or(robust::median(&mut ratios));
@@ -150,7 +161,35 @@ pub(super) fn judge(
         ratio,
         absolute: absolute.is_some(),
         low: below_fleet || below_expected || under_floor.is_some(),
+        meets: absolute.is_some() && !below_expected && under_floor.is_none(),
+        together,
     })
+}
+
+/// What the test must show at least, in GB/s.
+fn value_of_line(line: f64, expectation: &Expectation) -> f64 {
+    expectation.value.unwrap_or(0.0) * line
+}
+
+/// A test whose level is below its own line while the others are as expected: what all
+/// have lost may show in that test alone.
+fn fallen(
+    island: &Island<'_>,
+    expected: &[(usize, f64, f64, &Expectation)],
+    line_of: &impl Fn(usize, &Expectation) -> f64,
+) -> Option<String> {
+    let below = expected.iter().filter(|(g, level, _, e)| *level < line_of(*g, e));
+    let (group, level, value, e) =
+        below.min_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2))).copied()?;
+    let place = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);
+    Some(format!(
+        "{} reads {level:.1} of {value:.1} GB/s for all pairs of {place}, {} low where {} are allowed, while the other \
+         tests are as expected: either this expectation is wrong here, or everything lost as much; the links of every \
+         GPU (nvidia-smi nvlink -s), clocks under load, or another tool would tell",
+        island.groups[group].testcase,
+        percent(1.0 - level / value),
+        percent(island.tolerance(group, e)),
+    ))
 }
 
 /// Where path classes differ, what each GPU reaches with its best partner is

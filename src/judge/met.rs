@@ -16,6 +16,8 @@ pub(super) struct Met {
     pub(super) ratio: f64,
     /// How many they are.
     pub(super) readings: usize,
+    /// The group of the first.
+    pub(super) group: usize,
     /// Where they begin.
     first: usize,
 }
@@ -48,7 +50,8 @@ impl Cells {
                 many => robust::median(&mut many.to_vec()).unwrap_or(f64::NAN),
             };
             let (src, dst) = (same[0].src, same[0].dst);
-            cells.push(Met { src, dst, ratio, readings: same.len(), first });
+            let group = same[0].group;
+            cells.push(Met { src, dst, ratio, readings: same.len(), group, first });
             first += same.len();
         }
         let rows = starts(n, cells.iter().map(|c| c.src));
@@ -60,6 +63,11 @@ impl Cells {
             next[cell.dst] += 1;
         }
         Self { cells, rows, turned, columns, ratios }
+    }
+
+    /// How many ends there are.
+    pub(super) fn ends(&self) -> usize {
+        self.rows.len() - 1
     }
 
     /// All cells, in order of source and destination.

@@ -13,7 +13,9 @@ pub mod collective;
 mod common;
 pub mod compared;
 pub mod confirm;
+mod covariates;
 mod coverage;
+mod disputes;
 pub mod drift;
 mod fabric;
 mod far;
@@ -40,6 +42,7 @@ mod rails;
 mod reach;
 pub mod robust;
 mod roster;
+mod runs;
 pub mod sequential;
 mod severed;
 mod state;
@@ -115,6 +118,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     at_once(&domains, &mut ledger);
     steady::judge(&judged, &mut ledger);
     common::judge(&domains, &judged, &mut ledger);
+    covariates::judge(&domains, &judged, &claims, &mut ledger);
     asserted::judge(&domains, &judged, &mut ledger);
     host::judge(&domains, &mut ledger);
     nic::judge(&domains, &mut ledger);
@@ -232,9 +236,15 @@ fn enter(island: &Island<'_>, fabric: &mut Fabric, ledger: &mut Ledger) {
         if fabric.level.is_some_and(|l| l.absolute) {
             ledger.compare(&id.node);
         }
+        if let Some(together) = fabric.level.and_then(|level| level.together) {
+            ledger.could_have_seen_together(&id.node, together);
+        }
         let Some(detectable) = fabric.peeled.detectable[gpu] else { continue };
         ledger.could_have_seen(&id.node, detectable);
-        too_noisy(island, gpu, detectable, ledger);
+        // More readings help against noise, and not where healthy parts differ: that is in
+        // what the node declares.
+        let errors = fabric.peeled.shown[gpu].iter().flatten().map(|shown| shown.error);
+        too_noisy(island, gpu, peel::smallest(errors.fold(0.0, f64::max)), ledger);
     }
 }
 

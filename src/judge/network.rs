@@ -151,7 +151,7 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
     let field = Field {
         ends: rail.nodes.len(),
         nodes: rail.nodes.len(),
-        groups: rail.groups.len(),
+        classes: &rail.groups.iter().map(|group| u8::from(group.crosses)).collect::<Vec<_>>(),
         readings: &rail.readings,
         active: &vec![true; rail.nodes.len()],
         start: Some(&start),

@@ -135,6 +135,7 @@ fn verdict(
         outcome,
         reason,
         detectable,
+        detectable_together: ledger.together.get(node).copied().map(super::finding::round),
     };
     let against: Vec<&Finding> =
         findings.iter().copied().filter(|f| is_against(f, domain, node)).collect();

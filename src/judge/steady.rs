@@ -17,6 +17,7 @@ use super::ledger::Ledger;
 use super::level::SMALLEST_FLEET;
 use super::peel;
 use super::robust;
+use super::runs;
 use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -188,7 +189,8 @@ pub(super) fn falls_steadily(trend: &[f64], error: f64) -> bool {
 /// Pairs that were read often enough, between ends that take part.
 fn cells(island: &Island<'_>, fabric: &Fabric) -> Vec<Cell> {
     let mut values: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
-    for r in island.directed.iter().filter(|r| fabric.active[r.src] && fabric.active[r.dst]) {
+    let (readings, _) = runs::without_run_levels(island);
+    for r in readings.iter().filter(|r| fabric.active[r.src] && fabric.active[r.dst]) {
         values.entry((r.group, r.src, r.dst)).or_default().push(r.value);
     }
     let often = values.into_iter().filter(|(_, values)| FEWEST_READINGS <= values.len());

@@ -288,6 +288,10 @@ pub struct NodeVerdict {
     /// The smallest relative degradation this sweep could have seen here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
+    /// The smallest loss of all parts together that this sweep could have seen here: the
+    /// expectation alone shows what everything compared has lost alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detectable_together: Option<f64>,
 }
 
 /// Something that is not known, and why.

@@ -213,7 +213,7 @@ const CLASSES: &[Words] = &[
     ),
     words(
         "matrix-contradicted",
-        "matrix and collective disagree",
+        "two tools disagree",
         [
             "is measured low by one tool and as expected by another",
             "are measured low by one tool and as expected by another",

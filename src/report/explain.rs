@@ -94,6 +94,13 @@ pub fn explain(run: &Run, query: &str) -> Option<String> {
             percent(detectable)
         );
     }
+    if let Some(together) = verdict.detectable_together {
+        let _ = writeln!(
+            out,
+            "  - a loss of {} or more of all parts together: only the expectation shows that",
+            percent(together)
+        );
+    }
     Some(out)
 }
 

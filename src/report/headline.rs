@@ -114,8 +114,17 @@ fn passed(run: &Run) -> String {
     let mut what = format!("{} {verb} as expected", parts.join(" with "));
     if let Some(worst) = worst_detectable(run) {
         what.push_str(&format!("; a loss of {} or more would have been seen", percent(worst)));
+        if let Some(together) = worst_together(run) {
+            what.push_str(&format!(", of all parts together {}", percent(together)));
+        }
     }
     what
+}
+
+/// The smallest loss of all parts together that would have been seen, where an
+/// expectation says it.
+pub(super) fn worst_together(run: &Run) -> Option<f64> {
+    run.verdicts.nodes.iter().filter_map(|n| n.detectable_together).reduce(f64::max)
 }
 
 /// The smallest degradation that would have been seen on every node.

@@ -14,6 +14,7 @@ use super::actions;
 use super::class;
 use super::headline::headline;
 use super::headline::worst_detectable;
+use super::headline::worst_together;
 use super::heat;
 use super::page::Page;
 use super::page::colour_of;
@@ -308,7 +309,13 @@ fn detectable(page: &mut Page, run: &Run) {
     let blind = nodes.iter().filter(|n| n.detectable.is_none()).count();
     let text = match (worst_detectable(run), blind) {
         (Some(worst), _) => {
-            format!("where it measured, a loss of {} or more would have been seen", percent(worst))
+            let together = worst_together(run).map_or(String::new(), |together| {
+                format!("; of what all parts lost together, {} or more", percent(together))
+            });
+            format!(
+                "where it measured, a loss of {} or more would have been seen{together}",
+                percent(worst)
+            )
         }
         (None, blind) if blind == nodes.len() => {
             "how small a loss would have been seen is not known for any node".to_owned()

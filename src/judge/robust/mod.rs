@@ -13,6 +13,7 @@ mod tolerance;
 
 use statrs::distribution::ContinuousCDF;
 use statrs::distribution::Normal;
+use statrs::distribution::StudentsT;
 use statrs::function::beta::beta_reg;
 
 pub use cusum::Cusum;
@@ -128,6 +129,11 @@ pub fn family_z(tests: usize, family_error: f64) -> f64 {
     Normal::standard().inverse_cdf(1.0 - each)
 }
 
+/// How many standard deviations a value of Student's distribution exceeds with this chance.
+pub fn student_z(freedom: f64, chance: f64) -> f64 {
+    StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(1.0 - chance))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -179,6 +185,13 @@ mod tests {
         let dipped = [[1.0, 0.7]; 4];
         let chosen = once.iter().map(<[f64; 1]>::as_slice);
         assert_eq!(repeat_sigma(chosen.chain(dipped.iter().map(<[f64; 2]>::as_slice))), None);
+    }
+
+    #[test]
+    fn student_z_agrees_with_the_published_table() {
+        for (freedom, z) in [(2.0, 9.925), (7.0, 3.499), (30.0, 2.750)] {
+            assert!((student_z(freedom, 5e-3) - z).abs() < 2e-3, "{freedom}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod claims;
 mod collectives;
 mod confirms;
 mod instruments;
+mod levels;
 mod mixed;
 mod names;
 mod network;

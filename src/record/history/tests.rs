@@ -110,6 +110,7 @@ fn write(runs: &Path, run: &Made) -> PathBuf {
                 outcome: run.outcome,
                 reason: "r".to_owned(),
                 detectable: None,
+                detectable_together: None,
             })
             .collect(),
         ..Verdicts::empty(run.outcome)

@@ -1,0 +1,367 @@
+//! Blame: which ends a cell clears, which are low, and which are released again.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::super::met::Cells;
+use super::super::met::Met;
+use super::super::robust;
+use super::ASSUMED_SIGMA;
+use super::Blame;
+use super::ERRORS;
+use super::LEAST_SIGMA;
+use super::LINE;
+use super::POWER;
+use super::Shown;
+use super::Statistic;
+use crate::model::verdict::Direction;
+
+/// So many standard deviations of healthy ends lie between an end and its blame.
+const PARTS: f64 = 4.0;
+
+/// Differences between healthy parts never lift the line above this: GPUs of one kind
+/// differ by up to 0.6 %, and one link of 18 is 5.6 %.
+const MOST_OF_PARTS: f64 = 0.04;
+
+/// Chance that any cell of an end that is low clears it.
+const CLEARING_ERROR: f64 = 1e-3;
+
+/// Chance that what a part has above the others hides a loss of the declared size.
+const PARTS_ERROR: f64 = 2.5e-3;
+
+/// Fewer ends than this show no spread of their own.
+const FEWEST_ENDS: usize = 6;
+
+/// Of more ends than this every second one, or third, shows the spread as well: it is
+/// taken from the distances of all pairs.
+const MOST_ENDS: usize = 500;
+
+/// An end keeps its blame only beside this many partners that are not blamed: one
+/// partner cannot tell which of the two is slow.
+const FEWEST_PARTNERS: usize = 2;
+
+const BOTH: [Direction; 2] = [Direction::Tx, Direction::Rx];
+
+/// Ends taken out of the comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Blamed {
+    /// Per end: what it sends, what it receives.
+    ends: Vec<[bool; 2]>,
+}
+
+impl Blamed {
+    pub(super) fn none(n: usize) -> Self {
+        Self { ends: vec![[false; 2]; n] }
+    }
+
+    pub(super) fn clears(&self, src: usize, dst: usize) -> bool {
+        !self.ends[src][0] && !self.ends[dst][1]
+    }
+}
+
+/// The cells of an end in one direction (0: sent, 1: received), each with its partner.
+fn cells_of(cells: &Cells, end: usize, way: usize) -> impl Iterator<Item = (usize, &Met)> {
+    let sent = (way == 0).then(|| cells.sent(end).iter().map(|c| (c.dst, c)));
+    let received = (way == 1).then(|| cells.received(end).map(|c| (c.src, c)));
+    let own = sent.into_iter().flatten().chain(received.into_iter().flatten());
+    own.filter(move |(partner, _)| *partner != end)
+}
+
+/// Those with partners that are not blamed for their side of the cell.
+fn usable<'c>(
+    cells: &'c Cells,
+    blamed: &'c Blamed,
+    end: usize,
+    way: usize,
+) -> impl Iterator<Item = &'c Met> {
+    let good = move |(partner, _): &(usize, &Met)| !blamed.ends[*partner][1 - way];
+    cells_of(cells, end, way).filter(good).map(|(_, cell)| cell)
+}
+
+/// Ratio of an end over its usable partners.
+fn value(
+    cells: &Cells,
+    blamed: &Blamed,
+    (end, way): (usize, usize),
+    statistic: Statistic,
+) -> Option<f64> {
+    let mut ratios: Vec<f64> = usable(cells, blamed, end, way).map(|c| c.ratio).collect();
+    match statistic {
+        // Of two partners one good reading clears.
+        Statistic::Median if ratios.len() == 2 => ratios.into_iter().reduce(f64::max),
+        Statistic::Median => robust::median(&mut ratios),
+        Statistic::Best => ratios.into_iter().reduce(f64::max),
+    }
+}
+
+/// How many usable partners, and how many readings, stand behind an end.
+fn support(cells: &Cells, blamed: &Blamed, (end, way): (usize, usize)) -> (usize, usize) {
+    usable(cells, blamed, end, way)
+        .fold((0, 0), |(partners, readings), c| (partners + 1, readings + c.readings))
+}
+
+/// Relative spread of one reading: what is left when every end has its own
+/// rate. With few readings per end the fit takes noise away; scale it back.
+pub(super) fn sigma(cells: &Cells, n: usize, blamed: &Blamed) -> f64 {
+    let of = |way| -> Vec<Option<f64>> {
+        (0..n).map(|end| value(cells, blamed, (end, way), Statistic::Median)).collect()
+    };
+    let (tx, rx) = (of(0), of(1));
+    let mut residuals = Vec::with_capacity(cells.readings());
+    let used = tx.iter().chain(&rx).flatten().count();
+    for cell in cells.all().iter().filter(|c| blamed.clears(c.src, c.dst)) {
+        let (Some(tx), Some(rx)) = (tx[cell.src], rx[cell.dst]) else { continue };
+        let fit = tx.min(rx);
+        if 0.0 < fit {
+            residuals.extend(cells.of(cell).iter().map(|r| r / fit));
+        }
+    }
+    let free = residuals.len().saturating_sub(used);
+    if residuals.len() < 12 || free * 4 < residuals.len() {
+        return ASSUMED_SIGMA;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a count of readings")]
+    let taken = (residuals.len() as f64 / free as f64).sqrt();
+    let spread = robust::spread(&residuals, 1.0).unwrap_or(ASSUMED_SIGMA);
+    (spread * taken).max(LEAST_SIGMA)
+}
+
+/// How healthy ends differ, noise taken out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Parts {
+    /// Relative standard deviation.
+    pub(super) sigma: f64,
+    /// So many of them hide no loss.
+    factor: f64,
+}
+
+impl Parts {
+    /// `ends` is how many parts showed the spread.
+    fn new(sigma: f64, ends: usize) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a count of ends")]
+        let freedom = (ends.max(3) - 1) as f64;
+        Self { sigma, factor: robust::student_z(freedom, PARTS_ERROR).max(POWER) }
+    }
+}
+
+/// How ends are judged in one turn.
+pub(super) struct Rule<'c> {
+    cells: &'c Cells,
+    sigma: f64,
+    statistic: Statistic,
+    /// Ends that a cell clears, per direction.
+    cleared: Vec<[bool; 2]>,
+}
+
+impl<'c> Rule<'c> {
+    /// `classes` are the classes of path, by group.
+    pub(super) fn new(cells: &'c Cells, classes: &[u8], sigma: f64, statistic: Statistic) -> Self {
+        let mut rule = Self { cells, sigma, statistic, cleared: Vec::new() };
+        rule.cleared = rule.clear(classes);
+        rule
+    }
+
+    /// Standard error of an end's statistic.
+    fn error(&self, readings: usize) -> f64 {
+        match self.statistic {
+            Statistic::Median => robust::median_error(self.sigma, readings),
+            Statistic::Best => self.sigma,
+        }
+    }
+
+    /// How far below its level an end is blamed.
+    fn line(&self, readings: usize, parts: f64) -> f64 {
+        let of_parts = (PARTS * parts).min(MOST_OF_PARTS);
+        LINE.max(ERRORS * self.error(readings)).max(of_parts)
+    }
+
+    /// The smallest loss of an end that is seen 99 times in 100 or more, whatever this
+    /// end has above the others. The spread of few parts is itself known badly: their
+    /// factor is that of Student's distribution.
+    fn smallest(&self, readings: usize, parts: Parts) -> f64 {
+        let noise = POWER * self.error(readings);
+        self.line(readings, parts.sigma) + noise.hypot(parts.factor * parts.sigma)
+    }
+
+    /// An end whose partners are slow shows what they are; one good cell with any of
+    /// them shows that the end is not slow. A cell clears its two ends where it is above
+    /// the line by more than the noise of the highest of as many cells. An end that is
+    /// measured over several classes of path is cleared by one cell of each.
+    fn clear(&self, classes: &[u8]) -> Vec<[bool; 2]> {
+        let n = self.cells.ends();
+        let mut factors: BTreeMap<usize, f64> = BTreeMap::new();
+        let mut cleared = vec![[false; 2]; n];
+        for (end, cleared) in cleared.iter_mut().enumerate() {
+            for way in 0..2 {
+                let count = cells_of(self.cells, end, way).count();
+                let z = *factors
+                    .entry(count)
+                    .or_insert_with(|| robust::family_z(count, CLEARING_ERROR));
+                let mut seen: BTreeMap<u8, bool> = BTreeMap::new();
+                for (_, cell) in cells_of(self.cells, end, way) {
+                    let noise = z * robust::median_error(self.sigma, cell.readings);
+                    let class = classes.get(cell.group).copied().unwrap_or(0);
+                    *seen.entry(class).or_default() |= 1.0 - LINE + noise <= cell.ratio;
+                }
+                cleared[way] = !seen.is_empty() && seen.values().all(|good| *good);
+            }
+        }
+        cleared
+    }
+
+    /// The ends that are low, and the spread of the others.
+    pub(super) fn blame(&self, n: usize) -> (Blamed, Parts) {
+        let mut blamed = Blamed::none(n);
+        let mut kept_free = self.cleared.clone();
+        self.peel(&mut blamed, &kept_free);
+        let parts = self.parts(&blamed, n);
+        // A released end is a partner again, which can make another one low: each end is
+        // released once, so this ends.
+        while self.release(&mut blamed, &mut kept_free, parts.sigma) {
+            self.peel(&mut blamed, &kept_free);
+        }
+        let parts = self.parts(&blamed, n);
+        (blamed, parts)
+    }
+
+    /// The ratio of an end, where it is low enough to be blamed.
+    fn low(&self, blamed: &Blamed, end: (usize, usize), parts: f64) -> Option<f64> {
+        let value = value(self.cells, blamed, end, self.statistic)?;
+        let (partners, readings) = support(self.cells, blamed, end);
+        let is_low = value < 1.0 - self.line(readings, parts);
+        (FEWEST_PARTNERS <= partners && is_low).then_some(value)
+    }
+
+    /// Blames the lowest end until none is low. Only partners of the one that was
+    /// blamed last are looked at again: of thousands of ends each has a few.
+    fn peel(&self, blamed: &mut Blamed, free: &[[bool; 2]]) {
+        let n = free.len();
+        let low = |blamed: &Blamed, end: usize, way: usize| {
+            let may = !blamed.ends[end][way] && !free[end][way];
+            may.then(|| self.low(blamed, (end, way), 0.0)).flatten()
+        };
+        let mut lows: Vec<[Option<f64>; 2]> = vec![[None; 2]; n];
+        // Ends that are low, the lowest first: shares are positive, and their bits in order.
+        let mut order: BTreeSet<(u64, usize, usize)> = BTreeSet::new();
+        let key = |share: f64, end: usize, way: usize| (share.max(0.0).to_bits(), end, way);
+        let mut put = |end: usize, way: usize, now: Option<f64>| {
+            if let Some(before) = lows[end][way] {
+                order.remove(&key(before, end, way));
+            }
+            lows[end][way] = now;
+            order.extend(now.map(|now| key(now, end, way)));
+            order.first().map(|(_, end, way)| (*end, *way))
+        };
+        let mut worst = None;
+        for end in 0..n {
+            for way in 0..2 {
+                worst = put(end, way, low(blamed, end, way));
+            }
+        }
+        while let Some((end, way)) = worst {
+            blamed.ends[end][way] = true;
+            worst = put(end, way, None);
+            let partners: Vec<usize> = cells_of(self.cells, end, way).map(|(p, _)| p).collect();
+            for partner in partners {
+                let now = low(blamed, partner, 1 - way);
+                worst = put(partner, 1 - way, now);
+            }
+        }
+    }
+
+    /// Releases the blamed ends that are not low with the partners that are left, all at
+    /// once, so that no order of names decides. One good partner is enough.
+    fn release(&self, blamed: &mut Blamed, free: &mut [[bool; 2]], parts: f64) -> bool {
+        let mut good = Vec::new();
+        for (end, own) in blamed.ends.iter().enumerate() {
+            for way in (0..2).filter(|way| own[*way]) {
+                let value = value(self.cells, blamed, (end, way), self.statistic);
+                let (_, readings) = support(self.cells, blamed, (end, way));
+                let line = self.line(readings, parts);
+                good.extend(value.filter(|value| 1.0 - line <= *value).map(|_| (end, way)));
+            }
+        }
+        for (end, way) in &good {
+            blamed.ends[*end][*way] = false;
+            free[*end][*way] = true;
+        }
+        !good.is_empty()
+    }
+
+    /// Relative standard deviation of the ends that are not blamed, noise taken out.
+    fn parts(&self, blamed: &Blamed, n: usize) -> Parts {
+        let mut squares = 0.0;
+        let mut ratios = Vec::new();
+        for end in 0..n {
+            for way in (0..2).filter(|way| !blamed.ends[end][*way]) {
+                let Some(value) = value(self.cells, blamed, (end, way), self.statistic) else {
+                    continue;
+                };
+                let (_, readings) = support(self.cells, blamed, (end, way));
+                squares += self.error(readings).powi(2);
+                ratios.push(value);
+            }
+        }
+        if ratios.len() < FEWEST_ENDS {
+            return Parts::default();
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a count of ends")]
+        let noise = squares / ratios.len() as f64;
+        ratios.sort_by(f64::total_cmp);
+        let count = ratios.len();
+        let step = ratios.len().div_ceil(MOST_ENDS);
+        let some: Vec<f64> = ratios.into_iter().step_by(step).collect();
+        let spread = robust::qn(&some).unwrap_or(0.0);
+        // What a GPU sends and what it receives differ alike: they are one part.
+        Parts::new((spread.powi(2) - noise).max(0.0).sqrt(), count / 2)
+    }
+
+    /// What every end shows, per direction.
+    pub(super) fn shown(&self, blamed: &Blamed, n: usize) -> Vec<[Option<Shown>; 2]> {
+        let of = |end, way| {
+            let ratio = value(self.cells, blamed, (end, way), self.statistic)?;
+            let (_, readings) = support(self.cells, blamed, (end, way));
+            Some(Shown { ratio, error: self.error(readings) })
+        };
+        (0..n).map(|end| [of(end, 0), of(end, 1)]).collect()
+    }
+
+    /// The blames with their numbers, and the ends of which nothing can be told.
+    pub(super) fn describe(
+        &self,
+        blamed: &Blamed,
+        parts: Parts,
+        n: usize,
+    ) -> (Vec<Blame>, Vec<(usize, Direction)>) {
+        let (mut blames, mut unclear) = (Vec::new(), Vec::new());
+        for gpu in 0..n {
+            for way in (0..2).filter(|way| blamed.ends[gpu][*way]) {
+                let direction = BOTH[way];
+                let (partners, readings) = support(self.cells, blamed, (gpu, way));
+                match self.low(blamed, (gpu, way), parts.sigma) {
+                    Some(ratio) => {
+                        let detectable = self.smallest(readings, parts);
+                        blames.push(Blame { gpu, direction, ratio, partners, detectable });
+                    }
+                    None => unclear.push((gpu, direction)),
+                }
+            }
+        }
+        (blames, unclear)
+    }
+
+    /// The smallest loss of each end that would have been seen; `None` of one that met
+    /// too few partners.
+    pub(super) fn detectable(&self, blamed: &Blamed, parts: Parts, n: usize) -> Vec<Option<f64>> {
+        (0..n)
+            .map(|end| {
+                let ways = [0, 1].map(|way| support(self.cells, blamed, (end, way)));
+                if ways.iter().any(|(partners, _)| *partners < FEWEST_PARTNERS) {
+                    return None;
+                }
+                let ways = ways.iter().map(|(_, readings)| self.smallest(*readings, parts));
+                Some(ways.fold(0.0, f64::max))
+            })
+            .collect()
+    }
+}
