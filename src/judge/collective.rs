@@ -206,6 +206,9 @@ fn judge_runs<'a>(
     }
     let slowest = expectations.iter().min_by(|a, b| a.busbw.total_cmp(&b.busbw));
     let Some(expected) = slowest.copied() else {
+        if let Some(why) = run.is_far_below_the_links() {
+            members.iter().for_each(|node| ledger.doubt(node, why.clone()));
+        }
         ledger.notes.push(format!(
             "{what} in {}: {busbw:.1} GB/s; nothing is known to compare it with",
             recording.file
@@ -294,6 +297,27 @@ impl Ran<'_> {
         (found.measured, found.unit) = (Some(self.busbw), Some(Unit::GigabytesPerSecond));
         let detail = format!("NCCL names {names}");
         found.because(&self.recording.file, Some(self.key.testcase), detail)
+    }
+
+    /// Why a run without an expectation is no pass: large messages that are this far below
+    /// what the links of a GPU carry did not run over them.
+    fn is_far_below_the_links(&self) -> Option<String> {
+        const FAR_BELOW: f64 = 0.25;
+        const LARGE: u64 = 1 << 30;
+        let links = self.domain.platform?.nvlink.as_ref()?;
+        let inside = self.key.node.is_some() || self.domain.spans_nodes();
+        let nominal = f64::from(links.links) * links.rate;
+        let is_far = LARGE <= self.key.bytes && self.busbw < FAR_BELOW * nominal;
+        let asked = self.key.path.is_some_and(is_network);
+        (inside && links.switched && is_far && !asked).then(|| {
+            format!(
+                "{}: busbw {:.1} GB/s is {} of the {nominal:.0} GB/s that the links of a GPU carry, and no expectation \
+                 is stated for it: NICs or PCIe may have carried it; NCCL_DEBUG=INFO would tell",
+                self.what,
+                self.busbw,
+                percent(self.busbw / nominal)
+            )
+        })
     }
 
     /// Takes a run that is as fast as the slowest way must be. What only that way explains

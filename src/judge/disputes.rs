@@ -24,8 +24,8 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
 
 /// p2pBandwidthLatencyTest does not warm up: what a GPU of a healthy machine sends can
-/// read this much low in it (363 to 394 GB/s on H100).
-pub(super) const WARM_UP: f64 = 0.05;
+/// read 5 % low in it (363 to 394 GB/s on H100), and noise comes on top.
+pub(super) const WARM_UP: f64 = 0.06;
 
 /// So many standard errors above the line an end is as expected.
 const CERTAIN: f64 = 3.0;

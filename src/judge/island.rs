@@ -111,6 +111,15 @@ impl<'a> Island<'a> {
         small.map_or(expectation.tolerance, |t| t.max(expectation.tolerance))
     }
 
+    /// How often each pair of this group was read, on average.
+    pub(super) fn readings_a_cell(&self, group: usize) -> f64 {
+        let own = || self.directed.iter().filter(move |r| r.group == group);
+        let cells: BTreeSet<(usize, usize)> = own().map(|r| (r.src, r.dst)).collect();
+        #[expect(clippy::cast_precision_loss, reason = "counts of readings")]
+        let average = own().count() as f64 / cells.len().max(1) as f64;
+        average
+    }
+
     /// The file that holds a GPU's readings of a group: of its own node, or of
     /// the run across nodes.
     pub(super) fn file_of(&self, group: usize, gpu: usize) -> Option<&str> {
@@ -245,6 +254,24 @@ fn copies_small_buffers(recording: &Recording) -> bool {
     }
 }
 
+/// Whether two recordings hold the same numbers: two runs never show the same rates of
+/// all pairs to the last digit.
+fn is_copy(one: &Recording, other: &Recording) -> bool {
+    /// Fewer numbers than this can be the same by chance.
+    const FEWEST: usize = 6;
+    let numbers = |matrix: &Matrix| matrix.numbers().map(|(.., value)| value).collect::<Vec<_>>();
+    let (own, others) = (pair_matrices(one), pair_matrices(other));
+    let differs = |values: &[f64]| values.iter().any(|value| *value != values[0]);
+    let mut count = 0;
+    let same = own.len() == others.len()
+        && own.iter().zip(&others).all(|((a, ..), (b, ..))| {
+            let values = numbers(a);
+            count += if differs(&values) { values.len() } else { 0 };
+            a == b
+        });
+    same && FEWEST <= count
+}
+
 /// What expectations are made for: nvbandwidth's 512 MiB.
 const LARGE_BUFFER: u64 = 512 << 20;
 
@@ -269,7 +296,13 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
     let own = domain.own.iter().filter(|(node, _)| is_ours(node));
     let own = own.flat_map(|(node, recordings)| recordings.iter().map(move |r| (Some(node), *r)));
     let across = domain.across.iter().map(|r| (None, *r)).filter(|_| only.is_none());
-    let recordings: Vec<(Option<&NodeName>, &Recording)> = own.chain(across).collect();
+    let mut recordings: Vec<(Option<&NodeName>, &Recording)> = Vec::new();
+    for (node, recording) in own.chain(across) {
+        // A file that was copied is one reading.
+        if !recordings.iter().any(|(of, known)| *of == node && is_copy(known, recording)) {
+            recordings.push((node, recording));
+        }
+    }
 
     // GPUs that ought to be there are members even when nothing was read of
     // them, and so is everybody whom a matrix names.

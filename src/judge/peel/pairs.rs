@@ -9,6 +9,7 @@ use super::LowPair;
 use super::Peeled;
 use super::Statistic;
 use super::blame::Blamed;
+use crate::model::verdict::Direction;
 
 /// Chance that any healthy pair of an island looks low.
 const FAMILY_ERROR: f64 = 1e-3;
@@ -23,12 +24,18 @@ pub(super) fn low_pairs(cells: &Cells, blamed: &Blamed, statistic: Statistic, ou
     let sigma = out.sigma;
     let measured = cells.all().len();
     let line = LINE.max(robust::family_z(measured, FAMILY_ERROR) * sigma);
+    // What the two ends show with others is what their pair must show.
+    let fit = |src: usize, dst: usize| {
+        let ratio = |end, direction| out.shown(end, direction).map_or(1.0, |shown| shown.ratio);
+        let (tx, rx) = (ratio(src, Direction::Tx), ratio(dst, Direction::Rx));
+        tx.min(rx).min(tx * rx).min(1.0)
+    };
     let low = |src: usize, dst: usize| {
         let readings = cells.of(cells.between(src, dst)?);
         let usable = blamed.clears(src, dst);
-        // One good reading acquits the pair in this direction.
+        // One good reading clears the pair in this direction.
         let best = readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        usable.then_some((best < 1.0 - line, readings))
+        usable.then_some((best < fit(src, dst) * (1.0 - line), readings))
     };
     let met: BTreeSet<(usize, usize)> = cells
         .all()
@@ -36,6 +43,7 @@ pub(super) fn low_pairs(cells: &Cells, blamed: &Blamed, statistic: Statistic, ou
         .filter(|c| c.src != c.dst)
         .map(|c| (c.src.min(c.dst), c.src.max(c.dst)))
         .collect();
+    let mut found_pairs: Vec<(Word, LowPair)> = Vec::new();
     for (a, b) in met {
         let ways = [(a, b), (b, a)];
         let seen = ways.map(|(s, d)| low(s, d));
@@ -51,7 +59,10 @@ pub(super) fn low_pairs(cells: &Cells, blamed: &Blamed, statistic: Statistic, ou
         let (readings, span) = (found.len(), span(&mut found));
         let ratio = robust::median(&mut found).unwrap_or(1.0);
         let pair = LowPair { src, dst, both_ways: from.len() == 2, ratio, readings, span };
-        match word(readings, span, ratio, sigma) {
+        found_pairs.push((word(readings, span, ratio / fit(src, dst), sigma), pair));
+    }
+    for (word, pair) in found_pairs {
+        match word {
             Word::Fault => out.pairs.push(pair),
             Word::Doubt => out.doubted.push(pair),
             Word::Dip => out.dips.push(pair),

@@ -133,7 +133,7 @@ fn what_everything_lost_together_has_a_limit_of_its_own() {
     assert!((0.035..0.05).contains(&limit), "{limit}");
     // A loss of that size or more in one test is seen, and no node passes with it.
     for lost in [limit + 0.004, 1.0 / 18.0] {
-        let mut bench = Bench::rack();
+        let mut bench = Bench::rack().readings(2);
         let mut recordings = bench.record();
         for recording in recordings.iter_mut().filter(|r| matches!(r.scope, Scope::Node(_))) {
             let is_read = |matrix: &Matrix| matrix.testcase.as_deref() == Some(READ);
@@ -149,4 +149,26 @@ fn what_everything_lost_together_has_a_limit_of_its_own() {
     let recordings = Bench::hgx(2).record();
     let judged = bench.judge_these(&recordings);
     assert_eq!(judged.verdicts.nodes[0].detectable_together, None);
+}
+
+#[test]
+fn a_file_that_was_copied_is_one_reading() {
+    // A pair that dipped once is no slow pair, however often its file was copied.
+    let mut bench = Bench::hgx(1).noise(0.003, 0.0, 9);
+    let mut recordings = bench.record();
+    scale(
+        &mut recordings[0],
+        |matrix, row, col| {
+            if is_pair(matrix) && (row, col) == (2, 6) { 0.857 } else { 1.0 }
+        },
+    );
+    let once = bench.judge_these(&recordings);
+    for at in 1..5 {
+        let mut copy = recordings[0].clone();
+        copy.file = format!("nodes/node0001/copy-{at}.txt");
+        recordings.push(copy);
+    }
+    let judged = bench.judge_these(&recordings);
+    assert_eq!(loci(&judged), loci(&once));
+    assert_eq!(judged.verdicts.outcome, once.verdicts.outcome);
 }
