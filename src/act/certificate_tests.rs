@@ -40,6 +40,7 @@ fn verdicts(nodes: &[(&str, Outcome)]) -> Verdicts {
         outcome: *outcome,
         reason: String::new(),
         detectable: Some(0.012),
+        fabric_detectable: None,
     };
     Verdicts {
         platform: Some("gb200-nvl72".to_owned()),

@@ -83,6 +83,7 @@ impl World {
             outcome: Outcome::Pass,
             reason: String::new(),
             detectable: None,
+            fabric_detectable: None,
         };
         let live = Live { nodes: all.iter().map(idle).collect(), troubles: Vec::new() };
         let verdicts =

@@ -147,6 +147,7 @@ fn verdict(node: &str, outcome: Outcome) -> NodeVerdict {
         outcome,
         reason: "as measured".to_owned(),
         detectable: None,
+        fabric_detectable: None,
     }
 }
 

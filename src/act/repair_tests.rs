@@ -13,6 +13,7 @@ fn node(outcome: Outcome) -> NodeVerdict {
         outcome,
         reason: "its reason".to_owned(),
         detectable: None,
+        fabric_detectable: None,
     }
 }
 

@@ -222,6 +222,7 @@ fn verdicts(nodes: &[(&str, Outcome)], findings: Vec<Finding>) -> Verdicts {
         outcome: *outcome,
         reason: "why".to_owned(),
         detectable: None,
+        fabric_detectable: None,
     });
     Verdicts { findings, nodes: nodes.collect(), ..Verdicts::empty(Outcome::Failed) }
 }

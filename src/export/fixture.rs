@@ -51,6 +51,7 @@ pub(super) fn racks() -> Run {
         outcome: Outcome::Pass,
         reason: "everything measured is as expected".to_owned(),
         detectable: Some(0.02),
+        fabric_detectable: None,
     };
     let verdicts = Verdicts {
         platform: Some("gb200-nvl72".to_owned()),

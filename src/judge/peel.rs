@@ -196,8 +196,13 @@ fn levels(
     upper: Option<f64>,
 ) -> Vec<f64> {
     let mut values: Vec<Vec<f64>> = vec![Vec::new(); groups];
-    for r in readings.iter().filter(|r| blamed.clears(r.src, r.dst)) {
-        values[r.group].push(r.value);
+    // One vote for each pair, however often it was read.
+    for pair in readings.chunk_by(|a, b| (a.src, a.dst) == (b.src, b.dst)) {
+        if blamed.clears(pair[0].src, pair[0].dst) {
+            for (group, mut own) in by_group(pair) {
+                values[group].extend(robust::median(&mut own));
+            }
+        }
     }
     let level = |v: &mut Vec<f64>| match upper {
         Some(q) => robust::quantile(v, q),
@@ -205,6 +210,18 @@ fn levels(
     };
     let positive = |level: Option<f64>| level.filter(|l| 0.0 < *l).unwrap_or(f64::INFINITY);
     values.iter_mut().map(|v| positive(level(v))).collect()
+}
+
+/// The readings of one pair, group by group.
+fn by_group(pair: &[PairReading]) -> Vec<(usize, Vec<f64>)> {
+    let mut groups: Vec<(usize, Vec<f64>)> = Vec::new();
+    for r in pair {
+        match groups.iter_mut().find(|(group, _)| *group == r.group) {
+            Some((_, own)) => own.push(r.value),
+            None => groups.push((r.group, vec![r.value])),
+        }
+    }
+    groups
 }
 
 /// Relative spread of one reading: what is left when every end has its own

@@ -177,6 +177,7 @@ mod tests {
             outcome: Outcome::Degraded,
             reason: "r".to_owned(),
             detectable: None,
+            fabric_detectable: None,
         };
         let verdicts = Verdicts { nodes: vec![node], ..Verdicts::empty(Outcome::Degraded) };
         folder.write_json(file::VERDICTS, &verdicts).expect("written");

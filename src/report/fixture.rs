@@ -180,6 +180,7 @@ pub(super) fn rack() -> Run {
                 outcome,
                 reason: reason.to_owned(),
                 detectable: Some(if i == 11 { 0.031 } else { 0.028 }),
+                fabric_detectable: None,
             }
         })
         .collect();
@@ -256,6 +257,7 @@ pub(super) fn hgx() -> Run {
                 "its own measurements are as expected".to_owned()
             },
             detectable: Some(0.03),
+            fabric_detectable: None,
         })
         .collect();
     verdicts.unknown = ["host_to_device_memcpy_ce", "device_to_host_memcpy_ce"]
@@ -434,6 +436,7 @@ pub(super) fn hostile() -> Run {
             outcome: if i == 2 { Outcome::Failed } else { Outcome::Pass },
             reason: "because \x1b[32mI say so\x1b[0m".to_owned(),
             detectable: None,
+            fabric_detectable: None,
         })
         .collect();
     verdicts.unknown.push(Unknown {

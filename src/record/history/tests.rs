@@ -110,6 +110,7 @@ fn write(runs: &Path, run: &Made) -> PathBuf {
                 outcome: run.outcome,
                 reason: "r".to_owned(),
                 detectable: None,
+                fabric_detectable: None,
             })
             .collect(),
         ..Verdicts::empty(run.outcome)
