@@ -128,7 +128,14 @@ pub fn close(verdicts: &mut Verdicts, claims: &Claims, gaps: &[Gap]) {
 /// A node of which the judge has not heard, before its first gap is told.
 fn unmeasured(node: &NodeName, domain: Option<DomainName>) -> NodeVerdict {
     let (outcome, reason) = (Outcome::Pass, String::new());
-    NodeVerdict { node: node.clone(), domain, outcome, reason, detectable: None, fabric_detectable: None }
+    NodeVerdict {
+        node: node.clone(),
+        domain,
+        outcome,
+        reason,
+        detectable: None,
+        fabric_detectable: None,
+    }
 }
 
 /// A node with a gap cannot pass.

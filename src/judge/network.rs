@@ -8,7 +8,10 @@
 
 mod disturbed;
 mod levels;
+mod noise;
 mod pairs;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -36,6 +39,7 @@ use super::robust;
 use super::steady_paths;
 use levels::Levels;
 use levels::Siblings;
+use noise::Noise;
 use pairs::Cell;
 use pairs::Pairs;
 use pairs::good_partners;
@@ -110,15 +114,11 @@ pub(super) fn judge(
     let mut rails = rails::rails(domains, claims, recordings);
     let levels = levels::of(&rails);
     let many = rails.iter().map(|rail| rail.cells().len()).sum();
+    let sweep = Sweep { many, dips: disturbed::Dips::of(&rails, &levels) };
     let reached: BTreeSet<NodeName> = rails.iter().flat_map(Rail::reached).cloned().collect();
     for (rail, levels) in rails.iter_mut().zip(levels) {
-        super::reach::judge(
-            rail,
-            &reached,
-            |kind, node, rail| homes.at(kind, node, rail),
-            ledger,
-        );
-        judge_rail(&homes, claims, rail, (levels, many), ledger);
+        super::reach::judge(rail, &reached, |kind, node, rail| homes.at(kind, node, rail), ledger);
+        judge_rail(&homes, claims, rail, (levels, &sweep), ledger);
         super::far::judge(rail, ledger);
     }
     not_measured(&homes, claims, &rails, ledger);
@@ -140,13 +140,19 @@ fn not_measured(homes: &Homes<'_>, claims: &Claims, rails: &[Rail<'_>], ledger: 
     }
 }
 
-/// Judges what was measured over one rail. `many` is how many cells the sweep has over
-/// all rails: its family error is one for all of them.
+/// What all rails of a sweep have in common.
+struct Sweep {
+    /// How many cells there are: the family error is one for all of them.
+    many: usize,
+    dips: disturbed::Dips,
+}
+
+/// Judges what was measured over one rail.
 fn judge_rail(
     homes: &Homes<'_>,
     claims: &Claims,
     rail: &mut Rail<'_>,
-    (levels, many): (Levels, usize),
+    (levels, sweep): (Levels, &Sweep),
     ledger: &mut Ledger,
 ) {
     if rail.readings.is_empty() {
@@ -163,14 +169,14 @@ fn judge_rail(
     compared_with_nothing(rail, &siblings, ledger);
     let met: BTreeSet<usize> = rail.readings.iter().flat_map(|r| [r.src, r.dst]).collect();
     rail.readings.retain(|r| !shared.explained.contains(&ordered(r.src, r.dst)));
-    let (peeled, pairs) = measured(rail, &start, repeated, many);
+    let (peeled, pairs, noise) = measured(rail, &start, repeated, sweep.many);
     let sigma = pairs.sigma;
     let by_end = rail.by_end();
     blamed(homes, (rail, &by_end), &peeled, ledger);
     low_pairs(homes, (rail, &by_end), &pairs, ledger);
     let at = |kind, node: &NodeName| homes.at(kind, node, rail);
     steady_paths::judge(rail, &pairs.levels, (sigma, repeated.is_some()), at, ledger);
-    disturbed::judge(rail, many, sigma, at, ledger);
+    disturbed::judge(rail, &sweep.dips, sigma, at, ledger);
     let low = whole(homes, (rail, &by_end), &pairs.levels, &siblings, ledger);
     for end in met {
         let node = &rail.nodes[end];
@@ -183,7 +189,11 @@ fn judge_rail(
         let other = by_end[end].iter().filter(|r| r.dst == end).count();
         let fewest = [own, other].into_iter().filter(|n| 0 < *n).min().unwrap_or(1);
         let alone = || peel::smallest(robust::median_error(sigma, fewest));
-        let detectable = peeled.detectable[end].unwrap_or_else(alone);
+        let partners: BTreeSet<usize> = by_end[end].iter().flat_map(|r| [r.src, r.dst]).collect();
+        let partners = partners.len() - 1;
+        let deepest = noise.deepest_end(partners, fewest / partners.max(1));
+        let seen = peeled.detectable[end].unwrap_or_else(alone);
+        let detectable = seen.max(deepest + peel::POWER * robust::median_error(sigma, fewest));
         ledger.could_have_seen_over(node, rail.name.as_deref(), detectable);
         if ONE_LANE < detectable {
             let seen = percent(detectable);
@@ -208,7 +218,7 @@ fn measured(
     start: &[f64],
     repeated: Option<f64>,
     many: usize,
-) -> (Peeled, Pairs) {
+) -> (Peeled, Pairs, Noise) {
     let field = Field {
         ends: rail.nodes.len(),
         nodes: rail.nodes.len(),
@@ -219,10 +229,21 @@ fn measured(
     };
     let mut peeled = peel::peel(&field, Statistic::Median);
     // An end is blamed for what it shows with those that are not, or not at all.
-    peeled.blames.retain(|blame| blame.ratio < 1.0 - peel::LINE);
     let sigma = repeated.unwrap_or(peeled.sigma);
-    let pairs = Pairs::of(rail, &peeled, start, sigma, many);
-    (peeled, pairs)
+    let cells = rail.cells();
+    let noise = Noise::of(&cells, sigma, many);
+    peeled.blames.retain(|blame| {
+        let own = |(src, dst): (usize, usize)| match blame.direction {
+            Direction::Rx => dst == blame.gpu,
+            _ => src == blame.gpu,
+        };
+        let mine = cells.iter().filter(|((src, dst, _), _)| own((*src, *dst)));
+        let (count, all) = mine.fold((0, 0), |(n, all), (_, values)| (n + 1, all + values.len()));
+        let deepest = noise.deepest_end(blame.partners, all / count.max(1));
+        blame.ratio < 1.0 - peel::LINE.max(deepest)
+    });
+    let pairs = Pairs::of(rail, &peeled, start, sigma, &noise);
+    (peeled, pairs, noise)
 }
 
 /// Where nobody says what a NIC must show, pairs say it of each other, and rails of one

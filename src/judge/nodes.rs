@@ -72,7 +72,10 @@ fn as_expected(inside: Option<f64>, over: Option<&(Option<String>, f64)>) -> Str
             format!("{AS_EXPECTED}; {} and more would have been seen over {rail}", percent(*most))
         }
         Some((None, most)) if inside.is_some_and(|inside| inside < *most) => {
-            format!("{AS_EXPECTED}; {} and more would have been seen over the network", percent(*most))
+            format!(
+                "{AS_EXPECTED}; {} and more would have been seen over the network",
+                percent(*most)
+            )
         }
         _ => AS_EXPECTED.to_owned(),
     }

@@ -23,7 +23,7 @@ pub(super) const ERRORS: f64 = 5.0;
 
 /// Further standard errors for a fault of the printed size to be seen 999
 /// times in 1,000: Phi^-1(0.999).
-const POWER: f64 = 3.09;
+pub(super) const POWER: f64 = 3.09;
 
 /// Relative spread assumed where an island is too small to show its own:
 /// generous for copy engines (0.1 to 0.3 % seen), usual for NCCL and NICs.

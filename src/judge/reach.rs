@@ -47,8 +47,7 @@ pub(super) fn judge(
     }
     for end in &guilty {
         let node = &rail.nodes[*end];
-        let mine: Vec<&Failure<'_>> =
-            of_end[end].iter().copied().filter(|f| f.unreached).collect();
+        let mine: Vec<&Failure<'_>> = of_end[end].iter().copied().filter(|f| f.unreached).collect();
         // What else went wrong says something of the run, and of nobody else's.
         if mine.len() * 2 <= of_end[end].len() {
             continue;

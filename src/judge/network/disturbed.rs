@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use super::super::finding::finding;
 use super::super::finding::percent;
 use super::super::ledger::Ledger;
+use super::super::peel;
 use super::super::rails::Rail;
 use super::super::rails::ordered;
 use super::super::steady;
 use super::FAMILY_ERROR;
+use super::levels::Levels;
 use crate::model::id::NodeName;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -43,25 +45,53 @@ struct Path {
     lowest: f64,
 }
 
-/// Judges the paths of a rail that were read a few times. `many` is how many cells the
-/// sweep has, `sigma` the noise of one reading.
+/// How often readings are low over all rails, where paths were read a few times.
+#[derive(Debug, Default)]
+pub(super) struct Dips {
+    paths: usize,
+    readings: usize,
+    low: usize,
+}
+
+impl Dips {
+    pub(super) fn of(rails: &[Rail<'_>], levels: &[Levels]) -> Self {
+        let mut dips = Self::default();
+        for (rail, levels) in rails.iter().zip(levels) {
+            let sigma = levels.repeated.unwrap_or(peel::ASSUMED_SIGMA);
+            let paths = paths(rail, FAR.max(NOISE * sigma));
+            let (readings, low) = total(paths.values());
+            dips.paths += paths.len();
+            dips.readings += readings;
+            dips.low += low;
+        }
+        dips
+    }
+
+    /// The chance that a reading dips, from all that are not these.
+    fn chance(&self, (readings, low): (usize, usize)) -> f64 {
+        let [readings, low] =
+            [self.readings.saturating_sub(readings), self.low.saturating_sub(low)];
+        (count(low) + 1.0) / (count(readings) + DIPS)
+    }
+}
+
+/// Judges the paths of a rail that were read a few times. `sigma` is the noise of one
+/// reading.
 pub(super) fn judge(
     rail: &Rail<'_>,
-    many: usize,
+    dips: &Dips,
     sigma: f64,
     at: impl Fn(LocusKind, &NodeName) -> Locus,
     ledger: &mut Ledger,
 ) {
     let paths = paths(rail, FAR.max(NOISE * sigma));
-    let (readings, low) = total(paths.values());
     let mut of_end: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
     for (a, b) in paths.keys() {
         of_end.entry(*a).or_default().push((*a, *b));
         of_end.entry(*b).or_default().push((*a, *b));
     }
-    // The chance that a reading dips, from all that are not these.
-    let chance = |own: (usize, usize)| (count(low - own.1) + 1.0) / (count(readings - own.0) + DIPS);
-    let is_rare = |chance: f64| chance * count(many) < FAMILY_ERROR;
+    // Each path, or its two ends.
+    let is_rare = |chance: f64| chance * count(dips.paths) < FAMILY_ERROR;
     let mut told: Vec<(usize, usize)> = Vec::new();
     for (end, own) in &of_end {
         let bad: Vec<_> = own.iter().copied().filter(|path| 0 < paths[path].low).collect();
@@ -70,7 +100,7 @@ pub(super) fn judge(
             continue;
         }
         let mine = total(own.iter().map(|path| &paths[path]));
-        let each = chance(mine) * count(mine.0) / count(own.len());
+        let each = dips.chance(mine) * count(mine.0) / count(own.len());
         let choices = 2.0_f64.powf(count(own.len()));
         if is_rare(choices * each.powf(count(bad.len()))) {
             let locus = at(LocusKind::Rail, &rail.nodes[*end]);
@@ -79,7 +109,7 @@ pub(super) fn judge(
         }
     }
     for (ends, path) in paths.iter().filter(|(ends, _)| !told.contains(ends)) {
-        let each = chance((path.readings, path.low));
+        let each = dips.chance((path.readings, path.low));
         if 0 < path.both_ways && is_rare(count(path.readings) / 2.0 * each * each) {
             let peer = Some(rail.nodes[ends.1].to_string());
             let locus = Locus { peer, ..at(LocusKind::Pair, &rail.nodes[ends.0]) };
@@ -97,7 +127,8 @@ fn paths(rail: &Rail<'_>, far: f64) -> BTreeMap<(usize, usize), Path> {
     let cells = rail.cells().into_iter().filter(|(_, values)| READINGS.contains(&values.len()));
     for ((src, dst, group), values) in cells {
         let best = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let path = paths.entry(ordered(src, dst)).or_insert(Path { lowest: 1.0, ..Path::default() });
+        let path =
+            paths.entry(ordered(src, dst)).or_insert(Path { lowest: 1.0, ..Path::default() });
         path.readings += values.len();
         for (moment, value) in values.iter().enumerate() {
             if *value < best * (1.0 - far) {
