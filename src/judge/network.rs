@@ -124,7 +124,8 @@ pub(super) fn judge(
     not_measured(&homes, claims, &rails, ledger);
 }
 
-/// Nodes without GPUs that were measured on some claimed rail and not on all.
+/// Nodes that were not measured over all claimed rails: of those with GPUs, such as were
+/// over some, and over rails that others were.
 fn not_measured(homes: &Homes<'_>, claims: &Claims, rails: &[Rail<'_>], ledger: &mut Ledger) {
     let mut met: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
     for rail in rails {
@@ -133,9 +134,16 @@ fn not_measured(homes: &Homes<'_>, claims: &Claims, rails: &[Rail<'_>], ledger: 
         met.entry(name).or_insert_with(|| ends.collect());
     }
     let read = |rail: &str, node: &NodeName| met.get(rail).is_some_and(|met| met.contains(node));
-    for node in homes.domains.keys().filter(|node| homes.has_no_gpu(node)) {
+    for node in homes.domains.keys() {
+        let all = homes.has_no_gpu(node);
+        let some = || claims.rails.iter().any(|claimed| read(&claimed.name, node));
+        if !all && !some() {
+            continue;
+        }
         for claimed in claims.rails.iter().filter(|claimed| !read(&claimed.name, node)) {
-            ledger.doubt(node, format!("{} was not measured", claimed.name));
+            if all || met.contains_key(claimed.name.as_str()) {
+                ledger.doubt(node, format!("{} was not measured", claimed.name));
+            }
         }
     }
 }
@@ -191,7 +199,10 @@ fn judge_rail(
         let alone = || peel::smallest(robust::median_error(sigma, fewest));
         let partners: BTreeSet<usize> = by_end[end].iter().flat_map(|r| [r.src, r.dst]).collect();
         let partners = partners.len() - 1;
-        let deepest = noise.deepest_end(partners, fewest / partners.max(1));
+        let deepest = match partners {
+            0 | 1 => noise.deepest(fewest),
+            several => noise.deepest_end(several, fewest / several),
+        };
         let seen = peeled.detectable[end].unwrap_or_else(alone);
         let detectable = seen.max(deepest + peel::POWER * robust::median_error(sigma, fewest));
         ledger.could_have_seen_over(node, rail.name.as_deref(), detectable);
@@ -232,14 +243,17 @@ fn measured(
     let sigma = repeated.unwrap_or(peeled.sigma);
     let cells = rail.cells();
     let noise = Noise::of(&cells, sigma, many);
+    // Of each end and way its cells, and their readings.
+    let mut read: BTreeMap<(usize, Direction), (usize, usize)> = BTreeMap::new();
+    for ((src, dst, _), values) in &cells {
+        for own in [(*src, Direction::Tx), (*dst, Direction::Rx)] {
+            let (count, all) = read.entry(own).or_default();
+            (*count, *all) = (*count + 1, *all + values.len());
+        }
+    }
     peeled.blames.retain(|blame| {
-        let own = |(src, dst): (usize, usize)| match blame.direction {
-            Direction::Rx => dst == blame.gpu,
-            _ => src == blame.gpu,
-        };
-        let mine = cells.iter().filter(|((src, dst, _), _)| own((*src, *dst)));
-        let (count, all) = mine.fold((0, 0), |(n, all), (_, values)| (n + 1, all + values.len()));
-        let deepest = noise.deepest_end(blame.partners, all / count.max(1));
+        let (count, all) = read.get(&(blame.gpu, blame.direction)).copied().unwrap_or((1, 1));
+        let deepest = noise.deepest_end(blame.partners, all / count);
         blame.ratio < 1.0 - peel::LINE.max(deepest)
     });
     let pairs = Pairs::of(rail, &peeled, start, sigma, &noise);

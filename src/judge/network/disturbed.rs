@@ -4,6 +4,7 @@
 //! both ways at one moment, are none. Nobody is slow for that.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::super::finding::finding;
 use super::super::finding::percent;
@@ -92,7 +93,7 @@ pub(super) fn judge(
     }
     // Each path, or its two ends.
     let is_rare = |chance: f64| chance * count(dips.paths) < FAMILY_ERROR;
-    let mut told: Vec<(usize, usize)> = Vec::new();
+    let mut told: BTreeSet<(usize, usize)> = BTreeSet::new();
     for (end, own) in &of_end {
         let bad: Vec<_> = own.iter().copied().filter(|path| 0 < paths[path].low).collect();
         // Nearly all of its paths, as with runs that fail (`partners`).

@@ -1,6 +1,7 @@
 //! What noise alone makes of healthy paths: how low all readings of a path, or an end
 //! with most partners, may be by chance in a sweep of many.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use super::super::robust;
@@ -23,6 +24,8 @@ pub(super) struct Noise {
     told: f64,
     /// How many cells the sweep has over all rails.
     pub(super) many: usize,
+    /// What was asked for before: thousands of ends have few numbers of partners.
+    ends: RefCell<BTreeMap<(usize, usize), f64>>,
 }
 
 impl Noise {
@@ -41,14 +44,14 @@ impl Noise {
         let mut steps: Vec<f64> = values.values().filter_map(step).collect();
         // Of cells that were chosen to be read again the noise is not that of all.
         if steps.len() * 2 < values.len() || steps.len() < FEWEST_STEPS {
-            return Self { scale: sigma, told: ASSUMED, many };
+            return Self { scale: sigma, told: ASSUMED, many, ends: RefCell::default() };
         }
         // Dips are no noise: of exponential steps one in 256 goes beyond this.
         let most = robust::median(&mut steps).map_or(f64::INFINITY, |middle| middle * 8.0);
         steps.retain(|step| *step <= most);
         let told = count(steps.len());
         let scale = (steps.iter().sum::<f64>() / told).max(sigma);
-        Self { scale, told, many }
+        Self { scale, told, many, ends: RefCell::default() }
     }
 
     /// How far all readings of any cell are low by noise alone, in all but one of 1,000
@@ -68,6 +71,11 @@ impl Noise {
     /// How far an end is low by noise alone, in all but one of 1,000 sweeps: the median
     /// over its partners, of the medians of so many readings.
     pub(super) fn deepest_end(&self, partners: usize, readings: usize) -> f64 {
+        let mut known = self.ends.borrow_mut();
+        *known.entry((partners, readings)).or_insert_with(|| self.end(partners, readings))
+    }
+
+    fn end(&self, partners: usize, readings: usize) -> f64 {
         let odd = |n: usize| u32::try_from((n.max(1) - 1) / 2 * 2 + 1).unwrap_or(u32::MAX);
         let chance = |x: f64| {
             let cell = robust::median_chance((-x).exp() / 2.0, odd(readings));

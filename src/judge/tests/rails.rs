@@ -239,6 +239,7 @@ fn suspects_never_set_their_own_level_however_often_they_are_read() {
         let mut recordings = fleet.measure(&matching(8));
         let first = fleet.judge(&recordings);
         assert_eq!(loci(&first), ["degraded path-low pair node0005 - node0006 rail mlx5_3"]);
+        assert_eq!(unknown_nodes(&first), ["node0005", "node0006"]);
         let suspects = confirm::suspects(&first);
         fleet.readings = 5;
         let again: Vec<(u32, u32)> =
@@ -257,6 +258,50 @@ fn suspects_never_set_their_own_level_however_often_they_are_read() {
         let degraded = last.nodes.iter().filter(|n| n.outcome == Outcome::Degraded).count();
         assert_eq!(degraded, 2);
     }
+}
+
+#[test]
+fn partners_of_two_slow_nics_are_blamed_for_none_of_it() {
+    for seed in 0..20 {
+        for class in [true, false] {
+            for few in [true, false] {
+                // Four nodes that met both, and one or two others besides.
+                let mut pairs =
+                    vec![(0, 4), (0, 5), (1, 4), (1, 5), (2, 4), (2, 5), (3, 4), (3, 5)];
+                pairs.extend([(0, 6), (1, 6), (2, 7), (3, 7), (6, 7)]);
+                pairs.extend([(0, 7), (1, 7), (2, 6), (3, 6)].into_iter().filter(|_| !few));
+                let dice = Dice(seed);
+                let judged = Fleet { class, dice, ..Fleet::new(8, half(&[4, 5])) }.judged(&pairs);
+                let blamed = judged.verdicts.findings.iter().filter(|f| f.class == "nic-low");
+                let blamed: Vec<&str> =
+                    blamed.map(|f| f.locus.node.as_ref().expect("a node").as_str()).collect();
+                let guilty = |node: &&str| ["node0005", "node0006"].contains(node);
+                assert!(blamed.iter().all(guilty), "seed {seed}: {:?}", loci(&judged));
+                for found in
+                    judged.verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome)
+                {
+                    let ratio = found.ratio.expect("a rate");
+                    assert!(ratio < 0.972 && !found.summary.contains("-0."), "{}", found.summary);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_claimed_rail_that_others_were_measured_over_is_a_gap() {
+    let mut fleet = Fleet { claimed: true, ..Fleet::new(8, |_| 1.0) };
+    let mut recordings = fleet.measure(&matching(8));
+    let of_pair = |r: &Recording| {
+        r.file.starts_with("pairs/node0001/") || r.file.starts_with("pairs/node0002/")
+    };
+    recordings.retain(|r| !of_pair(r) || !r.file.contains("/3-"));
+    let judged = fleet.judge(&recordings);
+    assert_eq!(unknown_nodes(&judged), ["node0001", "node0002"]);
+    assert!(reason(&judged, "node0001").contains("rail3 was not measured"));
+    // What was measured over no rail is no gap of the network.
+    recordings.retain(|r| !of_pair(r));
+    assert_eq!(fleet.judge(&recordings).verdicts.outcome, Outcome::Pass);
 }
 
 #[test]
