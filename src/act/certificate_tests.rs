@@ -41,6 +41,7 @@ fn verdicts(nodes: &[(&str, Outcome)]) -> Verdicts {
         reason: String::new(),
         detectable: Some(0.012),
         detectable_together: None,
+        fabric_detectable: None,
     };
     Verdicts {
         platform: Some("gb200-nvl72".to_owned()),

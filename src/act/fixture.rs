@@ -84,6 +84,7 @@ impl World {
             reason: String::new(),
             detectable: None,
             detectable_together: None,
+            fabric_detectable: None,
         };
         let live = Live { nodes: all.iter().map(idle).collect(), troubles: Vec::new() };
         let verdicts =

@@ -148,6 +148,7 @@ fn verdict(node: &str, outcome: Outcome) -> NodeVerdict {
         reason: "as measured".to_owned(),
         detectable: None,
         detectable_together: None,
+        fabric_detectable: None,
     }
 }
 

@@ -14,6 +14,7 @@ fn node(outcome: Outcome) -> NodeVerdict {
         reason: "its reason".to_owned(),
         detectable: None,
         detectable_together: None,
+        fabric_detectable: None,
     }
 }
 

@@ -223,6 +223,7 @@ fn verdicts(nodes: &[(&str, Outcome)], findings: Vec<Finding>) -> Verdicts {
         reason: "why".to_owned(),
         detectable: None,
         detectable_together: None,
+        fabric_detectable: None,
     });
     Verdicts { findings, nodes: nodes.collect(), ..Verdicts::empty(Outcome::Failed) }
 }

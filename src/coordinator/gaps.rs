@@ -135,6 +135,7 @@ fn unmeasured(node: &NodeName, domain: Option<DomainName>) -> NodeVerdict {
         reason,
         detectable: None,
         detectable_together: None,
+        fabric_detectable: None,
     }
 }
 
@@ -162,6 +163,7 @@ mod tests {
                 reason: "as judged".to_owned(),
                 detectable: None,
                 detectable_together: None,
+                fabric_detectable: None,
             }],
             ..Verdicts::empty(outcome)
         }

@@ -52,6 +52,7 @@ pub(super) fn racks() -> Run {
         reason: "everything measured is as expected".to_owned(),
         detectable: Some(0.02),
         detectable_together: None,
+        fabric_detectable: None,
     };
     let verdicts = Verdicts {
         platform: Some("gb200-nvl72".to_owned()),

@@ -262,7 +262,8 @@ fn hidden(finding: &Finding, second: &BTreeMap<&NodeName, &NodeVerdict>) -> Opti
     }
     let loss = 1.0 - finding.ratio?;
     let node = second.get(finding.locus.node.as_ref()?)?;
-    node.detectable.filter(|least| loss < *least)
+    let inside = node.fabric_detectable.filter(|_| !is_of_network(finding));
+    inside.or(node.detectable).filter(|least| loss < *least)
 }
 
 /// A node's verdict, where findings about it changed. `about` are those that name it or

@@ -34,6 +34,8 @@ pub(super) struct Ledger {
     pub(super) detectable: BTreeMap<NodeName, f64>,
     /// Smallest loss of all its fabric together that would have been seen on a node.
     pub(super) together: BTreeMap<NodeName, f64>,
+    /// The same over the scale-out network: the rail that could have hidden most.
+    pub(super) over_rails: BTreeMap<NodeName, (Option<String>, f64)>,
     /// Whether anything of a node was compared with an expectation.
     pub(super) compared: BTreeMap<NodeName, bool>,
 }
@@ -160,6 +162,19 @@ impl Ledger {
     /// Something of this node was measured, whatever it was compared with.
     pub(super) fn measure(&mut self, node: &NodeName) {
         self.compared.entry(node.clone()).or_insert(false);
+    }
+
+    /// The same over a rail of the scale-out network.
+    pub(super) fn could_have_seen_over(
+        &mut self,
+        node: &NodeName,
+        rail: Option<&str>,
+        detectable: f64,
+    ) {
+        let worst = self.over_rails.entry(node.clone()).or_default();
+        if worst.1 < detectable {
+            *worst = (rail.map(str::to_owned), detectable);
+        }
     }
 
     /// The worst degradation that this node could have hidden.

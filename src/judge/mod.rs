@@ -146,7 +146,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
         cells::cells(domain, islands, &ledger, &mut cells);
     }
     if case.cells {
-        paths::cells(&domains, case.recordings, &ledger, &mut cells);
+        paths::cells(&domains, &claims, case.recordings, &ledger, &mut cells);
     }
     let mut findings = ledger.take(|_| true);
     findings.sort_by(|a, b| nodes::by_severity(a).cmp(&nodes::by_severity(b)));

@@ -6,7 +6,12 @@
 //! it is a finding about the pair until other partners were asked. What hits
 //! a whole leaf or network never counts against its nodes.
 
+mod disturbed;
+mod levels;
+mod noise;
 mod pairs;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -32,6 +37,9 @@ use super::rails::Rail;
 use super::rails::ordered;
 use super::robust;
 use super::steady_paths;
+use levels::Levels;
+use levels::Siblings;
+use noise::Noise;
 use pairs::Cell;
 use pairs::Pairs;
 use pairs::good_partners;
@@ -52,10 +60,6 @@ pub(super) const NIC_LOW: &str = "nic-low";
 pub(super) const PATH_LOW: &str = "path-low";
 /// Class of a network that is slow everywhere.
 pub(super) const NETWORK_LOW: &str = "network-low";
-
-/// Up to this many pairs, a bad node and a bad pair can be most of a matching:
-/// the level is looked for at the upper end, as with small islands.
-const FEW_PAIRS: usize = 28;
 
 /// Healthy pairs differ by routes and buffers, not only by noise: the chance
 /// that any of them looks low for that.
@@ -108,15 +112,20 @@ pub(super) fn judge(
         domains: domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect(),
     };
     let mut rails = rails::rails(domains, claims, recordings);
-    for rail in &mut rails {
-        super::reach::judge(rail, |kind, node, rail| homes.at(kind, node, rail), ledger);
-        judge_rail(&homes, claims, rail, ledger);
+    let levels = levels::of(&rails);
+    let many = rails.iter().map(|rail| rail.cells().len()).sum();
+    let sweep = Sweep { many, dips: disturbed::Dips::of(&rails, &levels) };
+    let reached: BTreeSet<NodeName> = rails.iter().flat_map(Rail::reached).cloned().collect();
+    for (rail, levels) in rails.iter_mut().zip(levels) {
+        super::reach::judge(rail, &reached, |kind, node, rail| homes.at(kind, node, rail), ledger);
+        judge_rail(&homes, claims, rail, (levels, &sweep), ledger);
         super::far::judge(rail, ledger);
     }
     not_measured(&homes, claims, &rails, ledger);
 }
 
-/// Nodes without GPUs that were measured on some claimed rail and not on all.
+/// Nodes that were not measured over all claimed rails: of those with GPUs, such as were
+/// over some, and over rails that others were.
 fn not_measured(homes: &Homes<'_>, claims: &Claims, rails: &[Rail<'_>], ledger: &mut Ledger) {
     let mut met: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
     for rail in rails {
@@ -125,19 +134,39 @@ fn not_measured(homes: &Homes<'_>, claims: &Claims, rails: &[Rail<'_>], ledger: 
         met.entry(name).or_insert_with(|| ends.collect());
     }
     let read = |rail: &str, node: &NodeName| met.get(rail).is_some_and(|met| met.contains(node));
-    for node in homes.domains.keys().filter(|node| homes.has_no_gpu(node)) {
+    for node in homes.domains.keys() {
+        let all = homes.has_no_gpu(node);
+        let some = || claims.rails.iter().any(|claimed| read(&claimed.name, node));
+        if !all && !some() {
+            continue;
+        }
         for claimed in claims.rails.iter().filter(|claimed| !read(&claimed.name, node)) {
-            ledger.doubt(node, format!("{} was not measured", claimed.name));
+            if all || met.contains_key(claimed.name.as_str()) {
+                ledger.doubt(node, format!("{} was not measured", claimed.name));
+            }
         }
     }
 }
 
-fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &mut Ledger) {
+/// What all rails of a sweep have in common.
+struct Sweep {
+    /// How many cells there are: the family error is one for all of them.
+    many: usize,
+    dips: disturbed::Dips,
+}
+
+/// Judges what was measured over one rail.
+fn judge_rail(
+    homes: &Homes<'_>,
+    claims: &Claims,
+    rail: &mut Rail<'_>,
+    (levels, sweep): (Levels, &Sweep),
+    ledger: &mut Ledger,
+) {
     if rail.readings.is_empty() {
         return;
     }
-    let repeated = repeat_sigma(rail);
-    let start = start_levels(rail, repeated.unwrap_or(peel::ASSUMED_SIGMA));
+    let Levels { start, repeated, siblings, .. } = levels;
     let shared = leaves::judge(rail, claims, &start);
     for found in shared.findings {
         ledger.find(found);
@@ -145,45 +174,44 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
     for (node, why) in shared.doubts {
         ledger.doubt(&node, why);
     }
-    compared_with_nothing(rail, ledger);
+    compared_with_nothing(rail, &siblings, ledger);
     let met: BTreeSet<usize> = rail.readings.iter().flat_map(|r| [r.src, r.dst]).collect();
     rail.readings.retain(|r| !shared.explained.contains(&ordered(r.src, r.dst)));
-    let field = Field {
-        ends: rail.nodes.len(),
-        nodes: rail.nodes.len(),
-        classes: &rail.groups.iter().map(|group| u8::from(group.crosses)).collect::<Vec<_>>(),
-        readings: &rail.readings,
-        active: &vec![true; rail.nodes.len()],
-        start: Some(&start),
-    };
-    let peeled = peel::peel(&field, Statistic::Median);
-    let sigma = repeated.unwrap_or(peeled.sigma);
-    let pairs = Pairs::of(rail, &peeled, &start, sigma);
+    let (peeled, pairs, noise) = measured(rail, &start, repeated, sweep.many);
+    let sigma = pairs.sigma;
     let by_end = rail.by_end();
-    blamed(homes, (rail, &by_end), &peeled, &pairs.levels, ledger);
+    blamed(homes, (rail, &by_end), &peeled, ledger);
     low_pairs(homes, (rail, &by_end), &pairs, ledger);
     let at = |kind, node: &NodeName| homes.at(kind, node, rail);
-    steady_paths::judge(rail, &pairs.levels, sigma, at, ledger);
-    let low = whole(homes, (rail, &by_end), &pairs.levels, ledger);
+    steady_paths::judge(rail, &pairs.levels, (sigma, repeated.is_some()), at, ledger);
+    disturbed::judge(rail, &sweep.dips, sigma, at, ledger);
+    let low = whole(homes, (rail, &by_end), &pairs.levels, &siblings, ledger);
     for end in met {
         let node = &rail.nodes[end];
         ledger.measure(node);
-        if !homes.has_no_gpu(node) {
-            continue;
-        }
-        if by_end[end].iter().any(|r| expected(&rail.groups[r.group]).is_some()) {
+        let known = by_end[end].iter().any(|r| expected(&rail.groups[r.group]).is_some());
+        if known && homes.has_no_gpu(node) {
             ledger.compare(node);
         }
         let own = by_end[end].iter().filter(|r| r.src == end).count();
         let other = by_end[end].iter().filter(|r| r.dst == end).count();
         let fewest = [own, other].into_iter().filter(|n| 0 < *n).min().unwrap_or(1);
         let alone = || peel::smallest(robust::median_error(sigma, fewest));
-        let detectable = peeled.detectable[end].unwrap_or_else(alone);
-        ledger.could_have_seen(node, detectable);
+        let partners: BTreeSet<usize> = by_end[end].iter().flat_map(|r| [r.src, r.dst]).collect();
+        let partners = partners.len() - 1;
+        let deepest = match partners {
+            0 | 1 => noise.deepest(fewest),
+            several => noise.deepest_end(several, fewest / several),
+        };
+        let seen = peeled.detectable[end].unwrap_or_else(alone);
+        let detectable = seen.max(deepest + peel::POWER * robust::median_error(sigma, fewest));
+        ledger.could_have_seen_over(node, rail.name.as_deref(), detectable);
         if ONE_LANE < detectable {
             let seen = percent(detectable);
             let why = format!(
-                "too noisy: a loss of less than {seen} of its NIC's rate could not have been seen; more readings would tell"
+                "too noisy{}: a loss of less than {seen} of its NIC's rate could not have been seen; more readings \
+                 would tell",
+                rail.over()
             );
             ledger.doubt(node, why);
         }
@@ -195,26 +223,84 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
     }
 }
 
-/// Where nobody says what a NIC must show, pairs say it of each other. One pair alone
-/// is its own level, whatever it shows: that is told, so that nobody takes it for seen.
-fn compared_with_nothing(rail: &Rail<'_>, ledger: &mut Ledger) {
-    for (at, group) in rail.groups.iter().enumerate().filter(|(_, it)| expected(it).is_none()) {
+/// Whose fault low readings are: the ends, and the pairs of those that are not blamed.
+fn measured(
+    rail: &Rail<'_>,
+    start: &[f64],
+    repeated: Option<f64>,
+    many: usize,
+) -> (Peeled, Pairs, Noise) {
+    let field = Field {
+        ends: rail.nodes.len(),
+        nodes: rail.nodes.len(),
+        classes: &rail.groups.iter().map(|group| u8::from(group.crosses)).collect::<Vec<_>>(),
+        readings: &rail.readings,
+        active: &vec![true; rail.nodes.len()],
+        start: Some(start),
+    };
+    let mut peeled = peel::peel(&field, Statistic::Median);
+    // An end is blamed for what it shows with those that are not, or not at all.
+    let sigma = repeated.unwrap_or(peeled.sigma);
+    let cells = rail.cells();
+    let noise = Noise::of(&cells, sigma, many);
+    // Of each end and way its cells, and their readings.
+    let mut read: BTreeMap<(usize, Direction), (usize, usize)> = BTreeMap::new();
+    for ((src, dst, _), values) in &cells {
+        for own in [(*src, Direction::Tx), (*dst, Direction::Rx)] {
+            let (count, all) = read.entry(own).or_default();
+            (*count, *all) = (*count + 1, *all + values.len());
+        }
+    }
+    peeled.blames.retain(|blame| {
+        let (count, all) = read.get(&(blame.gpu, blame.direction)).copied().unwrap_or((1, 1));
+        let deepest = noise.deepest_end(blame.partners, all / count);
+        blame.ratio < 1.0 - peel::LINE.max(deepest)
+    });
+    let pairs = Pairs::of(rail, &peeled, start, sigma, &noise);
+    (peeled, pairs, noise)
+}
+
+/// Where nobody says what a NIC must show, pairs say it of each other, and rails of one
+/// kind do. One pair alone is its own level, whatever it shows: that is not known.
+fn compared_with_nothing(rail: &Rail<'_>, siblings: &[Siblings], ledger: &mut Ledger) {
+    let mut alone: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    let mut compared: BTreeSet<usize> = BTreeSet::new();
+    for (at, group) in rail.groups.iter().enumerate() {
         let here = || rail.readings.iter().filter(move |r| r.group == at);
         let met: BTreeSet<_> = here().map(|r| ordered(r.src, r.dst)).collect();
         let mut values: Vec<f64> = here().map(|r| r.value).collect();
-        let (1, Some((a, b)), Some(value)) = (met.len(), met.first(), robust::median(&mut values))
-        else {
+        let Some((value, (a, b))) = robust::median(&mut values).zip(met.first().copied()) else {
             continue;
         };
+        // The same test between and inside leaves.
+        let others = rail.groups.iter().enumerate().any(|(n, it)| n != at && it.is_of_kind(group));
+        let agrees = siblings[at].agrees(value);
+        if expected(group).is_some() || 1 < met.len() || others || agrees {
+            compared.extend(met.iter().flat_map(|(a, b)| [*a, *b]));
+            continue;
+        }
         let on = rail.name.as_ref().map_or(String::new(), |name| format!(", {name}"));
-        ledger.notes.push(format!(
-            "{} and {}{on}: {} at {} GB/s, compared with nothing: no other pair was read, and of its \
-             NICs nothing says what they must show",
-            rail.nodes[*a],
-            rail.nodes[*b],
+        let but = match siblings[at].levels.as_slice() {
+            [] => "no other pair was read".to_owned(),
+            [other] => format!("another rail shows {}", rate(*other)),
+            // A slow pair, which is a finding.
+            _ => continue,
+        };
+        let why = format!(
+            "{} and {}{on}: {} at {} GB/s, compared with nothing: {but}, and of its NICs nothing says what they must \
+             show",
+            rail.nodes[a],
+            rail.nodes[b],
             group.testcase,
             rate(value)
-        ));
+        );
+        ledger.notes.push(why.clone());
+        for end in [a, b] {
+            alone.entry(end).or_default().push(why.clone());
+        }
+    }
+    for (end, whys) in alone.into_iter().filter(|(end, _)| !compared.contains(end)) {
+        whys.into_iter().for_each(|why| ledger.doubt(&rail.nodes[end], why));
     }
 }
 
@@ -230,41 +316,8 @@ fn line_of(tolerance: f64) -> f64 {
 
 /// Relative standard deviation of one reading, where enough were repeated.
 pub(super) fn repeat_sigma(rail: &Rail<'_>) -> Option<f64> {
-    let mut cells: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
-    for r in &rail.readings {
-        cells.entry((r.src, r.dst, r.group)).or_default().push(r.value);
-    }
-    let sigma = robust::repeat_sigma(cells.values().map(Vec::as_slice));
+    let sigma = robust::repeat_sigma(rail.cells().values().map(Vec::as_slice));
     sigma.map(|sigma| sigma.max(peel::LEAST_SIGMA))
-}
-
-/// The level of each group before anybody is blamed.
-fn start_levels(rail: &Rail<'_>, sigma: f64) -> Vec<f64> {
-    let level = |(at, group): (usize, &Group<'_>)| {
-        let here = || rail.readings.iter().filter(move |r| r.group == at);
-        let mut values: Vec<f64> = here().map(|r| r.value).collect();
-        let met: BTreeSet<_> = here().map(|r| ordered(r.src, r.dst)).collect();
-        if let Some((value, tolerance)) = expected(group) {
-            // Who reaches what the class must show says what is normal here.
-            let line = value * (1.0 - line_of(tolerance));
-            let mut good: Vec<f64> = values.iter().copied().filter(|v| line <= *v).collect();
-            if let Some(level) = robust::median(&mut good) {
-                return level;
-            }
-            // Two nodes that are low have no others to be compared with.
-            if met.len() == 1 {
-                return value;
-            }
-        }
-        let level = if met.len() <= FEW_PAIRS {
-            let noise = 1.0 - peel::UPPER_Z * sigma;
-            robust::quantile(&mut values, peel::UPPER).map(|upper| upper * noise)
-        } else {
-            robust::median(&mut values)
-        };
-        level.filter(|l| 0.0 < *l).unwrap_or(f64::INFINITY)
-    };
-    rail.groups.iter().enumerate().map(level).collect()
 }
 
 /// Ends of the rail that are low with everybody.
@@ -272,7 +325,6 @@ fn blamed(
     homes: &Homes<'_>,
     (rail, by_end): (&Rail<'_>, &ByEnd<'_>),
     peeled: &Peeled,
-    levels: &[f64],
     ledger: &mut Ledger,
 ) {
     let ends: BTreeSet<usize> = peeled.blames.iter().map(|b| b.gpu).collect();
@@ -288,13 +340,15 @@ fn blamed(
             .filter(|b| b.gpu == end)
             .min_by(|a, b| a.ratio.total_cmp(&b.ratio))
             .expect("a blamed end has a blame");
-        let mut by_group: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-        for (group, value) in of_end(by_end, peeled, end, blame.direction) {
-            by_group.entry(group).or_default().push(value);
+        let mut by_group: BTreeMap<usize, usize> = BTreeMap::new();
+        for (group, _) in of_end(by_end, peeled, end, blame.direction) {
+            *by_group.entry(group).or_default() += 1;
         }
-        let shown = by_group.iter_mut().max_by_key(|(g, v)| (v.len(), std::cmp::Reverse(**g)));
-        let Some((group, values)) = shown else { continue };
-        let (measured, level) = (robust::median(values).unwrap_or(0.0), levels[*group]);
+        let shown = by_group.iter().max_by_key(|(g, count)| (**count, std::cmp::Reverse(**g)));
+        let Some((group, _)) = shown else { continue };
+        // The number that decided, and none that is close to it.
+        let level = peeled.levels[*group];
+        let measured = level * blame.ratio;
         let what = match one_way {
             Some(Direction::Tx) => "what it sends",
             Some(_) => "what it receives",
@@ -306,7 +360,7 @@ fn blamed(
             rail.over(),
             rate(measured),
             rate(level),
-            percent(1.0 - measured / level),
+            percent(1.0 - blame.ratio),
             blame.partners
         );
         let rule = format!(
@@ -428,8 +482,8 @@ fn low_pairs(
                     ),
                 },
                 format!(
-                    "path: the median of {} readings lies below the level by more than max({}, 5 robust standard \
-                     errors), while both ends are fine with others",
+                    "path: all {} readings lie below the level by more than max({}, what noise makes of any path \
+                     in one of 1,000 sweeps), while both ends are fine with others",
                     readings.len(),
                     percent(peel::LINE)
                 ),
@@ -461,6 +515,7 @@ fn whole(
     homes: &Homes<'_>,
     (rail, by_end): (&Rail<'_>, &ByEnd<'_>),
     levels: &[f64],
+    siblings: &[Siblings],
     ledger: &mut Ledger,
 ) -> Option<String> {
     let mut worst: Option<(f64, usize, f64, f64)> = None;
@@ -476,7 +531,9 @@ fn whole(
             worst = Some((ratio, at, value, tolerance));
         }
     }
-    let (ratio, at, value, tolerance) = worst?;
+    let Some((ratio, at, value, tolerance)) = worst else {
+        return below_others(homes, (rail, by_end), levels, siblings, ledger);
+    };
     let nodes: Vec<&NodeName> = rail.nodes.iter().collect();
     let group = &rail.groups[at];
     let class = group.nic.map_or("", |nic| nic.name.as_str());
@@ -501,6 +558,51 @@ fn whole(
         .saying(said.clone());
     let pairs: Vec<(usize, usize)> = rail.files.keys().copied().take(4).collect();
     for pair in pairs {
+        found = with_files(found, (rail, by_end), pair, &group.testcase);
+    }
+    ledger.find(found);
+    Some(format!("nothing against it, but {said}"))
+}
+
+/// A rail that is far below the others of its kind: says why its nodes cannot pass.
+/// Without a class of NIC it may be a slower rail by design, so that it is not known.
+fn below_others(
+    homes: &Homes<'_>,
+    (rail, by_end): (&Rail<'_>, &ByEnd<'_>),
+    levels: &[f64],
+    siblings: &[Siblings],
+    ledger: &mut Ledger,
+) -> Option<String> {
+    let far = |at: &usize| {
+        let read = rail.readings.iter().any(|r| r.group == *at);
+        let reference = siblings[*at].reference().filter(|_| read)?;
+        let ratio = levels[*at] / reference;
+        (ratio < 1.0 - levels::APART).then_some((ratio, *at, reference))
+    };
+    let all = (0..rail.groups.len()).filter_map(|at| far(&at));
+    let (ratio, at, reference) = all.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let group = &rail.groups[at];
+    let others = siblings[at].levels.len();
+    let said = format!(
+        "the network{} is {} below {others} other rails: {} of {} GB/s ({}); each pair has a slow end, or all of the \
+         rail is slow; more partners of each node would tell",
+        rail.over(),
+        percent(1.0 - ratio),
+        rate(levels[at]),
+        rate(reference),
+        group.testcase
+    );
+    let rule = format!(
+        "rails: the level of the rail lies more than {} below most others of its kind",
+        percent(levels::APART)
+    );
+    let nodes: Vec<&NodeName> = rail.nodes.iter().collect();
+    let outcome = if group.nic.is_some() { Outcome::Degraded } else { Outcome::Unknown };
+    let locus = homes.around(LocusKind::Domain, &nodes, rail);
+    let mut found = finding(outcome, NETWORK_LOW, locus, &rule)
+        .numbers(levels[at], reference, Unit::GigabytesPerSecond)
+        .saying(said.clone());
+    for pair in rail.files.keys().copied().take(4) {
         found = with_files(found, (rail, by_end), pair, &group.testcase);
     }
     ledger.find(found);

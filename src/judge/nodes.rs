@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use super::arrange::Domain;
 use super::asserted;
+use super::finding::percent;
 use super::ledger::Ledger;
 use super::ledger::Named;
 use super::steady;
@@ -63,6 +64,22 @@ pub(super) fn by_severity(finding: &Finding) -> (std::cmp::Reverse<Outcome>, &Lo
 
 /// Why a node passes.
 pub(super) const AS_EXPECTED: &str = "everything measured is as expected";
+
+/// The same, and which part could have hidden most, where that is a rail.
+fn as_expected(inside: Option<f64>, over: Option<&(Option<String>, f64)>) -> String {
+    match over {
+        Some((Some(rail), most)) if inside.is_some_and(|inside| inside < *most) => {
+            format!("{AS_EXPECTED}; {} and more would have been seen over {rail}", percent(*most))
+        }
+        Some((None, most)) if inside.is_some_and(|inside| inside < *most) => {
+            format!(
+                "{AS_EXPECTED}; {} and more would have been seen over the network",
+                percent(*most)
+            )
+        }
+        _ => AS_EXPECTED.to_owned(),
+    }
+}
 
 /// Why a node does not pass because of something larger, or of a pair.
 pub(super) fn but(summary: &str) -> String {
@@ -128,7 +145,11 @@ fn verdict(
     (findings, explained): (&[&Finding], bool),
     ledger: &Ledger,
 ) -> NodeVerdict {
-    let detectable = ledger.detectable.get(node).copied().map(super::finding::round);
+    let inside = ledger.detectable.get(node).copied();
+    let over = ledger.over_rails.get(node);
+    let detectable = inside.into_iter().chain(over.map(|(_, most)| *most)).reduce(f64::max);
+    let round = super::finding::round;
+    let (inside, detectable) = (inside.map(round), detectable.map(round));
     let say = |outcome, reason: String| NodeVerdict {
         node: node.clone(),
         domain: Some(domain.name.clone()),
@@ -136,6 +157,7 @@ fn verdict(
         reason,
         detectable,
         detectable_together: ledger.together.get(node).copied().map(super::finding::round),
+        fabric_detectable: inside.filter(|_| inside != detectable),
     };
     let against: Vec<&Finding> =
         findings.iter().copied().filter(|f| is_against(f, domain, node)).collect();
@@ -161,7 +183,7 @@ fn verdict(
         |f: &&&Finding| touches(f, Some(&domain.name), node) && !(explained && is_collective(f));
     match (ledger.compared.get(node), findings.iter().find(touched)) {
         (Some(true), Some(finding)) => say(Outcome::Unknown, but(&finding.summary)),
-        (Some(true), None) => say(Outcome::Pass, AS_EXPECTED.to_owned()),
+        (Some(true), None) => say(Outcome::Pass, as_expected(inside, over)),
         (Some(false), _) => say(Outcome::Unknown, "its level was compared with nothing".to_owned()),
         (None, _) => say(Outcome::Unknown, "nothing was measured".to_owned()),
     }

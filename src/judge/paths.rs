@@ -13,6 +13,7 @@ use super::nic;
 use super::rails;
 use super::roster::Roster;
 use crate::model::cell::Cell;
+use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::verdict::Direction;
@@ -23,6 +24,7 @@ use crate::model::verdict::Outcome;
 /// Adds all cells of the network.
 pub(super) fn cells(
     domains: &[Domain<'_>],
+    claims: &Claims,
     recordings: &[Recording],
     ledger: &Ledger,
     cells: &mut Vec<Cell>,
@@ -30,10 +32,11 @@ pub(super) fn cells(
     let homes: BTreeMap<&NodeName, &Domain<'_>> =
         domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect();
     let known: Roster<()> = homes.keys().copied().collect();
+    let names = rails::Names::of(claims, recordings);
     let suspects = Suspects::of(ledger.findings());
     let mut readings: BTreeMap<(NodeName, NodeName, Option<String>, String), u32> = BTreeMap::new();
     for recording in recordings.iter().filter(|r| rails::is_of_network(r)) {
-        let rail = rails::rail_of(recording);
+        let rail = names.rail(recording);
         for rate in rails::rates(recording, &known) {
             let key = (rate.from.clone(), rate.to.clone(), rail.clone(), rate.testcase.to_owned());
             let reading = readings.entry(key).or_insert(0);

@@ -33,7 +33,7 @@ pub(super) const ERRORS: f64 = 5.0;
 
 /// Further standard errors for a fault of the printed size to be seen 999
 /// times in 1,000: Phi^-1(0.999).
-const POWER: f64 = 3.09;
+pub(super) const POWER: f64 = 3.09;
 
 /// Relative spread assumed where an island is too small to show its own:
 /// generous for copy engines (0.1 to 0.3 % seen), usual for NCCL and NICs.
@@ -223,21 +223,11 @@ fn levels(
     upper: Option<f64>,
 ) -> Vec<f64> {
     let mut values: Vec<Vec<f64>> = vec![Vec::new(); groups];
-    let mut own: Vec<(usize, f64)> = Vec::new();
-    for same in readings.chunk_by(|a, b| (a.src, a.dst) == (b.src, b.dst)) {
-        if !blamed.clears(same[0].src, same[0].dst) {
-            continue;
-        }
-        own.clear();
-        own.extend(same.iter().map(|r| (r.group, r.value)));
-        own.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        for of_group in own.chunk_by(|a, b| a.0 == b.0) {
-            let middle = of_group.len() / 2;
-            let value = match of_group.len() % 2 {
-                1 => of_group[middle].1,
-                _ => f64::midpoint(of_group[middle - 1].1, of_group[middle].1),
-            };
-            values[of_group[0].0].push(value);
+    for pair in readings.chunk_by(|a, b| (a.src, a.dst) == (b.src, b.dst)) {
+        if blamed.clears(pair[0].src, pair[0].dst) {
+            for (group, mut own) in by_group(pair) {
+                values[group].extend(robust::median(&mut own));
+            }
         }
     }
     let level = |v: &mut Vec<f64>| match upper {
@@ -246,6 +236,18 @@ fn levels(
     };
     let positive = |level: Option<f64>| level.filter(|l| 0.0 < *l).unwrap_or(f64::INFINITY);
     values.iter_mut().map(|v| positive(level(v))).collect()
+}
+
+/// The readings of one pair, group by group.
+fn by_group(pair: &[PairReading]) -> Vec<(usize, Vec<f64>)> {
+    let mut groups: Vec<(usize, Vec<f64>)> = Vec::new();
+    for r in pair {
+        match groups.iter_mut().find(|(group, _)| *group == r.group) {
+            Some((_, own)) => own.push(r.value),
+            None => groups.push((r.group, vec![r.value])),
+        }
+    }
+    groups
 }
 
 /// The smallest degradation that is seen with 99.9 % power where parts do not differ.

@@ -65,9 +65,46 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
     for recording in &domain.across {
         match pairs.iter().find(|run| std::ptr::eq(run.recording, *recording)) {
             Some(run) if run.failed => of_two(domain, run, &culprits, ledger),
+            _ if explained(domain, recording, &culprits, ledger) => {}
             _ => across(domain, recording, ledger),
         }
     }
+}
+
+/// The nodes whose own outputs show that they cannot run anything.
+fn broken(domain: &Domain<'_>) -> BTreeSet<NodeName> {
+    let is_broken = |recording: &&Recording| {
+        let mut problems = recording.parsed.problems.iter();
+        problems.any(|p| p.kind == ProblemKind::Error && outcome(p, recording) == Outcome::Failed)
+    };
+    let own = domain.own.iter().filter(|(_, own)| own.iter().any(|r| is_broken(&r)));
+    own.map(|(node, _)| node.clone()).collect()
+}
+
+/// Whether a run of many nodes failed with one that fails by itself, or with nearly all
+/// its partners: then it says nothing of the others. Wrong data is judged by itself.
+fn explained(
+    domain: &Domain<'_>,
+    recording: &Recording,
+    culprits: &BTreeSet<NodeName>,
+    ledger: &mut Ledger,
+) -> bool {
+    let parsed = &recording.parsed;
+    let problems: Vec<&Problem> =
+        parsed.problems.iter().filter(|p| !is_normal(p, domain, recording)).collect();
+    let ends = |p: &&Problem| matches!(p.kind, ProblemKind::Error | ProblemKind::Truncated);
+    let members = members(domain, recording);
+    let here: Vec<&NodeName> = members.iter().filter(|node| culprits.contains(*node)).collect();
+    let failed = !problems.is_empty() || !parsed.complete;
+    if here.is_empty() || !failed || parsed.tool.is_none() || !problems.iter().all(|p| ends(&p)) {
+        return false;
+    }
+    let incomplete = Problem::new(ProblemKind::Truncated, "the output is not complete");
+    let problem = problems.first().copied().unwrap_or(&incomplete);
+    for node in here {
+        doubt(node, problem, recording, ledger);
+    }
+    true
 }
 
 /// Our own probes keep what they could measure and say exactly what kept them
@@ -111,8 +148,9 @@ struct RunOfTwo<'a> {
 
 /// The runs of two nodes, and the nodes that explain those that failed.
 fn runs_of_two<'a>(domain: &Domain<'a>) -> (Vec<RunOfTwo<'a>>, BTreeSet<NodeName>) {
+    let broken = broken(domain);
     if domain.nodes.len() < 3 {
-        return (Vec::new(), BTreeSet::new());
+        return (Vec::new(), broken);
     }
     let mut runs = Vec::new();
     for recording in &domain.across {
@@ -124,9 +162,12 @@ fn runs_of_two<'a>(domain: &Domain<'a>) -> (Vec<RunOfTwo<'a>>, BTreeSet<NodeName
         runs.push(RunOfTwo { recording, ends: (a, b), failed });
     }
     let of = |wanted: bool| -> Pairs<NodeName> {
-        runs.iter().filter(|r| r.failed == wanted).map(|r| r.ends.clone()).collect()
+        let known = |(a, b): &(NodeName, NodeName)| broken.contains(a) || broken.contains(b);
+        let some = runs.iter().filter(|r| r.failed == wanted && !known(&r.ends));
+        some.map(|r| r.ends.clone()).collect()
     };
-    let culprits = partners::culprits(&of(false), &of(true));
+    let mut culprits = partners::culprits(&of(false), &of(true), &BTreeSet::new());
+    culprits.extend(broken);
     (runs, culprits)
 }
 
@@ -171,7 +212,7 @@ fn of_two(
         } else {
             for node in &guilty {
                 if bad {
-                    let said = format!("{}; so do its runs with nearly all partners", said(node));
+                    let said = format!("{}; so it does with nearly all partners", said(node));
                     let locus = of_node(&domain.name, node);
                     ledger.find(failed(problem, locus, recording, &said));
                 } else {

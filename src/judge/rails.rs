@@ -5,6 +5,7 @@
 //! compared here; that is `network`'s work.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::arrange::Domain;
@@ -53,9 +54,13 @@ pub(super) struct Group<'a> {
 
 impl Group<'_> {
     fn is(&self, other: &Self) -> bool {
+        self.crosses == other.crosses && self.is_of_kind(other)
+    }
+
+    /// The same test over the same class of NIC, wherever the ends sit.
+    pub(super) fn is_of_kind(&self, other: &Self) -> bool {
         let class = |g: &Self| g.nic.map(|nic| nic.name.clone());
-        (&self.testcase, &self.settings, self.crosses)
-            == (&other.testcase, &other.settings, other.crosses)
+        (&self.testcase, &self.settings) == (&other.testcase, &other.settings)
             && class(self) == class(other)
     }
 }
@@ -114,11 +119,25 @@ impl<'a> Rail<'a> {
         by_end
     }
 
+    /// The readings of every cell: source, destination and group.
+    pub(super) fn cells(&self) -> BTreeMap<(usize, usize, usize), Vec<f64>> {
+        let mut cells: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
+        for r in &self.readings {
+            cells.entry((r.src, r.dst, r.group)).or_default().push(r.value);
+        }
+        cells
+    }
+
     fn group(&mut self, wanted: &Group<'a>) -> usize {
         self.groups.iter().position(|g| g.is(wanted)).unwrap_or_else(|| {
             self.groups.push(wanted.clone());
             self.groups.len() - 1
         })
+    }
+
+    /// Its nodes that got through to another.
+    pub(super) fn reached(&self) -> impl Iterator<Item = &NodeName> {
+        self.readings.iter().flat_map(|r| [&self.nodes[r.src], &self.nodes[r.dst]])
     }
 
     /// The files in which two ends met.
@@ -146,6 +165,62 @@ pub(super) fn is_of_network(recording: &Recording) -> bool {
 pub(super) fn rail_of(recording: &Recording) -> Option<String> {
     let said = || recording.parsed.facts.parameters.get("rail").cloned();
     recording.rail.clone().or_else(said)
+}
+
+/// The device of the end that ran the command.
+fn device_of(recording: &Recording) -> Option<&str> {
+    recording.parsed.facts.parameters.get("device").map(String::as_str)
+}
+
+/// What the rails of recordings are called. Where neither the sweep nor the output
+/// names one, the device does: by the claim for that device, else by its own name.
+pub(super) struct Names<'c> {
+    claims: &'c Claims,
+    /// Some node ran over several devices, so that a device is a rail. Where every
+    /// node has one, they are of one rail, whatever each node calls its own.
+    several: bool,
+    /// The name, where only one is known.
+    only: Option<String>,
+}
+
+impl<'c> Names<'c> {
+    pub(super) fn of(claims: &'c Claims, recordings: &[Recording]) -> Self {
+        let mut names = Self { claims, several: false, only: None };
+        let mut devices: BTreeMap<Option<NodeName>, BTreeSet<&str>> = BTreeMap::new();
+        let mut known: BTreeSet<String> = BTreeSet::new();
+        for recording in recordings.iter().filter(|r| is_of_network(r)) {
+            if let Some(name) = names.told(recording) {
+                known.insert(name);
+            } else if let Some(device) = device_of(recording) {
+                known.insert(device.to_owned());
+                let client = named(recording).into_iter().next();
+                devices.entry(client).or_default().insert(device);
+            }
+        }
+        names.several = devices.values().any(|own| 1 < own.len());
+        names.only = known.pop_first().filter(|_| known.is_empty());
+        names
+    }
+
+    /// The rail of a recording.
+    pub(super) fn rail(&self, recording: &Recording) -> Option<String> {
+        let own = device_of(recording);
+        let device = || own.filter(|_| self.several).map(str::to_owned);
+        // An output that broke off early names nothing; one of another tool is of its own.
+        let may_be = own.is_some() || recording.parsed.measurements.is_empty();
+        let only = || self.only.clone().filter(|_| may_be);
+        self.told(recording).or_else(device).or_else(only)
+    }
+
+    /// The rail that the sweep, the output or the claim for its device names.
+    fn told(&self, recording: &Recording) -> Option<String> {
+        rail_of(recording).or_else(|| {
+            let device = device_of(recording)?;
+            let is_its = |rdma: &Option<String>| rdma.as_deref() == Some(device);
+            let mut claimed = self.claims.rails.iter().filter(|rail| is_its(&rail.rdma));
+            claimed.next().filter(|_| claimed.next().is_none()).map(|rail| rail.name.clone())
+        })
+    }
 }
 
 /// The nodes a recording of the network names.
@@ -243,10 +318,11 @@ pub(super) fn rails<'a>(
         let nic = domain.nic.into_iter();
         classes.extend(nic.flat_map(|nic| domain.nodes.iter().map(move |n| (n, nic))));
     }
+    let names = Names::of(claims, recordings);
     let mut rails: BTreeMap<Option<String>, Rail<'a>> = BTreeMap::new();
     for recording in recordings.iter().filter(|r| is_of_network(r)) {
         let said = |key: &str| recording.parsed.facts.parameters.get(key).cloned();
-        let name = rail_of(recording);
+        let name = names.rail(recording);
         let rail = rails.entry(name.clone()).or_insert_with(|| Rail { name, ..Rail::default() });
         let settings = ["streams", "num_streams", "number_of_qps"].into_iter().find_map(said);
         let mut numbers = 0;

@@ -20,17 +20,26 @@ use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 
-/// Judges the failures of a rail. `at` makes a locus at a node of it.
+/// Judges the failures of a rail. `through` are the nodes that got through to another
+/// over any rail; `at` makes a locus at a node of it.
 pub(super) fn judge(
     rail: &Rail<'_>,
+    through: &BTreeSet<NodeName>,
     at: impl Fn(LocusKind, &NodeName, &Rail<'_>) -> Locus,
     ledger: &mut Ledger,
 ) {
     let good: Pairs<usize> = rail.readings.iter().map(|r| ordered(r.src, r.dst)).collect();
-    let lost = |f: &&Failure<'_>| f.unreached && !good.contains(&ordered(f.ends.0, f.ends.1));
+    let lost = |f: &&Failure<'_>| {
+        f.kind != ProblemKind::Corrupt && !good.contains(&ordered(f.ends.0, f.ends.1))
+    };
     let failed: Pairs<usize> =
         rail.failures.iter().filter(lost).map(|f| ordered(f.ends.0, f.ends.1)).collect();
-    let guilty = partners::culprits(&good, &failed);
+    // An output that broke off early names no rail: its nodes are known from the others.
+    let elsewhere: BTreeSet<usize> = match rail.name {
+        Some(_) => BTreeSet::new(),
+        None => (0..rail.nodes.len()).filter(|end| through.contains(&rail.nodes[*end])).collect(),
+    };
+    let guilty = partners::culprits(&good, &failed, &elsewhere);
     let mut of_end: BTreeMap<usize, Vec<&Failure<'_>>> = BTreeMap::new();
     for failure in rail.failures.iter().filter(lost) {
         let ends = BTreeSet::from([failure.ends.0, failure.ends.1]);
@@ -38,7 +47,11 @@ pub(super) fn judge(
     }
     for end in &guilty {
         let node = &rail.nodes[*end];
-        let mine = &of_end[end];
+        let mine: Vec<&Failure<'_>> = of_end[end].iter().copied().filter(|f| f.unreached).collect();
+        // What else went wrong says something of the run, and of nobody else's.
+        if mine.len() * 2 <= of_end[end].len() {
+            continue;
+        }
         let partners: BTreeSet<usize> =
             mine.iter().map(|f| if f.ends.0 == *end { f.ends.1 } else { f.ends.0 }).collect();
         let said = format!(
@@ -68,9 +81,10 @@ pub(super) fn judge(
             continue;
         }
         let test = failure.testcase.map_or(String::new(), |t| format!("{t} "));
+        let explained = guilty.contains(&a) || guilty.contains(&b);
         for (end, other) in [(a, b), (b, a)] {
-            // The partners of a node that nobody reaches have done nothing.
-            if !guilty.contains(&end) && !guilty.contains(&other) {
+            // The partners of a node that fails with nearly all of them have done nothing.
+            if guilty.contains(&end) || !explained {
                 let with = &rail.nodes[other];
                 let tells = match failure.unreached {
                     true => "; either may be it, each with another partner would tell",

@@ -63,16 +63,18 @@ enum Unsteady {
 }
 
 /// Judges how steady the paths of a rail are. `sigma` is the noise of one reading
-/// here, `at` makes a locus at one of its nodes.
+/// here, and whether repeated readings told it; `at` makes a locus at one of its nodes.
 pub(super) fn judge(
     rail: &Rail<'_>,
     levels: &[f64],
-    sigma: f64,
+    (sigma, repeated): (f64, bool),
     at: impl Fn(LocusKind, &NodeName) -> Locus,
     ledger: &mut Ledger,
 ) {
     let paths = paths(rail, levels);
-    if NOISY < sigma && FEWEST_PATHS <= paths.len() {
+    // The noise of one reading is that of all paths together, so few of each tell it.
+    let read: BTreeSet<_> = rail.readings.iter().map(|r| ordered(r.src, r.dst)).collect();
+    if NOISY < sigma && repeated && FEWEST_PATHS <= read.len() {
         noisy(rail, sigma, ledger);
         return;
     }

@@ -285,13 +285,17 @@ pub struct NodeVerdict {
     pub outcome: Outcome,
     /// Why, in one sentence.
     pub reason: String,
-    /// The smallest relative degradation this sweep could have seen here.
+    /// The smallest relative degradation this sweep could have seen here, in every part
+    /// that was measured, rails of the scale-out network included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
     /// The smallest loss of all parts together that this sweep could have seen here: the
     /// expectation alone shows what everything compared has lost alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable_together: Option<f64>,
+    /// The same inside its domain alone, where a rail could have hidden more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric_detectable: Option<f64>,
 }
 
 /// Something that is not known, and why.

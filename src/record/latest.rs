@@ -178,6 +178,7 @@ mod tests {
             reason: "r".to_owned(),
             detectable: None,
             detectable_together: None,
+            fabric_detectable: None,
         };
         let verdicts = Verdicts { nodes: vec![node], ..Verdicts::empty(Outcome::Degraded) };
         folder.write_json(file::VERDICTS, &verdicts).expect("written");

@@ -181,6 +181,7 @@ pub(super) fn rack() -> Run {
                 reason: reason.to_owned(),
                 detectable: Some(if i == 11 { 0.031 } else { 0.028 }),
                 detectable_together: None,
+                fabric_detectable: None,
             }
         })
         .collect();
@@ -258,6 +259,7 @@ pub(super) fn hgx() -> Run {
             },
             detectable: Some(0.03),
             detectable_together: None,
+            fabric_detectable: None,
         })
         .collect();
     verdicts.unknown = ["host_to_device_memcpy_ce", "device_to_host_memcpy_ce"]
@@ -437,6 +439,7 @@ pub(super) fn hostile() -> Run {
             reason: "because \x1b[32mI say so\x1b[0m".to_owned(),
             detectable: None,
             detectable_together: None,
+            fabric_detectable: None,
         })
         .collect();
     verdicts.unknown.push(Unknown {

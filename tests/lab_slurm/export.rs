@@ -60,6 +60,8 @@ fn map() -> Verified {
         outcome: if node.as_str() == "node0005" { Outcome::Degraded } else { Outcome::Pass },
         reason: "made up".to_owned(),
         detectable: None,
+        detectable_together: None,
+        fabric_detectable: None,
     });
     let verdicts = Verdicts {
         thresholds_digest: "0011223344556677".to_owned(),

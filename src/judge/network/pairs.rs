@@ -12,6 +12,7 @@ use super::super::robust;
 use super::FAMILY_ERROR;
 use super::FEW_CELLS;
 use super::FEWEST_CELLS;
+use super::noise::Noise;
 use crate::model::verdict::Direction;
 
 /// One direction of one pair in one group.
@@ -22,6 +23,8 @@ pub(super) struct Cell {
     pub(super) group: usize,
     /// Relative to the level.
     pub(super) median: f64,
+    /// Its best reading.
+    best: f64,
     pub(super) readings: Vec<f64>,
     pub(super) low: bool,
 }
@@ -34,19 +37,22 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    pub(super) fn of(rail: &Rail<'_>, peeled: &Peeled, start: &[f64], sigma: f64) -> Self {
-        let mut values: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
-        for r in &rail.readings {
-            let blamed = peeled.blames(r.src, Direction::Tx) || peeled.blames(r.dst, Direction::Rx);
-            if !blamed {
-                values.entry((r.src, r.dst, r.group)).or_default().push(r.value);
-            }
-        }
+    pub(super) fn of(
+        rail: &Rail<'_>,
+        peeled: &Peeled,
+        start: &[f64],
+        sigma: f64,
+        noise: &Noise,
+    ) -> Self {
+        let is_blamed =
+            |src, dst| peeled.blames(src, Direction::Tx) || peeled.blames(dst, Direction::Rx);
+        let mut values = rail.cells();
+        values.retain(|(src, dst, _), _| !is_blamed(*src, *dst));
         let mut pairs = Self { cells: Vec::new(), levels: start.to_vec(), sigma };
         // Who is low depends on the level, and the level on who is low.
         for _ in 0..5 {
             let low: Vec<bool> = pairs.cells.iter().map(|c| c.low).collect();
-            pairs.compare(&values);
+            pairs.compare(&values, noise);
             pairs.relevel();
             let settled = low.iter().copied().eq(pairs.cells.iter().map(|c| c.low));
             if settled {
@@ -56,13 +62,15 @@ impl Pairs {
         pairs
     }
 
-    /// Compares every cell with the level of its group.
-    fn compare(&mut self, values: &BTreeMap<(usize, usize, usize), Vec<f64>>) {
+    /// Compares every cell with the level of its group: one is low where all its
+    /// readings are, as one good reading shows that ends and path can do more.
+    fn compare(&mut self, values: &BTreeMap<(usize, usize, usize), Vec<f64>>, noise: &Noise) {
         let cell = |((src, dst, group), values): (&(usize, usize, usize), &Vec<f64>)| {
             let level = self.levels[*group];
             let readings: Vec<f64> = values.iter().map(|v| v / level).collect();
             let median = robust::median(&mut readings.clone()).unwrap_or(1.0);
-            Cell { src: *src, dst: *dst, group: *group, median, readings, low: false }
+            let best = readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            Cell { src: *src, dst: *dst, group: *group, median, best, readings, low: false }
         };
         let mut cells: Vec<Cell> = values.iter().map(cell).collect();
         // Where most pairs can be bad, only the good ones show their spread.
@@ -71,41 +79,40 @@ impl Pairs {
         let shown: Vec<f64> = shown.collect();
         let middle = robust::median(&mut shown.clone()).unwrap_or(1.0);
         let spread = robust::spread(&shown, middle).filter(|_| FEWEST_CELLS <= shown.len());
-        let between = spread.unwrap_or(0.0) * robust::family_z(cells.len(), FAMILY_ERROR);
-        let line = |readings: usize| {
-            let error = robust::median_error(self.sigma, readings);
-            1.0 - peel::LINE.max(peel::ERRORS * error).max(between)
+        let between = spread.unwrap_or(0.0) * robust::family_z(noise.many, FAMILY_ERROR);
+        // What a path is, its median tells; that no noise made it so, its best reading.
+        let line = 1.0 - peel::LINE.max(between);
+        let beyond = |best: f64, readings: usize| {
+            best < 1.0 - (peel::LINE / 2.0).max(noise.deepest(readings))
         };
         // A fault that is the same both ways is told from twice the readings.
         let mut ways: BTreeMap<(usize, usize, usize), Vec<&Cell>> = BTreeMap::new();
-        for cell in cells.iter().filter(|c| c.median < 1.0 - peel::LINE) {
+        for cell in cells.iter().filter(|c| c.median < line) {
             let (a, b) = ordered(cell.src, cell.dst);
             ways.entry((a, b, cell.group)).or_default().push(cell);
         }
         let both_low: BTreeSet<(usize, usize, usize)> = ways
             .into_iter()
             .filter(|(_, ways)| {
-                let mut all: Vec<f64> =
-                    ways.iter().flat_map(|c| c.readings.iter().copied()).collect();
-                let count = all.len();
-                robust::median(&mut all).is_some_and(|m| ways.len() == 2 && m < line(count))
+                let best = ways.iter().map(|c| c.best).fold(f64::NEG_INFINITY, f64::max);
+                let count = ways.iter().map(|c| c.readings.len()).sum();
+                ways.len() == 2 && beyond(best, count)
             })
             .map(|(pair, _)| pair)
             .collect();
         for cell in &mut cells {
             let (a, b) = ordered(cell.src, cell.dst);
-            cell.low = cell.median < line(cell.readings.len())
-                || (cell.median < 1.0 - peel::LINE && both_low.contains(&(a, b, cell.group)));
+            cell.low = both_low.contains(&(a, b, cell.group))
+                || (cell.median < line && beyond(cell.best, cell.readings.len()));
         }
         self.cells = cells;
     }
 
-    /// Takes the levels from the cells that are not low.
+    /// Takes the levels from the cells that are not low, one vote each.
     fn relevel(&mut self) {
         for (group, level) in self.levels.iter_mut().enumerate() {
             let good = self.cells.iter().filter(|c| c.group == group && !c.low);
-            let mut values: Vec<f64> =
-                good.flat_map(|c| c.readings.iter().map(|r| r * *level)).collect();
+            let mut values: Vec<f64> = good.map(|c| c.median * *level).collect();
             if let Some(middle) = robust::median(&mut values).filter(|m| 0.0 < *m) {
                 *level = middle;
             }

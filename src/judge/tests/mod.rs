@@ -12,6 +12,7 @@ mod names;
 mod network;
 mod own_probes;
 mod past;
+mod rails;
 mod states;
 mod telling;
 mod twos;

@@ -257,3 +257,31 @@ fn a_complete_sweep_of_matrices_of_two_nodes_is_complete() {
         assert_eq!(judged.verdicts.outcome, outcome, "{:?}", judged.verdicts.nodes);
     }
 }
+
+#[test]
+fn a_broken_node_fails_alone_whatever_ran_with_it() {
+    for (count, of_many) in [(17, false), (3, false), (1, true), (17, true)] {
+        let mut bench = Bench::rack();
+        let mut recordings = sweep(&mut bench, count);
+        if of_many {
+            let mut all = bench.across();
+            all[0].parsed.complete = false;
+            all[0].parsed.problems = vec![Problem::new(ProblemKind::Error, "exit code 1")];
+            recordings.extend(all);
+        }
+        // Its own outputs name the error; those of two say that somebody ended early.
+        let mut problem = Problem::new(ProblemKind::Error, "uncorrectable ECC error");
+        problem.code = Some("CUDA_ERROR_ECC_UNCORRECTABLE".to_owned());
+        let own = |r: &&mut Recording| r.file.starts_with("nodes/node0007/");
+        for recording in recordings.iter_mut().filter(own) {
+            recording.parsed.measurements.clear();
+            recording.parsed.complete = false;
+            recording.parsed.problems = vec![problem.clone()];
+        }
+        fail(&mut recordings, "", |a, b| a == "node0007" || b == "node0007");
+        let judged = bench.judge_sampled(&bench.claims(), &recordings, true);
+        assert_eq!(loci(&judged), ["failed tool-error node node0007"], "{count} {of_many}");
+        assert_eq!(outcome_of(&judged, "node0007"), Outcome::Failed);
+        assert_eq!(unknown_nodes(&judged), Vec::<&str>::new(), "{:?}", judged.verdicts.nodes);
+    }
+}

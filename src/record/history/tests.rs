@@ -111,6 +111,7 @@ fn write(runs: &Path, run: &Made) -> PathBuf {
                 reason: "r".to_owned(),
                 detectable: None,
                 detectable_together: None,
+                fabric_detectable: None,
             })
             .collect(),
         ..Verdicts::empty(run.outcome)
