@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use super::again::Levels;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
@@ -31,6 +32,8 @@ pub(super) struct Ledger {
     pub(super) detectable: BTreeMap<NodeName, f64>,
     /// Whether anything of a node was compared with an expectation.
     pub(super) compared: BTreeMap<NodeName, bool>,
+    /// What readings were compared with.
+    pub(super) levels: Levels,
 }
 
 impl Ledger {

@@ -160,6 +160,7 @@ fn judge_rail(homes: &Homes<'_>, claims: &Claims, rail: &mut Rail<'_>, ledger: &
     let sigma = repeated.unwrap_or(peeled.sigma);
     let pairs = Pairs::of(rail, &peeled, &start, sigma);
     let by_end = rail.by_end();
+    ledger.levels.of_rail(rail, &pairs.levels);
     blamed(homes, (rail, &by_end), &peeled, &pairs.levels, ledger);
     low_pairs(homes, (rail, &by_end), &pairs, ledger);
     let at = |kind, node: &NodeName| homes.at(kind, node, rail);

@@ -10,6 +10,7 @@ mod mixed;
 mod names;
 mod network;
 mod own_probes;
+mod parted;
 mod past;
 mod states;
 mod telling;
