@@ -74,6 +74,7 @@ fn wanted(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
                 node: suspect.node,
                 peer: suspect.peer,
                 rail: suspect.rail,
+                gpus: suspect.gpus,
                 probes: named.map(|name| (*name).to_owned()).collect(),
             }
         })

@@ -58,8 +58,8 @@ pub fn judged_against(mut run: Judged<'_>, history: &History) -> Judgement {
     if run.confirm.is_some() {
         let suspects = judge::confirm::suspects(&judgement);
         let second = judge_these(&run, &judge::confirm::second_case(&all, &suspects), true);
-        let again: Vec<&Recording> = again.iter().collect();
-        judgement.verdicts = judge::confirm::confirm(&judgement.verdicts, &second.verdicts, &again);
+        let again = case(&run, again, false);
+        judgement.verdicts = judge::confirm::confirm(&judgement, &second.verdicts, &again);
         judgement.cells.extend(second.cells.into_iter().filter(|c| c.stage == Some(CONFIRM_STAGE)));
     }
     let gaps = gaps::of_run(run.plan, run.results, &all);

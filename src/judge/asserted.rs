@@ -144,9 +144,15 @@ fn within(
         }));
         return;
     };
+    // The part that holds most of those that show the main clique, whichever is larger.
+    let own = &shown[main];
+    let holds = |part: &&BTreeSet<NodeName>| {
+        own.len() < own.iter().filter(|(node, _)| part.contains(*node)).count() * 2
+    };
+    let main_part = parts.iter().find(holds);
     let others = shown.iter().filter(|(clique, _)| *clique != main);
     for (other, (node, file)) in others.flat_map(|(c, ms)| ms.iter().map(move |m| (c, m))) {
-        let home = parts.first().filter(|largest| largest.contains(node));
+        let home = main_part.filter(|part| part.contains(node));
         let said = format!("{node} is in clique {other}, the domain is {main}");
         let found = match home {
             Some(largest) => finding(Outcome::Failed, STALE, of_node(&domain.name, node), RULE)

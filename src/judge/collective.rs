@@ -10,19 +10,25 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
+use super::fabric::Fabric;
 use super::finding::finding;
 use super::finding::of_domain;
 use super::finding::of_node;
 use super::finding::percent;
+use super::island::Island;
 use super::ledger::Ledger;
+use super::nodes;
 use super::peers::Peers;
 use super::peers::Slow;
+use super::robust;
+use super::severed;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
 use crate::model::measurement::Series;
 use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
 use crate::model::unit::Unit;
+use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -95,13 +101,13 @@ pub fn reached(recording: &Recording) -> Vec<Reached<'_>> {
 
 /// Judges the collectives of a domain.
 pub(super) fn judge<'a>(
-    domain: &Domain<'a>,
+    (domain, islands): (&Domain<'a>, &[(Island<'a>, Fabric)]),
     runs: &Runs<'a>,
     peers: &mut Peers<'a>,
     ledger: &mut Ledger,
 ) {
     for (key, readings) in runs {
-        judge_runs(domain, key, readings, peers, ledger);
+        judge_runs((domain, islands), key, readings, peers, ledger);
     }
 }
 
@@ -167,7 +173,7 @@ fn at_largest(series: &Series) -> Option<(u64, f64)> {
 
 /// Judges readings of the same run: the best counts, since a good one acquits.
 fn judge_runs<'a>(
-    domain: &Domain<'a>,
+    (domain, islands): (&Domain<'a>, &[(Island<'a>, Fabric)]),
     key: &Key<'a>,
     readings: &[(f64, &Recording)],
     peers: &mut Peers<'a>,
@@ -197,7 +203,7 @@ fn judge_runs<'a>(
         true => named.contains(&"NVLS"),
         false => algorithms.iter().any(|name| name.starts_with("NVLS")),
     };
-    let run = Ran { domain, key, what: &what, busbw, recording, readings };
+    let run = Ran { domain, islands, key, what: &what, busbw, recording, readings };
     let mut expectations = expectations(domain.platform, testcase, ranks, bytes);
     expectations.retain(|e| path.is_none_or(|path| is_of_path(e, path)));
     if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK) {
@@ -261,6 +267,7 @@ pub(super) const CONTRADICTION: &str = "matrix-contradicted";
 /// One run of a collective: the best of its readings, and all of them.
 struct Ran<'a> {
     domain: &'a Domain<'a>,
+    islands: &'a [(Island<'a>, Fabric)],
     key: &'a Key<'a>,
     what: &'a str,
     busbw: f64,
@@ -333,7 +340,7 @@ impl Ran<'_> {
         let fastest = expectations.iter().map(|e| e.busbw).fold(0.0, f64::max);
         let share = (busbw / fastest).min(1.0);
         if 1.0 - allowed <= share {
-            contradicts(self.domain, key, (what, share, allowed), recording, ledger);
+            self.contradicts((share, allowed), ledger);
         }
         let faster = expectations.iter().filter(|e| busbw < e.busbw * (1.0 - line(e)));
         let Some(usual) = faster.max_by(|a, b| a.busbw.total_cmp(&b.busbw)) else { return };
@@ -347,6 +354,98 @@ impl Ran<'_> {
         match key.node {
             Some(node) => ledger.doubt(node, why),
             None => ledger.unknown(recording.file.clone(), why),
+        }
+    }
+
+    /// A collective is as fast as its slowest member: where it is as fast as it must be,
+    /// copies that show one of its members lower, over a path that it used, are
+    /// contradicted. Paths that it did not use may be as they read.
+    fn contradicts(&self, (ratio, allowed): (f64, f64), ledger: &mut Ledger) {
+        let Self { domain, key, what, recording, .. } = *self;
+        let line = ratio * (1.0 - allowed - LINE);
+        let here = ledger.of_domain(&domain.name).filter(|f| is_of_matrix(f));
+        let low = here.filter(|f| self.used(f).is_some_and(|share| share < line));
+        let worst = low.min_by(|a, b| a.ratio.unwrap_or(0.0).total_cmp(&b.ratio.unwrap_or(0.0)));
+        let Some(worst) = worst else { return };
+        let said = format!(
+            "{what} is as fast as it must be ({} of the expectation), and copies show {} ({}, {}): one of the two \
+             instruments is wrong, or it was not the same time; measure both again in one run",
+            percent(ratio),
+            worst.locus,
+            worst.class,
+            worst.ratio.map_or("no number".to_owned(), |r| format!("{} of its level", percent(r)))
+        );
+        let rule = format!(
+            "second instrument: a collective cannot be faster than its slowest member by more than {}",
+            percent(allowed + LINE)
+        );
+        // A locus names one node or all: other members than that node are in doubt.
+        let node = worst.locus.node.clone().filter(|_| key.members.len() < domain.nodes.len());
+        let locus = Locus { node: node.clone(), ..of_domain(LocusKind::Instrument, &domain.name) };
+        let detail = format!("{what}: {}", percent(ratio));
+        let mut found = finding(Outcome::Unknown, CONTRADICTION, locus, &rule)
+            .saying(said.clone())
+            .because(&recording.file, Some(key.testcase), detail);
+        found.evidence.extend(worst.evidence.first().cloned());
+        if node.is_some() {
+            key.members.iter().for_each(|member| ledger.doubt(member, nodes::but(&said)));
+        }
+        ledger.find(found);
+    }
+
+    /// What copies show of the part of a finding over the paths that this run took, as a
+    /// share of their level; nothing where it took none of them.
+    fn used(&self, finding: &Finding) -> Option<f64> {
+        let (members, all) = (&self.key.members, self.domain.nodes.len());
+        if members.len() == 1 && 1 < all && BETWEEN_NODES.contains(&finding.class.as_str()) {
+            return None;
+        }
+        let told = finding.ratio.unwrap_or(0.0);
+        let Some(node) = &finding.locus.node else {
+            return (members.len() == all).then_some(told);
+        };
+        // Only the two use the path between two.
+        if finding.locus.kind == LocusKind::Pair || !members.contains(node) {
+            return None;
+        }
+        let holds =
+            |(island, _): &&(Island<'_>, Fabric)| island.gpus.iter().any(|g| g.node == *node);
+        // Inside a node that is an island, a run takes all paths there are.
+        let Some((island, fabric)) =
+            self.islands.iter().find(holds).filter(|(island, _)| island.node.is_none())
+        else {
+            return Some(told);
+        };
+        let is_part = |gpu: usize| {
+            let id = &island.gpus[gpu];
+            id.node == *node && finding.locus.gpu.is_none_or(|gpu| gpu == id.gpu)
+        };
+        let (one_way, both_ways) = (island.directed.iter(), island.both_ways.iter());
+        let levels = [&fabric.peeled.levels, &fabric.both_ways.levels];
+        let mut shares: Vec<f64> = Vec::new();
+        let mut is_read = false;
+        for (r, levels) in one_way.map(|r| (r, levels[0])).chain(both_ways.map(|r| (r, levels[1])))
+        {
+            let takes_part = match finding.locus.direction {
+                Some(Direction::Tx) => is_part(r.src),
+                Some(Direction::Rx) => is_part(r.dst),
+                _ => is_part(r.src) || is_part(r.dst),
+            };
+            let level = levels.get(r.group).copied().filter(|level| level.is_finite());
+            let Some(level) = level.filter(|_| takes_part) else { continue };
+            is_read = true;
+            if [r.src, r.dst].iter().all(|end| members.contains(&island.gpus[*end].node)) {
+                shares.push(r.value / level);
+            }
+        }
+        let refused = island
+            .cut
+            .iter()
+            .any(|(a, b)| (a == node && members.contains(b)) || (b == node && members.contains(a)));
+        match robust::median(&mut shares) {
+            _ if refused => Some(0.0),
+            None if !is_read => Some(told),
+            share => share,
         }
     }
 
@@ -457,50 +556,8 @@ fn is_of_matrix(finding: &Finding) -> bool {
     OF_MATRIX.contains(&finding.class.as_str()) && Outcome::Unknown < finding.outcome
 }
 
-/// A collective is as fast as its slowest member: where it is as fast as it must
-/// be, a matrix that shows one of its members lower than that is contradicted.
-fn contradicts(
-    domain: &Domain<'_>,
-    key: &Key<'_>,
-    (what, ratio, allowed): (&str, f64, f64),
-    recording: &Recording,
-    ledger: &mut Ledger,
-) {
-    let takes_part = |f: &&Finding| match (&f.locus.node, f.locus.kind) {
-        // Nobody but the two uses the path between two.
-        (_, LocusKind::Pair) => false,
-        (Some(node), _) => key.members.contains(node),
-        (None, _) => key.members.len() == domain.nodes.len(),
-    };
-    let too_low = |f: &&Finding| f.ratio.is_none_or(|r| r < ratio * (1.0 - allowed - LINE));
-    let here = ledger.of_domain(&domain.name).filter(|f| is_of_matrix(f));
-    let low: Vec<&Finding> = here.filter(takes_part).filter(too_low).collect();
-    let Some(worst) =
-        low.iter().min_by(|a, b| a.ratio.unwrap_or(0.0).total_cmp(&b.ratio.unwrap_or(0.0)))
-    else {
-        return;
-    };
-    let said = format!(
-        "{what} is as fast as it must be ({} of the expectation), and copies show {} ({}, {}): one of the two \
-         instruments is wrong, or it was not the same time; measure both again in one run",
-        percent(ratio),
-        worst.locus,
-        worst.class,
-        worst.ratio.map_or("no number".to_owned(), |r| format!("{} of its level", percent(r)))
-    );
-    let rule = format!(
-        "second instrument: a collective cannot be faster than its slowest member by more than {}",
-        percent(allowed + LINE)
-    );
-    let locus = of_domain(LocusKind::Instrument, &domain.name);
-    let mut found = finding(Outcome::Unknown, CONTRADICTION, locus, &rule).saying(said);
-    found =
-        found.because(&recording.file, Some(key.testcase), format!("{what}: {}", percent(ratio)));
-    if let Some(evidence) = worst.evidence.first() {
-        found.evidence.push(evidence.clone());
-    }
-    ledger.find(found);
-}
+/// Classes of paths between nodes, which a run inside one node never takes.
+const BETWEEN_NODES: &[&str] = &["wrong-domain", "split-domain", severed::NO_MULTI_NODE];
 
 /// How far below an expectation is no fault.
 fn line(expected: &CollectiveExpectation) -> f64 {

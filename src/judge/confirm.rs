@@ -2,24 +2,36 @@
 //! partners, agrees with.
 //!
 //! Pure: two verdicts and what was measured again in, one verdict out. A finding
-//! that was looked at again and not seen becomes unknown; one that could not be
-//! looked at again stays as it was.
+//! whose own paths were read again is confirmed where they are as low as before, and
+//! becomes unknown where they are fine; one whose paths were not read again stays as it
+//! was, and says so.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use super::Case;
 use super::Judgement;
+use super::again::Again;
+use super::again::Lowest;
+use super::again::Reread;
+use super::finding::finding;
 use super::finding::percent;
+use super::finding::rate;
+use super::looks::Looks;
+use super::looks::has_numbers;
+use super::looks::nodes_of;
+use super::network;
 use super::nodes;
 use super::nodes::About;
 use super::rails;
 use super::roster::Roster;
 use super::severed::NO_MULTI_NODE as ALL_OUT;
 use crate::model::id::NodeName;
-use crate::model::measurement::Measurement;
 use crate::model::recording::Recording;
-use crate::model::recording::Scope;
+use crate::model::unit::Unit;
+use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
+use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
@@ -35,6 +47,9 @@ const FAMILIES: &[&[&str]] = &[
     &["nic-low", "path-low", "nic-unreachable"],
     &["data-corruption"],
 ];
+
+/// Those of them that are seen without a rate.
+const OF_NO_RATE: &[&str] = &["tool-error", "nic-unreachable", "data-corruption"];
 
 #[cfg(test)]
 thread_local! {
@@ -53,6 +68,8 @@ pub struct Suspect {
     pub network: bool,
     /// The rail, where one was named.
     pub rail: Option<String>,
+    /// The GPUs at both ends, where the path between two is suspected.
+    pub gpus: Option<(u32, u32)>,
     /// The files the suspicion rests on.
     pub files: BTreeSet<String>,
 }
@@ -66,18 +83,25 @@ impl Suspect {
 
 /// The parts that deserve a second look, each once, in order.
 pub fn suspects(judgement: &Judgement) -> Vec<Suspect> {
-    type Part = (NodeName, Option<NodeName>, bool, Option<String>);
+    type Part = (NodeName, Option<NodeName>, bool, Option<String>, Option<(u32, u32)>);
     let mut found: BTreeMap<Part, BTreeSet<String>> = BTreeMap::new();
     let worth = judgement.verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome);
     for finding in worth.filter(|f| !f.confirmed && can_be_seen_again(f)) {
         let Some(node) = finding.locus.node.clone() else { continue };
         let peer = peer_node(finding).filter(|peer| *peer != node);
         let (network, rail) = (is_of_network(finding), finding.locus.rail.clone());
+        let gpus = finding.locus.gpu.zip(peer_end(finding).and_then(|(_, gpu)| gpu));
         let files = finding.evidence.iter().map(|e| e.file.clone());
-        found.entry((node, peer, network, rail)).or_default().extend(files);
+        found.entry((node, peer, network, rail, gpus)).or_default().extend(files);
     }
-    let suspect =
-        |((node, peer, network, rail), files)| Suspect { node, peer, network, rail, files };
+    let suspect = |((node, peer, network, rail, gpus), files)| Suspect {
+        node,
+        peer,
+        network,
+        rail,
+        gpus,
+        files,
+    };
     found.into_iter().map(suspect).collect()
 }
 
@@ -116,21 +140,26 @@ pub fn second_case(recordings: &[Recording], suspects: &[Suspect]) -> Vec<Record
 }
 
 /// The first verdict after the second look. `second` is the judge's word on
-/// [`second_case`]; `again` are the recordings of the confirm stage.
-pub fn confirm(first: &Verdicts, second: &Verdicts, again: &[&Recording]) -> Verdicts {
+/// [`second_case`]; `again` is the case with the recordings of the confirm stage alone.
+pub fn confirm(judged: &Judgement, second: &Verdicts, again: &Case<'_>) -> Verdicts {
+    let first = &judged.verdicts;
     // On a bad day there are as many findings as nodes: each is held against those that
     // name the same nodes, and never against all.
     let later = About::of(&second.findings);
     let nodes_later: BTreeMap<&NodeName, &NodeVerdict> =
         second.nodes.iter().map(|it| (&it.node, it)).collect();
-    let looks = Looks::of(again);
+    let looks = Looks::of(again.recordings);
+    let suspected = first.findings.iter().filter(|f| is_suspicion(f));
+    let suspected = suspected.map(|finding| (is_of_network(finding), finding));
+    let claimed = Case { claims: &judged.claims, ..*again };
+    let again = Again::of(&claimed, &judged.levels, suspected);
     let mut kept_ones = Kept::default();
     // What became of each finding that did not stay as it was.
     let mut dropped: Vec<(&Finding, usize)> = Vec::new();
     let mut resolved: Vec<&Finding> = Vec::new();
     for finding in &first.findings {
         let mut kept = finding.clone();
-        if !can_be_seen_again(finding) || finding.outcome <= Outcome::Unknown {
+        if !is_suspicion(finding) {
             // Nothing to be seen again.
             kept_ones.add(kept);
             continue;
@@ -154,21 +183,50 @@ pub fn confirm(first: &Verdicts, second: &Verdicts, again: &[&Recording]) -> Ver
             continue;
         } else if let Some(part) = seen.first() {
             agree(&mut kept, part);
-        } else if let Some(least) = hidden(finding, &nodes_later) {
-            // Fewer partners see less: not seen again is no acquittal here.
-            kept.summary = format!(
-                "{}; the second look, with {partners} partners, would have seen {} or more only",
-                kept.summary,
-                percent(least)
-            );
-        } else if looks.was_read_again(finding) {
-            kept.outcome = Outcome::Unknown;
-            kept.rule = not_confirmed(partners);
-            kept.summary = format!("{}; {}", kept.summary, not_confirmed(partners));
-            dropped.push((finding, partners));
-        } else if finding.locus.kind == LocusKind::Pair && 0 < partners {
-            kept.summary =
-                format!("{}; both were fine later, with {partners} other partners", kept.summary);
+        } else {
+            match reread(finding, &again, &looks) {
+                Reread::Low(read) => {
+                    let ends = low_ends(finding, &again, &nodes_later);
+                    if !ends.is_empty() {
+                        resolved.push(finding);
+                        ends.into_iter().for_each(|end| kept_ones.add(end));
+                        continue;
+                    }
+                    low_again(&mut kept, &read);
+                }
+                Reread::Fine => {
+                    if let Some(least) = hidden(finding, &nodes_later) {
+                        // Fewer partners see less: not seen again clears nobody here.
+                        kept.summary = format!(
+                            "{}; the second look, with {partners} partners, would have seen {} or more only",
+                            kept.summary,
+                            percent(least)
+                        );
+                    } else {
+                        kept.outcome = Outcome::Unknown;
+                        kept.rule = not_confirmed(partners);
+                        kept.summary = format!("{}; {}", kept.summary, not_confirmed(partners));
+                        dropped.push((finding, partners));
+                    }
+                }
+                Reread::Open(read) => {
+                    kept.summary = format!(
+                        "{}; read again at {} of {} GB/s, which neither confirms nor excludes it",
+                        kept.summary,
+                        rate(read.value),
+                        rate(read.level)
+                    );
+                }
+                Reread::Not if 0 < partners && are_fine_with_others(finding, &again) => {
+                    kept.summary = format!(
+                        "{}; both were fine later, with {partners} other partners, and their own path was not read again",
+                        kept.summary
+                    );
+                }
+                Reread::Not => {
+                    kept.summary = format!("{}; its path was not read again", kept.summary);
+                }
+            }
         }
         kept_ones.add(kept);
     }
@@ -311,11 +369,89 @@ fn agree(kept: &mut Finding, seen: &Finding) {
     }
 }
 
+/// Whether a finding is one that a second look is for.
+fn is_suspicion(finding: &Finding) -> bool {
+    can_be_seen_again(finding) && Outcome::Unknown < finding.outcome
+}
+
+/// What became of the paths of a finding: the same GPUs, rail and direction. Of what has
+/// no rate, and of whole levels, a measurement of the same nodes is all there is.
+fn reread(finding: &Finding, again: &Again<'_>, looks: &Looks) -> Reread {
+    let class = finding.class.as_str();
+    let is_level = finding.locus.kind == LocusKind::Node && class != "wrong-domain";
+    let has_rate = !OF_NO_RATE.contains(&class) && finding.ratio.is_some() && !is_level;
+    match has_rate {
+        true => again.read(finding, is_of_network(finding)),
+        false if looks.was_read_again(finding) => Reread::Fine,
+        false => Reread::Not,
+    }
+}
+
+/// Whether both ends of a pair were as they should be with all others they met again.
+fn are_fine_with_others(finding: &Finding, again: &Again<'_>) -> bool {
+    let near = finding.locus.node.clone().map(|node| (node, finding.locus.gpu));
+    let Some((near, far)) = near.zip(peer_end(finding)) else { return false };
+    let over = (is_of_network(finding), finding.locus.rail.as_ref());
+    [(&near, &far), (&far, &near)]
+        .into_iter()
+        .all(|((node, gpu), (other, _))| again.is_fine_with_others((node, *gpu), other, over))
+}
+
+/// The same paths were as low again, against the level of the first measurement.
+fn low_again(kept: &mut Finding, read: &Lowest) {
+    let numbers = format!("{} of {} GB/s", rate(read.value), rate(read.level));
+    kept.confirmed = true;
+    kept.summary = format!("{}; read again at {numbers}", kept.summary);
+    kept.evidence.push(Evidence {
+        file: read.file.clone(),
+        testcase: Some(read.testcase.clone()),
+        detail: format!("read again: {numbers}"),
+        class: None,
+    });
+}
+
+/// The ends of a low path over the network that are as low with partners that are not
+/// suspected: each is found by itself, and the path was the sight of them.
+fn low_ends(
+    pair: &Finding,
+    again: &Again<'_>,
+    nodes: &BTreeMap<&NodeName, &NodeVerdict>,
+) -> Vec<Finding> {
+    if pair.class != network::PATH_LOW {
+        return Vec::new();
+    }
+    let ends = pair.locus.node.iter().cloned().chain(peer_node(pair));
+    let low = ends.filter_map(|node| {
+        let domain = nodes.get(&node).and_then(|verdict| verdict.domain.clone());
+        let rail = pair.locus.rail.clone();
+        let locus =
+            Locus { domain, node: Some(node.clone()), rail, ..Locus::of(LocusKind::Rail) };
+        let rule = "endpoint: the median over partners that are not suspected lies as far below the level of the \
+                    first measurement as the path did that raised the suspicion";
+        let end = finding(pair.outcome, network::NIC_LOW, locus, rule);
+        let end = Finding { ratio: pair.ratio, ..end };
+        let Reread::Low(read) = again.read(&end, true) else { return None };
+        let over = end.locus.rail.as_ref().map_or(String::new(), |rail| format!(" over {rail}"));
+        let said = format!(
+            "{node}{over}: its rate is {} of {} GB/s ({}), {} low with other partners, as it was with the one before",
+            rate(read.value),
+            rate(read.level),
+            read.testcase,
+            percent(1.0 - read.value / read.level)
+        );
+        let end = end.numbers(read.value, read.level, Unit::GigabytesPerSecond).saying(said);
+        let end = end.because(&read.file, Some(&read.testcase), "read again");
+        let evidence = end.evidence.iter().chain(&pair.evidence).cloned().collect();
+        Some(Finding { confirmed: true, evidence, ..end })
+    });
+    low.collect()
+}
+
 fn family(class: &str) -> Option<&'static [&'static str]> {
     FAMILIES.iter().copied().find(|family| family.contains(&class))
 }
 
-fn is_of_network(finding: &Finding) -> bool {
+pub(super) fn is_of_network(finding: &Finding) -> bool {
     let class = finding.class.as_str();
     // Wrong data was seen where its evidence was.
     let tcp = || finding.evidence.iter().any(|e| e.testcase.as_deref() == Some("tcp_throughput"));
@@ -337,11 +473,16 @@ fn can_be_seen_again(finding: &Finding) -> bool {
     part && family(&finding.class).is_some()
 }
 
-/// The node at the far end of a pair: `node:gpu`, or the node itself.
-fn peer_node(finding: &Finding) -> Option<NodeName> {
+/// The node at the far end of a pair.
+pub(super) fn peer_node(finding: &Finding) -> Option<NodeName> {
+    peer_end(finding).map(|(node, _)| node)
+}
+
+/// The far end of a pair: `node:gpu`, or the node itself.
+fn peer_end(finding: &Finding) -> Option<(NodeName, Option<u32>)> {
     let peer = finding.locus.peer.as_deref().filter(|_| finding.locus.kind == LocusKind::Pair)?;
-    let gpu = peer.rsplit_once(':').filter(|(_, gpu)| gpu.parse::<u32>().is_ok());
-    Some(NodeName::from(gpu.map_or(peer, |(node, _)| node)))
+    let gpu = peer.rsplit_once(':').and_then(|(node, gpu)| Some((node, gpu.parse().ok()?)));
+    Some(gpu.map_or((NodeName::from(peer), None), |(node, gpu)| (node.into(), Some(gpu))))
 }
 
 /// Whether two findings tell of the same part, or the second of a part of it.
@@ -382,104 +523,4 @@ fn is_same(first: &Finding, second: &Finding) -> bool {
                 && (a.gpu.is_none() || b.gpu.is_none() || a.gpu == b.gpu)
         }
     }
-}
-
-/// One recording of the second look that holds numbers.
-#[derive(Debug)]
-struct Look {
-    network: bool,
-    rail: Option<String>,
-    nodes: BTreeSet<NodeName>,
-}
-
-impl Look {
-    /// Whether it could have shown a finding.
-    fn fits(&self, finding: &Finding) -> bool {
-        #[cfg(test)]
-        LOOKED.set(LOOKED.get() + 1);
-        let network = is_of_network(finding);
-        self.network == network && (!network || self.rail == finding.locus.rail)
-    }
-}
-
-/// The recordings of the second look, by the nodes that took part.
-#[derive(Debug)]
-struct Looks {
-    all: Vec<Look>,
-    of: Roster<Vec<usize>>,
-}
-
-impl Looks {
-    fn of(again: &[&Recording]) -> Self {
-        let look = |r: &&Recording| Look {
-            network: rails::is_of_network(r),
-            rail: rails::rail_of(r),
-            nodes: nodes_of(r),
-        };
-        let all: Vec<Look> = again.iter().filter(|r| has_numbers(r)).map(look).collect();
-        let mut by_node: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
-        for (at, node) in
-            all.iter().enumerate().flat_map(|(at, l)| l.nodes.iter().map(move |n| (at, n)))
-        {
-            by_node.entry(node).or_default().push(at);
-        }
-        let mut of = Roster::default();
-        by_node.into_iter().for_each(|(node, at)| of.add(node, at));
-        Self { all, of }
-    }
-
-    /// Those in which a node took part and that could have shown a finding.
-    fn with<'l>(&'l self, node: &NodeName, finding: &'l Finding) -> impl Iterator<Item = &'l Look> {
-        let places: BTreeSet<usize> = self.of.alike(node.as_str()).flatten().copied().collect();
-        places.into_iter().map(|at| &self.all[at]).filter(|look| look.fits(finding))
-    }
-
-    /// Whether the same part was measured again: a node with somebody, a pair of
-    /// nodes together.
-    fn was_read_again(&self, finding: &Finding) -> bool {
-        let Some(node) = &finding.locus.node else { return false };
-        let peer = peer_node(finding);
-        let took_part =
-            |look: &Look, node: &NodeName| look.nodes.iter().any(|n| n.matches_host(node.as_str()));
-        self.with(node, finding).any(|look| peer.as_ref().is_none_or(|peer| took_part(look, peer)))
-    }
-
-    /// With how many other nodes the part was measured again: of a pair, the fewest of
-    /// its ends.
-    fn partners(&self, finding: &Finding) -> usize {
-        let ends: Vec<NodeName> =
-            finding.locus.node.iter().cloned().chain(peer_node(finding)).collect();
-        let of = |end: &NodeName| {
-            let met: BTreeSet<&NodeName> = self
-                .with(end, finding)
-                .flat_map(|look| &look.nodes)
-                .filter(|n| !ends.iter().any(|e| e.matches_host(n.as_str())))
-                .collect();
-            met.len()
-        };
-        ends.iter().map(of).min().unwrap_or(0)
-    }
-}
-
-/// The nodes of a recording, as its tool or the sweep names them.
-fn nodes_of(recording: &Recording) -> BTreeSet<NodeName> {
-    let facts = &recording.parsed.facts;
-    let own: Vec<NodeName> = match &recording.scope {
-        Scope::Node(node) => vec![node.clone()],
-        Scope::Pair(a, b) => vec![a.clone(), b.clone()],
-        Scope::Domain(_) if !recording.nodes.is_empty() => recording.nodes.clone(),
-        Scope::Domain(_) => {
-            let hosts = facts.ranks.iter().map(|r| r.host.as_str());
-            hosts.chain(facts.hosts.iter().map(String::as_str)).map(NodeName::from).collect()
-        }
-    };
-    own.into_iter().collect()
-}
-
-fn has_numbers(recording: &Recording) -> bool {
-    recording.parsed.measurements.iter().any(|m| match m {
-        Measurement::Matrix(matrix) => matrix.numbers().next().is_some(),
-        Measurement::Series(series) => !series.points.is_empty(),
-        Measurement::Scalar(_) => true,
-    })
 }

@@ -175,6 +175,7 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
             read[r.dst * n + r.src] = true;
         }
     }
+    let met = read.clone();
     // Who was asked about whom: everybody, or those whom a test named.
     let mut asked = vec![!sampled; n * n];
     if sampled {
@@ -183,12 +184,12 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
         for at in named {
             (asked[at], asked[at % n * n + at / n]) = (true, true);
         }
-        let met: Vec<bool> = (0..n)
+        let any: Vec<bool> = (0..n)
             .map(|gpu| (0..n).any(|other| read[gpu * n + other] || read[other * n + gpu]))
             .collect();
         for src in 0..n {
             for dst in 0..n {
-                read[src * n + dst] |= met[src] && met[dst];
+                read[src * n + dst] |= any[src] && any[dst];
             }
         }
     }
@@ -212,25 +213,39 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
         }
     }
     let members = left.iter().filter(|l| **l).count();
+    // A pair that no test asked for parts nobody.
+    let joined = |a: usize, b: usize| {
+        let ways = [a * n + b, b * n + a];
+        ways.iter().any(|at| met[*at]) || ways.iter().all(|at| !asked[*at])
+    };
+    never_met(island, joined, &mut left, ledger);
     loop {
         let remaining = left.iter().filter(|l| **l).count();
-        let worst = (0..n).filter(|g| left[*g]).map(|g| (missing(g, &left), g)).max();
-        let Some((holes, gpu)) = worst.filter(|(holes, _)| 0 < *holes) else { break };
-        let asked_of =
-            |left: &[bool]| (0..n).filter(|o| *o != gpu && left[*o] && asked[gpu * n + o]).count();
-        let id = &island.gpus[gpu];
-        let why = if holes + 1 == remaining {
-            format!("GPU {id} was not measured")
-        } else {
-            let all = if sampled { asked_of(&fabric.active) } else { members - 1 };
-            let holes = missing(gpu, &fabric.active);
-            format!("GPU {id} was not measured with {holes} of its {all} partners")
-        };
-        ledger.doubt(&id.node, why);
-        // With few holes either end may be the cause: both stay unknown.
-        let most = if sampled { asked_of(&left) } else { remaining };
-        if holes * 2 < most {
-            for other in (0..n).filter(|o| *o != gpu && left[*o]) {
+        let holes_of: Vec<usize> =
+            (0..n).map(|gpu| if left[gpu] { missing(gpu, &left) } else { 0 }).collect();
+        let Some(holes) = holes_of.iter().copied().max().filter(|holes| 0 < *holes) else { break };
+        // Where several miss as many, nothing says which of them it is.
+        let worst: Vec<usize> = (0..n).filter(|gpu| holes_of[*gpu] == holes).collect();
+        for gpu in &worst {
+            let gpu = *gpu;
+            let asked_of = |left: &[bool]| {
+                (0..n).filter(|o| *o != gpu && left[*o] && asked[gpu * n + o]).count()
+            };
+            let id = &island.gpus[gpu];
+            let why = if holes + 1 == remaining {
+                format!("GPU {id} was not measured")
+            } else {
+                let all = if sampled { asked_of(&fabric.active) } else { members - 1 };
+                let holes = missing(gpu, &fabric.active);
+                format!("GPU {id} was not measured with {holes} of its {all} partners")
+            };
+            ledger.doubt(&id.node, why);
+            // With few holes either end may be the cause: both stay unknown.
+            let most = if sampled { asked_of(&left) } else { remaining };
+            if most <= holes * 2 {
+                continue;
+            }
+            for other in (0..n).filter(|o| left[*o] && !worst.contains(o)) {
                 if !read[gpu * n + other] || !read[other * n + gpu] {
                     let other = &island.gpus[other];
                     ledger
@@ -238,6 +253,60 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
                 }
             }
         }
-        left[gpu] = false;
+        worst.iter().for_each(|gpu| left[*gpu] = false);
     }
+}
+
+/// Takes out sets of GPUs that were measured among themselves and never with the
+/// others: a split, whichever GPU holes would be charged to. Those that hold most of the
+/// nodes stay; where none does, all are in doubt.
+fn never_met(
+    island: &Island<'_>,
+    joined: impl Fn(usize, usize) -> bool,
+    left: &mut [bool],
+    ledger: &mut Ledger,
+) {
+    let mut free: Vec<usize> = (0..left.len()).filter(|gpu| left[*gpu]).collect();
+    let mut sets: Vec<Vec<usize>> = Vec::new();
+    while let Some(first) = free.pop() {
+        let (mut set, mut at) = (vec![first], 0);
+        while let Some(gpu) = set.get(at).copied() {
+            let (with, without) = free.into_iter().partition(|other| joined(gpu, *other));
+            set.extend::<Vec<usize>>(with);
+            free = without;
+            at += 1;
+        }
+        sets.push(set);
+    }
+    // In a domain a part has several nodes: one alone is a node that was not measured.
+    let within = island.node.is_some();
+    let nodes_of = |set: &Vec<usize>| -> BTreeSet<&NodeName> {
+        set.iter().map(|gpu| &island.gpus[*gpu].node).collect()
+    };
+    let size = |set: &Vec<usize>| if within { set.len() } else { nodes_of(set).len() };
+    sets.retain(|set| 1 < size(set));
+    if sets.len() < 2 {
+        return;
+    }
+    sets.sort_by_key(|set| set.iter().min().copied());
+    let all: usize = sets.iter().map(size).sum();
+    let names = |set: &Vec<usize>| match within {
+        true => {
+            let mut gpus: Vec<u32> = set.iter().map(|gpu| island.gpus[*gpu].gpu).collect();
+            gpus.sort_unstable();
+            gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+        }
+        false => nodes_of(set).into_iter().map(NodeName::as_str).collect::<Vec<_>>().join(","),
+    };
+    let groups = sets.iter().map(names).collect::<Vec<_>>().join(" | ");
+    let place = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);
+    let why = format!(
+        "{place} was measured only inside the groups {groups} and never between them: whether they are one fabric is \
+         not known; their cliques (nvidia-smi -q) and IMEX peers (nvidia-imex-ctl -N) would tell"
+    );
+    for set in sets.iter().filter(|set| size(set) * 2 <= all) {
+        nodes_of(set).into_iter().for_each(|node| ledger.doubt(node, why.clone()));
+        set.iter().for_each(|gpu| left[*gpu] = false);
+    }
+    ledger.unknown(format!("domain {}", island.domain), why);
 }

@@ -60,6 +60,9 @@ pub(super) struct Fabric {
     pub(super) active: Vec<bool>,
     /// Nodes that do not reach each other, with nobody to blame.
     pub(super) apart: Vec<(NodeName, NodeName)>,
+    /// GPUs that reach each other and not those that take part: each set is an island
+    /// of its own.
+    pub(super) parts: Vec<Vec<usize>>,
     /// What this island's level is against what it was compared with.
     pub(super) level: Option<Level>,
 }
@@ -74,6 +77,7 @@ pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
         both_ways: Peeled::default(),
         active: vec![true; island.gpus.len()],
         apart: Vec::new(),
+        parts: Vec::new(),
         level: None,
     };
     if island.directed.is_empty() && island.both_ways.is_empty() && island.cut.is_empty() {
@@ -133,9 +137,11 @@ fn symmetric(readings: &[PairReading]) -> Vec<PairReading> {
 pub(super) fn evidence(island: &Island<'_>, mut found: Finding) -> Finding {
     const MOST_FILES: usize = 6;
     // A node's own files say more of it than those of others.
-    let node = found.locus.node.clone();
+    let peer = found.locus.peer.as_deref().filter(|_| found.locus.kind == LocusKind::Pair);
+    let peer = peer.map(|peer| NodeName::from(peer.rsplit_once(':').map_or(peer, |(n, _)| n)));
+    let nodes: Vec<NodeName> = found.locus.node.clone().into_iter().chain(peer).collect();
     for (testcase, files) in &island.files {
-        let own = files.iter().filter(|f| node.as_ref().is_none_or(|node| f.is_of(node)));
+        let own = files.iter().filter(|f| nodes.iter().all(|node| f.is_of(node)));
         for file in own.take(MOST_FILES) {
             found = found.because(&file.file, Some(testcase), "pair matrix");
         }

@@ -135,6 +135,33 @@ impl<'a> Island<'a> {
         self.platform.is_some_and(Platform::is_switched)
     }
 
+    /// Some GPUs of it as an island of their own.
+    pub(super) fn part(&self, gpus: &[usize]) -> Self {
+        let mut places = vec![None; self.gpus.len()];
+        gpus.iter().enumerate().for_each(|(at, gpu)| places[*gpu] = Some(at));
+        let moved = |all: &[PairReading]| {
+            let ends = |r: &PairReading| Some((places[r.src]?, places[r.dst]?));
+            let kept = all.iter().filter_map(|r| Some((ends(r)?, *r)));
+            kept.map(|((src, dst), r)| PairReading { src, dst, ..r }).collect()
+        };
+        let own: Vec<GpuId> = gpus.iter().map(|gpu| self.gpus[*gpu].clone()).collect();
+        let nodes: BTreeSet<&NodeName> = own.iter().map(|id| &id.node).collect();
+        let within = |(a, b): &&(NodeName, NodeName)| nodes.contains(a) && nodes.contains(b);
+        let holes = self.holes.iter().filter_map(|(a, b)| Some((places[*a]?, places[*b]?)));
+        Self {
+            domain: self.domain.clone(),
+            node: own.first().filter(|_| nodes.len() == 1).map(|id| id.node.clone()),
+            platform: self.platform,
+            groups: self.groups.clone(),
+            directed: moved(&self.directed),
+            both_ways: moved(&self.both_ways),
+            holes: holes.collect(),
+            cut: self.cut.iter().filter(within).cloned().collect(),
+            files: self.files.clone(),
+            gpus: own,
+        }
+    }
+
     /// GPUs by node.
     pub(super) fn nodes(&self) -> BTreeMap<&NodeName, Vec<usize>> {
         let mut nodes: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();

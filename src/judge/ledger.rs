@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use super::again::Levels;
 use super::peel;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
@@ -38,6 +39,8 @@ pub(super) struct Ledger {
     pub(super) over_rails: BTreeMap<NodeName, (Option<String>, f64)>,
     /// Whether anything of a node was compared with an expectation.
     pub(super) compared: BTreeMap<NodeName, bool>,
+    /// What readings were compared with.
+    pub(super) levels: Levels,
 }
 
 impl Ledger {

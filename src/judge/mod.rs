@@ -4,6 +4,7 @@
 //! unverified data end as unknown by a named rule; they never count for or
 //! against a node.
 
+mod again;
 mod arrange;
 mod asserted;
 mod causes;
@@ -26,6 +27,7 @@ mod island;
 mod leaves;
 mod ledger;
 mod level;
+mod looks;
 mod membership;
 mod met;
 mod network;
@@ -54,6 +56,7 @@ mod testcase;
 mod tests;
 pub mod typical;
 
+pub use again::Levels;
 use arrange::Domain;
 use fabric::Fabric;
 use island::Island;
@@ -96,6 +99,8 @@ pub struct Judgement {
     pub cells: Vec<Cell>,
     /// The verdicts.
     pub verdicts: Verdicts,
+    /// What readings were compared with.
+    pub levels: Levels,
 }
 
 /// Judges a case.
@@ -126,8 +131,8 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     own::judge(&domains, &judged, &claims, case.recordings, history, &mut ledger);
     let runs: Vec<_> = domains.iter().map(collective::runs).collect();
     let mut peers = Peers::of(&domains, &runs);
-    for (domain, runs) in domains.iter().zip(&runs) {
-        collective::judge(domain, runs, &mut peers, &mut ledger);
+    for ((domain, islands), runs) in domains.iter().zip(&judged).zip(&runs) {
+        collective::judge((domain, islands), runs, &mut peers, &mut ledger);
         coverage::judge(domain, &mut ledger);
         floor::judge(domain, &mut ledger);
     }
@@ -160,7 +165,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
         unknown: ledger.unknown,
         notes: ledger.notes,
     };
-    Judgement { claims, cells, verdicts }
+    Judgement { claims, cells, verdicts, levels: ledger.levels }
 }
 
 /// The platform that all domains share.
@@ -178,20 +183,42 @@ fn fabrics<'a>(
 ) -> Vec<Vec<(Island<'a>, Fabric)>> {
     let islands: Vec<Vec<Island<'a>>> = domains.iter().map(island::islands).collect();
     let fleet = level::Fleet::of(islands.iter().flatten());
-    islands
-        .into_iter()
-        .map(|islands| {
-            islands
-                .into_iter()
-                .map(|island| {
-                    let mut fabric = fabric::judge(&island, &fleet);
-                    enter(&island, &mut fabric, ledger);
-                    coverage::pairs(&island, &fabric, sampled, ledger);
-                    (island, fabric)
-                })
-                .collect()
-        })
-        .collect()
+    let mut judged = Vec::new();
+    for islands in islands {
+        let mut here = Vec::new();
+        for island in islands {
+            let mut fabric = fabric::judge(&island, &fleet);
+            enter(&island, &mut fabric, ledger);
+            coverage::pairs(&island, &fabric, sampled, ledger);
+            let parts: Vec<Island<'a>> =
+                fabric.parts.iter().map(|gpus| island.part(gpus)).collect();
+            here.push((island, fabric));
+            here.extend(parts.into_iter().map(|island| {
+                let fabric = part(&island, &fleet, ledger);
+                (island, fabric)
+            }));
+        }
+        judged.push(here);
+    }
+    judged
+}
+
+/// Judges what reaches each other and not the rest of its island. What is said of its
+/// level concerns its nodes and not all of the domain.
+fn part(island: &Island<'_>, fleet: &level::Fleet, ledger: &mut Ledger) -> Fabric {
+    let mut fabric = fabric::judge(island, fleet);
+    let findings = std::mem::take(&mut fabric.findings);
+    let (own, whole): (Vec<_>, Vec<_>) =
+        findings.into_iter().partition(|found| found.locus.node.is_some());
+    fabric.findings = own;
+    enter(island, &mut fabric, ledger);
+    for found in whole {
+        for node in island.nodes().into_keys() {
+            ledger.doubt(node, found.summary.clone());
+        }
+        ledger.notes.push(found.summary);
+    }
+    fabric
 }
 
 /// Judges what pairs show while others copy too: whose share is less than that of
@@ -228,6 +255,7 @@ fn enter(island: &Island<'_>, fabric: &mut Fabric, ledger: &mut Ledger) {
             ledger.unknown(what, why);
         }
     }
+    ledger.levels.of_island(island, fabric);
     let read: std::collections::BTreeSet<usize> =
         island.directed.iter().chain(&island.both_ways).flat_map(|r| [r.src, r.dst]).collect();
     for gpu in read {

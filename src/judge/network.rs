@@ -180,6 +180,7 @@ fn judge_rail(
     let (peeled, pairs, noise) = measured(rail, &start, repeated, sweep.many);
     let sigma = pairs.sigma;
     let by_end = rail.by_end();
+    ledger.levels.of_rail(rail, &pairs.levels);
     blamed(homes, (rail, &by_end), &peeled, ledger);
     low_pairs(homes, (rail, &by_end), &pairs, ledger);
     let at = |kind, node: &NodeName| homes.at(kind, node, rail);

@@ -213,7 +213,8 @@ pub(super) fn touches(finding: &Finding, domain: Option<&DomainName>, node: &Nod
     }
     match finding.locus.kind {
         LocusKind::Domain | LocusKind::Plane | LocusKind::Instrument => {
-            domain.is_some() && finding.locus.domain.as_ref() == domain
+            let is_anothers = finding.locus.node.as_ref().is_some_and(|own| own != node);
+            domain.is_some() && finding.locus.domain.as_ref() == domain && !is_anothers
         }
         // A pair over the network has an end in another domain.
         LocusKind::Pair => finding.locus.node.as_ref() == Some(node) || is_inside(finding, node),

@@ -131,10 +131,14 @@ fn split_node(island: &Island<'_>, reach: &Reach, gpus: &[Vec<usize>], out: &mut
         finding(Outcome::Failed, "split-node", of_node(&island.domain, node), rule).saying(said);
     out.findings.push(evidence(island, found));
     for set in sets.iter().skip(1) {
-        for at in set {
-            out.active[gpus[*at][0]] = false;
-        }
+        leave(set.iter().map(|at| gpus[*at][0]).collect(), out);
     }
+}
+
+/// These GPUs are compared with each other and no more with the rest of the island.
+fn leave(part: Vec<usize>, out: &mut Fabric) {
+    part.iter().for_each(|gpu| out.active[*gpu] = false);
+    out.parts.push(part);
 }
 
 /// Nodes that are not in the domain they are claimed to be in.
@@ -161,6 +165,7 @@ fn split_domain(island: &Island<'_>, reach: &Reach, members: &[Vec<usize>], out:
                 "no node of its domain reaches another".to_owned(),
             )
         }));
+        members.iter().for_each(|gpus| leave(gpus.clone(), out));
         return;
     }
     let majority = measured < main.len() * 2;
@@ -191,9 +196,7 @@ fn split_domain(island: &Island<'_>, reach: &Reach, members: &[Vec<usize>], out:
         }
     }
     for set in sets.iter().skip(1).filter(|set| accused(set) || !majority && is_split) {
-        for gpu in set.iter().flat_map(|at| &members[*at]) {
-            out.active[*gpu] = false;
-        }
+        leave(set.iter().flat_map(|at| members[*at].iter().copied()).collect(), out);
     }
 }
 

@@ -16,13 +16,16 @@ use super::command::Ground;
 use super::command::Omitted;
 use super::command::Place;
 use super::coverage::pair_of;
+use super::coverage::reads_pair;
 use super::good::Good;
 use super::good::Near;
 use super::leaf::Leaves;
 use super::pack::pack;
 use super::sweep::number;
+use crate::model::claims::ClaimedDomain;
 use crate::model::claims::ClaimedRail;
 use crate::model::id::NodeName;
+use crate::model::probe::Grain;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
 
@@ -41,6 +44,8 @@ pub struct Suspect {
     pub peer: Option<NodeName>,
     /// The rail, where one is suspected.
     pub rail: Option<String>,
+    /// The GPUs at both ends, where the path between two is suspected.
+    pub gpus: Option<(u32, u32)>,
     /// The probes whose outputs raised it.
     pub probes: BTreeSet<String>,
 }
@@ -61,6 +66,7 @@ pub fn confirm(
         for name in &suspect.probes {
             making.suspect(suspect, name);
         }
+        making.path(suspect);
     }
     let (mut rounds, skipped) = making.finished();
     let next_round = main.rounds.last().map_or(0, |round| round.round + 1);
@@ -174,16 +180,75 @@ impl<'a> Making<'a> {
             }
             // It has no partners to choose: it is asked once more.
             ProbeScope::Domain => self.test(probe, domain.nodes.clone(), None, None),
-            ProbeScope::Pair => self.between(probe, &ends, None),
+            // The path between two GPUs has its own tests.
+            ProbeScope::Pair => self.between(probe, &ends, None, suspect.gpus.is_none()),
             ProbeScope::Rail => {
                 for rail in self.rails(suspect.rail.as_deref()) {
                     match Ground::admits_rail(probe, rail) {
-                        Ok(()) => self.between(probe, &ends, rail),
+                        Ok(()) => self.between(probe, &ends, rail, true),
                         Err(omitted) => self.skip(name, ends.clone(), omitted),
                     }
                 }
             }
         }
+    }
+
+    /// The suspected path between two GPUs again. Probes that raised the suspicion may read
+    /// other GPUs of the two nodes only: then one that reads these is added.
+    fn path(&mut self, suspect: &Suspect) {
+        let Some((near, far)) = suspect.gpus else { return };
+        let ends: Vec<NodeName> =
+            std::iter::once(&suspect.node).chain(&suspect.peer).cloned().collect();
+        let Some(domain) = self.ground.domain(&suspect.node) else { return };
+        let mut reading: Vec<(&Probe, Option<u32>)> = Vec::new();
+        for &probe in self.ground.request.probes {
+            if probe.scope != ProbeScope::Rail && self.ground.admits(probe, domain).is_ok() {
+                let lanes = self.lanes_that_read(probe, domain, ends.len(), (near, far));
+                reading.extend(lanes.into_iter().map(|lane| (probe, lane)));
+            }
+        }
+        let raised = |it: &&(&Probe, Option<u32>)| suspect.probes.contains(&it.0.name);
+        let own: Vec<(&Probe, Option<u32>)> = reading.iter().filter(raised).copied().collect();
+        // What ran before has a level to be compared with.
+        let cost = |it: &&(&Probe, Option<u32>)| {
+            let is_new = !self.past.lanes.contains_key(it.0.name.as_str());
+            (is_new, it.0.cost_s.to_bits())
+        };
+        let wanted = match own.is_empty() {
+            true => reading.iter().min_by_key(cost).copied().into_iter().collect(),
+            false => own,
+        };
+        if wanted.is_empty() {
+            let why = format!("no probe to run reads GPU {near} with GPU {far} of these nodes");
+            return self.skip("the suspected path", ends, Omitted::missing(why));
+        }
+        for (probe, lane) in wanted {
+            let nodes =
+                if probe.scope == ProbeScope::Domain { domain.nodes.clone() } else { ends.clone() };
+            self.test(probe, nodes, None, lane);
+        }
+    }
+
+    /// The lanes in which a probe reads these GPUs of two nodes, or of one.
+    fn lanes_that_read(
+        &self,
+        probe: &Probe,
+        domain: &ClaimedDomain,
+        nodes: usize,
+        gpus: (u32, u32),
+    ) -> Vec<Option<u32>> {
+        let is_between = 1 < nodes;
+        if is_between == (probe.scope == ProbeScope::Node) {
+            return Vec::new();
+        }
+        let mut lanes = self.lanes(probe);
+        if probe.grain == Grain::Gpu {
+            lanes.extend((0..domain.gpus_per_node.unwrap_or(0)).map(Some));
+        }
+        lanes.sort_unstable();
+        lanes.dedup();
+        lanes.retain(|lane| reads_pair(probe, *lane, domain.gpus_per_node, gpus));
+        lanes
     }
 
     /// The rail of this name, or all.
@@ -195,10 +260,16 @@ impl<'a> Making<'a> {
         claimed.iter().filter(|rail| name.is_none_or(|name| rail.name == name)).map(Some).collect()
     }
 
-    /// A suspected pair again, and each end against cleared partners.
-    fn between(&mut self, probe: &Probe, ends: &[NodeName], rail: Option<&'a ClaimedRail>) {
+    /// A suspected pair `together` again, and each end against cleared partners.
+    fn between(
+        &mut self,
+        probe: &Probe,
+        ends: &[NodeName],
+        rail: Option<&'a ClaimedRail>,
+        together: bool,
+    ) {
         let lanes = self.lanes(probe);
-        if ends.len() == 2 {
+        if together && ends.len() == 2 {
             for lane in &lanes {
                 self.test(probe, ends.to_vec(), rail, *lane);
             }

@@ -21,6 +21,7 @@ fn suspect(node: &str, peer: Option<&str>, probes: &[&str]) -> Suspect {
         node: node.into(),
         peer: peer.map(NodeName::from),
         rail: None,
+        gpus: None,
         probes: probes.iter().map(|name| (*name).to_owned()).collect(),
     }
 }
@@ -80,6 +81,42 @@ fn a_suspected_pair_is_measured_again_and_each_end_against_others() {
     let (one, two) = (others(&plan, "a1"), others(&plan, "a2"));
     assert!(one.contains(&"a2") && two.contains(&"a1"));
     assert_eq!((one.len(), two.len()), (4, 4));
+}
+
+/// The pair of the two nodes of a suspected path of GPUs: probes and lanes.
+fn together(plan: &Plan) -> Vec<(&str, Option<u32>)> {
+    let both = plan.steps().filter(|s| ["a1", "a2"].iter().all(|n| s.nodes.contains(&(*n).into())));
+    both.map(|s| (s.probe.as_str(), s.lane)).collect()
+}
+
+#[test]
+fn the_path_between_two_gpus_is_read_by_a_probe_that_reads_them() {
+    let rack = domain("rack1", "a[1-8]", 4);
+    let run = |probes: &[&str], raised: &[&str], gpus: (u32, u32)| {
+        let fleet = Fleet::new(Profile::BurnIn, &rack, probes);
+        let mut pair = suspect("a1", Some("a2"), raised);
+        pair.gpus = Some(gpus);
+        let (_, plan) = confirmed(&fleet, &[pair], &[]);
+        // Each end with others is what it was.
+        assert!(others(&plan, "a1").len() > 3 || !raised.contains(&"nvbandwidth-lane"));
+        plan
+    };
+    let probes = ["nvbandwidth-lane", "nvbandwidth-pair"];
+    for raised in [&probes[..], &probes[..1]] {
+        assert_eq!(together(&run(&probes, raised, (0, 3))), [("nvbandwidth-pair", None)]);
+    }
+    assert_eq!(together(&run(&probes, &probes[..1], (2, 2))), [("nvbandwidth-lane", None)]);
+    for gpus in [(0, 3), (3, 0), (2, 2), (1, 3)] {
+        let lane = (gpus.1 + 4 - gpus.0) % 4;
+        assert_eq!(together(&run(&["lanes"], &["lanes"], gpus)), [("lanes", Some(lane))]);
+    }
+    // Where none does, that is said.
+    let fleet = Fleet::new(Profile::BurnIn, &rack, &probes[..1]);
+    let mut pair = suspect("a1", Some("a2"), &probes[..1]);
+    pair.gpus = Some((0, 3));
+    let (_, plan) = confirmed(&fleet, &[pair], &[]);
+    assert_eq!(together(&plan), []);
+    assert!(plan.skipped.iter().any(|s| s.why.contains("reads GPU 0 with GPU 3")));
 }
 
 #[test]

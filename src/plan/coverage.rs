@@ -61,6 +61,26 @@ pub(super) fn is_sampled(request: &Request<'_>, rounds: &[Round]) -> bool {
     })
 }
 
+/// Whether one execution of a probe reads the path between two GPUs, by their numbers on
+/// its first and its second node, or on the one node it runs on.
+pub(super) fn reads_pair(
+    probe: &Probe,
+    lane: Option<u32>,
+    gpus_per_node: Option<u32>,
+    (near, far): (u32, u32),
+) -> bool {
+    match (probe.scope, probe.grain, probe.covers) {
+        (ProbeScope::Rail, ..) => false,
+        (ProbeScope::Pair, Grain::Gpu, _) => {
+            let gpus = gpus_per_node.filter(|gpus| 0 < *gpus);
+            lane.zip(gpus).is_some_and(|(lane, gpus)| (near + lane) % gpus == far % gpus)
+        }
+        (_, _, Covers::All) => true,
+        (_, _, Covers::Lane) => near == far,
+        (_, _, Covers::None) => false,
+    }
+}
+
 /// Whether the steps of this probe read every pair of GPUs of a domain, given
 /// whether others read the pairs `inside` its nodes.
 fn reads_all(probe: &Probe, domain: &ClaimedDomain, steps: &[&Step], inside: bool) -> bool {

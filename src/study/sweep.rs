@@ -115,11 +115,11 @@ pub(super) fn sweep_against(
     let suspects = judge::confirm::suspects(&judgement);
     let again = second_look(request, &main, &judgement, &suspects, &taken.recordings);
     let first = if history.is_empty() {
-        judgement.verdicts
+        judgement
     } else {
-        judged(request, &main, &taken.recordings, against).verdicts
+        judged(request, &main, &taken.recordings, against)
     };
-    let mut last = first.clone();
+    let mut last = first.verdicts.clone();
     if let Some(again) = again {
         let mut more = Taken::default();
         reader.passed(confirm_after_s);
@@ -129,7 +129,7 @@ pub(super) fn sweep_against(
         both.extend(more.recordings.iter().cloned());
         let second = judge::confirm::second_case(&both, &suspects);
         let second = judged(request, &main, &second, without);
-        let seen: Vec<&Recording> = more.recordings.iter().collect();
+        let seen = case(request.claims, &more.recordings, against.catalogue, main.sampled);
         last = judge::confirm::confirm(&first, &second.verdicts, &seen);
         taken.rounds += more.rounds;
         taken.readings += more.readings;
@@ -138,7 +138,7 @@ pub(super) fn sweep_against(
     Swept {
         samples: taken.samples,
         matching: taken.matching,
-        first,
+        first: first.verdicts,
         last,
         sampled: main.sampled,
         rounds: taken.rounds,
@@ -174,6 +174,7 @@ fn second_look(
             node: suspect.node.clone(),
             peer: suspect.peer.clone(),
             rail: suspect.rail.clone(),
+            gpus: suspect.gpus,
             probes: probes(&suspect.files),
         })
         .collect();

@@ -246,6 +246,19 @@ impl Bench {
             .collect()
     }
 
+    /// A run of two nodes in which every GPU writes to every other.
+    pub(super) fn all_of_two(&mut self, a: u32, b: u32) -> Recording {
+        let name = "multinode_device_to_device_memcpy_write_ce";
+        let level = self.platform.expectations[name].value.expect("a level");
+        let ends: Vec<(u32, u32)> =
+            [a, b].into_iter().flat_map(|n| (0..self.gpus).map(move |g| (n, g))).collect();
+        let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::Nvbandwidth) };
+        parsed.facts.ranks = ranks(&ends);
+        parsed.measurements = vec![self.matrix(name, &ends, level)];
+        let file = format!("domains/block01/all-{:02}-{:02}.txt", a + 1, b + 1);
+        Recording::new(Scope::Domain(DomainName::from("block01")), file, parsed)
+    }
+
     /// A run of two nodes in which every GPU writes to its sibling of the other
     /// node: `multinode_bisect_write_ce`.
     pub(super) fn of_two(&mut self, a: u32, b: u32) -> Recording {
@@ -318,18 +331,39 @@ impl Bench {
         recordings: &[Recording],
         sampled: bool,
     ) -> Judgement {
-        let catalogue = Catalogue {
-            platforms: BTreeMap::from([(self.platform.name.clone(), self.platform.clone())]),
-        };
-        judge(&Case {
+        judge(&Case { sampled, ..Self::case(claims, recordings, &self.catalogue()) })
+    }
+
+    fn catalogue(&self) -> Catalogue {
+        let platforms = BTreeMap::from([(self.platform.name.clone(), self.platform.clone())]);
+        Catalogue { platforms }
+    }
+
+    fn case<'a>(
+        claims: &'a Claims,
+        recordings: &'a [Recording],
+        catalogue: &'a Catalogue,
+    ) -> Case<'a> {
+        Case {
             claims,
             recordings,
-            catalogue: &catalogue,
+            catalogue,
             thresholds_digest: "t",
             platform: None,
             cells: true,
-            sampled,
-        })
+            sampled: false,
+        }
+    }
+
+    /// What a second look leaves of the first, `again` read for it.
+    pub(super) fn confirm(
+        &self,
+        first: &Judgement,
+        second: &Verdicts,
+        again: &[Recording],
+    ) -> Verdicts {
+        let catalogue = self.catalogue();
+        confirm::confirm(first, second, &Self::case(&first.claims, again, &catalogue))
     }
 }
 

@@ -4,6 +4,7 @@ use super::bench::Bench;
 use super::bench::loci;
 use super::bench::outcome_of;
 use super::bench::ranks;
+use super::bench::unknown_nodes;
 use crate::judge::Judgement;
 use crate::judge::collective::expectations;
 use crate::model::id::DomainName;
@@ -17,6 +18,7 @@ use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
+use crate::thresholds::CollectiveExpectation;
 
 /// An all-reduce of 8 GiB over a rack: bus bandwidths out of place and in.
 fn all_reduce(reading: u32, busbw: [f64; 2]) -> Recording {
@@ -154,6 +156,71 @@ fn each(nodes: u32, busbw: impl Fn(u32) -> f64) -> (Judgement, Vec<String>) {
     let found = judged.verdicts.findings.iter();
     let found = found.map(|f| format!("{} {} {:?}", f.outcome, f.class, f.locus.kind)).collect();
     (judged, found)
+}
+
+/// A rack that copies show so, with an all-reduce at full rate on these nodes.
+fn contradicted(
+    capacity: impl Fn((u32, u32), (u32, u32)) -> f64 + 'static,
+    runs: &[Recording],
+) -> Judgement {
+    let mut bench = Bench::rack().capacity(move |s, d| Some(capacity(s, d)));
+    let mut recordings = bench.record();
+    recordings.extend_from_slice(runs);
+    bench.judge_these(&recordings)
+}
+
+#[test]
+fn a_run_inside_a_node_contradicts_nothing_between_nodes() {
+    type Path = fn((u32, u32), (u32, u32)) -> f64;
+    let all: Vec<Recording> = (0..18).map(|at| on_node(at, 838.0)).collect();
+    let cases: [(Path, &[&str]); 4] = [
+        (
+            |s, d| if (s.0 == 8) == (d.0 == 8) { 1.0 } else { 0.065 },
+            &["failed wrong-domain node node0009"],
+        ),
+        (
+            |s, d| if (s.0 < 9) == (d.0 < 9) { 1.0 } else { 0.065 },
+            &["failed split-domain domain block01"],
+        ),
+        (
+            |s, d| if s.0 == d.0 { 1.0 } else { 0.065 },
+            &["failed multi-node-nvlink-off domain block01"],
+        ),
+        (
+            |s, d| if s.0 != d.0 && (s == (6, 1) || d == (6, 1)) { 0.6 } else { 1.0 },
+            &["degraded nvlink-low gpu node0007:1"],
+        ),
+    ];
+    for (capacity, expected) in cases {
+        assert_eq!(loci(&contradicted(capacity, &all)), expected);
+    }
+    let judged = contradicted(cases[0].0, &all);
+    assert_eq!(unknown_nodes(&judged), Vec::<&str>::new());
+}
+
+#[test]
+fn a_contradiction_is_in_doubt_where_its_run_was_and_nowhere_else() {
+    let tray = |s: (u32, u32), d: (u32, u32)| if s.0 == 8 || d.0 == 8 { 0.6 } else { 1.0 };
+    let judged = contradicted(tray, &[on_node(8, 838.0), on_node(3, 838.0)]);
+    let expected =
+        ["degraded nvlink-low tray node0009", "unknown matrix-contradicted instrument node0009"];
+    assert_eq!(loci(&judged), expected);
+    assert_eq!(unknown_nodes(&judged), Vec::<&str>::new());
+    // A run over two nodes, and one of which the tray is no member.
+    let mut bench = Bench::rack();
+    let usual = bench.platform.collectives[0].clone();
+    bench.platform.collectives.push(CollectiveExpectation { min_ranks: 8, max_ranks: 8, ..usual });
+    for (other, expected) in [(8, vec!["node0004"]), (5, vec![])] {
+        let mut run = all_reduce(0, [838.0; 2]);
+        let ends = [3, other].into_iter().flat_map(|n| (0..4).map(move |g| (n, g)));
+        run.parsed.facts.ranks = ranks(&ends.collect::<Vec<_>>());
+        bench = bench.capacity(move |s, d| Some(tray(s, d)));
+        let mut recordings = bench.record();
+        recordings.push(run);
+        let judged = bench.judge_these(&recordings);
+        assert_eq!(unknown_nodes(&judged), expected);
+        assert_eq!(loci(&judged).len(), 1 + expected.len(), "{:?}", loci(&judged));
+    }
 }
 
 #[test]

@@ -66,8 +66,12 @@ fn look_again(lab: &mut Lab, first: &Judgement, before: &[Recording]) -> Verdict
         recordings.push(lab.pair(a, b, STAGE));
     }
     let second = lab.judge(&lab.claims(), &confirm::second_case(&recordings, &suspects));
-    let again: Vec<&Recording> = recordings.iter().filter(|r| r.stage == Some(STAGE)).collect();
-    confirm::confirm(&first.verdicts, &second.verdicts, &again)
+    lab.confirm(first, &second.verdicts, &again(&recordings))
+}
+
+/// What was read for the second look.
+fn again(recordings: &[Recording]) -> Vec<Recording> {
+    recordings.iter().filter(|r| r.stage == Some(STAGE)).cloned().collect()
 }
 
 fn slow(at: u32) -> f64 {
@@ -142,8 +146,7 @@ fn a_slow_path_stays_a_path_when_its_ends_are_fine_with_others() {
             recordings.push(later.pair(a, b, STAGE));
         }
         let second = later.judge(&later.claims(), &confirm::second_case(&recordings, &suspects));
-        let again: Vec<&Recording> = recordings.iter().filter(|r| r.stage == Some(STAGE)).collect();
-        let verdicts = confirm::confirm(&first.verdicts, &second.verdicts, &again);
+        let verdicts = later.confirm(&first, &second.verdicts, &again(&recordings));
         assert_eq!(words(&verdicts), [expected]);
         assert_eq!(outcome(&verdicts, "host0"), Outcome::Unknown);
         assert_eq!(outcome(&verdicts, "host1"), Outcome::Pass);
@@ -169,16 +172,14 @@ fn a_pair_that_loses_packets_one_way_is_found_beside_slow_hosts() {
             assert_eq!(loci(&first), expected, "{sigma}, {lossy}");
             let suspects = confirm::suspects(&first);
             let mut recordings = before.clone();
-            let again = [(2, 1), (2, 3), (2, 6), (5, 1), (5, 3), (5, 7)];
+            let looks = [(2, 1), (2, 3), (2, 6), (5, 1), (5, 3), (5, 7)];
             // Each end with two cleared partners, and both together again.
             let pair = [(0, 1), (0, 3), (4, 6), (4, 7), (0, 4)];
-            for (a, b) in again.into_iter().chain(pair) {
+            for (a, b) in looks.into_iter().chain(pair) {
                 recordings.push(lab.pair(a, b, STAGE));
             }
             let second = lab.judge(&lab.claims(), &confirm::second_case(&recordings, &suspects));
-            let again: Vec<&Recording> =
-                recordings.iter().filter(|r| r.stage == Some(STAGE)).collect();
-            let verdicts = confirm::confirm(&first.verdicts, &second.verdicts, &again);
+            let verdicts = lab.confirm(&first, &second.verdicts, &again(&recordings));
             assert_eq!(words(&verdicts), expected, "{sigma}, {lossy}");
             assert_eq!(outcome(&verdicts, "host0"), Outcome::Unknown);
             assert_eq!(outcome(&verdicts, "host1"), Outcome::Pass);
@@ -218,8 +219,7 @@ fn rack(
     }
     let case = confirm::second_case(&recordings, &suspects);
     let second = later.judge_sampled(&later.claims(), &case, true);
-    let again: Vec<&Recording> = recordings.iter().filter(|r| r.stage == Some(STAGE)).collect();
-    let verdicts = confirm::confirm(&first.verdicts, &second.verdicts, &again);
+    let verdicts = later.confirm(&first, &second.verdicts, &again(&recordings));
     (first, verdicts)
 }
 
@@ -282,8 +282,7 @@ fn a_node_that_is_an_island_is_looked_at_again_alone() {
         ));
         let case = confirm::second_case(&recordings, &confirm::suspects(&first));
         let second = later.judge_sampled(&later.claims(), &case, true);
-        let again: Vec<&Recording> = recordings.iter().filter(|r| r.stage == Some(STAGE)).collect();
-        let verdicts = confirm::confirm(&first.verdicts, &second.verdicts, &again);
+        let verdicts = later.confirm(&first, &second.verdicts, &again(&recordings));
         assert_eq!(words(&verdicts), [expected]);
     }
 }
@@ -295,24 +294,152 @@ fn a_day_on_which_all_are_suspected_costs_each_of_them_as_much_as_a_small_one() 
         let mut lab = Lab::new(|_, _| 0.5);
         lab.hosts = hosts;
         let before = lab.measure(&matching(hosts));
-        let mut first = lab.judge(&lab.claims(), &before).verdicts;
+        let mut first = lab.judge(&lab.claims(), &before);
         let low = |at: u32| {
             let locus = Locus { node: Some(host(at)), ..Locus::of(LocusKind::Rail) };
             Finding { ratio: Some(0.5), ..finding(Outcome::Degraded, "nic-low", locus, "") }
         };
-        first.findings = (0..hosts).map(low).collect();
+        first.verdicts.findings = (0..hosts).map(low).collect();
         // A tenth of them is seen again.
-        let mut second = first.clone();
+        let mut second = first.verdicts.clone();
         second
             .findings
             .retain(|it| it.locus.node.as_ref().is_some_and(|n| n.as_str().ends_with('1')));
         let again: Vec<Recording> =
             (0..hosts).map(|at| lab.pair(at, (at + 1) % hosts, STAGE)).collect();
-        let again: Vec<&Recording> = again.iter().collect();
         confirm::LOOKED.set(0);
-        let last = confirm::confirm(&first, &second, &again);
+        let last = lab.confirm(&first, &second, &again);
         assert_eq!(last.findings.iter().filter(|it| it.confirmed).count(), second.findings.len());
         confirm::LOOKED.get().div_ceil(hosts as usize)
     }
     assert_eq!(looked(40), looked(400));
+}
+
+/// A rack with a slow pair, and what a second look makes of it that read `runs`.
+fn slow_pair(
+    later: impl Fn((u32, u32), (u32, u32)) -> f64 + 'static,
+    runs: &[(bool, u32, u32)],
+) -> Finding {
+    let pair = [(1, 0), (10, 3)];
+    let is_slow = move |s, d| pair.contains(&s) && pair.contains(&d);
+    let mut bench =
+        Bench::rack().readings(3).capacity(move |s, d| Some(if is_slow(s, d) { 0.5 } else { 1.0 }));
+    let before = bench.record();
+    let first = bench.judge_these(&before);
+    assert_eq!(loci(&first), ["degraded nvlink-low pair node0002:0 - node0011:3"]);
+    let [suspect] = confirm::suspects(&first).try_into().expect("one");
+    assert_eq!(suspect.gpus, Some((0, 3)));
+    let mut bench = Bench::rack().capacity(move |s, d| Some(later(s, d)));
+    let mut read = Vec::new();
+    for (all, a, b) in runs {
+        let run = if *all { bench.all_of_two(*a, *b) } else { bench.of_two(*a, *b) };
+        read.push(Recording { stage: Some(STAGE), ..run });
+    }
+    // A second judgement that names nobody, whatever it was made from.
+    let second = Verdicts { findings: Vec::new(), ..first.verdicts.clone() };
+    let verdicts = bench.confirm(&first, &second, &read);
+    let [found] = verdicts.findings.try_into().expect("one");
+    found
+}
+
+#[test]
+fn only_the_same_gpus_confirm_a_pair_or_clear_it() {
+    let lanes = [(false, 1, 10), (false, 1, 4), (false, 10, 5)];
+    let all = [(true, 1, 10), (false, 1, 4), (false, 10, 5)];
+    let was = |s: (u32, u32), d: (u32, u32)| {
+        let is_slow = [s, d] == [(1, 0), (10, 3)] || [d, s] == [(1, 0), (10, 3)];
+        if is_slow { 0.5 } else { 1.0 }
+    };
+    let of = |f: &Finding| (f.outcome, f.confirmed);
+    let found = slow_pair(was, &lanes);
+    assert_eq!(of(&found), (Outcome::Degraded, false));
+    assert!(found.summary.contains("was not read again"), "{}", found.summary);
+    let found = slow_pair(was, &all);
+    assert_eq!(of(&found), (Outcome::Degraded, true), "{}", found.summary);
+    assert!(found.evidence.iter().any(|e| e.file.contains("all-02-11")));
+    let found = slow_pair(|_, _| 1.0, &all);
+    assert_eq!(of(&found), (Outcome::Unknown, false));
+    assert!(found.rule.starts_with("not confirmed"), "{}", found.rule);
+    // Less low than before: neither.
+    let found = slow_pair(move |s, d| if was(s, d) < 1.0 { 0.9 } else { 1.0 }, &all);
+    assert_eq!(of(&found), (Outcome::Degraded, false));
+    assert!(found.summary.contains("neither confirms nor excludes"), "{}", found.summary);
+}
+
+#[test]
+fn a_gpu_is_cleared_by_the_direction_and_the_side_that_was_low_and_by_nothing_else() {
+    let low = |s: (u32, u32), d: (u32, u32)| if s == (6, 1) && d.0 != 6 { 0.7 } else { 1.0 };
+    let mut bench = Bench::rack().capacity(move |s, d| Some(low(s, d)));
+    let before = bench.record();
+    let first = bench.judge_these(&before);
+    assert_eq!(loci(&first), ["degraded nvlink-low direction node0007:1 tx"]);
+    let second = Verdicts { findings: Vec::new(), ..first.verdicts.clone() };
+    let of = |runs: &mut dyn FnMut(&mut Bench) -> Vec<Recording>, is_well: bool| {
+        let mut later =
+            Bench::rack().capacity(move |s, d| Some(if is_well { 1.0 } else { low(s, d) }));
+        let read: Vec<Recording> =
+            runs(&mut later).into_iter().map(|r| Recording { stage: Some(STAGE), ..r }).collect();
+        words(&bench.confirm(&first, &second, &read))
+    };
+    let node = |b: &mut Bench| {
+        let own = b.own().into_iter();
+        own.filter(|r| r.file.contains("node0007")).collect::<Vec<_>>()
+    };
+    let lanes = |b: &mut Bench| vec![b.of_two(6, 1), b.of_two(6, 2), b.of_two(3, 6)];
+    let open = ["degraded nvlink-low direction node0007:1 tx ?"];
+    // Inside the node it never was low.
+    assert_eq!(of(&mut { node }, true), open);
+    // No lane was read before: what the platform must show is their level.
+    assert_eq!(of(&mut { lanes }, true), ["unknown nvlink-low direction node0007:1 tx ?"]);
+    assert_eq!(of(&mut { lanes }, false), ["degraded nvlink-low direction node0007:1 tx"]);
+    let matrices = |b: &mut Bench| vec![b.all_of_two(6, 1), b.all_of_two(6, 2)];
+    assert_eq!(of(&mut { matrices }, false), ["degraded nvlink-low direction node0007:1 tx"]);
+    assert_eq!(of(&mut { matrices }, true), ["unknown nvlink-low direction node0007:1 tx ?"]);
+    // One partner may be the slow one itself.
+    let one = |b: &mut Bench| vec![b.all_of_two(6, 1)];
+    assert_eq!(of(&mut { one }, false), open);
+}
+
+#[test]
+fn bad_ends_that_met_each_other_do_not_clear_each_other_by_their_own_readings() {
+    for seed in 0..10 {
+        let bad = |at: u32| -> f64 { if at == 4 || at == 5 { 0.5 } else { 1.0 } };
+        let mut lab = Lab::new(move |a, b| bad(a).min(bad(b))).noise(0.005, 1, seed);
+        (lab.nic, lab.hosts) = (false, 8);
+        let before = lab.measure(&matching(8));
+        let first = lab.judge(&lab.claims(), &before);
+        assert_eq!(loci(&first), ["degraded path-low pair host4 - host5"]);
+        let mut recordings = before.clone();
+        let looks = [(4, 5), (4, 0), (4, 1), (4, 2), (4, 3), (5, 0), (5, 1), (5, 6), (5, 7)];
+        recordings.extend(looks.map(|(a, b)| lab.pair(a, b, STAGE)));
+        let case = confirm::second_case(&recordings, &confirm::suspects(&first));
+        let second = lab.judge(&lab.claims(), &case);
+        let verdicts = lab.confirm(&first, &second.verdicts, &again(&recordings));
+        let expected = ["degraded nic-low rail host4", "degraded nic-low rail host5"];
+        assert_eq!(words(&verdicts), expected, "seed {seed}");
+        assert!(verdicts.findings.iter().all(|f| f.evidence.len() > 1));
+    }
+}
+
+#[test]
+fn of_two_low_paths_the_ends_that_are_low_with_others_are_named() {
+    let bad = |at: u32| -> f64 { if at == 4 || at == 6 { 0.5 } else { 1.0 } };
+    let mut lab = Lab::new(move |a, b| bad(a).min(bad(b))).noise(0.005, 1, 7);
+    lab.nic = false;
+    let before = lab.measure(&matching(8));
+    let first = lab.judge(&lab.claims(), &before);
+    let suspects = confirm::suspects(&first);
+    assert_eq!(suspects.len(), 2);
+    let mut recordings = before.clone();
+    let looks = [(4, 5), (4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 3)];
+    let others = [(6, 7), (6, 1), (6, 2), (6, 3), (7, 0), (7, 2), (7, 3)];
+    recordings.extend(looks.into_iter().chain(others).map(|(a, b)| lab.pair(a, b, STAGE)));
+    let second = lab.judge(&lab.claims(), &confirm::second_case(&recordings, &suspects));
+    let nobody = Verdicts { findings: Vec::new(), ..second.verdicts.clone() };
+    for second in [second.verdicts, nobody] {
+        let verdicts = lab.confirm(&first, &second, &again(&recordings));
+        let expected = ["degraded nic-low rail host4", "degraded nic-low rail host6"];
+        assert_eq!(words(&verdicts), expected);
+        assert_eq!(outcome(&verdicts, "host4"), Outcome::Degraded);
+    }
 }

@@ -11,6 +11,7 @@ mod mixed;
 mod names;
 mod network;
 mod own_probes;
+mod parted;
 mod past;
 mod rails;
 mod states;

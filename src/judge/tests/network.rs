@@ -10,6 +10,7 @@ use super::bench::outcome_of;
 use super::bench::platform;
 use crate::judge::Case;
 use crate::judge::Judgement;
+use crate::judge::confirm;
 use crate::judge::judge;
 use crate::measure;
 use crate::model::claims::ClaimedDomain;
@@ -23,6 +24,7 @@ use crate::model::parsed::ProblemKind;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::verdict::Outcome;
+use crate::model::verdict::Verdicts;
 use crate::thresholds::Catalogue;
 use crate::thresholds::overlay;
 
@@ -172,6 +174,17 @@ impl Lab {
 
     pub(super) fn judge(&self, claims: &Claims, recordings: &[Recording]) -> Judgement {
         judge(&self.case(claims, recordings, &Self::catalogue()))
+    }
+
+    /// What a second look leaves of the first, `again` read for it.
+    pub(super) fn confirm(
+        &self,
+        first: &Judgement,
+        second: &Verdicts,
+        again: &[Recording],
+    ) -> Verdicts {
+        let (claims, catalogue) = (self.claims(), Self::catalogue());
+        confirm::confirm(first, second, &self.case(&claims, again, &catalogue))
     }
 }
 
