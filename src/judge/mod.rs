@@ -14,6 +14,7 @@ mod common;
 pub mod compared;
 pub mod confirm;
 mod coverage;
+mod devices;
 pub mod drift;
 mod fabric;
 mod far;
@@ -107,6 +108,9 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     for domain in &domains {
         for doubt in &domain.doubts {
             ledger.unknown(doubt.what.clone(), doubt.why.clone());
+        }
+        for (node, why) in &domain.foreign {
+            ledger.doubt(node, why.clone());
         }
         problems::judge(domain, &mut ledger);
         state::judge(domain, &mut ledger);
