@@ -434,6 +434,7 @@ fn played<D>(
         gpus,
         environment,
         noise: noise_number,
+        before: readings_before(0),
     }))))
 }
 
@@ -485,6 +486,13 @@ fn noise_number(reading: u32) -> u32 {
     }
 }
 
+/// How many readings of its step a worker took before this one: a step is named
+/// `STEP.READING`. Without a step, the reading that was asked for.
+fn readings_before(reading: u32) -> u32 {
+    let step = std::env::var(STEP_VARIABLE).ok();
+    step.and_then(|step| step.rsplit_once('.')?.1.parse().ok()).unwrap_or(reading)
+}
+
 fn answer(args: &ToolArgs) -> anyhow::Result<u8> {
     let scenario = match load(&args.scenario) {
         Ok(scenario) => scenario,
@@ -509,6 +517,7 @@ fn answer(args: &ToolArgs) -> anyhow::Result<u8> {
         across,
         seed: args.seed.unwrap_or(scenario.seed),
         reading: noise_number(args.reading),
+        before: readings_before(args.reading),
         job: None,
     };
     match tool::call(&bench, &args.name, &args.args, &steering()) {

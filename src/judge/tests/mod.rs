@@ -15,6 +15,7 @@ mod states;
 mod telling;
 mod twos;
 mod unsteady;
+mod validity;
 
 use super::*;
 use crate::model::facts::GpuLinks;
