@@ -168,6 +168,24 @@ fn pure_stages_do_no_io_and_read_no_clock() {
 }
 
 #[test]
+fn no_stage_compares_with_an_expectation_outside_of_its_domain() {
+    // `thresholds::lookup` takes the conditions of a measurement; the tables behind it
+    // answer without them.
+    let mut seen = 0;
+    for folder in ["src/judge", "src/place", "src/export", "src/act", "src/plan", "src/coordinator"] {
+        for path in files(folder, "rs") {
+            let is_test = name(&path).contains("tests");
+            for table in [".expectations", ".collectives"] {
+                let found = code(&path).contains(table);
+                seen += usize::from(is_test && found);
+                assert!(is_test || !found, "{}: {table} without conditions", name(&path));
+            }
+        }
+    }
+    assert!(0 < seen, "tests change the tables, or this rule looks for nothing");
+}
+
+#[test]
 fn the_simulator_answers_and_never_judges() {
     let mut wrong = Vec::new();
     for path in files("src/sim", "rs") {

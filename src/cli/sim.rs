@@ -477,17 +477,12 @@ fn measure_tcp(
 /// Another number for every reading and every step, so that their noise
 /// differs.
 fn noise_number(reading: u32) -> u32 {
-    match std::env::var(STEP_VARIABLE) {
-        Ok(step) => {
-            let key = Key::of(u64::from(reading)).named(&step).value();
-            u32::try_from(key >> 32).unwrap_or(reading)
-        }
-        Err(_) => reading,
-    }
+    let Ok(step) = std::env::var(STEP_VARIABLE) else { return reading };
+    let key = Key::of(u64::from(reading)).named(&step).value();
+    u32::try_from(key >> 32).unwrap_or(reading)
 }
 
-/// How many readings of its step a worker took before this one: a step is named
-/// `STEP.READING`. Without a step, the reading that was asked for.
+/// Readings of the same step before this one: workers are told `STEP.READING`.
 fn readings_before(reading: u32) -> u32 {
     let step = std::env::var(STEP_VARIABLE).ok();
     step.and_then(|step| step.rsplit_once('.')?.1.parse().ok()).unwrap_or(reading)

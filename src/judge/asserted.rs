@@ -279,9 +279,10 @@ fn pair(
             let said = format!(
                 "{a} and {b} are claimed apart and are one domain: copies between them run at {numbers}, {by_clique}"
             );
-            // Either works as claimed; the map of what belongs together does not.
+            // Nothing is broken: either works as claimed, and which of them a tray belongs
+            // to is not known.
             (
-                Outcome::Degraded,
+                Outcome::Unknown,
                 APART,
                 "membership: copies between domains that are claimed apart read below 30 % of NVLink speed",
                 said,

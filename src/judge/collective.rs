@@ -73,6 +73,13 @@ pub struct Reached<'r> {
     pub unit: Unit,
 }
 
+impl Reached<'_> {
+    /// Whether it was told to leave the links between GPUs alone.
+    pub fn is_over_network(&self) -> bool {
+        self.path.is_some_and(is_network)
+    }
+}
+
 /// What the collectives of an output reached at their largest messages.
 pub fn reached(recording: &Recording) -> Vec<Reached<'_>> {
     let tools = [Some(Tool::NcclTests), Some(Tool::FabricgateCollective)];

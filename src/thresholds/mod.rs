@@ -233,6 +233,15 @@ impl Platform {
         self.devices.iter().any(|pattern| matches(pattern, product))
     }
 
+    /// Whether its GPUs reach each other by NVLink, or something is stated of what they
+    /// show each other.
+    pub fn joins_gpus(&self) -> bool {
+        let between = |e: &Expectation| matches!(e.path, Path::Nvlink | Path::Pcie);
+        self.nvlink.is_some()
+            || self.expectations.values().any(between)
+            || !self.collectives.is_empty()
+    }
+
     /// Whether this is a class of NICs: it expects something of ports only.
     pub fn is_nic(&self) -> bool {
         !self.expectations.is_empty() && self.expectations.values().all(|e| e.path == Path::Nic)

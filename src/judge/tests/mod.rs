@@ -5,6 +5,7 @@ mod bench;
 mod claims;
 mod collectives;
 mod confirms;
+mod coverage;
 mod instruments;
 mod mixed;
 mod names;

@@ -89,7 +89,7 @@ fn a_run_across_two_claimed_domains_lists_no_node_twice() {
     let judged = bench.judge_claims(&claims, &recordings);
     assert_eq!(judged.verdicts.nodes.len(), 18);
     // Between them it runs at full speed; inside them nothing is judged by it.
-    assert_eq!(loci(&judged), ["degraded claimed-apart domain block01 - block02"]);
+    assert_eq!(loci(&judged), ["unknown claimed-apart domain block01 - block02"]);
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
     assert!(judged.verdicts.unknown.iter().any(|u| u.what == "domain both"));
 }

@@ -94,7 +94,7 @@ fn a_port_that_is_slow_at_a_large_message_is_still_found_beside_small_ones() {
             }
         }
         let judged = judged(&hosts(6, nic), &recordings, None);
-        assert_eq!(loci(&judged), ["degraded nic-low rail node0003"], "{nic:?}");
+        assert_eq!(loci(&judged), ["degraded nic-low rail node0003 rail mlx5_0"], "{nic:?}");
     }
 }
 
