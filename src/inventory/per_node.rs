@@ -31,8 +31,7 @@ pub fn split(
     domains: Vec<ClaimedDomain>,
     ends_at_node: impl Fn(Option<&str>) -> bool,
 ) -> Vec<ClaimedDomain> {
-    let is_split =
-        |d: &ClaimedDomain| 1 < d.nodes.len() && ends_at_node(d.platform.as_deref());
+    let is_split = |d: &ClaimedDomain| 1 < d.nodes.len() && ends_at_node(d.platform.as_deref());
     let kept: BTreeSet<DomainName> =
         domains.iter().filter(|d| !is_split(d)).map(|d| d.name.clone()).collect();
     let split = domains.into_iter().flat_map(|domain| match is_split(&domain) {

@@ -338,7 +338,9 @@ fn across<'d>(domains: &'d [Domain<'_>], ledger: &mut Ledger) -> Across<'d> {
                 let ends = island::ends_of(matrix, shape, end);
                 island::pairs_of(matrix, shape, &ends, |(src, _), (dst, _), value| {
                     let (src, dst) = (&domains[*src], &domains[*dst]);
-                    let expected = src.platform.and_then(|p| p.expectation(&Conditions::new(name, bytes)).ok());
+                    let expected = src
+                        .platform
+                        .and_then(|p| p.expectation(&Conditions::new(name, bytes)).ok());
                     let expected = expected.and_then(|e| e.value).filter(|v| 0.0 < *v);
                     let (Some(value), Some(expected)) = (value, expected) else { return };
                     if src.name == dst.name {

@@ -213,8 +213,7 @@ fn judge_runs<'a>(
         false => algorithms.iter().any(|name| name.starts_with("NVLS")),
     };
     let run = Ran { domain, key, what: &what, busbw, recording, readings };
-    let reached =
-        Reached { testcase, ranks, bytes, path, busbw, unit: Unit::GigabytesPerSecond };
+    let reached = Reached { testcase, ranks, bytes, path, busbw, unit: Unit::GigabytesPerSecond };
     // A run over one rail is one over other NICs than those of the node.
     let nics = domain.nics.filter(|_| readings.iter().all(|(_, r)| r.rail.is_none()));
     let conditions = conditions(&reached, algorithms.clone(), nics);

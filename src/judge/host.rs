@@ -133,8 +133,8 @@ fn host_cells<'a>(domain: &'a Domain<'a>) -> Vec<(&'a str, GpuId, f64, &'a str)>
                 let Measurement::Matrix(matrix) = measurement else { continue };
                 let Some(name) = matrix.testcase.as_deref() else { continue };
                 // A small copy shows how fast copies start, and no rate of the link.
-                let is_rate = bytes
-                    .is_none_or(|bytes| Platform::least_bytes(domain.platform, name) <= bytes);
+                let is_rate =
+                    bytes.is_none_or(|bytes| Platform::least_bytes(domain.platform, name) <= bytes);
                 if !testcase::shape(name).is_host() || !is_rate {
                     continue;
                 }

@@ -114,7 +114,10 @@ fn without_rate(domains: &[Domain<'_>], ledger: &mut Ledger) {
                 if bytes < least {
                     ledger.measure(node);
                     let port = device.map_or("a NIC", String::as_str);
-                    ledger.doubt(node, format!("{port} of {node}: {}", too_small(testcase, bytes, least)));
+                    ledger.doubt(
+                        node,
+                        format!("{port} of {node}: {}", too_small(testcase, bytes, least)),
+                    );
                 }
             }
         }
@@ -152,8 +155,10 @@ fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
     let mut values: Vec<f64> = ports.iter().map(|p| p.value).collect();
     let enough = SMALLEST_FLEET <= values.len();
     let siblings = robust::median(&mut values).filter(|m| enough && 0.0 < *m);
-    let expected =
-        ports.first().and_then(|p| p.domain.nic).and_then(|nic| in_gigabytes(nic, &Conditions::at_default(testcase)));
+    let expected = ports
+        .first()
+        .and_then(|p| p.domain.nic)
+        .and_then(|nic| in_gigabytes(nic, &Conditions::at_default(testcase)));
     if expected.is_none() {
         ledger.notes.push(format!(
             "{testcase} of {} ports: no class of NIC is claimed, they were compared {}",

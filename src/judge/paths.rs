@@ -44,7 +44,9 @@ pub(super) fn cells(
             let shared = both.filter(|(a, b)| a.name == b.name).map(|(a, _)| a.name.clone());
             let nic = both.and_then(|(a, b)| a.nic.zip(b.nic)).filter(|(a, b)| a.name == b.name);
             let bandwidth = rate.unit.is_bandwidth();
-            let expected = nic.and_then(|(nic, _)| nic::in_gigabytes(nic, &Conditions::new(rate.testcase, rate.bytes)));
+            let expected = nic.and_then(|(nic, _)| {
+                nic::in_gigabytes(nic, &Conditions::new(rate.testcase, rate.bytes))
+            });
             let guilty = suspects.explain(rail.as_ref(), &rate.from, &rate.to);
             let cell = Cell {
                 domain: shared,

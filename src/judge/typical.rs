@@ -307,7 +307,8 @@ mod tests {
     #[test]
     fn what_scatters_gets_the_room_it_needs_and_not_more_than_is_in_force() {
         let level = of(&cells(18, |at| 750.0 + 7.5 * (at % 5) as f64)).expect("a level");
-        let before = platform().expectation(&Conditions::at_default(TEST)).expect("it ships").tolerance;
+        let before =
+            platform().expectation(&Conditions::at_default(TEST)).expect("it ships").tolerance;
         assert!(0.02 < level.tolerance && level.tolerance <= before, "{level:?}");
         let wild = of(&cells(18, |at| 700.0 + 40.0 * (at % 5) as f64)).expect("a level");
         assert_eq!(wild.tolerance, before);
@@ -315,7 +316,11 @@ mod tests {
 
     #[test]
     fn a_level_that_fits_a_lost_link_says_so() {
-        let expected = platform().expectation(&Conditions::at_default(TEST)).ok().and_then(|e| e.value).expect("a level");
+        let expected = platform()
+            .expectation(&Conditions::at_default(TEST))
+            .ok()
+            .and_then(|e| e.value)
+            .expect("a level");
         let lost = of(&cells(18, |_| expected * 17.0 / 18.0)).expect("a level");
         assert_eq!(lost.links.as_deref(), Some("1 of 18 links"));
         assert_eq!(of(&cells(18, |_| expected)).expect("a level").links, None);

@@ -170,7 +170,12 @@ impl Bench<'_> {
 
     /// What noise, dips and drift leave of a rate that was made of the smallest of these
     /// shares: a GPU that drifts and another one that is slow do not add up.
-    pub fn read_members(&self, key: Key, gpus: &[GpuIndex], share: impl Fn(GpuIndex) -> f64) -> f64 {
+    pub fn read_members(
+        &self,
+        key: Key,
+        gpus: &[GpuIndex],
+        share: impl Fn(GpuIndex) -> f64,
+    ) -> f64 {
         let first = gpus.first().map_or(0, |gpu| *gpu as u64);
         let key = key.with(first).with(first);
         let slowest = gpus.iter().map(|gpu| share(*gpu)).fold(1.0, f64::min);

@@ -240,7 +240,8 @@ impl Bench<'_> {
                 true => 0.0,
                 false => (size + filling) * factor / (bus * 1e3),
             };
-            let time = (start + transfer) / self.read_members(key, gpus, |gpu| self.share(gpu, wires));
+            let time =
+                (start + transfer) / self.read_members(key, gpus, |gpu| self.share(gpu, wires));
             let algbw = size / time / 1e3;
             let checked = place == 0 || !collective.unchecked_in_place();
             let amount = if wrong && 0 < count { count / 1000 + 1 } else { 0 };

@@ -54,7 +54,16 @@ pub fn record(
             let job = asked.then(debugged);
             for reading in 0..repeats {
                 let job = job.as_ref();
-                let bench = Bench { scenario, fabric: &fabric, scope, across, seed, reading, before: reading, job };
+                let bench = Bench {
+                    scenario,
+                    fabric: &fabric,
+                    scope,
+                    across,
+                    seed,
+                    reading,
+                    before: reading,
+                    job,
+                };
                 for (name, mut answer) in outputs(&bench, *what) {
                     let folder = folder(&fabric, scope, across);
                     let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, "txt"));

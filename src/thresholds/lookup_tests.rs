@@ -81,9 +81,14 @@ fn what_is_stated_over_nics_is_asked_of_the_same_nics_alone() {
     assert_eq!(run(eight, &[]).expect("as stated").len(), 1);
     assert_eq!(run(eight, &["RING"]).expect("as stated").len(), 1);
     assert!(matches!(run(eight, &["NVLSTree"]), Err(Outside::OtherWay { .. })));
-    for nics in [None, Some(Nics { count: 4, gigabits: 400.0 }), Some(Nics { count: 8, gigabits: 200.0 })] {
+    for nics in
+        [None, Some(Nics { count: 4, gigabits: 400.0 }), Some(Nics { count: 8, gigabits: 200.0 })]
+    {
         let why = run(nics, &[]).expect_err("other NICs");
-        assert!(matches!(why, Outside::OtherNics { .. }) && why.to_string().contains("IB 8 x 400"), "{why}");
+        assert!(
+            matches!(why, Outside::OtherNics { .. }) && why.to_string().contains("IB 8 x 400"),
+            "{why}"
+        );
     }
 }
 

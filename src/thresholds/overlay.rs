@@ -121,11 +121,15 @@ source = "burn-in"
         let before = catalogue.platforms["hgx-h100"].clone();
         apply(&mut catalogue, SITE, "site.toml").expect("a sound file");
         let after = &catalogue.platforms["hgx-h100"];
-        let write = after.expectation(&Conditions::at_default("device_to_device_memcpy_write_ce")).expect("replaced");
+        let write = after
+            .expectation(&Conditions::at_default("device_to_device_memcpy_write_ce"))
+            .expect("replaced");
         assert_eq!((write.value, write.confidence), (Some(391.5), Confidence::Site));
         assert_eq!(write.origin, "site.toml");
         // 18 links x 25 GB/s of the platform below x 0.87.
-        let read = after.expectation(&Conditions::at_default("device_to_device_memcpy_read_ce")).expect("replaced");
+        let read = after
+            .expectation(&Conditions::at_default("device_to_device_memcpy_read_ce"))
+            .expect("replaced");
         assert_eq!(read.value, Some(391.5));
         let host = after.expectation(&Conditions::at_default("host_to_device_memcpy_ce"));
         assert_eq!(host, before.expectation(&Conditions::at_default("host_to_device_memcpy_ce")));

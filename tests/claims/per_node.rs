@@ -7,16 +7,32 @@ const BOXES: usize = 100;
 
 /// How a person may write it, and what the configuration says of the platform.
 const WAYS: [(&str, &str, &str); 4] = [
-    ("claims.toml", "[[domain]]\nnodes = \"hgx[001-100]\"\nper_node = true\nplatform = \"hgx-h100\"\n", ""),
-    ("claims.toml", "[[domain]]\nname = \"pod\"\nnodes = \"hgx[001-100]\"\nplatform = \"hgx-h100\"\n", ""),
-    ("claims.toml", "[[domain]]\nname = \"pod\"\nnodes = \"hgx[001-100]\"\n", "platform = \"hgx-h100\"\n"),
-    ("topology.conf", "SwitchName=leaf1 Nodes=hgx[001-050]\nSwitchName=leaf2 Nodes=hgx[051-100]\nSwitchName=spine Switches=leaf[1-2]\n", "platform = \"hgx-h100\"\n"),
+    (
+        "claims.toml",
+        "[[domain]]\nnodes = \"hgx[001-100]\"\nper_node = true\nplatform = \"hgx-h100\"\n",
+        "",
+    ),
+    (
+        "claims.toml",
+        "[[domain]]\nname = \"pod\"\nnodes = \"hgx[001-100]\"\nplatform = \"hgx-h100\"\n",
+        "",
+    ),
+    (
+        "claims.toml",
+        "[[domain]]\nname = \"pod\"\nnodes = \"hgx[001-100]\"\n",
+        "platform = \"hgx-h100\"\n",
+    ),
+    (
+        "topology.conf",
+        "SwitchName=leaf1 Nodes=hgx[001-050]\nSwitchName=leaf2 Nodes=hgx[051-100]\nSwitchName=spine Switches=leaf[1-2]\n",
+        "platform = \"hgx-h100\"\n",
+    ),
 ];
 
 fn configured(file: &str, text: &str, platform: &str) -> Place {
     let place = Place::new();
     place.put(file, text);
-    let sources = "[sources]\ngpus_per_node = 8\n";
+    let sources = "[sources]\ngpus_per_node = 8\n[launcher]\nkind = \"command\"\ntemplate = [\"ssh\", \"{node}\"]\n";
     place.put("fabricgate.toml", &format!("claims = \"{file}\"\n{platform}{sources}"));
     place
 }
@@ -29,7 +45,8 @@ fn matrix(rate: f64) -> String {
         .collect();
     let rows: String = (0..8)
         .map(|row| {
-            let cell = |col: usize| if col == row { "N/A".to_owned() } else { format!("{rate:.2}") };
+            let cell =
+                |col: usize| if col == row { "N/A".to_owned() } else { format!("{rate:.2}") };
             let cells: Vec<String> = (0..8).map(cell).collect();
             format!(" {row}  {}\n", cells.join("  "))
         })
@@ -38,7 +55,9 @@ fn matrix(rate: f64) -> String {
     format!(
         "nvbandwidth Version: v0.8\nBuilt from Git version: v0.8\n\nCUDA Runtime Version: 12080\n\
          CUDA Driver Version: 12080\nDriver Version: 570.26\n\n{devices}\nRunning {test}.\n\
-         memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n     {}\n{rows}\nSUM {test} {:.2}\n",
+         memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n     {}\n{rows}\nSUM {test} {:.2}\n\n\
+         NOTE: The reported results may not reflect the full capabilities of the platform.\n\
+         Performance can vary with software drivers, hardware clocks, and system topology.\n",
         columns.join("  "),
         rate * 56.0
     )

@@ -64,7 +64,7 @@ fn shows(platform: &Platform, gpus: u32, tests: &[&str]) -> Judgement {
 #[test]
 fn copies_with_the_host_pass_no_node_whose_gpus_are_joined() {
     let (mut joined, mut apart) = (0, 0);
-    for platform in builtin::catalogue().platforms.values().filter(|p| !p.is_nic()) {
+    for platform in builtin::catalogue().platforms.values().filter(|p| !p.devices.is_empty()) {
         let gpus = platform.gpus_per_node.unwrap_or(4);
         for count in 1..=OTHERS.len() {
             let judged = shows(platform, gpus, &OTHERS[..count]);
@@ -74,7 +74,11 @@ fn copies_with_the_host_pass_no_node_whose_gpus_are_joined() {
                 joined += 1;
                 assert_eq!(verdict.outcome, Outcome::Unknown, "{}", platform.name);
                 let remedy = verdict.reason.contains("nvbandwidth");
-                assert!(remedy && verdict.reason.contains("between its GPUs"), "{}", verdict.reason);
+                assert!(
+                    remedy && verdict.reason.contains("between its GPUs"),
+                    "{}",
+                    verdict.reason
+                );
             } else {
                 apart += 1;
                 assert_eq!(verdict.outcome, Outcome::Pass, "{}: {}", platform.name, verdict.reason);
@@ -92,7 +96,13 @@ fn copies_between_the_gpus_pass_it_with_and_without_the_host() {
         let pairs = "device_to_device_memcpy_read_ce";
         for tests in [&[pairs][..], &[pairs, OTHERS[0], OTHERS[1]]] {
             let judged = shows(platform, gpus, tests);
-            assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{}: {:?}", platform.name, judged.verdicts);
+            assert_eq!(
+                judged.verdicts.outcome,
+                Outcome::Pass,
+                "{}: {:?}",
+                platform.name,
+                judged.verdicts
+            );
         }
     }
 }

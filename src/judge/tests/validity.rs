@@ -69,7 +69,10 @@ fn a_small_message_is_no_rate_of_a_port() {
                     let small = slow.contains(&at);
                     let (bytes, rate) = if small { (bytes, 0.4) } else { (8 << 20, 394.0) };
                     let node = Scope::Node(Bench::node(at));
-                    [message(node.clone(), "mlx5_0", bytes, rate), message(node, "mlx5_0", bytes, rate)]
+                    [
+                        message(node.clone(), "mlx5_0", bytes, rate),
+                        message(node, "mlx5_0", bytes, rate),
+                    ]
                 });
                 let recordings: Vec<Recording> = ports.flatten().collect();
                 let judged = judged(&hosts(6, nic), &recordings, None);
@@ -77,7 +80,11 @@ fn a_small_message_is_no_rate_of_a_port() {
                 let verdict = &judged.verdicts.nodes[2];
                 assert_eq!(verdict.outcome, Outcome::Unknown, "{nic:?} {bytes}");
                 let size = crate::thresholds::size(bytes);
-                assert!(verdict.reason.contains(&size) && verdict.reason.contains("64 KiB"), "{}", verdict.reason);
+                assert!(
+                    verdict.reason.contains(&size) && verdict.reason.contains("64 KiB"),
+                    "{}",
+                    verdict.reason
+                );
             }
         }
     }
@@ -109,11 +116,13 @@ fn a_small_message_is_no_rate_of_a_path() {
                     let small = a == 0 || b == 0;
                     let (bytes, rate) = if small { (bytes, 0.4) } else { (8 << 20, 394.0) };
                     let scope = Scope::Pair(Bench::node(a), Bench::node(b));
-                    recordings.extend((0..3).map(|_| message(scope.clone(), "mlx5_0", bytes, rate)));
+                    recordings
+                        .extend((0..3).map(|_| message(scope.clone(), "mlx5_0", bytes, rate)));
                 }
             }
             let judged = judged(&hosts(4, nic), &recordings, None);
-            let found: Vec<_> = judged.verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome).collect();
+            let found: Vec<_> =
+                judged.verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome).collect();
             assert!(found.is_empty(), "{nic:?} {bytes}: {found:?}");
             assert_eq!(outcome_of(&judged, "node0001"), Outcome::Unknown, "{nic:?} {bytes}");
         }
@@ -167,7 +176,8 @@ fn outputs_of_another_gpu_are_neither_passed_nor_blamed_whoever_names_the_platfo
         }],
         ..Claims::default()
     };
-    let products = ["AMD Instinct MI300X", "Tesla V100-SXM2-16GB", "NVIDIA H100 PCIe", "NVIDIA H200"];
+    let products =
+        ["AMD Instinct MI300X", "Tesla V100-SXM2-16GB", "NVIDIA H100 PCIe", "NVIDIA H200"];
     for product in products {
         for (share, which) in [(1.0, 0), (0.3, 1), (0.1, 2)] {
             let recordings = board(share, product, which);
@@ -186,7 +196,12 @@ fn outputs_of_another_gpu_are_neither_passed_nor_blamed_whoever_names_the_platfo
     // The same outputs of a GPU that is one of the platform, or that no name contradicts.
     for product in ["NVIDIA H100 80GB HBM3", "NVIDIA Graphics Device"] {
         let sound = judged(&claimed("hgx-h100"), &board(1.0, product, 0), None);
-        assert_eq!(outcome_of(&sound, "node0001"), Outcome::Pass, "{product}: {:?}", sound.verdicts);
+        assert_eq!(
+            outcome_of(&sound, "node0001"),
+            Outcome::Pass,
+            "{product}: {:?}",
+            sound.verdicts
+        );
         let slow = judged(&claimed("hgx-h100"), &board(0.5, product, 0), None);
         assert_eq!(outcome_of(&slow, "node0001"), Outcome::Degraded, "{product}");
     }
@@ -214,7 +229,8 @@ fn one_node_with_other_gpus_is_unknown_and_the_others_are_judged() {
 
 #[test]
 fn a_run_across_a_rack_in_which_another_gpu_took_part_is_not_judged() {
-    let mut bench = Bench::rack().capacity(|s, d| Some(if s.0 == 4 || d.0 == 4 { 0.5 } else { 1.0 }));
+    let mut bench =
+        Bench::rack().capacity(|s, d| Some(if s.0 == 4 || d.0 == 4 { 0.5 } else { 1.0 }));
     bench.platform.devices = vec!["NVIDIA GB200".to_owned()];
     let mut recordings = bench.across();
     for recording in &mut recordings {
@@ -226,6 +242,7 @@ fn a_run_across_a_rack_in_which_another_gpu_took_part_is_not_judged() {
     let judged = bench.judge_these(&recordings);
     assert_eq!(loci(&judged), Vec::<String>::new());
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
-    let node = judged.verdicts.nodes.iter().find(|n| n.node.as_str() == "node0005").expect("it is judged");
+    let node =
+        judged.verdicts.nodes.iter().find(|n| n.node.as_str() == "node0005").expect("it is judged");
     assert!(node.reason.contains("NVIDIA B200") && node.reason.contains("rack"), "{}", node.reason);
 }
