@@ -4,6 +4,8 @@
 
 #[path = "claims/fleets.rs"]
 mod fleets;
+#[path = "claims/per_node.rs"]
+mod per_node;
 
 use std::fs;
 use std::io::Read;

@@ -427,7 +427,7 @@ fn bench<'a>(
     scope: &'a str,
     across: bool,
 ) -> Bench<'a> {
-    Bench { scenario, fabric, scope, across, seed: 5, reading: 0, job: None }
+    Bench { scenario, fabric, scope, across, seed: 5, reading: 0, before: 0, job: None }
 }
 
 const NODES: &str = "title = \"t\"\n\

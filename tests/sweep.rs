@@ -4,6 +4,8 @@
 //! Time limits here only end a hang; nothing is asserted about how long
 //! something takes.
 
+#[path = "sweep/drift.rs"]
+mod drift;
 #[path = "sweep/files.rs"]
 mod files;
 #[path = "sweep/together.rs"]

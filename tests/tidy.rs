@@ -167,6 +167,27 @@ fn pure_stages_do_no_io_and_read_no_clock() {
     assert!(wrong.is_empty(), "invariant 2 (pure stages):\n{}", wrong.join("\n"));
 }
 
+/// What of a platform answers without conditions.
+const TABLES: [&str; 2] = [".expectations", ".collectives"];
+
+#[test]
+fn no_stage_compares_with_an_expectation_outside_of_its_domain() {
+    // `thresholds::lookup` takes the conditions of a measurement; the tables behind it
+    // answer without them.
+    let mut wrong = Vec::new();
+    for folder in ["src/judge", "src/place", "src/export", "src/act", "src/plan", "src/coordinator"]
+    {
+        for path in files(folder, "rs") {
+            let source = code(&path);
+            let named = TABLES.iter().filter(|table| source.contains(*table));
+            wrong.extend(named.map(|table| format!("{} uses {table}", name(&path))));
+        }
+    }
+    assert!(wrong.is_empty(), "an expectation holds where it was stated:\n{}", wrong.join("\n"));
+    let lookup = code(&root().join("src/thresholds/lookup.rs"));
+    assert!(TABLES.iter().all(|table| lookup.contains(table)), "the tables are called otherwise");
+}
+
 #[test]
 fn the_simulator_answers_and_never_judges() {
     let mut wrong = Vec::new();

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use super::config::Config;
 use super::config::read_text;
+use super::expectations;
 use super::failure::Failure;
 use super::sources::Rest;
 use super::sources::Wanted;
@@ -44,11 +45,13 @@ pub fn claims(
     let platform_of = |product: &str, gpus: Option<u32>| {
         catalogue.for_product(product, gpus).map(|platform| platform.name.clone())
     };
+    let platform = config.and_then(|config| config.platform.as_deref());
     let rules = Rules {
         order: wanted.order.clone(),
         gpus_per_node: wanted.gpus_per_node,
         nics_per_node: wanted.nics_per_node,
         platform_of: &platform_of,
+        ends_at_node: &|claimed| expectations::ends_at_node(catalogue, platform.or(claimed)),
     };
     if wanted.nodes {
         let known = reconcile::reconcile(said.clone(), &rules);

@@ -518,7 +518,9 @@ impl Config {
         asking::tell_problems(&claims);
         if claims.domains.is_empty() {
             let text = format!(
-                "{}: no source claims a domain, so there is nothing to measure",
+                "{}: no source claims a domain, so there is nothing to measure: name the nodes in a claims.toml \
+                 ([[domain]] with per_node = true where NVLink ends at the node), or say `platform` beside a topology \
+                 of leaves",
                 self.path.display()
             );
             return Err(Failure::Environment(text));

@@ -44,3 +44,9 @@ pub fn check_platform(catalogue: &Catalogue, name: &str, place: &str) -> Result<
         None => Err(Failure::Usage(format!("{place}: {}", unknown_platform(catalogue, name)))),
     }
 }
+
+/// Whether NVLink ends at the node on this platform, as far as one is named and known.
+pub fn ends_at_node(catalogue: &Catalogue, platform: Option<&str>) -> bool {
+    let platform = platform.and_then(|name| catalogue.platform(name));
+    platform.is_some_and(|platform| platform.nodes_per_domain == Some(1))
+}

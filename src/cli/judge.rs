@@ -21,6 +21,7 @@ use super::thresholds::Overrides;
 use crate::coordinator;
 use crate::coordinator::gaps;
 use crate::coordinator::gaps::Gap;
+use crate::inventory::per_node;
 use crate::inventory::recorded;
 use crate::judge;
 use crate::judge::Case;
@@ -99,13 +100,17 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             inputs.found.push(Found { path: path.clone(), scope: None });
         }
     }
+    let platform = args.platform.as_deref();
+    inputs.claims.domains = per_node::split(inputs.claims.domains, |claimed| {
+        expectations::ends_at_node(&in_force.catalogue, platform.or(claimed))
+    });
     let recordings = read_all(&mut inputs);
     let case = Case {
         claims: &inputs.claims,
         recordings: &recordings,
         catalogue: &in_force.catalogue,
         thresholds_digest: &in_force.digest,
-        platform: args.platform.as_deref(),
+        platform,
         cells: !globals.json || args.files.any(),
         sampled: false,
     };

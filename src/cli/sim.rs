@@ -434,6 +434,7 @@ fn played<D>(
         gpus,
         environment,
         noise: noise_number,
+        before: readings_before(0),
     }))))
 }
 
@@ -476,13 +477,15 @@ fn measure_tcp(
 /// Another number for every reading and every step, so that their noise
 /// differs.
 fn noise_number(reading: u32) -> u32 {
-    match std::env::var(STEP_VARIABLE) {
-        Ok(step) => {
-            let key = Key::of(u64::from(reading)).named(&step).value();
-            u32::try_from(key >> 32).unwrap_or(reading)
-        }
-        Err(_) => reading,
-    }
+    let Ok(step) = std::env::var(STEP_VARIABLE) else { return reading };
+    let key = Key::of(u64::from(reading)).named(&step).value();
+    u32::try_from(key >> 32).unwrap_or(reading)
+}
+
+/// Readings of the same step before this one: workers are told `STEP.READING`.
+fn readings_before(reading: u32) -> u32 {
+    let step = std::env::var(STEP_VARIABLE).ok();
+    step.and_then(|step| step.rsplit_once('.')?.1.parse().ok()).unwrap_or(reading)
 }
 
 fn answer(args: &ToolArgs) -> anyhow::Result<u8> {
@@ -509,6 +512,7 @@ fn answer(args: &ToolArgs) -> anyhow::Result<u8> {
         across,
         seed: args.seed.unwrap_or(scenario.seed),
         reading: noise_number(args.reading),
+        before: readings_before(args.reading),
         job: None,
     };
     match tool::call(&bench, &args.name, &args.args, &steering()) {

@@ -90,6 +90,7 @@ impl Played {
             across: self.fabric.node(first.as_str()).is_err(),
             seed: self.scenario.seed,
             reading: u32::try_from(key >> 32).unwrap_or(what.reading),
+            before: what.reading,
             job: None,
         };
         tool::call(&bench, name, args, &environment)

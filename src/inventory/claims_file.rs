@@ -12,6 +12,7 @@ use serde::de;
 use toml::Spanned;
 
 use super::hostlist;
+use super::per_node;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::ClaimedLeaf;
 use crate::model::claims::ClaimedRail;
@@ -39,8 +40,11 @@ struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Domain {
-    name: Spanned<String>,
+    /// Without one, `per_node` is true.
+    name: Option<Spanned<String>>,
     nodes: Spanned<Nodes>,
+    /// Each node is a domain of its own, called as the node is.
+    per_node: Option<Spanned<bool>>,
     platform: Option<String>,
     gpus_per_node: Option<u32>,
     nic: Option<String>,
@@ -126,10 +130,24 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
     let mut domains = Names::new("domain", text);
     let mut owners: BTreeMap<NodeName, DomainName> = BTreeMap::new();
     for domain in read.domain {
-        let name = DomainName::from(domains.add(&domain.name).map_err(|(o, m)| at(o, m))?);
         let nodes_at = domain.nodes.span().start;
+        let per_node = domain.per_node.as_ref().is_some_and(|said| *said.get_ref());
+        let name = match (&domain.name, per_node) {
+            (Some(name), false) => domains.add(name).map_err(|(o, m)| at(o, m))?,
+            (None, true) => String::new(),
+            (Some(name), true) => {
+                let why = "a domain has a name or per_node = true, which calls each as its node";
+                return Err(at(name.span().start, why.to_owned()));
+            }
+            (None, false) => {
+                let why = "a domain has a name, or per_node = true where each node is one";
+                return Err(at(nodes_at, why.to_owned()));
+            }
+        };
         let mut nodes = Vec::new();
         for (offset, node) in expanded(text, &domain.nodes).map_err(|(o, m)| at(o, m))? {
+            let name = if per_node { node.as_str() } else { &name };
+            let name = DomainName::from(name);
             if let Some(owner) = owners.insert(node.clone(), name.clone()) {
                 let message = if owner == name {
                     format!("node {node} is in domain {name} twice")
@@ -143,14 +161,22 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
         if nodes.is_empty() {
             return Err(at(nodes_at, format!("domain {name} has no nodes")));
         }
-        claims.domains.push(ClaimedDomain {
-            name,
+        let claimed = ClaimedDomain {
+            name: DomainName::from(name),
             nodes,
             platform: domain.platform,
             // 0 says that the nodes have none: there is a network to measure.
             gpus_per_node: domain.gpus_per_node,
             nic: domain.nic,
-        });
+        };
+        let claimed = if per_node { per_node::each(&claimed, |_| false) } else { vec![claimed] };
+        for one in claimed {
+            let name = Spanned::new(nodes_at..nodes_at, one.name.to_string());
+            if per_node {
+                domains.add(&name).map_err(|(o, m)| at(o, m))?;
+            }
+            claims.domains.push(one);
+        }
     }
     claims.leaves = leaves(text, read.leaf, &owners).map_err(|(o, m)| at(o, m))?;
     claims.rails = rails(text, read.rail).map_err(|(o, m)| at(o, m))?;
@@ -348,6 +374,25 @@ mod tests {
             (Some("hgx-h100"), Some("ndr400"))
         );
         assert_eq!(second.nodes, [NodeName::from("n01"), NodeName::from("n02")]);
+    }
+
+    #[test]
+    fn per_node_makes_a_domain_of_every_node_that_is_called_as_it_is() {
+        let text = "[[domain]]\nnodes = \"hgx[001-100]\"\nper_node = true\nplatform = \"hgx-h100\"\n\
+                    [[domain]]\nname = \"rack\"\nnodes = \"n[1-2]\"\nper_node = false\n";
+        let claims = parse("c.toml", text).expect("good");
+        assert_eq!(claims.domains.len(), 101);
+        for domain in &claims.domains[..100] {
+            assert_eq!(domain.nodes, [NodeName::from(domain.name.as_str())]);
+            assert_eq!(domain.platform.as_deref(), Some("hgx-h100"));
+        }
+        assert_eq!(claims.domains[99].name.as_str(), "hgx100");
+        assert_eq!(claims.domains[100].nodes.len(), 2);
+        let with = |more: &str| complaint(&format!("[[domain]]\nnodes = \"n[1-2]\"\n{more}"));
+        assert!(with("").contains("per_node = true"));
+        assert!(with("name = \"a\"\nper_node = true\n").contains("calls each as its node"));
+        let taken = "per_node = true\n[[domain]]\nname = \"n2\"\nnodes = \"m1\"\n";
+        assert!(with(taken).contains("n2 is already claimed"), "{}", with(taken));
     }
 
     #[test]

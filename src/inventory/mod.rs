@@ -15,6 +15,7 @@ pub mod nccl_topology;
 pub mod neighbours;
 pub mod node_facts;
 pub mod outages_file;
+pub mod per_node;
 pub mod ray;
 mod reading;
 pub mod reconcile;

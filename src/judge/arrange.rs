@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::Case;
+use super::devices;
 use super::island::pair_matrices;
 use super::rails;
 use super::roster::Roster;
@@ -19,6 +20,7 @@ use crate::model::parsed::Parsed;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::verdict::Unknown;
+use crate::thresholds::Nics;
 use crate::thresholds::Platform;
 
 /// One domain with everything recorded of it.
@@ -30,6 +32,8 @@ pub(super) struct Domain<'a> {
     pub(super) platform: Option<&'a Platform>,
     /// The class of its scale-out NICs, where one is claimed and known.
     pub(super) nic: Option<&'a Platform>,
+    /// The NICs of each node, where their class and their number are claimed.
+    pub(super) nics: Option<Nics>,
     pub(super) gpus_per_node: Option<u32>,
     /// What ran on one node.
     pub(super) own: BTreeMap<NodeName, Vec<&'a Recording>>,
@@ -37,6 +41,9 @@ pub(super) struct Domain<'a> {
     pub(super) across: Vec<&'a Recording>,
     /// What could not be settled.
     pub(super) doubts: Vec<Unknown>,
+    /// Nodes whose recorded GPUs are not of the platform, and what they are: nothing of
+    /// theirs is judged.
+    pub(super) foreign: BTreeMap<NodeName, String>,
     /// Its nodes by name.
     roster: Roster<()>,
     /// Its nodes by what sources call them besides, such as addresses, where one
@@ -212,8 +219,9 @@ fn domain<'a>(
         let why = "its hosts are claimed by several domains, so its pairs measure none of them";
         doubts.push(Unknown { what: format!("domain {}", claimed.name), why: why.to_owned() });
     }
-    let all = own.values().flatten().chain(&across).copied();
-    let platform = platform(case, claimed, all, &mut doubts);
+    let set = Set { claimed, own: &mut own, across: &mut across };
+    let (platform, foreign) = platform(case, set, &mut doubts);
+    let nic = claimed.nic.as_deref().and_then(|name| case.catalogue.platform(name));
     Domain {
         name: claimed.name.clone(),
         nodes: claimed.nodes.clone(),
@@ -221,10 +229,12 @@ fn domain<'a>(
         aliases: aliases(case.claims, claimed),
         gpus_per_node: claimed.gpus_per_node.or(platform.and_then(|p| p.gpus_per_node)),
         platform,
-        nic: claimed.nic.as_deref().and_then(|name| case.catalogue.platform(name)),
+        nic,
+        nics: nics(nic, case.claims.rails.len()),
         own,
         across,
         doubts,
+        foreign,
     }
 }
 
@@ -244,9 +254,79 @@ fn aliases(claims: &Claims, claimed: &ClaimedDomain) -> BTreeMap<String, NodeNam
     by_alias.into_iter().filter_map(one).collect()
 }
 
+/// The NICs of a node, where their class is claimed and every rail is.
+fn nics(class: Option<&Platform>, rails: usize) -> Option<Nics> {
+    let count = u32::try_from(rails).ok().filter(|count| 0 < *count)?;
+    Some(Nics { count, gigabits: class?.port_rate? * 8.0 })
+}
+
+/// What was recorded of one domain.
+struct Set<'s, 'a> {
+    claimed: &'s ClaimedDomain,
+    own: &'s mut BTreeMap<NodeName, Vec<&'a Recording>>,
+    across: &'s mut Vec<&'a Recording>,
+}
+
+impl<'a> Set<'_, 'a> {
+    fn all(&self) -> impl Iterator<Item = &'a Recording> {
+        self.own.values().flatten().chain(self.across.iter()).copied()
+    }
+
+    /// Takes out what names GPUs that are not of this platform. A run in which such a GPU
+    /// took part says nothing of the others either.
+    fn take_foreign(&mut self, case: &Case<'a>, platform: &Platform) -> BTreeMap<NodeName, String> {
+        let mut foreign: BTreeMap<NodeName, String> = BTreeMap::new();
+        let why = |product: &str| devices::foreign(product, platform, case.catalogue);
+        self.own.retain(|node, recordings| {
+            let found = products(recordings.iter().copied()).iter().find_map(|p| why(p));
+            let is_foreign = found.is_some();
+            foreign.extend(found.map(|why| (node.clone(), why)));
+            !is_foreign
+        });
+        let known: Roster<()> = self.claimed.nodes.iter().collect();
+        self.across.retain(|recording| {
+            let ranks = recording.parsed.facts.ranks.iter();
+            for (host, why) in ranks.filter_map(|r| Some((&r.host, why(r.name.as_deref()?)?))) {
+                let node = known.known_as(host).cloned().unwrap_or_else(|| host.as_str().into());
+                foreign.entry(node).or_insert(why);
+            }
+            !products(std::iter::once(*recording)).iter().any(|p| why(p).is_some())
+        });
+        self.own.retain(|node, _| !foreign.contains_key(node));
+        foreign
+    }
+}
+
 /// The platform a person named, else the claimed one, else the one whose GPUs
-/// were recorded.
+/// were recorded. A named or claimed one is held against the recorded GPUs.
 fn platform<'a>(
+    case: &Case<'a>,
+    mut set: Set<'_, 'a>,
+    doubts: &mut Vec<Unknown>,
+) -> (Option<&'a Platform>, BTreeMap<NodeName, String>) {
+    let claimed = set.claimed;
+    let what = format!("domain {}", claimed.name);
+    let Some(name) = case.platform.or(claimed.platform.as_deref()) else {
+        return (recorded_platform(case, claimed, set.all(), doubts), BTreeMap::new());
+    };
+    let Some(platform) = case.catalogue.platform(name) else {
+        let why = format!("no expectations are known for platform {name}");
+        doubts.push(Unknown { what, why });
+        return (None, BTreeMap::new());
+    };
+    let measured = set.all().next().is_some();
+    let foreign = set.take_foreign(case, platform);
+    // Where nothing else is left, it is the name of the platform that is wrong.
+    if measured && set.all().next().is_none() && !foreign.is_empty() {
+        let whys: BTreeSet<&String> = foreign.values().collect();
+        doubts.extend(whys.into_iter().map(|why| Unknown { what: what.clone(), why: why.clone() }));
+        return (None, foreign);
+    }
+    (Some(platform), foreign)
+}
+
+/// The platform whose GPUs were recorded.
+fn recorded_platform<'a>(
     case: &Case<'a>,
     claimed: &ClaimedDomain,
     recordings: impl Iterator<Item = &'a Recording>,
@@ -254,25 +334,6 @@ fn platform<'a>(
 ) -> Option<&'a Platform> {
     let products = products(recordings);
     let what = format!("domain {}", claimed.name);
-    if let Some(name) = case.platform.or(claimed.platform.as_deref()) {
-        let Some(platform) = case.catalogue.platform(name) else {
-            let why = format!("no expectations are known for platform {name}");
-            doubts.push(Unknown { what, why });
-            return None;
-        };
-        let strange =
-            products.iter().find(|p| !platform.devices.is_empty() && !platform.has_device(p));
-        // A product of another platform contradicts the claim; one that nobody
-        // knows may be a new spelling.
-        if let Some(product) = strange
-            && let Some(other) = case.catalogue.platforms.values().find(|p| p.has_device(product))
-        {
-            let why =
-                format!("it is claimed to be {name}, but the tools saw {product} ({})", other.name);
-            doubts.push(Unknown { what, why });
-        }
-        return Some(platform);
-    }
     // No GPU is claimed: there is nothing a platform could be of.
     if claimed.gpus_per_node == Some(0) && products.is_empty() {
         return None;

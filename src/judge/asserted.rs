@@ -31,6 +31,7 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
+use crate::thresholds::Conditions;
 use crate::thresholds::Platform;
 
 /// Class of a node (or domain) whose clique contradicts what was measured.
@@ -284,9 +285,10 @@ fn pair(
             let said = format!(
                 "{a} and {b} are claimed apart and are one domain: copies between them run at {numbers}, {by_clique}"
             );
-            // Either works as claimed; the map of what belongs together does not.
+            // Nothing is broken: either works as claimed, and which of them a tray belongs
+            // to is not known.
             (
-                Outcome::Degraded,
+                Outcome::Unknown,
                 APART,
                 "membership: copies between domains that are claimed apart read below 30 % of NVLink speed",
                 said,
@@ -337,11 +339,14 @@ fn across<'d>(domains: &'d [Domain<'_>], ledger: &mut Ledger) -> Across<'d> {
                 spans.then_some((home, node))
             };
             let mut read = 0;
+            let bytes = island::buffer_bytes(recording);
             for (matrix, name, shape) in island::pair_matrices(recording) {
                 let ends = island::ends_of(matrix, shape, end);
                 island::pairs_of(matrix, shape, &ends, |(src, _), (dst, _), value| {
                     let (src, dst) = (&domains[*src], &domains[*dst]);
-                    let expected = src.platform.and_then(|p| p.expectation(name));
+                    let expected = src
+                        .platform
+                        .and_then(|p| p.expectation(&Conditions::new(name, bytes)).ok());
                     let expected = expected.and_then(|e| e.value).filter(|v| 0.0 < *v);
                     let (Some(value), Some(expected)) = (value, expected) else { return };
                     if src.name == dst.name {

@@ -22,6 +22,7 @@ use crate::model::recording::Recording;
 use crate::model::unit::Unit;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Outcome;
+use crate::thresholds::Conditions;
 
 /// A cell closer to its reference than this is as expected.
 const LINE: f64 = super::peel::LINE;
@@ -103,7 +104,7 @@ impl Scale<'_> {
         };
         if shape.is_pair() {
             let label = island::labels(self.domain, recording, node);
-            let expected = self.expected_of_pairs(name);
+            let expected = self.expected_of_pairs(name, recording);
             let ends = island::ends_of(matrix, shape, |text| {
                 let gpu = label(text)?;
                 Some(End { place: self.place(&gpu), gpu })
@@ -122,7 +123,8 @@ impl Scale<'_> {
             return;
         }
         let Some(node) = node else { return };
-        let expected = self.domain.platform.and_then(|p| p.expectation(name));
+        let conditions = Conditions::new(name, island::buffer_bytes(recording));
+        let expected = self.domain.platform.and_then(|p| p.expectation(&conditions).ok());
         let expected = expected.and_then(|e| e.value.map(|value| (value, e.tolerance)));
         // A square of numbers that are no bandwidth of the fabric keeps its rows.
         let is_square = shape == Shape::Other && 1 < matrix.rows.len();
@@ -160,9 +162,10 @@ impl Scale<'_> {
     /// What the platform expects of pairs in a test: value and tolerance. An
     /// island's own level is no expectation: who agrees with himself is not
     /// thereby right.
-    fn expected_of_pairs(&self, testcase: &str) -> Option<(f64, f64)> {
+    fn expected_of_pairs(&self, testcase: &str, recording: &Recording) -> Option<(f64, f64)> {
         let platform = self.domain.platform?;
-        let e = platform.expectation(testcase)?;
+        let conditions = Conditions::new(testcase, island::buffer_bytes(recording));
+        let e = platform.expectation(&conditions).ok()?;
         let bandwidth = e.unit == Unit::GigabytesPerSecond;
         e.value.filter(|_| bandwidth).map(|value| (value, e.tolerance))
     }

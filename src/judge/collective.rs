@@ -33,8 +33,10 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
+use crate::thresholds::CollectiveConditions;
 use crate::thresholds::CollectiveExpectation;
-use crate::thresholds::Platform;
+use crate::thresholds::Nics;
+use crate::thresholds::Steered;
 
 /// A collective repeats within some percent; closer than this is no fault.
 const LINE: f64 = 0.05;
@@ -75,6 +77,13 @@ pub struct Reached<'r> {
     pub busbw: f64,
     /// Its unit.
     pub unit: Unit,
+}
+
+impl Reached<'_> {
+    /// Whether it was told to leave the links between GPUs alone.
+    pub fn is_over_network(&self) -> bool {
+        self.path.is_some_and(is_network)
+    }
 }
 
 /// What the collectives of an output reached at their largest messages.
@@ -141,13 +150,19 @@ fn is_network(path: &str) -> bool {
     matches!(path, "ib" | "socket")
 }
 
-/// Whether an expectation holds for a run that was told to take this path.
-fn is_of_path(expected: &CollectiveExpectation, path: &str) -> bool {
-    let nvlink = expected.transport.to_ascii_lowercase().contains("nvlink");
-    match path {
-        "p2p" => nvlink && !expected.algorithm.to_ascii_uppercase().starts_with("NVLS"),
-        _ => !nvlink,
-    }
+/// The conditions under which a run was measured.
+pub fn conditions<'m>(
+    ran: &Reached<'m>,
+    algorithms: BTreeSet<&'m str>,
+    nics: Option<Nics>,
+) -> CollectiveConditions<'m> {
+    let steered = match ran.path {
+        None => Steered::No,
+        Some(path) if is_network(path) => Steered::Network,
+        Some(_) => Steered::Peer,
+    };
+    let Reached { testcase, ranks, bytes, .. } = *ran;
+    CollectiveConditions { testcase, ranks, bytes, steered, algorithms, nics }
 }
 
 /// How many ranks took part, when the output says so.
@@ -204,8 +219,18 @@ fn judge_runs<'a>(
         false => algorithms.iter().any(|name| name.starts_with("NVLS")),
     };
     let run = Ran { domain, islands, key, what: &what, busbw, recording, readings };
-    let mut expectations = expectations(domain.platform, testcase, ranks, bytes);
-    expectations.retain(|e| path.is_none_or(|path| is_of_path(e, path)));
+    let reached = Reached { testcase, ranks, bytes, path, busbw, unit: Unit::GigabytesPerSecond };
+    // A run over one rail is one over other NICs than those of the node.
+    let nics = domain.nics.filter(|_| readings.iter().all(|(_, r)| r.rail.is_none()));
+    let conditions = conditions(&reached, algorithms.clone(), nics);
+    let expected = match domain.platform {
+        Some(platform) => platform.collective(&conditions).map_err(|why| why.to_string()),
+        None => Err("the platform is not known".to_owned()),
+    };
+    let (expectations, why) = match expected {
+        Ok(expectations) => (expectations, String::new()),
+        Err(why) => (Vec::new(), why),
+    };
     if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK) {
         let how = format!("multi-node NVLink was off and NICs carried it{}", mnnvl_told(readings));
         ledger.find(run.took_another_way(MNNVL_OFF, &how));
@@ -216,7 +241,7 @@ fn judge_runs<'a>(
             members.iter().for_each(|node| ledger.doubt(node, why.clone()));
         }
         ledger.notes.push(format!(
-            "{what} in {}: {busbw:.1} GB/s; nothing is known to compare it with",
+            "{what} in {}: {busbw:.1} GB/s; nothing is known to compare it with: {why}",
             recording.file
         ));
         return;
@@ -562,34 +587,4 @@ const BETWEEN_NODES: &[&str] = &["wrong-domain", "split-domain", severed::NO_MUL
 /// How far below an expectation is no fault.
 fn line(expected: &CollectiveExpectation) -> f64 {
     LINE.max(expected.tolerance)
-}
-
-/// What nccl-tests cuts each rank's part to a multiple of, in bytes.
-const PART: u64 = 16;
-
-/// The expectations that hold for this run, one per algorithm and transport:
-/// of those for smaller messages, the one for the largest.
-pub(super) fn expectations<'p>(
-    platform: Option<&'p Platform>,
-    testcase: &str,
-    ranks: Option<u32>,
-    bytes: u64,
-) -> Vec<&'p CollectiveExpectation> {
-    let Some((ranks, platform)) = ranks.zip(platform) else { return Vec::new() };
-    let mut ways: BTreeMap<(&str, &str), &CollectiveExpectation> = BTreeMap::new();
-    // A size is cut so that each rank's part is a multiple of 16 bytes.
-    let bytes = bytes.saturating_add((PART * u64::from(ranks)).saturating_sub(1));
-    for expected in &platform.collectives {
-        let fits = expected.testcase == testcase
-            && expected.min_bytes <= bytes
-            && (expected.min_ranks..=expected.max_ranks).contains(&ranks);
-        if !fits {
-            continue;
-        }
-        let way = ways.entry((&expected.algorithm, &expected.transport)).or_insert(expected);
-        if way.min_bytes < expected.min_bytes {
-            *way = expected;
-        }
-    }
-    ways.into_values().collect()
 }

@@ -9,10 +9,12 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
+use super::collective;
 use super::fabric::Fabric;
 use super::finding::finding;
 use super::finding::of_node;
 use super::island::Island;
+use super::island::pair_matrices;
 use super::ledger::Ledger;
 use super::testcase;
 use crate::model::id::NodeName;
@@ -22,6 +24,7 @@ use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
+use crate::thresholds::Platform;
 
 /// Nodes and GPUs of a domain that were not, or not wholly, measured.
 pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
@@ -52,8 +55,25 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
         if let Some(must) = domain.gpus_per_node {
             count_gpus(domain, node, must, ledger);
         }
-        if 1 < domain.nodes.len() && !met.contains(node) {
+        // Where NVLink ends at the node, nothing is to be measured between nodes of a domain.
+        let has_partners = domain.spans_nodes() || domain.platform.is_none();
+        if 1 < domain.nodes.len() && has_partners && !met.contains(node) {
             ledger.doubt(node, "it was not measured against other nodes of its domain");
+        }
+        if measured
+            && let Some(platform) = domain.platform
+            && needs_gpu_to_gpu(domain, platform, node)
+            && !met.contains(node)
+            && !own.is_some_and(|rs| rs.iter().any(|r| has_gpu_to_gpu(r)))
+        {
+            ledger.doubt(
+                node,
+                format!(
+                    "nothing was measured between its GPUs, which a pass of {} needs: run the device_to_device tests of \
+                     nvbandwidth, p2pBandwidthLatencyTest or all_reduce_perf on it",
+                    platform.name
+                ),
+            );
         }
     }
     // Where no node is left to it, each is claimed by another domain.
@@ -115,6 +135,23 @@ fn has_bandwidth(recording: &Recording) -> bool {
             }
             Measurement::Scalar(_) => false,
         })
+}
+
+/// Whether a pass of this node needs a measurement between its GPUs: it has several, and
+/// its platform joins them by NVLink or states what they must show. Cards without peer
+/// access have nothing between them to be measured.
+fn needs_gpu_to_gpu(domain: &Domain<'_>, platform: &Platform, node: &NodeName) -> bool {
+    let shown = || domain.own.get(node).into_iter().flatten().filter_map(|r| gpus_shown(r)).max();
+    let several = domain.gpus_per_node.or_else(shown).is_some_and(|gpus| 1 < gpus);
+    several && platform.joins_gpus()
+}
+
+/// Whether a recording of one node holds a rate between its GPUs: of pairs, or of a
+/// collective that was not sent over the network.
+fn has_gpu_to_gpu(recording: &Recording) -> bool {
+    let pairs = pair_matrices(recording);
+    pairs.into_iter().any(|(matrix, ..)| matrix.numbers().next().is_some())
+        || collective::reached(recording).iter().any(|ran| !ran.is_over_network())
 }
 
 /// How many GPUs the complete outputs of a node show.

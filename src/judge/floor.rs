@@ -10,6 +10,7 @@ use super::arrange::Domain;
 use super::fabric;
 use super::finding::finding;
 use super::finding::of_gpu;
+use super::island;
 use super::ledger::Ledger;
 use super::testcase;
 use super::testcase::Shape;
@@ -18,6 +19,7 @@ use crate::model::measurement::Measurement;
 use crate::model::unit::Unit;
 use crate::model::verdict::Locus;
 use crate::model::verdict::Outcome;
+use crate::thresholds::Conditions;
 use crate::thresholds::Expectation;
 use crate::thresholds::Path;
 
@@ -38,11 +40,15 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
     let mut best: BTreeMap<(&str, GpuId), Best<'_>> = BTreeMap::new();
     for (node, recordings) in &domain.own {
         for recording in recordings {
+            let bytes = island::buffer_bytes(recording);
             for measurement in &recording.parsed.measurements {
                 let Measurement::Matrix(matrix) = measurement else { continue };
                 let Some(name) = matrix.testcase.as_deref().filter(|n| is_left(n)) else {
                     continue;
                 };
+                if platform.expectation(&Conditions::new(name, bytes)).is_err() {
+                    continue;
+                }
                 for (_, col, value) in matrix.numbers() {
                     let Some(gpu) = matrix.cols.get(col).and_then(|c| c.parse().ok()) else {
                         continue;
@@ -56,7 +62,8 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
         }
     }
     for ((testcase, gpu), best) in best {
-        let Some(expectation) = platform.expectation(testcase) else { continue };
+        let conditions = Conditions::at_default(testcase);
+        let Ok(expectation) = platform.expectation(&conditions) else { continue };
         below(domain, testcase, &gpu, &best, expectation, ledger);
     }
 }

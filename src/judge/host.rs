@@ -13,6 +13,7 @@ use super::finding::finding;
 use super::finding::of_gpu;
 use super::finding::of_node;
 use super::finding::percent;
+use super::island;
 use super::ledger::Ledger;
 use super::robust;
 use super::testcase;
@@ -26,6 +27,7 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
+use crate::thresholds::Conditions;
 use crate::thresholds::Expectation;
 use crate::thresholds::Platform;
 
@@ -126,10 +128,14 @@ fn host_cells<'a>(domain: &'a Domain<'a>) -> Vec<(&'a str, GpuId, f64, &'a str)>
     let mut cells = Vec::new();
     for (node, recordings) in &domain.own {
         for recording in recordings {
+            let bytes = island::buffer_bytes(recording);
             for measurement in &recording.parsed.measurements {
                 let Measurement::Matrix(matrix) = measurement else { continue };
                 let Some(name) = matrix.testcase.as_deref() else { continue };
-                if !testcase::shape(name).is_host() {
+                // A small copy shows how fast copies start, and no rate of the link.
+                let is_rate =
+                    bytes.is_none_or(|bytes| Platform::least_bytes(domain.platform, name) <= bytes);
+                if !testcase::shape(name).is_host() || !is_rate {
                     continue;
                 }
                 for (_, col, value) in matrix.numbers() {
@@ -221,7 +227,7 @@ fn judge_test(
     ledger: &mut Ledger,
 ) -> Vec<Low> {
     let platform: Option<&Platform> = copies.first().and_then(|c| c.domain.platform);
-    let expectation = platform.and_then(|p| p.expectation(testcase));
+    let expectation = platform.and_then(|p| p.expectation(&Conditions::at_default(testcase)).ok());
     let expected = expectation.and_then(|e| e.value);
     let mut values: Vec<f64> = copies.iter().map(|c| c.value).collect();
     let enough = SMALLEST_FLEET <= values.len();

@@ -22,6 +22,7 @@ use crate::model::measurement::Measurement;
 use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
 use crate::model::unit::Unit;
+use crate::thresholds::Conditions;
 use crate::thresholds::Expectation;
 use crate::thresholds::Path;
 use crate::thresholds::Platform;
@@ -38,6 +39,8 @@ pub(super) struct GroupKey {
     pub(super) between_nodes: bool,
     /// Taken with nvbandwidth's small buffer, which shows less.
     pub(super) small_buffer: bool,
+    /// The size of the buffers, where the output says it.
+    pub(super) bytes: Option<u64>,
 }
 
 /// One number between two GPUs.
@@ -94,7 +97,8 @@ pub(super) struct Island<'a> {
 impl<'a> Island<'a> {
     /// What the test of this group must show here.
     pub(super) fn expectation(&self, group: usize) -> Option<&'a Expectation> {
-        self.platform?.expectation(&self.groups[group].testcase)
+        let group = &self.groups[group];
+        self.platform?.expectation(&Conditions::new(&group.testcase, group.bytes)).ok()
     }
 
     /// The expectation of a group that states a value for a path between GPUs.
@@ -267,16 +271,15 @@ pub(super) fn at_once<'a>(domain: &Domain<'a>) -> Vec<Island<'a>> {
 /// nvbandwidth's default buffer is 64 MiB up to v0.6 and 512 MiB since.
 fn copies_small_buffers(recording: &Recording) -> bool {
     let minor = |version: &str| version.strip_prefix("0.")?.split('.').next()?.parse::<u32>().ok();
-    let said = recording.parsed.facts.parameters.get("buffer_bytes");
     match recording.parsed.tool {
         Some(Tool::Nvbandwidth) => {
             let version = recording.parsed.tool_version.as_deref();
             version.and_then(minor).is_some_and(|minor| minor < 7)
         }
         // Our own says it.
-        Some(Tool::FabricgateCopy) => said
-            .and_then(|bytes| bytes.parse::<u64>().ok())
-            .is_some_and(|bytes| bytes < LARGE_BUFFER),
+        Some(Tool::FabricgateCopy) => {
+            buffer_bytes(recording).is_some_and(|bytes| bytes < LARGE_BUFFER)
+        }
         _ => false,
     }
 }
@@ -297,6 +300,11 @@ fn is_copy(one: &Recording, other: &Recording) -> bool {
             a == b
         });
     same && FEWEST <= count
+}
+
+/// The size of the buffers that an output says were copied.
+pub(super) fn buffer_bytes(recording: &Recording) -> Option<u64> {
+    recording.parsed.facts.parameters.get("buffer_bytes")?.parse().ok()
 }
 
 /// What expectations are made for: nvbandwidth's 512 MiB.
@@ -363,6 +371,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
         let members: BTreeSet<NodeName> =
             if node.is_none() { ranks().collect() } else { BTreeSet::new() };
         let small_buffer = copies_small_buffers(recording);
+        let bytes = buffer_bytes(recording);
         for (matrix, name, shape) in pair_matrices(recording) {
             if testcase::is_at_once(name) != at_once {
                 continue;
@@ -377,7 +386,8 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
             let mut group = |between_nodes| {
                 let across = node.is_none();
                 let (testcase, tool) = (testcase.clone(), recording.parsed.tool);
-                let key = GroupKey { testcase, tool, across, between_nodes, small_buffer };
+                let key =
+                    GroupKey { testcase, tool, across, between_nodes, small_buffer, bytes };
                 groups.iter().position(|known| *known == key).unwrap_or_else(|| {
                     groups.push(key);
                     groups.len() - 1

@@ -16,6 +16,7 @@ pub mod compared;
 pub mod confirm;
 mod covariates;
 mod coverage;
+mod devices;
 mod disputes;
 pub mod drift;
 mod fabric;
@@ -115,6 +116,9 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     for domain in &domains {
         for doubt in &domain.doubts {
             ledger.unknown(doubt.what.clone(), doubt.why.clone());
+        }
+        for (node, why) in &domain.foreign {
+            ledger.doubt(node, why.clone());
         }
         problems::judge(domain, &mut ledger);
         state::judge(domain, &mut ledger);

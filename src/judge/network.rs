@@ -307,7 +307,7 @@ fn compared_with_nothing(rail: &Rail<'_>, siblings: &[Siblings], ledger: &mut Le
 
 /// What the class of NIC must show here, in GB/s, and its tolerance.
 fn expected(group: &Group<'_>) -> Option<(f64, f64)> {
-    nic::in_gigabytes(group.nic?, &group.testcase)
+    nic::in_gigabytes(group.nic?, &group.conditions())
 }
 
 /// How far below the expectation of the class nothing is wrong.
@@ -547,7 +547,7 @@ fn whole(
         rate(value),
         group.testcase
     );
-    let source = group.nic.and_then(|nic| nic.expectation(&group.testcase));
+    let source = group.nic.and_then(|nic| nic.expectation(&group.conditions()).ok());
     let rule = format!(
         "level: the median of all pairs that are not blamed against the expectation (tolerance {}; {})",
         percent(tolerance),

@@ -21,7 +21,9 @@ use crate::model::unit::Unit;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
+use crate::thresholds::Conditions;
 use crate::thresholds::Platform;
+use crate::thresholds::size;
 
 /// A rate class down is half; queue pairs, memory and distance move healthy
 /// ports by up to 8 % (368 of 395 Gb/s with one queue pair: nccl issue 2171).
@@ -49,6 +51,7 @@ struct Port<'a> {
 
 /// Judges the ports of all domains.
 pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
+    without_rate(domains, ledger);
     for ((_, testcase, _), ports) in ports(domains) {
         judge_ports(testcase, &ports, ledger);
     }
@@ -61,7 +64,10 @@ fn ports<'a>(domains: &'a [Domain<'a>]) -> BTreeMap<Kind<'a>, Vec<Port<'a>>> {
         let class = domain.nic.map_or("", |nic| nic.name.as_str());
         for (node, recordings) in &domain.own {
             for recording in recordings {
-                for (testcase, value) in rates(recording) {
+                for (testcase, bytes, value) in rates(recording) {
+                    if bytes < Platform::least_bytes(domain.nic, testcase) {
+                        continue;
+                    }
                     let said = |key: &str| recording.parsed.facts.parameters.get(key);
                     let device = said("device").map(String::as_str).filter(|d| !d.contains(','));
                     let pairs = said("number_of_qps").map_or("", String::as_str);
@@ -90,27 +96,69 @@ fn ports<'a>(domains: &'a [Domain<'a>]) -> BTreeMap<Kind<'a>, Vec<Port<'a>>> {
     kinds
 }
 
-/// What a recording shows of a port, in GB/s.
-fn rates(recording: &Recording) -> impl Iterator<Item = (&str, f64)> {
+/// Tests of a node's ports that were run with small messages only: how fast a port
+/// sends messages is no rate of its link.
+fn without_rate(domains: &[Domain<'_>], ledger: &mut Ledger) {
+    for domain in domains {
+        for (node, recordings) in &domain.own {
+            let mut largest: BTreeMap<(&str, Option<&String>), u64> = BTreeMap::new();
+            for recording in recordings {
+                let device = recording.parsed.facts.parameters.get("device");
+                for (testcase, bytes, _) in rates(recording) {
+                    let seen = largest.entry((testcase, device)).or_default();
+                    *seen = bytes.max(*seen);
+                }
+            }
+            for ((testcase, device), bytes) in largest {
+                let least = Platform::least_bytes(domain.nic, testcase);
+                if bytes < least {
+                    ledger.measure(node);
+                    let port = device.map_or("a NIC", String::as_str);
+                    ledger.doubt(
+                        node,
+                        format!("{port} of {node}: {}", too_small(testcase, bytes, least)),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Why messages of this size show no rate, and what to run.
+pub(super) fn too_small(testcase: &str, bytes: u64, least: u64) -> String {
+    format!(
+        "the largest message of {testcase} is {}, and rates are compared from {} on: run it with -s {least}",
+        size(bytes),
+        size(least)
+    )
+}
+
+/// What a recording shows of a port: test, largest message, GB/s.
+fn rates(recording: &Recording) -> impl Iterator<Item = (&str, u64, f64)> {
     let measurements = recording.parsed.measurements.iter();
     measurements.filter(|_| recording.parsed.tool == Some(Tool::Perftest)).filter_map(|m| match m {
-        Measurement::Series(series) => Some((series.testcase.as_deref()?, at_largest(series)?)),
+        Measurement::Series(series) => {
+            let (bytes, value) = at_largest(series)?;
+            Some((series.testcase.as_deref()?, bytes, value))
+        }
         _ => None,
     })
 }
 
-/// The average rate of the largest message.
-fn at_largest(series: &Series) -> Option<f64> {
+/// The largest message, and its average rate.
+fn at_largest(series: &Series) -> Option<(u64, f64)> {
     let point = series.points.iter().filter(|p| p.algbw.is_some()).max_by_key(|p| p.bytes)?;
-    series.unit?.to_gigabytes_per_second(point.algbw?)
+    Some((point.bytes, series.unit?.to_gigabytes_per_second(point.algbw?)?))
 }
 
 fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
     let mut values: Vec<f64> = ports.iter().map(|p| p.value).collect();
     let enough = SMALLEST_FLEET <= values.len();
     let siblings = robust::median(&mut values).filter(|m| enough && 0.0 < *m);
-    let expected =
-        ports.first().and_then(|p| p.domain.nic).and_then(|nic| in_gigabytes(nic, testcase));
+    let expected = ports
+        .first()
+        .and_then(|p| p.domain.nic)
+        .and_then(|nic| in_gigabytes(nic, &Conditions::at_default(testcase)));
     if expected.is_none() {
         ledger.notes.push(format!(
             "{testcase} of {} ports: no class of NIC is claimed, they were compared {}",
@@ -156,8 +204,8 @@ fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
 }
 
 /// What a class of NIC must show, in GB/s, and its tolerance.
-pub(super) fn in_gigabytes(nic: &Platform, testcase: &str) -> Option<(f64, f64)> {
-    let expectation = nic.expectation(testcase)?;
+pub(super) fn in_gigabytes(nic: &Platform, measured: &Conditions<'_>) -> Option<(f64, f64)> {
+    let expectation = nic.expectation(measured).ok()?;
     let value = expectation.unit.to_gigabytes_per_second(expectation.value?)?;
     Some((value, expectation.tolerance))
 }

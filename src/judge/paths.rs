@@ -20,6 +20,7 @@ use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
+use crate::thresholds::Conditions;
 
 /// Adds all cells of the network.
 pub(super) fn cells(
@@ -46,7 +47,9 @@ pub(super) fn cells(
             let shared = both.filter(|(a, b)| a.name == b.name).map(|(a, _)| a.name.clone());
             let nic = both.and_then(|(a, b)| a.nic.zip(b.nic)).filter(|(a, b)| a.name == b.name);
             let bandwidth = rate.unit.is_bandwidth();
-            let expected = nic.and_then(|(nic, _)| nic::in_gigabytes(nic, rate.testcase));
+            let expected = nic.and_then(|(nic, _)| {
+                nic::in_gigabytes(nic, &Conditions::new(rate.testcase, rate.bytes))
+            });
             let guilty = suspects.explain(rail.as_ref(), &rate.from, &rate.to);
             let cell = Cell {
                 domain: shared,

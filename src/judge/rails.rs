@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::arrange::Domain;
 use super::island::PairReading;
+use super::nic;
 use super::roster::Roster;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
@@ -21,6 +22,7 @@ use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::unit::Unit;
+use crate::thresholds::Conditions;
 use crate::thresholds::Platform;
 
 /// Our own probe's test of latency.
@@ -50,9 +52,16 @@ pub(super) struct Group<'a> {
     pub(super) nic: Option<&'a Platform>,
     /// The ends sit under different leaves.
     pub(super) crosses: bool,
+    /// The smallest message behind a reading, where messages have a size.
+    bytes: Option<u64>,
 }
 
 impl Group<'_> {
+    /// Under which conditions its readings were taken.
+    pub(super) fn conditions(&self) -> Conditions<'_> {
+        Conditions::new(&self.testcase, self.bytes)
+    }
+
     fn is(&self, other: &Self) -> bool {
         self.crosses == other.crosses && self.is_of_kind(other)
     }
@@ -129,10 +138,13 @@ impl<'a> Rail<'a> {
     }
 
     fn group(&mut self, wanted: &Group<'a>) -> usize {
-        self.groups.iter().position(|g| g.is(wanted)).unwrap_or_else(|| {
-            self.groups.push(wanted.clone());
-            self.groups.len() - 1
-        })
+        if let Some(at) = self.groups.iter().position(|g| g.is(wanted)) {
+            let known = &mut self.groups[at];
+            known.bytes = known.bytes.into_iter().chain(wanted.bytes).min();
+            return at;
+        }
+        self.groups.push(wanted.clone());
+        self.groups.len() - 1
     }
 
     /// Its nodes that got through to another.
@@ -239,6 +251,8 @@ pub(super) struct Rate<'a> {
     /// GB/s, or microseconds of a latency.
     pub(super) value: f64,
     pub(super) unit: Unit,
+    /// The message, where messages have a size.
+    pub(super) bytes: Option<u64>,
 }
 
 /// All rates of a recording of the network, in the direction of the data.
@@ -251,12 +265,16 @@ pub(super) fn rates<'r, T>(recording: &'r Recording, known: &Roster<T>) -> Vec<R
     let mut rates = Vec::new();
     for measurement in &recording.parsed.measurements {
         let Some(testcase) = measurement.testcase() else { continue };
+        let mut bytes = None;
+        if let Measurement::Series(series) = measurement {
+            bytes = at_largest(series).map(|(bytes, ..)| bytes);
+        }
         let mut add = |from: &NodeName, to: &NodeName, value: f64, unit: Unit| {
             let in_gb = unit.to_gigabytes_per_second(value).map(|v| (v, Unit::GigabytesPerSecond));
             let (value, unit) = in_gb.unwrap_or((value, unit));
             if from != to && 0.0 < value && value.is_finite() {
                 let (from, to) = (from.clone(), to.clone());
-                rates.push(Rate { from, to, testcase, value, unit });
+                rates.push(Rate { from, to, testcase, value, unit, bytes });
             }
         };
         match (measurement, &pair) {
@@ -282,7 +300,7 @@ pub(super) fn rates<'r, T>(recording: &'r Recording, known: &Roster<T>) -> Vec<R
                 add(from, to, scalar.value, unit);
             }
             (Measurement::Series(series), Some((a, b))) => {
-                let Some((value, unit)) = at_largest(series) else { continue };
+                let Some((_, value, unit)) = at_largest(series) else { continue };
                 // A read pulls from the server; a sum of both ways is either's.
                 let both = testcase.contains("_bidirectional");
                 if both || !testcase.contains("_read_") {
@@ -298,11 +316,11 @@ pub(super) fn rates<'r, T>(recording: &'r Recording, known: &Roster<T>) -> Vec<R
     rates
 }
 
-/// The average rate of the largest message, where the unit is known.
-fn at_largest(series: &Series) -> Option<(f64, Unit)> {
+/// The largest message and its average rate, where the unit is known.
+fn at_largest(series: &Series) -> Option<(u64, f64, Unit)> {
     let unit = series.unit.filter(|unit| unit.is_bandwidth())?;
     let point = series.points.iter().filter(|p| p.algbw.is_some()).max_by_key(|p| p.bytes)?;
-    Some((point.algbw?, unit))
+    Some((point.bytes, point.algbw?, unit))
 }
 
 /// The network as it was measured, one entry per rail.
@@ -326,6 +344,7 @@ pub(super) fn rails<'a>(
         let rail = rails.entry(name.clone()).or_insert_with(|| Rail { name, ..Rail::default() });
         let settings = ["streams", "num_streams", "number_of_qps"].into_iter().find_map(said);
         let mut numbers = 0;
+        let mut small = None;
         for rate in rates(recording, &known) {
             let (src, dst) = (rail.end(&rate.from), rail.end(&rate.to));
             let files = rail.files.entry(ordered(src, dst)).or_default();
@@ -340,19 +359,26 @@ pub(super) fn rails<'a>(
             if !rate.unit.is_bandwidth() {
                 continue;
             }
-            numbers += 1;
             let leaf = |node| leaves.get(node);
             let nic = |node| classes.get(node).copied();
             let same = nic(&rate.from).zip(nic(&rate.to)).filter(|(a, b)| a.name == b.name);
+            let least = Platform::least_bytes(same.map(|(nic, _)| nic), rate.testcase);
+            if let Some(bytes) = rate.bytes.filter(|bytes| *bytes < least) {
+                small = Some(nic::too_small(rate.testcase, bytes, least));
+                continue;
+            }
+            numbers += 1;
             let group = rail.group(&Group {
                 testcase: Arc::from(rate.testcase),
                 settings: settings.clone().unwrap_or_default(),
                 nic: same.map(|(nic, _)| nic),
                 crosses: leaf(&rate.from) != leaf(&rate.to),
+                bytes: rate.bytes,
             });
             rail.readings.push(PairReading { src, dst, group, value: rate.value });
         }
-        failures(rail, recording, &known, numbers == 0);
+        let no_rate = small.unwrap_or_else(|| "it holds no rate".to_owned());
+        failures(rail, recording, &known, (numbers == 0).then_some(no_rate));
     }
     rails.into_values().collect()
 }
@@ -373,7 +399,7 @@ fn failures<'a>(
     rail: &mut Rail<'a>,
     recording: &'a Recording,
     known: &Roster<()>,
-    no_numbers: bool,
+    no_rate: Option<String>,
 ) {
     // What lies with one node is judged with its other outputs.
     if matches!(recording.scope, Scope::Node(_)) {
@@ -394,9 +420,9 @@ fn failures<'a>(
         let what = format!("{}: {}", problem.kind.as_str(), problem.detail);
         fail(problem.kind, problem.testcase.as_deref(), what, is_unreached(problem));
     }
-    if parsed.problems.is_empty() && (!parsed.complete || no_numbers) {
-        let what = if no_numbers { "it holds no rate" } else { "it is not complete" };
-        fail(ProblemKind::Truncated, None, what.to_owned(), false);
+    if parsed.problems.is_empty() && (!parsed.complete || no_rate.is_some()) {
+        let what = no_rate.unwrap_or_else(|| "it is not complete".to_owned());
+        fail(ProblemKind::Truncated, None, what, false);
     }
 }
 

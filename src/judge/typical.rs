@@ -17,6 +17,7 @@ use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::thresholds::CollectiveExpectation;
+use crate::thresholds::Conditions;
 use crate::thresholds::Expectation;
 use crate::thresholds::Path;
 use crate::thresholds::Platform;
@@ -85,6 +86,7 @@ impl Typical<'_> {
             testcase: testcase.to_owned(),
             value: self.value,
             unit: self.expected.unit,
+            min_bytes: self.expected.min_bytes,
             tolerance: self.tolerance,
             floor: self.floor,
             source,
@@ -146,12 +148,15 @@ pub fn typical<'p>(
     cells: &[Cell],
     is_of: impl Fn(Option<&DomainName>) -> bool,
 ) -> BTreeMap<String, Result<Typical<'p>, Refusal>> {
+    let expected_of = |test: &str| platform.expectation(&Conditions::at_default(test)).ok();
     let mut read: BTreeMap<&str, (Vec<f64>, BTreeSet<&NodeName>)> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| is_of(cell.domain.as_ref())) {
-        let Some(expected) = platform.expectation(&cell.testcase) else { continue };
+        let Some(expected) = expected_of(&cell.testcase) else { continue };
         let number = cell.value.filter(|value| value.is_finite() && 0.0 < *value);
         let (Some(number), true) = (number, expected.value.is_some()) else { continue };
-        if expected.unit != cell.unit {
+        // What was compared with nothing, such as small messages, shows no level.
+        let is_compared = cell.expected.is_some() || !cell.unit.is_bandwidth();
+        if expected.unit != cell.unit || !is_compared {
             continue;
         }
         let (numbers, nodes) = read.entry(&cell.testcase).or_default();
@@ -159,7 +164,7 @@ pub fn typical<'p>(
         nodes.extend(cell.src_node.iter().chain(&cell.dst_node));
     }
     let of = |(test, (mut numbers, nodes)): (&str, (Vec<f64>, BTreeSet<&NodeName>))| {
-        let expected = platform.expectation(test)?;
+        let expected = expected_of(test)?;
         Some((test.to_owned(), level(platform, expected, &mut numbers, nodes.len())))
     };
     read.into_iter().filter_map(of).collect()
@@ -207,7 +212,8 @@ pub fn collectives<'p>(
     for recording in recordings {
         let named = recording.parsed.facts.parameters.get("algorithms");
         for ran in collective::reached(recording) {
-            let fits = collective::expectations(Some(platform), ran.testcase, ran.ranks, ran.bytes);
+            let conditions = collective::conditions(&ran, BTreeSet::new(), None);
+            let Ok(fits) = platform.collective(&conditions) else { continue };
             let is_named = |e: &&&CollectiveExpectation| {
                 let mut names = named.into_iter().flat_map(|list| list.split(','));
                 names.any(|name| name.eq_ignore_ascii_case(&e.algorithm))
@@ -272,7 +278,7 @@ mod tests {
             reading: 0,
             value: Some(value(at)),
             unit: Unit::GigabytesPerSecond,
-            expected: None,
+            expected: Some(768.0),
             ratio: None,
             outcome: Outcome::Unknown,
         };
@@ -301,7 +307,8 @@ mod tests {
     #[test]
     fn what_scatters_gets_the_room_it_needs_and_not_more_than_is_in_force() {
         let level = of(&cells(18, |at| 750.0 + 7.5 * (at % 5) as f64)).expect("a level");
-        let before = platform().expectation(TEST).expect("it ships").tolerance;
+        let before =
+            platform().expectation(&Conditions::at_default(TEST)).expect("it ships").tolerance;
         assert!(0.02 < level.tolerance && level.tolerance <= before, "{level:?}");
         let wild = of(&cells(18, |at| 700.0 + 40.0 * (at % 5) as f64)).expect("a level");
         assert_eq!(wild.tolerance, before);
@@ -309,7 +316,11 @@ mod tests {
 
     #[test]
     fn a_level_that_fits_a_lost_link_says_so() {
-        let expected = platform().expectation(TEST).and_then(|e| e.value).expect("a level");
+        let expected = platform()
+            .expectation(&Conditions::at_default(TEST))
+            .ok()
+            .and_then(|e| e.value)
+            .expect("a level");
         let lost = of(&cells(18, |_| expected * 17.0 / 18.0)).expect("a level");
         assert_eq!(lost.links.as_deref(), Some("1 of 18 links"));
         assert_eq!(of(&cells(18, |_| expected)).expect("a level").links, None);

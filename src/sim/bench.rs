@@ -36,6 +36,8 @@ pub struct Bench<'a> {
     pub seed: u64,
     /// Which reading, from 0, or any number that stands for step and reading.
     pub reading: u32,
+    /// How many readings of the same step were taken before this one.
+    pub before: u32,
     /// What a launcher said about the run: its hosts and settings.
     pub job: Option<&'a Job>,
 }
@@ -163,10 +165,24 @@ impl Bench<'_> {
 
     /// A reading of what all these GPUs do as one: the slowest of them decides.
     pub fn read_together(&self, truth: f64, key: Key, gpus: &[GpuIndex]) -> f64 {
+        truth * self.read_members(key, gpus, |_| 1.0)
+    }
+
+    /// What noise, dips and drift leave of a rate that was made of the smallest of these
+    /// shares: a GPU that drifts and another one that is slow do not add up.
+    pub fn read_members(
+        &self,
+        key: Key,
+        gpus: &[GpuIndex],
+        share: impl Fn(GpuIndex) -> f64,
+    ) -> f64 {
         let first = gpus.first().map_or(0, |gpu| *gpu as u64);
         let key = key.with(first).with(first);
-        let left = gpus.iter().enumerate().map(|(number, gpu)| self.left(*gpu, key, number));
-        truth * self.scenario.noise.factor(key) * left.fold(1.0, f64::min)
+        let slowest = gpus.iter().map(|gpu| share(*gpu)).fold(1.0, f64::min);
+        let now = gpus.iter().enumerate();
+        let now = now.map(|(number, gpu)| share(*gpu) * self.left(*gpu, key, number));
+        let left = if 0.0 < slowest { now.fold(1.0, f64::min) / slowest } else { 1.0 };
+        self.scenario.noise.factor(key) * left
     }
 
     /// What dips and drift leave of a GPU's rate in this reading.
@@ -177,7 +193,7 @@ impl Bench<'_> {
             dips.factor(key.with(number as u64 + 1_000_000))
         });
         // It has settled after some readings.
-        dipped * (1.0 - gpu.drift * f64::from(self.reading.min(6)))
+        dipped * (1.0 - gpu.drift * f64::from(self.before.min(6)))
     }
 
     /// The first host that has no GPU for its ranks, and its first rank.

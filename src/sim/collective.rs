@@ -227,6 +227,7 @@ impl Bench<'_> {
         let (count, whole) = collective.counted(bytes, gpus.len());
         let (ranks, size) = (gpus.len() as f64, whole as f64);
         let factor = collective.factor(ranks);
+        let wires = self.wires(gpus);
         let wrong = gpus.iter().any(|gpu| self.fabric.gpus[*gpu].corrupt);
         let halves = [0_u64, 1].map(|place| {
             let key = self.key(program).with(bytes).with(place);
@@ -239,7 +240,8 @@ impl Bench<'_> {
                 true => 0.0,
                 false => (size + filling) * factor / (bus * 1e3),
             };
-            let time = (start + transfer) / self.read_together(1.0, key, gpus);
+            let time =
+                (start + transfer) / self.read_members(key, gpus, |gpu| self.share(gpu, wires));
             let algbw = size / time / 1e3;
             let checked = place == 0 || !collective.unchecked_in_place();
             let amount = if wrong && 0 < count { count / 1000 + 1 } else { 0 };
@@ -254,30 +256,36 @@ impl Bench<'_> {
         let hardware = fabric.home(gpus[0]).hardware;
         let wires = self.wires(gpus);
         let all = wires != Wires::NvLink;
-        let power = gpus.iter().map(|g| fabric.home(*g).power).fold(1.0, f64::min);
         let hosts = u32::try_from(self.node_names(gpus).len()).unwrap_or(u32::MAX);
         if all && 1 < hosts {
             // Every node sends and receives once around the ring, over all NICs.
             let mut nodes: Vec<usize> = gpus.iter().map(|gpu| fabric.gpus[*gpu].node).collect();
             nodes.dedup();
-            let rate = match wires {
-                Wires::Socket => fabric.network.socket_ring(&nodes),
-                _ => fabric.network.ring(&nodes),
+            let power = |node: usize| fabric.nodes[node].power;
+            return match wires {
+                Wires::Socket => fabric.network.socket_ring(&nodes, power),
+                _ => fabric.network.ring(&nodes, power),
             };
-            return rate * power;
         }
-        let nvlink = match collective {
+        let rate = match collective {
+            _ if all => hardware.pcie_peer * 0.6,
             // Four GPUs are served by a ring, more by reduction in the switch.
             Collective::AllReduce if self.reduces(gpus) => hardware.all_reduce,
             Collective::AllReduce if 4 < gpus.len() && !hardware.multicast() => hardware.all_reduce,
             Collective::AllToAll => hardware.ring * 0.96,
             _ => hardware.ring,
         };
-        if all {
-            return hardware.pcie_peer * 0.6 * power;
+        rate * gpus.iter().map(|gpu| self.share(*gpu, wires)).fold(1.0, f64::min)
+    }
+
+    /// What faults leave one member of the full rate. All wait for the slowest, and what
+    /// holds two of them back does not add up.
+    fn share(&self, gpu: GpuIndex, wires: Wires) -> f64 {
+        let power = self.fabric.home(gpu).power;
+        match wires {
+            Wires::NvLink => self.fabric.link_share(gpu) * power,
+            Wires::Pcie | Wires::Nic | Wires::Socket => power,
         }
-        let slowest = gpus.iter().map(|gpu| fabric.link_share(*gpu)).fold(1.0, f64::min);
-        nvlink * slowest * power
     }
 
     /// Whether the switch reduces: for more than four GPUs, where it can and

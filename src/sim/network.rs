@@ -293,23 +293,25 @@ impl Network {
 
     /// GB/s that rings through these nodes get, all rails together. Data is cut
     /// into equal parts, one for each rail, so the slowest hop sets the pace.
-    pub fn ring(&self, nodes: &[usize]) -> f64 {
+    /// `power` is what a node can use of its hops.
+    pub fn ring(&self, nodes: &[usize], power: impl Fn(usize) -> f64) -> f64 {
         let rails = nodes.iter().map(|node| self.rails(*node)).min().unwrap_or(0);
         let after = nodes.iter().cycle().skip(1);
-        let hops = nodes
-            .iter()
-            .zip(after)
-            .flat_map(|(from, to)| (0..rails).map(move |rail| self.carried(*from, *to, rail)));
+        let hop = |from: usize, to: usize| {
+            let line = (0..rails).map(|rail| self.carried(from, to, rail));
+            line.fold(f64::INFINITY, f64::min) * power(from).min(power(to))
+        };
+        let hops = nodes.iter().zip(after).map(|(from, to)| hop(*from, *to));
         let slowest = hops.fold(f64::INFINITY, f64::min);
         if slowest.is_finite() { slowest * rails as f64 } else { 0.0 }
     }
 
     /// The same over TCP.
-    pub fn socket_ring(&self, nodes: &[usize]) -> f64 {
+    pub fn socket_ring(&self, nodes: &[usize], power: impl Fn(usize) -> f64) -> f64 {
         let share = nodes.first().map_or(1.0, |node| TCP / self.nics[*node].rdma);
         // One processor core moves the bytes of one channel: sockets reach about
         // half of what TCP could.
-        self.ring(nodes) * share / 2.0
+        self.ring(nodes, power) * share / 2.0
     }
 }
 
@@ -339,7 +341,7 @@ mod tests {
     fn a_healthy_rail_delivers_what_its_platform_does() {
         let network = fabric("").network;
         assert!((network.rdma(0, 1, 7) - 48.6).abs() < 1e-9);
-        assert!((network.ring(&[0, 1, 2, 3]) - 8.0 * 48.6).abs() < 1e-9);
+        assert!((network.ring(&[0, 1, 2, 3], |_| 1.0) - 8.0 * 48.6).abs() < 1e-9);
         assert!(network.crosses(1, 2) && !network.crosses(2, 3));
         assert!(network.round_trip(0, 1) < network.round_trip(0, 2));
     }
@@ -351,7 +353,7 @@ mod tests {
         assert!((network.line(0, 1, 3) - 50.0).abs() < 1e-9);
         assert!((network.line(1, 0, 2) - 50.0).abs() < 1e-9);
         // A ring waits for its slowest hop on every rail.
-        assert!((network.ring(&[0, 1]) - 8.0 * 24.3).abs() < 1e-9);
+        assert!((network.ring(&[0, 1], |_| 1.0) - 8.0 * 24.3).abs() < 1e-9);
     }
 
     #[test]

@@ -257,6 +257,7 @@ mod tests {
             across: false,
             seed: 1,
             reading: 0,
+            before: 0,
             job: None,
         };
         tool::call(&bench, name, &args, &Default::default()).expect("a known tool")

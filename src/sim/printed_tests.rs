@@ -33,7 +33,7 @@ impl Rack {
     fn bench<'a>(&'a self, scope: &'a str, reading: u32) -> Bench<'a> {
         let across = self.fabric.node(scope).is_err();
         let (scenario, fabric) = (&self.scenario, &self.fabric);
-        Bench { scenario, fabric, scope, across, seed: 1, reading, job: None }
+        Bench { scenario, fabric, scope, across, seed: 1, reading, before: reading, job: None }
     }
 
     fn says(&self, scope: &str, line: &str) -> Answer {
@@ -222,6 +222,33 @@ fn a_gpus_own_copies_drift_once_and_a_collective_with_its_slowest_rank() {
     };
     let table = |text: &str| text.split_once(" #bytes").map(|(_, rows)| rows.to_owned());
     assert_eq!(table(&nic(3)), table(&nic(0)));
+}
+
+/// What an all-reduce over the rack reaches, without noise.
+fn all_reduce(faults: &str, reading: u32) -> f64 {
+    let rack = Rack::new(faults);
+    let bench = rack.bench("r", reading);
+    let run = bench.collective("all_reduce_perf", [8 << 30, 8 << 30], bench.gpus());
+    run.expect("known").rows[0].halves[0].busbw
+}
+
+#[test]
+fn a_collective_is_as_fast_as_its_slowest_member_whatever_slows_the_others() {
+    let lost = "[[fault]]\nkind=\"lost-links\"\ngpu=\"n3:1\"\ncount=2\n";
+    let capped = "[[fault]]\nkind=\"power-cap\"\nnode=\"n1\"\nshare=0.93\n";
+    let drift = "[[fault]]\nkind=\"drift\"\ngpu=\"n2:2\"\nshare=0.05\n";
+    for faults in [[lost, capped], [lost, drift], [capped, drift]] {
+        for reading in 0..4 {
+            let alone = faults.map(|fault| all_reduce(fault, reading));
+            let both = all_reduce(&faults.concat(), reading);
+            let slower = alone[0].min(alone[1]);
+            assert!((both / slower - 1.0).abs() < 1e-3, "{faults:?}: {both}, alone {alone:?}");
+        }
+    }
+    // What slows one member twice does add up.
+    let twice = lost.replace("n3", "n1") + capped;
+    let (one, two) = (all_reduce(lost, 0), all_reduce(&twice, 0));
+    assert!((two / one - 0.93).abs() < 1e-3, "{two} of {one}");
 }
 
 #[test]

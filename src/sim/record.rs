@@ -54,7 +54,16 @@ pub fn record(
             let job = asked.then(debugged);
             for reading in 0..repeats {
                 let job = job.as_ref();
-                let bench = Bench { scenario, fabric: &fabric, scope, across, seed, reading, job };
+                let bench = Bench {
+                    scenario,
+                    fabric: &fabric,
+                    scope,
+                    across,
+                    seed,
+                    reading,
+                    before: reading,
+                    job,
+                };
                 for (name, mut answer) in outputs(&bench, *what) {
                     let folder = folder(&fabric, scope, across);
                     let (stem, extension) = name.rsplit_once('.').unwrap_or((&name, "txt"));
@@ -111,6 +120,7 @@ fn between(scenario: &Scenario, fabric: &Fabric, seed: u64, files: &mut BTreeMap
                 across: true,
                 seed,
                 reading: 0,
+                before: 0,
                 job: Some(&job),
             };
             for (name, answer) in outputs(&bench, Recorded::NvbandwidthBetween) {

@@ -27,7 +27,7 @@ fn fabric(more: &str) -> Fabric {
 
 fn bench<'a>(scenario: &'a Scenario, fabric: &'a Fabric, scope: &'a str) -> Bench<'a> {
     let across = fabric.node(scope).is_err();
-    Bench { scenario, fabric, scope, across, seed: 1, reading: 0, job: None }
+    Bench { scenario, fabric, scope, across, seed: 1, reading: 0, before: 0, job: None }
 }
 
 const HEALTHY: f64 = 18.0 * 50.0 * 0.861;

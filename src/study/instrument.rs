@@ -140,6 +140,7 @@ impl Instrument<'_> {
             across: job.is_some(),
             seed: self.scenario.seed,
             reading: u32::try_from(key >> 32).unwrap_or(reading),
+            before: reading,
             job,
         }
     }

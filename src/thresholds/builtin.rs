@@ -25,6 +25,7 @@ pub const FILES: &[(&str, &str)] = &[
     ("thresholds/hgx-b300.toml", include_str!("../../thresholds/hgx-b300.toml")),
     ("thresholds/hgx-h100.toml", include_str!("../../thresholds/hgx-h100.toml")),
     ("thresholds/hgx-h200.toml", include_str!("../../thresholds/hgx-h200.toml")),
+    ("thresholds/hgx-v100.toml", include_str!("../../thresholds/hgx-v100.toml")),
     ("thresholds/l40s.toml", include_str!("../../thresholds/l40s.toml")),
     ("thresholds/nic-efa-200.toml", include_str!("../../thresholds/nic-efa-200.toml")),
     ("thresholds/nic-hdr-200.toml", include_str!("../../thresholds/nic-hdr-200.toml")),

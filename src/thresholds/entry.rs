@@ -29,6 +29,7 @@ const TEST_KEYS: &[&str] = &[
     "like",
     "path",
     "unit",
+    "min_bytes",
     "value",
     "efficiency",
     "tolerance",
@@ -78,6 +79,7 @@ pub(super) struct Entries<'e> {
 struct Entry {
     path: Option<Path>,
     unit: Option<Unit>,
+    min_bytes: Option<u64>,
     value: Option<f64>,
     efficiency: Option<f64>,
     tolerance: Option<f64>,
@@ -183,6 +185,7 @@ impl Entries<'_> {
             testcase: name.to_owned(),
             path,
             unit: entry.unit.unwrap_or(Unit::GigabytesPerSecond),
+            min_bytes: entry.min_bytes.unwrap_or_else(|| testcase::least_bytes(name)),
             value,
             tolerance: entry.tolerance.unwrap_or(0.0),
             tolerance_small_buffer: entry.tolerance_small_buffer,
@@ -340,6 +343,9 @@ impl Entry {
         let paths: Vec<(&str, Path)> = Path::ALL.iter().map(|p| (p.as_str(), *p)).collect();
         self.path = reader.choice(section, "path", &paths).or(self.path);
         self.unit = reader.choice(section, "unit", UNITS).or(self.unit);
+        if section.get("min_bytes").is_some() {
+            self.min_bytes = reader.bytes(section, "min_bytes");
+        }
         if section.get("value").is_some() || section.get("efficiency").is_some() {
             self.value = reader.number(section, "value", 0.001, HIGHEST_VALUE);
             self.efficiency = reader.number(section, "efficiency", 0.001, HIGHEST_EFFICIENCY);

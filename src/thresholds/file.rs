@@ -40,6 +40,8 @@ pub struct Sheet {
     pub nodes_per_domain: Option<u32>,
     /// Its NVLinks.
     pub nvlink: Option<NvLinks>,
+    /// What one NIC port carries, in GB/s.
+    pub port_rate: Option<f64>,
     /// What each test must show.
     pub expectations: BTreeMap<String, Expectation>,
     /// What collectives must show.
@@ -120,6 +122,7 @@ fn sheet<'t>(
     }
     let devices = devices(reader, top);
     let (nvlink, links) = links(reader, top, under);
+    let port_rate = links.get(&Path::Nic).map(|link| f64::from(link.count) * link.rate);
     let entries = Entries {
         links: &links,
         of_a_site: under.is_some(),
@@ -136,6 +139,7 @@ fn sheet<'t>(
         gpus_per_node: reader.whole(top, "gpus_per_node", 1, 1024),
         nodes_per_domain: reader.whole(top, "nodes_per_domain", 1, 4096),
         nvlink,
+        port_rate,
         expectations,
         collectives,
         origin: origin.to_owned(),

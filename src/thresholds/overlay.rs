@@ -42,6 +42,7 @@ pub fn platform(catalogue: &Catalogue, sheet: &Sheet) -> Platform {
             gpus_per_node: None,
             nodes_per_domain: None,
             nvlink: None,
+            port_rate: None,
             expectations: BTreeMap::new(),
             collectives: Vec::new(),
             origin: String::new(),
@@ -67,6 +68,7 @@ pub fn platform(catalogue: &Catalogue, sheet: &Sheet) -> Platform {
     platform.gpus_per_node = sheet.gpus_per_node.or(platform.gpus_per_node);
     platform.nodes_per_domain = sheet.nodes_per_domain.or(platform.nodes_per_domain);
     platform.nvlink = sheet.nvlink.clone().or(platform.nvlink);
+    platform.port_rate = sheet.port_rate.or(platform.port_rate);
     platform.expectations.extend(sheet.expectations.clone());
     for collective in &sheet.collectives {
         platform.collectives.retain(|other| !entry::same_conditions(other, collective));
@@ -83,6 +85,7 @@ pub fn platform(catalogue: &Catalogue, sheet: &Sheet) -> Platform {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Conditions;
     use super::super::Confidence;
     use super::super::builtin;
     use super::*;
@@ -118,14 +121,18 @@ source = "burn-in"
         let before = catalogue.platforms["hgx-h100"].clone();
         apply(&mut catalogue, SITE, "site.toml").expect("a sound file");
         let after = &catalogue.platforms["hgx-h100"];
-        let write = after.expectation("device_to_device_memcpy_write_ce").expect("replaced");
+        let write = after
+            .expectation(&Conditions::at_default("device_to_device_memcpy_write_ce"))
+            .expect("replaced");
         assert_eq!((write.value, write.confidence), (Some(391.5), Confidence::Site));
         assert_eq!(write.origin, "site.toml");
         // 18 links x 25 GB/s of the platform below x 0.87.
-        let read = after.expectation("device_to_device_memcpy_read_ce").expect("replaced");
+        let read = after
+            .expectation(&Conditions::at_default("device_to_device_memcpy_read_ce"))
+            .expect("replaced");
         assert_eq!(read.value, Some(391.5));
-        let host = after.expectation("host_to_device_memcpy_ce");
-        assert_eq!(host, before.expectation("host_to_device_memcpy_ce"));
+        let host = after.expectation(&Conditions::at_default("host_to_device_memcpy_ce"));
+        assert_eq!(host, before.expectation(&Conditions::at_default("host_to_device_memcpy_ce")));
         assert_eq!(after.title, before.title);
         assert_eq!(after.devices, before.devices);
         assert_eq!(after.collectives.len(), before.collectives.len());
@@ -143,7 +150,7 @@ source = "burn-in"
         let again = SITE.replace("391.5", "392.5");
         apply(&mut catalogue, &again, "room.toml").expect("a sound file");
         let write = catalogue.platforms["hgx-h100"]
-            .expectation("device_to_device_memcpy_write_ce")
+            .expectation(&Conditions::at_default("device_to_device_memcpy_write_ce"))
             .expect("replaced");
         assert_eq!((write.value, write.origin.as_str()), (Some(392.5), "room.toml"));
     }

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use super::CollectiveExpectation;
 use super::file;
+use super::testcase;
 use crate::model::unit::Unit;
 
 /// One test with the level that a site states.
@@ -18,6 +19,8 @@ pub struct Stated {
     pub value: f64,
     /// The unit of level and floor.
     pub unit: Unit,
+    /// The smallest message or buffer that it holds for, in bytes.
+    pub min_bytes: u64,
     /// How far below a sound machine may be, as a fraction.
     pub tolerance: f64,
     /// Below this it is broken.
@@ -69,6 +72,9 @@ pub fn sheet(
         line(format_args!("value = {}", digits(test.value)));
         if test.unit != Unit::GigabytesPerSecond {
             line(format_args!("unit = {}", quoted(&test.unit.to_string())));
+        }
+        if test.min_bytes != testcase::least_bytes(&test.testcase) {
+            line(format_args!("min_bytes = {}", test.min_bytes));
         }
         line(format_args!("{}", around(test.tolerance, test.floor, &test.source)));
     }
@@ -125,6 +131,7 @@ mod tests {
             testcase: testcase.to_owned(),
             value: 741.26,
             unit: Unit::GigabytesPerSecond,
+            min_bytes: 64 << 20,
             tolerance: 0.02,
             floor: Some(652.77),
             source: "median of 288 numbers on 18 nodes, run \"7\"".to_owned(),

@@ -92,6 +92,7 @@ fn make() -> Corpus {
                     across,
                     seed,
                     reading,
+                    before: reading,
                     job: None,
                 };
                 collectives(&bench, &mut corpus);
@@ -298,6 +299,7 @@ fn own_probes(corpus: &mut Corpus) {
                         gpus: &[],
                         environment: BTreeMap::new(),
                         noise: |reading| reading,
+                        before: 0,
                     }) + "\n"
                 });
                 lines.collect::<String>().into_bytes()

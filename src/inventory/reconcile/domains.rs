@@ -123,16 +123,36 @@ fn alone<'s>(said: &'s [Said], rules: &Rules<'_>, names: &mut PlainNames, placed
         if said.gpus.is_none_or(|gpus| gpus == 0) || placed.of.contains_key(node) {
             continue;
         }
-        placed.of.insert(node, placed.domains.len());
-        placed.origin.push(None);
-        placed.domains.push(ClaimedDomain {
-            name: DomainName::from(names.take(node.as_str())),
-            nodes: vec![node.clone()],
-            platform: None,
-            gpus_per_node: rules.gpus_per_node,
-            nic: None,
-        });
+        one_alone(node, rules, names, placed);
     }
+    // A topology of leaves names its nodes and nothing of them: with a platform whose NVLink
+    // ends at the node that is all there is to say.
+    if !(rules.ends_at_node)(None) {
+        return;
+    }
+    let groups = said.iter().filter(counted).flat_map(|said| &said.groups);
+    for node in groups.filter(|group| group.kind == GroupKind::Leaf).flat_map(|it| &it.nodes) {
+        if !placed.of.contains_key(node) {
+            one_alone(node, rules, names, placed);
+        }
+    }
+}
+
+fn one_alone<'s>(
+    node: &'s NodeName,
+    rules: &Rules<'_>,
+    names: &mut PlainNames,
+    placed: &mut Placed<'s>,
+) {
+    placed.of.insert(node, placed.domains.len());
+    placed.origin.push(None);
+    placed.domains.push(ClaimedDomain {
+        name: DomainName::from(names.take(node.as_str())),
+        nodes: vec![node.clone()],
+        platform: None,
+        gpus_per_node: rules.gpus_per_node,
+        nic: None,
+    });
 }
 
 /// What sources say of single nodes, by kind of source. Schedulers come before

@@ -30,6 +30,7 @@ mod tests;
 mod view;
 mod words;
 
+use super::per_node;
 use crate::model::claims::Assertion;
 use crate::model::claims::Claims;
 use crate::model::claims::SourceRead;
@@ -44,6 +45,9 @@ use view::View;
 /// number of GPUs.
 pub type PlatformOf<'p> = dyn Fn(&str, Option<u32>) -> Option<String> + 'p;
 
+/// Tells from the platform that a domain claims whether NVLink ends at the node.
+pub type EndsAtNode<'p> = dyn Fn(Option<&str>) -> bool + 'p;
+
 /// How sources are weighed, and what a person expects of every node.
 #[expect(missing_debug_implementations, reason = "holds a function")]
 pub struct Rules<'r> {
@@ -57,6 +61,8 @@ pub struct Rules<'r> {
     pub nics_per_node: Option<u32>,
     /// Tells the platform from a product name.
     pub platform_of: &'r PlatformOf<'r>,
+    /// Whether NVLink ends at the node where a domain claims this platform, or none.
+    pub ends_at_node: &'r EndsAtNode<'r>,
 }
 
 /// One check: what it finds, it adds.
@@ -122,7 +128,7 @@ pub fn reconcile(said: Vec<Said>, rules: &Rules<'_>) -> Claims {
     let rails = domains::rails(&said, rules);
     let view = View::of(&said, &groupings, &placed, rules);
     CHECKS.iter().for_each(|check| check(&view, &mut found));
-    let domains = placed.domains;
+    let domains = per_node::split(placed.domains, rules.ends_at_node);
 
     let mut claims = Claims { domains, leaves, rails, nodes, ..Claims::default() };
     for (source, one) in said.into_iter().enumerate() {

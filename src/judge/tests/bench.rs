@@ -50,6 +50,7 @@ pub(super) fn platform(name: &str, gpus: u32, nodes: u32, level: f64) -> Platfor
             testcase: testcase.to_owned(),
             path,
             unit: Unit::GigabytesPerSecond,
+            min_bytes: 64 << 20,
             value: Some(value),
             tolerance: 0.04,
             tolerance_small_buffer: None,
@@ -74,6 +75,7 @@ pub(super) fn platform(name: &str, gpus: u32, nodes: u32, level: f64) -> Platfor
             switched: true,
             source: "test".to_owned(),
         }),
+        port_rate: None,
         expectations: BTreeMap::from([
             expect(WRITE, Path::Nvlink, level),
             expect(READ, Path::Nvlink, level),

@@ -6,7 +6,6 @@ use super::bench::outcome_of;
 use super::bench::ranks;
 use super::bench::unknown_nodes;
 use crate::judge::Judgement;
-use crate::judge::collective::expectations;
 use crate::model::id::DomainName;
 use crate::model::measurement::Measurement;
 use crate::model::measurement::Placement;
@@ -19,6 +18,9 @@ use crate::model::recording::Scope;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
 use crate::thresholds::CollectiveExpectation;
+use crate::thresholds::CollectiveConditions;
+use crate::thresholds::Steered;
+use std::collections::BTreeSet;
 
 /// An all-reduce of 8 GiB over a rack: bus bandwidths out of place and in.
 fn all_reduce(reading: u32, busbw: [f64; 2]) -> Recording {
@@ -250,7 +252,15 @@ fn a_size_that_was_cut_for_its_ranks_meets_the_expectation_of_its_size() {
     let at = |bytes| {
         let ranks = bench.platform.collectives[0].min_ranks;
         let name = bench.platform.collectives[0].testcase.clone();
-        let found = expectations(Some(&bench.platform), &name, Some(ranks), bytes);
+        let run = CollectiveConditions {
+            testcase: &name,
+            ranks: Some(ranks),
+            bytes,
+            steered: Steered::No,
+            algorithms: BTreeSet::new(),
+            nics: None,
+        };
+        let found = bench.platform.collective(&run).expect("it is stated");
         found.iter().map(|it| it.min_bytes).collect::<Vec<u64>>()
     };
     let ranks = u64::from(bench.platform.collectives[0].min_ranks);

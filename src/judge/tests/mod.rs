@@ -5,6 +5,7 @@ mod bench;
 mod claims;
 mod collectives;
 mod confirms;
+mod coverage;
 mod instruments;
 mod levels;
 mod mixed;
@@ -18,6 +19,7 @@ mod states;
 mod telling;
 mod twos;
 mod unsteady;
+mod validity;
 
 use super::*;
 use crate::model::facts::GpuLinks;

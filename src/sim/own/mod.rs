@@ -44,6 +44,8 @@ pub struct Place<'a> {
     pub environment: Environment,
     /// The noise of a reading.
     pub noise: fn(u32) -> u32,
+    /// How many runs of the same step came before this one.
+    pub before: u32,
 }
 
 impl Place<'_> {
@@ -61,6 +63,7 @@ impl Place<'_> {
             across: !self.nodes.is_empty(),
             seed: self.scenario.seed,
             reading: (self.noise)(reading),
+            before: self.before + reading,
             job: Some(&job),
         })
     }

@@ -44,6 +44,7 @@ fn asked<T>(
         gpus: &[],
         environment: BTreeMap::new(),
         noise: |reading| reading,
+        before: 0,
     })
 }
 

@@ -170,6 +170,7 @@ fn asked(rack: &mut Rack, step: &Step, nodes: &[NodeName]) -> Parsed {
         across: false,
         seed: rack.scenario.seed,
         reading: 0,
+        before: 0,
         job: None,
     };
     let (_, argv) = tool::environment(&step.argv);

@@ -101,7 +101,13 @@ pub(super) fn platform_of(product: &str, _gpus: Option<u32>) -> Option<String> {
 }
 
 pub(super) fn rules<'r>() -> Rules<'r> {
-    Rules { order: vec![], gpus_per_node: None, nics_per_node: None, platform_of: &platform_of }
+    Rules {
+        order: vec![],
+        gpus_per_node: None,
+        nics_per_node: None,
+        platform_of: &platform_of,
+        ends_at_node: &|_| false,
+    }
 }
 
 pub(super) fn reconciled(said: Vec<Said>) -> Claims {
