@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod bounds_tests;
 pub mod collective;
+mod complaints;
 pub mod copy;
 pub mod dcgm;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub mod text;
 use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::parsed::Tool;
 
 /// One output, decoded once and offered to every parser.
 #[derive(Debug)]
@@ -71,6 +73,7 @@ pub const POSSIBLE: Confidence = 20;
 
 /// One parser: how it knows its tool, and how it reads it.
 struct Parser {
+    tool: Tool,
     recognises: fn(&Input<'_>) -> Confidence,
     parse: fn(&Input<'_>) -> Parsed,
     /// The tool measures, as opposed to telling about the machine.
@@ -79,35 +82,37 @@ struct Parser {
 
 impl Parser {
     const fn measuring(
+        tool: Tool,
         recognises: fn(&Input<'_>) -> Confidence,
         parse: fn(&Input<'_>) -> Parsed,
     ) -> Self {
-        Self { recognises, parse, measures: true }
+        Self { tool, recognises, parse, measures: true }
     }
 
     const fn telling(
+        tool: Tool,
         recognises: fn(&Input<'_>) -> Confidence,
         parse: fn(&Input<'_>) -> Parsed,
     ) -> Self {
-        Self { recognises, parse, measures: false }
+        Self { tool, recognises, parse, measures: false }
     }
 }
 
 const PARSERS: &[Parser] = &[
-    Parser::measuring(nvbandwidth::recognises, nvbandwidth::parse),
-    Parser::measuring(nccl::recognises, nccl::parse),
-    Parser::measuring(p2p::recognises, p2p::parse),
-    Parser::measuring(perftest::recognises, perftest::parse),
-    Parser::telling(smi::nvlink::recognises, smi::nvlink::parse),
-    Parser::telling(smi::topo::recognises, smi::topo::parse),
-    Parser::telling(smi::query::recognises, smi::query::parse),
-    Parser::telling(imex::recognises, imex::parse),
-    Parser::telling(dcgm::recognises, dcgm::parse),
-    Parser::measuring(nvloom::recognises, nvloom::parse),
-    Parser::measuring(iperf3::recognises, iperf3::parse),
-    Parser::measuring(tcp::recognises, tcp::parse),
-    Parser::measuring(copy::recognises, copy::parse),
-    Parser::measuring(collective::recognises, collective::parse),
+    Parser::measuring(Tool::Nvbandwidth, nvbandwidth::recognises, nvbandwidth::parse),
+    Parser::measuring(Tool::NcclTests, nccl::recognises, nccl::parse),
+    Parser::measuring(Tool::P2pBandwidthLatencyTest, p2p::recognises, p2p::parse),
+    Parser::measuring(Tool::Perftest, perftest::recognises, perftest::parse),
+    Parser::telling(Tool::NvidiaSmiNvlink, smi::nvlink::recognises, smi::nvlink::parse),
+    Parser::telling(Tool::NvidiaSmiTopo, smi::topo::recognises, smi::topo::parse),
+    Parser::telling(Tool::NvidiaSmiQ, smi::query::recognises, smi::query::parse),
+    Parser::telling(Tool::NvidiaImexCtl, imex::recognises, imex::parse),
+    Parser::telling(Tool::DcgmDiag, dcgm::recognises, dcgm::parse),
+    Parser::measuring(Tool::Nvloom, nvloom::recognises, nvloom::parse),
+    Parser::measuring(Tool::Iperf3, iperf3::recognises, iperf3::parse),
+    Parser::measuring(Tool::FabricgateTcp, tcp::recognises, tcp::parse),
+    Parser::measuring(Tool::FabricgateCopy, copy::recognises, copy::parse),
+    Parser::measuring(Tool::FabricgateCollective, collective::recognises, collective::parse),
 ];
 
 /// Reads one output of whatever tool wrote it.
@@ -136,6 +141,21 @@ pub fn read(bytes: &[u8]) -> Parsed {
         }
         last = Some(host);
     }
+    finished(parsed)
+}
+
+/// Reads what one tool wrote to its two streams: results from the first, and from
+/// the second what went wrong.
+pub fn read_streams(stdout: &[u8], stderr: &[u8]) -> Parsed {
+    let mut parsed = read(stdout);
+    complaints::add(&mut parsed, stderr);
+    finished(parsed)
+}
+
+/// What holds for every output, whatever its parser says: of one that is cut,
+/// something is missing.
+fn finished(mut parsed: Parsed) -> Parsed {
+    parsed.complete &= !parsed.has(ProblemKind::Truncated);
     parsed
 }
 
