@@ -27,7 +27,6 @@ use crate::judge::Case;
 use crate::measure;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
-use crate::model::parsed::Parsed;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::run::Run;
@@ -204,14 +203,23 @@ fn read_all(inputs: &mut Inputs) -> Vec<Recording> {
     let parsed = abreast(&inputs.found, |found| {
         let read = |path: &Path| input::read(path).map_err(|error| error.to_string());
         let stderr = found.stderr.as_deref().map_or(Ok(Vec::new()), read)?;
-        Ok::<Parsed, String>(measure::read_streams(&read(&found.path)?, &stderr))
+        let stdout = read(&found.path)?;
+        let hosts = measure::read_hosts(&stdout);
+        Ok::<_, String>((measure::read_streams(&stdout, &stderr), hosts))
     });
     let mut recordings = Vec::new();
     let mut taken = BTreeSet::new();
     for (found, parsed) in inputs.found.iter().zip(parsed) {
         let file = found.path.display().to_string();
         match parsed {
-            Ok(parsed) => {
+            // What each host said of itself is its own.
+            Ok((_, hosts)) if !hosts.is_empty() => {
+                recordings.extend(hosts.into_iter().map(|(host, parsed)| {
+                    let scope = Scope::Node(NodeName::from(host.as_str()));
+                    Recording::new(scope, file.clone(), parsed)
+                }));
+            }
+            Ok((parsed, _)) => {
                 let scope = found.scope.clone().unwrap_or_else(|| {
                     let stem = found.path.file_stem().unwrap_or_default().to_string_lossy();
                     recorded::stand_alone(&stem, &parsed, &mut taken)

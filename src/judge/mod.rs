@@ -49,6 +49,7 @@ mod surroundings;
 mod testcase;
 #[cfg(test)]
 mod tests;
+mod topology;
 pub mod typical;
 
 use arrange::Domain;

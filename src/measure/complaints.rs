@@ -22,9 +22,8 @@ pub(super) fn add(parsed: &mut Parsed, stderr: &[u8]) {
     let said = (parser.parse)(&input);
     let is_error = |p: &Problem| matches!(p.kind, ProblemKind::Error | ProblemKind::Corrupt);
     // A whole output outweighs what other programs print beside it.
-    let counts = |p: &Problem| {
-        !parsed.complete || p.kind == ProblemKind::Corrupt || p.code.is_some()
-    };
+    let counts =
+        |p: &Problem| !parsed.complete || p.kind == ProblemKind::Corrupt || p.code.is_some();
     let is_known = |p: &Problem| {
         parsed.problems.iter().any(|known| (known.kind, &known.detail) == (p.kind, &p.detail))
     };
@@ -94,9 +93,8 @@ mod tests {
     fn failures() -> Vec<(String, String, Tool, ProblemKind, Option<&'static str>)> {
         let error = ProblemKind::Error;
         let code = Some("CUDA_ERROR_ECC_UNCORRECTABLE");
-        let nvbandwidth = |stderr: String, kind, code| {
-            (begun(), stderr, Tool::Nvbandwidth, kind, code)
-        };
+        let nvbandwidth =
+            |stderr: String, kind, code| (begun(), stderr, Tool::Nvbandwidth, kind, code);
         let other = |stdout: &str, stderr: &str, tool, code| {
             (stdout.to_owned(), stderr.to_owned(), tool, error, code)
         };
@@ -136,9 +134,8 @@ mod tests {
         for (stdout, stderr, tool, kind, code) in failures() {
             let parsed = read_streams(stdout.as_bytes(), stderr.as_bytes());
             assert_eq!(parsed.tool, Some(tool), "{stderr}");
-            let is_it = |p: &Problem| {
-                p.kind == kind && (code.is_none() || p.code.as_deref() == code)
-            };
+            let is_it =
+                |p: &Problem| p.kind == kind && (code.is_none() || p.code.as_deref() == code);
             assert!(parsed.problems.iter().any(is_it), "{stderr}: {:?}", parsed.problems);
             assert!(!parsed.complete && !parsed.is_sound(), "{stderr}");
         }

@@ -13,6 +13,7 @@ pub mod copy;
 pub mod dcgm;
 #[cfg(test)]
 mod fixture;
+mod foreign;
 pub mod imex;
 pub mod iperf3;
 pub mod json;
@@ -27,6 +28,8 @@ mod several;
 pub mod smi;
 pub mod tcp;
 pub mod text;
+
+use std::collections::BTreeMap;
 
 use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
@@ -119,18 +122,58 @@ const PARSERS: &[Parser] = &[
 pub fn read(bytes: &[u8]) -> Parsed {
     let text = text::decode(bytes);
     let input = Input::new(&text);
+    let mut parsed = read_input(&input);
+    if parsed.tool.is_none() && parsed.problems.is_empty() {
+        parsed.problems.push(unrecognised(bytes));
+    }
+    finished(parsed)
+}
+
+/// The outputs of several hosts that stand in one file, each by itself. Empty where
+/// there is one host, or one run of all of them.
+pub fn read_hosts(bytes: &[u8]) -> Vec<(String, Parsed)> {
+    let text = text::decode(bytes);
+    let mut hosts: BTreeMap<&str, Vec<text::Line<'_>>> = BTreeMap::new();
+    for line in text::lines(&text) {
+        if let Some(host) = line.host {
+            hosts.entry(host).or_default().push(line);
+        }
+    }
+    if hosts.len() < 2 {
+        return Vec::new();
+    }
+    let read = hosts.into_iter().map(|(host, lines)| {
+        let text: String = lines.iter().flat_map(|line| [line.text, "\n"]).collect();
+        (text::clean(host), finished(read_input(&Input { text: &text, lines })))
+    });
+    let read: Vec<(String, Parsed)> = read.collect();
+    // Ranks of one run print on their own hosts, and one of them the results.
+    let is_one = |parsed: &Parsed| {
+        let telling = |tool| PARSERS.iter().any(|p| p.tool == tool && !p.measures);
+        let inside = matches!(parsed.tool, Some(Tool::Nvbandwidth | Tool::P2pBandwidthLatencyTest));
+        parsed.tool.is_some_and(telling) || (inside && !parsed.measurements.is_empty())
+    };
+    if read.iter().all(|(_, parsed)| is_one(parsed)) { read } else { Vec::new() }
+}
+
+/// Reads one output; nothing where no tool is known.
+fn read_input(input: &Input<'_>) -> Parsed {
     let found: Vec<(Confidence, &Parser)> = PARSERS
         .iter()
-        .map(|parser| ((parser.recognises)(&input), parser))
+        .map(|parser| ((parser.recognises)(input), parser))
         .filter(|(confidence, _)| 0 < *confidence)
         .collect();
+    let sure: Vec<(Confidence, Tool)> = found.iter().map(|(sure, p)| (*sure, p.tool)).collect();
+    if let Some(foreign) = foreign::read(input, &sure) {
+        return foreign;
+    }
     let certain: Vec<&Parser> =
         found.iter().filter(|(c, _)| *c == CERTAIN).map(|(_, parser)| *parser).collect();
     let best = found.into_iter().reduce(|best, next| if best.0 < next.0 { next } else { best });
     let mut parsed = match best {
-        Some(_) if 1 < certain.len() => several::read(&input, &certain),
-        Some((_, parser)) => (parser.parse)(&input),
-        None => unrecognised(bytes),
+        Some(_) if 1 < certain.len() => several::read(input, &certain),
+        Some((_, parser)) => (parser.parse)(input),
+        None => Parsed::default(),
     };
     // The host a launcher put in front of the lines is where this comes from.
     let mut roster = roster::Roster::of_hosts(&parsed.facts);
@@ -141,7 +184,7 @@ pub fn read(bytes: &[u8]) -> Parsed {
         }
         last = Some(host);
     }
-    finished(parsed)
+    parsed
 }
 
 /// Reads what one tool wrote to its two streams: results from the first, and from
@@ -159,8 +202,8 @@ fn finished(mut parsed: Parsed) -> Parsed {
     parsed
 }
 
-/// A result that says why nothing was read.
-fn unrecognised(bytes: &[u8]) -> Parsed {
+/// Why nothing was read.
+fn unrecognised(bytes: &[u8]) -> Problem {
     let detail = if bytes.iter().all(u8::is_ascii_whitespace) {
         "the file is empty; some tools print nothing where there is nothing to report"
     } else if bytes.contains(&0) {
@@ -168,7 +211,7 @@ fn unrecognised(bytes: &[u8]) -> Parsed {
     } else {
         "not the output of a supported tool"
     };
-    Parsed { problems: vec![Problem::new(ProblemKind::Unrecognised, detail)], ..Parsed::default() }
+    Problem::new(ProblemKind::Unrecognised, detail)
 }
 
 #[cfg(test)]
