@@ -176,6 +176,12 @@ fn read_input(input: &Input<'_>) -> Parsed {
         None => Parsed::default(),
     };
     // The host a launcher put in front of the lines is where this comes from.
+    let hosts: BTreeMap<u32, &str> =
+        input.lines.iter().filter_map(|line| Some((line.number, line.host?))).collect();
+    for problem in parsed.problems.iter_mut().filter(|problem| problem.host.is_none()) {
+        let host = problem.line.and_then(|line| hosts.get(&line));
+        problem.host = host.map(|host| text::clean(host)).filter(|host| !host.is_empty());
+    }
     let mut roster = roster::Roster::of_hosts(&parsed.facts);
     let mut last = None;
     for host in input.lines.iter().filter_map(|line| line.host) {
@@ -216,6 +222,10 @@ fn unrecognised(bytes: &[u8]) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use crate::model::facts::Rank;
+    use crate::model::parsed::Parsed;
+    use crate::model::parsed::Problem;
+
     #[test]
     fn the_host_in_front_of_every_line_is_a_fact() {
         let text = "rack2-n5: GPU 0: NVIDIA Z1 (UUID: GPU-1)\n\
@@ -224,5 +234,84 @@ mod tests {
         assert_eq!(parsed.facts.hosts, ["rack2-n5"]);
         assert_eq!(parsed.facts.nvlinks[0].links.len(), 2);
         assert!(parsed.complete, "{:?}", parsed.problems);
+    }
+
+    #[test]
+    fn what_each_host_says_of_itself_stays_its_own() {
+        let of = |host: &str, uuid: &str, links: u32| -> Vec<String> {
+            let links = (0..links).map(|link| format!("{host}: \t Link {link}: 25 GB/s\n"));
+            let heading = format!("{host}: GPU 0: NVIDIA Z1 (UUID: GPU-{uuid})\n");
+            std::iter::once(heading).chain(links).collect()
+        };
+        let (one, two) = (of("n1", "a", 6), of("n2", "b", 6));
+        let mixed: String = one.iter().zip(&two).flat_map(|(a, b)| [a.as_str(), b]).collect();
+        for text in [one.concat() + &two.concat(), mixed] {
+            let hosts = super::read_hosts(text.as_bytes());
+            let names: Vec<&str> = hosts.iter().map(|(host, _)| host.as_str()).collect();
+            assert_eq!(names, ["n1", "n2"]);
+            for ((host, parsed), uuid) in hosts.iter().zip(["GPU-a", "GPU-b"]) {
+                assert_eq!(parsed.facts.hosts, [host.as_str()]);
+                assert_eq!(parsed.facts.nvlinks[0].uuid.as_deref(), Some(uuid));
+                assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
+            }
+        }
+        assert_eq!(super::read_hosts(one.concat().as_bytes()), []);
+        // One run of both is no two runs.
+        let run: String = COLLECTIVE.lines().map(|l| format!("n1: {l}\n")).collect();
+        let other = "n2: n2:7:7 [0] NCCL INFO Connected all rings\n".repeat(5);
+        assert_eq!(super::read_hosts(format!("{run}{other}").as_bytes()), []);
+    }
+
+    const COLLECTIVE: &str = "# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 2(factor) \
+        warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n\
+        #  Rank  0 Group  0 Pid     71 on         n1 device  0 [0000:1b:00] NVIDIA Z1\n\
+        #  Rank  1 Group  0 Pid     72 on         n1 device  1 [0000:2b:00] NVIDIA Z1\n\
+        #  Rank  2 Group  0 Pid     73 on         n2 device  0 [0000:1b:00] NVIDIA Z1\n\
+        #  Rank  3 Group  0 Pid     74 on         n2 device  1 [0000:2b:00] NVIDIA Z1\n\
+        #\n#       size         count      type   redop    root     time   algbw   busbw #wrong     \
+        time   algbw   busbw #wrong\n\
+        \x20    1048576         65536     float    none      -1    25.00   41.94   31.46      0    \
+        25.00   41.94   31.46    N/A\n\
+        \x20    2097152        131072     float    none      -1    50.00   41.94   31.46      0    \
+        50.00   41.94   31.46    N/A\n\
+        \x20    4194304        262144     float    none      -1   100.00   41.94   31.46      0   \
+        100.00   41.94   31.46    N/A\n\
+        # Out of bounds values : 0 OK\n# Avg bus bandwidth    : 31.46 \n#\n";
+
+    /// All but the lines.
+    fn said(text: &str) -> Parsed {
+        let mut parsed = super::read(text.as_bytes());
+        let plain = |p: &Problem| Problem { line: None, ..p.clone() };
+        parsed.problems = parsed.problems.iter().map(plain).collect();
+        parsed
+    }
+
+    #[test]
+    fn lines_of_nccl_tests_without_their_mark_say_the_same() {
+        let whole = said(COLLECTIVE);
+        assert!(whole.complete, "{:?}", whole.problems);
+        assert_eq!(whole.facts.ranks.iter().map(|r: &Rank| r.rank).max(), Some(3));
+        let bare =
+            |line: &str| line.strip_prefix('#').map_or(line, str::trim_start).to_owned() + "\n";
+        let all: String = COLLECTIVE.lines().map(bare).collect();
+        assert_eq!(said(&all), whole);
+        for mark in ["Rank", "Out of", "Avg", "Using", "nThread"] {
+            let some = COLLECTIVE
+                .lines()
+                .map(|line| if line.contains(mark) { bare(line) } else { format!("{line}\n") });
+            assert_eq!(said(&some.collect::<String>()), whole, "{mark}");
+        }
+    }
+
+    #[test]
+    fn rows_without_a_header_name_their_collective() {
+        let rows: String = COLLECTIVE.lines().skip(9).map(|line| format!("{line}\n")).collect();
+        let exchange = said(&rows);
+        assert_eq!(exchange.measurements[0].testcase(), Some("alltoall_perf"));
+        let gather = said(&rows.replace("   N/A", "     0"));
+        assert_eq!(gather.measurements[0].testcase(), Some("all_gather_perf"));
+        for parsed in [exchange, gather] {
+            assert!(!parsed.complete, "the header is missing");
+        }
     }
 }

@@ -32,9 +32,9 @@ pub(super) fn strip(lines: &mut [Line<'_>]) {
             || marks::STYLES.iter().any(|style| take(lines, *style))
             || COMMENTS.iter().any(|mark| marks::comment(lines, mark))
             || hosts::take(lines)
+            || shared::take(lines)
             || tag(lines, marks::pod)
-            || tag(lines, marks::mpi_tag)
-            || shared::take(lines);
+            || tag(lines, marks::mpi_tag);
         if !any {
             break;
         }

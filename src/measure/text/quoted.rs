@@ -68,7 +68,7 @@ fn logged(text: &str) -> String {
 /// One line, whatever line ends the string has.
 fn push(out: &mut String, said: &str) {
     let said = said.strip_suffix('\n').unwrap_or(said);
-    out.push_str(&said.replace(['\n', '\r'], " "));
+    out.push_str(&super::normalise(said).replace('\n', " "));
     out.push('\n');
 }
 

@@ -22,8 +22,11 @@ impl<'a> Mark<'a> {
 /// A kind of mark: what it says of a line that carries one.
 pub(super) type Style = for<'a> fn(&'a str) -> Option<Mark<'a>>;
 
+const LEVELS: [&str; 6] = ["INFO", "DEBUG", "WARNING", "WARN", "NOTICE", "TRACE"];
+
 /// Marks that are margins where most lines carry them.
-pub(super) const STYLES: [Style; 7] = [quote, time, compose, task, bracketed_task, level, worker];
+pub(super) const STYLES: [Style; 8] =
+    [quote, time, compose, task, bracketed_task, level, worker, stream];
 
 /// Marks that are margins only where (nearly) all lines carry them.
 pub(super) const COMMENTS: [&str; 9] = ["#", "//", "|", "\u{2502}", ";", "%", "--", "*", "$"];
@@ -118,12 +121,16 @@ fn bracketed_task(text: &str) -> Option<Mark<'_>> {
     Some(Mark { label, ..Mark::before(rest) })
 }
 
-/// The level that loggers name, in brackets or not.
+/// The level that loggers name, bare, in brackets, or between dashes behind a time.
 fn level(text: &str) -> Option<Mark<'_>> {
+    if let Some((word, rest)) = text.strip_prefix("- ").and_then(|rest| rest.split_once(" -")) {
+        let ends = rest.is_empty() || rest.starts_with(' ');
+        return (LEVELS.contains(&word) && ends).then(|| Mark::before(rest));
+    }
     let (bare, open) = text.strip_prefix('[').map_or((text, false), |rest| (rest, true));
     let word = bare.bytes().take_while(u8::is_ascii_alphabetic).count();
     let (word, rest) = bare.split_at(word);
-    if !["INFO", "DEBUG", "WARNING", "WARN", "NOTICE", "TRACE"].contains(&word) {
+    if !LEVELS.contains(&word) {
         return None;
     }
     // `INFO:root:text` of Python.
@@ -132,6 +139,13 @@ fn level(text: &str) -> Option<Mark<'_>> {
     }
     let rest = if open { rest.strip_prefix(']')? } else { rest };
     (rest.is_empty() || rest.starts_with(' ')).then(|| Mark::before(rest))
+}
+
+/// `stdout: `.
+fn stream(text: &str) -> Option<Mark<'_>> {
+    let (name, rest) = text.split_once(':')?;
+    let plain = matches!(name, "stdout" | "stderr") && (rest.is_empty() || rest.starts_with(' '));
+    plain.then(|| Mark { stderr: name == "stderr", ..Mark::before(rest) })
 }
 
 /// Ray: `(worker pid=123, ip=10.0.0.1) `.
@@ -150,6 +164,7 @@ pub(super) fn numbered(lines: &mut [Line<'_>]) -> bool {
         Some((number(count)?, rest))
     }
     let filled = filled(lines);
+    let is_tabbed = filled.iter().all(|at| lines[*at].text.contains('\t'));
     let mut next = None;
     for at in &filled {
         match read(lines[*at].text) {
@@ -159,7 +174,7 @@ pub(super) fn numbered(lines: &mut [Line<'_>]) -> bool {
             _ => return false,
         }
     }
-    if filled.len() < 3 {
+    if filled.len() < if is_tabbed { 2 } else { 3 } {
         return false;
     }
     for at in filled {

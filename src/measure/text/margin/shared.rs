@@ -48,14 +48,14 @@ fn behind<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
         .map(one_blank)
 }
 
-/// The beginnings of a line that could be such a prefix, the longest first.
+/// The beginnings of a line that could be such a prefix, the shortest first: margins
+/// are taken off from outside in.
 fn prefixes(text: &str) -> Vec<&str> {
     // Numbers in brackets are streams of iperf3, and JSON has words of its own.
     if text.trim_start().starts_with(['{', '"', '#', '|', '[', ' ']) && !is_named_bracket(text) {
         return Vec::new();
     }
-    let mut found: Vec<&str> = text
-        .char_indices()
+    text.char_indices()
         .take(LONGEST)
         .filter(|(_, c)| ENDS.contains(c))
         .map(|(at, c)| (&text[..at + c.len_utf8()], &text[at + c.len_utf8()..]))
@@ -63,11 +63,11 @@ fn prefixes(text: &str) -> Vec<&str> {
         .map(|(prefix, _)| prefix)
         .filter(|prefix| {
             let word = prefix.trim_start().split([' ', ':']).next().unwrap_or("");
-            prefix.bytes().any(|b| b.is_ascii_alphabetic()) && !is_program(word)
+            let says = prefix.bytes().any(|b| b.is_ascii_alphabetic());
+            // Tags of MPI say which rank it is.
+            says && !is_program(word) && !prefix.contains("<std")
         })
-        .collect();
-    found.reverse();
-    found
+        .collect()
 }
 
 /// `[name] `, and no number.

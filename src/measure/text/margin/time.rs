@@ -51,8 +51,9 @@ fn since_boot(text: &str) -> Option<&str> {
 /// `I0102 03:04:05.000006    77 main.go:12] ` of Kubernetes' own programs.
 fn klog(text: &str) -> Option<&str> {
     let rest = digits(text.strip_prefix(['I', 'W', 'E', 'F'])?, 4)?.strip_prefix(' ')?;
-    let (place, rest) = clock(rest)?.split_once("] ")?;
-    (place.contains(':') && place.starts_with(' ')).then_some(rest)
+    let (place, rest) = clock(rest)?.split_once(']')?;
+    let ends = rest.is_empty() || rest.starts_with(' ');
+    (ends && place.contains(':') && place.starts_with(' ')).then_some(rest)
 }
 
 /// `Fri `.
@@ -90,8 +91,9 @@ fn clock(text: &str) -> Option<&str> {
     if let Some(rest) = rest.strip_prefix('Z') {
         return Some(rest);
     }
-    let zone = rest.strip_prefix(['+', '-']).and_then(|zone| digits(zone, 2));
-    let zone = zone.and_then(|zone| digits(zone.strip_prefix(':').unwrap_or(zone), 2));
+    let zone = rest.strip_prefix(['+', '-']).and_then(|zone| {
+        digits(zone, 4).or_else(|| digits(digits(zone, 2)?.strip_prefix(':')?, 2))
+    });
     Some(zone.unwrap_or(rest))
 }
 
