@@ -27,6 +27,8 @@ mod slurm;
 mod stored;
 #[path = "fuzz/tools.rs"]
 mod tools;
+#[path = "fuzz/wrappings.rs"]
+mod wrappings;
 
 use std::fs;
 use std::panic::AssertUnwindSafe;

@@ -28,7 +28,6 @@ use crate::judge::Case;
 use crate::measure;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
-use crate::model::parsed::Parsed;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::run::Run;
@@ -41,6 +40,10 @@ use crate::sources::input;
 
 /// Where outputs lie in a folder.
 const LAYOUT: &str = "nodes/NODE/FILE, domains/DOMAIN/FILE or pairs/NODE/NODE/FILE";
+
+/// The folder of a run that keeps what was printed on standard error, in the layout of
+/// `raw`.
+const STDERR: &str = "stderr";
 
 /// Judge recorded outputs against a platform's expectations.
 #[derive(Debug, clap::Args)]
@@ -75,6 +78,8 @@ pub fn code(outcome: Outcome, out_of_reach: bool) -> u8 {
 struct Found {
     path: PathBuf,
     scope: Option<Scope>,
+    /// Its standard error, where the folder of a run keeps it.
+    stderr: Option<PathBuf>,
 }
 
 /// Everything the command line names, before any output is read.
@@ -97,7 +102,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         if path.is_dir() {
             folder(path, &mut inputs)?;
         } else {
-            inputs.found.push(Found { path: path.clone(), scope: None });
+            inputs.found.push(Found { path: path.clone(), scope: None, stderr: None });
         }
     }
     let platform = args.platform.as_deref();
@@ -140,7 +145,9 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
     // The raw outputs of a run lie in this layout one level deeper.
     let raw = root.join("raw");
-    let root = if root.join(file::RUN).is_file() && raw.is_dir() { &raw } else { root };
+    let is_run = root.join(file::RUN).is_file() && raw.is_dir();
+    let beside = is_run.then(|| root.join(STDERR));
+    let root = if is_run { &raw } else { root };
     let outputs = outputs::list(root);
     if let Some(path) = &outputs.claims {
         merge(&mut inputs.claims, config::claims(path)?, path)?;
@@ -168,7 +175,11 @@ fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
         inputs.gaps.push(Gap { nodes: Vec::new(), what, why: "holds no outputs".to_owned() });
     }
     let found = outputs.files.into_iter();
-    inputs.found.extend(found.map(|(path, scope)| Found { path, scope: Some(scope) }));
+    inputs.found.extend(found.map(|(path, scope)| {
+        let inside = path.strip_prefix(root).ok();
+        let stderr = beside.as_ref().zip(inside).map(|(beside, inside)| beside.join(inside));
+        Found { scope: Some(scope), stderr: stderr.filter(|path| path.is_file()), path }
+    }));
     Ok(())
 }
 
@@ -195,15 +206,25 @@ fn merge(claims: &mut Claims, more: Claims, path: &Path) -> Result<(), Failure> 
 /// cannot be read becomes a gap.
 fn read_all(inputs: &mut Inputs) -> Vec<Recording> {
     let parsed = abreast(&inputs.found, |found| {
-        let bytes = input::read(&found.path).map_err(|error| error.to_string())?;
-        Ok::<Parsed, String>(measure::read(&bytes))
+        let read = |path: &Path| input::read(path).map_err(|error| error.to_string());
+        let stderr = found.stderr.as_deref().map_or(Ok(Vec::new()), read)?;
+        let stdout = read(&found.path)?;
+        let hosts = measure::read_hosts(&stdout);
+        Ok::<_, String>((measure::read_streams(&stdout, &stderr), hosts))
     });
     let mut recordings = Vec::new();
     let mut taken = BTreeSet::new();
     for (found, parsed) in inputs.found.iter().zip(parsed) {
         let file = found.path.display().to_string();
         match parsed {
-            Ok(parsed) => {
+            // What each host said of itself is its own.
+            Ok((_, hosts)) if !hosts.is_empty() => {
+                recordings.extend(hosts.into_iter().map(|(host, parsed)| {
+                    let scope = Scope::Node(NodeName::from(host.as_str()));
+                    Recording::new(scope, file.clone(), parsed)
+                }));
+            }
+            Ok((parsed, _)) => {
                 let scope = found.scope.clone().unwrap_or_else(|| {
                     let stem = found.path.file_stem().unwrap_or_default().to_string_lossy();
                     recorded::stand_alone(&stem, &parsed, &mut taken)

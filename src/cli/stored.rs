@@ -110,7 +110,9 @@ pub fn reread(stored: &Stored, results: &[RawResult]) -> Result<Vec<Recording>, 
         let (Some(name), Some(step)) = (&result.stdout, steps.get(&result.step)) else {
             return Ok(None);
         };
-        stored.raw(name).map(|bytes| outputs::read(step, result, &bytes))
+        let stdout = stored.raw(name)?;
+        let stderr = result.stderr.as_deref().map_or(Ok(Vec::new()), |name| stored.raw(name))?;
+        Ok(outputs::read(step, result, &stdout, &stderr))
     });
     read.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>().map_err(failure)
 }

@@ -57,16 +57,19 @@ fn plain(name: &str) -> String {
 /// Reads the output of a step; `None` where there is nothing to read. An
 /// output whose tool did not end well is never complete, whatever it looks
 /// like, and one that was interrupted is taken again, not read.
-pub fn read(step: &Step, result: &RawResult, stdout: &[u8]) -> Option<Recording> {
+pub fn read(step: &Step, result: &RawResult, stdout: &[u8], stderr: &[u8]) -> Option<Recording> {
     let file = result.stdout.clone()?;
     if result.ending == Ending::Interrupted {
         return None;
     }
     let gap = result.gap();
-    if gap.is_some() && stdout.iter().all(u8::is_ascii_whitespace) {
+    // Where there is no tool, the shell's words are no error of one.
+    let stderr = if result.ending.is_out_of_reach() { &[] } else { stderr };
+    let mut parsed = crate::measure::read_streams(stdout, stderr);
+    let says_nothing = stdout.iter().all(u8::is_ascii_whitespace);
+    if gap.is_some() && says_nothing && parsed.tool.is_none() {
         return None;
     }
-    let mut parsed = crate::measure::read(stdout);
     if let Some(why) = gap {
         parsed.complete = false;
         if !parsed.has(ProblemKind::Error) && !parsed.has(ProblemKind::Corrupt) {

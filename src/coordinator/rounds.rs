@@ -260,7 +260,7 @@ impl Runner<'_> {
         measured: &mut Measured,
     ) -> bool {
         outputs::name(step, &mut result, &outcome);
-        let recording = outputs::read(step, &result, &outcome.stdout.bytes);
+        let recording = outputs::read(step, &result, &outcome.stdout.bytes, &outcome.stderr.bytes);
         self.progress.reading(&result, recording.as_ref());
         measured.put(result.clone(), recording.clone());
         let (stdout, stderr) = (outcome.stdout, outcome.stderr);

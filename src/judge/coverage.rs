@@ -176,6 +176,7 @@ fn gpus_shown(recording: &Recording) -> Option<u32> {
     let parsed = &recording.parsed;
     let cut = parsed.has(ProblemKind::Truncated) || parsed.has(ProblemKind::Error);
     let facts = &parsed.facts;
+    let whole = !parsed.has(ProblemKind::Truncated);
     let count = match parsed.tool? {
         Tool::Nvbandwidth | Tool::P2pBandwidthLatencyTest | Tool::FabricgateCopy if !cut => {
             let widest = parsed.measurements.iter().filter_map(|m| match m {
@@ -188,6 +189,9 @@ fn gpus_shown(recording: &Recording) -> Option<u32> {
             let rows = facts.topology.iter().flat_map(|t| &t.rows);
             rows.filter(|row| row.device.starts_with("GPU")).count()
         }
+        // One GPU alone was asked for; of one that does not answer there is an error.
+        Tool::NvidiaSmiNvlink if whole && 1 < facts.nvlinks.len() => facts.nvlinks.len(),
+        Tool::NvidiaSmiQ if whole => facts.devices.len().max(facts.fabric.len()),
         _ => 0,
     };
     u32::try_from(count).ok().filter(|n| 0 < *n)

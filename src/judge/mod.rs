@@ -55,6 +55,7 @@ mod surroundings;
 mod testcase;
 #[cfg(test)]
 mod tests;
+mod topology;
 pub mod typical;
 
 pub use again::Levels;

@@ -12,6 +12,7 @@ use super::finding::of_domain;
 use super::finding::of_gpu;
 use super::finding::of_node;
 use super::ledger::Ledger;
+use super::topology;
 use crate::model::facts::Diagnostic;
 use crate::model::facts::GpuFabric;
 use crate::model::facts::GpuLinks;
@@ -37,6 +38,7 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
                 for links in &facts.nvlinks {
                     nvlinks(domain, node, recording, links, expected, ledger);
                 }
+                topology::judge(domain, node, recording, expected, ledger);
             }
             for fabric in &facts.fabric {
                 registration(domain, node, recording, fabric, ledger);
@@ -63,9 +65,15 @@ fn nvlinks(
         return;
     }
     let active = links.links.iter().filter(|l| l.active == Some(true)).count();
-    let unsaid = links.links.len() - counted;
-    // Of what is not said, all may be active.
-    let most = active + unsaid;
+    // Of what is not said, all may be active; so may be what a cut file lost.
+    let inactive = counted - active;
+    let must_have = usize::try_from(expected.links).unwrap_or(usize::MAX);
+    let most = if is_whole(recording) {
+        links.links.len() - inactive
+    } else {
+        links.links.len().max(must_have) - inactive
+    };
+    let unsaid = most - active;
     let (has, must) =
         (f64::from(u32::try_from(most).unwrap_or(u32::MAX)), f64::from(expected.links));
     if links.all_inactive || most == 0 {
@@ -74,7 +82,7 @@ fn nvlinks(
         let found = finding(Outcome::Failed, "nvlink-absent", of_gpu(&domain.name, &gpu), rule);
         let found = found.numbers(0.0, must, Unit::Count).saying(said);
         ledger.find(found.because(&recording.file, None, "no active NVLink"));
-    } else if has < must && is_whole(recording) {
+    } else if has < must {
         let down: Vec<String> = links
             .links
             .iter()

@@ -1,8 +1,11 @@
-//! `dcgmi diag -j`: the statuses of its tests, in the layouts of DCGM 2 to 4.
+//! `dcgmi diag`: the statuses of its tests, as JSON (`-j`) in the layouts of DCGM 2 to
+//! 4, and as the table that it prints otherwise (`printed`).
 //!
 //! Exit codes differ between versions and say nothing here; statuses do. A
 //! failed test is an error of the part it names, a skipped one was not run, a
 //! warning stays a fact.
+
+mod printed;
 
 use serde_json::Map;
 use serde_json::Value;
@@ -10,6 +13,7 @@ use serde_json::Value;
 use super::CERTAIN;
 use super::Confidence;
 use super::Input;
+use super::POSSIBLE;
 use super::json;
 use super::json::Document;
 use super::text;
@@ -32,15 +36,24 @@ const MOST_MESSAGES: usize = 32;
 /// each GPU it names, so a made-up list must not make it many.
 const MOST_GPUS: u32 = 1024;
 
-/// How sure it is that this is `dcgmi diag -j`.
+/// How sure it is that this is `dcgmi diag`.
 pub fn recognises(input: &Input<'_>) -> Confidence {
-    if document(input).is_some() { CERTAIN } else { 0 }
+    if document(input).is_some() || input.lines.iter().any(|l| printed::is_heading(l.text)) {
+        CERTAIN
+    } else if input.lines.iter().any(|line| printed::is_unreached(line.text)) {
+        POSSIBLE
+    } else {
+        0
+    }
 }
 
 /// Reads the results of every test.
 pub fn parse(input: &Input<'_>) -> Parsed {
     let mut parsed = Parsed::of(Tool::DcgmDiag);
     let Some(document) = document(input) else {
+        if let Some(printed) = printed::parse(input) {
+            return printed;
+        }
         parsed.problems.push(Problem::new(ProblemKind::Truncated, "no diagnostic was found"));
         return parsed;
     };

@@ -273,16 +273,15 @@ fn printed(input: &Input<'_>) -> Parsed {
         parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(last));
     }
     // Without the end it is not known whether a sum was still to come.
-    if done {
-        let roles: std::collections::BTreeSet<Option<String>> =
-            summaries.iter().map(|s| s.role.clone()).collect();
-        for role in roles {
-            let backwards = role.as_deref() == Some("RX-C");
-            let mut name = testcase(udp, role.is_some(), reverse);
-            name.push_str(if backwards { "_reverse" } else { "" });
-            if let Some(rate) = rate_of(&summaries, &role, udp) {
-                parsed.measurements.push(scalar(&name, rate));
-            }
+    summaries.retain(|summary| done || summary.all);
+    let roles: std::collections::BTreeSet<Option<String>> =
+        summaries.iter().map(|s| s.role.clone()).collect();
+    for role in roles {
+        let backwards = role.as_deref() == Some("RX-C");
+        let mut name = testcase(udp, role.is_some(), reverse);
+        name.push_str(if backwards { "_reverse" } else { "" });
+        if let Some(rate) = rate_of(&summaries, &role, udp) {
+            parsed.measurements.push(scalar(&name, rate));
         }
     }
     conclude(&mut parsed, last);
@@ -445,6 +444,10 @@ mod tests {
         assert_eq!(values(&parsed), [("iperf3".to_owned(), 2.3)]);
         assert!(parsed.complete);
         let cut = read(text);
+        assert_eq!(values(&cut), [("iperf3".to_owned(), 2.3)]);
+        assert!(!cut.complete && cut.has(ProblemKind::Truncated));
+        let one = text.lines().filter(|line| !line.starts_with("[SUM]"));
+        let cut = read(&one.map(|line| format!("{line}\n")).collect::<String>());
         assert!(cut.measurements.is_empty() && cut.has(ProblemKind::Truncated));
     }
 

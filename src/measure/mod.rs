@@ -8,10 +8,12 @@
 #[cfg(test)]
 mod bounds_tests;
 pub mod collective;
+mod complaints;
 pub mod copy;
 pub mod dcgm;
 #[cfg(test)]
 mod fixture;
+mod foreign;
 pub mod imex;
 pub mod iperf3;
 pub mod json;
@@ -27,9 +29,12 @@ pub mod smi;
 pub mod tcp;
 pub mod text;
 
+use std::collections::BTreeMap;
+
 use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::parsed::Tool;
 
 /// One output, decoded once and offered to every parser.
 #[derive(Debug)]
@@ -71,6 +76,7 @@ pub const POSSIBLE: Confidence = 20;
 
 /// One parser: how it knows its tool, and how it reads it.
 struct Parser {
+    tool: Tool,
     recognises: fn(&Input<'_>) -> Confidence,
     parse: fn(&Input<'_>) -> Parsed,
     /// The tool measures, as opposed to telling about the machine.
@@ -79,55 +85,103 @@ struct Parser {
 
 impl Parser {
     const fn measuring(
+        tool: Tool,
         recognises: fn(&Input<'_>) -> Confidence,
         parse: fn(&Input<'_>) -> Parsed,
     ) -> Self {
-        Self { recognises, parse, measures: true }
+        Self { tool, recognises, parse, measures: true }
     }
 
     const fn telling(
+        tool: Tool,
         recognises: fn(&Input<'_>) -> Confidence,
         parse: fn(&Input<'_>) -> Parsed,
     ) -> Self {
-        Self { recognises, parse, measures: false }
+        Self { tool, recognises, parse, measures: false }
     }
 }
 
 const PARSERS: &[Parser] = &[
-    Parser::measuring(nvbandwidth::recognises, nvbandwidth::parse),
-    Parser::measuring(nccl::recognises, nccl::parse),
-    Parser::measuring(p2p::recognises, p2p::parse),
-    Parser::measuring(perftest::recognises, perftest::parse),
-    Parser::telling(smi::nvlink::recognises, smi::nvlink::parse),
-    Parser::telling(smi::topo::recognises, smi::topo::parse),
-    Parser::telling(smi::query::recognises, smi::query::parse),
-    Parser::telling(imex::recognises, imex::parse),
-    Parser::telling(dcgm::recognises, dcgm::parse),
-    Parser::measuring(nvloom::recognises, nvloom::parse),
-    Parser::measuring(iperf3::recognises, iperf3::parse),
-    Parser::measuring(tcp::recognises, tcp::parse),
-    Parser::measuring(copy::recognises, copy::parse),
-    Parser::measuring(collective::recognises, collective::parse),
+    Parser::measuring(Tool::Nvbandwidth, nvbandwidth::recognises, nvbandwidth::parse),
+    Parser::measuring(Tool::NcclTests, nccl::recognises, nccl::parse),
+    Parser::measuring(Tool::P2pBandwidthLatencyTest, p2p::recognises, p2p::parse),
+    Parser::measuring(Tool::Perftest, perftest::recognises, perftest::parse),
+    Parser::telling(Tool::NvidiaSmiNvlink, smi::nvlink::recognises, smi::nvlink::parse),
+    Parser::telling(Tool::NvidiaSmiTopo, smi::topo::recognises, smi::topo::parse),
+    Parser::telling(Tool::NvidiaSmiQ, smi::query::recognises, smi::query::parse),
+    Parser::telling(Tool::NvidiaImexCtl, imex::recognises, imex::parse),
+    Parser::telling(Tool::DcgmDiag, dcgm::recognises, dcgm::parse),
+    Parser::measuring(Tool::Nvloom, nvloom::recognises, nvloom::parse),
+    Parser::measuring(Tool::Iperf3, iperf3::recognises, iperf3::parse),
+    Parser::measuring(Tool::FabricgateTcp, tcp::recognises, tcp::parse),
+    Parser::measuring(Tool::FabricgateCopy, copy::recognises, copy::parse),
+    Parser::measuring(Tool::FabricgateCollective, collective::recognises, collective::parse),
 ];
 
 /// Reads one output of whatever tool wrote it.
 pub fn read(bytes: &[u8]) -> Parsed {
     let text = text::decode(bytes);
     let input = Input::new(&text);
+    let mut parsed = read_input(&input);
+    if parsed.tool.is_none() && parsed.problems.is_empty() {
+        parsed.problems.push(unrecognised(bytes));
+    }
+    finished(parsed)
+}
+
+/// The outputs of several hosts that stand in one file, each by itself. Empty where
+/// there is one host, or one run of all of them.
+pub fn read_hosts(bytes: &[u8]) -> Vec<(String, Parsed)> {
+    let text = text::decode(bytes);
+    let mut hosts: BTreeMap<&str, Vec<text::Line<'_>>> = BTreeMap::new();
+    for line in text::lines(&text) {
+        if let Some(host) = line.host {
+            hosts.entry(host).or_default().push(line);
+        }
+    }
+    if hosts.len() < 2 {
+        return Vec::new();
+    }
+    let read = hosts.into_iter().map(|(host, lines)| {
+        let text: String = lines.iter().flat_map(|line| [line.text, "\n"]).collect();
+        (text::clean(host), finished(read_input(&Input { text: &text, lines })))
+    });
+    let read: Vec<(String, Parsed)> = read.collect();
+    // Ranks of one run print on their own hosts, and one of them the results.
+    let is_one = |parsed: &Parsed| {
+        let telling = |tool| PARSERS.iter().any(|p| p.tool == tool && !p.measures);
+        let inside = matches!(parsed.tool, Some(Tool::Nvbandwidth | Tool::P2pBandwidthLatencyTest));
+        parsed.tool.is_some_and(telling) || (inside && !parsed.measurements.is_empty())
+    };
+    if read.iter().all(|(_, parsed)| is_one(parsed)) { read } else { Vec::new() }
+}
+
+/// Reads one output; nothing where no tool is known.
+fn read_input(input: &Input<'_>) -> Parsed {
     let found: Vec<(Confidence, &Parser)> = PARSERS
         .iter()
-        .map(|parser| ((parser.recognises)(&input), parser))
+        .map(|parser| ((parser.recognises)(input), parser))
         .filter(|(confidence, _)| 0 < *confidence)
         .collect();
+    let sure: Vec<(Confidence, Tool)> = found.iter().map(|(sure, p)| (*sure, p.tool)).collect();
+    if let Some(foreign) = foreign::read(input, &sure) {
+        return foreign;
+    }
     let certain: Vec<&Parser> =
         found.iter().filter(|(c, _)| *c == CERTAIN).map(|(_, parser)| *parser).collect();
     let best = found.into_iter().reduce(|best, next| if best.0 < next.0 { next } else { best });
     let mut parsed = match best {
-        Some(_) if 1 < certain.len() => several::read(&input, &certain),
-        Some((_, parser)) => (parser.parse)(&input),
-        None => unrecognised(bytes),
+        Some(_) if 1 < certain.len() => several::read(input, &certain),
+        Some((_, parser)) => (parser.parse)(input),
+        None => Parsed::default(),
     };
     // The host a launcher put in front of the lines is where this comes from.
+    let hosts: BTreeMap<u32, &str> =
+        input.lines.iter().filter_map(|line| Some((line.number, line.host?))).collect();
+    for problem in parsed.problems.iter_mut().filter(|problem| problem.host.is_none()) {
+        let host = problem.line.and_then(|line| hosts.get(&line));
+        problem.host = host.map(|host| text::clean(host)).filter(|host| !host.is_empty());
+    }
     let mut roster = roster::Roster::of_hosts(&parsed.facts);
     let mut last = None;
     for host in input.lines.iter().filter_map(|line| line.host) {
@@ -139,8 +193,23 @@ pub fn read(bytes: &[u8]) -> Parsed {
     parsed
 }
 
-/// A result that says why nothing was read.
-fn unrecognised(bytes: &[u8]) -> Parsed {
+/// Reads what one tool wrote to its two streams: results from the first, and from
+/// the second what went wrong.
+pub fn read_streams(stdout: &[u8], stderr: &[u8]) -> Parsed {
+    let mut parsed = read(stdout);
+    complaints::add(&mut parsed, stderr);
+    finished(parsed)
+}
+
+/// What holds for every output, whatever its parser says: of one that is cut,
+/// something is missing.
+fn finished(mut parsed: Parsed) -> Parsed {
+    parsed.complete &= !parsed.has(ProblemKind::Truncated);
+    parsed
+}
+
+/// Why nothing was read.
+fn unrecognised(bytes: &[u8]) -> Problem {
     let detail = if bytes.iter().all(u8::is_ascii_whitespace) {
         "the file is empty; some tools print nothing where there is nothing to report"
     } else if bytes.contains(&0) {
@@ -148,11 +217,15 @@ fn unrecognised(bytes: &[u8]) -> Parsed {
     } else {
         "not the output of a supported tool"
     };
-    Parsed { problems: vec![Problem::new(ProblemKind::Unrecognised, detail)], ..Parsed::default() }
+    Problem::new(ProblemKind::Unrecognised, detail)
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::model::facts::Rank;
+    use crate::model::parsed::Parsed;
+    use crate::model::parsed::Problem;
+
     #[test]
     fn the_host_in_front_of_every_line_is_a_fact() {
         let text = "rack2-n5: GPU 0: NVIDIA Z1 (UUID: GPU-1)\n\
@@ -161,5 +234,84 @@ mod tests {
         assert_eq!(parsed.facts.hosts, ["rack2-n5"]);
         assert_eq!(parsed.facts.nvlinks[0].links.len(), 2);
         assert!(parsed.complete, "{:?}", parsed.problems);
+    }
+
+    #[test]
+    fn what_each_host_says_of_itself_stays_its_own() {
+        let of = |host: &str, uuid: &str, links: u32| -> Vec<String> {
+            let links = (0..links).map(|link| format!("{host}: \t Link {link}: 25 GB/s\n"));
+            let heading = format!("{host}: GPU 0: NVIDIA Z1 (UUID: GPU-{uuid})\n");
+            std::iter::once(heading).chain(links).collect()
+        };
+        let (one, two) = (of("n1", "a", 6), of("n2", "b", 6));
+        let mixed: String = one.iter().zip(&two).flat_map(|(a, b)| [a.as_str(), b]).collect();
+        for text in [one.concat() + &two.concat(), mixed] {
+            let hosts = super::read_hosts(text.as_bytes());
+            let names: Vec<&str> = hosts.iter().map(|(host, _)| host.as_str()).collect();
+            assert_eq!(names, ["n1", "n2"]);
+            for ((host, parsed), uuid) in hosts.iter().zip(["GPU-a", "GPU-b"]) {
+                assert_eq!(parsed.facts.hosts, [host.as_str()]);
+                assert_eq!(parsed.facts.nvlinks[0].uuid.as_deref(), Some(uuid));
+                assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
+            }
+        }
+        assert_eq!(super::read_hosts(one.concat().as_bytes()), []);
+        // One run of both is no two runs.
+        let run: String = COLLECTIVE.lines().map(|l| format!("n1: {l}\n")).collect();
+        let other = "n2: n2:7:7 [0] NCCL INFO Connected all rings\n".repeat(5);
+        assert_eq!(super::read_hosts(format!("{run}{other}").as_bytes()), []);
+    }
+
+    const COLLECTIVE: &str = "# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 2(factor) \
+        warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n\
+        #  Rank  0 Group  0 Pid     71 on         n1 device  0 [0000:1b:00] NVIDIA Z1\n\
+        #  Rank  1 Group  0 Pid     72 on         n1 device  1 [0000:2b:00] NVIDIA Z1\n\
+        #  Rank  2 Group  0 Pid     73 on         n2 device  0 [0000:1b:00] NVIDIA Z1\n\
+        #  Rank  3 Group  0 Pid     74 on         n2 device  1 [0000:2b:00] NVIDIA Z1\n\
+        #\n#       size         count      type   redop    root     time   algbw   busbw #wrong     \
+        time   algbw   busbw #wrong\n\
+        \x20    1048576         65536     float    none      -1    25.00   41.94   31.46      0    \
+        25.00   41.94   31.46    N/A\n\
+        \x20    2097152        131072     float    none      -1    50.00   41.94   31.46      0    \
+        50.00   41.94   31.46    N/A\n\
+        \x20    4194304        262144     float    none      -1   100.00   41.94   31.46      0   \
+        100.00   41.94   31.46    N/A\n\
+        # Out of bounds values : 0 OK\n# Avg bus bandwidth    : 31.46 \n#\n";
+
+    /// All but the lines.
+    fn said(text: &str) -> Parsed {
+        let mut parsed = super::read(text.as_bytes());
+        let plain = |p: &Problem| Problem { line: None, ..p.clone() };
+        parsed.problems = parsed.problems.iter().map(plain).collect();
+        parsed
+    }
+
+    #[test]
+    fn lines_of_nccl_tests_without_their_mark_say_the_same() {
+        let whole = said(COLLECTIVE);
+        assert!(whole.complete, "{:?}", whole.problems);
+        assert_eq!(whole.facts.ranks.iter().map(|r: &Rank| r.rank).max(), Some(3));
+        let bare =
+            |line: &str| line.strip_prefix('#').map_or(line, str::trim_start).to_owned() + "\n";
+        let all: String = COLLECTIVE.lines().map(bare).collect();
+        assert_eq!(said(&all), whole);
+        for mark in ["Rank", "Out of", "Avg", "Using", "nThread"] {
+            let some = COLLECTIVE
+                .lines()
+                .map(|line| if line.contains(mark) { bare(line) } else { format!("{line}\n") });
+            assert_eq!(said(&some.collect::<String>()), whole, "{mark}");
+        }
+    }
+
+    #[test]
+    fn rows_without_a_header_name_their_collective() {
+        let rows: String = COLLECTIVE.lines().skip(9).map(|line| format!("{line}\n")).collect();
+        let exchange = said(&rows);
+        assert_eq!(exchange.measurements[0].testcase(), Some("alltoall_perf"));
+        let gather = said(&rows.replace("   N/A", "     0"));
+        assert_eq!(gather.measurements[0].testcase(), Some("all_gather_perf"));
+        for parsed in [exchange, gather] {
+            assert!(!parsed.complete, "the header is missing");
+        }
     }
 }

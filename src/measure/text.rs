@@ -7,6 +7,7 @@
 //! damaged number stops being a number.
 
 mod margin;
+mod quoted;
 
 use std::borrow::Cow;
 
@@ -63,7 +64,7 @@ pub fn decode(bytes: &[u8]) -> String {
         [0xef, 0xbb, 0xbf, rest @ ..] => String::from_utf8_lossy(rest),
         _ => String::from_utf8_lossy(bytes),
     };
-    normalise(&text)
+    quoted::unquote(normalise(&text))
 }
 
 fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> String {

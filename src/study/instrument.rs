@@ -121,7 +121,7 @@ impl Instrument<'_> {
         let argv: Vec<String> = step.argv.iter().map(fill).collect();
         let bench = self.bench(step, reading, step.nodes[0].as_str(), None);
         let answer = tool::run(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
-        measure::read(answer.stdout.as_bytes())
+        measure::read_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes())
     }
 
     fn bench<'b>(

@@ -147,3 +147,37 @@ fn a_node_that_was_not_reached_is_tried_again_when_the_run_is_resumed() {
     let of_n2 = lines(&folder, "results.jsonl").iter().filter(|l| l["nodes"][0] == "n2").count();
     assert_eq!(of_n2, 1, "what came back is not repeated");
 }
+
+/// Boxes of eight GPUs, one of which reports an error of its GPUs in every test.
+const BOXES: &str = "title = \"boxes\"\nseed = 7\n[noise]\nsigma = 0.005\n\
+    [[domain]]\nnodes = \"n[1-4]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
+    [[fault]]\nkind = \"tool-error\"\nnode = \"n2\"\n";
+
+#[test]
+fn an_error_on_standard_error_fails_its_node_live_and_replayed_and_judged_again() {
+    let place = Place::new();
+    place.put("boxes.toml", BOXES);
+    place.put(
+        "fabricgate.toml",
+        "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"boxes.toml\"\n\
+         [probes]\nrun = [\"nvbandwidth\"]\n[confirm]\nenabled = false\n",
+    );
+    let output = place.configured(&["audit"]);
+    let folder = place.folder();
+    let fails = |said: &Value, how: &str| {
+        let all = nodes(said);
+        assert_eq!(all["n2"].0, "failed", "{how}: {all:?}\n{}", stderr(&output));
+        assert!(["n1", "n3", "n4"].iter().all(|node| all[*node].0 == "pass"), "{how}: {all:?}");
+        let findings = said["findings"].as_array().expect("a list");
+        assert!(findings.iter().all(|f| f["class"] == "tool-error"), "{how}: {findings:#?}");
+    };
+    fails(&verdicts(&folder), "live");
+    let shown = folder.display().to_string();
+    for again in [&["replay", "--json", &shown][..], &["judge", "--json", &shown]] {
+        let told = place.run(again);
+        let said: Value = serde_json::from_slice(&told.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", stderr(&told)));
+        let said = said.get("verdicts").cloned().unwrap_or(said);
+        fails(&said, again[0]);
+    }
+}

@@ -1,9 +1,12 @@
 //! What tools report as states: who is accused by them, and who must not be.
 
 use super::*;
+use crate::model::facts::Device;
 use crate::model::facts::GpuFabric;
 use crate::model::facts::Imex;
 use crate::model::facts::ImexNode;
+use crate::model::facts::Topology;
+use crate::model::facts::TopologyRow;
 
 const PEER: &str = "imex-peer-missing";
 
@@ -149,4 +152,122 @@ fn zeros_are_the_uuid_of_a_gpu_that_is_not_registered_and_of_no_clique() {
         _ => RACK,
     });
     assert_eq!(loci(&failed), [format!("failed fabric-state gpu {}:2", name(4))]);
+}
+
+/// A box of eight GPUs beside what one tool said of its states.
+fn beside(tool: Tool, said: impl FnOnce(&mut Parsed)) -> Judgement {
+    let mut bench = Bench::hgx(1);
+    let mut recordings = bench.record();
+    let mut parsed = Parsed { complete: true, ..Parsed::of(tool) };
+    said(&mut parsed);
+    let file = "nodes/node0001/states.txt".to_owned();
+    recordings.push(Recording::new(Scope::Node("node0001".into()), file, parsed));
+    bench.judge_these(&recordings)
+}
+
+/// `nvidia-smi topo -m` of so many GPUs, with these cells.
+fn matrix(gpus: u32, cell: impl Fn(u32, u32) -> &'static str) -> Topology {
+    let name = |gpu: u32| format!("GPU{gpu}");
+    let row = |gpu: u32| TopologyRow {
+        device: name(gpu),
+        connections: (0..gpus)
+            .map(|other| if other == gpu { "X" } else { cell(gpu, other) }.to_owned())
+            .collect(),
+        ..TopologyRow::default()
+    };
+    Topology {
+        columns: (0..gpus).map(name).collect(),
+        rows: (0..gpus).map(row).collect(),
+        ..Topology::default()
+    }
+}
+
+fn in_matrix(cell: impl Fn(u32, u32) -> &'static str) -> Judgement {
+    beside(Tool::NvidiaSmiTopo, |parsed| parsed.facts.topology = Some(matrix(8, cell)))
+}
+
+#[test]
+fn a_matrix_names_the_gpu_without_links_as_a_list_of_links_does() {
+    assert_eq!(loci(&in_matrix(|_, _| "NV18")), Vec::<String>::new());
+    for gpu in [0, 5, 7] {
+        let alone = in_matrix(move |a, b| if a == gpu || b == gpu { "SYS" } else { "NV18" });
+        assert_eq!(loci(&alone), [format!("failed nvlink-absent gpu node0001:{gpu}")]);
+        let less = in_matrix(move |a, b| if a == gpu || b == gpu { "NV16" } else { "NV18" });
+        assert_eq!(loci(&less), [format!("degraded nvlink-inactive gpu node0001:{gpu}")]);
+        assert_eq!(less.verdicts.findings[0].measured, Some(16.0));
+    }
+    let two =
+        in_matrix(|a, b| if [2, 6].iter().any(|g| [a, b].contains(g)) { "PHB" } else { "NV18" });
+    let both = [2, 6].map(|gpu| format!("failed nvlink-absent gpu node0001:{gpu}"));
+    assert_eq!(loci(&two), both);
+}
+
+#[test]
+fn a_matrix_in_which_no_gpu_is_whole_accuses_none() {
+    let none = in_matrix(|_, _| "SYS");
+    let all_less = in_matrix(|_, _| "NV12");
+    let halves = in_matrix(|a, b| if (a < 4) == (b < 4) { "NV12" } else { "SYS" });
+    for judged in [none, all_less, halves] {
+        assert_eq!(loci(&judged), Vec::<String>::new());
+        assert_eq!(unknown_nodes(&judged), ["node0001"]);
+    }
+    // Peer access is another question, and a row that is cut says nothing.
+    let peers = beside(Tool::NvidiaSmiTopo, |parsed| {
+        parsed.facts.topology = Some(matrix(8, |_, _| "OK"));
+        parsed.facts.parameters.insert("topology.matrix".to_owned(), "p2p".to_owned());
+    });
+    assert_eq!((loci(&peers), unknown_nodes(&peers)), (vec![], vec![]));
+    let cut = beside(Tool::NvidiaSmiTopo, |parsed| {
+        let mut topology = matrix(8, |_, _| "NV18");
+        topology.rows[5].connections = vec![String::new(); 8];
+        parsed.facts.topology = Some(topology);
+        parsed.problems.push(Problem::new(ProblemKind::Truncated, "a row is cut"));
+        parsed.complete = false;
+    });
+    assert_eq!((loci(&cut), unknown_nodes(&cut)), (vec![], vec!["node0001"]));
+}
+
+#[test]
+fn seven_of_eight_gpus_are_the_same_finding_from_every_tool() {
+    let links = || (0..18).map(|link| Link { link, active: Some(true), ..Link::default() });
+    let listed = |gpu| GpuLinks { gpu, links: links().collect(), ..GpuLinks::default() };
+    let device = |index| Device { index, ..Device::default() };
+    let missing = ["failed gpu-missing node node0001"];
+    let nvlink = |gpus: Vec<u32>| {
+        beside(Tool::NvidiaSmiNvlink, |parsed| {
+            parsed.facts.nvlinks = gpus.into_iter().map(listed).collect();
+        })
+    };
+    assert_eq!(loci(&nvlink((0..7).collect())), missing);
+    let topo = beside(Tool::NvidiaSmiTopo, |p| p.facts.topology = Some(matrix(7, |_, _| "NV18")));
+    assert_eq!(loci(&topo), missing);
+    let query = beside(Tool::NvidiaSmiQ, |p| p.facts.devices = (0..7).map(device).collect());
+    assert_eq!(loci(&query), missing);
+    // Of all eight, or of one that was asked for, nothing is missing.
+    for gpus in [(0..8).collect(), vec![3]] {
+        assert_eq!(loci(&nvlink(gpus)), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_link_that_is_shown_inactive_counts_in_a_list_that_is_cut() {
+    let cut = |states: Vec<bool>| {
+        beside(Tool::NvidiaSmiNvlink, |parsed| {
+            let links = (0..).zip(states).map(|(link, active)| Link {
+                link,
+                active: Some(active),
+                ..Link::default()
+            });
+            parsed.facts.nvlinks =
+                vec![GpuLinks { gpu: 4, links: links.collect(), ..GpuLinks::default() }];
+            parsed.problems.push(Problem::new(ProblemKind::Truncated, "the last line breaks off"));
+            parsed.complete = false;
+        })
+    };
+    let inactive = ["degraded nvlink-inactive gpu node0001:4"];
+    assert_eq!(loci(&cut(vec![true, false, true])), inactive);
+    assert_eq!(loci(&cut(vec![false])), inactive);
+    assert_eq!(cut(vec![false]).verdicts.findings[0].measured, Some(17.0));
+    assert_eq!(loci(&cut(vec![true; 5])), Vec::<String>::new());
+    assert_eq!(loci(&cut(vec![false; 18])), ["failed nvlink-absent gpu node0001:4"]);
 }

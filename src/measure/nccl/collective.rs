@@ -95,6 +95,10 @@ pub(super) struct Evidence {
     pub(super) factor: Range,
     /// Data was checked out of place and not in place.
     pub(super) in_place_unchecked: bool,
+    /// Data was checked in place.
+    pub(super) in_place_checked: bool,
+    /// In several rows algbw is what size over time gives.
+    pub(super) size_over_time: bool,
     /// Number of ranks.
     pub(super) ranks: RankCount,
 }
@@ -143,6 +147,8 @@ impl Collective {
             && self.rooted == seen.root
             && spread
             && !(seen.in_place_unchecked && self.checks_in_place)
+            && !(seen.in_place_checked && !self.checks_in_place)
+            && (self.size_over_time || !seen.size_over_time)
     }
 
     fn fits(&self, seen: &Evidence) -> bool {
@@ -190,6 +196,8 @@ mod tests {
             spread: None,
             factor: Range { low: factor - 2e-5, high: factor + 2e-5 },
             in_place_unchecked: false,
+            in_place_checked: false,
+            size_over_time: false,
             ranks: RankCount::default(),
         }
     }
@@ -218,6 +226,21 @@ mod tests {
         assert_eq!(names(&rows), ["all_reduce_perf", "sendrecv_perf"]);
         rows.in_place_unchecked = true;
         assert_eq!(names(&rows), ["sendrecv_perf"]);
+    }
+
+    #[test]
+    fn gathers_and_exchanges_are_told_apart_by_what_they_check_and_count() {
+        let mut rows = seen(false, false, 0.875);
+        rows.spread = Some(8);
+        rows.in_place_checked = true;
+        assert_eq!(names(&rows), ["all_gather_perf"]);
+        (rows.in_place_checked, rows.in_place_unchecked) = (false, true);
+        assert_eq!(names(&rows), ["alltoall_perf", "alltoallv_perf"]);
+        rows.size_over_time = true;
+        assert_eq!(names(&rows), ["alltoall_perf"]);
+        // Where nothing was checked the two look alike.
+        rows.in_place_unchecked = false;
+        assert_eq!(names(&rows), ["all_gather_perf", "alltoall_perf"]);
     }
 
     #[test]

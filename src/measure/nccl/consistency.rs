@@ -12,6 +12,7 @@ use super::printed::Range;
 use super::run::Half;
 use super::run::Row;
 use super::run::Run;
+use crate::model::measurement::Placement;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 
@@ -63,6 +64,8 @@ fn evidence(run: &Run, factor: Range) -> Evidence {
         spread: spread(&run.rows),
         factor,
         in_place_unchecked: run.in_place_unchecked(),
+        in_place_checked: run.is_checked(Placement::InPlace),
+        size_over_time: is_size_over_time(run),
         ranks: run.ranks_known(),
     }
 }
@@ -149,7 +152,24 @@ fn check_factor(run: &Run, known: Option<&Collective>) -> Option<Problem> {
     Some(inconsistent(detail, line))
 }
 
+/// Whether algbw is size over time in all rows, and that is no chance.
+fn is_size_over_time(run: &Run) -> bool {
+    /// So many rows of different sizes.
+    const FEWEST: usize = 3;
+    !run.cpu_time
+        && FEWEST <= run.rows.iter().filter(|row| 0 < row.bytes).count()
+        && run.halves().all(|(row, _, half)| half.time.is_some() && !contradicts(row, half))
+}
+
+/// Whether algbw cannot be size over time.
 #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
+fn contradicts(row: &Row, half: &Half) -> bool {
+    let (Some(time), Some(algbw)) = (half.time, half.algbw) else { return false };
+    // Bytes per microsecond are MB/s.
+    let expected = Range::at(row.bytes as f64 / 1e3).over(time.range());
+    !expected.widened(TIME_SLACK).meets(algbw.range())
+}
+
 fn check_time(run: &Run, known: Option<&Collective>) -> Option<Problem> {
     // Unknown tests and releases before 2.13 may count the bytes otherwise.
     let plain = match known {
@@ -159,12 +179,6 @@ fn check_time(run: &Run, known: Option<&Collective>) -> Option<Problem> {
     if run.cpu_time || !plain {
         return None;
     }
-    let contradicts = |row: &Row, half: &Half| {
-        let (Some(time), Some(algbw)) = (half.time, half.algbw) else { return false };
-        // Bytes per microsecond are MB/s.
-        let expected = Range::at(row.bytes as f64 / 1e3).over(time.range());
-        !expected.widened(TIME_SLACK).meets(algbw.range())
-    };
     let mut bad = run.halves().filter(|(row, _, half)| contradicts(row, half));
     let (row, ..) = bad.next()?;
     let more = bad.count();

@@ -38,7 +38,7 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
             break;
         }
         let text = line.text;
-        let own = ["# Collective test starting: ", "# nccl-tests version "];
+        let own = ["Collective test starting: ", "nccl-tests version "];
         if own.iter().any(|mark| text.contains(mark))
             || preamble::parameters(text).is_some()
             || text::is_header(line)
@@ -46,7 +46,7 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
             best = CERTAIN;
         } else if best < LIKELY
             && (errors::of_test(text).is_some()
-                || text.contains("# Out of bounds values")
+                || text.contains("Out of bounds values")
                 || (text.len() < LONGEST_ROW
                     && header::Layout::of_row(&line.words().collect::<Vec<_>>()).is_some()))
         {

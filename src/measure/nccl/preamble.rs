@@ -55,7 +55,8 @@ pub(super) fn parameters(line: &str) -> Option<Parameters> {
 /// releases lack the group, and the first the process too.
 pub(super) fn rank(line: &str) -> Option<Rank> {
     let at = line.find("Rank ")?;
-    if !line[..at].trim_end().ends_with('#') {
+    // People copy these lines without their mark.
+    if !line[..at].trim_end().ends_with('#') && !line[..at].trim().is_empty() {
         return None;
     }
     let mut words = line[at..].split_whitespace().skip(1);

@@ -216,13 +216,15 @@ impl Run {
 
     /// Data was checked out of place and in no row in place.
     pub(super) fn in_place_unchecked(&self) -> bool {
-        let done = |wanted| {
-            self.halves().any(|(_, placement, half)| placement == wanted && half.check.is_done())
-        };
         let refused = self.halves().any(|(_, placement, half)| {
             placement == Placement::InPlace && half.check == Check::NotDone
         });
-        done(Placement::OutOfPlace) && !done(Placement::InPlace) && refused
+        self.is_checked(Placement::OutOfPlace) && !self.is_checked(Placement::InPlace) && refused
+    }
+
+    /// Data was checked in some row at this placement.
+    pub(super) fn is_checked(&self, wanted: Placement) -> bool {
+        self.halves().any(|(_, placement, half)| placement == wanted && half.check.is_done())
     }
 
     /// Closes the run, as the `number`th of its file that has numbers.

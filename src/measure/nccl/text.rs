@@ -274,7 +274,7 @@ impl Reader {
 
     /// The lines before a table.
     fn preamble(&mut self, piece: &str, line: u32) -> bool {
-        if let Some(version) = preamble::word_after(piece, "# nccl-tests version ") {
+        if let Some(version) = preamble::word_after(piece, "nccl-tests version ") {
             self.enter(Stage::Version, line);
             let version = text::clean(version.trim_start_matches(['v', 'V']));
             self.out.tool_version.get_or_insert(version);
@@ -282,7 +282,7 @@ impl Reader {
             if let Some(code) = code {
                 debug::note_version_code(code, &mut self.out.facts);
             }
-        } else if let Some(name) = preamble::word_after(piece, "# Collective test starting: ") {
+        } else if let Some(name) = preamble::word_after(piece, "Collective test starting: ") {
             self.enter(Stage::Starting, line);
             if let Some(run) = &mut self.run {
                 run.name = Some(text::clean(name)).filter(|name| !name.is_empty());
@@ -294,7 +294,7 @@ impl Reader {
                 run.validation = read.validation;
                 self.out.parameters.push((self.out.runs.len(), read.named));
             }
-        } else if piece.trim() == "# Using devices" {
+        } else if piece.trim().trim_start_matches(['#', ' ']) == "Using devices" {
             self.enter(Stage::Devices, line);
         } else if let Some(rank) = preamble::rank(piece) {
             self.enter(Stage::Ranks, line);
@@ -316,7 +316,7 @@ impl Reader {
 
     /// The lines after a table.
     fn footer(&mut self, piece: &str, line: u32) -> bool {
-        if let Some(name) = preamble::word_after(piece, "# Collective test concluded: ") {
+        if let Some(name) = preamble::word_after(piece, "Collective test concluded: ") {
             // The end of this run, and no word of the next.
             let name = Some(text::clean(name)).filter(|name| !name.is_empty());
             self.with_run(|run| run.name = run.name.take().or(name));

@@ -34,7 +34,7 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
     }
     let mut best = 0;
     for line in &input.lines {
-        best = best.max(confidence(line.text.trim_start()));
+        best = best.max(confidence(testcases::without_mark(line.text.trim_start())));
         if best == CERTAIN {
             break;
         }

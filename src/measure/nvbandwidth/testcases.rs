@@ -187,6 +187,17 @@ pub(super) fn is_listed(word: &str) -> bool {
     ORDER.iter().any(|test| test.name == name) || LATER.contains(&name)
 }
 
+/// A line without the mark that a person put in front of an announcement.
+pub(super) fn without_mark(text: &str) -> &str {
+    let bare = text.trim_start_matches(['>', '#', '*', '-', '=', '|', '`', '$', '+', ' ']);
+    let is_known = || announced(bare.trim_end_matches(['`', '*', ' '])).is_some_and(is_known);
+    if bare.len() < text.len() && is_known() {
+        bare.trim_end_matches(['`', '*', ' '])
+    } else {
+        text
+    }
+}
+
 /// The test that `Running X.` or `Waiving X.` announces.
 pub(super) fn announced(text: &str) -> Option<&str> {
     let rest = text.strip_prefix("Running ").or_else(|| text.strip_prefix("Waiving "))?.trim();

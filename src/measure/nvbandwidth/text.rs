@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
     }
 
     fn line(&mut self, line: &Line<'a>) {
-        let text = line.text.trim_start();
+        let text = testcases::without_mark(line.text.trim_start());
         let Some(first) = text.bytes().next() else { return };
         // A string of somebody's JSON, perhaps of an environment.
         if first == b'"' {

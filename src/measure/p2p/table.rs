@@ -44,7 +44,7 @@ impl<'a> Header<'a> {
     pub(super) fn read(text: &'a str) -> Option<Self> {
         let mut words = Words::of(text);
         let corner = match words.next()?.0 {
-            "D\\D" | "D\\\\D" | "D/D" => Corner::Devices,
+            "D\\D" | "D\\\\D" => Corner::Devices,
             "GPU" => Corner::Gpu,
             "CPU" => Corner::Cpu,
             _ => return None,

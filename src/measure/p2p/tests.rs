@@ -415,3 +415,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn titles_without_a_word_and_cells_of_one_decimal_are_read_the_same() {
+    let whole = read(whole_run(3, true, None).as_bytes());
+    for (word, instead) in [(" Matrix", ""), (" Bandwidth", ""), (" Matrix", ":")] {
+        let other = read(whole_run(3, true, None).replace(word, instead).as_bytes());
+        assert_eq!((other.complete, &other.measurements), (true, &whole.measurements), "{word}");
+    }
+    let text = "Unidirectional P2P=Enabled Bandwidth (P2P Writes) (GB/s)\n\
+        \x20  D\\D     0      1\n     0 3012.4  388.1\n     1  388.9 3011.2\n";
+    let parsed = read(text.as_bytes());
+    let cells = &matrix(&parsed, "p2p_unidirectional_write_enabled").cells;
+    assert_eq!((cells[0][1], cells[1][0], parsed.complete), (Some(388.1), Some(388.9), true));
+    assert_eq!(matrices(&parsed)[0].unit, Some(Unit::GigabytesPerSecond));
+}

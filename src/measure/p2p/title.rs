@@ -26,17 +26,16 @@ pub(super) struct Title {
 impl Title {
     /// The title in this line, when it is one.
     pub(super) fn read(text: &str) -> Option<Self> {
-        if !text.contains("Matrix") {
-            return None;
-        }
+        // Releases and reports leave single words out; without these it is a sentence.
         let enabled = text.contains("P2P=Enabled");
-        let subject = if text.contains("P2P Connectivity Matrix") {
+        let is_test = enabled || text.contains("P2P=Disabled");
+        let subject = if text.contains("P2P Connectivity") {
             Subject::Connectivity
-        } else if !enabled && !text.contains("P2P=Disabled") {
+        } else if !is_test || text.starts_with("NOTE") {
             return None;
         } else if text.contains("Latency") {
             Subject::Latency
-        } else if !text.contains("Bandwidth") {
+        } else if !text.contains("Bandwidth") && unit(text).is_none() {
             return None;
         } else if text.contains("Bidirectional") {
             Subject::Bidirectional

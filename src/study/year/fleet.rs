@@ -175,7 +175,7 @@ fn asked(rack: &mut Rack, step: &Step, nodes: &[NodeName]) -> Parsed {
     };
     let (_, argv) = tool::environment(&step.argv);
     let answer = tool::run(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
-    let parsed = measure::read(answer.stdout.as_bytes());
+    let parsed = measure::read_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes());
     rack.shapes.insert(key, parsed.clone());
     parsed
 }
