@@ -143,11 +143,11 @@ impl<'a> Island<'a> {
     pub(super) fn part(&self, gpus: &[usize]) -> Self {
         let mut places = vec![None; self.gpus.len()];
         gpus.iter().enumerate().for_each(|(at, gpu)| places[*gpu] = Some(at));
-        let moved = |all: &[PairReading]| {
-            let ends = |r: &PairReading| Some((places[r.src]?, places[r.dst]?));
-            let kept = all.iter().filter_map(|r| Some((ends(r)?, *r)));
-            kept.map(|((src, dst), r)| PairReading { src, dst, ..r }).collect()
-        };
+        let moved =
+            |r: &PairReading| Some(PairReading { src: places[r.src]?, dst: places[r.dst]?, ..*r });
+        let directed = self.directed.iter().zip(&self.directed_runs);
+        let (directed, directed_runs) =
+            directed.filter_map(|(r, run)| Some((moved(r)?, *run))).unzip();
         let own: Vec<GpuId> = gpus.iter().map(|gpu| self.gpus[*gpu].clone()).collect();
         let nodes: BTreeSet<&NodeName> = own.iter().map(|id| &id.node).collect();
         let within = |(a, b): &&(NodeName, NodeName)| nodes.contains(a) && nodes.contains(b);
@@ -157,8 +157,10 @@ impl<'a> Island<'a> {
             node: own.first().filter(|_| nodes.len() == 1).map(|id| id.node.clone()),
             platform: self.platform,
             groups: self.groups.clone(),
-            directed: moved(&self.directed),
-            both_ways: moved(&self.both_ways),
+            directed,
+            directed_runs,
+            run_files: self.run_files.clone(),
+            both_ways: self.both_ways.iter().filter_map(moved).collect(),
             holes: holes.collect(),
             cut: self.cut.iter().filter(within).cloned().collect(),
             files: self.files.clone(),

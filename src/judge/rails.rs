@@ -53,7 +53,7 @@ pub(super) struct Group<'a> {
     /// The ends sit under different leaves.
     pub(super) crosses: bool,
     /// The smallest message behind a reading, where messages have a size.
-    bytes: Option<u64>,
+    pub(super) bytes: Option<u64>,
 }
 
 impl Group<'_> {

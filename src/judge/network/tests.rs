@@ -40,6 +40,7 @@ fn named(
         settings: String::new(),
         nic: None,
         crosses: false,
+        bytes: None,
     });
     for src in 0..NODES {
         for dst in (0..NODES).filter(|dst| *dst != src) {

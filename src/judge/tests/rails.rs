@@ -249,9 +249,9 @@ fn suspects_never_set_their_own_level_however_often_they_are_read() {
         let low =
             ["node0005", "node0006"].map(|n| format!("degraded nic-low rail {n} rail mlx5_3"));
         assert_eq!(loci(&second), low, "class {class}");
-        let again: Vec<&Recording> =
-            recordings.iter().filter(|r| r.stage == Some(CONFIRM_STAGE)).collect();
-        let last = confirm::confirm(&first.verdicts, &second.verdicts, &again);
+        let again: Vec<Recording> =
+            recordings.iter().filter(|r| r.stage == Some(CONFIRM_STAGE)).cloned().collect();
+        let last = fleet.bench.confirm(&first, &second.verdicts, &again);
         let found: BTreeSet<(&str, bool)> =
             last.findings.iter().map(|f| (f.class.as_str(), f.confirmed)).collect();
         assert_eq!(found, [("nic-low", true)].into(), "{:#?}", last.findings);
