@@ -388,8 +388,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
             let mut group = |between_nodes| {
                 let across = node.is_none();
                 let (testcase, tool) = (testcase.clone(), recording.parsed.tool);
-                let key =
-                    GroupKey { testcase, tool, across, between_nodes, small_buffer, bytes };
+                let key = GroupKey { testcase, tool, across, between_nodes, small_buffer, bytes };
                 groups.iter().position(|known| *known == key).unwrap_or_else(|| {
                     groups.push(key);
                     groups.len() - 1

@@ -190,7 +190,8 @@ fn peel_from(field: &Field<'_>, statistic: Statistic, upper: Option<f64>) -> Pee
         out.levels =
             told.map_or_else(|| levels(groups, &readings, &blamed, upper), <[f64]>::to_vec);
         let mut cells = Cells::new(n, &readings, &out.levels);
-        out.sigma = blame::sigma(&cells, n, &blamed);
+        let spread = blame::spread(&cells, n, &blamed);
+        out.sigma = spread.sigma;
         if first {
             // Noise alone lifts the upper end by so much.
             let noise = UPPER_Z * out.sigma;
@@ -198,7 +199,7 @@ fn peel_from(field: &Field<'_>, statistic: Statistic, upper: Option<f64>) -> Pee
             cells = Cells::new(n, &readings, &out.levels);
         }
         let before = blamed.clone();
-        let rule = Rule::new(&cells, field.classes, out.sigma, statistic);
+        let rule = Rule::new(&cells, field.classes, spread, statistic);
         let parts;
         (blamed, parts) = rule.blame(n);
         let settled = before == blamed && !first && told.is_none();

@@ -27,7 +27,7 @@ const MOST_OF_PARTS: f64 = 0.04;
 const CLEARING_ERROR: f64 = 1e-3;
 
 /// Chance that what a part has above the others hides a loss of the declared size.
-const PARTS_ERROR: f64 = 2.5e-3;
+const PARTS_ERROR: f64 = 2e-3;
 
 /// Fewer ends than this show no spread of their own.
 const FEWEST_ENDS: usize = 6;
@@ -100,9 +100,20 @@ fn support(cells: &Cells, blamed: &Blamed, (end, way): (usize, usize)) -> (usize
         .fold((0, 0), |(partners, readings), c| (partners + 1, readings + c.readings))
 }
 
-/// Relative spread of one reading: what is left when every end has its own
+/// Relative standard deviation of one reading.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spread {
+    /// Of all readings, the worse of the two halves.
+    pub(super) sigma: f64,
+    /// Of those above what their ends show. What disturbs a reading makes it lower, so
+    /// this is what a slow end can show too much.
+    upper: f64,
+}
+
+/// The spread of one reading: what is left when every end has its own
 /// rate. With few readings per end the fit takes noise away; scale it back.
-pub(super) fn sigma(cells: &Cells, n: usize, blamed: &Blamed) -> f64 {
+pub(super) fn spread(cells: &Cells, n: usize, blamed: &Blamed) -> Spread {
+    const ASSUMED: Spread = Spread { sigma: ASSUMED_SIGMA, upper: ASSUMED_SIGMA };
     let of = |way| -> Vec<Option<f64>> {
         (0..n).map(|end| value(cells, blamed, (end, way), Statistic::Median)).collect()
     };
@@ -118,12 +129,15 @@ pub(super) fn sigma(cells: &Cells, n: usize, blamed: &Blamed) -> f64 {
     }
     let free = residuals.len().saturating_sub(used);
     if residuals.len() < 12 || free * 4 < residuals.len() {
-        return ASSUMED_SIGMA;
+        return ASSUMED;
     }
     #[expect(clippy::cast_precision_loss, reason = "a count of readings")]
     let taken = (residuals.len() as f64 / free as f64).sqrt();
-    let spread = robust::spread(&residuals, 1.0).unwrap_or(ASSUMED_SIGMA);
-    (spread * taken).max(LEAST_SIGMA)
+    let of = |spread: Option<f64>| (spread.unwrap_or(ASSUMED_SIGMA) * taken).max(LEAST_SIGMA);
+    let sigma = of(robust::spread(&residuals, 1.0));
+    let mut above: Vec<f64> = residuals.iter().map(|r| r - 1.0).filter(|r| 0.0 < *r).collect();
+    let upper = robust::median(&mut above).map(|middle| middle * robust::MAD_TO_SIGMA);
+    Spread { sigma, upper: of(upper).min(sigma) }
 }
 
 /// How healthy ends differ, noise taken out.
@@ -147,7 +161,7 @@ impl Parts {
 /// How ends are judged in one turn.
 pub(super) struct Rule<'c> {
     cells: &'c Cells,
-    sigma: f64,
+    spread: Spread,
     statistic: Statistic,
     /// Ends that a cell clears, per direction.
     cleared: Vec<[bool; 2]>,
@@ -155,8 +169,13 @@ pub(super) struct Rule<'c> {
 
 impl<'c> Rule<'c> {
     /// `classes` are the classes of path, by group.
-    pub(super) fn new(cells: &'c Cells, classes: &[u8], sigma: f64, statistic: Statistic) -> Self {
-        let mut rule = Self { cells, sigma, statistic, cleared: Vec::new() };
+    pub(super) fn new(
+        cells: &'c Cells,
+        classes: &[u8],
+        spread: Spread,
+        statistic: Statistic,
+    ) -> Self {
+        let mut rule = Self { cells, spread, statistic, cleared: Vec::new() };
         rule.cleared = rule.clear(classes);
         rule
     }
@@ -164,8 +183,8 @@ impl<'c> Rule<'c> {
     /// Standard error of an end's statistic.
     fn error(&self, readings: usize) -> f64 {
         match self.statistic {
-            Statistic::Median => robust::median_error(self.sigma, readings),
-            Statistic::Best => self.sigma,
+            Statistic::Median => robust::median_error(self.spread.sigma, readings),
+            Statistic::Best => self.spread.sigma,
         }
     }
 
@@ -199,7 +218,7 @@ impl<'c> Rule<'c> {
                     .or_insert_with(|| robust::family_z(count, CLEARING_ERROR));
                 let mut seen: BTreeMap<u8, bool> = BTreeMap::new();
                 for (_, cell) in cells_of(self.cells, end, way) {
-                    let noise = z * robust::median_error(self.sigma, cell.readings);
+                    let noise = z * robust::median_error(self.spread.sigma, cell.readings);
                     let class = classes.get(cell.group).copied().unwrap_or(0);
                     *seen.entry(class).or_default() |= 1.0 - LINE + noise <= cell.ratio;
                 }
@@ -278,7 +297,10 @@ impl<'c> Rule<'c> {
                 let value = value(self.cells, blamed, (end, way), self.statistic);
                 let (_, readings) = support(self.cells, blamed, (end, way));
                 let line = self.line(readings, parts);
-                good.extend(value.filter(|value| 1.0 - line <= *value).map(|_| (end, way)));
+                let is_good = |value: &f64| {
+                    1.0 - line <= *value || self.is_uneven(blamed, (end, way), *value, parts)
+                };
+                good.extend(value.filter(is_good).map(|_| (end, way)));
             }
         }
         for (end, way) in &good {
@@ -286,6 +308,25 @@ impl<'c> Rule<'c> {
             free[*end][*way] = true;
         }
         !good.is_empty()
+    }
+
+    /// Whether an end has a good cell that noise does not explain if the end is as slow as
+    /// `value`: with partners that are not slow, a slow end shows one level.
+    fn is_uneven(
+        &self,
+        blamed: &Blamed,
+        (end, way): (usize, usize),
+        value: f64,
+        parts: f64,
+    ) -> bool {
+        let count = usable(self.cells, blamed, end, way).count();
+        let z = robust::family_z(count, CLEARING_ERROR);
+        let mut own = usable(self.cells, blamed, end, way);
+        own.any(|cell| {
+            let error = robust::median_error(self.spread.upper, cell.readings);
+            let noise = z * error.hypot(parts);
+            1.0 - LINE <= cell.ratio && noise < cell.ratio - value
+        })
     }
 
     /// Relative standard deviation of the ends that are not blamed, noise taken out.

@@ -17,8 +17,8 @@ use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
-use crate::thresholds::CollectiveExpectation;
 use crate::thresholds::CollectiveConditions;
+use crate::thresholds::CollectiveExpectation;
 use crate::thresholds::Steered;
 use std::collections::BTreeSet;
 
