@@ -30,7 +30,7 @@ fn cut(
 #[test]
 fn every_part_of_a_split_domain_is_judged_by_its_own_level() {
     // By order of names, and mixed.
-    for is_here in [|at: u32| at < 9, |at: u32| at % 2 == 0] {
+    for is_here in [|at: u32| at < 9, |at: u32| at.is_multiple_of(2)] {
         let judged = cut(is_here, &[(3, 1), (14, 2)], Some(OTHER));
         let expected = [
             "failed split-domain domain block01",
@@ -94,7 +94,7 @@ fn a_part_that_is_low_as_a_whole_says_nothing_of_the_others() {
 
 #[test]
 fn parts_that_never_met_are_a_split_and_no_order_of_names_chooses_one() {
-    for is_here in [|at: u32| at < 9, |at: u32| 9 <= at, |at: u32| at % 2 == 0] {
+    for is_here in [|at: u32| at < 9, |at: u32| 9 <= at, |at: u32| at.is_multiple_of(2)] {
         let judged = cut(is_here, &[], None);
         assert_eq!(loci(&judged), Vec::<String>::new());
         assert_eq!(unknown_nodes(&judged).len(), 18);
@@ -129,7 +129,7 @@ fn of_two_that_miss_as_much_both_are_in_doubt() {
     let judged = Bench::rack()
         .capacity(move |s, d| {
             let far = |end: (u32, u32), other: (u32, u32)| {
-                (end == a && other.0 % 2 == 0) || (end == b && other.0 % 2 == 1)
+                (end == a && other.0.is_multiple_of(2)) || (end == b && !other.0.is_multiple_of(2))
             };
             (!far(s, d) && !far(d, s)).then_some(1.0)
         })
