@@ -37,6 +37,9 @@ const EXPLAINS: &[(&str, &str)] = &[
     ("nvlink-absent", "fabric-not-configured"),
 ];
 
+/// A node that the others' IMEX does not reach.
+const IMEX_GONE: &str = "imex-peer-missing";
+
 /// This share of all GPUs alike is no coincidence of single faults.
 const NEARLY_ALL: f64 = 0.75;
 
@@ -70,6 +73,32 @@ pub(super) fn merge(domains: &[Domain<'_>], ledger: &mut Ledger) {
         }
     }
     join_states(ledger);
+    explain_imports(ledger);
+}
+
+/// Memory of a node whose IMEX is gone can be imported nowhere: that is no sign of
+/// another domain. What was copied at a rate is one, and stays.
+fn explain_imports(ledger: &mut Ledger) {
+    let gone: BTreeSet<NodeName> = ledger
+        .findings()
+        .filter(|f| f.class == IMEX_GONE)
+        .filter_map(|f| f.locus.node.clone())
+        .collect();
+    let ends = |f: &Finding| -> Vec<NodeName> {
+        let peer = f.locus.peer.as_deref().map(NodeName::from);
+        f.locus.node.iter().cloned().chain(peer).filter(|node| gone.contains(node)).collect()
+    };
+    let is_effect =
+        |f: &Finding| f.class == "wrong-domain" && f.measured == Some(0.0) && !ends(f).is_empty();
+    for effect in ledger.take(is_effect) {
+        for node in ends(&effect) {
+            ledger.change_of_node(&node, |f| {
+                if f.class == IMEX_GONE {
+                    f.evidence.extend(effect.evidence.iter().cloned());
+                }
+            });
+        }
+    }
 }
 
 fn is_gpu_finding(finding: &Finding, domain: &Domain<'_>, class: &str) -> bool {

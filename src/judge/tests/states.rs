@@ -271,3 +271,45 @@ fn a_link_that_is_shown_inactive_counts_in_a_list_that_is_cut() {
     assert_eq!(loci(&cut(vec![true; 5])), Vec::<String>::new());
     assert_eq!(loci(&cut(vec![false; 18])), ["failed nvlink-absent gpu node0001:4"]);
 }
+
+#[test]
+fn imports_that_fail_with_a_node_whose_imex_is_gone_are_no_other_domain() {
+    let refused = |a: u32, b: u32| {
+        let mut parsed = Parsed::of(Tool::Nvbandwidth);
+        let mut problem = Problem::new(ProblemKind::Error, "the import was refused");
+        problem.code = Some("CUDA_ERROR_INVALID_HANDLE".to_owned());
+        parsed.problems.push(problem);
+        let file = format!("domains/rack/{a}-{b}.txt");
+        let nodes = vec![Bench::node(a), Bench::node(b)];
+        let mut recording = Recording::new(Scope::Domain("rack".into()), file, parsed);
+        recording.nodes = nodes;
+        recording
+    };
+    let classes = |with_table: bool| {
+        let mut bench = Bench::rack();
+        let mut recordings = bench.record();
+        let Scope::Domain(domain) = recordings
+            .iter()
+            .map(|r| r.scope.clone())
+            .find(|scope| matches!(scope, Scope::Domain(_)))
+            .expect("a run of all")
+        else {
+            unreachable!()
+        };
+        for other in (0..18).filter(|at| *at != 3) {
+            let mut run = refused(3.min(other), 3.max(other));
+            run.scope = Scope::Domain(domain.clone());
+            recordings.push(run);
+        }
+        if with_table {
+            recordings
+                .extend((0..18).filter(|at| *at != 3).map(|asked| table(asked, |at| at != 3)));
+        }
+        let judged = bench.judge_these(&recordings);
+        let of_node = judged.verdicts.findings.iter().filter(|f| f.locus.node.is_some());
+        of_node.map(|f| f.class.clone()).collect::<Vec<_>>()
+    };
+    let explained = classes(true);
+    assert!(explained.contains(&PEER.to_owned()), "{explained:?}");
+    assert!(!explained.contains(&"wrong-domain".to_owned()), "{explained:?}");
+}
