@@ -28,7 +28,7 @@ class Site:
         self.domain = domain
         self.version, self.driver = {}, {}       # of a node
         self.default_version, self.default_driver = "0.8", platform.driver
-        self.holes = set()                       # (source, destination) that nobody measured
+        self.holes = set()                       # (source, destination) that were not measured
         self.absent = {}                         # node -> GPUs that the tools do not see
         self.ports = None
         self.claim = []

@@ -105,14 +105,14 @@ def merged(rng, seed, a, b, told):
 
 @family("wrong-domain-1-of-{count}-{told}", [dict(count=c, told=t) for c in (5, 7, 9) for t in ("uuid", "silent")])
 def wrong(rng, seed, count, told):
-    """One node is really in another rack: it reaches nobody; the others are all right."""
+    """One node is really in another rack: it reaches no node of this one; the others are as expected."""
     site = rack(GB200, count, seed)
     node = site.some()[0]
     site.fabric.island[node] = "elsewhere"
     if told == "uuid":
         tell(site, node)
         site.truth.node(node, range(4), kinds=("node", "tray"))
-    else:   # N/A alone could be a pair that nobody sampled
+    else:   # N/A alone could be a pair that was not sampled
         site.truth.node(node, range(4), must=False, kinds=("node", "tray", "gpu"))
         site.truth.must_unknown.add(node)
         site.truth.may("unknown", "degraded", "failed")

@@ -69,7 +69,7 @@ def slow_collective(rng, seed, platform, share):
 
 @family("collective-slow-over-the-rack-{share}", [dict(share=s) for s in (0.75, 0.06)])
 def slow_rack(rng, seed, share):
-    """MNNVL off, or NVLS off: nobody inside is to blame."""
+    """MNNVL off, or NVLS off: no GPU is at fault."""
     site = rack(GB200, 4, seed)
     for k in range(2):
         site.files["domains/block01/all_reduce-%d.txt" % k] = site.nccl(site.fabric.parts(), level=GB200.rack_allreduce * share)
@@ -148,7 +148,7 @@ def state_alone(rng, seed, dead):
 
 @family("fabric-in-progress-on-one-node", [dict()])
 def in_progress(rng, seed):
-    """A tray whose fabric is not ready reaches nobody."""
+    """A tray whose fabric is not ready reaches no other tray."""
     site = rack(GB200, 6, seed)
     node = site.some()[0]
     for gpu in range(4):

@@ -120,7 +120,7 @@ def board(rng, seed, platform):
 
 @family("alone-links-{lost}-{platform}", [dict(platform=p, lost=k) for p in BOXES for k in (1, 4)])
 def alone(rng, seed, platform, lost):
-    """A box with nobody to compare with."""
+    """A box without others to compare with."""
     site = boxes(platform, 1, seed, claim=rng.random() < 0.5)
     gpu = site.gpu()
     site.fabric.lose_links(site.nodes[0], gpu, lost)

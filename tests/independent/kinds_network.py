@@ -25,7 +25,7 @@ def everybody(site):
 
 
 def matchings(site, rounds):
-    """Rounds of the circle method: everybody meets somebody new in each."""
+    """Rounds of the circle method: each host meets a new partner in each."""
     ring = list(site.nodes) + ([None] if len(site.nodes) % 2 else [])
     out = []
     for _ in range(rounds):
@@ -233,7 +233,7 @@ def slow_way(rng, seed, share, ways):
 
 @family("net-port-down", [dict()])
 def down(rng, seed):
-    """Nobody reaches a host, which reaches nobody."""
+    """A host that no other host reaches, and that reaches none."""
     site = hosts(8, seed)
     node = site.some()[0]
     for other in site.nodes:

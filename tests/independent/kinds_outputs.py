@@ -85,7 +85,7 @@ def corrupt(rng, seed, tool):
 
 @family("corrupt-nccl-over-the-rack", [dict()])
 def corrupt_rack(rng, seed):
-    """Sixteen ranks, wrong sums: somebody did it, nobody can say who."""
+    """Sixteen ranks, wrong sums: one rank did it, and the output does not say which."""
     site = rack(GB200, 4, seed)
     site.files["domains/block01/nccl.txt"] = site.nccl(site.fabric.parts(), level=830.0, wrong=7)
     site.truth.add(Guilt("wrong data", [[Pattern(frozenset({"domain", "instrument", "boundary"}))]], set(), must=False))

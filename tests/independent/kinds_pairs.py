@@ -40,7 +40,7 @@ def several(rng, seed, count):
 
 @family("pair-no-path-{where}", [dict(where=w) for w in ("across",)])
 def no_path(rng, seed, where):
-    """One cell without a number, others complete: that way failed or was not measured; nobody is to blame."""
+    """One cell without a number, others complete: that way failed or was not measured; no part is at fault."""
     site = rack(GB200, 5, seed)
     x, y = site.some(2)
     a, b = (x, site.gpu()), (y, site.gpu())
