@@ -193,7 +193,7 @@ def absent(rng, seed, count):
 
 @family("nvl4-boards-{count}", [dict(count=c) for c in (1, 3, 6)], healthy=True)
 def nvl4(rng, seed, count):
-    """Boards of four with the product name of a rack's, and a third of its rate. Nobody is accused."""
+    """Boards of four with the product name of a rack's, and a third of its rate. No node is blamed."""
     from fleet import boxes, record_boxes
     site = boxes(GB200_NVL4, count, seed, claim=False)
     site.truth.may("pass", "unknown", *(("degraded",) if count == 1 else ()))

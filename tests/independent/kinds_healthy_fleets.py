@@ -1,7 +1,7 @@
 """Sound fleets of several sorts at once: racks of different level, racks beside boxes and hosts, odd numbers of files."""
 from fleet import Site, boxes, rack, record_boxes, record_rack
 from kinds import family
-from kinds_network import everybody, hosts, matchings
+from kinds_network import all_pairs, hosts, matchings
 from noise import NORMAL, ROUGH, Noise
 from platforms import GB200, GB300, HDR, HGX_A100, HGX_B200, HGX_H100, HGX_H200, NDR
 
@@ -55,7 +55,7 @@ def beside(rng, seed, other):
         sites.append(site)
     if other != "boxes":
         site = hosts(6, seed + "h")
-        site.pairs(everybody(site), 2)
+        site.pairs(all_pairs(site), 2)
         sites.append(site)
     return merge(seed, sites).case()
 
@@ -114,7 +114,7 @@ def plans(rng, seed, rate, nic, plan, noise):
     if nic == "no-class":
         site.truth.may("pass", "unknown")
         site.truth.unknown.add("*")
-    site.pairs(everybody(site) if plan == "all" else matchings(site, 3), 2)
+    site.pairs(all_pairs(site) if plan == "all" else matchings(site, 3), 2)
     return site.case()
 
 

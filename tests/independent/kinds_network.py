@@ -20,7 +20,7 @@ def hosts(count, seed, rails=1, rate=NDR, noise=NORMAL, nic="nic-ndr-400"):
     return site
 
 
-def everybody(site):
+def all_pairs(site):
     return list(itertools.combinations(site.nodes, 2))
 
 
@@ -47,14 +47,14 @@ def sound(rng, seed, noise, readings):
     if "nic" not in site.claim[0]:
         site.truth.may("pass", "unknown")
         site.truth.unknown.add("*")
-    site.pairs(everybody(site), readings)
+    site.pairs(all_pairs(site), readings)
     return site.case()
 
 
 @family("healthy-net-{rails}-rails-{count}-hosts", [dict(rails=r, count=c) for r, c in ((2, 6), (4, 6), (8, 4))], healthy=True)
 def sound_rails(rng, seed, rails, count):
     site = hosts(count, seed, rails)
-    site.pairs(everybody(site), 1)
+    site.pairs(all_pairs(site), 1)
     return site.case()
 
 
@@ -68,7 +68,7 @@ def sound_matchings(rng, seed, rounds):
 @family("healthy-net-in-{unit}", [dict(unit=u) for u in ("MB/sec", "Gb/sec")], healthy=True)
 def units(rng, seed, unit):
     site = hosts(6, seed)
-    site.pairs(everybody(site), 2, unit=unit)
+    site.pairs(all_pairs(site), 2, unit=unit)
     return site.case()
 
 
@@ -78,7 +78,7 @@ def with_gpus(rng, seed, rails):
     site.locals(1)
     site.claim_rails(rails)
     site.network(rails, NDR)
-    site.pairs(everybody(site), 1)
+    site.pairs(all_pairs(site), 1)
     return site.case()
 
 
@@ -95,7 +95,7 @@ def leaves(seed, count, hosts_of_leaf=4, uplink=None):
         site.claim_leaf("leaf%d" % k, [n for n in site.nodes if site.ports.leaf[n] == "leaf%d" % k])
     if uplink is not None:
         site.ports.uplink["leaf0"] = uplink
-    site.pairs(everybody(site), 1)
+    site.pairs(all_pairs(site), 1)
     return site
 
 
@@ -108,7 +108,7 @@ def port(rng, seed, share, sides, plan):
     both = ("tx", "rx") if sides == "both" else (sides,)
     site.ports.slow(node, 0, share, both)
     site.truth.port(node, 0, sides=None if sides == "both" else both)
-    site.pairs(everybody(site) if plan == "all-pairs" else matchings(site, 4), rng.choice((2, 3)))
+    site.pairs(all_pairs(site) if plan == "all-pairs" else matchings(site, 4), rng.choice((2, 3)))
     return site.case()
 
 
@@ -120,7 +120,7 @@ def unclassed(rng, seed, share):
     site.ports.slow(node, 0, share)
     site.truth.port(node, 0)
     site.truth.unknown.add("*")
-    site.pairs(everybody(site), 2)
+    site.pairs(all_pairs(site), 2)
     return site.case()
 
 
@@ -133,7 +133,7 @@ def rail(rng, seed, bad, which, rails):
     sides = ("tx",) if bad == "tx-half" else ("tx", "rx")
     site.ports.slow(node, k, 0.63 if bad == "gen4" else 0.5, sides)
     site.truth.port(node, k, sides=sides if bad == "tx-half" else None)
-    site.pairs(everybody(site), 2)
+    site.pairs(all_pairs(site), 2)
     return site.case()
 
 
@@ -150,7 +150,7 @@ def rail_of_box(rng, seed, bad, which, rails, claims):
     sides = ("tx",) if bad == "tx-half" else ("tx", "rx")
     site.ports.slow(node, k, 0.63 if bad == "gen4" else 0.5, sides)
     site.truth.port(node, k, sides=sides if bad == "tx-half" else None)
-    site.pairs(everybody(site), 1 if rails == 8 else 2)
+    site.pairs(all_pairs(site), 1 if rails == 8 else 2)
     if claims == "no-class":
         site.truth.unknown.add("*")
     return site.case()
@@ -169,7 +169,7 @@ def storm_at_port(rng, seed):
         if other != node:
             site.truth.allow(NAMES, ends_of=(node, other))
     site.truth.unknown.add("*")
-    site.pairs(everybody(site), 3)
+    site.pairs(all_pairs(site), 3)
     return site.case()
 
 
@@ -187,7 +187,7 @@ def two_ports(rng, seed, how):
     elif how == "met-each-other":
         plan = [m for m in matchings(site, 5) if set(m) != {x, y}] + [(x, y)]
     else:
-        plan = everybody(site)
+        plan = all_pairs(site)
     if how == "no-class":
         site.truth.unknown.add("*")
     site.pairs(plan, rng.choice((1, 3)))
@@ -200,7 +200,7 @@ def three_ports(rng, seed, share):
     for node in site.some(3):
         site.ports.slow(node, 0, share)
         site.truth.port(node, 0)
-    site.pairs(everybody(site), 2)
+    site.pairs(all_pairs(site), 2)
     return site.case()
 
 
@@ -227,7 +227,7 @@ def slow_way(rng, seed, share, ways):
     if ways == "both":
         site.ports.path[(b, a, 0)] = share
     site.truth.way(a, b)
-    site.pairs(everybody(site), 3)
+    site.pairs(all_pairs(site), 3)
     return site.case()
 
 
@@ -239,7 +239,7 @@ def down(rng, seed):
     for other in site.nodes:
         site.ports.path[(node, other, 0)] = site.ports.path[(other, node, 0)] = None
     site.truth.port(node, 0)
-    site.pairs(everybody(site), 1)
+    site.pairs(all_pairs(site), 1)
     return site.case()
 
 
@@ -249,7 +249,7 @@ def uplink(rng, seed, share, count):
     site = leaves(seed, count, uplink=share)
     kinds = frozenset({"leaf"} if count > 2 else {"leaf", "boundary", "plane", "domain", "instrument"})
     site.truth.add(Guilt("uplink of leaf0", [[Pattern(kinds)]], set()))
-    for a, b in everybody(site):
+    for a, b in all_pairs(site):
         if (site.ports.leaf[a] == "leaf0") != (site.ports.leaf[b] == "leaf0"):
             site.truth.allow(NAMES, ends_of=(a, b))
     site.truth.may("degraded", "failed", "unknown")
@@ -263,9 +263,9 @@ def storm(rng, seed, readings):
     site = hosts(8, seed, noise=Noise(sigma=0.005, tail=0.33, dip=0.3))
     site.truth.may("unknown", "degraded")
     site.truth.unknown.add("*")
-    for a, b in everybody(site):
+    for a, b in all_pairs(site):
         site.truth.allow(NAMES, ends_of=(a, b))
-    site.pairs(everybody(site), readings)
+    site.pairs(all_pairs(site), readings)
     return site.case()
 
 
@@ -282,5 +282,5 @@ def port_and_link(rng, seed, lost):
     site.network(1, NDR)
     site.ports.slow(b, 0, 0.5)
     site.truth.port(b, 0)
-    site.pairs(everybody(site), 2)
+    site.pairs(all_pairs(site), 2)
     return site.case()

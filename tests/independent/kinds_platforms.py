@@ -25,7 +25,7 @@ def sound(rng, seed, platform, gpus):
 
 
 def settle(site):
-    """What may be said where nobody published a number."""
+    """What may be said where no number is published."""
     if not site.platform.name:
         site.truth.may("pass", "unknown")
         site.truth.unknown.add("*")
@@ -89,7 +89,7 @@ def host(rng, seed, platform):
 
 @family("unknown-product-{gpus}-gpus", [dict(gpus=g) for g in (4, 8)], healthy=True)
 def unheard(rng, seed, gpus):
-    """Nobody published what this product does: it cannot pass, and nothing is wrong with it."""
+    """No number is published for this product: it cannot pass, and nothing is wrong with it."""
     from dataclasses import replace
     platform = replace(platforms.HGX_H100, name="", device="NVIDIA XQ900 Prototype", gpus=gpus)
     site = boxes(platform, 4, seed, NORMAL, claim=False)

@@ -1,4 +1,4 @@
-"""Changes that must not turn good into bad, nor bad into good: over the kinds, or over folders of anybody."""
+"""Changes that must not turn good into bad, nor bad into good: over the kinds, or over recorded folders."""
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor

@@ -75,7 +75,7 @@ def suspects(truth, locus):
 
 
 def score(case, verdicts):
-    """Right: outcome acceptable, every guilty part found, no innocent accused, nobody unknown who must pass."""
+    """Right: outcome acceptable, every guilty part found, no innocent accused, none unknown that must pass."""
     truth, out = case.truth, Score(verdicts=verdicts)
     must = [g for g in truth.guilts if g.must]
     out.guilty = len(must)
