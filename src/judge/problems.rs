@@ -77,7 +77,7 @@ fn broken(domain: &Domain<'_>) -> BTreeSet<NodeName> {
         let mut problems = recording.parsed.problems.iter();
         problems.any(|p| p.kind == ProblemKind::Error && outcome(p, recording) == Outcome::Failed)
     };
-    let own = domain.own.iter().filter(|(_, own)| own.iter().any(|r| is_broken(&r)));
+    let own = domain.own.iter().filter(|(_, own)| own.iter().any(is_broken));
     own.map(|(node, _)| node.clone()).collect()
 }
 
@@ -96,7 +96,7 @@ fn explained(
     let members = members(domain, recording);
     let here: Vec<&NodeName> = members.iter().filter(|node| culprits.contains(*node)).collect();
     let failed = !problems.is_empty() || !parsed.complete;
-    if here.is_empty() || !failed || parsed.tool.is_none() || !problems.iter().all(|p| ends(&p)) {
+    if here.is_empty() || !failed || parsed.tool.is_none() || !problems.iter().all(ends) {
         return false;
     }
     let incomplete = Problem::new(ProblemKind::Truncated, "the output is not complete");

@@ -122,9 +122,8 @@ pub(super) fn judge(
 /// Every pair that was read a few times.
 fn paths(rail: &Rail<'_>, far: f64) -> BTreeMap<(usize, usize), Path> {
     let mut paths: BTreeMap<(usize, usize), Path> = BTreeMap::new();
-    // When it was low, by direction and test.
-    let mut moments: BTreeMap<(usize, usize), BTreeMap<(usize, usize), Vec<usize>>> =
-        BTreeMap::new();
+    // In how many directions a pair was low in a test at a moment.
+    let mut moments: BTreeMap<((usize, usize), usize, usize), usize> = BTreeMap::new();
     let cells = rail.cells().into_iter().filter(|(_, values)| READINGS.contains(&values.len()));
     for ((src, dst, group), values) in cells {
         let best = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -135,14 +134,12 @@ fn paths(rail: &Rail<'_>, far: f64) -> BTreeMap<(usize, usize), Path> {
             if *value < best * (1.0 - far) {
                 path.low += 1;
                 path.lowest = path.lowest.min(value / best);
-                let ways = moments.entry(ordered(src, dst)).or_default();
-                ways.entry((group, moment)).or_default().push(src);
+                *moments.entry((ordered(src, dst), group, moment)).or_default() += 1;
             }
         }
     }
-    for (ends, moments) in moments {
-        let both = moments.values().filter(|ways| 1 < ways.len()).count();
-        paths.entry(ends).or_default().both_ways = both;
+    for ((ends, ..), ways) in moments {
+        paths.entry(ends).or_default().both_ways += usize::from(1 < ways);
     }
     paths
 }
