@@ -161,6 +161,8 @@ impl Parts {
 /// How ends are judged in one turn.
 pub(super) struct Rule<'c> {
     cells: &'c Cells,
+    /// The class of path of each group.
+    classes: &'c [u8],
     spread: Spread,
     statistic: Statistic,
     /// Ends that a cell clears, per direction.
@@ -171,12 +173,12 @@ impl<'c> Rule<'c> {
     /// `classes` are the classes of path, by group.
     pub(super) fn new(
         cells: &'c Cells,
-        classes: &[u8],
+        classes: &'c [u8],
         spread: Spread,
         statistic: Statistic,
     ) -> Self {
-        let mut rule = Self { cells, spread, statistic, cleared: Vec::new() };
-        rule.cleared = rule.clear(classes);
+        let mut rule = Self { cells, classes, spread, statistic, cleared: Vec::new() };
+        rule.cleared = rule.clear();
         rule
     }
 
@@ -206,23 +208,20 @@ impl<'c> Rule<'c> {
     /// them shows that the end is not slow. A cell clears its two ends where it is above
     /// the line by more than the noise of the highest of as many cells. An end that is
     /// measured over several classes of path is cleared by one cell of each.
-    fn clear(&self, classes: &[u8]) -> Vec<[bool; 2]> {
-        let n = self.cells.ends();
+    fn clear(&self) -> Vec<[bool; 2]> {
         let mut factors: BTreeMap<usize, f64> = BTreeMap::new();
-        let mut cleared = vec![[false; 2]; n];
+        let mut cleared = vec![[false; 2]; self.cells.ends()];
         for (end, cleared) in cleared.iter_mut().enumerate() {
-            for way in 0..2 {
-                let count = cells_of(self.cells, end, way).count();
+            for (way, cleared) in cleared.iter_mut().enumerate() {
+                let own = || cells_of(self.cells, end, way).map(|(_, cell)| cell);
+                let count = own().count();
                 let z = *factors
                     .entry(count)
                     .or_insert_with(|| robust::family_z(count, CLEARING_ERROR));
-                let mut seen: BTreeMap<u8, bool> = BTreeMap::new();
-                for (_, cell) in cells_of(self.cells, end, way) {
+                *cleared = self.has_of_each_class(own(), |cell| {
                     let noise = z * robust::median_error(self.spread.sigma, cell.readings);
-                    let class = classes.get(cell.group).copied().unwrap_or(0);
-                    *seen.entry(class).or_default() |= 1.0 - LINE + noise <= cell.ratio;
-                }
-                cleared[way] = !seen.is_empty() && seen.values().all(|good| *good);
+                    1.0 - LINE + noise <= cell.ratio
+                });
             }
         }
         cleared
@@ -310,8 +309,9 @@ impl<'c> Rule<'c> {
         !good.is_empty()
     }
 
-    /// Whether an end has a good cell that noise does not explain if the end is as slow as
-    /// `value`: with partners that are not slow, a slow end shows one level.
+    /// Whether an end has a good cell, of each class of path, that noise does not explain
+    /// if the end is as slow as `value`: with partners that are not slow, a slow end shows
+    /// one level.
     fn is_uneven(
         &self,
         blamed: &Blamed,
@@ -319,14 +319,25 @@ impl<'c> Rule<'c> {
         value: f64,
         parts: f64,
     ) -> bool {
-        let count = usable(self.cells, blamed, end, way).count();
-        let z = robust::family_z(count, CLEARING_ERROR);
-        let mut own = usable(self.cells, blamed, end, way);
-        own.any(|cell| {
+        let z = robust::family_z(usable(self.cells, blamed, end, way).count(), CLEARING_ERROR);
+        self.has_of_each_class(usable(self.cells, blamed, end, way), |cell| {
             let error = robust::median_error(self.spread.upper, cell.readings);
-            let noise = z * error.hypot(parts);
-            1.0 - LINE <= cell.ratio && noise < cell.ratio - value
+            1.0 - LINE <= cell.ratio && z * error.hypot(parts) < cell.ratio - value
         })
+    }
+
+    /// Whether a cell of each class of path is as asked.
+    fn has_of_each_class<'m>(
+        &self,
+        cells: impl Iterator<Item = &'m Met>,
+        is_good: impl Fn(&Met) -> bool,
+    ) -> bool {
+        let mut seen: BTreeMap<u8, bool> = BTreeMap::new();
+        for cell in cells {
+            let class = self.classes.get(cell.group).copied().unwrap_or(0);
+            *seen.entry(class).or_default() |= is_good(cell);
+        }
+        !seen.is_empty() && seen.values().all(|good| *good)
     }
 
     /// Relative standard deviation of the ends that are not blamed, noise taken out.
