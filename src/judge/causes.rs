@@ -73,12 +73,11 @@ pub(super) fn merge(domains: &[Domain<'_>], ledger: &mut Ledger) {
         }
     }
     join_states(ledger);
-    explain_imports(ledger);
 }
 
 /// Memory of a node whose IMEX is gone can be imported nowhere: that is no sign of
 /// another domain. What was copied at a rate is one, and stays.
-fn explain_imports(ledger: &mut Ledger) {
+pub(super) fn explain_imports(ledger: &mut Ledger) {
     let gone: BTreeSet<NodeName> = ledger
         .findings()
         .filter(|f| f.class == IMEX_GONE)

@@ -125,6 +125,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
         state::judge(domain, &mut ledger);
     }
     let judged = fabrics(&domains, case.sampled, &mut ledger);
+    causes::explain_imports(&mut ledger);
     at_once(&domains, &mut ledger);
     steady::judge(&judged, &mut ledger);
     common::judge(&domains, &judged, &mut ledger);

@@ -147,7 +147,7 @@ impl Collective {
             && self.rooted == seen.root
             && spread
             && !(seen.in_place_unchecked && self.checks_in_place)
-            && !(seen.in_place_checked && !self.checks_in_place)
+            && (!seen.in_place_checked || self.checks_in_place)
             && (self.size_over_time || !seen.size_over_time)
     }
 
