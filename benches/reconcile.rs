@@ -117,6 +117,7 @@ fn claims(c: &mut Criterion) {
         gpus_per_node: Some(4),
         nics_per_node: None,
         platform_of: &platform,
+        ends_at_node: &|_| false,
     };
     let said = fleet(12);
     let old = reconcile(fleet(0), &rules);

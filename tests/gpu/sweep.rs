@@ -77,7 +77,12 @@ fn two_nodes_of_a_rack_are_measured_across_and_the_gpu_with_a_slow_port_is_found
     // a round copies for as long as nodes may begin apart.
     let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("thresholds/gb200-nvl72.toml");
     let platform = fs::read_to_string(built_in).expect("a platform");
-    let slow = [("gb200-nvl72", "slow-rack"), ("50.0", "0.05"), ("53.125", "0.053125")];
+    let slow = [
+        ("gb200-nvl72", "slow-rack"),
+        ("50.0", "0.05"),
+        ("53.125", "0.053125"),
+        ("NVIDIA GB200", "Stub H100"),
+    ];
     let platform = slow.iter().fold(platform, |text, (from, to)| text.replacen(from, to, 2));
     fs::write(folder.join("slow-rack.toml"), platform).expect("written");
     // Each node sees the slow port: its own process copies to and from it.

@@ -201,7 +201,8 @@ impl<'c> Rule<'c> {
     /// factor is that of Student's distribution.
     fn smallest(&self, readings: usize, parts: Parts) -> f64 {
         let noise = POWER * self.error(readings);
-        self.line(readings, parts.sigma) + noise.hypot(parts.factor * parts.sigma)
+        let parts_hide = parts.factor * parts.sigma;
+        self.line(readings, parts.sigma) + (noise.powi(2) + parts_hide.powi(2)).sqrt()
     }
 
     /// An end whose partners are slow shows what they are; one good cell with any of
@@ -322,7 +323,8 @@ impl<'c> Rule<'c> {
         let z = robust::family_z(usable(self.cells, blamed, end, way).count(), CLEARING_ERROR);
         self.has_of_each_class(usable(self.cells, blamed, end, way), |cell| {
             let error = robust::median_error(self.spread.upper, cell.readings);
-            1.0 - LINE <= cell.ratio && z * error.hypot(parts) < cell.ratio - value
+            let noise = z * (error.powi(2) + parts.powi(2)).sqrt();
+            1.0 - LINE <= cell.ratio && noise < cell.ratio - value
         })
     }
 

@@ -67,8 +67,8 @@ fn the_span_is_that_of_the_three_that_agree_best() {
 fn field(seed: u64, sigma: f64) -> (Vec<PairReading>, Vec<[f64; 2]>) {
     let mut normals = robust::chance::Normals::new(seed);
     let mut uniform = |below: usize| {
-        let share = normals.next().abs().fract() * 1e6;
-        (share as usize) % below
+        let bits = normals.next().to_bits() >> 4;
+        usize::try_from(bits % below as u64).expect("less than a usize")
     };
     let n = 8 + 2 * uniform(5);
     let slow = 1 + uniform(n / 2);
