@@ -200,7 +200,8 @@ fn judge_rail(
         let fewest = [own, other].into_iter().filter(|n| 0 < *n).min().unwrap_or(1);
         let alone = || peel::smallest(robust::median_error(sigma, fewest));
         let partners: BTreeSet<usize> = by_end[end].iter().flat_map(|r| [r.src, r.dst]).collect();
-        let partners = partners.len() - 1;
+        // None where a leaf explains all that it showed.
+        let partners = partners.len().saturating_sub(1);
         let deepest = match partners {
             0 | 1 => noise.deepest(fewest),
             several => noise.deepest_end(several, fewest / several),

@@ -27,14 +27,15 @@ const MOST_OF_PARTS: f64 = 0.04;
 const CLEARING_ERROR: f64 = 1e-3;
 
 /// Chance that what a part has above the others hides a loss of the declared size.
-const PARTS_ERROR: f64 = 2e-3;
+const PARTS_ERROR: f64 = 4e-3;
+
+/// Healthy GPUs of one kind differ by 0.1 to 0.6 %: counted like so many parts that were
+/// measured.
+const PUBLISHED_SPREAD: f64 = 0.005;
+const PUBLISHED_WEIGHT: f64 = 4.0;
 
 /// Fewer ends than this show no spread of their own.
 const FEWEST_ENDS: usize = 6;
-
-/// Of more ends than this every second one, or third, shows the spread as well: it is
-/// taken from the distances of all pairs.
-const MOST_ENDS: usize = 500;
 
 /// An end keeps its blame only beside this many partners that are not blamed: one
 /// partner cannot tell which of the two is slow.
@@ -145,16 +146,19 @@ pub(super) fn spread(cells: &Cells, n: usize, blamed: &Blamed) -> Spread {
 pub(super) struct Parts {
     /// Relative standard deviation.
     pub(super) sigma: f64,
-    /// So many of them hide no loss.
-    factor: f64,
+    /// What a part may be able to do above its partners, so that as much is lost unseen.
+    hidden: f64,
 }
 
 impl Parts {
-    /// `ends` is how many parts showed the spread.
-    fn new(sigma: f64, ends: usize) -> Self {
-        #[expect(clippy::cast_precision_loss, reason = "a count of ends")]
-        let freedom = (ends.max(3) - 1) as f64;
-        Self { sigma, factor: robust::student_z(freedom, PARTS_ERROR).max(POWER) }
+    /// `free` is how many parts showed the spread, less one. A few parts show it badly: what
+    /// is published of GPUs of one kind counts beside them.
+    fn new(sigma: f64, free: usize) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a count of parts")]
+        let free = free as f64;
+        let all = free + PUBLISHED_WEIGHT;
+        let squares = free * sigma.powi(2) + PUBLISHED_WEIGHT * PUBLISHED_SPREAD.powi(2);
+        Self { sigma, hidden: robust::student_z(all, PARTS_ERROR) * (squares / all).sqrt() }
     }
 }
 
@@ -201,8 +205,7 @@ impl<'c> Rule<'c> {
     /// factor is that of Student's distribution.
     fn smallest(&self, readings: usize, parts: Parts) -> f64 {
         let noise = POWER * self.error(readings);
-        let parts_hide = parts.factor * parts.sigma;
-        self.line(readings, parts.sigma) + (noise.powi(2) + parts_hide.powi(2)).sqrt()
+        self.line(readings, parts.sigma) + (noise.powi(2) + parts.hidden.powi(2)).sqrt()
     }
 
     /// An end whose partners are slow shows what they are; one good cell with any of
@@ -323,6 +326,7 @@ impl<'c> Rule<'c> {
         let z = robust::family_z(usable(self.cells, blamed, end, way).count(), CLEARING_ERROR);
         self.has_of_each_class(usable(self.cells, blamed, end, way), |cell| {
             let error = robust::median_error(self.spread.upper, cell.readings);
+            let parts = parts.min(MOST_OF_PARTS / PARTS);
             let noise = z * (error.powi(2) + parts.powi(2)).sqrt();
             1.0 - LINE <= cell.ratio && noise < cell.ratio - value
         })
@@ -342,7 +346,8 @@ impl<'c> Rule<'c> {
         !seen.is_empty() && seen.values().all(|good| *good)
     }
 
-    /// Relative standard deviation of the ends that are not blamed, noise taken out.
+    /// How the ends that are not blamed differ, noise taken out. What a part can do more
+    /// than its partners does not show, so only the lower half says how far parts differ.
     fn parts(&self, blamed: &Blamed, n: usize) -> Parts {
         let mut squares = 0.0;
         let mut ratios = Vec::new();
@@ -356,18 +361,20 @@ impl<'c> Rule<'c> {
                 ratios.push(value);
             }
         }
-        if ratios.len() < FEWEST_ENDS {
+        let Some(middle) = robust::median(&mut ratios).filter(|_| FEWEST_ENDS <= ratios.len())
+        else {
             return Parts::default();
-        }
-        #[expect(clippy::cast_precision_loss, reason = "a count of ends")]
-        let noise = squares / ratios.len() as f64;
-        ratios.sort_by(f64::total_cmp);
-        let count = ratios.len();
-        let step = ratios.len().div_ceil(MOST_ENDS);
-        let some: Vec<f64> = ratios.into_iter().step_by(step).collect();
-        let spread = robust::qn(&some).unwrap_or(0.0);
-        // What a GPU sends and what it receives differ alike: they are one part.
-        Parts::new((spread.powi(2) - noise).max(0.0).sqrt(), count / 2)
+        };
+        let below = ratios.iter().filter(|ratio| **ratio < middle).map(|ratio| middle - ratio);
+        // What a GPU sends and what it receives differ alike: they are one part. The middle
+        // is taken from the same parts, which costs one.
+        let free = (ratios.len() / 4).saturating_sub(1).max(1);
+        #[expect(clippy::cast_precision_loss, reason = "counts of ends")]
+        let (noise, spread) = (
+            squares / ratios.len() as f64,
+            below.map(|it| it * it).sum::<f64>() / (2 * free) as f64,
+        );
+        Parts::new((spread - noise).max(0.0).sqrt(), free)
     }
 
     /// What every end shows, per direction.
@@ -405,17 +412,14 @@ impl<'c> Rule<'c> {
     }
 
     /// The smallest loss of each end that would have been seen; `None` of one that met
-    /// too few partners.
+    /// too few partners. What an end shows above the level is lost unseen.
     pub(super) fn detectable(&self, blamed: &Blamed, parts: Parts, n: usize) -> Vec<Option<f64>> {
-        (0..n)
-            .map(|end| {
-                let ways = [0, 1].map(|way| support(self.cells, blamed, (end, way)));
-                if ways.iter().any(|(partners, _)| *partners < FEWEST_PARTNERS) {
-                    return None;
-                }
-                let ways = ways.iter().map(|(_, readings)| self.smallest(*readings, parts));
-                Some(ways.fold(0.0, f64::max))
-            })
-            .collect()
+        let of = |end, way| {
+            let (partners, readings) = support(self.cells, blamed, (end, way));
+            let ratio = value(self.cells, blamed, (end, way), self.statistic)?;
+            let above = (ratio - 1.0).max(0.0);
+            (FEWEST_PARTNERS <= partners).then(|| self.smallest(readings, parts) + above)
+        };
+        (0..n).map(|end| Some(f64::max(of(end, 0)?, of(end, 1)?))).collect()
     }
 }

@@ -197,7 +197,14 @@ fn an_end_with_a_good_cell_is_not_blamed_where_many_readings_are_disturbed() {
 
 #[test]
 fn a_loss_of_the_declared_size_is_found_where_parts_differ() {
-    // Each GPU has an offset of its own, and each pair of places.
+    // Each GPU has an offset of its own, and each pair of places: a copy gets what the two
+    // ends lose together, or what the slower one can do.
+    for is_least in [false, true] {
+        declared_and_found(is_least);
+    }
+}
+
+fn declared_and_found(is_least: bool) {
     let (mut found, mut all, mut declared) = (0, 0, 0.0);
     for seed in 0..800 {
         let mut normals = robust::chance::Normals::new(1 + seed);
@@ -211,10 +218,16 @@ fn a_loss_of_the_declared_size_is_found_where_parts_differ() {
                     continue;
                 }
                 for _ in 0..3 {
-                    let lost = if src == 3 || dst == 3 { 1.0 - loss } else { 1.0 };
-                    let level = 1.0 + 0.006 * (offsets[src] + offsets[dst]) / 2.0_f64.sqrt();
+                    let own = |end: usize| {
+                        let lost = if end == 3 { 1.0 - loss } else { 1.0 };
+                        lost * (1.0 + 0.006 * offsets[end])
+                    };
+                    let level = match is_least {
+                        true => own(src).min(own(dst)),
+                        false => own(src) * own(dst),
+                    };
                     let noise = 0.003 * noise.next().unwrap_or(0.0);
-                    let value = level * lost * (1.0 + 0.003 * places[src * 8 + dst] + noise);
+                    let value = level * (1.0 + 0.003 * places[src * 8 + dst] + noise);
                     readings.push(PairReading { src, dst, group: 0, value });
                 }
             }
@@ -229,7 +242,6 @@ fn a_loss_of_the_declared_size_is_found_where_parts_differ() {
         let healthy = peeled(&read(0.0));
         assert_eq!(healthy.blames, [], "seed {seed}");
         let loss = healthy.detectable[3].expect("it was measured");
-        assert!(loss < 1.0 / 18.0 + 0.02, "seed {seed}: {loss}");
         declared += loss / 800.0;
         all += 1;
         let peeled = peeled(&read(loss));

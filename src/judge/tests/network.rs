@@ -316,6 +316,26 @@ fn slow_uplinks_are_the_leafs_and_of_two_leaves_either_is_named() {
 }
 
 #[test]
+fn two_slow_nics_of_four_under_a_leaf_are_no_slow_uplink() {
+    let slow = |at: u32| at == 5 || at == 7;
+    let mut lab = Lab::new(move |a, b| if slow(a) || slow(b) { 0.5 } else { 1.0 });
+    lab.hosts = 8;
+    // What a second measurement reads: each of a leaf with all of the other one.
+    let mut pairs: Vec<(u32, u32)> = (4..8).flat_map(|a| (0..4).map(move |b| (a, b))).collect();
+    pairs.extend([(0, 1), (2, 3), (4, 6)]);
+    let recordings = lab.measure(&pairs);
+    let mut claims = lab.claims();
+    claims.leaves = (0..2)
+        .map(|leaf| ClaimedLeaf {
+            name: format!("leaf{leaf}"),
+            nodes: (4 * leaf..4 * leaf + 4).map(host).collect(),
+        })
+        .collect();
+    let judged = lab.judge(&claims, &recordings);
+    assert_eq!(loci(&judged), ["degraded nic-low rail host5", "degraded nic-low rail host7"]);
+}
+
+#[test]
 fn a_host_that_several_partners_do_not_reach_has_failed_and_one_refusal_is_unknown() {
     let mut lab = Lab::new(|_, _| 1.0);
     let mut recordings = lab.measure(&all(8));
