@@ -52,7 +52,9 @@ pub(super) struct Fabric {
     pub(super) findings: Vec<Finding>,
     pub(super) unknown: Vec<(String, String)>,
     pub(super) notes: Vec<String>,
-    /// Directed readings, peeled.
+    /// Directed readings, the level of each run taken out.
+    pub(super) directed: Vec<PairReading>,
+    /// Those, peeled.
     pub(super) peeled: Peeled,
     /// Readings of both directions at once, peeled.
     pub(super) both_ways: Peeled,
@@ -73,6 +75,7 @@ pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
         findings: Vec::new(),
         unknown: Vec::new(),
         notes: Vec::new(),
+        directed: Vec::new(),
         peeled: Peeled::default(),
         both_ways: Peeled::default(),
         active: vec![true; island.gpus.len()],
@@ -93,7 +96,7 @@ pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
         return out;
     }
     let statistic = if island.is_uniform() { Statistic::Median } else { Statistic::Best };
-    let (directed, runs) = runs::without_run_levels(island);
+    let (even, runs) = runs::without_run_levels(island);
     disturbed_runs(island, &runs, &mut out);
     let together = |r: &&PairReading| {
         let (a, b) = (&island.gpus[r.src].node, &island.gpus[r.dst].node);
@@ -101,7 +104,8 @@ pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
     };
     let both: Vec<PairReading> = symmetric(&island.both_ways);
     let both: Vec<PairReading> = both.iter().filter(together).copied().collect();
-    let directed: Vec<PairReading> = directed.iter().filter(together).copied().collect();
+    let directed: Vec<PairReading> = even.iter().filter(together).copied().collect();
+    out.directed = even;
     let nodes = island.nodes().len();
     let classes: Vec<u8> = island.groups.iter().map(|key| u8::from(key.between_nodes)).collect();
     let active = out.active.clone();

@@ -8,6 +8,9 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::hash::DefaultHasher;
+use std::hash::Hash;
+use std::hash::Hasher;
 use std::sync::Arc;
 
 use super::arrange::Domain;
@@ -286,22 +289,23 @@ fn copies_small_buffers(recording: &Recording) -> bool {
     }
 }
 
-/// Whether two recordings hold the same numbers: two runs never show the same rates of
-/// all pairs to the last digit.
-fn is_copy(one: &Recording, other: &Recording) -> bool {
-    /// Fewer numbers than this can be the same by chance.
+/// What recordings of the same numbers have in common: two runs never show the same rates
+/// of all pairs to the last digit. `None` of so few numbers that they can be the same by
+/// chance.
+fn fingerprint(recording: &Recording) -> Option<u64> {
     const FEWEST: usize = 6;
-    let numbers = |matrix: &Matrix| matrix.numbers().map(|(.., value)| value).collect::<Vec<_>>();
-    let (own, others) = (pair_matrices(one), pair_matrices(other));
-    let differs = |values: &[f64]| values.iter().any(|value| *value != values[0]);
+    let mut hasher = DefaultHasher::new();
     let mut count = 0;
-    let same = own.len() == others.len()
-        && own.iter().zip(&others).all(|((a, ..), (b, ..))| {
-            let values = numbers(a);
-            count += if differs(&values) { values.len() } else { 0 };
-            a == b
-        });
-    same && FEWEST <= count
+    for (matrix, ..) in pair_matrices(recording) {
+        let (mut numbers, mut first, mut differ) = (0, None, false);
+        for (.., value) in matrix.numbers() {
+            value.to_bits().hash(&mut hasher);
+            differ |= *first.get_or_insert(value) != value;
+            numbers += 1;
+        }
+        count += if differ { numbers } else { 0 };
+    }
+    (FEWEST <= count).then(|| hasher.finish())
 }
 
 /// The size of the buffers that an output says were copied.
@@ -334,11 +338,17 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
     let own = own.flat_map(|(node, recordings)| recordings.iter().map(move |r| (Some(node), *r)));
     let across = domain.across.iter().map(|r| (None, *r)).filter(|_| only.is_none());
     let mut recordings: Vec<(Option<&NodeName>, &Recording)> = Vec::new();
+    let mut known: BTreeMap<(Option<&NodeName>, u64), Vec<&Recording>> = BTreeMap::new();
     for (node, recording) in own.chain(across) {
         // A file that was copied is one reading.
-        if !recordings.iter().any(|(of, known)| *of == node && is_copy(known, recording)) {
-            recordings.push((node, recording));
+        if let Some(fingerprint) = fingerprint(recording) {
+            let alike = known.entry((node, fingerprint)).or_default();
+            if alike.iter().any(|other| pair_matrices(other) == pair_matrices(recording)) {
+                continue;
+            }
+            alike.push(recording);
         }
+        recordings.push((node, recording));
     }
 
     // GPUs that ought to be there are members even when nothing was read of

@@ -37,33 +37,19 @@ pub(super) struct Shared {
 }
 
 /// Whether nearly all nodes of a leaf are low with other leaves: uplinks are shared, so a
-/// leaf of which some nodes are fine across has slow NICs and no slow uplink.
-fn nearly_all_are_low(
-    rail: &Rail<'_>,
-    leaf_of: &[Option<usize>],
-    leaf: usize,
-    reference: &impl Fn(usize) -> Option<f64>,
-) -> bool {
+/// leaf of which some nodes are fine across has slow NICs and no slow uplink. `across` is
+/// what each node of it shows with other leaves.
+fn nearly_all_are_low<'v>(across: impl Iterator<Item = &'v Vec<f64>>) -> bool {
     const NEARLY_ALL: f64 = 0.75;
-    const MOST: f64 = 0.75;
-    let mut across: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-    for r in &rail.readings {
-        let (Some(a), Some(b), Some(level)) = (leaf_of[r.src], leaf_of[r.dst], reference(r.group))
-        else {
-            continue;
-        };
-        if a != b && (a == leaf || b == leaf) {
-            let own = if a == leaf { r.src } else { r.dst };
-            across.entry(own).or_default().push(r.value / level);
-        }
-    }
-    let all = across.len();
     // Half of the partners of a node can be slow themselves.
-    let upper = across.into_values().filter_map(|mut values| robust::quantile(&mut values, MOST));
-    let low = upper.filter(|share| *share < 1.0 - LINE).count();
-    #[expect(clippy::cast_precision_loss, reason = "counts of nodes")]
-    let nearly = NEARLY_ALL * all as f64 <= low as f64;
-    nearly
+    const MOST: f64 = 0.75;
+    let upper = across.filter_map(|values| robust::quantile(&mut values.clone(), MOST));
+    let (mut all, mut low) = (0.0, 0.0);
+    for share in upper {
+        all += 1.0;
+        low += if share < 1.0 - LINE { 1.0 } else { 0.0 };
+    }
+    NEARLY_ALL * all <= low
 }
 
 /// Judges the leaves of a rail. `levels` are those of the groups.
@@ -81,6 +67,7 @@ pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared 
     };
     let mut inside: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     let mut across: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+    let mut by_node: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     let mut ends: BTreeMap<(usize, usize), BTreeSet<usize>> = BTreeMap::new();
     for r in &rail.readings {
         let (Some(a), Some(b)) = (leaf_of[r.src], leaf_of[r.dst]) else { continue };
@@ -89,6 +76,9 @@ pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared 
             inside.entry(a).or_default().push(r.value / level);
         } else {
             across.entry(ordered(a, b)).or_default().push(r.value / level);
+            for end in [r.src, r.dst] {
+                by_node.entry(end).or_default().push(r.value / level);
+            }
             ends.entry(ordered(a, b)).or_default().extend([r.src, r.dst]);
         }
     }
@@ -114,7 +104,10 @@ pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared 
             let here = met.iter().filter(|end| leaf_of[**end] == Some(*leaf)).count();
             1 < here && 1 < met.len() - here
         })
-        .filter(|leaf| nearly_all_are_low(rail, &leaf_of, *leaf, &reference))
+        .filter(|leaf| {
+            let here = by_node.iter().filter(|(end, _)| leaf_of[**end] == Some(*leaf));
+            nearly_all_are_low(here.map(|(_, values)| values))
+        })
         .collect();
     let compared: BTreeSet<usize> = shares.keys().flat_map(|(a, b)| [*a, *b]).collect();
     let everywhere = low.len() == compared.len();

@@ -182,10 +182,11 @@ fn fallen(
     // contradict the others.
     let links = island.platform?.nvlink.as_ref()?.links;
     let one_link = 1.0 / f64::from(links.max(1));
-    let precise = expected.iter().filter(|(g, _, _, e)| {
-        island.tolerance(*g, e) < one_link && 1.0 < island.readings_a_cell(*g)
+    let below = expected.iter().filter(|(g, level, _, e)| {
+        *level < line_of(*g, e)
+            && island.tolerance(*g, e) < one_link
+            && 1.0 < island.readings_a_cell(*g)
     });
-    let below = precise.filter(|(g, level, _, e)| *level < line_of(*g, e));
     let (group, level, value, e) =
         below.min_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2))).copied()?;
     let place = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);

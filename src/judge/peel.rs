@@ -190,7 +190,7 @@ fn peel_from(field: &Field<'_>, statistic: Statistic, upper: Option<f64>) -> Pee
         out.levels =
             told.map_or_else(|| levels(groups, &readings, &blamed, upper), <[f64]>::to_vec);
         let mut cells = Cells::new(n, &readings, &out.levels);
-        let spread = blame::spread(&cells, n, &blamed);
+        let spread = blame::spread(&cells, &blamed);
         out.sigma = spread.sigma;
         if first {
             // Noise alone lifts the upper end by so much.
@@ -201,11 +201,11 @@ fn peel_from(field: &Field<'_>, statistic: Statistic, upper: Option<f64>) -> Pee
         let before = blamed.clone();
         let rule = Rule::new(&cells, field.classes, spread, statistic);
         let parts;
-        (blamed, parts) = rule.blame(n);
+        (blamed, parts) = rule.blame();
         let settled = before == blamed && !first && told.is_none();
-        (out.blames, out.unclear) = rule.describe(&blamed, parts, n);
-        out.shown = rule.shown(&blamed, n);
-        out.detectable = rule.detectable(&blamed, parts, n);
+        (out.blames, out.unclear) = rule.describe(&blamed, parts);
+        out.shown = rule.shown(&blamed);
+        out.detectable = rule.detectable(&blamed, parts);
         // Where it never settles, pairs are looked at all the same.
         if settled || turn == TURNS {
             pairs::low_pairs(&cells, &blamed, statistic, &mut out);

@@ -26,31 +26,30 @@ pub(super) struct RunLevel {
     pub(super) share: f64,
 }
 
+/// A pair of ends.
+type Cell = (usize, usize);
+
+/// The values of one test, run by run.
+type ByRun = BTreeMap<usize, Vec<(Cell, f64)>>;
+
 /// The directed readings with the level of each run taken out, and the levels.
 pub(super) fn without_run_levels(island: &Island<'_>) -> (Vec<PairReading>, Vec<RunLevel>) {
-    let mut readings = island.directed.clone();
-    let mut levels = Vec::new();
-    for group in 0..island.groups.len() {
-        let of_group = levels_of(island, group);
-        for (at, reading) in readings.iter_mut().enumerate().filter(|(_, r)| r.group == group) {
-            if let Some(share) = of_group.get(&island.directed_runs[at]) {
-                reading.value /= share;
-            }
-        }
-        levels.extend(of_group.into_iter().map(|(run, share)| RunLevel { run, share }));
+    let mut by_group: Vec<ByRun> = vec![ByRun::new(); island.groups.len()];
+    for (reading, run) in island.directed.iter().zip(&island.directed_runs) {
+        let value = ((reading.src, reading.dst), reading.value);
+        by_group[reading.group].entry(*run).or_default().push(value);
     }
-    (readings, levels)
+    let by_group: Vec<BTreeMap<usize, f64>> = by_group.into_iter().map(levels_of).collect();
+    let mut readings = island.directed.clone();
+    for (reading, run) in readings.iter_mut().zip(&island.directed_runs) {
+        reading.value /= by_group[reading.group].get(run).copied().unwrap_or(1.0);
+    }
+    let levels = by_group.into_iter().flatten();
+    (readings, levels.map(|(run, share)| RunLevel { run, share }).collect())
 }
 
 /// The levels of the runs of one test, where at least two cover most of its cells.
-fn levels_of(island: &Island<'_>, group: usize) -> BTreeMap<usize, f64> {
-    type Cell = (usize, usize);
-    let mut by_run: BTreeMap<usize, Vec<(Cell, f64)>> = BTreeMap::new();
-    for (reading, run) in island.directed.iter().zip(&island.directed_runs) {
-        if reading.group == group {
-            by_run.entry(*run).or_default().push(((reading.src, reading.dst), reading.value));
-        }
-    }
+fn levels_of(mut by_run: ByRun) -> BTreeMap<usize, f64> {
     if by_run.len() < 2 {
         return BTreeMap::new();
     }

@@ -17,7 +17,6 @@ use super::ledger::Ledger;
 use super::level::SMALLEST_FLEET;
 use super::peel;
 use super::robust;
-use super::runs;
 use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -84,7 +83,7 @@ pub(super) fn judge(judged: &[Vec<(Island<'_>, Fabric)>], ledger: &mut Ledger) {
 
 /// Judges the GPUs of one island; returns how far their readings usually lie apart.
 fn gpus(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) -> Option<f64> {
-    let cells = cells(island, fabric);
+    let cells = cells(fabric);
     let shown: Vec<Shown> = (0..island.gpus.len()).filter_map(|gpu| shown(gpu, &cells)).collect();
     let mut spreads: Vec<f64> = shown.iter().map(|s| s.spread).collect();
     let usual = robust::median(&mut spreads).map(|s| s.max(peel::LEAST_SIGMA))?;
@@ -187,10 +186,9 @@ pub(super) fn falls_steadily(trend: &[f64], error: f64) -> bool {
 }
 
 /// Pairs that were read often enough, between ends that take part.
-fn cells(island: &Island<'_>, fabric: &Fabric) -> Vec<Cell> {
+fn cells(fabric: &Fabric) -> Vec<Cell> {
     let mut values: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
-    let (readings, _) = runs::without_run_levels(island);
-    for r in readings.iter().filter(|r| fabric.active[r.src] && fabric.active[r.dst]) {
+    for r in fabric.directed.iter().filter(|r| fabric.active[r.src] && fabric.active[r.dst]) {
         values.entry((r.group, r.src, r.dst)).or_default().push(r.value);
     }
     let often = values.into_iter().filter(|(_, values)| FEWEST_READINGS <= values.len());

@@ -16,6 +16,7 @@ use crate::model::run::Run;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
+use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 
 /// Outcome, place and matter of a run.
@@ -121,16 +122,19 @@ fn passed(run: &Run) -> String {
     what
 }
 
-/// The smallest loss of all parts together that would have been seen, where an
-/// expectation says it.
-pub(super) fn worst_together(run: &Run) -> Option<f64> {
-    run.verdicts.nodes.iter().filter_map(|n| n.detectable_together).reduce(f64::max)
-}
-
 /// The smallest degradation that would have been seen on every node.
 pub(super) fn worst_detectable(run: &Run) -> Option<f64> {
-    let nodes = run.verdicts.nodes.iter();
-    let each: Option<Vec<f64>> = nodes.map(|n| n.detectable).collect();
+    worst(run, |node| node.detectable)
+}
+
+/// The smallest loss of all parts together that would have been seen on every node.
+pub(super) fn worst_together(run: &Run) -> Option<f64> {
+    worst(run, |node| node.detectable_together)
+}
+
+/// The largest of what all nodes say; nothing where one does not say it.
+fn worst(run: &Run, of: impl Fn(&NodeVerdict) -> Option<f64>) -> Option<f64> {
+    let each: Option<Vec<f64>> = run.verdicts.nodes.iter().map(of).collect();
     each?.into_iter().reduce(f64::max)
 }
 

@@ -34,6 +34,29 @@ pub(crate) struct Corpus {
     pub(crate) any: Vec<Vec<u8>>,
 }
 
+impl Corpus {
+    /// The outputs of each tool.
+    pub(crate) fn of_tools(&self) -> impl Iterator<Item = &Vec<Vec<u8>>> {
+        [
+            &self.nvbandwidth,
+            &self.nccl,
+            &self.p2p,
+            &self.perftest,
+            &self.nvlink,
+            &self.topo,
+            &self.query,
+            &self.imex,
+            &self.dcgm,
+            &self.nvloom,
+            &self.iperf3,
+            &self.tcp,
+            &self.copy,
+            &self.collective,
+        ]
+        .into_iter()
+    }
+}
+
 /// The corpus, made once.
 pub(crate) fn corpus() -> &'static Corpus {
     static CORPUS: OnceLock<Corpus> = OnceLock::new();
@@ -112,23 +135,8 @@ fn make() -> Corpus {
     corpus.iperf3.extend(IPERF3.iter().map(|text| text.as_bytes().to_vec()));
     own_probes(&mut corpus);
     corpus.tcp.extend(TCP.iter().map(|text| text.as_bytes().to_vec()));
-    let all = [
-        &corpus.nvbandwidth,
-        &corpus.nccl,
-        &corpus.p2p,
-        &corpus.perftest,
-        &corpus.nvlink,
-        &corpus.topo,
-        &corpus.query,
-        &corpus.imex,
-        &corpus.dcgm,
-        &corpus.nvloom,
-        &corpus.iperf3,
-        &corpus.tcp,
-        &corpus.copy,
-        &corpus.collective,
-    ];
-    corpus.any = all.iter().flat_map(|of| of.iter().step_by(7).cloned()).collect();
+    let any = corpus.of_tools().flat_map(|of| of.iter().step_by(7).cloned()).collect();
+    corpus.any = any;
     corpus
 }
 

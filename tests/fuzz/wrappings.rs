@@ -222,23 +222,7 @@ fn what_stands_around_an_output_changes_nothing_of_it() {
 #[test]
 fn nothing_is_taken_off_an_output_that_nobody_wrapped() {
     let corpus = corpus();
-    let all = [
-        &corpus.nvbandwidth,
-        &corpus.nccl,
-        &corpus.p2p,
-        &corpus.perftest,
-        &corpus.nvlink,
-        &corpus.topo,
-        &corpus.query,
-        &corpus.imex,
-        &corpus.dcgm,
-        &corpus.nvloom,
-        &corpus.iperf3,
-        &corpus.tcp,
-        &corpus.copy,
-        &corpus.collective,
-    ];
-    for bytes in all.into_iter().flatten() {
+    for bytes in corpus.of_tools().flatten() {
         let text = measure::text::decode(bytes);
         let lines = measure::text::lines(&text);
         let is: Vec<&str> = lines.iter().map(|line| line.text).collect();

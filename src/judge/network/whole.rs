@@ -5,6 +5,7 @@ use super::super::finding::finding;
 use super::super::finding::percent;
 use super::super::finding::rate;
 use super::super::ledger::Ledger;
+use super::super::nodes;
 use super::super::rails::ByEnd;
 use super::super::rails::Rail;
 use super::Homes;
@@ -16,6 +17,7 @@ use super::line_of;
 use super::with_files;
 use crate::model::id::NodeName;
 use crate::model::unit::Unit;
+use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 
@@ -63,15 +65,10 @@ pub(super) fn judge(
         source.map_or("", |e| e.source.as_str())
     );
     let locus = homes.around(LocusKind::Domain, &nodes, rail);
-    let mut found = finding(Outcome::Degraded, NETWORK_LOW, locus, &rule)
+    let found = finding(Outcome::Degraded, NETWORK_LOW, locus, &rule)
         .numbers(levels[at], value, Unit::GigabytesPerSecond)
-        .saying(said.clone());
-    let pairs: Vec<(usize, usize)> = rail.files.keys().copied().take(4).collect();
-    for pair in pairs {
-        found = with_files(found, (rail, by_end), pair, &group.testcase);
-    }
-    ledger.find(found);
-    Some(format!("nothing against it, but {said}"))
+        .saying(said);
+    Some(enter((rail, by_end), found, &group.testcase, ledger))
 }
 
 /// A rail that is far below the others of its kind: says why its nodes cannot pass.
@@ -109,12 +106,23 @@ fn below_others(
     let nodes: Vec<&NodeName> = rail.nodes.iter().collect();
     let outcome = if group.nic.is_some() { Outcome::Degraded } else { Outcome::Unknown };
     let locus = homes.around(LocusKind::Domain, &nodes, rail);
-    let mut found = finding(outcome, NETWORK_LOW, locus, &rule)
+    let found = finding(outcome, NETWORK_LOW, locus, &rule)
         .numbers(levels[at], reference, Unit::GigabytesPerSecond)
-        .saying(said.clone());
-    for pair in rail.files.keys().copied().take(4) {
-        found = with_files(found, (rail, by_end), pair, &group.testcase);
-    }
-    ledger.find(found);
-    Some(format!("nothing against it, but {said}"))
+        .saying(said);
+    Some(enter((rail, by_end), found, &group.testcase, ledger))
+}
+
+/// Enters a finding about a whole rail, with some of its files; says why its nodes cannot
+/// pass.
+fn enter(
+    (rail, by_end): (&Rail<'_>, &ByEnd<'_>),
+    found: Finding,
+    testcase: &str,
+    ledger: &mut Ledger,
+) -> String {
+    let why = nodes::but(&found.summary);
+    let pairs = rail.files.keys().copied().take(4);
+    let with_pair = |found, pair| with_files(found, (rail, by_end), pair, testcase);
+    ledger.find(pairs.fold(found, with_pair));
+    why
 }

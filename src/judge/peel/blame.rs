@@ -79,26 +79,31 @@ fn usable<'c>(
     cells_of(cells, end, way).filter(good).map(|(_, cell)| cell)
 }
 
-/// Ratio of an end over its usable partners.
-fn value(
+/// What an end shows over its usable partners.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    ratio: f64,
+    partners: usize,
+    readings: usize,
+}
+
+fn see(
     cells: &Cells,
     blamed: &Blamed,
     (end, way): (usize, usize),
     statistic: Statistic,
-) -> Option<f64> {
-    let mut ratios: Vec<f64> = usable(cells, blamed, end, way).map(|c| c.ratio).collect();
-    match statistic {
+) -> Option<Seen> {
+    let mut readings = 0;
+    let own = usable(cells, blamed, end, way).inspect(|cell| readings += cell.readings);
+    let mut ratios: Vec<f64> = own.map(|cell| cell.ratio).collect();
+    let partners = ratios.len();
+    let ratio = match statistic {
         // Of two partners one good reading clears.
-        Statistic::Median if ratios.len() == 2 => ratios.into_iter().reduce(f64::max),
+        Statistic::Median if partners == 2 => ratios.into_iter().reduce(f64::max),
         Statistic::Median => robust::median(&mut ratios),
         Statistic::Best => ratios.into_iter().reduce(f64::max),
-    }
-}
-
-/// How many usable partners, and how many readings, stand behind an end.
-fn support(cells: &Cells, blamed: &Blamed, (end, way): (usize, usize)) -> (usize, usize) {
-    usable(cells, blamed, end, way)
-        .fold((0, 0), |(partners, readings), c| (partners + 1, readings + c.readings))
+    };
+    Some(Seen { ratio: ratio?, partners, readings })
 }
 
 /// Relative standard deviation of one reading.
@@ -113,10 +118,11 @@ pub(super) struct Spread {
 
 /// The spread of one reading: what is left when every end has its own
 /// rate. With few readings per end the fit takes noise away; scale it back.
-pub(super) fn spread(cells: &Cells, n: usize, blamed: &Blamed) -> Spread {
+pub(super) fn spread(cells: &Cells, blamed: &Blamed) -> Spread {
     const ASSUMED: Spread = Spread { sigma: ASSUMED_SIGMA, upper: ASSUMED_SIGMA };
     let of = |way| -> Vec<Option<f64>> {
-        (0..n).map(|end| value(cells, blamed, (end, way), Statistic::Median)).collect()
+        let ratio = |end| Some(see(cells, blamed, (end, way), Statistic::Median)?.ratio);
+        (0..cells.ends()).map(ratio).collect()
     };
     let (tx, rx) = (of(0), of(1));
     let mut residuals = Vec::with_capacity(cells.readings());
@@ -152,7 +158,8 @@ pub(super) struct Parts {
 
 impl Parts {
     /// `free` is how many parts showed the spread, less one. A few parts show it badly: what
-    /// is published of GPUs of one kind counts beside them.
+    /// is published of GPUs of one kind counts beside them, and the factor is that of
+    /// Student's distribution.
     fn new(sigma: f64, free: usize) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a count of parts")]
         let free = free as f64;
@@ -201,8 +208,7 @@ impl<'c> Rule<'c> {
     }
 
     /// The smallest loss of an end that is seen 99 times in 100 or more, whatever this
-    /// end has above the others. The spread of few parts is itself known badly: their
-    /// factor is that of Student's distribution.
+    /// end may be able to do above the others.
     fn smallest(&self, readings: usize, parts: Parts) -> f64 {
         let noise = POWER * self.error(readings);
         self.line(readings, parts.sigma) + (noise.powi(2) + parts.hidden.powi(2)).sqrt()
@@ -231,27 +237,32 @@ impl<'c> Rule<'c> {
         cleared
     }
 
+    /// What an end shows over partners that are not blamed.
+    fn see(&self, blamed: &Blamed, end: (usize, usize)) -> Option<Seen> {
+        see(self.cells, blamed, end, self.statistic)
+    }
+
     /// The ends that are low, and the spread of the others.
-    pub(super) fn blame(&self, n: usize) -> (Blamed, Parts) {
-        let mut blamed = Blamed::none(n);
+    pub(super) fn blame(&self) -> (Blamed, Parts) {
+        let mut blamed = Blamed::none(self.cells.ends());
         let mut kept_free = self.cleared.clone();
         self.peel(&mut blamed, &kept_free);
-        let parts = self.parts(&blamed, n);
+        let parts = self.parts(&blamed);
         // A released end is a partner again, which can make another one low: each end is
         // released once, so this ends.
         while self.release(&mut blamed, &mut kept_free, parts.sigma) {
             self.peel(&mut blamed, &kept_free);
         }
-        let parts = self.parts(&blamed, n);
+        let parts = self.parts(&blamed);
         (blamed, parts)
     }
 
-    /// The ratio of an end, where it is low enough to be blamed.
-    fn low(&self, blamed: &Blamed, end: (usize, usize), parts: f64) -> Option<f64> {
-        let value = value(self.cells, blamed, end, self.statistic)?;
-        let (partners, readings) = support(self.cells, blamed, end);
-        let is_low = value < 1.0 - self.line(readings, parts);
-        (FEWEST_PARTNERS <= partners && is_low).then_some(value)
+    /// What an end shows, where it is low enough to be blamed.
+    fn low(&self, blamed: &Blamed, end: (usize, usize), parts: f64) -> Option<Seen> {
+        let is_low = |seen: &Seen| {
+            FEWEST_PARTNERS <= seen.partners && seen.ratio < 1.0 - self.line(seen.readings, parts)
+        };
+        self.see(blamed, end).filter(is_low)
     }
 
     /// Blames the lowest end until none is low. Only partners of the one that was
@@ -260,7 +271,7 @@ impl<'c> Rule<'c> {
         let n = free.len();
         let low = |blamed: &Blamed, end: usize, way: usize| {
             let may = !blamed.ends[end][way] && !free[end][way];
-            may.then(|| self.low(blamed, (end, way), 0.0)).flatten()
+            Some(may.then(|| self.low(blamed, (end, way), 0.0)).flatten()?.ratio)
         };
         let mut lows: Vec<[Option<f64>; 2]> = vec![[None; 2]; n];
         // Ends that are low, the lowest first: shares are positive, and their bits in order.
@@ -297,13 +308,11 @@ impl<'c> Rule<'c> {
         let mut good = Vec::new();
         for (end, own) in blamed.ends.iter().enumerate() {
             for way in (0..2).filter(|way| own[*way]) {
-                let value = value(self.cells, blamed, (end, way), self.statistic);
-                let (_, readings) = support(self.cells, blamed, (end, way));
-                let line = self.line(readings, parts);
-                let is_good = |value: &f64| {
-                    1.0 - line <= *value || self.is_uneven(blamed, (end, way), *value, parts)
+                let is_good = |seen: &Seen| {
+                    1.0 - self.line(seen.readings, parts) <= seen.ratio
+                        || self.is_uneven(blamed, (end, way), seen, parts)
                 };
-                good.extend(value.filter(is_good).map(|_| (end, way)));
+                good.extend(self.see(blamed, (end, way)).filter(is_good).map(|_| (end, way)));
             }
         }
         for (end, way) in &good {
@@ -314,21 +323,21 @@ impl<'c> Rule<'c> {
     }
 
     /// Whether an end has a good cell, of each class of path, that noise does not explain
-    /// if the end is as slow as `value`: with partners that are not slow, a slow end shows
+    /// if the end is as slow as was seen: with partners that are not slow, a slow end shows
     /// one level.
     fn is_uneven(
         &self,
         blamed: &Blamed,
         (end, way): (usize, usize),
-        value: f64,
+        seen: &Seen,
         parts: f64,
     ) -> bool {
-        let z = robust::family_z(usable(self.cells, blamed, end, way).count(), CLEARING_ERROR);
+        let z = robust::family_z(seen.partners, CLEARING_ERROR);
         self.has_of_each_class(usable(self.cells, blamed, end, way), |cell| {
             let error = robust::median_error(self.spread.upper, cell.readings);
             let parts = parts.min(MOST_OF_PARTS / PARTS);
             let noise = z * (error.powi(2) + parts.powi(2)).sqrt();
-            1.0 - LINE <= cell.ratio && noise < cell.ratio - value
+            1.0 - LINE <= cell.ratio && noise < cell.ratio - seen.ratio
         })
     }
 
@@ -348,17 +357,15 @@ impl<'c> Rule<'c> {
 
     /// How the ends that are not blamed differ, noise taken out. What a part can do more
     /// than its partners does not show, so only the lower half says how far parts differ.
-    fn parts(&self, blamed: &Blamed, n: usize) -> Parts {
+    fn parts(&self, blamed: &Blamed) -> Parts {
         let mut squares = 0.0;
         let mut ratios = Vec::new();
-        for end in 0..n {
-            for way in (0..2).filter(|way| !blamed.ends[end][*way]) {
-                let Some(value) = value(self.cells, blamed, (end, way), self.statistic) else {
-                    continue;
-                };
-                let (_, readings) = support(self.cells, blamed, (end, way));
-                squares += self.error(readings).powi(2);
-                ratios.push(value);
+        for (end, own) in blamed.ends.iter().enumerate() {
+            for way in (0..2).filter(|way| !own[*way]) {
+                if let Some(seen) = self.see(blamed, (end, way)) {
+                    squares += self.error(seen.readings).powi(2);
+                    ratios.push(seen.ratio);
+                }
             }
         }
         let Some(middle) = robust::median(&mut ratios).filter(|_| FEWEST_ENDS <= ratios.len())
@@ -378,13 +385,12 @@ impl<'c> Rule<'c> {
     }
 
     /// What every end shows, per direction.
-    pub(super) fn shown(&self, blamed: &Blamed, n: usize) -> Vec<[Option<Shown>; 2]> {
-        let of = |end, way| {
-            let ratio = value(self.cells, blamed, (end, way), self.statistic)?;
-            let (_, readings) = support(self.cells, blamed, (end, way));
-            Some(Shown { ratio, error: self.error(readings) })
+    pub(super) fn shown(&self, blamed: &Blamed) -> Vec<[Option<Shown>; 2]> {
+        let of = |end| {
+            let seen = self.see(blamed, end)?;
+            Some(Shown { ratio: seen.ratio, error: self.error(seen.readings) })
         };
-        (0..n).map(|end| [of(end, 0), of(end, 1)]).collect()
+        (0..self.cells.ends()).map(|end| [of((end, 0)), of((end, 1))]).collect()
     }
 
     /// The blames with their numbers, and the ends of which nothing can be told.
@@ -392,15 +398,13 @@ impl<'c> Rule<'c> {
         &self,
         blamed: &Blamed,
         parts: Parts,
-        n: usize,
     ) -> (Vec<Blame>, Vec<(usize, Direction)>) {
         let (mut blames, mut unclear) = (Vec::new(), Vec::new());
-        for gpu in 0..n {
-            for way in (0..2).filter(|way| blamed.ends[gpu][*way]) {
+        for (gpu, own) in blamed.ends.iter().enumerate() {
+            for way in (0..2).filter(|way| own[*way]) {
                 let direction = BOTH[way];
-                let (partners, readings) = support(self.cells, blamed, (gpu, way));
                 match self.low(blamed, (gpu, way), parts.sigma) {
-                    Some(ratio) => {
+                    Some(Seen { ratio, partners, readings }) => {
                         let detectable = self.smallest(readings, parts);
                         blames.push(Blame { gpu, direction, ratio, partners, detectable });
                     }
@@ -413,13 +417,12 @@ impl<'c> Rule<'c> {
 
     /// The smallest loss of each end that would have been seen; `None` of one that met
     /// too few partners. What an end shows above the level is lost unseen.
-    pub(super) fn detectable(&self, blamed: &Blamed, parts: Parts, n: usize) -> Vec<Option<f64>> {
-        let of = |end, way| {
-            let (partners, readings) = support(self.cells, blamed, (end, way));
-            let ratio = value(self.cells, blamed, (end, way), self.statistic)?;
-            let above = (ratio - 1.0).max(0.0);
-            (FEWEST_PARTNERS <= partners).then(|| self.smallest(readings, parts) + above)
+    pub(super) fn detectable(&self, blamed: &Blamed, parts: Parts) -> Vec<Option<f64>> {
+        let of = |end| {
+            let seen = self.see(blamed, end).filter(|it| FEWEST_PARTNERS <= it.partners)?;
+            Some(self.smallest(seen.readings, parts) + (seen.ratio - 1.0).max(0.0))
         };
-        (0..n).map(|end| Some(f64::max(of(end, 0)?, of(end, 1)?))).collect()
+        let both = |end| Some(f64::max(of((end, 0))?, of((end, 1))?));
+        (0..self.cells.ends()).map(both).collect()
     }
 }
