@@ -57,16 +57,7 @@ pub fn begin(claims: &Claims) -> Vec<NodeAcceptance> {
 pub fn taking_part(claims: &Claims, nodes: &[NodeAcceptance]) -> Claims {
     let out: BTreeSet<&NodeName> =
         nodes.iter().filter(|it| it.out.is_some()).map(|it| &it.node).collect();
-    let mut claims = claims.clone();
-    for domain in &mut claims.domains {
-        domain.nodes.retain(|node| !out.contains(node));
-    }
-    claims.domains.retain(|domain| !domain.nodes.is_empty());
-    for leaf in &mut claims.leaves {
-        leaf.nodes.retain(|node| !out.contains(node));
-    }
-    claims.leaves.retain(|leaf| !leaf.nodes.is_empty());
-    claims
+    claims.with_nodes(|node| !out.contains(node))
 }
 
 /// Takes in the numbers of a round: the least of all, and the coarsest look.

@@ -224,7 +224,7 @@ fn made(
         records.entry(&record.node).or_default().push(record);
     }
     let (mut made, mut withheld) = (Vec::new(), Vec::new());
-    for NodeVerdict { node, domain, outcome, detectable, .. } in &evidence.verdicts.nodes {
+    for NodeVerdict { node, domain, outcome, detectable, scope, .. } in &evidence.verdicts.nodes {
         if *outcome != Outcome::Pass {
             continue;
         }
@@ -258,6 +258,7 @@ fn made(
             domain: domain.clone(),
             platform: platform.map(str::to_owned),
             profile: run.profile.clone(),
+            scope: scope.clone(),
             minima: minima.remove(node).unwrap_or_default(),
             detectable: *detectable,
             thresholds_digest: evidence.verdicts.thresholds_digest.clone(),
@@ -375,6 +376,9 @@ pub fn spent(certificate: &Certificate, now: i64) -> Option<String> {
     if let Some(voided) = &certificate.voided {
         return Some(format!("voided {}: {}", voided.at, voided.why));
     }
+    if certificate.scope.is_none() {
+        return Some("it does not say across which boundaries the node was measured".to_owned());
+    }
     if certificate.expires_unix <= now {
         return Some(format!("expired {}", certificate.expires));
     }
@@ -382,6 +386,28 @@ pub fn spent(certificate: &Certificate, now: i64) -> Option<String> {
         return Some(format!("issued {}, which is yet to come", certificate.issued));
     }
     None
+}
+
+/// A boundary that a certificate is asked to cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boundary {
+    /// The links inside the node.
+    Node,
+    /// The node and others of its NVLink domain.
+    Domain,
+    /// The node and others over the scale-out network.
+    Network,
+}
+
+/// Why a certificate does not cover what is asked for; `None` where it does.
+pub fn uncovered(certificate: &Certificate, asked: Boundary) -> Option<String> {
+    let scope = certificate.scope.clone().unwrap_or_default();
+    let (covers, what) = match asked {
+        Boundary::Node => (scope.inside, "the links inside the node"),
+        Boundary::Domain => (scope.domain.is_some(), "other nodes of its NVLink domain"),
+        Boundary::Network => (scope.network.is_some(), "other nodes over the network"),
+    };
+    (!covers).then(|| format!("the node was not measured across what is asked for: {what}"))
 }
 
 /// How a certificate stands, whichever machine is there, and why it does not

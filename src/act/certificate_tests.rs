@@ -42,6 +42,7 @@ fn verdicts(nodes: &[(&str, Outcome)]) -> Verdicts {
         detectable: Some(0.012),
         detectable_together: None,
         fabric_detectable: None,
+        scope: None,
     };
     Verdicts {
         platform: Some("gb200-nvl72".to_owned()),

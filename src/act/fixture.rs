@@ -85,6 +85,7 @@ impl World {
             detectable: None,
             detectable_together: None,
             fabric_detectable: None,
+            scope: None,
         };
         let live = Live { nodes: all.iter().map(idle).collect(), troubles: Vec::new() };
         let verdicts =

@@ -149,6 +149,7 @@ fn verdict(node: &str, outcome: Outcome) -> NodeVerdict {
         detectable: None,
         detectable_together: None,
         fabric_detectable: None,
+        scope: None,
     }
 }
 

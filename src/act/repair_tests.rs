@@ -15,6 +15,7 @@ fn node(outcome: Outcome) -> NodeVerdict {
         detectable: None,
         detectable_together: None,
         fabric_detectable: None,
+        scope: None,
     }
 }
 

@@ -224,6 +224,7 @@ fn verdicts(nodes: &[(&str, Outcome)], findings: Vec<Finding>) -> Verdicts {
         detectable: None,
         detectable_together: None,
         fabric_detectable: None,
+        scope: None,
     });
     Verdicts { findings, nodes: nodes.collect(), ..Verdicts::empty(Outcome::Failed) }
 }

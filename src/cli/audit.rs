@@ -35,7 +35,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         return Err(Failure::usage(text).into());
     }
     let mut choose = |config: &mut Config, catalogue: &Catalogue, fleet: Claims| {
-        let chosen = args.sweep.chosen(fleet)?;
+        let chosen = args.sweep.chosen(config, catalogue, fleet)?;
         let holds = matches!(config.launcher, Launcher::Slurm(_) | Launcher::Kubernetes(_));
         if holds && !args.sweep.says_when_busy() {
             // An audit is no reason to wait for anybody's work.

@@ -189,7 +189,7 @@ pub fn choose(
     for line in told(&choice) {
         note(&line);
     }
-    Ok(Chosen { claims: choice.claims(&chosen.claims), fleet: chosen.fleet })
+    Ok(Chosen { claims: choice.claims(&chosen.claims), ..chosen })
 }
 
 /// The choice in lines: who, and the others by the reason why not.
@@ -274,7 +274,7 @@ fn suspected(config: &Config, gate: &Gate, known: &mut BTreeMap<NodeName, Known>
 
 /// Why a node is not idle in service, as far as sources say. What they do not say
 /// is found out when it is to be held.
-fn unfit(node: &NodeName, said: &NodeSaid) -> Option<String> {
+pub(super) fn unfit(node: &NodeName, said: &NodeSaid) -> Option<String> {
     if let Some(mark) = said.opt_out.first() {
         return Some(format!("it is left alone: {}", clean(mark)));
     }

@@ -13,7 +13,6 @@ use super::Globals;
 use super::burning;
 use super::exit;
 use super::failure::Failure;
-use super::plan;
 use super::plan::Basis;
 use super::plan::Profile;
 use super::show;
@@ -132,7 +131,7 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<Burn
     }
     super::holding::say_when_busy(&mut site.config, args.sweep.when_busy)?;
     let (config, catalogue) = (&site.config, &site.in_force.catalogue);
-    let chosen = plan::choose(config.measurable(catalogue)?, &args.sweep.selection)?;
+    let chosen = args.sweep.chosen(config, catalogue, config.measurable(catalogue)?)?;
     let profile = Profile::BurnIn;
     let plan = Basis::new(config, &chosen.claims, catalogue, profile, asked.seed)?.plan()?;
     sweep::check(config, &plan, profile)?;

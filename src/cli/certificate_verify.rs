@@ -21,6 +21,7 @@ use super::stdout;
 use super::stdout::note;
 use crate::act::acceptance as accepting;
 use crate::act::certificate as certifying;
+use crate::act::certificate::Boundary;
 use crate::act::identity;
 use crate::exec::own;
 use crate::facts;
@@ -76,6 +77,10 @@ pub struct Args {
     /// A certificate without a signature that counts is not taken.
     #[arg(long)]
     require_signature: bool,
+    /// A certificate counts only where the node was measured across this: inside the node, with
+    /// others of its NVLink domain, with others over the network.
+    #[arg(long, value_enum, value_name = "BOUNDARY")]
+    scope: Vec<Boundary>,
     /// Compare with the machine that said this: what `fabricgate node facts --json` printed; with
     /// several certificates each with the facts of its own host.
     #[arg(long, value_name = "FACTS")]
@@ -83,6 +88,21 @@ pub struct Args {
     /// Compare with this machine.
     #[arg(long, conflicts_with = "against")]
     here: bool,
+}
+
+/// The command line knows these by their names.
+impl clap::ValueEnum for Boundary {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Node, Self::Domain, Self::Network]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(match self {
+            Self::Node => "node",
+            Self::Domain => "domain",
+            Self::Network => "network",
+        }))
+    }
 }
 
 /// Runs the command.
@@ -101,7 +121,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let mut codes = Vec::new();
     let mut all = Vec::new();
     for it in found {
-        let holding = Holding { trust: &trust, machines: machines.as_deref(), alone, now: &now };
+        let holding = Holding {
+            trust: &trust,
+            machines: machines.as_deref(),
+            alone,
+            scope: &args.scope,
+            now: &now,
+        };
         let (verification, code) = verified(it, &holding, stand_ins);
         codes.push(code);
         all.push(verification);
@@ -175,6 +201,8 @@ struct Holding<'a> {
     machines: Option<&'a [NodeFacts]>,
     /// Only one document is asked for.
     alone: bool,
+    /// What a certificate has to cover.
+    scope: &'a [Boundary],
     now: &'a Stamp,
 }
 
@@ -261,6 +289,9 @@ fn of_certificate(it: &mut Verification, read: Read, holding: &Holding<'_>) -> u
     let is_void = certificate.voided.is_some();
     it.signature = Some(doubts.signature(&document, holding.trust, is_void));
     doubts.wrong.extend(certifying::spent(&certificate, holding.now.unix));
+    let uncovered =
+        holding.scope.iter().filter_map(|asked| certifying::uncovered(&certificate, *asked));
+    doubts.wrong.extend(uncovered);
     if holding.machines.is_some() {
         let machine = holding.machine(it.node.as_ref(), holding.alone).unwrap_or_default();
         let compared = certifying::compared(&certificate, &machine);

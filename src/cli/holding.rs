@@ -205,17 +205,7 @@ impl Hold {
     /// says nothing of those that are.
     pub fn measurable(&self, claims: &Claims) -> Claims {
         let Held { seats, skipped } = self.held();
-        let stays = |node: &NodeName| seats.contains_key(node) || !skipped.contains_key(node);
-        let mut claims = claims.clone();
-        for domain in &mut claims.domains {
-            domain.nodes.retain(stays);
-        }
-        claims.domains.retain(|domain| !domain.nodes.is_empty());
-        for leaf in &mut claims.leaves {
-            leaf.nodes.retain(stays);
-        }
-        claims.leaves.retain(|leaf| !leaf.nodes.is_empty());
-        claims
+        claims.with_nodes(|node| seats.contains_key(node) || !skipped.contains_key(node))
     }
 
     /// The plan for those that are held; who is left out is in it as well, so

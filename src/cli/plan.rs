@@ -7,9 +7,11 @@ use super::Globals;
 use super::auditing;
 use super::config;
 use super::config::Config;
+use super::earlier::Past;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
+use super::partners;
 use super::stdout;
 use crate::inventory::hostlist;
 use crate::model::claims::ClaimedDomain;
@@ -61,6 +63,11 @@ pub struct Selection {
     /// Measure the other nodes of their domains too: alone, a node has no partner across its domain.
     #[arg(long, requires = "nodes")]
     pub with_domain: bool,
+    /// Other nodes that take part beside those named, at most; 0 for none. By default as many
+    /// as show whether a node is connected as claimed: [sweep] partners (3) where they are
+    /// cleared, two more where one is not.
+    #[arg(long, value_name = "N", requires = "nodes", conflicts_with = "with_domain")]
+    pub partners: Option<usize>,
 }
 
 /// The command line knows the profiles by their names.
@@ -85,15 +92,17 @@ impl clap::ValueEnum for Profile {
 pub struct Chosen {
     /// All that is claimed.
     pub fleet: Claims,
-    /// The part that was asked for.
+    /// The part that takes part.
     pub claims: Claims,
+    /// The nodes that a person names; none where all are meant.
+    pub named: BTreeSet<NodeName>,
 }
 
 /// The claimed nodes among `nodes`, or all where none is named.
 pub fn choose(fleet: Claims, selection: &Selection) -> Result<Chosen, Failure> {
     let nodes = &selection.nodes;
     if nodes.is_empty() {
-        return Ok(Chosen { claims: fleet.clone(), fleet });
+        return Ok(Chosen { claims: fleet.clone(), fleet, named: BTreeSet::new() });
     }
     let mut wanted: BTreeSet<NodeName> = BTreeSet::new();
     for list in nodes {
@@ -107,21 +116,14 @@ pub fn choose(fleet: Claims, selection: &Selection) -> Result<Chosen, Failure> {
             wanted.insert(node);
         }
     }
+    let named = wanted.clone();
     if selection.with_domain {
         let named = |it: &&ClaimedDomain| it.nodes.iter().any(|node| wanted.contains(node));
         let whole: Vec<&ClaimedDomain> = fleet.domains.iter().filter(named).collect();
         wanted.extend(whole.into_iter().flat_map(|domain| domain.nodes.iter().cloned()));
     }
-    let mut claims = fleet.clone();
-    for domain in &mut claims.domains {
-        domain.nodes.retain(|node| wanted.contains(node));
-    }
-    claims.domains.retain(|domain| !domain.nodes.is_empty());
-    for leaf in &mut claims.leaves {
-        leaf.nodes.retain(|node| wanted.contains(node));
-    }
-    claims.leaves.retain(|leaf| !leaf.nodes.is_empty());
-    Ok(Chosen { fleet, claims })
+    let claims = fleet.with_nodes(|node| wanted.contains(node));
+    Ok(Chosen { fleet, claims, named })
 }
 
 /// What plans are made from under this configuration.
@@ -203,7 +205,12 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         config.measure_by_ourselves();
     }
     let in_force = expectations::load(&config.thresholds)?;
-    let mut chosen = choose(config.measurable(&in_force.catalogue)?, &args.selection)?;
+    let fleet = config.measurable(&in_force.catalogue)?;
+    let past = match args.selection.nodes.is_empty() {
+        true => Past::default(),
+        false => Past::of(&config, None),
+    };
+    let mut chosen = partners::choose(&config, &in_force.catalogue, fleet, &args.selection, &past)?;
     if args.profile == Profile::Audit {
         let budget = args.audit.budget(config.audit, !args.selection.nodes.is_empty())?;
         chosen = auditing::choose(&config, &in_force.catalogue, chosen, budget, args.seed)?;
@@ -395,7 +402,8 @@ mod tests {
 
     #[test]
     fn a_part_of_a_fleet_keeps_the_part_of_its_leaves() {
-        let part = Selection { nodes: vec!["a[1-2]".to_owned()], with_domain: false };
+        let part =
+            Selection { nodes: vec!["a[1-2]".to_owned()], with_domain: false, partners: None };
         let chosen = choose(claims(), &part).expect("claimed");
         assert_eq!((chosen.claims.domains.len(), chosen.claims.leaves.len()), (1, 1));
         assert_eq!(chosen.claims.leaves[0].nodes.len(), 2);
@@ -403,7 +411,7 @@ mod tests {
     }
     #[test]
     fn a_node_is_measured_with_the_rest_of_its_domain_where_asked_for() {
-        let whole = Selection { nodes: vec!["a3".to_owned()], with_domain: true };
+        let whole = Selection { nodes: vec!["a3".to_owned()], with_domain: true, partners: None };
         let chosen = choose(claims(), &whole).expect("claimed");
         assert_eq!(chosen.claims.domains.len(), 1);
         assert_eq!(chosen.claims.domains[0].nodes.len(), 4);

@@ -2,29 +2,27 @@
 //! cleared, and held against what they showed before.
 
 mod before;
-mod partners;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::Globals;
 use super::config::Config;
+use super::earlier::Past;
 use super::exit;
 use super::failure::Failure;
+use super::partners;
 use super::plan;
 use super::plan::Chosen;
 use super::plan::Profile;
-use super::plan::Selection;
 use super::show::Repaired;
 use super::stdout::note;
 use super::sweep;
 use super::sweep::Swept;
-use crate::inventory::hostlist;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::thresholds::Catalogue;
 use before::Before;
-use before::Past;
 
 /// Measure nodes after a repair: everything, every pair, against cleared partners.
 ///
@@ -42,10 +40,6 @@ pub struct Args {
     /// The run before the repair, instead of the one that is found in run_dir.
     #[arg(long, value_name = "RUN")]
     before: Option<PathBuf>,
-    /// Cleared nodes of the domain that take part beside those named, at most; 0 for
-    /// none. By default as many as a second look takes ([sweep] partners).
-    #[arg(long, value_name = "N", conflicts_with_all = ["with_domain", "resume"])]
-    partners: Option<usize>,
 }
 
 /// Runs the command.
@@ -57,10 +51,10 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     };
     let mut past = Past::default();
     let mut named: BTreeSet<NodeName> = BTreeSet::new();
-    let mut choosing = |config: &mut Config, _: &Catalogue, fleet: Claims| {
-        let (chosen, of_past, wanted) = choose(args, config, fleet, named_before.as_ref())?;
+    let mut choosing = |config: &mut Config, catalogue: &Catalogue, fleet: Claims| {
+        let (chosen, of_past) = choose(args, (config, catalogue), fleet, named_before.as_ref())?;
         past = of_past;
-        named = wanted;
+        named.clone_from(&chosen.named);
         Ok(chosen)
     };
     let swept = sweep::measured(&args.sweep, globals, Profile::Recertify, &mut choosing)?;
@@ -80,40 +74,20 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 /// The nodes that are measured: those named and their partners.
 fn choose(
     args: &Args,
-    config: &Config,
+    (config, catalogue): (&Config, &Catalogue),
     fleet: Claims,
     named_before: Option<&Before>,
-) -> Result<(Chosen, Past, BTreeSet<NodeName>), Failure> {
+) -> Result<(Chosen, Past), Failure> {
     let selection = &args.sweep.selection;
-    let alone = Selection { nodes: selection.nodes.clone(), with_domain: false };
-    let named: BTreeSet<NodeName> = if selection.nodes.is_empty() {
-        BTreeSet::new()
-    } else {
-        let chosen = plan::choose(fleet.clone(), &alone)?;
-        chosen.claims.domains.into_iter().flat_map(|domain| domain.nodes).collect()
-    };
+    let named = plan::choose(fleet.clone(), selection)?.named;
     if let Some(before) = named_before {
         before.check(&named)?;
     }
-    if named.is_empty() {
-        return Ok((plan::choose(fleet, selection)?, Past::default(), named));
-    }
-    let past = Past::of(config, args.sweep.run_dir.as_deref());
-    if selection.with_domain {
-        return Ok((plan::choose(fleet, selection)?, past, named));
-    }
-    let most = args.partners.unwrap_or(config.limits.partners);
-    let partners = partners::partners(config, &fleet, &named, &past, most);
-    let fold = |nodes: &[NodeName]| hostlist::fold(nodes.iter().map(NodeName::as_str));
-    if !partners.taken.is_empty() {
-        note(&format!("measured against {}, which are cleared", fold(&partners.taken)));
-    }
-    for why in &partners.missing {
-        note(why);
-    }
-    let mut with = alone;
-    with.nodes.extend(partners.taken.iter().map(ToString::to_string));
-    Ok((plan::choose(fleet, &with)?, past, named))
+    let past = match named.is_empty() {
+        true => Past::default(),
+        false => Past::of(config, args.sweep.run_dir.as_deref()),
+    };
+    Ok((partners::choose(config, catalogue, fleet, selection, &past)?, past))
 }
 
 /// What the repair changed, of the nodes that were named; `None` where none was.

@@ -1,6 +1,7 @@
 //! `fabricgate admit|burn-in|recertify|audit`: the whole pipeline under a
 //! profile.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use super::afterwards::Ended;
 use super::afterwards::afterwards;
 use super::config;
 use super::config::Config;
+use super::earlier::Past;
 use super::evicting;
 use super::exit;
 use super::expectations;
@@ -19,6 +21,7 @@ use super::failure::Failure;
 use super::holding;
 use super::holding::Hold;
 use super::judge;
+use super::partners;
 use super::plan;
 use super::plan::Basis;
 use super::plan::Chosen;
@@ -42,8 +45,11 @@ use crate::launch::Program;
 use crate::launch::held::Held;
 use crate::launch::slurm::WhenBusy;
 use crate::model::claims::Claims;
+use crate::model::id::NodeName;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::Verdicts;
 use crate::model::words;
 use crate::plan::Plan;
 use crate::plan::lint;
@@ -70,7 +76,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "resume")]
     pub(super) seed: u64,
     /// Go on with a run that did not come to its end; finished readings are not repeated.
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["nodes", "with_domain"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["nodes", "with_domain", "partners"])]
     pub(super) resume: Option<PathBuf>,
     /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
     #[arg(long)]
@@ -107,9 +113,18 @@ impl Args {
         self.seed
     }
 
-    /// The nodes that are asked for, of all.
-    pub(super) fn chosen(&self, fleet: Claims) -> Result<Chosen, Failure> {
-        plan::choose(fleet, &self.selection)
+    /// The nodes that are asked for, of all, and their partners.
+    pub(super) fn chosen(
+        &self,
+        config: &Config,
+        catalogue: &Catalogue,
+        fleet: Claims,
+    ) -> Result<Chosen, Failure> {
+        let past = match self.names_nodes() {
+            true => Past::of(config, self.run_dir.as_deref()),
+            false => Past::default(),
+        };
+        partners::choose(config, catalogue, fleet, &self.selection, &past)
     }
 }
 
@@ -119,7 +134,9 @@ pub(super) type Choose<'a> =
 
 /// Runs the command under a profile.
 pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
-    run_of(args, globals, profile, &mut |_, _, fleet| args.chosen(fleet))
+    run_of(args, globals, profile, &mut |config, catalogue, fleet| {
+        args.chosen(config, catalogue, fleet)
+    })
 }
 
 /// Runs it on those that are chosen.
@@ -144,6 +161,8 @@ pub(super) struct Swept {
     pub(super) site: Site,
     pub(super) done: coordinator::Done,
     fleet: Claims,
+    /// The nodes that a person named; none where all that took part are meant.
+    named: BTreeSet<NodeName>,
 }
 
 /// Measures. Which nodes, `choose` says of all that are claimed; nothing where
@@ -159,6 +178,7 @@ pub(super) fn measured(
         None => None,
     };
     let Site { mut config, in_force } = Site::of(args, globals, resumed.as_ref())?;
+    let mut named = BTreeSet::new();
     let (fleet, claims, seed) = match &resumed {
         Some(stored) => then(stored, &mut config, &in_force)?,
         None => {
@@ -167,6 +187,7 @@ pub(super) fn measured(
             if chosen.claims.domains.is_empty() {
                 return Ok(None);
             }
+            named = chosen.named;
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
@@ -182,7 +203,7 @@ pub(super) fn measured(
         seed,
         resumed: resumed.as_ref(),
     })?;
-    Ok(Some(Swept { site, done, fleet }))
+    Ok(Some(Swept { site, done, fleet, named }))
 }
 
 /// Tells what came of it, and carries out what is asked for.
@@ -193,7 +214,7 @@ pub(super) fn told(
     profile: Profile,
     repaired: Option<&Repaired>,
 ) -> anyhow::Result<u8> {
-    let Swept { site, done, fleet } = swept;
+    let Swept { site, done, fleet, named } = swept;
     let config = &site.config;
     let acted = acted(config, fleet, done, args.apply);
     let kept = kept(done, repaired);
@@ -210,8 +231,22 @@ pub(super) fn told(
     afterwards(&Ended::of(config, done, carried_out));
     kept?;
     let acted = acted?;
-    let code = judge::code(done.run.verdicts.outcome, done.out_of_reach || !shown?);
+    let outcome = outcome_of(&done.run.verdicts, named);
+    if outcome < done.run.verdicts.outcome {
+        note(&format!(
+            "the exit code is of {}; of all that took part the worst is {}",
+            hostlist::fold(named.iter().map(NodeName::as_str)),
+            done.run.verdicts.outcome
+        ));
+    }
+    let code = judge::code(outcome, done.out_of_reach || !shown?);
     Ok(acted.unwrap_or(code))
+}
+
+/// The outcome of the nodes that were named: partners take part for their sake.
+fn outcome_of(verdicts: &Verdicts, named: &BTreeSet<NodeName>) -> Outcome {
+    let of_named = verdicts.nodes.iter().filter(|it| named.contains(&it.node));
+    of_named.map(|it| it.outcome).max().unwrap_or(verdicts.outcome)
 }
 
 /// Shows a run where it was asked for; false where a file could not be written.

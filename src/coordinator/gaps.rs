@@ -136,6 +136,7 @@ fn unmeasured(node: &NodeName, domain: Option<DomainName>) -> NodeVerdict {
         detectable: None,
         detectable_together: None,
         fabric_detectable: None,
+        scope: None,
     }
 }
 
@@ -164,6 +165,7 @@ mod tests {
                 detectable: None,
                 detectable_together: None,
                 fabric_detectable: None,
+                scope: None,
             }],
             ..Verdicts::empty(outcome)
         }

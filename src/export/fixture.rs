@@ -53,6 +53,7 @@ pub(super) fn racks() -> Run {
         detectable: Some(0.02),
         detectable_together: None,
         fabric_detectable: None,
+        scope: None,
     };
     let verdicts = Verdicts {
         platform: Some("gb200-nvl72".to_owned()),

@@ -25,6 +25,7 @@ use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
+use crate::model::verdict::MeasuredScope;
 use crate::model::verdict::Outcome;
 
 /// How one call of `change` goes.
@@ -246,6 +247,7 @@ pub(super) fn certificate(node: &str) -> Certificate {
         domain: None,
         platform: None,
         profile: "recertify".to_owned(),
+        scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
         minima: Vec::new(),
         detectable: Some(0.01),
         thresholds_digest: "d".to_owned(),

@@ -30,6 +30,8 @@ pub(super) struct Domain<'a> {
     /// Its nodes, as claimed or as recorded.
     pub(super) nodes: Vec<NodeName>,
     pub(super) platform: Option<&'a Platform>,
+    /// How many of the nodes that it claims take no part in what is judged.
+    pub(super) left_out: usize,
     /// The class of its scale-out NICs, where one is claimed and known.
     pub(super) nic: Option<&'a Platform>,
     /// The NICs of each node, where their class and their number are claimed.
@@ -55,6 +57,12 @@ impl Domain<'_> {
     /// Whether GPUs of different nodes share NVLink here.
     pub(super) fn spans_nodes(&self) -> bool {
         self.platform.is_some_and(Platform::spans_nodes) && 1 < self.nodes.len()
+    }
+
+    /// Whether its claim asserts that its nodes share an NVLink domain with others,
+    /// whether those take part or not. Where NVLink ends at the node, it does not.
+    pub(super) fn claims_partners(&self) -> bool {
+        1 < self.nodes.len() + self.left_out && self.platform.is_none_or(Platform::spans_nodes)
     }
 
     /// The node a host name means: one of ours where it fits, else itself.
@@ -225,6 +233,7 @@ fn domain<'a>(
     Domain {
         name: claimed.name.clone(),
         nodes: claimed.nodes.clone(),
+        left_out: case.claims.left_out.get(&claimed.name).map_or(0, Vec::len),
         roster: claimed.nodes.iter().collect(),
         aliases: aliases(case.claims, claimed),
         gpus_per_node: claimed.gpus_per_node.or(platform.and_then(|p| p.gpus_per_node)),

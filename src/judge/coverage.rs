@@ -32,13 +32,7 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
     if domain.own.is_empty() && domain.across.is_empty() && !by_network {
         ledger.unknown(format!("domain {}", domain.name), "nothing was measured");
     }
-    let met: BTreeSet<NodeName> = domain
-        .across
-        .iter()
-        .filter(|recording| has_numbers(recording))
-        .flat_map(|recording| domain.gpus_of_ranks(&recording.parsed).into_values())
-        .map(|gpu| gpu.node)
-        .collect();
+    crossed(domain, ledger);
     for node in &domain.nodes {
         // No GPU is claimed: the network is all there is to it.
         if domain.gpus_per_node == Some(0) {
@@ -50,20 +44,20 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
             ledger.doubt(node, "its own links were not measured");
         } else {
             ledger.measure(node);
+            ledger.crossed.entry(node.clone()).or_default().inside = true;
         }
         blank_host_copies(domain, node, ledger);
         if let Some(must) = domain.gpus_per_node {
             count_gpus(domain, node, must, ledger);
         }
-        // Where NVLink ends at the node, nothing is to be measured between nodes of a domain.
-        let has_partners = domain.spans_nodes() || domain.platform.is_none();
-        if 1 < domain.nodes.len() && has_partners && !met.contains(node) {
-            ledger.doubt(node, "it was not measured against other nodes of its domain");
+        let met = ledger.crossed.get(node).is_some_and(|crossed| !crossed.domain.is_empty());
+        if domain.claims_partners() && !met {
+            ledger.doubt(node, not_across(domain));
         }
         if measured
             && let Some(platform) = domain.platform
             && needs_gpu_to_gpu(domain, platform, node)
-            && !met.contains(node)
+            && !met
             && !own.is_some_and(|rs| rs.iter().any(|r| has_gpu_to_gpu(r)))
         {
             ledger.doubt(
@@ -82,6 +76,38 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
             format!("node {node}"),
             format!("it took part in a run across {}, which does not claim it", domain.name),
         );
+    }
+}
+
+/// Enters which nodes were measured with which across the domain.
+fn crossed(domain: &Domain<'_>, ledger: &mut Ledger) {
+    let members: BTreeSet<&NodeName> = domain.nodes.iter().collect();
+    for recording in domain.across.iter().filter(|recording| has_numbers(recording)) {
+        let ranks = domain.gpus_of_ranks(&recording.parsed).into_values();
+        let nodes: BTreeSet<NodeName> =
+            ranks.map(|gpu| gpu.node).filter(|node| members.contains(node)).collect();
+        for node in &nodes {
+            let others = nodes.iter().filter(|other| *other != node);
+            let crossed = ledger.crossed.entry(node.clone()).or_default();
+            for other in others {
+                if !crossed.domain.contains(other) {
+                    crossed.domain.insert(other.clone());
+                }
+            }
+        }
+    }
+}
+
+/// Why a node cannot pass that was measured with no other node of its domain.
+fn not_across(domain: &Domain<'_>) -> String {
+    let name = &domain.name;
+    match (domain.nodes.len(), domain.left_out) {
+        (1, others) => format!(
+            "not measured across {name}: none of the {others} other nodes that it claims took part"
+        ),
+        _ => {
+            format!("not measured across {name}: no measurement between it and another node of it")
+        }
     }
 }
 

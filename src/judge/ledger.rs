@@ -9,11 +9,13 @@ use std::collections::BTreeSet;
 
 use super::again::Levels;
 use super::peel;
+use crate::inventory::hostlist;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
+use crate::model::verdict::MeasuredScope;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
 
@@ -39,8 +41,38 @@ pub(super) struct Ledger {
     pub(super) over_rails: BTreeMap<NodeName, (Option<String>, f64)>,
     /// Whether anything of a node was compared with an expectation.
     pub(super) compared: BTreeMap<NodeName, bool>,
+    /// Across which boundaries of its claim each node was measured.
+    pub(super) crossed: BTreeMap<NodeName, Crossed>,
     /// What readings were compared with.
     pub(super) levels: Levels,
+}
+
+/// What the measurements of a node crossed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Crossed {
+    /// Links inside the node were measured.
+    pub(super) inside: bool,
+    /// The other nodes of its NVLink domain that it was measured with.
+    pub(super) domain: BTreeSet<NodeName>,
+    /// The nodes that it was measured with over the network.
+    pub(super) network: BTreeSet<NodeName>,
+    /// The named rails that it was measured over.
+    pub(super) rails: BTreeSet<String>,
+}
+
+impl Crossed {
+    /// The same as documents have it.
+    pub(super) fn scope(&self) -> MeasuredScope {
+        let list = |nodes: &BTreeSet<NodeName>| {
+            (!nodes.is_empty()).then(|| hostlist::fold(nodes.iter().map(NodeName::as_str)))
+        };
+        MeasuredScope {
+            inside: self.inside,
+            domain: list(&self.domain),
+            network: list(&self.network),
+            rails: self.rails.iter().cloned().collect(),
+        }
+    }
 }
 
 impl Ledger {

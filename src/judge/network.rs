@@ -45,6 +45,7 @@ use pairs::Cell;
 use pairs::Pairs;
 use pairs::good_partners;
 
+use crate::inventory::hostlist;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
@@ -117,34 +118,47 @@ pub(super) fn judge(
     let many = rails.iter().map(|rail| rail.cells().len()).sum();
     let sweep = Sweep { many, dips: disturbed::Dips::of(&rails, &levels) };
     let reached: BTreeSet<NodeName> = rails.iter().flat_map(Rail::reached).cloned().collect();
+    crossed(&rails, ledger);
     for (rail, levels) in rails.iter_mut().zip(levels) {
         super::reach::judge(rail, &reached, |kind, node, rail| homes.at(kind, node, rail), ledger);
         judge_rail(&homes, claims, rail, (levels, &sweep), ledger);
         super::far::judge(rail, ledger);
     }
-    not_measured(&homes, claims, &rails, ledger);
+    not_measured(&homes, claims, ledger);
 }
 
-/// Nodes that were not measured over all claimed rails: of those with GPUs, such as were
-/// over some, and over rails that others were.
-fn not_measured(homes: &Homes<'_>, claims: &Claims, rails: &[Rail<'_>], ledger: &mut Ledger) {
-    let mut met: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
+/// Enters which nodes were measured with which over which rails.
+fn crossed(rails: &[Rail<'_>], ledger: &mut Ledger) {
     for rail in rails {
-        let ends = rail.readings.iter().flat_map(|r| [&rail.nodes[r.src], &rail.nodes[r.dst]]);
-        let Some(name) = rail.name.as_deref() else { continue };
-        met.entry(name).or_insert_with(|| ends.collect());
-    }
-    let read = |rail: &str, node: &NodeName| met.get(rail).is_some_and(|met| met.contains(node));
-    for node in homes.domains.keys() {
-        let all = homes.has_no_gpu(node);
-        let some = || claims.rails.iter().any(|claimed| read(&claimed.name, node));
-        if !all && !some() {
-            continue;
-        }
-        for claimed in claims.rails.iter().filter(|claimed| !read(&claimed.name, node)) {
-            if all || met.contains_key(claimed.name.as_str()) {
-                ledger.doubt(node, format!("{} was not measured", claimed.name));
+        for reading in &rail.readings {
+            let ends = [reading.src, reading.dst].map(|end| &rail.nodes[end]);
+            for (node, other) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+                let crossed = ledger.crossed.entry(node.clone()).or_default();
+                if !crossed.network.contains(other) {
+                    crossed.network.insert(other.clone());
+                }
+                if let Some(name) = rail.name.as_ref().filter(|it| !crossed.rails.contains(*it)) {
+                    crossed.rails.insert(name.clone());
+                }
             }
+        }
+    }
+}
+
+/// Nodes that were not measured over all claimed rails: a rail asserts that every node
+/// reaches the others over it.
+fn not_measured(homes: &Homes<'_>, claims: &Claims, ledger: &mut Ledger) {
+    if claims.all_nodes_claimed() < 2 {
+        return;
+    }
+    for node in homes.domains.keys() {
+        let crossed = ledger.crossed.get(*node);
+        let read = |rail: &str| crossed.is_some_and(|crossed| crossed.rails.contains(rail));
+        let missing: Vec<&str> =
+            claims.rails.iter().map(|it| it.name.as_str()).filter(|rail| !read(rail)).collect();
+        if !missing.is_empty() {
+            let rails = hostlist::fold(missing);
+            ledger.doubt(node, format!("{rails} was not measured between it and another node"));
         }
     }
 }

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use super::arrange::Domain;
 use super::asserted;
 use super::finding::percent;
+use super::ledger::Crossed;
 use super::ledger::Ledger;
 use super::ledger::Named;
 use super::steady;
@@ -158,6 +159,7 @@ fn verdict(
         detectable,
         detectable_together: ledger.together.get(node).copied().map(super::finding::round),
         fabric_detectable: inside.filter(|_| inside != detectable),
+        scope: ledger.crossed.get(node).map(Crossed::scope),
     };
     let against: Vec<&Finding> =
         findings.iter().copied().filter(|f| is_against(f, domain, node)).collect();

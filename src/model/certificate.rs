@@ -14,6 +14,7 @@ use super::id::DomainName;
 use super::id::NodeName;
 use super::signature::Signature;
 use super::unit::Unit;
+use super::verdict::MeasuredScope;
 
 /// The format of a certificate.
 pub const CERTIFICATE_FORMAT: &str = "fabricgate.certificate/1";
@@ -117,6 +118,9 @@ pub struct Certificate {
     pub platform: Option<String>,
     /// The profile of the run.
     pub profile: String,
+    /// Across which boundaries of its claim the node was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<MeasuredScope>,
     /// The least that was measured, by test.
     pub minima: Vec<Minimum>,
     /// The smallest degradation that would have been seen, as a share.

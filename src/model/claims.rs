@@ -48,6 +48,10 @@ pub struct Claims {
     /// Where the sources contradict each other, worst first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disagreements: Vec<Disagreement>,
+    /// Claimed nodes that take no part: they are not measured, and what is claimed of the
+    /// others reaches to them all the same. By domain, domains without a node left included.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_out: BTreeMap<DomainName, Vec<NodeName>>,
 }
 
 /// A source, and what of it could not be read.
@@ -140,6 +144,36 @@ pub struct ClaimedRail {
 }
 
 impl Claims {
+    /// The claims of the nodes that take part; the others are left out.
+    pub fn with_nodes(&self, takes_part: impl Fn(&NodeName) -> bool) -> Self {
+        let mut claims = self.clone();
+        for domain in &mut claims.domains {
+            let (stay, go): (Vec<NodeName>, Vec<NodeName>) =
+                std::mem::take(&mut domain.nodes).into_iter().partition(&takes_part);
+            domain.nodes = stay;
+            if !go.is_empty() {
+                claims.left_out.entry(domain.name.clone()).or_default().extend(go);
+            }
+        }
+        claims.domains.retain(|domain| !domain.nodes.is_empty());
+        for leaf in &mut claims.leaves {
+            leaf.nodes.retain(&takes_part);
+        }
+        claims.leaves.retain(|leaf| !leaf.nodes.is_empty());
+        claims
+    }
+
+    /// How many nodes a domain claims, those that take no part included.
+    pub fn nodes_claimed(&self, domain: &ClaimedDomain) -> usize {
+        domain.nodes.len() + self.left_out.get(&domain.name).map_or(0, Vec::len)
+    }
+
+    /// How many nodes are claimed, those that take no part included.
+    pub fn all_nodes_claimed(&self) -> usize {
+        let here = self.domains.iter().map(|domain| domain.nodes.len());
+        here.chain(self.left_out.values().map(Vec::len)).sum()
+    }
+
     /// The domain that claims this node, if any does.
     pub fn domain_of(&self, node: &NodeName) -> Option<&ClaimedDomain> {
         self.domains.iter().find(|d| d.nodes.contains(node))

@@ -273,6 +273,22 @@ impl Finding {
     }
 }
 
+/// Across which boundaries of its claim a node was measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MeasuredScope {
+    /// Links inside the node were measured.
+    pub inside: bool,
+    /// The nodes of its NVLink domain that it was measured with, as a host list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// The nodes that it was measured with over the scale-out network, as a host list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// The rails of the network that it was measured over, where they have names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rails: Vec<String>,
+}
+
 /// One node's verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeVerdict {
@@ -296,6 +312,9 @@ pub struct NodeVerdict {
     /// The same inside its domain alone, where a rail could have hidden more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric_detectable: Option<f64>,
+    /// Across which boundaries it was measured; absent where nothing of it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<MeasuredScope>,
 }
 
 /// Something that is not known, and why.

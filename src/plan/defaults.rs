@@ -52,11 +52,11 @@ pub fn default_probes(
     if has_gpus {
         probes.extend(INSIDE);
         let may_span = |d: &ClaimedDomain| d.platform.is_none() || nvlink_across.contains(&d.name);
-        if claims.domains.iter().any(|d| 1 < d.nodes.len() && may_span(d)) {
+        if claims.domains.iter().any(|d| 1 < claims.nodes_claimed(d) && may_span(d)) {
             probes.extend(ACROSS);
         }
     }
-    if 1 < claims.domains.iter().map(|d| d.nodes.len()).sum::<usize>() {
+    if 1 < claims.all_nodes_claimed() {
         if claims.rails.iter().any(|rail| rail.rdma.is_some()) {
             probes.extend([(2, "ib-write-bw"), (2, "ib-read-bw")]);
         } else if !claims.rails.is_empty() || !has_gpus {

@@ -131,22 +131,8 @@ pub struct Choice {
 impl Choice {
     /// The claims of those that were chosen.
     pub fn claims(&self, of: &Claims) -> Claims {
-        part_of(of, &self.nodes.iter().collect())
+        of.with_nodes(|node| self.nodes.contains(node))
     }
-}
-
-/// The claims of some nodes.
-pub fn part_of(claims: &Claims, nodes: &BTreeSet<&NodeName>) -> Claims {
-    let mut claims = claims.clone();
-    for domain in &mut claims.domains {
-        domain.nodes.retain(|node| nodes.contains(node));
-    }
-    claims.domains.retain(|domain| !domain.nodes.is_empty());
-    for leaf in &mut claims.leaves {
-        leaf.nodes.retain(|node| nodes.contains(node));
-    }
-    claims.leaves.retain(|leaf| !leaf.nodes.is_empty());
-    claims
 }
 
 /// Chooses.
@@ -283,7 +269,7 @@ impl<'a> Choosing<'a> {
         if nodes.is_empty() {
             return 0.0;
         }
-        (self.question.cost)(&part_of(self.question.claims, &nodes))
+        (self.question.cost)(&self.question.claims.with_nodes(|node| nodes.contains(node)))
     }
 
     fn choice(self) -> Choice {

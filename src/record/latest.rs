@@ -179,6 +179,7 @@ mod tests {
             detectable: None,
             detectable_together: None,
             fabric_detectable: None,
+            scope: None,
         };
         let verdicts = Verdicts { nodes: vec![node], ..Verdicts::empty(Outcome::Degraded) };
         folder.write_json(file::VERDICTS, &verdicts).expect("written");

@@ -11,6 +11,7 @@ use crate::model::certificate::VERIFICATION_FORMAT;
 use crate::model::certificate::VoidOn;
 use crate::model::signature::Signature;
 use crate::model::unit::Unit;
+use crate::model::verdict::MeasuredScope;
 
 const STYLE: TerminalStyle = TerminalStyle { width: 100, colour: false };
 
@@ -33,6 +34,7 @@ fn certificate(node: &str) -> Certificate {
         domain: Some("block1".into()),
         platform: Some("gb200-nvl72".to_owned()),
         profile: "burn-in".to_owned(),
+        scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
         minima: vec![minimum("lane", 792.0, Some(800.0)), minimum("tcp", 24.0, None)],
         detectable: Some(0.014),
         thresholds_digest: "sha256:ab".to_owned(),

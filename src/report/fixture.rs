@@ -182,6 +182,7 @@ pub(super) fn rack() -> Run {
                 detectable: Some(if i == 11 { 0.031 } else { 0.028 }),
                 detectable_together: None,
                 fabric_detectable: None,
+                scope: None,
             }
         })
         .collect();
@@ -260,6 +261,7 @@ pub(super) fn hgx() -> Run {
             detectable: Some(0.03),
             detectable_together: None,
             fabric_detectable: None,
+            scope: None,
         })
         .collect();
     verdicts.unknown = ["host_to_device_memcpy_ce", "device_to_host_memcpy_ce"]
@@ -440,6 +442,7 @@ pub(super) fn hostile() -> Run {
             detectable: None,
             detectable_together: None,
             fabric_detectable: None,
+            scope: None,
         })
         .collect();
     verdicts.unknown.push(Unknown {

@@ -62,6 +62,7 @@ fn map() -> Verified {
         detectable: None,
         detectable_together: None,
         fabric_detectable: None,
+        scope: None,
     });
     let verdicts = Verdicts {
         thresholds_digest: "0011223344556677".to_owned(),

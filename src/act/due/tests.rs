@@ -14,6 +14,7 @@ use crate::model::certificate::Voided;
 use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::live::LiveNode;
 use crate::model::moment::rfc3339;
+use crate::model::verdict::MeasuredScope;
 use crate::model::verdict::Outcome;
 use proptest::prelude::*;
 
@@ -144,6 +145,7 @@ fn certificate(node: &NodeName, ago_h: i64, left_h: i64) -> Certificate {
         domain: None,
         platform: None,
         profile: "recertify".to_owned(),
+        scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
         minima: Vec::new(),
         detectable: None,
         thresholds_digest: String::new(),

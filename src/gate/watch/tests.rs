@@ -20,6 +20,7 @@ use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::live::LiveNode;
 use crate::model::moment::rfc3339;
+use crate::model::verdict::MeasuredScope;
 use crate::record::signing::Trust;
 
 const WEEK_S: i64 = 7 * 24 * 3_600;
@@ -115,6 +116,7 @@ impl Stand {
             domain: None,
             platform: None,
             profile: "recertify".to_owned(),
+            scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
             minima: Vec::new(),
             detectable: None,
             thresholds_digest: String::new(),

@@ -299,9 +299,11 @@ fn a_claimed_rail_that_others_were_measured_over_is_a_gap() {
     let judged = fleet.judge(&recordings);
     assert_eq!(unknown_nodes(&judged), ["node0001", "node0002"]);
     assert!(reason(&judged, "node0001").contains("rail3 was not measured"));
-    // What was measured over no rail is no gap of the network.
+    // A claimed rail asserts that every node reaches the others over it.
     recordings.retain(|r| !of_pair(r));
-    assert_eq!(fleet.judge(&recordings).verdicts.outcome, Outcome::Pass);
+    let judged = fleet.judge(&recordings);
+    assert_eq!(unknown_nodes(&judged), ["node0001", "node0002"]);
+    assert!(reason(&judged, "node0001").contains("was not measured between it and another node"));
 }
 
 #[test]

@@ -112,6 +112,7 @@ fn write(runs: &Path, run: &Made) -> PathBuf {
                 detectable: None,
                 detectable_together: None,
                 fabric_detectable: None,
+                scope: None,
             })
             .collect(),
         ..Verdicts::empty(run.outcome)

@@ -455,9 +455,9 @@ impl World<'_> {
             passed && !self.out.contains_key(other)
         };
         let partners = others.filter(is_fit).take(Limits::default().partners);
-        let names: Vec<NodeName> =
+        let names: BTreeSet<NodeName> =
             std::iter::once(spot).chain(partners).map(|it| it.name().into()).collect();
-        stalest::part_of(&self.fleet.claims, &names.iter().collect())
+        self.fleet.claims.with_nodes(|node| names.contains(node))
     }
 
     /// One run of `recertify`, and the gate's turn.

@@ -1,0 +1,89 @@
+//! What earlier runs in `run_dir` say of nodes: how they came out last, and in which run.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::config::Config;
+use super::stdout::note;
+use super::sweep;
+use crate::model::id::NodeName;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::VERDICTS_FORMAT;
+use crate::model::verdict::Verdicts;
+use crate::record::RUN_FORMAT;
+use crate::record::RunRecord;
+use crate::record::file;
+
+/// Run folders that are looked through, the newest first: a year of four a day.
+const MOST: usize = 1_500;
+
+/// What earlier runs say of nodes, the newest first.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    /// The last run that measured a node, and how it came out.
+    last: BTreeMap<NodeName, (PathBuf, Outcome)>,
+    /// The last run that found something against it.
+    against: BTreeMap<NodeName, PathBuf>,
+    /// Every run by its id.
+    runs: BTreeMap<String, PathBuf>,
+}
+
+impl Past {
+    /// Looks through the run folders. What cannot be read is told and passed over.
+    pub(super) fn of(config: &Config, run_dir: Option<&Path>) -> Self {
+        let mut past = Self::default();
+        let runs = run_dir.unwrap_or(&config.run_dir);
+        let folders = crate::record::stored::runs_in(runs).unwrap_or_else(|error| {
+            note(&format!("no earlier run is known: {error}"));
+            Vec::new()
+        });
+        for folder in folders.into_iter().rev().take(MOST) {
+            if let Err(error) = past.add(&folder, config) {
+                note(&format!("passed over: {error}"));
+            }
+        }
+        past
+    }
+
+    fn add(&mut self, folder: &Path, config: &Config) -> Result<(), crate::record::RecordError> {
+        let read = |name| folder.join(name);
+        let record: Option<RunRecord> = crate::record::stored::json(&read(file::RUN), RUN_FORMAT)?;
+        let verdicts: Option<Verdicts> =
+            crate::record::stored::json(&read(file::VERDICTS), VERDICTS_FORMAT)?;
+        let (Some(record), Some(verdicts)) = (record, verdicts) else { return Ok(()) };
+        // A simulated run says nothing of real nodes, and the other way round.
+        if sweep::is_sim(&record.launcher) != sweep::is_sim(&config.launcher) {
+            return Ok(());
+        }
+        self.runs.insert(record.info.id, folder.to_owned());
+        for verdict in verdicts.nodes {
+            // What is only unknown may not have been measured at all.
+            if verdict.outcome == Outcome::Unknown {
+                continue;
+            }
+            if Outcome::Unknown < verdict.outcome {
+                self.against.entry(verdict.node.clone()).or_insert_with(|| folder.to_owned());
+            }
+            self.last.entry(verdict.node).or_insert_with(|| (folder.to_owned(), verdict.outcome));
+        }
+        Ok(())
+    }
+
+    /// Whether a node passed its last run; `None` where no run tells.
+    pub(super) fn passed_last(&self, node: &NodeName) -> Option<bool> {
+        self.last.get(node).map(|(_, outcome)| *outcome == Outcome::Pass)
+    }
+
+    /// The run to compare a node with.
+    pub(super) fn of_node(
+        &self,
+        node: &NodeName,
+        drained: &BTreeMap<NodeName, String>,
+    ) -> Option<&PathBuf> {
+        let by_drain = drained.get(node).and_then(|run| self.runs.get(run));
+        by_drain
+            .or_else(|| self.against.get(node))
+            .or_else(|| self.last.get(node).map(|(folder, _)| folder))
+    }
+}

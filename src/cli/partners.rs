@@ -1,0 +1,299 @@
+//! Which nodes take part beside those that are named: a node measured alone says nothing
+//! of its domain, nor of its rails.
+//!
+//! Partners are nodes in service: first those that are cleared (they passed their last run,
+//! or hold a valid certificate), then idle ones that no run speaks against. They are taken
+//! from all over the domain, since neighbours in a rack often share a fault.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::auditing;
+use super::config::Config;
+use super::earlier::Past;
+use super::failure::Failure;
+use super::plan;
+use super::plan::Chosen;
+use super::plan::Selection;
+use super::stdout::note;
+use crate::act::certificate;
+use crate::coordinator;
+use crate::gate::certificates;
+use crate::inventory::hostlist;
+use crate::model::claims::ClaimedDomain;
+use crate::model::claims::Claims;
+use crate::model::id::DomainName;
+use crate::model::id::NodeName;
+use crate::record::signing::Trust;
+use crate::thresholds::Catalogue;
+
+/// Partners more than usual where one of them is not cleared: two that are bad must not
+/// be most of them.
+const MORE_UNCLEARED: usize = 2;
+
+/// The nodes that are named and their partners, told to people.
+pub(super) fn choose(
+    config: &Config,
+    catalogue: &Catalogue,
+    fleet: Claims,
+    selection: &Selection,
+    past: &Past,
+) -> Result<Chosen, Failure> {
+    let mut chosen = plan::choose(fleet, selection)?;
+    let most = selection.partners;
+    if chosen.named.is_empty() || selection.with_domain || most == Some(0) {
+        return Ok(chosen);
+    }
+    let asking = Asking {
+        config,
+        across: &plan::nvlink_across(&chosen.fleet, catalogue, config.platform.as_deref()),
+        fleet: &chosen.fleet,
+        named: &chosen.named,
+        past,
+        most,
+    };
+    let partners = partners(&asking);
+    for line in told(&partners, &chosen.named) {
+        note(&line);
+    }
+    let takes_part =
+        |node: &NodeName| chosen.named.contains(node) || partners.taken.contains_key(node);
+    chosen.claims = chosen.fleet.with_nodes(takes_part);
+    Ok(chosen)
+}
+
+/// What partners are chosen by.
+#[derive(Clone, Copy, Debug)]
+struct Asking<'a> {
+    config: &'a Config,
+    /// Domains whose platform joins nodes by NVLink.
+    across: &'a BTreeSet<DomainName>,
+    fleet: &'a Claims,
+    named: &'a BTreeSet<NodeName>,
+    past: &'a Past,
+    /// As many as a person asks for.
+    most: Option<usize>,
+}
+
+/// Nodes that take part for others' sake.
+#[derive(Debug, Default)]
+struct Partners {
+    /// Each, and whether it is cleared.
+    taken: BTreeMap<NodeName, bool>,
+    /// Why there is none where one is needed.
+    missing: Vec<String>,
+}
+
+fn told(partners: &Partners, named: &BTreeSet<NodeName>) -> Vec<String> {
+    let fold = |cleared: bool| {
+        let nodes = partners.taken.iter().filter(|(_, it)| **it == cleared);
+        hostlist::fold(nodes.map(|(node, _)| node.as_str()))
+    };
+    let why = format!(
+        "{} cannot be shown to be connected as claimed without other nodes",
+        hostlist::fold(named.iter().map(NodeName::as_str))
+    );
+    let mut lines = Vec::new();
+    let has = |cleared: bool| partners.taken.values().any(|it| *it == cleared);
+    let count = partners.taken.len();
+    match (has(true), has(false)) {
+        (true, false) => {
+            lines.push(format!("measured against {}, which are cleared: {why}", fold(true)))
+        }
+        (false, true) => lines.push(format!(
+            "measured against {}, none of them cleared, so {count} take part: {why}",
+            fold(false)
+        )),
+        (true, true) => lines.push(format!(
+            "measured against {}, which are cleared, and {}, which are not: {why}",
+            fold(true),
+            fold(false)
+        )),
+        (false, false) => {}
+    }
+    lines.extend(partners.missing.iter().cloned());
+    lines
+}
+
+/// The partners of the nodes that are named: in each domain that NVLink joins, and over
+/// the network where rails are claimed.
+fn partners(asking: &Asking<'_>) -> Partners {
+    let Asking { config, across, fleet, named, .. } = *asking;
+    // What cannot be read of the keys is told where certificates are issued.
+    let trust = config.certificates.keys().trust;
+    let mut partners = Partners::default();
+    let is_named = |domain: &&ClaimedDomain| domain.nodes.iter().any(|node| named.contains(node));
+    for domain in fleet.domains.iter().filter(is_named) {
+        let may_span = match domain.platform.as_deref().or(config.platform.as_deref()) {
+            Some(_) => across.contains(&domain.name),
+            None => domain.gpus_per_node != Some(0),
+        };
+        if may_span && 1 < domain.nodes.len() {
+            let nodes: Vec<&NodeName> = domain.nodes.iter().collect();
+            take(asking, &trust, &format!("domain {}", domain.name), &nodes, &mut partners);
+        }
+    }
+    let over_network =
+        !fleet.rails.is_empty() || fleet.domains.iter().any(|it| it.gpus_per_node == Some(0));
+    if over_network && partners.taken.is_empty() && partners.missing.is_empty() {
+        // Under the same leaf first: an uplink is no part of a node.
+        let leaves: Vec<_> = fleet
+            .leaves
+            .iter()
+            .filter(|leaf| leaf.nodes.iter().any(|it| named.contains(it)))
+            .collect();
+        let mut nodes: Vec<&NodeName> = leaves.iter().flat_map(|leaf| &leaf.nodes).collect();
+        if nodes.iter().all(|node| named.contains(*node)) {
+            nodes = fleet.domains.iter().flat_map(|domain| &domain.nodes).collect();
+        }
+        if 1 < nodes.len() {
+            take(asking, &trust, "its rails", &nodes, &mut partners);
+        }
+    }
+    partners
+}
+
+/// Takes partners among these nodes.
+fn take(
+    asking: &Asking<'_>,
+    trust: &Trust,
+    place: &str,
+    nodes: &[&NodeName],
+    partners: &mut Partners,
+) {
+    let Asking { config, fleet, named, past, most, .. } = *asking;
+    let cleared = |node: &NodeName| is_cleared(config, trust, node, past);
+    let others: Vec<&NodeName> = nodes.iter().copied().filter(|it| !named.contains(*it)).collect();
+    if others.is_empty() {
+        return;
+    }
+    // Cleared ones among those named serve as well as any.
+    let own = nodes.iter().filter(|node| named.contains(**node) && cleared(node)).count();
+    let wanted = most.unwrap_or(config.limits.partners).saturating_sub(own);
+    let (good, rest): (Vec<&NodeName>, Vec<&NodeName>) =
+        others.iter().copied().partition(|node| cleared(node));
+    let fit = |node: &&NodeName| {
+        let said = fleet.nodes.get(*node);
+        past.passed_last(node).is_none()
+            && said.is_none_or(|said| auditing::unfit(node, said).is_none())
+    };
+    let rest: Vec<&NodeName> = rest.into_iter().filter(fit).collect();
+    let good = spread(&good, wanted);
+    let more = match most {
+        _ if wanted <= good.len() => 0,
+        Some(_) => wanted - good.len(),
+        None => wanted - good.len() + MORE_UNCLEARED,
+    };
+    let rest = spread(&rest, more);
+    if own + good.len() + rest.len() == 0 {
+        partners.missing.push(format!(
+            "{place}: no other node of it is idle and without a finding against it, so its nodes are \
+             measured among themselves; --with-domain takes the others along"
+        ));
+    }
+    partners.taken.extend(good.into_iter().map(|node| (node.clone(), true)));
+    partners.taken.extend(rest.into_iter().map(|node| (node.clone(), false)));
+}
+
+/// So many of these, from all over them.
+fn spread<'n>(nodes: &[&'n NodeName], wanted: usize) -> Vec<&'n NodeName> {
+    let count = wanted.min(nodes.len());
+    (0..count).map(|at| nodes[(2 * at + 1) * nodes.len() / (2 * count)]).collect()
+}
+
+/// Whether a node is known to be good: by its last run, or a certificate that
+/// counts and that no later run speaks against.
+fn is_cleared(config: &Config, trust: &Trust, node: &NodeName, past: &Past) -> bool {
+    match past.passed_last(node) {
+        Some(passed) => passed,
+        None => has_certificate(config, trust, node),
+    }
+}
+
+fn has_certificate(config: &Config, trust: &Trust, node: &NodeName) -> bool {
+    let Some(gate) = &config.gate else { return false };
+    let now = coordinator::now().as_second();
+    match certificates::trusted(&gate.folder, node, trust) {
+        Ok(Some(certificate)) => certificate::spent(&certificate, now).is_none(),
+        // One that cannot be read, or whose signature does not count, clears nobody.
+        Ok(None) | Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::cli::config;
+    use crate::gate::certificates::Seal;
+    use crate::model::certificate::CERTIFICATE_FORMAT;
+    use crate::model::certificate::Certificate;
+    use crate::model::certificate::Identity;
+    use crate::model::certificate::VoidOn;
+    use crate::model::verdict::MeasuredScope;
+    use crate::record::signing::SigningKey;
+
+    /// Whom `n1` is measured against where `n2` has a certificate that nobody signed,
+    /// under a configuration that says this of signatures.
+    fn taken(certificates: &str) -> Vec<NodeName> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (key, _) = SigningKey::generate().expect("a key");
+        fs::write(folder.path().join("key.pub"), key.public().pem()).expect("written");
+        let file = folder.path().join("fabricgate.toml");
+        let text = format!("claims = \"c\"\n[gate]\n[certificates]\n{certificates}\n");
+        fs::write(&file, text).expect("written");
+        let now = coordinator::now().as_second();
+        let made = Certificate {
+            format: CERTIFICATE_FORMAT.to_owned(),
+            node: "n2".into(),
+            identity: Identity::default(),
+            domain: None,
+            platform: None,
+            profile: "recertify".to_owned(),
+            scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
+            minima: Vec::new(),
+            detectable: None,
+            thresholds_digest: String::new(),
+            run: "r1".to_owned(),
+            issued: String::new(),
+            issued_unix: now,
+            expires: String::new(),
+            expires_unix: now + 3_600,
+            void_on: VoidOn::default(),
+            voided: None,
+            signature: None,
+        };
+        let nobody = Trust::default();
+        let unsealed = Seal { key: Ok(None), trust: &nobody };
+        certificates::keep(&folder.path().join("gate"), vec![made], Vec::new(), &unsealed)
+            .expect("written");
+        let config = config::open(Some(&file)).expect("good");
+        let domain = ClaimedDomain {
+            name: "d".into(),
+            nodes: ["n1".into(), "n2".into()].into(),
+            platform: None,
+            gpus_per_node: None,
+            nic: None,
+        };
+        let fleet = Claims { domains: vec![domain], ..Claims::default() };
+        let asking = Asking {
+            config: &config,
+            across: &BTreeSet::new(),
+            fleet: &fleet,
+            named: &["n1".into()].into(),
+            past: &Past::default(),
+            most: Some(3),
+        };
+        let taken = partners(&asking).taken.into_iter();
+        taken.filter_map(|(node, cleared)| cleared.then_some(node)).collect()
+    }
+
+    #[test]
+    fn a_certificate_clears_a_partner_only_where_its_signature_counts() {
+        assert_eq!(taken(""), ["n2".into()]);
+        assert_eq!(taken("public_keys = [\"key.pub\"]"), ["n2".into()]);
+        let required = "public_keys = [\"key.pub\"]\nrequire_signature = true";
+        assert_eq!(taken(required), Vec::<NodeName>::new());
+    }
+}
