@@ -170,8 +170,10 @@ fn the_budget_of_minutes_is_kept_in_the_plan_and_shown_with_the_others() {
 #[test]
 fn named_nodes_are_all_measured_and_a_fleet_at_work_is_left_alone() {
     let site = Site::new();
-    let (nodes, _) = site.audit(&["a[1-4],b[1-2]"]);
+    let (nodes, _) = site.audit(&["a[1-4],b[1-2]", "--partners", "0"]);
     assert_eq!(nodes.len(), 6);
+    let (nodes, told) = site.audit(&["a[1-4],b[1-2]"]);
+    assert_eq!(nodes.len(), 8, "b1 and b2 are shown to be of their domain: {told}");
     site.busy(&["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4", "c1", "c2"]);
     let (code, _, stderr) = site.run(&["audit"]);
     assert_eq!(code, Some(4), "{stderr}");

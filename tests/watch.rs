@@ -97,6 +97,7 @@ fn suspects(folder: &Path) {
         let certificate = json!({
             "format": "fabricgate.certificate/1", "node": node, "identity": {}, "domain": "rack",
             "platform": "gb200-nvl72", "profile": "recertify", "minima": [], "detectable": 0.01,
+            "scope": {"inside": true, "domain": "node[0001-0002]"},
             "thresholds_digest": "d", "run": "r0", "issued": "", "issued_unix": now - 3_600,
             "expires": "", "expires_unix": now + 86_400, "void_on": {"boot": false},
         });

@@ -15,6 +15,7 @@ use crate::model::journal::Stamp;
 use crate::model::raw::Ending;
 use crate::model::raw::RESULT_FORMAT;
 use crate::model::recording::Scope;
+use crate::model::verdict::MeasuredScope;
 use crate::model::worker::Environment;
 use crate::model::worker::MACHINE_FORMAT;
 
@@ -42,7 +43,7 @@ fn verdicts(nodes: &[(&str, Outcome)]) -> Verdicts {
         detectable: Some(0.012),
         detectable_together: None,
         fabric_detectable: None,
-        scope: None,
+        scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
     };
     Verdicts {
         platform: Some("gb200-nvl72".to_owned()),

@@ -22,9 +22,11 @@ use super::stdout;
 use super::stdout::note;
 use super::stored;
 use crate::act::certificate;
+use crate::act::ledger::Ledger;
 use crate::gate::certificates;
 use crate::gate::certificates::FOLDER;
 use crate::gate::certificates::Read;
+use crate::gate::journal;
 use crate::gate::stamp;
 use crate::inventory::hostlist;
 use crate::model::acceptance::ACCEPTANCE_FORMAT;
@@ -130,6 +132,10 @@ pub(super) struct Found {
     pub(super) file: PathBuf,
     /// Itself; `None` where there is none.
     pub(super) read: Result<Option<Held>, RecordError>,
+    /// Why the place it was found in says that it counts no more.
+    pub(super) withdrawn: Option<String>,
+    /// A file that a person named: who could write it is not known.
+    pub(super) is_file: bool,
 }
 
 /// What a file that was asked for holds.
@@ -212,7 +218,7 @@ fn of_path(file: &Path) -> Found {
         Ok(Some(Held::Certificate(it))) => Some(it.certificate.node.clone()),
         _ => None,
     };
-    Found { node, file: file.to_owned(), read }
+    Found { node, file: file.to_owned(), read, withdrawn: None, is_file: true }
 }
 
 /// Folders that hold certificates.
@@ -224,11 +230,18 @@ struct Folders {
     are_runs: bool,
     /// Nodes that each run found at fault, as far as it was asked.
     at_fault: BTreeMap<PathBuf, BTreeSet<NodeName>>,
+    /// The journal of the gate, once it is asked.
+    ledger: Option<Ledger>,
 }
 
 impl Folders {
     fn one(folder: &Path) -> Self {
-        Self { folders: vec![folder.to_owned()], are_runs: false, at_fault: BTreeMap::new() }
+        Self {
+            folders: vec![folder.to_owned()],
+            are_runs: false,
+            at_fault: BTreeMap::new(),
+            ledger: None,
+        }
     }
 
     fn of(place: &Place, config: Option<&Config>) -> Result<Self, Failure> {
@@ -249,7 +262,7 @@ impl Folders {
                 let mut folders =
                     documents::runs_in(&config.run_dir).map_err(Failure::environment)?;
                 folders.reverse();
-                Ok(Self { folders, are_runs: true, at_fault: BTreeMap::new() })
+                Ok(Self { folders, are_runs: true, at_fault: BTreeMap::new(), ledger: None })
             }
         }
     }
@@ -287,7 +300,29 @@ impl Folders {
             }
         }
         let (file, read) = last.unwrap_or((PathBuf::new(), Ok(None)));
-        Found { node: Some(node), file, read: read.map(|it| it.map(Held::certificate)) }
+        let withdrawn = match &read {
+            Ok(Some(read)) => self.withdrawn(&node, read.certificate.issued_unix),
+            _ => None,
+        };
+        let read = read.map(|it| it.map(Held::certificate));
+        Found { node: Some(node), file, read, withdrawn, is_file: false }
+    }
+
+    /// Why the gate's journal says that a certificate of this time counts no more: a file
+    /// that was put back is as well signed as it was.
+    fn withdrawn(&mut self, node: &NodeName, issued_unix: i64) -> Option<String> {
+        let folder = self.folders.first().filter(|_| !self.are_runs)?;
+        let ledger = self.ledger.get_or_insert_with(|| match journal::look(folder) {
+            Ok(ledger) => ledger,
+            Err(error) => {
+                note(&format!("drains after a certificate are not known: {error}"));
+                Ledger::default()
+            }
+        });
+        let drain = ledger.drains.get(node)?;
+        (issued_unix <= drain.stamp.unix).then(|| {
+            format!("the gate drained the node at {}, after it was issued", drain.stamp.at)
+        })
     }
 
     /// The nodes that a run found degraded or failed. One that cannot be read is
@@ -325,7 +360,7 @@ fn show(args: &ShowArgs, globals: &Globals) -> anyhow::Result<u8> {
         none: Vec::new(),
     };
     let mut of_nodes: BTreeMap<(NodeName, PathBuf), Shown> = BTreeMap::new();
-    for Found { node, file, read } in found {
+    for Found { node, file, read, .. } in found {
         let node = node.unwrap_or_else(|| NodeName::from(file.display().to_string()));
         match read {
             Ok(None) => document.none.push(node),

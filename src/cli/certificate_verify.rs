@@ -77,6 +77,10 @@ pub struct Args {
     /// A certificate without a signature that counts is not taken.
     #[arg(long)]
     require_signature: bool,
+    /// Take a file without a signature that counts; certificates in the gate's state folder need
+    /// none unless one is required.
+    #[arg(long, conflicts_with = "require_signature")]
+    unsigned: bool,
     /// A certificate counts only where the node was measured across this: inside the node, with
     /// others of its NVLink domain, with others over the network.
     #[arg(long, value_enum, value_name = "BOUNDARY")]
@@ -126,6 +130,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             machines: machines.as_deref(),
             alone,
             scope: &args.scope,
+            unsigned: args.unsigned,
             now: &now,
         };
         let (verification, code) = verified(it, &holding, stand_ins);
@@ -203,10 +208,18 @@ struct Holding<'a> {
     alone: bool,
     /// What a certificate has to cover.
     scope: &'a [Boundary],
+    /// Files are taken without a signature that counts.
+    unsigned: bool,
     now: &'a Stamp,
 }
 
 impl Holding<'_> {
+    /// Whether a document must be signed with a key that counts. The gate's own folder is
+    /// as trusted as the gate; a file that a person names is not.
+    fn needs_signature(&self, is_file: bool) -> bool {
+        self.trust.required || (is_file && !self.unsigned)
+    }
+
     /// The machine that a node is held against: the only one, or the one with the
     /// name of the node.
     fn machine(&self, node: Option<&NodeName>, alone: bool) -> Option<Identity> {
@@ -230,8 +243,13 @@ struct Doubts {
 impl Doubts {
     /// What the signature is worth. What was declared void (`is_void`) needs none to
     /// be void.
-    fn signature(&mut self, document: &Value, trust: &Trust, is_void: bool) -> String {
-        let (said, refused) = signature(&signing::check(document, &trust.keys), trust);
+    fn signature(
+        &mut self,
+        document: &Value,
+        (trust, needed): (&Trust, bool),
+        is_void: bool,
+    ) -> String {
+        let (said, refused) = signature(&signing::check(document, &trust.keys), trust, needed);
         match refused {
             Some(Verified::Invalid) => self.wrong.push(said.clone()),
             Some(_) if !is_void => self.untold.push(said.clone()),
@@ -268,7 +286,9 @@ fn verified(found: Found, holding: &Holding<'_>, stand_ins: bool) -> (Verificati
         nodes: Vec::new(),
     };
     let code = match found.read {
-        Ok(Some(Held::Certificate(read))) => of_certificate(&mut it, *read, holding),
+        Ok(Some(Held::Certificate(read))) => {
+            of_certificate(&mut it, *read, (found.withdrawn, found.is_file), holding)
+        }
         Ok(Some(Held::Acceptance(read))) => of_acceptance(&mut it, &read, holding, stand_ins),
         Ok(None) => {
             it.why.push("it has no certificate".to_owned());
@@ -283,12 +303,22 @@ fn verified(found: Found, holding: &Holding<'_>, stand_ins: bool) -> (Verificati
     (it, code)
 }
 
-fn of_certificate(it: &mut Verification, read: Read, holding: &Holding<'_>) -> u8 {
+fn of_certificate(
+    it: &mut Verification,
+    read: Read,
+    (withdrawn, it_is_file): (Option<String>, bool),
+    holding: &Holding<'_>,
+) -> u8 {
     let Read { certificate, document } = read;
     let mut doubts = Doubts::default();
     let is_void = certificate.voided.is_some();
-    it.signature = Some(doubts.signature(&document, holding.trust, is_void));
+    it.signature = Some(doubts.signature(
+        &document,
+        (holding.trust, holding.needs_signature(it_is_file)),
+        is_void,
+    ));
     doubts.wrong.extend(certifying::spent(&certificate, holding.now.unix));
+    doubts.wrong.extend(withdrawn);
     let uncovered =
         holding.scope.iter().filter_map(|asked| certifying::uncovered(&certificate, *asked));
     doubts.wrong.extend(uncovered);
@@ -299,6 +329,12 @@ fn of_certificate(it: &mut Verification, read: Read, holding: &Holding<'_>) -> u
         doubts.wrong.extend(voids.map(|it| it.why.clone()));
         if compared.is_nothing {
             doubts.untold.push(certifying::NOTHING_TELLS.to_owned());
+        } else if !compared.same.iter().any(|part| part == "gpus" || part == "boot")
+            && !certificate.identity.gpus.is_empty()
+        {
+            let why = "it names GPUs, and neither they nor the boot could be compared: a driver \
+                       tells no machine from another";
+            doubts.untold.push(why.to_owned());
         }
         (it.same, it.differs, it.untold) = (compared.same, compared.differs, compared.untold);
     }
@@ -321,7 +357,11 @@ fn of_acceptance(
     it.run = Some(document.id.clone());
     it.nodes = document.nodes.iter().map(|node| node.node.clone()).collect();
     let mut doubts = Doubts::default();
-    it.signature = Some(doubts.signature(&read.document, holding.trust, false));
+    it.signature = Some(doubts.signature(
+        &read.document,
+        (holding.trust, holding.needs_signature(true)),
+        false,
+    ));
     for moment in [Some(&document.created), document.ended.as_ref()].into_iter().flatten() {
         match moment.parse::<jiff::Timestamp>() {
             Ok(at) if holding.now.unix < at.as_second() => {
@@ -358,9 +398,10 @@ fn of_acceptance(
     doubts.into(it)
 }
 
-/// What a signature is worth, in words, and what follows where it counts against.
-fn signature(checked: &Checked, trust: &Trust) -> (String, Option<Verified>) {
-    let unknown = trust.required.then_some(Verified::Unknown);
+/// What a signature is worth, in words, and what follows where it counts against. A
+/// signature that nothing verifies is worth nothing; `needed` says whether none will do.
+fn signature(checked: &Checked, trust: &Trust, needed: bool) -> (String, Option<Verified>) {
+    let unknown = needed.then_some(Verified::Unknown);
     match checked {
         Checked::Good(key) => (format!("good, of key {key}"), None),
         Checked::Wrong(key) => {
@@ -368,9 +409,10 @@ fn signature(checked: &Checked, trust: &Trust) -> (String, Option<Verified>) {
             (text, Some(Verified::Invalid))
         }
         Checked::Unsigned => ("it is not signed".to_owned(), unknown),
-        Checked::Stranger(key) if trust.keys.is_empty() => {
-            (format!("signed with key {key}, and no key is given to verify that"), unknown)
-        }
+        Checked::Stranger(key) if trust.keys.is_empty() => (
+            format!("signed with key {key}, and no key is given to verify that: --key FILE"),
+            unknown,
+        ),
         Checked::Stranger(key) => {
             (format!("signed with key {key}, which is none of those given"), unknown)
         }

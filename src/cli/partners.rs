@@ -1,9 +1,7 @@
 //! Which nodes take part beside those that are named: a node measured alone says nothing
 //! of its domain, nor of its rails.
 //!
-//! Partners are nodes in service: first those that are cleared (they passed their last run,
-//! or hold a valid certificate), then idle ones that no run speaks against. They are taken
-//! from all over the domain, since neighbours in a rack often share a fault.
+//! Who is cleared, run folders and certificates say; which of them, `plan::partners`.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -24,12 +22,11 @@ use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::plan::partners as choosing;
+use crate::plan::partners::Pool;
+use crate::plan::partners::Wanted;
 use crate::record::signing::Trust;
 use crate::thresholds::Catalogue;
-
-/// Partners more than usual where one of them is not cleared: two that are bad must not
-/// be most of them.
-const MORE_UNCLEARED: usize = 2;
 
 /// The nodes that are named and their partners, told to people.
 pub(super) fn choose(
@@ -168,37 +165,25 @@ fn take(
         return;
     }
     // Cleared ones among those named serve as well as any.
-    let own = nodes.iter().filter(|node| named.contains(**node) && cleared(node)).count();
-    let wanted = most.unwrap_or(config.limits.partners).saturating_sub(own);
-    let (good, rest): (Vec<&NodeName>, Vec<&NodeName>) =
-        others.iter().copied().partition(|node| cleared(node));
-    let fit = |node: &&NodeName| {
+    let cleared_named = nodes.iter().filter(|node| named.contains(**node) && cleared(node)).count();
+    let idle = |node: &&NodeName| {
         let said = fleet.nodes.get(*node);
         past.passed_last(node).is_none()
             && said.is_none_or(|said| auditing::unfit(node, said).is_none())
     };
-    let rest: Vec<&NodeName> = rest.into_iter().filter(fit).collect();
-    let good = spread(&good, wanted);
-    let more = match most {
-        _ if wanted <= good.len() => 0,
-        Some(_) => wanted - good.len(),
-        None => wanted - good.len() + MORE_UNCLEARED,
-    };
-    let rest = spread(&rest, more);
-    if own + good.len() + rest.len() == 0 {
+    let (good, rest): (Vec<&NodeName>, Vec<&NodeName>) =
+        others.iter().copied().partition(|node| cleared(node));
+    let pool = Pool { cleared: good, idle: rest.into_iter().filter(idle).collect() };
+    let wanted = Wanted { exactly: most, usual: config.limits.partners, cleared_named };
+    let list = hostlist::fold(named.iter().map(NodeName::as_str));
+    let taken = choosing::partners(&pool, wanted, &list);
+    if taken.is_empty() && cleared_named == 0 {
         partners.missing.push(format!(
             "{place}: no other node of it is idle and without a finding against it, so its nodes are \
              measured among themselves; --with-domain takes the others along"
         ));
     }
-    partners.taken.extend(good.into_iter().map(|node| (node.clone(), true)));
-    partners.taken.extend(rest.into_iter().map(|node| (node.clone(), false)));
-}
-
-/// So many of these, from all over them.
-fn spread<'n>(nodes: &[&'n NodeName], wanted: usize) -> Vec<&'n NodeName> {
-    let count = wanted.min(nodes.len());
-    (0..count).map(|at| nodes[(2 * at + 1) * nodes.len() / (2 * count)]).collect()
+    partners.taken.extend(taken);
 }
 
 /// Whether a node is known to be good: by its last run, or a certificate that

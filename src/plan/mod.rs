@@ -13,6 +13,7 @@ mod good;
 pub mod leaf;
 pub mod lint;
 mod pack;
+pub mod partners;
 mod soak;
 pub mod stalest;
 mod sweep;

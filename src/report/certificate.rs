@@ -27,6 +27,7 @@ use crate::model::certificate::VerificationDocument;
 use crate::model::certificate::Verified;
 use crate::model::certificate::VerifiedKind;
 use crate::model::id::NodeName;
+use crate::model::verdict::MeasuredScope;
 
 /// Characters of a name in the table.
 const NAME: usize = 28;
@@ -151,6 +152,7 @@ fn details(page: &mut Page, it: &Shown) {
     if let Some(platform) = &certificate.platform {
         line("platform", &plain(platform));
     }
+    line("measured", &across(certificate.scope.as_ref()));
     if let Some(detectable) = certificate.detectable {
         line("detectable", &format!("{} and more", percent(detectable)));
     }
@@ -161,6 +163,24 @@ fn details(page: &mut Page, it: &Shown) {
     }
     identity(page, certificate);
     minima(page, certificate);
+}
+
+/// Across which boundaries the node was measured, in words.
+fn across(scope: Option<&MeasuredScope>) -> String {
+    let Some(scope) = scope else { return "not told: an older program issued it".to_owned() };
+    let mut parts = Vec::new();
+    if scope.inside {
+        parts.push("inside the node".to_owned());
+    }
+    if let Some(nodes) = &scope.domain {
+        parts.push(format!("over NVLink with {}", clip(nodes, NODES)));
+    }
+    if let Some(nodes) = &scope.network {
+        let rails = hostlist::fold(scope.rails.iter().map(String::as_str));
+        let rails = if rails.is_empty() { "the network".to_owned() } else { clip(&rails, NODES) };
+        parts.push(format!("over {rails} with {}", clip(nodes, NODES)));
+    }
+    if parts.is_empty() { "nothing".to_owned() } else { parts.join("; ") }
 }
 
 fn identity(page: &mut Page, certificate: &Certificate) {

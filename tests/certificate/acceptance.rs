@@ -140,7 +140,8 @@ fn one_that_was_edited_or_is_signed_by_nobody_known_does_not_count() {
         assert!(why.contains("does not fit what it says"), "{why}");
     }
     let bare = unsigned(|_| {});
-    assert_eq!(verify(bare.path(), &[]).0, Some(0), "nobody requires a signature");
+    assert_eq!(verify(bare.path(), &[]).0, Some(4), "a file without a signature");
+    assert_eq!(verify(bare.path(), &["--unsigned"]).0, Some(0));
     let (code, _, why) = verify(bare.path(), &["--key", &key]);
     assert!(code == Some(4) && why.contains("it is not signed"), "{why}");
     let stranger = tempfile::tempdir().expect("a folder");
@@ -179,7 +180,7 @@ fn what_it_says_itself_may_keep_it_from_accepting_anything() {
         ),
         (|it| it["nodes"] = json!([]), 3, "its nodes come to unknown"),
     ] {
-        let (found, it, why) = verify(unsigned(change).path(), &[]);
+        let (found, it, why) = verify(unsigned(change).path(), &["--unsigned"]);
         assert_eq!(found, Some(code), "{expected}: {it}");
         assert!(why.contains(expected), "{expected}: {why}");
     }
@@ -216,7 +217,7 @@ fn other_gpus_are_told_by_node_and_a_boot_takes_nothing_away() {
     facts("2.json", "n2.example", ["GPU-n2-0", "GPU-n2-1"], "b-1");
     facts("z.json", "n2", ["GPU-n2-0", "GPU-z"], "b-1");
     facts("e.json", "elsewhere", ["GPU-n1-0", "GPU-n1-1"], "b-1");
-    let against = ["--against", "1.json", "--against", "2.json"];
+    let against = ["--unsigned", "--against", "1.json", "--against", "2.json"];
     let (code, it, _) = verify(folder.path(), &against);
     assert_eq!(code, Some(0), "{it}");
     assert_eq!(it["same"], json!(["n1: gpus", "n2: gpus", "n2: boot"]));
@@ -224,9 +225,10 @@ fn other_gpus_are_told_by_node_and_a_boot_takes_nothing_away() {
         (&it["differs"][0]["part"], &it["differs"][0]["voids"]),
         (&json!("n1: boot"), &json!(false))
     );
-    let (code, it, why) = verify(folder.path(), &["--against", "1.json", "--against", "z.json"]);
+    let (code, it, why) =
+        verify(folder.path(), &["--unsigned", "--against", "1.json", "--against", "z.json"]);
     assert_eq!(code, Some(3), "{it}");
     assert!(why.contains("n2: ") && why.contains("GPU"), "{why}");
-    let (code, _, why) = verify(folder.path(), &["--against", "e.json"]);
+    let (code, _, why) = verify(folder.path(), &["--unsigned", "--against", "e.json"]);
     assert!(code == Some(4) && why.contains("nothing tells whether"), "{why}");
 }
