@@ -18,6 +18,7 @@ use crate::act::certificate;
 use crate::coordinator;
 use crate::gate::certificates;
 use crate::inventory::hostlist;
+use crate::judge;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
@@ -27,6 +28,10 @@ use crate::plan::partners::Pool;
 use crate::plan::partners::Wanted;
 use crate::record::signing::Trust;
 use crate::thresholds::Catalogue;
+
+/// How far repeated readings of a copy between nodes scatter, as a share of the rate, where
+/// nothing disturbs them.
+const USUAL_SIGMA: f64 = 0.005;
 
 /// The nodes that are named and their partners, told to people.
 pub(super) fn choose(
@@ -50,7 +55,7 @@ pub(super) fn choose(
         most,
     };
     let partners = partners(&asking);
-    for line in told(&partners, &chosen.named) {
+    for line in told(&partners, &chosen.named, config.readings) {
         note(&line);
     }
     let takes_part =
@@ -81,7 +86,7 @@ struct Partners {
     missing: Vec<String>,
 }
 
-fn told(partners: &Partners, named: &BTreeSet<NodeName>) -> Vec<String> {
+fn told(partners: &Partners, named: &BTreeSet<NodeName>, readings: u32) -> Vec<String> {
     let fold = |cleared: bool| {
         let nodes = partners.taken.iter().filter(|(_, it)| **it == cleared);
         hostlist::fold(nodes.map(|(node, _)| node.as_str()))
@@ -107,6 +112,14 @@ fn told(partners: &Partners, named: &BTreeSet<NodeName>) -> Vec<String> {
             fold(false)
         )),
         (false, false) => {}
+    }
+    if 0 < count {
+        let least = judge::would_be_seen(count, readings, USUAL_SIGMA);
+        lines.push(format!(
+            "where readings scatter by {:.1} %, a loss of {:.1} % of a GPU or more would be seen",
+            100.0 * USUAL_SIGMA,
+            100.0 * least
+        ));
     }
     lines.extend(partners.missing.iter().cloned());
     lines

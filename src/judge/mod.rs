@@ -105,6 +105,13 @@ pub struct Judgement {
     pub levels: Levels,
 }
 
+/// The smallest loss of a part that a sweep would see, as a share, where the part is read
+/// with so many partners, so often with each, and readings scatter by `sigma`.
+pub fn would_be_seen(partners: usize, readings: u32, sigma: f64) -> f64 {
+    let count = partners.saturating_mul(usize::try_from(readings).unwrap_or(usize::MAX));
+    peel::smallest(robust::median_error(sigma, count))
+}
+
 /// Judges a case.
 pub fn judge(case: &Case<'_>) -> Judgement {
     judge_against(case, &History::default())
