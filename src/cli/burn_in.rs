@@ -13,6 +13,7 @@ use super::Globals;
 use super::burning;
 use super::exit;
 use super::failure::Failure;
+use super::plan;
 use super::plan::Basis;
 use super::plan::Profile;
 use super::show;
@@ -131,7 +132,20 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<Burn
     }
     super::holding::say_when_busy(&mut site.config, args.sweep.when_busy)?;
     let (config, catalogue) = (&site.config, &site.in_force.catalogue);
-    let chosen = args.sweep.chosen(config, catalogue, config.measurable(catalogue)?)?;
+    let fleet = config.measurable(catalogue)?;
+    let selection = &args.sweep.selection;
+    let chosen = if selection.partners.is_some() {
+        args.sweep.chosen(config, catalogue, fleet)?
+    } else {
+        // A burn-in loads nodes for hours, so others take part only where a person says so.
+        plan::choose(fleet, selection)?
+    };
+    if !chosen.claims.left_out.is_empty() && selection.partners.is_none() {
+        note(
+            "a burn-in of several rounds takes no partners by itself: where a domain or rails are \
+             claimed, --partners N or --with-domain is needed for a pass",
+        );
+    }
     let profile = Profile::BurnIn;
     let plan = Basis::new(config, &chosen.claims, catalogue, profile, asked.seed)?.plan()?;
     sweep::check(config, &plan, profile)?;

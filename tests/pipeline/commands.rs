@@ -15,7 +15,10 @@ use super::unknown;
 fn a_plan_says_what_would_run_and_runs_nothing() {
     let cluster = Cluster::new("n[1-4]");
     cluster.tool("nvbandwidth", "touch ran");
-    let shown = cluster.run(&["plan", "audit", "n[2-3]"]);
+    let with = cluster.run(&["plan", "audit", "n[2-3]"]);
+    assert!(stdout(&with).contains("4 steps on 4 nodes"), "{}", stdout(&with));
+    assert!(stderr(&with).contains("measured against n[1,4], none of them cleared"));
+    let shown = cluster.run(&["plan", "audit", "n[2-3]", "--partners", "0"]);
     assert_eq!(shown.status.code(), Some(0), "{}", stderr(&shown));
     assert!(stdout(&shown).contains("2 steps on 2 nodes"), "{}", stdout(&shown));
     assert!(stdout(&shown).contains("on n[2-3]"), "{}", stdout(&shown));
