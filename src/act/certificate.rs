@@ -258,6 +258,7 @@ fn made(
             domain: domain.clone(),
             platform: platform.map(str::to_owned),
             profile: run.profile.clone(),
+            simulated: run.simulated,
             minima: minima.remove(node).unwrap_or_default(),
             detectable: *detectable,
             thresholds_digest: evidence.verdicts.thresholds_digest.clone(),

@@ -217,6 +217,7 @@ fn document(
         format: HISTORY_FORMAT.to_owned(),
         file: history.path().display().to_string(),
         runs: runs.len(),
+        simulated: history.is_simulated().map_err(failure)?,
         first: runs.first().map(|run| run.at.clone()),
         last: runs.last().map(|run| run.at.clone()),
         nodes: nodes.into_iter().filter(wanted).map(shown).collect(),

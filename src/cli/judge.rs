@@ -131,6 +131,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             profile: "judge".to_owned(),
             source: shown.join(" "),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            simulated: false,
         },
         claims: judgement.claims,
         cells: judgement.cells,

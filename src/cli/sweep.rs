@@ -51,6 +51,7 @@ use crate::record::State;
 use crate::record::file;
 use crate::record::id::run_id;
 use crate::record::stored::Stored;
+use crate::record::stored::is_simulated;
 use crate::sim;
 use crate::thresholds::Catalogue;
 
@@ -521,6 +522,7 @@ pub(super) fn info(config: &Config, claims: &Claims, profile: Profile) -> RunInf
         profile: profile.as_str().to_owned(),
         source: format!("{folded} through launcher {}", config.launcher.as_str()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        simulated: is_simulated(&config.launcher),
     }
 }
 

@@ -95,6 +95,7 @@ pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> RunSeen 
         created_unix: created.map_or(0, jiff::Timestamp::as_second),
         complete,
         real: !launcher.is_stand_in(),
+        simulated: info.simulated,
         unsealed: None,
     }
 }
@@ -464,7 +465,7 @@ fn conclude(
 ) -> Result<Done, SweepError> {
     let Reached { plan, confirm, measured, partial } = reached;
     let (results, recordings) = measured.into_parts();
-    let judgement = judged(Judged {
+    let mut judgement = judged(Judged {
         claims: sweep.claims,
         plan: &plan,
         confirm: confirm.as_ref(),
@@ -474,6 +475,7 @@ fn conclude(
         thresholds_digest: sweep.thresholds_digest,
         platform: sweep.platform,
     });
+    judgement.verdicts.simulated = record.info.simulated;
     folder.write_json(file::VERDICTS, &judgement.verdicts)?;
     folder.write_lines(file::CELLS, &judgement.cells)?;
     let coverage = coverage(&plan, sweep.launcher, &results);

@@ -117,6 +117,9 @@ pub struct Certificate {
     pub platform: Option<String>,
     /// The profile of the run.
     pub profile: String,
+    /// A simulated fabric answered: no hardware was measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// The least that was measured, by test.
     pub minima: Vec<Minimum>,
     /// The smallest degradation that would have been seen, as a share.
@@ -326,6 +329,9 @@ pub struct Verification {
     /// The run; of an acceptance the burn-in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
+    /// It is of a simulated fabric: no hardware was measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// The nodes that an acceptance is about, in order of name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeName>,

@@ -28,6 +28,7 @@ use crate::model::acceptance::BurnInRound;
 use crate::model::acceptance::BurnInState;
 use crate::model::acceptance::NodeAcceptance;
 use crate::model::comparison::Comparison;
+use crate::model::run::simulated;
 use crate::model::verdict::Outcome;
 
 const TEMPLATE: &str = include_str!("../../reports/acceptance.html");
@@ -59,6 +60,7 @@ struct Section {
 /// The document, as it is printed.
 #[derive(Debug, Serialize)]
 struct Sheet {
+    simulated: Option<&'static str>,
     tone: &'static str,
     word: String,
     headline: String,
@@ -160,6 +162,9 @@ pub fn terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String {
     let tone = colour_of(tone(acceptance.accepted));
     page.styled(tone, &acceptance.accepted.as_str().to_uppercase());
     page.paragraph(" ", &headline(acceptance), 0);
+    if let Some(text) = simulated(!acceptance.real) {
+        page.warned(text);
+    }
     page.faint(&format!("burn-in {}, {}", acceptance.id, acceptance.source), 0);
     page.section("How it went");
     page.paragraph("asked for  ", &asked(acceptance), 2);
@@ -250,6 +255,7 @@ fn sheet(acceptance: &Acceptance) -> Sheet {
         sections.push(Section { title: "Notes", lines, table: None });
     }
     Sheet {
+        simulated: simulated(!acceptance.real),
         tone: tone(acceptance.accepted).as_str(),
         word: acceptance.accepted.as_str().to_uppercase(),
         headline: headline(acceptance),
@@ -386,6 +392,7 @@ pub fn page(acceptance: &Acceptance) -> Result<String, ReportError> {
 pub fn markdown(acceptance: &Acceptance) -> String {
     let sheet = sheet(acceptance);
     let mut out = format!("# {}: {}\n\n", sheet.word, escaped(&sheet.headline));
+    out.extend(sheet.simulated.map(|text| format!("**{text}**\n\n")));
     for (name, value) in &sheet.facts {
         out.push_str(&format!("- {name}: {}\n", escaped(value)));
     }
@@ -453,7 +460,10 @@ pub fn junit(acceptance: &Acceptance) -> String {
     let whole = Case {
         name: "all nodes".to_owned(),
         outcome: tone(acceptance.accepted),
-        message: headline(acceptance),
+        message: match simulated(!acceptance.real) {
+            Some(text) => format!("{text}; {}", headline(acceptance)),
+            None => headline(acceptance),
+        },
         seconds: 0.0,
         is_aside: false,
     };
@@ -496,6 +506,12 @@ pub fn junit(acceptance: &Acceptance) -> String {
             ("skipped", &skipped),
         ];
         xml.open("testsuite", &totals);
+        if name == "acceptance" {
+            xml.open("properties", &[]);
+            let is = if acceptance.real { "false" } else { "true" };
+            xml.empty("property", &[("name", "simulated"), ("value", is)]);
+            xml.close();
+        }
         for case in cases {
             let time = format!("{:.1}", case.seconds);
             let head = [("classname", name.as_str()), ("name", &case.name), ("time", &time)];

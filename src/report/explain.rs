@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use super::actions::prompt;
 use super::between;
 use super::class;
+use super::compared;
 use super::grid::median;
 use super::plain::clip;
 use super::plain::counted;
@@ -24,6 +26,7 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
+use crate::model::verdict::RatioOf;
 use crate::model::words;
 
 /// Longest text taken over from a file.
@@ -47,7 +50,14 @@ struct Part<'a> {
 /// `block01`, or a locus as reports print it). `None` where the run knows
 /// nothing by that name.
 pub fn explain(run: &Run, query: &str) -> Option<String> {
-    let query = query.trim();
+    let text = told(run, query.trim())?;
+    Some(match run.info.simulated() {
+        Some(simulated) => format!("{simulated}\n\n{text}"),
+        None => text,
+    })
+}
+
+fn told(run: &Run, query: &str) -> Option<String> {
     let named: Vec<&Finding> = run
         .verdicts
         .findings
@@ -266,12 +276,16 @@ fn chain(out: &mut String, run: &Run, finding: &Finding) {
     };
     let _ = writeln!(out, "measured    {}", quantity(finding.measured, "no number"));
     let _ = writeln!(out, "expected    {}", quantity(finding.expected, "no number"));
-    if let Some(ratio) = finding.ratio {
+    for (of, value, ratio) in compared::all(finding) {
+        if of != RatioOf::Expected {
+            let _ = writeln!(out, "{:<11} {}", of.short(), quantity(value, "no number"));
+        }
+        let Some(ratio) = ratio else { continue };
         let distance = match ratio - 1.0 {
             d if d < 0.0 => format!("{} below", percent(-d)),
             d => format!("{} above", percent(d)),
         };
-        let _ = writeln!(out, "ratio       {ratio:.3}, {distance}");
+        let _ = writeln!(out, "ratio       {ratio:.3} of {}, {distance}", of.words());
     }
     let against = run.verdicts.platform.as_deref().unwrap_or("no single platform");
     let digest = clip(&run.verdicts.thresholds_digest, 80);
@@ -445,20 +459,20 @@ fn changes(out: &mut String, finding: &Finding) {
             "  - a second, independent measurement: it would confirm the finding or clear the part\n",
         );
     }
-    if let Some(expected) = finding.expected {
+    if let Some(held) = finding.peers.or(finding.own).or(finding.expected) {
         // No endpoint or pair is called low for less than this.
         let relative = ["endpoint:", "path:", "pair:"].iter().any(|r| finding.rule.starts_with(r));
         let _ = match finding.unit {
             Some(_) if relative => writeln!(
                 out,
-                "  - a median of {} or more ({} below the level): less is never called low",
-                quantity(expected * (1.0 - LEAST), finding.unit),
+                "  - a median of {} or more ({} below the peers' median): less is never called low",
+                quantity(held * (1.0 - LEAST), finding.unit),
                 percent(LEAST)
             ),
             _ => writeln!(
                 out,
                 "  - measurements near {}; how near, says the rule above",
-                quantity(expected, finding.unit)
+                quantity(held, finding.unit)
             ),
         };
         out.push_str(
@@ -500,7 +514,8 @@ fn consequences(out: &mut String, run: &Run, finding: &Finding) {
         let _ = writeln!(out, "  frozen: {}", clip(frozen, LONGEST));
     }
     for action in actions.iter().take(MOST) {
-        let _ = writeln!(out, "  $ {}", words::line(&action.command));
+        let prompt = prompt(run.info.simulated);
+        let _ = writeln!(out, "  {prompt} {}", words::line(&action.command));
         let _ = writeln!(out, "    {}", clip(&action.why, LONGEST));
     }
     for withheld in withheld.iter().take(MOST) {

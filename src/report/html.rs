@@ -103,6 +103,7 @@ pub fn render(run: &Run, beside: &Beside<'_>) -> Result<String, ReportError> {
 #[derive(Serialize)]
 struct Page {
     policy: String,
+    simulated: Option<&'static str>,
     style: Value,
     script: Value,
     data: Value,
@@ -207,6 +208,7 @@ fn page(run: &Run, beside: &Beside<'_>) -> Result<Page, ReportError> {
     };
     Ok(Page {
         policy: embedded::policy(STYLE, SCRIPT),
+        simulated: run.info.simulated(),
         style: Value::from_safe_string(STYLE.to_owned()),
         script: Value::from_safe_string(SCRIPT.to_owned()),
         data: Value::from_safe_string(embedded::json(&data)),

@@ -36,6 +36,7 @@ pub mod watch;
 mod between;
 mod blame;
 mod class;
+mod compared;
 mod facts;
 mod grid;
 mod headline;

@@ -12,6 +12,7 @@ use anstyle::Style;
 use super::TerminalStyle;
 use super::actions;
 use super::class;
+use super::compared;
 use super::headline::headline;
 use super::headline::worst_detectable;
 use super::headline::worst_together;
@@ -80,6 +81,9 @@ fn opening(page: &mut Page, run: &Run) {
         page.styled(Style::new().bold(), line);
         page.end();
     }
+    if let Some(text) = run.info.simulated() {
+        page.warned(text);
+    }
     page.out.push('\n');
     let mut counts: BTreeMap<Outcome, usize> = BTreeMap::new();
     for node in &run.verdicts.nodes {
@@ -127,8 +131,8 @@ fn findings(page: &mut Page, run: &Run) {
             ]
         })
         .collect();
-    let class = if narrow { "" } else { "class" };
-    let titles = ["outcome", "where", class, "measured", "expected", "unit", "ratio", "seen"];
+    let (class, of) = if narrow { ("", "of exp.") } else { ("class", "of expected") };
+    let titles = ["outcome", "where", class, "measured", "expected", "unit", of, "seen"];
     let mut widths = titles.map(|title| title.chars().count());
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -146,6 +150,9 @@ fn findings(page: &mut Page, run: &Run) {
             format!("{}: ", class::title(&finding.class))
         };
         page.paragraph("", &format!("{class}{}", below(&finding.summary, source)), 4);
+        if let Some(text) = compared::beside(finding) {
+            page.faint(&text, 4);
+        }
         if let Some(from) = sources(finding, source) {
             page.faint(&from, 4);
         }
@@ -166,8 +173,8 @@ fn sources(finding: &Finding, source: &str) -> Option<String> {
 }
 
 /// What a line of the findings takes beside its place: indent, outcome, two
-/// numbers of at most 9 digits, unit, ratio, "confirmed", and gaps.
-const NUMBERS_WIDTH: usize = 2 + 8 + 2 + 9 + 2 + 9 + 1 + 5 + 2 + 5 + 2 + 9 + 2;
+/// numbers of at most 9 digits, unit, "of exp.", "confirmed", and gaps.
+const NUMBERS_WIDTH: usize = 2 + 8 + 2 + 9 + 2 + 9 + 1 + 5 + 2 + 7 + 2 + 9 + 2;
 
 fn table_line(page: &mut Page, row: &[String; 8], widths: &[usize; 8], outcome: Option<Outcome>) {
     page.out.push_str("  ");

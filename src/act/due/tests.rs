@@ -143,6 +143,7 @@ fn certificate(node: &NodeName, ago_h: i64, left_h: i64) -> Certificate {
         identity: Identity { boot_id: Some("b1".to_owned()), ..Identity::default() },
         domain: None,
         platform: None,
+        simulated: false,
         profile: "recertify".to_owned(),
         minima: Vec::new(),
         detectable: None,

@@ -114,6 +114,7 @@ mod tests {
             identity: Identity::default(),
             domain: None,
             platform: None,
+            simulated: false,
             profile: "recertify".to_owned(),
             minima: Vec::new(),
             detectable: None,
