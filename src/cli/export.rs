@@ -186,13 +186,15 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     for remark in &export.remarks {
         stdout::note(&crate::report::plain::plain(remark));
     }
-    let written = match &args.output {
+    // Standard output is where it goes without the option.
+    let output = args.output.as_deref().filter(|path| path.as_os_str() != "-");
+    let written = match output {
         Some(output) => written(output, &export)?,
         None => Vec::new(),
     };
     if globals.json {
         stdout::json(&answer(target, &map, &export, &written))?;
-    } else if args.output.is_none() {
+    } else if output.is_none() {
         if let [file, more, ..] = export.files.as_slice() {
             stdout::note(&format!(
                 "only {} is shown; --output DIR writes {} and others too",

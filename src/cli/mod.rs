@@ -46,6 +46,7 @@ pub mod node_library;
 pub mod node_probe;
 pub mod notify;
 pub mod notifying;
+pub mod output;
 pub mod parse;
 pub mod place;
 pub mod plan;
@@ -179,6 +180,9 @@ pub fn main() -> ExitCode {
         Color::Auto => {}
         Color::Always => anstream::ColorChoice::Always.write_global(),
         Color::Never => anstream::ColorChoice::Never.write_global(),
+    }
+    if globals.json {
+        stdout::for_document();
     }
     let result = match &cli.command {
         Command::Parse(args) => parse::run(args, globals.json),

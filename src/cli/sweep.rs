@@ -145,6 +145,7 @@ pub(super) struct Swept {
     pub(super) site: Site,
     pub(super) done: coordinator::Done,
     fleet: Claims,
+    files: show::Opened,
 }
 
 /// Measures. Which nodes, `choose` says of all that are claimed; nothing where
@@ -155,6 +156,8 @@ pub(super) fn measured(
     profile: Profile,
     choose: Choose<'_>,
 ) -> anyhow::Result<Option<Swept>> {
+    // An hour of measuring must not end with "cannot write".
+    let files = args.files.open()?;
     let resumed = match &args.resume {
         Some(run) => Some(interrupted(run, profile, args)?),
         None => None,
@@ -183,7 +186,7 @@ pub(super) fn measured(
         seed,
         resumed: resumed.as_ref(),
     })?;
-    Ok(Some(Swept { site, done, fleet }))
+    Ok(Some(Swept { site, done, fleet, files }))
 }
 
 /// Tells what came of it, and carries out what is asked for.
@@ -194,11 +197,12 @@ pub(super) fn told(
     profile: Profile,
     repaired: Option<&Repaired>,
 ) -> anyhow::Result<u8> {
-    let Swept { site, done, fleet } = swept;
+    let Swept { site, done, fleet, files } = swept;
+    let files = std::mem::take(files);
     let config = &site.config;
     let acted = acted(config, fleet, done, args.apply);
     let kept = kept(done, repaired);
-    let shown = shown(&done.run, args, globals, repaired);
+    let shown = shown(&done.run, files, globals, repaired);
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");
         note(&format!("go on with `{}`", again(done.folder.path(), args, globals, profile)));
@@ -218,7 +222,7 @@ pub(super) fn told(
 /// Shows a run where it was asked for; false where a file could not be written.
 fn shown(
     run: &Run,
-    args: &Args,
+    files: show::Opened,
     globals: &Globals,
     repaired: Option<&Repaired>,
 ) -> anyhow::Result<bool> {
@@ -228,7 +232,7 @@ fn shown(
         let told = show::render_with(run, show::Format::Terminal, repaired)?;
         stdout::text(&String::from_utf8_lossy(&told))?;
     }
-    show::files_with(run, &args.files, repaired)
+    show::files(run, files, repaired)
 }
 
 /// What a command measures with: the configuration and the expectations.
@@ -391,7 +395,7 @@ pub(super) fn failed(error: SweepError) -> anyhow::Error {
         SweepError::Record(error) => {
             Failure::Environment(format!("the run cannot be recorded: {error}")).into()
         }
-        SweepError::Taken { .. } => Failure::Environment(error.to_string()).into(),
+        SweepError::Taken { .. } | SweepError::Unreachable { .. } => Failure::Environment(error.to_string()).into(),
         SweepError::Complete { .. } => Failure::Usage(error.to_string()).into(),
         SweepError::Answers(error) => stored::failure(error).into(),
         other => anyhow::Error::from(other),

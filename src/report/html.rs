@@ -17,6 +17,7 @@ use minijinja::value::Serde;
 use serde::Serialize;
 
 use super::ReportError;
+use super::alike::Alike;
 use super::blame::Marked;
 use super::grid::Grid;
 use super::grid::grids;
@@ -243,13 +244,13 @@ fn page(run: &Run, beside: &Beside<'_>) -> Result<Page, ReportError> {
         before,
         trends,
         trends_more,
-        unknown: by_reason(&verdicts.unknown)
+        unknown: by_reason(run)
             .into_iter()
             .take(ROWS)
-            .map(|(why, whats)| {
+            .map(|Alike { why, whats, .. }| {
                 let short = |text: &str| clip(&below(text, &run.info.source), LONGEST);
                 let few = whats.iter().take(ROWS).map(|w| short(w)).collect();
-                (short(why), few, whats.len())
+                (short(&why), few, whats.len())
             })
             .collect(),
         unknown_count: verdicts.unknown.len(),

@@ -33,6 +33,7 @@ pub mod trend;
 pub mod trend_plot;
 pub mod watch;
 
+pub(crate) mod alike;
 mod between;
 mod blame;
 mod class;
