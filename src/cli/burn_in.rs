@@ -97,10 +97,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     match burn {
         Some(mut burn) => {
             // Days of measuring must not end with "cannot write".
-            let files = Files {
-                opened: files.open()?,
-                markdown: Output::of(args.markdown.as_ref())?,
-            };
+            let files =
+                Files { opened: files.open()?, markdown: Output::of(args.markdown.as_ref())? };
             let ended = burn.run();
             // Others wait for the nodes, whatever became of it.
             burn.let_go();

@@ -143,7 +143,9 @@ impl Hold {
     pub fn of(config: &Config, purpose: &Purpose<'_>) -> Result<Option<Self>, Failure> {
         let runtime = super::runtime()?;
         let means = match &config.launcher {
-            Launcher::Slurm(slurm) => Means::Slurm(Box::new(BySlurm::new(config, slurm, purpose.run))),
+            Launcher::Slurm(slurm) => {
+                Means::Slurm(Box::new(BySlurm::new(config, slurm, purpose.run)))
+            }
             Launcher::Kubernetes(kubernetes) => {
                 let pods = runtime.block_on(ByPods::new(config, kubernetes, purpose))?;
                 Means::Pods(Box::new(pods))

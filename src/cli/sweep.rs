@@ -395,7 +395,9 @@ pub(super) fn failed(error: SweepError) -> anyhow::Error {
         SweepError::Record(error) => {
             Failure::Environment(format!("the run cannot be recorded: {error}")).into()
         }
-        SweepError::Taken { .. } | SweepError::Unreachable { .. } => Failure::Environment(error.to_string()).into(),
+        SweepError::Taken { .. } | SweepError::Unreachable { .. } => {
+            Failure::Environment(error.to_string()).into()
+        }
         SweepError::Complete { .. } => Failure::Usage(error.to_string()).into(),
         SweepError::Answers(error) => stored::failure(error).into(),
         other => anyhow::Error::from(other),

@@ -274,7 +274,7 @@ mod tests {
         };
         assert_eq!(
             complaint(&result, None).expect("a failure"),
-            "node0003 nvbandwidth: 12.1 s, exit code 1; its last words: no device"
+            "exit code 1; its last words: no device"
         );
         result.ending = Ending::Exited { code: 0 };
         let mut recording = Recording::new(

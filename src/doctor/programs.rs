@@ -71,10 +71,12 @@ fn checks(look: &Look<'_>, program: &str, probes: BTreeSet<&str>) -> Vec<Check> 
     let mut checks = Vec::new();
     if !ours.is_empty() {
         let instead = if devices::has_driver(look) {
-            let detail = "is not on PATH; fabricgate measures in its place, by the driver's libraries";
+            let detail =
+                "is not on PATH; fabricgate measures in its place, by the driver's libraries";
             Check::fallback(Area::Programs, program, detail)
         } else {
-            let detail = "is not on PATH, and fabricgate cannot measure in its place: there is no driver";
+            let detail =
+                "is not on PATH, and fabricgate cannot measure in its place: there is no driver";
             Check::lacks(Area::Programs, program, detail, origin(program))
         };
         checks.push(needed_by(look, instead, &ours));

@@ -254,9 +254,7 @@ fn low(island: &Island<'_>, group: usize, level: f64, held: Reference, against: 
     let said =
         format!("{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}", percent(1.0 - ratio));
     let rule = format!("{RULE}{against}");
-    let found = finding(Outcome::Degraded, class, locus, &rule)
-        .below(level, held)
-        .saying(said);
+    let found = finding(Outcome::Degraded, class, locus, &rule).below(level, held).saying(said);
     of_group(island, group, level, found)
 }
 

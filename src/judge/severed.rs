@@ -73,7 +73,7 @@ fn isolated_gpus(
             // All of them: the fabric of the node is not there at all.
             let node = &island.gpus[gpus[0]].node;
             let (value, held) = typical(island, &here);
-let level = held.value();
+            let level = held.value();
             let rule = "no-path: every pair of the node reads below 30 % of the fabric's level";
             let said = format!(
                 "no two GPUs of {node} reach each other at NVLink speed ({value:.1} of {level:.1} GB/s): \
@@ -85,26 +85,20 @@ let level = held.value();
                 of_node(&island.domain, node),
                 rule,
             );
-            let found = evidence(
-                island,
-                found.below(value, held).saying(said),
-            );
+            let found = evidence(island, found.below(value, held).saying(said));
             out.findings.push(found);
         } else {
             for gpu in &here {
                 let id = &island.gpus[*gpu];
                 let (value, held) = typical(island, &[*gpu]);
-let level = held.value();
+                let level = held.value();
                 let rule = "no-path: every pair of this GPU reads below 30 % of the fabric's level";
                 let said = format!(
                     "GPU {id} reaches no other GPU at NVLink speed ({value:.1} of {level:.1} GB/s); the others do"
                 );
                 let found =
                     finding(Outcome::Failed, "nvlink-absent", of_gpu(&island.domain, id), rule);
-                let found = evidence(
-                    island,
-                    found.below(value, held).saying(said),
-                );
+                let found = evidence(island, found.below(value, held).saying(said));
                 out.findings.push(found);
             }
         }
@@ -244,7 +238,7 @@ fn not_a_member(
     out: &mut Fabric,
 ) {
     let (value, held) = typical_between(island, gpus, inside);
-let level = held.value();
+    let level = held.value();
     let with = if others == 0 {
         String::new()
     } else {
@@ -276,7 +270,7 @@ fn apart(
     out: &mut Fabric,
 ) {
     let (value, held) = typical_between(island, here, there);
-let level = held.value();
+    let level = held.value();
     let how = value.map_or_else(
         || "cannot import each other's memory".to_owned(),
         |v| format!("do not reach each other at NVLink speed ({v:.1} of {level:.1} GB/s)"),
@@ -302,7 +296,11 @@ fn typical(island: &Island<'_>, gpus: &[usize]) -> (f64, Reference) {
 }
 
 /// The same between two sets; no value where nothing was read.
-fn typical_between(island: &Island<'_>, some: &[usize], others: &[usize]) -> (Option<f64>, Reference) {
+fn typical_between(
+    island: &Island<'_>,
+    some: &[usize],
+    others: &[usize],
+) -> (Option<f64>, Reference) {
     let between = |r: &&PairReading| {
         (some.contains(&r.src) && others.contains(&r.dst))
             || (some.contains(&r.dst) && others.contains(&r.src))

@@ -23,9 +23,9 @@ use super::RunRecord;
 use super::file;
 use super::folder::io_error;
 use super::inside;
+use crate::launch::Launcher;
 use crate::model::action::ACTIONS_FORMAT;
 use crate::model::action::ActionPlan;
-use crate::launch::Launcher;
 use crate::model::cell::Cell;
 use crate::model::claims::Claims;
 use crate::model::raw::RESULT_FORMAT;
@@ -91,8 +91,7 @@ pub fn open(path: &Path) -> Result<Stored, RecordError> {
     let plan: Plan = json(&path.join(file::PLAN), PLAN_FORMAT)?.ok_or_else(|| must(file::PLAN))?;
     let confirm = json(&path.join(file::CONFIRM), PLAN_FORMAT)?;
     // Older programs did not write it down.
-    record.info.simulated |=
-        is_simulated(&record.launcher) || path.join(file::SCENARIO).exists();
+    record.info.simulated |= is_simulated(&record.launcher) || path.join(file::SCENARIO).exists();
     Ok(Stored { path: path.to_owned(), record, claims: claims.claims, plan, confirm })
 }
 

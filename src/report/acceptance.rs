@@ -60,7 +60,6 @@ struct Section {
 /// The document, as it is printed.
 #[derive(Debug, Serialize)]
 struct Sheet {
-    simulated: Option<&'static str>,
     tone: &'static str,
     word: String,
     headline: String,
@@ -84,8 +83,9 @@ fn headline(acceptance: &Acceptance) -> String {
     // As nodes count them: one that was set aside was held again.
     let counts = |round: &&BurnInRound| round.ended.is_some() && !round.set_aside;
     let held = acceptance.rounds.iter().filter(counts).count();
+    let simulated = simulated(!acceptance.real).map(|text| format!("{text}; ")).unwrap_or_default();
     format!(
-        "{nodes} after {}: {} pass, {} fail, {} unknown",
+        "{simulated}{nodes} after {}: {} pass, {} fail, {} unknown",
         counted(held, "round", "rounds"),
         of(Accepted::Pass),
         of(Accepted::Fail),
@@ -162,9 +162,6 @@ pub fn terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String {
     let tone = colour_of(tone(acceptance.accepted));
     page.styled(tone, &acceptance.accepted.as_str().to_uppercase());
     page.paragraph(" ", &headline(acceptance), 0);
-    if let Some(text) = simulated(!acceptance.real) {
-        page.warned(text);
-    }
     page.faint(&format!("burn-in {}, {}", acceptance.id, acceptance.source), 0);
     page.section("How it went");
     page.paragraph("asked for  ", &asked(acceptance), 2);
@@ -255,7 +252,6 @@ fn sheet(acceptance: &Acceptance) -> Sheet {
         sections.push(Section { title: "Notes", lines, table: None });
     }
     Sheet {
-        simulated: simulated(!acceptance.real),
         tone: tone(acceptance.accepted).as_str(),
         word: acceptance.accepted.as_str().to_uppercase(),
         headline: headline(acceptance),
@@ -392,7 +388,6 @@ pub fn page(acceptance: &Acceptance) -> Result<String, ReportError> {
 pub fn markdown(acceptance: &Acceptance) -> String {
     let sheet = sheet(acceptance);
     let mut out = format!("# {}: {}\n\n", sheet.word, escaped(&sheet.headline));
-    out.extend(sheet.simulated.map(|text| format!("**{text}**\n\n")));
     for (name, value) in &sheet.facts {
         out.push_str(&format!("- {name}: {}\n", escaped(value)));
     }
@@ -460,10 +455,7 @@ pub fn junit(acceptance: &Acceptance) -> String {
     let whole = Case {
         name: "all nodes".to_owned(),
         outcome: tone(acceptance.accepted),
-        message: match simulated(!acceptance.real) {
-            Some(text) => format!("{text}; {}", headline(acceptance)),
-            None => headline(acceptance),
-        },
+        message: headline(acceptance),
         seconds: 0.0,
         is_aside: false,
     };
@@ -506,12 +498,6 @@ pub fn junit(acceptance: &Acceptance) -> String {
             ("skipped", &skipped),
         ];
         xml.open("testsuite", &totals);
-        if name == "acceptance" {
-            xml.open("properties", &[]);
-            let is = if acceptance.real { "false" } else { "true" };
-            xml.empty("property", &[("name", "simulated"), ("value", is)]);
-            xml.close();
-        }
         for case in cases {
             let time = format!("{:.1}", case.seconds);
             let head = [("classname", name.as_str()), ("name", &case.name), ("time", &time)];

@@ -66,9 +66,14 @@ impl<'t> Group<'t> {
     }
 
     fn told(self) -> Alike {
-        let all: BTreeSet<&str> = self.whats.iter().flat_map(|(_, nodes)| nodes.iter().copied()).collect();
+        let all: BTreeSet<&str> =
+            self.whats.iter().flat_map(|(_, nodes)| nodes.iter().copied()).collect();
         let whats = self.whats.iter().map(|(what, nodes)| what.replace(NODE, &list(nodes)));
-        Alike { whats: whats.collect(), why: self.why.replace(NODE, &list(&all)), count: self.count }
+        Alike {
+            whats: whats.collect(),
+            why: self.why.replace(NODE, &list(&all)),
+            count: self.count,
+        }
     }
 }
 

@@ -26,7 +26,6 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
-use crate::model::verdict::RatioOf;
 use crate::model::words;
 
 /// Longest text taken over from a file.
@@ -271,22 +270,7 @@ fn chain(out: &mut String, run: &Run, finding: &Finding) {
     );
     prose(out, "  ", &finding.summary);
     out.push('\n');
-    let quantity = |v: Option<f64>, otherwise: &str| {
-        v.map_or_else(|| otherwise.to_owned(), |v| quantity(v, finding.unit))
-    };
-    let _ = writeln!(out, "measured    {}", quantity(finding.measured, "no number"));
-    let _ = writeln!(out, "expected    {}", quantity(finding.expected, "no number"));
-    for (of, value, ratio) in compared::all(finding) {
-        if of != RatioOf::Expected {
-            let _ = writeln!(out, "{:<11} {}", of.short(), quantity(value, "no number"));
-        }
-        let Some(ratio) = ratio else { continue };
-        let distance = match ratio - 1.0 {
-            d if d < 0.0 => format!("{} below", percent(-d)),
-            d => format!("{} above", percent(d)),
-        };
-        let _ = writeln!(out, "ratio       {ratio:.3} of {}, {distance}", of.words());
-    }
+    out.push_str(&compared::columns(finding));
     let against = run.verdicts.platform.as_deref().unwrap_or("no single platform");
     let digest = clip(&run.verdicts.thresholds_digest, 80);
     let _ = writeln!(out, "against     {}, thresholds {digest}", plain(against));

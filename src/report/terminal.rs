@@ -413,7 +413,7 @@ mod tests {
             run.verdicts.unknown.push(Unknown { what, why: why.to_owned() });
         }
         let text = at(&run, 120);
-        assert!(text.contains("node0006 and 3 more: not run: it ended\n"), "{text}");
+        assert!(text.contains("node[0001-0009]: not run: it ended\n"), "{text}");
         assert!(text.contains("- tcp on node0001, rail r0; tcp on node0002, rail r1; "), "{text}");
     }
 

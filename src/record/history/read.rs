@@ -142,9 +142,8 @@ impl History {
 
     /// Whether the runs that count measured a simulated fabric, or were replayed.
     pub fn is_simulated(&self) -> Result<bool, HistoryError> {
-        let least = self.query("SELECT min(simulated) FROM runs", [], |row| {
-            row.get::<_, Option<i64>>(0)
-        })?;
+        let least =
+            self.query("SELECT min(simulated) FROM runs", [], |row| row.get::<_, Option<i64>>(0))?;
         Ok(least.into_iter().flatten().any(|simulated| simulated != 0))
     }
 
