@@ -101,6 +101,7 @@ fn run(judgement: Judgement) -> Run {
             profile: word("judge"),
             source: word("benches/judge.rs"),
             version: word("bench"),
+            simulated: false,
         },
         claims: judgement.claims,
         cells: judgement.cells,

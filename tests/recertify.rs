@@ -45,7 +45,7 @@ impl Place {
     fn measured(wrong: &str) -> Self {
         let place = Self::new(wrong);
         let code = if wrong.is_empty() { 0 } else { 3 };
-        place.run(&["recertify", "--no-progress"]).expect(code);
+        place.run(&["recertify", "--all", "--no-progress"]).expect(code);
         place
     }
 

@@ -95,6 +95,7 @@ pub(crate) fn timed(
         created_unix: at.unix,
         complete: true,
         real: true,
+        simulated: false,
         unsealed: None,
     };
     let began = Instant::now();

@@ -259,6 +259,7 @@ fn made(
             platform: platform.map(str::to_owned),
             profile: run.profile.clone(),
             scope: scope.clone(),
+            simulated: run.simulated,
             minima: minima.remove(node).unwrap_or_default(),
             detectable: *detectable,
             thresholds_digest: evidence.verdicts.thresholds_digest.clone(),

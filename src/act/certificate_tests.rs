@@ -30,6 +30,7 @@ fn run() -> RunSeen {
         created_unix: MADE,
         complete: true,
         real: true,
+        simulated: false,
         unsealed: None,
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn may_pass(findings: &[&Finding], all: &[&Finding]) -> bool {
         return false;
     }
     let is_level = |f: &&Finding| LEVELS.contains(&f.class.as_str());
-    let is_deep = |f: &&Finding| f.ratio.is_some_and(|ratio| ratio < DEEPEST);
+    let is_deep = |f: &&Finding| f.share().is_some_and(|ratio| ratio < DEEPEST);
     findings.iter().all(|f| is_level(f) && !is_deep(f))
 }
 
@@ -240,6 +240,10 @@ mod tests {
             locus: Locus::of(LocusKind::Node),
             measured: None,
             expected: None,
+            peers: None,
+            own: None,
+            ratio_to_peers: None,
+            ratio_to_own: None,
             unit: None,
             ratio: None,
             confirmed,

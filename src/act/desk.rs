@@ -303,7 +303,7 @@ impl<'a> Desk<'a> {
         };
         let milder = |a: (Outcome, f64), b: (Outcome, f64)| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1));
         let (node, mildest) = here.min_by(|a, b| milder(severity(a.1), severity(b.1)))?;
-        let own = (found.outcome, found.ratio.unwrap_or(0.0));
+        let own = (found.outcome, found.share().unwrap_or(0.0));
         milder(severity(mildest), own).is_lt().then(|| {
             let ratio = mildest.action.ratio.map(|r| format!(", at {:.1} %", r * 100.0));
             format!(
@@ -376,7 +376,8 @@ impl<'a> Desk<'a> {
             mark: Some(mark),
             device: device.clone(),
             findings: findings.iter().map(|f| f.id.clone()).collect(),
-            ratio: found.ratio,
+            ratio: found.share(),
+            ratio_of: found.found_by().map(|(_, of)| of),
             price: *price,
             why,
         }

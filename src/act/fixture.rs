@@ -97,6 +97,7 @@ impl World {
             created_unix: NOW - 600,
             complete: true,
             real: true,
+            simulated: false,
             unsealed: None,
         };
         let now = Stamp {

@@ -227,7 +227,7 @@ fn is_new(undone: &UndoneDrain, findings: &[&Finding]) -> bool {
     }
     // Only the one that decided left its ratio behind.
     let same = findings.iter().find(|found| is_same_class(found));
-    let ratios = then.ratio.zip(same.and_then(|found| found.ratio));
+    let ratios = then.ratio.zip(same.and_then(|found| found.share()));
     ratios.is_some_and(|(then, now)| CLEARLY_LOWER < then - now)
 }
 

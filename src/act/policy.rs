@@ -330,7 +330,8 @@ pub fn propose(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
     }
     returned(situation, policy, &mut actions, &mut withheld);
     actions.sort_by(|a, b| (&a.node, a.kind).cmp(&(&b.node, b.kind)));
-    ActionPlan { frozen: frozen.or(unusable), withheld, ..ActionPlan::of(actions) }
+    let simulated = situation.run.simulated;
+    ActionPlan { simulated, frozen: frozen.or(unusable), withheld, ..ActionPlan::of(actions) }
 }
 
 /// Releases and certificates beside the drains: no breaker and no freeze stops

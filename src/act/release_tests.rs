@@ -136,6 +136,7 @@ fn run(profile: &str, made: i64) -> RunSeen {
         created_unix: made,
         complete: true,
         real: true,
+        simulated: false,
         unsealed: None,
     }
 }

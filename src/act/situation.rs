@@ -37,6 +37,8 @@ pub struct RunSeen {
     pub complete: bool,
     /// It measured nodes, not a simulated fabric or a stored run.
     pub real: bool,
+    /// A simulated fabric answered, also where its run was replayed.
+    pub simulated: bool,
     /// Why no certificate of it would count here: certificates must be signed, and
     /// nobody can sign them.
     pub unsealed: Option<String>,

@@ -67,7 +67,7 @@ pub(super) fn of<'a>(
 
 /// The worse of two findings comes first.
 fn worse(a: &Finding, b: &Finding) -> Ordering {
-    let ratio = |f: &Finding| f.ratio.unwrap_or(0.0);
+    let ratio = |f: &Finding| f.share().unwrap_or(0.0);
     b.outcome.cmp(&a.outcome).then(ratio(a).total_cmp(&ratio(b))).then_with(|| a.id.cmp(&b.id))
 }
 

@@ -124,7 +124,7 @@ impl<'a> Prices<'a> {
         let Some(price) = price else {
             return Worth::Drain("what the drain costs is not known".to_owned());
         };
-        let Some(ratio) = found.ratio.filter(|ratio| ratio.is_finite()) else {
+        let Some(ratio) = found.share().filter(|ratio| ratio.is_finite()) else {
             return Worth::Drain(format!(
                 "the drain costs {price:.2} schedulable nodes; how much is lost is not known"
             ));

@@ -11,6 +11,7 @@ use super::Globals;
 use super::beside;
 use super::exit;
 use super::failure::Failure;
+use super::output::Output;
 use super::show;
 use super::stdout;
 use super::stored;
@@ -83,6 +84,7 @@ pub(super) struct PackedDocument<'a> {
 
 /// Makes the archive and says what is in it.
 pub(super) fn run(order: &Order<'_>, globals: &Globals) -> anyhow::Result<u8> {
+    let output = Output::of(order.output.map(Path::to_owned).as_ref())?;
     let salvage = salvage::open(order.run).map_err(stored::failure)?;
     let facts = facts(order)?;
     let mut case = case(order, salvage, facts)?;
@@ -101,7 +103,10 @@ pub(super) fn run(order: &Order<'_>, globals: &Globals) -> anyhow::Result<u8> {
         Some(path) => path.to_owned(),
         None => PathBuf::from(format!("{}.tar.gz", bundle.name)),
     };
-    show::write(&path, &bytes)?;
+    match output {
+        Some(output) => output.put(&bytes)?,
+        None => show::write(&path, &bytes)?,
+    }
     for missing in &bundle.missing {
         stdout::note(&format!("not in the bundle: {missing}"));
     }

@@ -13,6 +13,7 @@ use super::Globals;
 use super::burning;
 use super::exit;
 use super::failure::Failure;
+use super::output::Output;
 use super::plan;
 use super::plan::Basis;
 use super::plan::Profile;
@@ -84,6 +85,9 @@ fn minutes_of(text: &str) -> Result<f64, String> {
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let files = &args.sweep.files;
+    let named = [&files.html, &files.csv, &files.junit, &args.markdown];
+    show::once_each(named.into_iter().flatten().map(PathBuf::as_path))?;
     let begun = args.sweep.resume.as_deref().filter(|path| acceptance::is_one(path));
     let burn = match begun {
         Some(path) => Some(resume(path, args, globals)?),
@@ -92,10 +96,13 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     };
     match burn {
         Some(mut burn) => {
+            // Days of measuring must not end with "cannot write".
+            let files =
+                Files { opened: files.open()?, markdown: Output::of(args.markdown.as_ref())? };
             let ended = burn.run();
             // Others wait for the nodes, whatever became of it.
             burn.let_go();
-            tell(&mut burn, ended, args, globals)
+            tell(&mut burn, ended, files, args, globals)
         }
         None => {
             if let Some(path) = &args.markdown {
@@ -220,6 +227,7 @@ fn resume<'a>(path: &Path, args: &'a Args, globals: &'a Globals) -> anyhow::Resu
 fn tell(
     burn: &mut Burn<'_>,
     ended: anyhow::Result<()>,
+    files: Files,
     args: &Args,
     globals: &Globals,
 ) -> anyhow::Result<u8> {
@@ -241,7 +249,7 @@ fn tell(
     } else {
         stdout::text(&report::acceptance::terminal(acceptance, &show::style()))?;
     }
-    let written = files(acceptance, burn, args)?;
+    let written = files.put(acceptance, burn)?;
     if acceptance.stop.as_ref().is_some_and(|stop| stop.rule == StopRule::Interrupted) {
         note("interrupted: what the rounds so far say is kept, no more is known");
         note(&format!("go on with `{go_on}`"));
@@ -257,30 +265,33 @@ fn tell(
     Ok(acted?.unwrap_or(code))
 }
 
-/// Writes the files that were asked for; false where one could not be written.
-fn files(acceptance: &Acceptance, burn: &Burn<'_>, args: &Args) -> anyhow::Result<bool> {
-    let mut written = true;
-    let mut put = |path: &Option<PathBuf>, bytes: Vec<u8>| {
-        if let Some(path) = path
-            && let Err(error) = show::write(path, &bytes)
-        {
-            note(&format!("cannot write {error}"));
-            written = false;
+/// The files that were asked for, opened.
+struct Files {
+    opened: show::Opened,
+    markdown: Option<Output>,
+}
+
+impl Files {
+    /// Writes them; false where one could not be written.
+    fn put(self, acceptance: &Acceptance, burn: &Burn<'_>) -> anyhow::Result<bool> {
+        let Self { opened: show::Opened { html, csv, junit }, markdown } = self;
+        let mut written = true;
+        let mut put = |output: Option<Output>, bytes: Vec<u8>| {
+            written &= output.is_none_or(|output| show::put(output, &bytes));
+        };
+        put(html, report::acceptance::page(acceptance)?.into_bytes());
+        put(junit, report::acceptance::junit(acceptance).into_bytes());
+        put(markdown, report::acceptance::markdown(acceptance).into_bytes());
+        match (csv, burn.last.as_ref()) {
+            (csv @ Some(_), Some(run)) => put(csv, show::render(run, show::Format::Csv)?),
+            (Some(_), None) => {
+                note("no cells are written: no round was held now");
+                written = false;
+            }
+            (None, _) => {}
         }
-    };
-    let files = &args.sweep.files;
-    put(&files.html, report::acceptance::page(acceptance)?.into_bytes());
-    put(&files.junit, report::acceptance::junit(acceptance).into_bytes());
-    put(&args.markdown, report::acceptance::markdown(acceptance).into_bytes());
-    match (&files.csv, burn.last.as_ref()) {
-        (Some(_), Some(run)) => put(&files.csv, show::render(run, show::Format::Csv)?),
-        (Some(path), None) => {
-            note(&format!("cannot write {}: no round was held now", path.display()));
-            written = false;
-        }
-        (None, _) => {}
+        Ok(written)
     }
-    Ok(written)
 }
 
 fn source(claims: &Claims, launcher: &Launcher) -> String {

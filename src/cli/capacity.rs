@@ -15,6 +15,7 @@ use super::config::Source;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
+use super::output::Output;
 use super::show;
 use super::sources::Wanted;
 use super::stdout;
@@ -132,6 +133,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     // Before anybody is asked: a mistake here should not cost their answers.
     let written = args.mix.as_deref().map(Mix::parse).transpose();
     let written = written.map_err(|error| Failure::Usage(format!("--mix: {error}")))?;
+    let plot = Output::of(args.plot.as_ref())?;
     let accounting = args.mix_from.as_deref().map(config::read_text).transpose()?;
     let config = match globals.config.as_deref() {
         Some(path) => Some(config::open(Some(path))?),
@@ -175,9 +177,9 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Failure::Usage(format!("{file}{name}{error}"))
     })?;
     survey.notes = standing.notes;
-    if let Some(path) = &args.plot {
+    if let Some((output, path)) = plot.zip(args.plot.as_ref()) {
         match report::capacity_plot::svg(&survey)? {
-            Some(picture) => show::write(path, picture.as_bytes())?,
+            Some(picture) => output.put(picture.as_bytes())?,
             None => stdout::note(&format!("{}: not drawn, no block has a node", path.display())),
         }
     }

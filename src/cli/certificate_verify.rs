@@ -283,6 +283,7 @@ fn verified(found: Found, holding: &Holding<'_>, stand_ins: bool) -> (Verificati
         untold: Vec::new(),
         expires: None,
         run: None,
+        simulated: false,
         nodes: Vec::new(),
     };
     let code = match found.read {
@@ -338,6 +339,7 @@ fn of_certificate(
         }
         (it.same, it.differs, it.untold) = (compared.same, compared.differs, compared.untold);
     }
+    it.simulated = certificate.simulated;
     it.expires = Some(certificate.expires);
     it.run = Some(certificate.run);
     doubts.into(it)

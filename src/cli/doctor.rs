@@ -67,9 +67,9 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Some(path) => Some(config::open(Some(path))?),
         None => None,
     };
-    let machines = if args.nodes.is_empty() {
+    let (machines, unreached) = if args.nodes.is_empty() {
         let catalog = config.map_or_else(Catalog::built_in, |config| config.catalog);
-        vec![here(&catalog)?]
+        (vec![here(&catalog)?], false)
     } else {
         there(config.as_ref(), &args.nodes)?
     };
@@ -81,7 +81,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     } else {
         stdout::text(&shown(&machines, args.all))?;
     }
-    Ok(match (lacks, unknown) {
+    Ok(match (lacks || unreached, unknown) {
         (true, _) => exit::ENVIRONMENT,
         (_, true) => exit::INCONCLUSIVE,
         _ => exit::PASS,
@@ -114,8 +114,8 @@ fn given(variable: &str) -> Option<PathBuf> {
 }
 
 /// Nodes, each looked at by the fabricgate it has: a node that cannot be looked
-/// at is a machine of which nothing is known.
-fn there(config: Option<&Config>, lists: &[String]) -> Result<Vec<Checkup>, Failure> {
+/// at is a machine of which nothing is known; whether there is one stands beside.
+fn there(config: Option<&Config>, lists: &[String]) -> Result<(Vec<Checkup>, bool), Failure> {
     let Some(config) = config else {
         let text =
             "looking at nodes needs a configuration that says how they are reached ([launcher])";
@@ -150,13 +150,14 @@ fn there(config: Option<&Config>, lists: &[String]) -> Result<Vec<Checkup>, Fail
     };
     let answers =
         super::runtime()?.block_on(nodes::each(&nodes, &names, &["doctor", "--json"], looked_at));
+    let unreached = answers.iter().any(Result::is_err);
     let machine = |(name, answer): (&NodeName, Result<Vec<Check>, nodes::Trouble>)| {
         let checks = answer.unwrap_or_else(|(_, why)| {
             vec![Check::unknown(Area::Machine, "fabricgate there", why).needed()]
         });
         Checkup { machine: name.to_string(), checks }
     };
-    Ok(names.iter().zip(answers).map(machine).collect())
+    Ok((names.iter().zip(answers).map(machine).collect(), unreached))
 }
 
 /// Pods on these nodes, where nodes are reached through pods: one group of nodes
@@ -218,7 +219,7 @@ fn shown(machines: &[Checkup], all: bool) -> String {
         let _ = writeln!(text, "{}: {verdict}", plain(&machine.machine));
         let mut left_out = 0;
         for check in &machine.checks {
-            if !all && !check.needed && check.state != State::Has {
+            if !all && !check.needed && matches!(check.state, State::Lacks | State::Unknown) {
                 left_out += 1;
                 continue;
             }

@@ -33,6 +33,9 @@ pub(super) struct ExplainDocument<'a> {
     format: &'static str,
     /// The run it is taken from.
     run: &'a str,
+    /// It measured a simulated fabric: no hardware was measured.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    simulated: bool,
     /// What was asked for.
     locus: &'a str,
     /// The chain in words, line by line.
@@ -58,6 +61,7 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
         stdout::json(&ExplainDocument {
             format: EXPLAIN_FORMAT,
             run: &run.info.id,
+            simulated: run.info.simulated,
             locus: &args.locus,
             text: text.lines().collect(),
         })?;

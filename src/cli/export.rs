@@ -28,11 +28,8 @@ use crate::export::map::Source;
 use crate::export::map::Verified;
 use crate::export::target;
 use crate::inventory::hostlist;
-use crate::launch::Launcher;
 use crate::model::id::NodeName;
 use crate::record::State;
-use crate::record::file;
-use crate::record::stored::Stored;
 
 /// Write the verified map of a run for a scheduler, a framework, or another program.
 #[derive(Debug, clap::Args)]
@@ -189,13 +186,15 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     for remark in &export.remarks {
         stdout::note(&crate::report::plain::plain(remark));
     }
-    let written = match &args.output {
+    // Standard output is where it goes without the option.
+    let output = args.output.as_deref().filter(|path| path.as_os_str() != "-");
+    let written = match output {
         Some(output) => written(output, &export)?,
         None => Vec::new(),
     };
     if globals.json {
         stdout::json(&answer(target, &map, &export, &written))?;
-    } else if args.output.is_none() {
+    } else if output.is_none() {
         if let [file, more, ..] = export.files.as_slice() {
             stdout::note(&format!(
                 "only {} is shown; --output DIR writes {} and others too",
@@ -213,7 +212,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 pub fn map(path: &Path, trust: Trust) -> Result<Verified, Failure> {
     let stored = stored::open_quietly(path)?;
     let is_complete = stored.record.state == State::Complete;
-    let is_simulated = is_simulated(&stored);
+    let is_simulated = stored.record.info.simulated;
     let shown = path.display();
     if !is_complete && !trust.even_if_partial {
         return Err(Failure::Usage(format!(
@@ -237,12 +236,6 @@ pub fn map(path: &Path, trust: Trust) -> Result<Verified, Failure> {
         recordings: &recordings,
         catalogue: &in_force.catalogue,
     }))
-}
-
-/// Whether a simulated fabric answered, also where its run is replayed.
-fn is_simulated(stored: &Stored) -> bool {
-    matches!(stored.record.launcher, Launcher::Sim { .. })
-        || stored.path().join(file::SCENARIO).exists()
 }
 
 /// The options of this target; one that it does not read is refused, since it would

@@ -15,6 +15,7 @@ use super::config;
 use super::exit;
 use super::failure::Failure;
 use super::keeping::Keeping;
+use super::output::Output;
 use super::show;
 use super::stdout;
 use super::stdout::note;
@@ -29,7 +30,6 @@ use crate::model::trend::HistoryDocument;
 use crate::model::trend::NodeHistory;
 use crate::model::trend::PartKind;
 use crate::model::trend::Trend;
-use crate::record::folder::replace;
 use crate::record::history;
 use crate::record::history::History;
 use crate::record::history::HistoryError;
@@ -115,6 +115,9 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let now = coordinator::now().as_second();
     let since = args.since.as_deref().map(|text| from(text, now)).transpose()?;
     let selection = selection(args)?;
+    show::once_each([&args.csv, &args.plot].into_iter().flatten().map(PathBuf::as_path))?;
+    let table = Output::of(args.csv.as_ref())?;
+    let picture = Output::of(args.plot.as_ref())?;
     let place = args.place.found(globals)?;
     let mut notes = Vec::new();
     let mut history = place.open(args.rebuild, &mut notes)?;
@@ -136,11 +139,11 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     if !strange.is_empty() {
         document.notes.push(format!("no run measured {}", strange.join(", ")));
     }
-    if let Some(path) = &args.csv {
-        write(path, &trend::csv(&document))?;
+    if let Some(output) = table {
+        output.put(&trend::csv(&document))?;
     }
-    if let Some(path) = &args.plot {
-        plot(path, &document.trends)?;
+    if let Some((output, path)) = picture.zip(args.plot.as_ref()) {
+        plot(output, path, &document.trends)?;
     }
     if globals.json {
         stdout::json(&document)?;
@@ -217,6 +220,7 @@ fn document(
         format: HISTORY_FORMAT.to_owned(),
         file: history.path().display().to_string(),
         runs: runs.len(),
+        simulated: history.is_simulated().map_err(failure)?,
         first: runs.first().map(|run| run.at.clone()),
         last: runs.last().map(|run| run.at.clone()),
         nodes: nodes.into_iter().filter(wanted).map(shown).collect(),
@@ -402,11 +406,7 @@ pub(super) fn failure(error: HistoryError) -> Failure {
     }
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    replace(path, bytes).map_err(|e| Failure::Environment(format!("{}: {e}", path.display())))
-}
-
-fn plot(path: &Path, trends: &[Trend]) -> anyhow::Result<()> {
+fn plot(output: Output, path: &Path, trends: &[Trend]) -> anyhow::Result<()> {
     let Some(svg) = trend_plot::svg(trends)? else {
         note(&format!("{}: not drawn, there is no series", path.display()));
         return Ok(());
@@ -415,5 +415,5 @@ fn plot(path: &Path, trends: &[Trend]) -> anyhow::Result<()> {
         let (most, all) = (trend_plot::MOST, trends.len());
         note(&format!("the picture shows {most} of {all} series: NODE, --test and --gpu select"));
     }
-    Ok(write(path, svg.as_bytes())?)
+    Ok(output.put(svg.as_bytes())?)
 }

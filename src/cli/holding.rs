@@ -9,6 +9,7 @@ mod by_slurm;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::plan::Profile;
 use super::stdout::note;
 use crate::coordinator::signals::Signals;
 use crate::gate::hold::HoldError;
+use crate::gate::journal;
 use crate::inventory::hostlist;
 use crate::launch::Launcher;
 use crate::launch::held::Held;
@@ -141,9 +143,11 @@ impl Hold {
     pub fn of(config: &Config, purpose: &Purpose<'_>) -> Result<Option<Self>, Failure> {
         let runtime = super::runtime()?;
         let means = match &config.launcher {
-            Launcher::Slurm(slurm) => Means::Slurm(Box::new(BySlurm::new(config, slurm))),
+            Launcher::Slurm(slurm) => {
+                Means::Slurm(Box::new(BySlurm::new(config, slurm, purpose.run)))
+            }
             Launcher::Kubernetes(kubernetes) => {
-                let pods = runtime.block_on(ByPods::new(config, kubernetes, purpose.worker))?;
+                let pods = runtime.block_on(ByPods::new(config, kubernetes, purpose))?;
                 Means::Pods(Box::new(pods))
             }
             _ => return Ok(None),
@@ -278,19 +282,70 @@ impl Drop for Hold {
                 Means::Pods(pods) => pods.free().await,
             }
         });
+        let record = match means {
+            Means::Slurm(slurm) => slurm.record(),
+            Means::Pods(pods) => pods.record(),
+        };
+        record.remove(&record.folder);
         for trouble in troubles {
-            note(&format!("{trouble}; the next turn, or `fabricgate gate recover`, frees it"));
+            let next = match record.passing {
+                Some(_) => "the next run frees it",
+                None => "the next turn, or `fabricgate gate recover`, frees it",
+            };
+            note(&format!("{trouble}; {next}"));
         }
     }
 }
 
-/// Where the record is kept: the gate's folder, or beside the configuration.
-fn folder(config: &Config) -> PathBuf {
-    match &config.gate {
-        Some(gate) => gate.folder.clone(),
-        None => config.path.parent().map(PathBuf::from).unwrap_or_default().join("gate"),
+/// Where it is recorded what is held.
+#[derive(Clone, Debug)]
+struct Record {
+    folder: PathBuf,
+    /// Where there is no gate: the folder of all such records.
+    passing: Option<PathBuf>,
+}
+
+impl Record {
+    /// The gate's folder, whose next turn ends what a dead process left. Without a gate it
+    /// is beside the runs, and goes when everything is freed.
+    fn of(config: &Config, run: &str) -> Self {
+        match &config.gate {
+            Some(gate) => Self { folder: gate.folder.clone(), passing: None },
+            None => {
+                let passing = config.run_dir.join(HOLDS);
+                Self { folder: passing.join(run), passing: Some(passing) }
+            }
+        }
+    }
+
+    /// The records of runs that had no gate and did not free everything.
+    fn left(&self) -> Vec<PathBuf> {
+        let entries = self.passing.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
+        let mut left: Vec<PathBuf> =
+            entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        left.retain(|path| *path != self.folder && path.is_dir());
+        left.sort();
+        left
+    }
+
+    /// Removes a record that holds nothing any more, and the folders that were made for it.
+    fn remove(&self, folder: &Path) {
+        let Some(passing) = &self.passing else { return };
+        if journal::look(folder).is_ok_and(|ledger| ledger.holds.is_empty()) {
+            for name in [journal::JOURNAL, journal::LOCK] {
+                let _ = std::fs::remove_file(folder.join(name));
+            }
+            // Each only where it is empty.
+            let above = passing.parent();
+            for folder in [Some(folder), Some(passing), above].into_iter().flatten() {
+                let _ = std::fs::remove_dir(folder);
+            }
+        }
     }
 }
+
+/// The folder in that of the runs that has those records.
+const HOLDS: &str = ".holds";
 
 /// How long a job may take whose plan should take this long.
 pub(super) fn minutes(estimate_s: f64, confirm: Duration) -> u64 {

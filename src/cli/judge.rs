@@ -33,6 +33,7 @@ use crate::model::recording::Scope;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
 use crate::model::verdict::Outcome;
+use crate::record::acceptance;
 use crate::record::file;
 use crate::record::id::run_id;
 use crate::record::outputs;
@@ -40,10 +41,6 @@ use crate::sources::input;
 
 /// Where outputs lie in a folder.
 const LAYOUT: &str = "nodes/NODE/FILE, domains/DOMAIN/FILE or pairs/NODE/NODE/FILE";
-
-/// The folder of a run that keeps what was printed on standard error, in the layout of
-/// `raw`.
-const STDERR: &str = "stderr";
 
 /// Judge recorded outputs against a platform's expectations.
 #[derive(Debug, clap::Args)]
@@ -78,8 +75,6 @@ pub fn code(outcome: Outcome, out_of_reach: bool) -> u8 {
 struct Found {
     path: PathBuf,
     scope: Option<Scope>,
-    /// Its standard error, where the folder of a run keeps it.
-    stderr: Option<PathBuf>,
 }
 
 /// Everything the command line names, before any output is read.
@@ -93,6 +88,7 @@ struct Inputs {
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let files = args.files.open()?;
     let in_force = expectations::load(&args.overrides.files)?;
     if let Some(name) = &args.platform {
         expectations::check_platform(&in_force.catalogue, name, "--platform")?;
@@ -102,7 +98,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         if path.is_dir() {
             folder(path, &mut inputs)?;
         } else {
-            inputs.found.push(Found { path: path.clone(), scope: None, stderr: None });
+            inputs.found.push(Found { path: path.clone(), scope: None });
         }
     }
     let platform = args.platform.as_deref();
@@ -131,23 +127,31 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             profile: "judge".to_owned(),
             source: shown.join(" "),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            simulated: false,
         },
         claims: judgement.claims,
         cells: judgement.cells,
         verdicts: judgement.verdicts,
         actions: None,
     };
-    let written = show::run(&run, &args.files, globals.json)?;
+    let written = show::run(&run, files, globals.json)?;
     Ok(code(run.verdicts.outcome, inputs.unread || !written))
 }
 
 /// Lists a folder of recorded outputs and reads its claims.
 fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
-    // The raw outputs of a run lie in this layout one level deeper.
-    let raw = root.join("raw");
-    let is_run = root.join(file::RUN).is_file() && raw.is_dir();
-    let beside = is_run.then(|| root.join(STDERR));
-    let root = if is_run { &raw } else { root };
+    let shown = root.display();
+    if root.join(file::RUN).is_file() {
+        let text = format!("{shown}: this is a run folder; use `fabricgate replay {shown}`");
+        return Err(Failure::Usage(text));
+    }
+    if acceptance::is_one(root) {
+        let text = format!(
+            "{shown}: this is the folder of a burn-in; `fabricgate replay` judges the runs that its \
+             acceptance.json names"
+        );
+        return Err(Failure::Usage(text));
+    }
     let outputs = outputs::list(root);
     if let Some(path) = &outputs.claims {
         merge(&mut inputs.claims, config::claims(path)?, path)?;
@@ -175,11 +179,7 @@ fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
         inputs.gaps.push(Gap { nodes: Vec::new(), what, why: "holds no outputs".to_owned() });
     }
     let found = outputs.files.into_iter();
-    inputs.found.extend(found.map(|(path, scope)| {
-        let inside = path.strip_prefix(root).ok();
-        let stderr = beside.as_ref().zip(inside).map(|(beside, inside)| beside.join(inside));
-        Found { scope: Some(scope), stderr: stderr.filter(|path| path.is_file()), path }
-    }));
+    inputs.found.extend(found.map(|(path, scope)| Found { scope: Some(scope), path }));
     Ok(())
 }
 
@@ -207,10 +207,9 @@ fn merge(claims: &mut Claims, more: Claims, path: &Path) -> Result<(), Failure> 
 fn read_all(inputs: &mut Inputs) -> Vec<Recording> {
     let parsed = abreast(&inputs.found, |found| {
         let read = |path: &Path| input::read(path).map_err(|error| error.to_string());
-        let stderr = found.stderr.as_deref().map_or(Ok(Vec::new()), read)?;
         let stdout = read(&found.path)?;
         let hosts = measure::read_hosts(&stdout);
-        Ok::<_, String>((measure::read_streams(&stdout, &stderr), hosts))
+        Ok::<_, String>((measure::read(&stdout), hosts))
     });
     let mut recordings = Vec::new();
     let mut taken = BTreeSet::new();

@@ -47,6 +47,7 @@ pub mod node_library;
 pub mod node_probe;
 pub mod notify;
 pub mod notifying;
+pub mod output;
 pub mod parse;
 mod partners;
 pub mod place;
@@ -181,6 +182,9 @@ pub fn main() -> ExitCode {
         Color::Auto => {}
         Color::Always => anstream::ColorChoice::Always.write_global(),
         Color::Never => anstream::ColorChoice::Never.write_global(),
+    }
+    if globals.json {
+        stdout::for_document();
     }
     let result = match &cli.command {
         Command::Parse(args) => parse::run(args, globals.json),

@@ -138,6 +138,7 @@ fn test(targets: &[&Target], notify: &Notify, dry_run: bool, json: bool) -> anyh
         profile: None,
         folder: None,
         is_test: true,
+        is_simulated: false,
     };
     let news = News { fresh: vec![sample()], ..News::default() };
     let runtime = super::runtime()?;
@@ -196,6 +197,7 @@ fn sample() -> Item {
         domain: None,
         class: None,
         ratio: None,
+        ratio_of: None,
         what: "a test of notifications".to_owned(),
         how: "Somebody ran `fabricgate notify test`. Nothing has happened.".to_owned(),
         done: None,

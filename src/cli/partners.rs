@@ -248,6 +248,7 @@ mod tests {
             identity: Identity::default(),
             domain: None,
             platform: None,
+            simulated: false,
             profile: "recertify".to_owned(),
             scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
             minima: Vec::new(),

@@ -31,12 +31,15 @@ use before::Before;
 /// and compared with what they themselves showed before the repair: with the run on
 /// which our drain of them rests, else with the last run that found something against
 /// them, else with the last one that measured them. What the repair changed is told;
-/// it changes no verdict and no rule for giving nodes back. Without NODE it measures
-/// all nodes.
+/// it changes no verdict and no rule for giving nodes back. --all measures the whole
+/// fleet.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     sweep: sweep::Args,
+    /// Measure all claimed nodes.
+    #[arg(long, conflicts_with_all = ["nodes", "resume"])]
+    all: bool,
     /// The run before the repair, instead of the one that is found in run_dir.
     #[arg(long, value_name = "RUN")]
     before: Option<PathBuf>,
@@ -44,6 +47,10 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    if !args.all && !args.sweep.names_nodes() && args.sweep.resume.is_none() {
+        let text = "expected NODE, the nodes that were repaired, or --all for all claimed nodes";
+        return Err(Failure::usage(text).into());
+    }
     // An hour of measuring must not end with "that run cannot be read".
     let named_before = match &args.before {
         Some(path) => Some(before::named(path)?),

@@ -29,6 +29,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let files = args.files.open()?;
     let stored = stored::open(&args.run)?;
     let in_force = expectations::load(&args.overrides.files)?;
     let history = args.earlier.load(&in_force, Some(&args.run))?;
@@ -55,6 +56,6 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             ));
         }
     }
-    let written = show::run(&run, &args.files, globals.json)?;
+    let written = show::run(&run, files, globals.json)?;
     Ok(judge::code(run.verdicts.outcome, !written))
 }

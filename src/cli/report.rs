@@ -7,6 +7,7 @@ use super::beside;
 use super::bundling;
 use super::exit;
 use super::failure::Failure;
+use super::output::Output;
 use super::show;
 use super::show::Format;
 use super::stdout;
@@ -70,14 +71,17 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     if args.before.is_some() && format != Format::Html {
         return Err(Failure::usage("--before: expected --format html beside it").into());
     }
+    // Standard output is where it goes without the option.
+    let output = args.output.as_ref().filter(|path| path.as_os_str() != "-");
+    let output = Output::of(output)?;
     let stored = stored::open(&args.run)?;
     let run = stored::run(&stored)?;
     let bytes = match format {
         Format::Html => beside::page(&run, &stored, &args.run, args.before.as_deref(), globals)?,
         _ => show::render_with(&run, format, beside::repaired(&args.run).as_ref())?,
     };
-    match &args.output {
-        Some(path) => show::write(path, &bytes)?,
+    match output {
+        Some(output) => output.put(&bytes)?,
         None if format == Format::Json => stdout::document(&bytes)?,
         None if format == Format::Terminal => stdout::text(&String::from_utf8_lossy(&bytes))?,
         None => stdout::bytes(&bytes)?,

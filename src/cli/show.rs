@@ -1,6 +1,7 @@
 //! Where reports are plugged in: a run in, bytes out, and where they go.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -8,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::failure::Failure;
+use super::output::Output;
 use super::stdout;
 use crate::model::action::ActionPlan;
 use crate::model::comparison::Repairs;
@@ -15,7 +17,6 @@ use crate::model::run::Run;
 use crate::model::run::RunInfo;
 use crate::model::verdict::Verdicts;
 use crate::record::file;
-use crate::record::folder;
 use crate::report::TerminalStyle;
 use crate::report::actions;
 use crate::report::comparison;
@@ -59,6 +60,37 @@ impl Files {
     pub fn any(&self) -> bool {
         self.html.is_some() || self.csv.is_some() || self.junit.is_some()
     }
+
+    /// Opens all of them, before anything is measured for them.
+    pub fn open(&self) -> Result<Opened, Failure> {
+        let named = [&self.html, &self.csv, &self.junit].into_iter().flatten();
+        once_each(named.map(PathBuf::as_path))?;
+        Ok(Opened {
+            html: Output::of(self.html.as_ref())?,
+            csv: Output::of(self.csv.as_ref())?,
+            junit: Output::of(self.junit.as_ref())?,
+        })
+    }
+}
+
+/// That no file is named twice: the second would take the place of the first.
+pub fn once_each<'p>(paths: impl Iterator<Item = &'p Path>) -> Result<(), Failure> {
+    let mut seen: BTreeSet<&Path> = BTreeSet::new();
+    for path in paths {
+        if !seen.insert(path) {
+            let text = format!("{}: it is named for two files", path.display());
+            return Err(Failure::Usage(text));
+        }
+    }
+    Ok(())
+}
+
+/// Those files, opened.
+#[derive(Debug, Default)]
+pub struct Opened {
+    pub(super) html: Option<Output>,
+    pub(super) csv: Option<Output>,
+    pub(super) junit: Option<Output>,
 }
 
 /// The format of a run as JSON.
@@ -179,42 +211,40 @@ pub fn kept(
 
 /// Shows the run, then writes the files that were asked for; false where one
 /// could not be written.
-pub fn run(run: &Run, files: &Files, as_json: bool) -> anyhow::Result<bool> {
+pub fn run(run: &Run, files: Opened, as_json: bool) -> anyhow::Result<bool> {
     // The verdict first: a file that cannot be written must not hide it.
     if as_json {
         stdout::document(&json::verdicts(&run.verdicts))?;
     } else {
         stdout::text(&String::from_utf8_lossy(&render(run, Format::Terminal)?))?;
     }
-    self::files(run, files)
+    self::files(run, files, None)
 }
 
-/// Writes the files that were asked for; false where one could not be written.
-pub fn files(run: &Run, files: &Files) -> anyhow::Result<bool> {
-    files_with(run, files, None)
-}
-
-/// The same with what a repair changed.
-pub fn files_with(run: &Run, files: &Files, repaired: Option<&Repaired>) -> anyhow::Result<bool> {
+/// Writes the files that were asked for, with what a repair changed; false where one could
+/// not be written.
+pub fn files(run: &Run, files: Opened, repaired: Option<&Repaired>) -> anyhow::Result<bool> {
+    let Opened { html, csv, junit } = files;
     let mut written = true;
-    for (path, format) in
-        [(&files.html, Format::Html), (&files.csv, Format::Csv), (&files.junit, Format::Junit)]
-    {
-        let Some(path) = path else { continue };
-        if let Err(error) = write(path, &render_with(run, format, repaired)?) {
-            stdout::note(&format!("cannot write {error}"));
-            written = false;
-        }
+    for (output, format) in [(html, Format::Html), (csv, Format::Csv), (junit, Format::Junit)] {
+        let Some(output) = output else { continue };
+        written &= put(output, &render_with(run, format, repaired)?);
     }
     Ok(written)
 }
 
+/// Writes one; false where that could not be done, which is told.
+pub fn put(output: Output, bytes: &[u8]) -> bool {
+    let written = output.put(bytes);
+    if let Err(error) = &written {
+        stdout::note(&error.to_string());
+    }
+    written.is_ok()
+}
+
 /// Writes a file a person named.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    // A pipe or a terminal cannot be replaced by renaming.
-    let special = path.metadata().is_ok_and(|meta| !meta.is_file());
-    let written = if special { std::fs::write(path, bytes) } else { folder::replace(path, bytes) };
-    written.map_err(|error| Failure::Environment(format!("{}: {error}", path.display())))
+    Output::open(path)?.put(bytes)
 }
 
 /// An action plan for this terminal, and what is left of budgets.

@@ -3,6 +3,8 @@
 use std::io;
 use std::io::BufWriter;
 use std::io::Write;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
@@ -28,9 +30,43 @@ fn ended(written: io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
+/// What standard output is for, beside what a command says.
+static STDOUT: AtomicU8 = AtomicU8::new(FREE);
+const FREE: u8 = 0;
+/// One JSON document and nothing else.
+const DOCUMENT: u8 = 1;
+/// A file that was asked for as `-` and nothing else: what people read goes to standard
+/// error then.
+const TAKEN: u8 = 2;
+
+/// Standard output is for one JSON document.
+pub fn for_document() {
+    STDOUT.store(DOCUMENT, Ordering::Relaxed);
+}
+
+/// Takes standard output for a file that is named `-`.
+pub fn take() -> Result<(), Failure> {
+    let swapped = STDOUT.compare_exchange(FREE, TAKEN, Ordering::Relaxed, Ordering::Relaxed);
+    let said = match swapped {
+        Ok(_) => return Ok(()),
+        Err(DOCUMENT) => "--json: standard output is for its document; name a file instead of -",
+        Err(_) => "- is standard output, which takes one file; name a file for the others",
+    };
+    Err(Failure::usage(said))
+}
+
+/// Writes the file that standard output was taken for.
+pub fn taken(written: &[u8]) -> Result<(), Failure> {
+    bytes(written).map_err(Failure::environment)
+}
+
 /// Writes text. Names are spelled out where it is made; whatever slipped through does
 /// not steer the terminal it ends in.
 pub fn text(text: &str) -> anyhow::Result<()> {
+    if STDOUT.load(Ordering::Relaxed) == TAKEN {
+        let _ = anstream::stderr().lock().write_all(plain::lines(text).as_bytes());
+        return Ok(());
+    }
     bytes(plain::lines(text).as_bytes())
 }
 

@@ -90,7 +90,8 @@ pub fn rejudged(
         thresholds_digest: &in_force.digest,
         platform: stored.record.platform.as_deref(),
     };
-    let Judgement { claims, cells, verdicts, .. } = coordinator::judged_against(run, history);
+    let Judgement { claims, cells, mut verdicts, .. } = coordinator::judged_against(run, history);
+    verdicts.simulated = stored.record.info.simulated;
     let coverage = coordinator::coverage(&stored.plan, &stored.record.launcher, results);
     let record = &stored.record;
     let seen =

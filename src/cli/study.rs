@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::exit;
-use super::show;
+use super::output::Output;
 use super::stdout;
 use crate::study;
 use crate::study::Setting;
@@ -73,6 +73,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             return Ok(exit::USAGE);
         }
     }
+    let output = Output::of(args.svg.as_ref())?;
     let threads =
         args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
     let settings = settings(args);
@@ -91,8 +92,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             ));
         }
     }
-    if let Some(path) = &args.svg {
-        show::write(path, study::svg(&points).as_bytes())?;
+    if let Some(output) = output {
+        output.put(study::svg(&points).as_bytes())?;
     }
     if globals.json {
         stdout::json(&study::json(&points, args.seed))?;

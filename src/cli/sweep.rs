@@ -57,6 +57,7 @@ use crate::record::State;
 use crate::record::file;
 use crate::record::id::run_id;
 use crate::record::stored::Stored;
+use crate::record::stored::is_simulated;
 use crate::sim;
 use crate::thresholds::Catalogue;
 
@@ -163,6 +164,7 @@ pub(super) struct Swept {
     fleet: Claims,
     /// The nodes that a person named; none where all that took part are meant.
     named: BTreeSet<NodeName>,
+    files: show::Opened,
 }
 
 /// Measures. Which nodes, `choose` says of all that are claimed; nothing where
@@ -173,6 +175,8 @@ pub(super) fn measured(
     profile: Profile,
     choose: Choose<'_>,
 ) -> anyhow::Result<Option<Swept>> {
+    // An hour of measuring must not end with "cannot write".
+    let files = args.files.open()?;
     let resumed = match &args.resume {
         Some(run) => Some(interrupted(run, profile, args)?),
         None => None,
@@ -203,7 +207,7 @@ pub(super) fn measured(
         seed,
         resumed: resumed.as_ref(),
     })?;
-    Ok(Some(Swept { site, done, fleet, named }))
+    Ok(Some(Swept { site, done, fleet, named, files }))
 }
 
 /// Tells what came of it, and carries out what is asked for.
@@ -214,11 +218,12 @@ pub(super) fn told(
     profile: Profile,
     repaired: Option<&Repaired>,
 ) -> anyhow::Result<u8> {
-    let Swept { site, done, fleet, named } = swept;
+    let Swept { site, done, fleet, named, files } = swept;
+    let files = std::mem::take(files);
     let config = &site.config;
     let acted = acted(config, fleet, done, args.apply);
     let kept = kept(done, repaired);
-    let shown = shown(&done.run, args, globals, repaired);
+    let shown = shown(&done.run, files, globals, repaired);
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");
         note(&format!("go on with `{}`", again(done.folder.path(), args, globals, profile)));
@@ -252,7 +257,7 @@ fn outcome_of(verdicts: &Verdicts, named: &BTreeSet<NodeName>) -> Outcome {
 /// Shows a run where it was asked for; false where a file could not be written.
 fn shown(
     run: &Run,
-    args: &Args,
+    files: show::Opened,
     globals: &Globals,
     repaired: Option<&Repaired>,
 ) -> anyhow::Result<bool> {
@@ -262,7 +267,7 @@ fn shown(
         let told = show::render_with(run, show::Format::Terminal, repaired)?;
         stdout::text(&String::from_utf8_lossy(&told))?;
     }
-    show::files_with(run, &args.files, repaired)
+    show::files(run, files, repaired)
 }
 
 /// What a command measures with: the configuration and the expectations.
@@ -425,7 +430,9 @@ pub(super) fn failed(error: SweepError) -> anyhow::Error {
         SweepError::Record(error) => {
             Failure::Environment(format!("the run cannot be recorded: {error}")).into()
         }
-        SweepError::Taken { .. } => Failure::Environment(error.to_string()).into(),
+        SweepError::Taken { .. } | SweepError::Unreachable { .. } => {
+            Failure::Environment(error.to_string()).into()
+        }
         SweepError::Complete { .. } => Failure::Usage(error.to_string()).into(),
         SweepError::Answers(error) => stored::failure(error).into(),
         other => anyhow::Error::from(other),
@@ -556,6 +563,7 @@ pub(super) fn info(config: &Config, claims: &Claims, profile: Profile) -> RunInf
         profile: profile.as_str().to_owned(),
         source: format!("{folded} through launcher {}", config.launcher.as_str()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        simulated: is_simulated(&config.launcher),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::exit;
+use super::output::Output;
 use super::show;
 use super::stdout;
 use crate::study::year;
@@ -194,6 +195,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         stdout::note(&why);
         return Ok(exit::USAGE);
     }
+    show::once_each([&args.csv, &args.svg].into_iter().flatten().map(PathBuf::as_path))?;
+    let (table, picture) = (Output::of(args.csv.as_ref())?, Output::of(args.svg.as_ref())?);
     let setting = setting(args);
     let threads =
         args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
@@ -204,9 +207,9 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
     };
     let years = year::years(&setting, &rules, threads.unwrap_or(1), &say);
-    for (path, text) in [(&args.csv, year::csv(&years)), (&args.svg, year::svg(&years))] {
-        if let Some(path) = path {
-            show::write(path, text.as_bytes())?;
+    for (output, text) in [(table, year::csv(&years)), (picture, year::svg(&years))] {
+        if let Some(output) = output {
+            output.put(text.as_bytes())?;
         }
     }
     if globals.json {

@@ -5,6 +5,8 @@
 //! there is not started, with the reason.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use crate::launch::Program;
 use crate::model::id::NodeName;
 use crate::model::worker::MACHINE_FORMAT;
 use crate::model::worker::Machine;
+use crate::report::alike;
 
 /// Workers that are started at the same time: each is a process here and a
 /// login there.
@@ -34,6 +37,26 @@ pub(super) struct Fleet {
     program: Program,
     limit: Duration,
     places: BTreeMap<NodeName, Mutex<Place>>,
+}
+
+/// No node of a sweep can be reached.
+#[derive(Debug)]
+pub(super) struct Unreached {
+    nodes: usize,
+    launcher: &'static str,
+    why: String,
+    more: usize,
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nodes, launcher, why, more } = self;
+        write!(f, "0 of {nodes} nodes can be reached ({why}")?;
+        if 0 < *more {
+            write!(f, ", and {more} more {}", if *more == 1 { "reason" } else { "reasons" })?;
+        }
+        write!(f, "): nothing was measured; check [launcher] (kind = \"{launcher}\")")
+    }
 }
 
 #[derive(Debug, Default)]
@@ -117,20 +140,56 @@ impl Fleet {
     }
 
     /// What the start brought: nodes without a worker and why, and versions
-    /// other than this one.
+    /// other than this one. What is alike is one remark.
     pub(super) async fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         for (node, place) in &self.places {
             let place = place.lock().await;
             if let Some(why) = &place.why {
-                remarks.push(format!("{node}: {why}"));
+                remarks.push((node.to_string(), why.clone()));
             } else if let Some(worker) = &place.worker
                 && worker.version != env!("CARGO_PKG_VERSION")
             {
-                remarks.push(format!("{node}: runs fabricgate {}", worker.version));
+                let runs = format!("runs fabricgate {}", worker.version);
+                remarks.push((node.to_string(), runs));
             }
         }
-        remarks
+        self.folded(&remarks)
+    }
+
+    fn folded(&self, remarks: &[(String, String)]) -> Vec<String> {
+        let names = self.places.keys().map(NodeName::as_str).collect();
+        let pairs = remarks.iter().map(|(node, why)| (node.as_str(), why.as_str()));
+        let folded = alike::folded(pairs, &names).into_iter();
+        folded.map(|alike| format!("{}: {}", alike.whats.join(", "), alike.why)).collect()
+    }
+
+    /// Why no node at all has a worker, the reasons folded; `None` where one has.
+    pub(super) async fn unreached(&self) -> Option<Unreached> {
+        let mut whys = Vec::new();
+        for (node, place) in &self.places {
+            let place = place.lock().await;
+            let Some(why) = place.why.as_ref().filter(|_| place.worker.is_none()) else {
+                return None;
+            };
+            whys.push((node.to_string(), why.clone()));
+        }
+        let mut folded = self.folded(&whys);
+        let why = (!folded.is_empty()).then(|| folded.remove(0))?;
+        let nodes = self.places.len();
+        let launcher = self.launcher.as_str();
+        Some(Unreached { nodes, launcher, why, more: folded.len() })
+    }
+
+    /// The nodes that have no worker.
+    pub(super) async fn without_worker(&self) -> BTreeSet<NodeName> {
+        let mut without = BTreeSet::new();
+        for (node, place) in &self.places {
+            if place.lock().await.why.is_some() {
+                without.insert(node.clone());
+            }
+        }
+        without
     }
 
     /// What the workers say of their machines.

@@ -59,6 +59,7 @@ use crate::record::stored::Stored;
 use crate::thresholds::Catalogue;
 
 use fleet::Fleet;
+use fleet::Unreached;
 use judged::Judged;
 use keep::Keeper;
 use measured::Measured;
@@ -95,6 +96,7 @@ pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> RunSeen 
         created_unix: created.map_or(0, jiff::Timestamp::as_second),
         complete,
         real: !launcher.is_stand_in(),
+        simulated: info.simulated,
         unsealed: None,
     }
 }
@@ -198,6 +200,12 @@ pub enum SweepError {
     /// The stored run that should answer cannot be read.
     #[error("what should answer in the place of nodes cannot be read")]
     Answers(#[source] RecordError),
+    /// No node answered. The run folder says so of each.
+    #[error("{why}")]
+    Unreachable {
+        /// Why, and where that is configured.
+        why: String,
+    },
     /// The runtime cannot be started.
     #[error("the runtime cannot be started")]
     Runtime(#[source] std::io::Error),
@@ -288,7 +296,7 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
     // Workers that were not let go die with their sessions.
     drop(runtime);
     keeper.finish()?;
-    let Some(Swept { confirm, interrupted, repeated, passes, took }) = taken? else {
+    let Some(Swept { confirm, interrupted, repeated, passes, took, unreached }) = taken? else {
         // The order of the last readings is the disk's to tell.
         let reached = Reached::on_disk(&folder)?;
         return conclude(sweep, folder, record, reached);
@@ -296,7 +304,10 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
     let plan = repeated.map_or(Cow::Borrowed(sweep.plan), Cow::Owned);
     let reached = Reached { plan, measured, confirm, partial: interrupted };
     let done = conclude(sweep, folder, record, reached)?;
-    Ok(Done { passes, took, ..done })
+    match unreached {
+        Some(unreached) => Err(SweepError::Unreachable { why: unreached.to_string() }),
+        None => Ok(Done { passes, took, ..done }),
+    }
 }
 
 /// A run folder that is ours, and what an earlier attempt left in it.
@@ -343,12 +354,15 @@ struct Swept {
     repeated: Option<Plan>,
     passes: u32,
     took: Duration,
+    /// Why nothing was run: no node answered.
+    unreached: Option<Unreached>,
 }
 
 impl Swept {
     /// Ended before anything was run.
-    fn nothing(confirm: Option<Plan>) -> Self {
-        Self { confirm, interrupted: true, repeated: None, passes: 0, took: Duration::ZERO }
+    fn nothing(confirm: Option<Plan>, unreached: Option<Unreached>) -> Self {
+        let (passes, took) = (0, Duration::ZERO);
+        Self { confirm, interrupted: true, repeated: None, passes, took, unreached }
     }
 }
 
@@ -370,15 +384,19 @@ async fn all_rounds(
             let mut stopped = stop.clone();
             tokio::select! {
                 fleet = start => {
+                    if let Some(unreached) = fleet.unreached().await {
+                        return Ok(Swept::nothing(confirm, Some(unreached)));
+                    }
                     for remark in fleet.remarks().await {
                         sweep.progress.say(&remark);
                     }
+                    sweep.progress.unreached(fleet.without_worker().await);
                     machines = fleet.machines().await;
                     folder.append(file::MACHINES, &machines)?;
                     Source::Live(fleet)
                 }
                 () = worker::stopped(&mut stopped) => {
-                    return Ok(Swept::nothing(confirm));
+                    return Ok(Swept::nothing(confirm, None));
                 }
             }
         }
@@ -432,7 +450,8 @@ async fn all_rounds(
         fleet.bye().await;
     }
     // Told to stop when nothing was left to do, it is whole all the same.
-    Ok(Swept { confirm, interrupted: ran == Ran::Ended, repeated, passes, took })
+    let interrupted = ran == Ran::Ended;
+    Ok(Swept { confirm, interrupted, repeated, passes, took, unreached: None })
 }
 
 /// How far a run came.
@@ -464,7 +483,7 @@ fn conclude(
 ) -> Result<Done, SweepError> {
     let Reached { plan, confirm, measured, partial } = reached;
     let (results, recordings) = measured.into_parts();
-    let judgement = judged(Judged {
+    let mut judgement = judged(Judged {
         claims: sweep.claims,
         plan: &plan,
         confirm: confirm.as_ref(),
@@ -474,6 +493,7 @@ fn conclude(
         thresholds_digest: sweep.thresholds_digest,
         platform: sweep.platform,
     });
+    judgement.verdicts.simulated = record.info.simulated;
     folder.write_json(file::VERDICTS, &judgement.verdicts)?;
     folder.write_lines(file::CELLS, &judgement.cells)?;
     let coverage = coverage(&plan, sweep.launcher, &results);

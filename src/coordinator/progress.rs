@@ -1,6 +1,9 @@
 //! Telling people on standard error how far a sweep is: a bar on a terminal,
 //! plain lines in a log.
 
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
 use std::io::IsTerminal;
 use std::io::Write;
 use std::sync::Mutex;
@@ -11,6 +14,8 @@ use indicatif::ProgressBar;
 use indicatif::ProgressDrawTarget;
 use indicatif::ProgressStyle;
 
+use crate::inventory::hostlist;
+use crate::model::id::NodeName;
 use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
@@ -18,6 +23,7 @@ use crate::plan::Plan;
 use crate::plan::Round;
 use crate::plan::Step;
 use crate::plan::cost;
+use crate::report::alike;
 use crate::report::plain;
 
 /// Whom to tell how far a sweep is.
@@ -39,6 +45,10 @@ struct State {
     start: Option<Instant>,
     before: f64,
     failed: usize,
+    /// Nodes without a worker.
+    unreached: BTreeSet<NodeName>,
+    /// By probe and what was told of it in this round: the nodes it is true of besides.
+    alike: BTreeMap<(String, String), BTreeSet<NodeName>>,
 }
 
 impl Progress {
@@ -73,7 +83,9 @@ impl Progress {
         if let Some(bar) = state.bar.take() {
             bar.finish_and_clear();
         }
+        let unreached = std::mem::take(&mut state.unreached);
         *state = State {
+            unreached,
             planned: plan.rounds.iter().map(|r| cost::of_round(r, plan.parallel)).sum(),
             rounds: plan.rounds.len(),
             start: Some(Instant::now()),
@@ -105,7 +117,39 @@ impl Progress {
         }
         let Some(text) = complaint(result, recording) else { return };
         self.state().failed += 1;
-        self.say(&text);
+        if self.is_news(result, &text) {
+            let (place, probe, seconds) = (result.place(), &result.probe, result.duration_s);
+            self.say(&format!("{place} {probe}: {seconds:.1} s, {text}"));
+        }
+    }
+
+    /// These nodes have no worker: it was told why, and no reading of theirs is news.
+    pub(super) fn unreached(&self, nodes: BTreeSet<NodeName>) {
+        self.state().unreached = nodes;
+    }
+
+    /// Whether nobody was told yet in this round; the nodes of what is alike are told
+    /// together when it ends.
+    fn is_news(&self, result: &RawResult, text: &str) -> bool {
+        let mut state = self.state();
+        let is_unreached = |node: &NodeName| state.unreached.contains(node);
+        if matches!(result.ending, Ending::NotStarted { .. })
+            && result.nodes.iter().any(is_unreached)
+        {
+            return false;
+        }
+        let names = result.nodes.iter().map(NodeName::as_str).collect();
+        let key = (result.probe.clone(), alike::template(text, &names));
+        match state.alike.entry(key) {
+            Entry::Vacant(first) => {
+                first.insert(BTreeSet::new());
+                true
+            }
+            Entry::Occupied(mut known) => {
+                known.get_mut().extend(result.nodes.iter().cloned());
+                false
+            }
+        }
     }
 
     /// The tool of a probe is missing somewhere, and its other command was run.
@@ -117,6 +161,7 @@ impl Progress {
 
     /// A round ended.
     pub(super) fn round(&self, round: &Round, parallel: usize, took: Duration) {
+        self.tell_alike();
         let line = {
             let mut state = self.state();
             state.done += cost::of_round(round, parallel);
@@ -139,6 +184,15 @@ impl Progress {
             )
         };
         self.say(&line);
+    }
+
+    /// Tells where else a round went as it was told once.
+    fn tell_alike(&self) {
+        let alike = std::mem::take(&mut self.state().alike);
+        for ((probe, _), nodes) in alike.iter().filter(|(_, nodes)| !nodes.is_empty()) {
+            let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
+            self.say(&format!("{list} {probe}: the same"));
+        }
     }
 
     /// The plan is done, or ended.
@@ -187,8 +241,7 @@ fn complaint(result: &RawResult, recording: Option<&Recording>) -> Option<String
         },
         (None, None) => "nothing to read".to_owned(),
     };
-    let (place, probe, seconds) = (result.place(), &result.probe, result.duration_s);
-    Some(format!("{place} {probe}: {seconds:.1} s, {how}"))
+    Some(how)
 }
 
 #[cfg(test)]
@@ -221,7 +274,7 @@ mod tests {
         };
         assert_eq!(
             complaint(&result, None).expect("a failure"),
-            "node0003 nvbandwidth: 12.1 s, exit code 1; its last words: no device"
+            "exit code 1; its last words: no device"
         );
         result.ending = Ending::Exited { code: 0 };
         let mut recording = Recording::new(

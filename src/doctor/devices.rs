@@ -16,9 +16,18 @@ use crate::model::checkup::Check;
 /// of a thousand workers, and room.
 const OPEN_FILES: u64 = 4_096;
 
+/// Where a loaded driver says what it is.
+const VERSION: &str = "proc/driver/nvidia/version";
+
+/// Whether a driver is there, or a library is named that stands for one.
+pub(super) fn has_driver(look: &Look<'_>) -> bool {
+    let is_named = look.libraries.as_ref().is_some_and(|libraries| libraries.cuda.is_some());
+    is_named || look.root.join(VERSION).exists()
+}
+
 /// The driver: loaded, with GPUs, and open to this user.
 pub(super) async fn driver(look: &Look<'_>) -> Vec<Check> {
-    let version = std::fs::read_to_string(look.root.join("proc/driver/nvidia/version"));
+    let version = std::fs::read_to_string(look.root.join(VERSION));
     let Ok(version) = version else {
         let remedy = "load the NVIDIA driver (modprobe nvidia), or run this on a node with GPUs";
         let check = Check::lacks(Area::Driver, "NVIDIA driver", "is not loaded", remedy);

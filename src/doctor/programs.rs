@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::Look;
+use super::devices;
 use crate::exec::lookup;
 use crate::model::checkup::Area;
 use crate::model::checkup::Check;
@@ -69,8 +70,16 @@ fn checks(look: &Look<'_>, program: &str, probes: BTreeSet<&str>) -> Vec<Check> 
     let (ours, others): (BTreeSet<&str>, BTreeSet<&str>) = probes.into_iter().partition(is_ours);
     let mut checks = Vec::new();
     if !ours.is_empty() {
-        let detail = "is not on PATH; fabricgate measures in its place, by the driver's libraries";
-        checks.push(needed_by(look, Check::has(Area::Programs, program, detail), &ours));
+        let instead = if devices::has_driver(look) {
+            let detail =
+                "is not on PATH; fabricgate measures in its place, by the driver's libraries";
+            Check::fallback(Area::Programs, program, detail)
+        } else {
+            let detail =
+                "is not on PATH, and fabricgate cannot measure in its place: there is no driver";
+            Check::lacks(Area::Programs, program, detail, origin(program))
+        };
+        checks.push(needed_by(look, instead, &ours));
     }
     if !others.is_empty() {
         let lacks = Check::lacks(Area::Programs, program, "is not on PATH", origin(program));
@@ -142,9 +151,16 @@ mod tests {
         let probes = ["nvbandwidth", "nvbandwidth-ce"].map(|name| catalog.get(name));
         look.probes = probes.into_iter().flatten().collect();
         look.default_probes = vec!["nvbandwidth-ce"];
+        // Without a driver nothing measures in its place.
+        let without = all(&look);
+        assert!(without.iter().all(|it| it.state == State::Lacks), "{without:?}");
+        assert!(without.iter().any(|it| it.needed && it.probes == ["nvbandwidth-ce"]));
+        let driver = folder.path().join("proc/driver/nvidia");
+        std::fs::create_dir_all(&driver).expect("made");
+        std::fs::write(driver.join("version"), "NVRM version: 580.1\n").expect("written");
         let checks = all(&look);
         let of = |state| checks.iter().find(|it| it.what == "nvbandwidth" && it.state == state);
-        let ours = of(State::Has).expect("measured all the same");
+        let ours = of(State::Fallback).expect("measured all the same");
         assert!(ours.needed && ours.detail.contains("fabricgate measures in its place"));
         assert_eq!(ours.probes, ["nvbandwidth-ce"]);
         let lacks = of(State::Lacks).expect("the full list is the tool's own");

@@ -67,6 +67,7 @@ pub(super) fn racks() -> Run {
         profile: "admit".to_owned(),
         source: "made up".to_owned(),
         version: "0.1.0".to_owned(),
+        simulated: false,
     };
     Run { info, claims, cells, verdicts, actions: None }
 }

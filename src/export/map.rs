@@ -19,6 +19,7 @@ use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::run::Run;
+use crate::model::run::simulated;
 use crate::model::verdict::Outcome;
 use crate::model::worker::Machine;
 use crate::place::matrix::Matrix;
@@ -262,9 +263,7 @@ impl Verified {
             crate::measure::text::clean(&run.created),
             crate::measure::text::clean(&run.thresholds_digest),
         )];
-        if run.is_simulated {
-            lines.push("SIMULATED: no hardware was measured".to_owned());
-        }
+        lines.extend(simulated(run.is_simulated).map(str::to_owned));
         if !run.is_complete {
             lines.push("PARTIAL: the run did not come to its end".to_owned());
         }

@@ -236,6 +236,7 @@ pub(super) const MADE: i64 = 1_772_600_767;
 /// A certificate of a node.
 pub(super) fn certificate(node: &str) -> Certificate {
     Certificate {
+        simulated: false,
         format: CERTIFICATE_FORMAT.to_owned(),
         node: node.into(),
         identity: Identity {

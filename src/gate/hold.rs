@@ -49,10 +49,10 @@ use calls::Complaint;
 use calls::folded;
 
 pub use end::Cleaning;
-pub(in crate::gate) use end::Leftovers;
+pub use end::Leftovers;
 pub use end::clean;
 pub use end::free;
-pub(in crate::gate) use end::tidied;
+pub use end::tidied;
 pub(super) use end::write_after;
 
 /// How often a job is asked for: each time without the nodes that somebody took

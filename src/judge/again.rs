@@ -167,7 +167,7 @@ impl<'l> Again<'l> {
 
     /// What became of the paths of a finding that was seen over the network or not.
     pub(super) fn read(&self, finding: &Finding, network: bool) -> Reread {
-        let (Some(node), Some(ratio)) = (&finding.locus.node, finding.ratio) else {
+        let (Some(node), Some(ratio)) = (&finding.locus.node, finding.share()) else {
             return Reread::Not;
         };
         let reads: Vec<&Read> =

@@ -390,7 +390,8 @@ impl Ran<'_> {
         let line = ratio * (1.0 - allowed - LINE);
         let here = ledger.of_domain(&domain.name).filter(|f| is_of_matrix(f));
         let low = here.filter(|f| self.used(f).is_some_and(|share| share < line));
-        let worst = low.min_by(|a, b| a.ratio.unwrap_or(0.0).total_cmp(&b.ratio.unwrap_or(0.0)));
+        let worst =
+            low.min_by(|a, b| a.share().unwrap_or(0.0).total_cmp(&b.share().unwrap_or(0.0)));
         let Some(worst) = worst else { return };
         let said = format!(
             "{what} is as fast as it must be ({} of the expectation), and copies show {} ({}, {}): one of the two \
@@ -398,7 +399,9 @@ impl Ran<'_> {
             percent(ratio),
             worst.locus,
             worst.class,
-            worst.ratio.map_or("no number".to_owned(), |r| format!("{} of its level", percent(r)))
+            worst
+                .share()
+                .map_or("no number".to_owned(), |r| format!("{} of its level", percent(r)))
         );
         let rule = format!(
             "second instrument: a collective cannot be faster than its slowest member by more than {}",
@@ -425,7 +428,7 @@ impl Ran<'_> {
         if members.len() == 1 && 1 < all && BETWEEN_NODES.contains(&finding.class.as_str()) {
             return None;
         }
-        let told = finding.ratio.unwrap_or(0.0);
+        let told = finding.share().unwrap_or(0.0);
         let Some(node) = &finding.locus.node else {
             return (members.len() == all).then_some(told);
         };

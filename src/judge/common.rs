@@ -60,7 +60,7 @@ pub(super) fn judge(
             islands.iter().filter_map(|(i, _)| Some((*i, about(i)?.clone()))).collect();
         #[expect(clippy::cast_precision_loss, reason = "counts of islands")]
         let most = NEARLY_ALL * islands.len() as f64 <= low.len() as f64;
-        let mut ratios: Vec<f64> = low.iter().filter_map(|(_, f)| f.ratio).collect();
+        let mut ratios: Vec<f64> = low.iter().filter_map(|(_, f)| f.share()).collect();
         let Some(middle) = robust::median(&mut ratios) else { continue };
         let alike = ratios.iter().all(|r| (r - middle).abs() < ALIKE);
         if low.len() < level::SMALLEST_FLEET || !most || !alike {
@@ -85,9 +85,12 @@ pub(super) fn judge(
             percent(ALIKE)
         );
         let locus = Locus { peer: Some(platform.to_owned()), ..Locus::of(LocusKind::Instrument) };
-        let mut found = finding(Outcome::Unknown, LOW_ALIKE, locus, &rule).saying(said);
-        (found.measured, found.expected) = (typical.measured, typical.expected);
-        (found.unit, found.ratio) = (typical.unit, Some(middle));
+        let found = finding(Outcome::Unknown, LOW_ALIKE, locus, &rule).saying(said);
+        let mut found = found.numbers_of(typical);
+        match found.ratio_to_peers {
+            Some(_) => found.ratio_to_peers = Some(middle),
+            None => found.ratio = Some(middle),
+        }
         for (_, one) in low.iter().take(6) {
             found.evidence.extend(one.evidence.first().cloned().map(|mut evidence| {
                 evidence.detail = format!("{} ({})", evidence.detail, one.locus);

@@ -28,7 +28,6 @@ use super::roster::Roster;
 use super::severed::NO_MULTI_NODE as ALL_OUT;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
-use crate::model::unit::Unit;
 use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -318,7 +317,7 @@ fn hidden(finding: &Finding, second: &BTreeMap<&NodeName, &NodeVerdict>) -> Opti
     if finding.locus.kind == LocusKind::Pair {
         return None;
     }
-    let loss = 1.0 - finding.ratio?;
+    let loss = 1.0 - finding.share()?;
     let node = second.get(finding.locus.node.as_ref()?)?;
     let inside = node.fabric_detectable.filter(|_| !is_of_network(finding));
     inside.or(node.detectable).filter(|least| loss < *least)
@@ -379,7 +378,7 @@ fn is_suspicion(finding: &Finding) -> bool {
 fn reread(finding: &Finding, again: &Again<'_>, looks: &Looks) -> Reread {
     let class = finding.class.as_str();
     let is_level = finding.locus.kind == LocusKind::Node && class != "wrong-domain";
-    let has_rate = !OF_NO_RATE.contains(&class) && finding.ratio.is_some() && !is_level;
+    let has_rate = !OF_NO_RATE.contains(&class) && finding.share().is_some() && !is_level;
     match has_rate {
         true => again.read(finding, is_of_network(finding)),
         false if looks.was_read_again(finding) => Reread::Fine,
@@ -429,7 +428,7 @@ fn low_ends(
         let rule = "endpoint: the median over partners that are not suspected lies as far below the level of the \
                     first measurement as the path did that raised the suspicion";
         let end = finding(pair.outcome, network::NIC_LOW, locus, rule);
-        let end = Finding { ratio: pair.ratio, ..end };
+        let end = Finding { ratio_to_peers: pair.share(), ..end };
         let Reread::Low(read) = again.read(&end, true) else { return None };
         let over = end.locus.rail.as_ref().map_or(String::new(), |rail| format!(" over {rail}"));
         let said = format!(
@@ -439,7 +438,9 @@ fn low_ends(
             read.testcase,
             percent(1.0 - read.value / read.level)
         );
-        let end = end.numbers(read.value, read.level, Unit::GigabytesPerSecond).saying(said);
+        let is_same = pair.evidence.iter().any(|it| it.testcase.as_ref() == Some(&read.testcase));
+        let expected = pair.expected.filter(|_| is_same);
+        let end = end.below_peers(read.value, read.level, expected).saying(said);
         let end = end.because(&read.file, Some(&read.testcase), "read again");
         let evidence = end.evidence.iter().chain(&pair.evidence).cloned().collect();
         Some(Finding { confirmed: true, evidence, ..end })

@@ -264,8 +264,7 @@ fn take_back(
     let mut found = finding(Outcome::Unknown, LOW_ALIKE, locus, &rule)
         .saying(format!("{said}; the same test on one of them with another {what} would tell"));
     if let Some(typical) = taken.first() {
-        (found.measured, found.expected) = (typical.measured, typical.expected);
-        (found.unit, found.ratio) = (typical.unit, typical.ratio);
+        found = found.numbers_of(typical);
     }
     found.evidence.extend(taken.iter().take(6).filter_map(|one| one.evidence.first().cloned()));
     let why = nodes::but(&found.summary);

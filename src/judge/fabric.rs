@@ -27,7 +27,6 @@ use super::runs::RunLevel;
 use super::severed;
 use crate::model::id::NodeName;
 use crate::model::parsed::Tool;
-use crate::model::unit::Unit;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -310,7 +309,7 @@ fn gpu_finding(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool
         percent(1.0 - measured / level)
     );
     let mut found = finding(Outcome::Degraded, class(island), locus, &rule)
-        .numbers(measured, level, Unit::GigabytesPerSecond)
+        .below_peers(measured, level, expected_of(island, group))
         .saying(said);
     found.detectable = Some(super::finding::round(blame.detectable));
     for (at, key) in island.groups.iter().enumerate() {
@@ -325,6 +324,12 @@ fn gpu_finding(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool
         found = found.because(file, Some(&key.testcase), detail);
     }
     found
+}
+
+/// What the platform must show in this group, where it says.
+fn expected_of(island: &Island<'_>, group: usize) -> Option<f64> {
+    let stated = island.groups.get(group).and_then(|_| island.expected_level(group));
+    stated.map(|(value, _)| value)
 }
 
 /// Readings of one end in one group, partners that are blamed left out.
@@ -466,7 +471,7 @@ fn pair_finding(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding
         percent(1.0 - pair.ratio)
     );
     let found = finding(Outcome::Degraded, class(island), locus, &rule)
-        .numbers(level * pair.ratio, level, Unit::GigabytesPerSecond)
+        .below_peers(level * pair.ratio, level, expected_of(island, group))
         .saying(said);
     evidence(island, found)
 }

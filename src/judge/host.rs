@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
+use super::finding::Reference;
 use super::finding::finding;
 use super::finding::of_gpu;
 use super::finding::of_node;
@@ -21,7 +22,6 @@ use super::testcase::Shape;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
-use crate::model::unit::Unit;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -273,7 +273,7 @@ fn judge_test(
             "all {all} GPUs of {}: {testcase} is low, at worst {:.1} of {:.1} GB/s: look at the host, not at a GPU",
             one.gpu.node,
             worst.measured.unwrap_or(0.0),
-            worst.expected.unwrap_or(0.0)
+            worst.peers.or(worst.expected).unwrap_or(0.0)
         );
         out.push(Low { finding: Finding { id, locus, ..worst }, readings });
     }
@@ -281,7 +281,7 @@ fn judge_test(
 }
 
 fn ratio(finding: &Finding) -> f64 {
-    finding.ratio.unwrap_or(1.0)
+    finding.share().unwrap_or(1.0)
 }
 
 /// The finding against one GPU's copies, if they are low.
@@ -298,18 +298,20 @@ fn low(
     let allowed = expected.map_or(LINE, |(_, e)| e.tolerance.max(LINE));
     let below_expected = expected.filter(|(v, _)| copy.value < v * (1.0 - allowed)).map(|(v, _)| v);
     let below_floor = expectation.and_then(|e| e.floor).filter(|f| copy.value < *f);
-    let (reference, rule) = if let Some(peers) = below_peers {
-        (peers, format!("host copy: more than {} below the median of its peers", percent(line)))
+    let value = expected.map(|(value, _)| value);
+    let (held, rule) = if let Some(level) = below_peers {
+        let rule = format!("host copy: more than {} below the median of its peers", percent(line));
+        (Reference::Peers { level, expected: value }, rule)
     } else if let Some(value) = below_expected {
-        (value, format!("host copy: more than {} below the expectation", percent(allowed)))
+        let rule = format!("host copy: more than {} below the expectation", percent(allowed));
+        (Reference::Expected(value), rule)
     } else if let Some(floor) = below_floor {
-        (
-            expected.map_or(floor, |(v, _)| v),
-            format!("host copy: below the floor of {floor:.1} GB/s"),
-        )
+        let rule = format!("host copy: below the floor of {floor:.1} GB/s");
+        (Reference::Expected(value.unwrap_or(floor)), rule)
     } else {
         return None;
     };
+    let reference = held.value();
     let gpu = &copy.gpu;
     let locus = Locus { direction: Some(direction), ..of_gpu(&copy.domain.name, gpu) };
     let share = copy.value / reference;
@@ -323,7 +325,7 @@ fn low(
     .map_or(String::new(), |(_, text)| format!(": as with {text}"));
     let said = format!("GPU {gpu}: {testcase} at {:.1} of {reference:.1} GB/s{hint}", copy.value);
     let found = finding(Outcome::Degraded, "host-link-low", locus, &rule)
-        .numbers(copy.value, reference, Unit::GigabytesPerSecond)
+        .below(copy.value, held)
         .saying(said);
     // No second look measures host copies: what makes it sure is that several
     // outputs say it, so each is named.

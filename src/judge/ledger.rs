@@ -233,7 +233,7 @@ fn contradicts_itself(finding: &Finding) -> bool {
     let is_rate = finding.unit.is_some_and(Unit::is_bandwidth);
     is_rate
         && Outcome::Unknown < finding.outcome
-        && finding.ratio.is_some_and(|ratio| 1.0 - peel::LINE + ROUNDING < ratio)
+        && finding.share().is_some_and(|ratio| 1.0 - peel::LINE + ROUNDING < ratio)
 }
 
 fn change_at(

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::fabric;
+use super::finding::Reference;
 use super::finding::finding;
 use super::finding::of_domain;
 use super::finding::of_node;
@@ -131,7 +132,10 @@ pub(super) fn judge(
             island,
             group,
             level,
-            reference,
+            Reference::Peers {
+                level: reference,
+                expected: island.expected_level(group).map(|(value, _)| value),
+            },
             "the median of the other islands of its platform",
         ));
     } else if (below_expected || under_floor.is_some())
@@ -144,7 +148,7 @@ pub(super) fn judge(
             percent(island.tolerance(*group, e)),
             e.source
         );
-        findings.push(low(island, *group, *level, *value, &against));
+        findings.push(low(island, *group, *level, Reference::Expected(*value), &against));
     }
     let line_of = |group: usize, e: &Expectation| value_of_line(line(group, e), e);
     if !below_fleet && !below_expected && under_floor.is_none() {
@@ -219,7 +223,8 @@ fn nearest(compared: &[(usize, f64, f64)], ratio: Option<f64>) -> Option<(usize,
 }
 
 /// The finding that a whole island is low.
-fn low(island: &Island<'_>, group: usize, level: f64, reference: f64, against: &str) -> Finding {
+fn low(island: &Island<'_>, group: usize, level: f64, held: Reference, against: &str) -> Finding {
+    let reference = held.value();
     let ratio = level / reference;
     let links = fabric::quantised(island, ratio);
     let (locus, what) = match &island.node {
@@ -249,9 +254,7 @@ fn low(island: &Island<'_>, group: usize, level: f64, reference: f64, against: &
     let said =
         format!("{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}", percent(1.0 - ratio));
     let rule = format!("{RULE}{against}");
-    let found = finding(Outcome::Degraded, class, locus, &rule)
-        .numbers(level, reference, Unit::GigabytesPerSecond)
-        .saying(said);
+    let found = finding(Outcome::Degraded, class, locus, &rule).below(level, held).saying(said);
     of_group(island, group, level, found)
 }
 

@@ -169,6 +169,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     let mut findings = ledger.take(|_| true);
     findings.sort_by(|a, b| nodes::by_severity(a).cmp(&nodes::by_severity(b)));
     let verdicts = Verdicts {
+        simulated: false,
         format: VERDICTS_FORMAT.to_owned(),
         platform: one_platform(&domains),
         thresholds_digest: case.thresholds_digest.to_owned(),

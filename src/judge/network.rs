@@ -49,7 +49,6 @@ use crate::inventory::hostlist;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
-use crate::model::unit::Unit;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -388,7 +387,7 @@ fn blamed(
         );
         let locus = Locus { direction: one_way, ..homes.at(LocusKind::Rail, node, rail) };
         let mut found = finding(Outcome::Degraded, NIC_LOW, locus, &rule)
-            .numbers(measured, level, Unit::GigabytesPerSecond)
+            .below_peers(measured, level, expected(&rail.groups[*group]).map(|(value, _)| value))
             .saying(said);
         found.detectable = Some(round(blame.detectable));
         let partners: BTreeSet<usize> =
@@ -520,7 +519,7 @@ fn low_pairs(
             ..homes.at(LocusKind::Pair, from, rail)
         };
         let found = finding(outcome, PATH_LOW, locus, &rule)
-            .numbers(level * lowest.median, level, Unit::GigabytesPerSecond)
+            .below_peers(level * lowest.median, level, expected(group).map(|(value, _)| value))
             .saying(said);
         ledger.find(with_files(found, (rail, by_end), (a, b), &group.testcase));
     }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::arrange::Domain;
+use super::finding::Reference;
 use super::finding::finding;
 use super::finding::of_node;
 use super::finding::percent;
@@ -17,7 +18,6 @@ use crate::model::measurement::Measurement;
 use crate::model::measurement::Series;
 use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
-use crate::model::unit::Unit;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
@@ -170,13 +170,16 @@ fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
         ledger.measure(port.node);
         let low = |reference: f64, line: f64| port.value < reference * (1.0 - line);
         let line = expected.map_or(LINE, |(_, tolerance)| tolerance.max(LINE));
-        let (reference, against) = if let Some(m) = siblings.filter(|m| low(*m, LINE)) {
-            (m, "the median of its siblings".to_owned())
+        let (held, against) = if let Some(level) = siblings.filter(|m| low(*m, LINE)) {
+            let expected = expected.map(|(value, _)| value);
+            (Reference::Peers { level, expected }, "the median of its siblings".to_owned())
         } else if let Some((value, _)) = expected.filter(|(value, _)| low(*value, line)) {
-            (value, format!("the expectation of {}", port.domain.nic.map_or("", |n| &n.name)))
+            let class = port.domain.nic.map_or("", |n| &n.name);
+            (Reference::Expected(value), format!("the expectation of {class}"))
         } else {
             continue;
         };
+        let reference = held.value();
         let device = port.device.unwrap_or("a NIC");
         let said = format!(
             "{device} of {}: {testcase} at {:.1} of {reference:.1} GB/s, {} low",
@@ -195,7 +198,7 @@ fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
         };
         let rule = format!("nic: more than {} below {against}", percent(LINE));
         let mut found = finding(Outcome::Degraded, "nic-low", locus, &rule)
-            .numbers(port.value, reference, Unit::GigabytesPerSecond)
+            .below(port.value, held)
             .saying(said)
             .because(port.file, Some(testcase), format!("{:.2} GB/s", port.value));
         found.detectable = Some(super::finding::round(line));

@@ -34,7 +34,6 @@ use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
-use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -245,7 +244,7 @@ fn part(domain: Option<&DomainName>, lower: &Lower<'_>, taken: &Taken<'_>, ledge
             && (f.locus.gpu.is_none() || f.locus.gpu == *gpu)
             && f.locus.rail == *rail
             && f.locus.kind != LocusKind::Pair
-            && f.ratio.is_some()
+            && f.share().is_some()
             && f.class != BELOW
     };
     let detail = detail(lower);
@@ -283,7 +282,7 @@ fn part(domain: Option<&DomainName>, lower: &Lower<'_>, taken: &Taken<'_>, ledge
         open(lower.usual)
     );
     let found = finding(outcome(lower.usual), BELOW, locus, &rule(lower))
-        .numbers(lower.now, lower.usual.median, Unit::GigabytesPerSecond)
+        .below_own(lower.now, lower.usual.median)
         .saying(said.clone());
     let found = Finding { detectable: Some(round(lower.line)), ..found };
     if found.outcome == Outcome::Unknown {
@@ -358,7 +357,7 @@ fn whole(
         );
         let locus = Locus { peer: group.platform.clone(), ..Locus::of(LocusKind::Instrument) };
         let found = finding(Outcome::Unknown, BELOW, locus, &rule(lower))
-            .numbers(lower.now, lower.usual.median, Unit::GigabytesPerSecond)
+            .below_own(lower.now, lower.usual.median)
             .saying(said);
         ledger.find(with_files(found, &lower.part, taken, "a typical part"));
     }
@@ -372,7 +371,7 @@ fn whole(
         let is_level = |f: &Finding| {
             let whole = f.locus.gpu.is_none() && f.locus.kind != LocusKind::Pair;
             whole
-                && f.ratio.is_some()
+                && f.share().is_some()
                 && (f.locus.domain.as_ref(), &f.locus.node, &f.locus.rail)
                     == (group.domain, &group.node, &group.rail)
         };
@@ -407,7 +406,7 @@ fn whole(
         let outcome =
             if is_part || group.domain.is_some() { outcome(lower.usual) } else { Outcome::Unknown };
         let found = finding(outcome, BELOW, locus, &rule(lower))
-            .numbers(lower.now, lower.usual.median, Unit::GigabytesPerSecond)
+            .below_own(lower.now, lower.usual.median)
             .saying(said.clone());
         if let Some(node) = group.node.as_ref().filter(|_| found.outcome == Outcome::Unknown) {
             ledger.doubt(node, said);

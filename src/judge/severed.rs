@@ -6,6 +6,7 @@
 
 use super::fabric::Fabric;
 use super::fabric::evidence;
+use super::finding::Reference;
 use super::finding::finding;
 use super::finding::of_domain;
 use super::finding::of_gpu;
@@ -16,7 +17,6 @@ use super::membership::Connected;
 use super::membership::Reach;
 use super::robust;
 use crate::model::id::NodeName;
-use crate::model::unit::Unit;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
@@ -72,7 +72,8 @@ fn isolated_gpus(
         if here.len() == measured && 1 < measured {
             // All of them: the fabric of the node is not there at all.
             let node = &island.gpus[gpus[0]].node;
-            let (value, level) = typical(island, &here);
+            let (value, held) = typical(island, &here);
+            let level = held.value();
             let rule = "no-path: every pair of the node reads below 30 % of the fabric's level";
             let said = format!(
                 "no two GPUs of {node} reach each other at NVLink speed ({value:.1} of {level:.1} GB/s): \
@@ -84,25 +85,20 @@ fn isolated_gpus(
                 of_node(&island.domain, node),
                 rule,
             );
-            let found = evidence(
-                island,
-                found.numbers(value, level, Unit::GigabytesPerSecond).saying(said),
-            );
+            let found = evidence(island, found.below(value, held).saying(said));
             out.findings.push(found);
         } else {
             for gpu in &here {
                 let id = &island.gpus[*gpu];
-                let (value, level) = typical(island, &[*gpu]);
+                let (value, held) = typical(island, &[*gpu]);
+                let level = held.value();
                 let rule = "no-path: every pair of this GPU reads below 30 % of the fabric's level";
                 let said = format!(
                     "GPU {id} reaches no other GPU at NVLink speed ({value:.1} of {level:.1} GB/s); the others do"
                 );
                 let found =
                     finding(Outcome::Failed, "nvlink-absent", of_gpu(&island.domain, id), rule);
-                let found = evidence(
-                    island,
-                    found.numbers(value, level, Unit::GigabytesPerSecond).saying(said),
-                );
+                let found = evidence(island, found.below(value, held).saying(said));
                 out.findings.push(found);
             }
         }
@@ -241,7 +237,8 @@ fn not_a_member(
     others: usize,
     out: &mut Fabric,
 ) {
-    let (value, level) = typical_between(island, gpus, inside);
+    let (value, held) = typical_between(island, gpus, inside);
+    let level = held.value();
     let with = if others == 0 {
         String::new()
     } else {
@@ -260,7 +257,7 @@ fn not_a_member(
         ),
     };
     let found = finding(Outcome::Failed, "wrong-domain", of_node(domain, node), RULE);
-    let found = found.numbers(value.unwrap_or(0.0), level, Unit::GigabytesPerSecond).saying(said);
+    let found = found.below(value.unwrap_or(0.0), held).saying(said);
     out.findings.push(evidence(island, found));
 }
 
@@ -272,7 +269,8 @@ fn apart(
     [here, there]: [&[usize]; 2],
     out: &mut Fabric,
 ) {
-    let (value, level) = typical_between(island, here, there);
+    let (value, held) = typical_between(island, here, there);
+    let level = held.value();
     let how = value.map_or_else(
         || "cannot import each other's memory".to_owned(),
         |v| format!("do not reach each other at NVLink speed ({v:.1} of {level:.1} GB/s)"),
@@ -284,21 +282,25 @@ fn apart(
     let locus =
         Locus { kind: LocusKind::Pair, peer: Some(b.to_string()), ..of_node(&island.domain, a) };
     let found = finding(Outcome::Failed, "wrong-domain", locus, RULE);
-    let found = found.numbers(value.unwrap_or(0.0), level, Unit::GigabytesPerSecond).saying(said);
+    let found = found.below(value.unwrap_or(0.0), held).saying(said);
     out.findings.push(evidence(island, found));
     // Their cells are another path's; inside each node nothing is wrong.
     out.apart.push((a.clone(), b.clone()));
 }
 
 /// Median of what these GPUs read with anybody, and the level of the island.
-fn typical(island: &Island<'_>, gpus: &[usize]) -> (f64, f64) {
+fn typical(island: &Island<'_>, gpus: &[usize]) -> (f64, Reference) {
     let all: Vec<usize> = (0..island.gpus.len()).collect();
     let (value, level) = typical_between(island, gpus, &all);
     (value.unwrap_or(0.0), level)
 }
 
 /// The same between two sets; no value where nothing was read.
-fn typical_between(island: &Island<'_>, some: &[usize], others: &[usize]) -> (Option<f64>, f64) {
+fn typical_between(
+    island: &Island<'_>,
+    some: &[usize],
+    others: &[usize],
+) -> (Option<f64>, Reference) {
     let between = |r: &&PairReading| {
         (some.contains(&r.src) && others.contains(&r.dst))
             || (some.contains(&r.dst) && others.contains(&r.src))
@@ -308,5 +310,6 @@ fn typical_between(island: &Island<'_>, some: &[usize], others: &[usize]) -> (Op
         (0..island.groups.len()).find_map(|g| island.expected_level(g)).map(|(value, _)| value);
     let mut all: Vec<f64> = island.directed.iter().map(|r| r.value).collect();
     let upper = robust::quantile(&mut all, 0.9).unwrap_or(0.0);
-    (robust::median(&mut values), expected.unwrap_or(upper))
+    let level = Reference::Peers { level: upper, expected: None };
+    (robust::median(&mut values), expected.map_or(level, Reference::Expected))
 }

@@ -247,7 +247,7 @@ fn drifting(island: &Island<'_>, shown: &Shown, own: f64, line: f64, ledger: &mu
         percent(line)
     );
     let found = finding(Outcome::Unknown, DRIFTING, of_gpu(&island.domain, id), &rule).saying(said);
-    let found = Finding { ratio: Some(round(1.0 - own)), ..found };
+    let found = Finding { ratio_to_own: Some(round(1.0 - own)), ..found };
     enter(
         island,
         shown,

@@ -219,7 +219,7 @@ fn enter(rail: &Rail<'_>, paths: &[&Path], kind: Unsteady, locus: Locus, ledger:
         }
     };
     let mut found = finding(Outcome::Unknown, class, locus, rule).saying(said);
-    found.ratio = ratio;
+    found.ratio_to_own = ratio;
     for path in paths {
         let trend: Vec<String> = path.trend.iter().take(8).map(|t| format!("{t:.3}")).collect();
         for file in rail.files_of(path.ends.0, path.ends.1).iter().take(2) {

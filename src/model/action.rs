@@ -12,6 +12,7 @@ use super::id::DomainName;
 use super::id::NodeName;
 use super::kubernetes_node::DeviceMark;
 use super::verdict::Outcome;
+use super::verdict::RatioOf;
 
 /// What is proposed for one node.
 #[derive(
@@ -78,9 +79,12 @@ pub struct Action {
     pub device: Option<DeviceMark>,
     /// The findings it rests on.
     pub findings: Vec<String>,
-    /// What the worst of them measured, as a share of what is expected.
+    /// What the worst of them measured, as a share of what it was found by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
+    /// What that is a share of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_of: Option<RatioOf>,
     /// Schedulable nodes that it costs, where that was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
@@ -102,6 +106,7 @@ impl Action {
             device: None,
             findings: Vec::new(),
             ratio: None,
+            ratio_of: None,
             price: None,
             why: String::new(),
         }
@@ -183,6 +188,9 @@ pub struct ActionPlan {
     pub format: String,
     /// Nothing is carried out.
     pub dry_run: bool,
+    /// A simulated fabric answered: no hardware was measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// What stops all drains and relabels, where something does: a tripped
     /// breaker, a common cause, an instrument in doubt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -202,6 +210,7 @@ impl ActionPlan {
         Self {
             format: ACTIONS_FORMAT.to_owned(),
             dry_run: true,
+            simulated: false,
             frozen: None,
             actions,
             withheld: Vec::new(),

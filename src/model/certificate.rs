@@ -121,6 +121,9 @@ pub struct Certificate {
     /// Across which boundaries of its claim the node was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<MeasuredScope>,
+    /// A simulated fabric answered: no hardware was measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// The least that was measured, by test.
     pub minima: Vec<Minimum>,
     /// The smallest degradation that would have been seen, as a share.
@@ -330,6 +333,9 @@ pub struct Verification {
     /// The run; of an acceptance the burn-in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
+    /// It is of a simulated fabric: no hardware was measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// The nodes that an acceptance is about, in order of name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeName>,

@@ -91,6 +91,8 @@ impl Area {
 pub enum State {
     /// It is, and can be used.
     Has,
+    /// It is not, and fabricgate measures in its place.
+    Fallback,
     /// Nobody can tell from here.
     Unknown,
     /// It is not, or cannot be used.
@@ -102,6 +104,7 @@ impl State {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Has => "has",
+            Self::Fallback => "fallback",
             Self::Unknown => "unknown",
             Self::Lacks => "lacks",
         }
@@ -112,6 +115,11 @@ impl Check {
     /// Something that is there.
     pub fn has(area: Area, what: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::of(area, what, State::Has, detail)
+    }
+
+    /// Something that is not there and that fabricgate itself stands in for.
+    pub fn fallback(area: Area, what: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::of(area, what, State::Fallback, detail)
     }
 
     /// Something that is not there, with what to do about it.

@@ -22,6 +22,25 @@ pub struct RunInfo {
     pub source: String,
     /// Version of fabricgate.
     pub version: String,
+    /// A simulated fabric answered, also where its run was replayed: no hardware was
+    /// measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
+}
+
+/// What every form of a simulated run says.
+pub const SIMULATED: &str = "SIMULATED: no hardware was measured";
+
+/// That sentence, where a run was simulated.
+pub fn simulated(is_simulated: bool) -> Option<&'static str> {
+    is_simulated.then_some(SIMULATED)
+}
+
+impl RunInfo {
+    /// What its forms say first where it was simulated.
+    pub fn simulated(&self) -> Option<&'static str> {
+        simulated(self.simulated)
+    }
 }
 
 /// One run with all that a report can show.

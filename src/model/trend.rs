@@ -271,6 +271,9 @@ pub struct HistoryDocument {
     pub file: String,
     /// How many runs there are.
     pub runs: usize,
+    /// They are of a simulated fabric: no hardware was measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// When the first of them was, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<String>,

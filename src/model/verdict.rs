@@ -225,15 +225,27 @@ pub struct Finding {
     /// What was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
-    /// What it was compared with.
+    /// What the platform must show here, where its thresholds have a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<f64>,
-    /// The unit of both.
+    /// The median of its peers, where it was found by them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers: Option<f64>,
+    /// What the part itself showed before, where it was found by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<f64>,
+    /// The unit of all of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
     /// measured / expected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
+    /// measured / peers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_to_peers: Option<f64>,
+    /// measured / own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_to_own: Option<f64>,
     /// Whether a second, independent measurement agreed.
     pub confirmed: bool,
     /// The smallest relative degradation this sweep could have seen here.
@@ -262,13 +274,64 @@ impl Finding {
             locus,
             measured: None,
             expected: None,
+            peers: None,
+            own: None,
             unit: None,
             ratio: None,
+            ratio_to_peers: None,
+            ratio_to_own: None,
             confirmed: false,
             detectable: None,
             rule: String::new(),
             summary: String::new(),
             evidence: Vec::new(),
+        }
+    }
+
+    /// The ratio by which it was found, and what it is of.
+    pub fn found_by(&self) -> Option<(f64, RatioOf)> {
+        let of = |ratio: Option<f64>, of| ratio.map(|ratio| (ratio, of));
+        of(self.ratio_to_peers, RatioOf::Peers)
+            .or_else(|| of(self.ratio_to_own, RatioOf::Own))
+            .or_else(|| of(self.ratio, RatioOf::Expected))
+    }
+
+    /// The same without what it is of.
+    pub fn share(&self) -> Option<f64> {
+        self.found_by().map(|(ratio, _)| ratio)
+    }
+}
+
+/// What a ratio is of.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum RatioOf {
+    /// The platform's number.
+    Expected,
+    /// The median of the peers.
+    Peers,
+    /// What the part itself showed before.
+    Own,
+}
+
+impl RatioOf {
+    /// What stands before its number.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::Expected => "expected",
+            Self::Peers => "peers' median",
+            Self::Own => "own level before",
+        }
+    }
+
+    /// What a ratio is of, in a sentence.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Expected => "what is expected",
+            Self::Peers => "the peers' median",
+            Self::Own => "its own level before",
         }
     }
 }
@@ -331,6 +394,9 @@ pub struct Unknown {
 pub struct Verdicts {
     /// `fabricgate.verdicts/1`.
     pub format: String,
+    /// A simulated fabric answered: no hardware was measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// The platform, where all parts share one.
     pub platform: Option<String>,
     /// Digest of the expectations in force.
@@ -353,6 +419,7 @@ impl Verdicts {
     pub fn empty(outcome: Outcome) -> Self {
         Self {
             format: VERDICTS_FORMAT.to_owned(),
+            simulated: false,
             platform: None,
             thresholds_digest: String::new(),
             outcome,

@@ -248,6 +248,7 @@ fn payload(kind: Kind, news: &News, telling: &Telling<'_>) -> Value {
         profile: occasion.profile.as_deref(),
         folder: occasion.folder.as_deref(),
         is_test: false,
+        is_simulated: occasion.simulated,
     };
     body(kind, news, &about, now, notify)
 }

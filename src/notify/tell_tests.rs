@@ -47,6 +47,7 @@ fn occasion() -> Occasion {
         node: Some("n1".into()),
         domain: None,
         class: None,
+        ratio_of: None,
         ratio: None,
         what: "a GPU is gone".to_owned(),
         how: String::new(),

@@ -232,15 +232,57 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, &mut |file| file.write_all(bytes))
 }
 
+/// A file that is written beside the one whose place it takes. Dropped before, it goes
+/// and what was there stays.
+#[derive(Debug)]
+pub struct Beside {
+    path: PathBuf,
+    beside: PathBuf,
+    file: File,
+    is_placed: bool,
+}
+
+impl Beside {
+    /// Opens it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let beside = beside(path)?;
+        let file = fresh(&beside)?;
+        Ok(Self { path: path.to_owned(), beside, file, is_placed: false })
+    }
+
+    /// Writes it and puts it in place.
+    pub fn put(mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.file.sync_all()?;
+        fs::rename(&self.beside, &self.path)?;
+        self.is_placed = true;
+        // The rename itself is durable only when the folder is.
+        File::open(parent(&self.path))?.sync_all()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            let _ = fs::remove_file(&self.beside);
+        }
+    }
+}
+
+/// The file beside `path` that is written before it takes its place.
+fn beside(path: &Path) -> io::Result<PathBuf> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
+    name.push(format!(".{}.tmp", std::process::id()));
+    Ok(path.with_file_name(name))
+}
+
 /// Puts what is written into the place of a file, whole or not at all.
 fn replace_with(
     path: &Path,
     write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
-    name.push(format!(".{}.tmp", std::process::id()));
-    let beside = path.with_file_name(name);
+    let beside = beside(path)?;
     let written = (|| {
         let mut file = BufWriter::with_capacity(BUFFER, fresh(&beside)?);
         write(&mut file)?;

@@ -23,6 +23,7 @@ use super::RunRecord;
 use super::file;
 use super::folder::io_error;
 use super::inside;
+use crate::launch::Launcher;
 use crate::model::action::ACTIONS_FORMAT;
 use crate::model::action::ActionPlan;
 use crate::model::cell::Cell;
@@ -75,7 +76,7 @@ pub fn runs_in(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
 
 /// Opens a run folder.
 pub fn open(path: &Path) -> Result<Stored, RecordError> {
-    let Some(record) = json(&path.join(file::RUN), RUN_FORMAT)? else {
+    let Some(mut record) = json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)? else {
         return match fs::metadata(path) {
             Ok(_) => Err(RecordError::NoRun { path: path.to_owned() }),
             Err(source) => Err(io_error(path, source)),
@@ -89,7 +90,25 @@ pub fn open(path: &Path) -> Result<Stored, RecordError> {
         json(&path.join(file::CLAIMS), CLAIMS_FORMAT)?.ok_or_else(|| must(file::CLAIMS))?;
     let plan: Plan = json(&path.join(file::PLAN), PLAN_FORMAT)?.ok_or_else(|| must(file::PLAN))?;
     let confirm = json(&path.join(file::CONFIRM), PLAN_FORMAT)?;
+    // Older programs did not write it down.
+    record.info.simulated |= is_simulated(&record.launcher) || path.join(file::SCENARIO).exists();
     Ok(Stored { path: path.to_owned(), record, claims: claims.claims, plan, confirm })
+}
+
+/// Whether a simulated fabric answers through this launcher, also where its run is
+/// replayed.
+pub fn is_simulated(launcher: &Launcher) -> bool {
+    let of_run = |run: &Path| match json::<RunRecord>(&run.join(file::RUN), RUN_FORMAT) {
+        Ok(Some(record)) => {
+            record.info.simulated || matches!(record.launcher, Launcher::Sim { .. })
+        }
+        _ => false,
+    };
+    match launcher {
+        Launcher::Sim { .. } => true,
+        Launcher::Replay { run } => of_run(run) || run.join(file::SCENARIO).exists(),
+        _ => false,
+    }
 }
 
 impl Stored {
@@ -131,7 +150,9 @@ impl Stored {
 
     /// What the judge said.
     pub fn verdicts(&self) -> Result<Option<Verdicts>, RecordError> {
-        json(&self.path.join(file::VERDICTS), VERDICTS_FORMAT)
+        let verdicts: Option<Verdicts> = json(&self.path.join(file::VERDICTS), VERDICTS_FORMAT)?;
+        let simulated = self.record.info.simulated;
+        Ok(verdicts.map(|verdicts| Verdicts { simulated, ..verdicts }))
     }
 
     /// The measured cells.

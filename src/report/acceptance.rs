@@ -28,6 +28,7 @@ use crate::model::acceptance::BurnInRound;
 use crate::model::acceptance::BurnInState;
 use crate::model::acceptance::NodeAcceptance;
 use crate::model::comparison::Comparison;
+use crate::model::run::simulated;
 use crate::model::verdict::Outcome;
 
 const TEMPLATE: &str = include_str!("../../reports/acceptance.html");
@@ -82,8 +83,9 @@ fn headline(acceptance: &Acceptance) -> String {
     // As nodes count them: one that was set aside was held again.
     let counts = |round: &&BurnInRound| round.ended.is_some() && !round.set_aside;
     let held = acceptance.rounds.iter().filter(counts).count();
+    let simulated = simulated(!acceptance.real).map(|text| format!("{text}; ")).unwrap_or_default();
     format!(
-        "{nodes} after {}: {} pass, {} fail, {} unknown",
+        "{simulated}{nodes} after {}: {} pass, {} fail, {} unknown",
         counted(held, "round", "rounds"),
         of(Accepted::Pass),
         of(Accepted::Fail),

@@ -24,6 +24,7 @@ use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
 use crate::model::action::Mark;
 use crate::model::id::NodeName;
+use crate::model::run::simulated;
 use crate::model::verdict::Outcome;
 use crate::model::words;
 
@@ -44,6 +45,9 @@ const SHOWN_LIST: usize = 56;
 /// A plan on a page of its own.
 pub fn render(plan: &ActionPlan, style: &TerminalStyle, budgets: &[String]) -> String {
     let mut page = Page::new(style);
+    if let Some(text) = simulated(plan.simulated) {
+        page.warned(text);
+    }
     section(&mut page, plan, budgets);
     // Sections are set apart from what stands before them; here nothing does.
     page.out.trim_start_matches('\n').to_owned()
@@ -65,7 +69,7 @@ pub(super) fn section(page: &mut Page, plan: &ActionPlan, budgets: &[String]) {
     for group in &told.groups {
         for call in &group.calls {
             // Commands are never wrapped: they are there to be copied.
-            let _ = writeln!(page.out, "  $ {call}");
+            let _ = writeln!(page.out, "  {} {call}", prompt(plan.simulated));
         }
         if 0 < group.more_calls {
             let more = counted(group.more_calls, "other call", "other calls");
@@ -87,6 +91,11 @@ pub(super) fn section(page: &mut Page, plan: &ActionPlan, budgets: &[String]) {
             page.paragraph("- ", budget, 2);
         }
     }
+}
+
+/// What stands before a command: of a simulated run none is there to be run.
+pub(super) fn prompt(is_simulated: bool) -> &'static str {
+    if is_simulated { "#" } else { "$" }
 }
 
 fn lines(page: &mut Page, lines: &[String], indent: usize) {

@@ -27,6 +27,7 @@ use crate::model::certificate::VerificationDocument;
 use crate::model::certificate::Verified;
 use crate::model::certificate::VerifiedKind;
 use crate::model::id::NodeName;
+use crate::model::run::SIMULATED;
 use crate::model::verdict::MeasuredScope;
 
 /// Characters of a name in the table.
@@ -124,6 +125,12 @@ fn table(page: &mut Page, all: &[Shown]) {
         column.set_padding((0, 2));
     }
     page.table("", &table);
+    let simulated = all.iter().filter(|it| it.certificate.as_ref().is_some_and(|it| it.simulated));
+    let simulated: Vec<&str> = simulated.map(|it| it.node.as_str()).collect();
+    if !simulated.is_empty() {
+        let nodes = clip(&hostlist::fold(simulated), NODES);
+        page.paragraph("- ", &format!("{nodes}: {SIMULATED}"), 0);
+    }
     for it in all {
         if let Some(why) = &it.why {
             page.paragraph("- ", &format!("{}: {}", plain(it.node.as_str()), plain(why)), 0);
@@ -137,6 +144,9 @@ fn details(page: &mut Page, it: &Shown) {
     page.styled(colour(it.standing), it.standing.as_str());
     page.end();
     let mut line = |lead: &str, text: &str| page.paragraph(&format!("{lead:<12}"), text, 2);
+    if it.certificate.as_ref().is_some_and(|it| it.simulated) {
+        line("of", SIMULATED);
+    }
     if let Some(why) = &it.why {
         line("because", &plain(why));
     }
@@ -271,6 +281,9 @@ fn verified(page: &mut Page, it: &Verification) {
         page.styled(Style::new(), &format!(", {what} {}", plain(run)));
     }
     page.end();
+    if it.simulated {
+        page.paragraph("", SIMULATED, 2);
+    }
     for why in it.why.iter().take(REASONS) {
         page.paragraph("- ", &plain(why), 2);
     }

@@ -23,6 +23,7 @@ fn certificate(node: &str) -> Certificate {
         expected,
     };
     Certificate {
+        simulated: false,
         format: CERTIFICATE_FORMAT.to_owned(),
         node: node.into(),
         identity: Identity {
@@ -114,6 +115,7 @@ fn what_came_of_verifying_says_which_part_differs() {
         untold: vec!["firmware of GPU 0 VBIOS".to_owned()],
         expires: Some("2026-03-11T05:06:07Z".to_owned()),
         run: Some("r1".to_owned()),
+        simulated: false,
         nodes: Vec::new(),
     };
     let acceptance = Verification {
@@ -128,6 +130,7 @@ fn what_came_of_verifying_says_which_part_differs() {
         untold: Vec::new(),
         expires: None,
         run: Some("b1".to_owned()),
+        simulated: false,
         nodes: (1..=30).map(|n| format!("n{n}").as_str().into()).collect(),
     };
     let all = VerificationDocument {

@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use super::actions::prompt;
 use super::between;
 use super::class;
+use super::compared;
 use super::grid::median;
 use super::plain::clip;
 use super::plain::counted;
@@ -47,7 +49,14 @@ struct Part<'a> {
 /// `block01`, or a locus as reports print it). `None` where the run knows
 /// nothing by that name.
 pub fn explain(run: &Run, query: &str) -> Option<String> {
-    let query = query.trim();
+    let text = told(run, query.trim())?;
+    Some(match run.info.simulated() {
+        Some(simulated) => format!("{simulated}\n\n{text}"),
+        None => text,
+    })
+}
+
+fn told(run: &Run, query: &str) -> Option<String> {
     let named: Vec<&Finding> = run
         .verdicts
         .findings
@@ -261,18 +270,7 @@ fn chain(out: &mut String, run: &Run, finding: &Finding) {
     );
     prose(out, "  ", &finding.summary);
     out.push('\n');
-    let quantity = |v: Option<f64>, otherwise: &str| {
-        v.map_or_else(|| otherwise.to_owned(), |v| quantity(v, finding.unit))
-    };
-    let _ = writeln!(out, "measured    {}", quantity(finding.measured, "no number"));
-    let _ = writeln!(out, "expected    {}", quantity(finding.expected, "no number"));
-    if let Some(ratio) = finding.ratio {
-        let distance = match ratio - 1.0 {
-            d if d < 0.0 => format!("{} below", percent(-d)),
-            d => format!("{} above", percent(d)),
-        };
-        let _ = writeln!(out, "ratio       {ratio:.3}, {distance}");
-    }
+    out.push_str(&compared::columns(finding));
     let against = run.verdicts.platform.as_deref().unwrap_or("no single platform");
     let digest = clip(&run.verdicts.thresholds_digest, 80);
     let _ = writeln!(out, "against     {}, thresholds {digest}", plain(against));
@@ -445,20 +443,20 @@ fn changes(out: &mut String, finding: &Finding) {
             "  - a second, independent measurement: it would confirm the finding or clear the part\n",
         );
     }
-    if let Some(expected) = finding.expected {
+    if let Some(held) = finding.peers.or(finding.own).or(finding.expected) {
         // No endpoint or pair is called low for less than this.
         let relative = ["endpoint:", "path:", "pair:"].iter().any(|r| finding.rule.starts_with(r));
         let _ = match finding.unit {
             Some(_) if relative => writeln!(
                 out,
-                "  - a median of {} or more ({} below the level): less is never called low",
-                quantity(expected * (1.0 - LEAST), finding.unit),
+                "  - a median of {} or more ({} below the peers' median): less is never called low",
+                quantity(held * (1.0 - LEAST), finding.unit),
                 percent(LEAST)
             ),
             _ => writeln!(
                 out,
                 "  - measurements near {}; how near, says the rule above",
-                quantity(expected, finding.unit)
+                quantity(held, finding.unit)
             ),
         };
         out.push_str(
@@ -500,7 +498,8 @@ fn consequences(out: &mut String, run: &Run, finding: &Finding) {
         let _ = writeln!(out, "  frozen: {}", clip(frozen, LONGEST));
     }
     for action in actions.iter().take(MOST) {
-        let _ = writeln!(out, "  $ {}", words::line(&action.command));
+        let prompt = prompt(run.info.simulated);
+        let _ = writeln!(out, "  {prompt} {}", words::line(&action.command));
         let _ = writeln!(out, "    {}", clip(&action.why, LONGEST));
     }
     for withheld in withheld.iter().take(MOST) {

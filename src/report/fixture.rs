@@ -45,6 +45,7 @@ fn info(id: &str, profile: &str, source: &str) -> RunInfo {
         profile: profile.to_owned(),
         source: source.to_owned(),
         version: "0.1.0".to_owned(),
+        simulated: false,
     }
 }
 
@@ -140,6 +141,10 @@ pub(super) fn rack() -> Run {
         },
         measured: Some(717.8),
         expected: Some(761.0),
+        peers: None,
+        own: None,
+        ratio_to_peers: None,
+        ratio_to_own: None,
         unit: Some(Unit::GigabytesPerSecond),
         ratio: Some(717.8 / 761.0),
         confirmed: true,

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::compared;
 use super::overview::overview;
 use crate::model::cell::Cell;
 use crate::model::claims::ClaimedDomain;
@@ -243,7 +244,8 @@ pub(super) fn grids(run: &Run) -> Vec<Grid> {
         claims.entry(&claimed.name).or_insert(claimed);
     }
     let claimed = |key: &Key<'_>| key.0.and_then(|domain| claims.get(domain).copied());
-    index.iter().map(|(key, &at)| grid(&groups[at], claimed(key))).collect()
+    let grids = index.iter().map(|(key, &at)| grid(&groups[at], claimed(key)));
+    grids.map(|grid| compared::grid(grid, &run.verdicts.findings)).collect()
 }
 
 /// The readings of one cell.
@@ -442,7 +444,7 @@ fn reference(cells: &[&Cell], values: &mut [f64]) -> Reference {
 }
 
 /// Gives every spot its ratio to the median, where that is the reference.
-fn relate(spots: &mut [Option<Spot>], reference: Reference, unit: Unit) {
+pub(super) fn relate(spots: &mut [Option<Spot>], reference: Reference, unit: Unit) {
     let Reference::Median(middle) = reference else { return };
     for spot in spots.iter_mut().flatten() {
         spot.ratio = spot.value.and_then(|value| {

@@ -218,7 +218,7 @@ fn title(grid: &Grid) -> String {
             quantity(high, unit)
         )),
         Reference::Median(median) => title.push_str(&format!(
-            "; nothing is expected here, so relative to the median {}",
+            "; nothing is expected here, so relative to the peers' median {}",
             quantity(median, unit)
         )),
         Reference::Nothing => {}

@@ -17,6 +17,7 @@ use minijinja::value::Serde;
 use serde::Serialize;
 
 use super::ReportError;
+use super::alike::Alike;
 use super::blame::Marked;
 use super::grid::Grid;
 use super::grid::grids;
@@ -103,6 +104,7 @@ pub fn render(run: &Run, beside: &Beside<'_>) -> Result<String, ReportError> {
 #[derive(Serialize)]
 struct Page {
     policy: String,
+    simulated: Option<&'static str>,
     style: Value,
     script: Value,
     data: Value,
@@ -207,6 +209,7 @@ fn page(run: &Run, beside: &Beside<'_>) -> Result<Page, ReportError> {
     };
     Ok(Page {
         policy: embedded::policy(STYLE, SCRIPT),
+        simulated: run.info.simulated(),
         style: Value::from_safe_string(STYLE.to_owned()),
         script: Value::from_safe_string(SCRIPT.to_owned()),
         data: Value::from_safe_string(embedded::json(&data)),
@@ -241,13 +244,13 @@ fn page(run: &Run, beside: &Beside<'_>) -> Result<Page, ReportError> {
         before,
         trends,
         trends_more,
-        unknown: by_reason(&verdicts.unknown)
+        unknown: by_reason(run)
             .into_iter()
             .take(ROWS)
-            .map(|(why, whats)| {
+            .map(|Alike { why, whats, .. }| {
                 let short = |text: &str| clip(&below(text, &run.info.source), LONGEST);
                 let few = whats.iter().take(ROWS).map(|w| short(w)).collect();
-                (short(why), few, whats.len())
+                (short(&why), few, whats.len())
             })
             .collect(),
         unknown_count: verdicts.unknown.len(),

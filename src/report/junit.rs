@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use super::actions::Told;
 use super::class;
+use super::compared;
 use super::headline::headline;
 use super::plain::clip;
 use super::plain::plain;
@@ -105,7 +106,12 @@ fn whole(run: &Run) -> Case {
         name: "verdict".to_owned(),
         outcome: headline.outcome,
         kind: headline.outcome.to_string(),
-        message: clip(&headline.rest(), LONGEST),
+        message: clip(
+            &run.info
+                .simulated()
+                .map_or_else(|| headline.rest(), |text| format!("{text}; {}", headline.rest())),
+            LONGEST,
+        ),
         text,
     }
 }
@@ -133,8 +139,8 @@ fn in_words(finding: &Finding) -> String {
     if let Some(measured) = finding.measured {
         text.push_str(&format!("measured {}\n", quantity(measured, finding.unit)));
     }
-    if let Some(expected) = finding.expected {
-        text.push_str(&format!("expected {}\n", quantity(expected, finding.unit)));
+    for line in compared::lines(finding) {
+        text.push_str(&format!("{line}\n"));
     }
     let seen = if finding.confirmed { "confirmed" } else { "seen once" };
     text.push_str(&format!("rule {}, {seen}\n", plain(&finding.rule)));
@@ -195,6 +201,7 @@ fn properties(xml: &mut Xml, run: &Run) {
         ("profile", &run.info.profile),
         ("source", &run.info.source),
         ("version", &run.info.version),
+        ("simulated", if run.info.simulated { "true" } else { "false" }),
         ("platform", platform),
         ("thresholds_digest", &run.verdicts.thresholds_digest),
     ] {

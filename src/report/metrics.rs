@@ -161,6 +161,8 @@ pub struct State {
     pub is_history_read: bool,
     /// What could not be read.
     pub troubles: usize,
+    /// The runs measured a simulated fabric, or were stored ones.
+    pub is_simulated: bool,
 }
 
 /// The state as gauges. At most this many nodes have series of their own: where
@@ -175,9 +177,10 @@ pub fn families(state: &State, most: usize) -> Vec<Family> {
     all
 }
 
-fn whole(state: &State) -> [Family; 4] {
-    let [mut written, mut version, mut counts, mut troubles] =
-        [&of::WRITTEN, &of::VERSION, &of::NODES, &of::TROUBLES].map(Family::of);
+fn whole(state: &State) -> [Family; 5] {
+    let [mut written, mut simulated, mut version, mut counts, mut troubles] =
+        [&of::WRITTEN, &of::SIMULATED, &of::VERSION, &of::NODES, &of::TROUBLES].map(Family::of);
+    simulated.add([], f64::from(u8::from(state.is_simulated)));
     written.add([], seconds(state.now));
     version.add([env!("CARGO_PKG_VERSION")], 1.0);
     for outcome in OUTCOMES {
@@ -185,7 +188,7 @@ fn whole(state: &State) -> [Family; 4] {
         counts.add([outcome.as_str()], number(count));
     }
     troubles.add([], number(state.troubles));
-    [written, version, counts, troubles]
+    [written, simulated, version, counts, troubles]
 }
 
 fn nodes(state: &State, most: usize) -> [Family; 9] {

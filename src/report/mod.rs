@@ -33,9 +33,11 @@ pub mod trend;
 pub mod trend_plot;
 pub mod watch;
 
+pub(crate) mod alike;
 mod between;
 mod blame;
 mod class;
+mod compared;
 mod facts;
 mod grid;
 mod headline;

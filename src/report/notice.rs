@@ -33,6 +33,7 @@ use crate::model::trend::Standing;
 use crate::model::verdict::Finding;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
+use crate::model::verdict::RatioOf;
 
 /// Longest text of one field: a message is read on a telephone.
 const LONGEST: usize = 400;
@@ -119,9 +120,12 @@ pub struct Item {
     /// The class of the worst finding, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// What the worst finding measured, as a share of what is expected.
+    /// What the worst finding measured, as a share of what it was found by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
+    /// What that is a share of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_of: Option<RatioOf>,
     /// What it is, in a few words.
     pub what: String,
     /// How bad, in one sentence.
@@ -143,6 +147,8 @@ pub struct Occasion {
     pub profile: Option<String>,
     /// Its folder.
     pub folder: Option<String>,
+    /// It measured a simulated fabric.
+    pub simulated: bool,
     /// What stands or has happened.
     pub items: Vec<Item>,
     /// Keys of what is known to be well now.
@@ -168,6 +174,7 @@ pub fn of_run(run: &Run, acted: Option<&ActionPlan>, folder: &str, is_partial: b
         run: Some(run.info.id.clone()),
         profile: Some(run.info.profile.clone()),
         folder: Some(folder.to_owned()),
+        simulated: run.info.simulated,
         ..Occasion::default()
     };
     let named = run.verdicts.findings_by_node();
@@ -300,6 +307,7 @@ fn item(key: String, event: Event, what: &str) -> Item {
         domain: None,
         class: None,
         ratio: None,
+        ratio_of: None,
         what: what.to_owned(),
         how: String::new(),
         done: None,
@@ -317,7 +325,7 @@ fn event(outcome: Outcome) -> Event {
 
 fn node(verdict: &NodeVerdict, own: &[&Finding], acted: Option<&ActionPlan>) -> Item {
     // What has no number is not the worst of one outcome.
-    let ratio = |it: &Finding| it.ratio.filter(|it| it.is_finite());
+    let ratio = |it: &Finding| it.share().filter(|it| it.is_finite());
     let level = |it: &Finding| ratio(it).unwrap_or(f64::MAX);
     let worst = own
         .iter()
@@ -329,7 +337,7 @@ fn node(verdict: &NodeVerdict, own: &[&Finding], acted: Option<&ActionPlan>) -> 
     item.how = short(worst.map_or(&verdict.reason, |it| &it.summary));
     if let Some(worst) = worst {
         item.class = Some(worst.class.clone());
-        item.ratio = ratio(worst);
+        (item.ratio, item.ratio_of) = found_by(worst);
         item.next = class::advice(&worst.class).map(short);
     }
     item.done = acted.and_then(|plan| about(plan, &verdict.node));
@@ -354,7 +362,7 @@ fn part(finding: &Finding) -> Item {
     (item.node, item.domain) = (finding.locus.node.clone(), finding.locus.domain.clone());
     item.how = short(&finding.summary);
     item.class = Some(finding.class.clone());
-    item.ratio = finding.ratio.filter(|it| it.is_finite());
+    (item.ratio, item.ratio_of) = found_by(finding);
     item.next = class::advice(&finding.class).map(short);
     item
 }
@@ -401,7 +409,7 @@ fn done(plan: &ActionPlan, run: &str) -> Vec<Item> {
         let of = plan.actions.iter().find(|action| action.node == it.node);
         if let Some(action) = of {
             item.domain.clone_from(&action.domain);
-            item.ratio = action.ratio;
+            (item.ratio, item.ratio_of) = (action.ratio, action.ratio_of);
             item.done = Some(short(&action.why));
         }
         items.push(item);
@@ -438,7 +446,14 @@ fn short(text: &str) -> String {
 
 /// A share in words, where there is one.
 fn share(item: &Item) -> Option<String> {
-    item.ratio.map(|ratio| format!("{} of expected", percent(ratio)))
+    // What older programs told of says nothing of it.
+    let of = item.ratio_of.unwrap_or(RatioOf::Expected).words();
+    item.ratio.map(|ratio| format!("{} of {of}", percent(ratio)))
+}
+
+/// The ratio by which it was found, and what it is of.
+fn found_by(finding: &Finding) -> (Option<f64>, Option<RatioOf>) {
+    finding.found_by().filter(|(ratio, _)| ratio.is_finite()).unzip()
 }
 
 #[cfg(test)]

@@ -71,6 +71,12 @@ impl Page {
         self.end();
     }
 
+    /// A line that nobody should miss.
+    pub(super) fn warned(&mut self, text: &str) {
+        self.styled(Style::new().bold().fg_color(Some(AnsiColor::Magenta.into())), text);
+        self.end();
+    }
+
     /// `text` in a fainter tone, wrapped.
     pub(super) fn faint(&mut self, text: &str, indent: usize) {
         for line in wrap(&clip(text, LONGEST), self.width.saturating_sub(indent)) {

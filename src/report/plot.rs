@@ -361,7 +361,7 @@ fn legend(area: &Area<'_>, grid: &Grid, blame: &Blame, at: &Layout) -> Drawn {
             format!("Ratio to the expected {} to {}", number(low), quantity(high, Some(grid.unit)))
         }
         Reference::Median(median) => format!(
-            "Nothing is expected here: ratio to the median {}",
+            "Nothing is expected here: ratio to the peers' median {}",
             quantity(median, Some(grid.unit))
         ),
         Reference::Nothing => "No number was measured".to_owned(),

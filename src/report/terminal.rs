@@ -11,7 +11,10 @@ use anstyle::Style;
 
 use super::TerminalStyle;
 use super::actions;
+use super::alike;
+use super::alike::Alike;
 use super::class;
+use super::compared;
 use super::headline::headline;
 use super::headline::worst_detectable;
 use super::headline::worst_together;
@@ -80,6 +83,9 @@ fn opening(page: &mut Page, run: &Run) {
         page.styled(Style::new().bold(), line);
         page.end();
     }
+    if let Some(text) = run.info.simulated() {
+        page.warned(text);
+    }
     page.out.push('\n');
     let mut counts: BTreeMap<Outcome, usize> = BTreeMap::new();
     for node in &run.verdicts.nodes {
@@ -127,8 +133,8 @@ fn findings(page: &mut Page, run: &Run) {
             ]
         })
         .collect();
-    let class = if narrow { "" } else { "class" };
-    let titles = ["outcome", "where", class, "measured", "expected", "unit", "ratio", "seen"];
+    let (class, of) = if narrow { ("", "of exp.") } else { ("class", "of expected") };
+    let titles = ["outcome", "where", class, "measured", "expected", "unit", of, "seen"];
     let mut widths = titles.map(|title| title.chars().count());
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -146,6 +152,9 @@ fn findings(page: &mut Page, run: &Run) {
             format!("{}: ", class::title(&finding.class))
         };
         page.paragraph("", &format!("{class}{}", below(&finding.summary, source)), 4);
+        if let Some(text) = compared::beside(finding) {
+            page.faint(&text, 4);
+        }
         if let Some(from) = sources(finding, source) {
             page.faint(&from, 4);
         }
@@ -166,8 +175,8 @@ fn sources(finding: &Finding, source: &str) -> Option<String> {
 }
 
 /// What a line of the findings takes beside its place: indent, outcome, two
-/// numbers of at most 9 digits, unit, ratio, "confirmed", and gaps.
-const NUMBERS_WIDTH: usize = 2 + 8 + 2 + 9 + 2 + 9 + 1 + 5 + 2 + 5 + 2 + 9 + 2;
+/// numbers of at most 9 digits, unit, "of exp.", "confirmed", and gaps.
+const NUMBERS_WIDTH: usize = 2 + 8 + 2 + 9 + 2 + 9 + 1 + 5 + 2 + 7 + 2 + 9 + 2;
 
 fn table_line(page: &mut Page, row: &[String; 8], widths: &[usize; 8], outcome: Option<Outcome>) {
     page.out.push_str("  ");
@@ -212,20 +221,24 @@ fn nodes(page: &mut Page, run: &Run) {
         }
     }
     let whys: BTreeSet<&str> = run.verdicts.unknown.iter().map(|u| u.why.as_str()).collect();
-    let mut reasons: BTreeMap<&str, Vec<&NodeVerdict>> = BTreeMap::new();
-    for node in nodes.iter().filter(|n| n.outcome == Outcome::Unknown) {
-        reasons.entry(common(&node.reason, &whys)).or_default().push(node);
+    let unknown: Vec<&NodeVerdict> =
+        nodes.iter().filter(|n| n.outcome == Outcome::Unknown).collect();
+    // One reason of several nodes may be about a test of each.
+    let mut alike: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for node in &unknown {
+        alike.entry(common(&node.reason, &whys)).or_default().insert(&node.reason);
     }
-    for (why, of) in reasons.iter().take(MOST) {
-        let names: Vec<&str> = of.iter().map(|n| n.node.as_str()).collect();
-        let who = match names.len() {
+    let pairs = unknown.iter().map(|node| {
+        let why = common(&node.reason, &whys);
+        (node.node.as_str(), if alike[why].len() == 1 { node.reason.as_str() } else { why })
+    });
+    let reasons = alike::folded(pairs, &names_of(run));
+    for of in reasons.iter().take(MOST) {
+        let who = match of.count {
             all if 3 < all && all == nodes.len() => format!("all {all} nodes"),
-            _ => listed(&names, 6),
+            _ => of.whats.join(", "),
         };
-        // One reason of several nodes may be about a test of each.
-        let alike = of.iter().all(|n| n.reason == of[0].reason);
-        let why = if alike { of[0].reason.as_str() } else { why };
-        let why = below(why, &run.info.source);
+        let why = below(&of.why, &run.info.source);
         page.labelled(Outcome::Unknown, &format!("{who}: {why}"));
     }
     if MOST < reasons.len() {
@@ -264,9 +277,10 @@ fn unknown(page: &mut Page, run: &Run) {
         return;
     }
     page.section(&format!("Not known ({})", unknown.len()));
-    let reasons = by_reason(unknown);
-    for (why, whats) in reasons.iter().take(MOST) {
-        let text = format!("{}: {}", listed(whats, 4), plain(why));
+    let reasons = by_reason(run);
+    for Alike { why, whats, .. } in reasons.iter().take(MOST) {
+        let whats: Vec<&str> = whats.iter().map(String::as_str).collect();
+        let text = format!("{}: {}", listed(&whats, 4), plain(why));
         page.paragraph("- ", &below(&text, &run.info.source), 2);
     }
     if MOST < reasons.len() {
@@ -276,17 +290,13 @@ fn unknown(page: &mut Page, run: &Run) {
 }
 
 /// What is not known under each reason, in the order they first appear.
-pub(super) fn by_reason(unknown: &[Unknown]) -> Vec<(&str, Vec<&str>)> {
-    let mut at: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut out: Vec<(&str, Vec<&str>)> = Vec::new();
-    for one in unknown {
-        let index = *at.entry(&one.why).or_insert_with(|| {
-            out.push((&one.why, Vec::new()));
-            out.len() - 1
-        });
-        out[index].1.push(&one.what);
-    }
-    out
+pub(super) fn by_reason(run: &Run) -> Vec<Alike> {
+    let unknown = run.verdicts.unknown.iter();
+    alike::folded(unknown.map(|one| (one.what.as_str(), one.why.as_str())), &names_of(run))
+}
+
+fn names_of(run: &Run) -> BTreeSet<&str> {
+    run.verdicts.nodes.iter().map(|node| node.node.as_str()).collect()
 }
 
 fn notes(page: &mut Page, notes: &[String]) {
@@ -403,7 +413,7 @@ mod tests {
             run.verdicts.unknown.push(Unknown { what, why: why.to_owned() });
         }
         let text = at(&run, 120);
-        assert!(text.contains("node0006 and 3 more: not run: it ended\n"), "{text}");
+        assert!(text.contains("node[0001-0009]: not run: it ended\n"), "{text}");
         assert!(text.contains("- tcp on node0001, rail r0; tcp on node0002, rail r1; "), "{text}");
     }
 

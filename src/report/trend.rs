@@ -18,6 +18,7 @@ use super::plain::plain;
 use super::plain::quantity;
 use super::plain::rail_name;
 use crate::model::id::NodeName;
+use crate::model::run::simulated;
 use crate::model::trend::Alarm;
 use crate::model::trend::Changed;
 use crate::model::trend::HistoryDocument;
@@ -38,6 +39,9 @@ const MOST_CHANGES: usize = 4;
 /// Characters of a name.
 const NAME: usize = 40;
 
+/// Title of the lowest ratio of all parts and tests of a node to what is expected.
+const LEAST: &str = "least of expected";
+
 /// All of it. `overview` is nodes and domains, not the series one by one.
 pub fn render(document: &HistoryDocument, overview: bool, style: &TerminalStyle) -> String {
     let mut page = Page::new(style);
@@ -49,6 +53,9 @@ pub fn render(document: &HistoryDocument, overview: bool, style: &TerminalStyle)
     let runs = counted(document.runs, "run", "runs");
     page.styled(Style::new().bold(), &plain(&format!("{runs}, {nodes}{span}")));
     page.end();
+    if let Some(text) = simulated(document.simulated) {
+        page.warned(text);
+    }
     page.faint(&plain(&document.file), 0);
     if overview {
         of_nodes(&mut page, document);
@@ -81,7 +88,7 @@ fn of_nodes(page: &mut Page, document: &HistoryDocument) {
     }
     page.section("Nodes: the last time each was measured");
     let header =
-        ["", "runs", "last measured", "profile", "outcome", "of expected", "of usual", "alarms"];
+        ["", "runs", "last measured", "profile", "outcome", LEAST, "least of usual", "alarms"];
     let mut table = columns(header);
     for node in document.nodes.iter().take(MOST) {
         let own = || {
@@ -399,6 +406,7 @@ pub(super) mod tests {
         };
         drift::assess(&mut trend);
         HistoryDocument {
+            simulated: false,
             format: HISTORY_FORMAT.to_owned(),
             file: "runs-history.sqlite".to_owned(),
             runs: 24,

@@ -143,7 +143,7 @@ fn every_document_keeps_to_its_published_schema() {
     assert!(keygen.expect("fabricgate runs").status.success());
     // What a gate does and remembers; a scheduler that never shows a change leaves
     // actions open.
-    let first = site.says(&["recertify", "--no-progress", "--apply"]);
+    let first = site.says(&["recertify", "--all", "--no-progress", "--apply"]);
     let run = site.run_of(&first);
     site.says(&["gate", "status"]);
     site.says(&["gate", "recover"]);

@@ -264,7 +264,7 @@ impl Episode {
             (1..=4, Some(run)) => vec!["apply", "--apply", run],
             (5, Some(_)) => vec!["gate", "recover"],
             (6, Some(_)) => vec!["watch", "--once", "--apply"],
-            (7..=8, _) => vec!["recertify", "--apply"],
+            (7..=8, _) => vec!["recertify", "--all", "--apply"],
             (9, _) => vec!["admit", "--apply"],
             _ => vec!["audit", "--apply"],
         };
@@ -463,7 +463,7 @@ impl Episode {
         }
         for _ in 0..self.limits.clean_sweeps + 2 {
             self.run(plain(&["gate", "reset", "--why", "the storm is over"]));
-            self.run(plain(&["recertify", "--apply"]));
+            self.run(plain(&["recertify", "--all", "--apply"]));
         }
         self.readable();
         self.nobody_left();

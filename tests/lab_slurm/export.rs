@@ -75,6 +75,7 @@ fn map() -> Verified {
         profile: "admit".to_owned(),
         source: "made up".to_owned(),
         version: "0.1.0".to_owned(),
+        simulated: false,
     };
     let run = Run { info, claims, cells, verdicts, actions: None };
     let mut map = Verified::of(&Source {

@@ -144,6 +144,7 @@ fn certificate(node: &NodeName, ago_h: i64, left_h: i64) -> Certificate {
         identity: Identity { boot_id: Some("b1".to_owned()), ..Identity::default() },
         domain: None,
         platform: None,
+        simulated: false,
         profile: "recertify".to_owned(),
         scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
         minima: Vec::new(),

@@ -17,6 +17,7 @@ use crate::model::span::TextError;
 use crate::sim::fabric::Fabric;
 use crate::sim::scenario::Scenario;
 use crate::sim::scenario::ScenarioError;
+use crate::thresholds::fault::nearest;
 
 /// Options of commands that can do without a configuration.
 #[derive(Debug, clap::Args)]
@@ -57,6 +58,7 @@ impl Simulated {
         let built_in = BUILT_IN_SCENARIOS.iter().find(|(built_in, _)| *built_in == name);
         let scenario = match built_in {
             Some((name, text)) => as_file(scratch.path(), name, text)?,
+            None if is_name(scenario) => return Err(unknown(&name)),
             // Workers may stand elsewhere.
             None => std::path::absolute(scenario)
                 .map_err(|error| Failure::Environment(format!("{name}: {error}")))?,
@@ -67,6 +69,23 @@ impl Simulated {
         };
         Ok(Config { scratch: Some(scratch), ..config })
     }
+}
+
+/// Whether a person meant a name and no file: there is none, and it is not spelled as one.
+fn is_name(scenario: &Path) -> bool {
+    let is_spelled_as_file = scenario.extension().is_some() || 1 < scenario.components().count();
+    !is_spelled_as_file && !scenario.exists()
+}
+
+fn unknown(name: &str) -> Failure {
+    let known = || BUILT_IN_SCENARIOS.iter().map(|(name, _)| *name);
+    let hint = nearest(name, known());
+    let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
+    let known: Vec<&str> = known().collect();
+    Failure::Usage(format!(
+        "--sim {name}: no such scenario{hint} Expected a file or one of {}",
+        known.join(", ")
+    ))
 }
 
 /// A scenario that is compiled in, as a file that workers can read.

@@ -1,10 +1,10 @@
 //! Nodes that pods hold.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Purpose;
+use super::Record;
 use crate::cli::config::Config;
 use crate::cli::failure::Failure;
 use crate::cli::gating::LIMIT;
@@ -29,7 +29,7 @@ pub(super) struct ByPods {
     worker: String,
     objects: Objects,
     scheduler: Box<dyn Scheduler>,
-    folder: PathBuf,
+    record: Record,
     limit: Duration,
     holding: Holding,
 }
@@ -46,7 +46,7 @@ impl ByPods {
     pub(super) async fn new(
         config: &Config,
         kubernetes: &Kubernetes,
-        worker: &str,
+        purpose: &Purpose<'_>,
     ) -> Result<Self, Failure> {
         let limit = config.gate.as_ref().map_or(LIMIT, |gate| gate.pace.limit);
         let (kubeconfig, context) = (kubernetes.kubeconfig.clone(), kubernetes.context.clone());
@@ -54,10 +54,10 @@ impl ByPods {
         let objects = Objects::of(kubernetes, limit).await.map_err(Failure::Environment)?;
         Ok(Self {
             kubernetes: kubernetes.clone(),
-            worker: worker.to_owned(),
+            worker: purpose.worker.to_owned(),
             objects,
             scheduler: Box::new(Cluster::new(server)),
-            folder: super::folder(config),
+            record: Record::of(config, purpose.run),
             limit,
             holding: Holding::default(),
         })
@@ -95,8 +95,13 @@ impl ByPods {
         pods::free(&mut holder, holding).await
     }
 
+    pub(super) fn record(&self) -> &Record {
+        &self.record
+    }
+
     fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (Holder<'a>, &'a mut Holding) {
-        let Self { kubernetes, worker, objects, scheduler, folder, limit, holding } = self;
+        let Self { kubernetes, worker, objects, scheduler, record, limit, holding } = self;
+        let folder = &record.folder;
         let (scheduler, limit): (&'a dyn Scheduler, _) = (&**scheduler, *limit);
         (Holder { kubernetes, worker, objects, scheduler, folder, limit, say }, holding)
     }

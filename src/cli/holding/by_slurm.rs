@@ -1,8 +1,7 @@
 //! Nodes that jobs and reservations of Slurm hold.
 
-use std::path::PathBuf;
-
 use super::Purpose;
+use super::Record;
 use crate::cli::acting;
 use crate::cli::config::Config;
 use crate::cli::gating::Gate;
@@ -15,6 +14,7 @@ use crate::gate::hold;
 use crate::gate::hold::HoldError;
 use crate::gate::hold::Holder;
 use crate::gate::hold::Holding;
+use crate::gate::hold::Leftovers;
 use crate::gate::hold::Wish;
 use crate::gate::pace::Pace;
 use crate::gate::scheduler::Scheduler;
@@ -28,7 +28,7 @@ use crate::model::id::NodeName;
 pub(super) struct BySlurm {
     slurm: Slurm,
     scheduler: Box<dyn Scheduler>,
-    folder: PathBuf,
+    record: Record,
     pace: Pace,
     holding: Holding,
 }
@@ -37,7 +37,7 @@ impl BySlurm {
     /// Through the gate of the configuration where that tells Slurm, or through
     /// scontrol as patiently as a gate that says nothing of times: who tells
     /// Kubernetes cannot lift a drain of Slurm's.
-    pub(super) fn new(config: &Config, slurm: &Slurm) -> Self {
+    pub(super) fn new(config: &Config, slurm: &Slurm, run: &str) -> Self {
         let tells_slurm = |gate: &&Gate| !matches!(gate.told, Told::Kubernetes(_));
         let gate = config.gate.as_ref().filter(tells_slurm);
         let usual = Pace { limit: LIMIT, settle: SETTLE, kept: KEPT };
@@ -49,7 +49,7 @@ impl BySlurm {
         Self {
             slurm: slurm.clone(),
             scheduler,
-            folder: super::folder(config),
+            record: Record::of(config, run),
             pace,
             holding: Holding::default(),
         }
@@ -70,6 +70,7 @@ impl BySlurm {
             drained: purpose.drained,
             minutes: purpose.minutes,
         };
+        self.tidy().await?;
         let mut say = |text: &str| note(text);
         let (mut holder, holding) = self.holder(&mut say);
         hold::hold(&mut holder, &wish, holding).await
@@ -81,8 +82,31 @@ impl BySlurm {
         hold::free(&mut holder, holding).await
     }
 
+    pub(super) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Ends what runs without a gate left behind.
+    async fn tidy(&self) -> Result<(), HoldError> {
+        for folder in self.record.left() {
+            let mut say = |text: &str| note(text);
+            hold::tidied(Leftovers {
+                folder: &folder,
+                scheduler: &*self.scheduler,
+                programs: Some(&self.slurm.programs),
+                pods: None,
+                pace: self.pace,
+                say: &mut say,
+            })
+            .await?;
+            self.record.remove(&folder);
+        }
+        Ok(())
+    }
+
     fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (Holder<'a>, &'a mut Holding) {
-        let Self { slurm, scheduler, folder, pace, holding } = self;
+        let Self { slurm, scheduler, record, pace, holding } = self;
+        let folder = &record.folder;
         (Holder { slurm, scheduler: &**scheduler, folder, pace: *pace, say }, holding)
     }
 }

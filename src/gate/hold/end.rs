@@ -15,6 +15,7 @@ use super::calls::folded;
 use super::leftovers;
 use crate::act::ledger::Hold;
 use crate::act::ledger::Ledger;
+use crate::gate::journal;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
 use crate::gate::pace::Pace;
@@ -119,19 +120,32 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
 }
 
 /// What dead processes may have left, before anything new is held.
-pub(in crate::gate) struct Leftovers<'a> {
-    pub(in crate::gate) folder: &'a Path,
-    pub(in crate::gate) scheduler: &'a dyn Scheduler,
-    pub(in crate::gate) programs: Option<&'a Programs>,
-    pub(in crate::gate) pods: Option<&'a Kubernetes>,
-    pub(in crate::gate) pace: Pace,
-    pub(in crate::gate) say: &'a mut dyn FnMut(&str),
+#[expect(missing_debug_implementations, reason = "it lends whom to tell")]
+pub struct Leftovers<'a> {
+    /// The folder of the record.
+    pub folder: &'a Path,
+    /// Who is told to drain nodes again.
+    pub scheduler: &'a dyn Scheduler,
+    /// Slurm's programs, where it holds nodes.
+    pub programs: Option<&'a Programs>,
+    /// Where pods hold nodes.
+    pub pods: Option<&'a Kubernetes>,
+    /// How patiently.
+    pub pace: Pace,
+    /// Whom to tell.
+    pub say: &'a mut dyn FnMut(&str),
 }
 
 /// [Ends](clean) it, and gives the journal back to whoever wants it next: making
 /// jobs and pods takes long. How the record stands then.
-pub(in crate::gate) async fn tidied(left: Leftovers<'_>) -> Result<Ledger, JournalError> {
+pub async fn tidied(left: Leftovers<'_>) -> Result<Ledger, JournalError> {
     let Leftovers { folder, scheduler, programs, pods, pace, say } = left;
+    // Where nothing is to be ended, nothing is written: what is in a cluster is known
+    // by its labels, what Slurm has by this record.
+    let ledger = journal::look(folder)?;
+    if pods.is_none() && ledger.holds.is_empty() {
+        return Ok(ledger);
+    }
     let mut journal = Journal::open(folder)?;
     for note in journal.notes() {
         say(note);

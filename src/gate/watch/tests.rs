@@ -115,6 +115,7 @@ impl Stand {
             identity: Identity::default(),
             domain: None,
             platform: None,
+            simulated: false,
             profile: "recertify".to_owned(),
             scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
             minima: Vec::new(),

@@ -107,7 +107,7 @@ fn below_others(
     let outcome = if group.nic.is_some() { Outcome::Degraded } else { Outcome::Unknown };
     let locus = homes.around(LocusKind::Domain, &nodes, rail);
     let found = finding(outcome, NETWORK_LOW, locus, &rule)
-        .numbers(levels[at], reference, Unit::GigabytesPerSecond)
+        .below_peers(levels[at], reference, expected(group).map(|(value, _)| value))
         .saying(said);
     Some(enter((rail, by_end), found, &group.testcase, ledger))
 }

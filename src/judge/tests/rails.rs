@@ -280,7 +280,7 @@ fn partners_of_two_slow_nics_are_not_blamed_and_no_finding_contradicts_its_numbe
                 for found in
                     judged.verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome)
                 {
-                    let ratio = found.ratio.expect("a rate");
+                    let ratio = found.share().expect("a rate");
                     assert!(ratio < 0.972 && !found.summary.contains("-0."), "{}", found.summary);
                 }
             }

@@ -140,6 +140,13 @@ impl History {
         )
     }
 
+    /// Whether the runs that count measured a simulated fabric, or were replayed.
+    pub fn is_simulated(&self) -> Result<bool, HistoryError> {
+        let least =
+            self.query("SELECT min(simulated) FROM runs", [], |row| row.get::<_, Option<i64>>(0))?;
+        Ok(least.into_iter().flatten().any(|simulated| simulated != 0))
+    }
+
     /// Every node that was measured, in order of name: how often, and the last
     /// time how near what was expected.
     pub fn nodes(&self) -> Result<Vec<NodeRuns>, HistoryError> {

@@ -158,6 +158,7 @@ pub(super) fn csv(case: &Case, sides: &Sides) -> Option<Vec<u8>> {
         format: HISTORY_FORMAT.to_owned(),
         file: String::new(),
         runs: 0,
+        simulated: case.run.info.simulated,
         first: None,
         last: None,
         nodes: Vec::new(),

@@ -233,6 +233,14 @@ fn outcome(case: &Case, sides: &Sides) -> &'static str {
 }
 
 fn headline(case: &Case, sides: &Sides) -> String {
+    let said = of_verdict(case, sides);
+    match case.run.info.simulated() {
+        Some(simulated) => format!("{simulated}; {said}"),
+        None => said,
+    }
+}
+
+fn of_verdict(case: &Case, sides: &Sides) -> String {
     match (&sides.verdict, sides.against.first()) {
         (_, Some(worst)) => clip(&worst.summary, LONGEST),
         (Some(it), None) if it.outcome == Outcome::Pass => {
@@ -305,18 +313,23 @@ fn place(case: &Case, sides: &Sides, serials: &Serials) -> Vec<String> {
 
 fn how_bad(sides: &Sides) -> Vec<String> {
     let one = |it: &Finding| {
-        let (measured, expected) = (it.measured?, it.expected?);
-        let loss = it.ratio.map(|ratio| match it.unit.is_none_or(Unit::is_bandwidth) {
+        let measured = it.measured?;
+        let (held, ratio, shows) = match (it.expected, it.peers) {
+            (Some(expected), _) => (expected, it.ratio, "is expected"),
+            (None, Some(peers)) => (peers, it.ratio_to_peers, "is the peers' median"),
+            (None, None) => (it.own?, it.ratio_to_own, "is what it showed before"),
+        };
+        let loss = ratio.map(|ratio| match it.unit.is_none_or(Unit::is_bandwidth) {
             true if ratio <= 1.0 => format!(", {} less", percent(1.0 - ratio)),
             true => format!(", {} more", percent(ratio - 1.0)),
             // Of a time, more is worse: its ratio is no share of what is expected.
             false => format!(", ratio {ratio:.3}"),
         });
         Some(format!(
-            "{}: {} where {} is expected{}",
+            "{}: {} where {} {shows}{}",
             part(&it.locus),
             quantity(measured, it.unit),
-            quantity(expected, it.unit),
+            quantity(held, it.unit),
             loss.unwrap_or_default()
         ))
     };

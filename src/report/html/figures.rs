@@ -238,7 +238,7 @@ impl Draw<'_> {
                 Reference::Expectation(low, high) => {
                     format!("expected {} to {}", number(low), quantity(high, unit))
                 }
-                Reference::Median(median) => format!("median {}", quantity(median, unit)),
+                Reference::Median(median) => format!("peers' median {}", quantity(median, unit)),
                 Reference::Nothing => String::new(),
             },
             joint: match grid.shape {

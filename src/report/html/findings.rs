@@ -18,6 +18,7 @@ use crate::model::run::Run;
 use crate::model::trend::Trend;
 use crate::model::verdict::Finding;
 use crate::report::class;
+use crate::report::compared;
 use crate::report::plain::below;
 use crate::report::plain::clip;
 use crate::report::plain::percent;
@@ -58,8 +59,8 @@ pub(super) struct FindingText {
     /// Its node's place on the page.
     pub(super) node: Option<String>,
     measured: String,
-    expected: String,
-    ratio: String,
+    /// What it was compared with, and what it is of that.
+    held: Vec<(&'static str, String, String)>,
     confirmed: bool,
     detectable: String,
     rule: String,
@@ -100,6 +101,16 @@ fn pieces(text: &'static str) -> Vec<Piece> {
     pieces.map(|(at, text)| Piece { text, command: at % 2 == 1 }).collect()
 }
 
+fn held(finding: &Finding) -> Vec<(&'static str, String, String)> {
+    let all = compared::all(finding).into_iter();
+    all.map(|(of, value, ratio)| {
+        let value = value.map_or_else(|| "–".to_owned(), |v| quantity(v, finding.unit));
+        let ratio = ratio.map(|r| format!("{r:.3} of it")).unwrap_or_default();
+        (of.short(), value, ratio)
+    })
+    .collect()
+}
+
 fn finding(finding: &Finding, anchor: String, source: &str) -> FindingText {
     let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| quantity(v, finding.unit));
     let mut evidence: Vec<EvidenceText> = Vec::new();
@@ -137,8 +148,7 @@ fn finding(finding: &Finding, anchor: String, source: &str) -> FindingText {
         title: class::title(&finding.class),
         locus: shown(&place_of(&finding.locus)),
         measured: value(finding.measured),
-        expected: value(finding.expected),
-        ratio: finding.ratio.map_or_else(|| "–".to_owned(), |r| format!("{r:.3}")),
+        held: held(finding),
         confirmed: finding.confirmed,
         detectable: finding.detectable.map_or_else(|| "not known".to_owned(), percent),
         rule: shown(&finding.rule),

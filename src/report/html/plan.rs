@@ -49,7 +49,10 @@ pub(super) fn plan(run: &Run) -> Option<Plan> {
             title: group.title,
             whys,
             whys_more,
-            calls: group.calls,
+            calls: match plan.simulated {
+                true => group.calls.iter().map(|call| format!("# {call}")).collect(),
+                false => group.calls,
+            },
             calls_more: group.more_calls,
             calls_nodes: group.more_nodes,
         }

@@ -126,6 +126,7 @@ pub fn state(from: &Gathered<'_>) -> State {
         profiles: profiles(from.runs),
         gate: from.ledger.map(|ledger| gate(from, ledger)),
         troubles: from.troubles,
+        is_simulated: from.runs.iter().any(|run| run.is_simulated),
     }
 }
 

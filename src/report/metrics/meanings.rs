@@ -22,6 +22,8 @@ const RATIO: Option<&str> = Some("ratio");
 meanings! {
     WRITTEN = "state_written_timestamp", SECONDS, [],
         "When these numbers were put together";
+    SIMULATED = "state_simulated", None, [],
+        "1 where these numbers come from runs of a simulated fabric or from stored runs, and no hardware was measured";
     VERSION = "state_info", None, ["version"],
         "The version of fabricgate that put these numbers together";
     NODES = "nodes_by_verdict", None, ["verdict"],
@@ -33,7 +35,7 @@ meanings! {
     MEASURED = "node_measured_timestamp", SECONDS, ["node"],
         "When the newest run that judged the node was made";
     WORST = "node_worst", RATIO, ["node", "class"],
-        "What the node's worst part measured, as a share of what is expected, by kind of path";
+        "The lowest cell of the node, as a share of what the platform must show, by kind of path";
     DETECTABLE = "node_detectable_degradation", RATIO, ["node"],
         "The smallest degradation that the newest run could have seen on the node, as a share";
     ISSUED = "node_certificate_issued_timestamp", SECONDS, ["node"],

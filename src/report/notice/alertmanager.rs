@@ -14,6 +14,7 @@ use super::generic::About;
 use super::news::News;
 use super::share;
 use crate::model::moment::rfc3339;
+use crate::model::run::simulated;
 
 /// How long something that happened once is shown.
 const ONCE_S: i64 = 900;
@@ -70,7 +71,8 @@ fn alert(item: &Item, about: &About<'_>, ends: &str) -> Value {
             annotations.insert(name.to_owned(), Value::from(value));
         }
     };
-    annotation("summary", Some(&format!("{place}{}", item.what)));
+    let simulated = simulated(about.is_simulated).map(|it| format!(" ({it})")).unwrap_or_default();
+    annotation("summary", Some(&format!("{place}{}{simulated}", item.what)));
     annotation("description", Some(&format!("{}{share}", item.how)));
     annotation("class", item.class.as_deref());
     annotation("done", item.done.as_deref());

@@ -14,6 +14,7 @@ use super::news::News;
 use super::share;
 use crate::inventory::hostlist;
 use crate::model::id::NodeName;
+use crate::model::run::simulated;
 use crate::report::plain::clip;
 use crate::report::plain::counted;
 use crate::report::plain::listed;
@@ -49,6 +50,9 @@ pub struct Notice {
     pub severity: String,
     /// It is a test, and nothing has happened.
     pub test: bool,
+    /// It is of a simulated fabric: no hardware was measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// What is new, changed or worse.
     pub items: Vec<Item>,
     /// What was told before and is over.
@@ -81,6 +85,8 @@ pub struct About<'a> {
     pub folder: Option<&'a str>,
     /// It is a test.
     pub is_test: bool,
+    /// The run measured a simulated fabric.
+    pub is_simulated: bool,
 }
 
 /// News as a message.
@@ -97,6 +103,7 @@ pub fn notice(news: &News, about: &About<'_>) -> Notice {
         title: title(news, about),
         severity: severity.to_owned(),
         test: about.is_test,
+        simulated: about.is_simulated,
         items: news.fresh.clone(),
         over: news.over.clone(),
         withheld: news.withheld,
@@ -141,7 +148,8 @@ fn title(news: &News, about: &About<'_>) -> String {
     };
     let site = about.site.map(|it| format!(" {}", plain(it))).unwrap_or_default();
     let profile = about.profile.map(|it| format!(" ({})", plain(it))).unwrap_or_default();
-    format!("fabricgate{site}: {what}{profile}")
+    let simulated = simulated(about.is_simulated).map(|it| format!(" ({it})")).unwrap_or_default();
+    format!("fabricgate{site}: {what}{profile}{simulated}")
 }
 
 /// Items that read alike, as one.

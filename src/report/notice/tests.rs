@@ -42,6 +42,7 @@ fn about() -> About<'static> {
         profile: Some("audit"),
         folder: Some("/runs/r`1`"),
         is_test: false,
+        is_simulated: false,
     }
 }
 

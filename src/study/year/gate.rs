@@ -237,6 +237,7 @@ fn seen(ran: Ran<'_>) -> RunSeen {
         created_unix,
         complete: true,
         real: true,
+        simulated: false,
         unsealed: None,
     }
 }

@@ -1,0 +1,94 @@
+//! Files that a person names for an answer. Each is opened before anything is measured,
+//! and takes the place of what was there only when it is whole; `-` is standard output.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::failure::Failure;
+use super::stdout;
+use crate::record::folder::Beside;
+
+/// The name of standard output.
+const STDOUT: &str = "-";
+
+/// A file that was opened to be written once.
+#[derive(Debug)]
+pub struct Output {
+    path: PathBuf,
+    to: To,
+}
+
+#[derive(Debug)]
+enum To {
+    Stdout,
+    /// A pipe, a terminal, a device: it cannot be replaced by renaming.
+    Special,
+    File(Beside),
+}
+
+impl Output {
+    /// Opens it; what is there already stays as it is until [`put`](Self::put).
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let of = |to| Ok(Self { path: path.to_owned(), to });
+        if path.as_os_str() == STDOUT {
+            stdout::take()?;
+            return of(To::Stdout);
+        }
+        let failed = |why: &dyn std::fmt::Display| {
+            Failure::Environment(format!("cannot write {}: {why}", path.display()))
+        };
+        match path.metadata() {
+            Ok(meta) if meta.is_dir() => Err(failed(&"it is a folder")),
+            Ok(meta) if !meta.is_file() => of(To::Special),
+            _ => Beside::open(path).map_err(|error| failed(&error)).map(To::File).and_then(of),
+        }
+    }
+
+    /// The same of an option that may be absent.
+    pub fn of(path: Option<&PathBuf>) -> Result<Option<Self>, Failure> {
+        path.map(|path| Self::open(path)).transpose()
+    }
+
+    /// Writes it, whole or not at all.
+    pub fn put(self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = match self.to {
+            To::Stdout => return stdout::taken(bytes),
+            To::Special => std::fs::write(&self.path, bytes),
+            To::File(beside) => beside.put(bytes),
+        };
+        written.map_err(|error| {
+            Failure::Environment(format!("cannot write {}: {error}", self.path.display()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_or_stays_as_it_was_and_nothing_is_left_beside() {
+        let place = tempfile::tempdir().expect("a folder");
+        let path = place.path().join("report.html");
+        fs::write(&path, "old").expect("written");
+        let names = || fs::read_dir(place.path()).expect("a folder").count();
+        drop(Output::open(&path).expect("opened"));
+        assert_eq!((fs::read_to_string(&path).expect("there"), names()), ("old".to_owned(), 1));
+        let output = Output::open(&path).expect("opened");
+        assert_eq!(fs::read_to_string(&path).expect("there"), "old");
+        output.put(b"new").expect("written");
+        assert_eq!((fs::read_to_string(&path).expect("there"), names()), ("new".to_owned(), 1));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_when_it_is_opened() {
+        let place = tempfile::tempdir().expect("a folder");
+        for path in [place.path().join("none/report.html"), place.path().to_owned()] {
+            let error = Output::open(&path).expect_err("no such place");
+            assert_eq!(error.code(), super::super::exit::ENVIRONMENT, "{error}");
+            assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        }
+    }
+}

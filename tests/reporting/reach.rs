@@ -1,0 +1,92 @@
+//! Nodes that do not answer: all of them, or some.
+
+use super::place::Place;
+
+/// What stands for ssh to a name that nobody knows.
+const LOST: &str =
+    "echo ssh: Could not resolve hostname $0: Name or service not known >&2; exit 255";
+
+/// Nodes n1 to n4 that are reached by this shell script, the node in `$0`.
+fn cluster(script: &str) -> Place {
+    let worker = env!("CARGO_BIN_EXE_fabricgate");
+    let place = Place::with(
+        "",
+        &format!(
+            "claims = \"claims.toml\"\nrun_dir = \"runs\"\n[launcher]\nkind = \"command\"\n\
+             template = [\"sh\", \"-c\", '''{script}''', \"{{node}}\"]\nworker = \"{worker}\"\n"
+        ),
+    );
+    let claims = "[[domain]]\nname = \"rack\"\nnodes = \"n[1-4]\"\nplatform = \"gb200-nvl72\"\n\
+                  gpus_per_node = 4\n";
+    place.put("claims.toml", claims);
+    place
+}
+
+#[test]
+fn a_sweep_that_reaches_nobody_ends_with_5_and_one_sentence() {
+    let place = cluster(LOST);
+    for command in [
+        &["audit"][..],
+        &["audit", "--json"],
+        &["admit"],
+        &["recertify", "--all"],
+        &["recertify", "n2"],
+        &["burn-in"],
+        &["burn-in", "--rounds", "2", "--soak-minutes", "0"],
+    ] {
+        let told = place.run(command).expect(5);
+        assert_eq!(told.stdout, "", "{command:?}");
+        let said: Vec<&str> =
+            told.stderr.lines().filter(|line| line.contains("can be reached")).collect();
+        let [said] = said.as_slice() else { panic!("{command:?}: {}", told.stderr) };
+        assert!(said.contains("0 of ") && said.contains("check [launcher]"), "{said}");
+        let reasons = told.stderr.matches("Could not resolve hostname").count();
+        assert_eq!(reasons, 1, "{command:?}: {}", told.stderr);
+        assert!(!told.stderr.contains("stage "), "{command:?}: {}", told.stderr);
+    }
+}
+
+#[test]
+fn one_reason_of_several_nodes_is_told_once_with_a_host_list() {
+    let script = format!("if [ $0 = n1 ]; then exec \"$@\"; fi; {LOST}");
+    let place = cluster(&script);
+    let told = place.run(&["audit", "--html", "a.html"]).expect(5);
+    let count = |text: &str| text.matches("Could not resolve").count();
+    // Once when workers are started; and none for each step.
+    assert_eq!(count(&told.stderr), 1, "{}", told.stderr);
+    assert!(told.stderr.contains("n[2-4]: "), "{}", told.stderr);
+    let page = std::fs::read_to_string(place.path().join("a.html")).expect("a page");
+    for (form, text) in [("terminal", &told.stdout), ("page", &page)] {
+        assert!((1..=3).contains(&count(text)), "{form}: {}:\n{text}", count(text));
+        assert!(text.contains("n[2-4]"), "{form}:\n{text}");
+    }
+}
+
+#[test]
+fn a_doctor_of_nodes_that_do_not_answer_ends_with_5() {
+    let place = cluster(LOST);
+    let told = place.run(&["doctor", "n[1-2]"]).expect(5);
+    assert!(told.stdout.contains("n1: cannot be looked at"), "{}", told.stdout);
+}
+
+#[test]
+fn a_repair_names_its_nodes_or_says_that_it_means_all() {
+    let place = cluster(LOST);
+    let told = place.run(&["recertify"]).expect(2);
+    assert!(told.stderr.contains("--all") && told.stderr.contains("NODE"), "{}", told.stderr);
+    place.run(&["recertify", "--all", "n1"]).expect(2);
+    assert!(!place.path().join("runs").exists());
+}
+
+#[test]
+fn a_scenario_that_is_mistyped_is_told_with_those_there_are() {
+    let place = cluster(LOST);
+    for (name, hint) in [("rack-lost-lnk", "did you mean `rack-lost-link`?"), ("node0001", "")] {
+        let told = place.run(&["audit", "--sim", name]).expect(2);
+        let says = |text: &str| assert!(told.stderr.contains(text), "{}", told.stderr);
+        says(&format!("--sim {name}: no such scenario"));
+        says(hint);
+        says("rack-lost-link, two-racks-healthy, rail-half-rate, split-clique");
+        assert!(!told.stderr.contains(&place.path().display().to_string()), "{}", told.stderr);
+    }
+}
