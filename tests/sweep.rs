@@ -361,6 +361,36 @@ fn a_slow_rail_is_named_and_confirmed() {
 }
 
 #[test]
+fn a_rail_without_link_is_found_at_its_node_when_each_node_has_one_partner() {
+    let scenario = "title = \"down\"\nseed = 62\nreadings = 2\n[tools]\nrecord = [\"nvbandwidth\"]\n\
+        node_tests = [\"host_to_device_memcpy_ce\", \"device_to_host_memcpy_ce\", \
+        \"device_to_device_memcpy_read_ce\"]\n\
+        [network]\nrails = 8\nrate = 50.0\nleaf_nodes = 8\n\
+        [[domain]]\nnodes = \"hgx[01-16]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
+        [[fault]]\nkind = \"rail-down\"\nnode = \"hgx07\"\nrail = 2\n";
+    // The node is the client of its pair, and the server.
+    for seed in ["0", "2"] {
+        let place = Place::new();
+        place.put("down.toml", scenario);
+        let args =
+            ["audit", "--sim", "down.toml", "--run-dir", "runs", "--seed", seed, "hgx[05-09]"];
+        let output = place.run(&args);
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        let said = verdicts(&place.folder());
+        let findings = said["findings"].as_array().expect("findings");
+        assert_eq!(findings.len(), 1, "{findings:#?}");
+        let text = findings[0].to_string();
+        for word in ["nic-unreachable", "\"failed\"", "hgx07", "rail2", "\"confirmed\":true"] {
+            assert!(text.contains(word), "{word} in {text}");
+        }
+        for (node, (outcome, reason)) in nodes(&said) {
+            let wanted = if node == "hgx07" { "failed" } else { "pass" };
+            assert_eq!(outcome, wanted, "{node}: {reason}");
+        }
+    }
+}
+
+#[test]
 fn unwell_nodes_are_unknown_with_a_reason_each_and_hold_nobody_up() {
     let place = Place::new();
     let fault = |kind: &str, node: &str, rest: &str| {
