@@ -293,12 +293,15 @@ mod tests {
             .into();
         assert_eq!(of_run(&plan, &results, &[], &verdicts(Outcome::Pass)), []);
         results.push(fixture::result(1, 2, Ending::TimedOut));
-        let [gap] = of_run(&plan, &results, &[], &verdicts(Outcome::Pass)).try_into().expect("one gap");
+        let [gap] =
+            of_run(&plan, &results, &[], &verdicts(Outcome::Pass)).try_into().expect("one gap");
         assert_eq!((gap.what.as_str(), gap.nodes), ("p on n1, reading 3", vec!["n1".into()]));
         results.pop();
         results.pop();
-        let why: Vec<String> =
-            of_run(&plan, &results, &[], &verdicts(Outcome::Pass)).into_iter().map(|gap| gap.why).collect();
+        let why: Vec<String> = of_run(&plan, &results, &[], &verdicts(Outcome::Pass))
+            .into_iter()
+            .map(|gap| gap.why)
+            .collect();
         assert_eq!(why, ["not run: the run ended before"]);
     }
 

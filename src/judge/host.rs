@@ -174,10 +174,9 @@ fn convict(low: Vec<Low>, sound: &Sound, judged: usize, ledger: &mut Ledger) {
     let too_many = 1.0 + MOST_DIPS * (judged as f64) < dips.len() as f64;
     for Low { finding, .. } in dips {
         let Some(node) = finding.locus.node.clone().filter(|_| too_many) else {
-            ledger.notes.push(format!(
-                "{}; once, other copies the same way are fine",
-                finding.summary
-            ));
+            ledger
+                .notes
+                .push(format!("{}; once, other copies the same way are fine", finding.summary));
             continue;
         };
         ledger.doubt(&node, format!("{}; read once, as are too many others", finding.summary));

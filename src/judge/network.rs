@@ -136,9 +136,9 @@ fn not_measured(homes: &Homes<'_>, claims: &Claims, rails: &[Rail<'_>], ledger: 
     }
     let read = |rail: &str, node: &NodeName| met.get(rail).is_some_and(|met| met.contains(node));
     let is_open = |rail: &str, node: &NodeName, ledger: &Ledger| {
-        ledger.of_node(node).any(|f| {
-            f.class == super::reach::UNREACHABLE && f.locus.rail.as_deref() == Some(rail)
-        })
+        ledger
+            .of_node(node)
+            .any(|f| f.class == super::reach::UNREACHABLE && f.locus.rail.as_deref() == Some(rail))
     };
     for node in homes.domains.keys() {
         let all = homes.has_no_gpu(node);

@@ -57,23 +57,49 @@ use CudaError as E;
 
 /// Each error: the driver's name, where it has one, the runtime's name, and texts.
 const TABLE: &[(CudaError, &str, &str, &[&str])] = &[
-    (E::NotInitialized, "NOT_INITIALIZED", "cudaErrorInitializationError", &["initialization error"]),
+    (
+        E::NotInitialized,
+        "NOT_INITIALIZED",
+        "cudaErrorInitializationError",
+        &["initialization error"],
+    ),
     (E::OutOfMemory, "OUT_OF_MEMORY", "cudaErrorMemoryAllocation", &["out of memory"]),
-    (E::NoDevice, "NO_DEVICE", "cudaErrorNoDevice", &["no CUDA-capable device is detected", "no CUDA-capable device"]),
+    (
+        E::NoDevice,
+        "NO_DEVICE",
+        "cudaErrorNoDevice",
+        &["no CUDA-capable device is detected", "no CUDA-capable device"],
+    ),
     (
         E::DeviceUnavailable,
         "DEVICE_UNAVAILABLE",
         "cudaErrorDevicesUnavailable",
-        &["CUDA-capable device(s) is/are busy or unavailable", "all CUDA-capable devices are busy or unavailable"],
+        &[
+            "CUDA-capable device(s) is/are busy or unavailable",
+            "all CUDA-capable devices are busy or unavailable",
+        ],
     ),
     (E::InvalidDevice, "INVALID_DEVICE", "cudaErrorInvalidDevice", &["invalid device ordinal"]),
-    (E::MapFailed, "MAP_FAILED", "cudaErrorMapBufferObjectFailed", &["mapping of buffer object failed"]),
-    (E::EccUncorrectable, "ECC_UNCORRECTABLE", "cudaErrorECCUncorrectable", &["uncorrectable ECC error encountered"]),
+    (
+        E::MapFailed,
+        "MAP_FAILED",
+        "cudaErrorMapBufferObjectFailed",
+        &["mapping of buffer object failed"],
+    ),
+    (
+        E::EccUncorrectable,
+        "ECC_UNCORRECTABLE",
+        "cudaErrorECCUncorrectable",
+        &["uncorrectable ECC error encountered"],
+    ),
     (
         E::NvlinkUncorrectable,
         "NVLINK_UNCORRECTABLE",
         "cudaErrorNvlinkUncorrectable",
-        &["uncorrectable NVLink error detected during the execution", "uncorrectable NVLink error detected"],
+        &[
+            "uncorrectable NVLink error detected during the execution",
+            "uncorrectable NVLink error detected",
+        ],
     ),
     (
         E::PeerAccessUnsupported,
@@ -81,7 +107,12 @@ const TABLE: &[(CudaError, &str, &str, &[&str])] = &[
         "cudaErrorPeerAccessUnsupported",
         &["peer access is not supported between these two devices"],
     ),
-    (E::InvalidHandle, "INVALID_HANDLE", "cudaErrorInvalidResourceHandle", &["invalid resource handle"]),
+    (
+        E::InvalidHandle,
+        "INVALID_HANDLE",
+        "cudaErrorInvalidResourceHandle",
+        &["invalid resource handle"],
+    ),
     (
         E::IllegalAddress,
         "ILLEGAL_ADDRESS",
@@ -89,8 +120,18 @@ const TABLE: &[(CudaError, &str, &str, &[&str])] = &[
         &["an illegal memory access was encountered"],
     ),
     (E::LaunchFailed, "LAUNCH_FAILED", "cudaErrorLaunchFailure", &["unspecified launch failure"]),
-    (E::LaunchTimeout, "LAUNCH_TIMEOUT", "cudaErrorLaunchTimeout", &["the launch timed out and was terminated"]),
-    (E::HardwareStackError, "HARDWARE_STACK_ERROR", "cudaErrorHardwareStackError", &["hardware stack error"]),
+    (
+        E::LaunchTimeout,
+        "LAUNCH_TIMEOUT",
+        "cudaErrorLaunchTimeout",
+        &["the launch timed out and was terminated"],
+    ),
+    (
+        E::HardwareStackError,
+        "HARDWARE_STACK_ERROR",
+        "cudaErrorHardwareStackError",
+        &["hardware stack error"],
+    ),
     (
         E::Contained,
         "CONTAINED",
@@ -105,7 +146,12 @@ const TABLE: &[(CudaError, &str, &str, &[&str])] = &[
     ),
     (E::NotPermitted, "NOT_PERMITTED", "cudaErrorNotPermitted", &["operation not permitted"]),
     (E::NotSupported, "NOT_SUPPORTED", "cudaErrorNotSupported", &["operation not supported"]),
-    (E::SystemNotReady, "SYSTEM_NOT_READY", "cudaErrorSystemNotReady", &["system not yet initialized"]),
+    (
+        E::SystemNotReady,
+        "SYSTEM_NOT_READY",
+        "cudaErrorSystemNotReady",
+        &["system not yet initialized"],
+    ),
     (
         E::SystemDriverMismatch,
         "SYSTEM_DRIVER_MISMATCH",
@@ -164,7 +210,9 @@ mod tests {
                 assert_eq!(CudaError::named(&format!("{DRIVER}{driver}")), Some(*error));
             }
             for text in *texts {
-                for message in [(*text).to_owned(), format!("{text} (run with x)"), format!("{text}'")] {
+                for message in
+                    [(*text).to_owned(), format!("{text} (run with x)"), format!("{text}'")]
+                {
                     assert_eq!(CudaError::told(&message), Some(*error), "{message}");
                 }
             }

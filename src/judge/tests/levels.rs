@@ -129,12 +129,16 @@ fn nodes_that_are_low_alike_and_share_a_driver_are_one_cause() {
 fn the_version_of_a_vbios_or_of_firmware_is_asked_like_a_driver() {
     let log = |version: &str, key: &str| {
         let gpu = |at: u32| {
-            format!("GPU 00000000:{at:02X}:00.0\n    Product Name                      : hgx GPU\n    \
-                     {key:<33} : {version}\n")
+            format!(
+                "GPU 00000000:{at:02X}:00.0\n    Product Name                      : hgx GPU\n    \
+                     {key:<33} : {version}\n"
+            )
         };
         let gpus: String = (1..=8).map(gpu).collect();
-        format!("==============NVSMI LOG==============\n\nDriver Version                        : 570.1\n\
-                 Attached GPUs                         : 8\n{gpus}")
+        format!(
+            "==============NVSMI LOG==============\n\nDriver Version                        : 570.1\n\
+                 Attached GPUs                         : 8\n{gpus}"
+        )
     };
     for (key, name) in [("VBIOS Version", "VBIOS"), ("GSP Firmware Version", "GSP firmware")] {
         for (old, expected) in [(5, 1), (9, 5)] {

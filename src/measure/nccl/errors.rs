@@ -215,8 +215,14 @@ mod tests {
     #[test]
     fn a_warning_of_nccl_names_the_error_of_cuda_it_met() {
         for (text, code) in [
-            ("Cuda failure 'uncorrectable ECC error encountered'", Some("cudaErrorECCUncorrectable")),
-            ("Cuda failure 214 'uncorrectable ECC error encountered'", Some("cudaErrorECCUncorrectable")),
+            (
+                "Cuda failure 'uncorrectable ECC error encountered'",
+                Some("cudaErrorECCUncorrectable"),
+            ),
+            (
+                "Cuda failure 214 'uncorrectable ECC error encountered'",
+                Some("cudaErrorECCUncorrectable"),
+            ),
             ("Cuda failure 'something new'", None),
             ("Net failure 'out of memory'", None),
         ] {

@@ -93,7 +93,8 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     }
     let mut sessions = Vec::new();
     for lines in copies.values() {
-        let mut reader = Reader { parsed: &mut parsed, cut, sessions: Vec::new(), waits: false, local: false };
+        let mut reader =
+            Reader { parsed: &mut parsed, cut, sessions: Vec::new(), waits: false, local: false };
         for line in lines {
             reader.line(line);
         }
