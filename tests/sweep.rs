@@ -346,6 +346,24 @@ fn a_healthy_part_of_two_racks_passes() {
 }
 
 #[test]
+fn a_copy_that_dips_is_read_again_and_its_node_passes() {
+    let place = Place::new();
+    place.put(
+        "dips.toml",
+        "title = \"dips\"\nseed = 5\n[noise]\nsigma = 0.003\ndip_rate = 0.02\n[tools]\nnode_tests = \
+         [\"host_to_device_memcpy_ce\", \"device_to_host_memcpy_ce\", \
+         \"device_to_device_memcpy_read_ce\"]\n[[domain]]\nnodes = \"h[1-16]\"\n\
+         platform = \"hgx-h100\"\nper_node = true\n",
+    );
+    let output = place.run(&["audit", "--sim", "dips.toml", "--run-dir", "runs"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    // Most nodes have a copy of 72 that dips, by more than what noise explains.
+    let again = lines(&place.folder(), "results.jsonl");
+    let again = again.iter().filter(|result| result["reading"].as_u64() != Some(0)).count();
+    assert!(8 <= again, "{again} readings beyond the first");
+}
+
+#[test]
 fn a_slow_rail_is_named_and_confirmed() {
     let place = Place::new();
     let args = ["audit", "--sim", "rail-half-rate", "--run-dir", "runs", "hgx[05-09]"];
@@ -357,6 +375,39 @@ fn a_slow_rail_is_named_and_confirmed() {
     let text = findings[0].to_string();
     for word in ["hgx07", "rail2", "\"confirmed\":true"] {
         assert!(text.contains(word), "{word} in {text}");
+    }
+}
+
+#[test]
+fn a_rail_without_link_is_found_at_its_node_when_each_node_has_one_partner() {
+    // One is the client of its pair, the other the server.
+    for bad in ["hgx07", "hgx08"] {
+        let place = Place::new();
+        place.put(
+            "down.toml",
+            &format!(
+                "title = \"down\"\nseed = 62\nreadings = 2\n[tools]\nrecord = [\"nvbandwidth\"]\n\
+                 node_tests = [\"host_to_device_memcpy_ce\", \"device_to_host_memcpy_ce\", \
+                 \"device_to_device_memcpy_read_ce\"]\n\
+                 [network]\nrails = 8\nrate = 50.0\nleaf_nodes = 8\n\
+                 [[domain]]\nnodes = \"hgx[01-16]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
+                 [[fault]]\nkind = \"rail-down\"\nnode = \"{bad}\"\nrail = 2\n"
+            ),
+        );
+        let args = ["audit", "--sim", "down.toml", "--run-dir", "runs", "hgx[05-09]"];
+        let output = place.run(&args);
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        let said = verdicts(&place.folder());
+        let findings = said["findings"].as_array().expect("findings");
+        assert_eq!(findings.len(), 1, "{findings:#?}");
+        let text = findings[0].to_string();
+        for word in ["nic-unreachable", "\"failed\"", bad, "rail2", "\"confirmed\":true"] {
+            assert!(text.contains(word), "{word} in {text}");
+        }
+        for (node, (outcome, reason)) in nodes(&said) {
+            let wanted = if node == bad { "failed" } else { "pass" };
+            assert_eq!(outcome, wanted, "{node}: {reason}");
+        }
     }
 }
 

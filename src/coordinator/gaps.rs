@@ -5,6 +5,7 @@
 //! here. A gap never makes anything better, and never accuses anybody.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
@@ -13,6 +14,8 @@ use crate::model::parsed::Tool;
 use crate::model::raw;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
+use crate::model::verdict::Finding;
+use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
@@ -32,7 +35,13 @@ pub struct Gap {
 }
 
 /// The gaps of a run: steps without a usable result.
-pub fn of_run(plan: &Plan, results: &[RawResult], recordings: &[Recording]) -> Vec<Gap> {
+pub fn of_run(
+    plan: &Plan,
+    results: &[RawResult],
+    recordings: &[Recording],
+    verdicts: &Verdicts,
+) -> Vec<Gap> {
+    let partners = Partners::of(results, verdicts);
     let results: BTreeMap<(usize, u32), &RawResult> =
         results.iter().map(|r| ((r.step, r.reading), r)).collect();
     let read: BTreeMap<&str, &Recording> =
@@ -75,11 +84,51 @@ pub fn of_run(plan: &Plan, results: &[RawResult], recordings: &[Recording]) -> V
             if 0 < reading {
                 what.push_str(&format!(", reading {}", reading + 1));
             }
-            gaps.push(Gap { nodes: step.nodes.clone(), what, why });
+            gaps.push(Gap { nodes: partners.concerned(step), what, why });
         }
     }
     gaps.sort_by(|a, b| (&a.nodes, &a.what).cmp(&(&b.nodes, &b.what)));
     gaps
+}
+
+/// Who has done nothing about a step of two nodes that failed: where one of them is found
+/// failed, the other, if the same probe came back from it with a third node.
+#[derive(Debug)]
+struct Partners<'r> {
+    failed: BTreeSet<&'r NodeName>,
+    /// From which nodes runs with others came back, by probe and rail.
+    back: BTreeSet<(&'r str, Option<&'r str>, &'r NodeName)>,
+}
+
+impl<'r> Partners<'r> {
+    fn of(results: &'r [RawResult], verdicts: &'r Verdicts) -> Self {
+        let is_part =
+            |f: &&Finding| f.outcome == Outcome::Failed && f.locus.kind != LocusKind::Pair;
+        let failed = verdicts.findings.iter().filter(is_part);
+        let came = results.iter().filter(|r| 1 < r.nodes.len() && r.gap().is_none());
+        let of = |r: &'r RawResult| {
+            r.nodes.iter().map(|node| (r.probe.as_str(), r.rail.as_deref(), node))
+        };
+        Self {
+            failed: failed.filter_map(|f| f.locus.node.as_ref()).collect(),
+            back: came.flat_map(of).collect(),
+        }
+    }
+
+    /// The nodes that are not wholly measured because a step failed.
+    fn concerned(&self, step: &Step) -> Vec<NodeName> {
+        let came = |node: &NodeName| {
+            self.back.contains(&(step.probe.as_str(), step.rail.as_deref(), node))
+        };
+        match step.nodes.as_slice() {
+            [bad, other] | [other, bad]
+                if self.failed.contains(bad) && !self.failed.contains(other) && came(other) =>
+            {
+                vec![bad.clone()]
+            }
+            nodes => nodes.to_vec(),
+        }
+    }
 }
 
 /// Puts gaps into verdicts: each is listed, and a node with one cannot pass.
@@ -154,6 +203,7 @@ mod tests {
     use crate::coordinator::fixture;
     use crate::coordinator::fixture::WELL;
     use crate::model::raw::Ending;
+    use crate::model::verdict::Locus;
 
     fn verdicts(outcome: Outcome) -> Verdicts {
         Verdicts {
@@ -173,6 +223,46 @@ mod tests {
 
     fn gap(node: &str) -> Gap {
         Gap { nodes: vec![node.into()], what: "x".to_owned(), why: "y".to_owned() }
+    }
+
+    #[test]
+    fn the_partner_of_a_failed_node_has_no_gap_once_the_probe_came_back_from_it() {
+        let nodes: Vec<NodeName> = ["n1", "n2"].map(NodeName::from).into();
+        let mut plan = fixture::plan(&[0]);
+        plan.rounds[0].steps[0].nodes = nodes.clone();
+        let ran = |nodes: &[&str], rail: Option<&str>, ending| {
+            let nodes = nodes.iter().map(|node| NodeName::from(*node)).collect();
+            let rail = rail.map(str::to_owned);
+            RawResult { nodes, rail, ..fixture::result(1, 0, ending) }
+        };
+        let found = |node: &str, outcome, kind| {
+            let locus = Locus { node: Some(node.into()), ..Locus::of(kind) };
+            let findings = vec![Finding::new("f", outcome, "x", locus)];
+            Verdicts { findings, ..verdicts(Outcome::Pass) }
+        };
+        let bad = found("n1", Outcome::Failed, LocusKind::Rail);
+        let broken = Ending::Exited { code: 1 };
+        for (results, said, left) in [
+            (vec![ran(&["n2", "n3"], None, WELL)], &bad, 1),
+            (vec![ran(&["n2", "n3"], Some("rail1"), WELL)], &bad, 2),
+            (vec![ran(&["n2", "n3"], None, broken)], &bad, 2),
+            (vec![ran(&["n2"], None, WELL)], &bad, 2),
+            (vec![ran(&["n2", "n3"], None, WELL)], &verdicts(Outcome::Pass), 2),
+            (
+                vec![ran(&["n2", "n3"], None, WELL)],
+                &found("n1", Outcome::Degraded, LocusKind::Rail),
+                2,
+            ),
+            (
+                vec![ran(&["n2", "n3"], None, WELL)],
+                &found("n1", Outcome::Failed, LocusKind::Pair),
+                2,
+            ),
+        ] {
+            let gaps = of_run(&plan, &results, &[], said);
+            assert!(gaps.iter().all(|gap| gap.nodes == nodes[..left]), "{gaps:?} {results:?}");
+            assert_eq!(gaps.len(), 2);
+        }
     }
 
     #[test]
@@ -203,14 +293,17 @@ mod tests {
         let mut results: Vec<RawResult> = [(0, 0), (0, 1), (1, 0), (1, 1)]
             .map(|(step, reading)| fixture::result(step, reading, WELL))
             .into();
-        assert_eq!(of_run(&plan, &results, &[]), []);
+        assert_eq!(of_run(&plan, &results, &[], &verdicts(Outcome::Pass)), []);
         results.push(fixture::result(1, 2, Ending::TimedOut));
-        let [gap] = of_run(&plan, &results, &[]).try_into().expect("one gap");
+        let [gap] =
+            of_run(&plan, &results, &[], &verdicts(Outcome::Pass)).try_into().expect("one gap");
         assert_eq!((gap.what.as_str(), gap.nodes), ("p on n1, reading 3", vec!["n1".into()]));
         results.pop();
         results.pop();
-        let why: Vec<String> =
-            of_run(&plan, &results, &[]).into_iter().map(|gap| gap.why).collect();
+        let why: Vec<String> = of_run(&plan, &results, &[], &verdicts(Outcome::Pass))
+            .into_iter()
+            .map(|gap| gap.why)
+            .collect();
         assert_eq!(why, ["not run: the run ended before"]);
     }
 

@@ -62,7 +62,7 @@ pub fn judged_against(mut run: Judged<'_>, history: &History) -> Judgement {
         judgement.verdicts = judge::confirm::confirm(&judgement, &second.verdicts, &again);
         judgement.cells.extend(second.cells.into_iter().filter(|c| c.stage == Some(CONFIRM_STAGE)));
     }
-    let gaps = gaps::of_run(run.plan, run.results, &all);
+    let gaps = gaps::of_run(run.plan, run.results, &all, &judgement.verdicts);
     gaps::close(&mut judgement.verdicts, run.claims, &gaps);
     judgement
 }

@@ -201,6 +201,12 @@ async fn measure(
                 let why = format!("the serving side on {node}: {}", outcome.ending);
                 outcome.ending = match outcome.ending {
                     Ending::Interrupted => Ending::Interrupted,
+                    // It ran, and what it printed says why the two have no connection.
+                    Ending::Exited { .. } | Ending::Signalled { .. }
+                        if !outcome.ending.is_out_of_reach() =>
+                    {
+                        Ending::Partly { why }
+                    }
                     _ => Ending::NotStarted { why },
                 };
                 return Err(outcome);

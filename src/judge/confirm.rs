@@ -24,6 +24,7 @@ use super::network;
 use super::nodes;
 use super::nodes::About;
 use super::rails;
+use super::reach;
 use super::roster::Roster;
 use super::severed::NO_MULTI_NODE as ALL_OUT;
 use crate::model::id::NodeName;
@@ -84,8 +85,8 @@ impl Suspect {
 pub fn suspects(judgement: &Judgement) -> Vec<Suspect> {
     type Part = (NodeName, Option<NodeName>, bool, Option<String>, Option<(u32, u32)>);
     let mut found: BTreeMap<Part, BTreeSet<String>> = BTreeMap::new();
-    let worth = judgement.verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome);
-    for finding in worth.filter(|f| !f.confirmed && can_be_seen_again(f)) {
+    let worth = judgement.verdicts.findings.iter().filter(|f| is_suspicion(f));
+    for finding in worth.filter(|f| !f.confirmed) {
         let Some(node) = finding.locus.node.clone() else { continue };
         let peer = peer_node(finding).filter(|peer| *peer != node);
         let (network, rail) = (is_of_network(finding), finding.locus.rail.clone());
@@ -182,6 +183,17 @@ pub fn confirm(judged: &Judgement, second: &Verdicts, again: &Case<'_>) -> Verdi
             continue;
         } else if let Some(part) = seen.first() {
             agree(&mut kept, part);
+        } else if is_unreached(finding)
+            && alike(&later, finding).into_iter().any(|f| is_unreached(f) && is_same(finding, f))
+            && are_fine_with_others(finding, &again)
+        {
+            kept.outcome = Outcome::Failed;
+            kept.confirmed = true;
+            kept.rule = "path: no connection in two measurements, and each end reached others in the second".to_owned();
+            kept.summary = format!(
+                "{}; later they had none again, and both reached {partners} other partners",
+                kept.summary
+            );
         } else {
             match reread(finding, &again, &looks) {
                 Reread::Low(read) => {
@@ -247,7 +259,16 @@ pub fn confirm(judged: &Judgement, second: &Verdicts, again: &Case<'_>) -> Verdi
         let all = |ends: Option<&Vec<_>>| ends.cloned().unwrap_or_default();
         let node = &before.node;
         let about = known.any(&[node], before.domain.as_ref());
-        verdict(before, &about, fell.get(node).and_then(|it| it.first()), &all(rested.get(node)))
+        let rested = all(rested.get(node));
+        // An end that was not reached shows nothing but what it showed later.
+        let unreached = |f: &&&Finding| is_unreached(f) && before.reason == nodes::but(&f.summary);
+        if let Some(finding) = rested.iter().find(unreached) {
+            let read = looks.was_read(node, finding).then(|| nodes_later.get(node)).flatten();
+            let passes = read.filter(|later| later.outcome == Outcome::Pass);
+            let passes = passes.filter(|_| !about.iter().any(|f| nodes::accuses(f, node)));
+            return passes.map_or_else(|| verdict(before, &about, None, &[]), |it| (*it).clone());
+        }
+        verdict(before, &about, fell.get(node).and_then(|it| it.first()), &rested)
     };
     let nodes: Vec<NodeVerdict> = first.nodes.iter().map(after).collect();
     out.nodes = nodes;
@@ -370,7 +391,12 @@ fn agree(kept: &mut Finding, seen: &Finding) {
 
 /// Whether a finding is one that a second look is for.
 fn is_suspicion(finding: &Finding) -> bool {
-    can_be_seen_again(finding) && Outcome::Unknown < finding.outcome
+    can_be_seen_again(finding) && (Outcome::Unknown < finding.outcome || is_unreached(finding))
+}
+
+/// Whether it is a pair without a connection, of which either end may be the cause.
+fn is_unreached(finding: &Finding) -> bool {
+    finding.class == reach::UNREACHABLE && finding.locus.kind == LocusKind::Pair
 }
 
 /// What became of the paths of a finding: the same GPUs, rail and direction. Of what has

@@ -1,7 +1,7 @@
 //! One cause for some: nodes that are low and share what the others do not have.
 //!
-//! Before parts are blamed, the judge asks what else they share: driver, tool version,
-//! product, leaf, rack, position. A covariate explains a set of low nodes where it
+//! Before parts are blamed, the judge asks what else they share: driver, VBIOS, firmware,
+//! tool version, product, leaf, rack, position. A covariate explains a set of low nodes where it
 //! splits the fleet into groups that are low as a whole or not at all, and explains
 //! most of the variance between nodes. What it explains is no fault of a node.
 
@@ -40,6 +40,8 @@ const NEARLY_ALL: f64 = 0.8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Covariate {
     Driver,
+    Vbios,
+    Firmware,
     ToolVersion,
     Product,
     Leaf,
@@ -48,12 +50,22 @@ enum Covariate {
 }
 
 impl Covariate {
-    const ALL: [Self; 6] =
-        [Self::Driver, Self::ToolVersion, Self::Product, Self::Leaf, Self::Rack, Self::Position];
+    const ALL: [Self; 8] = [
+        Self::Driver,
+        Self::Vbios,
+        Self::Firmware,
+        Self::ToolVersion,
+        Self::Product,
+        Self::Leaf,
+        Self::Rack,
+        Self::Position,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Driver => "driver",
+            Self::Vbios => "VBIOS",
+            Self::Firmware => "GSP firmware",
             Self::ToolVersion => "tool version",
             Self::Product => "product",
             Self::Leaf => "leaf",
@@ -66,7 +78,7 @@ impl Covariate {
     /// seldom does.
     fn fewest(self) -> usize {
         match self {
-            Self::Driver | Self::ToolVersion | Self::Product => 2,
+            Self::Driver | Self::Vbios | Self::Firmware | Self::ToolVersion | Self::Product => 2,
             Self::Leaf | Self::Rack | Self::Position => 3,
         }
     }
@@ -164,6 +176,15 @@ fn attributes(
         (!all.is_empty()).then(|| all.join(", "))
     };
     let drivers = own().filter_map(|r| r.parsed.facts.driver.as_deref()).collect();
+    // `gpu3.vbios`, as `nvidia-smi -q` is kept.
+    let of_gpus = |what: &str| {
+        let named = own().flat_map(|r| &r.parsed.facts.parameters);
+        let is_it = |name: &str| {
+            let own = name.strip_prefix("gpu").and_then(|rest| rest.split_once('.'));
+            own.is_some_and(|(_, own)| own == what)
+        };
+        joined(named.filter(|(name, _)| is_it(name)).map(|(_, value)| value.as_str()).collect())
+    };
     let measuring = own().filter(|r| !pair_matrices(r).is_empty());
     let versions = measuring.filter_map(|r| r.parsed.tool_version.as_deref()).collect();
     let devices = own().flat_map(|r| &r.parsed.facts.devices);
@@ -172,6 +193,8 @@ fn attributes(
     let spans = 1 < domain.nodes.len();
     let all = [
         (Covariate::Driver, joined(drivers)),
+        (Covariate::Vbios, of_gpus("vbios")),
+        (Covariate::Firmware, of_gpus("gsp_firmware")),
         (Covariate::ToolVersion, joined(versions)),
         (Covariate::Product, joined(products)),
         (Covariate::Leaf, leaf.map(|leaf| leaf.name.to_string())),

@@ -75,6 +75,11 @@ impl Looks {
         self.with(node, finding).any(|look| peer.as_ref().is_none_or(|peer| took_part(look, peer)))
     }
 
+    /// Whether a node was measured again where a finding was seen.
+    pub(super) fn was_read(&self, node: &NodeName, finding: &Finding) -> bool {
+        self.with(node, finding).next().is_some()
+    }
+
     /// With how many other nodes the part was measured again: of a pair, the fewest of
     /// its ends.
     pub(super) fn partners(&self, finding: &Finding) -> usize {

@@ -153,8 +153,15 @@ fn not_measured(homes: &Homes<'_>, claims: &Claims, ledger: &mut Ledger) {
     for node in homes.domains.keys() {
         let crossed = ledger.crossed.get(*node);
         let read = |rail: &str| crossed.is_some_and(|crossed| crossed.rails.contains(rail));
-        let missing: Vec<&str> =
-            claims.rails.iter().map(|it| it.name.as_str()).filter(|rail| !read(rail)).collect();
+        // Of an end without a connection that is said already.
+        let is_said = |rail: &str| {
+            let open = |f: &Finding| {
+                f.class == super::reach::UNREACHABLE && f.locus.rail.as_deref() == Some(rail)
+            };
+            ledger.doubts.contains_key(*node) && ledger.of_node(node).any(open)
+        };
+        let names = claims.rails.iter().map(|it| it.name.as_str());
+        let missing: Vec<&str> = names.filter(|rail| !read(rail) && !is_said(rail)).collect();
         if !missing.is_empty() {
             let rails = hostlist::fold(missing);
             ledger.doubt(node, format!("{rails} was not measured between it and another node"));

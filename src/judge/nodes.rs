@@ -186,6 +186,10 @@ fn verdict(
     match (ledger.compared.get(node), findings.iter().find(touched)) {
         (Some(true), Some(finding)) => say(Outcome::Unknown, but(&finding.summary)),
         (Some(true), None) => say(Outcome::Pass, as_expected(inside, over)),
+        // A pair without a connection is why.
+        (None, Some(finding)) if finding.locus.kind == LocusKind::Pair => {
+            say(Outcome::Unknown, but(&finding.summary))
+        }
         (Some(false), _) => say(Outcome::Unknown, "its level was compared with nothing".to_owned()),
         (None, _) => say(Outcome::Unknown, "nothing was measured".to_owned()),
     }

@@ -15,6 +15,7 @@ use super::ledger::Ledger;
 use super::partners;
 use super::partners::Pairs;
 use super::testcase;
+use crate::model::cuda_error::CudaError;
 use crate::model::id::NodeName;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
@@ -25,29 +26,34 @@ use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 
-/// CUDA, NVML and NCCL errors that a part of the fabric causes. Others
-/// (out of memory, a driver that does not fit, bad arguments) say something
-/// of the run. Names from the CUDA driver API and NCCL headers.
-const FABRIC_ERRORS: &[&str] = &[
-    "CUDA_ERROR_NO_DEVICE",
-    "CUDA_ERROR_DEVICE_UNAVAILABLE",
-    "CUDA_ERROR_ECC_UNCORRECTABLE",
-    "CUDA_ERROR_NVLINK_UNCORRECTABLE",
-    "CUDA_ERROR_HARDWARE_STACK_ERROR",
-    "CUDA_ERROR_ILLEGAL_ADDRESS",
-    "CUDA_ERROR_LAUNCH_FAILED",
-    "CUDA_ERROR_LAUNCH_TIMEOUT",
-    "CUDA_ERROR_MAP_FAILED",
-    "CUDA_ERROR_CONTAINED",
-    "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
-    "CUDA_ERROR_INVALID_HANDLE",
-    "CUDA_ERROR_NOT_PERMITTED",
-    "CUDA_ERROR_SYSTEM_NOT_READY",
-    "CUDA_ERROR_EXTERNAL_DEVICE",
-    "CUDA_ERROR_UNKNOWN",
-    "NVML_ERROR_GPU_IS_LOST",
-    "NVML_ERROR_RESET_REQUIRED",
+/// Errors of CUDA that a part of the fabric causes, whatever program ran. Others (out of
+/// memory, a driver that does not fit, bad arguments) say something of the run.
+const HARDWARE: &[CudaError] = &[
+    CudaError::NoDevice,
+    CudaError::DeviceUnavailable,
+    CudaError::EccUncorrectable,
+    CudaError::NvlinkUncorrectable,
+    CudaError::HardwareStackError,
+    CudaError::Contained,
+    CudaError::SystemNotReady,
+    CudaError::ExternalDevice,
 ];
+
+/// Those that a part causes where the program only copies. A collective library can cause
+/// them itself: its kernels wait for each other and its handles are many.
+const OF_COPIES: &[CudaError] = &[
+    CudaError::IllegalAddress,
+    CudaError::LaunchFailed,
+    CudaError::LaunchTimeout,
+    CudaError::MapFailed,
+    CudaError::PeerAccessUnsupported,
+    CudaError::InvalidHandle,
+    CudaError::NotPermitted,
+    CudaError::Unknown,
+];
+
+/// The same of NVML.
+const NVML: &[&str] = &["NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED"];
 
 /// What our own copy probe calls memory that cannot be imported although both
 /// sides are permitted to share: the two are on different fabrics.
@@ -224,14 +230,15 @@ fn of_two(
 }
 
 /// An error of importing memory of another node: the two are not in one
-/// clique or IMEX domain. CUDA says 400 or 800 (driver API).
+/// clique or IMEX domain. CUDA says 400 or 800.
 fn is_import_error(problem: &Problem) -> bool {
     if let Some(class) = &problem.class {
         return problem.kind == ProblemKind::Error && class == OTHER_FABRIC;
     }
     let code = problem.code.as_deref().unwrap_or("");
+    let error = CudaError::named(code);
     problem.kind == ProblemKind::Error
-        && matches!(code, "CUDA_ERROR_INVALID_HANDLE" | "CUDA_ERROR_NOT_PERMITTED")
+        && matches!(error, Some(CudaError::InvalidHandle | CudaError::NotPermitted))
 }
 
 /// Pairs of nodes between which memory could not be imported.
@@ -381,7 +388,12 @@ fn outcome(problem: &Problem, recording: &Recording) -> Outcome {
         ProblemKind::Corrupt => Outcome::Failed,
         ProblemKind::Error if !is_own(recording) => {
             let code = problem.code.as_deref().unwrap_or("");
-            if FABRIC_ERRORS.contains(&code) { Outcome::Failed } else { Outcome::Unknown }
+            let copies = recording.parsed.tool != Some(Tool::NcclTests);
+            let is_fabric = |error: CudaError| {
+                HARDWARE.contains(&error) || (copies && OF_COPIES.contains(&error))
+            };
+            let fails = NVML.contains(&code) || CudaError::named(code).is_some_and(is_fabric);
+            if fails { Outcome::Failed } else { Outcome::Unknown }
         }
         _ => Outcome::Unknown,
     }

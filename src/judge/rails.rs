@@ -6,12 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::net::Ipv4Addr;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use super::arrange::Domain;
 use super::island::PairReading;
 use super::nic;
 use super::roster::Roster;
+use crate::model::claims::ClaimedRail;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
@@ -28,7 +32,7 @@ use crate::thresholds::Platform;
 /// Our own probe's test of latency.
 const LATENCY: &str = "tcp_latency";
 
-/// Words of tools for a peer that was not reached.
+/// Words of tools for a peer that was not reached, or a port without link.
 const UNREACHED: &[&str] = &[
     "refused",
     "unreachable",
@@ -40,7 +44,11 @@ const UNREACHED: &[&str] = &[
     "unable to init the socket connection",
     "connection reset",
     "host is down",
+    "couldn't set the link layer",
 ];
+
+/// What a NIC reports of a message whose peer never answered.
+const NO_ANSWER: &[&str] = &["IBV_WC_RETRY_EXC_ERR"];
 
 /// Readings that may be compared with each other.
 #[derive(Clone, Debug)]
@@ -184,11 +192,39 @@ fn device_of(recording: &Recording) -> Option<&str> {
     recording.parsed.facts.parameters.get("device").map(String::as_str)
 }
 
+/// The GID of the end that ran the command, where it is an address of some network: what
+/// a port makes up for itself is the same on every rail.
+fn gid_of(recording: &Recording) -> Option<IpAddr> {
+    let said = recording.parsed.facts.parameters.get("gid")?;
+    let address: IpAddr = said.split(", ").next()?.parse().ok()?;
+    let is_own = match address {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_unspecified(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unspecified(),
+    };
+    (!is_own).then_some(address)
+}
+
+/// The network that an address is in, as far as it tells itself: InfiniBand's subnet
+/// prefix and that of IPv6 have 64 bits; of IPv4 24 are usual.
+fn subnet(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(ip) => format!("{}/24", Ipv4Addr::from_bits(ip.to_bits() & !0xff)),
+        IpAddr::V6(ip) => format!("{}/64", Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64)),
+    }
+}
+
+/// What the end that ran the command calls the port: its device, else the network of its GID.
+fn port_of(recording: &Recording) -> Option<String> {
+    let device = device_of(recording).map(str::to_owned);
+    device.or_else(|| gid_of(recording).map(subnet))
+}
+
 /// What the rails of recordings are called. Where neither the sweep nor the output
-/// names one, the device does: by the claim for that device, else by its own name.
+/// names one, the claim for its device does, else the claim for the network of its GID;
+/// without claims the device itself, and where no device is printed the GID's network.
 pub(super) struct Names<'c> {
     claims: &'c Claims,
-    /// Some node ran over several devices, so that a device is a rail. Where every
+    /// Some node ran over several ports, so that a port is a rail. Where every
     /// node has one, they are of one rail, whatever each node calls its own.
     several: bool,
     /// The name, where only one is known.
@@ -198,40 +234,47 @@ pub(super) struct Names<'c> {
 impl<'c> Names<'c> {
     pub(super) fn of(claims: &'c Claims, recordings: &[Recording]) -> Self {
         let mut names = Self { claims, several: false, only: None };
-        let mut devices: BTreeMap<Option<NodeName>, BTreeSet<&str>> = BTreeMap::new();
+        let mut ports: BTreeMap<Option<NodeName>, BTreeSet<String>> = BTreeMap::new();
         let mut known: BTreeSet<String> = BTreeSet::new();
         for recording in recordings.iter().filter(|r| is_of_network(r)) {
             if let Some(name) = names.told(recording) {
                 known.insert(name);
-            } else if let Some(device) = device_of(recording) {
-                known.insert(device.to_owned());
+            } else if let Some(port) = port_of(recording) {
+                known.insert(port.clone());
                 let client = named(recording).into_iter().next();
-                devices.entry(client).or_default().insert(device);
+                ports.entry(client).or_default().insert(port);
             }
         }
-        names.several = devices.values().any(|own| 1 < own.len());
+        names.several = ports.values().any(|own| 1 < own.len());
         names.only = known.pop_first().filter(|_| known.is_empty());
         names
     }
 
     /// The rail of a recording.
     pub(super) fn rail(&self, recording: &Recording) -> Option<String> {
-        let own = device_of(recording);
-        let device = || own.filter(|_| self.several).map(str::to_owned);
+        let own = port_of(recording);
+        let port = || own.clone().filter(|_| self.several);
         // An output that broke off early names nothing; one of another tool is of its own.
         let may_be = own.is_some() || recording.parsed.measurements.is_empty();
         let only = || self.only.clone().filter(|_| may_be);
-        self.told(recording).or_else(device).or_else(only)
+        self.told(recording).or_else(port).or_else(only)
     }
 
-    /// The rail that the sweep, the output or the claim for its device names.
+    /// The rail that the sweep, the output or a claim names.
     fn told(&self, recording: &Recording) -> Option<String> {
-        rail_of(recording).or_else(|| {
-            let device = device_of(recording)?;
-            let is_its = |rdma: &Option<String>| rdma.as_deref() == Some(device);
-            let mut claimed = self.claims.rails.iter().filter(|rail| is_its(&rail.rdma));
+        let only = |is_its: &dyn Fn(&ClaimedRail) -> bool| {
+            let mut claimed = self.claims.rails.iter().filter(|rail| is_its(rail));
             claimed.next().filter(|_| claimed.next().is_none()).map(|rail| rail.name.clone())
-        })
+        };
+        let by_device = || {
+            let device = device_of(recording)?;
+            only(&|rail| rail.rdma.as_deref() == Some(device))
+        };
+        let by_gid = || {
+            let address = gid_of(recording)?;
+            only(&|rail| rail.holds(address) == Some(true))
+        };
+        rail_of(recording).or_else(by_device).or_else(by_gid)
     }
 }
 
@@ -416,9 +459,17 @@ fn failures<'a>(
         let file = recording.file.as_str();
         rail.failures.push(Failure { ends: (a, b), file, kind, testcase, what, unreached });
     };
-    for problem in &parsed.problems {
-        let what = format!("{}: {}", problem.kind.as_str(), problem.detail);
-        fail(problem.kind, problem.testcase.as_deref(), what, is_unreached(problem));
+    let said = |p: &Problem| format!("{}: {}", p.kind.as_str(), p.detail);
+    let (corrupt, others): (Vec<&Problem>, Vec<&Problem>) =
+        parsed.problems.iter().partition(|p| p.kind == ProblemKind::Corrupt);
+    for problem in corrupt {
+        fail(problem.kind, problem.testcase.as_deref(), said(problem), false);
+    }
+    // However many lines it says it in, a run fails once.
+    let rank = |p: &&&Problem| (!is_unreached(p), p.kind != ProblemKind::Error);
+    if let Some(problem) = others.iter().min_by_key(rank) {
+        let testcase = others.iter().find_map(|p| p.testcase.as_deref());
+        fail(problem.kind, testcase, said(problem), is_unreached(problem));
     }
     if parsed.problems.is_empty() && (!parsed.complete || no_rate.is_some()) {
         let what = no_rate.unwrap_or_else(|| "it is not complete".to_owned());
@@ -428,5 +479,8 @@ fn failures<'a>(
 
 fn is_unreached(problem: &Problem) -> bool {
     let said = problem.detail.to_ascii_lowercase();
-    problem.kind == ProblemKind::Error && UNREACHED.iter().any(|words| said.contains(words))
+    let code = problem.code.as_deref();
+    problem.kind == ProblemKind::Error
+        && (UNREACHED.iter().any(|words| said.contains(words))
+            || code.is_some_and(|code| NO_ANSWER.contains(&code)))
 }

@@ -1,8 +1,8 @@
 //! Pairs of the scale-out network that gave no number: who was not reached.
 //!
-//! One failing pair says nothing of its ends. A node that several partners do
-//! not reach, while they reach each other, has failed on that rail. Wrong data
-//! is a finding at once, about the pair.
+//! One failing pair says nothing of its ends: it is a finding about the pair, of outcome
+//! unknown, and a suspicion. A node that several partners do not reach, while they reach
+//! each other, has failed on that rail. Wrong data is a finding at once, about the pair.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -16,9 +16,13 @@ use super::rails::Rail;
 use super::rails::ordered;
 use crate::model::id::NodeName;
 use crate::model::parsed::ProblemKind;
+use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
+
+/// Class of ends without a connection.
+pub(super) const UNREACHABLE: &str = "nic-unreachable";
 
 /// Judges the failures of a rail. `through` are the nodes that got through to another
 /// over any rail; `at` makes a locus at a node of it.
@@ -62,13 +66,15 @@ pub(super) fn judge(
         );
         let rule = "reach: nearly all pairs with this node have no connection, and its partners have others";
         let mut found =
-            finding(Outcome::Failed, "nic-unreachable", at(LocusKind::Rail, node, rail), rule)
+            finding(Outcome::Failed, UNREACHABLE, at(LocusKind::Rail, node, rail), rule)
                 .saying(said);
         for failure in mine.iter().take(6) {
             found = found.because(failure.file, failure.testcase, failure.what.clone());
         }
         ledger.find(found);
     }
+    // Where most pairs fail, it is the rail or the tool, and no pair of it.
+    let works = failed.len() * 2 < failed.union(&good).count();
     for failure in &rail.failures {
         let (a, b) = failure.ends;
         if failure.kind == ProblemKind::Corrupt {
@@ -82,6 +88,10 @@ pub(super) fn judge(
         }
         let test = failure.testcase.map_or(String::new(), |t| format!("{t} "));
         let explained = guilty.contains(&a) || guilty.contains(&b);
+        if lost(&failure) && failure.unreached && !explained && works {
+            ledger.find(open(failure, (&rail.nodes[a], &rail.nodes[b]), rail, &at));
+            continue;
+        }
         for (end, other) in [(a, b), (b, a)] {
             // The partners of a node that fails with nearly all of them have done nothing.
             if guilty.contains(&end) || !explained {
@@ -100,4 +110,24 @@ pub(super) fn judge(
             }
         }
     }
+}
+
+/// A pair without a connection on a rail that works: either end may be it, or the path.
+fn open(
+    failure: &Failure<'_>,
+    (a, b): (&NodeName, &NodeName),
+    rail: &Rail<'_>,
+    at: &impl Fn(LocusKind, &NodeName, &Rail<'_>) -> Locus,
+) -> Finding {
+    let (a, b) = if b < a { (b, a) } else { (a, b) };
+    let locus = Locus { peer: Some(b.to_string()), ..at(LocusKind::Pair, a, rail) };
+    let rule = "suspicion: a pair without a connection accuses neither end; each with another partner would tell";
+    let said = format!(
+        "{a} and {b} have no connection{}: {}; which of them, or the path, is not known: each with another partner \
+         would tell",
+        rail.over(),
+        failure.what
+    );
+    let found = finding(Outcome::Unknown, UNREACHABLE, locus, rule).saying(said);
+    found.because(failure.file, failure.testcase, failure.what.clone())
 }

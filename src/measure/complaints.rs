@@ -142,6 +142,37 @@ mod tests {
     }
 
     #[test]
+    fn errors_in_a_result_of_ansible_are_those_of_the_tool_and_add_no_number() {
+        let list = |text: &str| {
+            let lines: Vec<String> =
+                text.lines().map(|l| format!("        {}", serde_json::json!(l))).collect();
+            format!("[\n{}\n    ]", lines.join(",\n"))
+        };
+        for (stdout, stderr, tool, kind, code) in failures() {
+            // The module says of itself what a tool's empty output does not.
+            if stdout.is_empty() {
+                continue;
+            }
+            let text = format!(
+                "n7 | FAILED! => {{\n    \"changed\": true,\n    \"rc\": 1,\n    \"stderr\": {},\n    \
+                 \"stderr_lines\": {},\n    \"stdout\": {},\n    \"stdout_lines\": {}\n}}\n",
+                serde_json::json!(stderr),
+                list(&stderr),
+                serde_json::json!(stdout),
+                list(&stdout)
+            );
+            let parsed = read(text.as_bytes());
+            assert_eq!(parsed.tool, Some(tool), "{text}");
+            let is_it =
+                |p: &Problem| p.kind == kind && (code.is_none() || p.code.as_deref() == code);
+            assert!(parsed.problems.iter().any(is_it), "{text}: {:?}", parsed.problems);
+            let apart = read_streams(stdout.as_bytes(), stderr.as_bytes());
+            assert_eq!(parsed.measurements, apart.measurements, "{text}");
+            assert!(!parsed.complete, "{text}");
+        }
+    }
+
+    #[test]
     fn an_error_belongs_to_the_test_that_was_running_and_names_its_node() {
         let parsed = read_streams(begun().as_bytes(), ecc(" on n2, rank = 5").as_bytes());
         let error = parsed.problems.iter().find(|p| p.kind == ProblemKind::Error).expect("one");

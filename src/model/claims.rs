@@ -5,6 +5,7 @@
 //! their sources is `inventory`'s work.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -143,6 +144,27 @@ pub struct ClaimedRail {
     pub rdma: Option<String>,
 }
 
+impl ClaimedRail {
+    /// Whether its network holds this address; nothing where none is claimed.
+    pub fn holds(&self, ip: IpAddr) -> Option<bool> {
+        let (base, bits) = self.network.as_deref()?.split_once('/')?;
+        let (Ok(base), Ok(bits)) = (base.parse::<IpAddr>(), bits.parse::<u32>()) else {
+            return Some(false);
+        };
+        Some(match (base, ip) {
+            (IpAddr::V4(base), IpAddr::V4(ip)) => {
+                let mask = u32::MAX.checked_shl(32 - bits.min(32)).unwrap_or(0);
+                base.to_bits() & mask == ip.to_bits() & mask
+            }
+            (IpAddr::V6(base), IpAddr::V6(ip)) => {
+                let mask = u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0);
+                base.to_bits() & mask == ip.to_bits() & mask
+            }
+            _ => false,
+        })
+    }
+}
+
 impl Claims {
     /// The claims of the nodes that take part; the others are left out.
     pub fn with_nodes(&self, takes_part: impl Fn(&NodeName) -> bool) -> Self {
@@ -182,5 +204,29 @@ impl Claims {
     /// The leaf that claims this node, if any does.
     pub fn leaf_of(&self, node: &NodeName) -> Option<&ClaimedLeaf> {
         self.leaves.iter().find(|l| l.nodes.contains(node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_hold_their_addresses() {
+        for (network, address, holds) in [
+            ("10.7.0.0/16", "10.7.9.1", true),
+            ("10.7.0.0/16", "10.8.0.1", false),
+            ("0.0.0.0/0", "9.9.9.9", true),
+            ("10.0.0.0/8", "fd00::1", false),
+            ("10.0.0.1/32", "10.0.0.1", true),
+            ("10.0.0.1/32", "10.0.0.2", false),
+            ("fd00:7::/32", "fd00:7::1", true),
+        ] {
+            let network = Some(network.to_owned());
+            let rail = ClaimedRail { name: "r".to_owned(), device: None, network, rdma: None };
+            let ip = address.parse().expect("an address");
+            assert_eq!(rail.holds(ip), Some(holds), "{address}");
+            assert_eq!(ClaimedRail { network: None, ..rail }.holds(ip), None);
+        }
     }
 }

@@ -13,6 +13,7 @@ pub mod claims;
 pub mod collective;
 pub mod comparison;
 pub mod copy;
+pub mod cuda_error;
 pub mod disagreement;
 pub mod eviction;
 pub mod exchange;

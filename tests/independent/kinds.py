@@ -47,9 +47,9 @@ def load():
     return REGISTER
 
 
-def chosen(globs):
+def chosen(globs, every=1):
     names = sorted(load())
-    return [n for n in names if any(fnmatch.fnmatch(n, g) for g in (globs or ["*"]))]
+    return [n for n in names if any(fnmatch.fnmatch(n, g) for g in (globs or ["*"]))][::every]
 
 
 def make(name, seed):

@@ -86,7 +86,7 @@ def main(args):
             results = list(pool.map(of_folder, [(args.binary, os.path.abspath(f)) for f in args.folder]))
         else:
             seeds = range(args.first_seed, args.first_seed + (args.seeds or 1))
-            jobs = [(args.binary, name, seed) for name in kinds.chosen(args.kind) for seed in seeds]
+            jobs = [(args.binary, name, seed) for name in kinds.chosen(args.kind, args.every) for seed in seeds]
             results = list(pool.map(of_kind, jobs, chunksize=2))
     tried, broken, noted = {}, {}, {}
     for what, found in results:

@@ -443,3 +443,71 @@ fn of_two_low_paths_the_ends_that_are_low_with_others_are_named() {
         assert_eq!(outcome(&verdicts, "host4"), Outcome::Degraded);
     }
 }
+
+/// A matching in which two hosts have no connection, and what became of them when they
+/// were read with three others, and with each other.
+fn unreached(later: impl Fn(u32, u32) -> bool + 'static) -> (Judgement, Verdicts) {
+    let is_down = |a: u32, b: u32| a == 2 || b == 2;
+    let mut lab = Lab::new(|_, _| 1.0);
+    lab.cut = Box::new(is_down);
+    let before = lab.measure(&matching(8));
+    let first = lab.judge(&lab.claims(), &before);
+    let suspects = confirm::suspects(&first);
+    let pairs: Vec<(NodeName, Option<NodeName>)> =
+        suspects.iter().map(|s| (s.node.clone(), s.peer.clone())).collect();
+    assert_eq!(pairs, [(host(2), Some(host(3)))]);
+    assert!(suspects[0].network && !suspects[0].files.is_empty());
+    assert_eq!(confirm::cleared(&first, &before), [0, 1, 4, 5, 6, 7].map(host).into());
+    lab.cut = Box::new(later);
+    let mut recordings = before;
+    let looks = partners(&suspects, &confirm::cleared(&first, &recordings));
+    for (a, b) in looks.into_iter().chain([(2, 3)]) {
+        recordings.push(lab.pair(a, b, STAGE));
+    }
+    let second = lab.judge(&lab.claims(), &confirm::second_case(&recordings, &suspects));
+    let verdicts = lab.confirm(&first, &second.verdicts, &again(&recordings));
+    (first, verdicts)
+}
+
+#[test]
+fn of_two_without_a_connection_the_one_that_nobody_reaches_has_failed() {
+    let (first, verdicts) = unreached(|a, b| a == 2 || b == 2);
+    assert_eq!(loci(&first), ["unknown nic-unreachable pair host2 - host3"]);
+    assert_eq!([outcome_of(&first, "host2"), outcome_of(&first, "host3")], [Outcome::Unknown; 2]);
+    assert_eq!(words(&verdicts), ["failed nic-unreachable rail host2"]);
+    for at in 0..8 {
+        let wanted = if at == 2 { Outcome::Failed } else { Outcome::Pass };
+        assert_eq!(outcome(&verdicts, host(at).as_str()), wanted, "host{at}");
+    }
+    assert!(verdicts.unknown.is_empty(), "{:?}", verdicts.unknown);
+}
+
+#[test]
+fn a_path_that_is_cut_twice_is_the_path_and_one_that_was_cut_once_is_unknown() {
+    let (_, verdicts) = unreached(|a, b| (a, b) == (2, 3));
+    assert_eq!(words(&verdicts), ["failed nic-unreachable pair host2 - host3"]);
+    let (_, passing) = unreached(|_, _| false);
+    assert_eq!(words(&passing), ["unknown nic-unreachable pair host2 - host3 ?"]);
+    for verdicts in [verdicts, passing] {
+        for (node, wanted) in [("host2", Outcome::Unknown), ("host4", Outcome::Pass)] {
+            assert_eq!(outcome(&verdicts, node), wanted);
+        }
+    }
+}
+
+#[test]
+fn the_partner_of_one_that_is_not_reached_passes_only_if_it_was_read_again() {
+    let mut lab = Lab::new(|_, _| 1.0);
+    lab.cut = Box::new(|a, b| a == 2 || b == 2);
+    let before = lab.measure(&matching(8));
+    let first = lab.judge(&lab.claims(), &before);
+    let suspects = confirm::suspects(&first);
+    let mut recordings = before;
+    for (a, b) in [(2, 0), (2, 4), (6, 2)] {
+        recordings.push(lab.pair(a, b, STAGE));
+    }
+    let second = lab.judge(&lab.claims(), &confirm::second_case(&recordings, &suspects));
+    let verdicts = lab.confirm(&first, &second.verdicts, &again(&recordings));
+    assert_eq!(words(&verdicts), ["failed nic-unreachable rail host2"]);
+    assert_eq!(outcome(&verdicts, "host3"), Outcome::Unknown);
+}

@@ -9,6 +9,7 @@ use super::bench::matrix;
 use super::bench::outcome_of;
 use super::bench::platform;
 use super::bench::share;
+use super::bench::unknown_nodes;
 use crate::judge::Judgement;
 use crate::model::measurement::Matrix;
 use crate::model::measurement::Measurement;
@@ -29,18 +30,53 @@ fn notes_say(judged: &Judgement, text: &str) -> bool {
 }
 
 #[test]
-fn a_low_copy_is_a_remark_where_the_same_link_is_fine_the_other_way() {
+fn a_low_copy_is_a_remark_where_another_copy_the_same_way_is_fine() {
+    for (name, outcome) in [
+        ("host_to_device_memcpy_sm", Outcome::Pass),
+        ("device_to_host_memcpy_sm", Outcome::Unknown),
+    ] {
+        let mut bench = Bench::hgx(1)
+            .host(|_, gpu, way| if gpu == 3 && way == Direction::H2d { 0.75 } else { 1.0 });
+        let mut recordings = bench.record();
+        let gpus = (0..8).map(|gpu| gpu.to_string()).collect();
+        let fine = matrix(name, vec!["0".to_owned()], gpus, vec![vec![Some(54.0); 8]]);
+        recordings[0].parsed.measurements.push(fine);
+        let judged = bench.judge_these(&recordings);
+        assert_eq!(judged.verdicts.outcome, outcome, "{name}");
+        assert_eq!(notes_say(&judged, "same way are fine"), outcome == Outcome::Pass, "{name}");
+    }
+    // Lower than dips go: not by chance.
     let judged = Bench::hgx(1)
-        .host(|_, gpu, way| if gpu == 3 && way == Direction::H2d { 0.75 } else { 1.0 })
+        .host(|_, gpu, way| if gpu == 0 && way == Direction::D2h { 0.5 } else { 1.0 })
         .judge();
-    assert_eq!(judged.verdicts.outcome, Outcome::Pass);
-    assert!(notes_say(&judged, "same link are fine"), "{:?}", judged.verdicts.notes);
-    // Lower than dips go, or one in eight: not by chance.
-    for (low, share) in [(1, 0.5), (2, 0.75)] {
-        let judged = Bench::hgx(1)
-            .host(move |_, gpu, way| if gpu < low && way == Direction::D2h { share } else { 1.0 })
-            .judge();
-        assert_ne!(judged.verdicts.outcome, Outcome::Pass, "{low} at {share}");
+    assert_eq!(loci(&judged), ["degraded host-link-low gpu node0001:0 d2h"]);
+}
+
+#[test]
+fn a_copy_that_is_low_once_is_unknown_until_it_is_read_again_whatever_the_other_way_shows() {
+    for way in [Direction::H2d, Direction::D2h] {
+        for share in [0.6, 0.7, 0.8] {
+            let one = move |node: u32, gpu: u32, direction: Direction| {
+                if (node, gpu) == (1, 2) && direction == way { share } else { 1.0 }
+            };
+            let judged = Bench::hgx(3).host(one).judge();
+            assert_eq!(loci(&judged), Vec::<String>::new(), "{share}");
+            assert_eq!(unknown_nodes(&judged), ["node0002"], "{share}");
+            let why = &judged.verdicts.nodes[1].reason;
+            assert!(why.contains("read once, read it again"), "{why}");
+            // A link that is slow stays so; a dip does not come back.
+            let again = Bench::hgx(3).host(one).readings(2).judge();
+            let found = format!("degraded host-link-low gpu node0002:2 {}", way.as_str());
+            assert_eq!(loci(&again), [found]);
+            let mut bench = Bench::hgx(3).host(one);
+            let mut recordings = bench.record();
+            recordings.extend(Bench::hgx(3).record().into_iter().map(|mut second| {
+                second.file = second.file.replace("-0", "-1");
+                second
+            }));
+            let judged = bench.judge_these(&recordings);
+            assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts.nodes);
+        }
     }
 }
 

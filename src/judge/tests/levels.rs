@@ -126,6 +126,43 @@ fn nodes_that_are_low_alike_and_share_a_driver_are_one_cause() {
 }
 
 #[test]
+fn the_version_of_a_vbios_or_of_firmware_is_asked_like_a_driver() {
+    let log = |version: &str, key: &str| {
+        let gpu = |at: u32| {
+            format!(
+                "GPU 00000000:{at:02X}:00.0\n    Product Name                      : hgx GPU\n    \
+                     {key:<33} : {version}\n"
+            )
+        };
+        let gpus: String = (1..=8).map(gpu).collect();
+        format!(
+            "==============NVSMI LOG==============\n\nDriver Version                        : 570.1\n\
+                 Attached GPUs                         : 8\n{gpus}"
+        )
+    };
+    for (key, name) in [("VBIOS Version", "VBIOS"), ("GSP Firmware Version", "GSP firmware")] {
+        for (old, expected) in [(5, 1), (9, 5)] {
+            let low = move |s: (u32, u32), _: (u32, u32)| Some(if s.0 < 5 { 0.9 } else { 1.0 });
+            let mut bench = Bench::hgx(12).readings(3).capacity(low);
+            let mut recordings = bench.record();
+            for at in 0..12 {
+                let version = if at < old { "96.00.74.00.01" } else { "96.00.89.00.01" };
+                let parsed = crate::measure::read(log(version, key).as_bytes());
+                let node = Bench::node(at);
+                let file = format!("nodes/{node}/nvidia-smi-q.txt");
+                recordings.push(Recording::new(Scope::Node(node), file, parsed));
+            }
+            let found = loci(&bench.judge_these(&recordings));
+            assert_eq!(found.len(), expected, "{found:?}");
+            if old == 5 {
+                let cause = format!("unknown all-low-alike instrument - {name} 96.00.74.00.01");
+                assert_eq!(found, [cause]);
+            }
+        }
+    }
+}
+
+#[test]
 fn what_everything_lost_together_has_a_limit_of_its_own() {
     let judged = Bench::rack().judge();
     let limit = judged.verdicts.nodes[0].detectable_together.expect("an expectation is there");

@@ -324,6 +324,46 @@ fn an_error_of_the_gpu_library_fails_its_node_and_a_missing_tool_does_not() {
 }
 
 #[test]
+fn an_error_is_the_same_under_each_of_its_names_and_a_library_may_cause_some_itself() {
+    let nvbandwidth = |code: &str| {
+        format!("[{code}] something in expression cuMemcpyAsync(a) in run() : /src/memcpy.cpp:77\n")
+    };
+    let nccl = |text: &str| {
+        format!(
+            "# nThread 1 nGpus 8 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 1 iters: 1 \
+             agg iters: 1 validate: 1 graph: 0\nn7: Test CUDA failure common.cu:9 '{text}'\n"
+        )
+    };
+    let warning = |text: &str| {
+        nccl("unspecified launch failure")
+            + &format!("n7:1:2 [3] init.cc:9 NCCL WARN Cuda failure 214 '{text}'\n")
+    };
+    let ecc = "uncorrectable ECC error encountered";
+    for (said, outcome) in [
+        (nvbandwidth("CUDA_ERROR_ECC_UNCORRECTABLE"), Outcome::Failed),
+        (nvbandwidth("cudaErrorECCUncorrectable"), Outcome::Failed),
+        (nvbandwidth("cudaErrorLaunchFailure"), Outcome::Failed),
+        (nvbandwidth("cudaErrorMemoryAllocation"), Outcome::Unknown),
+        (nccl(ecc), Outcome::Failed),
+        (nccl("uncorrectable NVLink error detected during the execution"), Outcome::Failed),
+        (nccl("no CUDA-capable device is detected"), Outcome::Failed),
+        (warning(ecc), Outcome::Failed),
+        (nccl("unspecified launch failure"), Outcome::Unknown),
+        (nccl("an illegal memory access was encountered"), Outcome::Unknown),
+        (nccl("out of memory"), Outcome::Unknown),
+    ] {
+        let mut bench = Bench::hgx(2);
+        let mut recordings = bench.record();
+        let parsed = crate::measure::read(said.as_bytes());
+        let scope = Scope::Node("node0002".into());
+        recordings.push(Recording::new(scope, "nodes/node0002/error.txt".to_owned(), parsed));
+        let judged = bench.judge_these(&recordings);
+        assert_eq!(outcome_of(&judged, "node0002"), outcome, "{said}");
+        assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass, "{said}");
+    }
+}
+
+#[test]
 fn a_platform_without_expectations_cannot_pass() {
     let mut bench = Bench::hgx(2);
     let recordings = bench.record();

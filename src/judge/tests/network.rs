@@ -47,6 +47,8 @@ pub(super) struct Lab {
     rail: Option<&'static str>,
     /// Whether a class of NIC is claimed.
     pub(super) nic: bool,
+    /// Which pairs have no connection.
+    pub(super) cut: Box<dyn Fn(u32, u32) -> bool>,
 }
 
 /// The rate of the class, in GB/s.
@@ -80,6 +82,7 @@ impl Lab {
             moment: Box::new(|_, _, _| 1.0),
             rail: None,
             nic: true,
+            cut: Box::new(|_, _| false),
         }
     }
 
@@ -96,6 +99,9 @@ impl Lab {
 
     /// What the probe prints of a pair, read as from a file.
     pub(super) fn pair(&mut self, a: u32, b: u32, stage: u8) -> Recording {
+        if (self.cut)(a, b) {
+            return Recording { stage: Some(stage), ..self.refused(a, b) };
+        }
         let stream = |rate: f64| serde_json::json!({"sent_bytes": 9, "received_bytes": 9, "seconds": 1.0, "rate": rate});
         let own = [(); 2].map(|()| 1.0 + self.spread * self.dice.normal());
         let readings: Vec<_> = (0..self.readings)
@@ -352,11 +358,51 @@ fn a_host_that_several_partners_do_not_reach_has_failed_and_one_refusal_is_unkno
     let mut recordings = lab.measure(&all(8));
     recordings[0] = lab.refused(0, 1);
     let judged = lab.judge(&lab.claims(), &recordings);
-    assert_eq!(loci(&judged), Vec::<String>::new());
+    assert_eq!(loci(&judged), ["unknown nic-unreachable pair host0 - host1"]);
     for (host, outcome) in
         [("host0", Outcome::Unknown), ("host1", Outcome::Unknown), ("host2", Outcome::Pass)]
     {
         assert_eq!(outcome_of(&judged, host), outcome);
+    }
+}
+
+/// What perftest says on standard error of a port without link.
+const NO_LINK: &[u8] = b" Port number 1 state is Down\n Couldn't set the link layer\n \
+    Couldn't get context for the device\n";
+
+#[test]
+fn a_run_that_failed_in_several_lines_failed_once() {
+    for (stderr, reached) in [
+        (NO_LINK, false),
+        (b"Couldn't connect to h:18515\nUnable to init the socket connection\n", false),
+        (b"Completion with error at client\nFailed status 12: wr_id 0 syndrom 0x81\n", false),
+        (b"Completion with error at client\nFailed status 4: wr_id 0 syndrom 0x81\n", true),
+    ] {
+        let mut lab = Lab::new(|_, _| 1.0);
+        let mut recordings = lab.measure(&all(8));
+        for recording in recordings.iter_mut() {
+            let Scope::Pair(a, b) = recording.scope.clone() else { panic!("a pair") };
+            if a == host(6) || b == host(6) {
+                recording.parsed = measure::read_streams(b"", stderr);
+            }
+        }
+        let judged = lab.judge(&lab.claims(), &recordings);
+        let failed = ["failed nic-unreachable rail host6"];
+        let expected: &[&str] = if reached { &[] } else { &failed };
+        assert_eq!(loci(&judged), expected, "{}", String::from_utf8_lossy(stderr));
+        assert_ne!(outcome_of(&judged, "host6"), Outcome::Pass);
+    }
+}
+
+#[test]
+fn a_rail_on_which_most_pairs_fail_makes_no_pair_a_suspect() {
+    for (cut, open) in [(1, 1), (3, 0), (4, 0)] {
+        let mut lab = Lab::new(|_, _| 1.0);
+        lab.cut = Box::new(move |a, _| a / 2 < cut);
+        let judged = judged(lab, &matching(8));
+        assert_eq!(judged.verdicts.findings.len(), open, "{cut}");
+        let unknown = judged.verdicts.nodes.iter().filter(|n| n.outcome == Outcome::Unknown);
+        assert_eq!(unknown.count(), 2 * cut as usize);
     }
 }
 

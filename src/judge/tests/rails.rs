@@ -118,17 +118,22 @@ impl Fleet {
     }
 
     fn judge(&self, recordings: &[Recording]) -> Judgement {
-        let mut claims: Claims = self.bench.claims();
-        for domain in &mut claims.domains {
-            domain.nic = self.class.then(|| "nic-lab".to_owned());
-        }
         let rail = |number| ClaimedRail {
             name: format!("rail{number}"),
             device: None,
             network: None,
             rdma: Some(format!("mlx5_{number}")),
         };
-        claims.rails = (0..self.rails).filter(|_| self.claimed).map(rail).collect();
+        let claimed = (0..self.rails).filter(|_| self.claimed).map(rail).collect();
+        self.judge_claiming(recordings, claimed)
+    }
+
+    /// Judges them against claims of these rails.
+    fn judge_claiming(&self, recordings: &[Recording], rails: Vec<ClaimedRail>) -> Judgement {
+        let mut claims: Claims = Claims { rails, ..self.bench.claims() };
+        for domain in &mut claims.domains {
+            domain.nic = self.class.then(|| "nic-lab".to_owned());
+        }
         let platform = &self.bench.platform;
         let platforms = BTreeMap::from([(platform.name.clone(), platform.clone())]);
         let mut catalogue = Catalogue { platforms };
@@ -202,6 +207,65 @@ fn where_every_node_has_one_device_it_is_one_rail_whatever_each_calls_it() {
     }
     let judged = fleet.judge(&recordings);
     assert_eq!(loci(&judged), ["degraded nic-low rail node0005"]);
+}
+
+/// The GID of a node on a rail, in the place of its device or beside it.
+fn with_gids(recordings: &mut [Recording], gid: impl Fn(u32, u32) -> String) {
+    for recording in recordings {
+        let Scope::Pair(client, _) = &recording.scope else { continue };
+        let node: u32 = client.as_str()[4..].parse().expect("a number");
+        let parameters = &mut recording.parsed.facts.parameters;
+        let device = parameters.remove("device").expect("a device");
+        let rail: u32 = device[5..].parse().expect("a number");
+        parameters.insert("gid".to_owned(), gid(node, rail));
+    }
+}
+
+#[test]
+fn a_rail_is_named_by_the_network_of_its_gid_where_no_device_names_it() {
+    let slow = half(&[4]);
+    let mut fleet = Fleet { rails: 4, ..Fleet::new(8, slow) };
+    let mut recordings = fleet.measure(&all(8));
+    let devices = recordings.clone();
+    with_gids(&mut recordings, |node, rail| format!("10.7.{rail}.{node}"));
+    let judged = fleet.judge(&recordings);
+    assert_eq!(loci(&judged), ["degraded nic-low rail node0005 rail 10.7.3.0/24"]);
+    with_gids_of_ib(&mut recordings, &devices);
+    let judged = fleet.judge(&recordings);
+    assert_eq!(loci(&judged), ["degraded nic-low rail node0005 rail fd00:0:0:3::/64"]);
+    // What a port makes up for itself is no network: that is one rail, as without it.
+    recordings.clone_from(&devices);
+    with_gids(&mut recordings, |node, _| format!("fe80::{node}"));
+    assert!(loci(&fleet.judge(&recordings)).iter().all(|found| !found.contains("fe80")));
+    // A claim for the network names it, whatever each node calls its devices.
+    let claim = |rail: u32| ClaimedRail {
+        name: format!("rail{rail}"),
+        device: None,
+        network: Some(format!("10.7.{rail}.0/24")),
+        rdma: None,
+    };
+    recordings.clone_from(&devices);
+    with_gids(&mut recordings, |node, rail| format!("10.7.{rail}.{node}"));
+    for (at, recording) in recordings.iter_mut().enumerate() {
+        let device = format!("mlx5_{}", at % 4);
+        recording.parsed.facts.parameters.insert("device".to_owned(), device);
+    }
+    let judged = fleet.judge_claiming(&recordings, (0..4).map(claim).collect());
+    assert_eq!(loci(&judged), ["degraded nic-low rail node0005 rail rail3"]);
+    // A claim for the device comes before it.
+    let rdma = |rail: u32| ClaimedRail { rdma: Some(format!("mlx5_{rail}")), ..claim(3 - rail) };
+    let mut both = devices;
+    for recording in &mut both {
+        recording.parsed.facts.parameters.insert("gid".to_owned(), "10.7.0.1".to_owned());
+    }
+    let judged = fleet.judge_claiming(&both, (0..4).map(rdma).collect());
+    assert_eq!(loci(&judged), ["degraded nic-low rail node0005 rail rail0"]);
+}
+
+/// The same with subnet prefixes of InfiniBand.
+fn with_gids_of_ib(recordings: &mut Vec<Recording>, devices: &[Recording]) {
+    *recordings = devices.to_vec();
+    with_gids(recordings, |node, rail| format!("fd00:0:0:{rail}::{node}"));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use super::collective;
 use crate::measure::text;
+use crate::model::cuda_error::CudaError;
 
 /// One failure.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,8 +41,8 @@ pub(super) fn of_test(line: &str) -> Option<Failure> {
         let (host, start) = host_before(line, at);
         let quoted = rest.split_once('\'').map(|(_, q)| q.trim_end().trim_end_matches('\''));
         let code = quoted.and_then(|message| match what {
-            "Test CUDA failure" => code_of(message, CUDA_ERRORS),
-            _ => code_of(message, NCCL_ERRORS),
+            "Test CUDA failure" => cuda_code(message),
+            _ => code_of(message),
         });
         let detail = text::clean(&format!("{what} {rest}"));
         return Some(Failure { host, rank: None, code, detail, echo: false, start });
@@ -51,7 +52,7 @@ pub(super) fn of_test(line: &str) -> Option<Failure> {
         && let Some((place, message)) = rest.split_once(" '")
         && place.contains(".cu:")
     {
-        let code = code_of(message.trim_end_matches('\''), NCCL_ERRORS);
+        let code = code_of(message.trim_end_matches('\''));
         let start = line.len() - line.trim_start().len();
         let detail = text::clean(line);
         return Some(Failure { host: None, rank: None, code, detail, echo: false, start });
@@ -75,27 +76,6 @@ fn host_before(line: &str, at: usize) -> (Option<String>, usize) {
     ((!host.is_empty()).then_some(host), start)
 }
 
-/// Texts of `cudaGetErrorString` and the names of what they describe.
-const CUDA_ERRORS: &[(&str, &str)] = &[
-    ("out of memory", "cudaErrorMemoryAllocation"),
-    ("initialization error", "cudaErrorInitializationError"),
-    ("system not yet initialized", "cudaErrorSystemNotReady"),
-    ("system has unsupported display driver", "cudaErrorSystemDriverMismatch"),
-    ("an illegal memory access was encountered", "cudaErrorIllegalAddress"),
-    ("uncorrectable ECC error encountered", "cudaErrorECCUncorrectable"),
-    ("uncorrectable NVLink error detected", "cudaErrorNvlinkUncorrectable"),
-    ("unspecified launch failure", "cudaErrorLaunchFailure"),
-    ("invalid device ordinal", "cudaErrorInvalidDevice"),
-    ("no CUDA-capable device is detected", "cudaErrorNoDevice"),
-    ("CUDA driver version is insufficient", "cudaErrorInsufficientDriver"),
-    ("mapping of buffer object failed", "cudaErrorMapBufferObjectFailed"),
-    ("peer access is not supported", "cudaErrorPeerAccessUnsupported"),
-    ("operation not supported", "cudaErrorNotSupported"),
-    ("operation not permitted", "cudaErrorNotPermitted"),
-    ("all CUDA-capable devices are busy", "cudaErrorDevicesUnavailable"),
-    ("unknown error", "cudaErrorUnknown"),
-];
-
 /// Texts of `ncclGetErrorString` and the names of what they describe.
 const NCCL_ERRORS: &[(&str, &str)] = &[
     ("unhandled cuda error", "ncclUnhandledCudaError"),
@@ -106,8 +86,22 @@ const NCCL_ERRORS: &[(&str, &str)] = &[
     ("remote process exited or there was a network error", "ncclRemoteError"),
 ];
 
-fn code_of(message: &str, names: &[(&str, &str)]) -> Option<String> {
-    names.iter().find(|(text, _)| message.starts_with(text)).map(|(_, name)| (*name).to_owned())
+fn code_of(message: &str) -> Option<String> {
+    NCCL_ERRORS
+        .iter()
+        .find(|(text, _)| message.starts_with(text))
+        .map(|(_, name)| (*name).to_owned())
+}
+
+fn cuda_code(message: &str) -> Option<String> {
+    CudaError::told(message).map(|error| error.runtime().to_owned())
+}
+
+/// The error of CUDA that a warning of NCCL tells: `Cuda failure 'TEXT'`, in later
+/// releases with its number before the text.
+pub(super) fn of_warning(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("Cuda failure ")?;
+    cuda_code(rest.split_once('\'')?.1)
 }
 
 /// A failure of the launcher, the batch system, the shell, or of the test
@@ -216,6 +210,24 @@ mod tests {
         assert_eq!(failure.host.as_deref(), Some("gpu-9"));
         assert_eq!(failure.code.as_deref(), Some("cudaErrorLaunchFailure"));
         assert!(failure.detail.contains("common.cu:291"));
+    }
+
+    #[test]
+    fn a_warning_of_nccl_names_the_error_of_cuda_it_met() {
+        for (text, code) in [
+            (
+                "Cuda failure 'uncorrectable ECC error encountered'",
+                Some("cudaErrorECCUncorrectable"),
+            ),
+            (
+                "Cuda failure 214 'uncorrectable ECC error encountered'",
+                Some("cudaErrorECCUncorrectable"),
+            ),
+            ("Cuda failure 'something new'", None),
+            ("Net failure 'out of memory'", None),
+        ] {
+            assert_eq!(of_warning(text).as_deref(), code, "{text}");
+        }
     }
 
     #[test]

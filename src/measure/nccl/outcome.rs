@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::collections::HashSet;
 
+use super::errors;
 use super::errors::Failure;
 use super::run::Run;
 use crate::measure::roster::Roster;
@@ -174,6 +175,7 @@ fn warnings<'n>(warnings: &[Warning], name: impl Fn(usize) -> Option<&'n str>) -
         .map(|warning| Problem {
             host: warning.host.clone(),
             gpu: warning.device,
+            code: errors::of_warning(&warning.text),
             ..Problem::new(ProblemKind::Error, format!("NCCL warns: {}", warning.text))
                 .in_test(name(warning.run))
                 .at(warning.line)

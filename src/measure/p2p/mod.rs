@@ -47,6 +47,7 @@ use super::LIKELY;
 use super::POSSIBLE;
 use super::text;
 use super::text::Line;
+use crate::model::cuda_error::CudaError;
 use crate::model::facts::Device;
 use crate::model::measurement::Measurement;
 use crate::model::parsed::Parsed;
@@ -230,7 +231,9 @@ impl<'p> Reader<'p> {
         self.close_table();
         // The test whose title is printed and whose table is not is the one that failed.
         let testcase = waiting.or(testcase);
-        let problem = Problem::new(ProblemKind::Error, text::clean(text)).at(number);
+        let mut problem = Problem::new(ProblemKind::Error, text::clean(text)).at(number);
+        let error = text.split_once('\'').and_then(|(_, said)| CudaError::told(said));
+        problem.code = error.map(|error| error.runtime().to_owned());
         self.parsed.problems.push(problem.in_test(testcase.as_deref()));
         self.title = None;
     }

@@ -21,8 +21,8 @@
 //! `_multicast`, `_forwarding` where the banner says so; `_local` and `_remote`
 //! for the parts of `--report-both`. The option block is kept in
 //! `facts.parameters` (`device`, `link_type`, `mtu`, `number_of_qps`, ...);
-//! different values of several blocks are listed with commas. `sides` says
-//! that client and server are both in the file.
+//! different values of several blocks are listed with commas. `gid` is the address
+//! of the end that printed it. `sides` says that client and server are both in the file.
 //!
 //! Not read: the bare number of `--output`, the table of raw_ethernet_fs_rate,
 //! `rdma_bw` and `rdma_lat` of perftest 1.x, the report of perftest_cluster.
@@ -37,6 +37,7 @@ mod table;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 
 use self::banner::Banner;
 use self::session::Session;
@@ -92,7 +93,8 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     }
     let mut sessions = Vec::new();
     for lines in copies.values() {
-        let mut reader = Reader { parsed: &mut parsed, cut, sessions: Vec::new(), waits: false };
+        let mut reader =
+            Reader { parsed: &mut parsed, cut, sessions: Vec::new(), waits: false, local: false };
         for line in lines {
             reader.line(line);
         }
@@ -109,6 +111,8 @@ struct Reader<'p> {
     sessions: Vec<Session>,
     /// A server said that it waits; its banner comes next.
     waits: bool,
+    /// The line before is the address of the end that prints.
+    local: bool,
 }
 
 impl Reader<'_> {
@@ -125,7 +129,12 @@ impl Reader<'_> {
                 let part = whole.part(side, line.number);
                 self.sessions.push(part);
             }
+        } else if let Some(gid) = gid(text) {
+            if std::mem::take(&mut self.local) {
+                remember(&mut self.parsed.facts, "gid", &gid);
+            }
         } else if let Some((local, address)) = address(text) {
+            self.local = local;
             let session = self.current(line.number);
             let side = if local { &mut session.locals } else { &mut session.remotes };
             side.insert(address);
@@ -228,6 +237,22 @@ fn part(text: &str) -> Option<&'static str> {
         "Remote results:" => Some("_remote"),
         _ => None,
     }
+}
+
+/// ` GID: 00:00:...:255:255:10:77:00:03`, sixteen decimal bytes: an address, of IPv4 where
+/// it is one.
+fn gid(text: &str) -> Option<String> {
+    let bytes: Vec<u8> = text
+        .strip_prefix("GID:")?
+        .trim()
+        .split(':')
+        .map(|byte| byte.parse().ok())
+        .collect::<Option<_>>()?;
+    let address = Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?);
+    Some(match address.to_ipv4_mapped() {
+        Some(address) => address.to_string(),
+        None => address.to_string(),
+    })
 }
 
 /// ` local address: LID 0x06 QPN 0x5f PSN 0x82 RKey ...`: whether it is the

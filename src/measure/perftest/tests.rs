@@ -108,6 +108,27 @@ fn a_bandwidth_test_gives_its_row_its_unit_and_its_options() {
 }
 
 #[test]
+fn the_gid_of_the_end_that_prints_is_kept_as_an_address() {
+    let gid = |local: &str, remote: &str| {
+        let one = |side: &str, gid: &str| {
+            format!(" {side} address: LID 0000 QPN 0x5f PSN 0x1 RKey 0x1 VAddr 0x7f\n GID: {gid}\n")
+        };
+        let text = head("RDMA_Write BW", "mlx5_4") + &one("local", local) + &one("remote", remote);
+        read((text + LINE + BW).as_bytes()).facts.parameters.get("gid").cloned()
+    };
+    let v4 = |last: u8| format!("00:00:00:00:00:00:00:00:00:00:255:255:10:77:00:{last:02}");
+    assert_eq!(gid(&v4(3), &v4(4)).as_deref(), Some("10.77.0.3"));
+    let ib = "254:128:00:00:00:00:00:07:148:109:174:03:00:33:217:198";
+    assert_eq!(gid(ib, &v4(4)).as_deref(), Some("fe80::7:946d:ae03:21:d9c6"));
+    for broken in ["00:01", "1:2:3:4:5:6:7:8:9:10:11:12:13:14:15:999", ""] {
+        assert_eq!(gid(broken, &v4(4)), None, "{broken}");
+    }
+    // As many queue pairs as there are print the same once each.
+    let all = head("RDMA_Write BW", "mlx5_4") + &addresses(3, 4) + &address("local", 3);
+    assert_eq!(read((all + BW).as_bytes()).facts.parameters["gid"], "10.77.0.3");
+}
+
+#[test]
 fn the_header_names_the_unit_and_the_columns() {
     let unit = |header: &str| {
         series(&read((header.to_owned() + "\n 1024 1000 7.25 7.00 0.500000\n" + LINE).as_bytes()))

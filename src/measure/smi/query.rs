@@ -38,6 +38,8 @@ const KEPT: &[(&str, &str)] = &[
     ("MIG Mode", "mig_mode"),
     ("Persistence Mode", "persistence_mode"),
     ("Fabric", "fabric"),
+    ("VBIOS Version", "vbios"),
+    ("GSP Firmware Version", "gsp_firmware"),
 ];
 
 /// More parameters than this are no log of one machine: 16 GPUs of 64.

@@ -6,10 +6,10 @@
 use serde_json::Value;
 
 /// How Ansible calls a list of lines.
-const LISTS: [&str; 2] = ["\"stdout_lines\": [", "\"msg\": ["];
+const LISTS: [&str; 3] = ["\"stdout_lines\": [", "\"stderr_lines\": [", "\"msg\": ["];
 
 /// How Ansible calls the same lines in one string.
-const WHOLE: &str = "\"stdout\": \"";
+const WHOLE: [&str; 2] = ["\"stdout\": \"", "\"stderr\": \""];
 
 /// The text with such strings as plain lines.
 pub(super) fn unquote(text: String) -> String {
@@ -22,7 +22,7 @@ pub(super) fn unquote(text: String) -> String {
     text
 }
 
-/// `"stdout_lines": [`, one string a line, `]`.
+/// `"stdout_lines": [` or `"stderr_lines": [`, one string a line, `]`.
 fn listed(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut inside = false;
@@ -40,7 +40,7 @@ fn listed(text: &str) -> String {
         } else if LISTS.iter().any(|list| bare.ends_with(list)) {
             inside = true;
             out.push('\n');
-        } else if bare.starts_with(WHOLE) {
+        } else if WHOLE.iter().any(|whole| bare.starts_with(whole)) {
             // The same once more.
             out.push('\n');
         } else {
@@ -81,6 +81,10 @@ mod tests {
         let ansible = "n1 | SUCCESS => {\n    \"stdout\": \"a\\n\\tb\",\n    \"stdout_lines\": [\n\
                        \x20       \"a\",\n        \"\\tb \\\"c\\\"\"\n    ]\n}\n";
         assert_eq!(decode(ansible.as_bytes()), "n1 | SUCCESS => {\n\n\na\n\tb \"c\"\n\n}\n");
+        let both = "n1 | FAILED! => {\n    \"stderr\": \"x\\ny\",\n    \"stderr_lines\": [\n        \"x\",\n\
+                    \x20       \"y\"\n    ],\n    \"stdout\": \"\",\n    \"stdout_lines\": []\n}\n";
+        let undone = "n1 | FAILED! => {\n\n\nx\ny\n\n\n    \"stdout_lines\": []\n}\n";
+        assert_eq!(decode(both.as_bytes()), undone);
         let docker =
             "{\"log\":\"a\\n\",\"stream\":\"stdout\",\"time\":\"t\"}\n{\"log\":\"\\tb\\n\"}\n";
         assert_eq!(decode(docker.as_bytes()), "a\n\tb\n");

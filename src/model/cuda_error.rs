@@ -1,0 +1,226 @@
+//! Errors of CUDA: the driver's name, the runtime's name, and the texts that tools and
+//! NCCL print for the same error.
+//!
+//! Names and texts are those of CUDA's headers `cuda.h` and `driver_types.h` and of
+//! `cudaGetErrorString`.
+
+/// One error, however it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CudaError {
+    /// The context or the driver could not be set up.
+    NotInitialized,
+    /// Memory of a GPU or of the host is used up.
+    OutOfMemory,
+    /// No GPU is there.
+    NoDevice,
+    /// A GPU is held by another process, or in a mode that forbids its use.
+    DeviceUnavailable,
+    /// There is no GPU of this number.
+    InvalidDevice,
+    /// Memory could not be mapped.
+    MapFailed,
+    /// Memory of a GPU lost its data.
+    EccUncorrectable,
+    /// A link lost its data.
+    NvlinkUncorrectable,
+    /// The two GPUs cannot reach each other.
+    PeerAccessUnsupported,
+    /// A handle is none of this process, or of another fabric.
+    InvalidHandle,
+    /// A kernel read or wrote where it must not.
+    IllegalAddress,
+    /// A kernel ended in a way that the driver cannot tell.
+    LaunchFailed,
+    /// A kernel ran for longer than is allowed.
+    LaunchTimeout,
+    /// The stack of a kernel was damaged.
+    HardwareStackError,
+    /// An access over a link or to memory failed and was contained.
+    Contained,
+    /// Another device of the machine failed.
+    ExternalDevice,
+    /// The operation needs a permission.
+    NotPermitted,
+    /// The operation does not exist here.
+    NotSupported,
+    /// The fabric or its services are not up yet.
+    SystemNotReady,
+    /// The driver is of another version than the system's.
+    SystemDriverMismatch,
+    /// The driver is older than the runtime.
+    InsufficientDriver,
+    /// Nothing else fits.
+    Unknown,
+}
+
+use CudaError as E;
+
+/// Each error: the driver's name, where it has one, the runtime's name, and texts.
+const TABLE: &[(CudaError, &str, &str, &[&str])] = &[
+    (
+        E::NotInitialized,
+        "NOT_INITIALIZED",
+        "cudaErrorInitializationError",
+        &["initialization error"],
+    ),
+    (E::OutOfMemory, "OUT_OF_MEMORY", "cudaErrorMemoryAllocation", &["out of memory"]),
+    (
+        E::NoDevice,
+        "NO_DEVICE",
+        "cudaErrorNoDevice",
+        &["no CUDA-capable device is detected", "no CUDA-capable device"],
+    ),
+    (
+        E::DeviceUnavailable,
+        "DEVICE_UNAVAILABLE",
+        "cudaErrorDevicesUnavailable",
+        &[
+            "CUDA-capable device(s) is/are busy or unavailable",
+            "all CUDA-capable devices are busy or unavailable",
+        ],
+    ),
+    (E::InvalidDevice, "INVALID_DEVICE", "cudaErrorInvalidDevice", &["invalid device ordinal"]),
+    (
+        E::MapFailed,
+        "MAP_FAILED",
+        "cudaErrorMapBufferObjectFailed",
+        &["mapping of buffer object failed"],
+    ),
+    (
+        E::EccUncorrectable,
+        "ECC_UNCORRECTABLE",
+        "cudaErrorECCUncorrectable",
+        &["uncorrectable ECC error encountered"],
+    ),
+    (
+        E::NvlinkUncorrectable,
+        "NVLINK_UNCORRECTABLE",
+        "cudaErrorNvlinkUncorrectable",
+        &[
+            "uncorrectable NVLink error detected during the execution",
+            "uncorrectable NVLink error detected",
+        ],
+    ),
+    (
+        E::PeerAccessUnsupported,
+        "PEER_ACCESS_UNSUPPORTED",
+        "cudaErrorPeerAccessUnsupported",
+        &["peer access is not supported between these two devices"],
+    ),
+    (
+        E::InvalidHandle,
+        "INVALID_HANDLE",
+        "cudaErrorInvalidResourceHandle",
+        &["invalid resource handle"],
+    ),
+    (
+        E::IllegalAddress,
+        "ILLEGAL_ADDRESS",
+        "cudaErrorIllegalAddress",
+        &["an illegal memory access was encountered"],
+    ),
+    (E::LaunchFailed, "LAUNCH_FAILED", "cudaErrorLaunchFailure", &["unspecified launch failure"]),
+    (
+        E::LaunchTimeout,
+        "LAUNCH_TIMEOUT",
+        "cudaErrorLaunchTimeout",
+        &["the launch timed out and was terminated"],
+    ),
+    (
+        E::HardwareStackError,
+        "HARDWARE_STACK_ERROR",
+        "cudaErrorHardwareStackError",
+        &["hardware stack error"],
+    ),
+    (
+        E::Contained,
+        "CONTAINED",
+        "cudaErrorContained",
+        &["Invalid access of peer GPU memory over nvlink or a hardware error"],
+    ),
+    (
+        E::ExternalDevice,
+        "EXTERNAL_DEVICE",
+        "cudaErrorExternalDevice",
+        &["an async error has occurred in external entity outside of CUDA"],
+    ),
+    (E::NotPermitted, "NOT_PERMITTED", "cudaErrorNotPermitted", &["operation not permitted"]),
+    (E::NotSupported, "NOT_SUPPORTED", "cudaErrorNotSupported", &["operation not supported"]),
+    (
+        E::SystemNotReady,
+        "SYSTEM_NOT_READY",
+        "cudaErrorSystemNotReady",
+        &["system not yet initialized"],
+    ),
+    (
+        E::SystemDriverMismatch,
+        "SYSTEM_DRIVER_MISMATCH",
+        "cudaErrorSystemDriverMismatch",
+        &["system has unsupported display driver / cuda driver combination"],
+    ),
+    (
+        E::InsufficientDriver,
+        "",
+        "cudaErrorInsufficientDriver",
+        &["CUDA driver version is insufficient for CUDA runtime version"],
+    ),
+    (E::Unknown, "UNKNOWN", "cudaErrorUnknown", &["unknown error"]),
+];
+
+/// What the names of the driver's errors begin with.
+const DRIVER: &str = "CUDA_ERROR_";
+
+impl CudaError {
+    /// The error of this name, the driver's or the runtime's.
+    pub fn named(name: &str) -> Option<Self> {
+        let is_it = |driver: &str, runtime: &str| {
+            let own = name.strip_prefix(DRIVER).filter(|rest| !rest.is_empty());
+            name == runtime || own == Some(driver)
+        };
+        TABLE.iter().find(|(_, driver, runtime, _)| is_it(driver, runtime)).map(|it| it.0)
+    }
+
+    /// The error that a message tells of, with which it begins. A text that goes on in
+    /// other words is another one.
+    pub fn told(message: &str) -> Option<Self> {
+        let message = message.trim();
+        let is_whole = |text: &&str| {
+            let start = message.get(..text.len()).filter(|it| it.eq_ignore_ascii_case(text));
+            let rest = start.map(|_| message[text.len()..].trim_start());
+            rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+        };
+        TABLE.iter().find(|(.., texts)| texts.iter().any(|text| is_whole(text))).map(|it| it.0)
+    }
+
+    /// The runtime's name.
+    pub fn runtime(self) -> &'static str {
+        TABLE.iter().find(|it| it.0 == self).map_or("cudaErrorUnknown", |it| it.2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_is_known_by_each_of_its_names_and_texts() {
+        for (error, driver, runtime, texts) in TABLE {
+            assert_eq!((CudaError::named(runtime), error.runtime()), (Some(*error), *runtime));
+            if !driver.is_empty() {
+                assert_eq!(CudaError::named(&format!("{DRIVER}{driver}")), Some(*error));
+            }
+            for text in *texts {
+                for message in
+                    [(*text).to_owned(), format!("{text} (run with x)"), format!("{text}'")]
+                {
+                    assert_eq!(CudaError::told(&message), Some(*error), "{message}");
+                }
+            }
+        }
+        for name in ["", "CUDA_ERROR_", "CUDA_ERROR_OTHER", "cudaError", "ncclSystemError"] {
+            assert_eq!(CudaError::named(name), None);
+        }
+        assert_eq!(CudaError::told("operation not permitted when stream is capturing"), None);
+        assert_eq!(CudaError::told("\u{e9}"), None);
+    }
+}
