@@ -109,6 +109,7 @@ fn result(node: &str, gpus: &[&str]) -> RawResult {
         duration_s: 0.0,
         stdout: None,
         stderr: None,
+        sent: Vec::new(),
         stdout_dropped: 0,
         stderr_dropped: 0,
         complaint: None,

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::apart;
 use super::gaps;
 use crate::act::situation::Coverage;
 use crate::judge;
@@ -64,6 +65,7 @@ pub fn judged_against(mut run: Judged<'_>, history: &History) -> Judgement {
     }
     let gaps = gaps::of_run(run.plan, run.results, &all);
     gaps::close(&mut judgement.verdicts, run.claims, &gaps);
+    apart::settle(&run, &all, &mut judgement.verdicts);
     judgement
 }
 

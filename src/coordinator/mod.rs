@@ -4,18 +4,22 @@
 //! It reads the clock, starts processes through `exec`, and decides nothing
 //! that a stage decides.
 
+mod apart;
 pub mod gaps;
 pub mod judged;
 pub mod outputs;
 pub mod progress;
 
 mod confirm;
+#[cfg(test)]
+mod false_reports_tests;
 mod fill;
 #[cfg(test)]
 mod fixture;
 mod fleet;
 mod keep;
 mod measured;
+mod ordered;
 mod otherwise;
 mod played;
 mod replay;

@@ -46,6 +46,7 @@ mod reach;
 pub mod robust;
 mod roster;
 mod runs;
+mod senders;
 pub mod sequential;
 mod severed;
 mod state;
@@ -144,6 +145,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     }
     peers.tell(&mut ledger);
     causes::merge(&domains, &mut ledger);
+    senders::judge(case.recordings, &mut ledger);
     surroundings::judge(&domains, &mut ledger);
     if domains.is_empty() {
         ledger.unknown("everything", "nothing was measured and nothing is claimed");
