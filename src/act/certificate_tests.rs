@@ -30,6 +30,7 @@ fn run() -> RunSeen {
         complete: true,
         real: true,
         unsealed: None,
+        unsure: BTreeMap::new(),
     }
 }
 

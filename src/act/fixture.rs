@@ -97,6 +97,7 @@ impl World {
             complete: true,
             real: true,
             unsealed: None,
+            unsure: BTreeMap::new(),
         };
         let now = Stamp {
             at: "2026-11-18T12:10:00Z".to_owned(),

@@ -14,7 +14,6 @@ use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
-use crate::model::parsed::ProblemKind;
 use crate::model::probe::ProbeScope;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
@@ -59,30 +58,21 @@ fn has_rate(recording: &Recording) -> bool {
     })
 }
 
-/// Whether an output of a pair gave nothing that can be used as it is.
-fn is_troubled(recording: &Recording) -> bool {
-    let parsed = &recording.parsed;
-    let is_wrong = parsed.problems.iter().any(|p| p.kind != ProblemKind::Waived);
-    is_wrong || !parsed.complete || !has_rate(recording)
-}
-
 /// The pairs over the network whose ends are of different domains and of which a
 /// reading gave nothing usable.
 fn without_result(
     homes: &Homes<'_>,
     plan: &Plan,
     results: &[RawResult],
-    recordings: &[Recording],
+    unusable: &BTreeSet<String>,
 ) -> BTreeMap<Pair, BTreeSet<String>> {
     let mut found: BTreeMap<Pair, BTreeSet<String>> = BTreeMap::new();
     let rails: BTreeSet<usize> =
         plan.steps().filter(|s| s.scope == ProbeScope::Rail).map(|s| s.step).collect();
-    let read: BTreeMap<&str, &Recording> =
-        recordings.iter().map(|recording| (recording.file.as_str(), recording)).collect();
     for result in results.iter().filter(|result| rails.contains(&result.step)) {
         let [a, b] = result.nodes.as_slice() else { continue };
-        let recording = result.stdout.as_deref().and_then(|file| read.get(file));
-        let is_fine = result.gap().is_none() && recording.is_some_and(|it| !is_troubled(it));
+        let is_usable = result.stdout.as_ref().is_some_and(|file| !unusable.contains(file));
+        let is_fine = result.gap().is_none() && is_usable;
         if !is_fine && homes.differ(a, b) {
             let probes = found.entry(pair(a, b, result.rail.as_ref())).or_default();
             probes.insert(result.probe.clone());
@@ -96,9 +86,9 @@ pub(super) fn suspects(
     claims: &Claims,
     plan: &Plan,
     results: &[RawResult],
-    recordings: &[Recording],
+    unusable: &BTreeSet<String>,
 ) -> Vec<Suspect> {
-    let found = without_result(&Homes::of(claims), plan, results, recordings);
+    let found = without_result(&Homes::of(claims), plan, results, unusable);
     // Where most gave nothing, it is the rail or the tool, and no pair of it.
     let pairs = plan.steps().filter(|s| s.scope == ProbeScope::Rail);
     let all: BTreeSet<Pair> = pairs
@@ -107,23 +97,24 @@ pub(super) fn suspects(
     if all.len() <= 2 * found.len() {
         return Vec::new();
     }
-    let suspect = |((node, peer, rail), probes)| Suspect {
-        node,
-        peer: Some(peer),
-        rail,
-        gpus: None,
-        probes,
-    };
+    let suspect =
+        |((node, peer, rail), probes)| Suspect { node, peer: Some(peer), rail, gpus: None, probes };
     found.into_iter().map(suspect).collect()
 }
 
 /// Lets nodes pass that nothing but pairs with nodes of other domains keeps from it.
-pub(super) fn settle(run: &Judged<'_>, all: &[Recording], verdicts: &mut Verdicts) {
+/// `unusable` are the files of pairs that gave nothing usable.
+pub(super) fn settle(
+    run: &Judged<'_>,
+    all: &[Recording],
+    unusable: &BTreeSet<String>,
+    verdicts: &mut Verdicts,
+) {
     if verdicts.nodes.iter().all(|it| it.outcome != Outcome::Unknown) {
         return;
     }
     let homes = Homes::of(run.claims);
-    let mut open = without_result(&homes, run.plan, run.results, all);
+    let mut open = without_result(&homes, run.plan, run.results, unusable);
     for (a, b, rail) in verdicts.findings.iter().filter_map(ends) {
         if homes.differ(&a, &b) {
             open.entry(pair(&a, &b, rail.as_ref())).or_default();

@@ -59,11 +59,7 @@ pub(super) fn plan(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
 
 /// The plan that measures suspects again; `run` is what it was raised from, without
 /// recordings.
-pub(super) fn wanted(
-    run: &Judged<'_>,
-    request: &Request<'_>,
-    measured: &Measured,
-) -> Option<Plan> {
+pub(super) fn wanted(run: &Judged<'_>, request: &Request<'_>, measured: &Measured) -> Option<Plan> {
     let judgement = judged::judge_these(run, measured.recordings(), false);
     let suspects = judge::confirm::suspects(&judgement);
     let probes: BTreeMap<&str, &str> = measured
@@ -84,8 +80,8 @@ pub(super) fn wanted(
             }
         })
         .collect();
-    let (results, recordings) = (measured.results(), measured.recordings());
-    suspects.extend(apart::suspects(run.claims, run.plan, results, recordings));
+    let results = measured.results();
+    suspects.extend(apart::suspects(run.claims, run.plan, results, &judgement.unusable));
     if suspects.is_empty() {
         return None;
     }

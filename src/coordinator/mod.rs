@@ -30,6 +30,7 @@ mod together;
 mod worker;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::path::PathBuf;
@@ -100,6 +101,7 @@ pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> RunSeen 
         complete,
         real: !launcher.is_stand_in(),
         unsealed: None,
+        unsure: BTreeMap::new(),
     }
 }
 

@@ -108,7 +108,9 @@ impl Tests {
 
     fn or(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Named(some), Self::Named(more)) => Self::Named(some.into_iter().chain(more).collect()),
+            (Self::Named(some), Self::Named(more)) => {
+                Self::Named(some.into_iter().chain(more).collect())
+            }
             _ => Self::Any,
         }
     }
@@ -134,7 +136,9 @@ fn after(argv: &[String], options: &[&str], others: &[&str]) -> BTreeSet<String>
         let (option, value) = word.split_once('=').unwrap_or((word, ""));
         if word.starts_with('-') {
             inside = options.contains(&option);
-            names.extend(value.split(',').filter(|name| inside && !name.is_empty()).map(str::to_owned));
+            names.extend(
+                value.split(',').filter(|name| inside && !name.is_empty()).map(str::to_owned),
+            );
         } else if inside {
             names.extend(word.split(',').filter(|name| !name.is_empty()).map(str::to_owned));
         }
@@ -146,7 +150,10 @@ fn after(argv: &[String], options: &[&str], others: &[&str]) -> BTreeSet<String>
 fn collective(word: &str) -> Option<String> {
     let name = file_name(word);
     let end = name.find("_perf")? + "_perf".len();
-    name[..end].bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_').then(|| name[..end].to_owned())
+    name[..end]
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        .then(|| name[..end].to_owned())
 }
 
 fn file_name(word: &str) -> &str {

@@ -218,10 +218,22 @@ fn alone(
     // Half of what was lost, as a second look asks for.
     let half: BTreeMap<usize, f64> =
         gpus.iter().map(|gpu| (*gpu, f64::midpoint(1.0, worst(peeled, *gpu).ratio))).collect();
-    senders::of_readings(island, node, readings, |r| {
-        let level = peeled.levels[r.group];
-        [r.src, r.dst].iter().any(|gpu| half.get(gpu).is_some_and(|half| r.value <= half * level))
-    })
+    let level = |r: &PairReading| peeled.levels[r.group];
+    let is_low = |r: &PairReading| {
+        let ends = [r.src, r.dst];
+        ends.iter().any(|gpu| half.get(gpu).is_some_and(|half| r.value <= half * level(r)))
+    };
+    let groups: BTreeSet<usize> =
+        readings.0.iter().filter(|r| is_low(r)).map(|r| r.group).collect();
+    let others = senders::of_readings(island, node, readings, is_low);
+    if !others.is_empty() {
+        return others;
+    }
+    let mut others = senders::of_level(island, readings, |r| {
+        groups.contains(&r.group) && (1.0 - peel::LINE) * level(r) <= r.value
+    });
+    others.remove(node);
+    others
 }
 
 /// Enters a finding of a node, held to what other nodes took part in.

@@ -157,8 +157,7 @@ impl<'a> Island<'a> {
         let (directed, directed_runs) =
             directed.filter_map(|(r, run)| Some((moved(r)?, *run))).unzip();
         let both = self.both_ways.iter().zip(&self.both_runs);
-        let (both_ways, both_runs) =
-            both.filter_map(|(r, run)| Some((moved(r)?, *run))).unzip();
+        let (both_ways, both_runs) = both.filter_map(|(r, run)| Some((moved(r)?, *run))).unzip();
         let own: Vec<GpuId> = gpus.iter().map(|gpu| self.gpus[*gpu].clone()).collect();
         let nodes: BTreeSet<&NodeName> = own.iter().map(|id| &id.node).collect();
         let within = |(a, b): &&(NodeName, NodeName)| nodes.contains(a) && nodes.contains(b);

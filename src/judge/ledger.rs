@@ -39,6 +39,8 @@ pub(super) struct Ledger {
     pub(super) over_rails: BTreeMap<NodeName, (Option<String>, f64)>,
     /// Whether anything of a node was compared with an expectation.
     pub(super) compared: BTreeMap<NodeName, bool>,
+    /// Files of pairs over the network that gave nothing usable.
+    pub(super) unusable: BTreeSet<String>,
     /// What readings were compared with.
     pub(super) levels: Levels,
 }

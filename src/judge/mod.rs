@@ -66,6 +66,8 @@ use island::Island;
 use ledger::Ledger;
 use peers::Peers;
 
+use std::collections::BTreeSet;
+
 use crate::model::cell::Cell;
 use crate::model::claims::Claims;
 use crate::model::history::History;
@@ -104,6 +106,8 @@ pub struct Judgement {
     pub verdicts: Verdicts,
     /// What readings were compared with.
     pub levels: Levels,
+    /// Files of pairs over the network that gave nothing usable.
+    pub unusable: BTreeSet<String>,
 }
 
 /// Judges a case.
@@ -173,7 +177,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
         unknown: ledger.unknown,
         notes: ledger.notes,
     };
-    Judgement { claims, cells, verdicts, levels: ledger.levels }
+    Judgement { claims, cells, verdicts, levels: ledger.levels, unusable: ledger.unusable }
 }
 
 /// The platform that all domains share.
@@ -264,7 +268,7 @@ fn enter(island: &Island<'_>, fabric: &mut Fabric, ledger: &mut Ledger) {
         }
     }
     ledger.levels.of_island(island, fabric);
-    let read: std::collections::BTreeSet<usize> =
+    let read: BTreeSet<usize> =
         island.directed.iter().chain(&island.both_ways).flat_map(|r| [r.src, r.dst]).collect();
     for gpu in read {
         let id = &island.gpus[gpu];

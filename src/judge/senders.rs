@@ -36,8 +36,10 @@ pub(super) enum Took {
 
 impl Took {
     pub(super) fn of(recording: &Recording) -> Self {
-        let by_themselves =
-            matches!(recording.parsed.tool, Some(Tool::FabricgateCopy | Tool::FabricgateCollective));
+        let by_themselves = matches!(
+            recording.parsed.tool,
+            Some(Tool::FabricgateCopy | Tool::FabricgateCollective)
+        );
         match &recording.scope {
             Scope::Node(node) => Self::Own(node.clone()),
             _ if recording.nodes.is_empty() => Self::Open,
@@ -49,7 +51,8 @@ impl Took {
     /// The nodes beside `own` that each alone could have made it say something of `own`
     /// with `far`; `None` where that is not known.
     fn others(&self, own: &NodeName, far: Option<&NodeName>) -> Option<BTreeSet<NodeName>> {
-        let others = |nodes: &[NodeName]| nodes.iter().filter(|node| *node != own).cloned().collect();
+        let others =
+            |nodes: &[NodeName]| nodes.iter().filter(|node| *node != own).cloned().collect();
         match self {
             Self::Open => None,
             Self::Own(node) => Some(others(std::slice::from_ref(node))),
@@ -89,6 +92,22 @@ pub(super) fn of_readings(
     common(shown.map(|(r, run)| {
         let far = if own(r.src) { r.dst } else { r.src };
         island.run_took[*run].others(node, Some(&island.gpus[far].node))
+    }))
+}
+
+/// The nodes that took part in all readings that have the level which others are held
+/// against: what they alone show is no level.
+pub(super) fn of_level(
+    island: &Island<'_>,
+    (readings, runs): (&[PairReading], &[usize]),
+    has_level: impl Fn(&PairReading) -> bool,
+) -> BTreeSet<NodeName> {
+    let shown = readings.iter().zip(runs).filter(|(r, _)| has_level(r));
+    common(shown.map(|(r, run)| match &island.run_took[*run] {
+        Took::Open => None,
+        Took::Own(node) => Some([node.clone()].into()),
+        Took::Part(nodes) => Some(nodes.iter().cloned().collect()),
+        Took::Each => Some([r.src, r.dst].map(|gpu| island.gpus[gpu].node.clone()).into()),
     }))
 }
 

@@ -157,9 +157,14 @@ fn doubled_documents_and_cells_are_problems_and_nobody_is_believed_twice() {
     assert_eq!(matrices(&parsed).len(), 1);
     second["tests"][0]["rows"] = json!(["1", "3"]);
     let parsed = read(&lines(&[first.clone(), second]));
-    assert!(!parsed.complete && says(&parsed, ProblemKind::Inconsistent, "row 1 is another node's"));
+    assert!(
+        !parsed.complete && says(&parsed, ProblemKind::Inconsistent, "row 1 is another node's")
+    );
     assert_eq!(matrices(&parsed)[0].rows, ["0", "1"], "a node speaks for its own rows");
-    assert_eq!(matrices(&parsed)[0].cells[1][0], matrices(&read(&lines(&together())))[0].cells[1][0]);
+    assert_eq!(
+        matrices(&parsed)[0].cells[1][0],
+        matrices(&read(&lines(&together())))[0].cells[1][0]
+    );
     let parsed = read(&format!("{first}{first}\n"));
     assert!(!parsed.complete && says(&parsed, ProblemKind::Unrecognised, "more stands behind"));
 }
@@ -169,7 +174,9 @@ fn documents_that_disagree_about_ranks_give_no_numbers() {
     let [first, mut second] = together();
     second["ranks"][2]["gpu"] = json!(3);
     let parsed = read(&lines(&[first, second]));
-    assert!(!parsed.complete && says(&parsed, ProblemKind::Inconsistent, "n2:3 in another document"));
+    assert!(
+        !parsed.complete && says(&parsed, ProblemKind::Inconsistent, "n2:3 in another document")
+    );
     assert_eq!(matrices(&parsed)[0].rows, ["2", "3"], "n2 knows its own ranks");
     let mut first = alone();
     first["node"] = json!("n2");

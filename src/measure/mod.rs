@@ -240,11 +240,7 @@ pub fn read_ordered(
 
 /// Reads an output that several nodes sent parts of: each line has its sender for a host,
 /// whatever stands in front of it.
-fn read_parts(
-    bytes: &[u8],
-    senders: &[(&str, usize)],
-    is_wanted: impl Fn(Tool) -> bool,
-) -> Parsed {
+fn read_parts(bytes: &[u8], senders: &[(&str, usize)], is_wanted: impl Fn(Tool) -> bool) -> Parsed {
     let mut rest = bytes;
     let (mut text, mut ends) = (String::new(), Vec::new());
     let mut lines = 0;

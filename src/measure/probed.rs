@@ -163,7 +163,9 @@ impl Reader {
             return;
         };
         let node = value["node"].as_str().map(text::clean).unwrap_or_default();
-        if let Some(sender) = found.sender.filter(|it| !NodeName::from(it.as_str()).matches_host(&node)) {
+        if let Some(sender) =
+            found.sender.filter(|it| !NodeName::from(it.as_str()).matches_host(&node))
+        {
             // A node speaks for itself and for no other.
             let who = if node.is_empty() { "no node" } else { &node };
             let what = format!("{sender} sent a document that names {who}; it is not read");

@@ -238,6 +238,7 @@ fn seen(ran: Ran<'_>) -> RunSeen {
         complete: true,
         real: true,
         unsealed: None,
+        unsure: BTreeMap::new(),
     }
 }
 
