@@ -32,6 +32,7 @@ fn run() -> RunSeen {
         real: true,
         simulated: false,
         unsealed: None,
+        unsure: BTreeMap::new(),
     }
 }
 
@@ -112,6 +113,7 @@ fn result(node: &str, gpus: &[&str]) -> RawResult {
         duration_s: 0.0,
         stdout: None,
         stderr: None,
+        sent: Vec::new(),
         stdout_dropped: 0,
         stderr_dropped: 0,
         complaint: None,

@@ -99,6 +99,7 @@ impl World {
             real: true,
             simulated: false,
             unsealed: None,
+            unsure: BTreeMap::new(),
         };
         let now = Stamp {
             at: "2026-11-18T12:10:00Z".to_owned(),

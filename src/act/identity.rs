@@ -133,6 +133,17 @@ pub fn uuids(machines: &[Machine]) -> BTreeMap<NodeName, Vec<String>> {
     told.filter(|(_, found)| !found.is_empty()).collect()
 }
 
+/// Nodes that were not one machine throughout a run, and why: nothing is said on them
+/// that a certificate would not say.
+pub fn unsure(
+    machines: &[Machine],
+    results: &[RawResult],
+    recordings: &[Recording],
+) -> BTreeMap<NodeName, String> {
+    let seen = identities(machines, results, recordings).into_iter();
+    seen.filter_map(|(node, seen)| Some((node, seen.trouble?))).collect()
+}
+
 /// Which machine every node was, as workers, readings and outputs name it.
 pub(super) fn identities(
     machines: &[Machine],

@@ -315,7 +315,9 @@ impl<'a> Proposal<'a> {
         let live = live.nodes.get(node).ok_or("the scheduler does not tell of it")?;
         let measured = self.situation.boots.get(node);
         let refusal = standing::may_not_certify(live)
-            .or_else(|| certificate::refusal(live, measured, self.situation.run, self.policy));
+            .or_else(|| certificate::refusal(live, measured, self.situation.run, self.policy))
+            // No mark says what its certificate would not.
+            .or_else(|| self.situation.run.unsure.get(node).cloned());
         if let Some(why) = refusal {
             return Err(why);
         }

@@ -138,6 +138,7 @@ fn run(profile: &str, made: i64) -> RunSeen {
         real: true,
         simulated: false,
         unsealed: None,
+        unsure: BTreeMap::new(),
     }
 }
 
@@ -348,6 +349,18 @@ fn what_passed_and_is_in_service_is_certified_and_the_rest_is_not() {
     let left: Vec<&str> = withheld.iter().map(|w| w.what.as_str()).collect();
     assert_eq!(left, ["z", "all", "c", "d", "e", "f"]);
     assert_eq!(world.why("c"), "passed, not certified: it is out of service (IDLE+DRAIN)");
+}
+
+#[test]
+fn a_node_that_was_not_one_machine_in_the_run_gets_no_mark() {
+    let mut world =
+        World::new().node("a", Outcome::Pass, &["IDLE"]).node("b", Outcome::Pass, &["IDLE"]);
+    let why = "it had other GPUs during the run than before";
+    world.run.unsure.insert("b".into(), why.to_owned());
+    let (actions, _) = world.propose();
+    let certified: Vec<&str> = actions.iter().map(|a| a.node.as_str()).collect();
+    assert_eq!(certified, ["a"]);
+    assert_eq!(world.why("b"), format!("passed, not certified: {why}"));
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub struct RunSeen {
     /// Why no certificate of it would count here: certificates must be signed, and
     /// nobody can sign them.
     pub unsealed: Option<String>,
+    /// Nodes that were not one machine throughout the run, and why.
+    pub unsure: BTreeMap<NodeName, String>,
 }
 
 /// What a decision rests on.

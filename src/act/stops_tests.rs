@@ -143,6 +143,7 @@ fn result(step: usize, nodes: &[&str], why: Option<&str>) -> RawResult {
         duration_s: 0.0,
         stdout: None,
         stderr: None,
+        sent: Vec::new(),
         stdout_dropped: 0,
         stderr_dropped: 0,
         complaint: None,

@@ -152,8 +152,9 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
     keys.troubles.iter().for_each(|trouble| note(trouble));
     let run = coordinator::run_seen(&record.info, &record.launcher, complete);
     // What is said on nodes and what is kept on disk must not disagree.
-    let run = RunSeen { unsealed: keys.unsealed(), ..run };
     let taken = Taken::of(judged.stored)?;
+    let unsure = identity::unsure(&taken.machines, &taken.results, &taken.recordings);
+    let run = RunSeen { unsealed: keys.unsealed(), unsure, ..run };
     let (drivers, boots) = (taken.drivers(), identity::boots(&taken.machines));
     let gpus = identity::uuids(&taken.machines);
     let mut say = |text: &str| note(text);

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Sweep;
+use super::apart;
 use super::judged;
 use super::judged::Judged;
 use super::measured::Measured;
@@ -16,6 +17,7 @@ use super::worker::stopped;
 use crate::judge;
 use crate::plan;
 use crate::plan::Plan;
+use crate::plan::Request;
 use crate::plan::Suspect;
 use crate::plan::lint;
 
@@ -34,18 +36,6 @@ pub(super) fn plan(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
     if !sweep.confirm.enabled {
         return None;
     }
-    let plan = wanted(sweep, measured).filter(|plan| !plan.rounds.is_empty())?;
-    match lint::lint(&plan, sweep.claims).first() {
-        None => Some(plan),
-        // Suspicions that are not confirmed stay what they are.
-        Some(wrong) => {
-            sweep.progress.say(&format!("not confirming: the plan breaks its own rules: {wrong}"));
-            None
-        }
-    }
-}
-
-fn wanted(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
     let run = Judged {
         claims: sweep.claims,
         plan: sweep.plan,
@@ -56,17 +46,28 @@ fn wanted(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
         thresholds_digest: sweep.thresholds_digest,
         platform: sweep.platform,
     };
-    let judgement = judged::judge_these(&run, measured.recordings(), false);
-    let suspects = judge::confirm::suspects(&judgement);
-    if suspects.is_empty() {
-        return None;
+    let plan = wanted(&run, sweep.request, measured).filter(|plan| !plan.rounds.is_empty())?;
+    match lint::lint(&plan, sweep.claims).first() {
+        None => Some(plan),
+        // Suspicions that are not confirmed stay what they are.
+        Some(wrong) => {
+            sweep.progress.say(&format!("not confirming: the plan breaks its own rules: {wrong}"));
+            None
+        }
     }
+}
+
+/// The plan that measures suspects again; `run` is what it was raised from, without
+/// recordings.
+pub(super) fn wanted(run: &Judged<'_>, request: &Request<'_>, measured: &Measured) -> Option<Plan> {
+    let judgement = judged::judge_these(run, measured.recordings(), false);
+    let suspects = judge::confirm::suspects(&judgement);
     let probes: BTreeMap<&str, &str> = measured
         .results()
         .iter()
         .filter_map(|r| Some((r.stdout.as_deref()?, r.probe.as_str())))
         .collect();
-    let suspects: Vec<Suspect> = suspects
+    let mut suspects: Vec<Suspect> = suspects
         .into_iter()
         .map(|suspect| {
             let named = suspect.files.iter().filter_map(|file| probes.get(file.as_str()));
@@ -79,10 +80,15 @@ fn wanted(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
             }
         })
         .collect();
+    let results = measured.results();
+    suspects.extend(apart::suspects(run.claims, run.plan, results, &judgement.unusable));
+    if suspects.is_empty() {
+        return None;
+    }
     let cleared = judge::confirm::cleared(&judgement, measured.recordings());
     // Other partners than before where there are any.
-    let seed = sweep.plan.seed.wrapping_add(1);
-    Some(plan::confirm(sweep.plan, sweep.request, &suspects, &cleared, seed))
+    let seed = run.plan.seed.wrapping_add(1);
+    Some(plan::confirm(run.plan, request, &suspects, &cleared, seed))
 }
 
 /// Waits, unless somebody ends the run.

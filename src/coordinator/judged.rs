@@ -5,7 +5,9 @@
 //! whenever and wherever it is judged.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
+use super::apart;
 use super::gaps;
 use crate::act::situation::Coverage;
 use crate::judge;
@@ -14,11 +16,13 @@ use crate::judge::Judgement;
 use crate::launch::Launcher;
 use crate::model::claims::Claims;
 use crate::model::history::History;
+use crate::model::id::NodeName;
 use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
 use crate::plan::CONFIRM_STAGE;
 use crate::plan::Plan;
+use crate::plan::Step;
 use crate::thresholds::Catalogue;
 
 /// What a stored or a live run is judged from.
@@ -64,6 +68,7 @@ pub fn judged_against(mut run: Judged<'_>, history: &History) -> Judgement {
     }
     let gaps = gaps::of_run(run.plan, run.results, &all, &judgement.verdicts);
     gaps::close(&mut judgement.verdicts, run.claims, &gaps);
+    apart::settle(&run, &all, &judgement.unusable, &mut judgement.verdicts);
     judgement
 }
 
@@ -94,18 +99,31 @@ pub(super) fn is_out_of_reach(result: &RawResult, launcher: &Launcher) -> bool {
 }
 
 /// How much of the plan came back: tools that ran to their end, well or not.
-/// Readings beyond the planned ones make up for none of those.
+/// Readings beyond the planned ones make up for none of those. The node of which most is
+/// missing is left out where others remain: one node alone puts no sweep in doubt.
 pub fn coverage(plan: &Plan, launcher: &Launcher, results: &[RawResult]) -> Coverage {
-    let planned: BTreeMap<usize, u32> = plan.steps().map(|s| (s.step, s.readings)).collect();
-    let returned = results
-        .iter()
-        .filter(|r| planned.get(&r.step).is_some_and(|readings| r.reading < *readings))
-        .filter(|r| {
-            let ended = matches!(r.ending, Ending::Exited { .. } | Ending::Signalled { .. });
-            ended && !is_out_of_reach(r, launcher)
-        })
-        .count();
-    Coverage { planned: planned.values().map(|readings| *readings as usize).sum(), returned }
+    let came = |result: &&RawResult| {
+        let ended = matches!(result.ending, Ending::Exited { .. } | Ending::Signalled { .. });
+        ended && !is_out_of_reach(result, launcher)
+    };
+    let came: BTreeSet<(usize, u32)> =
+        results.iter().filter(came).map(|r| (r.step, r.reading)).collect();
+    let returned = |step: &Step| came.range((step.step, 0)..(step.step, step.readings)).count();
+    let mut missing: BTreeMap<&NodeName, usize> = BTreeMap::new();
+    for step in plan.steps() {
+        let lost = step.readings as usize - returned(step);
+        for node in step.nodes.iter().filter(|_| 0 < lost) {
+            *missing.entry(node).or_default() += lost;
+        }
+    }
+    let worst = missing.into_iter().max_by_key(|(_, lost)| *lost).map(|(node, _)| node);
+    let of = |all: &dyn Fn(&&Step) -> bool| {
+        let steps = || plan.steps().filter(|step| all(step));
+        let planned = steps().map(|step| step.readings as usize).sum();
+        Coverage { planned, returned: steps().map(returned).sum() }
+    };
+    let without = of(&|step| worst.is_none_or(|node| !step.nodes.contains(node)));
+    if without.planned == 0 { of(&|_| true) } else { without }
 }
 
 #[cfg(test)]
@@ -126,5 +144,22 @@ mod tests {
         ];
         let covered = coverage(&fixture::plan(&[0, 1]), &Launcher::Local, &results);
         assert_eq!(covered, Coverage { planned: 4, returned: 3 });
+    }
+
+    #[test]
+    fn one_node_from_which_nothing_comes_puts_no_sweep_in_doubt() {
+        let mut plan = fixture::plan(&[0, 1, 2]);
+        for (step, node) in plan.rounds.iter_mut().flat_map(|r| &mut r.steps).zip(["a", "b", "c"]) {
+            step.nodes = vec![node.into()];
+        }
+        let hung = || Ending::TimedOut;
+        let results = |second: Ending| {
+            [(0, WELL), (1, second), (2, hung())]
+                .map(|(step, ending)| fixture::result(step, 0, ending))
+        };
+        let of = |second| coverage(&plan, &Launcher::Local, &results(second));
+        // Two readings of each step are planned.
+        assert_eq!(of(WELL), Coverage { planned: 4, returned: 2 });
+        assert_eq!(of(hung()), Coverage { planned: 4, returned: 1 });
     }
 }

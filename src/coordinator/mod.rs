@@ -4,18 +4,22 @@
 //! It reads the clock, starts processes through `exec`, and decides nothing
 //! that a stage decides.
 
+mod apart;
 pub mod gaps;
 pub mod judged;
 pub mod outputs;
 pub mod progress;
 
 mod confirm;
+#[cfg(test)]
+mod false_reports_tests;
 mod fill;
 #[cfg(test)]
 mod fixture;
 mod fleet;
 mod keep;
 mod measured;
+mod ordered;
 mod otherwise;
 mod played;
 mod replay;
@@ -26,6 +30,7 @@ mod together;
 mod worker;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::path::PathBuf;
@@ -98,6 +103,7 @@ pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> RunSeen 
         real: !launcher.is_stand_in(),
         simulated: info.simulated,
         unsealed: None,
+        unsure: BTreeMap::new(),
     }
 }
 

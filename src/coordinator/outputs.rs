@@ -1,9 +1,10 @@
 //! What a step printed: where it is kept inside the run folder, and what it
-//! says.
+//! says of the nodes and tests that were ordered.
 //!
 //! `raw/` has the layout of a folder of recorded outputs, so it can be judged
 //! as one. No files are touched here.
 
+use super::ordered;
 use super::worker::Outcome;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
@@ -65,7 +66,14 @@ pub fn read(step: &Step, result: &RawResult, stdout: &[u8], stderr: &[u8]) -> Op
     let gap = result.gap();
     // Where there is no tool, the shell's words are no error of one.
     let stderr = if result.ending.is_out_of_reach() { &[] } else { stderr };
-    let mut parsed = crate::measure::read_streams(stdout, stderr);
+    let sent: Vec<(&str, usize)> = step
+        .nodes
+        .iter()
+        .zip(&result.sent)
+        .map(|(node, bytes)| (node.as_str(), usize::try_from(*bytes).unwrap_or(usize::MAX)))
+        .collect();
+    let mut parsed = crate::measure::read_ordered(&ordered::tools(step), stdout, &sent, stderr);
+    ordered::hold(step, &mut parsed);
     let says_nothing = stdout.iter().all(u8::is_ascii_whitespace);
     if gap.is_some() && says_nothing && parsed.tool.is_none() {
         return None;

@@ -42,7 +42,12 @@ impl Played {
             .map_err(|source| RecordError::Io { path: path.to_owned(), source })?;
         let scenario = Scenario::read(&text).map_err(|error| wrong(error.to_string()))?;
         let scenario = scenario.at(age.and_then(Age::read).unwrap_or_default());
-        let fabric = Fabric::build(&scenario).map_err(wrong)?;
+        Self::of(scenario).map_err(wrong)
+    }
+
+    /// The fabric of a scenario.
+    pub(super) fn of(scenario: Scenario) -> Result<Self, String> {
+        let fabric = Fabric::build(&scenario)?;
         Ok(Self { scenario, fabric })
     }
 

@@ -266,6 +266,7 @@ mod tests {
             duration_s: 12.06,
             stdout: None,
             stderr: None,
+            sent: Vec::new(),
             stdout_dropped: 0,
             stderr_dropped: 0,
             complaint: Some("no device".to_owned()),

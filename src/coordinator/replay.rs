@@ -87,6 +87,7 @@ impl Stored {
             load: then.load,
             gpus: then.gpus.clone(),
             complaint: then.complaint.clone(),
+            sent: then.sent.clone(),
         };
         let result = RawResult {
             step: step.step,

@@ -315,21 +315,24 @@ impl Parts<'_> {
         let mut stdout = Stream::default();
         let mut stderr = Stream::default();
         let (mut load, mut gpus) = (None, Vec::new());
+        let mut sent = Vec::new();
         let mut duration = 0.0_f64;
         for (at, outcome) in outcomes.into_iter().enumerate() {
             stdout.dropped += outcome.stdout.dropped;
             stderr.dropped += outcome.stderr.dropped;
             duration = duration.max(outcome.duration);
+            let before = stdout.bytes.len();
             stdout.bytes.extend_from_slice(&outcome.stdout.bytes);
             if stdout.bytes.last().is_some_and(|last| *last != b'\n') {
                 stdout.bytes.push(b'\n');
             }
+            sent.push((stdout.bytes.len() - before) as u64);
             if at == 0 {
                 (load, gpus) = (outcome.load, outcome.gpus);
             }
             with_margin(&mut stderr.bytes, &self.nodes[at], &outcome.stderr.bytes);
         }
-        Outcome { ending, duration, stdout, stderr, load, gpus, complaint }
+        Outcome { ending, duration, stdout, stderr, load, gpus, complaint, sent }
     }
 }
 

@@ -151,6 +151,8 @@ pub(super) struct Outcome {
     pub(super) stderr: Stream,
     pub(super) load: Option<f64>,
     pub(super) gpus: Vec<String>,
+    /// Bytes of standard output of each node, where every node of a step ran it.
+    pub(super) sent: Vec<u64>,
     /// What it said of itself last.
     pub(super) complaint: Option<String>,
 }
@@ -165,6 +167,7 @@ impl Outcome {
             stderr: Stream::default(),
             load: None,
             gpus: Vec::new(),
+            sent: Vec::new(),
             complaint: None,
         }
     }
@@ -422,6 +425,7 @@ impl Running<'_> {
             stderr,
             load: done.load,
             gpus: done.gpus,
+            sent: Vec::new(),
         }
     }
 

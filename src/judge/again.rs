@@ -223,7 +223,12 @@ impl<'l> Again<'l> {
             // All GPUs of one other node are one partner.
             let nodes: BTreeSet<&NodeName> = partners.keys().map(|end| &end.node).collect();
             let count = if between { nodes.len() } else { partners.len() };
-            let mut middles: Vec<&Read> = partners.into_values().filter_map(middle).collect();
+            let mut own: BTreeMap<(&NodeName, Option<u32>), Vec<&Read>> = BTreeMap::new();
+            for (end, reads) in partners {
+                let partner = (&end.node, end.gpu.filter(|_| !between));
+                own.entry(partner).or_default().extend(middle(reads));
+            }
+            let mut middles: Vec<&Read> = own.into_values().filter_map(middle).collect();
             middles.sort_by(|a, b| a.share().total_cmp(&b.share()));
             // Of two partners one good reading clears, as in peeling.
             let at = if middles.len() == 2 { 1 } else { middles.len().saturating_sub(1) / 2 };

@@ -24,6 +24,7 @@ use super::peel::Word;
 use super::robust;
 use super::runs;
 use super::runs::RunLevel;
+use super::senders;
 use super::severed;
 use crate::model::id::NodeName;
 use crate::model::parsed::Tool;
@@ -171,11 +172,13 @@ fn blamed(island: &Island<'_>, out: &mut Fabric) {
             {
                 let found = tray(island, peeled, &here, both_ways);
                 let locus = Locus { kind: LocusKind::Tray, ..of_node(&island.domain, node) };
-                out.findings.push(Finding {
+                let found = Finding {
                     id: finding(found.outcome, &found.class, locus.clone(), "").id,
                     locus,
                     ..found
-                });
+                };
+                let others = alone(island, (peeled, &out.directed), &here, both_ways);
+                told(node, found, &others, (&mut out.findings, &mut out.unknown));
             } else {
                 for gpu in &here {
                     let found = gpu_finding(island, peeled, *gpu, both_ways);
@@ -185,13 +188,65 @@ fn blamed(island: &Island<'_>, out: &mut Fabric) {
                         let why = format!("{}{why}", found.summary);
                         out.unknown.push((format!("node {}", island.gpus[*gpu].node), why));
                     } else {
-                        out.findings.push(found);
+                        let own = (peeled, out.directed.as_slice());
+                        let others = alone(island, own, &[*gpu], both_ways);
+                        told(node, found, &others, (&mut out.findings, &mut out.unknown));
                     }
                 }
             }
             taken.extend(here);
         }
     }
+}
+
+/// The other nodes that took part in everything in which these GPUs of a node are low.
+fn alone(
+    island: &Island<'_>,
+    (peeled, directed): (&Peeled, &[PairReading]),
+    gpus: &[usize],
+    both_ways: bool,
+) -> BTreeSet<NodeName> {
+    if island.node.is_some() {
+        return BTreeSet::new();
+    }
+    let readings = match both_ways {
+        true => (island.both_ways.as_slice(), island.both_runs.as_slice()),
+        false => (directed, island.directed_runs.as_slice()),
+    };
+    let node = &island.gpus[gpus[0]].node;
+    // Half of what was lost, as a second look asks for.
+    let half: BTreeMap<usize, f64> =
+        gpus.iter().map(|gpu| (*gpu, f64::midpoint(1.0, worst(peeled, *gpu).ratio))).collect();
+    let level = |r: &PairReading| peeled.levels[r.group];
+    let is_low = |r: &PairReading| {
+        let ends = [r.src, r.dst];
+        ends.iter().any(|gpu| half.get(gpu).is_some_and(|half| r.value <= half * level(r)))
+    };
+    let groups: BTreeSet<usize> =
+        readings.0.iter().filter(|r| is_low(r)).map(|r| r.group).collect();
+    let others = senders::of_readings(island, node, readings, is_low);
+    if !others.is_empty() {
+        return others;
+    }
+    let mut others = senders::of_level(island, readings, |r| {
+        groups.contains(&r.group) && (1.0 - peel::LINE) * level(r) <= r.value
+    });
+    others.remove(node);
+    others
+}
+
+/// Enters a finding of a node, held to what other nodes took part in.
+fn told(
+    node: &NodeName,
+    found: Finding,
+    others: &BTreeSet<NodeName>,
+    (findings, unknown): (&mut Vec<Finding>, &mut Vec<(String, String)>),
+) {
+    let found = if others.is_empty() { found } else { senders::shared(found, others) };
+    if found.outcome == Outcome::Unknown {
+        unknown.push((format!("node {node}"), found.summary.clone()));
+    }
+    findings.push(found);
 }
 
 /// Whether rising clocks explain the blame: a low row of p2pBandwidthLatencyTest

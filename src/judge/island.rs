@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::arrange::Domain;
 use super::problems;
+use super::senders::Took;
 use super::testcase;
 use super::testcase::Shape;
 use crate::model::id::DomainName;
@@ -87,8 +88,12 @@ pub(super) struct Island<'a> {
     pub(super) directed_runs: Vec<usize>,
     /// The file of each run.
     pub(super) run_files: Vec<String>,
+    /// Which nodes took part in each run.
+    pub(super) run_took: Vec<Took>,
     /// Both directions at once; source and destination are interchangeable.
     pub(super) both_ways: Vec<PairReading>,
+    /// The run of each of them.
+    pub(super) both_runs: Vec<usize>,
     /// Pairs for which a test printed no number, in none of its readings.
     pub(super) holes: Vec<(usize, usize)>,
     /// Nodes that could not import each other's memory.
@@ -151,6 +156,8 @@ impl<'a> Island<'a> {
         let directed = self.directed.iter().zip(&self.directed_runs);
         let (directed, directed_runs) =
             directed.filter_map(|(r, run)| Some((moved(r)?, *run))).unzip();
+        let both = self.both_ways.iter().zip(&self.both_runs);
+        let (both_ways, both_runs) = both.filter_map(|(r, run)| Some((moved(r)?, *run))).unzip();
         let own: Vec<GpuId> = gpus.iter().map(|gpu| self.gpus[*gpu].clone()).collect();
         let nodes: BTreeSet<&NodeName> = own.iter().map(|id| &id.node).collect();
         let within = |(a, b): &&(NodeName, NodeName)| nodes.contains(a) && nodes.contains(b);
@@ -163,7 +170,9 @@ impl<'a> Island<'a> {
             directed,
             directed_runs,
             run_files: self.run_files.clone(),
-            both_ways: self.both_ways.iter().filter_map(moved).collect(),
+            run_took: self.run_took.clone(),
+            both_ways,
+            both_runs,
             holes: holes.collect(),
             cut: self.cut.iter().filter(within).cloned().collect(),
             files: self.files.clone(),
@@ -373,7 +382,8 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
 
     let mut groups: Vec<GroupKey> = Vec::new();
     let (mut directed, mut both_ways) = (Vec::new(), Vec::new());
-    let (mut directed_runs, mut run_files) = (Vec::new(), Vec::new());
+    let (mut directed_runs, mut both_runs) = (Vec::new(), Vec::new());
+    let (mut run_files, mut run_took) = (Vec::new(), Vec::new());
     let mut runs: BTreeMap<(usize, u32), usize> = BTreeMap::new();
     let mut blanks: Vec<(usize, usize, usize)> = Vec::new();
     let mut files: BTreeMap<Arc<str>, Vec<Source>> = BTreeMap::new();
@@ -408,6 +418,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
             let group = [group(false), group(true)];
             let run = *runs.entry((at, matrix.run)).or_insert_with(|| {
                 run_files.push(recording.file.clone());
+                run_took.push(Took::of(recording));
                 run_files.len() - 1
             });
             let ends = ends_of(matrix, shape, |text| places.get(&label(text)?).copied());
@@ -417,6 +428,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
                 match cell {
                     Some(value) if shape == Shape::BothWays => {
                         both_ways.push(PairReading { src, dst, group, value });
+                        both_runs.push(run);
                     }
                     Some(value) => {
                         directed.push(PairReading { src, dst, group, value });
@@ -437,7 +449,9 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
         directed,
         directed_runs,
         run_files,
+        run_took,
         both_ways,
+        both_runs,
         holes,
         cut: if only.is_none() { problems::not_importable(domain) } else { Vec::new() },
         files,

@@ -43,6 +43,8 @@ pub(super) struct Ledger {
     pub(super) compared: BTreeMap<NodeName, bool>,
     /// Across which boundaries of its claim each node was measured.
     pub(super) crossed: BTreeMap<NodeName, Crossed>,
+    /// Files of pairs over the network that gave nothing usable.
+    pub(super) unusable: BTreeSet<String>,
     /// What readings were compared with.
     pub(super) levels: Levels,
 }

@@ -46,6 +46,7 @@ mod reach;
 pub mod robust;
 mod roster;
 mod runs;
+mod senders;
 pub mod sequential;
 mod severed;
 mod state;
@@ -64,6 +65,8 @@ use fabric::Fabric;
 use island::Island;
 use ledger::Ledger;
 use peers::Peers;
+
+use std::collections::BTreeSet;
 
 use crate::model::cell::Cell;
 use crate::model::claims::Claims;
@@ -103,6 +106,8 @@ pub struct Judgement {
     pub verdicts: Verdicts,
     /// What readings were compared with.
     pub levels: Levels,
+    /// Files of pairs over the network that gave nothing usable.
+    pub unusable: BTreeSet<String>,
 }
 
 /// The smallest loss of a part that a sweep would see, as a share, where the part is read
@@ -151,6 +156,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     }
     peers.tell(&mut ledger);
     causes::merge(&domains, &mut ledger);
+    senders::judge(case.recordings, &mut ledger);
     surroundings::judge(&domains, &mut ledger);
     if domains.is_empty() {
         ledger.unknown("everything", "nothing was measured and nothing is claimed");
@@ -179,7 +185,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
         unknown: ledger.unknown,
         notes: ledger.notes,
     };
-    Judgement { claims, cells, verdicts, levels: ledger.levels }
+    Judgement { claims, cells, verdicts, levels: ledger.levels, unusable: ledger.unusable }
 }
 
 /// The platform that all domains share.
@@ -270,7 +276,7 @@ fn enter(island: &Island<'_>, fabric: &mut Fabric, ledger: &mut Ledger) {
         }
     }
     ledger.levels.of_island(island, fabric);
-    let read: std::collections::BTreeSet<usize> =
+    let read: BTreeSet<usize> =
         island.directed.iter().chain(&island.both_ways).flat_map(|r| [r.src, r.dst]).collect();
     for gpu in read {
         let id = &island.gpus[gpu];

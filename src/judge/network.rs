@@ -113,6 +113,8 @@ pub(super) fn judge(
         domains: domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect(),
     };
     let mut rails = rails::rails(domains, claims, recordings);
+    let failures = rails.iter().flat_map(|rail| &rail.failures);
+    ledger.unusable.extend(failures.map(|failure| failure.file.to_owned()));
     let levels = levels::of(&rails);
     let many = rails.iter().map(|rail| rail.cells().len()).sum();
     let sweep = Sweep { many, dips: disturbed::Dips::of(&rails, &levels) };

@@ -362,12 +362,14 @@ fn across(domain: &Domain<'_>, recording: &Recording, ledger: &mut Ledger) {
     }
 }
 
-/// The nodes that took part in a run; all of the domain where it does not say.
+/// The nodes that took part in a run: those of its step, else those that it names; all
+/// of the domain where neither says.
 fn members(domain: &Domain<'_>, recording: &Recording) -> Vec<NodeName> {
-    let ranks = domain.gpus_of_ranks(&recording.parsed);
-    let nodes: BTreeSet<NodeName> = ranks.into_values().map(|g| g.node).collect();
-    let planned = || recording.nodes.iter().cloned().collect();
-    let nodes = if nodes.is_empty() { planned() } else { nodes };
+    let named = || domain.gpus_of_ranks(&recording.parsed).into_values().map(|g| g.node).collect();
+    let nodes: BTreeSet<NodeName> = match recording.nodes.as_slice() {
+        [] => named(),
+        planned => planned.iter().cloned().collect(),
+    };
     let known: Vec<NodeName> = domain.nodes.iter().filter(|n| nodes.contains(n)).cloned().collect();
     if known.is_empty() { domain.nodes.clone() } else { known }
 }
@@ -377,7 +379,8 @@ fn node_of(domain: &Domain<'_>, recording: &Recording, problem: &Problem) -> Opt
     let by_host = problem.host.as_deref().map(|h| domain.node_of_host(h));
     let by_rank =
         || domain.gpus_of_ranks(&recording.parsed).get(&problem.rank?).map(|g| g.node.clone());
-    by_host.or_else(by_rank).filter(|n| domain.nodes.contains(n))
+    let took_part = |n: &NodeName| recording.nodes.is_empty() || recording.nodes.contains(n);
+    by_host.or_else(by_rank).filter(|n| domain.nodes.contains(n) && took_part(n))
 }
 
 /// Failed where the fabric did it, unknown otherwise. Our own probes go on after

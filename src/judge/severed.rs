@@ -4,6 +4,8 @@
 //! What `membership` sees as groups gets its meaning here. Whoever is cut off
 //! leaves the comparison of bandwidths; that is `peel`'s work.
 
+use std::collections::BTreeSet;
+
 use super::fabric::Fabric;
 use super::fabric::evidence;
 use super::finding::Reference;
@@ -16,7 +18,9 @@ use super::island::PairReading;
 use super::membership::Connected;
 use super::membership::Reach;
 use super::robust;
+use super::senders;
 use crate::model::id::NodeName;
+use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
@@ -86,7 +90,7 @@ fn isolated_gpus(
                 rule,
             );
             let found = evidence(island, found.below(value, held).saying(said));
-            out.findings.push(found);
+            enter(island, node, found, (&here, level), out);
         } else {
             for gpu in &here {
                 let id = &island.gpus[*gpu];
@@ -99,7 +103,7 @@ fn isolated_gpus(
                 let found =
                     finding(Outcome::Failed, "nvlink-absent", of_gpu(&island.domain, id), rule);
                 let found = evidence(island, found.below(value, held).saying(said));
-                out.findings.push(found);
+                enter(island, &id.node, found, (&[*gpu], level), out);
             }
         }
         for gpu in here {
@@ -258,7 +262,37 @@ fn not_a_member(
     };
     let found = finding(Outcome::Failed, "wrong-domain", of_node(domain, node), RULE);
     let found = found.below(value.unwrap_or(0.0), held).saying(said);
-    out.findings.push(evidence(island, found));
+    let found = evidence(island, found);
+    // Runs of two that could not import each other's memory have two nodes each.
+    match island.cut.iter().any(|(a, b)| a == node || b == node) {
+        true => out.findings.push(found),
+        false => enter(island, node, found, (gpus, level), out),
+    }
+}
+
+/// Enters a finding of a node whose GPUs are far below a level, held to the nodes that
+/// took part in what shows it.
+fn enter(
+    island: &Island<'_>,
+    node: &NodeName,
+    found: Finding,
+    (gpus, level): (&[usize], f64),
+    out: &mut Fabric,
+) {
+    let is_low = |r: &PairReading| {
+        let end = gpus.contains(&r.src) || gpus.contains(&r.dst);
+        end && r.value < level / 2.0
+    };
+    let readings = (island.directed.as_slice(), island.directed_runs.as_slice());
+    let others = match island.node {
+        Some(_) => BTreeSet::new(),
+        None => senders::of_readings(island, node, readings, is_low),
+    };
+    let found = if others.is_empty() { found } else { senders::shared(found, &others) };
+    if found.outcome == Outcome::Unknown {
+        out.unknown.push((format!("node {node}"), found.summary.clone()));
+    }
+    out.findings.push(found);
 }
 
 /// Two nodes that do not reach each other, and too few partners to tell whose

@@ -22,6 +22,7 @@ use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::unit::Unit;
+use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::thresholds::NvLinks;
@@ -258,19 +259,29 @@ fn imex(domain: &Domain<'_>, ledger: &mut Ledger) {
         })
         .collect();
     let missing = missing_peers(&tables);
+    let mut said: Vec<(&Table<'_>, Finding)> = Vec::new();
     for table in &tables {
-        told_by(domain, table, &missing, ledger);
+        said.extend(told_by(domain, table, &missing, ledger).map(|found| (table, found)));
+    }
+    // What one node alone says of the domain concerns that node.
+    let asked: BTreeSet<Option<&NodeName>> = said.iter().map(|(table, _)| table.asked).collect();
+    let only = asked.into_iter().reduce(|_, _| None).flatten();
+    for (_, mut found) in said {
+        if let Some(node) = only.filter(|_| 1 < tables.len()) {
+            found.locus.node = Some(node.clone());
+        }
+        ledger.find(found);
     }
 }
 
-/// What one table says, as findings about those who are missing and about the
+/// What one table says: findings about those who are missing, and the one about the
 /// domain.
 fn told_by(
     domain: &Domain<'_>,
     table: &Table<'_>,
     missing: &BTreeSet<NodeName>,
     ledger: &mut Ledger,
-) {
+) -> Option<Finding> {
     let Table { recording, state, .. } = table;
     let rule = "imex: handles can be exported only between nodes that are READY and CONNECTED";
     let up = state.status.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("up"));
@@ -296,8 +307,9 @@ fn told_by(
             if status.eq_ignore_ascii_case("down") { Outcome::Failed } else { Outcome::Degraded };
         let locus = of_domain(LocusKind::Domain, &domain.name);
         let found = finding(outcome, "imex-domain", locus, rule);
-        ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
+        return Some(found.saying(said.clone()).because(&recording.file, None, said));
     }
+    None
 }
 
 /// Tests of dcgmi that look at the software around the GPU, not at the GPU.

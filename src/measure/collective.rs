@@ -71,10 +71,15 @@ pub fn parse(input: &Input<'_>) -> Parsed {
         reader.parsed.facts.parameters.insert("algorithms".to_owned(), list);
     }
     let mut seen: BTreeSet<(String, u32)> = BTreeSet::new();
-    for page in &pages {
+    let mut measured = pages.iter().filter(|page| !page.list("tests").is_empty());
+    if let Some(page) = measured.next() {
         for test in page.list("tests") {
             add(&mut reader, page, test, &mut seen);
         }
+    }
+    for page in measured {
+        let what = format!("{} has numbers too; only the first document's are read", page.name());
+        reader.strange(ProblemKind::Inconsistent, what, Some(page));
     }
     unchecked_or_wrong(&mut reader);
     reader.close(&pages)

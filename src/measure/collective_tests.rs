@@ -105,10 +105,18 @@ fn doubled_runs_and_empty_ones_are_problems() {
     let [first, mut second] = whole();
     second["tests"] = first["tests"].clone();
     let parsed = read(&[first.clone(), second.clone()]);
+    assert!(!parsed.complete && says(&parsed, ProblemKind::Inconsistent, "n2 has numbers too"));
+    assert_eq!(parsed.measurements.len(), 2);
+    second["tests"] = json!([]);
+    let mut doubled = first.clone();
+    let again = doubled["tests"][0].clone();
+    doubled["tests"].as_array_mut().expect("a list").push(again);
+    let parsed = read(&[doubled, second.clone()]);
     assert!(says(&parsed, ProblemKind::Inconsistent, "stands there twice"));
     assert_eq!(parsed.measurements.len(), 2);
-    (second["tests"], second["complete"]) = (json!([run(3, &[])]), json!(true));
-    let parsed = read(&[first.clone(), second]);
+    let mut empty = first.clone();
+    (empty["tests"], empty["complete"]) = (json!([run(3, &[])]), json!(true));
+    let parsed = read(&[empty, second]);
     assert!(!parsed.complete && says(&parsed, ProblemKind::Truncated, "reading 3 has no point"));
     assert!(says(&read(&[first]), ProblemKind::Truncated, "n2 took part"));
 }

@@ -14,10 +14,10 @@ use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
 
 /// Adds what standard error says is wrong to what standard output says.
-pub(super) fn add(parsed: &mut Parsed, stderr: &[u8]) {
+pub(super) fn add(parsed: &mut Parsed, stderr: &[u8], is_wanted: impl Fn(Tool) -> bool) {
     let text = text::decode(stderr);
     let input = Input::new(&text);
-    let Some(parser) = parser(parsed, &input) else { return };
+    let Some(parser) = parser(parsed, &input, is_wanted) else { return };
     let running = running(parsed);
     let said = (parser.parse)(&input);
     let is_error = |p: &Problem| matches!(p.kind, ProblemKind::Error | ProblemKind::Corrupt);
@@ -47,13 +47,18 @@ pub(super) fn add(parsed: &mut Parsed, stderr: &[u8]) {
 
 /// The parser of the tool that printed the output; where that says nothing, of the
 /// one that the errors are most like.
-fn parser(parsed: &Parsed, input: &Input<'_>) -> Option<&'static Parser> {
+fn parser(
+    parsed: &Parsed,
+    input: &Input<'_>,
+    is_wanted: impl Fn(Tool) -> bool,
+) -> Option<&'static Parser> {
     match parsed.tool {
         // Documents of our own tell their errors themselves.
         Some(Tool::FabricgateTcp | Tool::FabricgateCopy | Tool::FabricgateCollective) => None,
         Some(tool) => PARSERS.iter().find(|parser| parser.tool == tool),
         None => {
-            let sure = PARSERS.iter().rev().map(|parser| ((parser.recognises)(input), parser));
+            let wanted = PARSERS.iter().rev().filter(|parser| is_wanted(parser.tool));
+            let sure = wanted.map(|parser| ((parser.recognises)(input), parser));
             let (sure, best) = sure.max_by_key(|(sure, _)| *sure)?;
             (0 < sure).then_some(best)
         }

@@ -3,8 +3,8 @@
 //!
 //! Test cases have nvbandwidth's names and mean the same: the row issues the
 //! copy. Where several nodes measured together their documents are parts of one
-//! matrix per test and reading, with ranks as labels. A cell that two documents
-//! claim is nobody's. What a number should be is not known here.
+//! matrix per test and reading, with ranks as labels. A document has the rows of
+//! its own node's ranks; a cell that two documents claim is nobody's. What a number should be is not known here.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -178,6 +178,10 @@ fn add(
         rows.iter().chain(&cols).filter(|label| !reader.is_end(label)).collect();
     if let Some(label) = strangers.first() {
         let what = format!("{label} is no rank of those that took part");
+        return refuse(reader, ProblemKind::Inconsistent, what);
+    }
+    if let Some(label) = rows.iter().find(|label| !reader.is_own_row(page, label)) {
+        let what = format!("row {label} is another node's to measure");
         return refuse(reader, ProblemKind::Inconsistent, what);
     }
     let merged = tests.named(&name, unit);

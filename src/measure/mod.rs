@@ -120,9 +120,19 @@ const PARSERS: &[Parser] = &[
 
 /// Reads one output of whatever tool wrote it.
 pub fn read(bytes: &[u8]) -> Parsed {
+    read_by(bytes, |_| true)
+}
+
+/// The same by the parsers of some tools only.
+fn read_by(bytes: &[u8], is_wanted: impl Fn(Tool) -> bool) -> Parsed {
     let text = text::decode(bytes);
     let input = Input::new(&text);
-    let mut parsed = read_input(&input);
+    let parsed = read_input(&input, is_wanted);
+    known(parsed, bytes)
+}
+
+/// What was read of these bytes, or why nothing was.
+fn known(mut parsed: Parsed, bytes: &[u8]) -> Parsed {
     if parsed.tool.is_none() && parsed.problems.is_empty() {
         parsed.problems.push(unrecognised(bytes));
     }
@@ -144,7 +154,7 @@ pub fn read_hosts(bytes: &[u8]) -> Vec<(String, Parsed)> {
     }
     let read = hosts.into_iter().map(|(host, lines)| {
         let text: String = lines.iter().flat_map(|line| [line.text, "\n"]).collect();
-        (text::clean(host), finished(read_input(&Input { text: &text, lines })))
+        (text::clean(host), finished(read_input(&Input { text: &text, lines }, |_| true)))
     });
     let read: Vec<(String, Parsed)> = read.collect();
     // Ranks of one run print on their own hosts, and one of them the results.
@@ -156,10 +166,11 @@ pub fn read_hosts(bytes: &[u8]) -> Vec<(String, Parsed)> {
     if read.iter().all(|(_, parsed)| is_one(parsed)) { read } else { Vec::new() }
 }
 
-/// Reads one output; nothing where no tool is known.
-fn read_input(input: &Input<'_>) -> Parsed {
+/// Reads one output; nothing where no tool that is wanted is known.
+fn read_input(input: &Input<'_>, is_wanted: impl Fn(Tool) -> bool) -> Parsed {
     let found: Vec<(Confidence, &Parser)> = PARSERS
         .iter()
+        .filter(|parser| is_wanted(parser.tool))
         .map(|parser| ((parser.recognises)(input), parser))
         .filter(|(confidence, _)| 0 < *confidence)
         .collect();
@@ -197,8 +208,60 @@ fn read_input(input: &Input<'_>) -> Parsed {
 /// the second what went wrong.
 pub fn read_streams(stdout: &[u8], stderr: &[u8]) -> Parsed {
     let mut parsed = read(stdout);
-    complaints::add(&mut parsed, stderr);
+    complaints::add(&mut parsed, stderr, |_| true);
     finished(parsed)
+}
+
+/// Reads what a command wrote to its two streams, by the parsers of the tools that were
+/// ordered: an output of another tool gives nothing but a problem. `senders` are the
+/// nodes that sent the parts of standard output and their bytes, where several did.
+pub fn read_ordered(
+    tools: &[Tool],
+    stdout: &[u8],
+    senders: &[(&str, usize)],
+    stderr: &[u8],
+) -> Parsed {
+    let is_wanted = |tool| tools.contains(&tool);
+    let mut parsed = match senders {
+        [] => read_by(stdout, is_wanted),
+        senders => read_parts(stdout, senders, is_wanted),
+    };
+    complaints::add(&mut parsed, stderr, is_wanted);
+    if parsed.tool.is_none()
+        && let Some(other) = read(stdout).tool
+    {
+        let expected = tools.first().map_or("", |tool| tool.as_str());
+        let what = format!("an output of {other}; one of {expected} was ordered");
+        let problems = vec![Problem::new(ProblemKind::Unrecognised, what)];
+        parsed = Parsed { tool: Some(other), problems, ..Parsed::default() };
+    }
+    finished(parsed)
+}
+
+/// Reads an output that several nodes sent parts of: each line has its sender for a host,
+/// whatever stands in front of it.
+fn read_parts(bytes: &[u8], senders: &[(&str, usize)], is_wanted: impl Fn(Tool) -> bool) -> Parsed {
+    let mut rest = bytes;
+    let (mut text, mut ends) = (String::new(), Vec::new());
+    let mut lines = 0;
+    for (sender, length) in senders {
+        let (part, after) = rest.split_at((*length).min(rest.len()));
+        rest = after;
+        let mut part = text::decode(part);
+        if !part.is_empty() && !part.ends_with('\n') {
+            part.push('\n');
+        }
+        lines += part.matches('\n').count();
+        text.push_str(&part);
+        ends.push((lines, *sender));
+    }
+    // What no sender is known of is not read.
+    let mut input = Input::new(&text);
+    for line in &mut input.lines {
+        let own = ends.iter().find(|(end, _)| line.number as usize <= *end);
+        line.host = own.map(|(_, sender)| *sender);
+    }
+    known(read_input(&input, is_wanted), bytes)
 }
 
 /// What holds for every output, whatever its parser says: of one that is cut,

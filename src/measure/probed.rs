@@ -19,6 +19,7 @@ use super::json::Document;
 use super::text;
 use crate::model::facts::Device;
 use crate::model::facts::Rank;
+use crate::model::id::NodeName;
 use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
@@ -157,10 +158,22 @@ impl Reader {
         let Some(Document { value, stopped, .. }) = found.document else {
             let what = "a document breaks off before it says anything".to_owned();
             self.sound = false;
-            self.note(Problem::new(ProblemKind::Truncated, what).at(found.line), None);
+            let problem = Problem::new(ProblemKind::Truncated, what).at(found.line);
+            self.note(Problem { host: found.sender, ..problem }, None);
             return;
         };
         let node = value["node"].as_str().map(text::clean).unwrap_or_default();
+        if let Some(sender) =
+            found.sender.filter(|it| !NodeName::from(it.as_str()).matches_host(&node))
+        {
+            // A node speaks for itself and for no other.
+            let who = if node.is_empty() { "no node" } else { &node };
+            let what = format!("{sender} sent a document that names {who}; it is not read");
+            self.sound = false;
+            let problem = Problem::new(ProblemKind::Inconsistent, what).at(found.line);
+            self.note(Problem { host: Some(sender), ..problem }, None);
+            return;
+        }
         let page = Page { node, value, line: found.line, whole: stopped.is_none() };
         if let Some(said) = page.value["format"].as_str().filter(|said| *said != format) {
             let what = format!("format {}, this version reads {format}", text::clean(said));
@@ -283,8 +296,15 @@ impl Reader {
 
     /// Who took part. Documents that disagree make it unknown whose a number is.
     fn members(&mut self, pages: &[Page]) {
-        for page in pages {
-            for mut rank in self.each::<ProbedRank>(page, "ranks") {
+        // What a node says of its own ranks comes first.
+        let said: Vec<Vec<ProbedRank>> =
+            pages.iter().map(|page| self.each::<ProbedRank>(page, "ranks")).collect();
+        let is_own = |page: &Page, rank: &ProbedRank| text::clean(&rank.node) == page.node;
+        let own = pages.iter().zip(&said).map(|(page, ranks)| (page, ranks, true));
+        let others = pages.iter().zip(&said).map(|(page, ranks)| (page, ranks, false));
+        for (page, ranks, own) in own.chain(others) {
+            for rank in ranks.iter().filter(|rank| is_own(page, rank) == own) {
+                let mut rank = rank.clone();
                 rank.node = text::clean(&rank.node);
                 rank.bus_id = rank.bus_id.map(|said| text::clean(&said));
                 rank.name = rank.name.map(|said| text::clean(&said));
@@ -333,6 +353,14 @@ impl Reader {
             let place = problem.host.as_deref().zip(problem.gpu);
             problem.rank = place.and_then(|place| places.get(&place).copied());
         }
+    }
+
+    /// Whether what a row stands for is this node's to say: its first rank is its own,
+    /// or no ranks are known.
+    pub(super) fn is_own_row(&self, page: &Page, label: &str) -> bool {
+        let first = label.split("->").next().and_then(|part| part.trim().parse::<u32>().ok());
+        let rank = first.and_then(|rank| self.ranks.get(&rank));
+        rank.is_none_or(|rank| rank.node == page.node)
     }
 
     /// Whether a label of a matrix can be told: a rank, or two of them
@@ -385,6 +413,8 @@ fn clean(around: &mut Around) {
 /// A place in the output where a document begins.
 struct Found {
     line: u32,
+    /// The node that sent it, where that is known.
+    sender: Option<String>,
     /// It, as far as it goes; nothing where that is not even its format.
     document: Option<Document>,
     /// Something else of this format stands behind it on its line.
@@ -395,6 +425,10 @@ struct Found {
 /// that begins with a brace is part of ends where the next one begins.
 fn documents(input: &Input<'_>, family: &str) -> Vec<Found> {
     let plain = input.plain();
+    let sender = |line: u32| {
+        let at = usize::try_from(line).ok()?.checked_sub(1)?;
+        input.lines.get(at)?.host.map(text::clean)
+    };
     let mut chunks: Vec<(u32, &str)> = Vec::new();
     let mut start = 0;
     let (mut first, mut number, mut at) = (1, 1, 0);
@@ -408,7 +442,8 @@ fn documents(input: &Input<'_>, family: &str) -> Vec<Found> {
     }
     chunks.push((first, &plain[start..]));
     let chunks = chunks.into_iter().filter(|(_, chunk)| chunk.contains(family));
-    chunks.take(MOST_DOCUMENTS).map(|(first, chunk)| document(first, chunk, family)).collect()
+    let found = chunks.take(MOST_DOCUMENTS).map(|(first, chunk)| document(first, chunk, family));
+    found.map(|found| Found { sender: sender(found.line), ..found }).collect()
 }
 
 /// The document in this part of an output.
@@ -430,5 +465,5 @@ fn document(first: u32, chunk: &str, family: &str) -> Found {
     let line = first + found.as_ref().map_or(0, |document| document.line.saturating_sub(1));
     let whole = found.as_ref().filter(|document| document.stopped.is_none());
     let more = whole.is_some_and(|document| chunk[document.end..].contains(family));
-    Found { line, document: found, more }
+    Found { line, sender: None, document: found, more }
 }

@@ -127,6 +127,10 @@ pub struct RawResult {
     /// Its standard error, likewise; absent also where it printed nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
+    /// Where every node ran it: bytes of standard output that each of `nodes` sent, in
+    /// their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sent: Vec<u64>,
     /// Bytes of standard output beyond what is kept.
     #[serde(default)]
     pub stdout_dropped: u64,

@@ -251,7 +251,7 @@ fn every_output_that_shows_a_host_link_to_be_low_is_named() {
     let narrow = |node, gpu, _| if (node, gpu) == (1, 3) { 0.5 } else { 1.0 };
     let judged = Bench::hgx(2).readings(3).host(narrow).judge();
     let [found] = judged.verdicts.findings.as_slice() else { panic!("{:?}", loci(&judged)) };
-    let files: std::collections::BTreeSet<&str> =
+    let files: BTreeSet<&str> =
         found.evidence.iter().map(|evidence| evidence.file.as_str()).collect();
     assert_eq!(files.len(), 3, "{:#?}", found.evidence);
     // In both directions.

@@ -239,6 +239,7 @@ fn seen(ran: Ran<'_>) -> RunSeen {
         real: true,
         simulated: false,
         unsealed: None,
+        unsure: BTreeMap::new(),
     }
 }
 

@@ -1,0 +1,228 @@
+//! What the output of a step may speak of: the nodes that took part, and the tests that
+//! were ordered.
+//!
+//! An output belongs to the node whose channel it came by. A host outside the step, or a
+//! test that its command does not run, is a problem of that node, and none of the others.
+
+use std::collections::BTreeSet;
+
+use crate::model::id::NodeName;
+use crate::model::measurement::Measurement;
+use crate::model::parsed::Parsed;
+use crate::model::parsed::Problem;
+use crate::model::parsed::ProblemKind;
+use crate::model::parsed::Tool;
+use crate::model::probe::ProbeScope;
+use crate::plan::Step;
+
+/// The tools of a step: its own, and the one in its place.
+pub(super) fn tools(step: &Step) -> Vec<Tool> {
+    let instead = step.otherwise.as_ref().map(|otherwise| otherwise.parser);
+    std::iter::once(step.parser).chain(instead).collect()
+}
+
+/// Holds what was read to what was ordered. What is dropped is told as a problem of the
+/// node that sent it.
+pub(super) fn hold(step: &Step, parsed: &mut Parsed) {
+    let mut told = Vec::new();
+    not_ordered(step, parsed, &mut told);
+    // Inside a node it is the node's, whatever name it prints.
+    if 1 < step.nodes.len() {
+        hosts(step, parsed, &mut told);
+    }
+    if step.scope == ProbeScope::Rail {
+        ends(parsed, &mut told);
+        // The step says which rail it ran over.
+        parsed.facts.parameters.remove("rail");
+        if step.rail.is_none() {
+            parsed.facts.parameters.remove("device");
+        }
+    }
+    let sender = step.nodes.first().map(ToString::to_string);
+    for what in told {
+        let problem = Problem::new(ProblemKind::Inconsistent, what);
+        parsed.complete = false;
+        parsed.problems.push(Problem { host: sender.clone(), ..problem });
+    }
+}
+
+/// Takes out what was measured or told of tests that were not ordered.
+fn not_ordered(step: &Step, parsed: &mut Parsed, told: &mut Vec<String>) {
+    let Some(tool) = parsed.tool else { return };
+    // The name was taken from the shape of the numbers.
+    if parsed.facts.parameters.get("testcase").is_some_and(|how| how == "inferred") {
+        return;
+    }
+    let commands = [
+        Some((step.parser, &step.argv)),
+        step.otherwise.as_ref().map(|otherwise| (otherwise.parser, &otherwise.argv)),
+    ];
+    let of_tool = commands.into_iter().flatten().filter(|(parser, _)| *parser == tool);
+    let Some(ordered) = of_tool.map(|(_, argv)| Tests::of(tool, argv)).reduce(Tests::or) else {
+        return;
+    };
+    let mut others: BTreeSet<String> = BTreeSet::new();
+    let mut keep = |testcase: Option<&str>| {
+        let is_ordered = testcase.is_none_or(|name| ordered.hold(name));
+        if let Some(name) = testcase.filter(|_| !is_ordered) {
+            others.insert(name.to_owned());
+        }
+        is_ordered
+    };
+    parsed.measurements.retain(|measurement| keep(measurement.testcase()));
+    parsed.problems.retain(|problem| keep(problem.testcase.as_deref()));
+    if !others.is_empty() {
+        let names = others.into_iter().take(3).collect::<Vec<_>>().join(", ");
+        told.push(format!("it holds {names}, which was not ordered: not read"));
+    }
+}
+
+/// The tests that a command runs.
+enum Tests {
+    /// Its words do not tell.
+    Any,
+    /// These.
+    Named(BTreeSet<String>),
+    /// Those whose names begin so.
+    Of(String),
+}
+
+impl Tests {
+    fn of(tool: Tool, argv: &[String]) -> Self {
+        let named = match tool {
+            Tool::Nvbandwidth => after(argv, &["-t", "--testcase"], &["-p", "--testcasePrefixes"]),
+            Tool::FabricgateCopy | Tool::FabricgateCollective => after(argv, &["--tests"], &[]),
+            Tool::NcclTests => argv.iter().filter_map(|word| collective(word)).collect(),
+            Tool::Perftest => {
+                let program = argv.iter().map(|word| file_name(word)).find(|word| {
+                    ["ib_", "raw_ethernet_"].iter().any(|prefix| word.starts_with(prefix))
+                });
+                return program.map_or(Self::Any, |program| Self::Of(program.to_owned()));
+            }
+            _ => BTreeSet::new(),
+        };
+        // Tests can be named by number too.
+        let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+        if named.is_empty() || named.iter().any(is_number) { Self::Any } else { Self::Named(named) }
+    }
+
+    fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Named(some), Self::Named(more)) => {
+                Self::Named(some.into_iter().chain(more).collect())
+            }
+            _ => Self::Any,
+        }
+    }
+
+    fn hold(&self, name: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Named(names) => names.contains(name),
+            Self::Of(begin) => name.starts_with(begin.as_str()),
+        }
+    }
+}
+
+/// The values behind an option, up to the next one; none where another option names
+/// tests too.
+fn after(argv: &[String], options: &[&str], others: &[&str]) -> BTreeSet<String> {
+    if argv.iter().any(|word| others.contains(&word.as_str())) {
+        return BTreeSet::new();
+    }
+    let mut names = BTreeSet::new();
+    let mut inside = false;
+    for word in argv {
+        let (option, value) = word.split_once('=').unwrap_or((word, ""));
+        if word.starts_with('-') {
+            inside = options.contains(&option);
+            names.extend(
+                value.split(',').filter(|name| inside && !name.is_empty()).map(str::to_owned),
+            );
+        } else if inside {
+            names.extend(word.split(',').filter(|name| !name.is_empty()).map(str::to_owned));
+        }
+    }
+    names
+}
+
+/// The collective that a program of nccl-tests runs.
+fn collective(word: &str) -> Option<String> {
+    let name = file_name(word);
+    let end = name.find("_perf")? + "_perf".len();
+    name[..end]
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        .then(|| name[..end].to_owned())
+}
+
+fn file_name(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+/// Drops what is said of hosts that took no part: of an output that gives one of them
+/// ranks, all numbers. Nodes are called as the step calls them.
+fn hosts(step: &Step, parsed: &mut Parsed, told: &mut Vec<String>) {
+    let known = |host: &str| -> Option<&NodeName> {
+        let exact = step.nodes.iter().find(|node| node.as_str() == host);
+        exact.or_else(|| {
+            let mut alike = step.nodes.iter().filter(|node| node.matches_host(host));
+            alike.next().filter(|_| alike.next().is_none())
+        })
+    };
+    let mut others: BTreeSet<String> = BTreeSet::new();
+    let facts = &mut parsed.facts;
+    facts.ranks.retain_mut(|rank| match known(&rank.host) {
+        Some(node) => {
+            node.as_str().clone_into(&mut rank.host);
+            true
+        }
+        None => {
+            others.insert(rank.host.clone());
+            false
+        }
+    });
+    facts.devices.retain(|device| device.host.as_deref().is_none_or(|host| known(host).is_some()));
+    facts.around.retain(|host, _| known(host).is_some());
+    facts.hosts.retain(|host| step.scope == ProbeScope::Rail || known(host).is_some());
+    if !others.is_empty() {
+        parsed.measurements.clear();
+        facts.ranks.clear();
+        let names = others.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+        told.push(format!("it has ranks on {names}, which took no part: its numbers are not read"));
+    }
+    let mut spoken: BTreeSet<String> = BTreeSet::new();
+    parsed.problems.retain_mut(|problem| {
+        let Some(host) = &problem.host else { return true };
+        match known(host) {
+            Some(node) => {
+                problem.host = Some(node.to_string());
+                true
+            }
+            // Ends of a pair over the network are those of the step.
+            None if step.scope == ProbeScope::Rail => {
+                problem.host = None;
+                true
+            }
+            None => {
+                spoken.insert(format!("it names {host}, which took no part: {}", problem.detail));
+                false
+            }
+        }
+    });
+    told.extend(spoken.into_iter().take(3));
+}
+
+/// Drops tables of the network that have other ends than two.
+fn ends(parsed: &mut Parsed, told: &mut Vec<String>) {
+    let before = parsed.measurements.len();
+    parsed.measurements.retain(|measurement| match measurement {
+        Measurement::Matrix(matrix) => {
+            matrix.rows.len() <= 2 && matrix.cols.len() <= 2 && matrix.rows == matrix.cols
+        }
+        _ => true,
+    });
+    if parsed.measurements.len() < before {
+        told.push("it has a table of more than the two nodes of the pair: not read".to_owned());
+    }
+}
