@@ -14,6 +14,7 @@ use toml::Spanned;
 use super::config::Mistake;
 use super::failure::Failure;
 use crate::exec::lookup;
+use crate::model::limits;
 use crate::model::said::Family;
 use crate::sources::http::Address;
 use crate::sources::kubernetes::Kubernetes;
@@ -32,8 +33,10 @@ pub struct Section {
     #[schemars(with = "Option<Vec<Family>>")]
     order: Option<Spanned<Vec<Family>>>,
     /// GPUs that every node must have. Without it, nobody is held to a number.
+    #[serde(deserialize_with = "limits::gpus")]
     gpus_per_node: Option<u32>,
     /// NICs of the compute network that every node must have. Without it, likewise.
+    #[serde(deserialize_with = "limits::nics")]
     nics_per_node: Option<u32>,
     /// Seconds that one question may take, 0.1 to 3600. Default: 15.
     #[schemars(with = "Option<f64>")]
