@@ -145,6 +145,7 @@ fn result(step: usize, nodes: &[&str], why: Option<&str>) -> RawResult {
         stderr: None,
         stdout_dropped: 0,
         stderr_dropped: 0,
+        not_kept: None,
         complaint: None,
         load: None,
         gpus: Vec::new(),

@@ -63,6 +63,10 @@ struct SlurmSection {
     /// `sinfo`, likewise. Default: `["sinfo"]`.
     #[schemars(with = "Option<Vec<String>>")]
     sinfo: Option<Spanned<Vec<String>>>,
+    /// Whether the words in front of Slurm's programs, in whichever section, end in a shell on
+    /// another machine, as those of ssh do: what stands behind them is quoted for it then. Default:
+    /// true where one of the words is ssh or the like.
+    remote_shell: Option<bool>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -187,6 +191,7 @@ impl Section {
                 scontrol: program(slurm.scontrol, "scontrol")?,
                 sinfo: program(slurm.sinfo, "sinfo")?,
                 limit: wanted.limit,
+                remote_shell: slurm.remote_shell,
             });
         }
         if let Some(rest) = self.slurmrestd {

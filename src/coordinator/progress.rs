@@ -215,6 +215,7 @@ mod tests {
             stderr: None,
             stdout_dropped: 0,
             stderr_dropped: 0,
+            not_kept: None,
             complaint: Some("no device".to_owned()),
             load: None,
             gpus: Vec::new(),

@@ -149,6 +149,7 @@ pub(super) fn blank(step: &Step, reading: u32, argv: Vec<String>) -> RawResult {
         stderr: None,
         stdout_dropped: 0,
         stderr_dropped: 0,
+        not_kept: None,
         complaint: None,
         load: None,
         gpus: Vec::new(),
