@@ -185,7 +185,8 @@ async fn answer(asked: &Asked<'_>) -> Result<(Answer, Ground), Failure> {
         )),
         Err(error) => troubles.push(format!("the scheduler was not asked for its nodes: {error}")),
     }
-    ground.version = Controller::beside(asked.scontrol, asked.limit, asked.remote_shell).version().await;
+    ground.version =
+        Controller::beside(asked.scontrol, asked.limit, asked.remote_shell).version().await;
     if ground.version.is_none() {
         troubles.push("the version of Slurm is not known".to_owned());
     }

@@ -109,21 +109,16 @@ impl Room {
         let read = |result: &RawResult, outcome: &Outcome| {
             outputs::read(step, result, &outcome.stdout.bytes, &outcome.stderr.bytes)
         };
+        let mut cut = false;
+        if END * 2 + SLACK < outcome.stderr.bytes.len() {
+            let troubles = |stderr: &[u8]| crate::measure::read_streams(&[], stderr).problems;
+            let (all, short) = (&outcome.stderr.bytes, ends(&outcome.stderr.bytes, END));
+            // Errors between head and tail are read: they stay.
+            cut = troubles(all) == troubles(&short) && shorten(&mut outcome.stderr, END);
+        }
         let mut recording = read(result, outcome);
         let is_read = recording.as_ref().is_some_and(|it| it.parsed.tool.is_some());
-        let mut cut = !is_read && shorten(&mut outcome.stdout, END);
-        if END * 2 + SLACK < outcome.stderr.bytes.len() {
-            let said_less = Outcome {
-                stdout: Stream::default(),
-                stderr: Stream { bytes: ends(&outcome.stderr.bytes, END), dropped: 0 },
-                ..Outcome::not_started(String::new())
-            };
-            let troubles = |stderr: &[u8]| crate::measure::read_streams(&[], stderr).problems;
-            // Errors between head and tail are read: they stay.
-            if troubles(&outcome.stderr.bytes) == troubles(&said_less.stderr.bytes) {
-                cut |= shorten(&mut outcome.stderr, END);
-            }
-        }
+        cut |= !is_read && shorten(&mut outcome.stdout, END);
         let mut say = None;
         let size = (outcome.stdout.bytes.len() + outcome.stderr.bytes.len()) as u64;
         let mut account = step.nodes.clone();
@@ -275,8 +270,8 @@ mod tests {
             kept += outcome.stdout.bytes.len() as u64;
             if result.not_kept.is_some() {
                 refused += 1;
-                let unknown = recording.is_none_or(|it| !it.parsed.complete);
-                assert!(unknown, "nothing is read of what is not kept");
+                let is_read = recording.is_some_and(|it| it.parsed.tool.is_some());
+                assert!(!is_read && result.gap().is_some(), "{result:?}");
                 assert!(outcome.stdout.bytes.len() < 200);
             }
         }
@@ -325,9 +320,10 @@ mod tests {
                 room.read_in(space, &fixture::step(1), &mut result, &mut outcome);
             assert_eq!(result.not_kept.is_none(), kept, "{free} of {all}");
             assert_eq!(say.is_some(), !kept && !told, "{free} of {all}");
-            let complete = recording.is_some_and(|it| it.parsed.complete);
-            assert_eq!(complete, kept, "{free} of {all}: what is not kept is unknown");
-            assert_eq!(result.gap().is_some_and(|why| why.contains("nearly full")), !kept);
+            let is_read = recording.is_some_and(|it| it.parsed.tool.is_some());
+            assert_eq!(is_read, kept, "{free} of {all}: what is not kept is not read");
+            let unknown = result.gap().is_some_and(|why| why.contains("nearly full"));
+            assert_eq!(unknown, !kept, "{free} of {all}");
         }
     }
 }

@@ -258,8 +258,7 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
         let pairs = pairs.filter(|(s, d)| s != d && left[*s] && left[*d]);
         let blank = pairs.filter(|(s, d)| !read[s * n + d]).count();
         if 0 < blank {
-            let why =
-                format!("{blank} of its {all} ordered pairs of GPUs were not measured");
+            let why = format!("{blank} of its {all} ordered pairs of GPUs were not measured");
             ledger.unknown(format!("domain {}", island.domain), why);
         }
     }

@@ -13,8 +13,24 @@ const SHELLS: &[&str] =
 
 /// Programs that start another one with the words as they are.
 const PLAIN: &[&str] = &[
-    "sudo", "doas", "env", "timeout", "nice", "ionice", "setsid", "stdbuf", "chroot", "nsenter",
-    "unshare", "runuser", "setpriv", "docker", "podman", "kubectl", "singularity", "apptainer",
+    "sudo",
+    "doas",
+    "env",
+    "timeout",
+    "nice",
+    "ionice",
+    "setsid",
+    "stdbuf",
+    "chroot",
+    "nsenter",
+    "unshare",
+    "runuser",
+    "setpriv",
+    "docker",
+    "podman",
+    "kubectl",
+    "singularity",
+    "apptainer",
 ];
 
 /// Programs of Slurm.

@@ -284,11 +284,7 @@ pub struct Group {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
     /// GPUs each of its nodes must show.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "limits::gpus"
-    )]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "limits::gpus")]
     pub gpus_per_node: Option<u32>,
     /// The class of its nodes' NICs, a name in `thresholds/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -147,11 +147,8 @@ impl Folder {
             .iter()
             .map(|(_, bytes)| move |file: &mut dyn Write| file.write_all(bytes))
             .collect();
-        let mut files: Vec<Filled<'_>> = paths
-            .iter()
-            .zip(&mut fills)
-            .map(|(path, fill)| Filled { path, fill })
-            .collect();
+        let mut files: Vec<Filled<'_>> =
+            paths.iter().zip(&mut fills).map(|(path, fill)| Filled { path, fill }).collect();
         put(&Disk, &mut files).map_err(|(path, source)| io_error(&path, source))
     }
 

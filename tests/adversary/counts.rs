@@ -55,13 +55,17 @@ fn in_text(text: &str, number: u64) -> Vec<String> {
             at += 1;
             continue;
         }
-        let end = bytes[at..].iter().position(|it| !it.is_ascii_digit()).map_or(bytes.len(), |it| at + it);
+        let end = bytes[at..]
+            .iter()
+            .position(|it| !it.is_ascii_digit())
+            .map_or(bytes.len(), |it| at + it);
         let line = text[..at].rfind('\n').map_or(0, |it| it + 1);
         let before: String = text[line..at].chars().filter(|it| !it.is_ascii_digit()).collect();
         kinds.entry(before).or_insert((at, end));
         at = end;
     }
-    let replaced = |(from, to): &(usize, usize)| format!("{}{number}{}", &text[..*from], &text[*to..]);
+    let replaced =
+        |(from, to): &(usize, usize)| format!("{}{number}{}", &text[..*from], &text[*to..]);
     kinds.values().map(replaced).collect()
 }
 
@@ -82,8 +86,15 @@ fn a_huge_number_anywhere_in_a_run_folder_allocates_nothing_of_its_size() {
     let place = small();
     let folder = place.stranger();
     let documents = [
-        "run.json", "claims.json", "plan.json", "verdicts.json", "actions.json", "results.jsonl", "measurements.jsonl",
-        "machines.jsonl", "cells.jsonl",
+        "run.json",
+        "claims.json",
+        "plan.json",
+        "verdicts.json",
+        "actions.json",
+        "results.jsonl",
+        "measurements.jsonl",
+        "machines.jsonl",
+        "cells.jsonl",
     ];
     let mut tried = 0;
     for name in documents {
@@ -123,7 +134,8 @@ fn a_huge_number_anywhere_in_a_run_folder_allocates_nothing_of_its_size() {
 fn a_huge_number_in_a_tools_output_allocates_nothing_of_its_size() {
     let place = small();
     let raw = run().join("raw/nodes/box2");
-    let mut files: Vec<_> = fs::read_dir(raw).expect("outputs").map(|it| it.expect("one").path()).collect();
+    let mut files: Vec<_> =
+        fs::read_dir(raw).expect("outputs").map(|it| it.expect("one").path()).collect();
     files.sort();
     let text = "[[domain]]\nname = \"box2\"\nnodes = \"box2\"\nplatform = \"hgx-h100\"\ngpus_per_node = 2\n";
     place.put("in/claims.toml", text);
@@ -152,7 +164,10 @@ fn a_huge_number_in_a_claim_is_told_with_its_place_and_allocates_nothing_of_its_
     folder(&claims.replace("1000", "4000000"));
     let ended = place.run(&["judge", "in"]);
     assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(ended.stderr.contains("claims.toml:5:") && ended.stderr.contains("at most 1024"), "{ended:?}");
+    assert!(
+        ended.stderr.contains("claims.toml:5:") && ended.stderr.contains("at most 1024"),
+        "{ended:?}"
+    );
 
     // What a kubelet, Slurm and Ray say of a node.
     let node = |name: &str, gpus: u64| {
@@ -169,20 +184,39 @@ fn a_huge_number_in_a_claim_is_told_with_its_place_and_allocates_nothing_of_its_
         let said: Value = serde_json::from_str(&ended.stdout).expect("JSON");
         let said = &said["claims"];
         let domains = said["domains"].as_array().expect("domains");
-        assert!(domains.iter().all(|it| it["gpus_per_node"].as_u64().unwrap_or(0) <= 1_024), "{said}");
+        assert!(
+            domains.iter().all(|it| it["gpus_per_node"].as_u64().unwrap_or(0) <= 1_024),
+            "{said}"
+        );
         if gpus <= u64::from(u32::MAX) {
             let problems = said["sources"][0]["problems"].to_string();
-            assert!(problems.contains("n1") && problems.contains("expected at most 1024"), "{problems}");
+            assert!(
+                problems.contains("n1") && problems.contains("expected at most 1024"),
+                "{problems}"
+            );
         }
-        place.put("machines.toml", "title = \"t\"\nseed = 5\n[[domain]]\nname = \"a\"\nnodes = \"n[1-2]\"\n\
-            platform = \"gb200-nvl72\"\n");
-        ends(&place, &["audit", "--sim", "machines.toml", "--claims", "nodes.json", "--dry-run"], &gpus.to_string());
+        place.put(
+            "machines.toml",
+            "title = \"t\"\nseed = 5\n[[domain]]\nname = \"a\"\nnodes = \"n[1-2]\"\n\
+            platform = \"gb200-nvl72\"\n",
+        );
+        ends(
+            &place,
+            &["audit", "--sim", "machines.toml", "--claims", "nodes.json", "--dry-run"],
+            &gpus.to_string(),
+        );
     }
     let others = [
         ("slurm.txt", "NodeName=n1 Arch=x86_64 CPUTot=4 State=IDLE Gres=gpu:4\n"),
         ("conf", "BlockName=b1 Nodes=n[1-2]\nBlockSizes=2\n"),
-        ("topology.yaml", "- topology: t\n  cluster_default: true\n  block:\n    block_sizes: [2, 4]\n    blocks:\n      - {block: a, nodes: 'n[1-4]'}\n"),
-        ("job.sh", "export NCCL_MNNVL_ENABLE=1\nexport NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN=64\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=4\n#SBATCH --segment=2\n"),
+        (
+            "topology.yaml",
+            "- topology: t\n  cluster_default: true\n  block:\n    block_sizes: [2, 4]\n    blocks:\n      - {block: a, nodes: 'n[1-4]'}\n",
+        ),
+        (
+            "job.sh",
+            "export NCCL_MNNVL_ENABLE=1\nexport NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN=64\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=4\n#SBATCH --segment=2\n",
+        ),
         ("show.txt", "BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\n"),
     ];
     for (name, text) in others {

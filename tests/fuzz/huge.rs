@@ -15,8 +15,7 @@ use fabricgate::thresholds::builtin;
 use super::corpus::corpus;
 
 /// Counts of no machine, and the largest of each width.
-const HUGE: [u64; 6] =
-    [1_023, 300_000, 0x7fff_ffff, u32::MAX as u64, i64::MAX as u64, u64::MAX];
+const HUGE: [u64; 6] = [1_023, 300_000, 0x7fff_ffff, u32::MAX as u64, i64::MAX as u64, u64::MAX];
 
 /// The runs of digits of a text, one for each kind of line that stands before them.
 pub(crate) fn numbers(text: &str) -> Vec<(usize, usize)> {

@@ -33,7 +33,8 @@ impl Ways {
             user: None,
             limit: PATIENCE,
         };
-        let scontrol = Scontrol { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
+        let scontrol =
+            Scontrol { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
         let ways = Self { folder, scontrol, rest };
         ways.token(&lab.token());
         ways

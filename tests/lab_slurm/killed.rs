@@ -113,7 +113,8 @@ fn finished(lab: &Lab, folder: &Path) {
 }
 
 fn live(lab: &Lab) -> BTreeMap<NodeName, LiveNode> {
-    let scontrol = Scontrol { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
+    let scontrol =
+        Scontrol { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
     seen(&scontrol, &[]).nodes
 }
 

@@ -337,7 +337,9 @@ fn exposed(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec<String
                 target.name
             ));
         }
-        for (key, place) in [("url_file", Some(&target.address)), ("bearer_file", target.bearer.as_ref())] {
+        for (key, place) in
+            [("url_file", Some(&target.address)), ("bearer_file", target.bearer.as_ref())]
+        {
             if let Some(Where::File(file)) = place {
                 files.push((format!("[[notify.target]] {}: {key}", target.name), file));
             }
@@ -468,7 +470,10 @@ mod tests {
     fn a_program_whose_reader_is_not_known_is_named() {
         let text = "claims = \"c\"\n[sources.slurm]\nscontrol = [\"/opt/on-head\", \"scontrol\"]\n";
         let said = warned(text);
-        assert!(said.contains("[sources.slurm] scontrol: ") && said.contains("remote_shell"), "{said}");
+        assert!(
+            said.contains("[sources.slurm] scontrol: ") && said.contains("remote_shell"),
+            "{said}"
+        );
         assert_eq!(warned(&format!("{text}remote_shell = true\n")), "");
         let ssh = "claims = \"c\"\n[sources.slurm]\nscontrol = [\"sudo\", \"ssh\", \"head\", \"scontrol\"]\n";
         assert_eq!(warned(ssh), "");
