@@ -7,6 +7,8 @@
 
 #[path = "adversary/bombs.rs"]
 mod bombs;
+#[path = "adversary/counts.rs"]
+mod counts;
 #[path = "adversary/floods.rs"]
 mod floods;
 #[path = "adversary/folders.rs"]

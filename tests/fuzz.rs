@@ -15,6 +15,8 @@ mod dice;
 mod documents;
 #[path = "fuzz/doors.rs"]
 pub(crate) mod doors;
+#[path = "fuzz/huge.rs"]
+mod huge;
 #[path = "fuzz/kept.rs"]
 mod kept;
 #[path = "fuzz/mutation.rs"]

@@ -167,7 +167,12 @@ impl Lab {
     }
 
     fn by_commands(&self, limit: Duration) -> Slurm {
-        Slurm { scontrol: self.argv(&["scontrol"]), sinfo: self.argv(&["sinfo"]), limit }
+        Slurm {
+            scontrol: self.argv(&["scontrol"]),
+            sinfo: self.argv(&["sinfo"]),
+            limit,
+            remote_shell: Some(false),
+        }
     }
 
     fn ask(&self) -> Vec<Said> {
@@ -306,7 +311,12 @@ fn a_user_without_rights_reads_the_same() {
     let alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups"];
     let as_alice = |program| lab.argv(&[&alice[..], &[program]].concat());
     let limit = Duration::from_secs(15);
-    let slurm = Slurm { scontrol: as_alice("scontrol"), sinfo: as_alice("sinfo"), limit };
+    let slurm = Slurm {
+        scontrol: as_alice("scontrol"),
+        sinfo: as_alice("sinfo"),
+        limit,
+        remote_shell: Some(false),
+    };
     // What users are not shown unless they ask for all.
     let hide = |how: &str| lab.run(&["scontrol", "update", "PartitionName=main", how]);
     hide("Hidden=YES");
@@ -329,7 +339,12 @@ fn the_text_of_a_slurm_without_json_says_the_same_of_every_node() {
                     exec "$0" "$@""#;
     let without_json = |program| lab.argv(&["sh", "-c", script, program]);
     let (scontrol, sinfo) = (without_json("scontrol"), without_json("sinfo"));
-    let by_text = now(slurm::ask(&Slurm { scontrol, sinfo, limit: Duration::from_secs(15) }));
+    let by_text = now(slurm::ask(&Slurm {
+        scontrol,
+        sinfo,
+        limit: Duration::from_secs(15),
+        remote_shell: Some(false),
+    }));
     let by_json = lab.ask();
     lab.run(&["scontrol", "update", "NodeName=node0007", "State=RESUME"]);
     no_problems(&by_text);

@@ -116,6 +116,7 @@ fn result(node: &str, gpus: &[&str]) -> RawResult {
         sent: Vec::new(),
         stdout_dropped: 0,
         stderr_dropped: 0,
+        not_kept: None,
         complaint: None,
         load: None,
         gpus: gpus.iter().enumerate().map(|(at, uuid)| format!("{at}, {uuid}")).collect(),

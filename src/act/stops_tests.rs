@@ -146,6 +146,7 @@ fn result(step: usize, nodes: &[&str], why: Option<&str>) -> RawResult {
         sent: Vec::new(),
         stdout_dropped: 0,
         stderr_dropped: 0,
+        not_kept: None,
         complaint: None,
         load: None,
         gpus: Vec::new(),

@@ -107,6 +107,10 @@ fn better_topology(
         moves: &args.moves,
         run: Some((&run.verdicts, &stored.claims)),
         scheduler: scheduler.as_ref(),
+        remote_shell: match &gate.told {
+            Told::Scontrol(scontrol) => scontrol.remote_shell,
+            Told::Slurmrestd(_) | Told::Kubernetes(_) => None,
+        },
         scontrol: match &gate.told {
             Told::Scontrol(scontrol) => &scontrol.argv,
             Told::Slurmrestd(_) | Told::Kubernetes(_) => &plain,

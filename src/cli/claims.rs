@@ -17,6 +17,7 @@ use super::stdout;
 use crate::inventory::reconcile;
 use crate::model::claims::Claims;
 use crate::model::disagreement::Severity;
+use crate::model::limits;
 use crate::record::CLAIMS_FORMAT;
 use crate::record::ClaimsRecord;
 use crate::record::file;
@@ -39,10 +40,10 @@ pub struct Args {
     #[arg(long, value_name = "SOURCE", conflicts_with = "scenario")]
     from: Vec<String>,
     /// GPUs that every node must have.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::GPUS_PER_NODE)))]
     gpus_per_node: Option<u32>,
     /// NICs of the compute network that every node must have.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::NICS_PER_NODE)))]
     nics_per_node: Option<u32>,
     /// Show what has changed since an earlier moment: what --json printed then, or a run folder.
     #[arg(long, value_name = "EARLIER")]

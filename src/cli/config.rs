@@ -41,6 +41,7 @@ use super::watching::Watching;
 use crate::act::policy::Devices;
 use crate::act::policy::Policy;
 use crate::coordinator::Confirm;
+use crate::exec;
 use crate::inventory::claims_file;
 use crate::launch::Launcher;
 use crate::launch::kubernetes::Gpus;
@@ -84,6 +85,11 @@ struct File {
     /// The platform of all domains (`fabricgate thresholds list`), over what they claim and what
     /// devices are. Without it, each domain's own.
     platform: Option<String>,
+    /// Variables of the environment that programs and nodes are given besides those that they
+    /// need (docs/security.md): names, or the beginning of names and `*`. Default: none.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    pass_env: Vec<Spanned<String>>,
     /// How nodes are reached. Without it, this machine alone is measured.
     #[schemars(with = "Option<launcher::Section>")]
     launcher: Option<Spanned<launcher::Section>>,
@@ -223,6 +229,17 @@ fn policy(said: Option<Spanned<Policy>>, launcher: &Launcher) -> Result<Policy, 
     Ok(policy)
 }
 
+/// Has these variables passed on to what is started.
+fn pass_env(names: Vec<Spanned<String>>) -> Result<(), Mistake> {
+    for name in &names {
+        exec::secrets::is_name(name.get_ref())
+            .map_err(|why| (name.span().start, format!("pass_env {:?}: {why}", name.get_ref())))?;
+    }
+    let names: Vec<String> = names.into_iter().map(Spanned::into_inner).collect();
+    exec::secrets::pass(&names);
+    Ok(())
+}
+
 /// Where claims come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -345,6 +362,7 @@ fn parse(
     };
     let wanted = read.sources.wanted(files, base).map_err(&mistake)?;
     let scontrol = wanted.slurm.as_ref().map(|slurm| slurm.scontrol.as_slice());
+    let remote_shell = wanted.slurm.as_ref().and_then(|slurm| slurm.remote_shell);
     let mut reach = match read.launcher {
         None => Reach::default(),
         Some(section) => {
@@ -386,6 +404,12 @@ fn parse(
     let history = keeping::keeping(read.history, base).map_err(&mistake)?;
     let notify = read.notify.map(|section| notifying::notifying(section, base)).transpose();
     let notify = notify.map_err(&mistake)?;
+    pass_env(read.pass_env).map_err(&mistake)?;
+    let mut launcher = launcher;
+    launcher.carry(exec::secrets::carried());
+    if let Launcher::Slurm(slurm) = &mut launcher {
+        slurm.programs.remote_shell = remote_shell;
+    }
     let mut config = Config {
         path: path.to_owned(),
         claims,

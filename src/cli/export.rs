@@ -29,6 +29,7 @@ use crate::export::map::Verified;
 use crate::export::target;
 use crate::inventory::hostlist;
 use crate::model::id::NodeName;
+use crate::model::limits;
 use crate::record::State;
 
 /// Write the verified map of a run for a scheduler, a framework, or another program.
@@ -84,7 +85,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pp: Option<u32>,
     /// GPUs that the job uses on each node; otherwise all.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::GPUS_PER_NODE)))]
     gpus_per_node: Option<u32>,
     #[command(flatten)]
     trust: Trust,

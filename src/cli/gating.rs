@@ -160,7 +160,8 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
                     None => vec!["scontrol".to_owned()],
                 },
             };
-            Told::Scontrol(Scontrol { argv, limit })
+            let remote_shell = wanted.slurm.as_ref().and_then(|slurm| slurm.remote_shell);
+            Told::Scontrol(Scontrol { argv, limit, remote_shell })
         }
     };
     let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));

@@ -343,8 +343,10 @@ impl Section {
                 scancel: words("scancel", self.scancel)?.unwrap_or(beside.scancel),
                 squeue: words("squeue", self.squeue)?.unwrap_or(beside.squeue),
                 scontrol,
+                remote_shell: None,
             },
             node_srun: words("node_srun", self.node_srun)?.unwrap_or(usual.node_srun),
+            carried: usual.carried,
         })
     }
 }

@@ -14,6 +14,7 @@ use toml::Spanned;
 use super::config::Mistake;
 use super::failure::Failure;
 use crate::exec::lookup;
+use crate::model::limits;
 use crate::model::said::Family;
 use crate::sources::http::Address;
 use crate::sources::kubernetes::Kubernetes;
@@ -32,8 +33,10 @@ pub struct Section {
     #[schemars(with = "Option<Vec<Family>>")]
     order: Option<Spanned<Vec<Family>>>,
     /// GPUs that every node must have. Without it, nobody is held to a number.
+    #[serde(deserialize_with = "limits::gpus")]
     gpus_per_node: Option<u32>,
     /// NICs of the compute network that every node must have. Without it, likewise.
+    #[serde(deserialize_with = "limits::nics")]
     nics_per_node: Option<u32>,
     /// Seconds that one question may take, 0.1 to 3600. Default: 15.
     #[schemars(with = "Option<f64>")]
@@ -60,6 +63,10 @@ struct SlurmSection {
     /// `sinfo`, likewise. Default: `["sinfo"]`.
     #[schemars(with = "Option<Vec<String>>")]
     sinfo: Option<Spanned<Vec<String>>>,
+    /// Whether the words in front of Slurm's programs, in whichever section, end in a shell on
+    /// another machine, as those of ssh do: what stands behind them is quoted for it then. Default:
+    /// true where one of the words is ssh or the like.
+    remote_shell: Option<bool>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -184,6 +191,7 @@ impl Section {
                 scontrol: program(slurm.scontrol, "scontrol")?,
                 sinfo: program(slurm.sinfo, "sinfo")?,
                 limit: wanted.limit,
+                remote_shell: slurm.remote_shell,
             });
         }
         if let Some(rest) = self.slurmrestd {

@@ -36,6 +36,7 @@ use crate::coordinator::Place;
 use crate::coordinator::Progress;
 use crate::coordinator::Sweep;
 use crate::coordinator::SweepError;
+use crate::exec;
 use crate::exec::own;
 use crate::gate::stamp;
 use crate::gate::turn::Turned;
@@ -327,6 +328,7 @@ fn then(
     let then = &stored.record.launcher;
     if !(is_sim(then) && is_sim(&config.launcher)) {
         config.launcher = then.clone();
+        config.launcher.carry(exec::secrets::carried());
     }
     let fleet =
         config.measurable(&in_force.catalogue).or_else(|error| fleet_then(stored, error))?;

@@ -50,6 +50,8 @@ pub struct Asked<'a> {
     pub scheduler: &'a dyn Scheduler,
     /// `scontrol`, with words in front where it is reached through something.
     pub scontrol: &'a [String],
+    /// Whether a shell elsewhere reads the words behind it.
+    pub remote_shell: Option<bool>,
     /// How long one call may take.
     pub limit: Duration,
 }
@@ -85,7 +87,7 @@ pub fn write(asked: &Asked<'_>) -> Result<Answer, Failure> {
         if let Some(trouble) = answer.troubles.first() {
             return Err(Failure::Environment(format!("no topology is written: {trouble}")));
         }
-        let controller = Controller::beside(asked.scontrol, asked.limit);
+        let controller = Controller::beside(asked.scontrol, asked.limit, asked.remote_shell);
         let time = coordinator::now().strftime("%Y%m%dT%H%M%SZ").to_string();
         let writing = Writing {
             controller: &controller,
@@ -183,7 +185,8 @@ async fn answer(asked: &Asked<'_>) -> Result<(Answer, Ground), Failure> {
         )),
         Err(error) => troubles.push(format!("the scheduler was not asked for its nodes: {error}")),
     }
-    ground.version = Controller::beside(asked.scontrol, asked.limit).version().await;
+    ground.version =
+        Controller::beside(asked.scontrol, asked.limit, asked.remote_shell).version().await;
     if ground.version.is_none() {
         troubles.push("the version of Slurm is not known".to_owned());
     }

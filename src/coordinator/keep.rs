@@ -4,8 +4,11 @@
 //! that is resumed finds either all of a reading or nothing of it. Nothing is
 //! judged here.
 
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc;
 
 use crate::exec::Stream;
@@ -21,6 +24,9 @@ use crate::record::folder::Folder;
 /// memory does not grow with what tools print.
 const WAITING: usize = 256;
 
+/// KiB of outputs that may wait for the disk. Two of the largest fit.
+const WAITING_KIB: u32 = 256 << 10;
+
 /// A reading that ended, with what it printed.
 #[derive(Debug)]
 pub(super) struct Ended {
@@ -30,34 +36,49 @@ pub(super) struct Ended {
     pub(super) recording: Option<Recording>,
 }
 
+impl Ended {
+    /// KiB of its outputs.
+    fn size(&self) -> u32 {
+        let bytes = self.stdout.bytes.len() + self.stderr.bytes.len();
+        u32::try_from(bytes.div_ceil(1024)).unwrap_or(WAITING_KIB).min(WAITING_KIB)
+    }
+}
+
 /// The writing thread.
 #[derive(Debug)]
 pub(super) struct Keeper {
-    sender: mpsc::Sender<Ended>,
+    sender: mpsc::Sender<(Ended, OwnedSemaphorePermit)>,
+    waiting: Arc<Semaphore>,
     thread: JoinHandle<Result<(), RecordError>>,
 }
 
 impl Keeper {
     /// Starts it.
     pub(super) fn start(folder: Folder) -> Self {
-        let (sender, mut receiver) = mpsc::channel::<Ended>(WAITING);
+        let (sender, mut receiver) = mpsc::channel::<(Ended, OwnedSemaphorePermit)>(WAITING);
         let thread = std::thread::spawn(move || {
-            let mut batch = Vec::new();
-            while let Some(first) = receiver.blocking_recv() {
+            let (mut batch, mut waited) = (Vec::new(), Vec::new());
+            while let Some((first, permit)) = receiver.blocking_recv() {
                 batch.push(first);
-                while let Ok(next) = receiver.try_recv() {
+                waited.push(permit);
+                while let Ok((next, permit)) = receiver.try_recv() {
                     batch.push(next);
+                    waited.push(permit);
                 }
                 write(&folder, &mut batch)?;
+                waited.clear();
             }
             Ok(())
         });
-        Self { sender, thread }
+        Self { sender, waiting: Arc::new(Semaphore::new(WAITING_KIB as usize)), thread }
     }
 
     /// Hands over a reading; false when the disk refused an earlier one.
     pub(super) async fn keep(&self, ended: Ended) -> bool {
-        self.sender.send(ended).await.is_ok()
+        // Never closed. Where the disk refused, the permits of what waited come back.
+        let waiting = Arc::clone(&self.waiting).acquire_many_owned(ended.size()).await;
+        let Ok(permit) = waiting else { return false };
+        self.sender.send((ended, permit)).await.is_ok()
     }
 
     /// Waits until everything is on disk.

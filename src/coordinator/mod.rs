@@ -23,6 +23,7 @@ mod ordered;
 mod otherwise;
 mod played;
 mod replay;
+mod room;
 mod rounds;
 pub mod signals;
 mod step;
@@ -35,6 +36,7 @@ use std::fs::File;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use std::time::Instant;
@@ -69,6 +71,7 @@ use judged::Judged;
 use keep::Keeper;
 use measured::Measured;
 use played::Played;
+use room::Room;
 use rounds::Ran;
 use rounds::Runner;
 use rounds::Source;
@@ -415,6 +418,10 @@ async fn all_rounds(
         stop,
         ports: AtomicUsize::new(0),
         lacking: Arc::default(),
+        room: Mutex::new(Room::new(
+            folder.path(),
+            sweep.claims.domains.iter().map(|it| it.nodes.len()).sum(),
+        )),
     };
     let start = Instant::now();
     let mut ran = runner.run(sweep.plan, measured).await;

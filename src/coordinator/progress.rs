@@ -269,6 +269,7 @@ mod tests {
             sent: Vec::new(),
             stdout_dropped: 0,
             stderr_dropped: 0,
+            not_kept: None,
             complaint: Some("no device".to_owned()),
             load: None,
             gpus: Vec::new(),

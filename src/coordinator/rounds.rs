@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -24,6 +26,7 @@ use super::outputs;
 use super::played::Played;
 use super::progress::Progress;
 use super::replay::Stored;
+use super::room::Room;
 use super::step;
 use super::step::Reading;
 use super::worker::Outcome;
@@ -45,9 +48,9 @@ const FIRST_PORT: u16 = 20_000;
 /// port is not asked for while its last connection is still closing.
 const PORTS: usize = 10_000;
 
-/// Bytes of output that may be in memory at the same time, when every tool of a
-/// round prints without end.
-const MEMORY: usize = 2 << 30;
+/// Bytes of output, of both streams, that may be in memory at the same time, when every
+/// tool of a round prints without end.
+const MEMORY: usize = 1 << 30;
 /// Bytes of output that are kept in any case: several times what nvbandwidth
 /// prints in a rack, some ten matrices of 72 by 72 cells of ten characters.
 const LEAST_CAPTURE: usize = 4 << 20;
@@ -85,6 +88,8 @@ pub(super) struct Runner<'a> {
     pub(super) stop: watch::Receiver<bool>,
     pub(super) ports: AtomicUsize,
     pub(super) lacking: Arc<Lacking>,
+    /// What of the outputs is kept.
+    pub(super) room: Mutex<Room>,
 }
 
 /// How the rounds of a plan went.
@@ -256,11 +261,17 @@ impl Runner<'_> {
         &self,
         step: &Step,
         mut result: RawResult,
-        outcome: Outcome,
+        mut outcome: Outcome,
         measured: &mut Measured,
     ) -> bool {
         outputs::name(step, &mut result, &outcome);
-        let recording = outputs::read(step, &result, &outcome.stdout.bytes, &outcome.stderr.bytes);
+        let (recording, say) = {
+            let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+            room.read(step, &mut result, &mut outcome)
+        };
+        if let Some(say) = say {
+            self.progress.say(&say);
+        }
         self.progress.reading(&result, recording.as_ref());
         measured.put(result.clone(), recording.clone());
         let (stdout, stderr) = (outcome.stdout, outcome.stderr);
@@ -270,7 +281,7 @@ impl Runner<'_> {
 
 /// Bytes of each output that are kept where so many steps run at once.
 fn capture(at_once: usize) -> usize {
-    (MEMORY / at_once.max(1)).clamp(LEAST_CAPTURE, CAPTURE)
+    (MEMORY / 2 / at_once.max(1)).clamp(LEAST_CAPTURE, CAPTURE)
 }
 
 #[cfg(test)]
@@ -279,8 +290,8 @@ mod tests {
 
     #[test]
     fn outputs_are_kept_whole_and_memory_does_not_grow_with_the_number_of_nodes() {
-        assert_eq!((capture(0), capture(1), capture(18)), (CAPTURE, CAPTURE, CAPTURE));
-        assert_eq!(capture(128), 16 << 20);
+        assert_eq!((capture(0), capture(1), capture(8)), (CAPTURE, CAPTURE, CAPTURE));
+        assert_eq!((capture(16), capture(64)), (32 << 20, 8 << 20));
         assert_eq!(capture(5_000), LEAST_CAPTURE);
     }
 }

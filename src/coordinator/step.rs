@@ -151,6 +151,7 @@ pub(super) fn blank(step: &Step, reading: u32, argv: Vec<String>) -> RawResult {
         sent: Vec::new(),
         stdout_dropped: 0,
         stderr_dropped: 0,
+        not_kept: None,
         complaint: None,
         load: None,
         gpus: Vec::new(),

@@ -42,6 +42,7 @@ use crate::model::raw::Ending;
 use crate::model::worker::Done;
 use crate::model::worker::Environment;
 use crate::model::worker::FromWorker;
+use crate::model::worker::LONGEST_LINE;
 use crate::model::worker::Order;
 use crate::model::worker::PROTOCOL;
 use crate::model::worker::Stream as Which;
@@ -65,10 +66,14 @@ const HEARING: Duration = Duration::from_secs(5);
 /// How long a worker may take to go when it is told to.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// Bytes that a worker may have said to us and that nobody has taken in yet: both streams
-/// of two orders, as large as they are kept, in base64. Whoever says more floods us, and
-/// memory must not grow with what a node says.
-const MOST_WAITING: usize = if cfg!(test) { 1 << 20 } else { 4 * CAPTURE / 3 * 4 };
+/// Bytes that a worker may have said to us and that nobody has taken in yet: some of its
+/// longest lines. A worker that says more waits until they are; memory must not grow with
+/// what a node says.
+const MOST_WAITING: usize = 4 * LONGEST_LINE;
+
+/// How long it waits. What one order says is taken in at once, but for a server of a pair,
+/// which says a line or two: a worker that waits for so long floods us.
+const TAKING_IN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 
 /// A worker that answered.
 #[derive(Debug)]
@@ -108,6 +113,8 @@ pub(super) struct Running<'w> {
     id: u64,
     answers: Answers,
     until: Instant,
+    /// Bytes of each stream that are kept.
+    capture: usize,
     stdout: Stream,
     stderr: Stream,
 }
@@ -248,7 +255,8 @@ impl Worker {
             Answers { line, said: Arc::clone(&orders.said) }
         };
         let (stdout, stderr) = (Stream::default(), Stream::default());
-        let running = Running { worker: self, id, answers, until, stdout, stderr };
+        let capture = order.capture.min(CAPTURE);
+        let running = Running { worker: self, id, answers, until, capture, stdout, stderr };
         self.tell(&ToWorker::Run(Order { id, ..order })).await?;
         Ok(running)
     }
@@ -396,7 +404,7 @@ impl Running<'_> {
                     Which::Stdout => &mut self.stdout,
                     Which::Stderr => &mut self.stderr,
                 };
-                add(into, &data);
+                add(into, &data, self.capture);
                 None
             }
             FromWorker::Done(done) => Some(self.outcome(*done)),
@@ -457,13 +465,13 @@ async fn listen(mut output: Output, shared: Arc<Shared>) {
             Ok(Some(line)) => match serde_json::from_slice(&line).map(harmless::answer) {
                 Ok(FromWorker::Fault { why }) => break format!("the worker gave up: {why}"),
                 Ok(answer) => {
+                    if !taken_in(&shared, line.len()).await {
+                        break "the worker says more than anybody takes in".to_owned();
+                    }
                     let orders = lock(&shared.orders);
                     let waiting = order_of(&answer).and_then(|id| orders.waiting.get(&id));
                     let Some(waiting) = waiting else { continue };
-                    let before = orders.said.fetch_add(line.len(), Ordering::Relaxed);
-                    if MOST_WAITING < before + line.len() {
-                        break "the worker says more than anybody takes in".to_owned();
-                    }
+                    orders.said.fetch_add(line.len(), Ordering::Relaxed);
                     if waiting.send((line.len(), answer)).is_err() {
                         orders.said.fetch_sub(line.len(), Ordering::Relaxed);
                     }
@@ -488,14 +496,29 @@ async fn listen(mut output: Output, shared: Arc<Shared>) {
     orders.waiting.clear();
 }
 
+/// Waits until there is room for so many bytes more of what a worker says; false where
+/// that takes too long.
+async fn taken_in(shared: &Shared, more: usize) -> bool {
+    const STEP: Duration = Duration::from_millis(5);
+    let said = Arc::clone(&lock(&shared.orders).said);
+    let until = Instant::now() + TAKING_IN;
+    while MOST_WAITING < said.load(Ordering::Relaxed).saturating_add(more) {
+        if until < Instant::now() {
+            return false;
+        }
+        tokio::time::sleep(STEP).await;
+    }
+    true
+}
+
 /// Adds a piece of output. What is beyond what anybody keeps, or cannot be
 /// read, counts as dropped, so that the output is not taken for whole.
-fn add(into: &mut Stream, data: &str) {
+fn add(into: &mut Stream, data: &str, most: usize) {
     let Ok(bytes) = BASE64_STANDARD.decode(data) else {
         into.dropped += data.len() as u64;
         return;
     };
-    let kept = bytes.len().min(CAPTURE.saturating_sub(into.bytes.len()));
+    let kept = bytes.len().min(most.saturating_sub(into.bytes.len()));
     into.bytes.extend_from_slice(&bytes[..kept]);
     into.dropped += (bytes.len() - kept) as u64;
 }

@@ -69,7 +69,7 @@ pub struct Setting {
     /// [`guard`], so that it does not outlive us however we end. The thread
     /// that starts it must live as long as we do.
     pub guard: Option<PathBuf>,
-    /// How far it is trusted with secrets of our environment.
+    /// How much of our environment it is given.
     pub confidence: Confidence,
 }
 
@@ -133,7 +133,7 @@ pub enum ExecError {
 /// Runs a process of this site, such as the scheduler's own programs, to its end. `stop`
 /// turning true ends it early.
 pub async fn run(request: &Request, stop: watch::Receiver<bool>) -> Result<Finished, ExecError> {
-    let setting = Setting { confidence: Confidence::Own, ..Setting::default() };
+    let setting = Setting { confidence: Confidence::Site, ..Setting::default() };
     watched(request, &setting, stop, &mut |_| {}).await
 }
 
@@ -247,7 +247,7 @@ fn command(
     };
     #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
     let mut command = Command::new(program);
-    secrets::take(&mut command, confidence);
+    secrets::give(&mut command, confidence);
     files::as_given(&mut command);
     command
         .args(arguments)

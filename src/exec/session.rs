@@ -72,7 +72,7 @@ impl Session {
         Self::trusted(argv, env, Confidence::None, ear)
     }
 
-    /// The same with a process that is trusted with secrets of our environment.
+    /// The same with a process that is given more of our environment.
     pub fn trusted(
         argv: &[String],
         env: &BTreeMap<String, String>,

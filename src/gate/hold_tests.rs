@@ -27,6 +27,7 @@ fn programs(folder: &Path) -> Programs {
         squeue: sh(":", "squeue"),
         salloc: sh("echo 'salloc: Granted job allocation 7' >&2", "salloc"),
         scontrol: sh(&script, "scontrol"),
+        remote_shell: None,
     }
 }
 

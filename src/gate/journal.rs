@@ -23,6 +23,7 @@ use std::time::Instant;
 use serde::Deserialize;
 
 use super::stamp;
+use super::strict;
 use crate::act::ledger::Ledger;
 use crate::measure::text;
 use crate::model::journal::Entry;
@@ -134,8 +135,8 @@ impl Journal {
         let failed = |source| JournalError::Io { path: path.clone(), source };
         let is_new = !path.exists();
         let mut options = OpenOptions::new();
-        let file = options.create(true).read(true).append(true).mode(0o600).open(&path);
-        let mut file = file.map_err(failed)?;
+        options.create(true).read(true).append(true).mode(0o600);
+        let mut file = strict::open(&mut options, &path).map_err(failed)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
         let (ledger, whole) = sum(&path, &bytes)?;
@@ -291,7 +292,12 @@ impl Journal {
 /// where there is none it is empty.
 pub fn look(folder: &Path) -> Result<Ledger, JournalError> {
     let path = folder.join(JOURNAL);
-    match fs::read(&path) {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        strict::open(OpenOptions::new().read(true), &path)?.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    match read() {
         Ok(bytes) => Ok(sum(&path, &bytes)?.0),
         Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Ledger::default()),
         Err(source) => Err(JournalError::Io { path, source }),
@@ -376,7 +382,8 @@ fn monotone(now: Stamp, last: Option<&Stamp>) -> (Stamp, Option<String>) {
 
 fn make(folder: &Path) -> Result<(), JournalError> {
     if folder.is_dir() {
-        return Ok(());
+        let failed = |source| JournalError::Io { path: folder.to_owned(), source };
+        return strict::folder(folder).map_err(failed);
     }
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|source| JournalError::Io { path: folder.to_owned(), source })?;
@@ -396,7 +403,7 @@ fn lock(folder: &Path, patience: Duration) -> Result<File, JournalError> {
     loop {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).read(true).write(true).mode(0o600);
-        let mut file = options.open(&path).map_err(failed)?;
+        let mut file = strict::open(&mut options, &path).map_err(failed)?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 // Whoever removed the file gave its name to another lock.

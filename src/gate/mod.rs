@@ -23,6 +23,7 @@ pub mod shown;
 mod sight;
 pub mod slurmrestd;
 pub mod stamp;
+mod strict;
 pub mod topology;
 pub mod turn;
 pub mod watch;

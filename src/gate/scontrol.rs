@@ -11,13 +11,13 @@ use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use crate::inventory::slurm::live;
+use crate::launch::shell;
 use crate::measure::text::clean;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::said::ProblemKind;
-use crate::sources::slurm;
 use crate::sources::slurm::Desk;
 use crate::sources::slurm::Lack;
 use crate::sources::slurm::Program;
@@ -33,12 +33,14 @@ pub struct Scontrol {
     pub argv: Vec<String>,
     /// How long one call may take. Slurm's own MessageTimeout is 10 s.
     pub limit: Duration,
+    /// Whether a shell elsewhere reads the words behind it; found out where absent.
+    pub remote_shell: Option<bool>,
 }
 
 impl Default for Scontrol {
     fn default() -> Self {
-        let Slurm { scontrol: argv, limit, .. } = Slurm::default();
-        Self { argv, limit }
+        let Slurm { scontrol: argv, limit, remote_shell, .. } = Slurm::default();
+        Self { argv, limit, remote_shell }
     }
 }
 
@@ -56,14 +58,23 @@ impl Scheduler for Scontrol {
     }
 
     fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
-        let argv = |order: &Vec<String>| slurm::argv(&self.argv, &borrowed(order));
+        let argv = |order: &Vec<String>| {
+            let told = shell::argv(&self.argv, self.remote_shell, &borrowed(order));
+            // What is not said is shown all the same.
+            told.unwrap_or_else(|_| [self.argv.as_slice(), order].concat())
+        };
         orders(nodes, change).iter().map(argv).collect()
     }
 }
 
 impl Scontrol {
     fn asked(&self) -> Slurm {
-        Slurm { scontrol: self.argv.clone(), sinfo: Vec::new(), limit: self.limit }
+        Slurm {
+            scontrol: self.argv.clone(),
+            sinfo: Vec::new(),
+            limit: self.limit,
+            remote_shell: self.remote_shell,
+        }
     }
 
     async fn look(&self, nodes: &[NodeName]) -> Result<Live, SchedulerError> {

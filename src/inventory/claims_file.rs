@@ -19,6 +19,7 @@ use crate::model::claims::ClaimedRail;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::limits;
 use crate::model::said::Group;
 use crate::model::said::GroupKind;
 use crate::model::said::ProblemKind;
@@ -46,6 +47,7 @@ struct Domain {
     /// Each node is a domain of its own, called as the node is.
     per_node: Option<Spanned<bool>>,
     platform: Option<String>,
+    #[serde(default, deserialize_with = "limits::gpus")]
     gpus_per_node: Option<u32>,
     nic: Option<String>,
 }

@@ -16,6 +16,7 @@ use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
+use crate::model::limits;
 use crate::model::parsed::Parsed;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
@@ -91,6 +92,9 @@ impl Domain<'_> {
             let distinct: BTreeSet<u32> = ranks.iter().map(|(_, device)| *device).collect();
             for (at, (rank, device)) in (0u32..).zip(&ranks) {
                 let gpu = if distinct.len() == ranks.len() { *device } else { at };
+                if limits::GPUS_PER_NODE <= gpu {
+                    continue;
+                }
                 gpus.insert(*rank, GpuId::new(node.clone(), gpu));
             }
         }

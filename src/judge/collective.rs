@@ -167,7 +167,7 @@ pub fn conditions<'m>(
 
 /// How many ranks took part, when the output says so.
 pub(super) fn ranks(recording: &Recording) -> Option<u32> {
-    recording.parsed.facts.ranks.iter().map(|r| r.rank + 1).max()
+    recording.parsed.facts.ranks.iter().map(|r| r.rank.saturating_add(1)).max()
 }
 
 /// The nodes that took part.

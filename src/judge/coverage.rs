@@ -18,6 +18,7 @@ use super::island::pair_matrices;
 use super::ledger::Ledger;
 use super::testcase;
 use crate::model::id::NodeName;
+use crate::model::limits;
 use crate::model::measurement::Measurement;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
@@ -227,6 +228,13 @@ fn gpus_shown(recording: &Recording) -> Option<u32> {
 /// Where pairs were `sampled`, only those that a test asked for had to be read,
 /// and every GPU had to be read with somebody.
 pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger: &mut Ledger) {
+    for (node, count) in &island.left_out {
+        let why = format!(
+            "{count} of its GPUs were not judged: one table holds {} GPUs",
+            limits::GPUS_IN_A_TABLE
+        );
+        ledger.doubt(node, why);
+    }
     let n = island.gpus.len();
     let measured = !island.directed.is_empty() || !island.both_ways.is_empty();
     if !measured || n < 2 {
@@ -270,12 +278,13 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
     // GPUs that are cut off are found guilty already.
     let mut left: Vec<bool> = fabric.active.clone();
     if island.node.is_none() {
+        let active = left.iter().filter(|it| **it).count();
+        let all = active * active.saturating_sub(1);
         let pairs = (0..n).flat_map(|s| (0..n).map(move |d| (s, d)));
-        let asked: Vec<_> = pairs.filter(|(s, d)| s != d && left[*s] && left[*d]).collect();
-        let blank = asked.iter().filter(|(s, d)| !read[s * n + d]).count();
+        let pairs = pairs.filter(|(s, d)| s != d && left[*s] && left[*d]);
+        let blank = pairs.filter(|(s, d)| !read[s * n + d]).count();
         if 0 < blank {
-            let why =
-                format!("{blank} of its {} ordered pairs of GPUs were not measured", asked.len());
+            let why = format!("{blank} of its {all} ordered pairs of GPUs were not measured");
             ledger.unknown(format!("domain {}", island.domain), why);
         }
     }

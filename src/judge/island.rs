@@ -21,6 +21,7 @@ use super::testcase::Shape;
 use crate::model::id::DomainName;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
+use crate::model::limits;
 use crate::model::measurement::Matrix;
 use crate::model::measurement::Measurement;
 use crate::model::parsed::Tool;
@@ -81,6 +82,8 @@ pub(super) struct Island<'a> {
     pub(super) node: Option<NodeName>,
     pub(super) platform: Option<&'a Platform>,
     pub(super) gpus: Vec<GpuId>,
+    /// GPUs of each node beyond what one table of pairs holds: they are not judged.
+    pub(super) left_out: BTreeMap<NodeName, usize>,
     pub(super) groups: Vec<GroupKey>,
     /// One direction at a time.
     pub(super) directed: Vec<PairReading>,
@@ -166,6 +169,7 @@ impl<'a> Island<'a> {
             domain: self.domain.clone(),
             node: own.first().filter(|_| nodes.len() == 1).map(|id| id.node.clone()),
             platform: self.platform,
+            left_out: BTreeMap::new(),
             groups: self.groups.clone(),
             directed,
             directed_runs,
@@ -250,7 +254,10 @@ pub(super) fn labels<'d>(
     node: Option<&'d NodeName>,
 ) -> Labels<'d> {
     match node {
-        Some(node) => Box::new(move |label| Some(GpuId::new(node.clone(), label.parse().ok()?))),
+        Some(node) => Box::new(move |label| {
+            let index = label.parse().ok().filter(|index| *index < limits::GPUS_PER_NODE)?;
+            Some(GpuId::new(node.clone(), index))
+        }),
         None => {
             let ranks = domain.gpus_of_ranks(&recording.parsed);
             Box::new(move |label| ranks.get(&label.parse().ok()?).cloned())
@@ -363,11 +370,6 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
     // GPUs that ought to be there are members even when nothing was read of
     // them, and so is everybody whom a matrix names.
     let mut places: BTreeMap<GpuId, usize> = BTreeMap::new();
-    for node in domain.nodes.iter().filter(|node| is_ours(node)) {
-        for gpu in 0..domain.gpus_per_node.unwrap_or(0) {
-            places.insert(GpuId::new(node.clone(), gpu), 0);
-        }
-    }
     for (node, recording) in &recordings {
         let label = labels(domain, recording, *node);
         for (matrix, _, shape) in pair_matrices(recording) {
@@ -375,6 +377,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
             places.extend(rows.into_iter().chain(cols).flatten().map(|gpu| (gpu, 0)));
         }
     }
+    let left_out = fit(domain, is_ours, &mut places);
     for (at, place) in places.values_mut().enumerate() {
         *place = at;
     }
@@ -445,6 +448,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
         node: only.cloned(),
         platform: domain.platform,
         gpus,
+        left_out,
         groups,
         directed,
         directed_runs,
@@ -456,6 +460,36 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
         cut: if only.is_none() { problems::not_importable(domain) } else { Vec::new() },
         files,
     }
+}
+
+/// Adds the GPUs that ought to be there, as far as one table of all pairs holds them, and
+/// takes out what does not fit: the highest numbers first, of every node alike.
+fn fit(
+    domain: &Domain<'_>,
+    is_ours: impl Fn(&NodeName) -> bool,
+    places: &mut BTreeMap<GpuId, usize>,
+) -> BTreeMap<NodeName, usize> {
+    let most = limits::GPUS_IN_A_TABLE;
+    let mut left_out: BTreeMap<NodeName, usize> = BTreeMap::new();
+    if most < places.len() {
+        let mut read: Vec<GpuId> = std::mem::take(places).into_keys().collect();
+        read.sort_by(|a, b| (a.gpu, &a.node).cmp(&(b.gpu, &b.node)));
+        for gpu in read.split_off(most) {
+            *left_out.entry(gpu.node).or_default() += 1;
+        }
+        places.extend(read.into_iter().map(|gpu| (gpu, 0)));
+    }
+    for index in 0..domain.gpus_per_node.unwrap_or(0).min(limits::GPUS_PER_NODE) {
+        for node in domain.nodes.iter().filter(|node| is_ours(node)) {
+            let gpu = GpuId::new(node.clone(), index);
+            if places.len() < most {
+                places.insert(gpu, 0);
+            } else if !places.contains_key(&gpu) {
+                *left_out.entry(gpu.node).or_default() += 1;
+            }
+        }
+    }
+    left_out
 }
 
 /// The pairs that a test left blank in all its readings. A number of another

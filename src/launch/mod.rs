@@ -7,6 +7,7 @@
 pub mod held;
 pub mod kubernetes;
 pub mod ranks;
+pub mod shell;
 pub mod slurm;
 
 use std::collections::BTreeMap;
@@ -105,7 +106,7 @@ pub struct Launch {
     pub argv: Vec<String>,
     /// Its additional environment.
     pub env: BTreeMap<String, String>,
-    /// The secrets of our own environment that it is trusted with.
+    /// How much of our own environment it is given.
     pub confidence: Confidence,
 }
 
@@ -261,14 +262,22 @@ impl Launcher {
         Ok(Launch { argv, env, confidence: self.confidence() })
     }
 
-    /// The secrets of our own environment that what reaches a node is trusted with.
+    /// How much of our own environment is given to what reaches a node.
     pub fn confidence(&self) -> Confidence {
         match self {
             // srun may need the token of Slurm; `node attach` runs here, and a kubeconfig
             // may name a program that asks a cloud for its key.
             Self::Slurm(_) => Confidence::Scheduler,
             Self::Kubernetes(_) => Confidence::Own,
+            Self::Command { .. } => Confidence::Launcher,
             _ => Confidence::None,
+        }
+    }
+
+    /// Names the variables that are carried to nodes.
+    pub fn carry(&mut self, names: Vec<String>) {
+        if let Self::Slurm(slurm) = self {
+            slurm.carried = names;
         }
     }
 

@@ -81,6 +81,9 @@ pub struct Slurm {
     pub programs: Programs,
     /// srun as the nodes call it.
     pub node_srun: Vec<String>,
+    /// Variables that steps are given of our environment, besides Slurm's own.
+    #[serde(skip)]
+    pub carried: Vec<String>,
 }
 
 impl Default for Slurm {
@@ -100,6 +103,7 @@ impl Default for Slurm {
             drained: WhenDrained::default(),
             programs: Programs::default(),
             node_srun: vec!["srun".to_owned()],
+            carried: Vec::new(),
         }
     }
 }
@@ -118,6 +122,9 @@ pub struct Programs {
     pub squeue: Vec<String>,
     /// `scontrol`.
     pub scontrol: Vec<String>,
+    /// Whether a shell elsewhere reads the words behind them; found out where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_shell: Option<bool>,
 }
 
 impl Default for Programs {
@@ -146,6 +153,7 @@ impl Programs {
             scancel: named("scancel"),
             squeue: named("squeue"),
             scontrol: if scontrol.is_empty() { named("scontrol") } else { scontrol.to_vec() },
+            remote_shell: None,
         }
     }
 }
@@ -221,9 +229,20 @@ impl Slurm {
         } else {
             words.push("--no-allocate".to_owned());
         }
+        words.push(self.export());
         words.extend(one(node));
         words.extend_from_slice(argv);
         words
+    }
+
+    /// The variables of a step. Without the option srun carries all that it has.
+    fn export(&self) -> String {
+        // Never none: an empty list is `--export=` and means all.
+        const LEAST: &str = "PATH";
+        match self.carried.as_slice() {
+            [] => format!("--export={LEAST}"),
+            names => format!("--export={}", names.join(",")),
+        }
     }
 
     /// What to start so that `argv` runs on a node for which no job was made: in
@@ -233,6 +252,7 @@ impl Slurm {
         words.extend(["--job-name=fabricgate", "--time=10"].iter().map(|word| (*word).to_owned()));
         words.push(format!("--immediate={IMMEDIATE_S}"));
         words.extend(self.belonging(None));
+        words.push(self.export());
         words.extend(one(node));
         words.extend_from_slice(argv);
         words
@@ -299,9 +319,12 @@ mod tests {
         let step = lab().step(&node, &Seat::Job("7".to_owned()), &argv);
         assert_eq!(
             step.join(" "),
-            "run /opt/srun --jobid=7 --overlap --mem=0 --nodes=1 --ntasks=1 --nodelist=n1 \
+            "run /opt/srun --jobid=7 --overlap --mem=0 --export=PATH --nodes=1 --ntasks=1 --nodelist=n1 \
              --cpu-bind=none --mpi=none fabricgate node"
         );
+        let steered = Slurm { carried: vec!["NCCL_DEBUG".to_owned(), "PATH".to_owned()], ..lab() };
+        let step = steered.step(&node, &Seat::Job("7".to_owned()), &argv).join(" ");
+        assert!(step.contains(" --export=NCCL_DEBUG,PATH "), "{step}");
         let beside = lab().step(&node, &Seat::Unallocated, &argv).join(" ");
         assert!(beside.contains("--no-allocate") && !beside.contains("--jobid"), "{beside}");
     }

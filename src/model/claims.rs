@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::disagreement::Disagreement;
 use super::id::DomainName;
 use super::id::NodeName;
+use super::limits;
 use super::said::Belief;
 use super::said::Group;
 use super::said::NodeSaid;
@@ -78,6 +79,8 @@ impl SourceRead {
     pub fn unread(&self) -> Option<&SourceProblem> {
         self.problems.iter().find(|problem| match problem.kind {
             // That a cluster has no such kind of object is often no fault.
+            // One number of one node or group, which is left out.
+            ProblemKind::TooLarge => false,
             ProblemKind::Missing => !matches!(
                 self.source.kind,
                 SourceKind::ComputeDomains | SourceKind::KubernetesTopologies
@@ -113,6 +116,7 @@ pub struct ClaimedDomain {
     /// The platform, a name in `thresholds/`.
     pub platform: Option<String>,
     /// GPUs each node must show.
+    #[serde(default, deserialize_with = "limits::gpus")]
     pub gpus_per_node: Option<u32>,
     /// The class of the scale-out NICs, a name in `thresholds/`.
     pub nic: Option<String>,

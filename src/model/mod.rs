@@ -24,6 +24,7 @@ pub mod history;
 pub mod id;
 pub mod journal;
 pub mod kubernetes_node;
+pub mod limits;
 pub mod live;
 pub mod measurement;
 pub mod moment;

@@ -137,6 +137,9 @@ pub struct RawResult {
     /// Bytes of standard error beyond what is kept.
     #[serde(default)]
     pub stderr_dropped: u64,
+    /// Why its output is not, or not wholly, in the run folder, where it should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_kept: Option<String>,
     /// The last line of standard error that says anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complaint: Option<String>,
@@ -165,7 +168,8 @@ impl RawResult {
             if self.stdout_dropped == 0 {
                 return None;
             }
-            format!("printed {} bytes more than are kept", self.stdout_dropped)
+            let more = format!("printed {} bytes more than are kept", self.stdout_dropped);
+            self.not_kept.as_ref().map_or(more.clone(), |why| format!("{more}: {why}"))
         } else {
             self.ending.to_string()
         };

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::claims::ClaimedRail;
 use super::id::NodeName;
+use super::limits;
 
 /// Everything one source says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -267,7 +268,11 @@ pub struct Group {
     /// Its nodes, in the order of the source. None is possible: an empty block.
     pub nodes: Vec<NodeName>,
     /// How many nodes it should have, where the source says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "limits::members"
+    )]
     pub size: Option<u32>,
     /// The switches (or levels) right above it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -279,7 +284,7 @@ pub struct Group {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
     /// GPUs each of its nodes must show.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "limits::gpus")]
     pub gpus_per_node: Option<u32>,
     /// The class of its nodes' NICs, a name in `thresholds/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -355,7 +360,7 @@ pub enum Basis {
 #[serde(default)]
 pub struct NodeSaid {
     /// How many GPUs it has.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "limits::gpus")]
     pub gpus: Option<u32>,
     /// Their product, as the source spells it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -475,7 +480,11 @@ pub struct Belief {
     /// The framework or setting: `HybridEP`, `Ray nvlink_domain`.
     pub who: String,
     /// GPUs (ranks) it takes to be in one NVLink domain.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "limits::members"
+    )]
     pub ranks_per_domain: Option<u32>,
     /// Whether it takes multi-node NVLink for usable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -531,6 +540,8 @@ pub enum ProblemKind {
     Unsupported,
     /// It stops early, or a part is missing.
     Incomplete,
+    /// It states a count beyond what is taken in (`model::limits`); the count is left out.
+    TooLarge,
 }
 
 impl ProblemKind {
@@ -544,6 +555,7 @@ impl ProblemKind {
             Self::Contradictory => "contradicts itself",
             Self::Unsupported => "not supported",
             Self::Incomplete => "incomplete",
+            Self::TooLarge => "too large",
         }
     }
 }

@@ -26,16 +26,21 @@ pub const LONGEST_LINE: usize = 1 << 20;
 /// the plan it is, as `STEP.READING`.
 pub const STEP_VARIABLE: &str = "FABRICGATE_STEP";
 
-/// How far a process that is started is trusted with secrets in our environment.
+/// How much of our environment a process that is started is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Confidence {
-    /// With all of it: a command of this program that does our work.
+    /// All of it: a command of this program that does our work.
     Whole,
-    /// With all but what the configuration names as ours.
+    /// All but what the configuration names as ours: a command of this program that reaches
+    /// an API server.
     Own,
-    /// With the scheduler's token and with no other.
+    /// What the scheduler's programs on this machine need, its token included.
+    Site,
+    /// What starts a process on nodes through the scheduler needs, its token included.
     Scheduler,
-    /// With none.
+    /// What reaches a node needs, such as the socket of ssh's agent.
+    Launcher,
+    /// What tools need.
     #[default]
     None,
 }

@@ -37,6 +37,7 @@ use serde::Serialize;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::limits;
 use crate::model::parsed::Tool;
 use crate::model::probe::Otherwise;
 use crate::model::probe::Probe;
@@ -85,8 +86,10 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<u32>,
     /// Readings that are always taken.
+    #[serde(deserialize_with = "limits::readings")]
     pub readings: u32,
     /// Readings that are taken while the ones before do not decide.
+    #[serde(deserialize_with = "limits::readings")]
     pub most_readings: u32,
     /// Whose output it must print.
     pub parser: Tool,

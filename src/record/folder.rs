@@ -1,9 +1,10 @@
 //! Writing a run folder so that it can be read whatever happens.
 //!
-//! A file appears whole or not at all: it is written beside its place, forced
-//! to disk and renamed. Lines are appended with one write and forced to disk;
-//! a reader ignores a last line without its end.
+//! A file appears whole or not at all, also after a loss of power: `put` writes it beside
+//! its place, forces it to disk, renames it and forces the folder. Lines are appended with
+//! one write and forced to disk; a reader ignores a last line without its end.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::fs::DirBuilder;
 use std::fs::File;
@@ -35,7 +36,7 @@ impl Folder {
         make(parent).map_err(|source| io_error(parent, source))?;
         let path = parent.join(id);
         let made = DirBuilder::new().mode(FOLDER).create(&path);
-        made.map_err(|source| io_error(&path, source))?;
+        made.and_then(|()| Disk.sync_folder(parent)).map_err(|source| io_error(&path, source))?;
         Ok(Self { path })
     }
 
@@ -61,9 +62,6 @@ impl Folder {
         write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), RecordError> {
         let path = self.path.join(name);
-        if let Some(parent) = path.parent() {
-            make(parent).map_err(|source| io_error(parent, source))?;
-        }
         replace_with(&path, write).map_err(|source| io_error(&path, source))
     }
 
@@ -111,9 +109,12 @@ impl Folder {
                 serde_json::to_writer(&mut lines, value)?;
                 lines.push(b'\n');
             }
+            let is_new = !path.exists();
             let mut file = own().create(true).append(true).open(&path)?;
             file.write_all(&lines)?;
-            file.sync_data()
+            file.sync_data()?;
+            // The name of a new file is durable only when its folder is.
+            if is_new { Disk.sync_folder(parent(&path)) } else { Ok(()) }
         };
         append().map_err(|source| io_error(&path, source))
     }
@@ -141,17 +142,14 @@ impl Folder {
     /// Writes several files and forces them to disk together: what ends the
     /// program between two of them leaves whole files only.
     pub fn write_many(&self, files: &[(&str, &[u8])]) -> Result<(), RecordError> {
-        let mut written = Vec::new();
-        for (name, bytes) in files {
-            let path = self.path.join(name);
-            written.push(place(&path, bytes).map_err(|source| io_error(&path, source))?);
-        }
-        let forced = match written.as_slice() {
-            [] => Ok(()),
-            few if few.len() <= FEW => few.iter().try_for_each(File::sync_data),
-            [first, ..] => rustix::fs::syncfs(first).map_err(io::Error::from),
-        };
-        forced.map_err(|source| io_error(&self.path, source))
+        let paths: Vec<PathBuf> = files.iter().map(|(name, _)| self.path.join(name)).collect();
+        let mut fills: Vec<_> = files
+            .iter()
+            .map(|(_, bytes)| move |file: &mut dyn Write| file.write_all(bytes))
+            .collect();
+        let mut files: Vec<Filled<'_>> =
+            paths.iter().zip(&mut fills).map(|(path, fill)| Filled { path, fill }).collect();
+        put(&Disk, &mut files).map_err(|(path, source)| io_error(&path, source))
     }
 
     /// Takes the folder for one writer; `None` where another process has it.
@@ -183,9 +181,22 @@ const LOCK: &str = ".lock";
 const FOLDER: u32 = 0o755;
 const FILE: u32 = 0o644;
 
-/// Makes a folder and those above it, as far as they are missing.
+/// Makes a folder and those above it, as far as they are missing; their names are
+/// durable then.
 pub fn make(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(FOLDER).create(folder)
+    made(&Disk, folder)
+}
+
+fn made(layer: &dyn Layer, folder: &Path) -> io::Result<()> {
+    if folder.as_os_str().is_empty() || folder.is_dir() {
+        return Ok(());
+    }
+    made(layer, parent(folder))?;
+    match layer.make(folder) {
+        // Another thread made it, or a file is in its place.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
+        made => made.and_then(|()| layer.sync_folder(parent(folder))),
+    }
 }
 
 /// How a file of ours is opened to be written: a link in its place is not followed,
@@ -208,19 +219,6 @@ fn fresh(path: &Path) -> io::Result<File> {
         }
         made => made,
     }
-}
-
-/// Puts bytes in place by renaming, without forcing them to disk.
-fn place(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    if let Some(parent) = path.parent() {
-        make(parent)?;
-    }
-    // What a kill leaves of it is clutter to whoever reads the folder.
-    let beside = path.with_extension("tmp");
-    let mut file = fresh(&beside)?;
-    file.write_all(bytes)?;
-    fs::rename(&beside, path)?;
-    Ok(file)
 }
 
 pub(super) fn io_error(path: &Path, source: io::Error) -> RecordError {
@@ -280,27 +278,134 @@ fn beside(path: &Path) -> io::Result<PathBuf> {
 /// Puts what is written into the place of a file, whole or not at all.
 fn replace_with(
     path: &Path,
-    write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+    fill: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let beside = beside(path)?;
-    let written = (|| {
-        let mut file = BufWriter::with_capacity(BUFFER, fresh(&beside)?);
-        write(&mut file)?;
-        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        fs::rename(&beside, path)
+    put(&Disk, &mut [Filled { path, fill }]).map_err(|(_, source)| source)
+}
+
+/// A file to put in place, and what fills it.
+struct Filled<'f> {
+    path: &'f Path,
+    fill: &'f mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+}
+
+/// Puts files in their places: all are written beside them and forced to disk, then
+/// renamed, then their folders are forced. A name never stands for half a file, whenever
+/// the power goes, and after it came back all are there.
+fn put(layer: &dyn Layer, files: &mut [Filled<'_>]) -> Result<(), (PathBuf, io::Error)> {
+    let mut written: Vec<(PathBuf, PathBuf, File)> = Vec::new();
+    let done = (|| {
+        for Filled { path, fill } in files.iter_mut() {
+            let failed = |source| (path.to_owned(), source);
+            made(layer, parent(path)).map_err(failed)?;
+            let beside = beside(path).map_err(failed)?;
+            let file = layer.create(&beside).map_err(failed)?;
+            written.push((beside, path.to_owned(), file));
+            let Some((beside, _, file)) = written.last_mut() else { continue };
+            let onto = Onto { layer, path: beside, file };
+            let mut onto = BufWriter::with_capacity(BUFFER, onto);
+            fill(&mut onto).and_then(|()| onto.flush()).map_err(failed)?;
+        }
+        let many = FEW < written.len();
+        for (beside, path, file) in &written {
+            let forced = if many { layer.sync_all(file) } else { layer.sync(beside, file) };
+            forced.map_err(|source| (path.clone(), source))?;
+            if many {
+                break;
+            }
+        }
+        for (beside, path, _) in &written {
+            layer.rename(beside, path).map_err(|source| (path.clone(), source))?;
+        }
+        let folders: BTreeSet<&Path> = written.iter().map(|(_, path, _)| parent(path)).collect();
+        match written.first() {
+            Some((_, path, file)) if FEW < folders.len() => {
+                layer.sync_all(file).map_err(|source| (path.clone(), source))
+            }
+            _ => folders.into_iter().try_for_each(|folder| {
+                layer.sync_folder(folder).map_err(|source| (folder.to_owned(), source))
+            }),
+        }
     })();
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-        return written;
+    if done.is_err() {
+        for (beside, ..) in &written {
+            let _ = fs::remove_file(beside);
+        }
     }
-    // The rename itself is durable only when the folder is.
-    File::open(parent(path))?.sync_all()
+    done
+}
+
+/// What is done to a disk, so that a test can write it down and lose some of it.
+trait Layer {
+    fn make(&self, folder: &Path) -> io::Result<()>;
+    fn create(&self, path: &Path) -> io::Result<File>;
+    fn write(&self, path: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()>;
+    fn sync(&self, path: &Path, file: &File) -> io::Result<()>;
+    /// Forces all of the file system that this file is of.
+    fn sync_all(&self, file: &File) -> io::Result<()>;
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn sync_folder(&self, folder: &Path) -> io::Result<()>;
+}
+
+/// The disk itself.
+struct Disk;
+
+impl Layer for Disk {
+    fn make(&self, folder: &Path) -> io::Result<()> {
+        DirBuilder::new().mode(FOLDER).create(folder)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        fresh(path)
+    }
+
+    fn write(&self, _: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+        file.write_all(bytes)
+    }
+
+    fn sync(&self, _: &Path, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn sync_all(&self, file: &File) -> io::Result<()> {
+        rustix::fs::syncfs(file).map_err(io::Error::from)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        File::open(folder)?.sync_all()
+    }
+}
+
+/// A file that is written through a layer.
+struct Onto<'l> {
+    layer: &'l dyn Layer,
+    path: &'l Path,
+    file: &'l mut File,
+}
+
+impl Write for Onto<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.layer.write(self.path, self.file, bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The folder that a file is in: this one where its name is all there is of its path.
 pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
+
+#[cfg(test)]
+#[path = "folder_tests.rs"]
+mod power;
 
 #[cfg(test)]
 mod tests {
@@ -316,7 +421,7 @@ mod tests {
         fs::write(at("precious"), "mine").expect("written");
         // The names are no secret: whoever may write here can guess them.
         symlink(at("precious"), at(&format!(".a.{}.tmp", std::process::id()))).expect("a link");
-        symlink(at("precious"), at("b.tmp")).expect("a link");
+        symlink(at("precious"), at(&format!(".b.txt.{}.tmp", std::process::id()))).expect("a link");
         symlink(at("precious"), at("c.jsonl")).expect("a link");
         replace(&at("a"), b"new").expect("written beside and renamed");
         let folder = Folder::at(place.path());

@@ -204,7 +204,7 @@ mod tests {
     fn what_asks_a_node_is_trusted_with_as_much_as_what_starts_its_worker() {
         for (launcher, trusted) in [
             (Launcher::Local, Confidence::None),
-            (Launcher::Command { template: vec!["ssh".to_owned()] }, Confidence::None),
+            (Launcher::Command { template: vec!["ssh".to_owned()] }, Confidence::Launcher),
             (Launcher::Slurm(Box::default()), Confidence::Scheduler),
             // A program of the kubeconfig may ask a cloud for its key.
             (Launcher::Kubernetes(Box::default()), Confidence::Own),

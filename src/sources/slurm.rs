@@ -14,6 +14,7 @@ use crate::exec::ExecError;
 use crate::exec::Finished;
 use crate::exec::Request;
 use crate::inventory::slurm;
+use crate::launch::shell;
 use crate::measure::text::clean;
 use crate::model::raw::Ending;
 use crate::model::said::ProblemKind;
@@ -31,6 +32,8 @@ pub struct Slurm {
     pub sinfo: Vec<String>,
     /// How long one question may take.
     pub limit: Duration,
+    /// Whether a shell elsewhere reads the words behind them; found out where absent.
+    pub remote_shell: Option<bool>,
 }
 
 impl Default for Slurm {
@@ -40,6 +43,7 @@ impl Default for Slurm {
         Self {
             scontrol: vec!["scontrol".to_owned()],
             sinfo: vec!["sinfo".to_owned()],
+            remote_shell: None,
             limit: Duration::from_secs(15),
         }
     }
@@ -214,7 +218,14 @@ impl Desk<'_> {
             Program::Scontrol => &self.slurm.scontrol,
             Program::Sinfo => &self.slurm.sinfo,
         };
-        let argv = argv(program, question);
+        let argv = match shell::argv(program, self.slurm.remote_shell, question) {
+            Ok(argv) => argv,
+            Err(why) => {
+                let program = program.join(" ");
+                let source = std::io::Error::other(why);
+                return (program.clone(), Err(ExecError::Refused { program, source }));
+            }
+        };
         let place = words::line(&argv);
         let (_nobody, stop) = watch::channel(false);
         let request = Request { argv, limit: self.slurm.limit, capture: self.capture };
@@ -278,17 +289,6 @@ impl Desk<'_> {
         }
         Ok(finished)
     }
-}
-
-/// A program and words behind it. ssh puts its words into one line for a shell
-/// on the other side, which must read them back as they were.
-pub(crate) fn argv(program: &[String], words: &[&str]) -> Vec<String> {
-    let is_ssh = program.first().is_some_and(|word| word.rsplit('/').next() == Some("ssh"));
-    let word = |word: &&str| {
-        let word = (*word).to_owned();
-        if is_ssh { words::line(&[word]) } else { word }
-    };
-    program.iter().cloned().chain(words.iter().map(word)).collect()
 }
 
 /// An answer read, with what must be known about it.

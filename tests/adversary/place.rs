@@ -39,13 +39,15 @@ pub(crate) struct Place {
     folder: tempfile::TempDir,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) umask: Option<&'static str>,
+    /// Kilobytes of address space that a run may take.
+    pub(crate) memory: u64,
 }
 
 impl Place {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         fs::create_dir(folder.path().join("bin")).expect("made");
-        Self { folder, env: BTreeMap::new(), umask: None }
+        Self { folder, env: BTreeMap::new(), umask: None, memory: MEMORY }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -69,7 +71,7 @@ impl Place {
     #[expect(clippy::disallowed_methods, reason = "a test starts the program itself")]
     pub(crate) fn run(&self, args: &[&str]) -> Ended {
         let umask = self.umask.map(|mask| format!("umask {mask}; ")).unwrap_or_default();
-        let script = format!("{umask}ulimit -v {MEMORY}; exec \"$@\"");
+        let script = format!("{umask}ulimit -v {}; exec \"$@\"", self.memory);
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new("sh");
         command

@@ -11,6 +11,26 @@ use super::place::files;
 /// Every secret here begins so.
 const MARK: &str = "s3cr3t-";
 
+/// Secrets as sites call them: no list of endings has them all.
+const OTHERS: [&str; 16] = [
+    "CI_JOB_JWT",
+    "DOCKER_AUTH_CONFIG",
+    "VAULT_SECRET_ID",
+    "DATABASE_URL",
+    "HTTPS_PROXY",
+    "SENTRY_DSN",
+    "GH_PAT",
+    "SIGNING_KEY",
+    "AZURE_STORAGE_KEY",
+    "MYSQL_PWD",
+    "GRAFANA_PASS",
+    "SLACK_WEBHOOK",
+    "TOKEN_GITHUB",
+    "DB_PASSWORD_PROD",
+    "AWS_ACCESS_KEY_ID",
+    "NVIDIA_API_KEY",
+];
+
 /// A stand-in for ssh that writes down arguments, its environment, and the command
 /// lines of all processes that it can see, and then is the node.
 const REACH: &str = "{ printf '%s\\n' \"$@\"; env; } >> seen\n\
@@ -31,7 +51,7 @@ fn site() -> Place {
     place.put("url", format!("http://127.0.0.1:9/{MARK}path?key={MARK}query\n"));
     place.put("token", format!("{MARK}bearer\n"));
     let config = format!(
-        "claims = \"claims.toml\"\nrun_dir = \"runs\"\n[launcher]\nkind = \"command\"\n\
+        "claims = \"claims.toml\"\nrun_dir = \"runs\"\npass_env = [\"SITE_*\"]\n[launcher]\nkind = \"command\"\n\
          template = [\"ssh\", \"{{node}}\"]\n[probes]\nrun = [\"nvbandwidth-ce\"]\nreadings = 1\n\
          [gate]\nstate = \"gate\"\n[notify]\nwithin_s = 1\n\
          [[notify.target]]\nname = \"file\"\nkind = \"generic\"\nurl_file = \"url\"\n\
@@ -55,6 +75,12 @@ fn site() -> Place {
     ] {
         place.env.insert(name.to_owned(), value);
     }
+    for name in OTHERS {
+        place.env.insert(name.to_owned(), format!("{MARK}{name}"));
+    }
+    // What steers tools, and what the configuration names.
+    place.env.insert("NCCL_DEBUG".to_owned(), "WARN".to_owned());
+    place.env.insert("SITE_RAIL".to_owned(), "rail0".to_owned());
     place
 }
 
@@ -117,6 +143,11 @@ fn no_secret_is_printed_written_or_handed_on() {
             assert_eq!(line, None, "{} holds a secret", file.display());
         }
     }
+    // What steers a tool reaches it, through the worker that starts it.
+    let tool = fs::read_to_string(place.path("seen.tool")).expect("it was started");
+    for given in ["NCCL_DEBUG=WARN", "SITE_RAIL=rail0"] {
+        assert!(tool.lines().any(|line| line == given), "{given}: {tool}");
+    }
     // Slurm's own program may have the token that is Slurm's, and none of ours.
     let scontrol = fs::read_to_string(place.path("seen.scontrol")).expect("it was asked");
     assert!(scontrol.contains(&format!("SLURM_JWT={MARK}jwt")));
@@ -127,7 +158,7 @@ fn no_secret_is_printed_written_or_handed_on() {
 #[test]
 fn srun_carries_no_secret_but_slurms_own_to_nodes() {
     let place = site();
-    place.program("srun", "env >> seen.srun; exit 1");
+    place.program("srun", "env >> seen.srun; printf '%s\\n' \"$@\" >> seen.words; exit 1");
     place.program("salloc", "echo 'salloc: Granted job allocation 7' >&2");
     place.program("squeue", "echo '7 RUNNING'");
     let config = fs::read_to_string(place.path("fabricgate.toml")).expect("text");
@@ -151,4 +182,12 @@ fn srun_carries_no_secret_but_slurms_own_to_nodes() {
     let secrets: BTreeSet<&str> = seen.lines().filter(|line| line.contains(MARK)).collect();
     let slurms = format!("SLURM_JWT={MARK}jwt");
     assert_eq!(secrets, BTreeSet::from([slurms.as_str()]));
+    // Without this option srun gives a step all that it was given.
+    let words = fs::read_to_string(place.path("seen.words")).expect("it was called");
+    let named = words.lines().find_map(|word| word.strip_prefix("--export="));
+    let named: BTreeSet<&str> = named.expect("it says what is carried").split(',').collect();
+    assert!(named.contains("PATH") && named.contains("NCCL_DEBUG") && named.contains("SITE_RAIL"));
+    let others = ["ALL", "SLURM_JWT", "SSH_AUTH_SOCK", "OPS_BEARER", "OPS_HOOK"];
+    let secret = others.iter().chain(&OTHERS).find(|name| named.contains(**name));
+    assert_eq!(secret, None, "{named:?}");
 }

@@ -166,7 +166,7 @@ pub(crate) fn configuration(
 ) -> String {
     let file = format!("fabricgate-{command}.toml");
     let text = format!(
-        "claims = \"claims.toml\"\nrun_dir = \"runs\"\n[launcher]\nkind = \"sim\"\n\
+        "claims = \"claims.toml\"\nrun_dir = \"runs\"\npass_env = [\"LD_PRELOAD\", \"FAKETIME*\"]\n[launcher]\nkind = \"sim\"\n\
          scenario = \"fleet.toml\"\nworkers = {has_workers}\n[probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \
          \"nvbandwidth-lane\"]\n[confirm]\nwait_s = 0\n{gate}{policy}"
     );

@@ -58,7 +58,11 @@ impl<'l> Site<'l> {
              echo \"$*\" >>\"$here/updates\"\nn=$(wc -l <\"$here/updates\")\n\
              {before}\nlab scontrol \"$@\"\nrc=$?\n{after}\nexit $rc\n"
         );
-        let scontrol = Scontrol { argv: program(folder.path(), &script), limit: PATIENCE };
+        let scontrol = Scontrol {
+            argv: program(folder.path(), &script),
+            limit: PATIENCE,
+            remote_shell: Some(false),
+        };
         Self { lab, folder, scontrol }
     }
 
@@ -81,7 +85,14 @@ impl<'l> Site<'l> {
     }
 
     fn node(&self, name: &str) -> LiveNode {
-        one(&Scontrol { argv: self.lab.argv(&["scontrol"]), limit: PATIENCE }, name)
+        one(
+            &Scontrol {
+                argv: self.lab.argv(&["scontrol"]),
+                limit: PATIENCE,
+                remote_shell: Some(false),
+            },
+            name,
+        )
     }
 }
 

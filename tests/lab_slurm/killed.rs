@@ -46,7 +46,7 @@ fn the_turn_that_is_killed() {
     let text = fs::read_to_string(folder.join("plan.json")).expect("a plan");
     let plan: ActionPlan = serde_json::from_str(&text).expect("a plan");
     let argv = vec![folder.join("scontrol").display().to_string()];
-    let scontrol = Scontrol { argv, limit: PATIENCE };
+    let scontrol = Scontrol { argv, limit: PATIENCE, remote_shell: Some(false) };
     // This controller forgets nothing: nobody kills it.
     let records = turn(&folder.join("state"), &scontrol, &plan, Duration::ZERO);
     let text = serde_json::to_string(&records).expect("plain data");
@@ -113,7 +113,8 @@ fn finished(lab: &Lab, folder: &Path) {
 }
 
 fn live(lab: &Lab) -> BTreeMap<NodeName, LiveNode> {
-    let scontrol = Scontrol { argv: lab.argv(&["scontrol"]), limit: PATIENCE };
+    let scontrol =
+        Scontrol { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
     seen(&scontrol, &[]).nodes
 }
 

@@ -40,11 +40,11 @@ use super::now;
 const LIMIT: Duration = Duration::from_secs(15);
 
 fn scontrol(lab: &Lab) -> Scontrol {
-    Scontrol { argv: lab.argv(&["scontrol"]), limit: LIMIT }
+    Scontrol { argv: lab.argv(&["scontrol"]), limit: LIMIT, remote_shell: Some(false) }
 }
 
 fn controller(lab: &Lab) -> Controller {
-    let controller = Controller::beside(&lab.argv(&["scontrol"]), LIMIT);
+    let controller = Controller::beside(&lab.argv(&["scontrol"]), LIMIT, Some(false));
     assert_eq!(controller.squeue, lab.argv(&["squeue"]));
     controller
 }
@@ -296,6 +296,7 @@ fn the_command_line_writes_what_it_showed() {
         moves: &["node0018=block02".to_owned()],
         run: None,
         scheduler: &scontrol,
+        remote_shell: Some(false),
         scontrol: &argv,
         limit: LIMIT,
     };
@@ -309,7 +310,7 @@ fn the_command_line_writes_what_it_showed() {
     assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), shown.proposal.after);
     assert!(cli::show(&Asked { moves: &["node0018".to_owned()], ..asked }).is_err());
     // Where the scheduler does not answer, nothing is written.
-    let silent = Scontrol { argv: lab.argv(&["false"]), limit: LIMIT };
+    let silent = Scontrol { argv: lab.argv(&["false"]), limit: LIMIT, remote_shell: Some(false) };
     assert!(cli::write(&Asked { scheduler: &silent, ..asked }).is_err());
 }
 

@@ -54,7 +54,11 @@ fn a_change_that_timed_out_may_be_made_later() {
                    exec scontrol "$@""#;
     for limit in [15, 2] {
         let limit = Duration::from_secs(limit);
-        let way = Scontrol { argv: lab.argv(&["sh", "-c", stops, "sh"]), limit };
+        let way = Scontrol {
+            argv: lab.argv(&["sh", "-c", stops, "sh"]),
+            limit,
+            remote_shell: Some(false),
+        };
         let error = told(&way, &["node0021"], &drain("late")).expect_err("it hangs");
         lab.signal("CONT");
         assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
@@ -121,8 +125,10 @@ fn a_program_or_server_that_is_not_there_is_said_so() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     let limit = ways.scontrol.limit;
-    let none = Scontrol { argv: vec!["/nowhere/scontrol".to_owned()], limit };
-    let inside = Scontrol { argv: lab.argv(&["/nowhere/scontrol"]), limit };
+    let none =
+        Scontrol { argv: vec!["/nowhere/scontrol".to_owned()], limit, remote_shell: Some(false) };
+    let inside =
+        Scontrol { argv: lab.argv(&["/nowhere/scontrol"]), limit, remote_shell: Some(false) };
     for way in [&none, &inside] {
         let error = told(way, &["node0001"], &comment("x")).expect_err("no program");
         assert_eq!(error.kind, ProblemKind::Missing, "{error}");
@@ -139,7 +145,8 @@ fn who_may_not_change_nodes_changes_none() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     let alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "scontrol"];
-    let by_alice = Scontrol { argv: lab.argv(&alice), limit: ways.scontrol.limit };
+    let by_alice =
+        Scontrol { argv: lab.argv(&alice), limit: ways.scontrol.limit, remote_shell: Some(false) };
     ways.token(&lab.run(&["scontrol", "token", "username=alice", "lifespan=600"]));
     for way in [&by_alice as &dyn Scheduler, &ways.rest] {
         for change in [drain("mine"), resume(), comment("mine")] {

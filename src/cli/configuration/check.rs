@@ -2,6 +2,8 @@
 //!
 //! Asks nobody: whether the scheduler answers, `claims` and `doctor` say.
 
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -21,7 +23,9 @@ use crate::cli::sources::Wanted;
 use crate::cli::stdout;
 use crate::cli::watching;
 use crate::launch::Launcher;
+use crate::launch::shell;
 use crate::model::words;
+use crate::notify::secret::Where;
 
 /// The format of `config check --json`.
 pub const CHECK_FORMAT: &str = "fabricgate.config-check/1";
@@ -261,8 +265,115 @@ fn warnings(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<String> {
                 .to_owned(),
         );
     }
+    all.extend(unknown_shell(config));
+    all.extend(exposed(config, &rights));
     all.extend(missing(config, is_there));
     all
+}
+
+/// Programs of which the words in front do not tell whether a shell reads what is behind.
+fn unknown_shell(config: &Config) -> Vec<String> {
+    let mut programs: Vec<(&str, &[String], Option<bool>)> = Vec::new();
+    if let Source::Sources(wanted) = &config.claims
+        && let Some(slurm) = &wanted.slurm
+    {
+        programs.push(("[sources.slurm] scontrol", &slurm.scontrol, slurm.remote_shell));
+    }
+    if let Some(Told::Scontrol(it)) = config.gate.as_ref().map(|gate| &gate.told) {
+        programs.push(("[gate] scontrol", &it.argv, it.remote_shell));
+    }
+    if let Launcher::Slurm(slurm) = &config.launcher {
+        let it = &slurm.programs;
+        programs.push(("[launcher] scontrol", &it.scontrol, it.remote_shell));
+        programs.push(("[launcher] salloc", &it.salloc, it.remote_shell));
+    }
+    programs.dedup_by(|a, b| a.1 == b.1);
+    let unknown = programs
+        .into_iter()
+        .filter(|(_, program, said)| shell::reader(program, *said) == shell::Reader::Unknown);
+    unknown
+        .map(|(key, program, _)| {
+            format!(
+                "{key}: nothing tells whether the words behind `{}` are read by a shell (as behind \
+                 ssh); what one would run is not said to it: see [sources.slurm] remote_shell",
+                words::line(program)
+            )
+        })
+        .collect()
+}
+
+/// The rights of a file, where it is there.
+fn rights(path: &Path) -> Option<u32> {
+    std::fs::metadata(path).ok().map(|it| it.permissions().mode())
+}
+
+/// What lets others read a secret, or ask.
+fn exposed(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut files: Vec<(String, &Path)> = Vec::new();
+    let mut rests = Vec::new();
+    if let Source::Sources(wanted) = &config.claims {
+        rests.extend(&wanted.rest);
+    }
+    if let Some(Told::Slurmrestd(rest)) = config.gate.as_ref().map(|gate| &gate.told) {
+        rests.push(rest);
+    }
+    rests.dedup();
+    for rest in rests {
+        if sends_openly(rest.address.as_str()) {
+            let text = "[sources.slurmrestd] address: the token goes over http:// in clear text; expected \
+                        https://, or unix:/ on this machine";
+            all.push(text.to_owned());
+        }
+        let file = rest.token_file.as_deref();
+        files.extend(file.map(|file| ("[sources.slurmrestd] token_file".to_owned(), file)));
+    }
+    for target in config.notify.iter().flat_map(|notify| &notify.targets) {
+        if let Where::Inline(address) = &target.address
+            && address.url().is_ok_and(|url| sends_openly(url.as_str()))
+        {
+            all.push(format!(
+                "[[notify.target]] {}: what it is told, and its token, go over http:// in clear text",
+                target.name
+            ));
+        }
+        for (key, place) in
+            [("url_file", Some(&target.address)), ("bearer_file", target.bearer.as_ref())]
+        {
+            if let Some(Where::File(file)) = place {
+                files.push((format!("[[notify.target]] {}: {key}", target.name), file));
+            }
+        }
+    }
+    for (key, file) in files {
+        if let Some(mode) = rights(file).filter(|mode| mode & 0o077 != 0) {
+            all.push(format!(
+                "{key}: {} has mode {:o}: others may read it; `chmod 600` it",
+                file.display(),
+                mode & 0o777
+            ));
+        }
+    }
+    if let Some(address) = config.watch.listen.filter(|it| it.ip().is_unspecified()) {
+        all.push(format!(
+            "[watch] listen: {address} is all addresses of this machine; name one, or keep others out \
+             (a firewall, a NetworkPolicy)"
+        ));
+    }
+    all
+}
+
+/// Whether a token to this address can be read on its way.
+fn sends_openly(address: &str) -> bool {
+    let Some(rest) = address.strip_prefix("http://") else { return false };
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    let host = match host.strip_prefix('[') {
+        Some(six) => six.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let is_here = host.parse::<IpAddr>().is_ok_and(|it| it.is_loopback()) || host == "localhost";
+    !is_here
 }
 
 /// The files that are named and are not there.
@@ -319,6 +430,53 @@ mod tests {
             let said = warned(text);
             assert!(said.contains(expected), "{text}: {said}");
         }
+    }
+
+    #[test]
+    fn what_lets_others_read_a_secret_or_ask_is_warned_of() {
+        let rest = |address: &str| {
+            format!("[sources.slurmrestd]\naddress = \"{address}\"\ntoken_file = \"t\"\n")
+        };
+        let hook = "[notify]\n[[notify.target]]\nname = \"ops\"\nkind = \"generic\"\nbearer_file = \"b\"\n";
+        let url = |url: &str| format!("claims = \"c\"\n{hook}url = \"{url}\"\n");
+        let listens = |at: &str| format!("claims = \"c\"\n[watch]\nlisten = \"{at}:9464\"\n");
+        let said = |text: &str, mode: u32| exposed(&read_text(text), &|_| Some(mode)).join("\n");
+        for (text, mode, expected) in [
+            (rest("http://slurm:6820"), 0o600, "http://"),
+            (rest("https://slurm:6820"), 0o644, "token_file: "),
+            (url("http://hooks.example/x"), 0o600, "ops: what it is told"),
+            (url("https://hooks.example/x"), 0o640, "ops: bearer_file: "),
+            (listens("0.0.0.0"), 0o600, "all addresses"),
+            (listens("[::]"), 0o600, "all addresses"),
+        ] {
+            let said = said(&text, mode);
+            assert!(said.contains(expected) && said.lines().count() == 1, "{text}: {said}");
+        }
+        for text in [
+            rest("https://slurm:6820"),
+            rest("http://127.0.0.1:6820"),
+            rest("http://localhost:6820"),
+            rest("http://[::1]:6820"),
+            rest("unix:/run/slurmrestd"),
+            url("https://hooks.example/x"),
+            listens("127.0.0.1"),
+            listens("10.0.0.7"),
+        ] {
+            assert_eq!(said(&text, 0o600), "", "{text}");
+        }
+    }
+
+    #[test]
+    fn a_program_whose_reader_is_not_known_is_named() {
+        let text = "claims = \"c\"\n[sources.slurm]\nscontrol = [\"/opt/on-head\", \"scontrol\"]\n";
+        let said = warned(text);
+        assert!(
+            said.contains("[sources.slurm] scontrol: ") && said.contains("remote_shell"),
+            "{said}"
+        );
+        assert_eq!(warned(&format!("{text}remote_shell = true\n")), "");
+        let ssh = "claims = \"c\"\n[sources.slurm]\nscontrol = [\"sudo\", \"ssh\", \"head\", \"scontrol\"]\n";
+        assert_eq!(warned(ssh), "");
     }
 
     #[test]

@@ -44,7 +44,11 @@ impl BySlurm {
         let pace = gate.map_or(usual, |it| it.pace);
         let scheduler: Box<dyn Scheduler> = match gate {
             Some(gate) => acting::scheduler(gate),
-            None => Box::new(Scontrol { argv: slurm.programs.scontrol.clone(), limit: pace.limit }),
+            None => Box::new(Scontrol {
+                argv: slurm.programs.scontrol.clone(),
+                limit: pace.limit,
+                remote_shell: slurm.programs.remote_shell,
+            }),
         };
         Self {
             slurm: slurm.clone(),

@@ -5,10 +5,13 @@ use super::*;
 #[test]
 fn a_piece_that_cannot_be_read_makes_the_output_incomplete() {
     let mut stream = Stream::default();
-    add(&mut stream, "aGVsbG8=");
+    add(&mut stream, "aGVsbG8=", 10);
     assert_eq!((stream.bytes.as_slice(), stream.dropped), (&b"hello"[..], 0));
-    add(&mut stream, "no base64");
+    add(&mut stream, "no base64", 10);
     assert_eq!((stream.bytes.as_slice(), stream.dropped), (&b"hello"[..], 9));
+    // More than was ordered, from a worker that does not keep to it.
+    add(&mut stream, "aGVsbG8gd29ybGQ=", 10);
+    assert_eq!((stream.bytes.as_slice(), stream.dropped), (&b"hellohello"[..], 15));
 }
 
 /// A worker that greets and then does this.

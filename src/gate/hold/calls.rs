@@ -13,6 +13,7 @@ use crate::exec;
 use crate::exec::Request;
 use crate::inventory::hostlist;
 use crate::inventory::slurm::nodes;
+use crate::launch::shell;
 use crate::launch::slurm::IMMEDIATE_S;
 use crate::launch::slurm::Job;
 use crate::launch::slurm::Programs;
@@ -61,7 +62,8 @@ pub(super) struct Calls<'a> {
 impl Calls<'_> {
     /// Runs one to its end: what it printed on both streams.
     async fn put(&self, argv: Vec<String>, limit: Duration) -> Result<(String, String), Complaint> {
-        let name = argv.iter().find(|word| is_program(word)).or(argv.first());
+        let at = argv.iter().position(|word| is_program(word)).unwrap_or(0);
+        let name = argv.get(at);
         let name = name.map_or("", |word| word.rsplit('/').next().unwrap_or(word)).to_owned();
         let failed = |what: String| Complaint {
             is_busy: {
@@ -70,6 +72,10 @@ impl Calls<'_> {
             },
             message: format!("{name}: {what}"),
         };
+        // Comments and lists of nodes hold names from elsewhere.
+        let (program, words) = argv.split_at(argv.len().min(at + 1));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let argv = shell::argv(program, self.programs.remote_shell, &words).map_err(&failed)?;
         let (_nobody, stop) = watch::channel(false);
         let request = Request { argv, limit, capture: exec::CAPTURE };
         let finished = exec::run(&request, stop).await.map_err(|error| {

@@ -16,6 +16,7 @@ use crate::exec::Request;
 use crate::inventory::slurm::pending;
 use crate::inventory::slurm::pending::PendingJob;
 use crate::inventory::slurm::show_topology;
+use crate::launch::shell;
 use crate::launch::slurm::Programs;
 use crate::measure::text::clean;
 use crate::model::raw::Ending;
@@ -32,6 +33,8 @@ pub struct Controller {
     pub squeue: Vec<String>,
     /// How long one call may take. Slurm's own MessageTimeout is 10 s.
     pub limit: Duration,
+    /// Whether a shell elsewhere reads the words behind them; found out where absent.
+    pub remote_shell: Option<bool>,
 }
 
 /// What a command printed.
@@ -44,9 +47,9 @@ struct Printed {
 
 impl Controller {
     /// The same words in front of `squeue` as of this `scontrol`.
-    pub fn beside(scontrol: &[String], limit: Duration) -> Self {
+    pub fn beside(scontrol: &[String], limit: Duration, remote_shell: Option<bool>) -> Self {
         let Programs { scontrol, squeue, .. } = Programs::beside(scontrol);
-        Self { scontrol, squeue, limit }
+        Self { scontrol, squeue, limit, remote_shell }
     }
 
     /// The version of its programs.
@@ -100,8 +103,7 @@ impl Controller {
     }
 
     async fn run(&self, program: &[String], words: &[&str]) -> Result<Printed, String> {
-        let argv: Vec<String> =
-            program.iter().cloned().chain(words.iter().map(|word| (*word).to_owned())).collect();
+        let argv = shell::argv(program, self.remote_shell, words)?;
         let place = words::line(&argv);
         let (_nobody, stop) = watch::channel(false);
         let request = Request { argv, limit: self.limit, capture: exec::CAPTURE };

@@ -17,6 +17,7 @@ use axum::response::Response;
 use axum::routing::get;
 
 use super::door::Door;
+use super::door::Patience;
 use super::vitals::Vitals;
 
 /// How many may ask at once: a few that scrape, a few that probe, and room.
@@ -24,7 +25,8 @@ const MOST: usize = 64;
 
 /// How long one connection may last. An answer takes milliseconds; who keeps one open
 /// between two scrapes opens another.
-const LASTS: Duration = Duration::from_secs(20);
+const PATIENCE: Patience =
+    Patience { asking: Duration::from_secs(2), lasts: Duration::from_secs(20) };
 
 /// What is asked about.
 #[derive(Clone, Debug)]
@@ -49,7 +51,7 @@ pub fn serve(address: SocketAddr, vitals: Arc<Vitals>, within_s: f64) -> io::Res
         // It ends with an error only where the listener is gone.
         let _ = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            axum::serve(Door::new(listener, MOST, LASTS), app).await
+            axum::serve(Door::new(listener, MOST, PATIENCE), app).await
         });
     })?;
     Ok(bound)

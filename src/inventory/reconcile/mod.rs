@@ -31,11 +31,15 @@ mod view;
 mod words;
 
 use super::per_node;
+use super::reading::complain;
+use super::reading::plain;
 use crate::model::claims::Assertion;
 use crate::model::claims::Claims;
 use crate::model::claims::SourceRead;
 use crate::model::disagreement::Disagreement;
+use crate::model::limits;
 use crate::model::said::Family;
+use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 
 pub use marks::is_out;
@@ -107,9 +111,38 @@ const CHECKS: &[Check] = &[
     marks::out_of_service,
 ];
 
+/// Leaves out counts beyond what is taken in, and says so: whatever is made of a count
+/// later is of that size.
+fn within_limits(said: &mut Said) {
+    let mut wrong = Vec::new();
+    let mut held = |count: &mut Option<u32>, most, of: &str, at: &Option<String>, who: &str| {
+        let told = count.and_then(|count| limits::over(count.into(), most, of));
+        if let Some(why) = told {
+            *count = None;
+            wrong.push((at.clone(), format!("{who}: {why}; the number is left out")));
+        }
+    };
+    for group in &mut said.groups {
+        let who = plain(&group.name);
+        held(&mut group.gpus_per_node, limits::GPUS_PER_NODE, "GPUs per node", &group.at, &who);
+        held(&mut group.size, limits::MEMBERS, "nodes", &group.at, &who);
+    }
+    for (node, says) in &mut said.nodes {
+        held(&mut says.gpus, limits::GPUS_PER_NODE, "GPUs", &None, node.as_str());
+    }
+    for belief in &mut said.beliefs {
+        let (most, who) = (limits::MEMBERS, plain(&belief.who));
+        held(&mut belief.ranks_per_domain, most, "ranks in one domain", &belief.at, &who);
+    }
+    for (at, message) in wrong {
+        complain(said, ProblemKind::TooLarge, at, message);
+    }
+}
+
 /// Weighs what the sources say.
 pub fn reconcile(said: Vec<Said>, rules: &Rules<'_>) -> Claims {
     let mut said = said;
+    said.iter_mut().for_each(within_limits);
     let mut order: Vec<usize> = (0..said.len()).collect();
     order.sort_by_key(|at| {
         let kind = said[*at].source.kind;

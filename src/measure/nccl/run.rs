@@ -110,7 +110,7 @@ impl Sweep {
         }
         match self.step {
             Step::Bytes(0) => None,
-            Step::Bytes(step) => Some((self.max - self.min) / step + 1),
+            Step::Bytes(step) => ((self.max - self.min) / step).checked_add(1),
             Step::Factor(factor) if factor < 2 || self.min == 0 => None,
             Step::Factor(factor) => {
                 let mut rows = 1;

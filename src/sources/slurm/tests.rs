@@ -33,7 +33,7 @@ fn ask_script(cases: &str, limit_ms: u64, capture: usize) -> (Vec<Said>, Vec<Str
 fn ask_now(script: &Path, limit_ms: u64, capture: usize) -> Vec<Said> {
     let program = vec!["sh".to_owned(), script.display().to_string()];
     let limit = Duration::from_millis(limit_ms);
-    let slurm = Slurm { scontrol: program.clone(), sinfo: program, limit };
+    let slurm = Slurm { scontrol: program.clone(), sinfo: program, limit, remote_shell: None };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(bounded(&slurm, capture))
 }
