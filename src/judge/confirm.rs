@@ -187,13 +187,7 @@ pub fn confirm(judged: &Judgement, second: &Verdicts, again: &Case<'_>) -> Verdi
             && alike(&later, finding).into_iter().any(|f| is_unreached(f) && is_same(finding, f))
             && are_fine_with_others(finding, &again)
         {
-            kept.outcome = Outcome::Failed;
-            kept.confirmed = true;
-            kept.rule = "path: no connection in two measurements, and each end reached others in the second".to_owned();
-            kept.summary = format!(
-                "{}; later they had none again, and both reached {partners} other partners",
-                kept.summary
-            );
+            cut_again(&mut kept, partners);
         } else {
             match reread(finding, &again, &looks) {
                 Reread::Low(read) => {
@@ -260,13 +254,9 @@ pub fn confirm(judged: &Judgement, second: &Verdicts, again: &Case<'_>) -> Verdi
         let node = &before.node;
         let about = known.any(&[node], before.domain.as_ref());
         let rested = all(rested.get(node));
-        // An end that was not reached shows nothing but what it showed later.
-        let unreached = |f: &&&Finding| is_unreached(f) && before.reason == nodes::but(&f.summary);
-        if let Some(finding) = rested.iter().find(unreached) {
-            let read = looks.was_read(node, finding).then(|| nodes_later.get(node)).flatten();
-            let passes = read.filter(|later| later.outcome == Outcome::Pass);
-            let passes = passes.filter(|_| !about.iter().any(|f| nodes::accuses(f, node)));
-            return passes.map_or_else(|| verdict(before, &about, None, &[]), |it| (*it).clone());
+        let later = nodes_later.get(node).copied();
+        if let Some(verdict) = of_unreached((before, later), &about, &rested, &looks) {
+            return verdict;
         }
         verdict(before, &about, fell.get(node).and_then(|it| it.first()), &rested)
     };
@@ -378,6 +368,35 @@ fn verdict(
         };
     }
     verdict
+}
+
+/// The verdict of an end of a pair that had no connection because of the other end: it
+/// shows nothing but what it showed later, and passes only if it was read again.
+fn of_unreached(
+    (before, later): (&NodeVerdict, Option<&NodeVerdict>),
+    about: &[&Finding],
+    resolved: &[&Finding],
+    looks: &Looks,
+) -> Option<NodeVerdict> {
+    let finding =
+        resolved.iter().find(|f| is_unreached(f) && before.reason == nodes::but(&f.summary))?;
+    if about.iter().any(|f| nodes::accuses(f, &before.node)) {
+        return None;
+    }
+    let read = later.filter(|_| looks.was_read(&before.node, finding));
+    Some(read.filter(|later| later.outcome == Outcome::Pass).unwrap_or(before).clone())
+}
+
+/// A pair had no connection again, and both its ends had others.
+fn cut_again(kept: &mut Finding, partners: usize) {
+    kept.outcome = Outcome::Failed;
+    kept.confirmed = true;
+    "path: no connection in two measurements, and each end had others in the second"
+        .clone_into(&mut kept.rule);
+    kept.summary = format!(
+        "{}; later they had none again, and both reached {partners} other partners",
+        kept.summary
+    );
 }
 
 fn agree(kept: &mut Finding, seen: &Finding) {

@@ -4,11 +4,11 @@
 //! Readings are put into the direction the data moved, in GB/s. Nothing is
 //! compared here; that is `network`'s work.
 
+use core::net::IpAddr;
+use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::net::Ipv4Addr;
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use super::arrange::Domain;

@@ -4,8 +4,8 @@
 //! Claims are what is tested, never what the test relies on. Reading them from
 //! their sources is `inventory`'s work.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -189,7 +189,7 @@ impl CudaError {
             let rest = start.map(|_| message[text.len()..].trim_start());
             rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
         };
-        TABLE.iter().find(|(.., texts)| texts.iter().any(|text| is_whole(text))).map(|it| it.0)
+        TABLE.iter().find(|(.., texts)| texts.iter().any(is_whole)).map(|it| it.0)
     }
 
     /// The runtime's name.

@@ -36,8 +36,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
-use std::net::Ipv6Addr;
 
 use self::banner::Banner;
 use self::session::Session;
