@@ -267,11 +267,14 @@ fn a_launcher_that_is_not_there_is_the_environment() {
     cluster.put("fabricgate.toml", &config.replace("\"env\"", "\"no-such-launcher\""));
     let output = cluster.run(&["audit", "--json"]);
     assert_eq!(output.status.code(), Some(5));
-    let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
-    assert_eq!(
-        unknown(&document["verdicts"], "nvbandwidth on n2"),
-        "not reached: no-such-launcher: not found"
-    );
+    assert!(output.stdout.is_empty(), "{}", stdout(&output));
+    let why = "0 of 2 nodes can be reached (n[1-2]: no-such-launcher: not found)";
+    assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    // The run folder has the reason of each step.
+    let said = fs::read_to_string(cluster.folder().join("verdicts.json")).expect("verdicts");
+    let said: Value = serde_json::from_str(&said).expect("one document");
+    let why = unknown(&said, "nvbandwidth on n2");
+    assert_eq!(why, "not reached: no-such-launcher: not found");
 }
 
 #[test]

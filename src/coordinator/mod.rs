@@ -209,7 +209,7 @@ pub enum SweepError {
     /// The stored run that should answer cannot be read.
     #[error("what should answer in the place of nodes cannot be read")]
     Answers(#[source] RecordError),
-    /// No node answered. The run folder says so of each.
+    /// No node answered. The run folder is that of a run that can be gone on with.
     #[error("{why}")]
     Unreachable {
         /// Why, and where that is configured.
@@ -385,6 +385,7 @@ async fn all_rounds(
     mut confirm: Option<Plan>,
 ) -> Result<Swept, RecordError> {
     let mut machines = Vec::new();
+    let mut unreached = None;
     let source = match answers {
         Some(answers) => answers,
         None => {
@@ -393,11 +394,10 @@ async fn all_rounds(
             let mut stopped = stop.clone();
             tokio::select! {
                 fleet = start => {
-                    if let Some(unreached) = fleet.unreached().await {
-                        return Ok(Swept::nothing(confirm, Some(unreached)));
-                    }
-                    for remark in fleet.remarks().await {
-                        sweep.progress.say(&remark);
+                    unreached = fleet.unreached().await;
+                    // Said in one sentence at the end, where it is all there is to say.
+                    for remark in fleet.remarks().await.iter().filter(|_| unreached.is_none()) {
+                        sweep.progress.say(remark);
                     }
                     sweep.progress.unreached(fleet.without_worker().await);
                     machines = fleet.machines().await;
@@ -410,11 +410,12 @@ async fn all_rounds(
             }
         }
     };
+    let silent = Progress::silent();
     let runner = Runner {
         source,
         claims: sweep.claims,
         keeper,
-        progress: &sweep.progress,
+        progress: if unreached.is_some() { &silent } else { &sweep.progress },
         stop,
         ports: AtomicUsize::new(0),
         lacking: Arc::default(),
@@ -425,6 +426,10 @@ async fn all_rounds(
     };
     let start = Instant::now();
     let mut ran = runner.run(sweep.plan, measured).await;
+    if unreached.is_some() {
+        // Nothing ran; the folder has the reason of each step, and can be gone on with.
+        return Ok(Swept::nothing(confirm, unreached));
+    }
     let mut passes = u32::from(ran == Ran::Whole);
     let mut repeated = None;
     if let Some(again) = sweep.again.filter(|_| ran == Ran::Whole) {
