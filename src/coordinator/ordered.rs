@@ -226,3 +226,109 @@ fn ends(parsed: &mut Parsed, told: &mut Vec<String>) {
         told.push("it has a table of more than the two nodes of the pair: not read".to_owned());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::fixture;
+    use crate::measure;
+
+    const TEST: &str = "multinode_device_to_device_memcpy_write_ce";
+
+    /// A step of two nodes that runs this test.
+    fn step() -> Step {
+        let argv = ["mpirun", "nvbandwidth", "-t", TEST].map(str::to_owned);
+        Step {
+            scope: ProbeScope::Pair,
+            domain: Some("rack".into()),
+            nodes: ["n1", "n2"].map(NodeName::from).into(),
+            argv: argv.into(),
+            ..fixture::step(0)
+        }
+    }
+
+    /// What nvbandwidth prints of a test with a rank on each of these hosts.
+    fn output(hosts: [&str; 2], test: &str) -> String {
+        let rank = |(n, host): (usize, &&str)| {
+            format!("Process {n} ({host}): device 0: NVIDIA GB200 (00000008:01:00)\n")
+        };
+        let ranks: String = hosts.iter().enumerate().map(rank).collect();
+        format!(
+            "nvbandwidth Version: v0.8\nBuilt from Git version: v0.8\n\n{ranks}\nRunning {test}.\n\
+             memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n           0         1\n 0       N/A    775.00\n \
+             1    400.00       N/A\n\nSUM {test} 1175.00\n\n"
+        )
+    }
+
+    fn read(text: &str) -> Parsed {
+        let step = step();
+        let mut parsed = measure::read_ordered(&tools(&step), text.as_bytes(), &[], b"");
+        hold(&step, &mut parsed);
+        parsed
+    }
+
+    fn told(parsed: &Parsed) -> Vec<(Option<&str>, &str)> {
+        parsed.problems.iter().map(|p| (p.host.as_deref(), p.detail.as_str())).collect()
+    }
+
+    #[test]
+    fn an_output_of_the_step_stays_whole_whatever_suffix_its_hosts_have() {
+        for hosts in [["n1", "n2"], ["n1.site.example", "n2.site.example"]] {
+            let parsed = read(&output(hosts, TEST));
+            let named: Vec<&str> = parsed.facts.ranks.iter().map(|r| r.host.as_str()).collect();
+            assert_eq!(named, ["n1", "n2"]);
+            assert_eq!((parsed.measurements.len(), told(&parsed)), (1, vec![]));
+            assert!(parsed.complete);
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_node_outside_the_step_is_a_problem_of_the_sender() {
+        let line =
+            "Invalid value when checking the pattern at 0x7f00 on n3, rank = 1 in memcpy_kernel.cu";
+        let parsed = read(&format!("{}\n{line}\n", output(["n1", "n2"], TEST)));
+        let [(host, detail)] = told(&parsed).try_into().expect("one problem");
+        assert_eq!(host, Some("n1"));
+        assert!(detail.contains("n3, which took no part"), "{detail}");
+        assert!(!parsed.complete && !parsed.has(ProblemKind::Corrupt));
+        let parsed = read(&output(["n1", "n3"], TEST));
+        assert!(parsed.measurements.is_empty() && parsed.facts.ranks.is_empty());
+        assert!(told(&parsed).iter().all(|(host, _)| *host == Some("n1")), "{:?}", told(&parsed));
+    }
+
+    #[test]
+    fn tests_and_tools_that_were_not_ordered_are_not_read() {
+        let other = "multinode_device_to_device_memcpy_read_ce";
+        let parsed = read(&output(["n1", "n2"], other));
+        assert!(parsed.measurements.is_empty() && !parsed.complete);
+        assert!(told(&parsed)[0].1.contains(other), "{:?}", told(&parsed));
+        let parsed = read("Nodes:\nNode #0   - 10.0.0.1 - UNAVAILABLE\nDomain State: DOWN\n");
+        assert!(parsed.facts.imex.is_none() && !parsed.complete);
+    }
+
+    #[test]
+    fn the_tests_of_a_command_are_those_that_its_words_name() {
+        let of = |tool, words: &[&str]| {
+            let argv: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            let tests = Tests::of(tool, &argv);
+            ["all_reduce_perf", "ib_write_bw", "a", "b"].map(|name| tests.hold(name))
+        };
+        let any = [true; 4];
+        assert_eq!(of(Tool::Nvbandwidth, &["nvbandwidth"]), any);
+        assert_eq!(of(Tool::Nvbandwidth, &["nvbandwidth", "-t", "3"]), any, "by number");
+        assert_eq!(of(Tool::Nvbandwidth, &["nvbandwidth", "-p", "a", "-t", "b"]), any);
+        assert_eq!(
+            of(Tool::Nvbandwidth, &["nvbandwidth", "-t", "a", "-i", "3"]),
+            [false, false, true, false]
+        );
+        assert_eq!(of(Tool::FabricgateCopy, &["x", "--tests", "a,b"]), [false, false, true, true]);
+        assert_eq!(of(Tool::FabricgateCopy, &["x", "--tests=b"]), [false, false, false, true]);
+        assert_eq!(of(Tool::NcclTests, &["./run.sh"]), any);
+        let path = "/opt/nccl-tests/build/all_reduce_perf_mpi";
+        assert_eq!(of(Tool::NcclTests, &[path]), [true, false, false, false]);
+        assert_eq!(
+            of(Tool::Perftest, &["ib_write_bw", "-d", "mlx5_0"]),
+            [false, true, false, false]
+        );
+    }
+}

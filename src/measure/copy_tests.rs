@@ -327,3 +327,35 @@ proptest! {
         prop_assert_eq!(matrices(&whole)[0].numbers().count(), 12);
     }
 }
+
+#[test]
+fn a_node_speaks_for_itself_by_the_connection_that_its_document_came_by() {
+    let [first, second] = together().map(|document| format!("{document}\n"));
+    let tools = [Tool::FabricgateCopy];
+    let by = |senders: [&str; 2]| {
+        let text = format!("{first}{second}");
+        let sent = [(senders[0], first.len()), (senders[1], second.len())];
+        crate::measure::read_ordered(&tools, text.as_bytes(), &sent, b"")
+    };
+    let whole = by(["n1", "n2.site.example"]);
+    assert!(whole.complete, "{:?}", whole.problems);
+    assert_eq!(matrices(&whole)[0].rows, ["0", "1", "2", "3"]);
+    // n2 sends what n1 should: nothing of it counts, and n2 is told of.
+    let parsed = by(["n2", "n2"]);
+    assert!(
+        !parsed.complete
+            && says(&parsed, ProblemKind::Inconsistent, "n2 sent a document that names n1")
+    );
+    assert_eq!(matrices(&parsed)[0].rows, ["2", "3"]);
+    assert_eq!(parsed.problems[0].host.as_deref(), Some("n2"));
+    // A margin in front of a line changes no sender.
+    let text = format!("n1: {second}n1: {second}");
+    let sent = [("n2", text.len())];
+    let parsed = crate::measure::read_ordered(&tools, text.as_bytes(), &sent, b"");
+    assert!(
+        parsed
+            .problems
+            .iter()
+            .all(|p| p.host.as_deref() != Some("n1") || p.detail.contains("took part"))
+    );
+}
