@@ -92,6 +92,10 @@ fn now<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(work)
 }
 
+fn asked(scontrol: Vec<String>, sinfo: Vec<String>, limit: Duration) -> Slurm {
+    Slurm { scontrol, sinfo, limit, remote_shell: Some(false) }
+}
+
 impl Lab {
     fn argv(&self, words: &[&str]) -> Vec<String> {
         std::iter::once(self.run.as_str()).chain(words.iter().copied()).map(str::to_owned).collect()
@@ -167,12 +171,7 @@ impl Lab {
     }
 
     fn by_commands(&self, limit: Duration) -> Slurm {
-        Slurm {
-            scontrol: self.argv(&["scontrol"]),
-            sinfo: self.argv(&["sinfo"]),
-            limit,
-            remote_shell: Some(false),
-        }
+        asked(self.argv(&["scontrol"]), self.argv(&["sinfo"]), limit)
     }
 
     fn ask(&self) -> Vec<Said> {
@@ -311,12 +310,7 @@ fn a_user_without_rights_reads_the_same() {
     let alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups"];
     let as_alice = |program| lab.argv(&[&alice[..], &[program]].concat());
     let limit = Duration::from_secs(15);
-    let slurm = Slurm {
-        scontrol: as_alice("scontrol"),
-        sinfo: as_alice("sinfo"),
-        limit,
-        remote_shell: Some(false),
-    };
+    let slurm = asked(as_alice("scontrol"), as_alice("sinfo"), limit);
     // What users are not shown unless they ask for all.
     let hide = |how: &str| lab.run(&["scontrol", "update", "PartitionName=main", how]);
     hide("Hidden=YES");
@@ -339,12 +333,7 @@ fn the_text_of_a_slurm_without_json_says_the_same_of_every_node() {
                     exec "$0" "$@""#;
     let without_json = |program| lab.argv(&["sh", "-c", script, program]);
     let (scontrol, sinfo) = (without_json("scontrol"), without_json("sinfo"));
-    let by_text = now(slurm::ask(&Slurm {
-        scontrol,
-        sinfo,
-        limit: Duration::from_secs(15),
-        remote_shell: Some(false),
-    }));
+    let by_text = now(slurm::ask(&asked(scontrol, sinfo, Duration::from_secs(15))));
     let by_json = lab.ask();
     lab.run(&["scontrol", "update", "NodeName=node0007", "State=RESUME"]);
     no_problems(&by_text);

@@ -39,7 +39,7 @@ const RACK: &str = "title = \"a rack\"\nseed = 7\n[noise]\nsigma = 0.005\n\
 
 /// One sweep of it: pairs only, one after the other, so that there is time to
 /// interfere.
-const SLOWLY: &str = "run_dir = \"runs\"\npass_env = [\"SWEEP_PLACE\"]\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
+const SLOWLY: &str = "run_dir = \"runs\"\npass_env = [\"SWEEP_PLACE\", \"NODE\"]\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\
     parallel = 1\n[probes]\nrun = [\"nvbandwidth-lane\"]\n[confirm]\nwait_s = 0.5\n";
 
 /// What a fake tool prints: our own numbers in the grammar of nvbandwidth.
@@ -98,7 +98,7 @@ impl Place {
         place.put(
             "fabricgate.toml",
             &format!(
-                "claims = \"claims.toml\"\nrun_dir = \"runs\"\npass_env = [\"SWEEP_PLACE\"]\n[launcher]\nkind = \"command\"\n\
+                "claims = \"claims.toml\"\nrun_dir = \"runs\"\npass_env = [\"SWEEP_PLACE\", \"NODE\"]\n[launcher]\nkind = \"command\"\n\
                  template = [{launch:?}, \"{{node}}\"]\nworker = \"{}\"\nconnect_s = {connect_s}\n\
                  [probes]\ndir = \"probes\"\nrun = {names:?}\nmost_readings = 1\n\
                  [confirm]\nenabled = false\n",
@@ -441,7 +441,7 @@ fn unwell_nodes_are_unknown_with_a_reason_each_and_hold_nobody_up() {
     );
     place.put(
         "fabricgate.toml",
-        "run_dir = \"runs\"\npass_env = [\"SWEEP_PLACE\"]\n[launcher]\nkind = \"sim\"\nscenario = \"unwell.toml\"\n\
+        "run_dir = \"runs\"\npass_env = [\"SWEEP_PLACE\", \"NODE\"]\n[launcher]\nkind = \"sim\"\nscenario = \"unwell.toml\"\n\
          [probes]\ndir = \"probes\"\nrun = [\"nvbandwidth\"]\nreadings = 2\n",
     );
     let output = place.configured(&["audit"]);

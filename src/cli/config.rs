@@ -406,6 +406,10 @@ fn parse(
     let notify = notify.map_err(&mistake)?;
     pass_env(read.pass_env).map_err(&mistake)?;
     let mut launcher = launcher;
+    if let Launcher::Kubernetes(pods) = &launcher {
+        // Set in the pods on purpose: what runs there gets them.
+        exec::secrets::pass(&pods.env.keys().cloned().collect::<Vec<_>>());
+    }
     launcher.carry(exec::secrets::carried());
     if let Launcher::Slurm(slurm) = &mut launcher {
         slurm.programs.remote_shell = remote_shell;

@@ -22,6 +22,7 @@ use super::worker::Outcome;
 use super::worker::Running;
 use super::worker::Worker;
 use super::worker::stopped;
+use crate::exec::secrets;
 use crate::model::claims::ClaimedRail;
 use crate::model::id::NodeName;
 use crate::model::probe::Ready;
@@ -261,10 +262,13 @@ async fn ask(
 pub(super) fn order(reading: &Reading<'_>, argv: Vec<String>) -> Order {
     let step = reading.step;
     let name = format!("{}.{}", step.step, reading.reading);
+    let mut env = BTreeMap::from([(STEP_VARIABLE.to_owned(), name)]);
+    // A node's own variables that tools there are to get.
+    env.extend(secrets::passed().map(|names| (secrets::PASSED.to_owned(), names)));
     Order {
         id: 0,
         argv,
-        env: BTreeMap::from([(STEP_VARIABLE.to_owned(), name)]),
+        env,
         limit_s: step.timeout_s,
         capture: reading.capture,
         ready: None,

@@ -247,7 +247,7 @@ fn command(
     };
     #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
     let mut command = Command::new(program);
-    secrets::give(&mut command, confidence);
+    secrets::give(&mut command, confidence, env);
     files::as_given(&mut command);
     command
         .args(arguments)

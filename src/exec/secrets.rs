@@ -4,6 +4,7 @@
 //! A list of what is kept back would never be whole: sites call their secrets as they like,
 //! and Slurm carries the environment of `srun` to nodes, where every superuser reads it.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::Mutex;
@@ -64,6 +65,7 @@ const TOOLS: &[&str] = &[
     "MPICH_*",
     "I_MPI_*",
     "HYDRA_*",
+    "HPCX_*",
     "OMP_*",
     "MODULEPATH",
     "LOADEDMODULES",
@@ -94,8 +96,9 @@ const ENDINGS: [&str; 6] = ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "CRE
 /// The token of Slurm's own programs (`scontrol token`).
 const SLURM: &str = "SLURM_JWT";
 
-/// Tells children of this program what `pass_env` names: they start others in turn.
-const PASSED: &str = "FABRICGATE_PASS_ENV";
+/// Tells children of this program, and workers with each order, what `pass_env` names:
+/// they start others in turn.
+pub const PASSED: &str = "FABRICGATE_PASS_ENV";
 
 /// What the configuration says about variables.
 #[derive(Debug, Default)]
@@ -143,12 +146,13 @@ struct Rules {
 }
 
 impl Rules {
-    fn now() -> Self {
+    fn now(told: Option<&String>) -> Self {
         let said = said();
         let (withheld, mut passed) =
             said.as_ref().map(|it| (it.withheld.clone(), it.passed.clone())).unwrap_or_default();
-        let told = std::env::var(PASSED).unwrap_or_default();
-        passed.extend(told.split(',').filter(|it| is_name(it).is_ok()).map(str::to_owned));
+        let own = std::env::var(PASSED).unwrap_or_default();
+        let told = own.split(',').chain(told.into_iter().flat_map(|told| told.split(',')));
+        passed.extend(told.filter(|it| is_name(it).is_ok()).map(str::to_owned));
         passed.sort();
         passed.dedup();
         Self { withheld, passed }
@@ -197,7 +201,7 @@ fn tells(name: &str) -> bool {
 /// The names that `srun` is told to carry to nodes. Those that begin with `SLURM_` it
 /// carries by itself.
 pub fn carried() -> Vec<String> {
-    let rules = Rules::now();
+    let rules = Rules::now(None);
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let given = |name: &String| {
         rules.gives(name, Confidence::None) && !name.starts_with("SLURM_") && is_name(name).is_ok()
@@ -211,12 +215,19 @@ pub fn carried() -> Vec<String> {
     names
 }
 
+/// What `pass_env` names, for those who start processes elsewhere; nothing where it
+/// names none.
+pub fn passed() -> Option<String> {
+    let rules = Rules::now(None);
+    (!rules.passed.is_empty()).then(|| rules.passed.join(","))
+}
+
 /// Gives a command the environment that it is trusted with.
-pub(super) fn give(command: &mut Command, confidence: Confidence) {
+pub(super) fn give(command: &mut Command, confidence: Confidence, env: &BTreeMap<String, String>) {
     if confidence == Confidence::Whole {
         return;
     }
-    let rules = Rules::now();
+    let rules = Rules::now(env.get(PASSED));
     let given: Vec<(OsString, OsString)> = std::env::vars_os()
         .filter(|(name, _)| rules.gives(&name.to_string_lossy(), confidence))
         .collect();

@@ -136,12 +136,7 @@ fn sheet<'t>(
         base,
         title,
         devices,
-        gpus_per_node: reader.whole(
-            top,
-            "gpus_per_node",
-            1,
-            crate::model::limits::GPUS_PER_NODE.into(),
-        ),
+        gpus_per_node: reader.whole(top, "gpus_per_node", 1, crate::model::limits::GPUS_PER_NODE),
         nodes_per_domain: reader.whole(top, "nodes_per_domain", 1, 4096),
         nvlink,
         port_rate,
