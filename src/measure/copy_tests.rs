@@ -335,7 +335,7 @@ fn a_node_speaks_for_itself_by_the_connection_that_its_document_came_by() {
     let by = |senders: [&str; 2]| {
         let text = format!("{first}{second}");
         let sent = [(senders[0], first.len()), (senders[1], second.len())];
-        crate::measure::read_ordered(&tools, text.as_bytes(), &sent, b"")
+        measure::read_ordered(&tools, text.as_bytes(), &sent, b"")
     };
     let whole = by(["n1", "n2.site.example"]);
     assert!(whole.complete, "{:?}", whole.problems);
@@ -351,7 +351,7 @@ fn a_node_speaks_for_itself_by_the_connection_that_its_document_came_by() {
     // A margin in front of a line changes no sender.
     let text = format!("n1: {second}n1: {second}");
     let sent = [("n2", text.len())];
-    let parsed = crate::measure::read_ordered(&tools, text.as_bytes(), &sent, b"");
+    let parsed = measure::read_ordered(&tools, text.as_bytes(), &sent, b"");
     assert!(
         parsed
             .problems
