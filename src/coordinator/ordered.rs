@@ -254,7 +254,7 @@ mod tests {
         };
         let ranks: String = hosts.iter().enumerate().map(rank).collect();
         format!(
-            "nvbandwidth Version: v0.8\nBuilt from Git version: v0.8\n\n{ranks}\nRunning {test}.\n\
+            "nvbandwidth Version: v0.5\nBuilt from Git version: v0.5\n\n{ranks}\nRunning {test}.\n\
              memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)\n           0         1\n 0       N/A    775.00\n \
              1    400.00       N/A\n\nSUM {test} 1175.00\n\n"
         )
@@ -301,7 +301,7 @@ mod tests {
         let other = "multinode_device_to_device_memcpy_read_ce";
         let parsed = read(&output(["n1", "n2"], other));
         assert!(parsed.measurements.is_empty() && !parsed.complete);
-        assert!(told(&parsed)[0].1.contains(other), "{:?}", told(&parsed));
+        assert!(told(&parsed).iter().any(|(_, what)| what.contains(other)), "{:?}", told(&parsed));
         let parsed = read("Nodes:\nNode #0   - 10.0.0.1 - UNAVAILABLE\nDomain State: DOWN\n");
         assert!(parsed.facts.imex.is_none() && !parsed.complete);
     }
