@@ -327,13 +327,12 @@ fn a_user_without_rights_reads_the_same() {
 #[test]
 fn the_text_of_a_slurm_without_json_says_the_same_of_every_node() {
     let Some(lab) = lab() else { return };
-    let drain = ["scontrol", "update", "NodeName=node0007", "State=DRAIN", "Reason=gate: a=b c"];
-    lab.run(&drain);
+    lab.run(&["scontrol", "update", "NodeName=node0007", "State=DRAIN", "Reason=gate: a=b c"]);
     let script = r#"case "$*" in *--json*) echo "unrecognized option '--json'" >&2; exit 1 ;; esac
                     exec "$0" "$@""#;
-    let without_json = |program| lab.argv(&["sh", "-c", script, program]);
-    let (scontrol, sinfo) = (without_json("scontrol"), without_json("sinfo"));
-    let by_text = now(slurm::ask(&asked(scontrol, sinfo, Duration::from_secs(15))));
+    let program = |name| lab.argv(&["sh", "-c", script, name]);
+    let by_text = asked(program("scontrol"), program("sinfo"), Duration::from_secs(15));
+    let by_text = now(slurm::ask(&by_text));
     let by_json = lab.ask();
     lab.run(&["scontrol", "update", "NodeName=node0007", "State=RESUME"]);
     no_problems(&by_text);
