@@ -169,9 +169,7 @@ impl Fleet {
         let mut whys = Vec::new();
         for (node, place) in &self.places {
             let place = place.lock().await;
-            let Some(why) = place.why.as_ref().filter(|_| place.worker.is_none()) else {
-                return None;
-            };
+            let why = place.why.as_ref().filter(|_| place.worker.is_none())?;
             whys.push((node.to_string(), why.clone()));
         }
         let mut folded = self.folded(&whys);

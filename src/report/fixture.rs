@@ -141,10 +141,6 @@ pub(super) fn rack() -> Run {
         },
         measured: Some(717.8),
         expected: Some(761.0),
-        peers: None,
-        own: None,
-        ratio_to_peers: None,
-        ratio_to_own: None,
         unit: Some(Unit::GigabytesPerSecond),
         ratio: Some(717.8 / 761.0),
         confirmed: true,
@@ -169,6 +165,7 @@ pub(super) fn rack() -> Run {
                 class: None,
             },
         ],
+        ..Finding::new("", Outcome::Degraded, "", Locus::of(LocusKind::Gpu))
     });
     verdicts.nodes = nodes
         .iter()
