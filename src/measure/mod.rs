@@ -43,12 +43,15 @@ pub struct Input<'a> {
     pub text: &'a str,
     /// Its lines without launchers' prefixes.
     pub lines: Vec<text::Line<'a>>,
+    /// The hosts of the lines are the connections they came by, and not what stands in
+    /// front of them: each speaks for its own node only.
+    pub by_connection: bool,
 }
 
 impl<'a> Input<'a> {
     /// The input in this decoded text.
     pub fn new(text: &'a str) -> Self {
-        Self { text, lines: text::lines(text) }
+        Self { text, lines: text::lines(text), by_connection: false }
     }
 
     /// The text as the tool printed it: without margins and standard error.
@@ -154,7 +157,10 @@ pub fn read_hosts(bytes: &[u8]) -> Vec<(String, Parsed)> {
     }
     let read = hosts.into_iter().map(|(host, lines)| {
         let text: String = lines.iter().flat_map(|line| [line.text, "\n"]).collect();
-        (text::clean(host), finished(read_input(&Input { text: &text, lines }, |_| true)))
+        (
+            text::clean(host),
+            finished(read_input(&Input { text: &text, lines, by_connection: false }, |_| true)),
+        )
     });
     let read: Vec<(String, Parsed)> = read.collect();
     // Ranks of one run print on their own hosts, and one of them the results.
@@ -257,6 +263,7 @@ fn read_parts(bytes: &[u8], senders: &[(&str, usize)], is_wanted: impl Fn(Tool) 
     }
     // What no sender is known of is not read.
     let mut input = Input::new(&text);
+    input.by_connection = true;
     for line in &mut input.lines {
         let own = ends.iter().find(|(end, _)| line.number as usize <= *end);
         line.host = own.map(|(_, sender)| *sender);

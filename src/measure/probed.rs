@@ -426,6 +426,9 @@ struct Found {
 fn documents(input: &Input<'_>, family: &str) -> Vec<Found> {
     let plain = input.plain();
     let sender = |line: u32| {
+        if !input.by_connection {
+            return None;
+        }
         let at = usize::try_from(line).ok()?.checked_sub(1)?;
         input.lines.get(at)?.host.map(text::clean)
     };

@@ -36,7 +36,11 @@ pub(super) fn read(input: &Input<'_>, parsers: &[&Parser]) -> Parsed {
         let ends = at < last || input.text.ends_with('\n');
         let mut text = piece.lines.iter().map(|l| l.text).collect::<Vec<_>>().join("\n");
         text.push_str(if ends { "\n" } else { "" });
-        let parsed = (piece.parser.parse)(&Input { text: &text, lines: piece.lines });
+        let parsed = (piece.parser.parse)(&Input {
+            text: &text,
+            lines: piece.lines,
+            by_connection: input.by_connection,
+        });
         all.add(parsed);
     }
     for parser in whole {
@@ -69,7 +73,7 @@ fn pieces<'p, 'a>(input: &Input<'a>, parsers: &[&'p Parser]) -> Vec<Piece<'p, 'a
     let mut pieces: Vec<Piece<'p, 'a>> = Vec::new();
     let mut before: Vec<Line<'a>> = Vec::new();
     for line in &input.lines {
-        let alone = Input { text: line.text, lines: vec![line.clone()] };
+        let alone = Input { text: line.text, lines: vec![line.clone()], by_connection: false };
         let owner = parsers.iter().find(|parser| (parser.recognises)(&alone) == CERTAIN);
         match (owner, pieces.last_mut()) {
             (None, None) => before.push(line.clone()),
