@@ -41,8 +41,10 @@ fn a_node_that_lost_a_little_is_found_by_its_own_earlier_runs_only() {
     let now = audit(root, "now", 9, less);
     let now = now.to_str().expect("a name");
     assert_eq!(fabricgate(root, &["replay", now]).status.code(), Some(0));
-    for command in ["replay", "judge"] {
-        let judged = fabricgate(root, &[command, now, "--json", "--history", "earlier"]);
+    // Its outputs are a folder of recorded ones.
+    let raw = format!("{now}/raw");
+    for (command, of) in [("replay", now), ("judge", raw.as_str())] {
+        let judged = fabricgate(root, &[command, of, "--json", "--history", "earlier"]);
         assert_eq!(judged.status.code(), Some(3), "{command}");
         let said = String::from_utf8_lossy(&judged.stdout).into_owned();
         assert!(said.contains("below-own-history") && said.contains("own history: "), "{said}");

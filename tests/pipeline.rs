@@ -77,7 +77,7 @@ impl Cluster {
         self.put(
             "fabricgate.toml",
             &format!(
-                "claims = \"claims.toml\"\nrun_dir = \"runs\"\n[launcher]\nkind = \"command\"\n\
+                "claims = \"claims.toml\"\nrun_dir = \"runs\"\npass_env = [\"NODE\"]\n[launcher]\nkind = \"command\"\n\
                  template = [\"env\", \"NODE={{node}}\"]\nworker = \"{}\"\n\
                  [confirm]\nwait_s = 0\n[probes]\ndir = \"probes\"\nrun = {probes:?}\n{rest}",
                 assert_cmd::cargo::cargo_bin!("fabricgate").display()
@@ -247,7 +247,7 @@ fn one_bad_node_is_unknown_with_its_reason_and_stops_nobody_else() {
 #[test]
 fn a_flood_is_cut_and_its_node_is_unknown() {
     let cluster = Cluster::new("n[1-2]");
-    // 80 MiB, of which 64 are kept.
+    // 80 MiB that no parser reads: head and tail are kept.
     cluster.tool(
         "nvbandwidth",
         &format!("[ $NODE = n1 ] && {{ head -c 83886080 /dev/zero | tr '\\0' x; exit 0; }}\n{NVBANDWIDTH}"),
@@ -255,9 +255,9 @@ fn a_flood_is_cut_and_its_node_is_unknown() {
     let output = cluster.run(&["audit", "--json", "--no-progress"]);
     let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
     let why = unknown(&document["verdicts"], "nvbandwidth on n1");
-    assert_eq!(why, "printed 16777216 bytes more than are kept");
+    assert_eq!(why, "printed 83755008 bytes more than are kept");
     let kept = fs::metadata(raw(&cluster.folder(), "n1", "nvbandwidth")).expect("kept");
-    assert_eq!(kept.len(), 64 * 1024 * 1024);
+    assert!((131_072..135_168).contains(&kept.len()), "{}", kept.len());
 }
 
 #[test]

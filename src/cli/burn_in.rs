@@ -90,15 +90,15 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     show::once_each(named.into_iter().flatten().map(PathBuf::as_path))?;
     let begun = args.sweep.resume.as_deref().filter(|path| acceptance::is_one(path));
     let burn = match begun {
-        Some(path) => Some(resume(path, args, globals)?),
+        Some(path) => {
+            let files = Files::open(args)?;
+            Some((resume(path, args, globals)?, files))
+        }
         None if args.sweep.resume.is_some() => None,
         None => begin(args, globals)?,
     };
     match burn {
-        Some(mut burn) => {
-            // Days of measuring must not end with "cannot write".
-            let files =
-                Files { opened: files.open()?, markdown: Output::of(args.markdown.as_ref())? };
+        Some((mut burn, files)) => {
             let ended = burn.run();
             // Others wait for the nodes, whatever became of it.
             burn.let_go();
@@ -118,7 +118,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 }
 
 /// A new burn-in; `None` where one sweep is asked for.
-fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<Burn<'a>>> {
+fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<(Burn<'a>, Files)>> {
     let mut site = Site::of(&args.sweep, globals, None)?;
     let set = &site.config.burn_in;
     let asked = Asked {
@@ -137,6 +137,7 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<Burn
         }
         return Ok(None);
     }
+    let files = Files::open(args)?;
     super::holding::say_when_busy(&mut site.config, args.sweep.when_busy)?;
     let (config, catalogue) = (&site.config, &site.in_force.catalogue);
     let fleet = config.measurable(catalogue)?;
@@ -183,7 +184,7 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<Burn
     let folder = acceptance::create(&runs, &begun, &chosen.claims, &config.launcher)
         .map_err(|error| unwritten(&error))?;
     let burn = Burn::new(site, args, globals, chosen.fleet, chosen.claims, begun, folder, runs)?;
-    Ok(Some(burn))
+    Ok(Some((burn, files)))
 }
 
 /// A burn-in that was interrupted or killed.
@@ -272,6 +273,12 @@ struct Files {
 }
 
 impl Files {
+    /// Opens them, before anything is measured: days of it must not end with "cannot write".
+    fn open(args: &Args) -> Result<Self, Failure> {
+        let opened = args.sweep.files.open()?;
+        Ok(Self { opened, markdown: Output::of(args.markdown.as_ref())? })
+    }
+
     /// Writes them; false where one could not be written.
     fn put(self, acceptance: &Acceptance, burn: &Burn<'_>) -> anyhow::Result<bool> {
         let Self { opened: show::Opened { html, csv, junit }, markdown } = self;

@@ -70,7 +70,7 @@ fn a_node_with_nothing_but_the_driver_is_measured_and_its_lost_link_found() {
 }
 
 #[test]
-fn two_nodes_of_a_rack_are_measured_across_and_the_gpu_with_a_slow_port_is_found() {
+fn nodes_of_a_rack_are_measured_across_and_the_gpu_with_a_slow_port_is_found() {
     let place = Place::of(&Machine::of(4)).with("PATH", Path::new("/nowhere"));
     let folder = place.folder();
     // A rack a thousand times slower: the driver of these tests moves every byte, and
@@ -93,8 +93,10 @@ fn two_nodes_of_a_rack_are_measured_across_and_the_gpu_with_a_slow_port_is_found
         fs::create_dir_all(folder.join(node)).expect("a folder");
         machine.write(&folder.join(node));
     };
+    // With one other node it could be either: a finding of a node takes two.
     port("n1", "n2:1");
     port("n2", "1");
+    port("n3", "n2:1");
     small(folder, "copy-lane");
     small(folder, "copy-pair");
     let stub = format!("FABRICGATE_STUB={}/{{node}}/machine.txt", folder.display());
@@ -105,7 +107,7 @@ fn two_nodes_of_a_rack_are_measured_across_and_the_gpu_with_a_slow_port_is_found
          [launcher]\nkind = \"command\"\ntemplate = [\"/usr/bin/env\", {stub:?}]\n\
          worker = {program:?}\n"
     );
-    let claims = "[[domain]]\nname = \"rack\"\nnodes = \"n[1-2]\"\nplatform = \"slow-rack\"\n\
+    let claims = "[[domain]]\nname = \"rack\"\nnodes = \"n[1-3]\"\nplatform = \"slow-rack\"\n\
                   gpus_per_node = 4\n";
     let (nodes, findings, said) = swept(&place, claims, &config);
     let mut blamed = blamed(&findings);
@@ -113,4 +115,5 @@ fn two_nodes_of_a_rack_are_measured_across_and_the_gpu_with_a_slow_port_is_found
     assert_eq!(blamed, ["n2:1"], "{said}");
     assert_eq!(nodes["n2"], "degraded", "{said}");
     assert_ne!(nodes["n1"], "degraded", "{said}");
+    assert_ne!(nodes["n3"], "degraded", "{said}");
 }

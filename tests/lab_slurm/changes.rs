@@ -157,7 +157,7 @@ fn words_reach_a_controller_behind_ssh_as_they_are() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&ssh, mode).expect("a program");
     let argv = [&[ssh.display().to_string(), "head".to_owned()], &lab.argv(&["scontrol"])[..]];
-    let far = Scontrol { argv: argv.concat(), limit: PATIENCE, remote_shell: Some(false) };
+    let far = Scontrol { argv: argv.concat(), limit: PATIENCE, remote_shell: None };
     let reason = r#"it's "two" words; $(touch /tmp/x) `id` * é"#;
     done(&far, &["node0003", "node0004"], &drain(reason));
     assert_eq!(one(&far, "node0003").reason.as_deref(), Some(reason));
