@@ -520,7 +520,8 @@ fn healthy_boxes_pass_and_every_form_of_the_report_is_written() {
         let text = fs::read_to_string(cluster.path(&file)).expect("written").to_lowercase();
         assert!(text.starts_with(start), "{form}: {text:.60}");
     }
-    let judged = cluster.run(&["judge", &folder, "--platform", "hgx-h100", "--junit", "j.xml"]);
+    let raw = format!("{folder}/raw");
+    let judged = cluster.run(&["judge", &raw, "--platform", "hgx-h100", "--junit", "j.xml"]);
     assert_eq!(judged.status.code(), Some(0), "{}{}", stdout(&judged), stderr(&judged));
     assert!(cluster.path("j.xml").exists());
     let wrong = cluster.run(&["judge", "out/n1", "--platform", "hgx-h1000"]);

@@ -171,7 +171,7 @@ fn forms(scenario: &str, finding: &Value, told: &Told, junit: &str, page: &str) 
             junit.contains(&says) || junit.contains(&escaped),
             "{scenario}: JUnit lacks {says}:\n{junit}"
         );
-        let says = format!("<dd>{value} GB/s, {ratio} of it</dd>");
+        let says = format!("<dd>{value} GB&#x2f;s, {ratio} of it</dd>");
         assert!(page.contains(&says), "{scenario}: the page lacks {says}");
         let lines: Vec<&str> = told.stdout.lines().collect();
         let is_told = match name {

@@ -90,15 +90,12 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     show::once_each(named.into_iter().flatten().map(PathBuf::as_path))?;
     let begun = args.sweep.resume.as_deref().filter(|path| acceptance::is_one(path));
     let burn = match begun {
-        Some(path) => Some(resume(path, args, globals)?),
+        Some(path) => Some((Files::open(args)?, resume(path, args, globals)?)),
         None if args.sweep.resume.is_some() => None,
         None => begin(args, globals)?,
     };
     match burn {
-        Some(mut burn) => {
-            // Days of measuring must not end with "cannot write".
-            let files =
-                Files { opened: files.open()?, markdown: Output::of(args.markdown.as_ref())? };
+        Some((files, mut burn)) => {
             let ended = burn.run();
             // Others wait for the nodes, whatever became of it.
             burn.let_go();
@@ -118,7 +115,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 }
 
 /// A new burn-in; `None` where one sweep is asked for.
-fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<Burn<'a>>> {
+fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<(Files, Burn<'a>)>> {
     let mut site = Site::of(&args.sweep, globals, None)?;
     let set = &site.config.burn_in;
     let asked = Asked {
@@ -143,6 +140,8 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<Burn
     let profile = Profile::BurnIn;
     let plan = Basis::new(config, &chosen.claims, catalogue, profile, asked.seed)?.plan()?;
     sweep::check(config, &plan, profile)?;
+    // Days of measuring must not end with "cannot write".
+    let files = Files::open(args)?;
     let now = coordinator::now();
     let runs = args.sweep.run_dir.as_ref().unwrap_or(&config.run_dir).clone();
     let begun = Acceptance {
@@ -170,7 +169,7 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<Burn
     let folder = acceptance::create(&runs, &begun, &chosen.claims, &config.launcher)
         .map_err(|error| unwritten(&error))?;
     let burn = Burn::new(site, args, globals, chosen.fleet, chosen.claims, begun, folder, runs)?;
-    Ok(Some(burn))
+    Ok(Some((files, burn)))
 }
 
 /// A burn-in that was interrupted or killed.
@@ -259,6 +258,11 @@ struct Files {
 }
 
 impl Files {
+    fn open(args: &Args) -> Result<Self, Failure> {
+        let markdown = Output::of(args.markdown.as_ref())?;
+        Ok(Self { opened: args.sweep.files.open()?, markdown })
+    }
+
     /// Writes them; false where one could not be written.
     fn put(self, acceptance: &Acceptance, burn: &Burn<'_>) -> anyhow::Result<bool> {
         let Self { opened: show::Opened { html, csv, junit }, markdown } = self;
