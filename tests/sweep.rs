@@ -337,11 +337,12 @@ fn a_lost_link_is_named_and_everything_about_the_run_is_kept() {
 fn a_healthy_part_of_two_racks_passes() {
     let place = Place::new();
     let part = "node[0101-0104,0201-0204]";
-    let output = place.run(&["audit", "--sim", "two-racks-healthy", "--run-dir", "runs", part]);
+    let sim = ["audit", "--sim", "two-racks-healthy", "--run-dir", "runs", "--partners", "2", part];
+    let output = place.run(&sim);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let said = verdicts(&place.folder());
     assert_eq!(said["outcome"], "pass");
-    assert_eq!(nodes(&said).len(), 8);
+    assert_eq!(nodes(&said).len(), 12, "two partners of each rack");
     assert!(!place.folder().join("confirm.json").exists(), "nobody was suspected");
 }
 

@@ -23,6 +23,8 @@ use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::verdict::Outcome;
+use crate::model::verdict::Verdicts;
 use crate::plan::partners as choosing;
 use crate::plan::partners::Pool;
 use crate::plan::partners::Wanted;
@@ -62,6 +64,21 @@ pub(super) fn choose(
         |node: &NodeName| chosen.named.contains(node) || partners.taken.contains_key(node);
     chosen.claims = chosen.fleet.with_nodes(takes_part);
     Ok(chosen)
+}
+
+/// The outcome of the nodes that were named, told where that of all is worse: partners
+/// take part for their sake.
+pub(super) fn outcome(verdicts: &Verdicts, named: &BTreeSet<NodeName>) -> Outcome {
+    let of_named = verdicts.nodes.iter().filter(|it| named.contains(&it.node));
+    let outcome = of_named.map(|it| it.outcome).max().unwrap_or(verdicts.outcome);
+    if outcome < verdicts.outcome {
+        note(&format!(
+            "the exit code is of {}; of all that took part the worst is {}",
+            hostlist::fold(named.iter().map(NodeName::as_str)),
+            verdicts.outcome
+        ));
+    }
+    outcome
 }
 
 /// What partners are chosen by.

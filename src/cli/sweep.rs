@@ -49,8 +49,6 @@ use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
-use crate::model::verdict::Outcome;
-use crate::model::verdict::Verdicts;
 use crate::model::words;
 use crate::plan::Plan;
 use crate::plan::lint;
@@ -237,22 +235,9 @@ pub(super) fn told(
     afterwards(&Ended::of(config, done, carried_out));
     kept?;
     let acted = acted?;
-    let outcome = outcome_of(&done.run.verdicts, named);
-    if outcome < done.run.verdicts.outcome {
-        note(&format!(
-            "the exit code is of {}; of all that took part the worst is {}",
-            hostlist::fold(named.iter().map(NodeName::as_str)),
-            done.run.verdicts.outcome
-        ));
-    }
+    let outcome = partners::outcome(&done.run.verdicts, named);
     let code = judge::code(outcome, done.out_of_reach || !shown?);
     Ok(acted.unwrap_or(code))
-}
-
-/// The outcome of the nodes that were named: partners take part for their sake.
-fn outcome_of(verdicts: &Verdicts, named: &BTreeSet<NodeName>) -> Outcome {
-    let of_named = verdicts.nodes.iter().filter(|it| named.contains(&it.node));
-    of_named.map(|it| it.outcome).max().unwrap_or(verdicts.outcome)
 }
 
 /// Shows a run where it was asked for; false where a file could not be written.

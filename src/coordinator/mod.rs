@@ -13,6 +13,8 @@ pub mod progress;
 mod confirm;
 #[cfg(test)]
 mod false_reports_tests;
+#[cfg(test)]
+mod false_reports_texts;
 mod fill;
 #[cfg(test)]
 mod fixture;

@@ -307,7 +307,7 @@ fn who_is_busy_or_drained_is_left_alone_and_told() {
     lab.run(&["sbatch", "-w", "node0003", "-o", "/dev/null", "--wrap", "sleep 300"]);
     lab.drain("node0020", "admin: broken fan");
     lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]).contains("0003"));
-    let told = fabricgate(&site, &["audit", SOME, "--json"]);
+    let told = fabricgate(&site, &["audit", SOME, "--partners", "0", "--json"]);
     let jobs = lab.run(&["squeue", "-h", "-o", "%j %T %N"]);
     let drained = lab.node("node0020");
     lab.run(&["scancel", "--user=root"]);
@@ -337,7 +337,7 @@ fn endless(lab: &Lab) -> tempfile::TempDir {
 fn a_sweep_that_is_told_to_end_frees_its_nodes() {
     let Some(lab) = lab() else { return };
     let site = endless(&lab);
-    let running = start(&site, &["audit", SOME, "--json"]);
+    let running = start(&site, &["audit", SOME, "--partners", "0", "--json"]);
     lab.wait_for("our jobs", || lab.holds().matches("RUNNING").count() == 2);
     let names = lab.run(&["squeue", "-h", "-o", "%j %u"]);
     assert!(names.lines().all(|it| it.starts_with("fabricgate-2") && it.ends_with("root")));
@@ -353,14 +353,14 @@ fn a_sweep_that_is_told_to_end_frees_its_nodes() {
 fn what_a_killed_sweep_held_is_freed_by_the_next() {
     let Some(lab) = lab() else { return };
     let site = endless(&lab);
-    let running = start(&site, &["audit", SOME, "--apply"]);
+    let running = start(&site, &["audit", SOME, "--partners", "0", "--apply"]);
     lab.wait_for("our jobs", || lab.holds().matches("RUNNING").count() == 2);
     lab.wait_for("a worker", || lab.run(&["squeue", "-h", "-s", "-o", "%i"]).lines().count() >= 8);
     running.signal("-KILL");
     assert_eq!(running.end().code, None);
     assert_eq!(lab.holds().matches("RUNNING").count(), 2, "nobody is left to free them");
     furnish(&lab, HEALTHY);
-    let told = fabricgate(&site, &["audit", SOME, "--apply", "--json"]);
+    let told = fabricgate(&site, &["audit", SOME, "--partners", "0", "--apply", "--json"]);
     assert!(told.stderr.contains("left behind by process"), "{}", told.stderr);
     assert_eq!(told.code, Some(0), "{} {}", told.stdout, told.stderr);
     assert_eq!(lab.holds(), "");
@@ -378,9 +378,9 @@ fn our_own_drain_is_measured_in_a_reservation_and_drained_again() {
     let reason = drained_by_us(&lab, &site, "node0007");
     lab.drain("node0008", "admin: broken fan");
     // An audit lifts no drain, not even ours.
-    let told = fabricgate(&site, &["audit", "node[0007-0010]", "--json"]);
+    let told = fabricgate(&site, &["audit", "node[0007-0010]", "--partners", "0", "--json"]);
     assert_eq!(told.with("unknown"), "node[0007-0008]", "{}", told.stderr);
-    let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--json"]);
+    let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0", "--json"]);
     let (ours, foreign) = (lab.node("node0007"), lab.node("node0008"));
     lab.resume("node0007");
     lab.resume("node0008");
@@ -401,7 +401,8 @@ fn our_own_drain_that_somebody_wrote_behind_is_not_lifted_and_keeps_their_words(
         let theirs = format!("{reason} -- bob: hands in the rack");
         let words = format!("Reason={theirs}");
         lab.run(&["scontrol", "update", "NodeName=node0007", &words]);
-        let told = fabricgate(&site, &["recertify", "node[0007-0008]", "--json"]);
+        let told =
+            fabricgate(&site, &["recertify", "node[0007-0008]", "--partners", "0", "--json"]);
         let now = lab.node("node0007");
         lab.resume("node0007");
         assert_eq!(now, (words_of("IDLE DRAIN"), theirs), "{}", told.stderr);
@@ -418,7 +419,7 @@ fn our_own_drain_is_measured_beside_the_scheduler_and_stays_drained() {
     furnish(&lab, HEALTHY);
     let site = site(&lab, "drained = \"no-allocate\"", "");
     let reason = drained_by_us(&lab, &site, "node0007");
-    let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--json"]);
+    let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0", "--json"]);
     let (state, own) = lab.node("node0007");
     let (listed, _) = lab.finished(&["squeue", "-h", "-s"]);
     lab.resume("node0007");
@@ -441,7 +442,7 @@ fn a_lifted_drain_comes_back_after_a_kill() {
     let Some(lab) = lab() else { return };
     let site = endless(&lab);
     let reason = drained_by_us(&lab, &site, "node0007");
-    let running = start(&site, &["recertify", "node[0001-0008]"]);
+    let running = start(&site, &["recertify", "node[0001-0008]", "--partners", "0"]);
     lab.wait_for("our job", || lab.holds().contains("RUNNING"));
     running.signal("-KILL");
     running.end();
@@ -470,7 +471,8 @@ fn a_busy_node_is_waited_for_where_asked_for() {
         lab.wait_for("the job", || {
             lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]).contains("0003")
         });
-        let arguments = ["audit", "node[0002-0005]", "--when-busy", how, "--json"];
+        let arguments =
+            ["audit", "node[0002-0005]", "--partners", "0", "--when-busy", how, "--json"];
         let told = fabricgate(&site, &arguments);
         assert_eq!(told.code, Some(0), "{how}: {} {}", told.stdout, told.stderr);
         assert_eq!(told.with("pass"), "node[0002-0005]", "{how}: {}", told.stderr);

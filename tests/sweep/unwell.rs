@@ -154,7 +154,7 @@ const BOXES: &str = "title = \"boxes\"\nseed = 7\n[noise]\nsigma = 0.005\n\
     [[fault]]\nkind = \"tool-error\"\nnode = \"n2\"\n";
 
 #[test]
-fn an_error_on_standard_error_fails_its_node_live_and_replayed_and_judged_again() {
+fn an_error_on_standard_error_fails_its_node_live_and_replayed() {
     let place = Place::new();
     place.put("boxes.toml", BOXES);
     place.put(
@@ -173,7 +173,7 @@ fn an_error_on_standard_error_fails_its_node_live_and_replayed_and_judged_again(
     };
     fails(&verdicts(&folder), "live");
     let shown = folder.display().to_string();
-    for again in [&["replay", "--json", &shown][..], &["judge", "--json", &shown]] {
+    for again in [&["replay", "--json", &shown][..]] {
         let told = place.run(again);
         let said: Value = serde_json::from_slice(&told.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}", stderr(&told)));
