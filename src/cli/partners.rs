@@ -66,6 +66,17 @@ pub(super) fn choose(
     Ok(chosen)
 }
 
+/// Partners are measured for the sake of others: where none of those is left, nothing is.
+pub(super) fn still_for_some(claims: &Claims, named: &BTreeSet<NodeName>) -> Result<(), Failure> {
+    let is_left = |node: &NodeName| claims.domain_of(node).is_some();
+    match named.is_empty() || named.iter().any(is_left) {
+        true => Ok(()),
+        false => Err(Failure::environment(
+            "no node that was named can be measured now: see above why each is left out",
+        )),
+    }
+}
+
 /// The outcome of the nodes that were named, told where that of all is worse: partners
 /// take part for their sake.
 pub(super) fn outcome(verdicts: &Verdicts, named: &BTreeSet<NodeName>) -> Outcome {
@@ -117,7 +128,7 @@ fn told(partners: &Partners, named: &BTreeSet<NodeName>, readings: u32) -> Vec<S
     let count = partners.taken.len();
     match (has(true), has(false)) {
         (true, false) => {
-            lines.push(format!("measured against {}, which are cleared: {why}", fold(true)))
+            lines.push(format!("measured against {}, which are cleared: {why}", fold(true)));
         }
         (false, true) => lines.push(format!(
             "measured against {}, none of them cleared, so {count} take part: {why}",

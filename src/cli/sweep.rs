@@ -203,6 +203,7 @@ pub(super) fn measured(
         profile,
         fleet: &fleet,
         claims,
+        named: &named,
         seed,
         resumed: resumed.as_ref(),
     })?;
@@ -328,6 +329,7 @@ struct One<'a> {
     profile: Profile,
     fleet: &'a Claims,
     claims: Claims,
+    named: &'a BTreeSet<NodeName>,
     seed: u64,
     resumed: Option<&'a Stored>,
 }
@@ -353,6 +355,7 @@ fn one(one: &One<'_>) -> anyhow::Result<coordinator::Done> {
         program.held = hold.held().clone();
         if resumed.is_none() {
             claims = hold.measurable(&claims);
+            partners::still_for_some(&claims, one.named)?;
         }
     }
     let basis = Basis::new(config, &claims, &in_force.catalogue, profile, seed)?;

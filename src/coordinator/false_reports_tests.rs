@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 
 use super::confirm;
 use super::coverage;
-use super::false_reports_texts::IMEX;
-use super::false_reports_texts::NCCL;
-use super::false_reports_texts::TEST;
-use super::false_reports_texts::ranks;
-use super::false_reports_texts::scaled;
-use super::false_reports_texts::table;
+use super::false_outputs_tests::IMEX;
+use super::false_outputs_tests::NCCL;
+use super::false_outputs_tests::TEST;
+use super::false_outputs_tests::ranks;
+use super::false_outputs_tests::scaled;
+use super::false_outputs_tests::table;
 use super::judged;
 use super::judged::Judged;
 use super::measured::Measured;

@@ -12,9 +12,9 @@ pub mod progress;
 
 mod confirm;
 #[cfg(test)]
-mod false_reports_tests;
+mod false_outputs_tests;
 #[cfg(test)]
-mod false_reports_texts;
+mod false_reports_tests;
 mod fill;
 #[cfg(test)]
 mod fixture;

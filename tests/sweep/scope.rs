@@ -164,7 +164,7 @@ impl Fleet {
         }
         let among = if all { &claimed } else { &here };
         let with = among.iter().filter(|it| self.racks[**it] == self.racks[node]).count();
-        (with + 1 <= among.len() - with)
+        (with < among.len() - with)
             .then(|| format!("{with} of {} others are in its rack", among.len()))
     }
 }
