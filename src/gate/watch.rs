@@ -38,7 +38,6 @@ use crate::act::due::Job;
 use crate::act::due::Settings;
 use crate::act::policy::Policy;
 use crate::model::claims::Claims;
-use crate::model::profile::Profile;
 use crate::model::watch::Outcome;
 use crate::model::watch::WatchEvent;
 use crate::record::signing::Trust;
@@ -394,15 +393,20 @@ fn exit_of(outcome: Outcome) -> u8 {
     }
 }
 
+/// Partners that a command takes by itself at most.
+const MOST_PARTNERS: usize = 5;
+
 /// The command of a job. Names are given one by one: whoever reads them may
 /// know other lists than we fold.
 fn command(watch: &Watch<'_>, job: &Job) -> Vec<String> {
     let mut words = watch.program.clone();
     words.push(job.profile.as_str().to_owned());
     words.extend(watch.arguments.iter().cloned());
-    if job.profile == Profile::Recertify {
-        // Who is measured together is decided already.
-        words.extend(["--partners", "0"].map(str::to_owned));
+    // The command takes partners where those of the job do not cross what is claimed of
+    // it, and no more than a job may have.
+    let room = watch.settings.nodes.saturating_sub(job.all().len());
+    if room < MOST_PARTNERS {
+        words.extend(["--partners".to_owned(), room.to_string()]);
     }
     words.push("--".to_owned());
     words.extend(job.all().into_iter().map(String::from));

@@ -401,8 +401,7 @@ fn our_own_drain_that_somebody_wrote_behind_is_not_lifted_and_keeps_their_words(
         let theirs = format!("{reason} -- bob: hands in the rack");
         let words = format!("Reason={theirs}");
         lab.run(&["scontrol", "update", "NodeName=node0007", &words]);
-        let told =
-            fabricgate(&site, &["recertify", "node[0007-0008]", "--partners", "0", "--json"]);
+        let told = fabricgate(&site, &["recertify", "node[0007-0008]", "--json"]);
         let now = lab.node("node0007");
         lab.resume("node0007");
         assert_eq!(now, (words_of("IDLE DRAIN"), theirs), "{}", told.stderr);
