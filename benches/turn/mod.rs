@@ -60,6 +60,10 @@ pub(crate) fn timed(
         expected: None,
         unit: None,
         ratio: Some(0.1),
+        peers: None,
+        ratio_to_peers: None,
+        own: None,
+        ratio_to_own: None,
         confirmed: true,
         detectable: None,
         rule: "bench".to_owned(),
@@ -70,6 +74,7 @@ pub(crate) fn timed(
         format: VERDICTS_FORMAT.to_owned(),
         platform: None,
         thresholds_digest: String::new(),
+        simulated: false,
         outcome: Outcome::Failed,
         findings: names.iter().map(finding).collect(),
         nodes: Vec::new(),
@@ -97,6 +102,7 @@ pub(crate) fn timed(
         real: true,
         simulated: false,
         unsealed: None,
+        unsure: BTreeMap::new(),
     };
     let began = Instant::now();
     let live = super::now(scheduler.read(&[])).expect("read");
