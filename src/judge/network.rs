@@ -6,6 +6,7 @@
 //! it is a finding about the pair until other partners were asked. What hits
 //! a whole leaf or network never counts against its nodes.
 
+mod above;
 mod disturbed;
 mod levels;
 mod noise;
@@ -115,6 +116,11 @@ pub(super) fn judge(
     let mut rails = rails::rails(domains, claims, recordings);
     let failures = rails.iter().flat_map(|rail| &rail.failures);
     ledger.unusable.extend(failures.map(|failure| failure.file.to_owned()));
+    for rail in &mut rails {
+        for above in above::take(rail) {
+            ledger.doubt(&rail.nodes[above.end], too_high(rail, &above));
+        }
+    }
     let levels = levels::of(&rails);
     let many = rails.iter().map(|rail| rail.cells().len()).sum();
     let sweep = Sweep { many, dips: disturbed::Dips::of(&rails, &levels) };
@@ -126,6 +132,18 @@ pub(super) fn judge(
         super::far::judge(rail, ledger);
     }
     not_measured(&homes, claims, ledger);
+}
+
+/// Why an end is not judged by rates that its partners do not show with each other.
+fn too_high(rail: &Rail<'_>, above: &above::Above) -> String {
+    let partners = above.partners.iter().map(|end| rail.nodes[*end].as_str());
+    format!(
+        "shows {} GB/s{} with {}, which show no such rate with each other ({} GB/s is usual): it was not counted",
+        rate(above.rate),
+        rail.over(),
+        hostlist::fold(partners),
+        rate(above.usual)
+    )
 }
 
 /// Enters which nodes were measured with which over which rails.

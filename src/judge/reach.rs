@@ -44,6 +44,10 @@ pub(super) fn judge(
         None => (0..rail.nodes.len()).filter(|end| through.contains(&rail.nodes[*end])).collect(),
     };
     let guilty = partners::culprits(&good, &failed, &elsewhere);
+    // Outputs of one node may have numbers and be malformed, with each of its partners.
+    let malformed = rail.failures.iter().filter(|f| f.kind != ProblemKind::Corrupt);
+    let malformed: Pairs<usize> = malformed.map(|f| ordered(f.ends.0, f.ends.1)).collect();
+    let doubted = partners::culprits(&good, &malformed, &elsewhere);
     let mut of_end: BTreeMap<usize, Vec<&Failure<'_>>> = BTreeMap::new();
     for failure in rail.failures.iter().filter(lost) {
         let ends = BTreeSet::from([failure.ends.0, failure.ends.1]);
@@ -87,14 +91,15 @@ pub(super) fn judge(
             continue;
         }
         let test = failure.testcase.map_or(String::new(), |t| format!("{t} "));
-        let explained = guilty.contains(&a) || guilty.contains(&b);
+        let explains = |end: &usize| guilty.contains(end) || doubted.contains(end);
+        let explained = explains(&a) || explains(&b);
         if lost(&failure) && failure.unreached && !explained && works {
             ledger.find(open(failure, (&rail.nodes[a], &rail.nodes[b]), rail, &at));
             continue;
         }
         for (end, other) in [(a, b), (b, a)] {
             // The partners of a node that fails with nearly all of them have done nothing.
-            if guilty.contains(&end) || !explained {
+            if explains(&end) || !explained {
                 let with = &rail.nodes[other];
                 let tells = match failure.unreached {
                     true => "; either may be it, each with another partner would tell",
@@ -130,4 +135,43 @@ fn open(
     );
     let found = finding(Outcome::Unknown, UNREACHABLE, locus, rule).saying(said);
     found.because(failure.file, failure.testcase, failure.what.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::island::PairReading;
+    use super::*;
+
+    /// Outputs of one node, or two, are malformed with each of their partners, whether they
+    /// have numbers or not: it is these that are not known.
+    #[test]
+    fn malformed_outputs_with_each_partner_leave_the_partners_known() {
+        for malformed in [BTreeSet::from([3]), BTreeSet::from([3, 6])] {
+            for has_numbers in [true, false] {
+                let mut rail = Rail::default();
+                rail.nodes = (0..8).map(|n| format!("n{n}").into()).collect();
+                for (src, dst) in (0..8).flat_map(|a| (a + 1..8).map(move |b| (a, b))) {
+                    let is_bad = malformed.contains(&src) || malformed.contains(&dst);
+                    if has_numbers || !is_bad {
+                        rail.readings.push(PairReading { src, dst, group: 0, value: 49.0 });
+                    }
+                    if is_bad {
+                        let what = "a row does not fit its header".to_owned();
+                        let kind = ProblemKind::Unrecognised;
+                        let (ends, testcase) = ((src, dst), None);
+                        let file = "ib.txt";
+                        let failure =
+                            Failure { ends, file, kind, testcase, what, unreached: false };
+                        rail.failures.push(failure);
+                    }
+                }
+                let mut ledger = Ledger::default();
+                judge(&rail, &BTreeSet::new(), |kind, _, _| Locus::of(kind), &mut ledger);
+                let wanted: BTreeSet<NodeName> =
+                    malformed.iter().map(|n| rail.nodes[*n].clone()).collect();
+                let doubted: BTreeSet<NodeName> = ledger.doubts.keys().cloned().collect();
+                assert_eq!(doubted, wanted, "numbers: {has_numbers}");
+            }
+        }
+    }
 }

@@ -356,13 +356,18 @@ impl<'c> Rule<'c> {
     }
 
     /// How the ends that are not blamed differ, noise taken out. What a part can do more
-    /// than its partners does not show, so only the lower half says how far parts differ.
+    /// than its partners does not show, so only the lower half says how far parts differ. An
+    /// end that is far lower with some partners than with others is not one of them.
     fn parts(&self, blamed: &Blamed) -> Parts {
         let mut squares = 0.0;
         let mut ratios = Vec::new();
         for (end, own) in blamed.ends.iter().enumerate() {
             for way in (0..2).filter(|way| !own[*way]) {
-                if let Some(seen) = self.see(blamed, (end, way)) {
+                let uneven = |seen: &Seen| {
+                    seen.ratio < 1.0 - MOST_OF_PARTS
+                        && self.is_uneven(blamed, (end, way), seen, 0.0)
+                };
+                if let Some(seen) = self.see(blamed, (end, way)).filter(|it| !uneven(it)) {
                     squares += self.error(seen.readings).powi(2);
                     ratios.push(seen.ratio);
                 }
