@@ -51,7 +51,7 @@ impl World {
             LiveNode { booted: Some(DRAINED - 9 * HOUR), ..LiveNode::new(node, &["IDLE"]) };
         let live = LiveNode {
             state: vec!["IDLE".to_owned(), "DRAIN".to_owned()],
-            reason: Some("fabricgate:bad-run:nvlink-low e1".to_owned()),
+            reason: Some("fabricgate:nvlink-low:bad-run e1".to_owned()),
             ..before.clone()
         };
         let drain = OwnDrain {
@@ -60,7 +60,7 @@ impl World {
             stamp: Stamp { at: rfc3339(DRAINED), unix: DRAINED, ..Stamp::default() },
             run: "bad-run".to_owned(),
             action: Action {
-                reason: "fabricgate:bad-run:nvlink-low e1".to_owned(),
+                reason: "fabricgate:nvlink-low:bad-run e1".to_owned(),
                 findings: vec!["the-finding".to_owned()],
                 ..Action::new(ActionKind::Drain, node)
             },

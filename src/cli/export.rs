@@ -15,6 +15,7 @@ use super::config;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
+use super::runs;
 use super::show;
 use super::stdout;
 use super::stored;
@@ -36,7 +37,7 @@ use crate::record::State;
 #[derive(Debug, clap::Args)]
 #[command(after_help = targets())]
 pub struct Args {
-    /// The run folder.
+    /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// The system it is written for.
@@ -181,7 +182,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         .into());
     };
     let options = options(args, target)?;
-    let map = map(&args.run, args.trust)?;
+    let map = map(&runs::folder(&args.run, globals.config.as_deref())?, args.trust)?;
     let export = (target.write)(&map, &options)
         .map_err(|refused| Failure::Usage(format!("export to {}: {refused}", target.name)))?;
     for remark in &export.remarks {

@@ -26,6 +26,7 @@ use super::plan;
 use super::plan::Basis;
 use super::plan::Chosen;
 use super::plan::Profile;
+use super::runs;
 use super::show;
 use super::show::Repaired;
 use super::stdout;
@@ -177,7 +178,10 @@ pub(super) fn measured(
     // An hour of measuring must not end with "cannot write".
     let files = args.files.open()?;
     let resumed = match &args.resume {
-        Some(run) => Some(interrupted(run, profile, args)?),
+        Some(run) => {
+            let run = runs::folder(run, globals.config.as_deref())?;
+            Some(interrupted(&run, profile, args)?)
+        }
         None => None,
     };
     let Site { mut config, in_force } = Site::of(args, globals, resumed.as_ref())?;

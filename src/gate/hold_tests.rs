@@ -10,7 +10,7 @@ use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionResult;
 
-const DRAIN: &str = "fabricgate:r1:nvlink-low e1";
+const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 
 /// A Slurm that knows one reservation, in a file, and grants every job.
 fn programs(folder: &Path) -> Programs {
