@@ -186,6 +186,29 @@ fn what_is_missing_is_said() {
     );
 }
 
+/// Defect 7 of the operator's review.
+#[test]
+fn runs_that_are_not_clean_hours_apart_give_nothing_back() {
+    let at = |made| World::new().drained("n1", Some(Outcome::Pass), &[("first", made)]);
+    let close = at(NOW - HOUR - 43);
+    assert!(close.released().is_empty());
+    let why = close.why("n1");
+    assert!(why.contains("has passed run first since; 2 under recertify"), "{why}");
+    assert!(why.contains("; run this-run was made too soon after it; the next counts from"), "{why}");
+    assert_eq!(at(NOW - 2 * HOUR).released(), ["n1"]);
+    for (hours, released) in [(0.0, true), (0.01, true), (0.02, false), (2.0, false)] {
+        let mut world = at(NOW - HOUR - 43);
+        world.policy.clean_hours = hours;
+        assert_eq!(!world.released().is_empty(), released, "{hours}");
+    }
+    // One that counts is told of the time as well, where that is yet to come.
+    let why = World::new().drained("n1", Some(Outcome::Pass), &[]).why("n1");
+    assert!(!why.contains("the next counts"), "an hour is over: {why}");
+    let mut world = World::new().drained("n1", Some(Outcome::Pass), &[]);
+    world.policy.clean_hours = 2.0;
+    assert!(world.why("n1").contains("one is missing; the next counts from"), "{}", world.why("n1"));
+}
+
 #[test]
 fn one_clean_run_is_enough_where_the_site_says_so_and_none_never_is() {
     for (wanted, outcome, given_back) in [

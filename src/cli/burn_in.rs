@@ -213,7 +213,7 @@ fn resume<'a>(path: &Path, args: &'a Args, globals: &'a Globals) -> anyhow::Resu
             note(&format!("{why}; going on with what was claimed when the burn-in began"));
             Ok(opened.claims.clone())
         }
-        error @ Failure::Usage(_) => Err(error),
+        error @ (Failure::Usage(_) | Failure::Refused(_)) => Err(error),
     })?;
     site.config.check_stand_in()?;
     let mut begun = opened.acceptance;

@@ -50,6 +50,7 @@ pub mod notifying;
 pub mod output;
 pub mod parse;
 mod partners;
+mod pausing;
 pub mod place;
 pub mod plan;
 pub mod probes;

@@ -26,6 +26,7 @@ use super::plan;
 use super::plan::Basis;
 use super::plan::Chosen;
 use super::plan::Profile;
+use super::pausing;
 use super::runs;
 use super::show;
 use super::show::Repaired;
@@ -299,6 +300,7 @@ impl Site {
             // An hour of measuring must not end with "nobody would be told".
             acting::gate(&config)?;
         }
+        pausing::check(&config)?;
         let in_force = expectations::load(&config.thresholds)?;
         if let Some(name) = &config.platform {
             let place = format!("{}: platform", config.path.display());
@@ -523,7 +525,7 @@ fn fleet_then(stored: &Stored, error: Failure) -> Result<Claims, Failure> {
             note(&format!("{why}; going on with what was claimed when the run began"));
             Ok(stored.claims.clone())
         }
-        error @ Failure::Usage(_) => Err(error),
+        error @ (Failure::Usage(_) | Failure::Refused(_)) => Err(error),
     }
 }
 

@@ -61,6 +61,9 @@ pub struct Verified {
     /// How strongly any two GPUs are connected.
     #[serde(skip)]
     pub matrix: Matrix,
+    /// Topologies that Slurm's partitions name, by partition; absent where nobody read them.
+    #[serde(skip)]
+    pub partitions: Option<BTreeMap<String, String>>,
 }
 
 /// The run that a map came from.

@@ -63,6 +63,7 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         return refused(format!("--topology: a topology.conf has one, which Slurm calls {NAME}"));
     }
     let mut remarks = Vec::new();
+    keeps_partitions(map, form, name, &mut remarks)?;
     let blocks = blocks(map, options.degraded, &mut remarks)?;
     let size = base_size(form, &blocks, options.block_size, &mut remarks)?;
     let text = match form {
@@ -79,6 +80,41 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         ));
     }
     Ok(Export { files: vec![Exported::text(form.file(), text)], remarks })
+}
+
+/// Refuses a file that lacks a topology which a partition names: slurmctld takes none of
+/// it, and does not start with it.
+fn keeps_partitions(
+    map: &Verified,
+    form: Form,
+    name: &str,
+    remarks: &mut Vec<String>,
+) -> Result<(), Refused> {
+    let Some(partitions) = &map.partitions else {
+        remarks.push(
+            "which topologies partitions name is not known: where one names another than that of \
+             this file, slurmctld refuses it; --from FILE changes the site's own file and keeps \
+             the others"
+                .to_owned(),
+        );
+        return Ok(());
+    };
+    let own = block_name(name);
+    let others: BTreeMap<&String, &String> =
+        partitions.iter().filter(|(_, topology)| **topology != own).collect();
+    let Some((partition, topology)) = others.first_key_value() else { return Ok(()) };
+    let (partition, topology) = (clean(partition), clean(topology));
+    let more = match others.len() {
+        1 => String::new(),
+        count => format!(" (and {} partitions more)", count - 1),
+    };
+    let all_one = partitions.values().collect::<BTreeSet<_>>().len() == 1 && form == Form::Yaml;
+    let name_it = if all_one { format!("--topology {topology}, or ") } else { String::new() };
+    refused(format!(
+        "partition {partition} names topology {topology}{more}, which a file with {own} alone lacks: \
+         slurmctld would refuse it, and not start with it; expected {name_it}--from FILE, the site's \
+         topology.yaml, which keeps its other topologies"
+    ))
 }
 
 /// The form that is asked for.

@@ -60,7 +60,7 @@ pub(super) fn expect(told: &Told, code: i32) {
 fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     let Some(lab) = lab() else { return };
     furnish(&lab, &with_faults(&["node0007"]));
-    let site = site(&lab, "", "");
+    let site = site(&lab, "", "[policy]\nclean_hours = 1\n");
     lab.drain_by_hand("node0020");
 
     // A dry run says what it would do, and does nothing.
@@ -89,6 +89,16 @@ fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     let first = fabricgate(&site, &["recertify", SOME, "--apply"]);
     assert!(lab.is_drained("node0007"), "one clean run is not two: {}", first.stderr);
     assert_eq!(lab.node("node0007").1, reason);
+    // Defect 7 of the operator's review: a second one right behind it counts for nothing, and
+    // it is told when one does.
+    let soon = fabricgate(&site, &["recertify", "node0007", "--with-domain", "--apply"]);
+    assert!(lab.is_drained("node0007"), "{}", soon.stderr);
+    let told = format!("{}{}", soon.stdout, soon.stderr);
+    assert!(told.contains("was made too soon after it; the next counts from"), "{told}");
+    let file = site.path().join("fabricgate.toml");
+    let config = fs::read_to_string(&file).expect("a configuration");
+    let config = config.replace("clean_hours = 1", "clean_hours = 0");
+    fs::write(&file, config).expect("written");
     let second = fabricgate(&site, &["recertify", "node0007", "--with-domain", "--apply"]);
     expect(&second, 0);
     lab.wait_for("node0007 idle", || lab.node("node0007").0 == ["IDLE"]);
