@@ -26,8 +26,7 @@ fn now() -> u64 {
 impl Site {
     fn new() -> Self {
         let site = Self(tempfile::tempdir().expect("a folder"));
-        let claims =
-            "[[domain]]\nname = \"rack\"\nnodes = \"node[0001-0002]\"\nplatform = \"gb200-nvl72\"\n";
+        let claims = "[[domain]]\nname = \"rack\"\nnodes = \"node[0001-0002]\"\nplatform = \"gb200-nvl72\"\n";
         fs::write(site.path().join("claims.toml"), claims).expect("written");
         let config = "claims = \"claims.toml\"\n[gate]\nstate = \"gate\"\n\
                       scontrol = [\"sh\", \"-c\", \"cat nodes.json\"]\n";
@@ -51,12 +50,21 @@ impl Site {
         let before = json!({"name": "node0001", "state": ["IDLE"]});
         let events = [
             (3_600, json!({"event": "opened", "host": "h", "pid": 1, "version": "0"})),
-            (3_600, json!({"event": "intent", "id": "i", "run": "20261121-065544-3f9a1c",
-                "action": action, "change": {}, "before": before})),
-            (3_600, json!({"event": "outcome", "id": "i", "result": "done",
-                "detail": "it is IDLE+DRAIN"})),
-            (1_800, json!({"event": "clean", "node": "node0001", "run": "r2",
-                "measured": now() - 1_800})),
+            (
+                3_600,
+                json!({"event": "intent", "id": "i", "run": "20261121-065544-3f9a1c",
+                "action": action, "change": {}, "before": before}),
+            ),
+            (
+                3_600,
+                json!({"event": "outcome", "id": "i", "result": "done",
+                "detail": "it is IDLE+DRAIN"}),
+            ),
+            (
+                1_800,
+                json!({"event": "clean", "node": "node0001", "run": "r2",
+                "measured": now() - 1_800}),
+            ),
         ];
         let mut text = String::new();
         for ((ago, event), seq) in events.into_iter().zip(1..) {
@@ -89,6 +97,8 @@ impl Site {
     fn run(&self, words: &[&str]) -> (Option<i32>, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
         command.args(["--config", "fabricgate.toml"]).args(words).current_dir(self.path());
+        // A machine that trusts no authority: most containers.
+        command.env("SSL_CERT_FILE", "/nonexistent").env("SSL_CERT_DIR", "/nonexistent");
         command.env("USER", "ann").stdin(Stdio::null());
         let ended = command.output().expect("the program");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
@@ -228,4 +238,25 @@ fn a_pause_is_kept_told_and_ended() {
     assert!(lines[1].contains("the pause was ended by ann: done early"), "{told}");
     let (_, _, stderr) = site.run(&["gate", "resume"]);
     assert!(stderr.contains("is not paused"), "{stderr}");
+}
+
+/// Defect 10 of the operator's review.
+#[test]
+fn slurmrestd_needs_no_authorities_but_for_https() {
+    let site = Site::new();
+    for (address, needs) in [
+        ("unix:/nonexistent/slurmrestd.sock", false),
+        ("http://127.0.0.1:1", false),
+        ("https://127.0.0.1:1", true),
+    ] {
+        let config = format!(
+            "claims = \"claims.toml\"\n[sources.slurmrestd]\naddress = {address:?}\n\
+             [gate]\nstate = \"gate\"\nthrough = \"slurmrestd\"\n"
+        );
+        fs::write(site.path().join("fabricgate.toml"), config).expect("written");
+        let told = site.status();
+        let first = told.lines().next().expect("a line");
+        assert!(first.contains("could not be asked"), "{address}: {first}");
+        assert_eq!(first.contains("ca-certificates"), needs, "{address}: {first}");
+    }
 }

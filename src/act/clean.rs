@@ -80,7 +80,10 @@ mod tests {
         assert_eq!(counted([], 3_600).wait(0), None);
         let two = counted([(100, "a"), (143, "b")], 3_600);
         assert_eq!((two.early.as_slice(), two.from), (&["b"][..], Some(3_700)));
-        assert_eq!(two.wait(9_999).as_deref(), Some("the next counts from 1970-01-01T01:01:40Z on"));
+        assert_eq!(
+            two.wait(9_999).as_deref(),
+            Some("the next counts from 1970-01-01T01:01:40Z on")
+        );
         assert_eq!(counted([(100, "a")], 3_600).wait(9_999), None);
     }
 

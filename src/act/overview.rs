@@ -49,9 +49,7 @@ pub struct Row {
 
 /// How what the journal has and what the scheduler shows go together. In the order in
 /// which they are shown.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// The scheduler has no such node.
@@ -163,12 +161,15 @@ impl Seen<'_> {
                 return unknown("the scheduler's answer could not be read whole");
             }
             let odds = "the scheduler has no such node".to_owned();
-            let next = format!("where it is gone for good, `fabricgate gate forget {node} --why TEXT`");
+            let next =
+                format!("where it is gone for good, `fabricgate gate forget {node} --why TEXT`");
             return (Standing::Gone, Some(odds), next);
         };
-        let hold = self.ledger.holds.iter().find(|(_, hold)| {
-            hold.drained.iter().any(|(held, _)| held == node)
-        });
+        let hold = self
+            .ledger
+            .holds
+            .iter()
+            .find(|(_, hold)| hold.drained.iter().any(|(held, _)| held == node));
         match standing::owner(live, self.ledger) {
             Owner::Us(_) => match standing::was_added_to(live) {
                 Some(odds) => (
@@ -189,7 +190,10 @@ impl Seen<'_> {
             ),
             Owner::Unrecorded => (
                 Standing::TakenOver,
-                Some(format!("another mark of our form is there: {}", standing::shown_reason(live))),
+                Some(format!(
+                    "another mark of our form is there: {}",
+                    standing::shown_reason(live)
+                )),
                 "it is left to the gate that wrote it".to_owned(),
             ),
             Owner::Other(whose) => (
@@ -233,8 +237,9 @@ impl Seen<'_> {
             since: None,
             clean: 0,
             clean_wanted: self.policy.clean_sweeps.max(1) as usize,
-            next: "it is left to the gate that wrote it; where that is gone, `fabricgate gate adopt`"
-                .to_owned(),
+            next:
+                "it is left to the gate that wrote it; where that is gone, `fabricgate gate adopt`"
+                    .to_owned(),
             state: Some(state_of(live)),
         })
     }

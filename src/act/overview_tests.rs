@@ -35,8 +35,15 @@ fn what_the_scheduler_shows_is_told_and_not_what_the_journal_last_knew() {
     let drained = one(&shown(&["IDLE", "DRAIN"], Some(OURS)));
     assert_eq!((drained.standing, &drained.at_odds), (Standing::Drained, &None));
     assert_eq!(drained.state.as_deref(), Some("IDLE+DRAIN"));
-    assert_eq!((drained.class.as_deref(), drained.clean, drained.clean_wanted), (Some("nvlink-low"), 0, 2));
-    assert!(drained.next.starts_with("repair, then `fabricgate recertify d0n1"), "{}", drained.next);
+    assert_eq!(
+        (drained.class.as_deref(), drained.clean, drained.clean_wanted),
+        (Some("nvlink-low"), 0, 2)
+    );
+    assert!(
+        drained.next.starts_with("repair, then `fabricgate recertify d0n1"),
+        "{}",
+        drained.next
+    );
 
     for (state, reason, standing, says) in [
         (&["IDLE"][..], None, Standing::InService, "is not there"),

@@ -75,7 +75,10 @@ mod tests {
         assert!(holds(at(90_000, "a", 60.0)));
         assert!(holds(at(1_599, "b", 1.0)));
         assert!(!holds(at(1_600, "b", 1.0)));
-        assert_eq!(told(now(&ledger, &at(1_001, "a", 51.0)).expect("one")), "paused until T by ann: switch swap");
+        assert_eq!(
+            told(now(&ledger, &at(1_001, "a", 51.0)).expect("one")),
+            "paused until T by ann: switch swap"
+        );
     }
 
     #[test]

@@ -378,13 +378,7 @@ impl<'a> Proposal<'a> {
 }
 
 /// What is missing until a node has passed often enough.
-fn missing(
-    clean: &Counted<'_>,
-    stale: usize,
-    wanted: usize,
-    live: &LiveNode,
-    now: i64,
-) -> String {
+fn missing(clean: &Counted<'_>, stale: usize, wanted: usize, live: &LiveNode, now: i64) -> String {
     let runs: Vec<&str> = clean.runs.iter().map(|(_, run)| *run).collect();
     let has = match runs.as_slice() {
         [] => "drained by us, and has passed no whole run since".to_owned(),

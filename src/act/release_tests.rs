@@ -194,7 +194,10 @@ fn runs_that_are_not_clean_hours_apart_give_nothing_back() {
     assert!(close.released().is_empty());
     let why = close.why("n1");
     assert!(why.contains("has passed run first since; 2 under recertify"), "{why}");
-    assert!(why.contains("; run this-run was made too soon after it; the next counts from"), "{why}");
+    assert!(
+        why.contains("; run this-run was made too soon after it; the next counts from"),
+        "{why}"
+    );
     assert_eq!(at(NOW - 2 * HOUR).released(), ["n1"]);
     for (hours, released) in [(0.0, true), (0.01, true), (0.02, false), (2.0, false)] {
         let mut world = at(NOW - HOUR - 43);
@@ -206,7 +209,11 @@ fn runs_that_are_not_clean_hours_apart_give_nothing_back() {
     assert!(!why.contains("the next counts"), "an hour is over: {why}");
     let mut world = World::new().drained("n1", Some(Outcome::Pass), &[]);
     world.policy.clean_hours = 2.0;
-    assert!(world.why("n1").contains("one is missing; the next counts from"), "{}", world.why("n1"));
+    assert!(
+        world.why("n1").contains("one is missing; the next counts from"),
+        "{}",
+        world.why("n1")
+    );
 }
 
 #[test]

@@ -67,6 +67,7 @@ pub mod stdout;
 pub mod stored;
 pub mod study;
 pub mod sweep;
+mod tenancy;
 pub mod thresholds;
 pub mod topology;
 pub mod watch;

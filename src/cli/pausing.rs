@@ -70,7 +70,9 @@ mod tests {
         for (text, seconds) in [("90s", 90), ("30m", 1_800), ("2h", 7_200), ("7d", 604_800)] {
             assert_eq!(span(text), Ok(seconds), "{text}");
         }
-        for text in ["", "2", "h", "0h", "-2h", "2 h", "2hours", "1.5h", "99999999999999999999d", "2é"] {
+        for text in
+            ["", "2", "h", "0h", "-2h", "2 h", "2hours", "1.5h", "99999999999999999999d", "2é"]
+        {
             assert!(span(text).is_err(), "{text}");
         }
         assert_eq!(pause_of("30d"), Ok(LONGEST_S));

@@ -22,17 +22,18 @@ use super::holding;
 use super::holding::Hold;
 use super::judge;
 use super::partners;
+use super::pausing;
 use super::plan;
 use super::plan::Basis;
 use super::plan::Chosen;
 use super::plan::Profile;
-use super::pausing;
 use super::runs;
 use super::show;
 use super::show::Repaired;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
+use super::tenancy::Tenanted;
 use crate::coordinator;
 use crate::coordinator::Place;
 use crate::coordinator::Progress;
@@ -83,6 +84,10 @@ pub struct Args {
     /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
     #[arg(long)]
     pub(super) even_if_busy: bool,
+    /// Measure across NVLink domains in which a tenant's ComputeDomain, or a job with an IMEX
+    /// channel, is active: their work can be disturbed.
+    #[arg(long)]
+    pub(super) even_if_tenants: bool,
     /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests, whether they are there
     /// or not.
     #[arg(long)]
@@ -344,7 +349,15 @@ struct One<'a> {
 fn one(one: &One<'_>) -> anyhow::Result<coordinator::Done> {
     let One { site, args, globals, profile, fleet, seed, resumed, .. } = *one;
     let (config, in_force) = (&site.config, &site.in_force);
-    let mut claims = one.claims.clone();
+    let tenanted = match args.even_if_tenants {
+        true => Tenanted::default(),
+        false => Tenanted::of(config, &in_force.catalogue, fleet, &one.claims)?,
+    };
+    if resumed.is_some() {
+        tenanted.nobody()?;
+    }
+    let mut claims = tenanted.without(&one.claims);
+    partners::still_for_some(&claims, one.named)?;
     let mut plan = match resumed {
         Some(stored) => stored.plan.clone(),
         None => Basis::new(config, &claims, &in_force.catalogue, profile, seed)?.plan()?,
@@ -367,6 +380,9 @@ fn one(one: &One<'_>) -> anyhow::Result<coordinator::Done> {
     let basis = Basis::new(config, &claims, &in_force.catalogue, profile, seed)?;
     if let Some(hold) = hold.as_ref().filter(|_| resumed.is_none()) {
         plan = hold.plan(&basis)?;
+    }
+    if resumed.is_none() {
+        tenanted.tell(&mut plan);
     }
     let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
     let place = resumed.map_or(Place::New(runs), Place::Resume);

@@ -123,6 +123,7 @@ fn map() -> Verified {
         rails: BTreeMap::new(),
         leaves: BTreeMap::new(),
         matrix: Matrix::of(&cells),
+        partitions: None,
     }
 }
 

@@ -432,3 +432,43 @@ fn a_place_says_no_smallest_loss_where_one_node_has_none() {
     run.verdicts.nodes[1].detectable = None;
     assert_eq!(detectable(&run), None, "in n02 nobody knows what would have been seen");
 }
+
+/// Defect 9 of the operator's review.
+#[test]
+fn a_topology_that_lacks_what_partitions_name_is_never_written() {
+    let run = fixture::racks();
+    let written = |partitions: Option<&[(&str, &str)]>, options: &Options| {
+        let mut map = fixture::map(&run);
+        map.partitions = partitions.map(|all| {
+            all.iter()
+                .map(|(name, topology)| ((*name).to_owned(), (*topology).to_owned()))
+                .collect()
+        });
+        (target("slurm-topology").expect("a target").write)(&map, options)
+    };
+    let plain = Options::default();
+    let refused = |partitions: &[(&str, &str)], options: &Options| {
+        written(Some(partitions), options).expect_err("refused").to_string()
+    };
+    let flat: &[(&str, &str)] = &[("main", "default"), ("probe", "topo-flat")];
+    let said = refused(flat, &plain);
+    assert!(said.contains("partition probe names topology topo-flat"), "{said}");
+    assert!(said.contains("--from FILE") && !said.contains("--topology"), "{said}");
+    let conf = Options { form: Some("conf".to_owned()), ..Options::default() };
+    assert!(refused(flat, &conf).contains("--from FILE"));
+    // The site's one topology has a name of its own: with that name it is whole.
+    let said = refused(&[("main", "racks")], &plain);
+    assert!(said.contains("expected --topology racks, or --from FILE"), "{said}");
+    let named = Options { topology: Some("racks".to_owned()), ..Options::default() };
+    for (partitions, options) in [
+        (Some(&[("main", "racks")][..]), &named),
+        (Some(&[("main", "default")]), &plain),
+        (Some(&[]), &plain),
+    ] {
+        let export = written(partitions, options).expect("written");
+        assert!(!export.remarks.iter().any(|it| it.contains("partitions name")), "{export:?}");
+    }
+    // Nobody read the partitions: that is told.
+    let export = written(None, &plain).expect("written");
+    assert!(export.remarks.iter().any(|it| it.contains("--from FILE")), "{:?}", export.remarks);
+}

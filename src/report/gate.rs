@@ -485,7 +485,10 @@ mod tests {
         let now = Stamp { at: "T".to_owned(), ..Stamp::default() };
         let shown = Shown { nodes: &rows, unasked: Some("no answer") };
         let told = text(&Ledger::default(), &now, shown);
-        assert!(told.starts_with("as of T, the scheduler could not be asked: no answer\n"), "{told}");
+        assert!(
+            told.starts_with("as of T, the scheduler could not be asked: no answer\n"),
+            "{told}"
+        );
         assert!(told.contains("what the journal last knew"), "{told}");
         assert!(told.contains("drained by us, by the journal: 0"), "{told}");
         assert!(told.contains("  n1  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  ?  "), "{told}");

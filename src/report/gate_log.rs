@@ -141,9 +141,7 @@ fn told(event: &Event, intents: &BTreeMap<&str, (&str, &Action)>) -> Option<Told
             let text = format!("{name} holds {count} to measure, for process {pid} on {host}");
             ("holding", nodes.clone(), None, text)
         }
-        Event::Freed { name, detail } => {
-            ("freed", Vec::new(), None, format!("{name}: {detail}"))
-        }
+        Event::Freed { name, detail } => ("freed", Vec::new(), None, format!("{name}: {detail}")),
         Event::Evicting { node, pods } => {
             let text = format!("asked to leave: {}", pods.join(", "));
             ("evicting", one(node), None, text)
@@ -208,7 +206,12 @@ mod tests {
                 result: ActionResult::Done,
                 detail: "it is IDLE+DRAIN".to_owned(),
             },
-            Event::Clean { node: NodeName::from("n2"), run: "r2".to_owned(), measured: 1, boot_id: None },
+            Event::Clean {
+                node: NodeName::from("n2"),
+                run: "r2".to_owned(),
+                measured: 1,
+                boot_id: None,
+            },
             Event::Undone {
                 node,
                 id: "i".to_owned(),
@@ -248,7 +251,8 @@ mod tests {
 
     #[test]
     fn a_journal_s_words_steer_no_terminal() {
-        let lines = [entry(1, Event::Reset { by: "a\u{1b}[31m\nb".to_owned(), why: String::new() })];
+        let lines =
+            [entry(1, Event::Reset { by: "a\u{1b}[31m\nb".to_owned(), why: String::new() })];
         let told = text(&happened(&lines, 0, None));
         assert_eq!(told.lines().count(), 1, "{told:?}");
         assert!(!told.contains('\u{1b}'), "{told:?}");

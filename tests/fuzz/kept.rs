@@ -5,8 +5,8 @@ use std::fs;
 use std::sync::OnceLock;
 
 use fabricgate::act::budget;
-use fabricgate::act::overview;
 use fabricgate::act::certificate;
+use fabricgate::act::overview;
 use fabricgate::act::policy::Policy;
 use fabricgate::act::standing;
 use fabricgate::gate::certificates;

@@ -36,7 +36,11 @@ fn a_run_is_named_by_id_latest_reason_or_node() {
         (vec!["explain", "n2:1"], &good, "n2:1"),
     ] {
         let told = place.run(&[words.as_slice(), &["--json"]].concat()).expect(0).document();
-        assert_eq!((&told["run"], &told["locus"]), (&(run.as_str().into()), &locus.into()), "{words:?}");
+        assert_eq!(
+            (&told["run"], &told["locus"]),
+            (&(run.as_str().into()), &locus.into()),
+            "{words:?}"
+        );
     }
     let (latest, folder) = ("latest", format!("runs/{bad}"));
     for words in [

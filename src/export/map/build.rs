@@ -85,9 +85,8 @@ pub(super) fn map(source: &Source<'_>) -> Verified {
 
 /// The topologies that partitions name, where the run's sources tell of partitions.
 fn partitions(claims: &Claims) -> Option<BTreeMap<String, String>> {
-    let is_read = |it: &&SourceRead| {
-        it.source.kind == SourceKind::SlurmPartitions && it.unread().is_none()
-    };
+    let is_read =
+        |it: &&SourceRead| it.source.kind == SourceKind::SlurmPartitions && it.unread().is_none();
     let read: Vec<&SourceRead> = claims.sources.iter().filter(is_read).collect();
     let settings = read.iter().flat_map(|it| &it.settings);
     let named = settings.filter_map(|(key, value)| partition_of_topology(key).zip(Some(value)));
