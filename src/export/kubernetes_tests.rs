@@ -124,6 +124,7 @@ fn map() -> Verified {
         leaves: BTreeMap::new(),
         matrix: Matrix::of(&cells),
         partitions: None,
+        block_sizes: Vec::new(),
     }
 }
 

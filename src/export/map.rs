@@ -64,6 +64,9 @@ pub struct Verified {
     /// Topologies that Slurm's partitions name, by partition; absent where nobody read them.
     #[serde(skip)]
     pub partitions: Option<BTreeMap<String, String>>,
+    /// Sizes of all levels of Slurm's blocks, the base size first; none where it has one level.
+    #[serde(skip)]
+    pub block_sizes: Vec<usize>,
 }
 
 /// The run that a map came from.

@@ -65,10 +65,13 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     let mut remarks = Vec::new();
     keeps_partitions(map, form, name, &mut remarks)?;
     let blocks = blocks(map, options.degraded, &mut remarks)?;
-    let size = base_size(form, &blocks, options.block_size, &mut remarks)?;
+    let size = match levels(map, form, &blocks, options.block_size, &mut remarks) {
+        Some(levels) => levels,
+        None => base_size(form, &blocks, options.block_size, &mut remarks)?.to_string(),
+    };
     let text = match form {
-        Form::Yaml => yaml(map, name, size, &blocks),
-        Form::Conf => conf(map, size, &blocks),
+        Form::Yaml => yaml(map, name, &size, &blocks),
+        Form::Conf => conf(map, &size, &blocks),
     };
     check(form, &text, &blocks, name)?;
     let largest = blocks.values().map(|block| block.nodes.len()).max().unwrap_or(0);
@@ -228,6 +231,38 @@ fn block_name(name: &str) -> String {
     if is_word { word } else { format!("block-{word}") }
 }
 
+/// Sizes of several levels, as the site has them, where these blocks still allow them.
+fn levels(
+    map: &Verified,
+    form: Form,
+    blocks: &BTreeMap<String, Block>,
+    wanted: Option<u32>,
+    remarks: &mut Vec<String>,
+) -> Option<String> {
+    let [base, above @ ..] = map.block_sizes.as_slice() else { return None };
+    if above.is_empty() || wanted.is_some() {
+        return None;
+    }
+    let sizes = || blocks.values().map(|block| block.nodes.len());
+    let fits = match form {
+        Form::Yaml => sizes().any(|size| *base <= size),
+        Form::Conf => sizes().all(|size| *base <= size),
+    };
+    let told = |separator: &str| {
+        let all: Vec<String> = map.block_sizes.iter().map(usize::to_string).collect();
+        all.join(separator)
+    };
+    if !fits {
+        remarks.push(format!(
+            "the site's block sizes are {}, and these blocks are too small for {base}: one level is \
+             written",
+            told(", ")
+        ));
+        return None;
+    }
+    Some(if form == Form::Yaml { told(", ") } else { told(",") })
+}
+
 /// The base block size: what is asked for, or what these blocks allow.
 fn base_size(
     form: Form,
@@ -268,7 +303,7 @@ fn head(map: &Verified) -> String {
     )
 }
 
-fn yaml(map: &Verified, name: &str, size: usize, blocks: &BTreeMap<String, Block>) -> String {
+fn yaml(map: &Verified, name: &str, size: &str, blocks: &BTreeMap<String, Block>) -> String {
     let name = block_name(name);
     let mut text = head(map);
     let _ = write!(
@@ -286,7 +321,7 @@ fn yaml(map: &Verified, name: &str, size: usize, blocks: &BTreeMap<String, Block
     text
 }
 
-fn conf(map: &Verified, size: usize, blocks: &BTreeMap<String, Block>) -> String {
+fn conf(map: &Verified, size: &str, blocks: &BTreeMap<String, Block>) -> String {
     let mut text = head(map);
     for (name, block) in blocks {
         for comment in &block.comments {

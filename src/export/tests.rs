@@ -472,3 +472,25 @@ fn a_topology_that_lacks_what_partitions_name_is_never_written() {
     let export = written(None, &plain).expect("written");
     assert!(export.remarks.iter().any(|it| it.contains("--from FILE")), "{:?}", export.remarks);
 }
+
+#[test]
+fn block_sizes_of_several_levels_are_written_as_they_were_read() {
+    let run = fixture::racks();
+    let written = |sizes: &[usize], form: &str, size: Option<u32>| {
+        let map = Verified { block_sizes: sizes.to_vec(), ..fixture::map(&run) };
+        let options =
+            Options { form: Some(form.to_owned()), block_size: size, ..Options::default() };
+        let export = (target("slurm-topology").expect("a target").write)(&map, &options);
+        let export = export.expect("written");
+        (String::from_utf8(export.files[0].bytes.clone()).expect("text"), export.remarks)
+    };
+    assert!(written(&[4, 8], "yaml", None).0.contains("block_sizes: [4, 8]\n"));
+    assert!(written(&[2, 4, 8], "conf", None).0.contains("BlockSizes=2,4,8\n"));
+    // What a person asks for is one level.
+    assert!(written(&[4, 8], "yaml", Some(3)).0.contains("block_sizes: [3]\n"));
+    assert!(written(&[], "yaml", None).0.contains("block_sizes: [4]\n"));
+    // Blocks are smaller than the base size.
+    let (text, remarks) = written(&[6, 12], "yaml", None);
+    assert!(text.contains("block_sizes: [4]\n"), "{text}");
+    assert!(remarks.iter().any(|it| it.contains("block sizes are 6, 12")), "{remarks:?}");
+}

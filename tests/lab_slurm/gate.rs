@@ -75,6 +75,13 @@ fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     let (state, reason) = lab.node("node0007");
     assert!(state.iter().any(|word| word == "DRAIN"), "{state:?} {}", applied.stderr);
     assert!(reason.starts_with("fabricgate:"), "{reason}");
+    // Defects 12 and 13 of the operator's review: what `sinfo -R` shows is the class, and the
+    // reason as it is pasted finds the evidence.
+    let short = lab.run(&["sinfo", "-h", "-R", "-o", "%20E"]);
+    assert!(short.contains("fabricgate:nvlink-"), "{short}");
+    let explained = fabricgate(&site, &["explain", &reason]);
+    expect(&explained, 0);
+    assert!(explained.stdout.contains("node0007"), "{}", explained.stdout);
     let listed =
         lab.run(&["sinfo", "-h", "-p", "main", "-t", "drain", "-O", "NodeList,Reason:120"]);
     assert!(listed.contains("fabricgate:") && listed.contains(OPERATORS), "{listed}");
@@ -205,6 +212,20 @@ fn a_stored_run_is_applied_through_slurmrestd_and_a_second_time_changes_nothing(
     assert_eq!(lab.run(&["scontrol", "show", "node", "node0030", "-o"]), before);
     let status = fabricgate(&site, &["gate", "status"]);
     assert!(status.stdout.contains("drained by us: 1"), "{}", status.stdout);
+    assert!(status.stdout.contains("IDLE+DRAIN"), "{}", status.stdout);
+    // Defect 8 of the operator's review: what an operator did is told, and who.
+    let taken = ["scontrol", "update", "NodeName=node0030", "Reason=rma INC4712"];
+    lab.run(&taken);
+    let status = fabricgate(&site, &["gate", "status"]);
+    assert!(status.stdout.contains("at odds with the journal: 1"), "{}", status.stdout);
+    assert!(status.stdout.contains("rma INC4712") && status.stdout.contains("by root"));
+    lab.run(&["scontrol", "update", "NodeName=node0030", "State=RESUME"]);
+    lab.wait_for("node0030 idle", || lab.node("node0030").0 == ["IDLE"]);
+    let status = fabricgate(&site, &["gate", "status"]);
+    assert!(status.stdout.contains("our drain of it is not there"), "{}", status.stdout);
+    assert!(status.stdout.contains("drained by us: 0"), "{}", status.stdout);
+    let log = fabricgate(&site, &["gate", "log", "--since", "1h", "node0030"]);
+    assert!(log.stdout.contains("drain (nvlink-"), "{}", log.stdout);
     lab.forget();
 }
 

@@ -16,6 +16,7 @@ use super::Verified;
 use super::ground::Ground;
 use crate::act::device;
 use crate::act::topology;
+use crate::inventory::slurm::BLOCK_SIZES;
 use crate::inventory::slurm::partitions::partition_of_topology;
 use crate::model::cell::Cell;
 use crate::model::claims::ClaimedDomain;
@@ -80,6 +81,7 @@ pub(super) fn map(source: &Source<'_>) -> Verified {
         leaves: leaves.collect(),
         matrix: Matrix::of(&run.cells),
         partitions: partitions(&run.claims),
+        block_sizes: block_sizes(&run.claims),
     }
 }
 
@@ -92,6 +94,14 @@ fn partitions(claims: &Claims) -> Option<BTreeMap<String, String>> {
     let named = settings.filter_map(|(key, value)| partition_of_topology(key).zip(Some(value)));
     let named = named.map(|(partition, topology)| (partition.to_owned(), topology.clone()));
     (!read.is_empty()).then(|| named.collect())
+}
+
+/// The sizes of all levels of blocks, where a source tells of several.
+fn block_sizes(claims: &Claims) -> Vec<usize> {
+    let told = claims.sources.iter().find_map(|it| it.settings.get(BLOCK_SIZES));
+    let sizes = told.iter().flat_map(|sizes| sizes.split(','));
+    // One that cannot be read is one too few to say anything.
+    sizes.map(|size| size.parse().ok()).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// What a claimed domain is by measurement: itself, or its parts.
