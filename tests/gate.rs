@@ -203,7 +203,7 @@ fn a_pause_is_kept_told_and_ended() {
     assert!(told.contains("paused until ") && told.contains(" by ann: switch swap"), "{told}");
     assert_eq!(site.document(&["gate", "status"])["pause"]["by"], "ann");
 
-    // Nothing is measured, by anybody.
+    // Nothing is measured.
     for words in [
         &["audit", "--no-progress"][..],
         &["admit", "--apply", "--no-progress", "node0001"],

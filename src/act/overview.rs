@@ -28,7 +28,7 @@ pub struct Row {
     pub node: NodeName,
     /// How what the journal has and what the scheduler shows go together.
     pub standing: Standing,
-    /// What differs, in words.
+    /// What differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_odds: Option<String>,
     /// The class that its drain names.
@@ -43,7 +43,7 @@ pub struct Row {
     pub clean_wanted: usize,
     /// What comes next.
     pub next: String,
-    /// Words of its state as the scheduler shows it now; null where that is not known.
+    /// Its state as the scheduler shows it now; null where that is not known.
     pub state: Option<String>,
 }
 
@@ -54,9 +54,9 @@ pub struct Row {
 pub enum Standing {
     /// The scheduler has no such node.
     Gone,
-    /// Our drain is not there, and nobody else's is.
+    /// Our drain is not there, and no other is.
     InService,
-    /// Somebody else's reason or drain is there.
+    /// A reason or drain of another is there.
     TakenOver,
     /// Our drain is there, and something was written behind our reason.
     Appended,
@@ -68,7 +68,7 @@ pub enum Standing {
     Measured,
     /// Our drain was seen to be gone, and that was respected.
     Undone,
-    /// Nobody could say how it stands.
+    /// It is not known how it stands.
     Unknown,
 }
 
@@ -106,10 +106,10 @@ pub fn rows(ledger: &Ledger, live: Option<&Live>, policy: &Policy, now: &Stamp) 
     rows
 }
 
-/// Words of a state.
+/// A state on one line.
 fn state_of(node: &LiveNode) -> String {
-    let words: Vec<String> = node.state.iter().map(|word| clean(word)).collect();
-    words.join("+")
+    let state: Vec<String> = node.state.iter().map(|it| clean(it)).collect();
+    state.join("+")
 }
 
 /// What rows are made of.
@@ -199,7 +199,7 @@ impl Seen<'_> {
             Owner::Other(whose) => (
                 Standing::TakenOver,
                 Some(format!("it is another's: {whose}")),
-                "it is left to whoever wrote that".to_owned(),
+                "it is left as it is".to_owned(),
             ),
         }
     }

@@ -1,3 +1,5 @@
+//! Nodes of ours as a scheduler shows them, beside what the journal has.
+
 use super::*;
 use crate::act::fixture::World;
 use crate::act::ledger::CleanRun;

@@ -28,7 +28,7 @@ pub fn now<'a>(ledger: &'a Ledger, now: &Stamp) -> Option<&'a Pause> {
     (elapsed(since, now) < lasts).then_some(pause)
 }
 
-/// A pause in words.
+/// A pause as a sentence.
 pub fn told(pause: &Pause) -> String {
     let [until, by, why] = [&pause.until, &pause.by, &pause.why].map(|it| clean(it));
     format!("paused until {until} by {by}: {why}")

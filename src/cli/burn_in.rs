@@ -18,11 +18,11 @@ use super::plan;
 use super::plan::Basis;
 use super::plan::Profile;
 use super::show;
+use super::site::Site;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
 use super::sweep;
-use super::sweep::Site;
 use super::tenancy::Tenanted;
 use crate::act::acceptance as accept;
 use crate::coordinator;
@@ -150,7 +150,7 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<(Bur
         plan::choose(fleet, selection)?
     };
     if !args.sweep.even_if_tenants {
-        Tenanted::of(config, catalogue, &chosen.fleet, &chosen.claims)?.nobody()?;
+        Tenanted::of(config, catalogue, &chosen.fleet, &chosen.claims)?.is_none()?;
     }
     if !chosen.claims.left_out.is_empty() && selection.partners.is_none() {
         note(
@@ -222,7 +222,7 @@ fn resume<'a>(path: &Path, args: &'a Args, globals: &'a Globals) -> anyhow::Resu
     site.config.check_stand_in()?;
     if !args.sweep.even_if_tenants {
         let catalogue = &site.in_force.catalogue;
-        Tenanted::of(&site.config, catalogue, &fleet, &opened.claims)?.nobody()?;
+        Tenanted::of(&site.config, catalogue, &fleet, &opened.claims)?.is_none()?;
     }
     let mut begun = opened.acceptance;
     begun.state = BurnInState::Running;

@@ -26,7 +26,6 @@ use super::certifying::Certifying;
 use super::failure::Failure;
 use super::gating;
 use super::gating::Gate;
-use super::gating::Told;
 use super::keeping;
 use super::keeping::Keeping;
 use super::launcher;
@@ -56,7 +55,6 @@ use crate::probe::catalog;
 use crate::probe::catalog::Catalog;
 use crate::sim;
 use crate::sources::input;
-use crate::sources::slurm::Slurm;
 use crate::thresholds::Catalogue;
 
 pub use simulated::Simulated;
@@ -512,24 +510,6 @@ impl Config {
     pub fn history_of(&self, runs: &Path) -> Option<PathBuf> {
         let is_kept = self.history.enabled && (self.history.asked || !self.launcher.is_stand_in());
         is_kept.then(|| self.history.file(runs))
-    }
-
-    /// Slurm's controller, where a source, the launcher or the gate asks it through `scontrol`.
-    pub fn slurm(&self) -> Option<Slurm> {
-        let by_source = match &self.claims {
-            Source::Sources(wanted) => wanted.slurm.clone(),
-            Source::Scenario(_) | Source::Run(_) => None,
-        };
-        let by = |scontrol: &Vec<String>, remote_shell| Slurm {
-            scontrol: scontrol.clone(),
-            remote_shell,
-            ..Slurm::default()
-        };
-        by_source.or_else(|| match (&self.launcher, self.gate.as_ref().map(|gate| &gate.told)) {
-            (Launcher::Slurm(it), _) => Some(by(&it.programs.scontrol, it.programs.remote_shell)),
-            (_, Some(Told::Scontrol(it))) => Some(by(&it.argv, it.remote_shell)),
-            _ => None,
-        })
     }
 
     /// Runs what probes have in place of their tools, wherever they have any.

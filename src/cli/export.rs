@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Globals;
+use super::asking;
 use super::config;
 use super::exit;
 use super::expectations;
@@ -252,7 +253,7 @@ pub fn map(path: &Path, trust: Trust) -> Result<Verified, Failure> {
 fn partitions(globals: &Globals) -> Result<Option<BTreeMap<String, String>>, Failure> {
     let Some(path) = &globals.config else { return Ok(None) };
     let config = config::open(Some(path))?;
-    let Some(slurm) = config.slurm() else { return Ok(None) };
+    let Some(slurm) = asking::slurm(&config) else { return Ok(None) };
     let said = super::runtime()?.block_on(slurm::ask(&slurm));
     let told = said.into_iter().find(|it| it.source.kind == SourceKind::SlurmPartitions);
     Ok(told.filter(|it| it.problems.is_empty()).map(|it| {

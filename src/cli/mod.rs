@@ -62,6 +62,7 @@ pub mod runs;
 mod schemas;
 pub mod show;
 pub mod sim;
+mod site;
 pub mod sources;
 pub mod stdout;
 pub mod stored;

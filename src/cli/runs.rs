@@ -1,7 +1,7 @@
 //! Which stored run a person names: by its folder, its id, `latest`, or the reason
 //! of a drain.
 //!
-//! Looks into `run_dir`. What is there by the name that was given is taken as it is.
+//! Reads `run_dir`. What is there by the name that was given is taken as it is.
 
 use std::path::Path;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ const LATEST: &str = "latest";
 /// The folder of run folders where no configuration says it.
 const USUAL: &str = "runs";
 
-/// Run folders that are looked through, the newest first.
+/// Run folders that are searched, the newest first.
 const MOST: usize = 1_500;
 
 /// The run folder that is meant. One that is not found stays as it was named, for the

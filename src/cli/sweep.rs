@@ -15,14 +15,12 @@ use super::config::Config;
 use super::earlier::Past;
 use super::evicting;
 use super::exit;
-use super::expectations;
 use super::expectations::InForce;
 use super::failure::Failure;
 use super::holding;
 use super::holding::Hold;
 use super::judge;
 use super::partners;
-use super::pausing;
 use super::plan;
 use super::plan::Basis;
 use super::plan::Chosen;
@@ -30,6 +28,7 @@ use super::plan::Profile;
 use super::runs;
 use super::show;
 use super::show::Repaired;
+use super::site::Site;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
@@ -267,54 +266,6 @@ fn shown(
     show::files(run, files, repaired)
 }
 
-/// What a command measures with: the configuration and the expectations.
-#[derive(Debug)]
-pub(super) struct Site {
-    pub(super) config: Config,
-    pub(super) in_force: InForce,
-}
-
-impl Site {
-    /// Both as the command line asks for them.
-    pub(super) fn of(
-        args: &Args,
-        globals: &Globals,
-        resumed: Option<&Stored>,
-    ) -> Result<Self, Failure> {
-        let config = match resumed.and_then(|stored| scenario_of(stored, args)) {
-            Some(scenario) => return Self::simulated(args, globals, scenario),
-            None => args.simulated.config(globals.config.as_deref())?,
-        };
-        Self::with(config, args)
-    }
-
-    /// Both where the scenario is that of a run that is gone on with.
-    pub(super) fn simulated(
-        args: &Args,
-        globals: &Globals,
-        scenario: PathBuf,
-    ) -> Result<Self, Failure> {
-        Self::with(config::Simulated::by(scenario).config(globals.config.as_deref())?, args)
-    }
-
-    fn with(mut config: Config, args: &Args) -> Result<Self, Failure> {
-        if args.own_probes {
-            config.measure_by_ourselves();
-        }
-        if args.apply {
-            // An hour of measuring must not end with "nobody would be told".
-            acting::gate(&config)?;
-        }
-        pausing::check(&config)?;
-        let in_force = expectations::load(&config.thresholds)?;
-        if let Some(name) = &config.platform {
-            let place = format!("{}: platform", config.path.display());
-            expectations::check_platform(&in_force.catalogue, name, &place)?;
-        }
-        Ok(Self { config, in_force })
-    }
-}
-
 /// Fleet, claims and seed of a run that is gone on with: what was claimed and
 /// planned then is what is finished now.
 fn then(
@@ -354,7 +305,7 @@ fn one(one: &One<'_>) -> anyhow::Result<coordinator::Done> {
         false => Tenanted::of(config, &in_force.catalogue, fleet, &one.claims)?,
     };
     if resumed.is_some() {
-        tenanted.nobody()?;
+        tenanted.is_none()?;
     }
     let mut claims = tenanted.without(&one.claims);
     partners::still_for_some(&claims, one.named)?;
@@ -522,7 +473,7 @@ pub(super) fn again(folder: &Path, args: &Args, globals: &Globals, profile: Prof
 
 /// The scenario that a simulated run measured, as it was then, unless another
 /// is asked for.
-fn scenario_of(stored: &Stored, args: &Args) -> Option<PathBuf> {
+pub(super) fn scenario_of(stored: &Stored, args: &Args) -> Option<PathBuf> {
     let scenario = stored.path().join(file::SCENARIO);
     (is_sim(&stored.record.launcher) && !args.simulated.is_asked() && scenario.exists())
         .then_some(scenario)

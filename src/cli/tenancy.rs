@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::asking;
 use super::config::Config;
 use super::config::Source;
 use super::failure::Failure;
@@ -63,8 +64,8 @@ impl Tenanted {
         Ok(tenanted)
     }
 
-    /// Refuses where anybody would be left out: a run that was begun is not finished in part.
-    pub(super) fn nobody(&self) -> Result<(), Failure> {
+    /// Refuses where a node would be left out: a run that was begun is not finished in part.
+    pub(super) fn is_none(&self) -> Result<(), Failure> {
         match self.0.values().next() {
             None => Ok(()),
             Some(why) => Err(Failure::Refused(format!("nothing is measured: {why}"))),
@@ -79,7 +80,7 @@ impl Tenanted {
         }
     }
 
-    /// Puts who was left out into a plan, so that nobody takes them for measured.
+    /// Puts who was left out into a plan, so that they do not count as measured.
     pub(super) fn tell(&self, plan: &mut Plan) {
         plan.skipped.extend(self.0.iter().map(|(node, why)| Skipped {
             probe: "every probe".to_owned(),
@@ -94,7 +95,7 @@ impl Tenanted {
 fn asked(config: &Config) -> Result<Vec<Said>, Failure> {
     let runtime = super::runtime()?;
     let mut said = Vec::new();
-    if let Some(slurm) = config.slurm() {
+    if let Some(slurm) = asking::slurm(config) {
         said.extend(runtime.block_on(slurm::ask(&slurm)));
     }
     if let Some(server) = server(config) {

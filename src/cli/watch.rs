@@ -46,7 +46,7 @@ use crate::sources::kubernetes::Kubernetes;
 /// The folder in which a pod finds its own account and namespace.
 const POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// How often it is looked whether the instance that has our address is still there.
+/// How often it is checked whether the instance that has our address is still there.
 const GLANCE: Duration = Duration::from_secs(1);
 
 /// So often the address may still be in use after the lock was let go.

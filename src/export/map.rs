@@ -61,7 +61,7 @@ pub struct Verified {
     /// How strongly any two GPUs are connected.
     #[serde(skip)]
     pub matrix: Matrix,
-    /// Topologies that Slurm's partitions name, by partition; absent where nobody read them.
+    /// Topologies that Slurm's partitions name, by partition; absent where they were not read.
     #[serde(skip)]
     pub partitions: Option<BTreeMap<String, String>>,
     /// Sizes of all levels of Slurm's blocks, the base size first; none where it has one level.

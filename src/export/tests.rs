@@ -468,7 +468,7 @@ fn a_topology_that_lacks_what_partitions_name_is_never_written() {
         let export = written(partitions, options).expect("written");
         assert!(!export.remarks.iter().any(|it| it.contains("partitions name")), "{export:?}");
     }
-    // Nobody read the partitions: that is told.
+    // The partitions were not read: that is told.
     let export = written(None, &plain).expect("written");
     assert!(export.remarks.iter().any(|it| it.contains("--from FILE")), "{:?}", export.remarks);
 }

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use crate::inventory::hostlist;
-use crate::measure::text::clean;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
@@ -38,7 +37,7 @@ pub fn of(said: &[Said], is_own: impl Fn(&str) -> bool) -> Vec<Tenant> {
     let mut tenants: Vec<Tenant> = groups
         .filter(|group| !group.nodes.is_empty() && !is_own(&group.name))
         .map(|group| Tenant {
-            who: format!("ComputeDomain {}", clean(&group.name)),
+            who: format!("ComputeDomain {}", group.name),
             nodes: group.nodes.iter().cloned().collect(),
         })
         .collect();
@@ -86,7 +85,7 @@ pub fn refused(
             let why = format!(
                 "{} is in use by {}, which a probe across it could disturb; --even-if-tenants takes \
                  that risk",
-                clean(domain.name.as_str()),
+                domain.name,
                 told.join(", ")
             );
             refused.insert(domain.name.clone(), why);
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_crosses_nothing_and_whom_nobody_shares_with_is_probed() {
+    fn a_domain_without_tenants_and_a_node_alone_are_probed() {
         let fleet = claims(&[("rack1", "n[1-4]")]);
         let tenants = of(&[compute_domain("team/train", &["n3"])], own);
         let alone = claims(&[("rack1", "n1")]);

@@ -389,7 +389,7 @@ fn lines(text: &mut String, rows: &[&Row]) {
     let width = |at: usize| cells.iter().map(|it| it[at].chars().count()).max().unwrap_or(0);
     let widths: [usize; 5] = std::array::from_fn(width);
     for (row, cells) in rows.iter().zip(&cells) {
-        text.push_str(" ");
+        text.push(' ');
         for (cell, width) in cells.iter().zip(widths) {
             let _ = write!(text, " {cell:width$} ");
         }
@@ -476,7 +476,7 @@ mod tests {
              node25  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  IDLE+DRAIN  next step"
         );
         assert!(told.contains("not drained any more: node26"), "{told}");
-        assert!(!told.contains("by hand"), "nobody saw a hand: {told}");
+        assert!(!told.contains("by hand"), "that was not seen: {told}");
     }
 
     #[test]

@@ -40,14 +40,14 @@ pub struct GateLogDocument<'a> {
 pub struct Happened {
     /// When, RFC 3339.
     pub at: String,
-    /// What, as a word: the event of the journal, and for an outcome the action.
+    /// What: the event of the journal, and for an outcome the action.
     pub event: &'static str,
     /// The nodes it is about.
     pub nodes: Vec<NodeName>,
     /// The run, where one asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// What happened, in words.
+    /// What happened, as a sentence.
     pub text: String,
 }
 
@@ -80,7 +80,7 @@ pub fn document<'a>(
     GateLogDocument { format: GATE_LOG_FORMAT, since, node, events }
 }
 
-/// The events for people. Their words come from a journal that anybody may have edited.
+/// The events for people. Their text comes from a journal that may have been edited.
 pub fn text(events: &[Happened]) -> String {
     let line = |it: &Happened| {
         let nodes = hostlist::fold(it.nodes.iter().map(NodeName::as_str));
@@ -93,7 +93,7 @@ pub fn text(events: &[Happened]) -> String {
 
 type Told = (&'static str, Vec<NodeName>, Option<String>, String);
 
-/// What an event says, in words; nothing of one that is only the beginning of another.
+/// What an event says; nothing of one that is only the beginning of another.
 fn told(event: &Event, intents: &BTreeMap<&str, (&str, &Action)>) -> Option<Told> {
     let one = |node: &NodeName| vec![node.clone()];
     Some(match event {
@@ -153,7 +153,7 @@ fn told(event: &Event, intents: &BTreeMap<&str, (&str, &Action)>) -> Option<Told
     })
 }
 
-/// The word and the sentence of an action that ended.
+/// The kind and the sentence of an action that ended.
 fn outcome(action: &Action, result: ActionResult, run: &str) -> (&'static str, String) {
     let class = reason::read(&action.reason).map(|own| format!(" ({})", own.class));
     let class = class.unwrap_or_default();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_s_words_steer_no_terminal() {
+    fn text_of_a_journal_steers_no_terminal() {
         let lines =
             [entry(1, Event::Reset { by: "a\u{1b}[31m\nb".to_owned(), why: String::new() })];
         let told = text(&happened(&lines, 0, None));

@@ -206,9 +206,8 @@ fn defect_9_a_topology_that_a_partition_names_is_never_left_out() {
     });
     let mut map = map();
     map.partitions = Some(named.collect());
-    let write = |options: &Options| {
-        (target("slurm-topology").expect("a target").write)(&map, options)
-    };
+    let write =
+        |options: &Options| (target("slurm-topology").expect("a target").write)(&map, options);
     let said = write(&Options::default()).expect_err("refused").to_string();
     assert!(said.contains("topo-flat") && said.contains("--from FILE"), "{said}");
     // The site's own file, changed, is taken.

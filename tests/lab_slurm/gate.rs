@@ -100,7 +100,7 @@ fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     // it is told when one does.
     let soon = fabricgate(&site, &["recertify", "node0007", "--with-domain", "--apply"]);
     assert!(lab.is_drained("node0007"), "{}", soon.stderr);
-    let told = format!("{}{}", soon.stdout, soon.stderr);
+    let told = soon.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains("was made too soon after it; the next counts from"), "{told}");
     let file = site.path().join("fabricgate.toml");
     let config = fs::read_to_string(&file).expect("a configuration");

@@ -565,7 +565,7 @@ fn defect_14_a_node_outside_of_the_partition_is_named_and_the_others_are_measure
     let nodes = "Nodes=node[0001-0003]";
     lab.run(&["scontrol", "create", "PartitionName=part14", nodes, "State=UP"]);
     let site = site(&lab, "partition = \"part14\"\n", "");
-    let told = fabricgate(&site, &["admit", "node[0001-0004]", "--json"]);
+    let told = fabricgate(&site, &["admit", "node[0001-0004]", "--partners", "0", "--json"]);
     lab.run(&["scontrol", "delete", "PartitionName=part14"]);
     let nodes = told.nodes();
     let (outcome, why) = &nodes["node0004"];
