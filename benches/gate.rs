@@ -81,7 +81,7 @@ fn gate(criterion: &mut Criterion) {
     let argv = words(&[&lab, "sh", "-c", COUNTING, "scontrol"]);
     let counted = Scontrol { argv, limit };
     run(&lab, &["rm", "-f", "/tmp/calls"]);
-    now(counted.change(&some, &drain("fabricgate:r1:x e1"))).expect("drained");
+    now(counted.change(&some, &drain("fabricgate:x:r1 e1"))).expect("drained");
     let calls = run(&lab, &["wc", "-l", "/tmp/calls"]);
     let read = now(rest.read(&some)).expect("read");
     let drained = read.nodes.values().filter(|it| it.is("DRAIN")).count();
@@ -119,7 +119,7 @@ fn gate(criterion: &mut Criterion) {
         let turn = Cell::new(0u32);
         let next = || {
             turn.set(turn.get() + 1);
-            drain(&format!("fabricgate:{name}:x e{}", turn.get()))
+            drain(&format!("fabricgate:x:{name} e{}", turn.get()))
         };
         group.bench_function(format!("{name}: drain {DRAINED}"), |bencher| {
             bencher.iter(|| now(way.change(&some, &next())).expect("drained"));

@@ -1,6 +1,8 @@
 //! Re-certifications from outside, over a simulated fabric: a fault, a repair that
 //! helped, one that did not, and what is told of each.
 
+#[path = "recertify/named.rs"]
+mod named;
 #[path = "sweep/place.rs"]
 mod place;
 #[path = "sweep/scope.rs"]
@@ -17,6 +19,10 @@ const CONFIG: &str = "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario =
 /// A GPU that lost this many links.
 fn lost(gpu: &str, count: u32) -> String {
     format!("[[fault]]\nkind = \"lost-links\"\ngpu = \"{gpu}\"\ncount = {count}\n")
+}
+
+fn json_of(path: &std::path::Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("a file")).expect("JSON")
 }
 
 struct Place {

@@ -214,3 +214,32 @@ fn it_answers_of_itself_and_ends_well_when_it_is_told_to() {
     assert!(stderr.contains(&format!("process {}", watch.id())), "{stderr}");
     assert_eq!(term(&mut watch), Some(0));
 }
+
+/// Defect 16 of the operator's review.
+#[test]
+fn a_second_one_waits_for_the_first_and_its_address() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = port.local_addr().expect("an address").to_string();
+    let folder = site(&format!("listen = \"{address}\"\nprofiles = {{ missing = \"off\" }}"));
+    // Another program has it: that is no instance to wait for.
+    let (code, _, stderr) = run(folder.path(), &["watch", "--apply"]);
+    assert_eq!(code, Some(5), "{stderr}");
+    assert!(stderr.contains(&format!("listen {address}")), "{stderr}");
+    drop(port);
+    let begun = |words: &[&str], wanted: &str| {
+        let mut watch = start(folder.path(), words);
+        let mut lines = BufReader::new(watch.stderr.take().expect("a pipe")).lines();
+        let line = lines.by_ref().map(|it| it.expect("text")).find(|it| it.contains(wanted));
+        (watch, lines, line.unwrap_or_else(|| panic!("{wanted}")))
+    };
+    let (mut first, _lines, _) = begun(&["watch", "--apply"], "watch: at work");
+    let (mut second, mut lines, line) = begun(&["watch", "--apply"], "watch: waiting");
+    assert!(line.contains(&format!("process {}", first.id())), "{line}");
+    let (mut third, _others, _) = begun(&["watch", "--apply"], "watch: waiting");
+    assert_eq!(term(&mut third), Some(0), "one that waits ends well");
+    assert_eq!(term(&mut first), Some(0));
+    let at_work = lines.by_ref().map(|it| it.expect("text")).find(|it| it.contains("at work"));
+    assert!(at_work.is_some());
+    assert!(get(&address, "/healthz").starts_with("HTTP/1.1 200"));
+    assert_eq!(term(&mut second), Some(0));
+}

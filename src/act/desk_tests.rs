@@ -41,8 +41,8 @@ fn a_confirmed_hard_fault_is_drained_with_run_class_and_turn() {
     let plan = world().plan();
     let [action] = plan.actions.as_slice() else { panic!("{plan:#?}") };
     assert_eq!(action.kind, ActionKind::Drain);
-    assert_eq!(action.reason, "fabricgate:run2:gpu-missing e7");
-    assert_eq!(action.command[4], "Reason=fabricgate:run2:gpu-missing e7");
+    assert_eq!(action.reason, "fabricgate:gpu-missing:run2 e7");
+    assert_eq!(action.command[4], "Reason=fabricgate:gpu-missing:run2 e7");
     assert_eq!(action.domain.as_ref().map(|d| d.as_str()), Some("d0"));
     let mark = action.mark.as_ref().expect("a mark");
     assert_eq!((mark.outcome, mark.run.as_str()), (Outcome::Failed, "run2"));
@@ -168,7 +168,7 @@ fn the_third_and_worst_of_a_domain_is_told_which_milder_one_could_go_back() {
     world.accuse("d0n0", "gpu-missing", Outcome::Failed, 0.75);
     let why = world.why("d0n0");
     assert!(why.starts_with("budget: 2 nodes of d0"), "{why}");
-    assert!(why.contains("worse than d0n1 (fabricgate:run1:nvlink-low e3, at 94.0 %)"), "{why}");
+    assert!(why.contains("worse than d0n1 (fabricgate:nvlink-low:run1 e3, at 94.0 %)"), "{why}");
     // A milder one displaces nobody.
     let mut milder = World::of(4, 18);
     milder.drained("d0n1", "nvlink-low", 0.94, 90_000);
@@ -225,10 +225,10 @@ fn a_drain_on_kubernetes_is_shown_in_its_own_words_with_all_that_is_written() {
     world.state("d0n0", &["ALLOCATED"]);
     let plan = world.plan();
     let [action] = plan.actions.as_slice() else { panic!("{plan:#?}") };
-    assert_eq!(action.reason, "fabricgate:run2:gpu-missing e7");
+    assert_eq!(action.reason, "fabricgate:gpu-missing:run2 e7");
     let line = action.command.join(" ");
     for words in [
-        "kubectl annotate --overwrite node d0n0 fabricgate.io/reason=fabricgate:run2:gpu-missing e7",
+        "kubectl annotate --overwrite node d0n0 fabricgate.io/reason=fabricgate:gpu-missing:run2 e7",
         "&& kubectl taint --overwrite node d0n0 fabricgate.io/degraded=gpu-missing:NoSchedule &&",
         "fabricgate.io/verdict=failed",
         "\"type\":\"GpuFabricVerified\",\"status\":\"False\",\"reason\":\"GpuMissing\"",

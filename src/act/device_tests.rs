@@ -158,7 +158,7 @@ fn a_release_gives_back_the_gpu_that_was_taken_and_asks_a_person_where_another_i
     // The whole node went later: both come back.
     let mut whole = out();
     let before = whole.node(NODE).clone();
-    let taint = crate::act::words::taint_of("fabricgate:run1:nvlink-absent e3");
+    let taint = crate::act::words::taint_of("fabricgate:nvlink-absent:run1 e3");
     whole.object(NODE).taints.push(taint);
     let own = whole.ledger.drains.values_mut().next().expect("one");
     (own.before, own.action.device) = (before, None);

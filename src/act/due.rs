@@ -14,8 +14,10 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use self::attempts::Attempts;
+pub use self::attempts::elapsed;
 use self::wants::Want;
 use super::ledger::Ledger;
+use super::pause;
 use crate::inventory::hostlist;
 use crate::model::certificate::Certificate;
 use crate::model::claims::Claims;
@@ -89,6 +91,8 @@ pub struct Settings {
     pub rest_most_s: i64,
     /// Clean runs that a drained node must pass before it is given back.
     pub clean_sweeps: usize,
+    /// Least seconds between two of them.
+    pub clean_apart_s: i64,
 }
 
 /// What is due, most urgent first, and why nothing else is.
@@ -174,7 +178,9 @@ pub fn due(watched: &Watched<'_>, settings: &Settings, now: &Stamp) -> Due {
     let mut free = settings.at_once.saturating_sub(watched.running.len());
     for job in jobs {
         let is_running = watched.running.iter().any(|it| it.domain == job.domain);
-        let why = if is_running {
+        let why = if let Some(paused) = pause::now(watched.ledger, now) {
+            format!("due, and the gate is {}", pause::told(paused))
+        } else if is_running {
             "due, and others of its domain are being measured".to_owned()
         } else if free == 0 {
             format!("due, and waits: {} at a time", domains_at_once(settings.at_once))

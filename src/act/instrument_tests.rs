@@ -50,7 +50,7 @@ fn a_journal_that_knows_nothing_on_nodes_that_a_gate_has_written_on_is_not_the_r
     };
     let reason = |w: &mut World| {
         w.node("d4n4").state.push("DRAIN".to_owned());
-        w.node("d4n4").reason = Some("fabricgate:run1:nvlink-low e3".to_owned());
+        w.node("d4n4").reason = Some("fabricgate:nvlink-low:run1 e3".to_owned());
     };
     for written in [extra, reason] as [fn(&mut World); 2] {
         let mut world = three();

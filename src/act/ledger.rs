@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::collections::VecDeque;
 
 use super::label;
+use super::pause::Pause;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionResult;
@@ -34,6 +35,8 @@ pub struct Ledger {
     pub last: Option<Stamp>,
     /// Nothing but releases: since when and why.
     pub breaker: Option<Tripped>,
+    /// What a person asked for last that nothing be drained or measured, and when.
+    pub pause: Option<(Stamp, Pause)>,
     /// A person has put the breaker back at some time.
     pub was_reset: bool,
     /// Our drains that were done and neither released nor undone.
@@ -246,6 +249,12 @@ impl Ledger {
                 self.breaker = None;
                 self.was_reset = true;
             }
+            Event::Paused { by, why, for_s, until } => {
+                let (by, why, until) = (by.clone(), why.clone(), until.clone());
+                let pause = Pause { by, why, for_s: *for_s, until };
+                self.pause = Some((entry.stamp.clone(), pause));
+            }
+            Event::Resumed { .. } => self.pause = None,
             Event::Holding { name, kind, nodes, drained, host, pid } => {
                 let hold = Hold {
                     kind: *kind,

@@ -56,9 +56,9 @@ fn a_drain_that_somebody_took_away_or_over_is_noted_as_undone() {
         (&["IDLE"], None, "it is IDLE, without a reason"),
         (&["MIXED"], None, "it is MIXED"),
         (&["IDLE", "NOT_RESPONDING"], None, "NOT_RESPONDING"),
-        (&["IDLE"], Some("fabricgate:run1:nvlink-low e3"), "it is IDLE"),
+        (&["IDLE"], Some("fabricgate:nvlink-low:run1 e3"), "it is IDLE"),
         (&["IDLE", "DRAIN"], Some("bob: mine now"), "bob: mine now"),
-        (&["IDLE", "DRAIN"], Some("fabricgate:run9:nvlink-low e4"), "run9"),
+        (&["IDLE", "DRAIN"], Some("fabricgate:nvlink-low:run9 e4"), "run9"),
         (&["IDLE", "DRAIN"], None, "without a reason"),
     ];
     for (state, reason, detail) in cases {
@@ -107,7 +107,7 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
         kind: HoldKind::Reservation,
         stamp: stamp(60),
         nodes: vec![NODE.into()],
-        drained: vec![(NODE.into(), "fabricgate:run1:nvlink-low e3".to_owned())],
+        drained: vec![(NODE.into(), "fabricgate:nvlink-low:run1 e3".to_owned())],
         host: String::new(),
         pid: 1,
     };

@@ -20,6 +20,7 @@ use super::grounds;
 use super::instrument;
 use super::ledger::Ledger;
 use super::marks::MarkNames;
+use super::pause;
 use super::places::Places;
 use super::release;
 use super::situation::Coverage;
@@ -108,6 +109,9 @@ pub struct Policy {
     /// Complete runs under `recertify` or `burn-in` that a node which we drained
     /// must pass before it is given back.
     pub clean_sweeps: u32,
+    /// Least hours between two of them: a fault that comes and goes passes runs in a row. One
+    /// that was made sooner counts for nothing.
+    pub clean_hours: f64,
     /// Days that a pass counts. A week is our own choice: no vendor names a
     /// figure for fabric, and it lets a fleet be measured in turns.
     pub certificate_days: u32,
@@ -211,6 +215,7 @@ impl Default for Policy {
             unavailable: 0.01,
             mix: Mix::default(),
             clean_sweeps: 2,
+            clean_hours: 1.0,
             certificate_days: 7,
             certificate_days_admit: None,
             certificate_days_recertify: None,
@@ -246,6 +251,7 @@ impl Policy {
             ("again_days", Some(self.again_days)),
             ("evidence_hours", Some(self.evidence_hours)),
             ("acknowledged_days", Some(self.acknowledged_days)),
+            ("clean_hours", Some(self.clean_hours)),
             ("price_ceiling", self.price_ceiling),
             ("evict_s", Some(self.evict_s)),
         ];
@@ -315,8 +321,10 @@ pub fn propose(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
     let places = Places::of(situation.fleet);
     let doubt = instrument::doubt(situation, &places, policy, &suspects);
     let unusable = grounds::unusable(situation, policy);
-    let frozen =
-        tripped(situation).or_else(|| doubt.everywhere.as_ref().map(|cause| cause.why.clone()));
+    let paused = || pause::now(situation.ledger, situation.now).map(pause::told);
+    let frozen = tripped(situation)
+        .or_else(paused)
+        .or_else(|| doubt.everywhere.as_ref().map(|cause| cause.why.clone()));
     let mut desk =
         Desk::of(situation, &places, policy, unusable.as_deref(), frozen.as_deref(), &doubt);
     let mut actions = Vec::new();

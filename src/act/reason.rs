@@ -1,10 +1,12 @@
 //! The reason we write beside a drain, and how it is recognised again.
 //!
-//! `fabricgate:<run>:<class> e<epoch>`: the run and the node together name the
-//! verdict, and nodes of one run and class share a reason, so that one call
-//! drains them all. Slurm appends to reasons (`: Not responding`, `: reboot
-//! issued`), so ours is recognised by its beginning, and what follows it is kept
-//! apart: something has happened to the node since.
+//! `fabricgate:<class>:<run> e<epoch>`: `sinfo -R` shows 20 characters, so the
+//! class comes first. The run and the node together name the verdict, and nodes
+//! of one run and class share a reason, so that one call drains them all. Slurm
+//! appends to reasons (`: Not responding`, `: reboot issued`), so ours is
+//! recognised by its beginning, and what follows it is kept apart: something has
+//! happened to the node since. Earlier versions wrote the run before the class;
+//! such marks are read as well.
 
 /// What every reason of ours begins with.
 pub const PREFIX: &str = "fabricgate:";
@@ -53,14 +55,16 @@ impl OwnReason {
 /// byte and `sinfo -R` prints it raw.
 pub fn write(run: &str, class: &str, epoch: u64) -> String {
     let (run, class) = (plain(run, LONGEST_RUN), plain(class, LONGEST_CLASS));
-    format!("{PREFIX}{run}:{class} e{epoch}")
+    format!("{PREFIX}{class}:{run} e{epoch}")
 }
 
 /// Takes a reason apart; `None` where it is not ours.
 pub fn read(reason: &str) -> Option<OwnReason> {
     let rest = reason.strip_prefix(PREFIX)?;
-    let (run, rest) = word(rest)?;
-    let (class, rest) = word(rest.strip_prefix(':')?)?;
+    let (first, rest) = word(rest)?;
+    let (second, rest) = word(rest.strip_prefix(':')?)?;
+    let is_old = is_run_id(first) && !is_run_id(second);
+    let (class, run) = if is_old { (second, first) } else { (first, second) };
     let (epoch, rest) = match turn(rest) {
         Some((epoch, rest)) => (Some(epoch), rest),
         None => (None, rest),
@@ -77,7 +81,21 @@ pub fn read(reason: &str) -> Option<OwnReason> {
 
 /// Whether a reason stands for this class; long ones are cut when written.
 pub fn is_class(own: &OwnReason, class: &str) -> bool {
-    own.class == plain(class, LONGEST_CLASS)
+    is_same_class(&own.class, class)
+}
+
+/// Whether the class that a reason names is this one.
+pub fn is_same_class(written: &str, class: &str) -> bool {
+    written == plain(class, LONGEST_CLASS)
+}
+
+/// Whether this begins as ids of runs do (`record::id`): `20261121-065544-`.
+pub fn is_run_id(text: &str) -> bool {
+    let mut parts = text.split('-');
+    let digits = |part: Option<&str>, count| {
+        part.is_some_and(|it| it.len() == count && it.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    digits(parts.next(), 8) && digits(parts.next(), 6) && parts.next().is_some()
 }
 
 fn is_plain(c: char) -> bool {
@@ -113,7 +131,9 @@ mod tests {
 
     use super::*;
 
-    const OURS: &str = "fabricgate:20261121-065544-3f9a1c:nvlink-low e12";
+    const OURS: &str = "fabricgate:nvlink-low:20261121-065544-3f9a1c e12";
+    /// The same as earlier versions wrote it.
+    const OLD: &str = "fabricgate:20261121-065544-3f9a1c:nvlink-low e12";
 
     #[test]
     fn a_reason_is_read_again_whatever_slurm_or_a_person_appends() {
@@ -141,17 +161,17 @@ mod tests {
         for foreign in [
             "",
             "Not responding",
-            "bob: undo of fabricgate:run:class e1",
-            " fabricgate:run:class e1",
+            "bob: undo of fabricgate:class:run e1",
+            " fabricgate:class:run e1",
             "Fabricgate:run:class e1",
             "fabricgate",
             "fabricgate:",
-            "fabricgate::class e1",
-            "fabricgate:run",
-            "fabricgate:run:",
+            "fabricgate::run e1",
+            "fabricgate:class",
+            "fabricgate:class:",
             "fabricgate: see ticket 7",
             "fabricgate says: broken",
-            "slurm-operator: fabricgate:run:class e1",
+            "slurm-operator: fabricgate:class:run e1",
         ] {
             assert_eq!(read(foreign), None, "{foreign:?}");
         }
@@ -160,10 +180,10 @@ mod tests {
     #[test]
     fn a_person_s_words_in_place_of_the_turn_count_as_appended() {
         for (reason, appended) in [
-            ("fabricgate:r:c e7th of May", "e7th of May"),
-            ("fabricgate:r:c edited by bob", "edited by bob"),
-            ("fabricgate:r:c : Not responding", "Not responding"),
-            ("fabricgate:r:c e99999999999999999999999", "e99999999999999999999999"),
+            ("fabricgate:c:r e7th of May", "e7th of May"),
+            ("fabricgate:c:r edited by bob", "edited by bob"),
+            ("fabricgate:c:r : Not responding", "Not responding"),
+            ("fabricgate:c:r e99999999999999999999999", "e99999999999999999999999"),
         ] {
             let read = read(reason).expect("ours");
             assert_eq!((read.epoch, read.appended.as_deref()), (None, Some(appended)), "{reason}");
@@ -184,13 +204,35 @@ mod tests {
     fn another_turn_is_another_drain() {
         let of = |text: &str| read(text).expect("ours");
         assert!(of(OURS).is_same(&of(&format!("{OURS} : Not responding"))));
-        assert!(of(OURS).is_same(&of("fabricgate:20261121-065544-3f9a1c:nvlink-low")));
-        assert!(!of(OURS).is_same(&of("fabricgate:20261121-065544-3f9a1c:nvlink-low e13")));
-        assert!(!of(OURS).is_same(&of("fabricgate:20261121-065544-3f9a1c:nvlink e12")));
-        assert!(!of(OURS).is_same(&of("fabricgate:20261121-065544-3f9a1d:nvlink-low e12")));
+        assert!(of(OURS).is_same(&of("fabricgate:nvlink-low:20261121-065544-3f9a1c")));
+        assert!(!of(OURS).is_same(&of("fabricgate:nvlink-low:20261121-065544-3f9a1c e13")));
+        assert!(!of(OURS).is_same(&of("fabricgate:nvlink:20261121-065544-3f9a1c e12")));
+        assert!(!of(OURS).is_same(&of("fabricgate:nvlink-low:20261121-065544-3f9a1d e12")));
+    }
+
+    #[test]
+    fn sinfo_shows_the_class_in_its_20_characters() {
+        assert_eq!(&OURS[..20], "fabricgate:nvlink-lo");
+        assert!(OLD.starts_with(PREFIX) && OURS.starts_with(PREFIX));
+        assert_eq!(read(OLD), read(OURS));
+        assert!(read(OLD).expect("ours").is_same(&read(OURS).expect("ours")));
     }
 
     proptest! {
+        #[test]
+        fn a_mark_of_the_older_form_is_the_same_mark(
+            run in "[0-9]{8}-[0-9]{6}-[0-9a-f]{6}", class in "[a-z][a-z0-9-]{0,33}",
+            epoch in proptest::option::of(any::<u64>()),
+            appended in "( : Not responding| : reboot issued|, bob looks)?",
+        ) {
+            let turn = epoch.map(|epoch| format!(" e{epoch}")).unwrap_or_default();
+            let old = read(&format!("{PREFIX}{run}:{class}{turn}{appended}")).expect("ours");
+            let new = read(&format!("{PREFIX}{class}:{run}{turn}{appended}")).expect("ours");
+            prop_assert_eq!(&old, &new);
+            prop_assert!(old.is_same(&new));
+            prop_assert_eq!((old.run, old.class, old.epoch), (run, class, epoch));
+        }
+
         #[test]
         fn whatever_is_written_is_short_harmless_and_read_again(
             run in any::<String>(), class in any::<String>(), epoch in any::<u64>(),

@@ -6,6 +6,9 @@
 use std::collections::BTreeMap;
 
 use super::certificate;
+use super::clean::Counted;
+use super::clean::apart_s;
+use super::clean::counted;
 use super::device;
 use super::grounds;
 use super::ledger::OwnDrain;
@@ -111,8 +114,10 @@ impl<'a> Proposal<'a> {
         let (clean, stale) = self.clean(node, drain, live)?;
         self.last_look(node, drain, &clean)?;
         let wanted = self.policy.clean_sweeps.max(1) as usize;
-        if clean.len() < wanted {
-            return Err(missing(&clean, stale, wanted, live) + &self.early(node, drain));
+        let counted = counted(clean.keys().copied(), apart_s(self.policy));
+        if counted.runs.len() < wanted {
+            let now = self.situation.now.unix;
+            return Err(missing(&counted, stale, wanted, live, now) + &self.early(node, drain));
         }
         let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
         let mark = self.mark_of(&clean, drain, live);
@@ -373,8 +378,8 @@ impl<'a> Proposal<'a> {
 }
 
 /// What is missing until a node has passed often enough.
-fn missing(clean: &Clean<'_>, stale: usize, wanted: usize, live: &LiveNode) -> String {
-    let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
+fn missing(clean: &Counted<'_>, stale: usize, wanted: usize, live: &LiveNode, now: i64) -> String {
+    let runs: Vec<&str> = clean.runs.iter().map(|(_, run)| *run).collect();
     let has = match runs.as_slice() {
         [] => "drained by us, and has passed no whole run since".to_owned(),
         runs => format!("drained by us, and has passed {} since", joined(runs)),
@@ -386,6 +391,13 @@ fn missing(clean: &Clean<'_>, stale: usize, wanted: usize, live: &LiveNode) -> S
             more => format!("{more} are"),
         }
     );
+    if !clean.early.is_empty() {
+        let were = if clean.early.len() == 1 { "was" } else { "were" };
+        why.push_str(&format!("; {} {were} made too soon after it", joined(&clean.early)));
+    }
+    if let Some(wait) = clean.wait(now) {
+        why.push_str(&format!("; {wait} (clean_hours)"));
+    }
     if 0 < stale {
         let when = match live.boot_id {
             Some(_) => "in another boot, or in one that is not known,",

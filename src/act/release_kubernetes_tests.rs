@@ -37,9 +37,10 @@ fn drained(clean: &[(&str, Option<&str>)]) -> World {
     let own = world.ledger.drains.values_mut().next().expect("one");
     own.clean = clean
         .iter()
-        .map(|(run, boot)| CleanRun {
+        .zip(0..)
+        .map(|((run, boot), at)| CleanRun {
             run: (*run).to_owned(),
-            measured: NOW - 40_000,
+            measured: NOW - 40_000 + 5_000 * at,
             boot_id: boot.map(str::to_owned),
         })
         .collect();

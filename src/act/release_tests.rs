@@ -51,7 +51,7 @@ impl World {
             LiveNode { booted: Some(DRAINED - 9 * HOUR), ..LiveNode::new(node, &["IDLE"]) };
         let live = LiveNode {
             state: vec!["IDLE".to_owned(), "DRAIN".to_owned()],
-            reason: Some("fabricgate:bad-run:nvlink-low e1".to_owned()),
+            reason: Some("fabricgate:nvlink-low:bad-run e1".to_owned()),
             ..before.clone()
         };
         let drain = OwnDrain {
@@ -60,7 +60,7 @@ impl World {
             stamp: Stamp { at: rfc3339(DRAINED), unix: DRAINED, ..Stamp::default() },
             run: "bad-run".to_owned(),
             action: Action {
-                reason: "fabricgate:bad-run:nvlink-low e1".to_owned(),
+                reason: "fabricgate:nvlink-low:bad-run e1".to_owned(),
                 findings: vec!["the-finding".to_owned()],
                 ..Action::new(ActionKind::Drain, node)
             },
@@ -183,6 +183,36 @@ fn what_is_missing_is_said() {
         world.why("n1"),
         "drained by us, and has passed no whole run since; 2 under recertify or burn-in give it \
          back, 2 are missing"
+    );
+}
+
+/// Defect 7 of the operator's review.
+#[test]
+fn runs_that_are_not_clean_hours_apart_give_nothing_back() {
+    let at = |made| World::new().drained("n1", Some(Outcome::Pass), &[("first", made)]);
+    let close = at(NOW - HOUR - 43);
+    assert!(close.released().is_empty());
+    let why = close.why("n1");
+    assert!(why.contains("has passed run first since; 2 under recertify"), "{why}");
+    assert!(
+        why.contains("; run this-run was made too soon after it; the next counts from"),
+        "{why}"
+    );
+    assert_eq!(at(NOW - 2 * HOUR).released(), ["n1"]);
+    for (hours, released) in [(0.0, true), (0.01, true), (0.02, false), (2.0, false)] {
+        let mut world = at(NOW - HOUR - 43);
+        world.policy.clean_hours = hours;
+        assert_eq!(!world.released().is_empty(), released, "{hours}");
+    }
+    // One that counts is told of the time as well, where that is yet to come.
+    let why = World::new().drained("n1", Some(Outcome::Pass), &[]).why("n1");
+    assert!(!why.contains("the next counts"), "an hour is over: {why}");
+    let mut world = World::new().drained("n1", Some(Outcome::Pass), &[]);
+    world.policy.clean_hours = 2.0;
+    assert!(
+        world.why("n1").contains("one is missing; the next counts from"),
+        "{}",
+        world.why("n1")
     );
 }
 

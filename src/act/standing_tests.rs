@@ -8,7 +8,7 @@ use crate::act::ledger::CleanRun;
 use crate::model::claims::Claims;
 use crate::model::kubernetes_node::KubernetesNode;
 
-const OURS: &str = "fabricgate:run1:nvlink-low e3";
+const OURS: &str = "fabricgate:nvlink-low:run1 e3";
 
 fn node(state: &[&str], reason: &str) -> LiveNode {
     let reason = Some(reason.to_owned()).filter(|reason| !reason.is_empty());
@@ -90,7 +90,7 @@ fn what_somebody_else_says_of_a_node_is_theirs() {
     for (state, reason) in [
         (&["IDLE", "DRAIN"][..], "bob: bad DIMM"),
         (&["MIXED", "DRAIN"], "Prolog error"),
-        (&["IDLE", "DRAIN"], "bob: undo of fabricgate:run1:nvlink-low e3"),
+        (&["IDLE", "DRAIN"], "bob: undo of fabricgate:nvlink-low:run1 e3"),
         (&["DOWN"], "Not responding"),
         (&["DOWN", "NOT_RESPONDING"], "Not responding"),
         (&["FAIL"], "bob"),
@@ -122,10 +122,10 @@ fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
     assert_eq!(of(OURS, &ours()), "us");
     assert_eq!(of(&format!("{OURS} : Not responding"), &ours()), "us");
     assert_eq!(of(OURS, &Ledger::default()), "unrecorded");
-    assert_eq!(of("fabricgate:run9:nvlink-low e3", &ours()), "unrecorded");
-    assert_eq!(of("fabricgate:run1:gpu-missing e3", &ours()), "unrecorded");
-    assert_eq!(of("fabricgate:run1:nvlink-low e4", &ours()), "unrecorded");
-    for reason in [OURS, "fabricgate:run9:x e1"] {
+    assert_eq!(of("fabricgate:nvlink-low:run9 e3", &ours()), "unrecorded");
+    assert_eq!(of("fabricgate:gpu-missing:run1 e3", &ours()), "unrecorded");
+    assert_eq!(of("fabricgate:nvlink-low:run1 e4", &ours()), "unrecorded");
+    for reason in [OURS, "fabricgate:x:run9 e1"] {
         assert!(drainable(&["IDLE", "DRAIN"], reason, &ours()).is_err());
     }
     let us = drainable(&["IDLE", "DRAIN"], OURS, &ours());
@@ -161,7 +161,7 @@ fn only_our_own_drain_of_a_node_that_answers_is_given_back() {
     for behind in [" : reboot issued", " keep, bob", " : Not responding : reboot timed out"] {
         assert!(!may(&["IDLE", "DRAIN"], &format!("{OURS}{behind}")), "{behind}");
     }
-    assert!(!may(&["IDLE", "DRAIN"], "fabricgate:run1:nvlink-low e9"));
+    assert!(!may(&["IDLE", "DRAIN"], "fabricgate:nvlink-low:run1 e9"));
     assert!(!may(&["IDLE", "DRAIN"], ""));
 }
 
@@ -312,7 +312,7 @@ fn what_others_say_of_a_node_of_kubernetes_is_left_to_them_in_its_own_words() {
         (&["IDLE", "DELETING"], "", "there is no node to drain now"),
         (&["IDLE", "DRAIN"], "", "not by us: no annotation fabricgate.io/reason"),
         (&["IDLE", "DRAIN"], "see ticket 7", "not by us: \"see ticket 7\""),
-        (&["IDLE", "DRAIN"], "fabricgate:run9:x e1", "not in our journal"),
+        (&["IDLE", "DRAIN"], "fabricgate:x:run9 e1", "not in our journal"),
         (&["IDLE", "DRAIN", "CORDONED"], "", "not by us"),
     ] {
         let node = on_kubernetes(state, reason);

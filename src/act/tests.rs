@@ -63,7 +63,7 @@ fn one_bad_gpu_proposes_one_drain_with_the_exact_line() {
     assert!(plan.dry_run);
     assert_eq!(
         words::line(&action.command),
-        "scontrol update NodeName=d0n1 State=DRAIN Reason=\"fabricgate:run1:nvlink-low e0\""
+        "scontrol update NodeName=d0n1 State=DRAIN Reason=\"fabricgate:nvlink-low:run1 e0\""
     );
     assert_eq!(action.findings, ["id-d0n1", "other"]);
     assert!(action.why.contains("not confirmed"), "{}", action.why);
@@ -195,5 +195,5 @@ fn a_reason_is_short_and_harmless_whatever_the_judge_calls_things() {
     odd.class = "ü".repeat(200);
     let plan = plan(&claims(1, 4), vec![odd]);
     let reason = plan.actions[0].command[4].strip_prefix("Reason=").expect("a reason");
-    assert!(reason.len() <= reason::LONGEST && reason.starts_with("fabricgate:run1:---"));
+    assert!(reason.len() <= reason::LONGEST && reason.starts_with("fabricgate:---"));
 }

@@ -183,19 +183,19 @@ mod tests {
     }
 
     fn drain() -> Change {
-        Change::drain("fabricgate:r1:nvlink-low e7")
+        Change::drain("fabricgate:nvlink-low:r1 e7")
     }
 
     #[test]
     fn each_plane_has_its_own_words_for_a_drain_and_its_end() {
         assert_eq!(
             shown(&drain(), Plane::Slurm),
-            [r#"scontrol update NodeName=n1 State=DRAIN Reason="fabricgate:r1:nvlink-low e7""#]
+            [r#"scontrol update NodeName=n1 State=DRAIN Reason="fabricgate:nvlink-low:r1 e7""#]
         );
         assert_eq!(
             shown(&drain(), Plane::Kubernetes),
             [
-                r#"kubectl annotate --overwrite node n1 "fabricgate.io/reason=fabricgate:r1:nvlink-low e7""#,
+                r#"kubectl annotate --overwrite node n1 "fabricgate.io/reason=fabricgate:nvlink-low:r1 e7""#,
                 r#"kubectl taint --overwrite node n1 "fabricgate.io/degraded=nvlink-low:NoSchedule""#,
             ]
         );
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_value_of_a_drain_s_taint_is_legal_whatever_the_class() {
-        assert_eq!(taint_of("fabricgate:r1:nvlink-low e7").value, "nvlink-low");
+        assert_eq!(taint_of("fabricgate:nvlink-low:r1 e7").value, "nvlink-low");
         assert_eq!(taint_of("nobody's").value, "fault");
         let odd = taint_of(&reason::write("r", "--odd class--", 1)).value;
         assert!(odd.starts_with("odd-class") && odd.len() <= label::LONGEST, "{odd}");

@@ -13,6 +13,7 @@ use super::evicting;
 use super::exit;
 use super::failure::Failure;
 use super::gating::Told;
+use super::runs;
 use super::show;
 use super::stdout;
 use super::stdout::note;
@@ -28,7 +29,7 @@ use crate::record::stored::Stored;
 /// Show what a run's verdicts ask the scheduler for; with --apply, carry it out.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The run folder.
+    /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// Carry it out: drains, marks and releases, within the budgets of the policy.
@@ -57,7 +58,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let stored = stored::open(&args.run)?;
+    let stored = stored::open(&runs::folder(&args.run, globals.config.as_deref())?)?;
     let config = match &globals.config {
         Some(path) => Some(config::open(Some(path))?),
         None => None,

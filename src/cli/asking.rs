@@ -8,9 +8,11 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use super::config::Config;
+use super::config::Source;
 use super::config::read_text;
 use super::expectations;
 use super::failure::Failure;
+use super::gating::Told;
 use super::sources::Rest;
 use super::sources::Wanted;
 use super::stdout::note;
@@ -20,6 +22,7 @@ use crate::inventory;
 use crate::inventory::claims_file;
 use crate::inventory::reconcile;
 use crate::inventory::reconcile::Rules;
+use crate::launch::Launcher;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::said::ProblemKind;
@@ -30,6 +33,7 @@ use crate::report::plain::plain;
 use crate::sources;
 use crate::sources::nodes::Nodes;
 use crate::sources::ray::Ray;
+use crate::sources::slurm::Slurm;
 use crate::sources::slurmrestd::Slurmrestd;
 use crate::thresholds::Catalogue;
 
@@ -171,6 +175,24 @@ async fn themselves(
         held: None,
     };
     Ok(sources::nodes::ask(&nodes, &names).await)
+}
+
+/// Slurm's controller, where a source, the launcher or the gate asks it through `scontrol`.
+pub fn slurm(config: &Config) -> Option<Slurm> {
+    let by_source = match &config.claims {
+        Source::Sources(wanted) => wanted.slurm.clone(),
+        Source::Scenario(_) | Source::Run(_) => None,
+    };
+    let by = |scontrol: &Vec<String>, remote_shell| Slurm {
+        scontrol: scontrol.clone(),
+        remote_shell,
+        ..Slurm::default()
+    };
+    by_source.or_else(|| match (&config.launcher, config.gate.as_ref().map(|gate| &gate.told)) {
+        (Launcher::Slurm(it), _) => Some(by(&it.programs.scontrol, it.programs.remote_shell)),
+        (_, Some(Told::Scontrol(it))) => Some(by(&it.argv, it.remote_shell)),
+        _ => None,
+    })
 }
 
 /// Tells on stderr what of the sources could not be used, before a sweep goes

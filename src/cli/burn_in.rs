@@ -18,11 +18,12 @@ use super::plan;
 use super::plan::Basis;
 use super::plan::Profile;
 use super::show;
+use super::site::Site;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
 use super::sweep;
-use super::sweep::Site;
+use super::tenancy::Tenanted;
 use crate::act::acceptance as accept;
 use crate::coordinator;
 use crate::inventory::hostlist;
@@ -148,6 +149,9 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<(Bur
         // A burn-in loads nodes for hours, so others take part only where a person says so.
         plan::choose(fleet, selection)?
     };
+    if !args.sweep.even_if_tenants {
+        Tenanted::of(config, catalogue, &chosen.fleet, &chosen.claims)?.is_none()?;
+    }
     if !chosen.claims.left_out.is_empty() && selection.partners.is_none() {
         note(
             "a burn-in of several rounds takes no partners by itself: where a domain or rails are \
@@ -213,9 +217,13 @@ fn resume<'a>(path: &Path, args: &'a Args, globals: &'a Globals) -> anyhow::Resu
             note(&format!("{why}; going on with what was claimed when the burn-in began"));
             Ok(opened.claims.clone())
         }
-        error @ Failure::Usage(_) => Err(error),
+        error @ (Failure::Usage(_) | Failure::Refused(_)) => Err(error),
     })?;
     site.config.check_stand_in()?;
+    if !args.sweep.even_if_tenants {
+        let catalogue = &site.in_force.catalogue;
+        Tenanted::of(&site.config, catalogue, &fleet, &opened.claims)?.is_none()?;
+    }
     let mut begun = opened.acceptance;
     begun.state = BurnInState::Running;
     begun.stop = None;

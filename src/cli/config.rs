@@ -576,6 +576,7 @@ impl Config {
         match error {
             Failure::Usage(_) => Failure::Usage(text),
             Failure::Environment(_) => Failure::Environment(text),
+            Failure::Refused(_) => Failure::Refused(text),
         }
     }
 }

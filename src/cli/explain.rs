@@ -1,26 +1,39 @@
 //! `fabricgate explain`: from a verdict to its evidence, in words.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::Globals;
 use super::exit;
 use super::failure::Failure;
+use super::runs;
 use super::stdout;
+use super::stdout::note;
 use super::stored;
+use crate::act::reason;
+use crate::inventory::hostlist;
+use crate::model::id::NodeName;
+use crate::model::run::Run;
+use crate::model::verdict::Finding;
+use crate::model::verdict::Outcome;
 use crate::report::explain::dated;
 use crate::report::explain::explain;
 
 /// Show the chain from a verdict to its evidence.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The run folder.
+    /// The run: its folder, its id, `latest`, or the reason of a drain. Or a node alone: the newest
+    /// run that measured it.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// A node, NODE:GPU, a domain, or the id of a finding.
+    /// A node, NODE:GPU, a domain, or the id of a finding. Not needed behind the reason of a drain that
+    /// names one node.
     #[arg(value_name = "LOCUS")]
-    locus: String,
+    locus: Option<String>,
 }
 
 /// The format of `explain --json`.
@@ -43,30 +56,106 @@ pub(super) struct ExplainDocument<'a> {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
-    let stored = stored::open(&args.run)?;
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let (folder, asked) = meant(args, globals.config.as_deref())?;
+    let stored = stored::open(&folder)?;
     let results = stored.results().map_err(stored::failure)?;
     let taken =
         results.into_iter().filter_map(|r| Some((r.stdout?, (r.started, r.stage)))).collect();
     let run = dated(stored::run(&stored)?, &taken);
-    let Some(text) = explain(&run, &args.locus) else {
+    let locus = match asked {
+        Asked::Locus(locus) => locus,
+        Asked::Class(class) => of_class(&run, &class)?,
+        Asked::Nothing => return Err(unsaid(&run).into()),
+    };
+    let Some(text) = explain(&run, &locus) else {
         let text = format!(
             "LOCUS {:?}: this run has no such node, domain or finding; expected NODE, NODE:GPU, \
              DOMAIN or the id of a finding",
-            args.locus
+            locus
         );
         return Err(Failure::Usage(text).into());
     };
-    if json {
+    if globals.json {
         stdout::json(&ExplainDocument {
             format: EXPLAIN_FORMAT,
             run: &run.info.id,
             simulated: run.info.simulated,
-            locus: &args.locus,
+            locus: &locus,
             text: text.lines().collect(),
         })?;
     } else {
         stdout::text(&text)?;
     }
     Ok(exit::PASS)
+}
+
+/// What of a run is to be explained.
+enum Asked {
+    /// What was named.
+    Locus(String),
+    /// The node that a reason with this class drained.
+    Class(String),
+    /// Nothing was named.
+    Nothing,
+}
+
+/// The run that is meant, and what of it.
+fn meant(args: &Args, config: Option<&Path>) -> Result<(PathBuf, Asked), Failure> {
+    let folder = runs::folder(&args.run, config)?;
+    if let Some(locus) = &args.locus {
+        return Ok((folder, Asked::Locus(locus.clone())));
+    }
+    let text = args.run.to_string_lossy();
+    if text.starts_with(reason::PREFIX) && !args.run.exists() {
+        return Ok((folder, Asked::Class(runs::drain(&text)?.class)));
+    }
+    if folder.exists() {
+        return Ok((folder, Asked::Nothing));
+    }
+    // `node0007:2` is a GPU of `node0007`.
+    let node = text.split(':').next().unwrap_or_default();
+    let folder = runs::of_node(&NodeName::from(node), config)?;
+    note(&format!("{}: the newest run that measured {node}", folder.display()));
+    Ok((folder, Asked::Locus(text.into_owned())))
+}
+
+/// The node about which a run has findings of this class.
+fn of_class(run: &Run, class: &str) -> Result<String, Failure> {
+    let is_named = |f: &&Finding| reason::is_same_class(class, &f.class);
+    let nodes: BTreeSet<&str> = blamed(run, is_named);
+    match nodes.iter().collect::<Vec<_>>().as_slice() {
+        [one] => Ok((**one).to_owned()),
+        [] => Err(Failure::Usage(format!(
+            "run {} found nothing of class {class} about a node; expected LOCUS behind the reason",
+            run.info.id
+        ))),
+        several => Err(Failure::Usage(format!(
+            "run {} found {class} about {} nodes; expected one of them behind the reason: {}",
+            run.info.id,
+            several.len(),
+            listed(&nodes)
+        ))),
+    }
+}
+
+/// That LOCUS is missing, and what it may be.
+fn unsaid(run: &Run) -> Failure {
+    let nodes = blamed(run, |f| Outcome::Unknown < f.outcome);
+    let what = match nodes.is_empty() {
+        true => "it found nothing about a node".to_owned(),
+        false => format!("it found something about {}", listed(&nodes)),
+    };
+    Failure::Usage(format!("LOCUS is missing behind run {}: {what}", run.info.id))
+}
+
+/// Nodes that these findings are about.
+fn blamed(run: &Run, is_meant: impl Fn(&&Finding) -> bool) -> BTreeSet<&str> {
+    let findings = run.verdicts.findings.iter().filter(is_meant);
+    findings.filter_map(|f| f.locus.node.as_ref()).map(NodeName::as_str).collect()
+}
+
+/// As a list of hosts.
+fn listed(nodes: &BTreeSet<&str>) -> String {
+    hostlist::fold(nodes.iter().copied())
 }

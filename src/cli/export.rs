@@ -3,6 +3,7 @@
 //! Opens the run, reads what options name, and writes files. What is written,
 //! `export` says.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::path::PathBuf;
@@ -11,10 +12,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Globals;
+use super::asking;
 use super::config;
 use super::exit;
 use super::expectations;
 use super::failure::Failure;
+use super::runs;
 use super::show;
 use super::stdout;
 use super::stored;
@@ -28,15 +31,18 @@ use crate::export::map::Source;
 use crate::export::map::Verified;
 use crate::export::target;
 use crate::inventory::hostlist;
+use crate::inventory::slurm::partitions::partition_of_topology;
 use crate::model::id::NodeName;
 use crate::model::limits;
+use crate::model::said::SourceKind;
 use crate::record::State;
+use crate::sources::slurm;
 
 /// Write the verified map of a run for a scheduler, a framework, or another program.
 #[derive(Debug, clap::Args)]
 #[command(after_help = targets())]
 pub struct Args {
-    /// The run folder.
+    /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// The system it is written for.
@@ -181,7 +187,10 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         .into());
     };
     let options = options(args, target)?;
-    let map = map(&args.run, args.trust)?;
+    let mut map = map(&runs::folder(&args.run, globals.config.as_deref())?, args.trust)?;
+    if target.takes.contains(&"from") && args.from.is_none() && map.partitions.is_none() {
+        map.partitions = partitions(globals)?;
+    }
     let export = (target.write)(&map, &options)
         .map_err(|refused| Failure::Usage(format!("export to {}: {refused}", target.name)))?;
     for remark in &export.remarks {
@@ -236,6 +245,22 @@ pub fn map(path: &Path, trust: Trust) -> Result<Verified, Failure> {
         machines: &machines,
         recordings: &recordings,
         catalogue: &in_force.catalogue,
+    }))
+}
+
+/// The topologies that Slurm's partitions name now, where a configuration says whom to ask
+/// and it answers.
+fn partitions(globals: &Globals) -> Result<Option<BTreeMap<String, String>>, Failure> {
+    let Some(path) = &globals.config else { return Ok(None) };
+    let config = config::open(Some(path))?;
+    let Some(slurm) = asking::slurm(&config) else { return Ok(None) };
+    let said = super::runtime()?.block_on(slurm::ask(&slurm));
+    let told = said.into_iter().find(|it| it.source.kind == SourceKind::SlurmPartitions);
+    Ok(told.filter(|it| it.problems.is_empty()).map(|it| {
+        let named = it.settings.into_iter().filter_map(|(key, topology)| {
+            Some((partition_of_topology(&key)?.to_owned(), topology))
+        });
+        named.collect()
     }))
 }
 

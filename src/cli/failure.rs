@@ -11,6 +11,9 @@ pub enum Failure {
     /// A file, tool, node or scheduler cannot be reached.
     #[error("{0}")]
     Environment(String),
+    /// A person has asked that it not be done now.
+    #[error("{0}")]
+    Refused(String),
 }
 
 impl Failure {
@@ -19,6 +22,7 @@ impl Failure {
         match self {
             Self::Usage(_) => exit::USAGE,
             Self::Environment(_) => exit::ENVIRONMENT,
+            Self::Refused(_) => exit::ACTION_REFUSED,
         }
     }
 

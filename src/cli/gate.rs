@@ -1,5 +1,5 @@
-//! `fabricgate gate`: how the gate stands, and what only a person may do to it:
-//! put a tripped breaker back, conclude what a crash left open.
+//! `fabricgate gate`: how the gate stands and what happened, and what only a person
+//! may do to it: pause it, put a tripped breaker back, conclude what a crash left open.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,10 +13,13 @@ use super::exit;
 use super::expectations;
 use super::failure::Failure;
 use super::gating::Gate;
+use super::pausing;
 use super::stdout;
 use super::stdout::note;
 use crate::act::budget;
 use crate::act::ledger::Ledger;
+use crate::act::overview;
+use crate::act::pause;
 use crate::gate::carry::Carrier;
 use crate::gate::hold;
 use crate::gate::hold::Cleaning;
@@ -27,9 +30,14 @@ use crate::gate::recover;
 use crate::gate::stamp;
 use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
+use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::journal::Stamp;
+use crate::model::live::Live;
+use crate::model::moment::rfc3339;
 use crate::report;
+use crate::report::gate::Shown;
+use crate::report::gate_log;
 
 /// How the gate stands; put a tripped breaker back; conclude what a crash left open.
 #[derive(Debug, clap::Args)]
@@ -40,8 +48,34 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// What is drained, spent, undone, held and open, by our own record.
+    /// The nodes that we drained as the scheduler shows them now, what differs from our record
+    /// first; what is spent, held and open.
     Status,
+    /// What happened, from the journal, one line per event.
+    Log {
+        /// How far back: a number and s, m, h or d.
+        #[arg(long, value_name = "SPAN", default_value = "24h", value_parser = pausing::span)]
+        since: u64,
+        /// Only what is about this node.
+        #[arg(value_name = "NODE")]
+        node: Option<String>,
+    },
+    /// For a while, drain and mark nothing and measure nothing: maintenance of the site. What is
+    /// drained stays so, and a run that passed gives nodes back.
+    Pause {
+        /// For how long: a number and s, m, h or d; 30d at most.
+        #[arg(long = "for", value_name = "SPAN", value_parser = pausing::pause_of)]
+        lasts: u64,
+        /// Why; it is kept in the journal and told wherever it matters.
+        #[arg(long, value_name = "TEXT")]
+        why: String,
+    },
+    /// End a pause before its time.
+    Resume {
+        /// Why; it is kept in the journal.
+        #[arg(long, value_name = "TEXT")]
+        why: Option<String>,
+    },
     /// Put a tripped breaker back: drains and relabels are proposed again.
     Reset {
         /// Why it is safe now; it is kept in the journal.
@@ -70,22 +104,37 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let gate = acting::gate(&config)?;
     match &args.command {
         Command::Status => status(&config, gate, globals),
-        Command::Reset { why } => {
-            if why.trim().is_empty() {
-                let text = "--why: expected why it is safe now, it is kept in the journal";
-                return Err(Failure::usage(text).into());
+        Command::Log { since, node } => log(gate, *since, node.as_deref(), globals),
+        Command::Pause { lasts, why } => {
+            said("why it is paused", why)?;
+            let event = pausing::begins(user(), why.clone(), *lasts);
+            opened(gate)?.write(event).map_err(failure)?;
+            note("the gate is paused: nothing is drained or measured; what runs now goes on");
+            told(&config, gate, globals)
+        }
+        Command::Resume { why } => {
+            let mut journal = opened(gate)?;
+            if pause::now(journal.ledger(), &stamp::stamp()).is_none() {
+                note("the gate is not paused; nothing was changed");
+            } else {
+                let event = Event::Resumed { by: user(), why: why.clone() };
+                journal.write(event).map_err(failure)?;
+                note("the pause is over");
             }
+            drop(journal);
+            told(&config, gate, globals)
+        }
+        Command::Reset { why } => {
+            said("why it is safe now", why)?;
             let mut journal = opened(gate)?;
             if journal.ledger().breaker.is_none() {
                 note("the breaker has not tripped; nothing was changed");
             } else {
-                let by = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
-                journal.write(Event::Reset { by, why: why.clone() }).map_err(failure)?;
+                journal.write(Event::Reset { by: user(), why: why.clone() }).map_err(failure)?;
                 note("the breaker is put back");
             }
             drop(journal);
-            // Programs are told how it stands now; a person is told what was done.
-            if globals.json { status(&config, gate, globals) } else { Ok(exit::PASS) }
+            told(&config, gate, globals)
         }
         Command::Recover => {
             let (records, are_gone) = recovered(&config, gate)?;
@@ -117,17 +166,65 @@ fn status(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8>
             path.display()
         ));
     }
+    let (live, unasked) = match asked(gate)? {
+        Ok(live) => (Some(live), None),
+        Err(why) => (None, Some(why)),
+    };
     let now = stamp::stamp();
+    let rows = overview::rows(&ledger, live.as_ref(), &config.policy, &now);
+    let shown = Shown { nodes: &rows, unasked: unasked.as_deref() };
     if globals.json {
         let left = left(config, &ledger, &now);
-        stdout::json(&report::gate::document(&ledger, &now, left.as_deref()))?;
+        stdout::json(&report::gate::document(&ledger, &now, shown, left.as_deref()))?;
         return Ok(exit::PASS);
     }
-    stdout::text(&report::gate::text(&ledger, &now))?;
+    stdout::text(&report::gate::text(&ledger, &now, shown))?;
     for budget in left(config, &ledger, &now).into_iter().flatten() {
         stdout::text(&format!("{budget}\n"))?;
     }
     Ok(exit::PASS)
+}
+
+/// What happened since then.
+fn log(gate: &Gate, since_s: u64, node: Option<&str>, globals: &Globals) -> anyhow::Result<u8> {
+    let entries = journal::entries(&gate.folder).map_err(failure)?;
+    let ago = i64::try_from(since_s).unwrap_or(i64::MAX);
+    let since = stamp::stamp().unix.saturating_sub(ago);
+    let node = node.map(NodeName::from);
+    let events = gate_log::happened(&entries, since, node.as_ref());
+    if globals.json {
+        stdout::json(&gate_log::document(&events, &rfc3339(since), node.as_ref()))?;
+    } else if events.is_empty() {
+        stdout::text(&format!("nothing happened since {}\n", rfc3339(since)))?;
+    } else {
+        stdout::text(&gate_log::text(&events))?;
+    }
+    Ok(exit::PASS)
+}
+
+/// How the scheduler shows all nodes now, or why it could not be asked.
+fn asked(gate: &Gate) -> Result<Result<Live, String>, Failure> {
+    let scheduler = acting::scheduler(gate);
+    let live = super::runtime()?.block_on(scheduler.read(&[]));
+    Ok(live.map_err(|error| format!("{}: {error}", scheduler.name())))
+}
+
+/// Programs are told how it stands now; a person was told what was done.
+fn told(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8> {
+    if globals.json { status(config, gate, globals) } else { Ok(exit::PASS) }
+}
+
+/// Who types this.
+fn user() -> String {
+    std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned())
+}
+
+/// That a reason was given.
+fn said(what: &str, why: &str) -> Result<(), Failure> {
+    match why.trim().is_empty() {
+        true => Err(Failure::Usage(format!("--why: expected {what}, it is kept in the journal"))),
+        false => Ok(()),
+    }
 }
 
 /// What is left of the budgets, where somebody says how large the fleet is: they

@@ -50,21 +50,25 @@ pub mod notifying;
 pub mod output;
 pub mod parse;
 mod partners;
+mod pausing;
 pub mod place;
 pub mod plan;
 pub mod probes;
 pub mod recertify;
 pub mod replay;
 pub mod report;
+pub mod runs;
 #[cfg(test)]
 mod schemas;
 pub mod show;
 pub mod sim;
+mod site;
 pub mod sources;
 pub mod stdout;
 pub mod stored;
 pub mod study;
 pub mod sweep;
+mod tenancy;
 pub mod thresholds;
 pub mod topology;
 pub mod watch;
@@ -202,13 +206,13 @@ pub fn main() -> ExitCode {
         Command::Certificate(args) => certificate::run(args, globals),
         Command::Metrics(args) => metrics::run(args, globals),
         Command::Report(args) => report::run(args, globals),
-        Command::Explain(args) => explain::run(args, globals.json),
+        Command::Explain(args) => explain::run(args, globals),
         Command::History(args) => history::run(args, globals),
         Command::Export(args) => export::run(args, globals),
         Command::Place(args) => place::run(args, globals),
         Command::Replay(args) => replay::run(args, globals),
         Command::Probes(args) => probes::run(args, globals),
-        Command::Thresholds(args) => thresholds::run(args, globals.json),
+        Command::Thresholds(args) => thresholds::run(args, globals),
         Command::Doctor(args) => doctor::run(args, globals),
         Command::Sim(args) => sim::run(args, globals),
         Command::Node(args) => node::run(args, globals),

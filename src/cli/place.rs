@@ -10,6 +10,7 @@ use super::exit;
 use super::export;
 use super::export::Trust;
 use super::failure::Failure;
+use super::runs;
 use super::stdout;
 use crate::model::id::NodeName;
 use crate::place;
@@ -26,7 +27,7 @@ use crate::report::plain::plain;
 /// The best-connected set of GPUs or nodes, by what a run measured; nothing is reserved.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The run folder.
+    /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// How many.
@@ -74,7 +75,7 @@ enum Strategy {
 /// Runs the command. A choice is no verdict: the exit code says only whether one
 /// could be made.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let map = export::map(&args.run, args.trust)?;
+    let map = export::map(&runs::folder(&args.run, globals.config.as_deref())?, args.trust)?;
     let level = match (args.level, &args.node) {
         (Some(LevelWord::Gpu), _) | (None, Some(_)) => Level::Gpu,
         (Some(LevelWord::Node), _) | (None, None) => Level::Node,

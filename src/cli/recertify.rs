@@ -15,6 +15,7 @@ use super::partners;
 use super::plan;
 use super::plan::Chosen;
 use super::plan::Profile;
+use super::runs;
 use super::show::Repaired;
 use super::stdout::note;
 use super::sweep;
@@ -53,7 +54,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     }
     // An hour of measuring must not end with "that run cannot be read".
     let named_before = match &args.before {
-        Some(path) => Some(before::named(path)?),
+        Some(path) => Some(before::named(&runs::folder(path, globals.config.as_deref())?)?),
         None => None,
     };
     let mut past = Past::default();

@@ -7,6 +7,7 @@ use super::Globals;
 use super::expectations;
 use super::history_arg::Earlier;
 use super::judge;
+use super::runs;
 use super::show;
 use super::stdout::note;
 use super::stored;
@@ -16,7 +17,7 @@ use crate::record::State;
 /// Read and judge a stored run again with today's expectations.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The run folder.
+    /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     #[command(flatten)]
@@ -30,9 +31,10 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let files = args.files.open()?;
-    let stored = stored::open(&args.run)?;
+    let run = runs::folder(&args.run, globals.config.as_deref())?;
+    let stored = stored::open(&run)?;
     let in_force = expectations::load(&args.overrides.files)?;
-    let history = args.earlier.load(&in_force, Some(&args.run))?;
+    let history = args.earlier.load(&in_force, Some(&run))?;
     let results = stored.results().map_err(stored::failure)?;
     let recordings = stored::reread(&stored, &results)?;
     let run = stored::rejudged(&stored, &results, recordings, &in_force, &history);

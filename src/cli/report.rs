@@ -8,6 +8,7 @@ use super::bundling;
 use super::exit;
 use super::failure::Failure;
 use super::output::Output;
+use super::runs;
 use super::show;
 use super::show::Format;
 use super::stdout;
@@ -20,7 +21,7 @@ use super::stored;
 /// pictures and a page that sums it up.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The run folder.
+    /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// The form, terminal where none is named; --json means json.
@@ -49,9 +50,12 @@ pub struct Args {
 /// Runs the command. Showing a run is no verdict: the exit code says only
 /// whether it could be shown.
 pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let config = globals.config.as_deref();
+    let folder = runs::folder(&args.run, config)?;
+    let before = args.before.as_ref().map(|run| runs::folder(run, config)).transpose()?;
     if let Some(node) = &args.bundle {
         let order = bundling::Order {
-            run: &args.run,
+            run: &folder,
             node,
             output: args.output.as_deref(),
             redact: args.redact,
@@ -74,11 +78,11 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     // Standard output is where it goes without the option.
     let output = args.output.as_ref().filter(|path| path.as_os_str() != "-");
     let output = Output::of(output)?;
-    let stored = stored::open(&args.run)?;
+    let stored = stored::open(&folder)?;
     let run = stored::run(&stored)?;
     let bytes = match format {
-        Format::Html => beside::page(&run, &stored, &args.run, args.before.as_deref(), globals)?,
-        _ => show::render_with(&run, format, beside::repaired(&args.run).as_ref())?,
+        Format::Html => beside::page(&run, &stored, &folder, before.as_deref(), globals)?,
+        _ => show::render_with(&run, format, beside::repaired(&folder).as_ref())?,
     };
     match output {
         Some(output) => output.put(&bytes)?,

@@ -49,6 +49,7 @@ use crate::plan;
 use crate::record;
 use crate::report::bundle;
 use crate::report::gate as gate_report;
+use crate::report::gate_log;
 use crate::report::metrics::levels;
 use crate::report::notice::generic;
 use crate::report::notice::news;
@@ -97,6 +98,7 @@ fn made() -> Vec<(&'static str, String)> {
         "export": export::ExportDocument<'_>, export::EXPORT_FORMAT;
         "fabric": fabric_probe::FabricProbeDocument, fabric_probe::FABRIC_PROBE_FORMAT;
         "gate": gate_report::GateDocument<'_>, gate_report::GATE_FORMAT;
+        "gate-log": gate_log::GateLogDocument<'_>, gate_log::GATE_LOG_FORMAT;
         "history": trend::HistoryDocument, trend::HISTORY_FORMAT;
         "history-prune": prune::PruneDocument, prune::PRUNE_FORMAT;
         "journal": journal::Entry, journal::JOURNAL_FORMAT;

@@ -15,7 +15,6 @@ use super::config::Config;
 use super::earlier::Past;
 use super::evicting;
 use super::exit;
-use super::expectations;
 use super::expectations::InForce;
 use super::failure::Failure;
 use super::holding;
@@ -26,11 +25,14 @@ use super::plan;
 use super::plan::Basis;
 use super::plan::Chosen;
 use super::plan::Profile;
+use super::runs;
 use super::show;
 use super::show::Repaired;
+use super::site::Site;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
+use super::tenancy::Tenanted;
 use crate::coordinator;
 use crate::coordinator::Place;
 use crate::coordinator::Progress;
@@ -81,6 +83,10 @@ pub struct Args {
     /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
     #[arg(long)]
     pub(super) even_if_busy: bool,
+    /// Measure across NVLink domains in which a tenant's ComputeDomain, or a job with an IMEX
+    /// channel, is active: their work can be disturbed.
+    #[arg(long)]
+    pub(super) even_if_tenants: bool,
     /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests, whether they are there
     /// or not.
     #[arg(long)]
@@ -177,7 +183,10 @@ pub(super) fn measured(
     // An hour of measuring must not end with "cannot write".
     let files = args.files.open()?;
     let resumed = match &args.resume {
-        Some(run) => Some(interrupted(run, profile, args)?),
+        Some(run) => {
+            let run = runs::folder(run, globals.config.as_deref())?;
+            Some(interrupted(&run, profile, args)?)
+        }
         None => None,
     };
     let Site { mut config, in_force } = Site::of(args, globals, resumed.as_ref())?;
@@ -257,53 +266,6 @@ fn shown(
     show::files(run, files, repaired)
 }
 
-/// What a command measures with: the configuration and the expectations.
-#[derive(Debug)]
-pub(super) struct Site {
-    pub(super) config: Config,
-    pub(super) in_force: InForce,
-}
-
-impl Site {
-    /// Both as the command line asks for them.
-    pub(super) fn of(
-        args: &Args,
-        globals: &Globals,
-        resumed: Option<&Stored>,
-    ) -> Result<Self, Failure> {
-        let config = match resumed.and_then(|stored| scenario_of(stored, args)) {
-            Some(scenario) => return Self::simulated(args, globals, scenario),
-            None => args.simulated.config(globals.config.as_deref())?,
-        };
-        Self::with(config, args)
-    }
-
-    /// Both where the scenario is that of a run that is gone on with.
-    pub(super) fn simulated(
-        args: &Args,
-        globals: &Globals,
-        scenario: PathBuf,
-    ) -> Result<Self, Failure> {
-        Self::with(config::Simulated::by(scenario).config(globals.config.as_deref())?, args)
-    }
-
-    fn with(mut config: Config, args: &Args) -> Result<Self, Failure> {
-        if args.own_probes {
-            config.measure_by_ourselves();
-        }
-        if args.apply {
-            // An hour of measuring must not end with "nobody would be told".
-            acting::gate(&config)?;
-        }
-        let in_force = expectations::load(&config.thresholds)?;
-        if let Some(name) = &config.platform {
-            let place = format!("{}: platform", config.path.display());
-            expectations::check_platform(&in_force.catalogue, name, &place)?;
-        }
-        Ok(Self { config, in_force })
-    }
-}
-
 /// Fleet, claims and seed of a run that is gone on with: what was claimed and
 /// planned then is what is finished now.
 fn then(
@@ -338,7 +300,15 @@ struct One<'a> {
 fn one(one: &One<'_>) -> anyhow::Result<coordinator::Done> {
     let One { site, args, globals, profile, fleet, seed, resumed, .. } = *one;
     let (config, in_force) = (&site.config, &site.in_force);
-    let mut claims = one.claims.clone();
+    let tenanted = match args.even_if_tenants {
+        true => Tenanted::default(),
+        false => Tenanted::of(config, &in_force.catalogue, fleet, &one.claims)?,
+    };
+    if resumed.is_some() {
+        tenanted.is_none()?;
+    }
+    let mut claims = tenanted.without(&one.claims);
+    partners::still_for_some(&claims, one.named)?;
     let mut plan = match resumed {
         Some(stored) => stored.plan.clone(),
         None => Basis::new(config, &claims, &in_force.catalogue, profile, seed)?.plan()?,
@@ -361,6 +331,9 @@ fn one(one: &One<'_>) -> anyhow::Result<coordinator::Done> {
     let basis = Basis::new(config, &claims, &in_force.catalogue, profile, seed)?;
     if let Some(hold) = hold.as_ref().filter(|_| resumed.is_none()) {
         plan = hold.plan(&basis)?;
+    }
+    if resumed.is_none() {
+        tenanted.tell(&mut plan);
     }
     let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
     let place = resumed.map_or(Place::New(runs), Place::Resume);
@@ -500,7 +473,7 @@ pub(super) fn again(folder: &Path, args: &Args, globals: &Globals, profile: Prof
 
 /// The scenario that a simulated run measured, as it was then, unless another
 /// is asked for.
-fn scenario_of(stored: &Stored, args: &Args) -> Option<PathBuf> {
+pub(super) fn scenario_of(stored: &Stored, args: &Args) -> Option<PathBuf> {
     let scenario = stored.path().join(file::SCENARIO);
     (is_sim(&stored.record.launcher) && !args.simulated.is_asked() && scenario.exists())
         .then_some(scenario)
@@ -519,7 +492,7 @@ fn fleet_then(stored: &Stored, error: Failure) -> Result<Claims, Failure> {
             note(&format!("{why}; going on with what was claimed when the run began"));
             Ok(stored.claims.clone())
         }
-        error @ Failure::Usage(_) => Err(error),
+        error @ (Failure::Usage(_) | Failure::Refused(_)) => Err(error),
     }
 }
 

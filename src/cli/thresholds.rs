@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::Globals;
 use super::exit;
 use super::stdout;
 use super::stdout::note;
@@ -177,12 +178,13 @@ pub struct CheckedFile {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let json = globals.json;
     match &args.command {
         Command::List { overrides } => with_catalogue(overrides, |all| list(all, json)),
         Command::Show { name, overrides } => with_catalogue(overrides, |all| show(all, name, json)),
         Command::Check { files } => check(files, json),
-        Command::Measured(args) => measured::run(args, json),
+        Command::Measured(args) => measured::run(args, globals),
     }
 }
 

@@ -3,12 +3,17 @@
 //! A configuration becomes the arguments of the loop here, and what the loop
 //! tells becomes lines.
 
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Globals;
 use super::acting;
 use super::config;
 use super::config::Config;
+use super::exit;
 use super::expectations;
 use super::failure::Failure;
 use super::gating::Gate;
@@ -27,6 +32,7 @@ use crate::gate::watch::http;
 use crate::gate::watch::monitor;
 use crate::gate::watch::monitor::Monitor;
 use crate::gate::watch::pokes;
+use crate::gate::watch::state;
 use crate::gate::watch::vitals::Vitals;
 use crate::gate::watch::watch;
 use crate::model::claims::Claims;
@@ -39,6 +45,12 @@ use crate::sources::kubernetes::Kubernetes;
 
 /// The folder in which a pod finds its own account and namespace.
 const POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// How often it is checked whether the instance that has our address is still there.
+const GLANCE: Duration = Duration::from_secs(1);
+
+/// So often the address may still be in use after the lock was let go.
+const LET_GO: u32 = 5;
 
 /// Keep the gate: certify what is unverified, re-certify what expired or was repaired.
 #[derive(Debug, clap::Args)]
@@ -67,8 +79,11 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     // Several turns may be missed while a large fleet is read.
     let within_s = watching.pace.interval.as_secs_f64() * 3.0 + 60.0;
     if let Some(address) = watching.listen {
-        let bound = http::serve(address, Arc::clone(&vitals), within_s)
-            .map_err(|error| Failure::Environment(format!("listen {address}: {error}")))?;
+        let serve = || http::serve(address, Arc::clone(&vitals), within_s);
+        let waits = args.apply && !args.once;
+        let Some(bound) = listening(address, &serve, waits.then_some(&gate.folder))? else {
+            return Ok(exit::PASS);
+        };
         note(&format!("/healthz, /readyz and /metrics are at {bound}"));
     }
     let kubernetes = kubernetes(gate);
@@ -135,10 +150,55 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     }
 }
 
+/// Listens. Where another instance of this folder has the address, its end is waited for;
+/// nothing where this one is told to end meanwhile.
+fn listening(
+    address: SocketAddr,
+    serve: &dyn Fn() -> io::Result<SocketAddr>,
+    waits: Option<&PathBuf>,
+) -> Result<Option<SocketAddr>, Failure> {
+    let failed = |error: io::Error| Failure::Environment(format!("listen {address}: {error}"));
+    let in_use = match serve() {
+        Ok(bound) => return Ok(Some(bound)),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
+        Err(error) => return Err(failed(error)),
+    };
+    let Some(folder) = waits else { return Err(failed(in_use)) };
+    super::runtime()?.block_on(async {
+        let mut signals = Signals::listen();
+        let (mut told, mut left) = (false, LET_GO);
+        loop {
+            match state::lock(folder).map_err(failed)? {
+                Err(who) => {
+                    if !told {
+                        let folder = folder.display();
+                        note(&format!(
+                            "watch: waiting: {folder}: {who} is at work here, and has {address}"
+                        ));
+                    }
+                    (told, left) = (true, LET_GO);
+                }
+                // It ends, or another program has the address.
+                Ok(_) if left == 0 => return Err(failed(in_use)),
+                Ok(_) => left -= 1,
+            }
+            tokio::select! {
+                () = tokio::time::sleep(GLANCE) => {}
+                _ = signals.next() => return Ok(None),
+            }
+            match serve() {
+                Ok(bound) => return Ok(Some(bound)),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    })
+}
+
 /// Starts the thread that puts together what monitoring is shown, and that of
 /// notifications where somebody is to be told.
 fn monitored(config: &Config, gate: &Gate, vitals: &Arc<Vitals>) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::Environment(format!("no thread: {error}"));
+    let failed = |error: io::Error| Failure::Environment(format!("no thread: {error}"));
     let told = config.notify.clone().filter(|it| !it.targets.is_empty());
     let aside = told.map(|notify| {
         let say = |text: &str| note(&format!("notify: {text}"));

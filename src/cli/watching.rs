@@ -16,6 +16,7 @@ use super::gating::Gate;
 use super::gating::Told;
 use crate::act::again;
 use crate::act::certificate;
+use crate::act::clean;
 use crate::act::due::Settings;
 use crate::act::policy::Policy;
 use crate::gate::watch::Pace;
@@ -287,6 +288,7 @@ pub fn watching(
         rest_s: whole(rest_s.as_secs_f64()).max(1),
         rest_most_s: whole(most_s.as_secs_f64()).max(1),
         clean_sweeps: policy.clean_sweeps as usize,
+        clean_apart_s: clean::apart_s(policy),
     };
     renewed(&section, &settings, policy)?;
     if let Some(asked) = section.expired.as_ref().filter(|it| *it.get_ref() == Expired::Taint)

@@ -14,7 +14,10 @@ const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// Slurm's controller and Kubernetes' configuration.
 pub(super) async fn all(look: &Look<'_>) -> Vec<Check> {
-    vec![slurm(look).await, kubernetes()]
+    let mut checks = vec![slurm(look).await];
+    checks.extend(resolved(look).await);
+    checks.push(kubernetes());
+    checks
 }
 
 async fn slurm(look: &Look<'_>) -> Check {
@@ -34,6 +37,25 @@ async fn slurm(look: &Look<'_>) -> Check {
         }
         Err(why) => Check::lacks(Area::Scheduler, what, why, remedy),
     }
+}
+
+/// Whether the controller can resolve this machine's name. Where it cannot, every `srun`
+/// from here blocks it for 10 s, for everybody. Only a node of the cluster and the
+/// controller's own machine are known to it from here.
+async fn resolved(look: &Look<'_>) -> Option<Check> {
+    let what = "name of this machine";
+    let scontrol = lookup::find("scontrol", Some(&look.path))?.display().to_string();
+    let said = answer(&[&scontrol, "ping"]).await.ok().filter(|said| said.contains(" UP"))?;
+    let is_controller = said.split_whitespace().any(|word| word == look.machine);
+    if is_controller || answer(&[&scontrol, "show", "node", &look.machine]).await.is_ok() {
+        return Some(Check::has(Area::Scheduler, what, format!("Slurm knows {}", look.machine)));
+    }
+    let why = format!(
+        "{} is no node of the cluster; slurmctld must be able to resolve it, or each srun from here \
+         blocks it for 10 s: on the controller, `getent hosts {}`",
+        look.machine, look.machine
+    );
+    Some(Check::unknown(Area::Scheduler, what, why))
 }
 
 /// Only whether somebody is logged in: `fabricgate claims --from kubernetes`
@@ -71,6 +93,26 @@ mod tests {
         let file = root.join("scontrol");
         std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("written");
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).expect("set");
+    }
+
+    /// Defect 20 of the operator's review.
+    #[tokio::test]
+    async fn a_machine_that_slurm_does_not_know_is_told_what_that_may_cost() {
+        let root = tempfile::tempdir().expect("a folder");
+        assert!(resolved(&Look::only(root.path())).await.is_none());
+        let up = "case $1 in ping) echo 'Slurmctld(primary) at head is UP';;";
+        scontrol(root.path(), &format!("{up} show) exit 1;; esac"));
+        let check = resolved(&Look::only(root.path())).await.expect("a check");
+        assert_eq!(check.state, State::Unknown);
+        assert!(check.detail.contains("getent hosts n1"), "{}", check.detail);
+        scontrol(root.path(), &format!("{up} show) [ \"$3\" = n1 ];; esac"));
+        let check = resolved(&Look::only(root.path())).await.expect("a check");
+        assert_eq!(check.state, State::Has);
+        scontrol(root.path(), &format!("{} show) exit 1;; esac", up.replace("head", "n1")));
+        let check = resolved(&Look::only(root.path())).await.expect("a check");
+        assert_eq!(check.state, State::Has);
+        scontrol(root.path(), "echo 'Slurmctld(primary) at head is DOWN'");
+        assert!(resolved(&Look::only(root.path())).await.is_none());
     }
 
     #[tokio::test]

@@ -1,5 +1,7 @@
 //! Made-up maps for the tests of exports. No number here was measured.
 
+use std::collections::BTreeMap;
+
 use super::map::Source;
 use super::map::Verified;
 use crate::inventory::claims_file;
@@ -164,12 +166,14 @@ pub(super) fn misplaced() -> Run {
 
 /// The map of a run that came to its end on hardware.
 pub(super) fn map(run: &Run) -> Verified {
-    Verified::of(&Source {
+    let map = Verified::of(&Source {
         run,
         is_complete: true,
         is_simulated: false,
         machines: &[],
         recordings: &[],
         catalogue: builtin::catalogue(),
-    })
+    });
+    // A site whose partitions name no topology.
+    Verified { partitions: Some(BTreeMap::new()), ..map }
 }

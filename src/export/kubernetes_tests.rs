@@ -123,6 +123,8 @@ fn map() -> Verified {
         rails: BTreeMap::new(),
         leaves: BTreeMap::new(),
         matrix: Matrix::of(&cells),
+        partitions: None,
+        block_sizes: Vec::new(),
     }
 }
 

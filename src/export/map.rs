@@ -61,6 +61,12 @@ pub struct Verified {
     /// How strongly any two GPUs are connected.
     #[serde(skip)]
     pub matrix: Matrix,
+    /// Topologies that Slurm's partitions name, by partition; absent where they were not read.
+    #[serde(skip)]
+    pub partitions: Option<BTreeMap<String, String>>,
+    /// Sizes of all levels of Slurm's blocks, the base size first; none where it has one level.
+    #[serde(skip)]
+    pub block_sizes: Vec<usize>,
 }
 
 /// The run that a map came from.

@@ -63,11 +63,15 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         return refused(format!("--topology: a topology.conf has one, which Slurm calls {NAME}"));
     }
     let mut remarks = Vec::new();
+    keeps_partitions(map, form, name, &mut remarks)?;
     let blocks = blocks(map, options.degraded, &mut remarks)?;
-    let size = base_size(form, &blocks, options.block_size, &mut remarks)?;
+    let size = match levels(map, form, &blocks, options.block_size, &mut remarks) {
+        Some(levels) => levels,
+        None => base_size(form, &blocks, options.block_size, &mut remarks)?.to_string(),
+    };
     let text = match form {
-        Form::Yaml => yaml(map, name, size, &blocks),
-        Form::Conf => conf(map, size, &blocks),
+        Form::Yaml => yaml(map, name, &size, &blocks),
+        Form::Conf => conf(map, &size, &blocks),
     };
     check(form, &text, &blocks, name)?;
     let largest = blocks.values().map(|block| block.nodes.len()).max().unwrap_or(0);
@@ -79,6 +83,41 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         ));
     }
     Ok(Export { files: vec![Exported::text(form.file(), text)], remarks })
+}
+
+/// Refuses a file that lacks a topology which a partition names: slurmctld takes none of
+/// it, and does not start with it.
+fn keeps_partitions(
+    map: &Verified,
+    form: Form,
+    name: &str,
+    remarks: &mut Vec<String>,
+) -> Result<(), Refused> {
+    let Some(partitions) = &map.partitions else {
+        remarks.push(
+            "which topologies partitions name is not known: where one names another than that of \
+             this file, slurmctld refuses it; --from FILE changes the site's own file and keeps \
+             the others"
+                .to_owned(),
+        );
+        return Ok(());
+    };
+    let own = block_name(name);
+    let others: BTreeMap<&String, &String> =
+        partitions.iter().filter(|(_, topology)| **topology != own).collect();
+    let Some((partition, topology)) = others.first_key_value() else { return Ok(()) };
+    let (partition, topology) = (clean(partition), clean(topology));
+    let more = match others.len() {
+        1 => String::new(),
+        count => format!(" (and {} partitions more)", count - 1),
+    };
+    let all_one = partitions.values().collect::<BTreeSet<_>>().len() == 1 && form == Form::Yaml;
+    let name_it = if all_one { format!("--topology {topology}, or ") } else { String::new() };
+    refused(format!(
+        "partition {partition} names topology {topology}{more}, which a file with {own} alone lacks: \
+         slurmctld would refuse it, and not start with it; expected {name_it}--from FILE, the site's \
+         topology.yaml, which keeps its other topologies"
+    ))
 }
 
 /// The form that is asked for.
@@ -192,6 +231,38 @@ fn block_name(name: &str) -> String {
     if is_word { word } else { format!("block-{word}") }
 }
 
+/// Sizes of several levels, as the site has them, where these blocks still allow them.
+fn levels(
+    map: &Verified,
+    form: Form,
+    blocks: &BTreeMap<String, Block>,
+    wanted: Option<u32>,
+    remarks: &mut Vec<String>,
+) -> Option<String> {
+    let [base, above @ ..] = map.block_sizes.as_slice() else { return None };
+    if above.is_empty() || wanted.is_some() {
+        return None;
+    }
+    let sizes = || blocks.values().map(|block| block.nodes.len());
+    let fits = match form {
+        Form::Yaml => sizes().any(|size| *base <= size),
+        Form::Conf => sizes().all(|size| *base <= size),
+    };
+    let told = |separator: &str| {
+        let all: Vec<String> = map.block_sizes.iter().map(usize::to_string).collect();
+        all.join(separator)
+    };
+    if !fits {
+        remarks.push(format!(
+            "the site's block sizes are {}, and these blocks are too small for {base}: one level is \
+             written",
+            told(", ")
+        ));
+        return None;
+    }
+    Some(if form == Form::Yaml { told(", ") } else { told(",") })
+}
+
 /// The base block size: what is asked for, or what these blocks allow.
 fn base_size(
     form: Form,
@@ -232,7 +303,7 @@ fn head(map: &Verified) -> String {
     )
 }
 
-fn yaml(map: &Verified, name: &str, size: usize, blocks: &BTreeMap<String, Block>) -> String {
+fn yaml(map: &Verified, name: &str, size: &str, blocks: &BTreeMap<String, Block>) -> String {
     let name = block_name(name);
     let mut text = head(map);
     let _ = write!(
@@ -250,7 +321,7 @@ fn yaml(map: &Verified, name: &str, size: usize, blocks: &BTreeMap<String, Block
     text
 }
 
-fn conf(map: &Verified, size: usize, blocks: &BTreeMap<String, Block>) -> String {
+fn conf(map: &Verified, size: &str, blocks: &BTreeMap<String, Block>) -> String {
     let mut text = head(map);
     for (name, block) in blocks {
         for comment in &block.comments {

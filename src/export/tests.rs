@@ -432,3 +432,65 @@ fn a_place_says_no_smallest_loss_where_one_node_has_none() {
     run.verdicts.nodes[1].detectable = None;
     assert_eq!(detectable(&run), None, "in n02 nobody knows what would have been seen");
 }
+
+/// Defect 9 of the operator's review.
+#[test]
+fn a_topology_that_lacks_what_partitions_name_is_never_written() {
+    let run = fixture::racks();
+    let written = |partitions: Option<&[(&str, &str)]>, options: &Options| {
+        let mut map = fixture::map(&run);
+        map.partitions = partitions.map(|all| {
+            all.iter()
+                .map(|(name, topology)| ((*name).to_owned(), (*topology).to_owned()))
+                .collect()
+        });
+        (target("slurm-topology").expect("a target").write)(&map, options)
+    };
+    let plain = Options::default();
+    let refused = |partitions: &[(&str, &str)], options: &Options| {
+        written(Some(partitions), options).expect_err("refused").to_string()
+    };
+    let flat: &[(&str, &str)] = &[("main", "default"), ("probe", "topo-flat")];
+    let said = refused(flat, &plain);
+    assert!(said.contains("partition probe names topology topo-flat"), "{said}");
+    assert!(said.contains("--from FILE") && !said.contains("--topology"), "{said}");
+    let conf = Options { form: Some("conf".to_owned()), ..Options::default() };
+    assert!(refused(flat, &conf).contains("--from FILE"));
+    // The site's one topology has a name of its own: with that name it is whole.
+    let said = refused(&[("main", "racks")], &plain);
+    assert!(said.contains("expected --topology racks, or --from FILE"), "{said}");
+    let named = Options { topology: Some("racks".to_owned()), ..Options::default() };
+    for (partitions, options) in [
+        (Some(&[("main", "racks")][..]), &named),
+        (Some(&[("main", "default")]), &plain),
+        (Some(&[]), &plain),
+    ] {
+        let export = written(partitions, options).expect("written");
+        assert!(!export.remarks.iter().any(|it| it.contains("partitions name")), "{export:?}");
+    }
+    // The partitions were not read: that is told.
+    let export = written(None, &plain).expect("written");
+    assert!(export.remarks.iter().any(|it| it.contains("--from FILE")), "{:?}", export.remarks);
+}
+
+#[test]
+fn block_sizes_of_several_levels_are_written_as_they_were_read() {
+    let run = fixture::racks();
+    let written = |sizes: &[usize], form: &str, size: Option<u32>| {
+        let map = Verified { block_sizes: sizes.to_vec(), ..fixture::map(&run) };
+        let options =
+            Options { form: Some(form.to_owned()), block_size: size, ..Options::default() };
+        let export = (target("slurm-topology").expect("a target").write)(&map, &options);
+        let export = export.expect("written");
+        (String::from_utf8(export.files[0].bytes.clone()).expect("text"), export.remarks)
+    };
+    assert!(written(&[4, 8], "yaml", None).0.contains("block_sizes: [4, 8]\n"));
+    assert!(written(&[2, 4, 8], "conf", None).0.contains("BlockSizes=2,4,8\n"));
+    // What a person asks for is one level.
+    assert!(written(&[4, 8], "yaml", Some(3)).0.contains("block_sizes: [3]\n"));
+    assert!(written(&[], "yaml", None).0.contains("block_sizes: [4]\n"));
+    // Blocks are smaller than the base size.
+    let (text, remarks) = written(&[6, 12], "yaml", None);
+    assert!(text.contains("block_sizes: [4]\n"), "{text}");
+    assert!(remarks.iter().any(|it| it.contains("block sizes are 6, 12")), "{remarks:?}");
+}

@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_reason_is_one_plain_line() {
-        for good in ["fabricgate:r1:nvlink-low e7", "it's \"é\" 🙂 a=b; $(x)", &"x".repeat(300)]
+        for good in ["fabricgate:nvlink-low:r1 e7", "it's \"é\" 🙂 a=b; $(x)", &"x".repeat(300)]
         {
             assert_eq!(change(&Change::drain(good)), Ok(()), "{good}");
         }

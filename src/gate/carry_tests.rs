@@ -12,7 +12,7 @@ use crate::act::standing;
 use crate::act::standing::Owner;
 use crate::model::kubernetes_node::GATE;
 
-const DRAIN: &str = "fabricgate:r1:nvlink-low e1";
+const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 
 fn names() -> MarkNames {
     MarkNames { features: false, extra: true, ..MarkNames::default() }
@@ -352,7 +352,7 @@ fn nothing_is_changed_that_cannot_be_written_down() {
 #[test]
 fn a_drain_without_a_record_is_not_ended() {
     let fake = Fake::of(1);
-    fake.put(Fake::drained("n1", "fabricgate:r0:nvlink-low e9"));
+    fake.put(Fake::drained("n1", "fabricgate:nvlink-low:r0 e9"));
     let (_folder, mut journal) = journal();
     let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Release, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Refused)]);

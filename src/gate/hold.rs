@@ -208,12 +208,18 @@ impl Holder<'_> {
 
     /// Who is idle, busy, drained by us, or unfit.
     fn sorted(&self, all: &[NodeName], live: &Live, ledger: &Ledger, drained: bool) -> Sorted {
-        let mut sorted = Sorted::default();
+        let mut sorted = Sorted {
+            unfit: outside(self.slurm.partition.as_deref(), all, live),
+            ..Sorted::default()
+        };
         for name in all {
             let Some(node) = live.nodes.get(name) else {
                 sorted.unfit.insert(name.clone(), "the scheduler does not know it".to_owned());
                 continue;
             };
+            if sorted.unfit.contains_key(name) {
+                continue;
+            }
             let node = &self.without_reservation(node, None);
             let Some(why) = standing::may_not_measure(node) else {
                 sorted.idle.insert(name.clone());
@@ -526,6 +532,21 @@ impl Holder<'_> {
         })?;
         Ok(())
     }
+}
+
+/// Nodes that are not in the launcher's partition, and would keep all others from getting
+/// a job. Where no node shows the partition it may be hidden, and nothing is known.
+fn outside(partition: Option<&str>, all: &[NodeName], live: &Live) -> BTreeMap<NodeName, String> {
+    let Some(partition) = partition else { return BTreeMap::new() };
+    let is_in = |node: &LiveNode| {
+        partition.split(',').any(|one| node.partitions.iter().any(|shown| shown == one.trim()))
+    };
+    if !live.nodes.values().any(is_in) {
+        return BTreeMap::new();
+    }
+    let nodes = all.iter().filter(|name| live.nodes.get(*name).is_some_and(|node| !is_in(node)));
+    let why = format!("it is not in partition {partition}, which [launcher] names");
+    nodes.map(|name| (name.clone(), why.clone())).collect()
 }
 
 /// The name of a run's jobs.

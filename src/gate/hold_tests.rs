@@ -10,7 +10,7 @@ use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionResult;
 
-const DRAIN: &str = "fabricgate:r1:nvlink-low e1";
+const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 
 /// A Slurm that knows one reservation, in a file, and grants every job.
 fn programs(folder: &Path) -> Programs {
@@ -81,4 +81,35 @@ fn a_drain_that_a_person_takes_away_before_it_is_lifted_stays_away() {
     let (fake, told) = held(vec![Vec::new(), vec![LiveNode::new("n1", &["IDLE"])]]);
     assert_eq!(fake.node("n1").state, ["IDLE"]);
     assert!(told.is_empty(), "neither lifted nor drained again: {told:?}");
+}
+
+/// Defect 14 of the operator's review.
+#[test]
+fn a_node_that_the_launcher_s_partition_lacks_is_named_and_keeps_no_other_out() {
+    let nodes: Vec<NodeName> = ["n1", "n2", "n3"].map(NodeName::from).to_vec();
+    let shown = |partitions: [&[&str]; 2]| Live {
+        nodes: ["n1", "n2"]
+            .into_iter()
+            .zip(partitions)
+            .map(|(name, partitions)| {
+                let partitions = partitions.iter().map(|it| (*it).to_owned()).collect();
+                (name.into(), LiveNode { partitions, ..LiveNode::new(name, &["IDLE"]) })
+            })
+            .collect(),
+        troubles: Vec::new(),
+    };
+    let of = |partition: Option<&str>, live: &Live| -> Vec<String> {
+        outside(partition, &nodes, live).into_keys().map(String::from).collect()
+    };
+    let live = shown([&["main", "probe"], &["main"]]);
+    assert_eq!(of(Some("probe"), &live), ["n2"]);
+    assert_eq!(
+        outside(Some("probe"), &nodes, &live)[&NodeName::from("n2")],
+        "it is not in partition probe, which [launcher] names"
+    );
+    assert_eq!(of(Some("main"), &live), [""; 0]);
+    assert_eq!(of(Some("probe,main"), &live), [""; 0]);
+    assert_eq!(of(None, &live), [""; 0]);
+    // A hidden partition is shown of no node.
+    assert_eq!(of(Some("hidden"), &live), [""; 0]);
 }

@@ -291,6 +291,20 @@ impl Journal {
 /// What a journal amounts to, for whoever only looks; nothing is locked, and
 /// where there is none it is empty.
 pub fn look(folder: &Path) -> Result<Ledger, JournalError> {
+    let mut ledger = Ledger::default();
+    each(folder, &mut |entry| ledger.take(&entry))?;
+    Ok(ledger)
+}
+
+/// All whole lines of a journal, oldest first.
+pub fn entries(folder: &Path) -> Result<Vec<Entry>, JournalError> {
+    let mut entries = Vec::new();
+    each(folder, &mut |entry| entries.push(entry))?;
+    Ok(entries)
+}
+
+/// Reads the whole lines of a journal, where there is one.
+fn each(folder: &Path, take: &mut dyn FnMut(Entry)) -> Result<(), JournalError> {
     let path = folder.join(JOURNAL);
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -298,8 +312,8 @@ pub fn look(folder: &Path) -> Result<Ledger, JournalError> {
         Ok(bytes)
     };
     match read() {
-        Ok(bytes) => Ok(sum(&path, &bytes)?.0),
-        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Ledger::default()),
+        Ok(bytes) => lines(&path, &bytes, take).map(drop),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(source) => Err(JournalError::Io { path, source }),
     }
 }
@@ -308,22 +322,27 @@ pub fn look(folder: &Path) -> Result<Ledger, JournalError> {
 /// its end was being written when its program was ended: what it announces was
 /// never begun.
 fn sum(path: &Path, bytes: &[u8]) -> Result<(Ledger, usize), JournalError> {
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let mut ledger = Ledger::default();
+    let whole = lines(path, bytes, &mut |entry| ledger.take(&entry))?;
+    Ok((ledger, whole))
+}
+
+/// Takes all whole lines, and gives how many bytes they are.
+fn lines(path: &Path, bytes: &[u8], take: &mut dyn FnMut(Entry)) -> Result<usize, JournalError> {
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let lines = bytes[..whole].split_inclusive(|byte| *byte == b'\n');
-    for (line, bytes) in (1..).zip(lines) {
+    for ((line, number), bytes) in (1..).zip(1..).zip(lines) {
         let entry = entry(path, line, bytes)?;
-        if entry.seq != ledger.lines + 1 {
+        if entry.seq != number {
             let why = format!(
-                "its number is {}, expected {}: lines are missing or were added",
-                entry.seq,
-                ledger.lines + 1
+                "its number is {}, expected {number}: lines are missing or were added",
+                entry.seq
             );
             return Err(JournalError::Malformed { path: path.to_owned(), line, why });
         }
-        ledger.take(&entry);
+        take(entry);
     }
-    Ok((ledger, whole))
+    Ok(whole)
 }
 
 /// What the reader complains of, without a place of its own: what it read is one

@@ -18,7 +18,7 @@ use crate::model::change::StateChange;
 use crate::model::live::LiveNode;
 use crate::record::signing::Trust;
 
-const DRAIN: &str = "fabricgate:r1:nvlink-low e1";
+const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 
 fn drain() -> Change {
     let state = Some(StateChange::Drain { reason: DRAIN.to_owned() });

@@ -214,14 +214,14 @@ mod tests {
             extra: Some("{\"a\":1}".to_owned()),
             comment: Some(String::new()),
             topology: Some("topo:b1".to_owned()),
-            ..Change::drain("fabricgate:r1:nvlink-low e7")
+            ..Change::drain("fabricgate:nvlink-low:r1 e7")
         };
         let expected = [
             "scontrol",
             "update",
             "NodeName=n[01-18]",
             "State=DRAIN",
-            "Reason=fabricgate:r1:nvlink-low e7",
+            "Reason=fabricgate:nvlink-low:r1 e7",
             "AvailableFeatures=gb200,fabric_degraded",
             "ActiveFeatures=gb200",
             "Extra={\"a\":1}",

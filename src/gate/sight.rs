@@ -226,7 +226,7 @@ fn as_it_was(before: &LiveNode, change: &Change) -> Change {
 mod tests {
     use super::*;
 
-    const OURS: &str = "fabricgate:r1:nvlink-low e1";
+    const OURS: &str = "fabricgate:nvlink-low:r1 e1";
 
     fn drain() -> Change {
         let state = Some(StateChange::Drain { reason: OURS.to_owned() });

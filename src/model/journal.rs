@@ -156,6 +156,25 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// A person asked that nothing be drained or measured for a while.
+    Paused {
+        /// Who.
+        by: String,
+        /// Why.
+        why: String,
+        /// For how many seconds.
+        for_s: u64,
+        /// When it ends, RFC 3339.
+        until: String,
+    },
+    /// A person ended that early.
+    Resumed {
+        /// Who.
+        by: String,
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
     /// Nodes are about to be held for measuring: a reservation or a job of this
     /// name will exist from here on, unless it cannot be made.
     Holding {

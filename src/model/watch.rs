@@ -109,6 +109,9 @@ pub enum WatchEvent {
         /// The breaker has tripped: since when and why.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         breaker: Option<String>,
+        /// A person asked that nothing be drained or measured: until when and why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        paused: Option<String>,
         /// Nodes that are not measured now, by why.
         not_due: Vec<NotDue>,
     },

@@ -72,8 +72,8 @@ mod tests {
     fn plain_words_stay_and_the_rest_is_quoted() {
         assert_eq!(one("NodeName=node0001"), "NodeName=node0001");
         assert_eq!(
-            one("Reason=fabricgate:ab12:nvlink-low"),
-            "Reason=\"fabricgate:ab12:nvlink-low\""
+            one("Reason=fabricgate:nvlink-low:ab12"),
+            "Reason=\"fabricgate:nvlink-low:ab12\""
         );
         assert_eq!(one("a b"), "\"a b\"");
         assert_eq!(one(""), "\"\"");

@@ -155,7 +155,7 @@ fn client(target: &Target) -> Result<Client, String> {
             .ok_or_else(|| format!("{shown}: expected certificates in PEM"))?;
         builder = builder.tls_certs_merge(certificates);
     }
-    builder.build().map_err(|error| format!("no HTTP client: {}", chain(error)))
+    builder.build().map_err(|error| format!("no HTTP client: {}; {}", chain(error), tls::NEEDS))
 }
 
 async fn attempt(request: reqwest::RequestBuilder) -> Tried {

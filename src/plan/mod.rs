@@ -17,6 +17,7 @@ pub mod partners;
 mod soak;
 pub mod stalest;
 mod sweep;
+pub mod tenants;
 pub mod tournament;
 
 #[cfg(test)]

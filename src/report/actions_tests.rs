@@ -42,7 +42,7 @@ fn whole() -> ActionPlan {
     use ActionKind::Drain;
     use ActionKind::Relabel;
     use ActionKind::Release;
-    let reason = "Reason=fabricgate:r2:nvlink-low e3";
+    let reason = "Reason=fabricgate:nvlink-low:r2 e3";
     let drain = |node: &str, why: &str, price: Option<f64>| Action {
         reason: reason.to_owned(),
         price,

@@ -17,6 +17,10 @@ use crate::act::ledger::Open;
 use crate::act::ledger::OwnDrain;
 use crate::act::ledger::Suspicion;
 use crate::act::ledger::UndoneDrain;
+use crate::act::overview::Row;
+use crate::act::overview::Standing;
+use crate::act::pause;
+use crate::act::pause::Pause;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
 use crate::model::id::DomainName;
@@ -38,7 +42,16 @@ pub struct GateDocument<'a> {
     epoch: u64,
     /// The breaker, where it has tripped.
     breaker: Option<Breaker<'a>>,
-    /// What we drained and is not released.
+    /// What a person asked for, while it lasts.
+    pause: Option<Paused<'a>>,
+    /// When the scheduler was asked, RFC 3339.
+    as_of: &'a str,
+    /// Why the scheduler could not be asked; what follows is what the journal last knew then.
+    unasked: Option<&'a str>,
+    /// Nodes that we drained or that carry a mark of our form, as the scheduler shows them now;
+    /// what differs from the journal first.
+    nodes: &'a [Row],
+    /// What we drained and is not released, as the journal has it.
     drained: Vec<Drained<'a>>,
     /// Drains of ours that a person took away.
     undone: Vec<Undone<'a>>,
@@ -66,6 +79,26 @@ struct Breaker<'a> {
     why: &'a str,
     /// The run that it tripped in.
     run: &'a str,
+}
+
+/// A pause.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Paused<'a> {
+    /// Until when, RFC 3339.
+    until: &'a str,
+    /// Who asked for it.
+    by: &'a str,
+    /// Why.
+    why: &'a str,
+}
+
+/// How nodes stand, as far as it is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// The nodes.
+    pub nodes: &'a [Row],
+    /// Why the scheduler could not be asked.
+    pub unasked: Option<&'a str>,
 }
 
 /// A node that we drained.
@@ -173,7 +206,8 @@ struct Spent {
 /// of the fleet is not known.
 pub fn document<'a>(
     ledger: &'a Ledger,
-    now: &Stamp,
+    now: &'a Stamp,
+    shown: Shown<'a>,
     budgets: Option<&'a [String]>,
 ) -> GateDocument<'a> {
     let (drains, marks) = budget::within_hour(ledger, now);
@@ -182,6 +216,10 @@ pub fn document<'a>(
         format: GATE_FORMAT,
         epoch: ledger.epoch,
         breaker: breaker.map(|it| Breaker { since: &it.stamp.at, why: &it.why, run: &it.run }),
+        pause: pause::now(ledger, now).map(paused),
+        as_of: &now.at,
+        unasked: shown.unasked,
+        nodes: shown.nodes,
         drained: ledger.drains.iter().map(drained).collect(),
         undone: ledger.undone.iter().map(undone).collect(),
         suspected: ledger.suspected.iter().map(suspected).collect(),
@@ -203,6 +241,10 @@ fn drained<'a>((node, drain): (&'a NodeName, &'a OwnDrain)) -> Drained<'a> {
         why: &drain.action.why,
         clean: drain.clean.iter().map(|it| it.run.as_str()).collect(),
     }
+}
+
+fn paused(pause: &Pause) -> Paused<'_> {
+    Paused { until: &pause.until, by: &pause.by, why: &pause.why }
 }
 
 fn undone<'a>((node, it): (&'a NodeName, &'a UndoneDrain)) -> Undone<'a> {
@@ -237,8 +279,17 @@ fn said<'a>((node, it): (&'a NodeName, &'a Mark)) -> Said<'a> {
 
 /// The record for people. Its names and words come from a journal that anybody may
 /// have edited.
-pub fn text(ledger: &Ledger, now: &Stamp) -> String {
-    let mut text = String::new();
+pub fn text(ledger: &Ledger, now: &Stamp, shown: Shown<'_>) -> String {
+    let mut text = match shown.unasked {
+        None => format!("as of {}\n", plain(&now.at)),
+        Some(why) => {
+            let [at, why] = [&now.at, why].map(|it| plain(it));
+            format!(
+                "as of {at}, the scheduler could not be asked: {why}\n  what follows is what the \
+                 journal last knew\n"
+            )
+        }
+    };
     match &ledger.breaker {
         Some(it) => {
             let [at, why, run] = [&it.stamp.at, &it.why, &it.run].map(|it| plain(it));
@@ -247,18 +298,11 @@ pub fn text(ledger: &Ledger, now: &Stamp) -> String {
         }
         None => text.push_str("breaker: closed\n"),
     }
-    let _ = writeln!(text, "drained by us: {}", ledger.drains.len());
-    for (node, it) in &ledger.drains {
-        let node = plain(node.as_str());
-        let [at, run, why] = [&it.stamp.at, &it.run, &it.action.why].map(|it| plain(it));
-        let clean = it.clean.len();
-        let _ = writeln!(text, "  {node} since {at}, run {run}, {clean} clean since: {why}");
+    if let Some(pause) = pause::now(ledger, now) {
+        let _ = writeln!(text, "{}", plain(&pause::told(pause)));
+        text.push_str("  nothing is drained or measured until then, or `fabricgate gate resume`\n");
     }
-    for (node, it) in &ledger.undone {
-        let node = plain(node.as_str());
-        let [at, run] = [&it.stamp.at, &it.drain.run].map(|it| plain(it));
-        let _ = writeln!(text, "undone by hand: {node}, seen {at}; it was drained by run {run}");
-    }
+    nodes(&mut text, ledger, shown);
     for (node, it) in &ledger.suspected {
         let (at, classes) = (rfc3339(it.measured), it.classes.join(", "));
         let [node, run, classes] = [node.as_str(), &it.run, &classes].map(plain);
@@ -292,6 +336,68 @@ pub fn text(ledger: &Ledger, now: &Stamp) -> String {
     text
 }
 
+/// Nodes of ours, a line each, what differs first.
+fn nodes(text: &mut String, ledger: &Ledger, shown: Shown<'_>) {
+    let rows = |is: fn(Standing) -> bool| -> Vec<&Row> {
+        shown.nodes.iter().filter(|row| is(row.standing)).collect()
+    };
+    let odds = rows(Standing::is_at_odds);
+    if !odds.is_empty() {
+        let _ = writeln!(text, "at odds with the journal: {}", odds.len());
+        lines(text, &odds);
+    }
+    match shown.unasked {
+        None => {
+            let _ = writeln!(text, "drained by us: {}", rows(Standing::is_ours).len());
+        }
+        Some(_) => {
+            let _ = writeln!(text, "drained by us, by the journal: {}", ledger.drains.len());
+        }
+    }
+    let rest = |it| matches!(it, Standing::Drained | Standing::Measured | Standing::Unknown);
+    lines(text, &rows(rest));
+    for row in rows(|it| it == Standing::Undone) {
+        let [node, at, run, state] = [
+            row.node.as_str(),
+            row.since.as_deref().unwrap_or("-"),
+            row.run.as_deref().unwrap_or("-"),
+            row.state.as_deref().unwrap_or("its state is not known"),
+        ]
+        .map(plain);
+        let _ = writeln!(
+            text,
+            "not drained any more: {node}, seen {at}; it was drained by run {run}, and is {state} now"
+        );
+    }
+}
+
+/// One line per node, in columns, and what differs or comes next.
+fn lines(text: &mut String, rows: &[&Row]) {
+    let cells = |row: &Row| {
+        let clean = format!("clean {}/{}", row.clean, row.clean_wanted);
+        let or = |text: &Option<String>| plain(text.as_deref().unwrap_or("-")).into_owned();
+        let state = row.state.as_deref().unwrap_or("?");
+        [
+            plain(row.node.as_str()).into_owned(),
+            or(&row.class),
+            or(&row.since),
+            clean,
+            plain(state).into_owned(),
+        ]
+    };
+    let cells: Vec<[String; 5]> = rows.iter().map(|row| cells(row)).collect();
+    let width = |at: usize| cells.iter().map(|it| it[at].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 5] = std::array::from_fn(width);
+    for (row, cells) in rows.iter().zip(&cells) {
+        text.push(' ');
+        for (cell, width) in cells.iter().zip(widths) {
+            let _ = write!(text, " {cell:width$} ");
+        }
+        let odds = row.at_odds.as_deref().map(|odds| format!("{odds}: ")).unwrap_or_default();
+        let _ = writeln!(text, " {}", plain(&format!("{odds}{}", row.next)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -323,14 +429,68 @@ mod tests {
             spent: vec![spent(1_000), spent(9_000)],
             ..Ledger::default()
         };
-        let shown = text(&ledger, &now);
+        let asked = Shown { nodes: &[], unasked: None };
+        let shown = text(&ledger, &now, asked);
         assert!(shown.contains("marked degraded: 1 node\n"), "{shown}");
         assert!(shown.contains("begun within the hour: 0 drains, 1 mark\n"), "{shown}");
         let budgets = ["drains at a time: 1 of 1 left".to_owned()];
-        let document = document(&ledger, &now, Some(&budgets));
+        let document = document(&ledger, &now, asked, Some(&budgets));
         let document = serde_json::to_value(document).expect("JSON");
         assert_eq!(document["marks"][0]["class"], "nvlink-low");
         assert_eq!(document["spent_within_hour"], serde_json::json!({ "drains": 0, "marks": 1 }));
         assert_eq!(document["budgets"], serde_json::json!(budgets));
+    }
+
+    fn row(node: &str, standing: Standing, odds: Option<&str>) -> Row {
+        Row {
+            node: node.into(),
+            standing,
+            at_odds: odds.map(str::to_owned),
+            class: Some("nvlink-low".to_owned()),
+            run: Some("r1".to_owned()),
+            since: Some("2026-03-04T05:06:07Z".to_owned()),
+            clean: 1,
+            clean_wanted: 2,
+            next: "next step".to_owned(),
+            state: (standing != Standing::Unknown).then(|| "IDLE+DRAIN".to_owned()),
+        }
+    }
+
+    /// Defect 8 of the operator's review.
+    #[test]
+    fn what_differs_comes_first_and_each_node_is_a_line() {
+        let rows = [
+            row("node0007", Standing::TakenOver, Some("it is another's: \"rma\", by bob")),
+            row("node25", Standing::Drained, None),
+            row("node26", Standing::Undone, None),
+        ];
+        let now = Stamp { at: "2026-03-04T06:00:00Z".to_owned(), ..Stamp::default() };
+        let ledger = Ledger::default();
+        let told = text(&ledger, &now, Shown { nodes: &rows, unasked: None });
+        let shown = told.lines().take(6).collect::<Vec<_>>().join("\n");
+        assert_eq!(
+            shown,
+            "as of 2026-03-04T06:00:00Z\nbreaker: closed\nat odds with the journal: 1\n  \
+             node0007  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  IDLE+DRAIN  it is another's: \
+             \"rma\", by bob: next step\ndrained by us: 1\n  \
+             node25  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  IDLE+DRAIN  next step"
+        );
+        assert!(told.contains("not drained any more: node26"), "{told}");
+        assert!(!told.contains("by hand"), "that was not seen: {told}");
+    }
+
+    #[test]
+    fn where_the_scheduler_could_not_be_asked_nothing_is_told_of_now() {
+        let rows = [row("n1", Standing::Unknown, None)];
+        let now = Stamp { at: "T".to_owned(), ..Stamp::default() };
+        let shown = Shown { nodes: &rows, unasked: Some("no answer") };
+        let told = text(&Ledger::default(), &now, shown);
+        assert!(
+            told.starts_with("as of T, the scheduler could not be asked: no answer\n"),
+            "{told}"
+        );
+        assert!(told.contains("what the journal last knew"), "{told}");
+        assert!(told.contains("drained by us, by the journal: 0"), "{told}");
+        assert!(told.contains("  n1  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  ?  "), "{told}");
     }
 }

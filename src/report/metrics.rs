@@ -136,6 +136,8 @@ impl ProfileState {
 pub struct GateState {
     /// The breaker has tripped.
     pub is_tripped: bool,
+    /// A person has paused it.
+    pub is_paused: bool,
     /// Drains of ours that stand.
     pub drains: usize,
     /// Actions without an outcome.
@@ -329,17 +331,20 @@ fn profiles(state: &State) -> [Family; 11] {
     [at, took, verdict, complete, nodes, findings, unknowns, detectable, frozen, conclusive, passed]
 }
 
-fn gate(gate: &GateState) -> [Family; 5] {
-    let [mut left, mut limit, mut breaker, mut drains, mut open] =
-        [&of::BUDGET_LEFT, &of::BUDGET_LIMIT, &of::BREAKER, &of::DRAINS, &of::OPEN].map(Family::of);
+fn gate(gate: &GateState) -> [Family; 6] {
+    let families =
+        [&of::BUDGET_LEFT, &of::BUDGET_LIMIT, &of::BREAKER, &of::PAUSED, &of::DRAINS, &of::OPEN];
+    let [mut left, mut limit, mut breaker, mut paused, mut drains, mut open] =
+        families.map(Family::of);
     for budget in &gate.budgets {
         left.add([budget.name], number(budget.left));
         limit.add([budget.name], number(budget.limit));
     }
     breaker.add([], f64::from(u8::from(gate.is_tripped)));
+    paused.add([], f64::from(u8::from(gate.is_paused)));
     drains.add([], number(gate.drains));
     open.add([], number(gate.open));
-    [left, limit, breaker, drains, open]
+    [left, limit, breaker, paused, drains, open]
 }
 
 fn number(count: usize) -> f64 {

@@ -21,6 +21,7 @@ pub mod csv;
 pub mod explain;
 pub mod fabric_probe;
 pub mod gate;
+pub mod gate_log;
 pub mod html;
 pub mod json;
 pub mod junit;

@@ -23,7 +23,7 @@ pub fn lines(event: &WatchEvent) -> Vec<String> {
         WatchEvent::Leading { term: None } => vec!["watch: at work".to_owned()],
         WatchEvent::Leading { term: Some(term) } => vec![format!("watch: at work in term {term}")],
         WatchEvent::Lost { why } => vec![format!("watch: at work no more: {why}")],
-        WatchEvent::Looked { nodes, claimed, certified, drained, breaker, not_due } => {
+        WatchEvent::Looked { nodes, claimed, certified, drained, breaker, paused, not_due } => {
             let mut lines = vec![format!(
                 "watch: {nodes} nodes, {claimed} claimed, {certified} certified, {drained} \
                  drained by us"
@@ -32,6 +32,12 @@ pub fn lines(event: &WatchEvent) -> Vec<String> {
                 lines.push(format!(
                     "watch: the breaker tripped at {why}: nothing but releases until `fabricgate \
                      gate reset`"
+                ));
+            }
+            if let Some(why) = paused {
+                lines.push(format!(
+                    "watch: {why}; nothing is drained or measured until then, or until `fabricgate \
+                     gate resume`"
                 ));
             }
             for it in not_due.iter().take(REASONS) {

@@ -60,16 +60,21 @@ pub async fn ask(ray: &Ray) -> Vec<Said> {
     tls::install();
     let mut failed: Vec<(String, Why)> = Vec::new();
     // Proxies are for the world outside; a dashboard is inside.
-    let client = Client::builder()
-        .timeout(ray.limit)
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::limited(3))
-        .build();
     let base = base(ray.address.as_str());
+    let client = || {
+        Client::builder()
+            .timeout(ray.limit)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::limited(3))
+    };
+    // It may send a client on from http to https, and a machine may trust no authority.
+    let scheme = base.as_ref().map_or("https", Url::scheme);
+    let client = client().build().or_else(|_| tls::for_scheme(client(), scheme).build());
+    let client = client.map_err(|error| format!("{error}; {}", tls::NEEDS));
     let (client, base) = match (client, base) {
         (Ok(client), Ok(base)) => (client, base),
         (client, base) => {
-            let why = base.err().or(client.err().map(|e| e.to_string())).unwrap_or_default();
+            let why = base.err().or(client.err()).unwrap_or_default();
             let why = Why::said(ProblemKind::Malformed, why);
             return vec![unanswered(&ray.address, vec![(ray.address.to_string(), why)])];
         }

@@ -199,8 +199,9 @@ impl Line {
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad("it names no host that speaks HTTP"));
         }
-        let client = builder.build().map_err(|error| {
-            trouble(ProblemKind::Unreachable, format!("no HTTP client: {}", chain(&error)))
+        let client = tls::for_scheme(builder, base.scheme()).build().map_err(|error| {
+            let why = format!("no HTTP client: {}; {}", chain(&error), tls::NEEDS);
+            trouble(ProblemKind::Unreachable, why)
         })?;
         let place = match socket {
             Some(_) => place,

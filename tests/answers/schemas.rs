@@ -146,6 +146,7 @@ fn every_document_keeps_to_its_published_schema() {
     let first = site.says(&["recertify", "--all", "--no-progress", "--apply"]);
     let run = site.run_of(&first);
     site.says(&["gate", "status"]);
+    site.says(&["gate", "log"]);
     site.says(&["gate", "recover"]);
     site.says(&["watch", "--once", "--apply"]);
     site.says(&["watch", "--once"]);

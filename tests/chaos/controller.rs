@@ -19,6 +19,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 use std::time::Instant;
 
+use fabricgate::act::reason;
 use fabricgate::inventory::hostlist;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -258,8 +259,7 @@ impl State {
             lists.flat_map(|list| hostlist::expand(list).expect("a host list")).collect();
         let order = slurm::order(body);
         let journal = std::fs::metadata(&self.journal).map_or(0, |it| it.len());
-        // fabricgate:RUN:CLASS eEPOCH
-        let run = order.set.get(DRAIN).and_then(|reason| reason.split(':').nth(1));
+        let run = order.set.get(DRAIN).and_then(|it| reason::read(it)).map(|own| own.run);
         let verdicts = run.map(|run| self.runs.join(run).join("verdicts.json"));
         let evidence = verdicts.is_none_or(|file| file.is_file());
         let by = By::Gate(command);

@@ -26,7 +26,7 @@ pub(crate) enum Edit {
 const EDITS: [Edit; 10] = [
     Edit::Drain("psu: swap, ticket 4711"),
     // Of our form, and not ours.
-    Edit::Drain("fabricgate:20250101-000000-aaaaaa:nvlink-low e3"),
+    Edit::Drain("fabricgate:nvlink-low:20250101-000000-aaaaaa e3"),
     Edit::Append,
     Edit::Resume,
     Edit::Resume,

@@ -11,7 +11,7 @@ fn fields(pairs: &[(&str, &str)]) -> Fields {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-const OURS: &str = "fabricgate:r1:nvlink-low e1";
+const OURS: &str = "fabricgate:nvlink-low:r1 e1";
 const FILE: u64 = 1_000;
 
 fn intent(seq: u64, node: &str, kind: &str) -> Line {
@@ -182,7 +182,7 @@ fn a_foreign_drain_that_is_written_over_or_taken_away_is_seen() {
 fn a_reason_of_our_form_that_the_journal_does_not_know_is_foreign() {
     let mut history = history();
     history.journal = vec![intent(1, "n1", "drain")];
-    let forged = fields(&[(DRAIN, "fabricgate:r0:nvlink-low e1")]);
+    let forged = fields(&[(DRAIN, "fabricgate:nvlink-low:r0 e1")]);
     history.begin.insert("n1".to_owned(), forged);
     history.acts("n1", drain(OURS), 100, true);
     says(&history, "somebody else's drain");

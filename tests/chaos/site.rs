@@ -139,7 +139,7 @@ pub(crate) fn policy(domains: &Domains, waits: bool, dice: &mut Dice) -> (Limits
     let again = if waits { "" } else { "again_hours = 0\n" };
     let text = format!(
         "[policy]\nsimulated = true\nper_domain = {per_domain}\noutstanding = {}\nper_hour = {}\n\
-         clean_sweeps = {clean_sweeps}\n{again}{frozen}",
+         clean_sweeps = {clean_sweeps}\nclean_hours = 0\n{again}{frozen}",
         share(outstanding),
         share(per_hour)
     );

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use fabricgate::act::budget;
 use fabricgate::act::certificate;
+use fabricgate::act::overview;
 use fabricgate::act::policy::Policy;
 use fabricgate::act::standing;
 use fabricgate::gate::certificates;
@@ -61,7 +62,11 @@ pub(crate) fn journals(bytes: &[u8]) {
         }
     };
     let (now, policy) = (stamp(NOW), Policy::default());
-    is_quiet(&report::gate::text(&ledger, &now));
+    let rows = overview::rows(&ledger, None, &policy, &now);
+    let shown = report::gate::Shown { nodes: &rows, unasked: None };
+    is_quiet(&report::gate::text(&ledger, &now, shown));
+    let entries = journal::entries(place.path()).expect("it was summed");
+    is_quiet(&report::gate_log::text(&report::gate_log::happened(&entries, i64::MIN, None)));
     for node in ledger.drains.values().map(|drain| &drain.before) {
         let _ = (standing::owner(node, &ledger), standing::may_not_release(node, &ledger));
         let _ = standing::may_not_drain(node, &ledger);

@@ -184,7 +184,7 @@ async fn what_a_crash_left_open_is_seen_on_the_nodes() {
     }
     let live = gate.read(&named(&names)).await.expect("an answer");
     let folder = tempfile::tempdir().expect("a folder");
-    let reason = "fabricgate:r1:nvlink-low e1".to_owned();
+    let reason = "fabricgate:nvlink-low:r1 e1".to_owned();
     let change =
         Change { state: Some(StateChange::Drain { reason: reason.clone() }), ..Change::default() };
     let mut journal = Journal::open(folder.path()).expect("a journal");

@@ -34,7 +34,7 @@ use super::lab::lab;
 use super::lab::wait_for;
 
 pub(super) const NODES: &str = "/api/v1/nodes";
-pub(super) const OURS: &str = "fabricgate:r1:nvlink-low e1";
+pub(super) const OURS: &str = "fabricgate:nvlink-low:r1 e1";
 
 /// What people write who run a cluster: nothing of it is ever touched.
 fn operators_node(name: &str) -> Value {

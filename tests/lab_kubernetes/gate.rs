@@ -78,7 +78,7 @@ pub(super) async fn site_with(lab: &Lab, count: usize, more: &Value, policy: &st
          image = \"lab:1\"\ncapabilities = []\nranks = \"names\"\n\
          [gate]\nstate = \"gate\"\nthrough = \"kubernetes\"\n\
          [gate.kubernetes]\nkubeconfig = {kubeconfig:?}\n\
-         [policy]\nsimulated = true\n{policy}\
+         [policy]\nsimulated = true\nclean_hours = 0\n{policy}\
          [probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \"nvbandwidth-lane\"]\n\
          [sweep]\nmatchings = 2\n[confirm]\nwait_s = 0\n",
         simulated.worker()

@@ -197,7 +197,7 @@ impl Fence for Meanwhile {
                 Deed::Drain => {
                     let taint = json!([{"key": DEGRADED, "value": "other",
                         "effect": "NoSchedule"}]);
-                    let reason = json!({REASON: "fabricgate:r9:other e9"});
+                    let reason = json!({REASON: "fabricgate:other:r9 e9"});
                     server
                         .merge(
                             &path,
@@ -298,7 +298,7 @@ async fn what_becomes_of_a_node_between_reading_and_writing_decides() {
     let drained = meanwhile(&lab, &server, "chm-drain", &[Deed::Drain]).await;
     drained.refused(Contradictory, "drained already");
     let node = drained.node.as_ref().expect("a node");
-    assert_eq!(node["metadata"]["annotations"][REASON], "fabricgate:r9:other e9");
+    assert_eq!(node["metadata"]["annotations"][REASON], "fabricgate:other:r9 e9");
     assert!(node["metadata"]["labels"].get(VERDICT).is_none(), "{node}");
 
     let beats = [Deed::Heartbeat, Deed::Heartbeat, Deed::Retaint];

@@ -49,7 +49,7 @@ fn admitted(others: &[Value]) -> Vec<(&'static str, &'static str, Value)> {
         (
             "",
             MERGE,
-            json!({"metadata": {"annotations": {"fabricgate.io/reason": "fabricgate:r:nvlink-low e1"}},
+            json!({"metadata": {"annotations": {"fabricgate.io/reason": "fabricgate:nvlink-low:r e1"}},
             "spec": {"taints": with(&[unverified, ours("nvlink-low", "NoSchedule")])}}),
         ),
         ("/status", STRATEGIC, condition("False", "Degraded")),

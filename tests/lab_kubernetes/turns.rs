@@ -257,7 +257,7 @@ pub(super) fn seen(gate: &Gate, name: &str) -> LiveNode {
 
 /// A node that an earlier turn of this state folder drained.
 pub(super) fn drained_before(state: &Path, admin: &Admin, gate: &Gate, name: &str) {
-    let reason = format!("fabricgate:r0:{CLASS} e1");
+    let reason = format!("fabricgate:{CLASS}:r0 e1");
     let before = Box::new(seen(gate, name));
     let mut taints = foreign_taints();
     let ours = json!({"key": "fabricgate.io/degraded", "value": CLASS, "effect": "NoSchedule"});

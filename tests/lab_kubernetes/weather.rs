@@ -421,7 +421,7 @@ fn a_drain_whose_reason_a_person_edited_is_theirs() {
     for (name, annotations) in [
         ("weather-edited", json!({"fabricgate.io/reason": "a person: do not touch"})),
         ("weather-removed", json!({"fabricgate.io/reason": Value::Null})),
-        ("weather-other", json!({"fabricgate.io/reason": "fabricgate:r9:nvlink-low e7"})),
+        ("weather-other", json!({"fabricgate.io/reason": "fabricgate:nvlink-low:r9 e7"})),
     ] {
         let site = Site::new(&lab, name);
         let state = site.folder.path().join("state");

@@ -177,7 +177,7 @@ fn nodes_are_drained_marked_and_given_back_in_few_calls() {
     for name in ["node0001", "node0002", "node0020"] {
         let node = site.node(name);
         assert_eq!(node.state, ["IDLE", "DRAIN"], "{name}");
-        assert_eq!(node.reason.as_deref(), Some("fabricgate:r1:nvlink-low e1"));
+        assert_eq!(node.reason.as_deref(), Some("fabricgate:nvlink-low:r1 e1"));
     }
     let (worse, good) = (site.node("node0003"), site.node("node0004"));
     for (node, feature) in [(&worse, "fabric_degraded"), (&good, "fabric_verified")] {
@@ -265,7 +265,7 @@ fn a_reason_that_slurm_edited_is_still_ours() {
     let all = plan(drains(&["node0011"]));
     site.carry(&all);
     // What Slurm appends when a node stops answering; `changes` sees it do so.
-    let edited = "Reason=fabricgate:r1:nvlink-low e1 : Not responding";
+    let edited = "Reason=fabricgate:nvlink-low:r1 e1 : Not responding";
     lab.run(&["scontrol", "update", "NodeName=node0011", edited]);
     assert_eq!(results(&site.carry(&all)), [("node0011", ActionResult::Already)]);
     assert_eq!(own(&site.ledger()), ["node0011"]);
@@ -358,7 +358,7 @@ fn a_drain_that_its_controller_forgot_is_made_again() {
     assert_eq!(results(&records), [("node0019", ActionResult::Done)], "{records:?}");
     let node = site.node("node0019");
     assert!(node.is("DRAIN"), "{node:?}");
-    assert_eq!(node.reason.as_deref(), Some("fabricgate:r1:nvlink-low e1"));
+    assert_eq!(node.reason.as_deref(), Some("fabricgate:nvlink-low:r1 e1"));
     // It may have been kept by chance; then it is not told twice.
     let told = site.updates().len();
     assert_eq!(told, if records[0].detail.contains("lost once") { 2 } else { 1 });

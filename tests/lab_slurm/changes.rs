@@ -103,7 +103,7 @@ fn one_call_drains_many_and_both_ways_read_the_same() {
     let ways = Ways::to(&lab);
     let every = nodes(1..=36);
     for way in ways.both() {
-        let reason = format!("fabricgate:r1:nvlink-low by {}", way.name().len());
+        let reason = format!("fabricgate:nvlink-low:r1 by {}", way.name().len());
         assert_eq!(way.words(&every, &drain(&reason)).len(), 1);
         now(way.change(&every, &drain(&reason))).expect("drained");
         for reader in ways.both() {
@@ -184,9 +184,9 @@ fn slurm_itself_lets_a_drain_take_over_anybodys_reason() {
         let before = one(way, "node0007");
         assert_eq!(before.reason.as_deref(), Some("psu: ann"));
         assert_eq!(before.reason_by.as_deref(), Some("slurm"), "whose it is can be seen before");
-        done(way, &["node0007"], &drain("fabricgate:r1:x e1"));
+        done(way, &["node0007"], &drain("fabricgate:x:r1 e1"));
         let after = one(way, "node0007");
-        assert_eq!(after.reason.as_deref(), Some("fabricgate:r1:x e1"));
+        assert_eq!(after.reason.as_deref(), Some("fabricgate:x:r1 e1"));
         assert_eq!(after.reason_by.as_deref(), Some("root"));
         done(way, &["node0007"], &resume());
         lab.settle();
@@ -203,7 +203,7 @@ fn slurm_adds_to_the_reason_of_a_drained_node() {
                echo RebootProgram=/bin/true >>/etc/slurm/slurm.conf; scontrol reconfigure";
     lab.run(&["sh", "-ec", set]);
     lab.settle();
-    done(&ways.scontrol, &["node0030"], &drain("fabricgate:r1:x e1"));
+    done(&ways.scontrol, &["node0030"], &drain("fabricgate:x:r1 e1"));
     lab.run(&["scontrol", "reboot", "node0030"]);
     lab.wait_for("the reboot", || one(&ways.scontrol, "node0030").is("REBOOT_ISSUED"));
     let found = ways.both().map(|way| one(way, "node0030"));
@@ -216,7 +216,7 @@ fn slurm_adds_to_the_reason_of_a_drained_node() {
     lab.run(&["sh", "-ec", "cp -a /tmp/kept/. /etc/slurm; scontrol reconfigure"]);
     lab.settle();
     for node in found {
-        assert_eq!(node.reason.as_deref(), Some("fabricgate:r1:x e1 : reboot issued"));
+        assert_eq!(node.reason.as_deref(), Some("fabricgate:x:r1 e1 : reboot issued"));
         assert_eq!(node.reason_by.as_deref(), Some("slurm"), "no longer who drained it");
         assert!(node.is("DRAIN"), "{node:?}");
     }
@@ -300,7 +300,7 @@ fn the_reason_of_a_drain_goes_with_the_drain() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     for way in ways.both() {
-        done(way, &["node0011"], &drain("fabricgate:r1:x e1"));
+        done(way, &["node0011"], &drain("fabricgate:x:r1 e1"));
         done(way, &["node0011"], &resume());
         let node = one(way, "node0011");
         assert_eq!((node.is("DRAIN"), &node.reason, &node.reason_by), (false, &None, &None));
@@ -320,7 +320,7 @@ fn a_node_with_a_job_has_the_flag_and_is_not_drained() {
         // Both say the same at once, also of one node that nobody asked for yet.
         lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R"]).contains("node0003"));
         assert!(0 < one(way, "node0003").allocated_cpus.expect("a number"), "{}", way.name());
-        done(way, &["node0003"], &drain("fabricgate:r1:x e1"));
+        done(way, &["node0003"], &drain("fabricgate:x:r1 e1"));
         let node = one(way, "node0003");
         assert!(node.is("DRAIN") && !node.is("IDLE"), "{node:?}");
         assert!(node.is("MIXED") || node.is("ALLOCATED"), "{node:?}");
@@ -341,7 +341,7 @@ fn reasons_are_read_back_as_they_were_written() {
     let long = "x".repeat(300);
     for way in ways.both() {
         for reason in [
-            "fabricgate:20261121T041821Z-7f:nvlink-low e12",
+            "fabricgate:nvlink-low:20261121T041821Z-7f e12",
             "it's \"43.1\" < 45.0",
             "\"all of it\"",
             "says \"low\"",
@@ -441,7 +441,7 @@ fn features_go_with_a_reconfiguration_and_the_free_fields_stay() {
         active_features: words(),
         extra: Some(r#"{"fabricgate":{"run":"r1"}}"#.to_owned()),
         comment: Some("rack visit on monday".to_owned()),
-        ..drain("fabricgate:r1:x e1")
+        ..drain("fabricgate:x:r1 e1")
     };
     for way in ways.both() {
         done(way, &["node0016"], &change);
@@ -452,7 +452,7 @@ fn features_go_with_a_reconfiguration_and_the_free_fields_stay() {
         assert_eq!(node.active_features, ["gb200"], "as in slurm.conf");
         assert_eq!(node.extra, r#"{"fabricgate":{"run":"r1"}}"#);
         assert_eq!(node.comment, "rack visit on monday");
-        assert_eq!(node.reason.as_deref(), Some("fabricgate:r1:x e1"));
+        assert_eq!(node.reason.as_deref(), Some("fabricgate:x:r1 e1"));
         assert_eq!(node.state, ["IDLE", "DRAIN"]);
         let undo = Change { extra: Some(String::new()), comment: Some(String::new()), ..resume() };
         done(way, &["node0016"], &undo);

@@ -11,6 +11,7 @@ use fabricgate::export::map::Source;
 use fabricgate::export::map::Verified;
 use fabricgate::export::target;
 use fabricgate::inventory::claims_file;
+use fabricgate::inventory::slurm::partitions::partition_of_topology;
 use fabricgate::model::cell::Cell;
 use fabricgate::model::id::NodeName;
 use fabricgate::model::run::Run;
@@ -189,6 +190,39 @@ fn slurmctld_has_the_blocks_as_they_were_measured() {
             shown == meant
         });
     }
+}
+
+/// Defect 9 of the operator's review.
+#[test]
+fn defect_9_a_topology_that_a_partition_names_is_never_left_out() {
+    let Some(lab) = lab() else { return };
+    if !lab.has_yaml() {
+        return;
+    }
+    let answers = lab.ask();
+    let settings = &of(&answers, SourceKind::SlurmPartitions).settings;
+    let named = settings.iter().filter_map(|(key, topology)| {
+        Some((partition_of_topology(key)?.to_owned(), topology.clone()))
+    });
+    let mut map = map();
+    map.partitions = Some(named.collect());
+    let write =
+        |options: &Options| (target("slurm-topology").expect("a target").write)(&map, options);
+    let said = write(&Options::default()).expect_err("refused").to_string();
+    assert!(said.contains("topo-flat") && said.contains("--from FILE"), "{said}");
+    // The site's own file, changed, is taken.
+    let file = std::fs::read_to_string(etc(&lab).join("topology.yaml")).expect("the lab's");
+    let whole = write(&Options { from: Some(file), ..Options::default() }).expect("written");
+    let text = String::from_utf8(whole.files[0].bytes.clone()).expect("text");
+    assert!(text.contains("topo-flat"), "{text}");
+    let mut put = Put::on(&lab);
+    put.file("topology.yaml", &text);
+    lab.run(&["scontrol", "reconfigure"]);
+    lab.wait_for("the moved node", || {
+        let answers = lab.ask();
+        let shown = blocks(of(&answers, SourceKind::SlurmTopology));
+        shown.iter().any(|(name, nodes)| *name == "block02" && nodes.len() == 19)
+    });
 }
 
 #[test]

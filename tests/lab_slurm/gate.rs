@@ -60,7 +60,7 @@ pub(super) fn expect(told: &Told, code: i32) {
 fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     let Some(lab) = lab() else { return };
     furnish(&lab, &with_faults(&["node0007"]));
-    let site = site(&lab, "", "");
+    let site = site(&lab, "", "[policy]\nclean_hours = 1\n");
     lab.drain_by_hand("node0020");
 
     // A dry run says what it would do, and does nothing.
@@ -75,6 +75,13 @@ fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     let (state, reason) = lab.node("node0007");
     assert!(state.iter().any(|word| word == "DRAIN"), "{state:?} {}", applied.stderr);
     assert!(reason.starts_with("fabricgate:"), "{reason}");
+    // Defects 12 and 13 of the operator's review: what `sinfo -R` shows is the class, and the
+    // reason as it is pasted finds the evidence.
+    let short = lab.run(&["sinfo", "-h", "-R", "-o", "%20E"]);
+    assert!(short.contains("fabricgate:nvlink-"), "{short}");
+    let explained = fabricgate(&site, &["explain", &reason]);
+    expect(&explained, 0);
+    assert!(explained.stdout.contains("node0007"), "{}", explained.stdout);
     let listed =
         lab.run(&["sinfo", "-h", "-p", "main", "-t", "drain", "-O", "NodeList,Reason:120"]);
     assert!(listed.contains("fabricgate:") && listed.contains(OPERATORS), "{listed}");
@@ -89,6 +96,16 @@ fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     let first = fabricgate(&site, &["recertify", SOME, "--apply"]);
     assert!(lab.is_drained("node0007"), "one clean run is not two: {}", first.stderr);
     assert_eq!(lab.node("node0007").1, reason);
+    // Defect 7 of the operator's review: a second one right behind it counts for nothing, and
+    // it is told when one does.
+    let soon = fabricgate(&site, &["recertify", "node0007", "--with-domain", "--apply"]);
+    assert!(lab.is_drained("node0007"), "{}", soon.stderr);
+    let told = soon.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains("was made too soon after it; the next counts from"), "{told}");
+    let file = site.path().join("fabricgate.toml");
+    let config = fs::read_to_string(&file).expect("a configuration");
+    let config = config.replace("clean_hours = 1", "clean_hours = 0");
+    fs::write(&file, config).expect("written");
     let second = fabricgate(&site, &["recertify", "node0007", "--with-domain", "--apply"]);
     expect(&second, 0);
     lab.wait_for("node0007 idle", || lab.node("node0007").0 == ["IDLE"]);
@@ -195,6 +212,20 @@ fn a_stored_run_is_applied_through_slurmrestd_and_a_second_time_changes_nothing(
     assert_eq!(lab.run(&["scontrol", "show", "node", "node0030", "-o"]), before);
     let status = fabricgate(&site, &["gate", "status"]);
     assert!(status.stdout.contains("drained by us: 1"), "{}", status.stdout);
+    assert!(status.stdout.contains("IDLE+DRAIN"), "{}", status.stdout);
+    // Defect 8 of the operator's review: what an operator did is told, and who.
+    let taken = ["scontrol", "update", "NodeName=node0030", "Reason=rma INC4712"];
+    lab.run(&taken);
+    let status = fabricgate(&site, &["gate", "status"]);
+    assert!(status.stdout.contains("at odds with the journal: 1"), "{}", status.stdout);
+    assert!(status.stdout.contains("rma INC4712") && status.stdout.contains("by root"));
+    lab.run(&["scontrol", "update", "NodeName=node0030", "State=RESUME"]);
+    lab.wait_for("node0030 idle", || lab.node("node0030").0 == ["IDLE"]);
+    let status = fabricgate(&site, &["gate", "status"]);
+    assert!(status.stdout.contains("our drain of it is not there"), "{}", status.stdout);
+    assert!(status.stdout.contains("drained by us: 0"), "{}", status.stdout);
+    let log = fabricgate(&site, &["gate", "log", "--since", "1h", "node0030"]);
+    assert!(log.stdout.contains("drain (nvlink-"), "{}", log.stdout);
     lab.forget();
 }
 

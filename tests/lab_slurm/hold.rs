@@ -556,3 +556,22 @@ fn names_that_slurm_could_misread_start_nothing() {
         assert_eq!(lab.holds(), "");
     }
 }
+
+/// Defect 14 of the operator's review.
+#[test]
+fn defect_14_a_node_outside_of_the_partition_is_named_and_the_others_are_measured() {
+    let Some(lab) = lab() else { return };
+    furnish(&lab, HEALTHY);
+    let nodes = "Nodes=node[0001-0003]";
+    lab.run(&["scontrol", "create", "PartitionName=part14", nodes, "State=UP"]);
+    let site = site(&lab, "partition = \"part14\"\n", "");
+    let told = fabricgate(&site, &["admit", "node[0001-0004]", "--partners", "0", "--json"]);
+    lab.run(&["scontrol", "delete", "PartitionName=part14"]);
+    let nodes = told.nodes();
+    let (outcome, why) = &nodes["node0004"];
+    assert_eq!(outcome, "unknown", "{why}");
+    assert!(why.contains("it is not in partition part14"), "{why}");
+    assert!(told.stderr.contains("left out: node0004"), "{}", told.stderr);
+    assert!(nodes["node0001"].1 != *why, "{nodes:?}");
+    assert_eq!(lab.holds(), "", "nothing is held any more");
+}

@@ -194,7 +194,7 @@ fn said(node: &LiveNode) -> (Vec<String>, Option<String>, String, Vec<String>, V
 
 /// A node that an earlier turn drained, as that turn wrote it down.
 fn drained_before(killed: &Killed<'_>, name: &str) {
-    let reason = "fabricgate:r0:nvlink-low e1".to_owned();
+    let reason = "fabricgate:nvlink-low:r0 e1".to_owned();
     let node = format!("NodeName={name}");
     let why = format!("Reason={reason}");
     killed.lab.run(&["scontrol", "update", &node, "State=DRAIN", &why]);

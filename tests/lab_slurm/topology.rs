@@ -135,7 +135,7 @@ fn what_others_say_on_a_node_is_kept_through_drain_marks_and_return() {
     change(&lab, one, &theirs);
     let kept = r#"{"site":{"ticket":4711,"w":1.50e2},"b":[1,2],"fabricgate":{"#;
     let state = |state| Change { state: Some(state), ..Change::default() };
-    let drain = StateChange::Drain { reason: "fabricgate:r1:nvlink-low e1".into() };
+    let drain = StateChange::Drain { reason: "fabricgate:nvlink-low:r1 e1".into() };
     for (outcome, state) in [
         (Outcome::Degraded, state(drain)),
         (Outcome::Pass, state(StateChange::Resume)),

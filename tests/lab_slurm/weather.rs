@@ -33,7 +33,7 @@ fn an_acknowledged_drain_may_be_lost_with_its_controller() {
     for way in ways.both() {
         // It is written to disk a moment later; a moment may have come early.
         let lost = (0..5).any(|_| {
-            done(way, &["node0020"], &drain("fabricgate:r1:x e1"));
+            done(way, &["node0020"], &drain("fabricgate:x:r1 e1"));
             lab.signal("KILL");
             let node = restarted(&lab, way, "node0020");
             assert_eq!(node.is("DRAIN"), node.reason.is_some(), "{node:?}");

@@ -9,6 +9,7 @@ use super::Watched;
 use super::attempts::elapsed;
 use super::ready;
 use crate::act::certificate;
+use crate::act::clean::counted;
 use crate::act::grounds;
 use crate::act::ledger::Ledger;
 use crate::act::ledger::OwnDrain;
@@ -19,6 +20,7 @@ use crate::model::certificate::Certificate;
 use crate::model::id::DomainName;
 use crate::model::journal::Stamp;
 use crate::model::live::LiveNode;
+use crate::model::moment::rfc3339;
 use crate::model::profile::Profile;
 use crate::model::verdict::Outcome;
 
@@ -104,8 +106,14 @@ fn repaired(
         return Ok("we drained it, and it has booted since".to_owned());
     }
     if !drain.clean.is_empty() {
-        let (passed, of) = (drain.clean.len(), settings.clean_sweeps);
-        return Ok(format!("we drained it, and it passed {passed} of {of} runs since"));
+        let runs = drain.clean.iter().map(|it| (it.measured, it.run.as_str()));
+        let counted = counted(runs, settings.clean_apart_s);
+        let (passed, of) = (counted.runs.len(), settings.clean_sweeps);
+        let told = format!("we drained it, and it passed {passed} of {of} runs since");
+        return match counted.from.filter(|from| now.unix < *from && passed < of) {
+            None => Ok(told),
+            Some(from) => Err(format!("{told}; the next counts from {} on", rfc3339(from))),
+        };
     }
     if elapsed(&drain.stamp, now) < settings.cool_down_s {
         return Err(format!("we drained it at {}, and it shows no change since", drain.stamp.at));

@@ -60,6 +60,7 @@ pub(super) fn named(path: &Path) -> Result<Before, Failure> {
     Before::read(path).map_err(|error| match error {
         Failure::Usage(text) => Failure::Usage(format!("--before: {text}")),
         Failure::Environment(text) => Failure::Environment(format!("--before: {text}")),
+        Failure::Refused(text) => Failure::Refused(text),
     })
 }
 

@@ -12,9 +12,11 @@ use serde::Serialize;
 
 use super::Overrides;
 use super::unknown_platform;
+use crate::cli::Globals;
 use crate::cli::exit;
 use crate::cli::expectations;
 use crate::cli::failure::Failure;
+use crate::cli::runs;
 use crate::cli::show;
 use crate::cli::stdout;
 use crate::cli::stdout::note;
@@ -40,7 +42,7 @@ pub const MEASURED_FORMAT: &str = "fabricgate.thresholds-measured/1";
 /// Propose a threshold file of this site from what a run showed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The run folder.
+    /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// The platform; needed where the run has several.
@@ -131,13 +133,15 @@ struct LeftOut {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
+pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+    let json = globals.json;
     if let Some(path) = args.output.as_ref().filter(|path| path.exists() && !args.force) {
         let said = format!("{}: is there already; --force replaces it", path.display());
         return Err(Failure::Usage(said).into());
     }
     let in_force = expectations::load(&args.overrides.files)?;
-    let stored = stored::open(&args.run)?;
+    let folder = runs::folder(&args.run, globals.config.as_deref())?;
+    let stored = stored::open(&folder)?;
     let real = !stored.record.launcher.is_stand_in();
     let run = stored::run(&stored)?;
     let name = platform_of(&run, args.platform.as_deref(), &in_force.catalogue)?;
@@ -169,7 +173,7 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
             || "nothing was read that an expectation is stated for".to_owned(),
             |(test, why)| format!("{test}: {why}"),
         );
-        let said = format!("{}: no level of {name} can be stated: {why}", args.run.display());
+        let said = format!("{}: no level of {name} can be stated: {why}", folder.display());
         return Err(Failure::Usage(said).into());
     }
     if !real {

@@ -16,13 +16,18 @@ use super::Verified;
 use super::ground::Ground;
 use crate::act::device;
 use crate::act::topology;
+use crate::inventory::slurm::BLOCK_SIZES;
+use crate::inventory::slurm::partitions::partition_of_topology;
 use crate::model::cell::Cell;
 use crate::model::claims::ClaimedDomain;
+use crate::model::claims::Claims;
+use crate::model::claims::SourceRead;
 use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::NodeName;
 use crate::model::recording::Scope;
 use crate::model::said::Basis as SaidBasis;
 use crate::model::said::FabricSaid;
+use crate::model::said::SourceKind;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
@@ -75,7 +80,28 @@ pub(super) fn map(source: &Source<'_>) -> Verified {
         rails: rails(source),
         leaves: leaves.collect(),
         matrix: Matrix::of(&run.cells),
+        partitions: partitions(&run.claims),
+        block_sizes: block_sizes(&run.claims),
     }
+}
+
+/// The topologies that partitions name, where the run's sources tell of partitions.
+fn partitions(claims: &Claims) -> Option<BTreeMap<String, String>> {
+    let is_read =
+        |it: &&SourceRead| it.source.kind == SourceKind::SlurmPartitions && it.unread().is_none();
+    let read: Vec<&SourceRead> = claims.sources.iter().filter(is_read).collect();
+    let settings = read.iter().flat_map(|it| &it.settings);
+    let named = settings.filter_map(|(key, value)| partition_of_topology(key).zip(Some(value)));
+    let named = named.map(|(partition, topology)| (partition.to_owned(), topology.clone()));
+    (!read.is_empty()).then(|| named.collect())
+}
+
+/// The sizes of all levels of blocks, where a source tells of several.
+fn block_sizes(claims: &Claims) -> Vec<usize> {
+    let told = claims.sources.iter().find_map(|it| it.settings.get(BLOCK_SIZES));
+    let sizes = told.iter().flat_map(|sizes| sizes.split(','));
+    // One that cannot be read is one too few to say anything.
+    sizes.map(|size| size.parse().ok()).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// What a claimed domain is by measurement: itself, or its parts.

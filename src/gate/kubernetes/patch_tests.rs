@@ -4,7 +4,7 @@ use super::*;
 use crate::model::kubernetes_node::KubernetesMarks;
 use crate::model::kubernetes_node::UNVERIFIED;
 
-const OURS: &str = "fabricgate:r1:nvlink-low e7";
+const OURS: &str = "fabricgate:nvlink-low:r1 e7";
 
 fn drain(reason: &str) -> Change {
     Change::drain(reason)
@@ -187,7 +187,7 @@ fn a_condition_keeps_its_moment_until_its_status_changes() {
 #[test]
 fn any_class_becomes_the_value_of_a_taint() {
     let long = "x".repeat(80);
-    for reason in [OURS, "fabricgate:r1:- e1", "psu", &format!("fabricgate:r1:{long} e1")] {
+    for reason in [OURS, "fabricgate:-:r1 e1", "psu", &format!("fabricgate:{long}:r1 e1")] {
         let patch = sent(&drain(reason), &node()).expect("a patch");
         let value = patch["spec"]["taints"][2]["value"].as_str().expect("a value");
         assert!(!value.is_empty() && is_value(value), "{reason}: {value}");

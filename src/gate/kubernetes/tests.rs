@@ -24,7 +24,7 @@ use crate::model::change::StateChange;
 use crate::model::kubernetes_node::KubernetesMarks;
 
 fn drain() -> Change {
-    let reason = "fabricgate:r1:nvlink-low e1".to_owned();
+    let reason = "fabricgate:nvlink-low:r1 e1".to_owned();
     Change { state: Some(StateChange::Drain { reason }), ..Change::default() }
 }
 
@@ -221,7 +221,7 @@ fn a_change_is_told_in_words_that_a_person_can_type() {
         line(&drain()),
         [
             "kubectl --context gate annotate --overwrite node n1 n2 \
-             fabricgate.io/reason=fabricgate:r1:nvlink-low e1",
+             fabricgate.io/reason=fabricgate:nvlink-low:r1 e1",
             "kubectl --context gate taint --overwrite node n1 n2 \
              fabricgate.io/degraded=nvlink-low:NoSchedule",
         ]

@@ -430,13 +430,13 @@ mod tests {
             reason: reason.map(str::to_owned),
             ..LiveNode::new("n1", &["IDLE", "DRAIN"])
         };
-        let ours = "fabricgate:r1:nvlink-low e1";
+        let ours = "fabricgate:nvlink-low:r1 e1";
         let drain = Some(StateChange::Drain { reason: ours.to_owned() });
         let resume = Some(StateChange::Resume);
         assert_eq!(forbidden(&drain, &LiveNode::new("n1", &["IDLE"]), false), None);
         assert_eq!(forbidden(&drain, &drained(Some(ours)), false), None);
         assert_eq!(forbidden(&resume, &drained(Some(ours)), false), None);
-        for reason in [None, Some("psu"), Some("fabricgate:r2:nvlink-low e2")] {
+        for reason in [None, Some("psu"), Some("fabricgate:nvlink-low:r2 e2")] {
             assert!(forbidden(&drain, &drained(reason), false).is_some(), "{reason:?}");
         }
         for reason in [None, Some("psu")] {

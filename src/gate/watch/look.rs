@@ -19,6 +19,7 @@ use crate::act::due::Running;
 use crate::act::due::Watched;
 use crate::act::due::lapsed;
 use crate::act::ledger::Ledger;
+use crate::act::pause;
 use crate::act::policy::Policy;
 use crate::gate::certificates;
 use crate::gate::journal;
@@ -145,6 +146,7 @@ impl Look {
             certified: known.certificates.values().filter(counts).count(),
             drained: ledger.drains.len(),
             breaker: ledger.breaker.as_ref().map(|it| format!("{}: {}", it.stamp.at, it.why)),
+            paused: pause::now(&ledger, &now).map(pause::told),
             not_due: grouped(&due.not_due),
         };
         watch.vitals.saw(&live, &known.certificates, &ledger, &due, watch.settings.ahead_s, &now);

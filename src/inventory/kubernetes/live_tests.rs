@@ -73,13 +73,13 @@ fn readiness_that_is_false_or_not_told_is_none() {
 fn a_drain_is_our_taint_and_its_reason_counts_only_beside_it() {
     let annotated = |taints: Value| {
         idle(|it| {
-            it["metadata"]["annotations"] = json!({"fabricgate.io/reason": "fabricgate:r1:x e1"});
+            it["metadata"]["annotations"] = json!({"fabricgate.io/reason": "fabricgate:x:r1 e1"});
             it["spec"]["taints"] = taints;
         })
     };
     let drained = annotated(json!([{"key": DEGRADED, "value": "x", "effect": "NoSchedule"}]));
     assert_eq!(drained.state, ["IDLE", "DRAIN"]);
-    assert_eq!(drained.reason.as_deref(), Some("fabricgate:r1:x e1"));
+    assert_eq!(drained.reason.as_deref(), Some("fabricgate:x:r1 e1"));
     let marked = annotated(json!([{"key": DEGRADED, "value": "x", "effect": "PreferNoSchedule"}]));
     assert_eq!((marked.state, marked.reason), (vec!["IDLE".to_owned()], None));
     assert_eq!(tainted(DEGRADED, "NoSchedule").reason, None);

@@ -17,6 +17,9 @@ use crate::model::said::Said;
 /// More pairs of blocks that share nodes are not worth naming one by one.
 const MOST_PAIRS: usize = 100;
 
+/// The setting with the sizes of all levels, where the topology in force has several.
+pub const BLOCK_SIZES: &str = "block_sizes";
+
 /// One block, as written.
 #[derive(Debug)]
 pub(super) struct Block {
@@ -54,7 +57,10 @@ impl Blocks<'_> {
     /// Puts the groups of these blocks, and remarks on them, into `said`.
     pub(super) fn say(&self, said: &mut Said, blocks: Vec<Block>) {
         let begin = self.begin();
-        self.check_sizes(said);
+        if self.check_sizes(said) && self.in_force && 1 < self.sizes.len() {
+            let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
+            said.settings.insert(BLOCK_SIZES.to_owned(), sizes.join(","));
+        }
         let mut names = HashSet::new();
         let mut kept = Vec::new();
         for block in blocks {
@@ -90,9 +96,9 @@ impl Blocks<'_> {
         }
     }
 
-    /// Each further size is the base size times a power of two.
-    fn check_sizes(&self, said: &mut Said) {
-        let Some(base) = self.sizes.first() else { return };
+    /// Whether each further size is the base size times a power of two.
+    fn check_sizes(&self, said: &mut Said) -> bool {
+        let Some(base) = self.sizes.first() else { return true };
         let fits =
             |size: &u32| size.checked_rem(*base) == Some(0) && (size / base).is_power_of_two();
         let wrong: Vec<String> =
@@ -109,6 +115,7 @@ impl Blocks<'_> {
             };
             said.trouble(ProblemKind::Contradictory, self.sizes_at.clone(), message);
         }
+        wrong.is_empty()
     }
 
     /// Which blocks are empty, incomplete, or have nodes to spare.
@@ -232,6 +239,14 @@ mod tests {
         assert!(said.problems.is_empty());
         assert!(said.groups.iter().all(|g| g.size == Some(3) && g.kind == GroupKind::Domain));
         assert_eq!(said.groups.iter().map(|g| g.nodes.len()).collect::<Vec<_>>(), [3, 4, 1, 0]);
+    }
+
+    #[test]
+    fn the_sizes_of_all_levels_are_kept_where_there_are_several() {
+        let of = |sizes: &[u32]| say(sizes, Vec::new()).settings.get(BLOCK_SIZES).cloned();
+        assert_eq!(of(&[6, 12]).as_deref(), Some("6,12"));
+        assert_eq!(of(&[6]), None);
+        assert_eq!(of(&[6, 13]), None, "Slurm refuses that");
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub mod topology_yaml;
 
 mod answer;
 mod blocks;
+
+pub use blocks::BLOCK_SIZES;
+
 mod entries;
 mod gres;
 mod listed;

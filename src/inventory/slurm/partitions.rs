@@ -57,6 +57,11 @@ pub fn read(place: &str, text: &str) -> Said {
     bounded(said)
 }
 
+/// The partition whose topology the setting of this name is.
+pub fn partition_of_topology(setting: &str) -> Option<&str> {
+    setting.strip_prefix("PartitionName=")?.strip_suffix(" Topology")
+}
+
 /// One partition, as either form (or `sinfo`) says it.
 #[derive(Debug)]
 pub(super) struct Partition<'p> {

@@ -14,6 +14,7 @@ use super::State;
 use super::levels::PathClass;
 use crate::act::budget;
 use crate::act::ledger::Ledger;
+use crate::act::pause;
 use crate::act::policy::Policy;
 use crate::model::certificate::Certificate;
 use crate::model::claims::Claims;
@@ -210,6 +211,7 @@ fn gate(from: &Gathered<'_>, ledger: &Ledger) -> GateState {
     let budgets = fleet.map(|fleet| budget::shares(ledger, fleet, from.policy, from.now).into());
     GateState {
         is_tripped: ledger.breaker.is_some(),
+        is_paused: pause::now(ledger, from.now).is_some(),
         drains: ledger.drains.len(),
         open: ledger.open.len(),
         budgets: budgets.unwrap_or_default(),

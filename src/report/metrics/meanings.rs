@@ -80,6 +80,8 @@ meanings! {
         "Nodes that the budget allows in all";
     BREAKER = "breaker_tripped", None, [],
         "1 where nothing but releases is carried out until a person resets the breaker";
+    PAUSED = "gate_paused", None, [],
+        "1 while a person has paused the gate: nothing is drained or measured";
     DRAINS = "drains_outstanding", None, [],
         "Drains of ours that stand";
     OPEN = "actions_open", None, [],

@@ -1,0 +1,81 @@
+//! `fabricgate gate pause`: for a while nothing is drained and nothing measured; and
+//! the spans of time that people write.
+
+use super::acting;
+use super::config::Config;
+use super::failure::Failure;
+use crate::act::pause;
+use crate::gate::journal;
+use crate::gate::stamp;
+use crate::model::journal::Event;
+use crate::model::moment::rfc3339;
+
+/// Longest pause: a gate that is forgotten is none.
+const LONGEST_S: u64 = 30 * 24 * 3_600;
+
+/// A span of time, as `90s`, `30m`, `2h` or `7d`, in seconds.
+pub(super) fn span(text: &str) -> Result<u64, String> {
+    let wrong = || "expected a number and s, m, h or d, such as 2h".to_owned();
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(at);
+    let each = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(each).filter(|it| 0 < *it).ok_or_else(wrong)
+}
+
+/// The same, no longer than a pause may last.
+pub(super) fn pause_of(text: &str) -> Result<u64, String> {
+    let seconds = span(text)?;
+    match seconds <= LONGEST_S {
+        true => Ok(seconds),
+        false => Err(format!("expected {}d at most", LONGEST_S / 86_400)),
+    }
+}
+
+/// The line of the journal that begins a pause.
+pub(super) fn begins(by: String, why: String, for_s: u64) -> Event {
+    let lasts = i64::try_from(for_s).unwrap_or(i64::MAX);
+    let until = rfc3339(stamp::stamp().unix.saturating_add(lasts));
+    Event::Paused { by, why, for_s, until }
+}
+
+/// Refuses to measure while the gate is paused.
+pub(super) fn check(config: &Config) -> Result<(), Failure> {
+    let Some(gate) = &config.gate else { return Ok(()) };
+    // What else is wrong with the journal, the turn of the gate tells.
+    let Ok(ledger) = journal::look(&gate.folder).map_err(|it| acting::failure(it.into())) else {
+        return Ok(());
+    };
+    match pause::now(&ledger, &stamp::stamp()) {
+        None => Ok(()),
+        Some(paused) => Err(Failure::Refused(format!(
+            "the gate is {}; nothing is measured until then, or until `fabricgate gate resume`",
+            pause::told(paused)
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_read_and_what_is_none_is_refused() {
+        for (text, seconds) in [("90s", 90), ("30m", 1_800), ("2h", 7_200), ("7d", 604_800)] {
+            assert_eq!(span(text), Ok(seconds), "{text}");
+        }
+        for text in
+            ["", "2", "h", "0h", "-2h", "2 h", "2hours", "1.5h", "99999999999999999999d", "2é"]
+        {
+            assert!(span(text).is_err(), "{text}");
+        }
+        assert_eq!(pause_of("30d"), Ok(LONGEST_S));
+        assert_eq!(pause_of("31d"), Err("expected 30d at most".to_owned()));
+    }
+}

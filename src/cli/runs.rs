@@ -1,0 +1,119 @@
+//! Which stored run a person names: by its folder, its id, `latest`, or the reason
+//! of a drain.
+//!
+//! Reads `run_dir`. What is there by the name that was given is taken as it is.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::config;
+use super::failure::Failure;
+use super::stdout::note;
+use crate::act::reason;
+use crate::act::reason::OwnReason;
+use crate::model::id::NodeName;
+use crate::model::verdict::VERDICTS_FORMAT;
+use crate::model::verdict::Verdicts;
+use crate::record::RUN_FORMAT;
+use crate::record::RunRecord;
+use crate::record::State;
+use crate::record::file;
+use crate::record::stored::json;
+use crate::record::stored::runs_in;
+
+/// The newest run.
+const LATEST: &str = "latest";
+
+/// The folder of run folders where no configuration says it.
+const USUAL: &str = "runs";
+
+/// Run folders that are searched, the newest first.
+const MOST: usize = 1_500;
+
+/// The run folder that is meant. One that is not found stays as it was named, for the
+/// error of opening it.
+pub fn folder(named: &Path, config: Option<&Path>) -> Result<PathBuf, Failure> {
+    if named.exists() {
+        return Ok(named.to_owned());
+    }
+    let Some(text) = named.to_str() else { return Ok(named.to_owned()) };
+    if text == LATEST {
+        return latest(&runs(config)?);
+    }
+    if text.starts_with(reason::PREFIX) {
+        return of_reason(&drain(text)?, config);
+    }
+    let is_name = named.components().count() == 1;
+    // Without a configuration that can be read, a folder that is missing is all there is to tell.
+    let found = is_name.then(|| runs(config).ok().map(|runs| runs.join(named))).flatten();
+    Ok(found.filter(|it| it.join(file::RUN).is_file()).unwrap_or_else(|| named.to_owned()))
+}
+
+/// The folder of a run that a reason names.
+pub fn of_reason(own: &OwnReason, config: Option<&Path>) -> Result<PathBuf, Failure> {
+    let runs = runs(config)?;
+    let folder = runs.join(&own.run);
+    if folder.join(file::RUN).is_file() {
+        return Ok(folder);
+    }
+    Err(Failure::Environment(format!(
+        "run {} of this reason is not in {}: expected --config FILE with the run_dir of the gate \
+         that wrote it",
+        own.run,
+        runs.display()
+    )))
+}
+
+/// A reason that was pasted, taken apart.
+pub fn drain(text: &str) -> Result<OwnReason, Failure> {
+    let is_whole = |own: &OwnReason| reason::is_run_id(&own.run);
+    reason::read(text.trim()).filter(is_whole).ok_or_else(|| {
+        Failure::Usage(format!(
+            "{text:?} is not the whole reason of a drain ({}CLASS:RUN eEPOCH): `sinfo -R` shows 20 \
+             characters of it, `scontrol show node` all; `fabricgate explain NODE` needs none",
+            reason::PREFIX
+        ))
+    })
+}
+
+/// The newest run that has a verdict for this node.
+pub fn of_node(node: &NodeName, config: Option<&Path>) -> Result<PathBuf, Failure> {
+    let runs = runs(config)?;
+    for folder in listed(&runs)?.into_iter().rev().take(MOST) {
+        match json::<Verdicts>(&folder.join(file::VERDICTS), VERDICTS_FORMAT) {
+            Ok(Some(said)) if said.nodes.iter().any(|it| it.node == *node) => return Ok(folder),
+            Ok(_) => {}
+            Err(error) => note(&format!("passed over: {error}")),
+        }
+    }
+    Err(Failure::Usage(format!(
+        "{:?} is no run, and no run in {} measured a node of that name; expected RUN LOCUS (a \
+         folder, an id or `latest`, then what is explained), the reason of a drain, or NODE",
+        node.as_str(),
+        runs.display()
+    )))
+}
+
+/// The newest run that ended, or the newest one.
+fn latest(runs: &Path) -> Result<PathBuf, Failure> {
+    let all = listed(runs)?;
+    let is_over = |folder: &&PathBuf| {
+        let record = json::<RunRecord>(&folder.join(file::RUN), RUN_FORMAT);
+        record.is_ok_and(|it| it.is_some_and(|it| it.state != State::Running))
+    };
+    all.iter().rev().find(is_over).or(all.last()).cloned().ok_or_else(|| {
+        Failure::Environment(format!("{LATEST}: there is no run in {}", runs.display()))
+    })
+}
+
+fn listed(runs: &Path) -> Result<Vec<PathBuf>, Failure> {
+    runs_in(runs).map_err(Failure::environment)
+}
+
+/// Where run folders are.
+fn runs(config: Option<&Path>) -> Result<PathBuf, Failure> {
+    Ok(match config {
+        Some(path) => config::open(Some(path))?.run_dir,
+        None => PathBuf::from(USUAL),
+    })
+}

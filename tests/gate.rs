@@ -1,0 +1,262 @@
+//! `fabricgate gate` as an operator runs it, before a stand-in for `scontrol`: what it
+//! shows of now, what it tells of the past, and a pause.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::process::Stdio;
+use std::time::SystemTime;
+use std::time::UNIX_EPOCH;
+
+use serde_json::Value;
+use serde_json::json;
+
+/// The reason of our drain of `node0001` in the journal.
+const OURS: &str = "fabricgate:nvlink-low:20261121-065544-3f9a1c e1";
+
+/// A folder with two claimed nodes, `node0001` of which we drained, and a controller
+/// that answers with what is in `nodes.json`, unless that is missing.
+struct Site(tempfile::TempDir);
+
+#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+}
+
+impl Site {
+    fn new() -> Self {
+        let site = Self(tempfile::tempdir().expect("a folder"));
+        let claims = "[[domain]]\nname = \"rack\"\nnodes = \"node[0001-0002]\"\nplatform = \"gb200-nvl72\"\n";
+        fs::write(site.path().join("claims.toml"), claims).expect("written");
+        let config = "claims = \"claims.toml\"\n[gate]\nstate = \"gate\"\n\
+                      scontrol = [\"sh\", \"-c\", \"cat nodes.json\"]\n";
+        fs::write(site.path().join("fabricgate.toml"), config).expect("written");
+        fs::create_dir(site.path().join("gate")).expect("made");
+        site.journal();
+        site.shows(&["IDLE", "DRAIN"], OURS);
+        site
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// An hour ago we drained `node0001`; half an hour ago it passed a run.
+    fn journal(&self) {
+        let action = json!({
+            "kind": "drain", "node": "node0001", "domain": "rack", "command": [], "reason": OURS,
+            "findings": ["f"], "why": "gpu 2 is slow", "price": null, "ratio": 0.94,
+        });
+        let before = json!({"name": "node0001", "state": ["IDLE"]});
+        let events = [
+            (3_600, json!({"event": "opened", "host": "h", "pid": 1, "version": "0"})),
+            (
+                3_600,
+                json!({"event": "intent", "id": "i", "run": "20261121-065544-3f9a1c",
+                "action": action, "change": {}, "before": before}),
+            ),
+            (
+                3_600,
+                json!({"event": "outcome", "id": "i", "result": "done",
+                "detail": "it is IDLE+DRAIN"}),
+            ),
+            (
+                1_800,
+                json!({"event": "clean", "node": "node0001", "run": "r2",
+                "measured": now() - 1_800}),
+            ),
+        ];
+        let mut text = String::new();
+        for ((ago, event), seq) in events.into_iter().zip(1..) {
+            let mut line = event;
+            line["format"] = json!("fabricgate.journal/1");
+            line["seq"] = json!(seq);
+            line["epoch"] = json!(1);
+            line["unix"] = json!(now() - ago);
+            line["at"] = json!(format!("{ago} s ago"));
+            text.push_str(&format!("{line}\n"));
+        }
+        fs::write(self.path().join("gate/journal.jsonl"), text).expect("written");
+    }
+
+    /// What the controller answers of `node0001`.
+    fn shows(&self, state: &[&str], reason: &str) {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/recorded/slurm/24.11-scontrol-show-node-2.json");
+        let text = fs::read_to_string(file).expect("a recorded answer");
+        let mut document: Value = serde_json::from_str(&text).expect("JSON");
+        let node = &mut document["nodes"][0];
+        assert_eq!(node["name"], "node0001");
+        node["state"] = json!(state);
+        node["reason"] = json!(reason);
+        node["reason_set_by_user"] = json!("bob");
+        fs::write(self.path().join("nodes.json"), document.to_string()).expect("written");
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+    fn run(&self, words: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
+        command.args(["--config", "fabricgate.toml"]).args(words).current_dir(self.path());
+        // A machine that trusts no authority: most containers.
+        command.env("SSL_CERT_FILE", "/nonexistent").env("SSL_CERT_DIR", "/nonexistent");
+        command.env("USER", "ann").stdin(Stdio::null());
+        let ended = command.output().expect("the program");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (ended.status.code(), text(ended.stdout), text(ended.stderr))
+    }
+
+    fn document(&self, words: &[&str]) -> Value {
+        let (code, stdout, stderr) = self.run(&[words, &["--json"]].concat());
+        assert_eq!(code, Some(0), "{words:?}: {stderr}");
+        serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
+    }
+
+    fn status(&self) -> String {
+        let (code, stdout, stderr) = self.run(&["gate", "status"]);
+        assert_eq!(code, Some(0), "{stderr}");
+        stdout
+    }
+}
+
+/// Defect 8 of the operator's review.
+#[test]
+fn status_shows_what_the_scheduler_shows_now() {
+    let site = Site::new();
+    let told = site.status();
+    assert!(told.starts_with("as of 2"), "{told}");
+    let line = told.lines().find(|line| line.contains("node0001")).expect("a line");
+    for word in ["nvlink-low", "clean 1/2", "IDLE+DRAIN", "the next counts from"] {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+    assert!(told.contains("drained by us: 1\n") && !told.contains("at odds"), "{told}");
+
+    // Taken over: not ours any more, whatever the journal last knew.
+    site.shows(&["IDLE", "DRAIN"], "rma INC4712");
+    let told = site.status();
+    let odds = told.find("at odds with the journal: 1").expect("told");
+    assert!(odds < told.find("drained by us: 0").expect("none is left"), "{told}");
+    assert!(told.contains("rma INC4712") && told.contains("by bob"), "{told}");
+    assert!(!told.contains("by hand"), "{told}");
+
+    site.shows(&["IDLE"], "");
+    let told = site.status();
+    assert!(told.contains("our drain of it is not there"), "{told}");
+    let document = site.document(&["gate", "status"]);
+    assert_eq!(document["nodes"][0]["standing"], "in_service");
+    assert_eq!(document["nodes"][0]["state"], "IDLE");
+    // What was there stays as it was.
+    assert_eq!(document["drained"][0]["node"], "node0001");
+    assert_eq!(document["unasked"], Value::Null);
+}
+
+/// Defect 8 of the operator's review.
+#[test]
+fn status_without_an_answer_says_that_it_tells_of_the_past() {
+    let site = Site::new();
+    fs::remove_file(site.path().join("nodes.json")).expect("removed");
+    let told = site.status();
+    let first = told.lines().next().expect("a line");
+    assert!(first.contains(", the scheduler could not be asked: "), "{told}");
+    assert!(!told.contains("drained by us: "), "{told}");
+    let document = site.document(&["gate", "status"]);
+    assert_eq!(document["nodes"][0]["standing"], "unknown");
+    assert_eq!(document["nodes"][0]["state"], Value::Null);
+    assert!(document["unasked"].as_str().is_some_and(|why| !why.is_empty()), "{document}");
+}
+
+#[test]
+fn the_log_tells_what_happened_since_then_of_one_node_or_all() {
+    let site = Site::new();
+    let (code, told, stderr) = site.run(&["gate", "log"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines.len(), 2, "{told}");
+    assert!(lines[0].contains("node0001  drain (nvlink-low) for run 20261121"), "{told}");
+    assert!(lines[1].contains("node0001  passed run r2"), "{told}");
+    let (_, told, _) = site.run(&["gate", "log", "--since", "45m", "node0001"]);
+    assert_eq!(told.lines().count(), 1, "{told}");
+    let (_, told, _) = site.run(&["gate", "log", "node0002"]);
+    assert!(told.starts_with("nothing happened since "), "{told}");
+    let document = site.document(&["gate", "log", "--since", "2h"]);
+    assert_eq!(document["format"], "fabricgate.gate-log/1");
+    assert_eq!(document["events"][0]["event"], "drain");
+    assert_eq!(document["events"][0]["nodes"], json!(["node0001"]));
+    let (code, _, stderr) = site.run(&["gate", "log", "--since", "soon"]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("such as 2h"), "{stderr}");
+}
+
+#[test]
+fn a_pause_is_kept_told_and_ended() {
+    let site = Site::new();
+    for words in [
+        &["gate", "pause", "--for", "2h"][..],
+        &["gate", "pause", "--for", "2h", "--why", " "],
+        &["gate", "pause", "--for", "31d", "--why", "x"],
+        &["gate", "pause", "--why", "x"],
+    ] {
+        assert_eq!(site.run(words).0, Some(2), "{words:?}");
+    }
+    let (code, _, stderr) = site.run(&["gate", "pause", "--for", "2h", "--why", "switch swap"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let told = site.status();
+    assert!(told.contains("paused until ") && told.contains(" by ann: switch swap"), "{told}");
+    assert_eq!(site.document(&["gate", "status"])["pause"]["by"], "ann");
+
+    // Nothing is measured.
+    for words in [
+        &["audit", "--no-progress"][..],
+        &["admit", "--apply", "--no-progress", "node0001"],
+        &["recertify", "--no-progress", "node0001"],
+        &["burn-in", "--no-progress", "node0001"],
+    ] {
+        let (code, _, stderr) = site.run(words);
+        assert_eq!(code, Some(6), "{words:?}: {stderr}");
+        assert!(stderr.contains("switch swap") && stderr.contains("gate resume"), "{stderr}");
+    }
+    let (code, told, stderr) = site.run(&["--json", "watch", "--once"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let lines: Vec<Value> =
+        told.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let looked = lines.iter().find(|it| it["event"] == "looked").expect("it looked");
+    assert!(looked["paused"].as_str().is_some_and(|it| it.contains("switch swap")), "{looked}");
+    assert!(lines.iter().all(|it| it["event"] != "due"), "{told}");
+    let (_, told, stderr) = site.run(&["metrics"]);
+    assert!(told.contains("fabricgate_gate_paused 1"), "{told} {stderr}");
+
+    let (code, _, stderr) = site.run(&["gate", "resume", "--why", "done early"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(!site.status().contains("paused"));
+    let (_, told, _) = site.run(&["metrics"]);
+    assert!(told.contains("fabricgate_gate_paused 0"), "{told}");
+    let (_, told, _) = site.run(&["--json", "watch", "--once"]);
+    assert!(told.contains("\"event\":\"due\""), "the second node has no certificate: {told}");
+    let (_, told, _) = site.run(&["gate", "log", "--since", "5m"]);
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines.len(), 2, "{told}");
+    assert!(lines[0].contains("by ann: switch swap"), "{told}");
+    assert!(lines[1].contains("the pause was ended by ann: done early"), "{told}");
+    let (_, _, stderr) = site.run(&["gate", "resume"]);
+    assert!(stderr.contains("is not paused"), "{stderr}");
+}
+
+/// Defect 10 of the operator's review.
+#[test]
+fn slurmrestd_needs_no_authorities_but_for_https() {
+    let site = Site::new();
+    for (address, needs) in [
+        ("unix:/nonexistent/slurmrestd.sock", false),
+        ("http://127.0.0.1:1", false),
+        ("https://127.0.0.1:1", true),
+    ] {
+        let config = format!(
+            "claims = \"claims.toml\"\n[sources.slurmrestd]\naddress = {address:?}\n\
+             [gate]\nstate = \"gate\"\nthrough = \"slurmrestd\"\n"
+        );
+        fs::write(site.path().join("fabricgate.toml"), config).expect("written");
+        let told = site.status();
+        let first = told.lines().next().expect("a line");
+        assert!(first.contains("could not be asked"), "{address}: {first}");
+        assert_eq!(first.contains("ca-certificates"), needs, "{address}: {first}");
+    }
+}
