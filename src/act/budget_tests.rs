@@ -86,7 +86,9 @@ fn what_is_left_is_said_in_a_sentence_for_each_limit() {
     world.leaf("leaf1", &["d0n0", "d0n1"]);
     world.drained("d0n0", "nvlink-low", 0.9, 60);
     world.drained("d0n1", "nvlink-low", 0.9, 90_000);
-    let left = |world: &World| left(&world.ledger, &world.fleet, &world.policy, &world.now);
+    let left = |world: &World| {
+        left(&world.ledger, world.live.as_ref(), &world.fleet, &world.policy, &world.now)
+    };
     let expected = [
         "drains within the hour: 1 of 2 left (1 % of 200 nodes)",
         "drains at a time: 4 of 6 left (3 % of 200 nodes)",

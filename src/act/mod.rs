@@ -18,6 +18,7 @@ pub mod label;
 pub mod ledger;
 pub mod marks;
 pub mod notice;
+pub mod older;
 pub mod plane;
 pub mod policy;
 pub mod reason;
@@ -27,6 +28,7 @@ pub mod situation;
 pub mod standing;
 pub mod stops;
 pub mod topology;
+pub mod vanished;
 pub mod words;
 
 mod classes;

@@ -140,7 +140,7 @@ pub(super) fn turn(
         say: &mut say,
         stop: stop.clone(),
     };
-    now(recover::recover(carrier)).expect("written");
+    now(recover::recover(carrier, Duration::ZERO)).expect("written");
     let carrier = Carrier {
         scheduler: scontrol,
         journal: &mut journal,
