@@ -156,7 +156,7 @@ mod tests {
         // Of a run that is older than the journal.
         assert_eq!(tripped(&world("fabricgate:20250101-000000-aaaaaa:nvlink-low e9", 60)), None);
         // It was meant, and landed later than anybody waited.
-        let mut late = world(&format!("fabricgate:{RUN}:nvlink-low e7"), 60);
+        let mut late = world(&format!("fabricgate:{RUN}:nvlink-low e6"), 60);
         assert!(tripped(&late).is_none());
         late.node("d0n1").reason_at = Some(NOW - 3_000);
         assert!(tripped(&late).is_some());

@@ -33,7 +33,7 @@ impl Lab {
         self.run(&["scontrol", "update", &node, "State=DRAIN", &reason]);
     }
 
-    fn is_drained(&self, node: &str) -> bool {
+    pub(super) fn is_drained(&self, node: &str) -> bool {
         self.node(node).0.iter().any(|word| word == "DRAIN")
     }
 
