@@ -270,7 +270,8 @@ fn carrier<'c>(turn: &'c mut Turn<'_>, journal: &'c mut Journal) -> Carrier<'c> 
     }
 }
 
-/// What the scheduler says of every node that this turn may concern.
+/// What the scheduler says of every node that this turn may concern. Of Slurm, of all: a
+/// drain in our form counts in the budgets wherever it is, and nobody may know of it.
 async fn read(turn: &Turn<'_>, ledger: &Ledger) -> Result<Live, TurnError> {
     let claimed = turn.fleet.domains.iter().flat_map(|domain| &domain.nodes);
     let ours = ledger.drains.keys().chain(ledger.marks.keys());
@@ -278,8 +279,9 @@ async fn read(turn: &Turn<'_>, ledger: &Ledger) -> Result<Live, TurnError> {
     // keep it from being asked for all others.
     let nodes: BTreeSet<&NodeName> =
         claimed.chain(ours).filter(|node| node.is_one_node()).collect();
+    let is_by_name = nodes.len() < MANY && turn.scheduler.writes_as_seen();
     let nodes: Vec<NodeName> =
-        if nodes.len() < MANY { nodes.into_iter().cloned().collect() } else { Vec::new() };
+        if is_by_name { nodes.into_iter().cloned().collect() } else { Vec::new() };
     turn.scheduler
         .read(&nodes)
         .await

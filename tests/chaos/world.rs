@@ -15,6 +15,10 @@ use super::model::Fields;
 pub(crate) enum Weather {
     /// Who asks is killed, and nothing is done.
     KillBefore,
+    /// Who asks is killed, and it is done this much later: a link stalls, a controller hangs.
+    Late(Duration),
+    /// It is done, and this much later a person changes the first node that it changed.
+    HandAfter(Duration, Edit),
     /// It is done, and who asked is killed before it hears so.
     KillAfter,
     /// Who asks is killed, and it is done a moment later.
@@ -90,6 +94,25 @@ pub(crate) trait World {
     /// scheduler says which boot a node is in, the gate asks which one was measured.
     fn needs_workers(&self) -> bool {
         false
+    }
+    /// The scheduler starts again without its state: what was said on nodes is gone.
+    /// False where such a thing does not befall it.
+    fn forgets(&self) -> bool {
+        false
+    }
+    /// Waits until nothing that somebody sent is on its way any more.
+    fn quiet(&self) {}
+    /// An older copy of the journal is put back now. False where that is not played.
+    fn restored(&self) -> bool {
+        false
+    }
+    /// Whether changes arrive late, and people change nodes right after the gate.
+    fn is_late(&self) -> bool {
+        false
+    }
+    /// How late a change arrives at most, in milliseconds.
+    fn latest_ms(&self) -> usize {
+        6_000
     }
     /// Everything that was asked, told and changed.
     fn log(&self) -> Vec<Entry>;
