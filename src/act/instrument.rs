@@ -79,7 +79,7 @@ pub(super) fn doubt(
     let of_run = |why: String| Cause { why, lasting: false };
     let lasting = |why: String| Cause { why, lasting: true };
     let everywhere = lost(situation)
-        .or_else(|| older::why(situation))
+        .or_else(|| older::why(situation.live?, situation.ledger, &situation.run.id))
         .map(lasting)
         .or_else(|| returned(situation.coverage).or(measurement).map(of_run))
         .or_else(|| controls(situation, policy).map(lasting))

@@ -7,7 +7,6 @@
 use super::ledger::Ledger;
 use super::marks;
 use super::plane::Plane;
-use super::situation::Situation;
 use super::standing;
 use crate::inventory::hostlist;
 use crate::measure::text::clean;
@@ -22,13 +21,12 @@ use crate::model::moment::rfc3339;
 /// A turn this far ahead was never taken: its number is a mistake or a forgery.
 const FARTHEST: u64 = 1_000_000;
 
-/// Why the journal is not the newest one of this cluster's gate.
-pub(super) fn why(situation: &Situation<'_>) -> Option<String> {
-    let ledger = situation.ledger;
-    let live = situation.live?;
+/// Why the journal is not the newest one of this cluster's gate. Of the run at hand it
+/// may know nothing yet.
+pub fn why(live: &Live, ledger: &Ledger, run: &str) -> Option<String> {
     let first = ledger.first.as_ref()?;
     let ahead = |node: &&LiveNode| {
-        is_ahead(node, ledger, first) || has_newer_words(node, ledger, first, situation)
+        is_ahead(node, ledger, first) || has_newer_words(node, ledger, first, run)
     };
     let nodes: Vec<&NodeName> =
         live.nodes.values().filter(ahead).map(|node| &node.name).collect();
@@ -78,7 +76,7 @@ fn has_newer_words(
     node: &LiveNode,
     ledger: &Ledger,
     first: &Stamp,
-    situation: &Situation<'_>,
+    run: &str,
 ) -> bool {
     if Plane::of(node) != Plane::Slurm {
         return false;
@@ -90,7 +88,7 @@ fn has_newer_words(
     let is_newer = second(known).zip(second(&said.at)).is_some_and(|(known, at)| known < at);
     let reset = ledger.reset.as_ref().and_then(|reset| second(&reset.at));
     let is_accepted = reset.is_some_and(|reset| second(&said.at).is_none_or(|at| at <= reset));
-    let is_at_hand = said.run == situation.run.id;
+    let is_at_hand = said.run == run;
     is_newer && !is_accepted && !is_at_hand && !ledger.has_meant(&node.name, &said.run)
 }
 

@@ -23,6 +23,9 @@ use crate::model::live::LiveNode;
 /// Fewest drains that vanish at once before that says something.
 const FEWEST: usize = 2;
 
+/// What Slurm writes where a node does not answer.
+const NOT_RESPONDING: &str = "Not responding";
+
 /// Drains that no person took away, as far as that can be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vanished {
@@ -82,9 +85,13 @@ fn is_free(node: Option<&LiveNode>) -> bool {
     node.is_some_and(is)
 }
 
+/// Whether a person wrote its reason. What Slurm itself writes says nothing of one: a
+/// controller without its state may never have heard of the node.
 fn is_foreign(node: &LiveNode) -> bool {
-    let is_said = node.reason.as_deref().is_some_and(|reason| !reason.trim().is_empty());
-    is_said && standing::own_reason(node).is_none()
+    let reason = node.reason.as_deref().map(str::trim).unwrap_or_default();
+    !reason.is_empty()
+        && !reason.starts_with(NOT_RESPONDING)
+        && standing::own_reason(node).is_none()
 }
 
 /// What became of our drains that nodes no longer show.

@@ -70,6 +70,10 @@ fn defect_2_what_a_controller_lost_is_not_undone_by_a_person() {
     // A node that was removed and made again, without a start of the controller.
     world.ledger.controller = Some("monday".to_owned());
     assert_eq!(seen(&world).0, ["d0n0"]);
+    // Slurm's own words are no person's.
+    world.state("d0n0", &["DOWN", "NOT_RESPONDING"]).reason = Some("Not responding".to_owned());
+    assert_eq!((seen(&world).0, undone(&world)), (vec!["d0n0".to_owned()], vec![]));
+    forget(&mut world, "d0n0");
     // Its features alone are kept by a person who clears the rest.
     world.node("d0n0").available_features = vec!["fabric_degraded".to_owned()];
     assert_eq!((seen(&world).0, undone(&world)), (vec![], vec!["d0n0".to_owned()]));

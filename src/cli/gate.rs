@@ -19,6 +19,7 @@ use super::stdout;
 use super::stdout::note;
 use crate::act::budget;
 use crate::act::ledger::Ledger;
+use crate::act::older;
 use crate::gate::carry::Carrier;
 use crate::gate::hold;
 use crate::gate::hold::Cleaning;
@@ -32,7 +33,6 @@ use crate::gate::stamp;
 use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
 use crate::model::claims::Claims;
-use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::journal::Stamp;
 use crate::model::live::Live;
@@ -226,12 +226,19 @@ fn recovered(
         let in_flight = gate.pace.in_flight;
         let carrier = with.carrier(&mut journal, &mut say);
         let mut records = recover::recover(carrier, in_flight).await.map_err(failure)?;
-        let drained: Vec<NodeName> = journal.ledger().drains.keys().cloned().collect();
-        if drained.is_empty() {
+        if journal.ledger().drains.is_empty() {
             return Ok((records, are_gone));
         }
-        match scheduler.read(&drained).await {
+        match scheduler.read(&[]).await {
             Ok(live) => {
+                if let Some(why) = older::why(&live, journal.ledger(), "")
+                    && journal.ledger().breaker.is_none()
+                {
+                    note(&format!("the breaker trips: {why}"));
+                    let last = older::last_turn(&live, journal.ledger());
+                    let tripped = Event::Tripped { why, run: "gate recover".to_owned() };
+                    journal.write_beyond(last, tripped).map_err(failure)?;
+                }
                 let mut carrier = with.carrier(&mut journal, &mut say);
                 let vanished = remake::looked(&mut carrier, &live).await.map_err(failure)?;
                 let kept = gate.pace.kept;

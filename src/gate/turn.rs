@@ -188,8 +188,11 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut recovered = recover::recover(carrier(&mut turn, &mut journal), in_flight).await?;
     let mut live = read(&turn, journal.ledger()).await?;
     let vanished = remake::looked(&mut carrier(&mut turn, &mut journal), &live).await?;
-    if let Some(why) = vanished.trip().filter(|_| journal.ledger().breaker.is_none()) {
-        journal.write(Event::Tripped { why, run: turn.run.id.clone() })?;
+    // Before anything is made again: an older journal does not know what was released.
+    let why = older::why(&live, journal.ledger(), &turn.run.id).or_else(|| vanished.trip());
+    if let Some(why) = why.filter(|_| journal.ledger().breaker.is_none()) {
+        let last = older::last_turn(&live, journal.ledger());
+        journal.write_beyond(last, Event::Tripped { why, run: turn.run.id.clone() })?;
     }
     if !vanished.lost.is_empty() {
         let now = stamp::stamp();
@@ -216,8 +219,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
         && let Some(why) =
             decided(&turn, &live, journal.ledger(), &controls, |it| budget::trip(it, turn.policy))
     {
-        let last = older::last_turn(&live, journal.ledger());
-        journal.write_beyond(last, Event::Tripped { why, run: turn.run.id.clone() })?;
+        journal.write(Event::Tripped { why, run: turn.run.id.clone() })?;
     }
     let mut plan =
         decided(&turn, &live, journal.ledger(), &controls, |it| policy::propose(it, turn.policy));
