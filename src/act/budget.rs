@@ -152,10 +152,16 @@ impl<'a> Budget<'a> {
         }
         let domain = self.domains.iter().find(|(_, spent)| policy.per_domain < **spent);
         if let Some((name, spent)) = domain {
-            return Some(format!("{spent} of {} (limit {})", clean(name.as_str()), policy.per_domain));
+            return Some(format!(
+                "{spent} of {} (limit {})",
+                clean(name.as_str()),
+                policy.per_domain
+            ));
         }
         let leaf = self.leaves.iter().find(|(_, spent)| policy.per_leaf < **spent);
-        leaf.map(|(name, spent)| format!("{spent} on leaf {} (limit {})", clean(name), policy.per_leaf))
+        leaf.map(|(name, spent)| {
+            format!("{spent} on leaf {} (limit {})", clean(name), policy.per_leaf)
+        })
     }
 
     /// What is left, a sentence for each limit.

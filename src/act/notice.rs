@@ -84,7 +84,9 @@ fn presence(situation: &Situation<'_>) -> Vec<Event> {
         let (is_there, was_gone) =
             (live.nodes.contains_key(node), ledger.absent.contains_key(node));
         match (is_there, was_gone) {
-            (false, false) if live.troubles.is_empty() => Some(Event::Absent { node: node.clone() }),
+            (false, false) if live.troubles.is_empty() => {
+                Some(Event::Absent { node: node.clone() })
+            }
             (true, true) => Some(Event::Present { node: node.clone() }),
             _ => None,
         }

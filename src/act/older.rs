@@ -28,8 +28,7 @@ pub fn why(live: &Live, ledger: &Ledger, run: &str) -> Option<String> {
     let ahead = |node: &&LiveNode| {
         is_ahead(node, ledger, first) || has_newer_words(node, ledger, first, run)
     };
-    let nodes: Vec<&NodeName> =
-        live.nodes.values().filter(ahead).map(|node| &node.name).collect();
+    let nodes: Vec<&NodeName> = live.nodes.values().filter(ahead).map(|node| &node.name).collect();
     (!nodes.is_empty()).then(|| {
         format!(
             "the journal, in turn {}, does not know of marks on {} that a later one made: an older \
@@ -54,8 +53,8 @@ fn is_ahead(node: &LiveNode, ledger: &Ledger, first: &Stamp) -> bool {
     let Some(reason) = standing::own_reason(node).filter(|_| standing::has_drain(node)) else {
         return false;
     };
-    let is_unknown = standing::unrecorded_one(node, ledger)
-        && !ledger.has_meant(&node.name, &reason.run);
+    let is_unknown =
+        standing::unrecorded_one(node, ledger) && !ledger.has_meant(&node.name, &reason.run);
     if !is_unknown || is_before(&reason.run, first) || was_accepted(node.reason_at, ledger) {
         return false;
     }
@@ -72,12 +71,7 @@ fn is_ahead(node: &LiveNode, ledger: &Ledger, first: &Stamp) -> bool {
 
 /// Whether its entry in the field for programs is of a run that is newer than what the
 /// journal said there last, and that it never acted on.
-fn has_newer_words(
-    node: &LiveNode,
-    ledger: &Ledger,
-    first: &Stamp,
-    run: &str,
-) -> bool {
+fn has_newer_words(node: &LiveNode, ledger: &Ledger, first: &Stamp, run: &str) -> bool {
     if Plane::of(node) != Plane::Slurm {
         return false;
     }
@@ -95,7 +89,8 @@ fn has_newer_words(
 /// Whether a run was made before this journal was begun, by more than evidence counts:
 /// what acted on it was another gate.
 fn is_before(run: &str, first: &Stamp) -> bool {
-    let day: String = rfc3339(first.unix - DAY_S).chars().take(10).filter(|c| *c != '-').collect();
+    let day: String =
+        rfc3339(first.unix.saturating_sub(DAY_S)).chars().take(10).filter(|c| *c != '-').collect();
     let of_run = run.get(..8).filter(|day| day.chars().all(|c| c.is_ascii_digit()));
     of_run.is_some_and(|of_run| of_run < day.as_str())
 }
@@ -121,7 +116,10 @@ mod tests {
         let began = stamp(100_000);
         world.ledger.first = Some(Stamp { at: rfc3339(began.unix), ..began });
         for turn in 1..=7 {
-            world.ledger.turns.insert(turn, NOW - 7_000 + 1_000 * i64::try_from(turn).expect("few"));
+            world
+                .ledger
+                .turns
+                .insert(turn, NOW - 7_000 + 1_000 * i64::try_from(turn).expect("few"));
         }
         // It knows of something.
         world.ledger.known.insert("run1/d9n9/drain/e1".to_owned());

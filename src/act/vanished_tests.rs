@@ -15,7 +15,11 @@ fn world() -> World {
         let own = world.drained(node, "nvlink-low", 0.9, 600);
         let mark = own.action.mark.expect("a mark");
         let names = &world.policy.marks;
-        let change = crate::act::marks::change(world.live.as_ref().expect("asked").nodes.get(&NodeName::from(node)).expect("a node"), &mark, names);
+        let change = crate::act::marks::change(
+            world.live.as_ref().expect("asked").nodes.get(&NodeName::from(node)).expect("a node"),
+            &mark,
+            names,
+        );
         let (extra, features) = (change.extra.expect("written"), change.available_features);
         let live = world.node(node);
         live.extra.clone_from(&extra);
@@ -42,7 +46,8 @@ fn forget(world: &mut World, node: &str) {
 }
 
 fn seen(world: &World) -> (Vec<String>, Vec<String>) {
-    let all = vanished(world.live.as_ref().expect("asked"), &world.ledger, &Policy::default().marks);
+    let all =
+        vanished(world.live.as_ref().expect("asked"), &world.ledger, &Policy::default().marks);
     let names = |nodes: Vec<&NodeName>| nodes.into_iter().map(ToString::to_string).collect();
     (names(all.lost.keys().collect()), names(all.unclear.iter().collect()))
 }

@@ -171,12 +171,7 @@ fn fleet(config: &Config) -> Result<Claims, Failure> {
 
 /// What is left of the budgets, where somebody says how large the fleet is: they
 /// are shares of it.
-fn left(
-    config: &Config,
-    ledger: &Ledger,
-    live: Option<&Live>,
-    now: &Stamp,
-) -> Option<Vec<String>> {
+fn left(config: &Config, ledger: &Ledger, live: Option<&Live>, now: &Stamp) -> Option<Vec<String>> {
     match fleet(config) {
         Ok(fleet) => Some(budget::left(ledger, live, &fleet, &config.policy, now)),
         Err(error) => {
@@ -206,7 +201,7 @@ fn recovered(
     let scheduler = acting::scheduler(gate);
     let mut journal = opened(gate)?;
     if let Some((host, why)) = gone {
-        by_person::gone(&mut journal, host, why)?;
+        by_person::gone(&mut journal, host, why, acting::pods(&config.launcher).is_some())?;
     }
     let (_stopper, stop) = watch::channel(false);
     let mut say = |text: &str| note(text);

@@ -51,8 +51,12 @@ fn held(others: Vec<Vec<LiveNode>>) -> (Fake, Vec<(Vec<NodeName>, Change)>) {
     drop(journal);
     fake.others.borrow_mut().extend(others);
     let slurm = Slurm { programs: programs(folder.path()), ..Slurm::default() };
-    let pace =
-        Pace { limit: Duration::from_secs(10), settle: Duration::ZERO, kept: Duration::ZERO, in_flight: Duration::ZERO };
+    let pace = Pace {
+        limit: Duration::from_secs(10),
+        settle: Duration::ZERO,
+        kept: Duration::ZERO,
+        in_flight: Duration::ZERO,
+    };
     let mut say = |_: &str| {};
     let mut holder =
         Holder { slurm: &slurm, scheduler: &fake, folder: folder.path(), pace, say: &mut say };

@@ -69,8 +69,14 @@ pub async fn remake(
     let mut records = Vec::new();
     for (run, actions) in by_run {
         let plan = ActionPlan { dry_run: false, ..ActionPlan::of(actions) };
-        let carrier =
-            Carrier { scheduler, journal: &mut *journal, names, settle, say: &mut *say, stop: stop.clone() };
+        let carrier = Carrier {
+            scheduler,
+            journal: &mut *journal,
+            names,
+            settle,
+            say: &mut *say,
+            stop: stop.clone(),
+        };
         records.extend(carry::carry_within(carrier, &run, &plan, kept).await?);
     }
     Ok(records)

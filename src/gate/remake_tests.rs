@@ -29,7 +29,8 @@ fn drained(fake: &Fake) -> (tempfile::TempDir, Journal) {
     let (folder, mut journal) = journal();
     let both = plan(["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec());
     let kept = Duration::ZERO;
-    let records = with(fake, &mut journal, async |it| carry::carry_within(it, "r1", &both, kept).await);
+    let records =
+        with(fake, &mut journal, async |it| carry::carry_within(it, "r1", &both, kept).await);
     let records = records.expect("written");
     assert!(records.iter().all(|it| it.result == ActionResult::Done), "{records:?}");
     fake.calls.borrow_mut().clear();

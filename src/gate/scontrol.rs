@@ -99,9 +99,8 @@ impl Scontrol {
 
     async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
         let slurm = self.asked();
-        let answer = Desk { slurm: &slurm, capture: MOST }
-            .put(Program::Scontrol, &["show", "config"])
-            .await;
+        let answer =
+            Desk { slurm: &slurm, capture: MOST }.put(Program::Scontrol, &["show", "config"]).await;
         let text = answer.text.map_err(|lack| SchedulerError::new(lack.kind, lack.message))?;
         Ok(boot_time(&text))
     }

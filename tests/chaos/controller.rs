@@ -117,6 +117,13 @@ impl Controller {
             state.forecast.next()
         };
         self.awake();
+        let weather = match weather {
+            Some(late @ (Weather::Late(_) | Weather::HandAfter(..))) if !question.is_change => {
+                self.state().forecast.postpone(late);
+                None
+            }
+            weather => weather,
+        };
         match weather {
             None => self.answer(&question, &mut stream),
             Some(Weather::KillBefore) => self.kill(&question),
@@ -143,7 +150,7 @@ impl Controller {
                 drop(stream);
                 let names = question.body["name"].as_array().into_iter().flatten();
                 let first = names.filter_map(Value::as_str).next().map(str::to_owned);
-                let first = first.filter(|_| question.is_change)?;
+                let first = first?;
                 std::thread::sleep(time);
                 let node = hostlist::expand(&first).expect("a host list").remove(0);
                 self.state().edit(&node, &edit);
@@ -346,10 +353,10 @@ impl State {
     /// Only what the configuration has is left.
     fn forget(&mut self) {
         self.young.clear();
-        let kept = |key: &String| key.starts_with("available/gb200") || key.starts_with("active/gb200");
+        let kept =
+            |key: &String| key.starts_with("available/gb200") || key.starts_with("active/gb200");
         for (name, node) in &mut self.nodes {
-            let now: Fields =
-                node.clone().into_iter().filter(|(key, _)| kept(key)).collect();
+            let now: Fields = node.clone().into_iter().filter(|(key, _)| kept(key)).collect();
             if now != *node {
                 node.clone_from(&now);
                 let what = What::Became { node: name.clone(), now };

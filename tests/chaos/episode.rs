@@ -231,10 +231,10 @@ impl Episode {
     /// State is lost, or put back from a copy.
     fn loses_state(&mut self) {
         let file = self.site.join("gate/journal.jsonl");
-        if self.later.once_in(5) && self.world.forgets() {
+        if self.later.once_in(6) && self.world.forgets() {
             self.tell("the scheduler lost its state".to_owned());
         }
-        if self.later.once_in(5) && !self.copies.is_empty() {
+        if self.later.once_in(2) && !self.copies.is_empty() {
             // What is on its way then, no copy could know.
             self.world.quiet();
             let copy = self.later.pick(&self.copies).clone();
@@ -247,7 +247,7 @@ impl Episode {
         }
         let now = fs::read(&file).unwrap_or_default();
         // A torn line is no copy: who copies takes whole files.
-        if now.ends_with(b"\n") {
+        if now.ends_with(b"\n") && self.copies.last() != Some(&now) {
             self.copies.push(now);
         }
     }
@@ -282,6 +282,8 @@ impl Episode {
         for met in self.world.met() {
             self.tell(format!("met: {met}"));
         }
+        // Who only looks asks the scheduler as well.
+        self.world.expect(BTreeMap::new());
         self.readable();
     }
 
@@ -295,7 +297,9 @@ impl Episode {
         if self.world.is_late() && later.once_in(2) {
             let at = 1 + later.below(questions);
             let weather = match later.below(2) {
-                0 => Weather::Late(Duration::from_millis(later.below(self.world.latest_ms()) as u64)),
+                0 => {
+                    Weather::Late(Duration::from_millis(later.below(self.world.latest_ms()) as u64))
+                }
                 _ => {
                     let time = Duration::from_millis(later.below(1_200) as u64);
                     let edits = [Edit::Resume, Edit::Resume, Edit::Drain("psu: bob"), Edit::Append];

@@ -196,7 +196,9 @@ impl History {
             if let What::Told { nodes, order, .. } = &entry.what {
                 let again = order.set.get(DRAIN);
                 let again = nodes.iter().filter(|node| {
-                    again.is_some_and(|again| undone.get(node.as_str()).is_some_and(|it| it == again))
+                    again.is_some_and(|again| {
+                        undone.get(node.as_str()).is_some_and(|it| it == again)
+                    })
                 });
                 broken.extend(again.map(|node| format!("{node}: an undo was overridden")));
             }
@@ -399,7 +401,8 @@ impl History {
         broken.extend(open.map(|it| format!("{} is open yet", it.id)));
         let nodes = self.now();
         // What is drained in our form counts, whoever wrote it.
-        let is_out = |node: &Fields| node.get(DRAIN).is_some_and(|it| it.starts_with("fabricgate:"));
+        let is_out =
+            |node: &Fields| node.get(DRAIN).is_some_and(|it| it.starts_with("fabricgate:"));
         let out: BTreeSet<&String> =
             nodes.iter().filter(|(_, node)| is_out(node)).map(|(name, _)| name).collect();
         let unknown = out.iter().filter(|name| {

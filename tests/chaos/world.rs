@@ -66,6 +66,16 @@ impl Forecast {
         self.met.extend(weather.iter().map(|it| format!("{it:?}")));
         weather
     }
+
+    /// Has this befall the next question instead: the one that met it changes nothing.
+    pub(crate) fn postpone(&mut self, weather: Weather) {
+        let words = format!("{weather:?}");
+        if let Some(at) = self.met.iter().rposition(|it| *it == words) {
+            self.met.remove(at);
+        }
+        let free = (self.asked + 1..).find(|at| !self.ahead.contains_key(at));
+        self.ahead.insert(free.expect("numbers do not end"), weather);
+    }
 }
 
 /// A scheduler.

@@ -38,6 +38,10 @@ exec 9>"$here/lock"; flock 9
 n=$(($(cat "$here/asked") + 1)); echo $n >"$here/asked"
 exec 9>&-
 read -r how arg rest <<<"$(sed -n "s/^$n //p" "$here/weather")"
+# What befalls changes alone waits for one.
+case "$1 $how" in "update "*) ;; *" Late"|*" HandAfter")
+    echo "$((n + 1)) $how $arg $rest" >>"$here/weather"; how= ;;
+esac
 [ -z "$how" ] || echo "$how $arg" >>"$here/met"
 asker=$PPID
 ctl() { "$run" sh -c "kill -$1 \$(cat /run/slurmctld/slurmctld.pid)"; }
@@ -76,7 +80,7 @@ Orphan) kill -KILL $asker; sleep 0.2; put "$@"; exit 1 ;;
 Late) touch "$here/late.$$"; kill -KILL $asker; sleep "$arg"; put "$@"; rm -f "$here/late.$$"; exit 1 ;;
 HandAfter) put "$@"; cat "$answer"
     for word in "$@"; do case $word in NodeName=*) list=${word#NodeName=} ;; esac; done
-    [ "$1" != update ] || later "$arg" "exec env -i PATH='$PATH' '$here/hand' \$('$run' scontrol show hostnames '$list' | head -1) '$rest'"
+    later "$arg" "exec env -i PATH='$PATH' '$here/hand' \$('$run' scontrol show hostnames '$list' | head -1) '$rest'"
     exit $rc ;;
 Lost) lost ;;
 LostAnswer) put "$@"; lost ;;

@@ -182,8 +182,14 @@ fn written<'t>(text: &'t str, appended: Option<&str>) -> &'t str {
     text[..end].trim_end_matches([' ', ':'])
 }
 
-/// Writes down that the processes of a machine are gone.
-pub(super) fn gone(journal: &mut Journal, host: &str, why: &str) -> Result<(), Failure> {
+/// Writes down that the processes of a machine are gone. Pods say themselves whose they
+/// are; of what else is held, only the journal does.
+pub(super) fn gone(
+    journal: &mut Journal,
+    host: &str,
+    why: &str,
+    has_pods: bool,
+) -> Result<(), Failure> {
     let why = reason(why)?;
     if host == stamp::host() {
         return Err(Failure::Usage(format!(
@@ -193,7 +199,7 @@ pub(super) fn gone(journal: &mut Journal, host: &str, why: &str) -> Result<(), F
     }
     let hosts: Vec<String> =
         journal.ledger().holds.values().map(|hold| clean(&hold.host)).collect();
-    if !journal.ledger().holds.values().any(|hold| hold.host == host) {
+    if !has_pods && !journal.ledger().holds.values().any(|hold| hold.host == host) {
         let held = match hosts.is_empty() {
             true => "nothing is held".to_owned(),
             false => format!("what is held is held by {}", hosts.join(", ")),

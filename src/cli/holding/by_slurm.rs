@@ -109,7 +109,8 @@ impl BySlurm {
         let mut say = |text: &str| note(text);
         let (mut holder, holding) = self.holder(&mut say);
         let held = hold::hold(&mut holder, &wish, holding).await;
-        if let Some(name) = self.holding.reservation.as_ref().filter(|_| !self.holding.drained.is_empty())
+        if let Some(name) =
+            self.holding.reservation.as_ref().filter(|_| !self.holding.drained.is_empty())
         {
             self.renewal = Renewal::of(&self.slurm, self.pace.limit, name);
         }

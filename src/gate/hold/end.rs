@@ -102,11 +102,11 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
             if process == Process::Elsewhere {
                 are_gone = false;
                 say(&format!(
-                    "{name} is held by process {} on {}, of which nothing is known here; where that \
-                     machine is gone: `fabricgate gate recover --gone {} --why TEXT`; to look: `{}`",
+                    "{name} is held by process {} on {}, of which nothing is known here; {}; to look: \
+                     `{}`",
                     hold.pid,
                     cleaned(&hold.host),
-                    cleaned(&hold.host),
+                    remedy(&hold.host),
                     look(&name, hold.kind)
                 ));
             }
@@ -342,6 +342,12 @@ fn not_drained<'d>(
         }
     }
     open
+}
+
+/// What a person does who knows that a machine is gone.
+pub(super) fn remedy(host: &str) -> String {
+    let host = cleaned(host);
+    format!("where that machine is gone: `fabricgate gate recover --gone {host} --why TEXT`")
 }
 
 /// The command that shows a hold.

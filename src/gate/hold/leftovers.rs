@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::end::Process;
 use super::end::owner_unless;
+use super::end::remedy;
 use crate::act::ledger::Hold;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
@@ -57,9 +58,10 @@ pub(super) async fn clean(
         if !may {
             are_gone = false;
             say(&format!(
-                "pods of run {run} are needed by process {} on {}, of which nothing is known here",
+                "pods of run {run} are needed by process {} on {}, of which nothing is known here; {}",
                 hold.pid,
-                cleaned(&hold.host)
+                cleaned(&hold.host),
+                remedy(&hold.host)
             ));
             continue;
         }
@@ -94,12 +96,14 @@ pub(super) async fn clean(
             Some(Process::Gone) => {}
             Some(Process::Elsewhere) | None if is_over(there.until, now) => {}
             Some(Process::Elsewhere) | None => {
+                let then = by.as_ref().map(|(_, host)| format!("; {}", remedy(host)));
                 let by = by.map_or("somebody".to_owned(), |(pid, host)| {
                     format!("process {pid} on {host}")
                 });
                 are_gone = false;
                 say(&format!(
-                    "{what} of run {shown} are needed by {by}, of which nothing is known here"
+                    "{what} of run {shown} are needed by {by}, of which nothing is known here{}",
+                    then.unwrap_or_default()
                 ));
                 continue;
             }
