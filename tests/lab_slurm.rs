@@ -25,8 +25,6 @@ mod killed;
 mod program;
 #[path = "lab/proposals.rs"]
 mod proposals;
-#[path = "lab_slurm/state.rs"]
-mod state;
 #[path = "chaos/storm.rs"]
 mod storm;
 #[path = "lab_slurm/topology.rs"]

@@ -9,6 +9,7 @@
 
 mod confirm;
 mod still;
+mod told;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -28,10 +29,8 @@ use super::scheduler::SchedulerError;
 use super::sight::Sight;
 use super::sight::words;
 use super::stamp;
-use crate::act::device;
 use crate::act::marks;
 use crate::act::marks::MarkNames;
-use crate::inventory::hostlist;
 use crate::measure::text;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
@@ -252,20 +251,8 @@ impl<'p> Turn<'_, 'p> {
 
     /// Tells what was done and could not be written down: the disk is full, say.
     fn tell_unwritten(&mut self) {
-        let mut by_kind: BTreeMap<ActionKind, Vec<&str>> = BTreeMap::new();
-        for (node, kind) in &self.unwritten {
-            by_kind.entry(*kind).or_default().push(node.as_str());
-        }
-        for (kind, nodes) in by_kind {
-            let told = match kind {
-                ActionKind::Drain => "told to drain",
-                ActionKind::Release => "given back",
-                ActionKind::Relabel | ActionKind::Certify => "marked",
-            };
-            (self.carrier.say)(&format!(
-                "{}: {told}, and how that ended could not be written down; the next turn looks",
-                text::clean(&hostlist::fold(nodes))
-            ));
+        for told in told::unwritten(&self.unwritten) {
+            (self.carrier.say)(&told);
         }
     }
 
@@ -437,7 +424,7 @@ impl<'p> Turn<'_, 'p> {
             }
             return Ok(());
         }
-        for told in announced(&groups) {
+        for told in told::announced(&groups) {
             (self.carrier.say)(&told);
         }
         let calls: Vec<(Vec<NodeName>, Change, Live)> = groups.iter().map(Group::call).collect();
@@ -584,28 +571,6 @@ fn id(run: &str, action: &Action, epoch: u64) -> String {
         ActionKind::Certify => "certify",
     };
     format!("{run}/{}/{kind}/e{epoch}", action.node)
-}
-
-/// What is begun, in words: nodes of which the same is said stand together.
-fn announced(groups: &[Group<'_>]) -> Vec<String> {
-    let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for group in groups {
-        let one = group.change.kubernetes.as_ref().and_then(|it| it.device.as_ref());
-        let words = match &group.change.state {
-            Some(StateChange::Drain { reason }) => match one {
-                Some(mark) => {
-                    format!("taking out {} of {{}}: {}", device::told(mark), text::clean(reason))
-                }
-                None => format!("draining {{}}: {}", text::clean(reason)),
-            },
-            Some(StateChange::Resume) => "giving back {}".to_owned(),
-            None => "marking {}".to_owned(),
-        };
-        let nodes = group.ready.iter().map(|it| it.item.action.node.as_str());
-        told.entry(words).or_default().extend(nodes);
-    }
-    let list = |nodes: Vec<&str>| text::clean(&hostlist::fold(nodes));
-    told.into_iter().map(|(words, nodes)| words.replacen("{}", &list(nodes), 1)).collect()
 }
 
 #[cfg(test)]

@@ -291,7 +291,7 @@ impl Episode {
         let count = self.dice.below(4);
         let questions = self.world.questions();
         let mut all: BTreeMap<usize, Weather> = (0..count)
-            .map(|_| (1 + self.dice.below(questions), any_weather(&self.domains, &mut self.dice)))
+            .map(|_| (1 + self.dice.below(questions), Weather::any(&self.domains, &mut self.dice)))
             .collect();
         let later = &mut self.later;
         if self.world.is_late() && later.once_in(2) {
@@ -592,22 +592,4 @@ fn done(history: &History) -> Done {
 fn program() -> PathBuf {
     let named = std::env::var_os("FABRICGATE_CHAOS_BINARY");
     named.map_or(Path::new(env!("CARGO_BIN_EXE_fabricgate")).to_owned(), PathBuf::from)
-}
-
-fn any_weather(domains: &Domains, dice: &mut Dice) -> Weather {
-    let time = |dice: &mut Dice, most: usize| Duration::from_millis(dice.below(most) as u64);
-    match dice.below(16) {
-        0 | 1 => Weather::KillBefore,
-        2 | 3 => Weather::KillAfter,
-        4 | 5 => Weather::Orphan,
-        6 => Weather::Lost,
-        7 => Weather::LostAnswer,
-        8 => Weather::Refused,
-        9 => Weather::RefusedAfter,
-        10 => Weather::Torn,
-        11 => Weather::Slow(time(dice, 1_500)),
-        12 => Weather::Crash(time(dice, 2_000), time(dice, 400)),
-        13 => Weather::Hang(time(dice, 4_000)),
-        _ => Weather::Hand(site::node(domains, dice), Edit::any(dice)),
-    }
 }

@@ -361,8 +361,9 @@ impl History {
             }
             "certify" => (outcome != "pass").then(|| format!("{id}: the run says {outcome}")),
             "release" => {
-                let drained = lines.iter().filter(|it| it.is_intent_of(node) && it.kind == "drain");
-                let drained = drained.filter(|it| it.seq < line.seq).last();
+                let mut drained =
+                    lines.iter().filter(|it| it.is_intent_of(node) && it.kind == "drain");
+                let drained = drained.rfind(|it| it.seq < line.seq);
                 let Some(drained) = drained else {
                     return Some(format!("{id}: it was never drained by us"));
                 };

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use super::dice::Dice;
 use super::fates::Victim;
 use super::hand::Edit;
 use super::model::Entry;
 use super::model::Fields;
+use super::site;
 
 /// What becomes of one question of the gate.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +44,27 @@ pub(crate) enum Weather {
     Crash(Duration, Duration),
     /// The scheduler hangs for so long, and then does what it heard.
     Hang(Duration),
+}
+
+impl Weather {
+    /// Any of those that every scheduler has.
+    pub(crate) fn any(domains: &Domains, dice: &mut Dice) -> Self {
+        let time = |dice: &mut Dice, most: usize| Duration::from_millis(dice.below(most) as u64);
+        match dice.below(16) {
+            0 | 1 => Self::KillBefore,
+            2 | 3 => Self::KillAfter,
+            4 | 5 => Self::Orphan,
+            6 => Self::Lost,
+            7 => Self::LostAnswer,
+            8 => Self::Refused,
+            9 => Self::RefusedAfter,
+            10 => Self::Torn,
+            11 => Self::Slow(time(dice, 1_500)),
+            12 => Self::Crash(time(dice, 2_000), time(dice, 400)),
+            13 => Self::Hang(time(dice, 4_000)),
+            _ => Self::Hand(site::node(domains, dice), Edit::any(dice)),
+        }
+    }
 }
 
 /// The weather of the commands at hand, and what of it was met.

@@ -1,6 +1,9 @@
 //! The whole gate on a real Slurm: a fault found, drained, repaired, measured
 //! again and returned, and an operator's own drain left alone.
 
+#[path = "state.rs"]
+mod state;
+
 use std::fs;
 use std::path::Path;
 

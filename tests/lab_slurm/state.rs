@@ -8,18 +8,18 @@ use fabricgate::gate::hold;
 use fabricgate::gate::journal;
 use fabricgate::launch::slurm::Programs;
 
-use super::carry::tidy;
-use super::gate::expect;
-use super::gate::newest;
-use super::gate::with_faults;
-use super::hold::Told;
-use super::hold::drained_by_us;
-use super::hold::endless;
-use super::hold::fabricgate;
-use super::hold::furnish;
-use super::hold::site;
-use super::hold::start;
-use super::*;
+use crate::carry::tidy;
+use crate::gate::expect;
+use crate::gate::newest;
+use crate::gate::with_faults;
+use crate::hold::Told;
+use crate::hold::drained_by_us;
+use crate::hold::endless;
+use crate::hold::fabricgate;
+use crate::hold::furnish;
+use crate::hold::site;
+use crate::hold::start;
+use crate::*;
 
 const NODE: &str = "node0007";
 
@@ -197,7 +197,7 @@ fn defect_3_of_security_an_older_journal_trips_the_breaker() {
 fn defect_17_a_drain_of_our_form_that_is_not_known_is_adopted_and_measured() {
     let Some(lab) = lab() else { return };
     let _calm = Calm(&lab);
-    furnish(&lab, super::hold::HEALTHY);
+    furnish(&lab, crate::hold::HEALTHY);
     let site = site(&lab, "", "");
     lab.drain(NODE, "fabricgate:20250101-101010-abcdef:nvlink-low e3");
     let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0"]);
