@@ -63,7 +63,7 @@ fn gate(criterion: &mut Criterion) {
     std::fs::write(&token_file, token).expect("written");
     let limit = Duration::from_secs(60);
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    let scontrol = Scontrol { argv: words(&[&lab, "scontrol"]), limit };
+    let scontrol = Scontrol { argv: words(&[&lab, "scontrol"]), limit, remote_shell: Some(false) };
     let rest = Slurmrestd {
         address: format!("unix:{socket}").into(),
         token_file: Some(token_file),
@@ -79,7 +79,7 @@ fn gate(criterion: &mut Criterion) {
     let one = &some[..1];
 
     let argv = words(&[&lab, "sh", "-c", COUNTING, "scontrol"]);
-    let counted = Scontrol { argv, limit };
+    let counted = Scontrol { argv, limit, remote_shell: Some(false) };
     run(&lab, &["rm", "-f", "/tmp/calls"]);
     now(counted.change(&some, &drain("fabricgate:x:r1 e1"))).expect("drained");
     let calls = run(&lab, &["wc", "-l", "/tmp/calls"]);
@@ -159,7 +159,7 @@ fn whole(lab: &str, limit: Duration) {
     run(lab, &["scontrol", "create", &named, "CPUs=4", "RealMemory=1000", "State=EXTERNAL"]);
     let argv: Vec<String> =
         [lab, "sh", "-c", COUNTING, "scontrol"].map(str::to_owned).into_iter().collect();
-    let counted = Scontrol { argv, limit };
+    let counted = Scontrol { argv, limit, remote_shell: Some(false) };
     let names: Vec<NodeName> = (1..=DRAINED).map(|it| format!("ext{it:04}").into()).collect();
     let timed = turn::timed(&counted, &names, || {
         run(lab, &["rm", "-f", "/tmp/calls"]);

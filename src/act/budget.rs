@@ -21,11 +21,19 @@ use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
+use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::NicSaid;
 
 /// The hour of the hourly budgets, in seconds.
 const HOUR_S: f64 = 3_600.0;
+
+/// The same of the scheduler's clock.
+const HOUR_UNIX: i64 = 3_600;
+
+/// A drained node that the scheduler has not known for longer takes nothing out of a
+/// budget, in seconds.
+const ABSENT_S: f64 = 3.0 * 86_400.0;
 
 /// Most domains or leaves that are named in one sentence.
 const SHOWN: usize = 6;
@@ -63,20 +71,30 @@ impl<'a> Budget<'a> {
         places: &'a Places<'a>,
         policy: &'a Policy,
     ) -> Self {
-        let mut budget = Self::after(situation.ledger, places, policy, situation.now);
+        let ledger = situation.ledger;
+        let mut budget = Self::after(ledger, situation.live, places, policy, situation.now);
         let live = situation.live.map(|live| &live.nodes);
         let nodes = live.into_iter().flatten();
         budget.running = nodes.map(|(name, node)| (name, gangs(node))).collect();
-        let open = situation.ledger.open.iter().map(|open| &open.action);
+        let open = ledger.open.iter().map(|open| &open.action);
         let open = open.filter(|action| action.kind == ActionKind::Drain).map(|it| &it.node);
-        let out: BTreeSet<&NodeName> = open.chain(situation.ledger.drains.keys()).collect();
+        let unrecorded = situation.live.map(|live| standing::unrecorded(live, ledger));
+        let unrecorded = unrecorded.iter().flatten().map(|node| &node.name);
+        let out: BTreeSet<&NodeName> = open.chain(ledger.drains.keys()).chain(unrecorded).collect();
         for node in out {
             budget.take_gangs(node);
         }
         budget
     }
 
-    fn after(ledger: &Ledger, places: &'a Places<'a>, policy: &'a Policy, now: &Stamp) -> Self {
+    /// What this ledger has spent, and what nodes show in our form without its knowing.
+    fn after(
+        ledger: &Ledger,
+        live: Option<&Live>,
+        places: &'a Places<'a>,
+        policy: &'a Policy,
+        now: &Stamp,
+    ) -> Self {
         let mut budget = Self {
             policy,
             fleet: places.size(),
@@ -95,7 +113,23 @@ impl<'a> Budget<'a> {
         let standing = ledger.drains.values().map(|own| &own.action);
         let out: BTreeMap<&NodeName, &Action> =
             open.chain(standing).map(|action| (&action.node, action)).collect();
-        for (node, then) in out {
+        let is_shown = |node: &NodeName| live.is_some_and(|live| live.nodes.contains_key(node));
+        let is_absent = |node: &NodeName| {
+            let since = ledger.absent.get(node);
+            !is_shown(node) && since.is_some_and(|since| !is_recent(since, now, ABSENT_S))
+        };
+        let unrecorded = live.map(|live| standing::unrecorded(live, ledger)).unwrap_or_default();
+        let unrecorded = unrecorded.into_iter().filter(|node| !out.contains_key(&node.name));
+        let mut recent = 0;
+        for node in unrecorded {
+            budget.take(
+                budget.places.domain_of(&node.name).map(|d| &d.name),
+                budget.places.leaves(&node.name),
+            );
+            let is_recent = |at: i64| now.unix.saturating_sub(at) < HOUR_UNIX;
+            recent += usize::from(node.reason_at.is_some_and(is_recent));
+        }
+        for (node, then) in out.iter().filter(|(node, _)| !is_absent(node)) {
             // As it was claimed then, where nobody claims it any more: a run may
             // be of a part of the fleet.
             let domain = budget.places.domain_of(node).map(|d| &d.name);
@@ -105,7 +139,29 @@ impl<'a> Budget<'a> {
             budget.take(domain.or(then.domain.as_ref()), hangs);
         }
         (budget.hour, budget.relabels) = within_hour(ledger, now);
+        budget.hour += recent;
         budget
+    }
+
+    /// What is spent beyond its limit; an hour goes by.
+    fn over(&self) -> Option<String> {
+        let policy = self.policy;
+        let most = self.share(policy.outstanding, 1);
+        if most < self.outstanding {
+            return Some(format!("{} drains are outstanding (limit {most})", self.outstanding));
+        }
+        let domain = self.domains.iter().find(|(_, spent)| policy.per_domain < **spent);
+        if let Some((name, spent)) = domain {
+            return Some(format!(
+                "{spent} of {} (limit {})",
+                clean(name.as_str()),
+                policy.per_domain
+            ));
+        }
+        let leaf = self.leaves.iter().find(|(_, spent)| policy.per_leaf < **spent);
+        leaf.map(|(name, spent)| {
+            format!("{spent} on leaf {} (limit {})", clean(name), policy.per_leaf)
+        })
     }
 
     /// What is left, a sentence for each limit.
@@ -267,10 +323,28 @@ impl<'a> Budget<'a> {
     }
 }
 
-/// What is left of every budget after what this ledger has, for people.
-pub fn left(ledger: &Ledger, fleet: &Claims, policy: &Policy, now: &Stamp) -> Vec<String> {
+/// What is left of every budget after what this ledger has and nodes show, for people.
+pub fn left(
+    ledger: &Ledger,
+    live: Option<&Live>,
+    fleet: &Claims,
+    policy: &Policy,
+    now: &Stamp,
+) -> Vec<String> {
     let places = Places::of(fleet);
-    Budget::after(ledger, &places, policy, now).left()
+    Budget::after(ledger, live, &places, policy, now).left()
+}
+
+/// Why no drain of ours that was lost is made again: more is out than may be.
+pub fn over(
+    ledger: &Ledger,
+    live: &Live,
+    fleet: &Claims,
+    policy: &Policy,
+    now: &Stamp,
+) -> Option<String> {
+    let places = Places::of(fleet);
+    Budget::after(ledger, Some(live), &places, policy, now).over()
 }
 
 /// A budget that is a share of the fleet, in nodes.
@@ -287,7 +361,7 @@ pub struct Share {
 /// The budgets of a fleet of so many nodes after what this ledger has, in numbers.
 pub fn shares(ledger: &Ledger, fleet: usize, policy: &Policy, now: &Stamp) -> [Share; 3] {
     let nowhere = Places::default();
-    let mut budget = Budget::after(ledger, &nowhere, policy, now);
+    let mut budget = Budget::after(ledger, None, &nowhere, policy, now);
     budget.fleet = fleet;
     let of = |name, share: f64, least, spent| {
         let limit = budget.share(share, least);

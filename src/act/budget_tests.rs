@@ -40,7 +40,10 @@ fn drains_that_stand_count_against_their_domain_and_no_other() {
     };
     world.ledger.open.push_back(open);
     assert!(world.why("d0n5").starts_with("budget: 2 nodes of d0"));
+    // What nobody wrote down stands there all the same.
     world.ledger.open.clear();
+    assert!(world.why("d0n5").starts_with("budget: 2 nodes of d0"));
+    world.state("d0n1", &["IDLE"]).reason = None;
     assert_eq!(world.proposed(), ["drain d0n5", "drain d1n5"]);
 }
 
@@ -86,7 +89,9 @@ fn what_is_left_is_said_in_a_sentence_for_each_limit() {
     world.leaf("leaf1", &["d0n0", "d0n1"]);
     world.drained("d0n0", "nvlink-low", 0.9, 60);
     world.drained("d0n1", "nvlink-low", 0.9, 90_000);
-    let left = |world: &World| left(&world.ledger, &world.fleet, &world.policy, &world.now);
+    let left = |world: &World| {
+        left(&world.ledger, world.live.as_ref(), &world.fleet, &world.policy, &world.now)
+    };
     let expected = [
         "drains within the hour: 1 of 2 left (1 % of 200 nodes)",
         "drains at a time: 4 of 6 left (3 % of 200 nodes)",

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::budget;
 use super::marks;
+use super::older;
 use super::places::Places;
 use super::policy::Policy;
 use super::situation::Coverage;
@@ -78,6 +79,7 @@ pub(super) fn doubt(
     let of_run = |why: String| Cause { why, lasting: false };
     let lasting = |why: String| Cause { why, lasting: true };
     let everywhere = lost(situation)
+        .or_else(|| older::why(situation.live?, situation.ledger, &situation.run.id))
         .map(lasting)
         .or_else(|| returned(situation.coverage).or(measurement).map(of_run))
         .or_else(|| controls(situation, policy).map(lasting))
@@ -110,8 +112,10 @@ fn crowded(policy: &Policy, fresh: &[&Suspect<'_>]) -> BTreeMap<DomainName, Stri
 /// is spent, and whether the breaker had tripped.
 fn lost(situation: &Situation<'_>) -> Option<String> {
     let ledger = situation.ledger;
-    let knows = ledger.was_reset || !ledger.known.is_empty() || !ledger.drains.is_empty();
-    if knows || !ledger.undone.is_empty() {
+    // Whatever became of what was meant: what ended in another way than it should is
+    // known as well.
+    let knows = ledger.was_reset || !ledger.known.is_empty() || !ledger.meant.is_empty();
+    if knows || !ledger.drains.is_empty() || !ledger.undone.is_empty() {
         return None;
     }
     let is_written_on =
@@ -121,7 +125,8 @@ fn lost(situation: &Situation<'_>) -> Option<String> {
     (!nodes.is_empty()).then(|| {
         format!(
             "the journal knows of no action, and a gate has written on {}: see whether the state \
-             folder is where it was, and mounted",
+             folder is where it was, and mounted, or whether another gate with a state folder of \
+             its own is at work here",
             clean(&nodes)
         )
     })

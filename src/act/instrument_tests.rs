@@ -2,6 +2,7 @@
 
 use crate::act::budget;
 use crate::act::fixture::World;
+use crate::act::ledger::Meant;
 use crate::model::claims::ClaimedLeaf;
 use crate::model::id::NodeName;
 use crate::model::kubernetes_node::CERTIFICATE;
@@ -70,6 +71,16 @@ fn a_journal_that_knows_nothing_on_nodes_that_a_gate_has_written_on_is_not_the_r
     let mut world = three();
     world.node("d4n4").extra = r#"{"theirs":1}"#.to_owned();
     assert_eq!(frozen(&world), "");
+}
+
+#[test]
+fn defect_4_a_journal_that_meant_something_is_not_lost_whatever_became_of_that() {
+    let mut world = three();
+    world.node("d4n4").extra = r#"{"fabricgate":{"v":9}}"#.to_owned();
+    assert!(frozen(&world).contains("the journal knows of no action"));
+    let meant = Meant { run: "run1".to_owned(), reason: String::new() };
+    world.ledger.meant.insert("d4n4".into(), [meant].into());
+    assert_eq!(frozen(&world), "", "an operator wrote over it before it was kept");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use super::label;
 use super::pause::Pause;
+use super::reason;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionResult;
@@ -21,6 +22,7 @@ use crate::model::journal::Event;
 use crate::model::journal::HoldKind;
 use crate::model::journal::Stamp;
 use crate::model::live::LiveNode;
+use crate::model::moment::rfc3339;
 
 /// The sum of a journal.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,7 +60,45 @@ pub struct Ledger {
     pub marks: BTreeMap<NodeName, Mark>,
     /// Reservations and jobs that may still be there.
     pub holds: BTreeMap<String, Hold>,
+    /// When the first line was written.
+    pub first: Option<Stamp>,
+    /// When a person put the breaker back last.
+    pub reset: Option<Stamp>,
+    /// When each of the last turns began, in seconds since 1970.
+    pub turns: BTreeMap<u64, i64>,
+    /// What was meant for each node lately, oldest first, whatever became of it.
+    pub meant: BTreeMap<NodeName, VecDeque<Meant>>,
+    /// When the scheduler's controller started, in its own words.
+    pub controller: Option<String>,
+    /// What is known of each drain that stands besides the drain itself.
+    pub under: BTreeMap<NodeName, Under>,
+    /// Drained nodes that the scheduler no longer knows, and since when.
+    pub absent: BTreeMap<NodeName, Stamp>,
 }
+
+/// Something that was meant for a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meant {
+    /// The run that asked for it.
+    pub run: String,
+    /// The reason of a drain; empty for other actions.
+    pub reason: String,
+}
+
+/// What tells a drain that a person took away from one that a controller lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Under {
+    /// The start of the controller that had it.
+    pub controller: Option<String>,
+    /// The field for programs as it was written beside it.
+    pub extra: Option<String>,
+}
+
+/// How many actions of a node are remembered.
+const MEANT: usize = 8;
+
+/// How many turns are remembered with their beginning.
+const TURNS: usize = 10_000;
 
 /// A breaker that tripped.
 #[derive(Clone, Debug, PartialEq)]
@@ -189,8 +229,13 @@ impl Ledger {
     pub fn take(&mut self, entry: &Entry) {
         if self.lines == 0 {
             self.gate = gate(entry);
+            self.first = Some(entry.stamp.clone());
         }
         self.lines += 1;
+        self.turns.entry(entry.epoch).or_insert(entry.stamp.unix);
+        if TURNS < self.turns.len() {
+            self.turns.pop_first();
+        }
         self.epoch = self.epoch.max(entry.epoch);
         self.last = Some(entry.stamp.clone());
         match &entry.event {
@@ -239,8 +284,25 @@ impl Ledger {
                 {
                     let undone = UndoneDrain { stamp: entry.stamp.clone(), drain };
                     self.undone.insert(node.clone(), undone);
+                    self.under.remove(node);
+                    self.absent.remove(node);
                 }
             }
+            // The drain counts as ours until it is made again.
+            Event::Lost { .. } | Event::Gone { .. } => {}
+            Event::Absent { node } => {
+                if self.drains.contains_key(node) {
+                    self.absent.entry(node.clone()).or_insert_with(|| entry.stamp.clone());
+                }
+            }
+            Event::Present { node } => {
+                self.absent.remove(node);
+            }
+            Event::Forgotten { node, .. } => self.forget(node),
+            Event::Adopted { run, action, before, set, .. } => {
+                self.adopt(entry, run, action, before, *set);
+            }
+            Event::Controller { started } => self.controller = Some(started.clone()),
             Event::Tripped { why, run } => {
                 let (why, run) = (why.clone(), run.clone());
                 self.breaker = Some(Tripped { stamp: entry.stamp.clone(), why, run });
@@ -248,6 +310,7 @@ impl Ledger {
             Event::Reset { .. } => {
                 self.breaker = None;
                 self.was_reset = true;
+                self.reset = Some(entry.stamp.clone());
             }
             Event::Paused { by, why, for_s, until } => {
                 let (by, why, until) = (by.clone(), why.clone(), until.clone());
@@ -272,11 +335,70 @@ impl Ledger {
         }
     }
 
+    /// Takes everything out that counts for a node. What was begun within the hour stays.
+    fn forget(&mut self, node: &NodeName) {
+        self.drains.remove(node);
+        self.undone.remove(node);
+        self.suspected.remove(node);
+        self.marks.remove(node);
+        self.under.remove(node);
+        self.absent.remove(node);
+        for open in self.open.iter().filter(|open| open.action.node == *node) {
+            self.known.remove(&open.id);
+        }
+        self.open.retain(|open| open.action.node != *node);
+        for hold in self.holds.values_mut() {
+            hold.nodes.retain(|it| it != node);
+            hold.drained.retain(|(it, _)| it != node);
+        }
+    }
+
+    fn adopt(
+        &mut self,
+        entry: &Entry,
+        run: &str,
+        action: &Action,
+        before: &LiveNode,
+        set: Option<i64>,
+    ) {
+        let node = action.node.clone();
+        let id = format!("{run}/{node}/adopted/e{}", entry.epoch);
+        // Written on another machine, maybe: no uptime of ours tells when.
+        let at = |unix| Stamp { at: rfc3339(unix), unix, ..Stamp::default() };
+        let stamp = set.map_or_else(|| entry.stamp.clone(), at);
+        let epoch = reason::read(&action.reason).and_then(|own| own.epoch);
+        if self.paid.insert(id.clone()) {
+            let (id, stamp, action) = (id.clone(), stamp.clone(), action.clone());
+            self.spent.push(Spent { id, stamp, action });
+        }
+        let (run, action, before) = (run.to_owned(), action.clone(), before.clone());
+        self.mean(&node, &run, &action.reason);
+        self.undone.remove(&node);
+        self.under.insert(node.clone(), Under::default());
+        let epoch = epoch.unwrap_or(entry.epoch);
+        let drain = OwnDrain { id, epoch, stamp, run, action, before, clean: Vec::new() };
+        self.drains.insert(node, drain);
+    }
+
+    fn mean(&mut self, node: &NodeName, run: &str, reason: &str) {
+        let meant = self.meant.entry(node.clone()).or_default();
+        meant.push_back(Meant { run: run.to_owned(), reason: reason.to_owned() });
+        if MEANT < meant.len() {
+            meant.pop_front();
+        }
+    }
+
+    /// Whether something of this run was meant for this node lately.
+    pub fn has_meant(&self, node: &NodeName, run: &str) -> bool {
+        self.meant.get(node).is_some_and(|meant| meant.iter().any(|it| it.run == run))
+    }
+
     fn begin(&mut self, open: Open) {
         // The same intent twice is one.
         if !self.known.insert(open.id.clone()) {
             return;
         }
+        self.mean(&open.action.node, &open.run, &open.action.reason);
         let is_paid_for = matches!(open.action.kind, ActionKind::Drain | ActionKind::Relabel);
         if is_paid_for && self.paid.insert(open.id.clone()) {
             let (id, stamp, action) = (open.id.clone(), open.stamp.clone(), open.action.clone());
@@ -315,7 +437,7 @@ impl Ledger {
     }
 
     fn done(&mut self, open: Open) {
-        let Open { id, stamp, epoch, run, action, before, .. } = open;
+        let Open { id, stamp, epoch, run, action, before, change, .. } = open;
         let node = action.node.clone();
         if let Some(mark) = &action.mark {
             self.marks.insert(node.clone(), mark.clone());
@@ -324,11 +446,16 @@ impl Ledger {
             ActionKind::Drain => {
                 self.undone.remove(&node);
                 self.suspected.remove(&node);
+                self.absent.remove(&node);
+                let under = Under { controller: self.controller.clone(), extra: change.extra };
+                self.under.insert(node.clone(), under);
                 let drain = OwnDrain { id, epoch, stamp, run, action, before, clean: Vec::new() };
                 self.drains.insert(node, drain);
             }
             ActionKind::Release => {
                 self.drains.remove(&node);
+                self.under.remove(&node);
+                self.absent.remove(&node);
             }
             ActionKind::Relabel | ActionKind::Certify => {}
         }

@@ -133,6 +133,82 @@ fn an_undone_drain_is_remembered_until_the_node_is_drained_anew() {
 }
 
 #[test]
+fn defect_3_a_forgotten_node_counts_no_more_and_what_it_spent_stays() {
+    let forgotten =
+        Event::Forgotten { node: "n1".into(), by: "ann".to_owned(), why: "sold".to_owned() };
+    let hold = Event::Holding {
+        name: "h".to_owned(),
+        kind: HoldKind::Reservation,
+        nodes: vec!["n1".into(), "n2".into()],
+        drained: vec![("n1".into(), "ours".to_owned())],
+        host: "head".to_owned(),
+        pid: 7,
+    };
+    let seen = ledger([
+        intent("a", ActionKind::Drain, "n1"),
+        outcome("a", ActionResult::Done),
+        Event::Absent { node: "n1".into() },
+        intent("b", ActionKind::Relabel, "n1"),
+        intent("c", ActionKind::Drain, "n2"),
+        hold,
+        forgotten,
+    ]);
+    assert!(seen.drains.is_empty() && seen.marks.is_empty() && seen.absent.is_empty());
+    assert_eq!(seen.open.iter().map(|it| it.id.as_str()).collect::<Vec<_>>(), ["c"]);
+    assert_eq!((seen.holds["h"].nodes.len(), seen.holds["h"].drained.len()), (1, 0));
+    assert_eq!(seen.spent.len(), 3);
+}
+
+#[test]
+fn a_drained_node_that_is_absent_is_so_until_it_is_seen_or_its_drain_ends() {
+    let absent = || Event::Absent { node: "n1".into() };
+    let mut events = vec![absent(), intent("a", ActionKind::Drain, "n1")];
+    events.extend([outcome("a", ActionResult::Done), absent(), absent()]);
+    let seen = ledger(events.clone());
+    assert_eq!(seen.absent[&NodeName::from("n1")].unix, 1_004, "since it was first missed");
+    for end in [
+        Event::Present { node: "n1".into() },
+        Event::Undone { node: "n1".into(), id: "a".to_owned(), detail: String::new() },
+    ] {
+        let all = events.iter().cloned().chain([end.clone()]);
+        assert!(ledger(all).absent.is_empty(), "{end:?}");
+    }
+}
+
+#[test]
+fn defect_17_an_adopted_drain_is_ours_with_its_own_turn_and_time() {
+    let action = Action {
+        reason: "fabricgate:r7:nvlink-low e3".to_owned(),
+        ..Action::new(ActionKind::Drain, "n1")
+    };
+    let adopted = |set| Event::Adopted {
+        run: "r7".to_owned(),
+        action: Box::new(action.clone()),
+        before: Box::new(LiveNode::new("n1", &["IDLE", "DRAIN"])),
+        set,
+        by: "ann".to_owned(),
+        why: "of the old gate".to_owned(),
+    };
+    let seen = ledger([adopted(Some(500))]);
+    let own = &seen.drains[&NodeName::from("n1")];
+    assert_eq!((own.epoch, own.run.as_str(), own.stamp.unix), (3, "r7", 500));
+    assert_eq!((seen.spent.len(), seen.has_meant(&"n1".into(), "r7")), (1, true));
+    assert_eq!(ledger([adopted(None)]).drains[&NodeName::from("n1")].stamp.unix, 1_001);
+    // A release ends it like any other.
+    let released = [intent("b", ActionKind::Release, "n1"), outcome("b", ActionResult::Done)];
+    assert!(ledger([adopted(None)].into_iter().chain(released)).drains.is_empty());
+}
+
+#[test]
+fn what_was_meant_is_known_whatever_became_of_it() {
+    for result in [ActionResult::Superseded, ActionResult::Refused, ActionResult::Failed] {
+        let seen = ledger([intent("a", ActionKind::Drain, "n1"), outcome("a", result)]);
+        assert!(seen.has_meant(&"n1".into(), "r1"), "{result:?}");
+        assert!(!seen.has_meant(&"n1".into(), "r2") && !seen.has_meant(&"n2".into(), "r1"));
+    }
+}
+
+#[test]
 fn lines_that_come_twice_or_contradict_count_once() {
     let seen = ledger([
         outcome("a", ActionResult::Done),
@@ -206,6 +282,11 @@ fn any_event() -> impl Strategy<Value = Event> {
             detail: String::new()
         }),
         1 => Just(Event::Reset { by: String::new(), why: String::new() }),
+        1 => (0..3u8).prop_map(|it| {
+            let (by, why) = (String::new(), String::new());
+            Event::Forgotten { node: format!("n{it}").as_str().into(), by, why }
+        }),
+        1 => (0..3u8).prop_map(|it| Event::Absent { node: format!("n{it}").as_str().into() }),
     ]
 }
 

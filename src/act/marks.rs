@@ -205,6 +205,11 @@ pub fn read(node: &LiveNode, names: &MarkNames) -> Option<Mark> {
     }
 }
 
+/// The same on Slurm, whatever the site calls its marks.
+pub(super) fn on_slurm_said(node: &LiveNode) -> Option<Mark> {
+    extra::read(&node.extra)
+}
+
 /// Whether something is written on the node that only a gate writes.
 pub(super) fn is_there(node: &LiveNode) -> bool {
     extra::is_there(&node.extra) || node.kubernetes.as_deref().is_some_and(kubernetes::is_there)

@@ -19,6 +19,7 @@ pub mod label;
 pub mod ledger;
 pub mod marks;
 pub mod notice;
+pub mod older;
 pub mod overview;
 pub mod pause;
 pub mod plane;
@@ -30,6 +31,7 @@ pub mod situation;
 pub mod standing;
 pub mod stops;
 pub mod topology;
+pub mod vanished;
 pub mod words;
 
 mod classes;

@@ -10,7 +10,7 @@ use super::ledger::OwnDrain;
 use super::policy::Policy;
 use super::release;
 use super::situation::Situation;
-use super::standing;
+use super::vanished;
 use crate::measure::text::clean;
 use crate::model::action::ActionPlan;
 use crate::model::id::NodeName;
@@ -20,8 +20,16 @@ use crate::model::verdict::Outcome;
 
 /// What should be noted before anything is decided, each once.
 pub fn events(situation: &Situation<'_>, policy: &Policy) -> Vec<Event> {
-    let mut events = Vec::new();
+    let mut events = presence(situation);
+    let vanished = situation
+        .live
+        .map(|live| vanished::vanished(live, situation.ledger, &policy.marks))
+        .unwrap_or_default();
     for (node, drain) in &situation.ledger.drains {
+        // What the controller lost is made again, and nobody undid it.
+        if vanished.lost.contains_key(node) {
+            continue;
+        }
         match undone(situation, node, drain) {
             Some(event) => events.push(event),
             None => events.extend(clean_run(situation, policy, node, drain)),
@@ -60,23 +68,30 @@ pub fn suspicions(situation: &Situation<'_>, plan: &ActionPlan) -> Vec<Event> {
     first.collect()
 }
 
-/// A drain that somebody took away, or took over. A node that reboots, that the
-/// controller has not heard of, or that we hold ourselves, shows nothing.
+/// A drain that somebody took away, or took over.
 fn undone(situation: &Situation<'_>, node: &NodeName, drain: &OwnDrain) -> Option<Event> {
-    let live = situation.live?.nodes.get(node)?;
+    let live = vanished::gone(situation.live?, situation.ledger, node, drain)?;
+    let (node, id, detail) = (node.clone(), drain.id.clone(), detail(live));
+    Some(Event::Undone { node, id, detail })
+}
+
+/// Drained nodes that the scheduler has stopped or begun to know. Where a part of its
+/// answer could not be read, who is missing there may be known.
+fn presence(situation: &Situation<'_>) -> Vec<Event> {
     let ledger = situation.ledger;
-    let is_held = ledger.holds.values().any(|hold| hold.drained.iter().any(|(n, _)| n == node));
-    let is_open = ledger.open.iter().any(|open| open.action.node == *node);
-    let is_noted = ledger.undone.get(node).is_some_and(|undone| undone.drain.id == drain.id);
-    if standing::is_passing(live) || is_held || is_open || is_noted {
-        return None;
-    }
-    let stands = standing::has_drain(live) && standing::carries_ours(live, drain, ledger);
-    (!stands).then(|| Event::Undone {
-        node: node.clone(),
-        id: drain.id.clone(),
-        detail: detail(live),
-    })
+    let Some(live) = situation.live else { return Vec::new() };
+    let change = |node: &NodeName| {
+        let (is_there, was_gone) =
+            (live.nodes.contains_key(node), ledger.absent.contains_key(node));
+        match (is_there, was_gone) {
+            (false, false) if live.troubles.is_empty() => {
+                Some(Event::Absent { node: node.clone() })
+            }
+            (true, true) => Some(Event::Present { node: node.clone() }),
+            _ => None,
+        }
+    };
+    ledger.drains.keys().filter_map(change).collect()
 }
 
 /// How the node looks now.

@@ -18,6 +18,7 @@ use crate::model::kubernetes_node::DEGRADED;
 use crate::model::kubernetes_node::GATE;
 use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::kubernetes_node::REASON;
+use crate::model::live::Live;
 use crate::model::live::LiveNode;
 
 /// Whose a drain is.
@@ -300,6 +301,26 @@ pub fn owner<'a>(node: &LiveNode, ledger: &'a Ledger) -> Owner<'a> {
     }
 }
 
+/// Nodes that are drained in our form, and by nothing that this journal knows.
+pub fn unrecorded<'l>(live: &'l Live, ledger: &Ledger) -> Vec<&'l LiveNode> {
+    live.nodes.values().filter(|node| unrecorded_one(node, ledger)).collect()
+}
+
+/// Whether that is true of this node.
+pub(super) fn unrecorded_one(node: &LiveNode, ledger: &Ledger) -> bool {
+    has_drain(node) && owner(node, ledger) == Owner::Unrecorded
+}
+
+/// The same of one node, and what a person can do about it.
+pub fn unrecorded_in_words(node: &LiveNode) -> String {
+    format!(
+        "its reason is of our form and not in our journal: {}; it is another gate's, or its record \
+         was lost: `fabricgate gate adopt {} --why TEXT` takes it over",
+        shown_reason(node),
+        clean(node.name.as_str())
+    )
+}
+
 /// Why this node must not be drained or relabelled now; `None` where it may be.
 pub fn may_not_drain(node: &LiveNode, ledger: &Ledger) -> Option<String> {
     if let Some(why) = unreadable(node).or_else(|| left_alone(node)) {
@@ -323,10 +344,7 @@ pub fn may_not_drain(node: &LiveNode, ledger: &Ledger) -> Option<String> {
             return Some(format!("it is drained already, by us ({})", clean(&own.action.reason)));
         }
         Owner::Unrecorded => {
-            return Some(format!(
-                "its reason is of our form and not in our journal: {}; another gate's, and left to it",
-                shown_reason(node)
-            ));
+            return Some(unrecorded_in_words(node));
         }
         Owner::Other(barred) if !has_drain(node) && has(node, Word::Barred) => {
             return Some(format!("{barred}, not by us: pods are kept away already"));
@@ -374,10 +392,7 @@ pub fn may_not_release(node: &LiveNode, ledger: &Ledger) -> Option<String> {
     let own = match owner(node, ledger) {
         Owner::Us(own) => own,
         Owner::Nobody => return Some("it is not drained".to_owned()),
-        Owner::Unrecorded => {
-            let reason = shown_reason(node);
-            return Some(format!("its reason is of our form and not in our journal: {reason}"));
-        }
+        Owner::Unrecorded => return Some(unrecorded_in_words(node)),
         Owner::Other(reason) => return Some(format!("it is not ours to give back: {reason}")),
     };
     let now = [Word::Absent, Word::Unheard, Word::Rebooting, Word::Changing, Word::Lost];

@@ -1,5 +1,8 @@
 //! `fabricgate gate`: how the gate stands and what happened, and what only a person
-//! may do to it: pause it, put a tripped breaker back, conclude what a crash left open.
+//! may do to it: pause it, put a tripped breaker back, conclude what a crash left open,
+//! forget a node, adopt a drain.
+
+mod by_person;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -18,6 +21,7 @@ use super::stdout;
 use super::stdout::note;
 use crate::act::budget;
 use crate::act::ledger::Ledger;
+use crate::act::older;
 use crate::act::overview;
 use crate::act::pause;
 use crate::gate::carry::Carrier;
@@ -27,9 +31,12 @@ use crate::gate::journal;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
 use crate::gate::recover;
+use crate::gate::remake;
+use crate::gate::scheduler::Scheduler;
 use crate::gate::stamp;
 use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
+use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::journal::Stamp;
@@ -39,7 +46,7 @@ use crate::report;
 use crate::report::gate::Shown;
 use crate::report::gate_log;
 
-/// How the gate stands; put a tripped breaker back; conclude what a crash left open.
+/// How the gate stands, and what only a person can tell it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -83,7 +90,24 @@ enum Command {
         why: String,
     },
     /// Conclude what a crash left open: actions, reservations, jobs, pods.
-    Recover,
+    ///
+    /// Drains that the controller lost are made again. The exit code is 6 as long as
+    /// something of ours may be left.
+    Recover {
+        /// A machine whose processes are gone for good: what they held is ended.
+        #[arg(long, value_name = "HOST", requires = "why")]
+        gone: Option<String>,
+        /// How that is known; it is kept in the journal.
+        #[arg(long, value_name = "TEXT", requires = "gone")]
+        why: Option<String>,
+    },
+    /// Count a node no more that the scheduler does not know any longer.
+    Forget(by_person::Told),
+    /// Take a drain over that is of our form and not in this journal.
+    ///
+    /// After a lost or restored state folder, or from another gate that is no more. From
+    /// then on it is ours: measured by `recertify`, and given back when it passes.
+    Adopt(by_person::Told),
 }
 
 /// The format of `gate recover --json`.
@@ -106,8 +130,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Command::Status => status(&config, gate, globals),
         Command::Log { since, node } => log(gate, *since, node.as_deref(), globals),
         Command::Pause { lasts, why } => {
-            said("why it is paused", why)?;
-            let event = pausing::begins(user(), why.clone(), *lasts);
+            let event = pausing::begins(by_person::user(), by_person::reason(why)?, *lasts);
             opened(gate)?.write(event).map_err(failure)?;
             note("the gate is paused: nothing is drained or measured; what runs now goes on");
             told(&config, gate, globals)
@@ -117,7 +140,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             if pause::now(journal.ledger(), &stamp::stamp()).is_none() {
                 note("the gate is not paused; nothing was changed");
             } else {
-                let event = Event::Resumed { by: user(), why: why.clone() };
+                let event = Event::Resumed { by: by_person::user(), why: why.clone() };
                 journal.write(event).map_err(failure)?;
                 note("the pause is over");
             }
@@ -125,19 +148,26 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             told(&config, gate, globals)
         }
         Command::Reset { why } => {
-            said("why it is safe now", why)?;
+            let why = by_person::reason(why)?;
             let mut journal = opened(gate)?;
             if journal.ledger().breaker.is_none() {
                 note("the breaker has not tripped; nothing was changed");
             } else {
-                journal.write(Event::Reset { by: user(), why: why.clone() }).map_err(failure)?;
+                let by = by_person::user();
+                journal.write(Event::Reset { by, why }).map_err(failure)?;
                 note("the breaker is put back");
             }
             drop(journal);
             told(&config, gate, globals)
         }
-        Command::Recover => {
-            let (records, are_gone) = recovered(&config, gate)?;
+        Command::Forget(told) => Ok(by_person::forget(gate, told)?),
+        Command::Adopt(told) => {
+            let fleet = fleet(&config).ok();
+            Ok(by_person::adopt(&config, gate, fleet.as_ref(), told)?)
+        }
+        Command::Recover { gone, why } => {
+            let gone = gone.as_deref().zip(why.as_deref());
+            let (records, are_gone) = recovered(&config, gate, gone)?;
             let is_open = records.iter().any(|it| it.result == ActionResult::Unknown);
             if globals.json {
                 stdout::json(&RecoveredDocument { format: RECOVERED_FORMAT, records: &records })?;
@@ -174,12 +204,15 @@ fn status(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8>
     let rows = overview::rows(&ledger, live.as_ref(), &config.policy, &now);
     let shown = Shown { nodes: &rows, unasked: unasked.as_deref() };
     if globals.json {
-        let left = left(config, &ledger, &now);
+        let left = left(config, &ledger, live.as_ref(), &now);
         stdout::json(&report::gate::document(&ledger, &now, shown, left.as_deref()))?;
         return Ok(exit::PASS);
     }
     stdout::text(&report::gate::text(&ledger, &now, shown))?;
-    for budget in left(config, &ledger, &now).into_iter().flatten() {
+    if let Some(live) = &live {
+        stdout::text(&by_person::unrecorded(live, &ledger))?;
+    }
+    for budget in left(config, &ledger, live.as_ref(), &now).into_iter().flatten() {
         stdout::text(&format!("{budget}\n"))?;
     }
     Ok(exit::PASS)
@@ -214,26 +247,16 @@ fn told(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8> {
     if globals.json { status(config, gate, globals) } else { Ok(exit::PASS) }
 }
 
-/// Who types this.
-fn user() -> String {
-    std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned())
-}
-
-/// That a reason was given.
-fn said(what: &str, why: &str) -> Result<(), Failure> {
-    match why.trim().is_empty() {
-        true => Err(Failure::Usage(format!("--why: expected {what}, it is kept in the journal"))),
-        false => Ok(()),
-    }
+fn fleet(config: &Config) -> Result<Claims, Failure> {
+    expectations::load(&config.thresholds)
+        .and_then(|in_force| config.measurable(&in_force.catalogue))
 }
 
 /// What is left of the budgets, where somebody says how large the fleet is: they
 /// are shares of it.
-fn left(config: &Config, ledger: &Ledger, now: &Stamp) -> Option<Vec<String>> {
-    let fleet = expectations::load(&config.thresholds)
-        .and_then(|in_force| config.measurable(&in_force.catalogue));
-    match fleet {
-        Ok(fleet) => Some(budget::left(ledger, &fleet, &config.policy, now)),
+fn left(config: &Config, ledger: &Ledger, live: Option<&Live>, now: &Stamp) -> Option<Vec<String>> {
+    match fleet(config) {
+        Ok(fleet) => Some(budget::left(ledger, live, &fleet, &config.policy, now)),
         Err(error) => {
             note(&format!("what is left of the budgets is not known: {error}"));
             None
@@ -250,34 +273,90 @@ fn opened(gate: &Gate) -> Result<Journal, Failure> {
     Ok(journal)
 }
 
-/// Concludes what is open, after what was held is free. What was concluded,
-/// and whether nothing is left of what earlier runs had made.
-fn recovered(config: &Config, gate: &Gate) -> Result<(Vec<ActionRecord>, bool), Failure> {
+/// Concludes what is open, after what was held is free, and makes drains again that the
+/// controller lost. What was concluded, and whether nothing is left of what earlier runs
+/// had made.
+fn recovered(
+    config: &Config,
+    gate: &Gate,
+    gone: Option<(&str, &str)>,
+) -> Result<(Vec<ActionRecord>, bool), Failure> {
     let scheduler = acting::scheduler(gate);
     let mut journal = opened(gate)?;
+    if let Some((host, why)) = gone {
+        by_person::gone(&mut journal, host, why, acting::pods(&config.launcher).is_some())?;
+    }
     let (_stopper, stop) = watch::channel(false);
     let mut say = |text: &str| note(text);
     super::runtime()?.block_on(async {
-        let are_gone = hold::clean(Cleaning {
+        let mut are_gone = hold::clean(Cleaning {
             journal: &mut journal,
             scheduler: scheduler.as_ref(),
             programs: acting::programs(&config.launcher),
             pods: acting::pods(&config.launcher),
             pace: gate.pace,
+            gone: gone.map(|(host, _)| host),
             say: &mut say,
         })
         .await
         .map_err(failure)?;
-        let carrier = Carrier {
-            scheduler: scheduler.as_ref(),
-            journal: &mut journal,
-            names: &config.policy.marks,
-            settle: gate.pace.settle,
-            say: &mut say,
-            stop,
-        };
-        Ok((recover::recover(carrier).await.map_err(failure)?, are_gone))
+        let with = With { config, gate, scheduler: scheduler.as_ref(), stop };
+        let in_flight = gate.pace.in_flight;
+        let carrier = with.carrier(&mut journal, &mut say);
+        let mut records = recover::recover(carrier, in_flight).await.map_err(failure)?;
+        if journal.ledger().drains.is_empty() {
+            return Ok((records, are_gone));
+        }
+        match scheduler.read(&[]).await {
+            Ok(live) => {
+                if let Some(why) = older::why(&live, journal.ledger(), "")
+                    && journal.ledger().breaker.is_none()
+                {
+                    note(&format!("the breaker trips: {why}"));
+                    let last = older::last_turn(&live, journal.ledger());
+                    let tripped = Event::Tripped { why, run: "gate recover".to_owned() };
+                    journal.write_beyond(last, tripped).map_err(failure)?;
+                }
+                let mut carrier = with.carrier(&mut journal, &mut say);
+                let vanished = remake::looked(&mut carrier, &live).await.map_err(failure)?;
+                let kept = gate.pace.kept;
+                let made = remake::remake(carrier, &vanished, None, kept).await.map_err(failure)?;
+                are_gone &= made.iter().filter(|it| it.result == ActionResult::Done).count()
+                    == vanished.lost.len();
+                records.extend(made);
+            }
+            Err(error) => {
+                are_gone = false;
+                note(&format!("how nodes stand is not known: {}: {error}", scheduler.name()));
+            }
+        }
+        Ok((records, are_gone))
     })
+}
+
+/// What all that is carried out here has in common.
+struct With<'a> {
+    config: &'a Config,
+    gate: &'a Gate,
+    scheduler: &'a dyn Scheduler,
+    stop: watch::Receiver<bool>,
+}
+
+impl With<'_> {
+    fn carrier<'c>(
+        &'c self,
+        journal: &'c mut Journal,
+        say: &'c mut dyn FnMut(&str),
+    ) -> Carrier<'c> {
+        Carrier {
+            scheduler: self.scheduler,
+            journal,
+            names: &self.config.policy.marks,
+            settle: self.gate.pace.settle,
+            say,
+            stop: self.stop.clone(),
+        }
+    }
 }
 
 fn failure(error: JournalError) -> Failure {

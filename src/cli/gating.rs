@@ -17,6 +17,7 @@ use super::sources::Rest;
 use super::sources::Wanted;
 use crate::gate::carry::KEPT;
 use crate::gate::pace::Pace;
+use crate::gate::recover::IN_FLIGHT;
 use crate::gate::scontrol::Scontrol;
 use crate::sources::kubernetes::Kubernetes;
 
@@ -58,6 +59,9 @@ pub struct Section {
     /// on Kubernetes.
     #[schemars(with = "Option<f64>")]
     keep_s: Option<Spanned<f64>>,
+    /// Seconds for which a change may still be carried out whose sender is gone. Default: 90.
+    #[schemars(with = "Option<f64>")]
+    in_flight_s: Option<Spanned<f64>>,
     /// As whom nodes are written, with `through = "kubernetes"`. Default: as
     /// `[sources.kubernetes]` says.
     #[schemars(with = "Option<OfKubernetes>")]
@@ -124,6 +128,7 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
     let limit = seconds("limit_s", section.limit_s, LIMIT)?;
     let settle = seconds("settle_s", section.settle_s, settle)?;
     let kept = seconds("keep_s", section.keep_s, kept)?;
+    let in_flight = seconds("in_flight_s", section.in_flight_s, IN_FLIGHT)?;
     if let (Some(section), false) = (&section.kubernetes, through == Some(Through::Kubernetes)) {
         let message = "[gate.kubernetes] says nothing without through = \"kubernetes\"";
         return Err((section.span().start, message.to_owned()));
@@ -165,7 +170,7 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
         }
     };
     let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));
-    Ok(Gate { folder, told, pace: Pace { limit, settle, kept } })
+    Ok(Gate { folder, told, pace: Pace { limit, settle, kept, in_flight } })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 mod confirm;
 mod still;
+mod told;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -28,10 +29,8 @@ use super::scheduler::SchedulerError;
 use super::sight::Sight;
 use super::sight::words;
 use super::stamp;
-use crate::act::device;
 use crate::act::marks;
 use crate::act::marks::MarkNames;
-use crate::inventory::hostlist;
 use crate::measure::text;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
@@ -66,6 +65,10 @@ const REFUSED: Duration = Duration::from_secs(1);
 /// Groups that are begun side by side where nodes are written one by one. Between
 /// two such lots a stop is heeded.
 const AT_ONCE: usize = 256;
+
+/// How old the last reading of nodes may be when they are changed: in that time somebody
+/// else may write, and Slurm has no compare-and-set.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// How many different errors of one lot are told right away; each has its record.
 const TOLD: usize = 5;
@@ -111,24 +114,33 @@ pub async fn carry_within(
     plan: &ActionPlan,
     kept: Duration,
 ) -> Result<Vec<ActionRecord>, JournalError> {
+    carry_timed(carrier, run, plan, kept, SLOW).await
+}
+
+async fn carry_timed(
+    carrier: Carrier<'_>,
+    run: &str,
+    plan: &ActionPlan,
+    kept: Duration,
+    slow: Duration,
+) -> Result<Vec<ActionRecord>, JournalError> {
     let mut turn = Turn {
         carrier,
         run,
         kept,
+        slow,
         records: BTreeMap::new(),
         pending: Vec::new(),
         changed: Instant::now(),
         silent: None,
+        controller: None,
+        unwritten: BTreeMap::new(),
     };
-    let mut todo = turn.sane(plan);
-    todo.sort_by(|a, b| first(a.action, b.action));
-    while let Some(Item { action: Action { kind, .. }, .. }) = todo.first() {
-        let kind = *kind;
-        let end = todo.iter().position(|item| item.action.kind != kind).unwrap_or(todo.len());
-        let later = todo.split_off(end);
-        turn.stage(std::mem::replace(&mut todo, later)).await?;
+    let done = turn.all(plan).await;
+    if done.is_err() {
+        turn.tell_unwritten();
     }
-    turn.confirm().await?;
+    done?;
     Ok(turn.records.into_values().collect())
 }
 
@@ -187,6 +199,8 @@ struct Begun<'p> {
     id: String,
     change: Change,
     before: LiveNode,
+    /// It was seen on the node.
+    was_shown: bool,
 }
 
 /// A plan while it is carried out.
@@ -194,6 +208,8 @@ struct Turn<'a, 'p> {
     carrier: Carrier<'a>,
     run: &'p str,
     kept: Duration,
+    /// How old a reading may be when nodes are changed by it.
+    slow: Duration,
     /// By place in the plan.
     records: BTreeMap<usize, ActionRecord>,
     /// Changes of state that show, or were acknowledged, and may yet be lost.
@@ -202,9 +218,44 @@ struct Turn<'a, 'p> {
     changed: Instant,
     /// Why nothing more is tried: the scheduler does not answer.
     silent: Option<String>,
+    /// When the controller started, before anything was changed.
+    controller: Option<String>,
+    /// Nodes whose state was changed, or may have been, and of which that is not written
+    /// down yet.
+    unwritten: BTreeMap<NodeName, ActionKind>,
 }
 
 impl<'p> Turn<'_, 'p> {
+    /// Everything that the plan says.
+    async fn all(&mut self, plan: &'p ActionPlan) -> Result<(), JournalError> {
+        let mut todo = self.sane(plan);
+        todo.sort_by(|a, b| first(a.action, b.action));
+        if todo.iter().any(|item| item.action.kind == ActionKind::Drain) {
+            self.controller = self.started().await?;
+        }
+        while let Some(Item { action: Action { kind, .. }, .. }) = todo.first() {
+            let kind = *kind;
+            let end = todo.iter().position(|item| item.action.kind != kind).unwrap_or(todo.len());
+            let later = todo.split_off(end);
+            self.stage(std::mem::replace(&mut todo, later)).await?;
+        }
+        self.confirm().await
+    }
+
+    /// When the controller started, written down where that is news.
+    async fn started(&mut self) -> Result<Option<String>, JournalError> {
+        let started = self.carrier.scheduler.started().await.ok().flatten();
+        note_start(self.carrier.journal, started.as_ref())?;
+        Ok(started)
+    }
+
+    /// Tells what was done and could not be written down: the disk is full, say.
+    fn tell_unwritten(&mut self) {
+        for told in told::unwritten(&self.unwritten) {
+            (self.carrier.say)(&told);
+        }
+    }
+
     /// What of the plan can be meant: a plan may come from a file.
     fn sane(&mut self, plan: &'p ActionPlan) -> Vec<Item<'p>> {
         let mut kinds: BTreeMap<&NodeName, BTreeSet<ActionKind>> = BTreeMap::new();
@@ -249,6 +300,7 @@ impl<'p> Turn<'_, 'p> {
     /// Carries out actions of one kind, group by group.
     async fn stage(&mut self, mut waiting: Vec<Item<'p>>) -> Result<(), JournalError> {
         for _ in 0..ROUNDS {
+            let mut read = Instant::now();
             let groups = self.groups(std::mem::take(&mut waiting)).await;
             if self.carrier.scheduler.writes_as_seen() {
                 let mut groups = groups;
@@ -259,8 +311,9 @@ impl<'p> Turn<'_, 'p> {
                 return Ok(());
             }
             for (at, mut group) in groups.into_iter().enumerate() {
-                if 0 < at {
+                if 0 < at || self.slow < read.elapsed() {
                     // Time has passed since these were read.
+                    read = Instant::now();
                     let items = group.ready.iter().map(|ready| ready.item).collect();
                     let mut same = None;
                     for now in self.groups(items).await {
@@ -371,11 +424,14 @@ impl<'p> Turn<'_, 'p> {
             }
             return Ok(());
         }
-        for told in announced(&groups) {
+        for told in told::announced(&groups) {
             (self.carrier.say)(&told);
         }
         let calls: Vec<(Vec<NodeName>, Change, Live)> = groups.iter().map(Group::call).collect();
         let begun = self.begin(groups)?;
+        let changed = begun.iter().filter(|(begun, _)| begun.change.state.is_some());
+        let changed = changed.map(|(it, _)| (it.item.action.node.clone(), it.item.action.kind));
+        self.unwritten.extend(changed);
         let scheduler = self.carrier.scheduler;
         let changes = calls
             .iter()
@@ -401,7 +457,7 @@ impl<'p> Turn<'_, 'p> {
         let (begun, call): (Vec<Begun<'p>>, Vec<usize>) = begun.into_iter().unzip();
         let seen = self.observe(&begun, patience, Until::Shown).await;
         let mut concluded = Vec::new();
-        for (begun, call) in begun.into_iter().zip(call) {
+        for (mut begun, call) in begun.into_iter().zip(call) {
             let said = &said[call];
             let (result, detail) = match seen.of(&begun) {
                 Some(Sight::Shows(detail)) => (ActionResult::Done, detail),
@@ -414,6 +470,7 @@ impl<'p> Turn<'_, 'p> {
                 missing => not_there(missing.as_ref(), said, &seen),
             };
             if result == ActionResult::Done && begun.change.state.is_some() {
+                begun.was_shown = true;
                 self.pending.push(begun);
             } else {
                 concluded.push((begun, result, detail));
@@ -440,7 +497,8 @@ impl<'p> Turn<'_, 'p> {
                     change: Box::new(change.clone()),
                     before: Box::new(before.clone()),
                 });
-                begun.push((Begun { item, id, change: change.clone(), before }, at));
+                let change = change.clone();
+                begun.push((Begun { item, id, change, before, was_shown: false }, at));
             }
         }
         self.carrier.journal.write_all(events)?;
@@ -467,6 +525,7 @@ impl<'p> Turn<'_, 'p> {
         };
         self.carrier.journal.write_all(concluded.iter().map(outcome).collect())?;
         for (begun, result, detail) in concluded {
+            self.unwritten.remove(&begun.item.action.node);
             self.settle(begun.item, result, &detail);
         }
         Ok(())
@@ -490,6 +549,19 @@ async fn side_by_side<T>(mut calls: Vec<Answer<'_, T>>) -> Vec<Result<T, Schedul
     answers.into_iter().flatten().collect()
 }
 
+/// Writes down when the controller started, where that is news.
+pub(super) fn note_start(
+    journal: &mut Journal,
+    started: Option<&String>,
+) -> Result<(), JournalError> {
+    match started {
+        Some(started) if journal.ledger().controller.as_ref() != Some(started) => {
+            journal.write(Event::Controller { started: started.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The name of an intent.
 fn id(run: &str, action: &Action, epoch: u64) -> String {
     let kind = match action.kind {
@@ -499,28 +571,6 @@ fn id(run: &str, action: &Action, epoch: u64) -> String {
         ActionKind::Certify => "certify",
     };
     format!("{run}/{}/{kind}/e{epoch}", action.node)
-}
-
-/// What is begun, in words: nodes of which the same is said stand together.
-fn announced(groups: &[Group<'_>]) -> Vec<String> {
-    let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for group in groups {
-        let one = group.change.kubernetes.as_ref().and_then(|it| it.device.as_ref());
-        let words = match &group.change.state {
-            Some(StateChange::Drain { reason }) => match one {
-                Some(mark) => {
-                    format!("taking out {} of {{}}: {}", device::told(mark), text::clean(reason))
-                }
-                None => format!("draining {{}}: {}", text::clean(reason)),
-            },
-            Some(StateChange::Resume) => "giving back {}".to_owned(),
-            None => "marking {}".to_owned(),
-        };
-        let nodes = group.ready.iter().map(|it| it.item.action.node.as_str());
-        told.entry(words).or_default().extend(nodes);
-    }
-    let list = |nodes: Vec<&str>| text::clean(&hostlist::fold(nodes));
-    told.into_iter().map(|(words, nodes)| words.replacen("{}", &list(nodes), 1)).collect()
 }
 
 #[cfg(test)]

@@ -439,3 +439,109 @@ fn a_drain_that_is_made_again_and_not_answered_stays_open() {
     let ledger = journal.ledger();
     assert_eq!((ledger.open.len(), ledger.spent.len()), (1, 1));
 }
+
+#[test]
+fn defect_5_a_drain_that_a_person_undoes_within_moments_is_respected_and_known_as_undone() {
+    for starts in [vec![], vec!["monday"], vec!["monday", "tuesday"]] {
+        let fake = Fake::of(1);
+        let (_folder, mut journal) = journal();
+        fake.starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
+        // Read, shown; then a person resumes it, which leaves what we say in Extra.
+        let drain = action(ActionKind::Drain, "n1");
+        let mark = drain.mark.clone().expect("a mark");
+        let extra = marks::change(&LiveNode::new("n1", &["IDLE"]), &mark, &names()).extra;
+        let undone = LiveNode { extra: extra.expect("written"), ..LiveNode::new("n1", &["IDLE"]) };
+        fake.others.borrow_mut().extend([Vec::new(), Vec::new(), vec![undone]]);
+        let records = carried(&fake, &mut journal, &plan(vec![drain]));
+        assert_eq!(results(&records), [("n1", ActionResult::Superseded)], "{starts:?} {records:?}");
+        assert_eq!(fake.changed().len(), 1, "not made again");
+        let ledger = journal.ledger();
+        let noted = (ledger.drains.len(), ledger.undone.len(), ledger.open.len());
+        assert_eq!(noted, (0, 1, 0), "{starts:?}");
+    }
+}
+
+#[test]
+fn defect_5_without_a_start_of_the_controller_nothing_was_lost() {
+    let lost = |starts: &[&str]| {
+        let fake = Fake::of(1);
+        let (_folder, mut journal) = journal();
+        fake.starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
+        // Without a trace of us.
+        let lost = vec![LiveNode::new("n1", &["IDLE"])];
+        fake.others.borrow_mut().extend([Vec::new(), Vec::new(), lost]);
+        carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+        fake.changed().len()
+    };
+    assert_eq!(lost(&["monday", "tuesday"]), 2, "made again");
+    assert_eq!(lost(&["monday"]), 1, "respected");
+    assert_eq!(lost(&[]), 2, "our words went with it");
+}
+
+#[test]
+fn defect_6_what_was_read_long_ago_is_read_again_right_before_it_is_changed() {
+    let ends = |slow: Duration| {
+        let fake = Fake::of(1);
+        let (_folder, mut journal) = journal();
+        let (_sender, stop) = watch::channel(false);
+        let carrier = Carrier {
+            scheduler: &fake,
+            journal: &mut journal,
+            names: &names(),
+            settle: Duration::from_millis(60),
+            say: &mut |_| {},
+            stop,
+        };
+        // A person drains it while the first answer is on its way.
+        fake.others.borrow_mut().extend([Vec::new(), vec![Fake::drained("n1", "mine")]]);
+        let one = plan(vec![action(ActionKind::Drain, "n1")]);
+        now(carry_timed(carrier, "r1", &one, Duration::ZERO, slow)).expect("written");
+        fake.changed().len()
+    };
+    // Any answer is older than no time at all.
+    assert_eq!((ends(Duration::ZERO), ends(Duration::MAX)), (0, 1));
+}
+
+#[test]
+fn defect_18_what_was_drained_and_cannot_be_written_down_is_told() {
+    let fake = Fake::of(2);
+    let (folder, mut journal) = journal();
+    let full = Full(&fake, folder.path().join("journal.jsonl"));
+    let (_sender, stop) = watch::channel(false);
+    let mut told = Vec::new();
+    let both = plan(["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec());
+    let carrier = Carrier {
+        scheduler: &full,
+        journal: &mut journal,
+        names: &names(),
+        settle: Duration::from_millis(60),
+        say: &mut |text| told.push(text.to_owned()),
+        stop,
+    };
+    now(carry_within(carrier, "r1", &both, Duration::ZERO)).expect_err("no journal");
+    let last = told.last().expect("something");
+    assert!(last.starts_with("n[1-2]: told to drain"), "{told:?}");
+}
+
+/// The journal cannot be written any more once nodes were changed.
+#[derive(Debug)]
+struct Full<'a>(&'a Fake, std::path::PathBuf);
+
+impl Scheduler for Full<'_> {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+        self.0.read(nodes)
+    }
+
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+        std::fs::rename(&self.1, self.1.with_extension("gone")).expect("moved");
+        self.0.change(nodes, change)
+    }
+
+    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+        self.0.words(nodes, change)
+    }
+}

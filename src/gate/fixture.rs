@@ -60,6 +60,8 @@ pub(super) struct Fake {
     pub(super) mishaps: RefCell<VecDeque<Mishap>>,
     /// What somebody else does to nodes right before the next readings.
     pub(super) others: RefCell<VecDeque<Vec<LiveNode>>>,
+    /// When it started; a different one each time that it is asked, the last one again.
+    pub(super) starts: RefCell<VecDeque<String>>,
 }
 
 impl Fake {
@@ -155,6 +157,12 @@ impl Scheduler for Fake {
             let nodes = told.map(|(name, node)| (name.clone(), node.clone())).collect();
             Ok(Live { nodes, troubles: self.troubles.borrow().clone() })
         })
+    }
+
+    fn started(&self) -> Answer<'_, Option<String>> {
+        let mut starts = self.starts.borrow_mut();
+        let now = if 1 < starts.len() { starts.pop_front() } else { starts.front().cloned() };
+        Box::pin(async move { Ok(now) })
     }
 
     fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {

@@ -33,6 +33,7 @@ use crate::launch::held::Held;
 use crate::launch::held::Seat;
 use crate::launch::slurm::IMMEDIATE_S;
 use crate::launch::slurm::Job;
+use crate::launch::slurm::Programs;
 use crate::launch::slurm::Slurm;
 use crate::launch::slurm::WhenBusy;
 use crate::launch::slurm::WhenDrained;
@@ -68,6 +69,14 @@ const TELL: Duration = Duration::from_secs(30);
 /// How much longer than its job a reservation is made, in minutes: nodes are
 /// drained again inside it.
 const AFTERWARDS: u64 = 15;
+
+/// How long a reservation in which drains are lifted lasts at least, in minutes, and from
+/// each time that it is [renewed](renew): when its end comes, its nodes are users' again,
+/// so there is time for a turn of any gate, or for a person.
+const LASTS: u64 = 24 * 60;
+
+/// How often such a reservation is renewed while its process lives.
+pub const RENEWED: Duration = Duration::from_secs(3_600);
 
 /// Who holds nodes, and how.
 #[expect(missing_debug_implementations, reason = "it lends whom to tell")]
@@ -234,6 +243,9 @@ impl Holder<'_> {
                         sorted.unfit.insert(name.clone(), why);
                     }
                 },
+                Owner::Unrecorded => {
+                    sorted.unfit.insert(name.clone(), standing::unrecorded_in_words(node));
+                }
                 Owner::Nobody if is_in_use(node) => {
                     sorted.busy.insert(name.clone(), why);
                 }
@@ -328,10 +340,9 @@ impl Holder<'_> {
         self.announce(&name, HoldKind::Reservation, &wanted.reserved, &[])?;
         holding.reservation = Some(name.clone());
         let waiting = if wanted.busy.is_empty() { 0 } else { self.slurm.wait_s.div_ceil(60) };
-        // Where drains are lifted inside, the end of the reservation would give
-        // nodes to users that nobody has cleared: it has none but ours.
         let lifts = !lifting.is_empty();
-        let minutes = (!lifts).then_some(wish.minutes + waiting + AFTERWARDS);
+        let minutes = wish.minutes + waiting + AFTERWARDS;
+        let minutes = if lifts { minutes.max(LASTS) } else { minutes };
         (self.say)(&format!("reserving {} as {name}", folded(&wanted.reserved)));
         let user = &self.slurm.user;
         let made = self.calls().reserve(&name, &wanted.reserved, minutes, user).await;
@@ -547,6 +558,12 @@ fn outside(partition: Option<&str>, all: &[NodeName], live: &Live) -> BTreeMap<N
     let nodes = all.iter().filter(|name| live.nodes.get(*name).is_some_and(|node| !is_in(node)));
     let why = format!("it is not in partition {partition}, which [launcher] names");
     nodes.map(|name| (name.clone(), why.clone())).collect()
+}
+
+/// Gives a reservation in which drains are lifted its full time again, from now.
+pub async fn renew(programs: &Programs, limit: Duration, name: &str) -> Result<(), String> {
+    let renewed = Calls { programs, limit }.renew(name, LASTS).await;
+    renewed.map_err(|complaint| complaint.message)
 }
 
 /// The name of a run's jobs.

@@ -5,7 +5,6 @@
 use super::super::fixture;
 use super::super::fixture::Fake;
 use super::*;
-use crate::launch::slurm::Programs;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionResult;
@@ -52,8 +51,12 @@ fn held(others: Vec<Vec<LiveNode>>) -> (Fake, Vec<(Vec<NodeName>, Change)>) {
     drop(journal);
     fake.others.borrow_mut().extend(others);
     let slurm = Slurm { programs: programs(folder.path()), ..Slurm::default() };
-    let pace =
-        Pace { limit: Duration::from_secs(10), settle: Duration::ZERO, kept: Duration::ZERO };
+    let pace = Pace {
+        limit: Duration::from_secs(10),
+        settle: Duration::ZERO,
+        kept: Duration::ZERO,
+        in_flight: Duration::ZERO,
+    };
     let mut say = |_: &str| {};
     let mut holder =
         Holder { slurm: &slurm, scheduler: &fake, folder: folder.path(), pace, say: &mut say };
@@ -112,4 +115,109 @@ fn a_node_that_the_launcher_s_partition_lacks_is_named_and_keeps_no_other_out() 
     assert_eq!(of(None, &live), [""; 0]);
     // A hidden partition is shown of no node.
     assert_eq!(of(Some("hidden"), &live), [""; 0]);
+}
+
+/// What a process of this host left: a reservation in which the drain of n1 was lifted,
+/// and a job. What was told, whether nothing of it is left, and the node.
+struct Left {
+    fake: Fake,
+    folder: tempfile::TempDir,
+    journal: Journal,
+}
+
+const HELD: &str = "fabricgate-r2-maint";
+
+impl Left {
+    fn by(host: &str) -> Self {
+        let fake = Fake::of(1);
+        let (folder, mut journal) = fixture::journal();
+        let holding = |name: &str, kind: HoldKind, drained| Event::Holding {
+            name: name.to_owned(),
+            kind,
+            nodes: vec!["n1".into()],
+            drained,
+            host: host.to_owned(),
+            pid: u32::MAX,
+        };
+        let drained = vec![("n1".into(), DRAIN.to_owned())];
+        let both = vec![
+            holding(HELD, HoldKind::Reservation, drained),
+            holding("fabricgate-r2", HoldKind::Job, Vec::new()),
+        ];
+        journal.write_all(both).expect("written");
+        let reservation = format!("ReservationName={HELD} x");
+        std::fs::write(folder.path().join("reservation"), reservation).expect("written");
+        Self { fake, folder, journal }
+    }
+
+    /// An operator removes the reservation.
+    fn unreserved(self) -> Self {
+        std::fs::remove_file(self.folder.path().join("reservation")).expect("removed");
+        self
+    }
+
+    fn cleaned(&mut self, gone: Option<&str>, in_flight_s: u64) -> (bool, String) {
+        let programs = programs(self.folder.path());
+        let pace = Pace {
+            limit: Duration::from_secs(10),
+            settle: Duration::ZERO,
+            kept: Duration::ZERO,
+            in_flight: Duration::from_secs(in_flight_s),
+        };
+        let mut told = String::new();
+        let mut say = |text: &str| told.push_str(text);
+        let cleaning = Cleaning {
+            journal: &mut self.journal,
+            scheduler: &self.fake,
+            programs: Some(&programs),
+            pods: None,
+            pace,
+            gone,
+            say: &mut say,
+        };
+        let are_gone = fixture::now(clean(cleaning)).expect("written");
+        (are_gone, told)
+    }
+
+    fn is_reserved(&self) -> bool {
+        self.folder.path().join("reservation").exists()
+    }
+}
+
+#[test]
+fn defect_1_a_hold_of_which_slurm_shows_nothing_is_over_whoever_made_it() {
+    let mut left = Left::by("elsewhere").unreserved();
+    let (are_gone, told) = left.cleaned(None, 0);
+    assert!(are_gone && left.journal.ledger().holds.is_empty(), "{told}");
+    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
+    // What was announced a moment ago may be about to be made.
+    let mut left = Left::by("elsewhere").unreserved();
+    let (are_gone, told) = left.cleaned(None, 3_600);
+    assert!(!are_gone && left.journal.ledger().holds.len() == 2, "{told}");
+    assert!(left.fake.changed().is_empty());
+}
+
+#[test]
+fn defect_1_what_may_be_there_is_told_with_what_a_person_can_do() {
+    let mut left = Left::by("elsewhere");
+    let (are_gone, told) = left.cleaned(None, 0);
+    assert!(!are_gone && left.is_reserved(), "{told}");
+    assert!(told.contains("gate recover --gone elsewhere --why"), "{told}");
+    assert!(told.contains(&format!("scontrol show reservation {HELD}")), "{told}");
+    assert!(left.fake.changed().is_empty(), "its process may live");
+    let (are_gone, told) = left.cleaned(Some("another"), 0);
+    assert!(!are_gone, "{told}");
+    let (are_gone, told) = left.cleaned(Some("elsewhere"), 0);
+    assert!(are_gone && !left.is_reserved(), "{told}");
+    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
+}
+
+#[test]
+fn defect_1_a_reservation_stays_while_what_its_dead_process_sent_may_land() {
+    let mut left = Left::by(&stamp::host());
+    let (are_gone, told) = left.cleaned(None, 3_600);
+    assert!(!are_gone && left.is_reserved(), "{told}");
+    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
+    let (are_gone, told) = left.cleaned(None, 0);
+    assert!(are_gone && !left.is_reserved(), "{told}");
 }

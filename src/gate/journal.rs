@@ -187,6 +187,13 @@ impl Journal {
         self.append(self.ledger.epoch, events)
     }
 
+    /// The same in a turn that lies behind `last`, where that was taken by a journal that
+    /// knew more than this one: no number of a turn is used twice.
+    pub fn write_beyond(&mut self, last: Option<u64>, event: Event) -> Result<(), JournalError> {
+        let epoch = last.and_then(|last| last.checked_add(1)).unwrap_or_default();
+        self.append(epoch.max(self.ledger.epoch), vec![event])
+    }
+
     fn append(&mut self, epoch: u64, events: Vec<Event>) -> Result<(), JournalError> {
         if events.is_empty() {
             return Ok(());

@@ -17,6 +17,7 @@ pub mod pace;
 pub mod pods;
 pub mod reassert;
 pub mod recover;
+pub mod remake;
 pub mod scheduler;
 pub mod scontrol;
 pub mod shown;

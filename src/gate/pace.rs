@@ -12,4 +12,6 @@ pub struct Pace {
     pub settle: Duration,
     /// Until a change that shows is kept: on the disk of Slurm's controller.
     pub kept: Duration,
+    /// How long a change may still be carried out whose sender is gone.
+    pub in_flight: Duration,
 }

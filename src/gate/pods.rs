@@ -131,7 +131,12 @@ pub async fn hold(
         programs: None,
         pods: Some(holder.kubernetes),
         // Pods show what was done to them at once.
-        pace: Pace { limit: holder.limit, settle: Duration::ZERO, kept: Duration::ZERO },
+        pace: Pace {
+            limit: holder.limit,
+            settle: Duration::ZERO,
+            kept: Duration::ZERO,
+            in_flight: Duration::ZERO,
+        },
         say: &mut *holder.say,
     })
     .await?;

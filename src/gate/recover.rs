@@ -15,13 +15,13 @@ use super::journal::JournalError;
 use super::sight::Sight;
 use super::sight::sight;
 use super::stamp;
+use super::stamp::age;
 use crate::act::ledger::Open;
 use crate::measure::text;
 use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
-use crate::model::journal::Stamp;
 
 /// What was told to a scheduler right before a crash may still be on its way:
 /// a program that was started for it outlives ours.
@@ -38,15 +38,24 @@ const LATE: f64 = 3.0;
 /// Why a certificate is void that a crash left valid.
 const FAULT: &str = "an earlier turn found it at fault";
 
+/// How long a change may still be carried out whose sender is gone, where nobody says
+/// otherwise: a link that stalls or a controller that hangs delivers it a minute later.
+pub const IN_FLIGHT: Duration = Duration::from_secs(90);
+
 /// Concludes every intent that is open. To be called first in every turn.
-/// What cannot be told yet stays open, and nothing is written about it.
-pub async fn recover(carrier: Carrier<'_>) -> Result<Vec<ActionRecord>, JournalError> {
-    recover_after(carrier, ON_ITS_WAY).await
+/// What cannot be told yet stays open, and nothing is written about it: an intent that
+/// does not show may still be `in_flight`.
+pub async fn recover(
+    carrier: Carrier<'_>,
+    in_flight: Duration,
+) -> Result<Vec<ActionRecord>, JournalError> {
+    recover_after(carrier, ON_ITS_WAY, in_flight).await
 }
 
 async fn recover_after(
     carrier: Carrier<'_>,
     on_its_way: Duration,
+    in_flight: Duration,
 ) -> Result<Vec<ActionRecord>, JournalError> {
     // Whoever was killed between a drain and its certificate.
     let drained: Vec<NodeName> = carrier.journal.ledger().drains.keys().cloned().collect();
@@ -64,7 +73,7 @@ async fn recover_after(
             .iter()
             .filter(|it| found.get(&it.id).is_none_or(|(said, _)| *said == ActionResult::Refused))
             .collect();
-        if looked.is_empty() || (0 < look && looked.iter().all(|it| YOUNG < age(it, &now))) {
+        if looked.is_empty() || (0 < look && looked.iter().all(|it| YOUNG < age(&it.stamp, &now))) {
             break;
         }
         if 0 < look {
@@ -83,7 +92,8 @@ async fn recover_after(
                     let unread = live.troubles.first().map(String::as_str);
                     let times = if open.is_late { LATE } else { 0.0 };
                     let late_s = times * carrier.settle.as_secs_f64();
-                    let end = concluded(sight, unread, age(open, &now), late_s);
+                    let late_s = late_s.max(in_flight.as_secs_f64());
+                    let end = concluded(sight, unread, age(&open.stamp, &now), late_s);
                     found.insert(open.id.clone(), end);
                 }
             }
@@ -129,7 +139,7 @@ fn concluded(
         }
         (Some(Sight::NotThere(now)), _) if age < late_s => (
             ActionResult::Unknown,
-            format!("nobody answered in time, and it may yet be done: {now}"),
+            format!("its sender is gone or heard nothing, and it may yet be done: {now}"),
         ),
         (Some(Sight::NotThere(now)), _) => {
             (ActionResult::Refused, format!("never carried out: {now}"))
@@ -143,17 +153,6 @@ fn concluded(
             (ActionResult::Refused, why)
         }
     }
-}
-
-/// How old an intent is, in seconds: by the uptime within one boot, by the
-/// wall's clock otherwise.
-fn age(open: &Open, now: &Stamp) -> f64 {
-    if !now.boot.is_empty() && now.boot == open.stamp.boot {
-        return now.uptime_s - open.stamp.uptime_s;
-    }
-    #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are far below 2^52")]
-    let seconds = now.unix.saturating_sub(open.stamp.unix) as f64;
-    seconds
 }
 
 #[cfg(test)]

@@ -49,7 +49,8 @@ fn recovered(fake: &Fake, journal: &mut Journal) -> Vec<ActionRecord> {
         say: &mut |_| {},
         stop,
     };
-    now(recover_after(carrier, Duration::from_millis(5))).expect("the journal can be written")
+    let (soon, no_time) = (Duration::from_millis(5), Duration::ZERO);
+    now(recover_after(carrier, soon, no_time)).expect("the journal can be written")
 }
 
 fn idle(name: &str) -> LiveNode {
@@ -176,7 +177,7 @@ fn what_nobody_answered_is_not_dropped_by_the_next_turn() {
         let names = MarkNames::default();
         let say = &mut |_: &str| {};
         let carrier = Carrier { scheduler: &fake, journal, names: &names, settle, say, stop };
-        now(recover_after(carrier, Duration::ZERO)).expect("written")[0].result
+        now(recover_after(carrier, Duration::ZERO, Duration::ZERO)).expect("written")[0].result
     };
     assert_eq!(looked(&mut journal), ActionResult::Unknown);
     assert_eq!(journal.ledger().spent.len(), 1);
@@ -197,4 +198,27 @@ fn what_is_found_to_be_drained_is_certified_no_more() {
     recovered(&fake, &mut journal);
     let read = certificates::read(folder.path(), &"n1".into()).expect("readable");
     assert!(read.expect("there").voided.is_some());
+}
+
+#[test]
+fn defect_2_of_security_what_a_killed_sender_sent_may_land_later_and_is_paid_for_until_then() {
+    let fake = Fake::of(2);
+    let (_folder, mut journal) = journal();
+    let begun = intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1"));
+    journal.write(begun).expect("written");
+    let looked = |journal: &mut Journal, in_flight: Duration| {
+        let (_sender, stop) = watch::channel(false);
+        let (names, settle) = (MarkNames::default(), Duration::ZERO);
+        let say = &mut |_: &str| {};
+        let carrier = Carrier { scheduler: &fake, journal, names: &names, settle, say, stop };
+        now(recover_after(carrier, Duration::ZERO, in_flight)).expect("written")[0].clone()
+    };
+    let record = looked(&mut journal, IN_FLIGHT);
+    assert_eq!(record.result, ActionResult::Unknown, "{record:?}");
+    assert!(record.detail.contains("may yet be done"), "{record:?}");
+    assert_eq!((journal.ledger().open.len(), journal.ledger().spent.len()), (1, 1));
+    // It lands, and is ours.
+    fake.put(Fake::drained("n1", DRAIN));
+    assert_eq!(looked(&mut journal, IN_FLIGHT).result, ActionResult::Done);
+    assert!(journal.ledger().drains.contains_key(&NodeName::from("n1")));
 }

@@ -27,6 +27,12 @@ pub trait Scheduler: fmt::Debug {
     /// does not know are absent.
     fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live>;
 
+    /// When the controller that answers started, in its own words; `None` where it does
+    /// not say. Only whether it is another than before means something.
+    fn started(&self) -> Answer<'_, Option<String>> {
+        Box::pin(async { Ok(None) })
+    }
+
     /// Makes one change on all of these nodes, in as few calls as it takes.
     fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()>;
 

@@ -53,6 +53,10 @@ impl Scheduler for Scontrol {
         Box::pin(self.look(nodes))
     }
 
+    fn started(&self) -> Answer<'_, Option<String>> {
+        Box::pin(self.boot_time())
+    }
+
     fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
         Box::pin(self.tell(nodes, change))
     }
@@ -93,6 +97,16 @@ impl Scontrol {
         Ok(live)
     }
 
+    async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
+        let slurm = self.asked();
+        let answer =
+            Desk { slurm: &slurm, capture: MOST }.put(Program::Scontrol, &["show", "config"]).await;
+        let text = answer.text.map_err(|lack| SchedulerError::new(lack.kind, lack.message))?;
+        Ok(boot_time(&text))
+    }
+
+    /// Nothing is asked in between: whoever tells something has read right before, and
+    /// in that time somebody else may write.
     async fn tell(&self, nodes: &[NodeName], change: &Change) -> Result<(), SchedulerError> {
         bounds::nodes(nodes)?;
         bounds::change(change)?;
@@ -101,12 +115,21 @@ impl Scontrol {
             return Ok(());
         }
         let slurm = self.asked();
-        let desk = reached(&slurm).await?;
+        let desk = Desk { slurm: &slurm, capture: MOST };
         for order in &orders {
             desk.tell(&borrowed(order)).await.map_err(|lack| refusal(&lack))?;
         }
         Ok(())
     }
+}
+
+/// `BOOT_TIME` of `scontrol show config`: when slurmctld started.
+fn boot_time(text: &str) -> Option<String> {
+    let of = |line: &str| {
+        let (key, value) = line.split_once('=')?;
+        (key.trim() == "BOOT_TIME").then(|| clean(value.trim()))
+    };
+    text.lines().find_map(of).filter(|it| !it.is_empty())
 }
 
 fn borrowed(words: &[String]) -> Vec<&str> {
@@ -229,6 +252,14 @@ mod tests {
             "Topology=topo:b1",
         ];
         assert_eq!(Scontrol::default().words(&names(1..=18), &change), [expected]);
+    }
+
+    #[test]
+    fn the_start_of_the_controller_is_read() {
+        let text = "Configuration data as of x\nAccountingStorageHost = a\n\
+                    BOOT_TIME               = 2026-11-23T11:00:00\nX = y\n";
+        assert_eq!(boot_time(text).as_deref(), Some("2026-11-23T11:00:00"));
+        assert_eq!(boot_time("BOOT_TIMES = 3\n"), None);
     }
 
     #[test]

@@ -19,6 +19,17 @@ pub fn stamp() -> Stamp {
     }
 }
 
+/// How long ago a moment was, in seconds: by the uptime within one boot, by the wall's
+/// clock otherwise.
+pub fn age(then: &Stamp, now: &Stamp) -> f64 {
+    if !now.boot.is_empty() && now.boot == then.boot {
+        return now.uptime_s - then.uptime_s;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are far below 2^52")]
+    let seconds = now.unix.saturating_sub(then.unix) as f64;
+    seconds
+}
+
 /// The name of this machine: whose processes and jobs are ours to end.
 pub fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -20,17 +20,21 @@ use super::journal::Journal;
 use super::journal::JournalError;
 use super::reassert;
 use super::recover;
+use super::remake;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::stamp;
 use crate::act::budget;
 use crate::act::ledger::Ledger;
 use crate::act::notice;
+use crate::act::older;
 use crate::act::policy;
 use crate::act::policy::Policy;
 use crate::act::situation::Coverage;
 use crate::act::situation::RunSeen;
 use crate::act::situation::Situation;
+use crate::act::standing;
+use crate::act::vanished;
 use crate::gate::pace::Pace;
 use crate::inventory::hostlist;
 use crate::launch::kubernetes::Kubernetes;
@@ -140,15 +144,29 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut ledger = journal::look(turn.folder)?;
     let live = read(&turn, &ledger).await?;
     say_troubles(&mut turn, &live);
-    let controls = controls(&mut turn, &live);
-    for event in decided(&turn, &live, &ledger, &controls, |it| notice::events(it, turn.policy)) {
-        // As if it had been written down.
+    // As if it had been written down.
+    let take = |ledger: &mut Ledger, event: Event| {
         let (seq, epoch) = (ledger.lines + 1, ledger.epoch);
         let format = JOURNAL_FORMAT.to_owned();
         ledger.take(&Entry { format, seq, stamp: stamp::stamp(), epoch, event });
+    };
+    if vanished::is_any(&live, &ledger)
+        && let Ok(Some(started)) = turn.scheduler.started().await
+    {
+        take(&mut ledger, Event::Controller { started });
+    }
+    let lost = vanished::vanished(&live, &ledger, &turn.policy.marks).lost;
+    if !lost.is_empty() {
+        let nodes = hostlist::fold(lost.keys().map(NodeName::as_str));
+        (turn.say)(&format!("the controller lost our drain of {nodes}: it would be made again"));
+    }
+    tell_unrecorded(&mut turn, &live, &ledger);
+    let controls = controls(&mut turn, &live);
+    for event in decided(&turn, &live, &ledger, &controls, |it| notice::events(it, turn.policy)) {
+        take(&mut ledger, event);
     }
     let plan = decided(&turn, &live, &ledger, &controls, |it| policy::propose(it, turn.policy));
-    let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::stamp());
+    let budgets = budget::left(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
     Ok(Turned { plan, recovered: Vec::new(), ledger, live, budgets, evictions: Vec::new() })
 }
 
@@ -162,11 +180,29 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
         programs: turn.programs,
         pods: turn.pods,
         pace: turn.pace,
+        gone: None,
         say: &mut *turn.say,
     })
     .await?;
-    let recovered = recover::recover(carrier(&mut turn, &mut journal)).await?;
+    let in_flight = turn.pace.in_flight;
+    let mut recovered = recover::recover(carrier(&mut turn, &mut journal), in_flight).await?;
     let mut live = read(&turn, journal.ledger()).await?;
+    let vanished = remake::looked(&mut carrier(&mut turn, &mut journal), &live).await?;
+    // Before anything is made again: an older journal does not know what was released.
+    let why = older::why(&live, journal.ledger(), &turn.run.id).or_else(|| vanished.trip());
+    if let Some(why) = why.filter(|_| journal.ledger().breaker.is_none()) {
+        let last = older::last_turn(&live, journal.ledger());
+        journal.write_beyond(last, Event::Tripped { why, run: turn.run.id.clone() })?;
+    }
+    if !vanished.lost.is_empty() {
+        let now = stamp::stamp();
+        let over = budget::over(journal.ledger(), &live, turn.fleet, turn.policy, &now);
+        let kept = turn.pace.kept;
+        let carrier = carrier(&mut turn, &mut journal);
+        recovered.extend(remake::remake(carrier, &vanished, over.as_deref(), kept).await?);
+        live = read(&turn, journal.ledger()).await?;
+    }
+    tell_unrecorded(&mut turn, &live, journal.ledger());
     let again = reassert::reassert(turn.scheduler, &live, journal.ledger(), turn.policy).await;
     if !again.is_empty() {
         say_again(&mut turn, &again);
@@ -199,8 +235,16 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let faults = certificates::at_fault(&plan.records);
     certificates::void_all(turn.folder, faults, &why, &mut *turn.say);
     let ledger = journal.ledger().clone();
-    let budgets = budget::left(&ledger, turn.fleet, turn.policy, &stamp::stamp());
+    let budgets = budget::left(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
     Ok(Turned { plan, recovered, ledger, live, budgets, evictions: Vec::new() })
+}
+
+/// Tells of drains of our form that nothing here knows of: they are in every budget.
+fn tell_unrecorded(turn: &mut Turn<'_>, live: &Live, ledger: &Ledger) {
+    for node in standing::unrecorded(live, ledger) {
+        let why = standing::unrecorded_in_words(node);
+        (turn.say)(&format!("{}: {why}; until then it counts in the budgets", node.name));
+    }
 }
 
 /// Tells of marks that were put right, nodes of one result together.
@@ -228,7 +272,8 @@ fn carrier<'c>(turn: &'c mut Turn<'_>, journal: &'c mut Journal) -> Carrier<'c> 
     }
 }
 
-/// What the scheduler says of every node that this turn may concern.
+/// What the scheduler says of every node that this turn may concern. Of Slurm, of all: a
+/// drain in our form counts in the budgets wherever it is, and nobody may know of it.
 async fn read(turn: &Turn<'_>, ledger: &Ledger) -> Result<Live, TurnError> {
     let claimed = turn.fleet.domains.iter().flat_map(|domain| &domain.nodes);
     let ours = ledger.drains.keys().chain(ledger.marks.keys());
@@ -236,8 +281,9 @@ async fn read(turn: &Turn<'_>, ledger: &Ledger) -> Result<Live, TurnError> {
     // keep it from being asked for all others.
     let nodes: BTreeSet<&NodeName> =
         claimed.chain(ours).filter(|node| node.is_one_node()).collect();
+    let is_by_name = nodes.len() < MANY && turn.scheduler.writes_as_seen();
     let nodes: Vec<NodeName> =
-        if nodes.len() < MANY { nodes.into_iter().cloned().collect() } else { Vec::new() };
+        if is_by_name { nodes.into_iter().cloned().collect() } else { Vec::new() };
     turn.scheduler
         .read(&nodes)
         .await
@@ -319,6 +365,7 @@ mod tests {
                 limit: Duration::from_secs(1),
                 settle: Duration::from_millis(50),
                 kept: Duration::ZERO,
+                in_flight: Duration::ZERO,
             },
             policy: &Policy::default(),
             verdicts: &verdicts,

@@ -142,6 +142,64 @@ pub enum Event {
         /// How it looks now.
         detail: String,
     },
+    /// The controller forgot our drain, and no person took it away. It is made again.
+    Lost {
+        /// The node.
+        node: NodeName,
+        /// The intent that was lost.
+        id: String,
+        /// How that is known.
+        detail: String,
+    },
+    /// The scheduler no longer knows a node that we drained.
+    Absent {
+        /// The node.
+        node: NodeName,
+    },
+    /// It knows that node again.
+    Present {
+        /// The node.
+        node: NodeName,
+    },
+    /// A person says that a node is gone for good: it counts no more.
+    Forgotten {
+        /// The node.
+        node: NodeName,
+        /// Who.
+        by: String,
+        /// Why.
+        why: String,
+    },
+    /// A person takes a drain of our form over that this journal did not know.
+    Adopted {
+        /// The run that its reason names.
+        run: String,
+        /// The drain, as the node shows it.
+        action: Box<Action>,
+        /// The node as it was read.
+        before: Box<LiveNode>,
+        /// When the reason was written, in seconds since 1970, where the scheduler says so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        set: Option<i64>,
+        /// Who.
+        by: String,
+        /// Why.
+        why: String,
+    },
+    /// When the scheduler's controller started, in its own words: noted where it changed.
+    Controller {
+        /// The moment.
+        started: String,
+    },
+    /// A person says that the processes of a machine are gone: what they held is ended.
+    Gone {
+        /// The machine.
+        host: String,
+        /// Who.
+        by: String,
+        /// Why.
+        why: String,
+    },
     /// Nothing but releases from here on, until a person resets it.
     Tripped {
         /// Why.

@@ -123,6 +123,29 @@ fn told(event: &Event, intents: &BTreeMap<&str, (&str, &Action)>) -> Option<Told
             let of = run.as_deref().map(|run| format!(" for run {run}")).unwrap_or_default();
             ("undone", one(node), run, format!("our drain{of} was not there any more: {detail}"))
         }
+        Event::Lost { node, id, detail } => {
+            let run = intents.get(id.as_str()).map(|(run, _)| (*run).to_owned());
+            ("lost", one(node), run, format!("the controller lost our drain: {detail}"))
+        }
+        Event::Absent { node } => {
+            ("absent", one(node), None, "the scheduler knows it no more".to_owned())
+        }
+        Event::Present { node } => {
+            ("present", one(node), None, "the scheduler knows it again".to_owned())
+        }
+        Event::Forgotten { node, by, why } => {
+            ("forgotten", one(node), None, format!("forgotten, said {by}: {why}"))
+        }
+        Event::Adopted { run, action, by, why, .. } => {
+            let text = format!("its drain was taken over by {by}: {why}");
+            ("adopted", one(&action.node), Some(run.clone()), text)
+        }
+        Event::Controller { started } => {
+            ("controller", Vec::new(), None, format!("the controller started at {started}"))
+        }
+        Event::Gone { host, by, why } => {
+            ("gone", Vec::new(), None, format!("{host} is gone, said {by}: {why}"))
+        }
         Event::Tripped { why, run } => {
             ("tripped", Vec::new(), Some(run.clone()), format!("the breaker tripped: {why}"))
         }

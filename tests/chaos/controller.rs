@@ -53,6 +53,10 @@ struct State {
     victims: Victims,
     journal: PathBuf,
     runs: PathBuf,
+    /// When the reason of each node was written, in seconds since 1970.
+    reasons: BTreeMap<String, u64>,
+    /// Changes that are on their way.
+    late: usize,
 }
 
 /// The controller.
@@ -86,6 +90,8 @@ impl Controller {
             victims: BTreeMap::new(),
             journal: site.join("gate/journal.jsonl"),
             runs: site.join("runs"),
+            reasons: BTreeMap::new(),
+            late: 0,
         };
         let controller = Self { state: Arc::new(Mutex::new(state)), socket };
         let own = controller.clone();
@@ -112,6 +118,13 @@ impl Controller {
             state.forecast.next()
         };
         self.awake();
+        let weather = match weather {
+            Some(late @ (Weather::Late(_) | Weather::HandAfter(..))) if !question.is_change => {
+                self.state().forecast.postpone(late);
+                None
+            }
+            weather => weather,
+        };
         match weather {
             None => self.answer(&question, &mut stream),
             Some(Weather::KillBefore) => self.kill(&question),
@@ -124,6 +137,25 @@ impl Controller {
                 std::thread::sleep(Duration::from_millis(200));
                 self.done(&question);
                 None
+            }
+            Some(Weather::Late(time)) => {
+                self.state().late += 1;
+                self.kill(&question);
+                std::thread::sleep(time);
+                self.done(&question);
+                self.state().late -= 1;
+                None
+            }
+            Some(Weather::HandAfter(time, edit)) => {
+                let answered = self.answer(&question, &mut stream);
+                drop(stream);
+                let names = question.body["name"].as_array().into_iter().flatten();
+                let first = names.filter_map(Value::as_str).next().map(str::to_owned);
+                let first = first?;
+                std::thread::sleep(time);
+                let node = hostlist::expand(&first).expect("a host list").remove(0);
+                self.state().edit(&node, &edit);
+                answered
             }
             Some(Weather::Lost) => None,
             Some(Weather::LostAnswer) => {
@@ -196,7 +228,13 @@ impl Controller {
             return json!({ "errors": [], "warnings": [] });
         }
         let nodes = state.nodes.clone();
-        let list: Vec<Value> = nodes.iter().map(|(name, node)| slurm::listed(name, node)).collect();
+        let listed = |(name, node): (&String, &Fields)| {
+            let mut listed = slurm::listed(name, node);
+            let at = state.reasons.get(name).copied().unwrap_or_default();
+            listed["reason_changed_at"]["number"] = json!(at);
+            listed
+        };
+        let list: Vec<Value> = nodes.iter().map(listed).collect();
         state.log.push(Entry { by: By::Gate(*command), what: What::Read(nodes) });
         json!({ "nodes": list, "errors": [], "warnings": [], "last_update": 1 })
     }
@@ -213,6 +251,7 @@ impl World for Controller {
             .expect("written");
         format!(
             "[gate]\nthrough = \"slurmrestd\"\nlimit_s = 2\nsettle_s = 1\nkeep_s = 1\n\
+             in_flight_s = 8\n\
              [sources.slurmrestd]\naddress = \"unix:{}\"\ntoken_file = \"token-{command}\"\n",
             self.socket.display()
         )
@@ -247,6 +286,26 @@ impl World for Controller {
         self.awake();
     }
 
+    fn forgets(&self) -> bool {
+        self.state().forget();
+        true
+    }
+
+    fn quiet(&self) {
+        while 0 < self.state().late {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn restored(&self) -> bool {
+        self.state().log.push(Entry { by: By::Hand, what: What::Restored });
+        true
+    }
+
+    fn is_late(&self) -> bool {
+        true
+    }
+
     fn log(&self) -> Vec<Entry> {
         self.state().log.clone()
     }
@@ -277,6 +336,9 @@ impl State {
             return;
         }
         self.young.push((Instant::now(), name.to_owned(), node.clone()));
+        if node.get(DRAIN) != now.get(DRAIN) || node.get("down") != now.get("down") {
+            self.reasons.insert(name.to_owned(), moment());
+        }
         self.nodes.insert(name.to_owned(), now.clone());
         let what = What::Became { node: name.to_owned(), now };
         self.log.push(Entry { by, what });
@@ -286,6 +348,21 @@ impl State {
         let Some(node) = self.nodes.get(name) else { return };
         let order = edit.order(node);
         self.change(By::Hand, name, &order);
+    }
+
+    /// Only what the configuration has is left.
+    fn forget(&mut self) {
+        self.young.clear();
+        let kept =
+            |key: &String| key.starts_with("available/gb200") || key.starts_with("active/gb200");
+        for (name, node) in &mut self.nodes {
+            let now: Fields = node.clone().into_iter().filter(|(key, _)| kept(key)).collect();
+            if now != *node {
+                node.clone_from(&now);
+                let what = What::Became { node: name.clone(), now };
+                self.log.push(Entry { by: By::Fate, what });
+            }
+        }
     }
 
     fn crash(&mut self, away: Duration, forgets: Duration) {
@@ -301,6 +378,13 @@ impl State {
         }
         self.young.clear();
     }
+}
+
+/// The present moment, in seconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+fn moment() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    now.map_or(0, |it| it.as_secs())
 }
 
 /// One question as it came; nothing where it broke off.

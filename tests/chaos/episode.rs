@@ -61,6 +61,11 @@ struct Step {
 /// A site while an episode takes place.
 pub(crate) struct Episode {
     dice: Dice,
+    /// Of what was added later, so that a seed stays the same episode otherwise.
+    later: Dice,
+    /// Copies of the journal, and what was in those that a copy took the place of.
+    copies: Vec<Vec<u8>>,
+    earlier: Vec<Vec<journal::Line>>,
     /// Outside of the site: the disk of that may be full.
     folder: tempfile::TempDir,
     site: PathBuf,
@@ -125,6 +130,9 @@ impl Episode {
         let (story, broken) = (Vec::new(), Vec::new());
         Self {
             dice,
+            later: Dice::new(seed ^ 0x1a7e_1a7e),
+            copies: Vec::new(),
+            earlier: Vec::new(),
             folder,
             site,
             world,
@@ -173,7 +181,11 @@ impl Episode {
     /// What befell it, by the words of its story. What was ahead of a command that ended
     /// before does not count.
     fn faults(&self) -> Vec<&'static str> {
-        const WORDS: [&str; 24] = [
+        const WORDS: [&str; 28] = [
+            "Late",
+            "HandAfter",
+            "journal put back",
+            "lost its state",
             "KillBefore",
             "KillAfter",
             "Orphan",
@@ -216,8 +228,33 @@ impl Episode {
         self.tell(format!("by hand: {node} {edit:?}"));
     }
 
+    /// State is lost, or put back from a copy.
+    fn loses_state(&mut self) {
+        let file = self.site.join("gate/journal.jsonl");
+        if self.later.once_in(6) && self.world.forgets() {
+            self.tell("the scheduler lost its state".to_owned());
+        }
+        if self.later.once_in(2) && !self.copies.is_empty() {
+            // What is on its way then, no copy could know.
+            self.world.quiet();
+            let copy = self.later.pick(&self.copies).clone();
+            let now = fs::read(&file).unwrap_or_default();
+            if copy.len() < now.len() && self.world.restored() {
+                self.earlier.push(journal::read(&now).0);
+                fs::write(&file, &copy).expect("written");
+                self.tell(format!("the journal put back: {} of {} bytes", copy.len(), now.len()));
+            }
+        }
+        let now = fs::read(&file).unwrap_or_default();
+        // A torn line is no copy: who copies takes whole files.
+        if now.ends_with(b"\n") && self.copies.last() != Some(&now) {
+            self.copies.push(now);
+        }
+    }
+
     /// Something happens.
     fn step(&mut self) {
+        self.loses_state();
         if self.dice.once_in(3) {
             self.by_hand();
         }
@@ -245,15 +282,33 @@ impl Episode {
         for met in self.world.met() {
             self.tell(format!("met: {met}"));
         }
+        // Who only looks asks the scheduler as well.
+        self.world.expect(BTreeMap::new());
         self.readable();
     }
 
     fn weather(&mut self) -> BTreeMap<usize, Weather> {
         let count = self.dice.below(4);
         let questions = self.world.questions();
-        (0..count)
-            .map(|_| (1 + self.dice.below(questions), any_weather(&self.domains, &mut self.dice)))
-            .collect()
+        let mut all: BTreeMap<usize, Weather> = (0..count)
+            .map(|_| (1 + self.dice.below(questions), Weather::any(&self.domains, &mut self.dice)))
+            .collect();
+        let later = &mut self.later;
+        if self.world.is_late() && later.once_in(2) {
+            let at = 1 + later.below(questions);
+            let weather = match later.below(2) {
+                0 => {
+                    Weather::Late(Duration::from_millis(later.below(self.world.latest_ms()) as u64))
+                }
+                _ => {
+                    let time = Duration::from_millis(later.below(1_200) as u64);
+                    let edits = [Edit::Resume, Edit::Resume, Edit::Drain("psu: bob"), Edit::Append];
+                    Weather::HandAfter(time, later.pick(&edits).clone())
+                }
+            };
+            all.insert(at, weather);
+        }
+        all
     }
 
     fn command(&mut self) -> Step {
@@ -450,6 +505,7 @@ impl Episode {
             let words = words.iter().map(|word| (*word).to_owned()).collect();
             vec![Step { words, fate: None, has_workers: false }]
         };
+        self.world.quiet();
         self.tell("fair weather".to_owned());
         // What nobody answered in time is waited for, a few times as long as a change takes.
         for _ in 0..20 {
@@ -486,6 +542,7 @@ impl Episode {
             begin: self.world.begin(),
             log: self.world.log(),
             journal: lines,
+            earlier: self.earlier.clone(),
             runs: runs::read(&self.site.join("runs")),
             domains: site::places(&self.domains),
             limits: self.limits,
@@ -535,22 +592,4 @@ fn done(history: &History) -> Done {
 fn program() -> PathBuf {
     let named = std::env::var_os("FABRICGATE_CHAOS_BINARY");
     named.map_or(Path::new(env!("CARGO_BIN_EXE_fabricgate")).to_owned(), PathBuf::from)
-}
-
-fn any_weather(domains: &Domains, dice: &mut Dice) -> Weather {
-    let time = |dice: &mut Dice, most: usize| Duration::from_millis(dice.below(most) as u64);
-    match dice.below(16) {
-        0 | 1 => Weather::KillBefore,
-        2 | 3 => Weather::KillAfter,
-        4 | 5 => Weather::Orphan,
-        6 => Weather::Lost,
-        7 => Weather::LostAnswer,
-        8 => Weather::Refused,
-        9 => Weather::RefusedAfter,
-        10 => Weather::Torn,
-        11 => Weather::Slow(time(dice, 1_500)),
-        12 => Weather::Crash(time(dice, 2_000), time(dice, 400)),
-        13 => Weather::Hang(time(dice, 4_000)),
-        _ => Weather::Hand(site::node(domains, dice), Edit::any(dice)),
-    }
 }

@@ -73,6 +73,8 @@ pub(crate) enum What {
         /// The run that a drain names had its verdicts on disk at that moment.
         evidence: bool,
     },
+    /// An older copy of the journal was put back.
+    Restored,
     /// A node changed.
     Became {
         /// Which.
@@ -116,6 +118,9 @@ pub(crate) struct History {
     pub(crate) log: Vec<Entry>,
     /// The journal.
     pub(crate) journal: Vec<Line>,
+    /// Journals that were there before an older copy was put back in their place, oldest
+    /// first.
+    pub(crate) earlier: Vec<Vec<Line>>,
     /// Run folders, by the names of their runs.
     pub(crate) runs: BTreeMap<String, Evidence>,
     /// The domain of each node.
@@ -152,7 +157,14 @@ impl History {
     /// Whether this reason is one that our journal meant for this node; words may
     /// have been appended to it.
     pub(crate) fn is_ours(&self, node: &str, reason: &str) -> bool {
-        self.drains(node).any(|line| is_written(&line.reason, reason))
+        let all = self.earlier.iter().flatten().chain(&self.journal);
+        let mut drains = all.filter(|line| line.is_intent_of(node) && line.kind == "drain");
+        drains.any(|line| is_written(&line.reason, reason))
+    }
+
+    /// The journal as it was when so many copies had been put back.
+    fn of_era(&self, era: usize) -> &[Line] {
+        self.earlier.get(era).map_or(&self.journal, Vec::as_slice)
     }
 
     fn drains<'h>(&'h self, node: &'h str) -> impl Iterator<Item = &'h Line> {
@@ -165,7 +177,31 @@ impl History {
     fn orders(&self) -> Vec<String> {
         let mut broken = Vec::new();
         let mut seen: BTreeMap<(u32, &str), &Fields> = BTreeMap::new();
+        let mut era = 0;
+        let mut nodes = self.begin.clone();
+        // Drains of ours that a person took away, with our words beside them.
+        let mut undone: BTreeMap<&str, String> = BTreeMap::new();
         for entry in &self.log {
+            era += usize::from(matches!(entry.what, What::Restored));
+            if let What::Became { node, now } = &entry.what {
+                let was = nodes.insert(node.clone(), now.clone()).unwrap_or_default();
+                let (kept, drained) = (was.get(DRAIN).cloned(), now.contains_key(DRAIN));
+                undone.remove(node.as_str());
+                if let (By::Hand, Some(reason), false) = (entry.by, kept, drained)
+                    && now.contains_key("own/extra/fabricgate")
+                {
+                    undone.insert(node, reason);
+                }
+            }
+            if let What::Told { nodes, order, .. } = &entry.what {
+                let again = order.set.get(DRAIN);
+                let again = nodes.iter().filter(|node| {
+                    again.is_some_and(|again| {
+                        undone.get(node.as_str()).is_some_and(|it| it == again)
+                    })
+                });
+                broken.extend(again.map(|node| format!("{node}: an undo was overridden")));
+            }
             let By::Gate(gate) = entry.by else { continue };
             match &entry.what {
                 What::Read(nodes) => {
@@ -177,11 +213,11 @@ impl History {
                             broken.push(format!("{node} was changed without being read"));
                             continue;
                         };
-                        let known = Known { node, journal: *journal, evidence: *evidence };
+                        let known = Known { node, era, journal: *journal, evidence: *evidence };
                         broken.extend(self.told(&known, before, &order.on(before)));
                     }
                 }
-                What::Became { .. } => {}
+                What::Became { .. } | What::Restored => {}
             }
         }
         broken
@@ -215,7 +251,7 @@ impl History {
 
     fn until<'h>(&'h self, known: &Known<'_>) -> impl Iterator<Item = &'h Line> {
         let end = known.journal;
-        self.journal.iter().take_while(move |line| line.end <= end)
+        self.of_era(known.era).iter().take_while(move |line| line.end <= end)
     }
 
     fn drained(
@@ -257,7 +293,9 @@ impl History {
         let mut broken = Vec::new();
         let mut nodes = self.begin.clone();
         let mut begun: BTreeSet<(String, String)> = BTreeSet::new();
+        let mut era = 0;
         for entry in &self.log {
+            era += usize::from(matches!(entry.what, What::Restored));
             let What::Became { node, now } = &entry.what else { continue };
             nodes.insert(node.clone(), now.clone());
             if let (By::Gate(_), Some(reason)) = (entry.by, now.get(DRAIN))
@@ -273,7 +311,13 @@ impl History {
                 }
             };
             told("nodes are out", out.len(), outstanding);
-            told("drains were begun", begun.len(), per_hour);
+            // What a journal lost with its later lines can be known by what stands alone.
+            let is_known = |(node, reason): &&(String, String)| {
+                let stands = nodes[node].get(DRAIN).is_some_and(|is| is_written(reason, is));
+                let mut lines = self.of_era(era).iter();
+                stands || lines.any(|line| line.is_intent_of(node) && line.reason == *reason)
+            };
+            told("drains were begun", begun.iter().filter(is_known).count(), per_hour);
             let domain = self.domains.get(node);
             let beside = out.iter().filter(|it| self.domains.get(**it) == domain).count();
             told("nodes of its domain are out", beside, per_domain);
@@ -291,14 +335,15 @@ impl History {
 
     /// Every intent rests on a run that says so.
     fn intents(&self) -> Vec<String> {
-        self.journal
-            .iter()
-            .filter(|it| it.event == "intent")
-            .filter_map(|it| self.unfounded(it))
-            .collect()
+        let eras = self.earlier.iter().map(Vec::as_slice).chain([self.journal.as_slice()]);
+        eras.flat_map(|lines| {
+            let intents = lines.iter().filter(|it| it.event == "intent");
+            intents.filter_map(|it| self.unfounded(lines, it))
+        })
+        .collect()
     }
 
-    fn unfounded(&self, line: &Line) -> Option<String> {
+    fn unfounded(&self, lines: &[Line], line: &Line) -> Option<String> {
         let (node, id) = (&line.node, &line.id);
         let Some(run) = self.runs.get(&line.run) else {
             return Some(format!("{id}: run {} has no readable verdicts", line.run));
@@ -316,7 +361,9 @@ impl History {
             }
             "certify" => (outcome != "pass").then(|| format!("{id}: the run says {outcome}")),
             "release" => {
-                let drained = self.drains(node).filter(|it| it.seq < line.seq).last();
+                let mut drained =
+                    lines.iter().filter(|it| it.is_intent_of(node) && it.kind == "drain");
+                let drained = drained.rfind(|it| it.seq < line.seq);
                 let Some(drained) = drained else {
                     return Some(format!("{id}: it was never drained by us"));
                 };
@@ -354,7 +401,16 @@ impl History {
         let open = self.journal.iter().filter(|it| it.event == "intent" && !ended.contains(&it.id));
         broken.extend(open.map(|it| format!("{} is open yet", it.id)));
         let nodes = self.now();
-        let out: BTreeSet<&String> = self.out(&nodes).into_iter().collect();
+        // What is drained in our form counts, whoever wrote it.
+        let is_out =
+            |node: &Fields| node.get(DRAIN).is_some_and(|it| it.starts_with("fabricgate:"));
+        let out: BTreeSet<&String> =
+            nodes.iter().filter(|(_, node)| is_out(node)).map(|(name, _)| name).collect();
+        let unknown = out.iter().filter(|name| {
+            let reason = &nodes[**name][DRAIN];
+            !self.drains(name).any(|line| is_written(&line.reason, reason))
+        });
+        let unknown = unknown.count();
         let all = run.findings.values();
         let confirmed = all.clone().filter(|it| it.confirmed);
         let accused: BTreeSet<&String> = confirmed.filter_map(|it| it.node.as_ref()).collect();
@@ -364,7 +420,7 @@ impl History {
             let is_bad = matches!(outcome, "degraded" | "failed") && accused.contains(name);
             let is_free = !node.contains_key(DRAIN) && !is_kept(node);
             let is_excused = self.is_tripped() || self.is_undone(name) || self.is_awaited(name);
-            if is_bad && is_free && !is_excused && !self.is_full(name, &out, &suspect) {
+            if is_bad && is_free && !is_excused && !self.is_full(name, &out, &suspect, unknown) {
                 broken.push(format!("{name} is {outcome} and in service"));
             }
             let as_written = node.get(DRAIN).is_some_and(|is| {
@@ -418,14 +474,20 @@ impl History {
     }
 
     /// Whether a budget keeps this node in service.
-    fn is_full(&self, node: &str, out: &BTreeSet<&String>, suspect: &BTreeSet<&String>) -> bool {
+    fn is_full(
+        &self,
+        node: &str,
+        out: &BTreeSet<&String>,
+        suspect: &BTreeSet<&String>,
+        unknown: usize,
+    ) -> bool {
         let domain = self.domains.get(node);
         let beside = |nodes: &BTreeSet<&String>| {
             nodes.iter().filter(|it| self.domains.get(**it) == domain).count()
         };
         let Limits { per_domain, outstanding, per_hour, freeze_domain, freeze_fleet, .. } =
             self.limits;
-        let begun = self.spent();
+        let begun = self.spent() + unknown;
         per_domain <= beside(out)
             || outstanding <= out.len()
             || per_hour <= begun
@@ -445,6 +507,7 @@ impl History {
 /// What was there when the scheduler was told.
 struct Known<'k> {
     node: &'k str,
+    era: usize,
     journal: u64,
     evidence: bool,
 }

@@ -69,6 +69,7 @@ fn history() -> History {
         begin: names.clone().map(|name| (name, Fields::new())).into(),
         log: Vec::new(),
         journal: Vec::new(),
+        earlier: Vec::new(),
         runs: BTreeMap::from([("r1".to_owned(), run(50, &["n1", "n2"]))]),
         domains: names.map(|name| (name, "d".to_owned())).into(),
         limits: Limits {
@@ -337,4 +338,33 @@ fn a_fault_that_stays_in_service_and_a_cure_that_stays_out_are_seen() {
     history.journal.pop();
     let left = unsettled(&history, "r4");
     assert!(left.iter().any(|it| it.contains("is open yet")), "{left:?}");
+}
+
+#[test]
+fn an_undo_that_is_overridden_by_the_same_drain_is_seen() {
+    let mut history = good();
+    let words = fields(&[("own/extra/fabricgate", "{}")]);
+    history.becomes(By::Hand, "n1", words.clone());
+    history.acts("n1", drain(OURS), 100, true);
+    says(&history, "an undo was overridden");
+    // What a scheduler forgot is made again.
+    let mut history = good();
+    history.becomes(By::Fate, "n1", Fields::new());
+    history.acts("n1", drain(OURS), 100, true);
+    assert_eq!(history.broken(), Vec::<String>::new());
+}
+
+#[test]
+fn what_an_older_journal_no_longer_knows_counts_where_it_stands() {
+    let mut history = good();
+    // The second drain is by a journal that has forgotten the first.
+    history.log.push(Entry { by: By::Hand, what: What::Restored });
+    let second = intent(1, "n2", "drain");
+    history.earlier = vec![std::mem::replace(&mut history.journal, vec![second])];
+    history.acts("n2", drain(OURS), 100, true);
+    assert_eq!(history.broken(), Vec::<String>::new());
+    history.limits.outstanding = 1;
+    says(&history, "2 nodes are out, and 1");
+    history.limits = Limits { outstanding: 2, per_hour: 1, ..history.limits };
+    says(&history, "2 drains were begun, and 1");
 }

@@ -5,16 +5,22 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use super::dice::Dice;
 use super::fates::Victim;
 use super::hand::Edit;
 use super::model::Entry;
 use super::model::Fields;
+use super::site;
 
 /// What becomes of one question of the gate.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Weather {
     /// Who asks is killed, and nothing is done.
     KillBefore,
+    /// Who asks is killed, and it is done this much later: a link stalls, a controller hangs.
+    Late(Duration),
+    /// It is done, and this much later a person changes the first node that it changed.
+    HandAfter(Duration, Edit),
     /// It is done, and who asked is killed before it hears so.
     KillAfter,
     /// Who asks is killed, and it is done a moment later.
@@ -40,6 +46,27 @@ pub(crate) enum Weather {
     Hang(Duration),
 }
 
+impl Weather {
+    /// Any of those that every scheduler has.
+    pub(crate) fn any(domains: &Domains, dice: &mut Dice) -> Self {
+        let time = |dice: &mut Dice, most: usize| Duration::from_millis(dice.below(most) as u64);
+        match dice.below(16) {
+            0 | 1 => Self::KillBefore,
+            2 | 3 => Self::KillAfter,
+            4 | 5 => Self::Orphan,
+            6 => Self::Lost,
+            7 => Self::LostAnswer,
+            8 => Self::Refused,
+            9 => Self::RefusedAfter,
+            10 => Self::Torn,
+            11 => Self::Slow(time(dice, 1_500)),
+            12 => Self::Crash(time(dice, 2_000), time(dice, 400)),
+            13 => Self::Hang(time(dice, 4_000)),
+            _ => Self::Hand(site::node(domains, dice), Edit::any(dice)),
+        }
+    }
+}
+
 /// The weather of the commands at hand, and what of it was met.
 #[derive(Debug, Default)]
 pub(crate) struct Forecast {
@@ -61,6 +88,16 @@ impl Forecast {
         let weather = self.ahead.remove(&self.asked);
         self.met.extend(weather.iter().map(|it| format!("{it:?}")));
         weather
+    }
+
+    /// Has this befall the next question instead: the one that met it changes nothing.
+    pub(crate) fn postpone(&mut self, weather: Weather) {
+        let words = format!("{weather:?}");
+        if let Some(at) = self.met.iter().rposition(|it| *it == words) {
+            self.met.remove(at);
+        }
+        let free = (self.asked + 1..).find(|at| !self.ahead.contains_key(at));
+        self.ahead.insert(free.expect("numbers do not end"), weather);
     }
 }
 
@@ -90,6 +127,25 @@ pub(crate) trait World {
     /// scheduler says which boot a node is in, the gate asks which one was measured.
     fn needs_workers(&self) -> bool {
         false
+    }
+    /// The scheduler starts again without its state: what was said on nodes is gone.
+    /// False where such a thing does not befall it.
+    fn forgets(&self) -> bool {
+        false
+    }
+    /// Waits until nothing that somebody sent is on its way any more.
+    fn quiet(&self) {}
+    /// An older copy of the journal is put back now. False where that is not played.
+    fn restored(&self) -> bool {
+        false
+    }
+    /// Whether changes arrive late, and people change nodes right after the gate.
+    fn is_late(&self) -> bool {
+        false
+    }
+    /// How late a change arrives at most, in milliseconds.
+    fn latest_ms(&self) -> usize {
+        6_000
     }
     /// Everything that was asked, told and changed.
     fn log(&self) -> Vec<Entry>;

@@ -225,6 +225,23 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
         ended("i3", ActionResult::Unknown),
         Event::Tripped { why: word("four of eighteen"), run: word("r1") },
         Event::Reset { by: word("ann"), why: word("looked") },
+        Event::Controller { started: word("2026-11-21T04:00:00") },
+        Event::Adopted {
+            run: word("r7"),
+            action: Box::new(Action {
+                reason: word("fabricgate:r7:nvlink-low e3"),
+                ..Action::new(ActionKind::Drain, "n1")
+            }),
+            before: Box::new(LiveNode::new("n1", &["IDLE", "DRAIN"])),
+            set: Some(NOW),
+            by: word("ann"),
+            why: word("of the old gate"),
+        },
+        Event::Lost { node: node.clone(), id: word("i1"), detail: word("it started") },
+        Event::Absent { node: node.clone() },
+        Event::Present { node: node.clone() },
+        Event::Forgotten { node: node.clone(), by: word("ann"), why: word("sold") },
+        Event::Gone { host: word("head"), by: word("ann"), why: word("burnt") },
     ];
     let line = |(seq, event): (u64, &Event)| {
         let entry = Entry {

@@ -92,7 +92,7 @@ async fn recovered(gate: &Kubernetes, journal: &mut Journal) -> Vec<ActionRecord
         say: &mut say,
         stop,
     };
-    recover::recover(carrier).await.expect("a journal")
+    recover::recover(carrier, Duration::ZERO).await.expect("a journal")
 }
 
 fn results(records: &[ActionRecord]) -> Vec<(String, ActionResult)> {

@@ -276,6 +276,8 @@ impl Shared {
                 self.kill();
                 Sky::Fine
             }
+            // Not played here.
+            Some(Weather::Late(_) | Weather::HandAfter(..)) => Sky::Fine,
             Some(Weather::KillAfter) => Sky::LostAnswerThen(Box::new(move || own.kill())),
             Some(Weather::Lost) => Sky::Lost,
             Some(Weather::LostAnswer | Weather::RefusedAfter | Weather::Torn) => Sky::LostAnswer,

@@ -310,8 +310,9 @@ async fn what_a_killed_process_left_is_found_by_journal_and_by_labels() {
         site.server.merge(&path, &json!({"metadata": {"annotations": annotations}})).await;
     }
     let told = site.run(&["gate", "recover"]);
-    told.expect(0);
+    told.expect(6);
     assert!(told.stderr.contains("on elsewhere, of which nothing is known"), "{}", told.stderr);
+    assert!(told.stderr.contains("gate recover --gone elsewhere --why"), "{}", told.stderr);
     assert_eq!(site.pods().await.len(), 3);
     for pod in site.pods().await {
         let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();

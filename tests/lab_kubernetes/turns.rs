@@ -228,7 +228,7 @@ pub(super) fn turn_of(
         say: &mut say,
         stop: stop.clone(),
     };
-    now(recover::recover(carrier)).expect("written");
+    now(recover::recover(carrier, Duration::ZERO)).expect("written");
     let carrier = Carrier {
         scheduler: gate,
         journal: &mut journal,

@@ -140,7 +140,7 @@ pub(super) fn turn(
         say: &mut say,
         stop: stop.clone(),
     };
-    now(recover::recover(carrier)).expect("written");
+    now(recover::recover(carrier, Duration::ZERO)).expect("written");
     let carrier = Carrier {
         scheduler: scontrol,
         journal: &mut journal,
@@ -364,4 +364,18 @@ fn a_drain_that_its_controller_forgot_is_made_again() {
     assert_eq!(told, if records[0].detail.contains("lost once") { 2 } else { 1 });
     assert_eq!(own(&site.ledger()), ["node0019"]);
     assert_eq!(site.ledger().spent.len(), 1, "it counts once");
+}
+
+#[test]
+fn defect_5_an_undo_within_moments_is_respected() {
+    let Some(lab) = lab() else { return };
+    let undo = "[ $n != 1 ] || lab scontrol update NodeName=node0019 State=RESUME";
+    let site = Site::with(&lab, "", undo);
+    let records = site.carry(&plan(drains(&["node0019"])));
+    assert_eq!(results(&records), [("node0019", ActionResult::Superseded)], "{records:?}");
+    assert_eq!(site.updates().len(), 1, "it is not told twice");
+    assert!(!site.node("node0019").is("DRAIN"));
+    let ledger = site.ledger();
+    assert_eq!((own(&ledger).len(), ledger.undone.len(), ledger.open.len()), (0, 1, 0));
+    assert!(ledger.controller.is_some(), "its start is known: {ledger:?}");
 }

@@ -17,6 +17,7 @@ use super::storm::log::Log;
 use super::storm::model::By;
 use super::storm::model::Entry;
 use super::storm::model::Fields;
+use super::storm::model::What;
 use super::storm::slurm;
 use super::storm::world::Domains;
 use super::storm::world::Weather;
@@ -37,6 +38,10 @@ exec 9>"$here/lock"; flock 9
 n=$(($(cat "$here/asked") + 1)); echo $n >"$here/asked"
 exec 9>&-
 read -r how arg rest <<<"$(sed -n "s/^$n //p" "$here/weather")"
+# What befalls changes alone waits for one.
+case "$1 $how" in "update "*) ;; *" Late"|*" HandAfter")
+    echo "$((n + 1)) $how $arg $rest" >>"$here/weather"; how= ;;
+esac
 [ -z "$how" ] || echo "$how $arg" >>"$here/met"
 asker=$PPID
 ctl() { "$run" sh -c "kill -$1 \$(cat /run/slurmctld/slurmctld.pid)"; }
@@ -72,6 +77,11 @@ case "$how" in
 KillBefore) kill -KILL $asker; exit 1 ;;
 KillAfter) put "$@"; kill -KILL $asker; exit 1 ;;
 Orphan) kill -KILL $asker; sleep 0.2; put "$@"; exit 1 ;;
+Late) touch "$here/late.$$"; kill -KILL $asker; sleep "$arg"; put "$@"; rm -f "$here/late.$$"; exit 1 ;;
+HandAfter) put "$@"; cat "$answer"
+    for word in "$@"; do case $word in NodeName=*) list=${word#NodeName=} ;; esac; done
+    later "$arg" "exec env -i PATH='$PATH' '$here/hand' \$('$run' scontrol show hostnames '$list' | head -1) '$rest'"
+    exit $rc ;;
 Lost) lost ;;
 LostAnswer) put "$@"; lost ;;
 Refused) refused ;;
@@ -127,6 +137,10 @@ fn line(number: usize, weather: &Weather) -> String {
     let how = match weather {
         Weather::Slow(time) => format!("Slow {}", time.as_secs_f64()),
         Weather::Hang(time) => format!("Hang {}", time.as_secs_f64()),
+        Weather::Late(time) => format!("Late {}", time.as_secs_f64()),
+        Weather::HandAfter(time, edit) => {
+            format!("HandAfter {} {}", time.as_secs_f64(), words(edit))
+        }
         Weather::Crash(away, _) => format!("Crash {}", away.as_secs_f64()),
         Weather::Hand(node, edit) => format!("Hand {node} {}", words(edit)),
         plain => format!("{plain:?}"),
@@ -196,7 +210,8 @@ impl World for Recorded {
     fn gate(&self, _site: &Path, command: u32) -> String {
         let recorder = self.here.join("scontrol");
         format!(
-            "[gate]\nscontrol = [{:?}, \"{command}\"]\nlimit_s = 5\nsettle_s = 3\n",
+            "[gate]\nscontrol = [{:?}, \"{command}\"]\nlimit_s = 5\nsettle_s = 3\n\
+             in_flight_s = 25\n",
             recorder.display().to_string()
         )
     }
@@ -236,6 +251,38 @@ impl World for Recorded {
         self.look();
     }
 
+    fn forgets(&self) -> bool {
+        let script = "kill -KILL $(cat /run/slurmctld/slurmctld.pid); sleep 0.2; slurmctld -c; \
+                      for i in $(seq 200); do scontrol ping | grep -q 'is UP' && break; sleep 0.2; done; \
+                      for i in $(seq 200); do sinfo -h -N -o %T | grep -q unk || break; sleep 0.2; done";
+        self.told(&[&self.run, "sh", "-c", script]);
+        self.look();
+        true
+    }
+
+    fn quiet(&self) {
+        let is_late = |entry: fs::DirEntry| {
+            entry.file_name().to_str().is_some_and(|name| name.starts_with("late."))
+        };
+        let left = || fs::read_dir(&self.here).expect("a folder").flatten().any(is_late);
+        while left() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn restored(&self) -> bool {
+        let script = r#": >"$0/log/$(date +%s%N).0.restored""#;
+        self.told(&["bash", "-c", script, &self.here.display().to_string()])
+    }
+
+    fn is_late(&self) -> bool {
+        true
+    }
+
+    fn latest_ms(&self) -> usize {
+        20_000
+    }
+
     fn log(&self) -> Vec<Entry> {
         self.look();
         let mut files: Vec<PathBuf> = fs::read_dir(self.here.join("log"))
@@ -252,6 +299,9 @@ impl World for Recorded {
             let bytes = fs::read(&file).expect("a file");
             match parts.next() {
                 Some("told") => told(&mut log, command, &bytes),
+                Some("restored") => {
+                    log.entries.push(Entry { by: By::Hand, what: What::Restored });
+                }
                 Some("read") => log.read(command, listed(&bytes)),
                 Some("hand") => log.seen(Some(By::Hand), &listed(&bytes)),
                 _ => log.seen(None, &listed(&bytes)),

@@ -1,6 +1,9 @@
 //! The whole gate on a real Slurm: a fault found, drained, repaired, measured
 //! again and returned, and an operator's own drain left alone.
 
+#[path = "state.rs"]
+mod state;
+
 use std::fs;
 use std::path::Path;
 
@@ -33,7 +36,7 @@ impl Lab {
         self.run(&["scontrol", "update", &node, "State=DRAIN", &reason]);
     }
 
-    fn is_drained(&self, node: &str) -> bool {
+    pub(super) fn is_drained(&self, node: &str) -> bool {
         self.node(node).0.iter().any(|word| word == "DRAIN")
     }
 

@@ -117,7 +117,7 @@ pub(super) fn site(lab: &Lab, launcher: &str, rest: &str) -> tempfile::TempDir {
         "claims = \"claims.toml\"\n\
          [launcher]\nkind = \"slurm\"\nscontrol = [{:?}, \"scontrol\"]\n{partition}\
          worker = \"/srv/worker\"\nmpi = \"none\"\n{limit}{launcher}\n\
-         [gate]\nstate = \"gate\"\nkeep_s = 1\nscontrol = [{:?}, \"scontrol\"]\n\
+         [gate]\nstate = \"gate\"\nkeep_s = 1\nin_flight_s = 0\nscontrol = [{:?}, \"scontrol\"]\n\
          [probes]\nrun = [\"nvbandwidth-ce\", \"nvidia-smi-nvlink\", \"nvbandwidth-lane\"]\n\
          [sweep]\nmatchings = 2\n[confirm]\nwait_s = 0\n{rest}",
         lab.run, lab.run
@@ -159,26 +159,26 @@ impl Told {
 }
 
 /// The program while it runs.
-struct Running {
+pub(super) struct Running {
     pid: i32,
     thread: thread::JoinHandle<Told>,
 }
 
 impl Running {
-    fn signal(&self, signal: &str) {
+    pub(super) fn signal(&self, signal: &str) {
         let argv = ["kill", signal, &self.pid.to_string()].map(str::to_owned).to_vec();
         let request = Request { argv, limit: Duration::from_secs(5), capture: 1 << 10 };
         let (_nobody, stop) = tokio::sync::watch::channel(false);
         assert!(now(exec::run(&request, stop)).expect("kill").ending.is_success());
     }
 
-    fn end(self) -> Told {
+    pub(super) fn end(self) -> Told {
         self.thread.join().expect("the program")
     }
 }
 
 /// Starts the program with these arguments besides its configuration.
-fn start(site: &tempfile::TempDir, arguments: &[&str]) -> Running {
+pub(super) fn start(site: &tempfile::TempDir, arguments: &[&str]) -> Running {
     let config = site.path().join("fabricgate.toml").display().to_string();
     let words = arguments.iter().copied().chain(["--config", &config]).map(str::to_owned);
     let argv: Vec<String> = std::iter::once(binary()).chain(words).collect();
@@ -230,18 +230,18 @@ impl Lab {
             .fold(String::new(), |all, one| format!("{all}{one}\n"))
     }
 
-    fn drain(&self, node: &str, reason: &str) {
+    pub(super) fn drain(&self, node: &str, reason: &str) {
         let (node, reason) = (format!("NodeName={node}"), format!("Reason={reason}"));
         self.run(&["scontrol", "update", &node, "State=DRAIN", &reason]);
     }
 
-    fn resume(&self, node: &str) {
+    pub(super) fn resume(&self, node: &str) {
         self.finished(&["scontrol", "update", &format!("NodeName={node}"), "State=RESUME"]);
     }
 }
 
 /// A drain of ours, in the journal and in the controller; its reason.
-fn drained_by_us(lab: &Lab, site: &tempfile::TempDir, node: &str) -> String {
+pub(super) fn drained_by_us(lab: &Lab, site: &tempfile::TempDir, node: &str) -> String {
     let run = "20261121-101010-abcdef";
     let mut journal = Journal::open(&site.path().join("gate")).expect("a journal");
     let reason = reason::write(run, "nvlink-low", journal.epoch());
@@ -327,7 +327,7 @@ fn words_of(text: &str) -> Vec<String> {
 }
 
 /// A scenario in which a tool on node0001 never ends, and a site that says so.
-fn endless(lab: &Lab) -> tempfile::TempDir {
+pub(super) fn endless(lab: &Lab) -> tempfile::TempDir {
     let fault = "[[fault]]\nkind = \"tool-hangs\"\nnode = \"node0001\"\ntool = \"nvbandwidth\"\n";
     furnish(lab, &format!("{HEALTHY}\n{fault}"));
     site(lab, "", "")
@@ -445,9 +445,9 @@ fn a_lifted_drain_comes_back_after_a_kill() {
     lab.wait_for("our job", || lab.holds().contains("RUNNING"));
     running.signal("-KILL");
     running.end();
-    // Nobody may come back for days: until then no user gets the node.
+    // Until somebody comes back no user gets the node, and its partners are not lost for good.
     let reservation = lab.run(&["scontrol", "show", "reservation", "-o"]);
-    assert!(reservation.contains("Duration=365-00:00:00"), "{reservation}");
+    assert!(reservation.contains("Duration=1-00:00:00"), "{reservation}");
     let (state, _) = lab.node("node0007");
     assert!(!state.contains(&"DRAIN".to_owned()), "its drain was lifted: {state:?}");
     let told = fabricgate(&site, &["gate", "recover"]);

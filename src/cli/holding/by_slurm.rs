@@ -1,5 +1,8 @@
 //! Nodes that jobs and reservations of Slurm hold.
 
+use std::sync::mpsc;
+use std::time::Duration;
+
 use super::Purpose;
 use super::Record;
 use crate::cli::acting;
@@ -17,6 +20,7 @@ use crate::gate::hold::Holding;
 use crate::gate::hold::Leftovers;
 use crate::gate::hold::Wish;
 use crate::gate::pace::Pace;
+use crate::gate::recover::IN_FLIGHT;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::scontrol::Scontrol;
 use crate::launch::held::Held;
@@ -31,6 +35,32 @@ pub(super) struct BySlurm {
     record: Record,
     pace: Pace,
     holding: Holding,
+    renewal: Option<Renewal>,
+}
+
+/// Renews a reservation in which drains are lifted, for as long as it is there.
+#[derive(Debug)]
+struct Renewal {
+    /// Dropped, it ends the thread.
+    _end: mpsc::Sender<()>,
+}
+
+impl Renewal {
+    /// Without a thread the reservation ends when it was first said to.
+    fn of(slurm: &Slurm, limit: Duration, name: &str) -> Option<Self> {
+        let (end, ended) = mpsc::channel();
+        let (programs, name) = (slurm.programs.clone(), name.to_owned());
+        let work = move || {
+            while ended.recv_timeout(hold::RENEWED) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let Ok(runtime) = crate::cli::runtime() else { continue };
+                if let Err(why) = runtime.block_on(hold::renew(&programs, limit, &name)) {
+                    note(&format!("reservation {name} is not renewed: {why}"));
+                }
+            }
+        };
+        let made = std::thread::Builder::new().name("renewal".to_owned()).spawn(work);
+        made.map(|_| Self { _end: end }).ok()
+    }
 }
 
 impl BySlurm {
@@ -40,7 +70,7 @@ impl BySlurm {
     pub(super) fn new(config: &Config, slurm: &Slurm, run: &str) -> Self {
         let tells_slurm = |gate: &&Gate| !matches!(gate.told, Told::Kubernetes(_));
         let gate = config.gate.as_ref().filter(tells_slurm);
-        let usual = Pace { limit: LIMIT, settle: SETTLE, kept: KEPT };
+        let usual = Pace { limit: LIMIT, settle: SETTLE, kept: KEPT, in_flight: IN_FLIGHT };
         let pace = gate.map_or(usual, |it| it.pace);
         let scheduler: Box<dyn Scheduler> = match gate {
             Some(gate) => acting::scheduler(gate),
@@ -56,6 +86,7 @@ impl BySlurm {
             record: Record::of(config, run),
             pace,
             holding: Holding::default(),
+            renewal: None,
         }
     }
 
@@ -77,10 +108,17 @@ impl BySlurm {
         self.tidy().await?;
         let mut say = |text: &str| note(text);
         let (mut holder, holding) = self.holder(&mut say);
-        hold::hold(&mut holder, &wish, holding).await
+        let held = hold::hold(&mut holder, &wish, holding).await;
+        if let Some(name) =
+            self.holding.reservation.as_ref().filter(|_| !self.holding.drained.is_empty())
+        {
+            self.renewal = Renewal::of(&self.slurm, self.pace.limit, name);
+        }
+        held
     }
 
     pub(super) async fn free(&mut self) -> Vec<String> {
+        self.renewal = None;
         let mut say = |text: &str| note(text);
         let (mut holder, holding) = self.holder(&mut say);
         hold::free(&mut holder, holding).await
@@ -109,7 +147,7 @@ impl BySlurm {
     }
 
     fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (Holder<'a>, &'a mut Holding) {
-        let Self { slurm, scheduler, record, pace, holding } = self;
+        let Self { slurm, scheduler, record, pace, holding, .. } = self;
         let folder = &record.folder;
         (Holder { slurm, scheduler: &**scheduler, folder, pace: *pace, say }, holding)
     }

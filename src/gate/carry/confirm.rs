@@ -20,9 +20,12 @@ use crate::gate::scheduler::SchedulerError;
 use crate::gate::sight::Sight;
 use crate::gate::sight::sight;
 use crate::inventory::hostlist;
+use crate::measure::text;
 use crate::model::action::ActionResult;
 use crate::model::change::Change;
+use crate::model::change::StateChange;
 use crate::model::id::NodeName;
+use crate::model::journal::Event;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
@@ -98,6 +101,12 @@ impl<'p> Turn<'_, 'p> {
             }
             sleep_until(self.changed + self.kept).await;
             let seen = self.observe(&pending, self.carrier.settle, Until::Known).await;
+            let is_lost = |begun: &Begun<'_>| matches!(seen.of(begun), Some(Sight::NotThere(_)));
+            let controller = match pending.iter().any(is_lost) {
+                true => self.started().await?,
+                false => None,
+            };
+            let mut undone = Vec::new();
             let mut concluded = Vec::new();
             let mut lost: BTreeMap<Change, Vec<Begun<'p>>> = BTreeMap::new();
             for begun in pending {
@@ -112,6 +121,12 @@ impl<'p> Turn<'_, 'p> {
                     }
                     Some(Sight::Shows(detail)) => (ActionResult::Done, detail),
                     Some(Sight::Foreign(detail)) => (ActionResult::Superseded, detail),
+                    Some(Sight::NotThere(detail))
+                        if self.was_undone(&begun, &seen, controller.as_ref()) =>
+                    {
+                        undone.push((begun, detail));
+                        continue;
+                    }
                     Some(Sight::NotThere(detail)) => match (second, self.refusal(&begun, &seen)) {
                         (Some(Ok(())), _) => (
                             ActionResult::Failed,
@@ -132,6 +147,7 @@ impl<'p> Turn<'_, 'p> {
                 concluded.push((begun, result, detail));
             }
             self.conclude(concluded)?;
+            self.respect(undone)?;
             for (change, lost) in lost {
                 let nodes: Vec<NodeName> =
                     lost.iter().map(|it| it.item.action.node.clone()).collect();
@@ -145,6 +161,41 @@ impl<'p> Turn<'_, 'p> {
                 self.pending.extend(lost);
             }
         }
+    }
+
+    /// Whether a person took away the drain that was made a moment ago: the controller
+    /// loses nothing without a start, and a person's RESUME leaves our words in Extra.
+    fn was_undone(&self, begun: &Begun<'_>, seen: &Seen, controller: Option<&String>) -> bool {
+        let is_drain = matches!(begun.change.state, Some(StateChange::Drain { .. }));
+        let Some((_, node)) = seen.nodes.get(&begun.item.action.node).filter(|_| is_drain) else {
+            return false;
+        };
+        let extra = begun.change.extra.as_ref();
+        if extra.is_some_and(|extra| *extra == node.extra) {
+            return true;
+        }
+        let is_same = self.controller.as_ref().zip(controller).map(|(then, now)| then == now);
+        begun.was_shown && is_same.unwrap_or(extra.is_none())
+    }
+
+    /// Writes down what a person undid right after we did it: it was there, and it is
+    /// respected like any other undo.
+    fn respect(&mut self, undone: Vec<(Begun<'p>, String)>) -> Result<(), JournalError> {
+        let mut events = Vec::new();
+        for (begun, now) in &undone {
+            let detail = format!("it was there, and somebody took it away: {now}");
+            let (node, id) = (begun.item.action.node.clone(), begun.id.clone());
+            let (result, said) = (ActionResult::Done, text::clean(&detail));
+            events.push(Event::Outcome { id: id.clone(), result, detail: said.clone() });
+            events.push(Event::Undone { node, id, detail: said });
+        }
+        self.carrier.journal.write_all(events)?;
+        for (begun, now) in undone {
+            self.unwritten.remove(&begun.item.action.node);
+            let detail = format!("undone by hand within moments, and that is respected: {now}");
+            self.settle(begun.item, ActionResult::Superseded, &detail);
+        }
+        Ok(())
     }
 
     /// Why a change that was lost must not be made again.

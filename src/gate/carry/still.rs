@@ -65,7 +65,12 @@ pub(super) fn state(
             if standing::has_drain(node) || node.reason.as_deref().is_some_and(is_foreign) {
                 return Err(superseded());
             }
-            let reason = reason::write(run, &class(action), epoch);
+            // A drain that the controller lost is made again as it was: it is the same one.
+            let same = own.filter(|own| own.run == run && own.action.reason == action.reason);
+            let reason = match same.filter(|_| reason::read(&action.reason).is_some()) {
+                Some(own) => own.action.reason.clone(),
+                None => reason::write(run, &class(action), epoch),
+            };
             Ok(Some(StateChange::Drain { reason }))
         }
         ActionKind::Relabel => match standing::may_not_drain(node, ledger) {

@@ -159,12 +159,12 @@ impl Calls<'_> {
         self.put(argv, self.limit).await.map(drop)
     }
 
-    /// Makes a maintenance reservation, for so many minutes or without end.
+    /// Makes a maintenance reservation, for so many minutes.
     pub(super) async fn reserve(
         &self,
         name: &str,
         nodes: &[NodeName],
-        minutes: Option<u64>,
+        minutes: u64,
         user: &str,
     ) -> Result<(), Complaint> {
         let mut argv = self.programs.scontrol.clone();
@@ -172,10 +172,17 @@ impl Calls<'_> {
         argv.push(format!("ReservationName={name}"));
         argv.push(format!("Nodes={}", folded(nodes)));
         argv.push("StartTime=now".to_owned());
-        let minutes = minutes.map_or("UNLIMITED".to_owned(), |minutes| minutes.to_string());
         argv.push(format!("Duration={minutes}"));
         argv.push(format!("Users={user}"));
         argv.push("Flags=MAINT,IGNORE_JOBS".to_owned());
+        self.put(argv, self.limit).await.map(drop)
+    }
+
+    /// Has a reservation end so many minutes from now.
+    pub(super) async fn renew(&self, name: &str, minutes: u64) -> Result<(), Complaint> {
+        let mut argv = self.programs.scontrol.clone();
+        argv.extend(["update".to_owned(), "reservation".to_owned()]);
+        argv.extend([format!("ReservationName={name}"), format!("EndTime=now+{minutes}minutes")]);
         self.put(argv, self.limit).await.map(drop)
     }
 

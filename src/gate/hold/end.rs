@@ -21,8 +21,10 @@ use crate::gate::journal::JournalError;
 use crate::gate::pace::Pace;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::stamp;
+use crate::gate::stamp::age;
 use crate::launch::kubernetes::Kubernetes;
 use crate::launch::slurm::Programs;
+use crate::measure::text::clean as cleaned;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::id::NodeName;
@@ -52,16 +54,19 @@ pub struct Cleaning<'a> {
     pub pods: Option<&'a Kubernetes>,
     /// How patiently.
     pub pace: Pace,
+    /// A machine of which a person says that its processes are gone.
+    pub gone: Option<&'a str>,
     /// Whom to tell what is done.
     pub say: &'a mut dyn FnMut(&str),
 }
 
 /// Ends every hold whose process is no more: cancels its jobs, drains again
-/// what it had resumed, removes its reservation; deletes its pods. What cannot be
+/// what it had resumed, removes its reservation; deletes its pods. A hold of which the
+/// scheduler shows nothing any more is over, whoever made it. What cannot be
 /// ended now is told and stays in the journal for the next turn. Whether nothing
 /// of them is left.
 pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
-    let Cleaning { journal, scheduler, programs, pods, pace, say } = cleaning;
+    let Cleaning { journal, scheduler, programs, pods, pace, gone, say } = cleaning;
     let mut holds: Vec<(String, Hold)> =
         journal.ledger().holds.iter().map(|(name, hold)| (name.clone(), hold.clone())).collect();
     // Jobs before the reservations that they run in.
@@ -69,7 +74,7 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
     let mut others: Vec<String> = Vec::new();
     let mut are_gone = match pods {
         Some(kubernetes) => {
-            leftovers::clean(kubernetes, pace.limit, &holds, journal, &mut *say).await?
+            leftovers::clean(kubernetes, pace.limit, &holds, gone, journal, &mut *say).await?
         }
         None => true,
     };
@@ -82,20 +87,33 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
                 continue;
             }
         };
-        match owner(&hold) {
-            Process::Lives => continue,
-            Process::Elsewhere => {
-                say(&format!(
-                    "{name} is held by process {} on {}, of which nothing is known here",
-                    hold.pid, hold.host
-                ));
-                continue;
-            }
-            Process::Gone => {}
-        }
         let ends = Ends { calls: Calls { programs, limit: pace.limit }, scheduler, pace };
+        let is_young = age(&hold.stamp, &stamp::stamp()) < pace.in_flight.as_secs_f64();
+        let process = owner_unless(&hold, gone);
+        let is_over = match (process, hold.kind) {
+            (Process::Gone, _) => true,
+            // Its own process sees to it.
+            (Process::Lives, HoldKind::Job | HoldKind::Pods) => continue,
+            // What was announced a moment ago may yet come to be.
+            _ if is_young => false,
+            _ => ends.is_over(&name, hold.kind).await,
+        };
+        if !is_over {
+            if process == Process::Elsewhere {
+                are_gone = false;
+                say(&format!(
+                    "{name} is held by process {} on {}, of which nothing is known here; {}; to look: \
+                     `{}`",
+                    hold.pid,
+                    cleaned(&hold.host),
+                    remedy(&hold.host),
+                    look(&name, hold.kind)
+                ));
+            }
+            continue;
+        }
         let done = match hold.kind {
-            HoldKind::Reservation => ends.reservation(&name, &hold.drained).await,
+            HoldKind::Reservation => ends.reservation(&name, &hold.drained, is_young).await,
             HoldKind::Job | HoldKind::Pods => ends.jobs(&name).await,
         };
         match done {
@@ -150,7 +168,8 @@ pub async fn tidied(left: Leftovers<'_>) -> Result<Ledger, JournalError> {
     for note in journal.notes() {
         say(note);
     }
-    clean(Cleaning { journal: &mut journal, scheduler, programs, pods, pace, say }).await?;
+    let gone = None;
+    clean(Cleaning { journal: &mut journal, scheduler, programs, pods, pace, gone, say }).await?;
     Ok(journal.ledger().clone())
 }
 
@@ -169,7 +188,7 @@ pub async fn free(holder: &mut Holder<'_>, holding: &mut Holding) -> Vec<String>
             }
         }
         if let Some(name) = holding.reservation.take() {
-            match ends.reservation(&name, &holding.drained).await {
+            match ends.reservation(&name, &holding.drained, false).await {
                 Ok(detail) => freed.push(Event::Freed { name, detail }),
                 Err(why) => troubles.push(format!("reservation {name} is still there: {why}")),
             }
@@ -232,11 +251,24 @@ impl Ends<'_> {
         }
     }
 
-    /// Drains again what was resumed inside a reservation, and removes it.
+    /// Whether the scheduler shows nothing of a hold any more. Where it does not say, it
+    /// may be there.
+    async fn is_over(&self, name: &str, kind: HoldKind) -> bool {
+        match kind {
+            HoldKind::Reservation => self.calls.is_reserved(name).await.is_ok_and(|is| !is),
+            HoldKind::Job => self.calls.jobs(name).await.is_ok_and(|jobs| jobs.is_empty()),
+            HoldKind::Pods => false,
+        }
+    }
+
+    /// Drains again what was resumed inside a reservation, and removes it. Where a killed
+    /// process resumed it a moment ago (`may_land`), that may be carried out yet: until
+    /// then the reservation keeps users away.
     async fn reservation(
         &self,
         name: &str,
         drained: &[(NodeName, String)],
+        may_land: bool,
     ) -> Result<String, String> {
         if !drained.is_empty() {
             self.drain(drained).await?;
@@ -244,6 +276,13 @@ impl Ends<'_> {
             // all that keeps users off these nodes then.
             sleep(self.pace.kept).await;
             self.drain(drained).await?;
+            if may_land {
+                return Err(format!(
+                    "its nodes are drained again, and what its process sent before it ended may be \
+                     carried out for {} s; until then the reservation stays",
+                    self.pace.in_flight.as_secs()
+                ));
+            }
         }
         let told = self.calls.unreserve(name).await;
         match (self.calls.is_reserved(name).await, told) {
@@ -305,6 +344,28 @@ fn not_drained<'d>(
     open
 }
 
+/// What a person does who knows that a machine is gone.
+pub(super) fn remedy(host: &str) -> String {
+    let host = cleaned(host);
+    format!("where that machine is gone: `fabricgate gate recover --gone {host} --why TEXT`")
+}
+
+/// The command that shows a hold.
+fn look(name: &str, kind: HoldKind) -> String {
+    match kind {
+        HoldKind::Reservation => format!("scontrol show reservation {name}"),
+        HoldKind::Job | HoldKind::Pods => format!("squeue --name={name}"),
+    }
+}
+
+/// The same as [`owner`], but for a machine that a person says is gone.
+pub(super) fn owner_unless(hold: &Hold, gone: Option<&str>) -> Process {
+    match owner(hold) {
+        Process::Elsewhere if gone == Some(hold.host.as_str()) => Process::Gone,
+        process => process,
+    }
+}
+
 /// What is known of a process that held something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Process {
@@ -326,7 +387,7 @@ pub(super) fn owner(hold: &Hold) -> Process {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", hold.pid)) else {
         return Process::Gone;
     };
-    match age(&stat) {
+    match started(&stat) {
         // Another one has its number now.
         Some(started) if hold.stamp.uptime_s + 1.0 < started => Process::Gone,
         _ => Process::Lives,
@@ -336,7 +397,7 @@ pub(super) fn owner(hold: &Hold) -> Process {
 /// When a process was started, in seconds since boot: field 22 of `stat`, in
 /// ticks of which Linux has 100 a second on every architecture that has GPUs
 /// (proc_pid_stat(5)). A zombie has ended.
-fn age(stat: &str) -> Option<f64> {
+fn started(stat: &str) -> Option<f64> {
     const TICKS: f64 = 100.0;
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -392,8 +453,8 @@ mod tests {
     #[test]
     fn the_start_of_a_process_is_read_behind_any_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 1234 0 0";
-        assert_eq!(age(stat), Some(12.34));
-        assert_eq!(age("7 (a) Z 1 7"), Some(f64::INFINITY));
-        assert_eq!(age("7"), None);
+        assert_eq!(started(stat), Some(12.34));
+        assert_eq!(started("7 (a) Z 1 7"), Some(f64::INFINITY));
+        assert_eq!(started("7"), None);
     }
 }

@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use super::end::Process;
-use super::end::owner;
+use super::end::owner_unless;
+use super::end::remedy;
 use crate::act::ledger::Hold;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
@@ -28,6 +29,7 @@ pub(super) async fn clean(
     kubernetes: &Kubernetes,
     limit: Duration,
     holds: &[(String, Hold)],
+    gone: Option<&str>,
     journal: &mut Journal,
     say: &mut dyn FnMut(&str),
 ) -> Result<bool, JournalError> {
@@ -47,17 +49,19 @@ pub(super) async fn clean(
     for (run, hold) in holds.iter().filter(|(_, hold)| hold.kind == HoldKind::Pods) {
         let there = left.remove(run);
         let until = there.as_ref().and_then(|it| it.until);
-        let may = match owner(hold) {
+        let may = match owner_unless(hold, gone) {
             Process::Lives => continue,
             // Nothing that a process that may live could still need.
             Process::Elsewhere => there.is_none() || is_over(until, now),
             Process::Gone => true,
         };
         if !may {
+            are_gone = false;
             say(&format!(
-                "pods of run {run} are needed by process {} on {}, of which nothing is known here",
+                "pods of run {run} are needed by process {} on {}, of which nothing is known here; {}",
                 hold.pid,
-                cleaned(&hold.host)
+                cleaned(&hold.host),
+                remedy(&hold.host)
             ));
             continue;
         }
@@ -77,25 +81,29 @@ pub(super) async fn clean(
         let what = there.told();
         let by = there.owner.as_ref().map(|it| (it.pid, cleaned(&it.host)));
         let process = there.owner.map(|it| {
-            owner(&Hold {
+            let hold = Hold {
                 kind: HoldKind::Pods,
                 stamp: it.stamp,
                 nodes: Vec::new(),
                 drained: Vec::new(),
                 host: it.host,
                 pid: it.pid,
-            })
+            };
+            owner_unless(&hold, gone)
         });
         match process {
             Some(Process::Lives) => continue,
             Some(Process::Gone) => {}
             Some(Process::Elsewhere) | None if is_over(there.until, now) => {}
             Some(Process::Elsewhere) | None => {
+                let then = by.as_ref().map(|(_, host)| format!("; {}", remedy(host)));
                 let by = by.map_or("somebody".to_owned(), |(pid, host)| {
                     format!("process {pid} on {host}")
                 });
+                are_gone = false;
                 say(&format!(
-                    "{what} of run {shown} are needed by {by}, of which nothing is known here"
+                    "{what} of run {shown} are needed by {by}, of which nothing is known here{}",
+                    then.unwrap_or_default()
                 ));
                 continue;
             }
