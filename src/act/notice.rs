@@ -8,6 +8,7 @@ use super::again;
 use super::grounds;
 use super::ledger::OwnDrain;
 use super::policy::Policy;
+use super::put_back;
 use super::release;
 use super::situation::Situation;
 use super::standing;
@@ -22,7 +23,7 @@ use crate::model::verdict::Outcome;
 pub fn events(situation: &Situation<'_>, policy: &Policy) -> Vec<Event> {
     let mut events = Vec::new();
     for (node, drain) in &situation.ledger.drains {
-        match undone(situation, node, drain) {
+        match undone(situation, policy, node, drain) {
             Some(event) => events.push(event),
             None => events.extend(clean_run(situation, policy, node, drain)),
         }
@@ -62,7 +63,12 @@ pub fn suspicions(situation: &Situation<'_>, plan: &ActionPlan) -> Vec<Event> {
 
 /// A drain that somebody took away, or took over. A node that reboots, that the
 /// controller has not heard of, or that we hold ourselves, shows nothing.
-fn undone(situation: &Situation<'_>, node: &NodeName, drain: &OwnDrain) -> Option<Event> {
+fn undone(
+    situation: &Situation<'_>,
+    policy: &Policy,
+    node: &NodeName,
+    drain: &OwnDrain,
+) -> Option<Event> {
     let live = situation.live?.nodes.get(node)?;
     let ledger = situation.ledger;
     let is_held = ledger.holds.values().any(|hold| hold.drained.iter().any(|(n, _)| n == node));
@@ -71,12 +77,23 @@ fn undone(situation: &Situation<'_>, node: &NodeName, drain: &OwnDrain) -> Optio
     if standing::is_passing(live) || is_held || is_open || is_noted {
         return None;
     }
+    // Until a run says again what it is, or that it is well.
+    if put_back::is_before(live, drain) && !passes(situation, policy, node) {
+        return None;
+    }
     let stands = standing::has_drain(live) && standing::carries_ours(live, drain, ledger);
     (!stands).then(|| Event::Undone {
         node: node.clone(),
         id: drain.id.clone(),
         detail: detail(live),
     })
+}
+
+/// Whether this is a whole run, and the node passes it.
+fn passes(situation: &Situation<'_>, policy: &Policy, node: &NodeName) -> bool {
+    let mut nodes = situation.verdicts.nodes.iter();
+    let passed = nodes.any(|it| it.node == *node && it.outcome == Outcome::Pass);
+    passed && release::is_whole(situation.run, policy)
 }
 
 /// How the node looks now.
