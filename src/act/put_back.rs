@@ -141,6 +141,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_restored_store_lost_is_not_counted_against_itself_but_against_others() {
+        let mut world = drained(true);
+        restored(&mut world, "5000");
+        world.verdicts.nodes = World::of(1, 4).verdicts.nodes;
+        // One at a time, here and in all.
+        world.policy.outstanding = 0.0001;
+        world.policy.per_domain = 1;
+        world.accuse("d0n1", "nvlink-low", Outcome::Degraded, 0.5);
+        assert!(world.why("d0n1").contains("budget"), "{}", world.why("d0n1"));
+        world.accuse(NODE, "nvlink-low", Outcome::Degraded, 0.4);
+        assert_eq!(world.proposed(), [format!("drain {NODE}")], "{:#?}", world.plan());
+    }
+
+    #[test]
     fn whoever_takes_our_drain_away_has_undone_it_whatever_else_they_take() {
         type Edit = fn(&mut KubernetesNode);
         let edits: [Edit; 4] = [

@@ -177,8 +177,7 @@ pub(super) fn again(
         marks.annotations.clear();
     }
     let is_earlier = |now: &Condition| before.is_some_and(|before| is_of(now, before));
-    let is_edited =
-        |now: &Condition| !passed || is_early || now.status == TRUE || is_earlier(now);
+    let is_edited = |now: &Condition| !passed || is_early || now.status == TRUE || is_earlier(now);
     marks.condition = marks.condition.filter(|_| node.condition.as_ref().is_some_and(is_edited));
     marks
 }

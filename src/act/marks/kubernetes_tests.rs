@@ -74,12 +74,7 @@ fn again(node: &LiveNode, mark: &Mark, at: &str) -> Option<LiveNode> {
 }
 
 /// The same where the journal has an earlier mark besides.
-fn again_after(
-    node: &LiveNode,
-    mark: &Mark,
-    before: Option<&Mark>,
-    at: &str,
-) -> Option<LiveNode> {
+fn again_after(node: &LiveNode, mark: &Mark, before: Option<&Mark>, at: &str) -> Option<LiveNode> {
     let name = NodeName::from("n1");
     let live = Live { nodes: [(name.clone(), node.clone())].into(), troubles: Vec::new() };
     let marks_before = before.map(|before| (name.clone(), before.clone())).into_iter().collect();
