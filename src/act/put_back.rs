@@ -15,7 +15,7 @@ use crate::model::live::LiveNode;
 pub(super) fn is_before(now: &LiveNode, drain: &OwnDrain) -> bool {
     let both = drain.before.kubernetes.as_deref().zip(now.kubernetes.as_deref());
     let Some((was, is)) = both.filter(|(was, is)| was.uid == is.uid) else { return false };
-    is_older(was, is) || has_words_of_then(was, is, drain)
+    is_older(was, is) || has_marks_of_then(was, is, drain)
 }
 
 /// The version of an object only grows within one store.
@@ -26,7 +26,7 @@ fn is_older(was: &KubernetesNode, is: &KubernetesNode) -> bool {
 
 /// Whether what the drain wrote beside its taint is as it was before. Where nothing stood
 /// there, a person may have taken it away; our condition stays then, which no tool removes.
-fn has_words_of_then(was: &KubernetesNode, is: &KubernetesNode, drain: &OwnDrain) -> bool {
+fn has_marks_of_then(was: &KubernetesNode, is: &KubernetesNode, drain: &OwnDrain) -> bool {
     let Some(mark) = &drain.action.mark else { return false };
     let said = |node: &KubernetesNode| node.annotations.get(CERTIFICATE).cloned();
     let is_of_drain = |text: &String| extra::entry_says(text, mark);
