@@ -49,8 +49,8 @@ fn everything() -> BTreeMap<String, Value> {
             all.insert(called(&object), object);
         }
     }
-    for part in ["eviction", "devices"] {
-        for object in documents(&deploy().join(format!("components/{part}/rights.yaml"))) {
+    for file in ["eviction/rights", "eviction/policy", "devices/rights"] {
+        for object in documents(&deploy().join(format!("components/{file}.yaml"))) {
             all.insert(called(&object), object);
         }
     }
@@ -392,6 +392,54 @@ fn the_names_in_the_policy_are_the_programs() {
         assert_eq!(taint["key"], kubernetes_node::UNVERIFIED);
         assert_eq!(taint["effect"], kubernetes_node::NO_SCHEDULE);
     }
+}
+
+#[test]
+fn what_the_actuator_may_do_to_nodes_and_pods_everywhere_a_policy_bounds() {
+    let all = everything();
+    let of = |kind: &str| all.values().filter(move |it| it["kind"] == kind).collect::<Vec<_>>();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let reads = ["get", "list", "watch"];
+    let mut bounded = 0;
+    for role in of("ClusterRole") {
+        let name = role["metadata"]["name"].as_str().expect("a name");
+        if !name.starts_with("fabricgate-gate") {
+            continue;
+        }
+        for rule in list(&role["rules"]) {
+            let changes =
+                list(&rule["verbs"]).iter().any(|verb| !reads.iter().any(|it| verb == it));
+            let others = |it: &Value| {
+                let it = it.as_str().expect("a text");
+                it.starts_with("nodes") || it.starts_with("pods")
+            };
+            let resources = list(&rule["resources"]);
+            for resource in resources.iter().filter(|it| changes && others(it)) {
+                let bounds = |policy: &&&Value| {
+                    let spec = &policy["spec"];
+                    let rules = list(&spec["matchConstraints"]["resourceRules"]);
+                    rules.iter().any(|it| list(&it["resources"]).contains(resource))
+                        && spec["failurePolicy"] == "Fail"
+                        && !list(&spec["validations"]).is_empty()
+                };
+                let policies = of("ValidatingAdmissionPolicy");
+                let policy = policies.iter().find(bounds);
+                let policy = policy.unwrap_or_else(|| panic!("{name}: nothing bounds {resource}"));
+                let expression = &policy["spec"]["matchConditions"][0]["expression"];
+                let account = "'system:serviceaccount:fabricgate:fabricgate-gate'";
+                assert!(expression.as_str().expect("a text").ends_with(account), "{expression}");
+                let denies = |it: &&&Value| {
+                    it["spec"]["policyName"] == policy["metadata"]["name"]
+                        && list(&it["spec"]["validationActions"]).contains(&json!("Deny"))
+                };
+                let bindings = of("ValidatingAdmissionPolicyBinding");
+                assert!(bindings.iter().any(|it| denies(&it)), "{name}: {resource}");
+                bounded += 1;
+            }
+        }
+    }
+    // Nodes, their status, and evictions.
+    assert_eq!(bounded, 3);
 }
 
 #[test]

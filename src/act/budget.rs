@@ -9,8 +9,10 @@ use std::collections::BTreeSet;
 use super::grounds;
 use super::instrument;
 use super::ledger::Ledger;
+use super::ledger::OwnDrain;
 use super::places::Places;
 use super::policy::Policy;
+use super::put_back;
 use super::situation::Situation;
 use super::standing;
 use super::suspects;
@@ -52,6 +54,8 @@ pub(super) struct Budget<'a> {
     hour: usize,
     outstanding: usize,
     relabels: usize,
+    /// Nodes with a drain of ours that is counted and that a restored store lost.
+    lost: BTreeSet<NodeName>,
 }
 
 /// A budget that is used up.
@@ -84,6 +88,11 @@ impl<'a> Budget<'a> {
         for node in out {
             budget.take_gangs(node);
         }
+        let is_lost = |(node, drain): &(&NodeName, &OwnDrain)| {
+            live.and_then(|live| live.get(node)).is_some_and(|now| put_back::is_before(now, drain))
+        };
+        let lost = situation.ledger.drains.iter().filter(is_lost);
+        budget.lost = lost.map(|(node, _)| node.clone()).collect();
         budget
     }
 
@@ -106,6 +115,7 @@ impl<'a> Budget<'a> {
             hour: 0,
             outstanding: 0,
             relabels: 0,
+            lost: BTreeSet::new(),
         };
         // An intent that nobody concluded may have been carried out.
         let open = ledger.open.iter().map(|open| &open.action);
@@ -193,7 +203,10 @@ impl<'a> Budget<'a> {
     ) -> Result<(), Exhausted> {
         let policy = self.policy;
         let full = |of_domain: bool, why: String| Err(Exhausted { why, of_domain });
+        // A drain that is made again is not counted against itself.
+        let own = usize::from(self.lost.contains(node));
         let in_domain = domain.and_then(|d| self.domains.get(d)).copied().unwrap_or(0);
+        let in_domain = in_domain.saturating_sub(own);
         if policy.per_domain <= in_domain {
             let name = domain.map_or("no domain", |d| d.as_str());
             let most = policy.per_domain;
@@ -205,7 +218,7 @@ impl<'a> Budget<'a> {
             );
         }
         for leaf in self.places.leaves(node) {
-            let there = self.leaves.get(leaf).copied().unwrap_or(0);
+            let there = self.leaves.get(leaf).copied().unwrap_or(0).saturating_sub(own);
             if policy.per_leaf <= there {
                 let most = policy.per_leaf;
                 return full(
@@ -217,7 +230,7 @@ impl<'a> Budget<'a> {
             }
         }
         for gang in self.running.get(node).into_iter().flatten() {
-            let there = self.gangs.get(gang).copied().unwrap_or(0);
+            let there = self.gangs.get(gang).copied().unwrap_or(0).saturating_sub(own);
             if policy.per_gang <= there {
                 let (gang, most) = (clean(gang), policy.per_gang);
                 return full(
@@ -242,12 +255,12 @@ impl<'a> Budget<'a> {
             );
         }
         let most = self.share(policy.outstanding, 1);
-        if most <= self.outstanding {
+        let outstanding = self.outstanding.saturating_sub(own);
+        if most <= outstanding {
             return full(
                 false,
                 format!(
-                    "budget: {} drains of ours are outstanding or proposed (limit {most}: {} of {} nodes)",
-                    self.outstanding,
+                    "budget: {outstanding} drains of ours are outstanding or proposed (limit {most}: {} of {} nodes)",
                     percent(policy.outstanding),
                     self.fleet
                 ),

@@ -58,6 +58,8 @@ pub struct Ledger {
     pub suspected: BTreeMap<NodeName, Suspicion>,
     /// What we last said on nodes.
     pub marks: BTreeMap<NodeName, Mark>,
+    /// What we had said on them before that.
+    pub marks_before: BTreeMap<NodeName, Mark>,
     /// Reservations and jobs that may still be there.
     pub holds: BTreeMap<String, Hold>,
     /// When the first line was written.
@@ -440,7 +442,10 @@ impl Ledger {
         let Open { id, stamp, epoch, run, action, before, change, .. } = open;
         let node = action.node.clone();
         if let Some(mark) = &action.mark {
-            self.marks.insert(node.clone(), mark.clone());
+            let before = self.marks.insert(node.clone(), mark.clone());
+            if let Some(before) = before.filter(|before| before != mark) {
+                self.marks_before.insert(node.clone(), before);
+            }
         }
         match action.kind {
             ActionKind::Drain => {

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::extra;
 use super::ledger::Ledger;
 use super::policy::Policy;
+use super::put_back;
 use super::situation::Situation;
 use super::standing;
 use crate::measure::text::clean;
@@ -248,7 +249,9 @@ pub fn forgotten(
         let node = live.nodes.get(name)?;
         if let Some(it) = &node.kubernetes {
             let is_ours = it.left_alone.is_empty() && !standing::is_passing(node);
-            let change = marked(kubernetes::again(node, mark, policy, now));
+            let before = ledger.marks_before.get(name);
+            let change = marked(kubernetes::again(node, mark, before, policy, now));
+            let change = put_back::kept(change, node, ledger);
             return (is_ours && !change.is_nothing()).then(|| (name.clone(), change));
         }
         let is_ours = !names.extra || extra::is_there(&node.extra);

@@ -41,5 +41,6 @@ mod extra;
 mod fixture;
 mod grounds;
 mod places;
+mod put_back;
 mod suspects;
 mod worth;

@@ -8,6 +8,7 @@ use super::again;
 use super::grounds;
 use super::ledger::OwnDrain;
 use super::policy::Policy;
+use super::put_back;
 use super::release;
 use super::situation::Situation;
 use super::vanished;
@@ -30,7 +31,7 @@ pub fn events(situation: &Situation<'_>, policy: &Policy) -> Vec<Event> {
         if vanished.lost.contains_key(node) {
             continue;
         }
-        match undone(situation, node, drain) {
+        match undone(situation, policy, node, drain) {
             Some(event) => events.push(event),
             None => events.extend(clean_run(situation, policy, node, drain)),
         }
@@ -69,8 +70,17 @@ pub fn suspicions(situation: &Situation<'_>, plan: &ActionPlan) -> Vec<Event> {
 }
 
 /// A drain that somebody took away, or took over.
-fn undone(situation: &Situation<'_>, node: &NodeName, drain: &OwnDrain) -> Option<Event> {
+fn undone(
+    situation: &Situation<'_>,
+    policy: &Policy,
+    node: &NodeName,
+    drain: &OwnDrain,
+) -> Option<Event> {
     let live = vanished::gone(situation.live?, situation.ledger, node, drain)?;
+    // Until a run says again what it is, or that it is well.
+    if put_back::is_before(live, drain) && !passes(situation, policy, node) {
+        return None;
+    }
     let (node, id, detail) = (node.clone(), drain.id.clone(), detail(live));
     Some(Event::Undone { node, id, detail })
 }
@@ -92,6 +102,13 @@ fn presence(situation: &Situation<'_>) -> Vec<Event> {
         }
     };
     ledger.drains.keys().filter_map(change).collect()
+}
+
+/// Whether this is a whole run, and the node passes it.
+fn passes(situation: &Situation<'_>, policy: &Policy, node: &NodeName) -> bool {
+    let mut nodes = situation.verdicts.nodes.iter();
+    let passed = nodes.any(|it| it.node == *node && it.outcome == Outcome::Pass);
+    passed && release::is_whole(situation.run, policy)
 }
 
 /// How the node looks now.

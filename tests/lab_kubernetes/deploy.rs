@@ -109,8 +109,8 @@ impl Asker {
                 made.entry(called(&object)).or_insert(object);
             }
         }
-        for part in ["eviction", "devices"] {
-            for object in documents(&deploy().join(format!("components/{part}/rights.yaml"))) {
+        for file in ["eviction/rights", "eviction/policy", "devices/rights"] {
+            for object in documents(&deploy().join(format!("components/{file}.yaml"))) {
                 made.insert(called(&object), object);
             }
         }

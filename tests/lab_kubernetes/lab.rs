@@ -427,6 +427,11 @@ impl Server {
         self.patch(path, &Patch::Strategic(json!({"status": status})), Some("status")).await
     }
 
+    /// A strategic patch of the status as it was sent, which may be refused.
+    pub(super) async fn try_status(&self, path: &str, patch: &Value) -> Result<Value, kube::Error> {
+        self.try_patch(path, &Patch::Strategic(patch), Some("status")).await
+    }
+
     /// The same by a merge patch, which is all that definitions of others take:
     /// lists are replaced.
     pub(super) async fn merge_status(&self, path: &str, status: &Value) -> Value {

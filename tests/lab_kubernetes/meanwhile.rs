@@ -21,6 +21,7 @@ use super::changes::version;
 use super::lab::Lab;
 use super::lab::Server;
 use super::lab::lab;
+use super::proxy::Proxy;
 use fabricgate::gate::kubernetes::Fence;
 use fabricgate::gate::kubernetes::Kubernetes;
 use fabricgate::gate::scheduler::Answer;
@@ -36,6 +37,7 @@ use fabricgate::model::kubernetes_node::PREFIX;
 use fabricgate::model::kubernetes_node::REASON;
 use fabricgate::model::kubernetes_node::VERDICT;
 use fabricgate::model::said::ProblemKind;
+use fabricgate::sources::kubernetes::Kubernetes as Asked;
 use kube::Client;
 use kube::core::Request;
 use serde_json::Value;
@@ -44,6 +46,7 @@ use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// The drain of run `r1` in its first turn, by the gate of this name.
 fn drain_by(gate: &str) -> Change {
@@ -71,6 +74,30 @@ async fn of_two_gates_with_the_same_reason_the_second_is_told_that_it_is_not_its
     assert_eq!(node["metadata"]["annotations"][GATE], "one");
     assert_eq!(node["metadata"]["annotations"][REASON], OURS);
     remove(&server, &names).await;
+}
+
+#[tokio::test]
+async fn a_condition_that_arrives_after_a_later_one_is_refused() {
+    let Some(lab) = lab() else { return };
+    let (server, folder) = (lab.admin().await, tempfile::tempdir().expect("a folder"));
+    let proxy = Proxy::to(&lab.kubeconfig("admin"), folder.path());
+    let limit = Duration::from_secs(20);
+    let kubeconfig = Some(folder.path().join("admin.proxy.kubeconfig"));
+    let gate = Kubernetes::new(Asked { kubeconfig, context: None, limit });
+    let name = "chg-late";
+    add_plain(&server, &[name.to_owned()]).await;
+    let nodes = [NodeName::from(name)];
+    // What is sent for the first is kept, as if it were still on its way.
+    gate.change(&nodes, &certify("the first")).await.expect("written");
+    let heard = proxy.heard();
+    let first = heard.iter().find(|call| call.is_status()).expect("one");
+    let late: Value = serde_json::from_str(&first.body).expect("JSON");
+    gate.change(&nodes, &certify("the second")).await.expect("written");
+    let error = server.try_status(&format!("{NODES}/{name}"), &late).await.expect_err("too late");
+    assert!(matches!(&error, kube::Error::Api(status) if status.code == 409), "{error}");
+    let condition = own_condition(&server.node(name).await).expect("ours");
+    assert!(condition["message"].as_str().expect("words").contains("the second"), "{condition}");
+    remove(&server, &[name.to_owned()]).await;
 }
 
 /// Writes a taint of its own again and again, as careful writers do.

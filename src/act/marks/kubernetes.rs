@@ -146,9 +146,16 @@ fn condition(mark: &Mark) -> Condition {
 /// The server keeps what it acknowledged, so what is gone was taken away by
 /// somebody: that is respected until the next run. What says other than we said
 /// was edited, and our record's word counts; it is written again unless the
-/// edit claims less than a pass, which harms nobody. Taints are never put back
-/// or taken away here: only a run does.
-pub(super) fn again(live: &LiveNode, mark: &Mark, policy: &Policy, now: &Stamp) -> KubernetesMarks {
+/// edit claims less than a pass. A condition in our own earlier words (`before`) is no
+/// edit: what replaces it did not arrive. Taints are never put back or taken away here:
+/// only a run does.
+pub(super) fn again(
+    live: &LiveNode,
+    mark: &Mark,
+    before: Option<&Mark>,
+    policy: &Policy,
+    now: &Stamp,
+) -> KubernetesMarks {
     let names = &policy.marks;
     let Some(node) = live.kubernetes.as_deref() else { return KubernetesMarks::default() };
     if let Some((reason, message)) = lapsed(live, mark, policy, now) {
@@ -169,9 +176,21 @@ pub(super) fn again(live: &LiveNode, mark: &Mark, policy: &Policy, now: &Stamp) 
     if !node.annotations.contains_key(CERTIFICATE) || (passed && !claims_pass()) {
         marks.annotations.clear();
     }
-    let is_edited = |now: &Condition| !passed || is_early || now.status == TRUE;
+    let is_earlier = |now: &Condition| before.is_some_and(|before| is_of(now, before));
+    let is_edited = |now: &Condition| !passed || is_early || now.status == TRUE || is_earlier(now);
     marks.condition = marks.condition.filter(|_| node.condition.as_ref().is_some_and(is_edited));
     marks
+}
+
+/// Whether a condition is what we said by this mark, or when its pass counted no more.
+fn is_of(now: &Condition, mark: &Mark) -> bool {
+    *now == condition(mark)
+        || (now.status == UNKNOWN && now.reason == BOOTED && now.message == booted(mark))
+}
+
+/// Why a pass of an earlier boot counts no more.
+fn booted(mark: &Mark) -> String {
+    format!("it has booted since run {} passed it; not measured since", clean(&mark.run))
 }
 
 /// Why a pass counts no more: a word for programs and a sentence. A boot since is no
@@ -185,16 +204,15 @@ pub(super) fn lapsed(
     if mark.outcome != Outcome::Pass {
         return None;
     }
-    let run = clean(&mark.run);
     if let (Some(then), Some(is)) = (&mark.boot_id, &live.boot_id)
         && then != is
         && policy.certificate_void.boot
     {
-        let message = format!("it has booted since run {run} passed it; not measured since");
-        return Some((BOOTED, message));
+        return Some((BOOTED, booted(mark)));
     }
     // Both are RFC 3339 in UTC, which orders as text does.
     let expires = mark.expires.as_ref().filter(|expires| **expires <= now.at)?;
+    let run = clean(&mark.run);
     let message = format!("run {run} passed it, which counted until {}", clean(expires));
     Some((EXPIRED, message))
 }

@@ -70,9 +70,16 @@ fn edited(node: &LiveNode, edit: impl FnOnce(&mut KubernetesNode)) -> LiveNode {
 
 /// What is said again on this node at this moment, where the journal has this mark.
 fn again(node: &LiveNode, mark: &Mark, at: &str) -> Option<LiveNode> {
+    again_after(node, mark, None, at)
+}
+
+/// The same where the journal has an earlier mark besides.
+fn again_after(node: &LiveNode, mark: &Mark, before: Option<&Mark>, at: &str) -> Option<LiveNode> {
     let name = NodeName::from("n1");
     let live = Live { nodes: [(name.clone(), node.clone())].into(), troubles: Vec::new() };
-    let ledger = Ledger { marks: [(name, mark.clone())].into(), ..Ledger::default() };
+    let marks_before = before.map(|before| (name.clone(), before.clone())).into_iter().collect();
+    let marks = [(name, mark.clone())].into();
+    let ledger = Ledger { marks, marks_before, ..Ledger::default() };
     let now = Stamp { at: at.to_owned(), ..Stamp::default() };
     let found = marks::forgotten(&live, &ledger, &Policy::default(), &now);
     assert!(found.len() <= 1, "{found:?}");
@@ -241,6 +248,35 @@ fn an_edit_that_claims_less_than_a_pass_is_left_to_whoever_made_it() {
         it.condition.as_mut().expect("ours").status = "False".to_owned();
     });
     assert_eq!(again(&less, &mark(Outcome::Pass), NOW), None);
+}
+
+#[test]
+fn our_own_earlier_words_are_no_edit_and_give_way_to_the_later_ones() {
+    let bad = said(&joined(), ActionKind::Drain, Outcome::Degraded);
+    let early = object(&bad).condition.clone();
+    let booted = edited(&verified(), |_| {});
+    let mut elsewhere = booted.clone();
+    elsewhere.boot_id = Some("b-2".to_owned());
+    let lapsed = again(&elsewhere, &mark(Outcome::Pass), NOW).expect("taken back");
+    let later = Mark { run: "r2".to_owned(), ..mark(Outcome::Pass) };
+    let good = written(
+        &verified(),
+        &marks::of_action(ActionKind::Certify, &verified(), &later, &MarkNames::default()),
+    );
+    for (before, words) in
+        [(mark(Outcome::Degraded), early), (mark(Outcome::Pass), object(&lapsed).condition.clone())]
+    {
+        // The label and the certificate were written, the condition was not answered.
+        let stale = edited(&good, |it| it.condition = words.clone());
+        assert_eq!(again(&stale, &later, NOW), None, "an edit, as far as is known: {words:?}");
+        let found = again_after(&stale, &later, Some(&before), NOW);
+        assert_eq!(found, Some(good.clone()), "{words:?}");
+        // A person's own words stay.
+        let own = edited(&stale, |it| {
+            it.condition.as_mut().expect("ours").message = "see ticket 7".to_owned();
+        });
+        assert_eq!(again_after(&own, &later, Some(&before), NOW), None);
+    }
 }
 
 #[test]

@@ -304,6 +304,6 @@ impl Desk {
     }
 }
 
-fn odd(message: String) -> Refused {
+pub(super) fn odd(message: String) -> Refused {
     Refused { kind: ProblemKind::Malformed, message, status: None, wait: None }
 }

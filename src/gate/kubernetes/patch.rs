@@ -217,6 +217,53 @@ impl Edits {
         Some((DEVICE_CORDON.to_owned(), value))
     }
 
+    /// What of a drain the server stored otherwise than it was sent: an admission policy
+    /// or webhook may change what it lets in.
+    pub(super) fn altered(&self, stored: &Value) -> Option<&'static str> {
+        let is_drain = |it: &&TaintEdit| it.key == DEGRADED && it.effect == NO_SCHEDULE;
+        let value = self.taints.iter().find(is_drain)?.value.as_ref()?;
+        let taints = list(&stored["spec"]["taints"]).unwrap_or_default();
+        let is_it = |it: &Value| {
+            it["key"] == DEGRADED && it["effect"] == NO_SCHEDULE && it["value"] == value.as_str()
+        };
+        if !taints.iter().any(is_it) {
+            return Some("taint");
+        }
+        let words = &stored["metadata"]["annotations"];
+        let is_other = |key: &str| match self.annotations.get(key) {
+            Some(Some(wanted)) => words[key] != wanted.as_str(),
+            _ => false,
+        };
+        [REASON, GATE].into_iter().find(|key| is_other(key))
+    }
+
+    /// The patch of `stored` that takes back what a patch of `before` changed, whatever
+    /// of it was stored.
+    pub(super) fn back(before: &Value, patch: &Value, stored: &Value) -> Result<Value, String> {
+        let meta = &stored["metadata"];
+        let mut back = json!({
+            "metadata": { "uid": meta["uid"], "resourceVersion": meta["resourceVersion"] },
+        });
+        for part in ["labels", "annotations"] {
+            let keys = patch["metadata"][part].as_object().into_iter().flatten();
+            let was = |key: &String| (key.clone(), before["metadata"][part][key].clone());
+            let words: Map<String, Value> =
+                keys.filter(|(key, _)| is_ours(key)).map(|(key, _)| was(key)).collect();
+            if !words.is_empty() {
+                back["metadata"][part] = Value::Object(words);
+            }
+        }
+        let is_own = |it: &&Value| it["key"].as_str().is_some_and(is_ours);
+        let stored = list(&stored["spec"]["taints"])?;
+        let mut taints: Vec<Value> = stored.iter().filter(|it| !is_own(it)).cloned().collect();
+        taints.extend(list(&before["spec"]["taints"])?.iter().filter(is_own).cloned());
+        if taints != stored {
+            back["spec"] = json!({ "taints": taints });
+        }
+        guard(&back, stored, None)?;
+        Ok(back)
+    }
+
     /// The patch of the status that makes a node show our condition; `None` where
     /// there is none to write, or it shows already.
     pub(super) fn status_patch(&self, node: &Value, now: &str) -> Option<Value> {
@@ -232,8 +279,12 @@ impl Edits {
         let since = text("lastTransitionTime");
         let since = if text("status") == wanted.status && !since.is_empty() { since } else { now };
         Some(json!({
-            // Another node of the same name is not written.
-            "metadata": { "uid": node["metadata"]["uid"] },
+            // Another node of the same name is not written, and neither is one that was
+            // written since: what arrives late would take back what was said later.
+            "metadata": {
+                "uid": node["metadata"]["uid"],
+                "resourceVersion": node["metadata"]["resourceVersion"],
+            },
             "status": { "conditions": [{
                 "type": CONDITION,
                 "status": wanted.status,

@@ -173,7 +173,7 @@ fn a_condition_keeps_its_moment_until_its_status_changes() {
     let first = told("True", "a").status_patch(&object, then).expect("a patch");
     let written = &first["status"]["conditions"][0];
     assert_eq!(written["lastTransitionTime"], then);
-    assert_eq!(first["metadata"], json!({"uid": "u1"}));
+    assert_eq!(first["metadata"]["uid"], "u1");
     object["status"]["conditions"].as_array_mut().expect("a list").push(written.clone());
     assert_eq!(told("True", "a").status_patch(&object, now), None);
     let moment = |patch: Option<Value>| {
@@ -182,6 +182,19 @@ fn a_condition_keeps_its_moment_until_its_status_changes() {
     };
     assert_eq!(moment(told("True", "b").status_patch(&object, now)), (json!(then), json!(now)));
     assert_eq!(moment(told("False", "b").status_patch(&object, now)), (json!(now), json!(now)));
+}
+
+#[test]
+fn a_condition_is_said_of_the_very_version_that_was_read_so_that_a_late_one_is_refused() {
+    let condition = Condition {
+        status: "False".to_owned(),
+        reason: "NvlinkLow".to_owned(),
+        message: "degraded".to_owned(),
+    };
+    let change = marks(KubernetesMarks { condition: Some(condition), ..Default::default() });
+    let edits = Edits::of(&change).expect("good");
+    let patch = edits.status_patch(&node(), "2026-11-23T20:18:20Z").expect("a patch");
+    assert_eq!(patch["metadata"], json!({"uid": "u1", "resourceVersion": "7"}));
 }
 
 #[test]

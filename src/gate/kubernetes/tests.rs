@@ -37,6 +37,17 @@ fn node(name: &str, version: usize) -> Value {
     })
 }
 
+/// The node after a patch, as a server that changes nothing of it stores it.
+fn stored(request: &Request, version: usize) -> Value {
+    let patch: Value = serde_json::from_slice(&request.body).expect("JSON");
+    let mut node = node("n1", version);
+    for part in ["labels", "annotations"] {
+        node["metadata"][part] = patch["metadata"][part].clone();
+    }
+    node["spec"]["taints"] = patch["spec"]["taints"].clone();
+    node
+}
+
 fn list(items: &[Value], next: &str) -> ResponseTemplate {
     ResponseTemplate::new(200)
         .set_body_json(json!({"metadata": {"continue": next}, "items": items}))
@@ -81,11 +92,11 @@ async fn a_server_that_is_too_busy_is_asked_again_when_it_says() {
     let times = Arc::new(AtomicUsize::new(0));
     let seen = times.clone();
     Mock::given(method("PATCH"))
-        .respond_with(move |_: &Request| match seen.fetch_add(1, Ordering::Relaxed) {
+        .respond_with(move |request: &Request| match seen.fetch_add(1, Ordering::Relaxed) {
             0 => ResponseTemplate::new(429).insert_header("Retry-After", "1"),
             1 => ResponseTemplate::new(409),
             2 => ResponseTemplate::new(503),
-            _ => ResponseTemplate::new(200).set_body_json(node("n1", 8)),
+            _ => ResponseTemplate::new(200).set_body_json(stored(request, 8)),
         })
         .mount(&server)
         .await;
@@ -126,6 +137,98 @@ async fn a_write_that_is_not_answered_is_unknown_and_the_rest_is_not_tried() {
     assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
     assert!(error.message.contains("40 of 40 nodes"), "{error}");
     assert!(asked(&server, "PATCH").await <= 16, "those that had begun");
+}
+
+#[tokio::test]
+async fn a_condition_that_meets_a_newer_version_is_said_again_of_the_node_as_it_is() {
+    let (server, gate, _folder) = gate(PATIENT).await;
+    // Somebody writes the node between its marks and its condition.
+    let patched = Arc::new(AtomicUsize::new(0));
+    let seen = patched.clone();
+    Mock::given(method("GET"))
+        .respond_with(move |_: &Request| {
+            let version = if seen.load(Ordering::Relaxed) == 0 { 7 } else { 9 };
+            ResponseTemplate::new(200).set_body_json(node("n1", version))
+        })
+        .mount(&server)
+        .await;
+    Mock::given(method("PATCH"))
+        .and(path("/api/v1/nodes/n1/status"))
+        .respond_with(|request: &Request| {
+            let patch: Value = serde_json::from_slice(&request.body).expect("JSON");
+            match patch["metadata"]["resourceVersion"].as_str() {
+                Some("9") => ResponseTemplate::new(200).set_body_json(node("n1", 10)),
+                Some(_) => ResponseTemplate::new(409),
+                // Written whatever was said since: that is how a late one harms.
+                None => ResponseTemplate::new(200).set_body_json(node("n1", 10)),
+            }
+        })
+        .mount(&server)
+        .await;
+    Mock::given(method("PATCH"))
+        .respond_with(move |request: &Request| {
+            patched.fetch_add(1, Ordering::Relaxed);
+            ResponseTemplate::new(200).set_body_json(stored(request, 8))
+        })
+        .mount(&server)
+        .await;
+    let condition = crate::model::kubernetes_node::Condition {
+        status: "False".to_owned(),
+        reason: "NvlinkLow".to_owned(),
+        message: "degraded".to_owned(),
+    };
+    let marks = KubernetesMarks { condition: Some(condition), ..KubernetesMarks::default() };
+    let change = Change { kubernetes: Some(marks), ..drain() };
+    gate.change(&["n1".into()], &change).await.expect("written");
+    let requests = server.received_requests().await.expect("recorded");
+    let status = requests.iter().filter(|it| it.url.path().ends_with("/status"));
+    assert_eq!(status.count(), 2, "refused once, then of the version that is there");
+}
+
+#[tokio::test]
+async fn a_drain_that_the_cluster_stores_otherwise_is_taken_back_at_once() {
+    type Altered = fn(&mut Value);
+    let ways: [(&str, Altered); 4] = [
+        ("fabricgate.io/reason", |it| {
+            it["metadata"]["annotations"]["fabricgate.io/reason"] = json!("site: ask us");
+        }),
+        ("fabricgate.io/reason", |it| {
+            let words = it["metadata"]["annotations"].as_object_mut().expect("a map");
+            words.remove("fabricgate.io/reason");
+        }),
+        ("taint", |it| it["spec"]["taints"] = json!([])),
+        ("taint", |it| it["spec"]["taints"][0]["effect"] = json!("NoExecute")),
+    ];
+    for (what, alter) in ways {
+        let (server, gate, _folder) = gate(PATIENT).await;
+        Mock::given(method("GET"))
+            .respond_with(ResponseTemplate::new(200).set_body_json(node("n1", 7)))
+            .mount(&server)
+            .await;
+        Mock::given(method("PATCH"))
+            .respond_with(move |request: &Request| {
+                let mut node = stored(request, 8);
+                alter(&mut node);
+                ResponseTemplate::new(200).set_body_json(node)
+            })
+            .mount(&server)
+            .await;
+        let error = gate.change(&["n1".into()], &drain()).await.expect_err("not as sent");
+        assert_eq!(error.kind, ProblemKind::Contradictory, "{error}");
+        assert!(error.message.contains(what) && error.message.contains("taken back"), "{error}");
+        let requests = server.received_requests().await.expect("recorded");
+        let patches: Vec<Value> = requests
+            .iter()
+            .filter(|it| it.method.as_str() == "PATCH")
+            .map(|it| serde_json::from_slice(&it.body).expect("JSON"))
+            .collect();
+        let [_, back] = patches.as_slice() else { panic!("{patches:?}") };
+        let meta = &back["metadata"];
+        assert_eq!(meta["resourceVersion"], "8", "of what was stored, and nothing newer");
+        assert_eq!(meta["annotations"], json!({"fabricgate.io/reason": null}));
+        let taints = &back["spec"]["taints"];
+        assert!(taints.is_null() || *taints == json!([]), "{what}: {taints}");
+    }
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tokio::time::sleep;
 
 use super::Fence;
+use super::desk;
 use super::desk::Desk;
 use super::desk::Refused;
 use super::devices;
@@ -260,7 +261,29 @@ impl Writing<'_> {
         }
         self.give_back(&now).await?;
         self.fenced().await?;
-        self.desk.patch(name, &patch).await.map_err(Stop::of)
+        let stored = self.desk.patch(name, &patch).await.map_err(Stop::of)?;
+        match self.edits.altered(&stored) {
+            Some(what) => Err(self.take_back(&object, &patch, &stored, what).await),
+            None => Ok(stored),
+        }
+    }
+
+    /// A drain that is not stored as it was sent would be nobody's: no gate knows it as its
+    /// own, and none would ever give the node back. It is taken back in the same moment.
+    async fn take_back(&self, before: &Value, patch: &Value, stored: &Value, what: &str) -> Stop {
+        let back = match Edits::back(before, patch, stored) {
+            Ok(back) => self.desk.patch(self.name.as_str(), &back).await.map(drop),
+            Err(why) => Err(desk::odd(why)),
+        };
+        let then = match back {
+            Ok(()) => "so it was taken back".to_owned(),
+            Err(refused) => format!("and it could not be taken back: {}", refused.message),
+        };
+        let message = format!(
+            "the cluster stored our {what} otherwise than it was sent, as an admission policy or \
+             webhook does, {then}"
+        );
+        Stop::because(ProblemKind::Contradictory, message)
     }
 
     /// Where one GPU is to go by a rule: what the rule selects. That a cluster has no

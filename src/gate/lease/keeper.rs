@@ -96,7 +96,8 @@ impl Keeper {
         let thread = std::thread::Builder::new().name("lease".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let Ok(runtime) = runtime else { return };
-            let mut keeping = Keeping { wanted, says, seen: None, ours: None, requests: counted };
+            let mut keeping =
+                Keeping { wanted, says, seen: None, ours: None, next: 0, requests: counted };
             runtime.block_on(keeping.keep(stopped));
         })?;
         Ok(Self { standing, requests, stop, thread: Some(thread) })
@@ -155,6 +156,9 @@ struct Keeping {
     says: watch::Sender<Standing>,
     seen: Option<Seen>,
     ours: Option<Ours>,
+    /// The least number of our next term: a Lease that was deleted, or restored with an
+    /// older store, does not know the last one.
+    next: i32,
     requests: Arc<AtomicU64>,
 }
 
@@ -262,7 +266,7 @@ impl Keeping {
         self.count();
         let Some(found) = api.get_opt(&self.wanted.name).await.map_err(refused)? else {
             self.ours = None;
-            let made = lease(&self.wanted.name, self.taken(0));
+            let made = lease(&self.wanted.name, self.taken(self.next));
             self.count();
             return match api.create(&by_us(), &made).await {
                 Ok(lease) => {
@@ -299,7 +303,7 @@ impl Keeping {
             return Ok(());
         }
         let mut taken = found;
-        taken.spec = Some(self.taken(seen.transitions.saturating_add(1)));
+        taken.spec = Some(self.taken(self.next.max(seen.transitions.saturating_add(1))));
         self.count();
         match api.replace(&self.wanted.name, &by_us(), &taken).await {
             Ok(lease) => self.is_ours(lease, at_s),
@@ -334,6 +338,7 @@ impl Keeping {
             transitions,
         };
         self.seen = None;
+        self.next = self.next.max(transitions.saturating_add(1));
         self.ours = Some(Ours { lease, term: term.clone(), at_s });
         let until_s = at_s + self.ours_s();
         self.says.send_replace(Standing::Held { term, until_s });
@@ -371,7 +376,9 @@ impl Keeping {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Mutex;
 
+    use serde_json::Value;
     use serde_json::json;
     use wiremock::Mock;
     use wiremock::MockServer;
@@ -420,6 +427,73 @@ mod tests {
              users: [{{name: u, user: {{token: {token}}}}}]\n"
         );
         std::fs::write(file, text).expect("written");
+    }
+
+    /// A server with one Lease, which a test may take away or put back.
+    async fn store(lease: Arc<Mutex<Option<Value>>>) -> MockServer {
+        let server = MockServer::start().await;
+        let versions = AtomicU64::new(100);
+        let answer = move |request: &Request| {
+            let mut lease = lease.lock().expect("no panic");
+            let refused = |code: u16| {
+                let reason = if code == 404 { "NotFound" } else { "Conflict" };
+                ResponseTemplate::new(code).set_body_json(json!({"kind": "Status",
+                    "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}))
+            };
+            match (request.method.as_str(), &*lease) {
+                ("GET", Some(lease)) => ResponseTemplate::new(200).set_body_json(lease),
+                ("GET" | "PUT", None) => refused(404),
+                ("POST", Some(_)) => refused(409),
+                (_, is) => {
+                    let mut sent: Value = serde_json::from_slice(&request.body).expect("JSON");
+                    let version = |it: &Value| it["metadata"]["resourceVersion"].clone();
+                    if is.as_ref().is_some_and(|is| version(is) != version(&sent)) {
+                        return refused(409);
+                    }
+                    let next = versions.fetch_add(1, Ordering::Relaxed).to_string();
+                    sent["metadata"]["resourceVersion"] = json!(next);
+                    *lease = Some(sent.clone());
+                    ResponseTemplate::new(200).set_body_json(sent)
+                }
+            }
+        };
+        Mock::given(any()).respond_with(answer).mount(&server).await;
+        server
+    }
+
+    #[tokio::test]
+    async fn a_term_is_never_had_twice_though_the_lease_is_deleted_or_an_older_one_put_back() {
+        let lease = Arc::default();
+        let server = store(Arc::clone(&lease)).await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("kubeconfig");
+        kubeconfig(&file, &server.uri(), "t");
+        let limit = Duration::from_secs(20);
+        let keeper = Keeper::start(Wanted {
+            kubernetes: Kubernetes { kubeconfig: Some(file), context: None, limit },
+            namespace: "ns".to_owned(),
+            name: "w".to_owned(),
+            holder: "us".to_owned(),
+            duration: Duration::from_secs(3),
+            renew: Duration::from_millis(200),
+        })
+        .expect("a thread");
+        let mut standing = keeper.standing.clone();
+        let mut had: Vec<i32> = Vec::new();
+        let older = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": "w", "resourceVersion": "1"},
+            "spec": {"holderIdentity": "", "leaseTransitions": 0}});
+        for put in [None, Some(older), None] {
+            let held = standing.wait_for(
+                |it| matches!(it, Standing::Held { term, .. } if !had.contains(&term.transitions)),
+            );
+            let held = timeout(Duration::from_secs(60), held).await.expect("a new term in time");
+            let held = held.expect("it keeps on").clone();
+            let Standing::Held { term, .. } = held else { unreachable!("waited for") };
+            had.push(term.transitions);
+            *lease.lock().expect("no panic") = put;
+        }
+        assert!(had.is_sorted_by(|a, b| a < b), "{had:?}");
     }
 
     #[tokio::test]
