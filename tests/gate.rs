@@ -260,3 +260,37 @@ fn slurmrestd_needs_no_authorities_but_for_https() {
         assert_eq!(first.contains("ca-certificates"), needs, "{address}: {first}");
     }
 }
+
+/// A drain names its run: what the run says is on disk before anything rests on it.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+fn a_run_that_ended_before_its_verdicts_drains_nothing() {
+    let site = Site::new();
+    let scenario = "title = \"two\"\n[[domain]]\nname = \"rack\"\nnodes = \"node[0001-0002]\"\n\
+                    platform = \"gb200-nvl72\"\n[[fault]]\nkind = \"lost-links\"\ngpu = \"node0002:1\"\n\
+                    count = 9\n";
+    fs::write(site.path().join("two.toml"), scenario).expect("written");
+    let mut sweep = Command::new(env!("CARGO_BIN_EXE_fabricgate"));
+    sweep.args(["audit", "--sim", "two.toml", "--run-dir", "runs", "--no-progress"]);
+    let swept = sweep.current_dir(site.path()).stdin(Stdio::null()).output().expect("the program");
+    let mut folders = fs::read_dir(site.path().join("runs")).expect("runs");
+    let folder = folders.next().expect("one run").expect("read").path();
+    let (record, verdicts) = (folder.join("run.json"), folder.join("verdicts.json"));
+    assert!(verdicts.is_file(), "{}", String::from_utf8_lossy(&swept.stderr));
+    let journal = || fs::read(site.path().join("gate/journal.jsonl")).expect("a journal");
+    let before = journal();
+    let whole = fs::read_to_string(&record).expect("a record");
+    let running = whole.replace("\"state\": \"complete\"", "\"state\": \"running\"");
+    assert_ne!(running, whole);
+    let applied = |why: &str| {
+        let (code, _, stderr) = site.run(&["apply", &folder.display().to_string(), "--apply"]);
+        assert_eq!(code, Some(6), "{why}: {stderr}");
+        assert!(stderr.contains("--resume"), "{why}: {stderr}");
+        assert_eq!(journal(), before, "{why}");
+    };
+    fs::write(&record, running).expect("written");
+    applied("under way");
+    fs::write(&record, whole).expect("written");
+    fs::remove_file(&verdicts).expect("removed");
+    applied("without verdicts");
+}

@@ -22,6 +22,7 @@ use super::topology;
 use super::topology::Asked;
 use crate::gate::turn::Turned;
 use crate::model::action::ActionPlan;
+use crate::record::State;
 use crate::record::file;
 use crate::record::folder::Folder;
 use crate::record::stored::Stored;
@@ -76,6 +77,9 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
         return verdicts_alone(&stored, globals);
     };
+    if args.apply {
+        is_judged(&stored)?;
+    }
     config.policy.evict |= args.evict;
     let Turned { plan, budgets, evictions, .. } = turned(&stored, &config, args.apply)?;
     tell(&plan, &budgets, globals)?;
@@ -132,6 +136,20 @@ fn better_topology(
 fn turned(stored: &Stored, config: &Config, apply: bool) -> Result<Turned, Failure> {
     let run = stored::run(stored)?;
     acting::turn(config, &Judged { stored, run: &run, fleet: &stored.claims }, apply)
+}
+
+/// A drain names its run, so the verdicts that ask for it are in the folder before.
+fn is_judged(stored: &Stored) -> Result<(), Failure> {
+    let verdicts = stored.verdicts().map_err(stored::failure)?;
+    if verdicts.is_some() && stored.record.state != State::Running {
+        return Ok(());
+    }
+    Err(Failure::Refused(format!(
+        "{}: its run is under way or was ended before its verdicts were written, so nothing is carried out; \
+         `fabricgate {} --resume {0}` goes on with it",
+        stored.path().display(),
+        stored.record.info.profile
+    )))
 }
 
 /// Without a scheduler to ask: what verdicts alone ask for.

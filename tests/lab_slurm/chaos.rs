@@ -52,8 +52,8 @@ answer=$(mktemp "$here/answer.XXXXXX")
 evidence() { # whether the run that a drain names has its verdicts by now
     local word run_id
     for word in "$@"; do
-        case $word in Reason=fabricgate:*) run_id=${word#*:} ;; *) continue ;; esac
-        [ -f "$here/site/runs/${run_id%%:*}/verdicts.json" ] || { echo no; return; }
+        case $word in Reason=fabricgate:*) run_id=${word#*:*:} ;; *) continue ;; esac
+        [ -f "$here/site/runs/${run_id%% *}/verdicts.json" ] || { echo no; return; }
     done
     echo yes
 }

@@ -28,6 +28,9 @@ const MANY: (usize, usize) = (2, 3);
 const ERRORS: f64 = 4.0;
 const LEAST: f64 = 0.01;
 
+/// Of more ends than this, one or two have too few of all pairs to move a level.
+const FEW_ENDS: usize = 64;
+
 /// With more such ends than this the fleet has NICs of several rates.
 const MOST_ENDS: usize = 4;
 
@@ -69,20 +72,33 @@ pub(super) fn take(rail: &mut Rail<'_>) -> Vec<Above> {
     found
 }
 
-/// What pairs show at most with the tests of a kind, and the groups of that kind.
+/// What pairs show at most with the tests of a kind, and the groups of that kind. Not of
+/// one with many ends.
 fn of_kinds(rail: &Rail<'_>) -> Vec<(BTreeSet<usize>, Pairs)> {
-    let mut kinds: Vec<(BTreeSet<usize>, Pairs)> = Vec::new();
+    let mut kinds: Vec<BTreeSet<usize>> = Vec::new();
     let mut kind_of = Vec::with_capacity(rail.groups.len());
     for (at, group) in rail.groups.iter().enumerate() {
         let same = (0..at).find(|other| rail.groups[*other].is_of_kind(group));
         let kind = same.map_or(kinds.len(), |same| kind_of[same]);
         kind_of.push(kind);
         if same.is_none() {
-            kinds.push((BTreeSet::new(), Pairs::new()));
+            kinds.push(BTreeSet::new());
         }
-        kinds[kind].0.insert(at);
+        kinds[kind].insert(at);
     }
-    for ((src, dst, group), mut values) in rail.cells() {
+    let mut met = vec![vec![false; rail.nodes.len()]; kinds.len()];
+    for reading in &rail.readings {
+        let met = &mut met[kind_of[reading.group]];
+        (met[reading.src], met[reading.dst]) = (true, true);
+    }
+    let ends = |kind: usize| met[kind].iter().filter(|met| **met).count();
+    let few: Vec<bool> = (0..kinds.len()).map(|kind| ends(kind) <= FEW_ENDS).collect();
+    let mut cells: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
+    for reading in rail.readings.iter().filter(|reading| few[kind_of[reading.group]]) {
+        cells.entry((reading.src, reading.dst, reading.group)).or_default().push(reading.value);
+    }
+    let mut kinds: Vec<_> = kinds.into_iter().map(|groups| (groups, Pairs::new())).collect();
+    for ((src, dst, group), mut values) in cells {
         if let Some(value) = robust::median(&mut values) {
             let most = kinds[kind_of[group]].1.entry(ordered(src, dst)).or_insert(value);
             *most = value.max(*most);
