@@ -48,6 +48,7 @@ use crate::model::live::LiveNode;
 use calls::Calls;
 use calls::Complaint;
 use calls::folded;
+use calls::outside;
 
 pub use end::Cleaning;
 pub use end::Leftovers;
@@ -543,21 +544,6 @@ impl Holder<'_> {
         })?;
         Ok(())
     }
-}
-
-/// Nodes that are not in the launcher's partition, and would keep all others from getting
-/// a job. Where no node shows the partition it may be hidden, and nothing is known.
-fn outside(partition: Option<&str>, all: &[NodeName], live: &Live) -> BTreeMap<NodeName, String> {
-    let Some(partition) = partition else { return BTreeMap::new() };
-    let is_in = |node: &LiveNode| {
-        partition.split(',').any(|one| node.partitions.iter().any(|shown| shown == one.trim()))
-    };
-    if !live.nodes.values().any(is_in) {
-        return BTreeMap::new();
-    }
-    let nodes = all.iter().filter(|name| live.nodes.get(*name).is_some_and(|node| !is_in(node)));
-    let why = format!("it is not in partition {partition}, which [launcher] names");
-    nodes.map(|name| (name.clone(), why.clone())).collect()
 }
 
 /// Gives a reservation in which drains are lifted its full time again, from now.

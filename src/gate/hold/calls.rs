@@ -20,6 +20,8 @@ use crate::launch::slurm::Programs;
 use crate::launch::slurm::Slurm;
 use crate::measure::text::clean;
 use crate::model::id::NodeName;
+use crate::model::live::Live;
+use crate::model::live::LiveNode;
 use crate::model::raw::Ending;
 
 /// How much longer than Slurm itself a program may take: a controller that
@@ -238,6 +240,25 @@ fn told(stderr: &str) -> Option<String> {
         [] => lines.last().cloned(),
         [.., last] => Some((*last).clone()),
     }
+}
+
+/// Nodes that are not in the launcher's partition, and would keep all others from getting
+/// a job. Where no node shows the partition it may be hidden, and nothing is known.
+pub(super) fn outside(
+    partition: Option<&str>,
+    all: &[NodeName],
+    live: &Live,
+) -> BTreeMap<NodeName, String> {
+    let Some(partition) = partition else { return BTreeMap::new() };
+    let is_in = |node: &LiveNode| {
+        partition.split(',').any(|one| node.partitions.iter().any(|shown| shown == one.trim()))
+    };
+    if !live.nodes.values().any(is_in) {
+        return BTreeMap::new();
+    }
+    let nodes = all.iter().filter(|name| live.nodes.get(*name).is_some_and(|node| !is_in(node)));
+    let why = format!("it is not in partition {partition}, which [launcher] names");
+    nodes.map(|name| (name.clone(), why.clone())).collect()
 }
 
 #[cfg(test)]
