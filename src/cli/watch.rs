@@ -105,6 +105,11 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let mut tell = |event: WatchEvent| lines.tell(event);
     let asked = Arc::clone(&config);
     let writer = |term: &Term| acting::scheduler_in(gate, Some(term));
+    let mut arguments: Vec<String> =
+        ["--apply", "--config", &path.display().to_string()].map(str::to_owned).into();
+    if watching.even_if_tenants {
+        arguments.push("--even-if-tenants".to_owned());
+    }
     let watching = watch(Watch {
         folder: gate.folder.clone(),
         scheduler: scheduler.as_ref(),
@@ -116,7 +121,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         writer: Some(&writer),
         pace: watching.pace.clone(),
         program: vec![program],
-        arguments: ["--apply", "--config", &path.display().to_string()].map(str::to_owned).into(),
+        arguments,
         apply: args.apply,
         once: args.once,
         lease,

@@ -62,6 +62,9 @@ pub struct Section {
     /// Default: 4.
     #[schemars(with = "Option<u32>")]
     together: Option<Spanned<u32>>,
+    /// Probe across NVLink domains in which tenants have memory across nodes, which may disturb
+    /// them. Default: false.
+    even_if_tenants: bool,
     /// Hours before its end at which a certificate is renewed, 0 to 8784. Default: 6.
     #[schemars(with = "Option<f64>")]
     expire_ahead_h: Option<Spanned<f64>>,
@@ -182,6 +185,8 @@ pub enum Expired {
 pub struct Watching {
     /// What is due when.
     pub settings: Settings,
+    /// Whether jobs probe across domains that tenants use.
+    pub even_if_tenants: bool,
     /// How patient it is.
     pub pace: Pace,
     /// Where it answers.
@@ -317,6 +322,7 @@ pub fn watching(
     let lease = section.lease.map(|it| named(it.into_inner())).transpose()?;
     Ok(Watching {
         settings,
+        even_if_tenants: section.even_if_tenants,
         pace,
         listen,
         lease,

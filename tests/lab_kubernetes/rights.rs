@@ -287,7 +287,7 @@ async fn installed(admin: &Asker, lab: &Lab, simulated: &Simulated) -> TempDir {
     let worker = format!("kind = \"kubernetes\"\nworker = {:?}", simulated.worker());
     replace("kind = \"kubernetes\"", &worker);
     replace("registry.example.com/fabricgate-worker:0.1.0", "lab:1");
-    replace("[policy]", "[policy]\nsimulated = true");
+    replace("[policy]", "[policy]\nsimulated = true\nclean_hours = 0");
     replace("capabilities = []", "capabilities = []\nranks = \"names\"");
     replace("listen = \"0.0.0.0:9464\"\n", "");
     fs::write(at("fabricgate.toml"), &text).expect("written");
