@@ -94,7 +94,10 @@ impl<'l> Tidy<'l> {
 
 impl Drop for Tidy<'_> {
     fn drop(&mut self) {
-        std::fs::write(&self.file, &self.text).expect("written");
+        // A controller that starts may read it now: it is there, whole, at every moment.
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, &self.text).expect("written");
+        std::fs::rename(&new, &self.file).expect("put in place");
         for entry in self.file.parent().expect("a folder").read_dir().expect("it").flatten() {
             if entry.file_name().to_string_lossy().contains(".fabricgate-") {
                 let _ = std::fs::remove_file(entry.path());
@@ -360,6 +363,7 @@ fn nothing_is_written_where_the_file_or_the_controller_is_not_as_it_was_read() {
     lab.signal("KILL");
     let written = write(&lab, &proposal, "t3");
     lab.run(&["slurmctld"]);
+    lab.wait_for("a controller", || lab.finished(&["scontrol", "ping"]).1.is_success());
     assert_eq!((written.ending, written.backup), (Ending::Refused, None));
     assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), text);
 }
