@@ -364,6 +364,16 @@ fn a_copy_that_dips_is_read_again_and_its_node_passes() {
     assert!(8 <= again, "{again} readings beyond the first");
 }
 
+/// These verdicts have one finding, with all of these words.
+fn only_finding_has(verdicts: &Value, words: &[&str]) {
+    let findings = verdicts["findings"].as_array().expect("findings");
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    let text = findings[0].to_string();
+    for word in words {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+}
+
 #[test]
 fn a_slow_rail_is_named_and_confirmed() {
     let place = Place::new();
@@ -371,12 +381,7 @@ fn a_slow_rail_is_named_and_confirmed() {
     let output = place.run(&args);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     let said = verdicts(&place.folder());
-    let findings = said["findings"].as_array().expect("findings");
-    assert_eq!(findings.len(), 1, "{findings:#?}");
-    let text = findings[0].to_string();
-    for word in ["hgx07", "rail2", "\"confirmed\":true"] {
-        assert!(text.contains(word), "{word} in {text}");
-    }
+    only_finding_has(&said, &["hgx07", "rail2", "\"confirmed\":true"]);
 }
 
 #[test]
@@ -399,12 +404,8 @@ fn a_rail_without_link_is_found_at_its_node_when_each_node_has_one_partner() {
         let output = place.run(&args);
         assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
         let said = verdicts(&place.folder());
-        let findings = said["findings"].as_array().expect("findings");
-        assert_eq!(findings.len(), 1, "{findings:#?}");
-        let text = findings[0].to_string();
-        for word in ["nic-unreachable", "\"failed\"", bad, "rail2", "\"confirmed\":true"] {
-            assert!(text.contains(word), "{word} in {text}");
-        }
+        let words = ["nic-unreachable", "\"failed\"", bad, "rail2", "\"confirmed\":true"];
+        only_finding_has(&said, &words);
         for (node, (outcome, reason)) in nodes(&said) {
             let wanted = if node == bad { "failed" } else { "pass" };
             assert_eq!(outcome, wanted, "{node}: {reason}");

@@ -253,11 +253,7 @@ mod tests {
     use super::*;
     use crate::cli::config;
     use crate::gate::certificates::Seal;
-    use crate::model::certificate::CERTIFICATE_FORMAT;
     use crate::model::certificate::Certificate;
-    use crate::model::certificate::Identity;
-    use crate::model::certificate::VoidOn;
-    use crate::model::verdict::MeasuredScope;
     use crate::record::signing::SigningKey;
 
     /// Whom `n1` is measured against where `n2` has a certificate that nobody signed,
@@ -270,27 +266,7 @@ mod tests {
         let text = format!("claims = \"c\"\n[gate]\n[certificates]\n{certificates}\n");
         fs::write(&file, text).expect("written");
         let now = coordinator::now().as_second();
-        let made = Certificate {
-            format: CERTIFICATE_FORMAT.to_owned(),
-            node: "n2".into(),
-            identity: Identity::default(),
-            domain: None,
-            platform: None,
-            simulated: false,
-            profile: "recertify".to_owned(),
-            scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
-            minima: Vec::new(),
-            detectable: None,
-            thresholds_digest: String::new(),
-            run: "r1".to_owned(),
-            issued: String::new(),
-            issued_unix: now,
-            expires: String::new(),
-            expires_unix: now + 3_600,
-            void_on: VoidOn::default(),
-            voided: None,
-            signature: None,
-        };
+        let made = Certificate::unsigned("n2".into(), now, now + 3_600);
         let nobody = Trust::default();
         let unsealed = Seal { key: Ok(None), trust: &nobody };
         certificates::keep(&folder.path().join("gate"), vec![made], Vec::new(), &unsealed)

@@ -248,30 +248,15 @@ mod tests {
         }
     }
 
-    /// Names of secrets as sites have them; no list of endings knows them all.
-    const SECRETS: [&str; 23] = [
-        "CI_JOB_JWT",
+    /// Names of secrets as sites have them; no list of endings knows them all. Others are
+    /// tried with the program in `tests/adversary/secrets.rs`.
+    const SECRETS: [&str; 7] = [
         "CI_JOB_JWT_V2",
-        "DOCKER_AUTH_CONFIG",
-        "VAULT_SECRET_ID",
-        "DATABASE_URL",
-        "HTTPS_PROXY",
-        "SENTRY_DSN",
-        "GH_PAT",
-        "SIGNING_KEY",
         "ENCRYPTION_KEY",
-        "AZURE_STORAGE_KEY",
         "OPENAI_KEY",
-        "MYSQL_PWD",
-        "GRAFANA_PASS",
-        "SLACK_WEBHOOK",
-        "TOKEN_GITHUB",
-        "DB_PASSWORD_PROD",
-        "AWS_ACCESS_KEY_ID",
         "AWS_SESSION_TOKEN",
         "HF_TOKEN",
         "NGC_CLI_API_KEY",
-        "NVIDIA_API_KEY",
         "OPS_HOOK",
     ];
 

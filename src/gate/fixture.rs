@@ -15,17 +15,14 @@ use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
 use crate::model::action::Mark;
-use crate::model::certificate::CERTIFICATE_FORMAT;
 use crate::model::certificate::Certificate;
 use crate::model::certificate::Identity;
-use crate::model::certificate::VoidOn;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
-use crate::model::verdict::MeasuredScope;
 use crate::model::verdict::Outcome;
 
 /// How one call of `change` goes.
@@ -243,30 +240,16 @@ pub(super) const MADE: i64 = 1_772_600_767;
 
 /// A certificate of a node.
 pub(super) fn certificate(node: &str) -> Certificate {
+    let identity = Identity {
+        gpus: vec!["GPU-a".to_owned()],
+        boot_id: Some("b".to_owned()),
+        driver: None,
+        firmware: BTreeMap::new(),
+    };
+    let expires = MADE + 7 * 86_400;
     Certificate {
-        simulated: false,
-        format: CERTIFICATE_FORMAT.to_owned(),
-        node: node.into(),
-        identity: Identity {
-            gpus: vec!["GPU-a".to_owned()],
-            boot_id: Some("b".to_owned()),
-            driver: None,
-            firmware: BTreeMap::new(),
-        },
-        domain: None,
-        platform: None,
-        profile: "recertify".to_owned(),
-        scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
-        minima: Vec::new(),
+        identity,
         detectable: Some(0.01),
-        thresholds_digest: "d".to_owned(),
-        run: "r1".to_owned(),
-        issued: "2026-03-04T05:06:07.890Z".to_owned(),
-        issued_unix: MADE,
-        expires: "2026-03-11T05:06:07Z".to_owned(),
-        expires_unix: MADE + 7 * 86_400,
-        void_on: VoidOn::default(),
-        voided: None,
-        signature: None,
+        ..Certificate::unsigned(node.into(), MADE, expires)
     }
 }

@@ -44,7 +44,7 @@ pub const IN_FLIGHT: Duration = Duration::from_secs(90);
 
 /// Concludes every intent that is open. To be called first in every turn.
 /// What cannot be told yet stays open, and nothing is written about it: an intent that
-/// does not show may still be `in_flight`.
+/// does not show may still be `in_flight`, whatever else its node shows.
 pub async fn recover(
     carrier: Carrier<'_>,
     in_flight: Duration,
@@ -134,6 +134,11 @@ fn concluded(
         (Some(Sight::Shows(now)), _) => {
             (ActionResult::Done, format!("found after a restart: {now}"))
         }
+        // It would be written over what stands there.
+        (Some(Sight::Foreign(now)), _) if age < late_s => (
+            ActionResult::Unknown,
+            format!("somebody else changed it since, and ours may yet be done: {now}"),
+        ),
         (Some(Sight::Foreign(now)), _) => {
             (ActionResult::Superseded, format!("somebody else changed it since: {now}"))
         }

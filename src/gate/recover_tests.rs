@@ -217,8 +217,24 @@ fn defect_2_of_security_what_a_killed_sender_sent_may_land_later_and_is_paid_for
     assert_eq!(record.result, ActionResult::Unknown, "{record:?}");
     assert!(record.detail.contains("may yet be done"), "{record:?}");
     assert_eq!((journal.ledger().open.len(), journal.ledger().spent.len()), (1, 1));
+    // A person drains the node meanwhile: it may still land, over theirs.
+    fake.put(Fake::drained("n1", "psu: swap"));
+    let record = looked(&mut journal, IN_FLIGHT);
+    assert_eq!(record.result, ActionResult::Unknown, "{record:?}");
+    assert_eq!((journal.ledger().open.len(), journal.ledger().spent.len()), (1, 1));
     // It lands, and is ours.
     fake.put(Fake::drained("n1", DRAIN));
     assert_eq!(looked(&mut journal, IN_FLIGHT).result, ActionResult::Done);
     assert!(journal.ledger().drains.contains_key(&NodeName::from("n1")));
+}
+
+#[test]
+fn an_intent_of_a_dead_sender_is_left_to_others_when_it_can_land_no_more() {
+    let fake = Fake::of(1);
+    let (_folder, mut journal) = journal();
+    let begun = intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1"));
+    journal.write(begun).expect("written");
+    fake.put(Fake::drained("n1", "psu: swap"));
+    assert_eq!(recovered(&fake, &mut journal)[0].result, ActionResult::Superseded);
+    assert!(journal.ledger().open.is_empty());
 }

@@ -114,6 +114,9 @@ pub(super) struct Rail<'a> {
 /// The readings of each end of a rail.
 pub(super) type ByEnd<'r> = Vec<Vec<&'r PairReading>>;
 
+/// The readings of every cell, by source, destination and group.
+pub(super) type Cells = BTreeMap<(usize, usize, usize), Vec<f64>>;
+
 impl<'a> Rail<'a> {
     fn end(&mut self, node: &NodeName) -> usize {
         if let Some(at) = self.places.get(node) {
@@ -136,10 +139,15 @@ impl<'a> Rail<'a> {
         by_end
     }
 
-    /// The readings of every cell: source, destination and group.
-    pub(super) fn cells(&self) -> BTreeMap<(usize, usize, usize), Vec<f64>> {
-        let mut cells: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
-        for r in &self.readings {
+    /// The readings of every cell.
+    pub(super) fn cells(&self) -> Cells {
+        self.cells_of(|_| true)
+    }
+
+    /// Those of these groups.
+    pub(super) fn cells_of(&self, is_wanted: impl Fn(usize) -> bool) -> Cells {
+        let mut cells = Cells::new();
+        for r in self.readings.iter().filter(|r| is_wanted(r.group)) {
             cells.entry((r.src, r.dst, r.group)).or_default().push(r.value);
         }
         cells

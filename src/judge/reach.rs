@@ -44,10 +44,10 @@ pub(super) fn judge(
         None => (0..rail.nodes.len()).filter(|end| through.contains(&rail.nodes[*end])).collect(),
     };
     let guilty = partners::culprits(&good, &failed, &elsewhere);
-    // Outputs of one node may have numbers and be malformed, with each of its partners.
-    let malformed = rail.failures.iter().filter(|f| f.kind != ProblemKind::Corrupt);
-    let malformed: Pairs<usize> = malformed.map(|f| ordered(f.ends.0, f.ends.1)).collect();
-    let doubted = partners::culprits(&good, &malformed, &elsewhere);
+    // Outputs of one node may have numbers and a problem too, with each of its partners.
+    let with_problem = rail.failures.iter().filter(|f| f.kind != ProblemKind::Corrupt);
+    let with_problem: Pairs<usize> = with_problem.map(|f| ordered(f.ends.0, f.ends.1)).collect();
+    let doubted = partners::culprits(&good, &with_problem, &elsewhere);
     let mut of_end: BTreeMap<usize, Vec<&Failure<'_>>> = BTreeMap::new();
     for failure in rail.failures.iter().filter(lost) {
         let ends = BTreeSet::from([failure.ends.0, failure.ends.1]);

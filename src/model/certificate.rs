@@ -12,6 +12,8 @@ use serde::Serialize;
 
 use super::id::DomainName;
 use super::id::NodeName;
+#[cfg(test)]
+use super::moment::rfc3339;
 use super::signature::Signature;
 use super::unit::Unit;
 use super::verdict::MeasuredScope;
@@ -156,6 +158,33 @@ pub struct Certificate {
 }
 
 impl Certificate {
+    /// A valid one that nobody signed, for tests: of a run of this moment, valid until that
+    /// one, in seconds since 1970.
+    #[cfg(test)]
+    pub(crate) fn unsigned(node: NodeName, issued_unix: i64, expires_unix: i64) -> Self {
+        Self {
+            format: CERTIFICATE_FORMAT.to_owned(),
+            node,
+            identity: Identity::default(),
+            domain: None,
+            platform: None,
+            profile: "recertify".to_owned(),
+            scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
+            simulated: false,
+            minima: Vec::new(),
+            detectable: None,
+            thresholds_digest: "d".to_owned(),
+            run: "r1".to_owned(),
+            issued: rfc3339(issued_unix),
+            issued_unix,
+            expires: rfc3339(expires_unix),
+            expires_unix,
+            void_on: VoidOn::default(),
+            voided: None,
+            signature: None,
+        }
+    }
+
     /// The lowest share of what was expected that any test showed, where
     /// anything was expected.
     pub fn worst_ratio(&self) -> Option<f64> {

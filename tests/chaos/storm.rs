@@ -72,10 +72,11 @@ pub(crate) fn play(
             return;
         }
         println!("seed {seed}: broken, {time} s, {done:?}: {broken:#?}");
+        // The promises last: of a long output often its end alone is kept.
         let told = format!(
-            "seed {seed}: FABRICGATE_CHAOS_SEED={seed} FABRICGATE_CHAOS_RUNS=1 {again}\n{}\n{}",
-            broken.join("\n"),
-            story.join("\n")
+            "{}\nseed {seed}: FABRICGATE_CHAOS_SEED={seed} FABRICGATE_CHAOS_RUNS=1 {again}\n{}",
+            story.join("\n"),
+            broken.join("\n")
         );
         failed.lock().expect("nobody panicked").push(told);
     };

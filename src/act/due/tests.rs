@@ -7,14 +7,11 @@ use super::super::ledger::CleanRun;
 use super::super::ledger::Suspicion;
 use super::*;
 use crate::model::action::Mark;
-use crate::model::certificate::CERTIFICATE_FORMAT;
 use crate::model::certificate::Identity;
-use crate::model::certificate::VoidOn;
 use crate::model::certificate::Voided;
 use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::live::LiveNode;
 use crate::model::moment::rfc3339;
-use crate::model::verdict::MeasuredScope;
 use crate::model::verdict::Outcome;
 use proptest::prelude::*;
 
@@ -139,26 +136,10 @@ impl Fleet {
 
 /// A certificate issued and ending so many hours from now.
 fn certificate(node: &NodeName, ago_h: i64, left_h: i64) -> Certificate {
+    let (issued, expires) = (NOW - ago_h * HOUR, NOW + left_h * HOUR);
     Certificate {
-        format: CERTIFICATE_FORMAT.to_owned(),
-        node: node.clone(),
         identity: Identity { boot_id: Some("b1".to_owned()), ..Identity::default() },
-        domain: None,
-        platform: None,
-        simulated: false,
-        profile: "recertify".to_owned(),
-        scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
-        minima: Vec::new(),
-        detectable: None,
-        thresholds_digest: String::new(),
-        run: "run1".to_owned(),
-        issued: rfc3339(NOW - ago_h * HOUR),
-        issued_unix: NOW - ago_h * HOUR,
-        expires: rfc3339(NOW + left_h * HOUR),
-        expires_unix: NOW + left_h * HOUR,
-        void_on: VoidOn::default(),
-        voided: None,
-        signature: None,
+        ..Certificate::unsigned(node.clone(), issued, expires)
     }
 }
 

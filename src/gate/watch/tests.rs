@@ -11,16 +11,11 @@ use super::super::fixture::Fake;
 use super::super::journal::Journal;
 use super::*;
 use crate::act::due;
-use crate::model::certificate::CERTIFICATE_FORMAT;
 use crate::model::certificate::Certificate;
-use crate::model::certificate::Identity;
-use crate::model::certificate::VoidOn;
 use crate::model::claims::ClaimedDomain;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::live::LiveNode;
-use crate::model::moment::rfc3339;
-use crate::model::verdict::MeasuredScope;
 use crate::record::signing::Trust;
 
 const WEEK_S: i64 = 7 * 24 * 3_600;
@@ -109,27 +104,7 @@ impl Stand {
     /// All nodes have a certificate of today that holds for a week.
     fn certified(self) -> Self {
         let now = stamp::stamp().unix;
-        let certificate = |node: &NodeName| Certificate {
-            format: CERTIFICATE_FORMAT.to_owned(),
-            node: node.clone(),
-            identity: Identity::default(),
-            domain: None,
-            platform: None,
-            simulated: false,
-            profile: "recertify".to_owned(),
-            scope: Some(MeasuredScope { inside: true, ..MeasuredScope::default() }),
-            minima: Vec::new(),
-            detectable: None,
-            thresholds_digest: String::new(),
-            run: "run0".to_owned(),
-            issued: rfc3339(now),
-            issued_unix: now,
-            expires: rfc3339(now + WEEK_S),
-            expires_unix: now + WEEK_S,
-            void_on: VoidOn::default(),
-            voided: None,
-            signature: None,
-        };
+        let certificate = |node: &NodeName| Certificate::unsigned(node.clone(), now, now + WEEK_S);
         let made = self.fake.nodes.borrow().keys().map(certificate).collect();
         let trust = Trust::default();
         let seal = Seal { key: Ok(None), trust: &trust };

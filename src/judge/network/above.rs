@@ -93,12 +93,8 @@ fn of_kinds(rail: &Rail<'_>) -> Vec<(BTreeSet<usize>, Pairs)> {
     }
     let ends = |kind: usize| met[kind].iter().filter(|met| **met).count();
     let few: Vec<bool> = (0..kinds.len()).map(|kind| ends(kind) <= FEW_ENDS).collect();
-    let mut cells: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
-    for reading in rail.readings.iter().filter(|reading| few[kind_of[reading.group]]) {
-        cells.entry((reading.src, reading.dst, reading.group)).or_default().push(reading.value);
-    }
     let mut kinds: Vec<_> = kinds.into_iter().map(|groups| (groups, Pairs::new())).collect();
-    for ((src, dst, group), mut values) in cells {
+    for ((src, dst, group), mut values) in rail.cells_of(|group| few[kind_of[group]]) {
         if let Some(value) = robust::median(&mut values) {
             let most = kinds[kind_of[group]].1.entry(ordered(src, dst)).or_insert(value);
             *most = value.max(*most);
