@@ -298,7 +298,9 @@ impl Episode {
             let at = 1 + later.below(questions);
             let weather = match later.below(2) {
                 0 => {
-                    Weather::Late(Duration::from_millis(later.below(self.world.latest_ms()) as u64))
+                    let most = self.world.latest().as_millis();
+                    let most = usize::try_from(most).expect("a short time");
+                    Weather::Late(Duration::from_millis(later.below(most) as u64))
                 }
                 _ => {
                     let time = Duration::from_millis(later.below(1_200) as u64);
@@ -507,8 +509,10 @@ impl Episode {
         };
         self.world.quiet();
         self.tell("fair weather".to_owned());
-        // What nobody answered in time is waited for, a few times as long as a change takes.
-        for _ in 0..20 {
+        // A change of a killed sender stays open for as long as it may land.
+        let begun = Instant::now();
+        let longest = self.world.in_flight() + Duration::from_secs(5);
+        while begun.elapsed() < longest {
             self.run(plain(&["gate", "recover"]));
             let told = fs::read_to_string(self.output(self.commands, "stdout")).unwrap_or_default();
             let said = fs::read_to_string(self.output(self.commands, "stderr")).unwrap_or_default();

@@ -30,7 +30,7 @@ use episode::Done;
 use episode::Ended;
 use episode::Episode;
 
-fn number(name: &str, usual: u64) -> u64 {
+pub(crate) fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
 }
 

@@ -143,9 +143,13 @@ pub(crate) trait World {
     fn is_late(&self) -> bool {
         false
     }
-    /// How late a change arrives at most, in milliseconds.
-    fn latest_ms(&self) -> usize {
-        6_000
+    /// How late a change arrives at most. `FABRICGATE_CHAOS_LATE_S` asks for more.
+    fn latest(&self) -> Duration {
+        Duration::from_secs(super::number("FABRICGATE_CHAOS_LATE_S", 6))
+    }
+    /// For how long a change of a killed sender may yet land, as the gate is told.
+    fn in_flight(&self) -> Duration {
+        self.latest() + Duration::from_secs(4)
     }
     /// Everything that was asked, told and changed.
     fn log(&self) -> Vec<Entry>;

@@ -211,8 +211,9 @@ impl World for Recorded {
         let recorder = self.here.join("scontrol");
         format!(
             "[gate]\nscontrol = [{:?}, \"{command}\"]\nlimit_s = 5\nsettle_s = 3\n\
-             in_flight_s = 25\n",
-            recorder.display().to_string()
+             in_flight_s = {}\n",
+            recorder.display().to_string(),
+            self.in_flight().as_secs()
         )
     }
 
@@ -279,8 +280,8 @@ impl World for Recorded {
         true
     }
 
-    fn latest_ms(&self) -> usize {
-        20_000
+    fn latest(&self) -> Duration {
+        Duration::from_secs(storm::number("FABRICGATE_CHAOS_LATE_S", 20))
     }
 
     fn log(&self) -> Vec<Entry> {
@@ -342,9 +343,12 @@ fn whatever_befalls_slurm_the_gate_keeps_its_promises() {
     let domains: Domains =
         vec![("block01".to_owned(), names(1..=4)), ("block02".to_owned(), names(19..=22))];
     let calm = || {
-        // Whoever is neither down nor drained refuses to be resumed, which is well.
+        // The reason of an earlier drain stays on an idle node (24.11): one of ours would be
+        // that of another gate in the next episode.
         for node in domains.iter().flat_map(|(_, nodes)| nodes) {
-            lab.finished(&["scontrol", "update", &format!("NodeName={node}"), "State=RESUME"]);
+            let node = format!("NodeName={node}");
+            lab.finished(&["scontrol", "update", &node, "State=DRAIN", "Reason=between episodes"]);
+            lab.finished(&["scontrol", "update", &node, "State=RESUME"]);
         }
         lab.settle();
         lab.run(&["scontrol", "update", "NodeName=ALL", "Extra=", "Comment="]);
