@@ -90,8 +90,8 @@ Torn) put "$@"; head -c $(($(stat -c %s "$answer") / 2)) "$answer"; exit $rc ;;
 Slow) sleep "$arg" ;;
 Hand) "$here/hand" "$arg" "$rest" ;;
 # What is started here is the lab's, and not left behind by who asked: it must not have
-# the site in its environment, as it would by PWD too.
-Crash) put "$@"; ctl KILL; later "$arg" "env -i PATH='$PATH' '$run' slurmctld"; lost ;;
+# the site in its environment, as it would by PWD and PATH too.
+Crash) put "$@"; ctl KILL; later "$arg" "cd /; env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin '$run' slurmctld"; lost ;;
 Hang) ctl STOP; later "$arg" "'$run' sh -c 'kill -CONT \$(cat /run/slurmctld/slurmctld.pid)'" ;;
 esac
 put "$@"
