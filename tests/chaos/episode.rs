@@ -19,6 +19,7 @@ use rustix::process::Signal;
 
 use super::dice::Dice;
 use super::fates;
+use super::fates::AHEAD;
 use super::fates::Disk;
 use super::fates::Fate;
 use super::fates::Victim;
@@ -42,8 +43,8 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// How long it may take however busy it is.
 const AT_MOST: Duration = Duration::from_secs(1_800);
 
-/// How lines of a story begin that say what may befall somebody, and not what did.
-const AHEAD: &str = "ahead: ";
+/// The number of commands that only read, between others.
+const READER: u32 = 9_999;
 
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -159,7 +160,7 @@ impl Episode {
             self.step();
         }
         self.fair();
-        let faults = self.faults();
+        let faults = fates::befell(&self.story);
         let broken = std::mem::take(&mut self.broken);
         if !broken.is_empty() {
             let journal = fs::read_to_string(self.site.join("gate/journal.jsonl"));
@@ -176,49 +177,6 @@ impl Episode {
 
     fn tell(&mut self, what: String) {
         self.story.push(what);
-    }
-
-    /// What befell it, by the words of its story. What was ahead of a command that ended
-    /// before does not count.
-    fn faults(&self) -> Vec<&'static str> {
-        const WORDS: [&str; 28] = [
-            "Late",
-            "HandAfter",
-            "journal put back",
-            "lost its state",
-            "KillBefore",
-            "KillAfter",
-            "Orphan",
-            "LostAnswer",
-            "Lost",
-            "RefusedAfter",
-            "Refused",
-            "Torn",
-            "Slow",
-            "Hand",
-            "Crash",
-            "Hang",
-            "KILL",
-            "INT",
-            "TERM",
-            "WorkerKilled",
-            "WorkerHangs",
-            "Cut",
-            "Full",
-            "Skewed",
-            "unwell",
-            "beside each other",
-            "by hand",
-            "other parts break",
-        ];
-        // `Lost` is no `LostAnswer`; some of them are two words.
-        let has = |line: &String, word: &str| {
-            let mut words = line.split(|c: char| !c.is_alphanumeric());
-            if word.contains(' ') { line.contains(word) } else { words.any(|it| it == word) }
-        };
-        let is_met = |line: &&String| !line.starts_with(AHEAD);
-        let befell = |word: &&&str| self.story.iter().filter(is_met).any(|line| has(line, word));
-        WORDS.iter().filter(befell).copied().collect()
     }
 
     fn by_hand(&mut self) {
@@ -398,12 +356,16 @@ impl Episode {
         self.folder.path().join(format!("{what}-{command}"))
     }
 
+    /// The configuration of the command of this number.
+    fn configured(&self, has_workers: bool, command: u32) -> String {
+        let gate = self.world.gate(&self.site, command);
+        site::configuration(&self.site, has_workers, &gate, &self.policy, command)
+    }
+
     #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
     fn start(&self, command: u32, step: &Step) -> Child {
         let Step { words, fate, has_workers } = step;
-        let gate = self.world.gate(&self.site, command);
-        let has_workers = *has_workers || self.world.needs_workers();
-        let config = site::configuration(&self.site, has_workers, &gate, &self.policy, command);
+        let config = self.configured(*has_workers || self.world.needs_workers(), command);
         let mut program = match fate {
             Some(Fate::Cut(most)) => {
                 let mut shell = Command::new("bash");
@@ -484,7 +446,8 @@ impl Episode {
                 self.broken.push(format!("{} cannot be read: {told:?}", folder.display()));
             }
         }
-        let config = format!("fabricgate-{}.toml", self.commands);
+        // Under a number of its own: no command has read what this reads.
+        let config = self.configured(false, READER);
         let status = self.asked(&["gate", "status", "--json", "--config", &config]);
         if status != Some(0) {
             self.broken.push(format!("gate status ends with {status:?}"));

@@ -17,6 +17,9 @@ use rustix::process::Signal;
 use rustix::process::pidfd_open;
 use rustix::process::pidfd_send_signal;
 
+/// How lines of a story begin that say what may befall somebody, and not what did.
+pub(crate) const AHEAD: &str = "ahead: ";
+
 /// What befalls the processes of one command, besides the weather.
 #[derive(Clone, Debug)]
 pub(crate) enum Fate {
@@ -225,4 +228,47 @@ pub(crate) fn befall(fate: Fate, victim: &Victim, dice: usize) -> Option<Fate> {
         Fate::Cut(_) | Fate::Full(_) | Fate::Skewed(_) => return None,
     }
     Some(fate)
+}
+
+/// What befell an episode, by the words of its story. What was ahead of a command that ended
+/// before does not count.
+pub(crate) fn befell(story: &[String]) -> Vec<&'static str> {
+    const WORDS: [&str; 28] = [
+        "Late",
+        "HandAfter",
+        "journal put back",
+        "lost its state",
+        "KillBefore",
+        "KillAfter",
+        "Orphan",
+        "LostAnswer",
+        "Lost",
+        "RefusedAfter",
+        "Refused",
+        "Torn",
+        "Slow",
+        "Hand",
+        "Crash",
+        "Hang",
+        "KILL",
+        "INT",
+        "TERM",
+        "WorkerKilled",
+        "WorkerHangs",
+        "Cut",
+        "Full",
+        "Skewed",
+        "unwell",
+        "beside each other",
+        "by hand",
+        "other parts break",
+    ];
+    // `Lost` is no `LostAnswer`; some of them are two words.
+    let has = |line: &String, word: &str| {
+        let mut words = line.split(|c: char| !c.is_alphanumeric());
+        if word.contains(' ') { line.contains(word) } else { words.any(|it| it == word) }
+    };
+    let is_met = |line: &&String| !line.starts_with(AHEAD);
+    let befell = |word: &&&str| story.iter().filter(is_met).any(|line| has(line, word));
+    WORDS.iter().filter(befell).copied().collect()
 }
