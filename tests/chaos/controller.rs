@@ -251,8 +251,9 @@ impl World for Controller {
             .expect("written");
         format!(
             "[gate]\nthrough = \"slurmrestd\"\nlimit_s = 2\nsettle_s = 1\nkeep_s = 1\n\
-             in_flight_s = 8\n\
+             in_flight_s = {}\n\
              [sources.slurmrestd]\naddress = \"unix:{}\"\ntoken_file = \"token-{command}\"\n",
+            self.latest_ms() / 1_000 + 2,
             self.socket.display()
         )
     }

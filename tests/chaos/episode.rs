@@ -508,11 +508,11 @@ impl Episode {
         self.world.quiet();
         self.tell("fair weather".to_owned());
         // What nobody answered in time is waited for, a few times as long as a change takes.
-        for _ in 0..20 {
+        for _ in 0..20 + self.world.latest_ms() / 1_000 {
             self.run(plain(&["gate", "recover"]));
             let told = fs::read_to_string(self.output(self.commands, "stdout")).unwrap_or_default();
             let said = fs::read_to_string(self.output(self.commands, "stderr")).unwrap_or_default();
-            if !(told + &said).contains("it may yet be done") {
+            if !(told + &said).contains("may yet be done") {
                 break;
             }
             std::thread::sleep(Duration::from_secs(1));

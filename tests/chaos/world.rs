@@ -145,10 +145,17 @@ pub(crate) trait World {
     }
     /// How late a change arrives at most, in milliseconds.
     fn latest_ms(&self) -> usize {
-        6_000
+        latest_ms(6_000)
     }
     /// Everything that was asked, told and changed.
     fn log(&self) -> Vec<Entry>;
+}
+
+/// How late a change arrives at most, in milliseconds: as the environment says, or as is
+/// usual for a scheduler.
+pub(crate) fn latest_ms(usual: usize) -> usize {
+    let said = std::env::var("FABRICGATE_CHAOS_LATE_MS");
+    said.map_or(usual, |text| text.parse().expect("a number"))
 }
 
 /// Domains with their nodes.

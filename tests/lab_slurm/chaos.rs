@@ -22,6 +22,7 @@ use super::storm::slurm;
 use super::storm::world::Domains;
 use super::storm::world::Weather;
 use super::storm::world::World;
+use super::storm::world::latest_ms;
 use super::*;
 
 /// Episodes of the ordinary test command: each takes the most part of a minute.
@@ -211,8 +212,9 @@ impl World for Recorded {
         let recorder = self.here.join("scontrol");
         format!(
             "[gate]\nscontrol = [{:?}, \"{command}\"]\nlimit_s = 5\nsettle_s = 3\n\
-             in_flight_s = 25\n",
-            recorder.display().to_string()
+             in_flight_s = {}\n",
+            recorder.display().to_string(),
+            self.latest_ms() / 1_000 + 5
         )
     }
 
@@ -280,7 +282,7 @@ impl World for Recorded {
     }
 
     fn latest_ms(&self) -> usize {
-        20_000
+        latest_ms(20_000)
     }
 
     fn log(&self) -> Vec<Entry> {
