@@ -72,7 +72,7 @@ fn is_ahead(node: &LiveNode, ledger: &Ledger, first: &Stamp) -> bool {
 fn has_newer_words(node: &LiveNode, ledger: &Ledger, run: &str) -> bool {
     let Some(said) = newer_words(node, ledger).filter(|said| said.run != run) else { return false };
     let reset = ledger.reset.as_ref().and_then(|reset| second(&reset.at));
-    !reset.is_some_and(|reset| second(&said.at).is_none_or(|at| at <= reset))
+    reset.is_none_or(|reset| second(&said.at).is_some_and(|at| reset < at))
 }
 
 /// What we said on this node last, where that is of a run that is newer than what the
