@@ -441,7 +441,7 @@ impl World for Cluster {
         self.mend();
         let copies = self.shared.state().copies.clone();
         // All that was done, or the last of it.
-        let copy = if copies.len() % 2 == 0 { copies.first() } else { copies.last() };
+        let copy = if copies.len().is_multiple_of(2) { copies.first() } else { copies.last() };
         let Some(copy) = copy else { return false };
         self.kept.put_back(copy);
         self.answers();
